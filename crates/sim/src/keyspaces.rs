@@ -18,6 +18,7 @@ pub enum Fate {
 #[derive(Clone)]
 pub struct Slot {
     number: usize,
+    kind: KeyspaceKind,
     /// Of its keyspace, if it has one.
     name: Option<String>,
     /// What a change that is on its way makes of the name.
@@ -26,9 +27,20 @@ pub struct Slot {
 }
 
 impl Slot {
-    pub fn new(number: usize) -> Slot {
+    /// A slot for keyspaces of this kind; the first one's is the default keyspace, which is hashed.
+    pub fn new(number: usize, kind: KeyspaceKind) -> Slot {
         let name = (number == 0).then(|| "default".to_owned());
-        Slot { number, name, asked: None, names_given: 0 }
+        let kind = if number == 0 { KeyspaceKind::Hashed } else { kind };
+        Slot { number, kind, name, asked: None, names_given: 0 }
+    }
+
+    pub fn is_ordered(&self) -> bool {
+        self.kind == KeyspaceKind::Ordered
+    }
+
+    /// Whether it has no keyspace, and none is being made.
+    pub fn is_vacant(&self) -> bool {
+        self.name.is_none() && self.asked.is_none()
     }
 
     pub fn name(&self) -> Option<&str> {
@@ -45,10 +57,11 @@ impl Slot {
         let fresh = format!("slot {} name {}", self.number, self.names_given);
         let (asked, wish) = match &self.name {
             None => {
-                let (name, kind, options) = (fresh.clone().into_bytes(), KeyspaceKind::Hashed, Vec::new());
+                let (name, kind, options) = (fresh.clone().into_bytes(), self.kind, Vec::new());
                 (Some(fresh), KeyspaceWish::Create { name, kind, options })
             }
-            Some(name) => match random.below(8) {
+            // A tree is to grow: an ordered keyspace stays for longer.
+            Some(name) => match random.below(if self.is_ordered() { 32 } else { 8 }) {
                 0..3 => (None, KeyspaceWish::Drop { name: name.clone() }),
                 3 => {
                     let wish = KeyspaceWish::Rename { from: name.clone(), to: fresh.clone().into_bytes() };
@@ -74,6 +87,10 @@ impl Slot {
         self.asked = None;
     }
 
+    fn may_be_named(&self, name: &str) -> bool {
+        [Some(&self.name), self.asked.as_ref()].into_iter().flatten().any(|own| own.as_deref() == Some(name))
+    }
+
     /// Looks for its keyspace among the names that are there, and takes it out; an error if that is none of those it may be.
     /// `lenient`: damage may hide changes.
     fn find(&mut self, names: &mut Vec<String>, lenient: bool) -> Result<Fate, String> {
@@ -92,6 +109,12 @@ impl Slot {
 /// Holds the keyspaces of a store that was opened against what there may be; what became of each slot.
 pub fn find_all(slots: &mut [Slot], keyspaces: &[Keyspace], lenient: bool) -> Result<Vec<Fate>, String> {
     let live = keyspaces.iter().filter(|keyspace| keyspace.state == KeyspaceState::Live);
+    for keyspace in live.clone() {
+        let slot = slots.iter().find(|slot| slot.may_be_named(&keyspace.name));
+        if slot.is_some_and(|slot| slot.kind != keyspace.kind) {
+            return Err(format!("the keyspace {} is {} now", keyspace.name, keyspace.kind));
+        }
+    }
     let mut names: Vec<String> = live.map(|keyspace| keyspace.name.clone()).collect();
     let fates = slots.iter_mut().map(|slot| slot.find(&mut names, lenient)).collect::<Result<_, String>>()?;
     if !names.is_empty() && !lenient {

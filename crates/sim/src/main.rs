@@ -3,9 +3,9 @@
 use clap::Parser;
 use std::process::ExitCode;
 use tapetum::planted::{ALL, Bug};
-use tapetum_sim::Setup;
 use tapetum_sim::device::{self, DeviceBug, DeviceSetup};
 use tapetum_sim::hunt::{CRASHES, Found, exhaust, explain, hunt_all, load_for, run_until, shrink};
+use tapetum_sim::{Load, Setup};
 
 /// Points out of which every state must be struck once, at least.
 const POINTS_PER_STRIKE: u64 = 50;
@@ -40,6 +40,9 @@ struct Arguments {
     keys: u64,
     #[arg(long, default_value_t = 5000)]
     steps: u64,
+    /// What runs are like, in place of what their seeds decide.
+    #[arg(long)]
+    load: Option<Load>,
     /// Tries every sequence of at most three operations, every moment to fail at, and what may survive of it.
     #[arg(long)]
     exhaustive: bool,
@@ -72,6 +75,7 @@ impl Arguments {
             sessions_max: self.sessions,
             keys_max: self.keys,
             life_steps_max: self.steps,
+            load: self.load,
             ..Setup::new(self.seed, self.crashes)
         }
     }
@@ -159,9 +163,10 @@ fn planted_in_device(arguments: &Arguments) -> bool {
 fn command_line(setup: &Setup) -> String {
     let Setup { seed, crashes_max, operations_max, troubles, twins, sessions_max, keys_max, life_steps_max, .. } =
         setup;
+    let load = setup.load.map(|load| format!(" --load {}", format!("{load:?}").to_lowercase())).unwrap_or_default();
     format!(
         "cargo run -p tapetum-sim -- {seed} --crashes {crashes_max} --operations {operations_max} --troubles {troubles} \
-         --twins {twins} --sessions {sessions_max} --keys {keys_max} --steps {life_steps_max}"
+         --twins {twins} --sessions {sessions_max} --keys {keys_max} --steps {life_steps_max}{load}"
     )
 }
 

@@ -23,7 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tapetum::inspect::AreaKind;
 use tapetum::planted::{Bug, Planted};
-use tapetum::{Error, Full, KeyDigest, Store, StoreOptions, Sync};
+use tapetum::{Error, Full, KeyDigest, KeyspaceKind, Store, StoreOptions, Sync};
 use tapetum_drive::{Drive, Env, Faults, FaultyFlash, LocalMemory, SimClock, SplitMix64, programs};
 use trouble::Trouble;
 
@@ -129,6 +129,8 @@ struct World {
     roomy: bool,
     /// What the power fails in most often.
     often: Option<State>,
+    /// There are slots of ordered keyspaces; large values of hashed ones are not written then.
+    has_ordered: bool,
     /// Where the manifest's areas and the log zones lie.
     manifest: std::ops::Range<u64>,
     log: std::ops::Range<u64>,
@@ -138,6 +140,8 @@ struct World {
     log_is_damaged: bool,
     /// Damage since the store was opened may hide that it was, and what was evicted.
     manifest_is_damaged: bool,
+    /// Damage since then may hide the newest images of ordered keyspaces.
+    images_are_damaged: bool,
     troubles: u64,
     slots: Vec<Slot>,
     /// Keys that were hot when somebody looked, in this life or an earlier one.
@@ -180,6 +184,7 @@ pub fn run(setup: &Setup) -> Outcome {
         Ok(Err(what)) => Some(what),
         Err(panic) => Some(format!("the store {panic}")),
     };
+    let what = what.map(|what| format!("{what}\nat {:?}", world.options.sync));
     let failure = what.map(|what| Failure { seed: setup.seed, crashes, what });
     Outcome { tally: world.tally, trace_hash: world.trace_hash(), failure }
 }
@@ -213,6 +218,15 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".into())
 }
 
+/// The kinds of the keyspaces of a run's slots.
+fn draw_kinds(random: &mut SplitMix64, load: Load) -> Vec<KeyspaceKind> {
+    let slots = 1 + random.below(4);
+    match load {
+        Load::Ordered => vec![KeyspaceKind::Ordered; slots.clamp(2, 3) as usize],
+        Load::Tidal | Load::Mixed | Load::Heavy | Load::Evicting => vec![KeyspaceKind::Hashed; slots as usize],
+    }
+}
+
 impl World {
     fn new(setup: &Setup) -> World {
         let mut random = SplitMix64::new(setup.seed);
@@ -221,10 +235,19 @@ impl World {
         let often = match load {
             Load::Evicting => Some(State::Evict),
             Load::Tidal => Some(State::Grow),
+            Load::Ordered => Some(State::Image),
             Load::Mixed | Load::Heavy => None,
         };
         let (evicts, roomy) = (load == Load::Evicting, load == Load::Heavy);
-        let more = if evicts { 0 } else { random.below(5) };
+        let kinds = draw_kinds(&mut random, load);
+        let slots: Vec<Slot> = (0..).zip(kinds).map(|(number, kind)| Slot::new(number, kind)).collect();
+        let has_ordered = slots.iter().any(Slot::is_ordered);
+        let more = match () {
+            () if evicts => 0,
+            // Groups of slots take their room beside segments.
+            () if has_ordered => 16 + random.below(8),
+            () => random.below(5),
+        };
         let capacity_bytes = (5 << 18) + more * (256 << 10);
         let faulty = FaultyFlash::new(capacity_bytes, random.next_u64());
         let (env, clock) = Env::simulated(random.next_u64());
@@ -240,14 +263,16 @@ impl World {
             partition_bits: if load == Load::Tidal { 0 } else { random.below(4) as u32 },
             // Key checks that read, that read some, and that read nothing.
             key_tables_bytes_max: [0, 64 << 10, u64::MAX][random.below(3) as usize],
+            // A mirror cache of a set or two, of a part of the nodes, of all.
+            node_cache_bytes_max: [32 << 10, 64 << 10, 256 << 10, u64::MAX][random.below(4) as usize],
             sync,
             full: if evicts { Full::Evict } else { Full::Error },
             planted: setup.bug.map(Planted::bug).unwrap_or_default(),
             ..StoreOptions::new(capacity_bytes, MEMORY_BYTES).with_tier(tier_bytes)
         };
-        let slots: Vec<Slot> = (0..1 + random.below(4) as usize).map(Slot::new).collect();
-        let workload = Workload::new(SplitMix64::new(random.next_u64()), load, setup.keys_max, slots.len());
+        let workload = Workload::new(SplitMix64::new(random.next_u64()), load, setup.keys_max, &slots);
         let mut model = Model::new(workload.keys(), sync != Sync::Always, env.unix_seconds());
+        model.put_in_pages((0..workload.keys()).filter(|key| workload.is_ordered(*key)));
         if setup.record_events {
             model.record_events();
         }
@@ -270,11 +295,13 @@ impl World {
             capacity,
             roomy,
             often,
+            has_ordered,
             manifest: 0..0,
             log: 0..0,
             trouble: None,
             log_is_damaged: false,
             manifest_is_damaged: false,
+            images_are_damaged: false,
             troubles: setup.seed,
             slots,
             hot: Vec::new(),
@@ -417,7 +444,11 @@ impl World {
 
     /// One life, up to its crash.
     fn live(&mut self) -> Result<(), Stop> {
-        let aim = Aim::draw(&mut self.random, self.often);
+        let aim = match Aim::draw(&mut self.random, self.often) {
+            // Values in extents of their own fill the drive, and say nothing of ordered keyspaces.
+            Aim::At(State::LargeWrite) if self.has_ordered => Aim::At(State::Image),
+            aim => aim,
+        };
         if aim == Aim::Anywhere && self.random.one_in(2) {
             let within = [16, 128, 1024][self.random.below(3) as usize];
             self.faulty.crash_after(1 + self.random.below(within));

@@ -19,11 +19,14 @@ pub enum State {
     Close,
     /// The value of a large item is on its way to its extents.
     LargeWrite,
+    /// The image of a data node is on its way, or an extension, or zeros for a group of slots.
+    Image,
 }
 
-pub const STATES: [(State, &str); 12] = [
+pub const STATES: [(State, &str); 13] = [
     (State::LogAppend, "log append"),
     (State::LargeWrite, "large write"),
+    (State::Image, "image"),
     (State::Flush, "flush"),
     (State::Install, "install"),
     (State::Merge, "merge"),

@@ -1,10 +1,21 @@
 //! What sessions ask for: operations drawn from a seed over a small set of keys.
 
+mod keys;
+mod ranges;
+mod requests;
+
+pub use ranges::holds;
+pub use requests::{request, told, told_at_once, write};
+
+use crate::keyspaces::Slot;
 use crate::model::Model;
-use crate::model::operation::{Item, Kind, Told};
+use crate::model::operation::Kind;
 use std::rc::Rc;
-use tapetum::{Condition, Error, Initial, KeyspaceRef, Outcome, Request, Session, Terms, Write};
+use tapetum::{Condition, KeyRange};
 use tapetum_drive::SplitMix64;
+
+/// One operation of so many is a scan, where there are ordered keyspaces.
+const SCAN_ONE_IN: u64 = 12;
 
 #[derive(Clone)]
 pub struct Workload {
@@ -12,6 +23,8 @@ pub struct Workload {
     keys: Vec<Vec<u8>>,
     /// Which keyspaces are there: key `n` belongs to slot `n % slots`.
     open: Vec<bool>,
+    /// Slots of ordered keyspaces.
+    ordered: Vec<usize>,
     /// The last stamp that was seen of each key.
     stamps: Vec<u64>,
     value_bytes_usual: u64,
@@ -25,7 +38,7 @@ pub struct Workload {
 }
 
 /// What a run is like.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Load {
     Mixed,
     /// More than the smallest drive holds; the store grows in large steps.
@@ -34,6 +47,8 @@ pub enum Load {
     Evicting,
     /// Many small items that come and go: the index grows and shrinks.
     Tidal,
+    /// Ordered keyspaces beside a hashed one, with keys of many shapes and scans. By option: no seed decides for it yet.
+    Ordered,
 }
 
 impl Load {
@@ -49,31 +64,71 @@ impl Load {
 
 /// One thing to submit.
 pub enum Draw {
-    One { id: u64, key: usize, kind: Kind },
-    Batch { id: u64, parts: Vec<(usize, Kind)> },
-    Everything { id: u64, slot: usize, at: u32 },
+    One {
+        id: u64,
+        key: usize,
+        kind: Kind,
+    },
+    Batch {
+        id: u64,
+        parts: Vec<(usize, Kind)>,
+    },
+    Everything {
+        id: u64,
+        slot: usize,
+        at: u32,
+    },
+    /// A part of so many items at most.
+    Scan {
+        id: u64,
+        slot: usize,
+        range: KeyRange,
+        items_max: usize,
+    },
 }
 
 impl Workload {
-    /// At most `keys_max` keys, whatever the load, of so many keyspaces, of which the first is there.
-    pub fn new(mut random: SplitMix64, load: Load, keys_max: u64, slots: usize) -> Workload {
+    /// At most `keys_max` keys, whatever the load, of these keyspaces, of which the first is there.
+    pub fn new(mut random: SplitMix64, load: Load, keys_max: u64, slots: &[Slot]) -> Workload {
+        let ordered: Vec<usize> = (0..slots.len()).filter(|slot| slots[*slot].is_ordered()).collect();
+        let slots = slots.len();
         let count = match load {
             Load::Mixed => 40 + random.below(360),
             Load::Heavy | Load::Evicting => 300 + random.below(100),
             Load::Tidal => 450 + random.below(250),
+            Load::Ordered => 100 + random.below(400),
         };
         let count = count.min(keys_max);
-        let names: Vec<Vec<u8>> = (0..count.div_ceil(slots as u64)).map(|number| key(&mut random, number)).collect();
+        let names = count.div_ceil(slots as u64);
+        let names = match ordered.is_empty() {
+            true => (0..names).map(|number| keys::key(&mut random, number)).collect(),
+            false => keys::shaped(&mut random, names as usize),
+        };
         let keys = (0..count as usize).map(|number| names[number / slots].clone()).collect();
         let open = (0..slots).map(|slot| slot == 0).collect();
         let (value_bytes_usual, clear_one_in, tide) = match load {
             Load::Mixed => ([64, 512, 2048, 6144][random.below(4) as usize], 400, 0),
             Load::Heavy | Load::Evicting => (8192, 8000, 0),
             Load::Tidal => (300 + random.below(500), 8000, 4 * count),
+            Load::Ordered => {
+                let tide = if random.one_in(2) { 4 * count } else { 0 };
+                ([40, 300, 1000, 2000][random.below(4) as usize], 800, tide)
+            }
         };
         let large_one_in = if load == Load::Tidal { 0 } else { [0, 1, 2, 8][random.below(4) as usize] };
         let stamps = vec![0; count as usize];
-        Workload { random, keys, open, stamps, value_bytes_usual, large_one_in, clear_one_in, tide, operation_next: 1 }
+        Workload {
+            random,
+            keys,
+            open,
+            ordered,
+            stamps,
+            value_bytes_usual,
+            large_one_in,
+            clear_one_in,
+            tide,
+            operation_next: 1,
+        }
     }
 
     pub fn keys(&self) -> usize {
@@ -92,6 +147,11 @@ impl Workload {
     /// The keys of a slot.
     pub fn keys_of(&self, slot: usize) -> impl Iterator<Item = usize> + use<> {
         (slot..self.keys.len()).step_by(self.open.len())
+    }
+
+    /// Whether a key's keyspace is an ordered one.
+    pub fn is_ordered(&self, key: usize) -> bool {
+        self.ordered.contains(&self.slot_of(key))
     }
 
     /// Whether a key's keyspace is there.
@@ -125,6 +185,10 @@ impl Workload {
         }
         if self.random.one_in(25) {
             return self.batch(id, model, now);
+        }
+        if !self.ordered.is_empty() && self.random.one_in(SCAN_ONE_IN) {
+            let slot = self.ordered[self.random.below(self.ordered.len() as u64) as usize];
+            return self.open[slot].then(|| self.scan(id, slot));
         }
         let key = self.pick(model)?;
         let kind = match self.tide {
@@ -184,6 +248,18 @@ impl Workload {
         (parts.len() > 1).then_some(Draw::Batch { id, parts })
     }
 
+    /// A scan of a range, which may have no key.
+    fn scan(&mut self, id: u64, slot: usize) -> Draw {
+        let keys: Vec<usize> = self.keys_of(slot).collect();
+        let range = ranges::draw(&mut self.random, |random| &self.keys[keys[random.below(keys.len() as u64) as usize]]);
+        Draw::Scan { id, slot, range, items_max: self.items_max() }
+    }
+
+    /// How many items a part of a scan has at most.
+    pub fn items_max(&mut self) -> usize {
+        [1, 2, 3 + self.random.below(40) as usize, 1000][self.random.below(4) as usize]
+    }
+
     fn tidal(&mut self, id: u64, key: usize, rising: bool) -> Kind {
         if !rising {
             return Kind::Delete { stamp: None };
@@ -238,7 +314,14 @@ impl Workload {
     }
 
     fn value(&mut self, id: u64, key: usize) -> Rc<[u8]> {
-        if self.large_one_in > 0 && self.random.one_in(10 * self.large_one_in) {
+        if self.is_ordered(key) && self.large_one_in > 0 && self.random.one_in(6 * self.large_one_in) {
+            // In an extension, of any size that they have.
+            let more = 1 << (8 + self.random.below(8));
+            let bytes = 1900 + self.random.below(more);
+            return self.value_of(id, bytes);
+        }
+        let is_large = self.large_one_in > 0 && self.random.one_in(10 * self.large_one_in);
+        if is_large && !self.is_ordered(key) && self.ordered.is_empty() {
             // Over an eighth of a segment: it lies in extents of its own, unless it compresses.
             let bytes = 8193 + self.random.below(40 << 10);
             return self.value_of(id, bytes);
@@ -273,100 +356,4 @@ impl Workload {
     fn short_value(&mut self, id: u64) -> Rc<[u8]> {
         format!("v{id}+").into_bytes().into()
     }
-}
-
-fn key(random: &mut SplitMix64, number: u64) -> Vec<u8> {
-    let mut key = format!("key-{number}-").into_bytes();
-    let longer = match random.below(20) {
-        0 => random.below(1000),
-        1..=4 => random.below(60),
-        _ => 0,
-    };
-    key.resize(key.len() + longer as usize, b'k');
-    key
-}
-
-/// The request for an operation on one key.
-pub fn request<'a>(key: &'a [u8], kind: &'a Kind) -> Request<'a> {
-    match kind {
-        Kind::Get => Request::Get { key },
-        Kind::Put { value, flags, expiry, condition } => {
-            Request::Put { key, value, flags: *flags, expiry: *expiry, condition: *condition }
-        }
-        Kind::Append { value, stamp } => Request::Append { key, value, stamp: *stamp },
-        Kind::Prepend { value, stamp } => Request::Prepend { key, value, stamp: *stamp },
-        Kind::Increment { delta, decrement, initial, stamp } => Request::Increment {
-            key,
-            delta: *delta,
-            decrement: *decrement,
-            initial: initial.map(|(value, expiry)| Initial { value, expiry }),
-            stamp: *stamp,
-            touch: None,
-        },
-        Kind::Touch { expiry } => Request::Touch { key, expiry: *expiry },
-        Kind::GetAndTouch { expiry } => Request::GetAndTouch { key, expiry: *expiry },
-        Kind::Lease { recache_before, vivify } => {
-            let terms = Terms { stale: true, recache_before: *recache_before, vivify: *vivify, ..Terms::default() };
-            Request::GetAndLease { key, terms }
-        }
-        Kind::Invalidate { stamp } => Request::Invalidate { key, stamp: *stamp, expiry: None },
-        Kind::Delete { stamp } => Request::Delete { key, stamp: *stamp },
-        Kind::Clear | Kind::ClearAt(_) | Kind::Drop => unreachable!("not an operation on one key"),
-    }
-}
-
-/// The part of a batch.
-pub fn write<'a>(keyspace: KeyspaceRef, key: &'a [u8], kind: &'a Kind) -> Write<'a> {
-    match kind {
-        Kind::Put { value, flags, expiry, .. } => Write::Put { keyspace, key, value, flags: *flags, expiry: *expiry },
-        Kind::Drop => Write::Delete { keyspace, key },
-        _ => unreachable!("not part of a batch"),
-    }
-}
-
-/// What the client is told of an operation that DRAM answers at once.
-pub fn told_at_once(session: &mut Session, keyspace: KeyspaceRef, key: &[u8], kind: &Kind) -> Option<Told> {
-    let digest = session.digest(keyspace, key);
-    match kind {
-        Kind::Get => {
-            session.fetch_each(&[digest], 0);
-            let mut value = Vec::new();
-            let item = session.get_from_dram(keyspace, digest, &mut value, |_, _, _| true)?;
-            let tapetum::DramItem { flags, expiry, stamp, marks, .. } = item;
-            let (value, stamp, marks) = (value.into(), Some(stamp), Some(marks));
-            Some(Told::Value(Item { value, flags, expiry, stamp, marks, writer: 0 }))
-        }
-        Kind::Put { value, flags, expiry, condition: Condition::Always } => {
-            session.fetch_each(&[digest], 1);
-            session.put_at_once(keyspace, digest, (key, value), (*flags, *expiry)).map(Told::Stored)
-        }
-        _ => None,
-    }
-}
-
-/// What the client was told; an error is one that it should never see here.
-pub fn told(session: &Session, outcome: Outcome) -> Result<Told, Error> {
-    Ok(match outcome {
-        Outcome::Value { flags, stamp, expiry, value } => {
-            let value: Rc<[u8]> = session.bytes(value).into();
-            Told::Value(Item { value, flags, expiry, stamp: Some(stamp), marks: None, writer: 0 })
-        }
-        Outcome::Leased { flags, stamp, expiry_before, marks, won, value, .. } => {
-            let (value, expiry) = (session.bytes(value).into(), expiry_before.unwrap_or(0));
-            let item = Item { value, flags, expiry, stamp: Some(stamp), marks: Some(marks), writer: 0 };
-            Told::Leased { item, won, made: expiry_before.is_none() }
-        }
-        Outcome::Missing => Told::Missing,
-        Outcome::Stored { stamp } => Told::Stored(stamp),
-        Outcome::NotStored => Told::NotStored,
-        Outcome::Exists => Told::Exists,
-        Outcome::Deleted => Told::Deleted,
-        Outcome::Touched { stamp } => Told::Touched(stamp),
-        Outcome::Number { number, stamp, .. } => Told::Number(number, stamp),
-        Outcome::NotNumber => Told::NotNumber,
-        Outcome::Done => Told::Done,
-        Outcome::Failed(Error::ValueTooLarge { .. } | Error::BatchTooLarge { .. }) => Told::TooLarge,
-        Outcome::Failed(Error::FullFlash | Error::FullIndex | Error::FullManifest) => Told::Refused,
-        Outcome::Failed(error) => return Err(error),
-    })
 }

@@ -129,6 +129,28 @@ pub enum Bug {
     OrderedForgetBatch,
     /// A checkpoint of anchors is believed by later openings than the one that ends its generation.
     OrderedStaleCheckpoint,
+    /// A change of a node is acknowledged when its image is written, without a flush.
+    OrderedAcknowledgeEarly,
+    /// The record that names an extension is written before the extension is durable.
+    OrderedNameEarly,
+    /// The slot of a node that was split is free when one half is durable.
+    OrderedSplitForgets,
+    /// The slot of a node that was merged into its neighbour is free before the merged image is durable.
+    OrderedMergeForgets,
+    /// The slot of a replaced extension is free before the image that ceases to name it is durable.
+    OrderedFreeExtensionEarly,
+    /// Recovery writes images again under the stamps that they had.
+    OrderedKeepStamp,
+    /// The groups of a dropped keyspace are free while an image is on its way to one of them.
+    OrderedDropEarly,
+    /// A get shows the page that it read though the node was changed meanwhile.
+    OrderedShowStale,
+    /// A scan shows what expired.
+    OrderedScanExpired,
+    /// A scan goes on behind the first key of the next node.
+    OrderedScanSkips,
+    /// A scan shows what is not durable yet.
+    OrderedScanUndurable,
 }
 
 pub const ALL: &[Bug] = &[

@@ -24,6 +24,8 @@ use crate::phase::Phase;
 use crate::planted::Bug;
 use crate::recover;
 use crate::session::Session;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -397,6 +399,7 @@ impl Store {
                 return Err(stopped());
             }
             base.log.advance(true, base.drive.env().now_us());
+            self.move_on();
             std::thread::yield_now();
         }
         let mut rest = lock(maintenance).rest();
@@ -405,6 +408,7 @@ impl Store {
                 return Err(stopped());
             }
             base.log.advance(true, base.drive.env().now_us());
+            self.move_on();
             rest.wait(Step::Waiting);
         }
         let io = &lock(maintenance).manifest_io().clone();
@@ -415,14 +419,29 @@ impl Store {
                 false => base.log.flush_elsewhere(io).await,
             }
         };
-        run(io, flush, &crashed).ok_or_else(stopped)?.inspect_err(fail)?;
+        run(io, self.moving_on(flush), &crashed).ok_or_else(stopped)?.inspect_err(fail)?;
         if !self.inner.closed.swap(true, Ordering::SeqCst) {
             // The checkpoint of the index, which the hashed one leaves, is the last word of the manifest.
             for engine in self.inner.engines.iter().rev() {
-                run(io, engine.clone().close(io.clone()), &crashed).ok_or_else(stopped)?.inspect_err(fail)?;
+                let close = self.moving_on(engine.clone().close(io.clone()));
+                run(io, close, &crashed).ok_or_else(stopped)?.inspect_err(fail)?;
             }
         }
         Ok(())
+    }
+
+    /// Does a part of closing. It may wait for its turn to flush, which an engine has: that moves on meanwhile.
+    async fn moving_on<T>(&self, part: impl Future<Output = T>) -> T {
+        let mut part = pin!(part);
+        poll_fn(|context| {
+            self.move_on();
+            part.as_mut().poll(context)
+        })
+        .await
+    }
+
+    fn move_on(&self) {
+        self.inner.engines.iter().for_each(|engine| engine.move_on());
     }
 
     /// Ends a store as a crash would, without a word to the drive, and gives back what it lies on, to be opened again. This is the

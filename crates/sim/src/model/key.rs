@@ -152,6 +152,24 @@ impl Key {
         doubted.for_each(|pending| pending.session = usize::MAX - id as usize);
     }
 
+    /// It is what a read showed, whatever was possible; nothing is on its way.
+    pub fn adopt(&mut self, told: &Told) {
+        let Key { possible, .. } = Key::new(false);
+        self.possible =
+            possible.into_iter().map(|absent| Possibility { item: told.item().cloned(), ..absent }).collect();
+    }
+
+    /// The client was told nothing of a read.
+    pub fn withdraw(&mut self, id: OperationId) {
+        self.pending.retain(|pending| pending.id != id);
+        for mut possibility in std::mem::take(&mut self.possible) {
+            possibility.done.retain(|done| done.0 != id);
+            if !self.possible.contains(&possibility) {
+                self.possible.push(possibility);
+            }
+        }
+    }
+
     /// Operations of clients on their way to this key alone.
     pub fn pending(&self) -> usize {
         self.pending.len()

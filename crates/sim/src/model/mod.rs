@@ -7,6 +7,7 @@
 pub mod key;
 pub mod operation;
 pub mod prefix;
+mod scans;
 
 use key::{Key, OperationId, Rules};
 use operation::{Kind, Told};
@@ -19,6 +20,12 @@ pub struct Model {
     rules: Rules,
     /// Keys of the operations on their way.
     on_their_way: BTreeMap<OperationId, Vec<usize>>,
+    /// Parts of scans on their way, and the keys that they may show.
+    scans: BTreeMap<OperationId, Vec<usize>>,
+    /// Keys whose writes are in pages of their own and not in the log, by number.
+    in_pages: Vec<bool>,
+    /// Their newest images may be lost.
+    pages_are_adrift: bool,
     /// Groups that crashes caught on their way, and their keys, since all keys were read.
     caught: Vec<(OperationId, Vec<usize>)>,
     /// Where acknowledged writes may be lost: groups that were acknowledged since everything was last durable.
@@ -45,6 +52,9 @@ impl Model {
             keys: (0..keys).map(|_| Key::new(forgetful)).collect(),
             rules: Rules { now, ..Rules::default() },
             on_their_way: BTreeMap::new(),
+            scans: BTreeMap::new(),
+            in_pages: vec![false; keys],
+            pages_are_adrift: false,
             caught: Vec::new(),
             acknowledged: BTreeMap::new(),
             stamps: BTreeSet::new(),
@@ -53,6 +63,11 @@ impl Model {
             prefix: forgetful.then(|| Prefix::new(keys)),
             events: None,
         }
+    }
+
+    /// Keys of ordered keyspaces: their writes are not in the log, so where acknowledged writes may be lost, each key loses its own.
+    pub fn put_in_pages(&mut self, keys: impl Iterator<Item = usize>) {
+        keys.for_each(|key| self.in_pages[key] = true);
     }
 
     /// The largest value that the store takes, as it says itself.
@@ -118,7 +133,7 @@ impl Model {
         let keys = self.on_their_way.remove(&id).ok_or_else(|| format!("a second reply to {id}: {told:?}"))?;
         for &key in &keys {
             self.note(key, || format!("reply to {id}: {told:?}"));
-            self.keys[key].reply(id, told, self.rules).map_err(|why| self.report(key, &why))?;
+            self.judge(key, id, told)?;
         }
         if let Some(stamp) = told.written_stamp() {
             if !self.stamps.insert(stamp) || stamp <= self.stamp_max_at_crash {
@@ -126,7 +141,9 @@ impl Model {
                 return Err(self.report(keys[0], &why));
             }
             self.stamp_max = self.stamp_max.max(stamp);
-            if let (Some(prefix), [key]) = (&mut self.prefix, &keys[..]) {
+            if let (Some(prefix), [key]) = (&mut self.prefix, &keys[..])
+                && !self.in_pages[*key]
+            {
                 prefix.wrote(*key, stamp);
             }
         }
@@ -137,6 +154,21 @@ impl Model {
             self.stamp_max = self.stamp_max.max(item.stamp.unwrap_or(0));
         }
         Ok(())
+    }
+
+    fn judge(&mut self, key: usize, id: OperationId, told: &Told) -> Result<(), String> {
+        match self.keys[key].reply(id, told, self.rules) {
+            Err(_) if self.pages_are_adrift && self.in_pages[key] => {
+                self.keys[key].adopt(told);
+                Ok(())
+            }
+            judged => judged.map_err(|why| self.report(key, &why)),
+        }
+    }
+
+    /// What keys of ordered keyspaces show is taken as it comes, from the next reads on: damage may have taken their newest images.
+    pub fn set_pages_adrift(&mut self) {
+        self.pages_are_adrift = true;
     }
 
     /// The client was told that the store failed: the operation may take effect until the next crash, or not.
@@ -167,6 +199,7 @@ impl Model {
     pub fn crash(&mut self) {
         self.note_everywhere("crash");
         self.keys.iter_mut().for_each(|key| key.crash(self.rules));
+        self.scans.clear();
         let on_their_way = std::mem::take(&mut self.on_their_way).into_iter().filter(|(_, keys)| keys.len() > 1);
         self.caught.extend(on_their_way);
         self.caught.extend(std::mem::take(&mut self.acknowledged));
@@ -186,7 +219,7 @@ impl Model {
 
     /// What a key's first read after a crash showed.
     pub fn read_after_crash(&mut self, key: usize, told: &Told) {
-        let Some(prefix) = &mut self.prefix else { return };
+        let Some(prefix) = self.prefix.as_mut().filter(|_| !self.in_pages[key]) else { return };
         match told {
             Told::Value(item) => prefix.read(key, item.stamp),
             Told::Missing => prefix.read(key, None),
@@ -201,6 +234,9 @@ impl Model {
             prefix.check().map_err(|(key, why)| self.report(key, &why))?;
         }
         for (group, keys) in std::mem::take(&mut self.caught) {
+            if self.pages_are_adrift && keys.iter().any(|key| self.in_pages[*key]) {
+                continue;
+            }
             let fates: Vec<_> = keys.iter().map(|key| (*key, self.keys[*key].group_fate(group))).collect();
             let did = fates.iter().find(|(_, (did, _))| *did);
             let did_not = fates.iter().find(|(_, (_, did_not))| *did_not);

@@ -1,11 +1,14 @@
 //! An open store between two crashes: sessions and maintenance, interleaved by chance.
 
+mod scans;
+
 use super::trouble::Trouble;
 use super::{Aim, Capacity, Stop, World, wrong};
 use crate::keyspaces::{Fate, Slot};
 use crate::model::operation::{Kind, Told};
 use crate::tally::{Event, State};
 use crate::workload::{Draw, request, told, told_at_once, write};
+use scans::ScanAsked;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use tapetum::{
@@ -17,6 +20,8 @@ use tapetum_drive::{Drive, Faults, SplitMix64};
 const IN_FLIGHT_MAX: usize = 12;
 /// One step of so many changes a keyspace, in a run that has several.
 const CHANGE_ONE_IN: u64 = 80;
+/// The same where an ordered keyspace is to be made.
+const MAKE_ONE_IN: u64 = 8;
 /// So many polls without an end mean that the store hangs.
 const PATIENCE: u32 = 20_000;
 /// During so many of them one session is polled alone.
@@ -47,6 +52,8 @@ pub struct Life {
     _drive: Drive,
     /// Keys of the operations on their way; empty for a batch or a deletion of everything.
     on_their_way: BTreeMap<u64, Option<usize>>,
+    /// Parts of scans on their way.
+    scans: BTreeMap<u64, ScanAsked>,
     /// Replies that are the first look at a key since it was opened.
     reading_all: bool,
     replies: Vec<Reply>,
@@ -97,6 +104,7 @@ impl Life {
             store,
             _drive: drive,
             on_their_way,
+            scans: BTreeMap::new(),
             reading_all,
             replies,
             asks,
@@ -126,7 +134,13 @@ impl Life {
     /// What the store does.
     pub fn state(&self, world: &World) -> State {
         match State::of(&self.store.phases()) {
-            State::LogAppend if world.faulty.writes_in_flight_from(world.log.end) > 0 => State::LargeWrite,
+            State::LogAppend if world.faulty.writes_in_flight_from(world.log.end) > 0 => {
+                if world.has_ordered {
+                    State::Image
+                } else {
+                    State::LargeWrite
+                }
+            }
             state => state,
         }
     }
@@ -145,6 +159,11 @@ impl Life {
             }
         }
         self.drain(world)?;
+        for slot in 0..world.slots.len() {
+            if world.slots[slot].is_ordered() {
+                self.scan_all(world, slot)?;
+            }
+        }
         self.reading_all = false;
         self.look_at_items(world).map(drop)
     }
@@ -156,7 +175,8 @@ impl Life {
         if items < self.found && world.options.full == Full::Error {
             return wrong(format!("there are at most {items} items, and {} were found", self.found));
         }
-        Ok(items == self.found)
+        // Records of ordered keyspaces that have expired count as long as they are there.
+        Ok(items == self.found || world.has_ordered)
     }
 
     /// Leaves the store alone until it has counted its items, and looks whether there are as many.
@@ -251,8 +271,12 @@ impl Life {
 
     /// One random move. `press`: leave maintenance where it is, and write.
     pub fn step(&mut self, world: &mut World, press: Option<Press>) -> Result<(), Stop> {
-        if world.slots.len() > 1 && press.is_none() && world.random.one_in(CHANGE_ONE_IN) {
-            return self.change_keyspaces(world);
+        if world.slots.len() > 1 && press.is_none() {
+            let is_missing = |slot: &Slot| slot.is_ordered() && slot.is_vacant();
+            let change_one_in = if world.slots.iter().any(is_missing) { MAKE_ONE_IN } else { CHANGE_ONE_IN };
+            if world.random.one_in(change_one_in) {
+                return self.change_keyspaces(world);
+            }
         }
         let session = world.random.below(self.sessions.len() as u64) as usize;
         match world.random.below(1000) {
@@ -532,6 +556,9 @@ impl Life {
                 let parts = world.workload.keys_of(slot).map(|key| (key, kind.clone())).collect();
                 world.model.submit_group(id, session, parts);
             }
+            Draw::Scan { id, slot, range, items_max } => {
+                self.submit_scan(world, id, ScanAsked { session, slot, range, items_max })?;
+            }
         }
         self.look(world)
     }
@@ -542,6 +569,8 @@ impl Life {
             Draw::One { key, .. } => asks(*key),
             Draw::Batch { parts, .. } => parts.iter().any(|(key, _)| asks(*key)),
             Draw::Everything { .. } => self.may_ask.iter().any(|&(of, ..)| of == session),
+            // It is in no order with others.
+            Draw::Scan { .. } => false,
         }
     }
 
@@ -614,6 +643,7 @@ impl Life {
             self.take_reply(world, session, reply)?;
         }
         self.replies = replies;
+        self.take_scanned(world, session)?;
         let mut asks = Vec::new();
         self.sessions[session].take_asks(&mut asks);
         self.asks.extend(asks.into_iter().map(|ask| (session, ask)));
@@ -684,10 +714,12 @@ impl Life {
             }
             patience -= 1;
             if patience == 0 {
-                let left: Vec<_> = self.on_their_way.iter().collect();
+                let left = (&self.on_their_way, &self.scans);
                 let (phases, stats) = (self.store.phases(), self.store.stats());
                 let why = format!("these operations (and their keys) get no reply: {left:?}");
-                return wrong(format!("{why}\n{phases:?} {stats:?}"));
+                let key = self.on_their_way.values().flatten().next();
+                let report = key.map(|key| world.model.report(*key, "as one of them")).unwrap_or_default();
+                return wrong(format!("{why}\n{phases:?} {stats:?}\n{report}"));
             }
         }
         Ok(())

@@ -15,6 +15,9 @@
 //! Where the manifest was damaged, its last frames may be gone as well; only of an eviction does nothing else tell, and of an
 //! opening none of whose writes was durable: its stamps may be given again.
 //!
+//! Where an image of an ordered keyspace was damaged in a group that is open, recovery takes it for torn, and an older image may be live: of
+//! such keyspaces nothing is judged then but that they open, or say why not, and are read without a panic.
+//!
 //! Where commands only fail, or are short, everything must be there as soon as the drive works again.
 
 use super::life::Life;
@@ -120,6 +123,8 @@ impl World {
     fn endure(&mut self, trouble: Trouble) -> Result<(), Stop> {
         match trouble {
             Trouble::Fails(fault) => self.endure_faults(trouble, fault),
+            // A write of an ordered keyspace that was taken waits for room where flash is full.
+            Trouble::Full if self.has_ordered => Ok(()),
             Trouble::Full => self.open_and_read(None)?.fill(self),
             Trouble::Recovery => self.crash_in_recovery_twice(),
         }
@@ -169,6 +174,10 @@ impl World {
                 self.model.forget_nothing();
             }
             self.model.crash();
+            if trouble.damages() && self.images_are_damaged {
+                self.model.set_pages_adrift();
+                return self.open_and_read(None).map(drop);
+            }
             if trouble.damages() && self.manifest_is_damaged {
                 self.model.undo_evictions();
                 if self.options.sync != Sync::Always {
@@ -187,7 +196,7 @@ impl World {
         if trouble.damages() && self.options.sync == Sync::Always {
             self.model.begin_to_forget();
         }
-        (self.log_is_damaged, self.manifest_is_damaged) = (false, false);
+        (self.log_is_damaged, self.manifest_is_damaged, self.images_are_damaged) = (false, false, false);
     }
 
     /// The store is opened, and read, while the drive fails: it opens or says why not, and what it wrote is in nobody's way.
@@ -266,6 +275,9 @@ impl World {
             |area: &Range<u64>| report.damaged.iter().any(|range| range.start < area.end && area.start < range.end);
         self.manifest_is_damaged |= meets(&self.manifest);
         self.log_is_damaged |= meets(&self.log);
+        let is_image = |range: &Range<u64>| range.end > self.log.end;
+        let is_damaged = self.manifest_is_damaged || self.log_is_damaged || report.damaged.iter().any(is_image);
+        self.images_are_damaged |= self.has_ordered && is_damaged;
     }
 
     /// Part of the drive, or all of it, so that writes to small parts go astray as well.

@@ -69,6 +69,9 @@ pub trait Engine: LogClient {
     /// Reads all that it has on flash and looks whether it holds.
     fn check(self: Arc<Self>, io: Io) -> Task<Result<CheckReport, Error>>;
 
+    /// Moves on what it has on its way to flash, without its jobs: somebody waits for a flush, and one is on its way at a time.
+    fn move_on(&self) {}
+
     /// Its jobs were wound down, and the log is durable: leaves what makes the next opening quick.
     fn close(self: Arc<Self>, io: Io) -> Task<Result<(), Error>>;
 }

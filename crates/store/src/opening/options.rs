@@ -82,6 +82,8 @@ pub struct StoreOptions {
     pub slabs: Slabs,
     /// The most that key tables may take in memory, of what pools and index leave of the budget.
     pub key_tables_bytes_max: u64,
+    /// The most that cached pages of ordered keyspaces take of local memory.
+    pub node_cache_bytes_max: u64,
     /// The largest value to take, in bytes, where memory and capacity allow as much.
     pub value_bytes_max: usize,
     /// Nodes of ordered keyspaces are written in place, as they are where the drive promises atomic writes of 4 KiB, though it promises none.
@@ -108,6 +110,7 @@ impl StoreOptions {
             tier_bytes: 0,
             slabs: Slabs::default(),
             key_tables_bytes_max: memory_bytes / 4,
+            node_cache_bytes_max: u64::MAX,
             value_bytes_max: VALUE_BYTES_MAX,
             assume_atomic_writes: false,
             node_cache_bytes: 0,

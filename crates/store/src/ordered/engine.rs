@@ -92,8 +92,9 @@ impl OrderedEngine {
     fn limits(&self) -> OrderedLimits {
         let budget = self.base.options.budget();
         let nodes = (self.base.capacity_bytes() / PAGE_BYTES * 2).clamp(NODES_MIN, NODES_MAX);
+        let cache_bytes = budget.cached_nodes_bytes().min(self.base.options.node_cache_bytes_max);
         OrderedLimits {
-            cache_pages: (budget.cached_nodes_bytes() / PAGE_BYTES) as usize,
+            cache_pages: (cache_bytes / PAGE_BYTES) as usize,
             nodes_max: nodes as u32,
             in_place: self.in_place(),
             search: SearchLimits {
@@ -410,6 +411,14 @@ impl Engine for OrderedEngine {
 
     fn check(self: Arc<Self>, io: Io) -> Task<Result<CheckReport, Error>> {
         Box::pin(async move { super::check::check(&self, &io).await })
+    }
+
+    fn move_on(&self) {
+        if let Some(OrderedShared { state, .. }) = self.shared.get()
+            && state.write_back.has_work()
+        {
+            state.write_back.advance(state, false);
+        }
     }
 
     /// Writes what is in cached pages alone, and leaves a checkpoint of anchors. Maintenance is over, so slots for pages are looked for

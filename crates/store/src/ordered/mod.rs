@@ -40,6 +40,8 @@ mod batch_crash_tests;
 #[cfg(test)]
 mod checkpoint_tests;
 #[cfg(test)]
+mod close_tests;
+#[cfg(test)]
 mod store_bench;
 #[cfg(test)]
 mod testing;

@@ -32,6 +32,10 @@ pub struct OrderedTree {
     is_dropped: AtomicBool,
     /// Records in all nodes.
     items: AtomicU64,
+    /// Its first node has a page, or an image on flash.
+    is_made: AtomicBool,
+    /// Its first node, while that has neither.
+    unmade: Mutex<Option<NodeId>>,
 }
 
 impl OrderedTree {
@@ -130,17 +134,29 @@ impl OrderedState {
     /// # Errors
     /// When there is no memory for it.
     pub fn add_empty(&self, slots: KeyspaceSlots) -> Result<Arc<OrderedTree>, Error> {
-        let keyspace = slots.keyspace();
         let node = self.cache.table.give().ok_or(Error::FullIndex)?;
-        let Some(mut page) = self.cache.reserve(node, keyspace.0) else {
-            self.cache.table.free(node);
-            return Err(Error::Options("all cached pages are to be written first: try again".into()));
-        };
-        let new = NewNode { keyspace: keyspace.0, id: node.0.into(), low_fence: &[], high_fence: None };
+        let tree = self.add(slots, node)?;
+        *lock(&tree.unmade) = Some(node);
+        tree.is_made.store(false, Ordering::SeqCst);
+        self.make(&tree);
+        Ok(tree)
+    }
+
+    /// Gives the first node of a new tree its page, if it has none; false: all pages in its set of the cache are to be written first.
+    pub fn make(&self, tree: &OrderedTree) -> bool {
+        if tree.is_made.load(Ordering::SeqCst) {
+            return true;
+        }
+        let mut unmade = lock(&tree.unmade);
+        let Some(node) = *unmade else { return true };
+        let Some(mut page) = self.cache.reserve(node, tree.keyspace.0) else { return false };
+        let new = NewNode { keyspace: tree.keyspace.0, id: node.0.into(), low_fence: &[], high_fence: None };
         let Some(bytes) = page.bytes_mut().first_chunk_mut() else { unreachable!("it has a page's bytes") };
         NodeMut::format(bytes, &new).expect("no fences are a range");
         self.cache.give_back(node, page, |meta| meta.is_dirty = true);
-        self.add(slots, node)
+        *unmade = None;
+        tree.is_made.store(true, Ordering::SeqCst);
+        true
     }
 
     /// Adds the tree of a keyspace with nodes that are on flash. Their slots' shares were kept.
@@ -181,6 +197,8 @@ impl OrderedState {
             is_full: AtomicBool::new(false),
             is_dropped: AtomicBool::new(false),
             items: AtomicU64::new(0),
+            is_made: AtomicBool::new(true),
+            unmade: Mutex::default(),
         });
         let other = lock(&self.trees).insert(keyspace, tree.clone());
         assert!(other.is_none(), "a keyspace has one tree");
@@ -193,6 +211,7 @@ impl OrderedState {
         let tree = lock(&self.trees).remove(&keyspace);
         if let Some(tree) = tree {
             tree.is_dropped.store(true, Ordering::SeqCst);
+            lock(&tree.unmade).take().into_iter().for_each(|node| self.cache.table.free(node));
             self.free_absent(&tree);
         }
         self.cache.forget(keyspace.0)

@@ -16,6 +16,11 @@ impl DurabilityTicket {
         Arc::new(DurabilityTicket { images: AtomicU32::new(1) })
     }
 
+    /// Of what is durable already.
+    pub fn done() -> Arc<DurabilityTicket> {
+        Arc::new(DurabilityTicket { images: AtomicU32::new(0) })
+    }
+
     /// Another page has a part of the changes, too. The caller's page has some, so that the ticket is not done.
     pub fn add_image(&self) {
         let before = self.images.fetch_add(1, Ordering::SeqCst);

@@ -11,6 +11,7 @@ use super::{LogRecords, RecoveredNode, claim_extension, place};
 use crate::error::Error;
 use crate::media::extents::Extents;
 use crate::media::io::Io;
+use crate::planted::Bug;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use tapetum_drive::LocalBuffer;
@@ -32,6 +33,8 @@ pub struct Rewrite<'a, L> {
     replaced: Vec<SlotShare>,
     /// Records of the log that were made again.
     pub made_again: u64,
+    /// For what is written next, in place of a new one: a planted bug.
+    kept_stamp: Option<u64>,
 }
 
 /// A node whose image is to be replaced.
@@ -67,6 +70,7 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
             written: Vec::new(),
             replaced: Vec::new(),
             made_again: 0,
+            kept_stamp: None,
         })
     }
 
@@ -106,6 +110,7 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
         self.made_again += make_again(&mut records, log.above(image.stamp(), &low, high.as_deref()));
         let records: Vec<Record<'_>> = records.into_values().collect();
         let extensions = if *is_part { self.claim_extensions(node.slot, &records)? } else { 0 };
+        self.kept_stamp = self.slots.nodes().options().planted.has(Bug::OrderedKeepStamp).then_some(node.stamp);
         self.write_parts(set, (node.id, ids), NodePart { low, high, records: &records }, recovered).await?;
         self.replaced.push(self.slots.nodes().resume(node.slot));
         Ok(extensions)
@@ -179,7 +184,7 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
             }
         }
         let share = self.take().await?;
-        let stamp = self.stamp_next;
+        let stamp = self.kept_stamp.unwrap_or(self.stamp_next);
         self.stamp_next += 1;
         node.seal(share.salt(), (stamp, self.stamp_durable));
         self.io.fill(&mut self.page, 0..NODE_BYTES).copy_from_slice(&bytes);

@@ -12,6 +12,7 @@ use crate::ordered::cache::durability_ticket::DurabilityTicket;
 use crate::ordered::node_table::NodeId;
 use crate::ordered::slabs::SlotShare;
 use crate::ordered::tree::OrderedTree;
+use crate::planted::Bug;
 use crate::session::session_core::SessionCore;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -135,7 +136,7 @@ impl OrderedSession {
             }
             meta.changed(op.kept.stamp, result == PutResult::Removed);
             // Free when the image that ceases to name it is durable, as the slots of the images are that name it.
-            meta.shared.extend(gone);
+            meta.shared.extend(gone.filter(|_| !self.state.base.planted.has(Bug::OrderedFreeExtensionEarly)));
             (waits.then(|| meta.ticket()), !std::mem::replace(&mut meta.is_listed, true))
         });
         if let Some(extension) = op.kept.extension.take() {

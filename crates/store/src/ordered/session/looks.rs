@@ -68,6 +68,12 @@ impl OrderedSession {
         if let Err(error) = self.may_begin(core, &op) {
             return self.fail(core, (number, op), error);
         }
+        if Self::waits_for_extension(&op)
+            && let Err(error) = core.base.log.poisoned()
+        {
+            // Nothing is flushed any more.
+            return self.fail(core, (number, op), error);
+        }
         if Self::waits_for_extension(&op) || !self.has_credit(core) || self.ops.is_behind_deletion(&op) {
             return self.ops.wait_again(number, op);
         }
@@ -86,7 +92,11 @@ impl OrderedSession {
             if of != node {
                 self.end_fetch(page);
             } else if !self.install(&mut op, (of, home), page) {
-                return self.wait_for_room(number, op);
+                return match core.base.log.poisoned() {
+                    Ok(()) => self.wait_for_room(number, op),
+                    // No page is written any more that would make room.
+                    Err(error) => self.fail(core, (number, op), error),
+                };
             }
         }
         match self.state.cache.take(node, op.keyspace.id().0, used) {
@@ -190,7 +200,9 @@ impl OrderedSession {
             op.kept.replaced = if let Found::InExtension(_, reference) = found { Some(reference) } else { None };
             return self.change(core, (number, op), node, page);
         }
-        let (seen, outcome) = self.answer_of(core, &op, &found, &page);
+        let outcome = self.answer_of(core, &op, &found, &page);
+        // An item that has expired hides the one that is durable, as a removal does.
+        let seen = found.head().map(|head| head.stamp);
         let ticket = self.state.cache.give_back(node, page, |meta| match seen {
             Some(stamp) => meta.wait_for(stamp),
             None => meta.wait_for(meta.removed_stamp),
@@ -265,16 +277,16 @@ impl OrderedSession {
         Some(Change { flags, expiry, marks, value, answer, shown, basis })
     }
 
-    /// The answer of an operation that writes nothing, and the stamp that it shows.
+    /// The answer of an operation that writes nothing.
     pub(super) fn answer_of(
         &self,
         core: &mut SessionCore,
         op: &OrderedOp,
         found: &Found,
         page: &LocalBuffer,
-    ) -> (Option<u64>, Outcome) {
+    ) -> Outcome {
         let item = Self::item(core, op, found, page);
-        let outcome = match (Self::decision(op, item), item) {
+        match (Self::decision(op, item), item) {
             (Decision::Answer(outcome), _) => outcome,
             (Decision::Show, Some(Item { head, value })) => {
                 let value = core.values.add(value);
@@ -285,8 +297,7 @@ impl OrderedSession {
             }
             // What writes is a change's, and nothing is shown of what is not there.
             _ => Outcome::Missing,
-        };
-        (item.map(|item| item.head.stamp), outcome)
+        }
     }
 }
 

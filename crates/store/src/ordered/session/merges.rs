@@ -17,6 +17,7 @@ use crate::ordered::cache::PageLook;
 use crate::ordered::cache::page_meta::PageMeta;
 use crate::ordered::node_table::{NodeHome, NodeId};
 use crate::ordered::search::{AnchorChange, AnchorKey};
+use crate::planted::Bug;
 use crate::session::session_core::SessionCore;
 use tapetum_drive::{LocalBuffer, Purpose, QueuePair};
 use tapetum_kernels::ordered::{NODE_BYTES, NodeError, NodeRef, merge, merged_bytes};
@@ -139,6 +140,10 @@ impl OrderedSession {
         };
         let mut meta_of_right = state.cache.discard(right.0, right.1);
         of_right.tell(&mut meta_of_right);
+        if core.base.planted.has(Bug::OrderedMergeForgets) {
+            meta_of_right.shared.clear();
+            drop(meta_of_right.slot.take().map(|slot| keyspace_tree.nodes.resume(slot)));
+        }
         state.cache.give_back(left.0, merged, |meta| {
             of_left.tell(meta);
             meta.merge(meta_of_right, |slot| keyspace_tree.nodes.resume(slot));

@@ -326,6 +326,7 @@ impl OrderedSession {
     fn tree_of(&mut self, keyspace: KeyspaceId) -> Result<usize, Error> {
         if let Some(place) = self.trees.iter().position(|tree| tree.tree.keyspace == keyspace) {
             if !self.trees[place].tree.is_dropped() {
+                self.wants_room |= !self.state.make(&self.trees[place].tree);
                 return Ok(place);
             }
             self.trees.swap_remove(place);
@@ -333,6 +334,7 @@ impl OrderedSession {
         let tree =
             self.state.tree(keyspace).ok_or(Error::Keyspace(crate::keyspace::keyspace_error::KeyspaceError::Gone))?;
         let search = tree.search.handle().map_err(of_search)?;
+        self.wants_room |= !self.state.make(&tree);
         self.trees.push(SessionTree { tree, search });
         Ok(self.trees.len() - 1)
     }

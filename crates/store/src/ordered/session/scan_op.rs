@@ -10,6 +10,7 @@ use crate::keyspace::key_range::{KeyBound, KeyRange, ScannedItem};
 use crate::keyspace::states::KeyspaceRef;
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
 use crate::ordered::node_table::{NodeHome, NodeId};
+use crate::planted::Bug;
 use crate::session::session_core::SessionCore;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -67,6 +68,8 @@ pub(super) struct ScanOp {
     pub mismatched: Option<ExtensionReference>,
     /// Of pages that have changes which are not durable.
     pub tickets: Vec<Arc<DurabilityTicket>>,
+    /// The last deletion of everything that may have taken items.
+    pub deleted_by: u64,
     /// Nothing of the range is left.
     pub is_over: bool,
     pub stage: ScanStage,
@@ -130,7 +133,13 @@ impl ScanOp {
         }
         let is_dead = seen == 0 && !has_more && !node.is_empty() && self.range_has(&node);
         let dead = is_dead.then(|| node.low_fence().to_vec());
-        Some(ScanStep { items_before, bytes_before, dead, rest: self.rest_behind(&node, has_more) })
+        let mut rest = self.rest_behind(&node, has_more);
+        if let Some(KeyRange { from: from @ KeyBound::Included(_), .. }) = &mut rest
+            && core.base.planted.has(Bug::OrderedScanSkips)
+        {
+            *from = KeyBound::Excluded(from.key().to_vec());
+        }
+        Some(ScanStep { items_before, bytes_before, dead, rest })
     }
 
     /// Whether all keys of a node are in the range.

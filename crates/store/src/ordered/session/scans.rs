@@ -26,6 +26,7 @@ use crate::ordered::cache::PageLook;
 use crate::ordered::cache::page_meta::PageUse;
 use crate::ordered::node_table::{NodeHome, NodeId};
 use crate::ordered::search::AnchorKey;
+use crate::planted::Bug;
 use crate::session::engine_session::EngineWait;
 use crate::session::order::closed;
 use crate::session::session_core::SessionCore;
@@ -130,6 +131,7 @@ impl OrderedSession {
             ahead: ScanAhead::default(),
             mismatched: None,
             tickets: Vec::new(),
+            deleted_by: 0,
             is_over,
             stage: if is_over { ScanStage::Holds } else { ScanStage::Begins },
         });
@@ -159,14 +161,19 @@ impl OrderedSession {
     }
 
     fn release_scan(&mut self, number: usize) {
-        let waits = self.state.base.log.sync() == Sync::Always;
+        let base = self.state.base.clone();
+        let waits = base.log.sync() == Sync::Always;
         let Some(scan) = &mut self.scans.scans[number] else { return };
         scan.tickets.retain(|ticket| waits && !ticket.is_done());
-        if scan.tickets.is_empty() {
+        let is_marked = base.log.may_acknowledge(scan.deleted_by);
+        if !is_marked {
+            base.log.advance(true, base.drive.env().now_us());
+        }
+        if scan.tickets.is_empty() && is_marked {
             let ScanOp { token, items, range, is_over, .. } = *self.scans.take(number);
             let rest = (!is_over).then_some(range);
             self.scans.end(number, token, Ok(ScanPart { items, rest }));
-        } else if let Err(error) = self.state.base.log.poisoned() {
+        } else if let Err(error) = base.log.poisoned() {
             let token = self.scans.take(number).token;
             self.scans.end(number, token, Err(error));
         }
@@ -225,7 +232,7 @@ impl OrderedSession {
                     self.scans.scans[number] = Some(scan);
                     return;
                 };
-                self.scan_parameters(core, &scan, arguments(NodeFlags::NONE));
+                self.scan_parameters(core, &mut scan, arguments(NodeFlags::NONE));
                 let on = (&core.queue, Purpose::Scan);
                 let operation = scratch::look(on, self.state.programs.scan, &self.parameters, (&page, &mut scratch));
                 scan.stage = ScanStage::Looks(node);
@@ -243,7 +250,7 @@ impl OrderedSession {
             self.scans.scans[number] = Some(scan);
             return;
         };
-        self.scan_parameters(core, &scan, arguments);
+        self.scan_parameters(core, &mut scan, arguments);
         let (on, what) = ((&core.queue, Purpose::Scan), (self.state.programs.scan, nodes.map().flash(home.slot)));
         let operation = scratch::read_and_look(on, what, &self.parameters, (&page, &mut scratch));
         scan.stage = ScanStage::Reads(node, home);
@@ -283,7 +290,7 @@ impl OrderedSession {
             self.scans.scans[number] = Some(scan);
             return;
         };
-        self.scan_parameters(core, &scan, arguments);
+        self.scan_parameters(core, &mut scan, arguments);
         let (on, program) = ((&core.queue, Purpose::Scan), self.state.programs.scan);
         let input = page_range(&page, read.page_at(home.slot));
         let operation = scratch::look_at(on, program, &self.parameters, (input, &mut scratch));
@@ -309,9 +316,11 @@ impl OrderedSession {
         NodeId(found as u32)
     }
 
-    fn scan_parameters(&mut self, core: &SessionCore, scan: &ScanOp, arguments: NodeArguments) {
+    fn scan_parameters(&mut self, core: &SessionCore, scan: &mut ScanOp, arguments: NodeArguments) {
         let flags = if scan.range.is_reverse { NodeFlags::REVERSE } else { NodeFlags::NONE };
         let (watermark, now) = (core.base.keyspaces.watermark(scan.keyspace.id()), core.base.now());
+        let now = if core.base.planted.has(Bug::OrderedScanExpired) { 0 } else { now };
+        scan.deleted_by = core.base.keyspaces.mark(scan.keyspace.id()).watermark;
         let arguments = NodeArguments { watermark, now, flags: arguments.flags.with(flags), ..arguments };
         let limit = (scan.items_max - scan.items.len()).min(usize::from(u16::MAX)) as u16;
         let request = ScanRequest { from: bound(&scan.range.from), to: bound(&scan.range.to), limit };
@@ -398,7 +407,7 @@ impl OrderedSession {
             ScanStage::Looks(node) => {
                 self.pages_taken -= 1;
                 let ticket = self.state.cache.give_back(node, page, |meta| meta.wait_for(meta.changed_stamp));
-                scan.tickets.extend(ticket);
+                scan.tickets.extend(ticket.filter(|_| !core.base.planted.has(Bug::OrderedScanUndurable)));
                 gone_on.is_none().then(|| damaged(node))
             }
             ScanStage::Reads(..) | ScanStage::LooksAhead(..) => {

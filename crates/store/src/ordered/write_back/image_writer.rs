@@ -2,6 +2,7 @@
 
 use super::{ListedPage, SECOND_US};
 use crate::error::Error;
+use crate::keyspace::KeyspaceId;
 use crate::log::Sync;
 use crate::media::io::lock;
 use crate::ordered::cache::PageLook;
@@ -155,6 +156,11 @@ impl ImageWriter {
             (TAG_WRITE, Lease::Buffer(copy)) => {
                 self.copies.push(copy);
                 self.writing -= 1;
+                if state.base.planted.has(Bug::OrderedAcknowledgeEarly)
+                    && let Some(image) = &mut self.images[number]
+                {
+                    image.tickets.drain(..).for_each(|ticket| ticket.image_done());
+                }
                 match completion.is_success() {
                     true => self.was_written(state, number),
                     false => self.fail(state, "write", &completion),
@@ -256,7 +262,7 @@ impl ImageWriter {
                 let tickets = std::mem::take(&mut meta.tickets);
                 meta.flying = Some(FlyingImage { stamp, is_home: false, ticket: tickets.first().cloned() });
                 (meta.is_dirty, meta.is_listed) = (false, false);
-                (replaced, tickets, meta.log_stamp)
+                (replaced, tickets, meta.log_stamp.max(deletion_before(state, page.tree.keyspace)))
             })
             .expect("a page that is taken stays");
         let mut copy = self.copies.pop().expect("the caller looks for one first");
@@ -374,7 +380,8 @@ impl ImageWriter {
         state.write_back.is_flushing.store(true, Ordering::SeqCst);
         std::mem::swap(&mut self.written, &mut self.flushing);
         self.flushing_tickets = std::mem::take(&mut *lock(&state.write_back.unflushed));
-        self.flush_is_due = false;
+        // What is still being written was due as well: its flush is the next one, and not the next second's.
+        self.flush_is_due &= self.writing > 0 || self.sealing > 0 || !self.held.is_empty();
         self.submit(TAG_FLUSH, Operation::Flush, Lease::Nothing);
         true
     }
@@ -417,4 +424,11 @@ impl ImageWriter {
         state.write_back.finished(landed + flushed);
         state.base.log.wake();
     }
+}
+
+/// The stamp of the last deletion of everything in a keyspace, 0 if there was none: an image that was made after it may rest on it.
+fn deletion_before(state: &OrderedState, keyspace: KeyspaceId) -> u64 {
+    let watermark = state.base.keyspaces.mark(keyspace).watermark;
+    // All of a dropped keyspace is deleted.
+    if watermark == u64::MAX { 0 } else { watermark }
 }

@@ -1,0 +1,90 @@
+//! Operations as the store is asked for them, and what it says as the model hears it.
+
+use crate::model::operation::{Item, Kind, Told};
+use std::rc::Rc;
+use tapetum::{Condition, Error, Initial, KeyspaceRef, Outcome, Request, Session, Terms, Write};
+
+/// The request for an operation on one key.
+pub fn request<'a>(key: &'a [u8], kind: &'a Kind) -> Request<'a> {
+    match kind {
+        Kind::Get => Request::Get { key },
+        Kind::Put { value, flags, expiry, condition } => {
+            Request::Put { key, value, flags: *flags, expiry: *expiry, condition: *condition }
+        }
+        Kind::Append { value, stamp } => Request::Append { key, value, stamp: *stamp },
+        Kind::Prepend { value, stamp } => Request::Prepend { key, value, stamp: *stamp },
+        Kind::Increment { delta, decrement, initial, stamp } => Request::Increment {
+            key,
+            delta: *delta,
+            decrement: *decrement,
+            initial: initial.map(|(value, expiry)| Initial { value, expiry }),
+            stamp: *stamp,
+            touch: None,
+        },
+        Kind::Touch { expiry } => Request::Touch { key, expiry: *expiry },
+        Kind::GetAndTouch { expiry } => Request::GetAndTouch { key, expiry: *expiry },
+        Kind::Lease { recache_before, vivify } => {
+            let terms = Terms { stale: true, recache_before: *recache_before, vivify: *vivify, ..Terms::default() };
+            Request::GetAndLease { key, terms }
+        }
+        Kind::Invalidate { stamp } => Request::Invalidate { key, stamp: *stamp, expiry: None },
+        Kind::Delete { stamp } => Request::Delete { key, stamp: *stamp },
+        Kind::Clear | Kind::ClearAt(_) | Kind::Drop => unreachable!("not an operation on one key"),
+    }
+}
+
+/// The part of a batch.
+pub fn write<'a>(keyspace: KeyspaceRef, key: &'a [u8], kind: &'a Kind) -> Write<'a> {
+    match kind {
+        Kind::Put { value, flags, expiry, .. } => Write::Put { keyspace, key, value, flags: *flags, expiry: *expiry },
+        Kind::Drop => Write::Delete { keyspace, key },
+        _ => unreachable!("not part of a batch"),
+    }
+}
+
+/// What the client is told of an operation that DRAM answers at once.
+pub fn told_at_once(session: &mut Session, keyspace: KeyspaceRef, key: &[u8], kind: &Kind) -> Option<Told> {
+    let digest = session.digest(keyspace, key);
+    match kind {
+        Kind::Get => {
+            session.fetch_each(&[digest], 0);
+            let mut value = Vec::new();
+            let item = session.get_from_dram(keyspace, digest, &mut value, |_, _, _| true)?;
+            let tapetum::DramItem { flags, expiry, stamp, marks, .. } = item;
+            let (value, stamp, marks) = (value.into(), Some(stamp), Some(marks));
+            Some(Told::Value(Item { value, flags, expiry, stamp, marks, writer: 0 }))
+        }
+        Kind::Put { value, flags, expiry, condition: Condition::Always } => {
+            session.fetch_each(&[digest], 1);
+            session.put_at_once(keyspace, digest, (key, value), (*flags, *expiry)).map(Told::Stored)
+        }
+        _ => None,
+    }
+}
+
+/// What the client was told; an error is one that it should never see here.
+pub fn told(session: &Session, outcome: Outcome) -> Result<Told, Error> {
+    Ok(match outcome {
+        Outcome::Value { flags, stamp, expiry, value } => {
+            let value: Rc<[u8]> = session.bytes(value).into();
+            Told::Value(Item { value, flags, expiry, stamp: Some(stamp), marks: None, writer: 0 })
+        }
+        Outcome::Leased { flags, stamp, expiry_before, marks, won, value, .. } => {
+            let (value, expiry) = (session.bytes(value).into(), expiry_before.unwrap_or(0));
+            let item = Item { value, flags, expiry, stamp: Some(stamp), marks: Some(marks), writer: 0 };
+            Told::Leased { item, won, made: expiry_before.is_none() }
+        }
+        Outcome::Missing => Told::Missing,
+        Outcome::Stored { stamp } => Told::Stored(stamp),
+        Outcome::NotStored => Told::NotStored,
+        Outcome::Exists => Told::Exists,
+        Outcome::Deleted => Told::Deleted,
+        Outcome::Touched { stamp } => Told::Touched(stamp),
+        Outcome::Number { number, stamp, .. } => Told::Number(number, stamp),
+        Outcome::NotNumber => Told::NotNumber,
+        Outcome::Done => Told::Done,
+        Outcome::Failed(Error::ValueTooLarge { .. } | Error::BatchTooLarge { .. }) => Told::TooLarge,
+        Outcome::Failed(Error::FullFlash | Error::FullIndex | Error::FullManifest) => Told::Refused,
+        Outcome::Failed(error) => return Err(error),
+    })
+}
