@@ -26,6 +26,7 @@ FAULT_RUNS := 300
 FAULT_OPERATIONS := 2000
 EACH_FAULT := 1000
 DEVICE_RUNS := 600
+ORDERED_RUNS := 48
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -100,6 +101,7 @@ test-rows: test-build
 test-simulation: test-build
 	$(SIMULATION) --points $(CRASH_POINTS) --troubles 0
 	$(SIMULATION) 1 --runs $(FAULT_RUNS) --operations $(FAULT_OPERATIONS) --crashes 1000000 --troubles 5 --each-fault $(EACH_FAULT)
+	$(SIMULATION) 1 --load ordered --runs $(ORDERED_RUNS) --operations 600 --crashes 20000
 	$(SIMULATION) 1 --device --runs $(DEVICE_RUNS) --each-fault 100
 	$(SIMULATION) --exhaustive
 	$(SIMULATION) --planted

@@ -6,6 +6,10 @@
 //! every event of the drive the moment is kept ([`Cut`]); moments between which nothing changed for drive and client are
 //! tried once. Of up to eight sectors every subset is tried; of more, every beginning (in the order of writing), and all but
 //! one. Each is opened, and every key is read beside a copy of the model. One outcome of each moment is opened to read, too.
+//!
+//! Of ordered keyspaces, whose operations change one node or two, some histories are tried in the same way ([`ordered`]).
+
+mod ordered;
 
 use crate::model::Model;
 use crate::model::operation::Kind;
@@ -13,7 +17,9 @@ use crate::workload::{request, told, write};
 use std::rc::Rc;
 use std::sync::Arc;
 use tapetum::planted::{Bug, Planted};
-use tapetum::{Condition, Error, Phase, Reply, Session, Store, StoreOptions};
+use tapetum::{
+    Condition, Error, KeyspaceHandle, KeyspaceRef, Phase, Reply, Session, Step as MaintenanceStep, Store, StoreOptions,
+};
 use tapetum_drive::{Cut, Drive, Env, FaultyFlash, LocalMemory, Opcode, SplitMix64, programs};
 
 const SEGMENT_BYTES: u64 = 64 << 10;
@@ -26,8 +32,20 @@ const STEPS_MAX: usize = 3;
 const IDLE_STEPS: u32 = 20;
 const PATIENCE: u32 = 20_000;
 
-const KEYS: [&[u8]; 3] = [b"one", b"two", b"filler"];
+/// Those of the default keyspace first.
+const KEYS: [&[u8]; 3 + ordered::KEYS.len()] = {
+    let mut keys: [&[u8]; 3 + ordered::KEYS.len()] = [b"one"; 3 + ordered::KEYS.len()];
+    (keys[1], keys[FILLER]) = (b"two", b"filler");
+    let mut number = 0;
+    while number < ordered::KEYS.len() {
+        keys[ORDERED + number] = ordered::KEYS[number];
+        number += 1;
+    }
+    keys
+};
 const FILLER: usize = 2;
+/// The first key of the ordered keyspace.
+const ORDERED: usize = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
@@ -37,8 +55,13 @@ pub enum Step {
     AddTwo,
     DeleteOne,
     BatchBoth,
+    /// Of the ordered keyspace, whose keys have numbers.
+    PutInNode(usize),
+    PutInExtension(usize),
+    Remove(usize),
 }
 
+/// Those of which every sequence is tried.
 pub const STEPS: [Step; 6] =
     [Step::PutOne, Step::PutLargeTwo, Step::AppendOne, Step::AddTwo, Step::DeleteOne, Step::BatchBoth];
 
@@ -67,8 +90,19 @@ pub struct Case {
     pub steps: Vec<Step>,
     /// All operations are submitted before the first is answered.
     pub at_once: bool,
-    /// The write buffer is nearly full before.
-    pub nearly_full: bool,
+    pub begins: Begin,
+}
+
+/// What is there before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Begin {
+    Empty,
+    /// The write buffer is nearly full.
+    NearlyFull,
+    /// An ordered keyspace with one node, which has room for no more.
+    FullNode,
+    /// One with two nodes, of which one is nearly empty.
+    SparseNodes,
 }
 
 /// Every case.
@@ -79,10 +113,12 @@ pub fn cases() -> Vec<Case> {
         sequences = sequences.iter().flat_map(|steps| STEPS.map(|step| [&steps[..], &[step]].concat())).collect();
         for steps in &sequences {
             for at_once in [false, true].into_iter().filter(|at_once| !at_once || steps.len() > 1) {
-                cases.extend([false, true].map(|nearly_full| Case { steps: steps.clone(), at_once, nearly_full }));
+                let begins = [Begin::Empty, Begin::NearlyFull];
+                cases.extend(begins.map(|begins| Case { steps: steps.clone(), at_once, begins }));
             }
         }
     }
+    cases.extend(ordered::cases());
     cases
 }
 
@@ -91,8 +127,8 @@ pub struct Bench {
     options: StoreOptions,
     /// Of the store that runs, and of those that are opened after a cut.
     local: [LocalMemory; 2],
-    empty: (FaultyFlash, Model),
-    nearly_full: (FaultyFlash, Model),
+    /// By what there is.
+    bases: Vec<(Begin, FaultyFlash, Model)>,
 }
 
 fn options(bug: Option<Bug>) -> StoreOptions {
@@ -123,6 +159,9 @@ fn parts(step: Step, place: u64) -> Vec<(usize, Kind)> {
         Step::AppendOne => vec![(0, Kind::Append { value: noise(place * 8 + 2, 10), stamp: None })],
         Step::AddTwo => vec![(1, put(small(3), Condition::Absent))],
         Step::DeleteOne => vec![(0, Kind::Delete { stamp: None })],
+        Step::PutInNode(key) => vec![(ORDERED + key, put(noise(place * 8 + 6, 1000), Condition::Always))],
+        Step::PutInExtension(key) => vec![(ORDERED + key, put(noise(place * 8 + 7, 3000), Condition::Always))],
+        Step::Remove(key) => vec![(ORDERED + key, Kind::Delete { stamp: None })],
         Step::BatchBoth => {
             vec![(0, put(noise(place * 8 + 4, 200), Condition::Always)), (1, put(small(5), Condition::Always))]
         }
@@ -134,6 +173,8 @@ struct Open {
     store: Store,
     session: Session,
     model: Model,
+    /// The ordered keyspace, if there is one.
+    ordered: Option<KeyspaceHandle>,
     replies: Vec<Reply>,
     in_flight: usize,
 }
@@ -143,7 +184,12 @@ impl Open {
         let store = Store::open_with(drive, options, || false).map_err(|error| format!("it does not open: {error}"))?;
         let session = store.session().map_err(|error| format!("no session: {error}"))?;
         model.set_value_bytes_max(store.value_bytes_max());
-        Ok(Open { store, session, model, replies: Vec::new(), in_flight: 0 })
+        let ordered = ordered::keyspace(&store);
+        Ok(Open { store, session, model, ordered, replies: Vec::new(), in_flight: 0 })
+    }
+
+    fn keyspace_of(&self, key: usize) -> Option<KeyspaceRef> {
+        if key < ORDERED { Some(KeyspaceRef::DEFAULT) } else { self.ordered.as_ref().map(KeyspaceHandle::keyspace) }
     }
 
     /// Submits an operation; a batch that finds the buffers busy when there is room. `before` looks at what the drive did.
@@ -154,8 +200,9 @@ impl Open {
         before: &mut impl FnMut(&Model) -> Result<(), String>,
     ) -> Result<(), String> {
         if let [(key, kind)] = &parts[..] {
+            let keyspace = self.keyspace_of(*key).ok_or("the ordered keyspace is gone")?;
             self.model.submit(id, 0, *key, kind.clone());
-            self.session.submit(id, request(KEYS[*key], kind)).expect("a session has room for a few");
+            self.session.submit_to(keyspace, id, request(KEYS[*key], kind)).expect("a session has room for a few");
         } else {
             let writes: Vec<_> =
                 parts.iter().map(|(key, kind)| write(tapetum::KeyspaceRef::DEFAULT, KEYS[*key], kind)).collect();
@@ -207,7 +254,8 @@ impl Open {
     }
 
     fn read_all(&mut self) -> Result<(), String> {
-        for key in 0..KEYS.len() {
+        let keys = if self.ordered.is_some() { KEYS.len() } else { ORDERED };
+        for key in 0..keys {
             self.submit(1000 + key as u64, vec![(key, Kind::Get)], &mut |_| Ok(()))?;
         }
         let mut patience = PATIENCE;
@@ -215,20 +263,25 @@ impl Open {
             self.poll(&mut |_| Ok(()))?;
             patience -= 1;
         }
-        if self.in_flight > 0 { Err("a read gets no reply".into()) } else { self.model.all_read() }
+        if self.in_flight > 0 {
+            return Err("a read gets no reply".into());
+        }
+        if self.ordered.is_some() {
+            self.scan_all()?;
+        }
+        self.model.all_read()
     }
 
     /// Lets maintenance do all there is to do.
     fn rest(&mut self, before: &mut impl FnMut(&Model) -> Result<(), String>) -> Result<(), String> {
         let mut idle = 0;
         while idle < IDLE_STEPS {
-            self.store.maintain();
+            // Merges go on in polls.
+            self.poll(before)?;
+            let is_idle = self.store.maintain() == MaintenanceStep::Idle || self.ordered.is_none();
             before(&self.model)?;
-            idle = if self.store.phases().iter().all(|phase| *phase == Phase::Idle) && !self.store.log_is_busy() {
-                idle + 1
-            } else {
-                0
-            };
+            let rests = self.store.phases().iter().all(|phase| *phase == Phase::Idle) && !self.store.log_is_busy();
+            idle = if is_idle && rests { idle + 1 } else { 0 };
         }
         Ok(())
     }
@@ -242,9 +295,8 @@ impl Bench {
         let [one, other] = local;
         let flash = FaultyFlash::new(CAPACITY_BYTES, 1);
         let model = Model::new(KEYS.len(), false, Env::simulated(0).0.unix_seconds());
-        let empty = (flash.clone(), model.clone());
-        let mut bench = Bench { options, local: [one?, other?], empty, nearly_full: (flash, model) };
-        bench.fill()?;
+        let mut bench = Bench { options, local: [one?, other?], bases: Vec::new() };
+        bench.fill(&flash, model)?;
         Ok(bench)
     }
 
@@ -252,25 +304,39 @@ impl Bench {
         Drive::new(Arc::new(flash.clone()), self.local[local].clone(), programs::built_in(), Env::simulated(1).0)
     }
 
-    /// Makes the two stores.
-    fn fill(&mut self) -> Result<(), String> {
-        let (flash, model) = self.empty.clone();
-        let drive = self.drive(&flash, 0);
+    /// Makes the stores to begin with.
+    fn fill(&mut self, flash: &FaultyFlash, model: Model) -> Result<(), String> {
+        let drive = self.drive(flash, 0);
         Store::create_with(&drive, &self.options, || false).map_err(|error| format!("no store: {error}"))?;
-        self.empty.0 = flash.fork_durable(1);
+        drop(drive);
+        self.bases.push((Begin::Empty, flash.fork_durable(1), model));
+        self.fill_one(Begin::NearlyFull, |open| {
+            (0..7).try_for_each(|place| {
+                let parts = vec![(FILLER, put(noise(100 + place, 8100), Condition::Always))];
+                open.submit(1 + place, parts, &mut |_| Ok(()))?;
+                open.drain(&mut |_| Ok(()))
+            })
+        })?;
+        self.fill_one(Begin::FullNode, ordered::fill_node)?;
+        self.fill_one(Begin::SparseNodes, ordered::make_sparse)
+    }
+
+    /// Makes one of the empty store.
+    fn fill_one(&mut self, begin: Begin, fill: impl FnOnce(&mut Open) -> Result<(), String>) -> Result<(), String> {
+        let (_, flash, model) = &self.bases[0];
+        let (flash, model) = (flash.fork_durable(2), model.clone());
+        let drive = self.drive(&flash, 0);
         let mut open = Open::new(&drive, &self.options, model)?;
-        for place in 0..7 {
-            let parts = vec![(FILLER, put(noise(100 + place, 8100), Condition::Always))];
-            open.submit(1 + place, parts, &mut |_| Ok(()))?;
-            open.drain(&mut |_| Ok(()))?;
-        }
-        self.nearly_full = (flash.fork_durable(2), open.model);
+        fill(&mut open)?;
+        let Open { model, .. } = open;
+        self.bases.push((begin, flash.fork_durable(2), model));
         Ok(())
     }
 
     /// Runs a case, and tries every way in which the power may fail in it.
     pub fn run(&self, case: &Case) -> Result<Count, String> {
-        let (base, model) = if case.nearly_full { &self.nearly_full } else { &self.empty };
+        let base = self.bases.iter().find(|(begin, ..)| *begin == case.begins);
+        let (_, base, model) = base.ok_or("there is no such store")?;
         let mut count = Count { cases: 1, ..Count::default() };
         let flash = base.fork_durable(3);
         let drive = self.drive(&flash, 0);
@@ -324,7 +390,14 @@ impl Bench {
     fn try_reader(&self, flash: &FaultyFlash) -> Result<(), String> {
         let answers = |store: Result<Store, Error>| {
             let store = store.map_err(|error| format!("it does not open: {error}"))?;
-            Ok::<_, String>(KEYS.map(|key| store.get(key).map(|item| item.map(|item| (item.value, item.stamp)))))
+            let ordered = ordered::keyspace(&store);
+            let get = |number: usize| match &ordered {
+                _ if number < ORDERED => store.get(KEYS[number]),
+                Some(keyspace) => keyspace.get(KEYS[number]),
+                None => Ok(None),
+            };
+            let got = (0..KEYS.len()).map(|number| get(number).map(|item| item.map(|item| (item.value, item.stamp))));
+            Ok::<_, String>(got.collect::<Vec<_>>())
         };
         let read = answers(Store::open_read_only_on(&self.drive(flash, 1), &self.options))?;
         let opcodes = [Opcode::Write, Opcode::Flush, Opcode::Discard];

@@ -154,9 +154,10 @@ impl Tally {
         self.points.iter().sum()
     }
 
-    /// The state in which crashes struck least, and how often.
+    /// The state in which crashes struck least, and how often. Images are on their way in ordered keyspaces alone, which no seed decides for.
     pub fn rarest_state(&self) -> (&'static str, u64) {
-        let struck = STATES.iter().map(|(state, name)| (*name, self.points[*state as usize]));
+        let of_seeds = STATES.iter().filter(|(state, _)| *state != State::Image);
+        let struck = of_seeds.map(|(state, name)| (*name, self.points[*state as usize]));
         struck.min_by_key(|(_, points)| *points).unwrap_or(("nothing", 0))
     }
 

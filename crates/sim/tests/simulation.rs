@@ -43,8 +43,8 @@ fn short_lives_meet_every_fault() {
 fn one_case_is_tried_in_every_way() {
     let bench = exhaustive::Bench::new(None).unwrap();
     let steps = vec![exhaustive::Step::PutOne, exhaustive::Step::DeleteOne];
-    for nearly_full in [false, true] {
-        let count = bench.run(&exhaustive::Case { steps: steps.clone(), at_once: false, nearly_full }).unwrap();
+    for begins in [exhaustive::Begin::Empty, exhaustive::Begin::NearlyFull] {
+        let count = bench.run(&exhaustive::Case { steps: steps.clone(), at_once: false, begins }).unwrap();
         // With the one write on its way, with the other, and at the end.
         assert!(count.cuts >= 3 && count.outcomes > 256, "{count:?}");
     }
