@@ -1,20 +1,49 @@
-//! Closing a store while the ordered engine has something on its way.
+//! Closing a store, and dropping a keyspace, while the ordered engine has something on its way.
 
 use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options};
 use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::changing::KeyspaceWish;
-use crate::keyspace::request::{Condition, Request};
+use crate::keyspace::request::{Condition, Outcome, Request};
+use crate::keyspace::states::KeyspaceRef;
+use crate::log::Sync;
 use crate::{Store, StoreOptions};
 use std::cell::Cell;
 use std::sync::Arc;
-use tapetum_drive::{Drive, Env, FaultyFlash, LocalMemory, programs};
+use tapetum_drive::{Drive, Env, FaultyFlash, LocalMemory, SimClock, programs};
 
 /// Looks at the drive after which a store that does not close hangs.
 const PATIENCE: u32 = 20_000;
 
-fn drive(flash: &FaultyFlash, options: &StoreOptions) -> Drive {
+fn drive(flash: &FaultyFlash, options: &StoreOptions) -> (Drive, SimClock) {
     let local = LocalMemory::new(options.local_memory_bytes() as usize).unwrap();
-    Drive::new(Arc::new(flash.clone()), local, programs::built_in(), Env::simulated(1).0)
+    let (env, clock) = Env::simulated(1);
+    (Drive::new(Arc::new(flash.clone()), local, programs::built_in(), env), clock)
+}
+
+fn change(store: &Store, wish: KeyspaceWish) {
+    let change = store.begin_keyspace_change(wish).unwrap();
+    let made = (0..PATIENCE).find_map(|_| {
+        store.maintain();
+        change.result()
+    });
+    made.expect("a change of keyspaces ends").unwrap();
+}
+
+fn create(store: &Store) -> KeyspaceRef {
+    let (name, kind, options) = (b"ordered".to_vec(), KeyspaceKind::Ordered, Vec::new());
+    change(store, KeyspaceWish::Create { name, kind, options });
+    store.keyspace("ordered").unwrap().keyspace()
+}
+
+/// Lets maintenance do what there is to do.
+fn maintain(store: &Store) {
+    for _ in 0..200 {
+        store.maintain();
+    }
+}
+
+fn put(key: &[u8]) -> Request<'_> {
+    Request::Put { key, value: b"value", flags: 0, expiry: 0, condition: Condition::Always }
 }
 
 /// A flush of the write-back is on its way when the log's turn comes, and nobody polls a session any more.
@@ -23,18 +52,12 @@ fn a_store_closes_whatever_its_images_wait_for() {
     let options = small_options();
     for polls in 0..40 {
         let flash = FaultyFlash::new(SMALL_BYTES, polls);
-        let drive = drive(&flash, &options);
+        let (drive, _) = drive(&flash, &options);
         Store::create_with(&drive, &options, || false).unwrap();
         let store = Store::open_with(&drive, &options, || false).unwrap();
-        let (name, kind, options) = (b"ordered".to_vec(), KeyspaceKind::Ordered, Vec::new());
-        let change = store.begin_keyspace_change(KeyspaceWish::Create { name, kind, options }).unwrap();
-        while change.result().is_none() {
-            store.maintain();
-        }
-        let keyspace = store.keyspace("ordered").unwrap().keyspace();
+        let keyspace = create(&store);
         let mut session = store.session().unwrap();
-        let put = Request::Put { key: b"key", value: b"value", flags: 0, expiry: 0, condition: Condition::Always };
-        session.submit_to(keyspace, 1, put).unwrap();
+        session.submit_to(keyspace, 1, put(b"key")).unwrap();
         for _ in 0..polls {
             session.poll(&mut Vec::new());
             store.maintain();
@@ -46,4 +69,43 @@ fn a_store_closes_whatever_its_images_wait_for() {
         };
         store.close_with(hangs).unwrap_or_else(|error| panic!("after {polls} polls: {error}"));
     }
+}
+
+/// What was listed to be written of a dropped keyspace is none of a later one's that has its id, and the ids of its nodes.
+#[test]
+fn a_keyspace_with_the_id_of_a_dropped_one_is_written_to_its_own_slots() {
+    let options = StoreOptions { sync: Sync::EverySecond, ..small_options() };
+    let flash = FaultyFlash::new(SMALL_BYTES, 1);
+    let (drive, clock) = drive(&flash, &options);
+    Store::create_with(&drive, &options, || false).unwrap();
+    let store = Store::open_with(&drive, &options, || false).unwrap();
+    let mut session = store.session().unwrap();
+    let mut ids = Vec::new();
+    for key in [&b"of the dropped one"[..], b"of the later one"] {
+        let keyspace = create(&store);
+        ids.push(keyspace.id());
+        session.submit_to(keyspace, 1, put(key)).unwrap();
+        let mut replies = Vec::new();
+        (0..PATIENCE).find(|_| {
+            session.poll(&mut replies);
+            !replies.is_empty()
+        });
+        assert!(matches!(replies[0].outcome, Outcome::Stored { .. }), "{:?}", replies[0].outcome);
+        if ids.len() == 1 {
+            change(&store, KeyspaceWish::Drop { name: "ordered".into() });
+            maintain(&store);
+        }
+    }
+    assert_eq!(ids[0], ids[1]);
+    for _ in 0..3 {
+        clock.advance_us(1_000_000);
+        maintain(&store);
+    }
+    flash.crash();
+    drop((session, store, drive));
+    let (drive, _) = self::drive(&flash.reopen(), &options);
+    let store = Store::open_with(&drive, &options, || false).unwrap();
+    let keyspace = store.keyspace("ordered").unwrap();
+    assert_eq!(keyspace.get(b"of the dropped one").unwrap(), None);
+    assert_eq!(keyspace.get(b"of the later one").unwrap().map(|item| item.value), Some(b"value".to_vec()));
 }

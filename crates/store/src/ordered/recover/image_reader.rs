@@ -124,7 +124,8 @@ fn pieces(space: &SlotSpace) -> Vec<SlotPiece> {
         }
     }
     if space.options().planted.has(Bug::OrderedSkipGroup) {
-        pieces.pop();
+        // The first groups that were opened have most of the images.
+        pieces.drain(..pieces.len().min(1));
     }
     pieces
 }

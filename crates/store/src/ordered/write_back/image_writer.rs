@@ -206,6 +206,11 @@ impl ImageWriter {
                 break;
             }
             let Some(page) = lock(&state.write_back.listed).pop_front() else { break };
+            if page.tree.is_dropped() {
+                // A later keyspace may have its id, and a node of that the page's.
+                state.write_back.finished(1);
+                continue;
+            }
             let look = state.cache.take_if(page.node, |meta| {
                 // Its id may be another tree's by now.
                 if meta.keyspace != page.tree.keyspace.0 {
