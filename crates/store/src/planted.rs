@@ -133,16 +133,12 @@ pub enum Bug {
     OrderedAcknowledgeEarly,
     /// The record that names an extension is written before the extension is durable.
     OrderedNameEarly,
-    /// The slot of a node that was split is free when one half is durable.
-    OrderedSplitForgets,
     /// The slot of a node that was merged into its neighbour is free before the merged image is durable.
     OrderedMergeForgets,
     /// The slot of a replaced extension is free before the image that ceases to name it is durable.
     OrderedFreeExtensionEarly,
     /// Recovery writes images again under the stamps that they had.
     OrderedKeepStamp,
-    /// The groups of a dropped keyspace are free while an image is on its way to one of them.
-    OrderedDropEarly,
     /// A get shows the page that it read though the node was changed meanwhile.
     OrderedShowStale,
     /// A scan shows what expired.
@@ -153,6 +149,8 @@ pub enum Bug {
     OrderedScanUndurable,
 }
 
+/// Those that the simulator catches. It has not caught `OrderedForgetOlder`, `OrderedCloseEarly` and `OrderedOpenUnzeroed` in 400 runs: groups in it
+/// are small, and few images are in the drive's cache alone.
 pub const ALL: &[Bug] = &[
     // First those that take many runs to catch: the others are tried beside them.
     Bug::CloseOverFailure,
@@ -208,6 +206,22 @@ pub const ALL: &[Bug] = &[
     Bug::PutJumpsTheQueue,
     Bug::DropUndurably,
     Bug::ForgetUnpurged,
+    Bug::OrderedReuseSlotEarly,
+    Bug::OrderedSkipGroup,
+    Bug::OrderedTrustCachedImage,
+    Bug::OrderedImageBeforeLog,
+    Bug::OrderedTrimBatch,
+    Bug::OrderedForgetBatch,
+    Bug::OrderedStaleCheckpoint,
+    Bug::OrderedAcknowledgeEarly,
+    Bug::OrderedNameEarly,
+    Bug::OrderedMergeForgets,
+    Bug::OrderedFreeExtensionEarly,
+    Bug::OrderedKeepStamp,
+    Bug::OrderedShowStale,
+    Bug::OrderedScanExpired,
+    Bug::OrderedScanSkips,
+    Bug::OrderedScanUndurable,
 ];
 
 #[derive(Clone, Copy, Default, Debug)]

@@ -11,7 +11,6 @@ use crate::maintenance::job::{Job, Others};
 use crate::manifest::client::Misfit;
 use crate::manifest::items::FrameItems;
 use crate::media::io::{Io, Task, lock, poll_once};
-use crate::planted::Bug;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -72,8 +71,7 @@ impl OrderedJob {
 
     /// A dropped keyspace whose groups may go: no image of it is on its way to flash.
     fn dropped(&self) -> Option<KeyspaceId> {
-        let is_early = self.engine.base.planted.has(Bug::OrderedDropEarly);
-        self.engine.dropped().into_iter().find(|id| self.engine.forget_pages(*id) || is_early)
+        self.engine.dropped().into_iter().find(|id| self.engine.forget_pages(*id))
     }
 }
 

@@ -16,7 +16,6 @@ use crate::error::Error;
 use crate::keyspace::KeyspaceId;
 use crate::ordered::node_table::NodeId;
 use crate::ordered::search::AnchorChange;
-use crate::planted::Bug;
 use crate::session::session_core::SessionCore;
 use tapetum_drive::{LocalBuffer, Purpose, QueuePair};
 use tapetum_kernels::ordered::{
@@ -99,10 +98,7 @@ impl OrderedSession {
             }
         }
         let tree = self.trees[tree].tree.clone();
-        let mut of_upper = state.cache.give_back(node, left, |meta| meta.split(|slot| tree.nodes.resume(slot)));
-        if core.base.planted.has(Bug::OrderedSplitForgets) {
-            of_upper.shared.clear();
-        }
+        let of_upper = state.cache.give_back(node, left, |meta| meta.split(|slot| tree.nodes.resume(slot)));
         state.cache.give_back(upper, right, |meta| *meta = of_upper);
         [node, upper].into_iter().for_each(|node| state.list(&tree, node));
         self.give_page(page);
