@@ -149,7 +149,7 @@ pub enum Bug {
     OrderedScanUndurable,
 }
 
-/// Those that the simulator catches. It has not caught `OrderedForgetOlder`, `OrderedCloseEarly` and `OrderedOpenUnzeroed` in 400 runs: groups in it
+/// Those that the simulator catches. It has not caught `OrderedForgetOlder`, `OrderedCloseEarly` and `OrderedOpenUnzeroed` in 150 seconds each: groups in it
 /// are small, and few images are in the drive's cache alone.
 pub const ALL: &[Bug] = &[
     // First those that take many runs to catch: the others are tried beside them.
