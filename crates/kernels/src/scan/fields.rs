@@ -20,7 +20,7 @@ pub enum Misfit {
     Text = 3,
     /// A time that 64 bits of microseconds do not reach.
     Timestamp = 4,
-    /// A document that is no JSON.
+    /// A document that is not JSON.
     Json = 5,
     /// A document that is nested too deep.
     JsonDeep = 6,

@@ -13,7 +13,7 @@ pub const JSON_DEPTH_MAX: usize = 64;
 /// Why a document was not followed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum JsonError {
-    /// It is no JSON, or ends too early.
+    /// It is not JSON, or ends too early.
     Malformed,
     /// It is nested deeper than [`JSON_DEPTH_MAX`].
     Deep,
