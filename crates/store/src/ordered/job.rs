@@ -4,7 +4,6 @@ use super::engine::{OrderedEngine, OrderedShared};
 use super::slabs::group_table::GroupEdit;
 use super::slabs::keyspace_slots::KeyspaceSlots;
 use super::slabs::tending::tend;
-use super::tree::OrderedState;
 use crate::error::Error;
 use crate::keyspace::KeyspaceId;
 use crate::maintenance::job::{Job, Others};
@@ -63,12 +62,6 @@ impl OrderedJob {
         }))
     }
 
-    /// The write-back's state, if a flush of it is on its way, behind which others wait.
-    fn flushing(&self) -> Option<&OrderedState> {
-        let OrderedShared { state, .. } = self.engine.shared()?;
-        state.write_back.is_flushing().then_some(&**state)
-    }
-
     /// A dropped keyspace whose groups may go: no image of it is on its way to flash.
     fn dropped(&self) -> Option<KeyspaceId> {
         self.engine.dropped().into_iter().find(|id| self.engine.forget_pages(*id))
@@ -120,7 +113,7 @@ impl Job for OrderedJob {
     }
 
     fn is_changing(&self) -> bool {
-        self.task.is_some() || self.flushing().is_some()
+        self.task.is_some()
     }
 
     fn rests(&self) -> bool {
@@ -133,9 +126,6 @@ impl Job for OrderedJob {
     }
 
     fn wind_down(&mut self) {
-        if let Some(state) = self.flushing() {
-            state.write_back.advance(state, false);
-        }
         if let Some(Some(done)) = self.task.as_mut().map(poll_once) {
             self.task = None;
             if let Err(error) = done {

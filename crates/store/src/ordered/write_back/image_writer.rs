@@ -12,6 +12,7 @@ use crate::ordered::node_table::NodeHome;
 use crate::ordered::slabs::{RESERVED_SLOTS, SlotShare};
 use crate::ordered::tree::OrderedState;
 use crate::planted::Bug;
+use std::collections::BTreeSet;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -59,8 +60,8 @@ pub struct ImageWriter {
     /// By number.
     images: Vec<Option<Image>>,
     free: Vec<usize>,
-    /// Images that have not landed.
-    count: usize,
+    /// Of the images that have not landed.
+    stamps: BTreeSet<u64>,
     /// Pages that are with the drive to be sealed.
     sealing: usize,
     /// Sealed copies that wait for the log.
@@ -94,7 +95,7 @@ impl ImageWriter {
             copies,
             images: Vec::new(),
             free: Vec::new(),
-            count: 0,
+            stamps: BTreeSet::new(),
             sealing: 0,
             held: Vec::new(),
             writing: 0,
@@ -114,7 +115,7 @@ impl ImageWriter {
     }
 
     pub fn work(&mut self, state: &OrderedState, (hurry, now_us): (bool, u64), closes: bool) {
-        if closes && self.count == 0 {
+        if closes && self.stamps.is_empty() {
             state.write_back.is_closed.store(true, Ordering::SeqCst);
         }
         if now_us >= self.second_began_us + SECOND_US {
@@ -170,7 +171,6 @@ impl ImageWriter {
                 let failed =
                     (!completion.is_success()).then(|| Error::of_command(self.queue.drive(), "flush", &completion));
                 self.is_flushing = false;
-                state.write_back.is_flushing.store(false, Ordering::SeqCst);
                 state.base.log.end_flush_elsewhere(failed.as_ref());
                 if failed.is_none() {
                     self.landed(state);
@@ -202,7 +202,7 @@ impl ImageWriter {
         // So many, lest those that are busy come round again.
         let listed = lock(&state.write_back.listed).len();
         for _ in 0..if hurry { listed } else { listed.min(self.due) } {
-            if self.copies.is_empty() || self.count >= WRITTEN_MAX {
+            if self.copies.is_empty() || self.stamps.len() >= WRITTEN_MAX {
                 break;
             }
             let Some(page) = lock(&state.write_back.listed).pop_front() else { break };
@@ -247,11 +247,11 @@ impl ImageWriter {
         let own = state.cache.with(page.node, |meta| meta.slot).flatten();
         let over = own.filter(|_| state.limits.in_place).and_then(|number| nodes.share_alone(number));
         let is_over = over.is_some();
-        let room = nodes.has_room_for(self.count + 1) || self.count < RESERVED_SLOTS as usize;
+        let room = nodes.has_room_for(self.stamps.len() + 1) || self.stamps.len() < RESERVED_SLOTS as usize;
         let another = || nodes.take(own.map(|number| nodes.map().address(number)));
         let slot = over.or_else(|| room.then(another).flatten());
         // Where flash is full, an image that gives its old slot back takes one that is kept back, one image at a time.
-        let is_alone = own.is_some() && self.count == 0;
+        let is_alone = own.is_some() && self.stamps.is_empty();
         let Some(slot) = slot.or_else(|| is_alone.then(|| nodes.take_kept_back()).flatten()) else {
             state.cache.give_back(page.node, buffer, |_| ());
             return Err(page);
@@ -275,7 +275,7 @@ impl ImageWriter {
             self.images.push(None);
             self.images.len() - 1
         });
-        self.count += 1;
+        self.stamps.insert(stamp);
         self.arguments.clear();
         let (salt, id, flags, durable) = (slot.salt(), ANY_NODE, NodeFlags::SEAL, self.durable(stamp));
         NodeArguments { salt, id, stamp: 0, watermark: 0, new_stamp: stamp, durable, now: 0, flags }
@@ -295,7 +295,7 @@ impl ImageWriter {
 
     /// All images up to this stamp are durable, when the next one gets `stamp`.
     fn durable(&self, stamp: u64) -> u64 {
-        self.images.iter().flatten().map(|image| image.stamp).min().unwrap_or(stamp) - 1
+        self.stamps.first().copied().unwrap_or(stamp) - 1
     }
 
     fn submit(&mut self, tag: u64, operation: Operation, lease: Lease) {
@@ -382,7 +382,6 @@ impl ImageWriter {
         }
         let Poll::Ready(Ok(())) = state.base.log.begin_flush_elsewhere() else { return false };
         self.is_flushing = true;
-        state.write_back.is_flushing.store(true, Ordering::SeqCst);
         std::mem::swap(&mut self.written, &mut self.flushing);
         self.flushing_tickets = std::mem::take(&mut *lock(&state.write_back.unflushed));
         // What is still being written was due as well: its flush is the next one, and not the next second's.
@@ -412,8 +411,8 @@ impl ImageWriter {
         for number in self.flushing.drain(..) {
             let Some(image) = self.images[number].take() else { unreachable!("it is on its way") };
             self.free.push(number);
-            self.count -= 1;
             let Image { page, stamp, slot, replaced, tickets, log_stamp: _ } = image;
+            self.stamps.remove(&stamp);
             let mut is_next_due = false;
             state.cache.landed(page.node, NodeHome { slot: slot.number(), stamp }, |meta| {
                 is_next_due = meta.is_dirty && !std::mem::replace(&mut meta.is_listed, meta.is_dirty);

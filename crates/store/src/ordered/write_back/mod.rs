@@ -63,8 +63,6 @@ pub struct WriteBack {
     unfinished: AtomicUsize,
     images: AtomicU64,
     is_closed: AtomicBool,
-    /// A flush of its own is on its way: nobody else's begins before it has ended.
-    is_flushing: AtomicBool,
 }
 
 impl WriteBack {
@@ -80,7 +78,6 @@ impl WriteBack {
             unfinished: AtomicUsize::new(0),
             images: AtomicU64::new(0),
             is_closed: AtomicBool::new(false),
-            is_flushing: AtomicBool::new(false),
         })
     }
 
@@ -101,11 +98,6 @@ impl WriteBack {
     /// Whether pages are to be written, or images on their way.
     pub fn has_work(&self) -> bool {
         self.unfinished.load(Ordering::Relaxed) > 0
-    }
-
-    /// Whether a flush is on its way that [`WriteBack::advance`] is to end.
-    pub fn is_flushing(&self) -> bool {
-        self.is_flushing.load(Ordering::SeqCst)
     }
 
     /// Images that have landed.
