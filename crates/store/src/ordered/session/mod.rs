@@ -400,7 +400,7 @@ impl OrderedSession {
     pub fn waits(&self) -> EngineWait {
         // A drive without an event descriptor ends what it does in the next polls.
         let is_polled = self.state.write_back.event_fd().is_none() && self.state.write_back.has_work();
-        if self.tries_again || (is_polled && self.in_flight() > 0) {
+        if self.tries_again || self.may_unpark() || (is_polled && self.in_flight() > 0) {
             return EngineWait::Poll;
         }
         let others = !self.held.is_empty() || self.merges.wait() || self.scans.wait();

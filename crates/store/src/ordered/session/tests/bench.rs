@@ -17,7 +17,7 @@ use crate::ordered::slabs::slot_class::SlotClass;
 use crate::ordered::slabs::tending::open_more;
 use crate::ordered::tree::{OrderedLimits, OrderedState, OrderedTree};
 use crate::planted::Planted;
-use crate::session::engine_session::EngineSlot;
+use crate::session::engine_session::{EngineSlot, EngineWait};
 use crate::session::order::OpTarget;
 use crate::session::session_core::SessionCore;
 use crate::{Store, StoreOptions};
@@ -113,8 +113,8 @@ impl Bench {
         let session = OrderedSession::new(&self.state, slot);
         let (slots, io) = (self.slots.clone(), Io::new(self.base.drive.queue_pair(8).unwrap()));
         let (answers, scanned) = (HashMap::new(), HashMap::new());
-        let store = self.store.clone();
-        Client { core, session, slots, store, io, tends: None, failed: None, answers, scanned, token_next: 0 }
+        let (state, store) = (self.state.clone(), self.store.clone());
+        Client { state, core, session, slots, store, io, tends: None, failed: None, answers, scanned, token_next: 0 }
     }
 }
 
@@ -122,6 +122,7 @@ impl Bench {
 pub type Answer = (Outcome, Vec<u8>);
 
 pub struct Client {
+    state: Arc<OrderedState>,
     pub core: SessionCore,
     pub session: OrderedSession,
     slots: KeyspaceSlots,
@@ -170,7 +171,10 @@ impl Client {
         self.core.queue.poll(&mut completions);
         completions.drain(..).for_each(|returned| self.session.complete(&mut self.core, returned));
         self.core.completions = completions;
-        self.session.poll(&mut self.core);
+        // As the session does: it leaves out what waits for commands alone. Maintenance moves the write-back on.
+        if self.session.waits() > EngineWait::Commands || self.state.write_back.has_work() {
+            self.session.poll(&mut self.core);
+        }
         self.core.release_held(false);
         for reply in std::mem::take(&mut self.core.ready) {
             let value = reply.outcome.value().map(|value| self.core.values.bytes(value).to_vec());

@@ -316,6 +316,20 @@ fn many_values_of_extensions_share_few_flushes() {
     assert!(flushes <= 16, "{flushes} flushes for 48 puts, each of an extension and an image");
 }
 
+/// What is parked because as many pages are read as may be goes on when these have come, though nothing else waits.
+#[test]
+fn more_reads_than_are_sent_at_once_all_get_an_answer() {
+    let bench = Bench::new(Arc::new(new_flash(18)), 64, Sync::Always);
+    let mut client = bench.client();
+    fill(&mut client, 0);
+    settle(&mut client, &bench);
+    for round in 0..20 {
+        let keys = (0..48).map(|number| format!("key{:05}", (number * 31 + round * 7) % 1500));
+        let tokens: Vec<u64> = keys.map(|key| client.start(Request::Get { key: key.as_bytes() })).collect();
+        tokens.into_iter().for_each(|token| assert!(matches!(client.answer(token).0, Outcome::Value { .. })));
+    }
+}
+
 /// Steps until what a client has begun by itself has come to its end.
 fn settle(client: &mut Client, bench: &Bench) {
     for _ in 0..20_000 {
