@@ -23,9 +23,13 @@ const DEPTH: usize = 512;
 
 /// Makes a store in `folder` where `tapetum serve --data` looks for it, sized as that would size it, and opens it.
 pub fn create(folder: &Path, capacity_bytes: u64, memory_bytes: u64, sync: Sync) -> Result<Store, Failure> {
-    // As the server has it: the file system's own notes on the file count too.
-    let capacity_bytes = capacity_bytes - capacity_bytes / 4096;
+    let capacity_bytes = usable(capacity_bytes);
     create_as(folder, capacity_bytes, &StoreOptions { sync, ..StoreOptions::new(capacity_bytes, memory_bytes) })
+}
+
+/// As the server has it: the file system's own notes on the file count too.
+pub fn usable(capacity_bytes: u64) -> u64 {
+    capacity_bytes - capacity_bytes / 4096
 }
 
 /// Makes a store of `capacity_bytes` in `folder`, and opens it.
@@ -38,11 +42,24 @@ pub fn create_as(folder: &Path, capacity_bytes: u64, options: &StoreOptions) -> 
     open_flash(&flash, options, &env)
 }
 
-/// Opens the store that [`create`] made in `folder`, by a drive with so many threads of its own.
-pub fn open(folder: &Path, memory_bytes: u64, sync: Sync, drive_threads: usize) -> Result<Store, Failure> {
+/// Options for a store whose items are in an ordered keyspace: cached nodes take as much again as the rest, whose write buffers are small,
+/// as they have records of batches and deletions alone.
+pub fn ordered_options(capacity_bytes: u64, memory_bytes: u64, sync: Sync) -> StoreOptions {
+    let options = StoreOptions::new(capacity_bytes, memory_bytes);
+    let write_buffer_bytes: u64 = (memory_bytes / 32).clamp(64 << 10, options.segment_bytes);
+    let options = options.with_write_buffers_of(1 << write_buffer_bytes.ilog2()).with_node_cache(memory_bytes);
+    StoreOptions { sync, ..options }
+}
+
+/// Opens the store that [`create_as`] made in `folder`, with the options for its capacity, by a drive with so many threads of its own.
+pub fn open_as(
+    folder: &Path,
+    options: impl FnOnce(u64) -> StoreOptions,
+    drive_threads: usize,
+) -> Result<Store, Failure> {
     let env = Env::system();
     let flash = Arc::new(FileFlash::open(&folder.join("drive"), IoEngine::Auto, &env)?);
-    let options = StoreOptions { sync, ..StoreOptions::new(flash.capacity_bytes(), memory_bytes) };
+    let options = options(flash.capacity_bytes());
     open_flash_with(&flash, &options, &env, drive_threads)
 }
 

@@ -7,11 +7,11 @@ use std::ops::Range;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use tapetum::{KeyspaceHandle, KeyspaceKind, KeyspaceRef, Store, Sync};
+use tapetum::{KeyspaceHandle, KeyspaceKind, KeyspaceRef, Store, StoreOptions, Sync};
 use tapetum_bench::Failure;
 use tapetum_bench::blocking::{self, Client};
 use tapetum_bench::contend::{Contender, contend};
-use tapetum_bench::embedded::{Answer, Pipe, create, keep_full, open, settle};
+use tapetum_bench::embedded::{Answer, Pipe, create_as, keep_full, open_as, ordered_options, settle, usable};
 use tapetum_bench::latencies::Latencies;
 use tapetum_bench::pace::{Pace, wake_promptly};
 use tapetum_bench::random::{Random, mix};
@@ -32,9 +32,14 @@ struct Tapetum {
 impl Tapetum {
     fn open(setup: &Setup) -> Result<Tapetum, Failure> {
         let sync = if setup.sync { Sync::Always } else { Sync::No };
+        let options = |capacity_bytes| match setup.ordered {
+            true => ordered_options(capacity_bytes, setup.memory_bytes, sync),
+            false => StoreOptions { sync, ..StoreOptions::new(capacity_bytes, setup.memory_bytes) },
+        };
+        let capacity_bytes = usable(setup.capacity_bytes);
         let store = match setup.data.join("drive").exists() {
-            true => open(&setup.data, setup.memory_bytes, sync, setup.drive_threads as usize)?,
-            false => create(&setup.data, setup.capacity_bytes, setup.memory_bytes, sync)?,
+            true => open_as(&setup.data, options, setup.drive_threads as usize)?,
+            false => create_as(&setup.data, capacity_bytes, &options(capacity_bytes))?,
         };
         let keyspace = match store.keyspaces().iter().any(|keyspace| keyspace.name == ORDERED) {
             _ if !setup.ordered => store.keyspace("default")?,

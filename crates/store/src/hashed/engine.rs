@@ -87,6 +87,10 @@ impl Engine for HashedEngine {
         self.count_keyspaces(counts);
     }
 
+    fn index_bytes(&self) -> u64 {
+        HashedEngine::index_bytes(self)
+    }
+
     fn add_stats(&self, stats: &mut Stats) {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (index_bytes, index_entries) = (self.index_bytes(), self.index.entries() as u64);

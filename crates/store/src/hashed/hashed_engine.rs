@@ -204,8 +204,9 @@ impl HashedEngine {
             })
             .sum();
         self.levels.segment_index_bytes.store(local as u64, Ordering::Relaxed);
+        let others = self.engines.others_index_bytes(KeyspaceKind::Hashed) as usize;
         let index_bytes_max = self.index_bytes_max() as usize;
-        let index_room = self.index.room_within(index_bytes_max.saturating_sub(local));
+        let index_room = self.index.room_within(index_bytes_max.saturating_sub(local + others));
         self.levels.index_room_entries.store(index_room as u64, Ordering::Relaxed);
     }
 

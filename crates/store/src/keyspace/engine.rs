@@ -63,6 +63,11 @@ pub trait Engine: LogClient {
     /// Adds about how many items each of its open keyspaces has: none is missing, those may count whose room is still to be taken back.
     fn add_counts(&self, counts: &mut ItemCounts);
 
+    /// What its indexes take in memory. All engines share what the budget has for them.
+    fn index_bytes(&self) -> u64 {
+        0
+    }
+
     /// Adds its figures.
     fn add_stats(&self, stats: &mut Stats);
 
@@ -122,6 +127,11 @@ impl EngineList {
 
     pub fn installed(&self, installer: &Installer) {
         self.live().iter().for_each(|engine| engine.installed(installer));
+    }
+
+    /// What the indexes of all engines but that of this kind take in memory.
+    pub fn others_index_bytes(&self, kind: KeyspaceKind) -> u64 {
+        self.live().iter().filter(|engine| engine.kind() != kind).map(|engine| engine.index_bytes()).sum()
     }
 
     /// Asks all engines but that of this kind to come to need no log record up to a stamp.

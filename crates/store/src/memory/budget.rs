@@ -62,6 +62,12 @@ impl MemoryBudget {
         self.memory_bytes / 16
     }
 
+    /// What recovery may take for a while, beside pools of so many bytes and half of the indexes' share: lists and key tables are not
+    /// there yet, and indexes are being made.
+    pub fn recovery_bytes_max(&self, pools_bytes: u64) -> u64 {
+        self.memory_bytes.saturating_sub(pools_bytes + self.index_bytes_max() / 2)
+    }
+
     /// What key tables may take beside pools and an index of so many bytes.
     pub fn key_tables_bytes_max(&self, pools_bytes: u64, index_bytes: u64) -> u64 {
         self.memory_bytes.saturating_sub(pools_bytes + index_bytes + self.lists_bytes())
@@ -91,7 +97,7 @@ mod tests {
             assert!(budget.least_bytes(segment_bytes) <= memory_bytes);
             let pools = budget.tier_bytes + budget.local_bytes() + MemoryBudget::write_buffers_bytes(segment_bytes);
             let key_tables = budget.key_tables_bytes_max(pools, budget.index_bytes_max());
-            assert!(key_tables > 0);
+            assert!(key_tables > 0 && budget.recovery_bytes_max(pools) > budget.index_bytes_max() / 2);
             assert_eq!(pools + budget.index_bytes_max() + key_tables + budget.lists_bytes(), memory_bytes);
         }
     }

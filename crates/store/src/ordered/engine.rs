@@ -98,7 +98,7 @@ impl OrderedEngine {
             nodes_max: nodes as u32,
             in_place: self.in_place(),
             search: SearchLimits {
-                bytes_max: self.base.budget().index_bytes_max() as usize / 2,
+                bytes_max: self.base.budget().index_bytes_max() as usize,
                 handles_max: SESSIONS_MAX,
             },
         }
@@ -295,7 +295,7 @@ impl OrderedEngine {
             // Images are believed on their own word: an opening that failed behind its record may have seen others.
             stamp_durable: 0,
             stamp_next: base.log.give_stamp(),
-            memory_bytes: base.budget().index_bytes_max(),
+            memory_bytes: base.budget().recovery_bytes_max(base.pools_bytes),
         };
         let mut log = OpeningGroups { io, installer };
         let mut replayed = lock(&self.replayed).remove(&id).unwrap_or_default();
@@ -397,11 +397,15 @@ impl Engine for OrderedEngine {
         counts.extend(state.trees().iter().map(|tree| (tree.keyspace, tree.items())));
     }
 
+    fn index_bytes(&self) -> u64 {
+        self.shared.get().map_or(0, |shared| shared.state.index_bytes())
+    }
+
     fn add_stats(&self, stats: &mut Stats) {
         let Some(OrderedShared { state, .. }) = self.shared.get() else { return };
         stats.items += state.trees().iter().map(|tree| tree.items()).sum::<u64>();
-        stats.index_bytes += state.index_bytes() as u64;
-        stats.memory_used_bytes += state.index_bytes() as u64;
+        stats.index_bytes += state.index_bytes();
+        stats.memory_used_bytes += state.index_bytes();
         let CacheCounts { pages, dirty, hits, misses } = state.cache.counts();
         stats.node_cache_bytes += pages * PAGE_BYTES;
         stats.node_cache_dirty_bytes += dirty * PAGE_BYTES;

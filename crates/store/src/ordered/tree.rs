@@ -12,6 +12,7 @@ use super::write_back::WriteBack;
 use crate::base::Base;
 use crate::error::Error;
 use crate::keyspace::KeyspaceId;
+use crate::keyspace::catalogue::KeyspaceKind;
 use crate::media::io::lock;
 use crate::memory::region::Account;
 use std::collections::BTreeMap;
@@ -77,7 +78,7 @@ pub struct OrderedLimits {
     pub nodes_max: u32,
     /// An image may be written over the one that it replaces, if no other image needs that.
     pub in_place: bool,
-    /// Of each tree.
+    /// Of each tree; all of them share the index's part of memory.
     pub search: SearchLimits,
 }
 
@@ -229,8 +230,14 @@ impl OrderedState {
     }
 
     /// Bytes in memory beside the cached pages.
-    pub fn index_bytes(&self) -> usize {
-        self.search_bytes.load(Ordering::Relaxed) + self.cache.table.bytes()
+    pub fn index_bytes(&self) -> u64 {
+        (self.search_bytes.load(Ordering::Relaxed) + self.cache.table.bytes()) as u64
+    }
+
+    /// Whether there may be more nodes: an id is left, and all indexes together have less than their share of memory.
+    pub fn may_grow(&self) -> bool {
+        let others = self.base.engines.others_index_bytes(KeyspaceKind::Ordered);
+        !self.cache.table.is_full() && self.index_bytes() + others < self.base.budget().index_bytes_max()
     }
 
     /// Lists a page that was changed for the write-back, unless it stands there.

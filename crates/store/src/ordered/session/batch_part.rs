@@ -178,7 +178,7 @@ impl<'a> OrderedBatch<'a> {
                 let cut = NodeCut::At(&separator);
                 match self.session.try_split(self.core, keyspace, (page.node, page.page), &cut) {
                     Ok(true) => Ok(begin),
-                    Ok(false) if self.session.state.cache.table.is_full() => Err(BatchStop::Refused(Error::FullIndex)),
+                    Ok(false) if !self.session.state.may_grow() => Err(BatchStop::Refused(Error::FullIndex)),
                     Ok(false) => {
                         self.session.preparation.wants_room = true;
                         Err(BatchStop::Busy)

@@ -50,7 +50,7 @@ impl OrderedSession {
         op.kept.change = None;
         match made {
             Ok(true) => self.try_again(number, op),
-            Ok(false) if self.state.cache.table.is_full() => self.fail(core, (number, op), Error::FullIndex),
+            Ok(false) if !self.state.may_grow() => self.fail(core, (number, op), Error::FullIndex),
             Ok(false) => self.wait_for_room(number, op),
             Err(error) => self.fail(core, (number, op), error),
         }
@@ -78,7 +78,8 @@ impl OrderedSession {
             state.list(&self.trees[tree].tree, node);
             return Ok(false);
         }
-        let Some((upper, mut left, mut right)) = self.take_halves(core, keyspace) else {
+        let halves = if state.may_grow() { self.take_halves(core, keyspace) } else { None };
+        let Some((upper, mut left, mut right)) = halves else {
             state.cache.give_back(node, page, |_| ());
             return Ok(false);
         };

@@ -1,6 +1,7 @@
 //! One or several sessions against a map, over a cache of few pages.
 
 use super::bench::{Answer, Bench, Client, new_flash};
+use crate::error::Error;
 use crate::keyspace::key_range::{KeyBound, KeyRange};
 use crate::keyspace::request::{Condition, Outcome, Request};
 use crate::log::Sync;
@@ -11,6 +12,7 @@ use crate::session::engine_session::EngineWait;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tapetum_drive::{Opcode, SplitMix64};
 use tapetum_kernels::ordered::extension::EXTENSION_HEAD_BYTES;
 
@@ -327,6 +329,25 @@ fn more_reads_than_are_sent_at_once_all_get_an_answer() {
         let keys = (0..48).map(|number| format!("key{:05}", (number * 31 + round * 7) % 1500));
         let tokens: Vec<u64> = keys.map(|key| client.start(Request::Get { key: key.as_bytes() })).collect();
         tokens.into_iter().for_each(|token| assert!(matches!(client.answer(token).0, Outcome::Value { .. })));
+    }
+}
+
+/// What takes no more room in memory goes on.
+#[test]
+fn a_put_that_needs_a_node_is_refused_while_the_index_has_its_share() {
+    let bench = Bench::new(Arc::new(new_flash(19)), 64, Sync::Always);
+    let mut client = bench.client();
+    fill(&mut client, 0);
+    let memory_bytes = bench.base.memory_bytes.swap(0, Ordering::SeqCst);
+    let keys = (0..40).map(|number| format!("key{number:05}x"));
+    let refused: Vec<String> =
+        keys.filter(|key| client.run(put(key.as_bytes(), &[7; 1000])).0 == Outcome::Failed(Error::FullIndex)).collect();
+    assert!(!refused.is_empty(), "forty such values need nodes");
+    assert!(matches!(client.run(put(b"key00001", b"short")).0, Outcome::Stored { .. }));
+    bench.base.memory_bytes.store(memory_bytes, Ordering::SeqCst);
+    for key in refused {
+        assert_eq!(client.run(Request::Get { key: key.as_bytes() }).0, Outcome::Missing);
+        assert!(matches!(client.run(put(key.as_bytes(), &[7; 1000])).0, Outcome::Stored { .. }));
     }
 }
 
