@@ -147,6 +147,14 @@ pub enum Bug {
     OrderedScanSkips,
     /// A scan shows what is not durable yet.
     OrderedScanUndurable,
+    /// A query at the drive shows changes of cached nodes that are not durable yet.
+    QueryUndurable,
+    /// A query at the drive leaves out keys that were not where they were said to be.
+    QueryForgetMissed,
+    /// A query at the drive shows records of hashed keyspaces on which a write buffer has a later word.
+    QueryForgetReplaced,
+    /// A query at the drive takes images of nodes that were written since they were listed.
+    QueryLaterImages,
 }
 
 /// Those that the simulator catches. It has not caught `OrderedForgetOlder`, `OrderedCloseEarly` and `OrderedOpenUnzeroed` in 150 seconds each: groups in it

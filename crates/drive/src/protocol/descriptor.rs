@@ -25,7 +25,7 @@ pub const SOURCE_RANGES_MAX: usize = 4096;
 pub enum PipelineSource {
     /// Ranges of local memory, into which the host, or a command before, put them.
     Local { list: LocalRange },
-    /// Ranges of flash, each of which begins at a sector.
+    /// Ranges of flash, each of which begins at a sector, and of local memory, where a range says so ([`SourceRange::of_local`]).
     Flash { list: LocalRange },
     /// The kept result of a pipeline of the same queue pair. It is gone from then on, unless it `stays`.
     Kept { id: u64, stays: bool },
@@ -57,8 +57,23 @@ pub struct SourceRange {
     pub bytes: u64,
 }
 
+/// Bit of an offset of a source of flash: the range is of local memory.
+const OFFSET_LOCAL: u64 = 1 << 63;
+
 impl SourceRange {
     pub const ENCODED_BYTES: usize = 16;
+
+    /// A range of local memory in a source of flash.
+    pub fn of_local(range: LocalRange) -> SourceRange {
+        SourceRange { offset: range.offset | OFFSET_LOCAL, bytes: range.length.into() }
+    }
+
+    /// The range of local memory, if a range in a source of flash is one.
+    pub fn local(self) -> Option<LocalRange> {
+        let is_local = self.offset & OFFSET_LOCAL != 0;
+        let length = u32::try_from(self.bytes).ok()?;
+        is_local.then_some(LocalRange { offset: self.offset & !OFFSET_LOCAL, length })
+    }
 
     pub fn encode(self) -> [u8; Self::ENCODED_BYTES] {
         let mut bytes = [0; Self::ENCODED_BYTES];

@@ -3,7 +3,7 @@
 //! 1. Frames come from a drive: whatever their bytes are, they are merged or refused.
 //! 2. Rows are handed out as they come, ordered rows and groups when all is merged.
 //! 3. A limit holds over all runs together.
-//! 4. Keys that runs could not look at are kept for the caller, who runs them and merges that too.
+//! 4. What runs could not look at is kept for the caller, who has it run and merges that too.
 
 use super::aggregate::AggregateState;
 use super::fields::Misfit;
@@ -26,11 +26,28 @@ impl<F: FnMut(&[Option<Scalar<'_>>])> RowSink for F {
     }
 }
 
+/// A record whose value lies elsewhere.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeferredRecord {
+    pub key: Box<[u8]>,
+    /// The value's length.
+    pub raw_bytes: u32,
+    pub reference: Box<[u8]>,
+}
+
+/// Keys from one up to another, or to the last, that were not where they were said to be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MissedKeys {
+    pub from: Box<[u8]>,
+    pub to: Option<Box<[u8]>>,
+}
+
 pub struct QueryResult {
     types: Vec<ScalarType>,
     merged: MergedSink,
     counts: ScanCounts,
-    deferred: Vec<Box<[u8]>>,
+    deferred: Vec<DeferredRecord>,
+    missed: Vec<MissedKeys>,
 }
 
 enum MergedSink {
@@ -53,7 +70,8 @@ impl QueryResult {
                 MergedSink::Groups { keys, kinds, groups }
             }
         };
-        QueryResult { types: query.result_types(), merged, counts: ScanCounts::default(), deferred: Vec::new() }
+        let (types, counts) = (query.result_types(), ScanCounts::default());
+        QueryResult { types, merged, counts, deferred: Vec::new(), missed: Vec::new() }
     }
 
     /// Takes whole frames.
@@ -67,7 +85,8 @@ impl QueryResult {
                 kind if kind == FrameKind::Rows as u8 => self.merge_rows(body, rows)?,
                 kind if kind == FrameKind::Partial as u8 => self.merge_partial(body)?,
                 kind if kind == FrameKind::End as u8 => self.merge_end(body)?,
-                kind if kind == FrameKind::Deferred as u8 => self.deferred.push(body.into()),
+                kind if kind == FrameKind::Deferred as u8 => self.deferred.push(read_deferred(body)?),
+                kind if kind == FrameKind::Missed as u8 => self.missed.push(read_missed(body)?),
                 _ => return Err(WireError::Malformed.into()),
             }
         }
@@ -127,9 +146,14 @@ impl QueryResult {
         matches!(self.merged, MergedSink::Rows { left: 0 })
     }
 
-    /// The keys that runs could not look at.
-    pub fn take_deferred(&mut self) -> Vec<Box<[u8]>> {
+    /// The records whose values runs could not reach.
+    pub fn take_deferred(&mut self) -> Vec<DeferredRecord> {
         std::mem::take(&mut self.deferred)
+    }
+
+    /// The keys that runs could not look at.
+    pub fn take_missed(&mut self) -> Vec<MissedKeys> {
+        std::mem::take(&mut self.missed)
     }
 
     pub fn counts(&self) -> &ScanCounts {
@@ -161,5 +185,24 @@ impl QueryResult {
             }),
         }
         self.counts
+    }
+}
+
+fn read_deferred(body: &[u8]) -> Result<DeferredRecord, WireError> {
+    let mut reader = ScanReader::new(body);
+    let (key_bytes, raw_bytes) = (reader.u16()?, reader.u32()?);
+    let key = reader.take(key_bytes.into())?.into();
+    Ok(DeferredRecord { key, raw_bytes, reference: reader.rest().into() })
+}
+
+fn read_missed(body: &[u8]) -> Result<MissedKeys, WireError> {
+    let mut reader = ScanReader::new(body);
+    let (from, to, has_to) = (reader.u16()?, reader.u16()?, reader.u8()?);
+    let from = reader.take(from.into())?.into();
+    let to: Box<[u8]> = reader.take(to.into())?.into();
+    match (has_to, to.is_empty(), reader.is_empty()) {
+        (0, true, true) => Ok(MissedKeys { from, to: None }),
+        (1, _, true) => Ok(MissedKeys { from, to: Some(to) }),
+        _ => Err(WireError::Malformed),
     }
 }

@@ -7,7 +7,8 @@
 //!         +------+------+------------+------+
 //! kind 1  rows, one behind the other ([`super::rows`])
 //!      2  a partial of groups ([`super::groups`]) or of the first rows ([`super::top`])
-//!      4  the key of a record whose value the run could not reach: it lies elsewhere
+//!      4  a record whose value the run could not reach, as it lies elsewhere:  key length u16 · value length u32 · key · reference
+//!      5  keys that were not where they were said to be:  from length u16 · to length u16 · has to u8 · from · to
 //!      3  the end:  records u64 · kept u64 · misfits u64 · misfit u8 · zero u8 · field u16 · key length u32 · key
 //!                   misfit, field and key are the first record's that did not fit; all zero, if each did
 //! ```
@@ -34,6 +35,7 @@ pub enum FrameKind {
     Partial = 2,
     End = 3,
     Deferred = 4,
+    Missed = 5,
 }
 
 /// The first record that did not fit.
@@ -211,10 +213,25 @@ fn add(machine: &Machine, (batch, row): (&RowBatch, u16), aggregate: &Aggregate,
     value.map_or(0, |value| state.add(aggregate.kind, value))
 }
 
-/// Says that a record is to be looked at by whoever merges the frames.
-pub fn write_deferred(key: &[u8], out: &mut Vec<u8>) {
+/// Says that the value of a record lies elsewhere: whoever merges the frames has it looked at there.
+pub fn write_deferred(key: &[u8], raw_bytes: u32, reference: &[u8], out: &mut Vec<u8>) {
     let frame = Frame::begin(FrameKind::Deferred, out);
+    out.extend_from_slice(&(key.len() as u16).to_le_bytes());
+    out.extend_from_slice(&raw_bytes.to_le_bytes());
     out.extend_from_slice(key);
+    out.extend_from_slice(reference);
+    frame.end(out);
+}
+
+/// Says that keys are to be read by whoever merges the frames.
+pub fn write_missed(from: &[u8], to: Option<&[u8]>, out: &mut Vec<u8>) {
+    let frame = Frame::begin(FrameKind::Missed, out);
+    let end = to.unwrap_or_default();
+    out.extend_from_slice(&(from.len() as u16).to_le_bytes());
+    out.extend_from_slice(&(end.len() as u16).to_le_bytes());
+    out.push(u8::from(to.is_some()));
+    out.extend_from_slice(from);
+    out.extend_from_slice(end);
     frame.end(out);
 }
 

@@ -88,13 +88,15 @@ pub fn explanation(report: &QueryReport) -> String {
     match report.side {
         QuerySide::Host => format!("on the host: all records crossed to it; {records}"),
         QuerySide::Drive => format!(
-            "at the drive: {} commands over {} segments, {} bytes read from flash, {} sent, {} returned; {} records in write buffers; {records}",
+            "at the drive: {} commands and {} wake-ups, {} bytes read from flash, {} sent to the drive, {} returned; {} records in write \
+             buffers, {} read by a scan; {records}",
             report.commands,
-            report.segments,
+            report.wake_ups,
             report.flash_bytes,
             report.sent_bytes,
             report.returned_bytes,
-            report.buffered
+            report.buffered,
+            report.scanned
         ),
     }
 }

@@ -16,10 +16,13 @@ use crate::error::Error;
 use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::KeyspaceKind;
+use crate::keyspace::key_range::KeyRange;
+use crate::keyspace::states::KeyspaceRef;
 use crate::log::Place;
 use crate::log::client::LogClient;
 use crate::maintenance::job::Job;
 use crate::media::io::{Io, Task};
+use crate::scan::layout::ScanLayout;
 use crate::session::engine_session::{EngineSession, EngineSlot};
 use crate::stats::Stats;
 use crate::tools::check::CheckReport;
@@ -70,6 +73,11 @@ pub trait Engine: LogClient {
 
     /// Adds its figures.
     fn add_stats(&self, stats: &mut Stats);
+
+    /// Where the records of a range of keys lie, for a query at the drive; `None`: an engine that tells it another way.
+    fn scan_layout(&self, _: KeyspaceRef, _: &KeyRange) -> Result<Option<Box<dyn ScanLayout>>, Error> {
+        Ok(None)
+    }
 
     /// Reads all that it has on flash and looks whether it holds.
     fn check(self: Arc<Self>, io: Io) -> Task<Result<CheckReport, Error>>;

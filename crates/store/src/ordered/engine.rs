@@ -10,6 +10,7 @@ use super::anchor_checkpoint::{self, AnchorRoot, CheckpointKeyspace};
 use super::batches::BatchList;
 use super::cache::CacheCounts;
 use super::job::OrderedJob;
+use super::node_lists::NodeLists;
 use super::part::OrderedPart;
 use super::recover::{LogRecords, RecoverOptions, recover};
 use super::search::SearchLimits;
@@ -24,7 +25,9 @@ use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::{KeyspaceKind, KeyspaceState};
 use crate::keyspace::engine::{Engine, EngineMaker, ItemCounts};
+use crate::keyspace::key_range::KeyRange;
 use crate::keyspace::keyspace_error::KeyspaceError;
+use crate::keyspace::states::KeyspaceRef;
 use crate::log::Place;
 use crate::log::client::LogClient;
 use crate::maintenance::job::Job;
@@ -33,6 +36,7 @@ use crate::manifest::items::FrameItems;
 use crate::media::io::{Io, Task, lock};
 use crate::ordered::node_table::NodeHome;
 use crate::planted::Bug;
+use crate::scan::layout::ScanLayout;
 use crate::session::engine_session::{EngineSession, EngineSlot};
 use crate::stats::Stats;
 use crate::tools::check::CheckReport;
@@ -411,6 +415,12 @@ impl Engine for OrderedEngine {
         stats.node_cache_dirty_bytes += dirty * PAGE_BYTES;
         stats.node_cache_hits += hits;
         stats.node_cache_misses += misses;
+    }
+
+    fn scan_layout(&self, keyspace: KeyspaceRef, range: &KeyRange) -> Result<Option<Box<dyn ScanLayout>>, Error> {
+        let tree = self.tree(keyspace.id())?;
+        let state = self.make_shared()?.state.clone();
+        Ok(Some(Box::new(NodeLists::new(state, (tree, keyspace), range)?)))
     }
 
     fn check(self: Arc<Self>, io: Io) -> Task<Result<CheckReport, Error>> {

@@ -25,6 +25,7 @@ mod check;
 pub mod engine;
 pub mod images;
 mod job;
+mod node_lists;
 pub mod node_programs;
 pub mod node_table;
 mod part;

@@ -1,263 +1,292 @@
-//! A query over segments, at the drive: pipelines of one program, flash in, frames out.
+//! A query at the drive: pipelines of one program, flash in, frames out.
 //!
 //! ```text
-//! pieces: segments, or pages of one ─► a pipeline over as many as its sources hold ─► frames within the sink ─► merged
-//!                  ▲                                                                    │ too long for the sink
-//!                  └──────────────────────── halved ◄───────────────────────────────────┘
+//! layout ─► list ─► pipeline ─┬─ frames within the sink ─► shown when the layout says so ─► merged ─┬─► values out of line ─► lists
+//!   ▲                         │ too long for the sink                                               └─► missed keys ─► scans
+//!   └──────── again ◄─────────┘
 //! ```
-//! 1. One pipeline is on its way at a time, and its result has bounded room: the host takes it before the next one starts.
+//! 1. A few pipelines are on their way at a time, and the result of each has bounded room. They are merged in the order of their lists, so
+//!    the host is woken for each result once.
 //! 2. A pipeline that gave too much is as if it had not run.
+//! 3. A query that has enough cancels what is on its way, and waits for it.
 
+use super::flight::{Flight, FlightEnd, FlightPlan, ListOf};
+use super::layout::{LayoutError, ListLimits, ScanLayout, ScanList};
 use super::query_scan::{QueryError, QueryReport};
-use super::snapshot::{SegmentSnapshot, Snapshot};
+use super::values::ValueLists;
+use crate::base::Base;
 use crate::error::Error;
-use crate::hashed::HashedEngine;
-use crate::hashed::segment::view::Segment;
 use crate::keyspace::KeyspaceId;
+use crate::planted::Bug;
 use std::collections::VecDeque;
-use std::ops::Range;
-use tapetum_drive::programs::TOO_LARGE;
-use tapetum_drive::programs::scan::{SCAN, ScanRequest};
-use tapetum_drive::{
-    ATTACHMENT_BYTES_MAX, Command, Lease, LocalRange, Operation, PipelineDescriptor, PipelineFailure, PipelineReason,
-    PipelineResult, PipelineSink, PipelineSource, PipelineStage, Purpose, QueuePair, SOURCE_RANGES_MAX, SourceRange,
-    Status,
-};
-use tapetum_kernels::scan::access::PieceOfSegment;
-use tapetum_kernels::scan::query::MisfitPolicy;
-use tapetum_kernels::scan::result::RowSink;
+use std::sync::Arc;
+use std::time::Duration;
+use tapetum_drive::programs::scan::{SCAN, SCAN_HEAD_BYTES};
+use tapetum_drive::{Command, Lease, Operation, PipelineStage, QueuePair, Returned};
+use tapetum_kernels::scan::query::{MisfitPolicy, QueryOutput};
+use tapetum_kernels::scan::result::{DeferredRecord, MissedKeys, RowSink};
 use tapetum_kernels::scan::{Query, QueryResult};
 
+/// Pipelines at once: as many as a queue pair's sub-buffers are enough for, so that one reads while another computes.
+const FLIGHTS_MAX: usize = 4;
 /// Room for a result, at first. A large part of a small local memory would keep others waiting.
 const SINK_BYTES: usize = 1 << 20;
-const SINK_SHARE: usize = 16;
+const SINK_SHARE: usize = 16 * FLIGHTS_MAX;
 /// The most that a sink grows to, for a record of the greatest length.
 const SINK_BYTES_MAX: usize = 64 << 20;
+/// What a pipeline reads, about: a wake-up for each.
+const READ_BYTES: u64 = 32 << 20;
+/// The first pipeline of a query that may soon have enough; each after it reads twice as much.
+const READ_BYTES_FIRST: u64 = 256 << 10;
 
-/// Records that start in some pages of a segment.
-struct Piece<'s> {
-    segment: &'s SegmentSnapshot,
-    pages: Range<u32>,
-}
-
-impl<'s> Piece<'s> {
-    /// The pages that are read: behind those in which records start, those in which the last of them may end.
-    fn pages_end(&self) -> u32 {
-        let segment = &self.segment.segment;
-        let payload = segment.page_size().payload_bytes() as u32;
-        let tail = segment.descriptor.record_bytes_max.div_ceil(payload) + 1;
-        self.pages.end.saturating_add(tail).min(segment.descriptor.data_pages)
-    }
-
-    fn encoded(&self) -> PieceOfSegment {
-        let segment = &self.segment.segment;
-        PieceOfSegment {
-            salt: segment.salt,
-            page_size: segment.page_size(),
-            first_page: self.pages.start,
-            starts_end: self.pages.end,
-            pages_end: self.pages_end(),
-            entry_first: 0,
-            entry_count: segment.descriptor.entries,
-            valid: self.segment.valid.clone(),
-        }
-    }
-
-    fn ranges(&self) -> Vec<SourceRange> {
-        let segment: &Segment = &self.segment.segment;
-        let bytes = (self.pages_end() - self.pages.start) * segment.page_size().bytes() as u32;
-        let range =
-            |run: crate::media::flash_run::FlashRun| SourceRange { offset: run.flash, bytes: run.length.into() };
-        segment.data_runs(self.pages.start, bytes).map(range).collect()
-    }
-
-    fn attachment_bytes(&self) -> usize {
-        PieceOfSegment::HEAD_BYTES + self.segment.valid.len() * 8
-    }
-
-    fn halves(&self) -> Option<[Piece<'s>; 2]> {
-        let middle = self.pages.start + self.pages.len() as u32 / 2;
-        let half = |pages| Piece { segment: self.segment, pages };
-        (self.pages.len() > 1).then(|| [half(self.pages.start..middle), half(middle..self.pages.end)])
-    }
-}
-
-pub(super) struct DriveScan<'s> {
-    engine: &'s HashedEngine,
+pub(super) struct DriveRun {
+    base: Arc<Base>,
     pair: QueuePair,
     stage: PipelineStage,
     keyspace: KeyspaceId,
     query: Vec<u8>,
-    snapshot: &'s Snapshot,
+    layout: Box<dyn ScanLayout>,
+    is_listed: bool,
+    values: ValueLists,
+    /// A list that waits for local memory.
+    prepared: Option<(ListOf, Box<ScanList>)>,
+    flights: VecDeque<Flight>,
+    missed: Vec<MissedKeys>,
     sink_bytes: usize,
+    read_bytes: u64,
     /// The first record that does not fit ends the query.
     is_strict: bool,
-    /// Pieces of a pipeline, at most.
-    pieces_max: usize,
+    is_stopping: bool,
+    tag_next: u64,
+    returned: Vec<Returned>,
 }
 
-/// What a pipeline gave.
-enum Given {
-    Frames(Vec<u8>),
-    /// More than the sink holds.
-    TooLong,
-}
-
-impl<'s> DriveScan<'s> {
+impl DriveRun {
+    /// `sink_bytes`: so much room for each result, for tests.
     pub fn new(
-        engine: &'s HashedEngine,
+        base: &Arc<Base>,
         (keyspace, query): (KeyspaceId, &Query),
-        snapshot: &'s Snapshot,
+        layout: Box<dyn ScanLayout>,
         sink_bytes: Option<usize>,
-    ) -> Result<DriveScan<'s>, QueryError> {
-        let pair = engine.drive.queue_pair(1).map_err(|error| Error::Io(error.to_string()))?;
-        let identity = engine.drive.identity();
+    ) -> Result<DriveRun, QueryError> {
+        let drive = &base.drive;
+        let depth = 2 * FLIGHTS_MAX as u32;
+        let pair = drive.queue_pair(depth).map_err(|error| Error::Io(error.to_string()))?;
+        let identity = drive.identity();
         let program = identity.programs.iter().find(|program| (&program.name[..], program.version) == SCAN);
         let program = program.ok_or_else(|| Error::Io(format!("the drive has no program {} {}", SCAN.0, SCAN.1)))?;
         let Some(stage) = PipelineStage::new(program.id, &[]) else { unreachable!("it has no parameters") };
         let mut encoded = Vec::new();
         query.encode(&mut encoded);
-        let usual = SINK_BYTES.min(engine.drive.local().bytes_total() / SINK_SHARE);
-        let sink_bytes = sink_bytes.unwrap_or(usual);
-        let (is_strict, pieces_max) = (query.policy() == MisfitPolicy::Fail, usize::MAX);
-        Ok(DriveScan { engine, pair, stage, keyspace, query: encoded, snapshot, sink_bytes, is_strict, pieces_max })
+        let usual = SINK_BYTES.min(drive.local().bytes_total() / SINK_SHARE);
+        let may_have_enough = matches!(query.output(), QueryOutput::Rows { order: None, limit: Some(_), .. });
+        Ok(DriveRun {
+            base: base.clone(),
+            pair,
+            stage,
+            keyspace,
+            query: encoded,
+            layout,
+            is_listed: false,
+            values: ValueLists::default(),
+            prepared: None,
+            flights: VecDeque::new(),
+            missed: Vec::new(),
+            sink_bytes: sink_bytes.unwrap_or(usual),
+            read_bytes: if may_have_enough { READ_BYTES_FIRST } else { READ_BYTES },
+            is_strict: query.policy() == MisfitPolicy::Fail,
+            is_stopping: false,
+            tag_next: 1,
+            returned: Vec::new(),
+        })
     }
 
-    pub fn run(
+    /// Values out of line that are known of beside the layout.
+    pub fn add_values(&mut self, records: Vec<DeferredRecord>) {
+        self.values.add(records);
+    }
+
+    /// Goes on as far as that is possible without waiting; whether it is over.
+    pub fn step(
         &mut self,
         result: &mut QueryResult,
         rows: &mut dyn RowSink,
         report: &mut QueryReport,
-    ) -> Result<(), QueryError> {
-        let whole = |segment: &'s SegmentSnapshot| Piece { segment, pages: 0..segment.segment.descriptor.data_pages };
-        let mut pieces: VecDeque<Piece<'s>> = self.snapshot.segments.iter().map(whole).collect();
-        while !pieces.is_empty() && !result.is_done() {
-            if self.is_strict && result.counts().first_misfit.is_some() {
-                break;
+    ) -> Result<bool, QueryError> {
+        self.poll(report);
+        loop {
+            let has_merged = self.merge_first(result, rows, report)?;
+            let misfits = self.is_strict && result.counts().first_misfit.is_some();
+            if (result.is_done() || misfits) && !self.is_stopping {
+                self.stop();
             }
-            let (count, ranges, attachment) = self.next_pipeline(&pieces)?;
-            match self.pipeline(&ranges, &attachment, report)? {
-                Given::Frames(frames) => {
-                    result.merge(&frames, rows)?;
-                    pieces.drain(..count);
-                }
-                Given::TooLong if count > 1 => self.pieces_max = count / 2,
-                Given::TooLong => {
-                    let Some(piece) = pieces.pop_front() else { unreachable!("a pipeline has a piece") };
-                    match piece.halves() {
-                        Some([first, second]) => {
-                            pieces.push_front(second);
-                            pieces.push_front(first);
-                        }
-                        None if self.sink_bytes < SINK_BYTES_MAX => {
-                            self.sink_bytes *= 2;
-                            pieces.push_front(piece);
-                        }
-                        None => return Err(QueryError::ResultTooLarge),
-                    }
-                }
+            while self.flights.len() < FLIGHTS_MAX && self.submit_next(report)? {}
+            if self.flights.is_empty() && self.prepared.is_none() {
+                return Ok(true);
+            }
+            if !has_merged {
+                return Ok(false);
             }
         }
-        Ok(())
     }
 
-    /// As many pieces as a pipeline takes: how many, their ranges, and the attachment.
-    fn next_pipeline(&self, pieces: &VecDeque<Piece<'_>>) -> Result<(usize, Vec<SourceRange>, Vec<u8>), QueryError> {
-        let (mut taken, mut ranges) = (Vec::new(), Vec::new());
-        let replaced: usize = self.snapshot.replaced.iter().map(|key| 2 + key.len()).sum();
-        let mut bytes = tapetum_drive::programs::scan::SCAN_HEAD_BYTES + self.query.len() + replaced;
-        for piece in pieces.iter().take(self.pieces_max) {
-            let (more, more_bytes) = (piece.ranges(), piece.attachment_bytes());
-            let has_room = ranges.len() + more.len() <= SOURCE_RANGES_MAX && bytes + more_bytes <= ATTACHMENT_BYTES_MAX;
-            if !has_room {
-                break;
-            }
-            bytes += more_bytes;
-            ranges.extend(more);
-            taken.push(piece.encoded());
+    /// Waits until a step would get further, or a moment.
+    pub fn wait(&mut self) {
+        match self.flights.front() {
+            // It waits for something to be durable.
+            Some(Flight { ended: Some(_), .. }) | None => std::thread::yield_now(),
+            Some(_) => self.pair.wait(Some(Duration::from_millis(10))),
         }
-        if taken.is_empty() {
-            return Err(QueryError::TooManyReplaced);
-        }
-        let mut attachment = Vec::with_capacity(bytes);
-        let request = ScanRequest {
-            keyspace: self.keyspace.0,
-            deleted_through: self.snapshot.deleted_through,
-            now: self.snapshot.now,
-            query: &self.query,
-            replaced: &self.snapshot.replaced,
-        };
-        request.encode(&taken, &mut attachment);
-        Ok((taken.len(), ranges, attachment))
     }
 
-    fn pipeline(
+    /// Keys that were not where the layout said.
+    pub fn take_missed(&mut self) -> Vec<MissedKeys> {
+        std::mem::take(&mut self.missed)
+    }
+
+    fn poll(&mut self, report: &mut QueryReport) {
+        let mut returned = std::mem::take(&mut self.returned);
+        self.pair.poll(&mut returned);
+        for returned in returned.drain(..) {
+            // What cancels has no flight.
+            let tag = returned.completion.tag;
+            if let Some(flight) = self.flights.iter_mut().find(|flight| flight.tag == tag) {
+                report.wake_ups += 1;
+                report.returned_bytes += flight.end(&self.base.drive, &self.pair, returned);
+            }
+        }
+        self.returned = returned;
+    }
+
+    /// Takes what the first pipeline gave, if it has ended and may be shown; whether it did.
+    fn merge_first(
         &mut self,
-        ranges: &[SourceRange],
-        attachment: &[u8],
+        result: &mut QueryResult,
+        rows: &mut dyn RowSink,
         report: &mut QueryReport,
-    ) -> Result<Given, QueryError> {
-        const LIST_AT: usize = PipelineDescriptor::ENCODED_BYTES;
-        let attachment_at = LIST_AT + ranges.len() * SourceRange::ENCODED_BYTES;
-        let room = |bytes: usize| {
-            let no_room =
-                || Error::Options(format!("local memory has no {bytes} bytes for a scan: give the store more memory"));
-            self.engine.drive.local().allocate(bytes).ok_or_else(no_room)
-        };
-        let (mut work, into) = (room(attachment_at + attachment.len())?, room(self.sink_bytes)?);
-        let at = |at: usize, length: usize| LocalRange { offset: work.offset() + at as u64, length: length as u32 };
-        let source = PipelineSource::Flash { list: at(LIST_AT, attachment_at - LIST_AT) };
-        let sink = PipelineSink::Host { into: LocalRange { offset: into.offset(), length: self.sink_bytes as u32 } };
-        let Some(mut descriptor) = PipelineDescriptor::new(&[self.stage], source, sink) else {
-            unreachable!("a pipeline takes one program")
-        };
-        descriptor.attachment = at(attachment_at, attachment.len());
-        let mut asked = descriptor.encode().to_vec();
-        ranges.iter().for_each(|range| asked.extend_from_slice(&range.encode()));
-        asked.extend_from_slice(attachment);
-        let command = Command::new(0, Operation::Compute { pipelines: at(0, LIST_AT) }).of(Purpose::Scan);
-        self.pair.fill(Purpose::Scan, &mut work, 0..asked.len()).copy_from_slice(&asked);
-        if self.pair.submit(command, Lease::Buffers([work, into])).is_err() {
-            return Err(Error::Io("a queue of one place was full".into()).into());
+    ) -> Result<bool, QueryError> {
+        let Some(Flight { ended: Some(ended), of, id, .. }) = self.flights.front() else { return Ok(false) };
+        let (of, id) = (*of, *id);
+        let is_of_layout = of == ListOf::Layout && !self.is_stopping;
+        if is_of_layout && ended.is_ok() && !self.layout.may_show(id)? {
+            return Ok(false);
         }
-        report.commands += 1;
-        report.sent_bytes += asked.len() as u64;
-        let mut returned = Vec::new();
-        while self.pair.poll(&mut returned) == 0 {
-            self.pair.wait(None);
+        let Some(mut flight) = self.flights.pop_front() else { unreachable!("it was just looked at") };
+        report.flash_bytes += flight.flash_bytes;
+        let ended = flight.ended.take();
+        if self.is_stopping {
+            return Ok(true);
         }
-        let Some(returned) = returned.pop() else { unreachable!("something was polled") };
-        let Lease::Buffers([work, into]) = returned.lease else { unreachable!("two buffers were lent") };
-        if returned.completion.status != Status::Success {
-            return Err(Error::of_command(&self.engine.drive, "scan", &returned.completion).into());
-        }
-        let encoded = self.pair.copy_array_to_host(Purpose::Scan, &work, PipelineDescriptor::RESULT_AT);
-        report.returned_bytes += encoded.len() as u64;
-        report.flash_bytes += ranges.iter().map(|range| range.bytes).sum::<u64>();
-        match PipelineResult::decode(&encoded) {
-            Ok(Some(PipelineResult::Finished { bytes })) => {
-                let mut frames = Vec::with_capacity(bytes as usize);
-                self.pair.copy_to_host(Purpose::Scan, &into, 0..bytes as usize, &mut frames);
-                report.returned_bytes += frames.len() as u64;
-                Ok(Given::Frames(frames))
+        match ended {
+            Some(Ok(FlightEnd::Frames(work, bytes))) => {
+                report.returned_bytes += bytes as u64;
+                result.merge(flight.frames(&self.pair, &work, bytes), rows)?;
+                self.values.add(result.take_deferred());
+                let missed = result.take_missed();
+                if !self.base.planted.has(Bug::QueryForgetMissed) {
+                    self.missed.extend(missed);
+                }
+                match of {
+                    ListOf::Layout => self.layout.release(id),
+                    ListOf::Values => self.values.release(id),
+                }
             }
-            Ok(Some(PipelineResult::Failed(PipelineFailure { reason: PipelineReason::OutputTooLong, .. }))) => {
-                Ok(Given::TooLong)
+            Some(Ok(FlightEnd::TooLong)) => {
+                let is_halved = match of {
+                    ListOf::Layout => self.layout.again(id),
+                    ListOf::Values => self.values.again(id),
+                };
+                if !is_halved && self.sink_bytes >= SINK_BYTES_MAX {
+                    return Err(QueryError::ResultTooLarge);
+                }
+                if !is_halved {
+                    self.sink_bytes *= 2;
+                }
+                self.is_listed = false;
             }
-            Ok(Some(PipelineResult::Failed(failure))) => Err(failed(failure)),
-            Ok(None) | Err(_) => Err(Error::Io("the drive gave no result of a scan that has ended".into()).into()),
+            Some(Err(error)) => {
+                self.layout.check()?;
+                return Err(error);
+            }
+            None => unreachable!("it has ended"),
+        }
+        Ok(true)
+    }
+
+    /// Starts the next pipeline; false: there is nothing to start now.
+    fn submit_next(&mut self, report: &mut QueryReport) -> Result<bool, QueryError> {
+        let Some((of, list)) = self.next_list()? else { return Ok(false) };
+        if list.piece_count == 0 {
+            self.missed.extend(list.missed);
+            self.layout.release(list.id);
+            return Ok(true);
+        }
+        let (keyspace, query, stage) = (self.keyspace.0, &self.query[..], self.stage);
+        let plan = FlightPlan { stage, keyspace, query, sink_bytes: self.sink_bytes };
+        let (on, tag) = ((&self.base.drive, &mut self.pair), self.tag_next);
+        match Flight::submit(on, &plan, (tag, of), list) {
+            Ok((flight, sent_bytes)) => {
+                self.tag_next += 1;
+                report.commands += 1;
+                report.sent_bytes += sent_bytes;
+                self.flights.push_back(flight);
+                Ok(true)
+            }
+            Err(list) if self.flights.is_empty() && self.sink_bytes / 2 < query.len().max(4096) => {
+                let bytes = list.pieces.len() + self.sink_bytes;
+                let why = format!("local memory has no {bytes} bytes for a scan: give the store more memory");
+                Err(Error::Options(why).into())
+            }
+            Err(list) => {
+                if self.flights.is_empty() {
+                    self.sink_bytes /= 2;
+                }
+                self.prepared = Some((of, list));
+                Ok(self.flights.is_empty())
+            }
+        }
+    }
+
+    fn next_list(&mut self) -> Result<Option<(ListOf, Box<ScanList>)>, QueryError> {
+        if self.is_stopping {
+            return Ok(None);
+        }
+        if let Some(prepared) = self.prepared.take() {
+            return Ok(Some(prepared));
+        }
+        let limits = ListLimits::beside(SCAN_HEAD_BYTES + self.query.len(), self.read_bytes);
+        if !self.is_listed && !self.values.has_many() {
+            if let Some(list) = self.layout.next(&limits)? {
+                self.read_bytes = (self.read_bytes * 2).min(READ_BYTES);
+                return Ok(Some((ListOf::Layout, Box::new(list))));
+            }
+            self.is_listed = true;
+        }
+        let (of, layout) = ((self.base.store_id, self.keyspace.0), &self.layout);
+        let home = |record: &DeferredRecord| layout.value(record);
+        let list = self.values.next(&limits, of, &mut self.missed, home)?;
+        Ok(list.map(|list| (ListOf::Values, Box::new(list))))
+    }
+
+    /// Nothing more is wanted.
+    fn stop(&mut self) {
+        self.is_stopping = true;
+        self.prepared = None;
+        self.missed.clear();
+        for flight in self.flights.iter().filter(|flight| flight.ended.is_none()) {
+            let cancel = Operation::Cancel { tag: flight.tag, pipeline: None };
+            // It ends by itself if there is no place for that.
+            let _ = self.pair.submit(Command::new(0, cancel), Lease::Nothing);
         }
     }
 }
 
-fn failed(failure: PipelineFailure) -> QueryError {
-    let is_of_program = failure.reason == PipelineReason::Program;
-    let says = |status| matches!(status, Status::Program(number) if u32::from(number) == failure.detail);
-    if is_of_program && says(TOO_LARGE) {
-        return QueryError::TooManyGroups;
+impl From<LayoutError> for QueryError {
+    fn from(error: LayoutError) -> QueryError {
+        match error {
+            LayoutError::Store(error) => QueryError::Store(error),
+            LayoutError::TooManyReplaced => QueryError::TooManyReplaced,
+            LayoutError::TooOld => QueryError::SnapshotTooOld,
+        }
     }
-    if is_of_program && says(tapetum_drive::programs::CORRUPT) {
-        return Error::Corrupt("a record in a segment; `check` says where".into()).into();
-    }
-    Error::Pipeline(failure).into()
 }

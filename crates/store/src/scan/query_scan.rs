@@ -1,14 +1,13 @@
 //! Queries over a keyspace, for callers that wait.
 
-use super::drive_side::DriveScan;
-use super::host_side::{self, HostRun};
-use super::snapshot::Snapshot;
+use super::host_side;
+use super::query_task::QueryTask;
 use crate::blocking::KeyspaceHandle;
 use crate::error::Error;
 use crate::keyspace::catalogue::KeyspaceKind;
-use crate::media::io::Io;
+use crate::keyspace::key_range::{KeyBound, KeyRange};
+use crate::keyspace::keyspace_error::KeyspaceError;
 use std::fmt;
-use tapetum_drive::Purpose;
 use tapetum_kernels::scan::groups::MergeError;
 use tapetum_kernels::scan::query::MisfitPolicy;
 use tapetum_kernels::scan::result::RowSink;
@@ -31,15 +30,36 @@ pub struct QueryReport {
     pub counts: ScanCounts,
     /// Pipelines that the drive ran.
     pub commands: u64,
+    /// How often the host was told that one had ended.
+    pub wake_ups: u64,
     pub segments: u64,
     /// Records that a write buffer had.
     pub buffered: u64,
+    /// Records that the host read by a scan, as they were not where they were said to be.
+    pub scanned: u64,
     /// Read from flash, by them.
     pub flash_bytes: u64,
-    /// To the drive: queries, bitmaps, keys with a later word on them.
+    /// To the drive: queries, places of segments and nodes, bitmaps, keys with a later word on them.
     pub sent_bytes: u64,
     /// From it.
     pub returned_bytes: u64,
+}
+
+impl QueryReport {
+    pub(super) fn of(side: QuerySide) -> QueryReport {
+        QueryReport {
+            side,
+            counts: ScanCounts::default(),
+            commands: 0,
+            wake_ups: 0,
+            segments: 0,
+            buffered: 0,
+            scanned: 0,
+            flash_bytes: 0,
+            sent_bytes: 0,
+            returned_bytes: 0,
+        }
+    }
 }
 
 /// Why a query gave no result.
@@ -53,6 +73,8 @@ pub enum QueryError {
     ResultTooLarge,
     /// Write buffers have more keys than a command tells the drive of.
     TooManyReplaced,
+    /// While the query was under way, so much was written that the flash which it keeps was needed.
+    SnapshotTooOld,
     /// What the drive gave does not hold together.
     Result,
 }
@@ -87,6 +109,9 @@ impl fmt::Display for QueryError {
             QueryError::TooManyReplaced => {
                 f.write_str("too many keys were written since the last flush to tell the drive of: try again in a moment")
             }
+            QueryError::SnapshotTooOld => f.write_str(
+                "the snapshot is too old: while the query ran, so much was written that the space it kept was needed; run it again, or take its rows faster",
+            ),
             QueryError::Result => f.write_str("what the drive gave does not hold together"),
         }
     }
@@ -97,13 +122,38 @@ impl std::error::Error for QueryError {}
 impl KeyspaceHandle {
     /// Runs a query over the items of this keyspace, and hands out its rows.
     ///
-    /// At the drive, it sees a hashed keyspace at one moment; values in extents of their own are read when the rest is done, and seen as
-    /// they are then. The host side, and an ordered keyspace, are seen as [`KeyspaceHandle::items`] and [`KeyspaceHandle::scan`] show them.
+    /// At the drive, it sees a hashed keyspace at one moment, and of an ordered one each key that is there throughout, once. The host side
+    /// sees them as [`KeyspaceHandle::items`] and [`KeyspaceHandle::scan`] show them.
     ///
     /// # Errors
     /// Rows that were handed out before hold.
     pub fn query(&self, query: &Query, side: QuerySide, rows: &mut dyn RowSink) -> Result<QueryReport, QueryError> {
-        self.query_on(query, (side, None), rows)
+        self.query_range(query, (side, &KeyRange::default()), rows)
+    }
+
+    /// As [`KeyspaceHandle::query`], over a range of the keys of an ordered keyspace. Rows come in no particular order, whichever way the
+    /// range goes.
+    ///
+    /// # Errors
+    /// [`KeyspaceError::Unordered`] of a hashed keyspace, unless the range has all keys; else as [`KeyspaceHandle::query`].
+    pub fn query_range(
+        &self,
+        query: &Query,
+        (side, range): (QuerySide, &KeyRange),
+        rows: &mut dyn RowSink,
+    ) -> Result<QueryReport, QueryError> {
+        match side {
+            QuerySide::Drive => self.run_to_end(QueryTask::begin(self, (query, None), range)?, rows),
+            QuerySide::Host => self.query_on_host(query, range, rows),
+        }
+    }
+
+    /// Begins a query at the drive, for callers that do something else while it is on its way.
+    ///
+    /// # Errors
+    /// As [`KeyspaceHandle::query_range`].
+    pub fn begin_query(&self, query: &Query, range: &KeyRange) -> Result<QueryTask, QueryError> {
+        QueryTask::begin(self, (query, None), range)
     }
 
     /// At the drive, with so much room for each result.
@@ -114,89 +164,51 @@ impl KeyspaceHandle {
         sink_bytes: usize,
         rows: &mut dyn RowSink,
     ) -> Result<QueryReport, QueryError> {
-        self.query_on(query, (QuerySide::Drive, Some(sink_bytes)), rows)
+        self.run_to_end(QueryTask::begin(self, (query, Some(sink_bytes)), &KeyRange::default())?, rows)
     }
 
-    fn query_on(
+    fn run_to_end(&self, mut task: QueryTask, rows: &mut dyn RowSink) -> Result<QueryReport, QueryError> {
+        loop {
+            if let Some(report) = task.step(rows)? {
+                return Ok(report);
+            }
+            task.wait();
+        }
+    }
+
+    fn query_on_host(
         &self,
         query: &Query,
-        (side, sink_bytes): (QuerySide, Option<usize>),
+        range: &KeyRange,
         rows: &mut dyn RowSink,
     ) -> Result<QueryReport, QueryError> {
-        let side = if self.keyspace().kind() == KeyspaceKind::Hashed { side } else { QuerySide::Host };
-        let mut report = QueryReport {
-            side,
-            counts: ScanCounts::default(),
-            commands: 0,
-            segments: 0,
-            buffered: 0,
-            flash_bytes: 0,
-            sent_bytes: 0,
-            returned_bytes: 0,
-        };
-        let mut result = QueryResult::new(query);
-        match (side, self.keyspace().kind()) {
-            (QuerySide::Drive, _) => self.run_at_drive((query, sink_bytes), &mut result, rows, &mut report)?,
-            (QuerySide::Host, KeyspaceKind::Hashed) => {
+        let (mut report, mut result) = (QueryReport::of(QuerySide::Host), QueryResult::new(query));
+        match self.keyspace().kind() {
+            KeyspaceKind::Hashed => {
+                check_range(self, range)?;
                 host_side::run_all(self.items(), query, &mut result, rows)?;
             }
-            (QuerySide::Host, _) => {
-                let all = crate::KeyRange {
-                    from: crate::KeyBound::Unbounded,
-                    to: crate::KeyBound::Unbounded,
-                    is_reverse: false,
-                };
-                host_side::run_all(self.scan(all)?, query, &mut result, rows)?;
-            }
+            _ => host_side::run_all(self.scan(range.clone())?, query, &mut result, rows)?,
         }
-        if let Some(first) = &result.counts().first_misfit
-            && query.policy() == MisfitPolicy::Fail
-        {
-            return Err(QueryError::Misfit(first.clone()));
-        }
+        check_misfits(query, &result)?;
         report.counts = result.finish(rows);
         Ok(report)
     }
+}
 
-    fn run_at_drive(
-        &self,
-        (query, sink_bytes): (&Query, Option<usize>),
-        result: &mut QueryResult,
-        rows: &mut dyn RowSink,
-        report: &mut QueryReport,
-    ) -> Result<(), QueryError> {
-        let shared = self.store().hashed();
-        shared.refuse_unservable(self.keyspace())?;
-        let snapshot = {
-            let queue = shared.drive.queue_pair(16).map_err(|error| Error::Io(error.to_string()))?;
-            let io = Io::new(queue).of(Purpose::Scan);
-            shared.run_beside_maintenance(&io, Snapshot::take(shared, &io, self.keyspace()))??
-        };
-        (report.segments, report.buffered) = (snapshot.segments.len() as u64, snapshot.buffered.len() as u64);
-        let mut elsewhere: Vec<Box<[u8]>> = Vec::new();
-        let mut host = HostRun::new(query, result, rows);
-        for item in &snapshot.buffered {
-            match &item.value {
-                Some(value) if !host.push(&item.key, value)? => break,
-                Some(_) => {}
-                None => elsewhere.push(item.key[..].into()),
-            }
-        }
-        host.finish()?;
-        DriveScan::new(shared, (self.id(), query), &snapshot, sink_bytes)?.run(result, rows, report)?;
-        elsewhere.extend(result.take_deferred());
-        if elsewhere.is_empty() || result.is_done() {
-            return Ok(());
-        }
-        let mut host = HostRun::new(query, result, rows);
-        for key in elsewhere {
-            // Deleted since, if it is gone.
-            if let Some(item) = self.get(&key)?
-                && !host.push(&key, &item.value)?
-            {
-                break;
-            }
-        }
-        host.finish()
+/// An error if a hashed keyspace is to give less than all of its keys.
+pub(super) fn check_range(keyspace: &KeyspaceHandle, range: &KeyRange) -> Result<(), QueryError> {
+    let is_whole = range.from.key().is_empty() && range.to == KeyBound::Unbounded;
+    if keyspace.keyspace().kind() == KeyspaceKind::Hashed && !is_whole {
+        return Err(Error::Keyspace(KeyspaceError::Unordered).into());
+    }
+    Ok(())
+}
+
+/// An error if a record does not fit, and the query wants all to fit.
+pub(super) fn check_misfits(query: &Query, result: &QueryResult) -> Result<(), QueryError> {
+    match &result.counts().first_misfit {
+        Some(first) if query.policy() == MisfitPolicy::Fail => Err(QueryError::Misfit(first.clone())),
+        _ => Ok(()),
     }
 }

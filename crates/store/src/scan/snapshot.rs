@@ -2,94 +2,134 @@
 //!
 //! 1. It is taken with the installer and every shard held: each key is in a write buffer or in the one segment where it is valid, and no
 //!    write comes between two shards.
-//! 2. Segments are held until the snapshot goes, so their extents are not written over meanwhile, whatever flush and collector do.
+//! 2. Segments and large values are held until the snapshot lets go of them, so their extents are not written over meanwhile, whatever flush
+//!    and collector do. A snapshot for which too much flash is kept loses all of them ([`SnapshotPins`]).
 //! 3. The bitmaps are copies, and so are the records of write buffers, which are few against segments.
+//! 4. A key on which a buffer has the last word is noted with the one segment that may have its record.
 
+use super::layout::LayoutError;
 use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Place;
+use crate::hashed::segment::snapshot_pins::SnapshotPins;
 use crate::hashed::segment::view::Segment;
 use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::states::KeyspaceRef;
 use crate::log::Sync;
+use crate::media::geometry::Geometry;
 use crate::media::io::{Io, lock};
+use crate::planted::Bug;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::record::{Codec, Kind};
+use tapetum_kernels::scan::result::DeferredRecord;
 
 pub(super) struct Snapshot {
     pub segments: Vec<SegmentSnapshot>,
+    /// Live records of write buffers.
     pub buffered: Vec<BufferedItem>,
-    /// Keys on which a write buffer has the last word, deletions too.
-    pub replaced: Vec<Vec<u8>>,
+    /// Those of them whose values lie in extents of their own.
+    pub elsewhere: Vec<DeferredRecord>,
     /// Records up to this stamp were deleted together.
     pub deleted_through: u64,
     /// Unix seconds.
     pub now: u32,
+    pub geometry: Geometry,
+    pins: Arc<SnapshotPins>,
 }
 
 pub(super) struct SegmentSnapshot {
-    pub segment: Arc<Segment>,
+    pub data_pages: u32,
     pub valid: Vec<u64>,
+    /// Keys on which a write buffer has the last word, deletions too, and of which this segment may have a record.
+    pub replaced: Vec<Vec<u8>>,
 }
 
 pub(super) struct BufferedItem {
     pub key: Vec<u8>,
-    /// `None`: it lies in extents of its own, and is to be read by a get.
-    pub value: Option<Vec<u8>>,
+    pub value: Vec<u8>,
 }
 
 impl Snapshot {
     /// Takes one; where writes are acknowledged when they are durable, all that it shows is.
-    pub async fn take(engine: &Arc<HashedEngine>, io: &Io, keyspace: KeyspaceRef) -> Result<Snapshot, Error> {
+    pub async fn take(engine: Arc<HashedEngine>, io: Io, keyspace: KeyspaceRef) -> Result<Snapshot, Error> {
         let installer = engine.take_installer().await;
-        let taken = Snapshot::take_now(engine, &installer, keyspace.id());
+        let taken = Snapshot::take_now(&engine, &installer, keyspace.id());
         engine.return_installer(installer);
         let (snapshot, stamp) = taken?;
         if engine.log.sync() == Sync::Always {
-            engine.log.make_durable(io, stamp, || engine.drive.env().now_us()).await?;
+            engine.log.make_durable(&io, stamp, || engine.drive.env().now_us()).await?;
         }
         Ok(snapshot)
     }
 
     fn take_now(engine: &HashedEngine, installer: &Installer, keyspace: KeyspaceId) -> Result<(Snapshot, u64), Error> {
         let mut decompressor = Decompressor::new().map_err(|error| Error::Io(error.to_string()))?;
-        let mut snapshot = Snapshot {
-            segments: Vec::new(),
-            buffered: Vec::new(),
-            replaced: Vec::new(),
-            deleted_through: 0,
-            now: engine.now(),
-        };
+        let (now, mut buffered, mut elsewhere) = (engine.now(), Vec::new(), Vec::new());
+        let (mut replaced, mut large) = (BTreeMap::<u32, Vec<Vec<u8>>>::new(), Vec::new());
         // Ascending, as everywhere.
         let shards: Vec<_> = engine.buffers.shards().iter().map(lock).collect();
         let stamp = engine.log.stamp_last();
-        snapshot.deleted_through = engine.keyspaces.watermark(keyspace);
-        for (_, Place { buffer, place }) in shards.iter().flat_map(|shard| shard.latest()) {
-            // SAFETY: the shard names the place, and we hold it.
-            let record = unsafe { engine.log.record(buffer, place) };
-            let header = record.header;
-            if KeyspaceId::of(&header) != keyspace {
-                continue;
-            }
-            snapshot.replaced.push(record.key.to_vec());
-            if header.kind != Kind::Value || !engine.is_live(&header, snapshot.now) {
-                continue;
-            }
-            let mut value = None;
-            if header.codec != Codec::OutOfLine {
-                let inflated = decompressor.inflate(&record, value.insert(Vec::new()));
+        let deleted_through = engine.keyspaces.watermark(keyspace);
+        for shard in &shards {
+            for (hash, place) in shard.latest() {
+                let Place { buffer, place: at } = place;
+                // SAFETY: the shard names the place, and we hold it.
+                let record = unsafe { engine.log.record(buffer, at) };
+                let header = record.header;
+                if KeyspaceId::of(&header) != keyspace {
+                    continue;
+                }
+                let forgets = engine.planted.has(Bug::QueryForgetReplaced);
+                if let Some(segment) = engine.candidate(hash).filter(|_| !forgets) {
+                    replaced.entry(segment.descriptor.number).or_default().push(record.key.to_vec());
+                }
+                if header.kind != Kind::Value || !engine.is_live(&header, now) {
+                    continue;
+                }
+                if header.codec == Codec::OutOfLine {
+                    let (key, reference) = (record.key.into(), record.stored.into());
+                    elsewhere.push(DeferredRecord { key, raw_bytes: header.raw_bytes, reference });
+                    large.extend(shard.large(place));
+                    continue;
+                }
+                let mut value = Vec::new();
+                let inflated = decompressor.inflate(&record, &mut value);
                 inflated.map_err(|_| Error::Corrupt(format!("the value of the key {:?}", record.key)))?;
+                buffered.push(BufferedItem { key: record.key.to_vec(), value });
             }
-            snapshot.buffered.push(BufferedItem { key: record.key.to_vec(), value });
         }
+        let (mut segments, mut held) = (Vec::new(), Vec::<Arc<Segment>>::new());
         for state in installer.catalog.segments.values().filter(|state| state.valid_entries > 0) {
             if let Some(segment) = engine.segments.get(state.descriptor.number) {
-                snapshot.segments.push(SegmentSnapshot { segment, valid: state.valid.to_words() });
+                let replaced = replaced.remove(&state.descriptor.number).unwrap_or_default();
+                let (data_pages, valid) = (segment.descriptor.data_pages, state.valid.to_words());
+                segments.push(SegmentSnapshot { data_pages, valid, replaced });
+                large.extend(segment.all_large());
+                held.push(segment);
             }
         }
         drop(shards);
-        Ok((snapshot, stamp))
+        let pins = SnapshotPins::new(held, large);
+        engine.segments.snapshots.add(&pins);
+        let geometry = engine.geometry;
+        Ok((Snapshot { segments, buffered, elsewhere, deleted_through, now, geometry, pins }, stamp))
+    }
+
+    /// A segment, held.
+    pub fn segment(&self, place: usize) -> Option<Arc<Segment>> {
+        self.pins.segment(place)
+    }
+
+    /// A segment was read.
+    pub fn release(&self, place: usize) {
+        self.pins.release(place);
+    }
+
+    /// An error if flash that it held was wanted: nothing is read by it any more.
+    pub fn check(&self) -> Result<(), LayoutError> {
+        if self.pins.is_too_old() { Err(LayoutError::TooOld) } else { Ok(()) }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{QueryError, QueryReport, QuerySide};
 use crate::hashed::collect::victim::tests::store_in_memory;
-use crate::{Error, KeyspaceHandle, Store, StoreOptions, Sync};
+use crate::{Error, KeyRange, KeyspaceHandle, KeyspaceKind, Store, StoreOptions, Sync};
 use tapetum_drive::{Drive, Purpose, SplitMix64};
 use tapetum_kernels::scan::aggregate::AggregateKind;
 use tapetum_kernels::scan::program::{Comparison, Constant, Instruction, Program};
@@ -11,14 +11,19 @@ use tapetum_kernels::scan::{Format, Misfit, OwnedScalar, Query, Scalar, ScalarTy
 
 const CAPACITY: u64 = 64 << 20;
 
-fn store() -> (Drive, Store) {
+pub(super) fn options() -> (u64, StoreOptions) {
     let options = StoreOptions {
         segment_bytes: 256 << 10,
         partition_bits: 2,
         sync: Sync::No,
         ..StoreOptions::new(CAPACITY, 64 << 20)
     };
-    store_in_memory(CAPACITY, &options)
+    (CAPACITY, options)
+}
+
+pub(super) fn store() -> (Drive, Store) {
+    let (capacity, options) = options();
+    store_in_memory(capacity, &options)
 }
 
 /// Values of many lengths, some of which shrink.
@@ -34,7 +39,7 @@ fn value(random: &mut SplitMix64, year: u16) -> Vec<u8> {
 }
 
 /// Papers on flash and in buffers: written once, written over, deleted, with large values among them.
-fn fill(keyspace: &KeyspaceHandle) {
+pub(super) fn fill(keyspace: &KeyspaceHandle) {
     let mut random = SplitMix64::new(7);
     for round in 0..3 {
         for number in 0..4000u32 {
@@ -57,7 +62,7 @@ fn fill(keyspace: &KeyspaceHandle) {
 }
 
 /// Registers: 0 id, 1 year, and 2 all behind it, of records with `year >= from`.
-fn query(from: i64, output: QueryOutput) -> Query {
+pub(super) fn query(from: i64, output: QueryOutput) -> Query {
     query_of("key: id u32be; value: year u16le, text bytes", from, output, MisfitPolicy::Fail)
 }
 
@@ -76,28 +81,51 @@ fn query_of(format: &str, from: i64, output: QueryOutput, policy: MisfitPolicy) 
     Query::new(format, program, output, policy).unwrap()
 }
 
-fn rows(limit: Option<u64>) -> QueryOutput {
+pub(super) fn rows(limit: Option<u64>) -> QueryOutput {
     QueryOutput::Rows { columns: vec![0, 1, 5], order: None, limit }
 }
 
-fn count() -> QueryOutput {
+pub(super) fn count() -> QueryOutput {
     QueryOutput::Groups { keys: vec![], aggregates: vec![Aggregate { kind: AggregateKind::Count, register: None }] }
 }
 
-type Rows = Vec<Vec<Option<OwnedScalar>>>;
+pub(super) type Rows = Vec<Vec<Option<OwnedScalar>>>;
 
-fn run(keyspace: &KeyspaceHandle, query: &Query, side: QuerySide) -> Result<(Rows, QueryReport), QueryError> {
+/// Takes rows.
+pub(super) fn into(rows: &mut Rows) -> impl FnMut(&[Option<Scalar<'_>>]) {
+    |values| rows.push(values.iter().map(|value| value.map(Scalar::to_owned)).collect())
+}
+
+pub(super) fn run(
+    keyspace: &KeyspaceHandle,
+    query: &Query,
+    side: QuerySide,
+) -> Result<(Rows, QueryReport), QueryError> {
+    run_range(keyspace, query, (side, &KeyRange::default()))
+}
+
+pub(super) fn run_range(
+    keyspace: &KeyspaceHandle,
+    query: &Query,
+    of: (QuerySide, &KeyRange),
+) -> Result<(Rows, QueryReport), QueryError> {
     let mut rows = Rows::new();
-    let mut take =
-        |values: &[Option<Scalar<'_>>]| rows.push(values.iter().map(|value| value.map(Scalar::to_owned)).collect());
-    let report = keyspace.query(query, side, &mut take)?;
-    // In the order of their ids.
-    rows.sort_by(|a, b| format!("{a:?}").cmp(&format!("{b:?}")));
+    let report = keyspace.query_range(query, of, &mut into(&mut rows))?;
+    sort(&mut rows);
     Ok((rows, report))
+}
+
+/// In the order of their ids.
+pub(super) fn sort(rows: &mut Rows) {
+    rows.sort_by_cached_key(|row| format!("{row:?}"));
 }
 
 fn handle(store: &Store, name: &str) -> KeyspaceHandle {
     store.create_keyspace(name).unwrap()
+}
+
+pub(super) fn ordered(store: &Store, name: &str) -> KeyspaceHandle {
+    store.create_keyspace_of(name, KeyspaceKind::Ordered).unwrap()
 }
 
 #[test]
@@ -134,8 +162,9 @@ fn only_the_result_crosses() {
     let crossed = || drive.counters().purpose(Purpose::Scan).local_to_host;
     let before = crossed();
     let (_, report) = run(&papers, &query(2000, count()), QuerySide::Drive).unwrap();
-    assert_eq!(report.commands, 1);
-    assert!(report.flash_bytes > 100 << 10 && report.returned_bytes < 512, "{report:?}");
+    // One for segments, one for values out of line.
+    assert_eq!((report.commands, report.wake_ups), (2, 2));
+    assert!(report.flash_bytes > 100 << 10 && report.returned_bytes < 1024, "{report:?}");
     assert_eq!(crossed() - before, report.returned_bytes);
 }
 
@@ -148,11 +177,9 @@ fn a_result_that_is_too_long_for_its_room_comes_in_parts() {
     let query = query(0, rows(None));
     let (expected, _) = run(&papers, &query, QuerySide::Host).unwrap();
     for sink_bytes in [64 << 10, 4096, 512] {
-        let (mut rows, mut count) = (Rows::new(), 0);
-        let mut take =
-            |values: &[Option<Scalar<'_>>]| rows.push(values.iter().map(|value| value.map(Scalar::to_owned)).collect());
-        count += papers.query_within(&query, sink_bytes, &mut take).unwrap().commands;
-        rows.sort_by(|a, b| format!("{a:?}").cmp(&format!("{b:?}")));
+        let mut rows = Rows::new();
+        let count = papers.query_within(&query, sink_bytes, &mut into(&mut rows)).unwrap().commands;
+        sort(&mut rows);
         assert!(rows == expected, "{} and {} rows", rows.len(), expected.len());
         assert!(count > 3, "{count} commands");
     }

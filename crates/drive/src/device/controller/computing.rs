@@ -89,7 +89,13 @@ impl Controller {
                 // SAFETY: by our caller's word.
                 let ranges = unsafe { self.source_ranges(list, leased) }?;
                 for range in &ranges {
-                    self.check_flash(PipelinePlace::Source, range.offset, range.bytes)?;
+                    match range.local() {
+                        None => self.check_flash(PipelinePlace::Source, range.offset, range.bytes)?,
+                        Some(local) if self.check_leased(local, leased).is_ok() => {}
+                        Some(_) => {
+                            return Err(PipelineFailure::new(PipelinePlace::Source, PipelineReason::OutsideLocal));
+                        }
+                    }
                 }
                 SourceRequest::Flash(ranges)
             }

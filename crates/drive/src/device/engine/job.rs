@@ -47,6 +47,7 @@ impl ByteMove {
 
 pub(super) enum SourceKind {
     Local,
+    /// With ranges of local memory among those of flash.
     Flash,
     /// Held, so that nobody frees it meanwhile. `None` until the pipeline that keeps it has ended.
     Kept(#[expect(dead_code)] Option<Arc<KeptResult>>),
@@ -90,13 +91,14 @@ impl JobSource {
         let is_last = self.number == self.ranges.len();
         let outcome = if is_last { TaskOutcome::Done { bytes } } else { TaskOutcome::More { bytes } };
         match self.kind {
-            SourceKind::Flash => {
+            SourceKind::Flash if range.local().is_none() => {
                 let length = bytes.next_multiple_of(sector_bytes);
                 let read = Operation::Read { flash: from, local: output.offset, length };
                 ByteMove { flash: Some(read), ..ByteMove::nothing(outcome) }
             }
-            SourceKind::Local | SourceKind::Kept(_) => {
-                let from = LocalRange { offset: from, length: bytes };
+            SourceKind::Flash | SourceKind::Local | SourceKind::Kept(_) => {
+                let local = range.local().map_or(from, |local| local.offset + (from - range.offset));
+                let from = LocalRange { offset: local, length: bytes };
                 let to = LocalRange { length: bytes, ..output };
                 ByteMove { copy: Some((from, to)), ..ByteMove::nothing(outcome) }
             }

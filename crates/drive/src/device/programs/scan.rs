@@ -1,18 +1,18 @@
 //! `scan`: a query over the records of a layout, beside them (nKV's `NDP_SCAN`).
 //!
 //! ```text
-//! attachment:  0         1        2      4          6      8         16     20        24         28         32
-//!              +---------+--------+------+----------+------+---------+------+---------+----------+----------+
-//!              | version | layout | zero | keyspace | zero | deleted | now  | query   | pieces   | replaced |
-//!              | u8      | u8     | u16  | u16      | u16  | u64     | u32  | u32     | u32      | u32      |
-//!              +---------+--------+------+----------+------+---------+------+---------+----------+----------+
+//! attachment:  0         1      4          6      8         16     20        24         28         32
+//!              +---------+------+----------+------+---------+------+---------+----------+----------+
+//!              | version | zero | keyspace | zero | deleted | now  | query   | pieces   | replaced |
+//!              | u8      | 3    | u16      | u16  | u64     | u32  | u32     | u32      | u32      |
+//!              +---------+------+----------+------+---------+------+---------+----------+----------+
 //!              | query | piece … | replaced: key length u16 · key … |
 //! input:       the bytes of the pieces, one behind the other
 //! output:      frames ([`tapetum_kernels::scan::run`])
-//! layout:      1 hashed segments ([`PieceOfSegment`])
 //! ```
-//! Records of other keyspaces are passed over, those with stamps up to `deleted`, those that have expired at `now`, and those whose keys
-//! are among the replaced ones: there is a later word on them elsewhere. Of a value out of line the key is given.
+//! A piece says what its layout is ([`tapetum_kernels::scan::access`]). Records of other keyspaces are passed over, those with stamps up to
+//! `deleted`, those that have expired at `now`, and those whose keys are among the replaced ones: there is a later word on them elsewhere.
+//! Of a value out of line the key and the reference are given, and of keys that are not where a piece says, the range.
 //!
 //! Its statuses: [`CORRUPT`]; [`TOO_LARGE`] where groups or ordered rows are more than their limits. A record that does not fit ends the
 //! walk, if the query says so; the last frame names it.
@@ -22,14 +22,13 @@ use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult}
 use crate::protocol::Status;
 use std::collections::{BTreeSet, VecDeque};
 use tapetum_kernels::record::{Codec, Header};
-use tapetum_kernels::scan::access::{Entry, EntryAccessor, EntrySink, PieceOfSegment, SegmentAccessor};
-use tapetum_kernels::scan::run::write_deferred;
+use tapetum_kernels::scan::access::{Entry, EntryAccessor, EntrySink, decode_piece};
+use tapetum_kernels::scan::run::{write_deferred, write_missed};
 use tapetum_kernels::scan::wire::{ScanReader, WireError};
 use tapetum_kernels::scan::{Query, QueryRun, RowBatch, RunError};
 
 /// Its name, and the version of its attachment.
-pub const SCAN: (&str, u16) = ("scan", 1);
-const LAYOUT_SEGMENTS: u8 = 1;
+pub const SCAN: (&str, u16) = ("scan", 2);
 pub const SCAN_HEAD_BYTES: usize = 32;
 
 /// What a scan is told.
@@ -42,22 +41,25 @@ pub struct ScanRequest<'a> {
     pub now: u32,
     /// An encoded query.
     pub query: &'a [u8],
+    /// Encoded pieces, and how many they are.
+    pub pieces: &'a [u8],
+    pub piece_count: u32,
     /// Keys that have a later record elsewhere.
-    pub replaced: &'a [Vec<u8>],
+    pub replaced: &'a [&'a [u8]],
 }
 
 impl ScanRequest<'_> {
-    /// The attachment for these pieces of hashed segments.
-    pub fn encode(&self, pieces: &[PieceOfSegment], out: &mut Vec<u8>) {
-        out.extend_from_slice(&[SCAN.1 as u8, LAYOUT_SEGMENTS, 0, 0]);
+    /// The attachment.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&[SCAN.1 as u8, 0, 0, 0]);
         out.extend_from_slice(&self.keyspace.to_le_bytes());
         out.extend_from_slice(&[0; 2]);
         out.extend_from_slice(&self.deleted_through.to_le_bytes());
-        for number in [self.now, self.query.len() as u32, pieces.len() as u32, self.replaced.len() as u32] {
+        for number in [self.now, self.query.len() as u32, self.piece_count, self.replaced.len() as u32] {
             out.extend_from_slice(&number.to_le_bytes());
         }
         out.extend_from_slice(self.query);
-        pieces.iter().for_each(|piece| piece.encode(out));
+        out.extend_from_slice(self.pieces);
         for key in self.replaced {
             out.extend_from_slice(&(key.len() as u16).to_le_bytes());
             out.extend_from_slice(key);
@@ -79,7 +81,7 @@ struct LiveRecords {
 struct ScanTask {
     live: LiveRecords,
     /// With the bytes that each is still to be given.
-    accessors: VecDeque<(SegmentAccessor, u64)>,
+    accessors: VecDeque<(Box<dyn EntryAccessor + Send>, u64)>,
     work: ScanWork,
     /// Nothing more is wanted of the input.
     is_enough: bool,
@@ -100,8 +102,8 @@ struct ScanWork {
 impl ScanTask {
     fn decode(attachment: &[u8]) -> Result<ScanTask, WireError> {
         let mut reader = ScanReader::new(attachment);
-        let [version, layout, 0, 0] = reader.array()? else { return Err(WireError::Malformed) };
-        if u16::from(version) != SCAN.1 || layout != LAYOUT_SEGMENTS {
+        let [version, 0, 0, 0] = reader.array()? else { return Err(WireError::Malformed) };
+        if u16::from(version) != SCAN.1 {
             return Err(WireError::Version(version));
         }
         let (keyspace, zero) = (reader.u16()?, reader.u16()?);
@@ -109,8 +111,8 @@ impl ScanTask {
         let (query_bytes, pieces, replaced) = (reader.u32()? as usize, reader.u32()?, reader.u32()?);
         let mut query = ScanReader::new(reader.take(query_bytes)?);
         let run = QueryRun::new(&Query::decode(&mut query)?);
-        let accessor = |reader: &mut ScanReader<'_>| -> Result<(SegmentAccessor, u64), WireError> {
-            let accessor = SegmentAccessor::new(PieceOfSegment::decode(reader)?);
+        let accessor = |reader: &mut ScanReader<'_>| {
+            let accessor = decode_piece(reader)?;
             let bytes = accessor.bytes_total();
             Ok((accessor, bytes))
         };
@@ -222,7 +224,9 @@ impl EntrySink for LiveSink<'_> {
                 return true;
             }
             if is_elsewhere {
-                write_deferred(&work.scratch, &mut work.pending);
+                let mut reference = vec![0; header.stored_bytes as usize];
+                entry.copy_stored(&mut reference);
+                write_deferred(&work.scratch, header.raw_bytes, &reference, &mut work.pending);
                 return true;
             }
         }
@@ -247,6 +251,10 @@ impl EntrySink for LiveSink<'_> {
             return false;
         }
         !work.batch.is_full() || work.run_batch()
+    }
+
+    fn missed(&mut self, from: &[u8], to: Option<&[u8]>) {
+        write_missed(from, to, &mut self.work.pending);
     }
 }
 

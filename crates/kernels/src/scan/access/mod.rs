@@ -9,13 +9,33 @@
 //!    that names the place.
 //! 3. It holds no more bytes than the longest record and a page.
 //!
-//! A layout is one file beside this one.
+//! A layout is one file beside this one, and a number in [`decode_piece`]. What an accessor is told of its bytes is a *piece*, which begins
+//! with that number.
 
+mod node;
 mod segment;
+mod value;
 
+pub use node::{NodeAccessor, NodePlace, NodeRun, PieceOfNodes};
 pub use segment::{PieceOfSegment, SegmentAccessor};
+pub use value::{PieceOfValue, ValueAccessor, ValueHome};
 
+use super::wire::{ScanReader, WireError};
 use crate::record::Header;
+
+pub const LAYOUT_SEGMENT: u8 = 1;
+pub const LAYOUT_NODES: u8 = 2;
+pub const LAYOUT_VALUE: u8 = 3;
+
+/// The accessor of the piece at the front of `reader`, which may go on behind it.
+pub fn decode_piece(reader: &mut ScanReader<'_>) -> Result<Box<dyn EntryAccessor + Send>, WireError> {
+    Ok(match reader.u8()? {
+        LAYOUT_SEGMENT => Box::new(SegmentAccessor::new(PieceOfSegment::decode(reader)?)),
+        LAYOUT_NODES => Box::new(NodeAccessor::new(PieceOfNodes::decode(reader)?)),
+        LAYOUT_VALUE => Box::new(ValueAccessor::new(PieceOfValue::decode(reader)?)),
+        unknown => return Err(WireError::Version(unknown)),
+    })
+}
 
 /// A layout that does not hold together, at a page of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,6 +57,9 @@ pub trait Entry {
 /// Takes entries. `false` ends the walk early.
 pub trait EntrySink {
     fn entry(&mut self, entry: &dyn Entry) -> bool;
+
+    /// The keys from one up to another, or to the last, were not where they were said to be: they are to be read another way.
+    fn missed(&mut self, from: &[u8], to: Option<&[u8]>);
 }
 
 /// Walks one layout.

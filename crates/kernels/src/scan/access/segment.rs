@@ -11,11 +11,11 @@ use crate::scan::wire::{ScanReader, WireError};
 /// The records that start in some pages of a segment.
 ///
 /// ```text
-///  0          8         16            20           24            28        32       36       40
-///  +----------+---------+-------------+------------+-------------+---------+--------+--------+-------------+
-///  | store id | version | page bytes  | first page | starts end  | pages   | entry  | entry  | valid       |
-///  | u64      | u64     | u32         | u32        | u32         | end u32 | first  | count  | u64 ...     |
-///  +----------+---------+-------------+------------+-------------+---------+--------+--------+-------------+
+///  0        1          9         17           21           25            29        33       37       41
+///  +--------+----------+---------+------------+------------+-------------+---------+--------+--------+---------+
+///  | layout | store id | version | page bytes | first page | starts end  | pages   | entry  | entry  | valid   |
+///  | u8     | u64      | u64     | u32        | u32        | u32         | end u32 | first  | count  | u64 ... |
+///  +--------+----------+---------+------------+------------+-------------+---------+--------+--------+---------+
 /// ```
 /// Records that start from `first page` up to `starts end` are shown; the bytes go on to `pages end`, for the end of the last one. Bit
 /// n of `valid` says whether record `entry first` + n of the segment is alive; all records that start in the pages have one.
@@ -32,9 +32,10 @@ pub struct PieceOfSegment {
 }
 
 impl PieceOfSegment {
-    pub const HEAD_BYTES: usize = 40;
+    pub const HEAD_BYTES: usize = 41;
 
     pub fn encode(&self, out: &mut Vec<u8>) {
+        out.push(super::LAYOUT_SEGMENT);
         out.extend_from_slice(&self.salt.store.to_le_bytes());
         out.extend_from_slice(&self.salt.version.to_le_bytes());
         let page_bytes = self.page_size.bytes() as u32;
@@ -45,7 +46,7 @@ impl PieceOfSegment {
         self.valid.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
     }
 
-    /// Reads a piece from the front of `reader`, which may go on behind it.
+    /// Reads a piece, behind its layout, from the front of `reader`, which may go on behind it.
     pub fn decode(reader: &mut ScanReader<'_>) -> Result<PieceOfSegment, WireError> {
         let salt = SegmentSalt { store: reader.u64()?, version: reader.u64()? };
         let page_size = PageSize::of(reader.u32()?).ok_or(WireError::Malformed)?;
@@ -298,6 +299,10 @@ mod tests {
             self.keys.push(String::from_utf8(key).unwrap());
             self.wanted.is_none_or(|wanted| self.keys.len() < wanted)
         }
+
+        fn missed(&mut self, _: &[u8], _: Option<&[u8]>) {
+            panic!("a segment has all of its records");
+        }
     }
 
     fn walk(piece: &PieceOfSegment, bytes: &[u8], part: usize) -> Result<Vec<String>, AccessError> {
@@ -322,7 +327,8 @@ mod tests {
                 }
                 let mut encoded = Vec::new();
                 piece.encode(&mut encoded);
-                assert_eq!(PieceOfSegment::decode(&mut ScanReader::new(&encoded)), Ok(piece));
+                let encoded = &encoded[1..];
+                assert_eq!(PieceOfSegment::decode(&mut ScanReader::new(encoded)), Ok(piece));
                 assert!(PieceOfSegment::decode(&mut ScanReader::new(&encoded[..encoded.len() - 1])).is_err());
             }
         }

@@ -10,6 +10,7 @@ pub mod layout;
 pub mod local_index;
 pub mod segment_names;
 pub mod segment_table;
+pub mod snapshot_pins;
 pub mod unreadable;
 pub mod view;
 pub mod writer;

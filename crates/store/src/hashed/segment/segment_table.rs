@@ -3,11 +3,13 @@
 //! Invariants:
 //! 1. The *sequence* goes up before an install clears validity and after it has retired segments. A look at the index and at what it names
 //!    is of one piece if the sequence did not change meanwhile.
-//! 2. The extents of a retired segment are free when its last reader has left.
+//! 2. The extents of a retired segment are free when its last reader has left. Snapshots that keep too many are given up
+//!    ([`super::snapshot_pins`]).
 //!
 //! Threads: the holder of the installer opens and retires, anyone looks, without a lock. Lock order: retired → extents.
 
 use super::segment_names::SegmentNames;
+use super::snapshot_pins::SnapshotList;
 use super::unreadable::Unreadable;
 use super::view::Segment;
 use crate::hashed::key_tables::KeyTables;
@@ -22,6 +24,7 @@ pub struct SegmentTable {
     sequence: AtomicU64,
     /// Those that the manifest does not name any more, until their last reader leaves.
     retired: Mutex<Vec<Arc<Segment>>>,
+    pub snapshots: SnapshotList,
     pub names: SegmentNames,
     pub unreadable: Unreadable,
     /// Key tables that are in memory.
@@ -35,6 +38,7 @@ impl SegmentTable {
             open,
             sequence: AtomicU64::new(0),
             retired: Mutex::default(),
+            snapshots: SnapshotList::default(),
             names,
             unreadable: Unreadable::default(),
             key_tables: KeyTables::default(),
@@ -115,6 +119,7 @@ impl SegmentTable {
     pub fn reap(&self, extents: &Mutex<Extents>) -> bool {
         let mut retired = lock(&self.retired);
         let before = retired.len();
+        self.snapshots.give_up_old(&retired, extents);
         retired.retain(|segment| {
             if Arc::strong_count(segment) > 1 {
                 return true;

@@ -57,6 +57,11 @@ impl Segment {
         lock(&self.large).get(&entry).cloned()
     }
 
+    /// The extents of all its large values.
+    pub fn all_large(&self) -> Vec<Arc<LargeExtents>> {
+        lock(&self.large).values().cloned().collect()
+    }
+
     /// Lets go of the large values among records that are dead, durably.
     pub fn forget_large(&self, dead: &[u32]) {
         let mut large = lock(&self.large);

@@ -1,0 +1,261 @@
+//! Data nodes of an ordered keyspace ([`crate::ordered`]): a range of its keys, by the pages of the nodes that have them.
+//!
+//! Nothing keeps a node from being changed, split or merged while its pages are on their way, nor its slot from being another's. What is
+//! shown follows from what the pages say themselves:
+//!
+//! 1. The accessor goes from key to key: each page shows the keys from there to its high fence, so that no key is shown twice.
+//! 2. Keys that no page covers are told to be missed: those of a slot that holds something else, or of a node that was split or merged
+//!    since the list was made.
+//! 3. A page in a slot counts if its checksum is right and its stamp is not above the list's: then it is what the slot held when the list
+//!    was made. Copies of cached pages are as they were when they were copied.
+
+use super::{AccessError, Entry, EntryAccessor, EntrySink, LAYOUT_NODES};
+use crate::ordered::{NODE_BYTES, NodeRecord, NodeRef, SlotAddress, SlotSalt};
+use crate::record::Header;
+use crate::scan::wire::{ScanReader, WireError};
+
+/// Pages that lie one behind the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NodeRun {
+    pub place: NodePlace,
+    pub pages: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NodePlace {
+    /// In slots of one extent, from this one on; the version is of their group.
+    Slots { first: SlotAddress, version: u64 },
+    /// Copies of pages in local memory.
+    Copies,
+}
+
+/// The nodes that have a range of keys, ascending.
+///
+/// ```text
+///  0        1          9           17         19      21      23    24       28
+///  +--------+----------+-----------+----------+-------+-------+-----+--------+------+----+---------
+///  | layout | store id | stamp max | keyspace | from  | to    | has | runs   | from | to | run ...
+///  | u8     | u64      | u64       | u16      | bytes | bytes | to  | u32    |      |    |
+///  +--------+----------+-----------+----------+-------+-------+-----+--------+------+----+---------
+///  run: slot u64 (all ones: copies) · version u64 · pages u32
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PieceOfNodes {
+    pub store: u64,
+    pub keyspace: u16,
+    /// The last stamp that was given when the list was made.
+    pub stamp_max: u64,
+    /// The first key; of no bytes for the first of all.
+    pub from: Vec<u8>,
+    /// The key to end before.
+    pub to: Option<Vec<u8>>,
+    pub runs: Vec<NodeRun>,
+}
+
+impl PieceOfNodes {
+    pub const HEAD_BYTES: usize = 28;
+    pub const RUN_BYTES: usize = 20;
+    const COPIES: u64 = u64::MAX;
+
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.push(LAYOUT_NODES);
+        out.extend_from_slice(&self.store.to_le_bytes());
+        out.extend_from_slice(&self.stamp_max.to_le_bytes());
+        let to = self.to.as_deref().unwrap_or_default();
+        for half in [self.keyspace, self.from.len() as u16, to.len() as u16] {
+            out.extend_from_slice(&half.to_le_bytes());
+        }
+        out.push(u8::from(self.to.is_some()));
+        out.extend_from_slice(&(self.runs.len() as u32).to_le_bytes());
+        out.extend_from_slice(&self.from);
+        out.extend_from_slice(to);
+        for NodeRun { place, pages } in &self.runs {
+            let (slot, version) = match place {
+                NodePlace::Slots { first, version } => (first.word(), *version),
+                NodePlace::Copies => (PieceOfNodes::COPIES, 0),
+            };
+            out.extend_from_slice(&slot.to_le_bytes());
+            out.extend_from_slice(&version.to_le_bytes());
+            out.extend_from_slice(&pages.to_le_bytes());
+        }
+    }
+
+    /// Reads a piece, behind its layout, from the front of `reader`, which may go on behind it.
+    pub fn decode(reader: &mut ScanReader<'_>) -> Result<PieceOfNodes, WireError> {
+        let (store, stamp_max, keyspace) = (reader.u64()?, reader.u64()?, reader.u16()?);
+        let (from_bytes, to_bytes, has_to) = (reader.u16()?, reader.u16()?, reader.u8()?);
+        let runs = reader.u32()?;
+        let from = reader.take(from_bytes.into())?.to_vec();
+        let to = reader.take(to_bytes.into())?.to_vec();
+        let to = match has_to {
+            0 if to.is_empty() => None,
+            1 => Some(to),
+            _ => return Err(WireError::Malformed),
+        };
+        let run = |reader: &mut ScanReader<'_>| -> Result<NodeRun, WireError> {
+            let (slot, version, pages) = (reader.u64()?, reader.u64()?, reader.u32()?);
+            let place = match (slot, version) {
+                (PieceOfNodes::COPIES, 0) => NodePlace::Copies,
+                (word, version) => {
+                    let first = SlotAddress::from_word(word).ok_or(WireError::Malformed)?;
+                    NodePlace::Slots { first, version }
+                }
+            };
+            let last =
+                |first: SlotAddress| first.page().checked_add(pages).is_some_and(|end| end <= SlotAddress::PAGES_MAX);
+            let is_right = pages > 0 && if let NodePlace::Slots { first, .. } = place { last(first) } else { true };
+            if is_right { Ok(NodeRun { place, pages }) } else { Err(WireError::Malformed) }
+        };
+        let runs = (0..runs).map(|_| run(reader)).collect::<Result<Vec<NodeRun>, WireError>>()?;
+        Ok(PieceOfNodes { store, keyspace, stamp_max, from, to, runs })
+    }
+}
+
+pub struct NodeAccessor {
+    piece: PieceOfNodes,
+    /// All keys before this one were shown, or told to be missed. `None`: all of the range.
+    next: Option<Vec<u8>>,
+    /// The run that is looked at, and its pages that were.
+    run: usize,
+    passed: u32,
+    /// The beginning of a page.
+    part: Vec<u8>,
+}
+
+struct NodeEntry<'a> {
+    header: Header,
+    record: &'a NodeRecord<'a>,
+}
+
+impl Entry for NodeEntry<'_> {
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn copy_key(&self, out: &mut [u8]) {
+        out.copy_from_slice(self.record.key);
+    }
+
+    fn copy_stored(&self, out: &mut [u8]) {
+        out.copy_from_slice(self.record.stored);
+    }
+}
+
+impl NodeAccessor {
+    pub fn new(piece: PieceOfNodes) -> NodeAccessor {
+        let next = Some(piece.from.clone());
+        NodeAccessor { piece, next, run: 0, passed: 0, part: Vec::new() }
+    }
+
+    /// The node in the page at hand, if that is what the list means. An error is a copy that makes no sense.
+    fn node<'b>(&self, place: NodePlace, page: &'b [u8]) -> Result<Option<NodeRef<'b>>, AccessError> {
+        let node = match place {
+            NodePlace::Slots { first, version } => {
+                let slot = SlotAddress::new(first.extent(), first.page() + self.passed);
+                let node = NodeRef::check(page, SlotSalt { store: self.piece.store, slot, version });
+                node.ok().filter(|node| node.stamp() <= self.piece.stamp_max)
+            }
+            NodePlace::Copies => Some(NodeRef::look(page).map_err(|_| AccessError { page: self.passed })?),
+        };
+        Ok(node.filter(|node| node.keyspace() == self.piece.keyspace))
+    }
+
+    fn page(&mut self, page: &[u8], sink: &mut dyn EntrySink) -> Result<bool, AccessError> {
+        let Some(NodeRun { place, pages }) = self.piece.runs.get(self.run).copied() else {
+            return Err(AccessError { page: self.passed });
+        };
+        let node = self.node(place, page)?;
+        let at = self.passed;
+        self.passed += 1;
+        if self.passed == pages {
+            (self.run, self.passed) = (self.run + 1, 0);
+        }
+        let is_wanted = match node {
+            Some(node) => self.show(&node, sink).map_err(|()| AccessError { page: at })?,
+            None => true,
+        };
+        if self.run == self.piece.runs.len() && is_wanted {
+            self.end(sink);
+        }
+        Ok(is_wanted)
+    }
+
+    /// Shows what of a node comes next.
+    fn show(&mut self, node: &NodeRef<'_>, sink: &mut dyn EntrySink) -> Result<bool, ()> {
+        let Some(next) = self.next.take() else { return Ok(true) };
+        let (low, high, to) = (node.low_fence(), node.high_fence(), self.piece.to.as_deref());
+        let is_before = high.is_some_and(|high| *high <= next[..]);
+        let is_behind = to.is_some_and(|to| to <= low);
+        if is_before || is_behind {
+            self.next = Some(next);
+            return Ok(true);
+        }
+        if next[..] < *low {
+            sink.missed(&next, Some(low));
+        }
+        let ends_before = match (high, to) {
+            (_, None) => true,
+            (None, Some(_)) => false,
+            (Some(high), Some(to)) => high <= to,
+        };
+        let is_whole = next[..] <= *low && ends_before;
+        let holds = |key: &[u8]| is_whole || next[..] <= *key && to.is_none_or(|to| key < to);
+        for record in node.records() {
+            let record = record.map_err(|_| ())?;
+            let header = Header { keyspace: self.piece.keyspace, ..record.header };
+            if holds(record.key) && !sink.entry(&NodeEntry { header, record: &record }) {
+                return Ok(false);
+            }
+        }
+        self.next = if ends_before { high.map(<[u8]>::to_vec) } else { None };
+        // A range that ends where the node does.
+        if self.next.as_deref().is_some_and(|next| to == Some(next)) {
+            self.next = None;
+        }
+        Ok(true)
+    }
+
+    /// All pages were looked at.
+    fn end(&mut self, sink: &mut dyn EntrySink) {
+        if let Some(next) = self.next.take() {
+            sink.missed(&next, self.piece.to.as_deref());
+        }
+    }
+}
+
+impl EntryAccessor for NodeAccessor {
+    fn bytes_total(&self) -> u64 {
+        self.piece.runs.iter().map(|run| u64::from(run.pages) * NODE_BYTES as u64).sum()
+    }
+
+    fn take(&mut self, mut bytes: &[u8], sink: &mut dyn EntrySink) -> Result<bool, AccessError> {
+        while !bytes.is_empty() {
+            let wanted = NODE_BYTES - self.part.len();
+            if self.part.is_empty() && bytes.len() >= NODE_BYTES {
+                let (page, rest) = bytes.split_at(NODE_BYTES);
+                bytes = rest;
+                if !self.page(page, sink)? {
+                    return Ok(false);
+                }
+                continue;
+            }
+            let (taken, rest) = bytes.split_at(bytes.len().min(wanted));
+            self.part.extend_from_slice(taken);
+            bytes = rest;
+            if self.part.len() == NODE_BYTES {
+                let mut page = std::mem::take(&mut self.part);
+                let is_wanted = self.page(&page, sink)?;
+                page.clear();
+                self.part = page;
+                if !is_wanted {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+#[path = "node_tests.rs"]
+mod tests;

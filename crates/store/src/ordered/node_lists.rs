@@ -1,0 +1,332 @@
+//! The data nodes of a range of keys, for queries at the drive.
+//!
+//! ```text
+//! search layer: node after node ─┬─ not cached ─► its slot ────────────────────────────────┬─► list of pages, in the order of keys
+//!                                └─ cached ─────► copied beside, with a ticket of its changes ┘
+//! ```
+//! 1. A node is listed as it is at the moment when it is looked for: by a slot that has its newest durable image, or by a copy of its
+//!    cached page. Its pages say which keys they have, so nothing is held until they are read: what was split, merged or written over
+//!    meanwhile is missed, and read by a scan.
+//! 2. A page that is copied is given back before the list is done.
+//! 3. What a list shows is durable, where that is waited for, when its tickets are done and the last deletion of everything is durable.
+//!
+//! Threads: the query's.
+
+use super::cache::PageLook;
+use super::cache::durability_ticket::DurabilityTicket;
+use super::cache::page_meta::PageUse;
+use super::node_table::NodeId;
+use super::search::{AnchorKey, SearchHandle};
+use super::tree::{OrderedState, OrderedTree, of_search};
+use crate::error::Error;
+use crate::keyspace::key_range::{KeyBound, KeyRange};
+use crate::keyspace::states::KeyspaceRef;
+use crate::log::Sync;
+use crate::planted::Bug;
+use crate::scan::layout::{LayoutError, ListLimits, ScanLayout, ScanList};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+use tapetum_drive::{
+    Command, Lease, LocalBuffer, LocalRange, Operation, ProgramId, Purpose, QueuePair, SourceRange, Status,
+};
+use tapetum_kernels::ordered::extension::{EXTENSION_HEAD_BYTES, ExtensionReference};
+use tapetum_kernels::ordered::{NODE_BYTES, NODE_KEY_BYTES_MAX};
+use tapetum_kernels::scan::access::{NodePlace, NodeRun, PieceOfNodes, ValueHome};
+use tapetum_kernels::scan::result::{DeferredRecord, MissedKeys};
+
+/// Copies of a list, at most: 256 KiB of local memory.
+const COPIES_MAX: usize = 64;
+/// How often a page is asked for that somebody has, before it is left to be missed.
+const PATIENCE: usize = 1000;
+
+/// A part of the range.
+#[derive(Clone, Debug)]
+struct KeySpan {
+    from: Vec<u8>,
+    to: Option<Vec<u8>>,
+    pages_max: usize,
+}
+
+/// What is known of a list that is on its way.
+struct ListedNodes {
+    span: KeySpan,
+    pages: usize,
+    tickets: Vec<Arc<DurabilityTicket>>,
+    /// The last deletion of everything that may have taken records.
+    deleted_by: u64,
+}
+
+/// A list as it grows.
+struct GrowingList {
+    runs: Vec<NodeRun>,
+    ranges: Vec<SourceRange>,
+    /// The slot behind the last one, if that was the last page.
+    slot_next: Option<u32>,
+    pages: usize,
+    copies: Option<LocalBuffer>,
+    copied: usize,
+    tickets: Vec<Arc<DurabilityTicket>>,
+}
+
+pub struct NodeLists {
+    state: Arc<OrderedState>,
+    tree: Arc<OrderedTree>,
+    keyspace: KeyspaceRef,
+    search: SearchHandle,
+    anchor: AnchorKey,
+    /// For copies.
+    pair: QueuePair,
+    concat: ProgramId,
+    pending: VecDeque<KeySpan>,
+    listed: BTreeMap<u64, ListedNodes>,
+    id_next: u64,
+}
+
+/// The first key that is not below a lower bound.
+fn lower(bound: &KeyBound) -> Vec<u8> {
+    match bound {
+        KeyBound::Unbounded => Vec::new(),
+        KeyBound::Included(key) => key.clone(),
+        KeyBound::Excluded(key) => [&key[..], &[0]].concat(),
+    }
+}
+
+/// The first key that is above an upper bound.
+fn upper(bound: &KeyBound) -> Option<Vec<u8>> {
+    match bound {
+        KeyBound::Unbounded => None,
+        KeyBound::Included(key) => Some([&key[..], &[0]].concat()),
+        KeyBound::Excluded(key) => Some(key.clone()),
+    }
+}
+
+impl NodeLists {
+    pub fn new(
+        state: Arc<OrderedState>,
+        (tree, keyspace): (Arc<OrderedTree>, KeyspaceRef),
+        range: &KeyRange,
+    ) -> Result<NodeLists, Error> {
+        if range.from.key().len().max(range.to.key().len()) > NODE_KEY_BYTES_MAX {
+            return Err(Error::KeyTooLong { limit_bytes: NODE_KEY_BYTES_MAX });
+        }
+        let drive = &state.base.drive;
+        let pair = drive.queue_pair(1).map_err(|error| Error::Io(error.to_string()))?;
+        let identity = drive.identity();
+        let concat = identity.programs.iter().find(|program| program.name == "concat");
+        let concat = concat.ok_or_else(|| Error::Io("the drive has no program concat".into()))?.id;
+        let search = tree.search.handle().map_err(of_search)?;
+        let whole = KeySpan { from: lower(&range.from), to: upper(&range.to), pages_max: usize::MAX };
+        let is_empty = whole.to.as_ref().is_some_and(|to| *to <= whole.from);
+        let pending = if is_empty { VecDeque::new() } else { VecDeque::from([whole]) };
+        let (anchor, listed) = (AnchorKey::new(), BTreeMap::new());
+        Ok(NodeLists { state, tree, keyspace, search, anchor, pair, concat, pending, listed, id_next: 0 })
+    }
+
+    /// Lists a span, or the front of it; where it ends.
+    fn list(&mut self, span: &KeySpan, limits: &ListLimits) -> Result<(GrowingList, Option<Vec<u8>>), Error> {
+        let mut list = GrowingList {
+            runs: Vec::new(),
+            ranges: Vec::new(),
+            slot_next: None,
+            pages: 0,
+            copies: None,
+            copied: 0,
+            tickets: Vec::new(),
+        };
+        let pages_max = span.pages_max.min((limits.read_bytes / NODE_BYTES as u64) as usize).max(1);
+        let room = limits.attachment_bytes.saturating_sub(PieceOfNodes::HEAD_BYTES + 3 * NODE_KEY_BYTES_MAX);
+        let runs_max = limits.ranges.min(room / PieceOfNodes::RUN_BYTES).max(1);
+        let from = &span.from[..span.from.len().min(NODE_KEY_BYTES_MAX)];
+        let mut node = NodeId(self.search.floor(from, &mut self.anchor) as u32);
+        loop {
+            self.look(node, &mut list)?;
+            let Some(next) = self.search.next(&mut self.anchor) else { return Ok((list, span.to.clone())) };
+            if span.to.as_ref().is_some_and(|to| to[..] <= *self.anchor) {
+                return Ok((list, span.to.clone()));
+            }
+            let is_full = list.pages >= pages_max || list.runs.len() >= runs_max || list.copied >= COPIES_MAX;
+            if is_full {
+                return Ok((list, Some(self.anchor.to_vec())));
+            }
+            node = NodeId(next as u32);
+        }
+    }
+
+    /// Adds a node as it is now. One that is gone, or whose page somebody has for long, is missed.
+    fn look(&mut self, node: NodeId, list: &mut GrowingList) -> Result<(), Error> {
+        for _ in 0..PATIENCE {
+            if let Some(home) = self.state.cache.absent_home(node) {
+                list.add_slot(&self.tree, home.slot);
+                return Ok(());
+            }
+            match self.state.cache.take(node, self.keyspace.id().0, PageUse::ByScan) {
+                PageLook::Taken(page) => {
+                    let (page, copied) = self.copy(page, list);
+                    let is_shown_early = self.state.base.planted.has(Bug::QueryUndurable);
+                    let ticket = self.state.cache.give_back(node, page, |meta| meta.wait_for(meta.changed_stamp));
+                    list.tickets.extend(ticket.filter(|_| !is_shown_early));
+                    return copied;
+                }
+                PageLook::Busy => std::thread::yield_now(),
+                PageLook::Absent(_) => {}
+                PageLook::Gone => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies a page beside. It does not leave the drive.
+    fn copy(&mut self, page: LocalBuffer, list: &mut GrowingList) -> (LocalBuffer, Result<(), Error>) {
+        if list.copies.is_none() {
+            list.copies = self.state.base.drive.local().allocate(COPIES_MAX * NODE_BYTES);
+        }
+        let Some(copies) = list.copies.take() else {
+            // Missed, and so read by a scan.
+            return (page, Ok(()));
+        };
+        let (at, length) = (copies.offset() + (list.copied * NODE_BYTES) as u64, NODE_BYTES as u32);
+        let output = LocalRange { offset: at, length };
+        let input = LocalRange { offset: page.offset(), length };
+        let execute = Operation::Execute { program: self.concat, parameters: LocalRange::EMPTY, input, output };
+        let command = Command::new(0, execute).of(Purpose::Scan);
+        if let Err(full) = self.pair.submit(command, Lease::Buffers([page, copies])) {
+            let Lease::Buffers([page, copies]) = full.lease else { unreachable!("it was lent both") };
+            list.copies = Some(copies);
+            return (page, Ok(()));
+        }
+        let mut returned = Vec::new();
+        while self.pair.poll(&mut returned) == 0 {
+            self.pair.wait(Some(Duration::from_millis(1)));
+        }
+        let Some(returned) = returned.pop() else { unreachable!("something was polled") };
+        let Lease::Buffers([page, copies]) = returned.lease else { unreachable!("it was lent both") };
+        list.copies = Some(copies);
+        if returned.completion.status != Status::Success {
+            let error = Error::of_command(&self.state.base.drive, "copy of a page", &returned.completion);
+            return (page, Err(error));
+        }
+        list.add_copy(output);
+        (page, Ok(()))
+    }
+}
+
+impl GrowingList {
+    /// Adds the page in a slot; one of a group that is gone is missed.
+    fn add_slot(&mut self, tree: &OrderedTree, slot: u32) {
+        let map = tree.nodes.map();
+        let (address, flash) = (map.address(slot), map.flash(slot));
+        let follows = self.slot_next == Some(slot) && map.first_of(map.extent_of(slot)) != slot;
+        match (self.runs.last_mut(), self.ranges.last_mut()) {
+            (Some(run), Some(range)) if follows => {
+                run.pages += 1;
+                range.bytes += NODE_BYTES as u64;
+            }
+            _ => {
+                let Some(salt) = tree.nodes.salt(address) else { return };
+                self.runs.push(NodeRun { place: NodePlace::Slots { first: address, version: salt.version }, pages: 1 });
+                self.ranges.push(SourceRange { offset: flash, bytes: NODE_BYTES as u64 });
+            }
+        }
+        self.slot_next = Some(slot + 1);
+        self.pages += 1;
+    }
+
+    fn add_copy(&mut self, range: LocalRange) {
+        match (self.runs.last_mut(), self.ranges.last_mut()) {
+            (Some(run), Some(ranges)) if run.place == NodePlace::Copies => {
+                run.pages += 1;
+                ranges.bytes += u64::from(range.length);
+            }
+            _ => {
+                self.runs.push(NodeRun { place: NodePlace::Copies, pages: 1 });
+                self.ranges.push(SourceRange::of_local(range));
+            }
+        }
+        self.slot_next = None;
+        self.pages += 1;
+        self.copied += 1;
+    }
+}
+
+impl ScanLayout for NodeLists {
+    fn next(&mut self, limits: &ListLimits) -> Result<Option<ScanList>, LayoutError> {
+        let Some(span) = self.pending.pop_front() else { return Ok(None) };
+        let base = self.state.base.clone();
+        base.refuse_dropped(self.keyspace)?;
+        if !self.state.make(&self.tree) {
+            // All of it is read by a scan: it has nothing yet.
+            self.state.write_back.advance(&self.state, true);
+        }
+        // Images that are made from here on have later stamps.
+        let is_any = base.planted.has(Bug::QueryLaterImages);
+        let stamp_max = if is_any { u64::MAX } else { base.log.stamp_given() };
+        let (listed, end) = self.list(&span, limits)?;
+        if end != span.to {
+            let from = end.clone().unwrap_or_default();
+            self.pending.push_front(KeySpan { from, ..span.clone() });
+        }
+        let span = KeySpan { to: end, ..span };
+        let (runs, store) = (listed.runs, base.store_id);
+        let (from, to) = (span.from.clone(), span.to.clone());
+        let piece = PieceOfNodes { store, keyspace: self.keyspace.id().0, stamp_max, from, to, runs };
+        let id = self.id_next;
+        self.id_next += 1;
+        let deleted_through = base.keyspaces.watermark(self.keyspace.id());
+        let deleted_by = base.keyspaces.mark(self.keyspace.id()).watermark;
+        let mut list = ScanList { id, deleted_through, now: base.now(), ..ScanList::default() };
+        if piece.runs.is_empty() {
+            list.missed.push(MissedKeys { from: piece.from.into(), to: piece.to.map(Vec::into_boxed_slice) });
+        } else {
+            piece.encode(&mut list.pieces);
+            (list.piece_count, list.ranges, list.copies) = (1, listed.ranges, listed.copies);
+        }
+        let (pages, tickets) = (listed.pages, listed.tickets);
+        self.listed.insert(id, ListedNodes { span, pages, tickets, deleted_by });
+        Ok(Some(list))
+    }
+
+    fn again(&mut self, id: u64) -> bool {
+        let Some(ListedNodes { span, pages, .. }) = self.listed.remove(&id) else { return false };
+        let pages_max = (pages / 2).max(1);
+        self.pending.push_front(KeySpan { pages_max, ..span });
+        self.pending.iter_mut().for_each(|span| span.pages_max = span.pages_max.min(pages_max));
+        pages > 1
+    }
+
+    fn may_show(&mut self, id: u64) -> Result<bool, LayoutError> {
+        let base = self.state.base.clone();
+        let waits = base.log.sync() == Sync::Always;
+        let Some(listed) = self.listed.get_mut(&id) else { return Ok(true) };
+        listed.tickets.retain(|ticket| waits && !ticket.is_done());
+        let is_marked = base.log.may_acknowledge(listed.deleted_by);
+        if listed.tickets.is_empty() && is_marked {
+            return Ok(true);
+        }
+        base.log.poisoned()?;
+        if !is_marked {
+            base.log.advance(true, base.drive.env().now_us());
+        }
+        if self.state.write_back.has_work() {
+            self.state.write_back.advance(&self.state, false);
+        }
+        Ok(false)
+    }
+
+    fn release(&mut self, id: u64) {
+        self.listed.remove(&id);
+    }
+
+    fn value(&self, record: &DeferredRecord) -> Result<Option<(ValueHome, Vec<SourceRange>)>, LayoutError> {
+        let damaged = || Error::Corrupt("a reference to an extension; `check` says where".into());
+        let reference = ExtensionReference::parse(&record.reference).map_err(|_| damaged())?;
+        let Some(class) = reference.class(record.key.len()) else { return Err(damaged().into()) };
+        let space = self.tree.extensions(class);
+        let (Some(offset), Some(salt)) = (space.flash_offset(reference.slot), space.salt(reference.slot)) else {
+            return Ok(None);
+        };
+        let home = ValueHome::Extension(reference, salt.version);
+        let bytes = (EXTENSION_HEAD_BYTES + record.key.len()) as u64 + u64::from(reference.stored_bytes);
+        Ok(Some((home, vec![SourceRange { offset, bytes }])))
+    }
+}

@@ -1,0 +1,143 @@
+//! One pipeline of a query on its way: what it was asked, and what came of it.
+
+use super::layout::ScanList;
+use super::query_scan::QueryError;
+use crate::error::Error;
+use tapetum_drive::programs::scan::ScanRequest;
+use tapetum_drive::programs::{CORRUPT, TOO_LARGE};
+use tapetum_drive::{
+    Command, Drive, Lease, LocalBuffer, LocalRange, Operation, PipelineDescriptor, PipelineFailure, PipelineReason,
+    PipelineResult, PipelineSink, PipelineSource, PipelineStage, Purpose, QueuePair, Returned, SourceRange, Status,
+};
+
+/// Whose list it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ListOf {
+    Layout,
+    Values,
+}
+
+pub(super) struct Flight {
+    pub tag: u64,
+    pub of: ListOf,
+    /// Of the list.
+    pub id: u64,
+    /// The result's place in the buffer.
+    into: LocalRange,
+    work_offset: u64,
+    pub flash_bytes: u64,
+    pub ended: Option<Result<FlightEnd, QueryError>>,
+}
+
+pub(super) enum FlightEnd {
+    /// So many bytes of frames.
+    Frames(LocalBuffer, usize),
+    /// More than the sink holds.
+    TooLong,
+}
+
+/// What a pipeline is told beside its list.
+pub(super) struct FlightPlan<'a> {
+    pub stage: PipelineStage,
+    pub keyspace: u16,
+    /// Encoded.
+    pub query: &'a [u8],
+    pub sink_bytes: usize,
+}
+
+const LIST_AT: usize = PipelineDescriptor::ENCODED_BYTES;
+
+/// The attachment for a list.
+fn attachment(plan: &FlightPlan<'_>, list: &ScanList) -> Vec<u8> {
+    let replaced: Vec<&[u8]> = list.replaced.iter().map(|key| &key[..]).collect();
+    let mut attachment = Vec::new();
+    let request = ScanRequest {
+        keyspace: plan.keyspace,
+        deleted_through: list.deleted_through,
+        now: list.now,
+        query: plan.query,
+        pieces: &list.pieces,
+        piece_count: list.piece_count,
+        replaced: &replaced,
+    };
+    request.encode(&mut attachment);
+    attachment
+}
+
+impl Flight {
+    /// Submits a pipeline over a list, and how many bytes were sent; gives the list back if local memory has no room for it now.
+    pub fn submit(
+        (drive, pair): (&Drive, &mut QueuePair),
+        plan: &FlightPlan<'_>,
+        (tag, of): (u64, ListOf),
+        mut list: Box<ScanList>,
+    ) -> Result<(Flight, u64), Box<ScanList>> {
+        let attachment = attachment(plan, &list);
+        let attachment_at = LIST_AT + list.ranges.len() * SourceRange::ENCODED_BYTES;
+        let sink_at = (attachment_at + attachment.len()).next_multiple_of(8);
+        let Some(mut work) = drive.local().allocate(sink_at + plan.sink_bytes) else { return Err(list) };
+        let at = |at: usize, length: usize| LocalRange { offset: work.offset() + at as u64, length: length as u32 };
+        let source = PipelineSource::Flash { list: at(LIST_AT, attachment_at - LIST_AT) };
+        let into = at(sink_at, plan.sink_bytes);
+        let Some(mut descriptor) = PipelineDescriptor::new(&[plan.stage], source, PipelineSink::Host { into }) else {
+            unreachable!("a pipeline takes one program")
+        };
+        descriptor.attachment = at(attachment_at, attachment.len());
+        let (work_offset, pipelines) = (work.offset(), at(0, LIST_AT));
+        let mut asked = descriptor.encode().to_vec();
+        list.ranges.iter().for_each(|range| asked.extend_from_slice(&range.encode()));
+        asked.extend_from_slice(&attachment);
+        pair.fill(Purpose::Scan, &mut work, 0..asked.len()).copy_from_slice(&asked);
+        let lease = match list.copies.take() {
+            Some(copies) => Lease::Buffers([work, copies]),
+            None => Lease::Buffer(work),
+        };
+        let command = Command::new(tag, Operation::Compute { pipelines }).of(Purpose::Scan);
+        let submitted = pair.submit(command, lease);
+        assert!(submitted.is_ok(), "the queue has a place for each pipeline");
+        let (id, flash_bytes) = (list.id, list.flash_bytes());
+        Ok((Flight { tag, of, id, into, work_offset, flash_bytes, ended: None }, asked.len() as u64))
+    }
+
+    /// Its command has ended; how many bytes came back.
+    pub fn end(&mut self, drive: &Drive, pair: &QueuePair, returned: Returned) -> u64 {
+        let Returned { completion, lease } = returned;
+        let work = match lease {
+            Lease::Buffers([work, _]) | Lease::Buffer(work) => work,
+            _ => unreachable!("it was lent a buffer or two"),
+        };
+        if completion.status != Status::Success {
+            self.ended = Some(Err(Error::of_command(drive, "scan", &completion).into()));
+            return 0;
+        }
+        let encoded = pair.copy_array_to_host(Purpose::Scan, &work, PipelineDescriptor::RESULT_AT);
+        let ended = match PipelineResult::decode(&encoded) {
+            Ok(Some(PipelineResult::Finished { bytes })) => Ok(FlightEnd::Frames(work, bytes as usize)),
+            Ok(Some(PipelineResult::Failed(PipelineFailure { reason: PipelineReason::OutputTooLong, .. }))) => {
+                Ok(FlightEnd::TooLong)
+            }
+            Ok(Some(PipelineResult::Failed(failure))) => Err(failed(failure)),
+            Ok(None) | Err(_) => Err(Error::Io("the drive gave no result of a scan that has ended".into()).into()),
+        };
+        self.ended = Some(ended);
+        encoded.len() as u64
+    }
+
+    /// Its frames, which come to the host.
+    pub fn frames<'b>(&self, pair: &QueuePair, work: &'b LocalBuffer, bytes: usize) -> &'b [u8] {
+        let at = (self.into.offset - self.work_offset) as usize;
+        pair.look(Purpose::Scan, work, at..at + bytes)
+    }
+}
+
+fn failed(failure: PipelineFailure) -> QueryError {
+    let is_of_program = failure.reason == PipelineReason::Program;
+    let says = |status| matches!(status, Status::Program(number) if u32::from(number) == failure.detail);
+    if is_of_program && says(TOO_LARGE) {
+        return QueryError::TooManyGroups;
+    }
+    if is_of_program && says(CORRUPT) {
+        return Error::Corrupt("a record; `check` says where".into()).into();
+    }
+    Error::Pipeline(failure).into()
+}

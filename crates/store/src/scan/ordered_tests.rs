@@ -1,0 +1,146 @@
+//! Queries over ordered keyspaces at the drive, against the same queries on the host.
+
+use super::tests::{Rows, count, fill, ordered, query, rows, run, run_range, store};
+use super::{QueryError, QuerySide};
+use crate::{Error, KeyBound, KeyRange, KeyspaceError, Store};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tapetum_drive::{Drive, Purpose, SplitMix64};
+use tapetum_kernels::scan::OwnedScalar;
+
+fn range(from: Option<u32>, to: Option<u32>) -> KeyRange {
+    let bound = |key: Option<u32>, of: fn(Vec<u8>) -> KeyBound| {
+        key.map_or(KeyBound::Unbounded, |key| of(key.to_be_bytes().to_vec()))
+    };
+    KeyRange { from: bound(from, KeyBound::Included), to: bound(to, KeyBound::Excluded), is_reverse: false }
+}
+
+/// Closes a store, and opens it: none of its nodes is cached.
+fn reopened(drive: &Drive, store: Store) -> Store {
+    store.close().unwrap();
+    drop(store);
+    let (_, options) = super::tests::options();
+    Store::open_with(drive, &options, || false).unwrap()
+}
+
+#[test]
+fn the_drive_answers_as_the_host_does_from_the_cache_and_from_flash() {
+    let (drive, mut store) = store();
+    fill(&ordered(&store, "papers"));
+    for is_cached in [true, false] {
+        if !is_cached {
+            store = reopened(&drive, store);
+        }
+        let papers = store.keyspace("papers").unwrap();
+        let ranges =
+            [(None, None), (Some(1000), None), (None, Some(1001)), (Some(777), Some(2345)), (Some(9), Some(9))];
+        for (from, to) in ranges {
+            let range = range(from, to);
+            for (from, output) in [(0, rows(None)), (2000, rows(None)), (2015, count()), (3000, rows(None))] {
+                let query = query(from, output);
+                let (at_drive, report) = run_range(&papers, &query, (QuerySide::Drive, &range)).unwrap();
+                let (at_host, of_host) = run_range(&papers, &query, (QuerySide::Host, &range)).unwrap();
+                assert!(at_drive == at_host, "{range:?}: {} and {} rows", at_drive.len(), at_host.len());
+                assert_eq!((report.counts.records, report.counts.kept), (of_host.counts.records, of_host.counts.kept));
+                assert_eq!(report.scanned, 0, "{report:?}");
+            }
+        }
+        let (some, _) = run(&papers, &query(0, rows(Some(7))), QuerySide::Drive).unwrap();
+        assert_eq!(some.len(), 7);
+    }
+}
+
+#[test]
+fn only_the_result_crosses() {
+    let (drive, store) = store();
+    fill(&ordered(&store, "papers"));
+    let store = reopened(&drive, store);
+    let papers = store.keyspace("papers").unwrap();
+    let crossed = || drive.counters().purpose(Purpose::Scan).local_to_host;
+    let before = crossed();
+    let (_, report) = run_range(&papers, &query(2000, count()), (QuerySide::Drive, &range(None, Some(4000)))).unwrap();
+    assert_eq!((report.commands, report.wake_ups, report.scanned), (1, 1, 0));
+    assert!(report.flash_bytes > 400 << 10 && report.returned_bytes < 512, "{report:?}");
+    assert_eq!(crossed() - before, report.returned_bytes);
+    // Places of nodes: 36 bytes for each that does not follow another.
+    assert!(report.sent_bytes < 2048 + report.flash_bytes / 4096 * 36, "{report:?}");
+}
+
+#[test]
+fn a_result_that_is_too_long_for_its_room_comes_in_parts() {
+    let (_drive, store) = store();
+    let papers = ordered(&store, "papers");
+    fill(&papers);
+    let query = query(0, rows(None));
+    let (expected, _) = run(&papers, &query, QuerySide::Host).unwrap();
+    for sink_bytes in [64 << 10, 4096, 512] {
+        let mut rows = Rows::new();
+        let report = papers.query_within(&query, sink_bytes, &mut super::tests::into(&mut rows)).unwrap();
+        super::tests::sort(&mut rows);
+        assert!(rows == expected, "{} and {} rows", rows.len(), expected.len());
+        assert!(report.commands > 3, "{report:?}");
+    }
+}
+
+/// Writers split and merge nodes meanwhile, and have them written.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the point is real threads")]
+fn keys_that_stay_are_seen_once_beside_writers() {
+    let (_drive, store) = store();
+    let papers = ordered(&store, "papers");
+    let value = |year: u16| [&year.to_le_bytes()[..], &[b'x'; 60]].concat();
+    let staying = |key: u32| key.is_multiple_of(3);
+    for key in (0..6000_u32).filter(|key| staying(*key)) {
+        papers.put(&key.to_be_bytes(), &value(2000)).unwrap();
+    }
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = SplitMix64::new(9);
+            while !is_over.load(Ordering::Relaxed) {
+                let first = (random.next_u64() % 6000) as u32;
+                let deletes = random.one_in(2);
+                for key in (first..first + 300).filter(|key| !staying(*key)) {
+                    match deletes {
+                        true => drop(papers.delete(&key.to_be_bytes()).unwrap()),
+                        false => drop(papers.put(&key.to_be_bytes(), &value(1999)).unwrap()),
+                    }
+                }
+            }
+        });
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                store.maintain();
+            }
+        });
+        for _ in 0..30 {
+            let (rows, report) = run(&papers, &query(0, rows(None)), QuerySide::Drive).unwrap();
+            let mut seen = BTreeMap::<i64, (usize, i64)>::new();
+            for row in &rows {
+                let [Some(OwnedScalar::Int(id)), Some(OwnedScalar::Int(year)), _] = &row[..] else {
+                    panic!("{row:?}");
+                };
+                seen.entry(*id).or_insert((0, *year)).0 += 1;
+            }
+            for (id, (times, year)) in &seen {
+                assert_eq!((*times, *year), (1, if staying(*id as u32) { 2000 } else { 1999 }), "key {id}, {report:?}");
+            }
+            let stayed = seen.keys().filter(|id| staying(**id as u32)).count();
+            assert_eq!(stayed, 2000, "{report:?}");
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_range_is_of_ordered_keyspaces_and_a_dropped_one_is_not_scanned() {
+    let (_drive, store) = store();
+    let (papers, hashed) = (ordered(&store, "papers"), store.create_keyspace("hashed").unwrap());
+    for side in [QuerySide::Drive, QuerySide::Host] {
+        let ended = run_range(&hashed, &query(0, count()), (side, &range(Some(3), None)));
+        assert_eq!(ended.unwrap_err(), QueryError::Store(Error::Keyspace(KeyspaceError::Unordered)));
+    }
+    store.drop_keyspace("papers").unwrap();
+    let ended = run(&papers, &query(0, count()), QuerySide::Drive);
+    assert_eq!(ended.unwrap_err(), QueryError::Store(Error::Keyspace(KeyspaceError::Gone)));
+}

@@ -1,0 +1,229 @@
+//! A query at the drive, step by step.
+//!
+//! ```text
+//! hashed:  freeze ─► write buffers, on the host ─► run ──────────────────────────────────────► done
+//! ordered:                                         run ─► keys that were missed, by scans ─► done
+//! ```
+//! A step never waits. Who drops a task gives the query up.
+//!
+//! Threads: the caller's.
+
+use super::drive_side::DriveRun;
+use super::host_side::HostRun;
+use super::query_scan::{QueryError, QueryReport, QuerySide, check_misfits, check_range};
+use super::segment_lists::SegmentLists;
+use super::snapshot::Snapshot;
+use crate::blocking::KeyspaceHandle;
+use crate::error::Error;
+use crate::keyspace::catalogue::KeyspaceKind;
+use crate::keyspace::key_range::{KeyBound, KeyRange, ScanPart};
+use crate::media::io::{Io, Task, lock, poll_once};
+use crate::session::Session;
+use std::collections::VecDeque;
+use std::time::Duration;
+use tapetum_drive::Purpose;
+use tapetum_kernels::ordered::NODE_KEY_BYTES_MAX;
+use tapetum_kernels::scan::result::{MissedKeys, RowSink};
+use tapetum_kernels::scan::{Query, QueryResult};
+
+/// Items of a part of a scan, at most.
+const PART_ITEMS: usize = 1024;
+/// Commands of what freezes a keyspace.
+const FREEZE_DEPTH: u32 = 16;
+
+/// See the [module](self).
+pub struct QueryTask {
+    keyspace: KeyspaceHandle,
+    query: Query,
+    /// So much room for each result, for tests.
+    sink_bytes: Option<usize>,
+    stage: TaskStage,
+    /// `None` when it is over.
+    result: Option<QueryResult>,
+    report: QueryReport,
+}
+
+enum TaskStage {
+    Freezes(Io, Task<Result<Snapshot, Error>>),
+    Runs(Box<DriveRun>),
+    Scans(Box<MissedScan>),
+}
+
+/// Keys that were missed, read by scans.
+struct MissedScan {
+    session: Session,
+    /// The first is on its way, if one is.
+    ranges: VecDeque<KeyRange>,
+    is_asked: bool,
+}
+
+impl QueryTask {
+    pub(super) fn begin(
+        keyspace: &KeyspaceHandle,
+        (query, sink_bytes): (&Query, Option<usize>),
+        range: &KeyRange,
+    ) -> Result<QueryTask, QueryError> {
+        check_range(keyspace, range)?;
+        let (engine, of) = (keyspace.store().hashed().clone(), keyspace.keyspace());
+        let stage = match of.kind() {
+            KeyspaceKind::Hashed => {
+                engine.refuse_unservable(of)?;
+                let queue = engine.drive.queue_pair(FREEZE_DEPTH).map_err(|error| Error::Io(error.to_string()))?;
+                let io = Io::new(queue).of(Purpose::Scan);
+                TaskStage::Freezes(io.clone(), Box::pin(Snapshot::take(engine, io, of)))
+            }
+            kind => {
+                engine.base.refuse_dropped(of)?;
+                let other = engine.base.engines.find(kind).map(|engine| engine.scan_layout(of, range));
+                let layout = other.transpose()?.flatten();
+                let layout = layout.ok_or_else(|| Error::Io("the store has no engine for this keyspace".into()))?;
+                TaskStage::Runs(Box::new(DriveRun::new(&engine.base, (of.id(), query), layout, sink_bytes)?))
+            }
+        };
+        let (result, report) = (Some(QueryResult::new(query)), QueryReport::of(QuerySide::Drive));
+        Ok(QueryTask { keyspace: keyspace.clone(), query: query.clone(), sink_bytes, stage, result, report })
+    }
+
+    /// Goes on as far as that is possible without waiting; the report, when it is over.
+    ///
+    /// # Errors
+    /// Rows that were handed out before hold.
+    ///
+    /// # Panics
+    /// When it is over.
+    pub fn step(&mut self, rows: &mut dyn RowSink) -> Result<Option<QueryReport>, QueryError> {
+        let Some(result) = &mut self.result else { panic!("the query is over") };
+        match &mut self.stage {
+            TaskStage::Freezes(io, task) => {
+                io.pump();
+                let Some(snapshot) = poll_once(task) else {
+                    let engine = self.keyspace.store().hashed();
+                    let is_gone = lock(&engine.installer).is_none() && io.in_flight() == 0;
+                    engine.log.poisoned().or_else(|error| if is_gone { Err(error) } else { Ok(()) })?;
+                    return Ok(None);
+                };
+                let run =
+                    frozen(&self.keyspace, (&self.query, self.sink_bytes), snapshot?, result, rows, &mut self.report)?;
+                self.stage = TaskStage::Runs(Box::new(run));
+                Ok(None)
+            }
+            TaskStage::Runs(run) => {
+                if !run.step(result, rows, &mut self.report)? {
+                    return Ok(None);
+                }
+                let missed = run.take_missed();
+                if missed.is_empty() {
+                    return self.finish(rows).map(Some);
+                }
+                if self.keyspace.keyspace().kind() == KeyspaceKind::Hashed {
+                    return Err(QueryError::Result);
+                }
+                let ranges = missed.into_iter().map(range_of).collect();
+                let session = self.keyspace.store().session()?;
+                self.stage = TaskStage::Scans(Box::new(MissedScan { session, ranges, is_asked: false }));
+                Ok(None)
+            }
+            TaskStage::Scans(scan) => {
+                let Some(part) = scan.step(&self.keyspace)? else { return Ok(None) };
+                let mut host = HostRun::new(&self.query, result, rows);
+                for item in &part.items {
+                    self.report.scanned += 1;
+                    self.report.returned_bytes += (item.key.len() + item.value.len()) as u64;
+                    if !host.push(&item.key, &item.value)? {
+                        break;
+                    }
+                }
+                host.finish()?;
+                if scan.ranges.is_empty() || result.is_done() || check_misfits(&self.query, result).is_err() {
+                    return self.finish(rows).map(Some);
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// Waits until a step would get further, or a moment.
+    pub fn wait(&mut self) {
+        match &mut self.stage {
+            TaskStage::Freezes(io, _) if io.in_flight() > 0 => io.wait(Duration::from_millis(10)),
+            // Nothing tells that the installer is free: others go first until it is.
+            TaskStage::Freezes(..) => std::thread::yield_now(),
+            TaskStage::Runs(run) => run.wait(),
+            TaskStage::Scans(scan) => scan.session.wait(Some(Duration::from_millis(10))),
+        }
+    }
+
+    /// Whether it is beyond the moment that it sees of a hashed keyspace.
+    #[cfg(test)]
+    pub(super) fn is_frozen(&self) -> bool {
+        !matches!(self.stage, TaskStage::Freezes(..))
+    }
+
+    fn finish(&mut self, rows: &mut dyn RowSink) -> Result<QueryReport, QueryError> {
+        let Some(result) = self.result.take() else { unreachable!("it was not over") };
+        check_misfits(&self.query, &result)?;
+        self.report.counts = result.finish(rows);
+        Ok(self.report.clone())
+    }
+}
+
+/// A keyspace is frozen: looks at what write buffers have of it, and begins to run over the rest.
+fn frozen(
+    keyspace: &KeyspaceHandle,
+    (query, sink_bytes): (&Query, Option<usize>),
+    mut snapshot: Snapshot,
+    result: &mut QueryResult,
+    rows: &mut dyn RowSink,
+    report: &mut QueryReport,
+) -> Result<DriveRun, QueryError> {
+    let (buffered, elsewhere) = (std::mem::take(&mut snapshot.buffered), std::mem::take(&mut snapshot.elsewhere));
+    (report.segments, report.buffered) = (snapshot.segments.len() as u64, (buffered.len() + elsewhere.len()) as u64);
+    let mut host = HostRun::new(query, result, rows);
+    for item in &buffered {
+        if !host.push(&item.key, &item.value)? {
+            break;
+        }
+    }
+    host.finish()?;
+    let (base, layout) = (&keyspace.store().hashed().base, Box::new(SegmentLists::new(snapshot)));
+    let mut run = DriveRun::new(base, (keyspace.id(), query), layout, sink_bytes)?;
+    run.add_values(elsewhere);
+    Ok(run)
+}
+
+impl MissedScan {
+    /// The next part, if it is there.
+    fn step(&mut self, keyspace: &KeyspaceHandle) -> Result<Option<ScanPart>, Error> {
+        let Some(range) = self.ranges.front() else { unreachable!("it is over with the last range") };
+        if !self.is_asked {
+            self.session.submit_scan(keyspace.keyspace(), 0, range.clone(), PART_ITEMS)?;
+            self.is_asked = true;
+        }
+        let mut scanned = Vec::new();
+        self.session.poll(&mut Vec::new());
+        self.session.take_scanned(&mut scanned);
+        let Some(reply) = scanned.pop() else { return Ok(None) };
+        let part = reply.part?;
+        self.is_asked = false;
+        self.ranges.pop_front();
+        self.ranges.extend(part.rest.clone());
+        Ok(Some(part))
+    }
+}
+
+/// As a scan is asked for it. A bound that is longer than a key stands right behind one.
+fn range_of(missed: MissedKeys) -> KeyRange {
+    let MissedKeys { from, to } = missed;
+    let before = |key: &[u8]| key[..key.len() - 1].to_vec();
+    let from = match from.len() {
+        0 => KeyBound::Unbounded,
+        length if length > NODE_KEY_BYTES_MAX => KeyBound::Excluded(before(&from)),
+        _ => KeyBound::Included(from.into()),
+    };
+    let to = match to {
+        None => KeyBound::Unbounded,
+        Some(to) if to.len() > NODE_KEY_BYTES_MAX => KeyBound::Included(before(&to)),
+        Some(to) => KeyBound::Excluded(to.into()),
+    };
+    KeyRange { from, to, is_reverse: false }
+}

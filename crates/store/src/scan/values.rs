@@ -1,0 +1,90 @@
+//! Values out of line, which pipelines over a layout came by: looked at where they lie, in pipelines of their own.
+
+use super::layout::{LayoutError, ListLimits, ScanList};
+use std::collections::{BTreeMap, VecDeque};
+use tapetum_drive::SourceRange;
+use tapetum_kernels::scan::access::{PieceOfValue, ValueHome};
+use tapetum_kernels::scan::result::{DeferredRecord, MissedKeys};
+
+/// As many wait before they are looked at while others are still to come.
+const GATHERED: usize = 1024;
+
+type FoundHome = Option<(ValueHome, Vec<SourceRange>)>;
+
+#[derive(Default)]
+pub(super) struct ValueLists {
+    waiting: VecDeque<DeferredRecord>,
+    listed: BTreeMap<u64, Vec<DeferredRecord>>,
+    /// Records of one list, at most.
+    records_max: Option<usize>,
+    id_next: u64,
+}
+
+impl ValueLists {
+    pub fn add(&mut self, records: impl IntoIterator<Item = DeferredRecord>) {
+        self.waiting.extend(records);
+    }
+
+    /// Whether enough wait to be looked at before all others.
+    pub fn has_many(&self) -> bool {
+        self.waiting.len() >= GATHERED
+    }
+
+    /// The next list, of values that `home` finds; keys that it does not find are missed.
+    pub fn next(
+        &mut self,
+        limits: &ListLimits,
+        (store, keyspace): (u64, u16),
+        missed: &mut Vec<MissedKeys>,
+        home: impl Fn(&DeferredRecord) -> Result<FoundHome, LayoutError>,
+    ) -> Result<Option<ScanList>, LayoutError> {
+        let mut list = ScanList { id: self.id_next, ..ScanList::default() };
+        let (mut records, mut read_bytes) = (Vec::new(), 0);
+        while let Some(record) = self.waiting.front() {
+            let Some((home, ranges)) = home(record)? else {
+                missed.push(key_alone(&record.key));
+                self.waiting.pop_front();
+                continue;
+            };
+            let piece = PieceOfValue { store, keyspace, key: record.key.to_vec(), raw_bytes: record.raw_bytes, home };
+            let before = list.pieces.len();
+            piece.encode(&mut list.pieces);
+            let has_room = list.ranges.len() + ranges.len() <= limits.ranges
+                && list.pieces.len() <= limits.attachment_bytes
+                && read_bytes < limits.read_bytes
+                && self.records_max.is_none_or(|max| records.len() < max);
+            if !has_room {
+                list.pieces.truncate(before);
+                break;
+            }
+            read_bytes += piece.bytes();
+            list.ranges.extend(ranges);
+            list.piece_count += 1;
+            records.extend(self.waiting.pop_front());
+        }
+        if records.is_empty() {
+            return Ok(None);
+        }
+        self.id_next += 1;
+        self.listed.insert(list.id, records);
+        Ok(Some(list))
+    }
+
+    /// As [`super::layout::ScanLayout::again`].
+    pub fn again(&mut self, id: u64) -> bool {
+        let records = self.listed.remove(&id).unwrap_or_default();
+        let is_halved = records.len() > 1;
+        self.records_max = Some(records.len().div_ceil(2).max(1));
+        records.into_iter().rev().for_each(|record| self.waiting.push_front(record));
+        is_halved
+    }
+
+    pub fn release(&mut self, id: u64) {
+        self.listed.remove(&id);
+    }
+}
+
+/// The range of one key.
+pub(super) fn key_alone(key: &[u8]) -> MissedKeys {
+    MissedKeys { from: key.into(), to: Some([key, &[0]].concat().into()) }
+}
