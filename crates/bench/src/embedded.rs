@@ -42,12 +42,12 @@ pub fn create_as(folder: &Path, capacity_bytes: u64, options: &StoreOptions) -> 
     open_flash(&flash, options, &env)
 }
 
-/// Options for a store whose items are in an ordered keyspace: cached nodes take as much again as the rest, whose write buffers are small,
-/// as they have records of batches and deletions alone.
-pub fn ordered_options(capacity_bytes: u64, memory_bytes: u64, sync: Sync) -> StoreOptions {
-    let options = StoreOptions::new(capacity_bytes, memory_bytes);
-    let write_buffer_bytes: u64 = (memory_bytes / 32).clamp(64 << 10, options.segment_bytes);
-    let options = options.with_write_buffers_of(1 << write_buffer_bytes.ilog2()).with_node_cache(memory_bytes);
+/// Options for a store whose items are in an ordered keyspace: cached nodes come beside the rest, whose write buffers are small, as they
+/// have records of batches and deletions alone.
+pub fn ordered_options((capacity, memory): (u64, u64), node_cache_bytes: u64, sync: Sync) -> StoreOptions {
+    let options = StoreOptions::new(capacity, memory);
+    let write_buffer_bytes: u64 = (memory / 32).clamp(64 << 10, options.segment_bytes);
+    let options = options.with_write_buffers_of(1 << write_buffer_bytes.ilog2()).with_node_cache(node_cache_bytes);
     StoreOptions { sync, ..options }
 }
 

@@ -35,8 +35,8 @@ pub struct Setup {
     pub threads: u64,
     /// Threads of the drive's own, of the embedded store.
     pub drive_threads: u64,
-    /// Whether the embedded store keeps the items in an ordered keyspace.
-    pub ordered: bool,
+    /// Bytes for cached nodes, beside the memory, where the embedded store keeps the items in an ordered keyspace.
+    pub ordered: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -190,7 +190,7 @@ impl Setup {
             compress: truth(value, "compress")?,
             threads: number(value, "threads")?,
             drive_threads: number(value, "drive_threads")?,
-            ordered: truth(value, "ordered")?,
+            ordered: value["ordered"].as_u64(),
         })
     }
 }
@@ -298,7 +298,7 @@ mod tests {
             compress: false,
             threads: 7,
             drive_threads: 8,
-            ordered: true,
+            ordered: Some(9),
         };
         assert_eq!(Setup::from_json(&setup.to_json()).unwrap(), setup);
         assert!(Setup::from_json(&json!({})).is_err());

@@ -54,8 +54,8 @@ impl Shape {
             sync,
             compress: self.random_percent < 100,
             threads,
-            drive_threads: u64::from(name == peers::ON_DRIVE_THREAD),
-            ordered: name == peers::ORDERED,
+            drive_threads: peers::drive_threads(name),
+            ordered: peers::node_cache_bytes(name, self.memory_bytes),
         }
     }
 }

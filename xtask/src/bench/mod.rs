@@ -21,7 +21,9 @@ mod memcached_get;
 mod memcaslap;
 mod misses;
 mod ordered;
+mod ordered_ablation;
 mod ordered_scan;
+mod ordered_threads;
 mod outcome;
 mod packets;
 mod peers;
@@ -45,7 +47,7 @@ use crate::rows::Row;
 const KEY_BYTES: u64 = 16;
 
 /// With what each row runs small: contenders that nothing need be compiled for, and as few items as it takes.
-pub const ROWS: [Row; 27] = [
+pub const ROWS: [Row; 29] = [
     Row {
         name: "quick",
         run: quick::run,
@@ -83,6 +85,12 @@ pub const ROWS: [Row; 27] = [
     Row { name: "pictures", run: pictures::run, smoke: "--items 2000 --rounds 1 --contenders tapetum,limit" },
     Row { name: "beside", run: beside::run, smoke: "--items 2000 --rounds 1 --server THIS/tapetum" },
     Row { name: "ordered", run: ordered::run, smoke: "--items 2000 --rounds 1 --contenders tapetum-ordered" },
+    Row {
+        name: "ordered-threads",
+        run: ordered_threads::run,
+        smoke: "--items 2000 --rounds 1 --contenders tapetum-ordered",
+    },
+    Row { name: "ordered-ablation", run: ordered_ablation::run, smoke: "--items 2000 --rounds 1" },
     Row { name: "ordered-scan", run: ordered_scan::run, smoke: "--items 2000 --rounds 1 --contenders tapetum-ordered" },
     Row { name: "trees", run: trees::run, smoke: "--items 1000 --rounds 1 --other THIS" },
 ];

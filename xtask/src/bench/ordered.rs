@@ -73,7 +73,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 /// As [`Shape::parse`], with room for nodes that are half full and for those that are replaced.
 pub fn shape(arguments: &Arguments, items: u64) -> Result<Shape, Failure> {
-    let shape = Shape::parse(arguments, items, VALUE_BYTES)?;
+    shape_of(arguments, items, VALUE_BYTES)
+}
+
+/// The same with values of another size.
+pub fn shape_of(arguments: &Arguments, items: u64, value_bytes: u64) -> Result<Shape, Failure> {
+    let shape = Shape::parse(arguments, items, value_bytes)?;
     let data_bytes = shape.items * (super::KEY_BYTES + shape.value_bytes);
     let capacity_bytes = arguments.size("capacity", data_bytes / 2 * 5 + (512 << 20))?;
     Ok(Shape { capacity_bytes, ..shape })

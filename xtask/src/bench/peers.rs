@@ -13,8 +13,15 @@ use crate::workspace;
 /// The store with the device half of its drive on a thread of its own.
 pub const ON_DRIVE_THREAD: &str = "tapetum-drive-thread";
 
-/// The store with the items in an ordered keyspace.
+/// The store with the items in an ordered keyspace, for which it has a cache as large as the rest of its memory.
 pub const ORDERED: &str = "tapetum-ordered";
+/// The same with next to no cache.
+pub const ORDERED_UNCACHED: &str = "tapetum-ordered-uncached";
+/// The first with one and two threads of the drive's own.
+pub const ORDERED_ON_ONE: &str = "tapetum-ordered-drive-thread";
+pub const ORDERED_ON_TWO: &str = "tapetum-ordered-drive-threads";
+/// As few cached nodes as operations go on with.
+const NODE_CACHE_BYTES_LEAST: u64 = 256 << 10;
 
 /// The package of each rival.
 const PEERS: [(&str, &str); 4] = [
@@ -27,7 +34,7 @@ const PEERS: [(&str, &str); 4] = [
 /// Builds what is needed for these contenders, and says where each is. A smoke run has them built already, but for the rivals.
 pub fn binaries(arguments: &Arguments, names: &[&'static str]) -> Result<Vec<(&'static str, PathBuf)>, Failure> {
     let binary = |name: &str| {
-        let name = if [ON_DRIVE_THREAD, ORDERED].contains(&name) { "tapetum" } else { name };
+        let name = if name.starts_with("tapetum") { "tapetum" } else { name };
         match arguments.smoke_binaries() {
             Some(folder) => Ok(folder.join(format!("contender-{name}"))),
             None => build_binary(name),
@@ -88,6 +95,24 @@ fn build(which: &[&str], target: Option<PathBuf>) -> Result<(), Failure> {
 /// Those that are asked over sockets, by one client thread with many connections.
 pub fn is_server(name: &str) -> bool {
     ["server", "server-other", "memcached", "extstore"].contains(&name)
+}
+
+/// Threads of the drive's own that this one has.
+pub fn drive_threads(name: &str) -> u64 {
+    match name {
+        ON_DRIVE_THREAD | ORDERED_ON_ONE => 1,
+        ORDERED_ON_TWO => 2,
+        _ => 0,
+    }
+}
+
+/// What this one has for cached nodes, if its items are in an ordered keyspace.
+pub fn node_cache_bytes(name: &str, memory_bytes: u64) -> Option<u64> {
+    match name {
+        ORDERED | ORDERED_ON_ONE | ORDERED_ON_TWO => Some(memory_bytes),
+        ORDERED_UNCACHED => Some(NODE_CACHE_BYTES_LEAST),
+        _ => None,
+    }
 }
 
 /// What such a one loaded is gone when it ends.

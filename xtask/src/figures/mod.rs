@@ -8,6 +8,7 @@ mod index_memory;
 mod index_scale;
 mod load;
 mod memory_peak;
+mod ordered_operations;
 mod ordered_space;
 mod overwrites;
 mod raw_disk;
@@ -40,11 +41,16 @@ pub const SHORT: [Row; 7] = [
     },
     Row { name: "warm", run: warm::run, smoke: "--items 5000 --runs 1 --rate 2000" },
 ];
-pub const LONG: [Row; 3] = [
+pub const LONG: [Row; 4] = [
     Row {
         name: "index-scale",
         run: index_scale::run,
         smoke: "--from 20000 --to 40000 --final 60000 --capacity 256MiB --memory 64MiB",
+    },
+    Row {
+        name: "ordered-operations",
+        run: ordered_operations::run,
+        smoke: "--items 5000 --operations 50 --capacity 256MiB --memory 64MiB",
     },
     Row { name: "ordered-space", run: ordered_space::run, smoke: "--items 5000 --capacity 256MiB --memory 64MiB" },
     Row { name: "overwrites", run: overwrites::run, smoke: "--capacity 64MiB --memory 32MiB --value 2000 --rounds 1" },

@@ -43,7 +43,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let folder = scratch.folder().join("data");
     println!("ordered-space: {items} items of {value_bytes} bytes, memory {}", mebibytes(memory));
     let capacity = usable(capacity);
-    let store = create_as(&folder, capacity, &ordered_options(capacity, memory, Sync::No))?;
+    let store = create_as(&folder, capacity, &ordered_options((capacity, memory), memory, Sync::No))?;
     let keyspace = store.create_keyspace_of(NAME, KeyspaceKind::Ordered)?.keyspace();
     let before = store.stats();
     let begun = Instant::now();
@@ -87,7 +87,7 @@ fn recovery(folder: &Path, memory: u64, used_bytes: u64, value_bytes: u64) -> Re
     for _ in 0..3 {
         reads.push(sequential_read(&folder.join("drive"), used_bytes)?);
         let begun = Instant::now();
-        let store = open_as(folder, |capacity| ordered_options(capacity, memory, Sync::No), 0)?;
+        let store = open_as(folder, |capacity| ordered_options((capacity, memory), memory, Sync::No), 0)?;
         let found = store.keyspace(NAME)?.get(&key16(KEPT))?;
         openings.push(begun.elapsed());
         fill_value(KEPT, 0, value_bytes, &mut expected);

@@ -1,5 +1,5 @@
 //! The store as a contender, embedded. `session`: each thread keeps so many operations on their way; `blocking`: each thread
-//! makes one blocking call after the other.
+//! makes one blocking call after the other; `batches`: so too, with each write in a batch of its own.
 
 #![allow(clippy::disallowed_methods)] // It measures real time with real threads.
 
@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use tapetum::{KeyspaceHandle, KeyspaceKind, KeyspaceRef, Store, StoreOptions, Sync};
+use tapetum::{KeyspaceHandle, KeyspaceKind, KeyspaceRef, Store, StoreOptions, Sync, Write};
 use tapetum_bench::Failure;
 use tapetum_bench::blocking::{self, Client};
 use tapetum_bench::contend::{Contender, contend};
@@ -33,8 +33,8 @@ impl Tapetum {
     fn open(setup: &Setup) -> Result<Tapetum, Failure> {
         let sync = if setup.sync { Sync::Always } else { Sync::No };
         let options = |capacity_bytes| match setup.ordered {
-            true => ordered_options(capacity_bytes, setup.memory_bytes, sync),
-            false => StoreOptions { sync, ..StoreOptions::new(capacity_bytes, setup.memory_bytes) },
+            Some(node_cache_bytes) => ordered_options((capacity_bytes, setup.memory_bytes), node_cache_bytes, sync),
+            None => StoreOptions { sync, ..StoreOptions::new(capacity_bytes, setup.memory_bytes) },
         };
         let capacity_bytes = usable(setup.capacity_bytes);
         let store = match setup.data.join("drive").exists() {
@@ -42,7 +42,7 @@ impl Tapetum {
             false => create_as(&setup.data, capacity_bytes, &options(capacity_bytes))?,
         };
         let keyspace = match store.keyspaces().iter().any(|keyspace| keyspace.name == ORDERED) {
-            _ if !setup.ordered => store.keyspace("default")?,
+            _ if setup.ordered.is_none() => store.keyspace("default")?,
             true => store.keyspace(ORDERED)?,
             false => store.create_keyspace_of(ORDERED, KeyspaceKind::Ordered)?,
         };
@@ -87,7 +87,8 @@ impl Contender for Tapetum {
         match turn.api.as_str() {
             "session" => self.sessions(turn),
             "blocking" => blocking::run(turn, &self.population, || Ok(Blocking(self.keyspace.clone()))),
-            other => Err(format!("the store has no way {other}; there are session and blocking").into()),
+            "batches" => blocking::run(turn, &self.population, || Ok(Batches(Blocking(self.keyspace.clone())))),
+            other => Err(format!("the store has no way {other}; there are session, blocking and batches").into()),
         }
     }
 
@@ -271,6 +272,21 @@ impl Client for Blocking {
     fn put(&mut self, key: &Key, value: &[u8]) -> Result<(), Failure> {
         self.0.put(key, value)?;
         Ok(())
+    }
+}
+
+/// Each write is a batch, which the log has before the node.
+struct Batches(Blocking);
+
+impl Client for Batches {
+    fn get(&mut self, keys: &[Key], found: &mut dyn FnMut(usize, &[u8])) -> Result<(), Failure> {
+        self.0.get(keys, found)
+    }
+
+    fn put(&mut self, key: &Key, value: &[u8]) -> Result<(), Failure> {
+        let Blocking(keyspace) = &self.0;
+        let write = Write::Put { keyspace: keyspace.keyspace(), key, value, flags: 0, expiry: 0 };
+        Ok(keyspace.store().batch(&[write])?)
     }
 }
 

@@ -1,0 +1,63 @@
+//! The ordered engine by host threads, requests on their way and threads of the drive's own: Retina's figures 6.1 and 6.2.
+
+use std::time::Duration;
+
+use super::arena::{Arena, Entrant, Load};
+use super::ordered::shape;
+use super::outcome::Outcome;
+use super::peers::{ORDERED, ORDERED_ON_ONE, ORDERED_ON_TWO};
+use super::picture::{self, Chart, Line, Scale};
+use crate::Failure;
+use crate::arguments::Arguments;
+
+const DEPTHS: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
+const HOST_THREADS: [u64; 2] = [1, 2];
+/// The contender, and where the drive's half runs.
+const DRIVES: [(&str, &str); 3] =
+    [(ORDERED, "inline"), (ORDERED_ON_ONE, "1 drive thread"), (ORDERED_ON_TWO, "2 drive threads")];
+/// Mix, and its part of a title.
+const MIXES: [(&str, &str); 2] = [("c", "reads"), ("a", "half reads, half updates")];
+
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let shape = shape(arguments, 500_000)?;
+    let rounds = arguments.number("rounds", 3)?;
+    let names = DRIVES.map(|(name, _)| name);
+    let mut arena = Arena::open(arguments, "ordered-threads", &shape, &names, &names)?;
+    let about = format!("{} items of {} bytes, ordered, uniform", shape.items, shape.value_bytes);
+    println!("ordered-threads: {about}");
+    arena.load(0)?;
+    arena.start_all(false)?;
+    let mut outcome = Outcome::new(arguments, "ordered-threads", about.clone());
+    let mut charts = Vec::new();
+    let titles = MIXES.map(|(_, what)| format!("Ordered, {what}: {about}"));
+    for ((mix, _), title) in MIXES.iter().zip(&titles) {
+        charts.push(throughput(&mut arena, (mix, title), rounds, &mut outcome)?);
+    }
+    arena.end_all()?;
+    picture::save(arguments, "ordered-threads.svg", &picture::column(&charts))?;
+    outcome.end()
+}
+
+fn throughput<'a>(
+    arena: &mut Arena,
+    (mix, title): (&'static str, &'a str),
+    rounds: u64,
+    outcome: &mut Outcome,
+) -> Result<Chart<'a>, Failure> {
+    let mut lines = Vec::new();
+    let load = Load::of(mix).lasting(Duration::from_millis(500));
+    for (name, place) in DRIVES.into_iter().filter(|(name, _)| arena.has(name)).collect::<Vec<_>>() {
+        for threads in HOST_THREADS {
+            let entrants = DEPTHS.map(|depth| Entrant::new(name, "session", threads, depth));
+            let mut series = arena.rounds(&entrants, &load, rounds)?;
+            let rates = series.iter().map(|series| series.throughput().median);
+            let points = DEPTHS.iter().map(|depth| *depth as f64).zip(rates).collect();
+            let plural = if threads == 1 { "" } else { "s" };
+            lines.push(Line { label: format!("{threads} host thread{plural}, {place}"), points });
+            series.iter_mut().for_each(|series| series.label = format!("{}: {}", mix.to_uppercase(), series.label));
+            outcome.series(series);
+        }
+    }
+    let (x_label, y_label) = ("requests on their way in a thread", "operations a second");
+    Ok(Chart { title, x_label, y_label, scale: Scale::Logarithmic, lines, mark: None, notes: Vec::new() })
+}
