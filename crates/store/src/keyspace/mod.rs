@@ -17,6 +17,7 @@ pub mod keyspace_job;
 mod manifest_client;
 pub mod notify;
 pub mod request;
+pub mod shared_event;
 pub mod states;
 #[cfg(test)]
 pub mod toy_engine;

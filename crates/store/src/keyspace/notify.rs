@@ -44,9 +44,14 @@ impl Notifier {
 
     /// After a change.
     pub fn notify(&self) {
-        if self.waiting.is_set()
-            && let Some(Some(event)) = self.event.get()
-        {
+        if self.waiting.is_set() {
+            self.raise();
+        }
+    }
+
+    /// Wakes the session from its sleep, or the next one.
+    pub fn raise(&self) {
+        if let Some(Some(event)) = self.event.get() {
             event.raise();
         }
     }

@@ -19,6 +19,7 @@ pub mod turns;
 
 use crate::error::Error;
 use crate::keyspace::notify::Notifier;
+use crate::keyspace::shared_event::SharedEvent;
 use crate::media::geometry::{BUFFERS, Geometry};
 use crate::media::io::lock;
 use crate::planted::{Bug, Planted};
@@ -26,7 +27,6 @@ use arenas::Arenas;
 use group::{GroupHeader, HEADER_BYTES};
 use sender::Sender;
 use std::collections::VecDeque;
-use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use tapetum_drive::{HostArena, QueuePair};
@@ -139,7 +139,8 @@ impl LogState {
 
 pub struct Log {
     sender: Turns<AtomicU64, Sender>,
-    event_fd: Option<RawFd>,
+    /// Readable when the log may have got further.
+    pub event: SharedEvent,
     state: Mutex<LogState>,
     arenas: Arenas,
     geometry: Geometry,
@@ -207,7 +208,7 @@ impl Log {
             due: 0,
         };
         Log {
-            event_fd: queue.event_fd(),
+            event: SharedEvent::new(queue.event_fd()),
             sender: Turns::new(Sender::new(queue)),
             durable: AtomicU64::new(start.stamp_durable),
             filled_bytes: AtomicU64::new(start.position as u64),
@@ -491,10 +492,6 @@ impl Log {
     pub fn poison(&self, what: &str, error: Error) {
         let _ = self.poison.set(error.poisoning(what));
         self.wake();
-    }
-
-    pub fn event_fd(&self) -> Option<RawFd> {
-        self.event_fd
     }
 
     pub fn register(&self, notifier: Arc<Notifier>) {

@@ -369,7 +369,7 @@ impl FlashQueue for SlowQueue {
         self.1.wait(timeout);
     }
 
-    fn event_fd(&self) -> Option<RawFd> {
+    fn event_fd(&self) -> Option<std::os::fd::RawFd> {
         self.1.event_fd()
     }
 }

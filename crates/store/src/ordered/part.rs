@@ -7,12 +7,12 @@ use crate::error::Error;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::key_range::{KeyRange, ScanReply};
 use crate::keyspace::request::{Outcome, Request};
+use crate::keyspace::shared_event::SharedEvent;
 use crate::keyspace::states::KeyspaceRef;
 use crate::session::batch::{BatchPart, BatchStop, Write};
 use crate::session::engine_session::{EngineSession, EngineSlot, EngineWait};
 use crate::session::order::OpTarget;
 use crate::session::session_core::SessionCore;
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use tapetum_drive::Returned;
 
@@ -80,8 +80,8 @@ impl EngineSession for OrderedPart {
         }
     }
 
-    fn event_fd(&self) -> Option<RawFd> {
-        self.engine.shared()?.state.write_back.event_fd()
+    fn shared_event(&self) -> Option<&SharedEvent> {
+        Some(&self.engine.shared()?.state.write_back.event)
     }
 
     fn waits(&self) -> EngineWait {

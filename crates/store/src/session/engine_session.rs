@@ -17,8 +17,8 @@ use super::session_core::SessionCore;
 use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::key_range::{KeyRange, ScanReply};
 use crate::keyspace::request::Request;
+use crate::keyspace::shared_event::SharedEvent;
 use crate::keyspace::states::KeyspaceRef;
-use std::os::fd::RawFd;
 use tapetum_drive::Returned;
 
 /// Low bits of a command's tag, which are its engine's own.
@@ -80,7 +80,7 @@ pub trait EngineSession: Send {
     fn leave(&mut self, _core: &mut SessionCore) {}
 
     /// Readable when a poll may get further, for other reasons than the session's queue pair and the log tell of.
-    fn event_fd(&self) -> Option<RawFd> {
+    fn shared_event(&self) -> Option<&SharedEvent> {
         None
     }
 

@@ -31,6 +31,7 @@ use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::key_range::{KeyRange, ScanReply};
 use crate::keyspace::keyspace_error::KeyspaceError;
 use crate::keyspace::request::{Outcome, Reply, Request, ValueRange};
+use crate::keyspace::shared_event::{SharedEvent, Sleep};
 use crate::keyspace::states::KeyspaceRef;
 use engine_session::{EngineSession, EngineSlot, EngineWait, OtherEngines};
 use order::OpTarget;
@@ -274,9 +275,20 @@ impl Session {
 
     /// Descriptors that are readable when a poll may make progress, after one that gave nothing.
     pub fn event_fds(&self) -> Vec<RawFd> {
-        let core = &self.core;
-        let fds = [core.queue.event_fd(), core.base.log.event_fd(), core.notifier.event_fd()];
-        fds.into_iter().chain(self.others.iter().map(EngineSession::event_fd)).flatten().collect()
+        let engines = self.others.iter().filter_map(EngineSession::shared_event);
+        let shared = std::iter::once(&self.core.base.log.event).chain(engines).filter_map(|event| event.fd);
+        self.own_fds().chain(shared).collect()
+    }
+
+    fn own_fds(&self) -> impl Iterator<Item = RawFd> + use<> {
+        [self.core.queue.event_fd(), self.core.notifier.event_fd()].into_iter().flatten()
+    }
+
+    /// Events of work that its next poll would do, for whoever wants it.
+    fn shared_events(&self) -> impl Iterator<Item = &SharedEvent> {
+        let log = self.core.holds_replies().then_some(&self.core.base.log.event);
+        let engines = self.others.iter().filter(|part| part.waits() > EngineWait::Commands);
+        log.into_iter().chain(engines.filter_map(EngineSession::shared_event))
     }
 
     /// What keeps the operations, the most pressing of it.
@@ -309,8 +321,6 @@ impl Session {
             // Flash reads alone: the queue pair wakes us with one system call.
             return self.core.queue.wait(timeout);
         }
-        let mut fds: Vec<libc::pollfd> =
-            self.event_fds().into_iter().map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
         // Starts what was submitted. What this takes is for the next poll.
         let SessionCore { queue, completions, .. } = &mut self.core;
         queue.poll(completions);
@@ -319,12 +329,23 @@ impl Session {
         }
         // Nobody tells that memory was given back, nor that another session has sealed the buffer in which a batch had no room.
         let look_again = (waits == EngineWait::Change || self.core.batch_waits).then_some(MEMORY_LOOK);
-        let timeout = [timeout, look_again].into_iter().flatten().min();
+        self.sleep([timeout, look_again].into_iter().flatten().min());
+        self.core.notifier.drain();
+        self.core.batch_waits = false;
+    }
+
+    /// Blocks until one of its own descriptors is readable, or one that it watches for all.
+    fn sleep(&self, timeout: Option<Duration>) {
+        let notifier = &self.core.notifier;
+        let events: Vec<(&SharedEvent, Sleep)> =
+            self.shared_events().map(|event| (event, event.begin_sleep(notifier))).collect();
+        let watched = events.iter().filter(|(_, sleep)| *sleep != Sleep::Waits).filter_map(|(event, _)| event.fd);
+        let fds = self.own_fds().chain(watched);
+        let mut fds: Vec<libc::pollfd> = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
         let timeout_ms = timeout.map_or(-1, |timeout| timeout.as_millis().clamp(1, 1000) as i32);
         // SAFETY: the array is valid for its length; poll writes only into it.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
-        self.core.notifier.drain();
-        self.core.batch_waits = false;
+        events.into_iter().for_each(|(event, sleep)| event.end_sleep(notifier, sleep));
     }
 }
 

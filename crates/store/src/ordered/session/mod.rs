@@ -399,7 +399,7 @@ impl OrderedSession {
     /// What keeps its operations, the most pressing of it.
     pub fn waits(&self) -> EngineWait {
         // A drive without an event descriptor ends what it does in the next polls.
-        let is_polled = self.state.write_back.event_fd().is_none() && self.state.write_back.has_work();
+        let is_polled = self.state.write_back.event.fd.is_none() && self.state.write_back.has_work();
         if self.tries_again || self.may_unpark() || (is_polled && self.in_flight() > 0) {
             return EngineWait::Poll;
         }

@@ -27,12 +27,12 @@ use super::cache::durability_ticket::DurabilityTicket;
 use super::node_table::NodeId;
 use super::tree::{OrderedState, OrderedTree};
 use crate::error::Error;
+use crate::keyspace::shared_event::SharedEvent;
 use crate::log::Sync;
 use crate::log::turns::Turns;
 use crate::media::io::lock;
 use image_writer::ImageWriter;
 use std::collections::VecDeque;
-use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tapetum_drive::Drive;
@@ -58,7 +58,8 @@ pub struct WriteBack {
     /// Of what others have written, which no flush covers yet.
     unflushed: Mutex<Vec<Arc<DurabilityTicket>>>,
     turns: Turns<AtomicU64, ImageWriter>,
-    event_fd: Option<RawFd>,
+    /// Readable when images may have got further.
+    pub event: SharedEvent,
     /// Pages that are listed, images on their way, and what waits for a flush.
     unfinished: AtomicUsize,
     images: AtomicU64,
@@ -73,7 +74,7 @@ impl WriteBack {
         Ok(WriteBack {
             listed: Mutex::default(),
             unflushed: Mutex::default(),
-            event_fd: writer.event_fd(),
+            event: SharedEvent::new(writer.event_fd()),
             turns: Turns::new(writer),
             unfinished: AtomicUsize::new(0),
             images: AtomicU64::new(0),
@@ -103,11 +104,6 @@ impl WriteBack {
     /// Images that have landed.
     pub fn images(&self) -> u64 {
         self.images.load(Ordering::Relaxed)
-    }
-
-    /// Readable when images may have got further.
-    pub fn event_fd(&self) -> Option<RawFd> {
-        self.event_fd
     }
 
     /// Moves images on. Where writes are answered before they are durable, a page is written within a second, or, if somebody is in a
