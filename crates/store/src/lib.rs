@@ -89,7 +89,7 @@ pub use store::Store;
 pub use tapetum_kernels::record::Marks;
 pub use tools::check::{CheckReport, check};
 pub use tools::inspect::{Inspection, inspect_drive};
-pub use tools::locate::{KeyPlace, Location, RecordFacts, SegmentPlace, locate};
+pub use tools::locate::{ExtensionPlace, ImagePlace, KeyPlace, Location, NodePlace, RecordFacts, SegmentPlace, locate};
 pub use tools::scan::{Scanned, scan};
 pub use tools::{inspect, inspect::inspect, repair};
 

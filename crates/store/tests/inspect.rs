@@ -99,7 +99,7 @@ fn every_key_is_where_it_is_said_to_be() {
                 assert!(place.valid && place.read_bytes >= place.record.record_bytes);
                 place.record
             }
-            KeyPlace::Nowhere { .. } => panic!("{key:?} is nowhere"),
+            other => panic!("{key:?} is not in a segment: {other:?}"),
         };
         assert!(record.live);
         assert_eq!((record.value_bytes, record.key_bytes), (value_bytes, key.len() as u64));

@@ -80,7 +80,7 @@ impl Store for MemoryStore {
     }
 
     fn locate(&self, _keyspace: KeyspaceRef, key: &[u8]) -> Result<Location, Error> {
-        Ok(Location { hash: key.len() as u128, partition: 0, place: KeyPlace::Nowhere { segment: None } })
+        Ok(Location { hash: key.len() as u128, partition: None, place: KeyPlace::Nowhere { segment: None } })
     }
 
     fn resize_capacity(&self, bytes: u64) -> Result<(), Error> {

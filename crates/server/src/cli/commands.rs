@@ -14,7 +14,7 @@ use tapetum::query::QueryText;
 use tapetum::{KeyspaceHandle, Options, Place, QuerySide};
 use tapetum_kernels::scan::query::MisfitPolicy;
 
-use super::{keyspaces, serve};
+use super::{inspection, keyspaces, serve};
 use crate::cli::arguments::{Cli, Command, ResizeArguments, StoreArguments};
 use crate::cli::generate_arguments::GenerateCommand;
 use crate::cli::keyspace_arguments::{DEFAULT_NAME, KeyspaceArguments};
@@ -30,7 +30,7 @@ use crate::tools::papers::PaperDatabase;
 use crate::tools::pipelines::PipelineRun;
 use crate::tools::remote::{self, Remote};
 use crate::tools::warm::{self, WarmSource};
-use crate::tools::{inspect, inspect_lines, list, load, pipelines, query_rows, repair, scan as scan_items};
+use crate::tools::{list, load, pipelines, query_rows, repair, scan as scan_items};
 use crate::{os, size, stats};
 
 /// Memory to open a store with that is to grow: the index of a large one.
@@ -124,11 +124,11 @@ fn run(command: Command) -> Outcome {
         }
         Command::Scan(arguments) => scan(&arguments),
         Command::Inspect { key: Some(key), keyspace, json, memcached, store, .. } => {
-            inspect_key(&key, json, memcached.as_ref(), (&store, &KeyspaceArguments { keyspace }))
+            inspection::inspect_key(&key, json, memcached.as_ref(), (&store, &KeyspaceArguments { keyspace }))
         }
         Command::Inspect { key: None, map, watch, json, memcached, store, .. } => {
             let every = watch.map(|seconds| Duration::from_secs(u64::from(seconds)));
-            inspect_all(map, every, json, memcached.as_ref(), &store)
+            inspection::inspect_all(map, every, json, memcached.as_ref(), &store)
         }
         Command::Keyspace(command) => keyspaces::run(command),
         Command::Resize(arguments) => resize(&arguments),
@@ -145,7 +145,7 @@ pub(super) fn offline_options(arguments: &StoreArguments, create: bool) -> Optio
 }
 
 /// A store, and which of its keyspaces.
-type OfKeyspace<'a> = (&'a StoreArguments, &'a KeyspaceArguments);
+pub(super) type OfKeyspace<'a> = (&'a StoreArguments, &'a KeyspaceArguments);
 
 /// Runs `work` on a keyspace of the store without a server, and closes the store.
 fn with_keyspace<R>(
@@ -202,7 +202,7 @@ fn query(arguments: &ScanArguments, fields: &str) -> Outcome {
 }
 
 /// Runs `work` on a keyspace of the store without a server, and leaves the store as it is.
-fn read_keyspace<R>(
+pub(super) fn read_keyspace<R>(
     (store, KeyspaceArguments { keyspace }): OfKeyspace<'_>,
     work: impl FnOnce(&KeyspaceHandle) -> Result<R, Box<dyn Error>>,
 ) -> Result<R, Box<dyn Error>> {
@@ -319,47 +319,6 @@ fn warm(from: &Address, memcached: Option<&Address>, of: OfKeyspace<'_>) -> Outc
     Ok(())
 }
 
-fn inspect_key(key: &str, json: bool, memcached: Option<&Address>, of: OfKeyspace<'_>) -> Outcome {
-    let lines = match memcached {
-        // A space would end the word, a line end the command.
-        Some(_) if key.bytes().any(|byte| byte <= b' ') => {
-            return Err("a server is asked for keys without spaces and control characters only".into());
-        }
-        Some(address) => Remote::memcached(address).stats(&format!("inspect {key}"))?,
-        None => read_keyspace(of, |keyspace| {
-            let location = tapetum::locate(keyspace.store(), keyspace.keyspace(), key.as_bytes())?;
-            Ok(inspect_lines::location_lines(&location))
-        })?,
-    };
-    print_stats(&lines, json)
-}
-
-fn inspect_all(
-    map: bool,
-    every: Option<Duration>,
-    json: bool,
-    memcached: Option<&Address>,
-    arguments: &StoreArguments,
-) -> Outcome {
-    let ask = || -> Result<tapetum::Inspection, Box<dyn Error>> {
-        match memcached {
-            Some(address) => Ok(inspect_lines::from_lines(&Remote::memcached(address).stats("inspect")?)?),
-            None => Ok(tapetum::inspect_at(&arguments.place()).map_err(OpenError::from)?),
-        }
-    };
-    if map {
-        return inspect::map(ask, every);
-    }
-    let inspection = ask()?;
-    let text = match json {
-        true => format!("{:#}\n", inspect::to_json(&inspection)),
-        false => inspect::report(&inspection),
-    };
-    let mut out = std::io::stdout();
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
-}
-
 fn resize(arguments: &ResizeArguments) -> Outcome {
     let mut out = std::io::stdout();
     for (what, bytes) in [("capacity", arguments.capacity), ("memory", arguments.memory)] {
@@ -473,7 +432,7 @@ fn offline_stats(json: bool, arguments: &StoreArguments) -> Outcome {
     print_stats(&lines, json)
 }
 
-fn print_stats(lines: &[(String, String)], json: bool) -> Outcome {
+pub(super) fn print_stats(lines: &[(String, String)], json: bool) -> Outcome {
     let mut out = std::io::stdout();
     if json {
         writeln!(out, "{}", remote::json(lines))?;

@@ -3,6 +3,7 @@
 pub mod arguments;
 pub mod commands;
 pub mod generate_arguments;
+mod inspection;
 pub mod keyspace_arguments;
 mod keyspaces;
 pub mod pipeline_arguments;

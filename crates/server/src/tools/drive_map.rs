@@ -32,6 +32,8 @@ fn look(kind: AreaKind) -> (char, u8) {
         AreaKind::Data => ('█', 32),
         AreaKind::Keys => ('K', 36),
         AreaKind::Large => ('V', 34),
+        AreaKind::Nodes => ('N', 32),
+        AreaKind::Extensions => ('E', 34),
         AreaKind::Held => ('H', 31),
         AreaKind::Checkpoint => ('C', 36),
         AreaKind::Free => ('·', 90),

@@ -1,4 +1,4 @@
-//! `inspect`: superblock, manifest and segments as tables or JSON, and the map, once or again and again.
+//! `inspect`: superblock, manifest, segments, groups and trees as tables or JSON, and the map, once or again and again.
 
 // The server is above the simulator: what watches may wait.
 #![allow(clippy::disallowed_methods)]
@@ -8,15 +8,16 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use tapetum::Inspection;
+use tapetum::inspect::SLOT_CLASSES;
 
 use super::drive_map::{self, Canvas};
 use super::inspect_lines::kind_name;
 use crate::{os, size};
 
 /// Rows below the map.
-const LEGEND_ROWS: usize = 13;
+const LEGEND_ROWS: usize = 15;
 
-/// Superblock, manifest and segments as text.
+/// Superblock, manifest, segments, groups and trees as text.
 pub fn report(inspection: &Inspection) -> String {
     let mut out = String::new();
     for (title, fields) in [("superblock", &inspection.superblock), ("manifest", &inspection.manifest)] {
@@ -41,13 +42,60 @@ pub fn report(inspection: &Inspection) -> String {
             segment.stamp_max.to_string(),
         ]);
     }
+    push_table(&rows, &mut out);
+    if !inspection.groups.is_empty() {
+        push_groups(inspection, &mut out);
+    }
+    out
+}
+
+/// Groups and trees of ordered keyspaces.
+fn push_groups(inspection: &Inspection, out: &mut String) {
+    out.push_str("groups of ordered keyspaces\n");
+    let columns = ["keyspace", "class", "groups", "open", "extents", "slots", "used", "%"];
+    let mut rows: Vec<Vec<String>> = vec![columns.map(str::to_string).to_vec()];
+    for groups in &inspection.groups {
+        let is_open = inspection.trees.iter().any(|tree| tree.keyspace == groups.keyspace);
+        let known = |text: String| if is_open { text } else { "?".into() };
+        rows.push(vec![
+            groups.keyspace.to_string(),
+            SLOT_CLASSES.get(groups.class as usize).unwrap_or(&"?").to_string(),
+            groups.groups.to_string(),
+            groups.groups_open.to_string(),
+            groups.extents.to_string(),
+            groups.slots.to_string(),
+            known(groups.slots_used.to_string()),
+            known((groups.slots_used * 100).checked_div(groups.slots).unwrap_or(0).to_string()),
+        ]);
+    }
+    push_table(&rows, out);
+    if inspection.trees.is_empty() {
+        return;
+    }
+    out.push_str("trees\n");
+    let columns = ["keyspace", "items", "nodes", "unwritten", "depth", "mean", "search layer"];
+    let mut rows: Vec<Vec<String>> = vec![columns.map(str::to_string).to_vec()];
+    for tree in &inspection.trees {
+        rows.push(vec![
+            tree.keyspace.to_string(),
+            tree.items.to_string(),
+            tree.nodes.to_string(),
+            tree.nodes_unwritten.to_string(),
+            tree.depth_max.to_string(),
+            format!("{}.{}", tree.depth_mean_tenths / 10, tree.depth_mean_tenths % 10),
+            size::shown(tree.search_bytes),
+        ]);
+    }
+    push_table(&rows, out);
+}
+
+fn push_table(rows: &[Vec<String>], out: &mut String) {
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
-    for row in &rows {
+    let widths: Vec<usize> = (0..rows.first().map_or(0, Vec::len)).map(width).collect();
+    for row in rows {
         let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}")).collect();
         out.push_str(&format!("  {}\n", cells.join("  ")));
     }
-    out
 }
 
 fn shown(name: &str, value: u64) -> String {
@@ -59,13 +107,12 @@ pub fn to_json(inspection: &Inspection) -> Value {
     let object = |fields: &[(String, u64)]| -> Value {
         fields.iter().map(|(name, value)| (name.clone(), Value::from(*value))).collect::<Map<_, _>>().into()
     };
-    let segments: Vec<Value> = inspection
-        .segments
-        .iter()
-        .map(|segment| {
-            segment.fields().into_iter().map(|(name, value)| (name.to_string(), Value::from(value))).collect()
-        })
-        .collect();
+    let named = |fields: Vec<(&str, u64)>| -> Value {
+        fields.into_iter().map(|(name, value)| (name.to_string(), Value::from(value))).collect()
+    };
+    let segments: Vec<Value> = inspection.segments.iter().map(|segment| named(segment.fields())).collect();
+    let groups: Vec<Value> = inspection.groups.iter().map(|groups| named(groups.fields())).collect();
+    let trees: Vec<Value> = inspection.trees.iter().map(|tree| named(tree.fields())).collect();
     let areas: Vec<Value> = inspection
         .areas
         .iter()
@@ -78,6 +125,8 @@ pub fn to_json(inspection: &Inspection) -> Value {
         "superblock": object(&inspection.superblock),
         "manifest": object(&inspection.manifest),
         "segments": segments,
+        "groups": groups,
+        "trees": trees,
         "areas": areas,
     })
 }

@@ -3,12 +3,13 @@
 //! ```text
 //! superblock:<name> <number>      manifest:<name> <number>
 //! segment:<number> <name>=<number> …
+//! groups:<keyspace>:<class> <name>=<number> …      tree:<keyspace> <name>=<number> …
 //! area:<offset> <bytes> <kind> [<segment>]
 //! ```
 //! Pure.
 
-use tapetum::inspect::{AREA_KINDS, Area, AreaKind, SegmentInspection};
-use tapetum::{Inspection, KeyPlace, Location, RecordFacts};
+use tapetum::inspect::{AREA_KINDS, Area, AreaKind, GroupInspection, SegmentInspection, TreeInspection};
+use tapetum::{Inspection, KeyPlace, Location, NodePlace, RecordFacts};
 
 pub fn kind_name(kind: AreaKind) -> &'static str {
     AREA_KINDS.iter().find(|(other, _)| *other == kind).map_or("unknown", |(_, name)| name)
@@ -20,8 +21,13 @@ pub fn to_lines(inspection: &Inspection) -> Vec<(String, String)> {
         lines.extend(fields.iter().map(|(name, value)| (format!("{part}:{name}"), value.to_string())));
     }
     for segment in &inspection.segments {
-        let fields: Vec<String> = segment.fields().iter().map(|(name, value)| format!("{name}={value}")).collect();
-        lines.push((format!("segment:{}", segment.number), fields.join(" ")));
+        lines.push((format!("segment:{}", segment.number), joined(&segment.fields())));
+    }
+    for groups in &inspection.groups {
+        lines.push((format!("groups:{}:{}", groups.keyspace, groups.class), joined(&groups.fields())));
+    }
+    for tree in &inspection.trees {
+        lines.push((format!("tree:{}", tree.keyspace), joined(&tree.fields())));
     }
     for area in &inspection.areas {
         let segment = area.segment.map_or(String::new(), |segment| format!(" {segment}"));
@@ -29,6 +35,10 @@ pub fn to_lines(inspection: &Inspection) -> Vec<(String, String)> {
         lines.push((format!("area:{}", area.offset_bytes), value));
     }
     lines
+}
+
+fn joined(fields: &[(&str, u64)]) -> String {
+    fields.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
 }
 
 /// Reads what [`to_lines`] says. What a newer server says beyond that is passed over.
@@ -41,13 +51,13 @@ pub fn from_lines(lines: &[(String, String)]) -> Result<Inspection, String> {
         match part {
             "superblock" => inspection.superblock.push((rest.into(), number(value)?)),
             "manifest" => inspection.manifest.push((rest.into(), number(value)?)),
-            "segment" => {
-                let mut segment = SegmentInspection::default();
-                for field in value.split(' ') {
+            "segment" | "groups" | "tree" => {
+                let fields = value.split(' ').map(|field| {
                     let (name, value) = field.split_once('=').ok_or_else(wrong)?;
-                    segment.set(name, number(value)?);
-                }
-                inspection.segments.push(segment);
+                    Ok((name, number(value)?))
+                });
+                let fields: Vec<(&str, u64)> = fields.collect::<Result<_, String>>()?;
+                add_fields(part, &fields, &mut inspection);
             }
             "area" => {
                 let mut words = value.split(' ');
@@ -63,10 +73,37 @@ pub fn from_lines(lines: &[(String, String)]) -> Result<Inspection, String> {
     Ok(inspection)
 }
 
+/// Adds a segment, groups or a tree. Fields that a newer server has are passed over.
+fn add_fields(part: &str, fields: &[(&str, u64)], inspection: &mut Inspection) {
+    match part {
+        "segment" => {
+            let mut segment = SegmentInspection::default();
+            for (name, value) in fields {
+                segment.set(name, *value);
+            }
+            inspection.segments.push(segment);
+        }
+        "groups" => {
+            let mut groups = GroupInspection::default();
+            for (name, value) in fields {
+                groups.set(name, *value);
+            }
+            inspection.groups.push(groups);
+        }
+        _ => {
+            let mut tree = TreeInspection::default();
+            for (name, value) in fields {
+                tree.set(name, *value);
+            }
+            inspection.trees.push(tree);
+        }
+    }
+}
+
 /// Where a key lives, in names and values.
 pub fn location_lines(location: &Location) -> Vec<(String, String)> {
-    let mut lines: Vec<(&str, String)> =
-        vec![("hash_key", format!("{:032x}", location.hash)), ("partition", location.partition.to_string())];
+    let mut lines: Vec<(&str, String)> = vec![("hash_key", format!("{:032x}", location.hash))];
+    lines.extend(location.partition.map(|partition| ("partition", partition.to_string())));
     match &location.place {
         KeyPlace::Nowhere { segment } => {
             lines.push(("place", "nowhere".into()));
@@ -91,8 +128,39 @@ pub fn location_lines(location: &Location) -> Vec<(String, String)> {
             lines.push(("valid", place.valid.to_string()));
             push_record(&place.record, &mut lines);
         }
+        KeyPlace::Node(place) => push_node(place, &mut lines),
     }
     lines.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
+}
+
+fn push_node(place: &NodePlace, lines: &mut Vec<(&str, String)>) {
+    let fence = |key: &[u8]| key.escape_ascii().to_string();
+    lines.push(("place", if place.record.is_some() { "data node" } else { "nowhere" }.into()));
+    lines.push(("node", place.node.to_string()));
+    lines.push(("depth", place.depth.to_string()));
+    lines.push(("cached", place.is_cached.to_string()));
+    lines.push(("dirty", place.is_dirty.to_string()));
+    lines.push(("low_fence", fence(&place.low)));
+    lines.push(("high_fence", place.high.as_deref().map_or("none".into(), fence)));
+    lines.push(("node_records", place.records.to_string()));
+    lines.push(("node_used_bytes", place.used_bytes.to_string()));
+    if let Some(image) = &place.image {
+        lines.push(("extent", image.extent.to_string()));
+        lines.push(("page", image.page.to_string()));
+        lines.push(("flash_at", image.flash_bytes.to_string()));
+        lines.push(("image_stamp", image.stamp.to_string()));
+    }
+    if let Some(record) = &place.record {
+        push_record(record, lines);
+    }
+    if let Some(extension) = &place.extension {
+        lines.push(("extension_extent", extension.extent.to_string()));
+        lines.push(("extension_page", extension.page.to_string()));
+        lines.extend(extension.flash_bytes.map(|flash| ("extension_at", flash.to_string())));
+        lines.push(("extension_bytes", extension.length_bytes.to_string()));
+        lines.push(("extension_stamp", extension.stamp.to_string()));
+        lines.push(("extension_whole", extension.is_whole.to_string()));
+    }
 }
 
 fn push_record(record: &RecordFacts, lines: &mut Vec<(&str, String)>) {
@@ -115,6 +183,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_key_of_an_ordered_keyspace_is_told_with_its_node() {
+        let image = tapetum::ImagePlace { extent: 4, page: 5, flash_bytes: 6, stamp: 7 };
+        let place = NodePlace {
+            node: 1,
+            depth: 2,
+            image: Some(image),
+            is_cached: true,
+            is_dirty: false,
+            low: b"a b\n".to_vec(),
+            high: None,
+            records: 3,
+            used_bytes: 12,
+            record: None,
+            extension: None,
+        };
+        let lines = location_lines(&Location { hash: 1, partition: None, place: KeyPlace::Node(place) });
+        let of = |name: &str| lines.iter().find(|line| line.0 == name).map(|line| line.1.as_str());
+        assert_eq!((of("place"), of("partition")), (Some("nowhere"), None));
+        assert_eq!((of("low_fence"), of("high_fence"), of("image_stamp")), (Some("a b\\n"), Some("none"), Some("7")));
+    }
+
+    #[test]
     fn what_a_server_says_is_read_again() {
         let segment = SegmentInspection { number: 7, entries: 10, valid_bytes: 99, ..SegmentInspection::default() };
         let areas = AREA_KINDS.iter().enumerate().map(|(at, (kind, _))| Area {
@@ -127,13 +217,17 @@ mod tests {
             superblock: vec![("capacity_bytes".into(), 1)],
             manifest: vec![("epoch".into(), 2)],
             segments: vec![segment],
+            groups: vec![GroupInspection { keyspace: 3, class: 2, slots_used: 9, ..GroupInspection::default() }],
+            trees: vec![TreeInspection { keyspace: 3, nodes: 8, ..TreeInspection::default() }],
             areas: areas.collect(),
         };
         let mut lines = to_lines(&inspection);
         assert_eq!(from_lines(&lines), Ok(inspection.clone()));
         lines.push(("novelty:x".into(), "y".into()));
         assert_eq!(from_lines(&lines), Ok(inspection));
-        for (name, value) in [("area:0", "1 moon"), ("segment:0", "x"), ("superblock:x", "y"), ("pid", "1")] {
+        for (name, value) in
+            [("area:0", "1 moon"), ("segment:0", "x"), ("tree:0", "nodes=x"), ("superblock:x", "y"), ("pid", "1")]
+        {
             assert!(from_lines(&[(name.into(), value.into())]).is_err(), "{name}");
         }
     }

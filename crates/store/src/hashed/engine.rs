@@ -16,6 +16,7 @@ use crate::media::io::{Io, Task, lock};
 use crate::session::engine_session::{EngineSession, EngineSlot};
 use crate::stats::Stats;
 use crate::tools::check::{CheckReport, check_hashed};
+use crate::tools::locate::{KeyPlace, locate_hashed};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tapetum_kernels::record::Record;
@@ -132,6 +133,10 @@ impl Engine for HashedEngine {
         stats.segments_unreadable += self.segments.unreadable.count() as u64;
         stats.writes_paced += load(&self.counters.writes_paced);
         stats.buffers_sealed += u64::from(self.buffers.sealed().is_some());
+    }
+
+    fn locate(self: Arc<Self>, io: Io, keyspace: KeyspaceId, key: Vec<u8>) -> Task<Result<KeyPlace, Error>> {
+        Box::pin(async move { locate_hashed(&self, &io, (keyspace, &key)).await })
     }
 
     fn check(self: Arc<Self>, io: Io) -> Task<Result<CheckReport, Error>> {

@@ -26,6 +26,8 @@ use crate::scan::layout::ScanLayout;
 use crate::session::engine_session::{EngineSession, EngineSlot};
 use crate::stats::Stats;
 use crate::tools::check::CheckReport;
+use crate::tools::inspect::Inspection;
+use crate::tools::locate::KeyPlace;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
 use tapetum_kernels::record::Record;
@@ -78,6 +80,14 @@ pub trait Engine: LogClient {
     fn scan_layout(&self, _: KeyspaceRef, _: &KeyRange) -> Result<Option<Box<dyn ScanLayout>>, Error> {
         Ok(None)
     }
+
+    /// Adds what it knows of its data beside what the manifest says, for tools.
+    fn inspect(&self, _: &mut Inspection) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Where a key of a keyspace lives, for tools.
+    fn locate(self: Arc<Self>, io: Io, keyspace: KeyspaceId, key: Vec<u8>) -> Task<Result<KeyPlace, Error>>;
 
     /// Reads all that it has on flash and looks whether it holds.
     fn check(self: Arc<Self>, io: Io) -> Task<Result<CheckReport, Error>>;

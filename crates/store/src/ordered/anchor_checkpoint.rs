@@ -35,6 +35,7 @@ use crate::ordered::cache::MirrorCache;
 use crate::ordered::node_table::{NodeHome, NodeId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tapetum_drive::LocalMemory;
 use tapetum_kernels::checksum::{Salt, checksum};
 
 const PIECE_BYTES_MAX: u64 = 256 << 10;
@@ -78,6 +79,11 @@ impl AnchorRoot {
         Ok(AnchorRoot { generation, stamp, stream_bytes, piece_bytes, runs })
     }
 
+    /// Whether it lies in this extent.
+    pub fn has(&self, extent: u32) -> bool {
+        self.runs.iter().any(|(first, count)| extent.checked_sub(*first).is_some_and(|behind| behind < *count))
+    }
+
     /// Bytes of the stream in a piece.
     fn payload(&self) -> usize {
         self.piece_bytes as usize - CRC_BYTES
@@ -99,18 +105,34 @@ impl AnchorRoot {
     }
 
     /// Whether it can be read.
-    fn is_sound(&self, base: &Base) -> bool {
-        let piece_bytes = u64::from(self.piece_bytes);
+    fn is_sound(&self, media: &AnchorMedia<'_>) -> bool {
+        let (piece_bytes, extent_bytes) = (u64::from(self.piece_bytes), media.geometry.extent_bytes);
         let extents: u64 = self.runs.iter().map(|(_, count)| u64::from(*count)).sum();
-        let count = lock(&base.extents).count();
+        let is_there = |first: u32, run: u32| first.checked_add(run).is_some_and(|end| end <= media.extents);
         piece_bytes >= 4096
-            && base.geometry.extent_bytes.is_multiple_of(piece_bytes)
-            && self.runs.iter().all(|(first, run)| first.checked_add(*run).is_some_and(|end| end <= count))
-            && self.pieces() <= extents * (base.geometry.extent_bytes / piece_bytes)
+            && extent_bytes.is_multiple_of(piece_bytes)
+            && self.runs.iter().all(|(first, run)| is_there(*first, *run))
+            && self.pieces() <= extents * (extent_bytes / piece_bytes)
     }
 
-    fn crc(&self, base: &Base, flash: u64, payload: &[u8]) -> u32 {
-        checksum(Salt { store: base.store_id, address: flash, version: self.generation }, &[payload])
+    fn crc(&self, store_id: u64, flash: u64, payload: &[u8]) -> u32 {
+        checksum(Salt { store: store_id, address: flash, version: self.generation }, &[payload])
+    }
+}
+
+/// The drive that a checkpoint lies on.
+pub struct AnchorMedia<'a> {
+    pub geometry: &'a Geometry,
+    pub store_id: u64,
+    pub local: &'a LocalMemory,
+    /// How many it has.
+    pub extents: u32,
+}
+
+impl AnchorMedia<'_> {
+    pub fn of(base: &Base) -> AnchorMedia<'_> {
+        let extents = lock(&base.extents).count();
+        AnchorMedia { geometry: &base.geometry, store_id: base.store_id, local: base.drive.local(), extents }
     }
 }
 
@@ -224,7 +246,7 @@ async fn send(
     let bytes = io.fill(&mut buffer, 0..root.piece_bytes as usize);
     bytes[CRC_BYTES..CRC_BYTES + payload.len()].copy_from_slice(payload);
     bytes[CRC_BYTES + payload.len()..].fill(0);
-    let crc = root.crc(base, flash, &bytes[CRC_BYTES..]);
+    let crc = root.crc(base.store_id, flash, &bytes[CRC_BYTES..]);
     bytes[..CRC_BYTES].copy_from_slice(&crc.to_le_bytes());
     flying.write(flash, buffer);
     Ok(())
@@ -253,20 +275,20 @@ pub struct CheckpointKeyspace {
 
 /// Reads a checkpoint; what is amiss if it does not hold.
 pub async fn read(
-    base: &Base,
+    media: &AnchorMedia<'_>,
     io: &Io,
     root: &AnchorRoot,
     memory_bytes: u64,
 ) -> Result<BTreeMap<KeyspaceId, CheckpointKeyspace>, String> {
-    if !root.is_sound(base) {
+    if !root.is_sound(media) {
         return Err("its root makes no sense".into());
     }
     if root.stream_bytes > memory_bytes / 2 {
         return Err("there is no memory for it".into());
     }
     let mut stream = Vec::with_capacity(root.stream_bytes as usize);
-    let mut flying = Flying::new(io, base.drive.local(), root.piece_bytes as usize);
-    let places = root.places(&base.geometry);
+    let mut flying = Flying::new(io, media.local, root.piece_bytes as usize);
+    let places = root.places(media.geometry);
     let mut sent = 0;
     for place in &places {
         while sent < places.len()
@@ -278,7 +300,7 @@ pub async fn read(
         let read = flying.next("read of a checkpoint of anchors").await.map_err(|error| error.to_string())?;
         let buffer = read.ok_or("there is no memory to read it")?;
         let (crc, payload) = io.look(&buffer, 0..root.piece_bytes as usize).split_at(CRC_BYTES);
-        if crc != root.crc(base, *place, payload).to_le_bytes() {
+        if crc != root.crc(media.store_id, *place, payload).to_le_bytes() {
             return Err(format!("the piece at byte {place} of the drive is damaged"));
         }
         let left = root.stream_bytes as usize - stream.len();

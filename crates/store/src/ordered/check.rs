@@ -5,6 +5,7 @@ use super::engine::{OrderedEngine, OrderedShared};
 use super::node_table::NodeId;
 use super::search::AnchorKey;
 use super::slabs::keyspace_slots::KeyspaceSlots;
+use super::slabs::slot_class::SlotClass;
 use super::tree::{OrderedTree, of_search};
 use crate::error::Error;
 use crate::media::io::{Io, lock};
@@ -52,7 +53,10 @@ async fn check_node(io: &Io, tree: &OrderedTree, slot: u32, stamp: u64, report: 
         let reference = record.extension().ok().flatten();
         let is_whole = match &reference {
             None => true,
-            Some(reference) => holds_value(io, tree, reference, (record.key, record.header.raw_bytes)).await?,
+            Some(reference) => {
+                let of = (record.key, record.header.raw_bytes);
+                read_value(io, tree.slots(), reference, of, |_| ()).await?
+            }
         };
         report.valid_records += u64::from(is_whole);
         if let Some(ExtensionReference { slot, stored_bytes, .. }) = reference.filter(|_| !is_whole) {
@@ -65,15 +69,16 @@ async fn check_node(io: &Io, tree: &OrderedTree, slot: u32, stamp: u64, report: 
     Ok(())
 }
 
-/// Whether the extension that a record names is there, and whole.
-async fn holds_value(
+/// Whether the extension that a record names is there, and whole; shows its stored bytes on the way, one part behind the other.
+pub async fn read_value(
     io: &Io,
-    tree: &OrderedTree,
+    slots: &KeyspaceSlots,
     reference: &ExtensionReference,
     (key, raw_bytes): (&[u8], u32),
+    mut show: impl FnMut(&[u8]),
 ) -> Result<bool, Error> {
     let Some(class) = reference.class(key.len()) else { return Ok(false) };
-    let space = tree.extensions(class);
+    let space = slots.of_class(SlotClass::of_extension(class));
     let (Some(flash), Some(salt)) = (space.flash_offset(reference.slot), space.salt(reference.slot)) else {
         return Ok(false);
     };
@@ -94,6 +99,7 @@ async fn holds_value(
             }
         };
         crc = crc32c_append(crc, &piece[stored_at..]);
+        show(&piece[stored_at..]);
     }
     Ok(head.is_some_and(|head| head.stored_crc == crc))
 }

@@ -6,7 +6,7 @@
 //!
 //! Threads: any.
 
-use super::anchor_checkpoint::{self, AnchorRoot, CheckpointKeyspace};
+use super::anchor_checkpoint::{self, AnchorMedia, AnchorRoot, CheckpointKeyspace};
 use super::batches::BatchList;
 use super::cache::CacheCounts;
 use super::job::OrderedJob;
@@ -40,6 +40,8 @@ use crate::scan::layout::ScanLayout;
 use crate::session::engine_session::{EngineSession, EngineSlot};
 use crate::stats::Stats;
 use crate::tools::check::CheckReport;
+use crate::tools::inspect::Inspection;
+use crate::tools::locate::KeyPlace;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -215,7 +217,10 @@ impl OrderedEngine {
         }
         let found = match self.stamp_replayed.load(Ordering::SeqCst) > root.stamp {
             true => Err("the log has a later batch".into()),
-            false => anchor_checkpoint::read(base, io, &root, base.budget().index_bytes_max()).await,
+            false => {
+                let media = AnchorMedia::of(base);
+                anchor_checkpoint::read(&media, io, &root, base.budget().index_bytes_max()).await
+            }
         };
         match found {
             Ok(keyspaces) => {
@@ -421,6 +426,14 @@ impl Engine for OrderedEngine {
         let tree = self.tree(keyspace.id())?;
         let state = self.make_shared()?.state.clone();
         Ok(Some(Box::new(NodeLists::new(state, (tree, keyspace), range)?)))
+    }
+
+    fn inspect(&self, inspection: &mut Inspection) -> Result<(), Error> {
+        super::inspect::inspect(self, inspection)
+    }
+
+    fn locate(self: Arc<Self>, io: Io, keyspace: KeyspaceId, key: Vec<u8>) -> Task<Result<KeyPlace, Error>> {
+        Box::pin(async move { super::inspect::locate(&self, &io, keyspace, &key).await })
     }
 
     fn check(self: Arc<Self>, io: Io) -> Task<Result<CheckReport, Error>> {

@@ -21,9 +21,12 @@
 pub mod anchor_checkpoint;
 pub mod batches;
 pub mod cache;
-mod check;
+pub mod check;
 pub mod engine;
 pub mod images;
+mod inspect;
+#[cfg(test)]
+mod inspect_tests;
 mod job;
 mod node_lists;
 pub mod node_programs;

@@ -64,6 +64,11 @@ impl OrderedTree {
         self.items.load(Ordering::Relaxed)
     }
 
+    /// All its slots.
+    pub fn slots(&self) -> &KeyspaceSlots {
+        &self.slots
+    }
+
     /// The slots of extensions of this size.
     pub fn extensions(&self, class: ExtensionClass) -> &SlotSpace {
         self.slots.of_class(SlotClass::of_extension(class))

@@ -4,17 +4,21 @@
 
 use crate::error::Error;
 use crate::hashed::HashedEngine;
-use crate::hashed::catalog::{Catalog, SegmentState};
-use crate::installer::Installer;
+use crate::hashed::catalog::SegmentState;
+use crate::installer::{Clients, Installer};
 use crate::keyspace::KeyspaceId;
+use crate::keyspace::catalogue::KeyspaceKind;
 use crate::manifest::{Manifest, Summary};
-use crate::media::geometry::{BUFFERS, SUPERBLOCK_BYTES};
+use crate::media::geometry::{BUFFERS, Geometry, SUPERBLOCK_BYTES};
 use crate::media::io::{Io, lock, run};
 use crate::media::superblock::Superblock;
+use crate::ordered::anchor_checkpoint::AnchorRoot;
+use crate::ordered::slabs::group_table::GroupTable;
+use crate::ordered::slabs::slot_class::{PAGE_BYTES as NODE_PAGE_BYTES, SlotClass};
 use crate::planted::Planted;
 use crate::recover::read_superblock;
 use crate::store::Store;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tapetum_drive::{Drive, Purpose};
 
@@ -24,8 +28,20 @@ pub struct Inspection {
     pub superblock: Vec<(String, u64)>,
     pub manifest: Vec<(String, u64)>,
     pub segments: Vec<SegmentInspection>,
+    /// Of ordered keyspaces, by keyspace and class.
+    pub groups: Vec<GroupInspection>,
+    /// Of ordered keyspaces; none while nobody has the store open.
+    pub trees: Vec<TreeInspection>,
     /// The drive from its first byte to its last.
     pub areas: Vec<Area>,
+}
+
+impl Inspection {
+    /// A figure of the superblock or the manifest; 0 if there is no such.
+    pub fn field(&self, name: &str) -> u64 {
+        let all = self.superblock.iter().chain(&self.manifest);
+        all.clone().find(|field| field.0 == name).map_or(0, |field| field.1)
+    }
 }
 
 /// A run of neighbouring bytes of the drive that serve one purpose.
@@ -55,7 +71,11 @@ pub enum AreaKind {
     Large,
     /// Taken, by what is being written, or read for the last time.
     Held,
-    /// The index, as a clean close left it. Its extents are free as soon as the store is open.
+    /// Groups of slots for data nodes of ordered keyspaces.
+    Nodes,
+    /// Groups of slots for their values that no node takes.
+    Extensions,
+    /// The index, and the anchors of ordered keyspaces, as a clean close left them. Their extents are free as soon as the store is open.
     Checkpoint,
     Free,
     /// What rounding leaves.
@@ -63,7 +83,7 @@ pub enum AreaKind {
 }
 
 /// Names, for those who print kinds and read them again.
-pub const AREA_KINDS: [(AreaKind, &str); 11] = [
+pub const AREA_KINDS: [(AreaKind, &str); 13] = [
     (AreaKind::Superblock, "superblock"),
     (AreaKind::Manifest, "manifest"),
     (AreaKind::ManifestSpare, "manifest-spare"),
@@ -72,18 +92,20 @@ pub const AREA_KINDS: [(AreaKind, &str); 11] = [
     (AreaKind::Keys, "keys"),
     (AreaKind::Large, "large"),
     (AreaKind::Held, "held"),
+    (AreaKind::Nodes, "nodes"),
+    (AreaKind::Extensions, "extensions"),
     (AreaKind::Checkpoint, "checkpoint"),
     (AreaKind::Free, "free"),
     (AreaKind::Unused, "unused"),
 ];
 
-macro_rules! segment_fields {
-    ($($name:ident: $help:literal,)*) => {
-        /// What the manifest says of a segment.
+macro_rules! named_numbers {
+    ($what:literal, $of:ident, $($name:ident: $help:literal,)*) => {
+        #[doc = $what]
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct SegmentInspection { $(#[doc = $help] pub $name: u64,)* }
+        pub struct $of { $(#[doc = $help] pub $name: u64,)* }
 
-        impl SegmentInspection {
+        impl $of {
             /// Every field by its name.
             pub fn fields(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name),)*]
@@ -101,7 +123,9 @@ macro_rules! segment_fields {
     };
 }
 
-segment_fields!(
+named_numbers!(
+    "What the manifest says of a segment.",
+    SegmentInspection,
     number: "Its place in the segment table.",
     version: "Unique in the store's life.",
     entries: "Records that it was written with.",
@@ -116,6 +140,33 @@ segment_fields!(
     expiry_max: "When the last of its records expires, in unix seconds; 4294967295 where some never do, 0 where none does.",
 );
 
+named_numbers!(
+    "What the groups of one class come to that an ordered keyspace has.",
+    GroupInspection,
+    keyspace: "Its id.",
+    class: "Of their slots: see [`SLOT_CLASSES`].",
+    groups: "How many there are.",
+    groups_open: "Those that images are written to.",
+    extents: "That they have together.",
+    slots: "In all of them.",
+    slots_used: "Held by live images or extensions, or by those on their way; 0 while nobody has the store open.",
+);
+
+named_numbers!(
+    "The tree of an ordered keyspace.",
+    TreeInspection,
+    keyspace: "Its id.",
+    items: "Records in all data nodes.",
+    nodes: "Data nodes.",
+    nodes_unwritten: "Those that never had an image on flash.",
+    depth_max: "Nodes of the search layer on the longest way to a data node.",
+    depth_mean_tenths: "On the mean way, in tenths.",
+    search_bytes: "What the search layer takes in memory.",
+);
+
+/// Names of the classes of slots, by their codes.
+pub const SLOT_CLASSES: [&str; 7] = ["nodes", "4KiB", "8KiB", "16KiB", "32KiB", "64KiB", "large"];
+
 /// What an open store has on its drive now. Flush and collector wait meanwhile.
 pub fn inspect(store: &Store) -> Result<Inspection, Error> {
     let engine = store.hashed();
@@ -126,7 +177,9 @@ pub fn inspect(store: &Store) -> Result<Inspection, Error> {
         engine.return_installer(installer);
         inspection
     };
-    engine.run_beside_maintenance(&io, ask)
+    let mut inspection = engine.run_beside_maintenance(&io, ask)?;
+    store.engines().iter().try_for_each(|engine| engine.inspect(&mut inspection))?;
+    Ok(inspection)
 }
 
 fn of_installed(engine: &Arc<HashedEngine>, installer: &Installer) -> Inspection {
@@ -147,7 +200,8 @@ pub fn inspect_drive(drive: &Drive) -> Result<Inspection, Error> {
         let installer = Installer::from(recovered);
         let checkpoint: BTreeSet<u32> =
             installer.catalog.checkpoint.iter().flat_map(|checkpoint| checkpoint.extents()).copied().collect();
-        let is_free = |extent| !checkpoint.contains(&extent);
+        let anchors = AnchorRoot::parse(installer.roots.get(KeyspaceKind::Ordered)).ok();
+        let is_free = |extent| !checkpoint.contains(&extent) && !anchors.as_ref().is_some_and(|root| root.has(extent));
         Ok(describe(superblock, &installer, is_free, AreaKind::Checkpoint))
     };
     run(&io, read, || false).ok_or_else(|| Error::Io("the drive stopped answering".into()))?
@@ -187,8 +241,25 @@ fn describe(
         ("segments", catalog.segments.len() as u64),
     ]);
     let segments = catalog.segments.values().map(segment).collect();
-    let areas = areas(superblock, catalog, &summary, is_free, taken);
-    Inspection { superblock: superblock_fields, manifest, segments, areas }
+    let areas = areas(superblock, installer, &summary, is_free, taken);
+    let groups = groups(&installer.groups, geometry);
+    Inspection { superblock: superblock_fields, manifest, segments, groups, trees: Vec::new(), areas }
+}
+
+/// What the manifest says of groups, by keyspace and class.
+fn groups(table: &GroupTable, geometry: &Geometry) -> Vec<GroupInspection> {
+    let mut all: BTreeMap<(u16, u8), GroupInspection> = BTreeMap::new();
+    let extent_pages = geometry.pages_per_extent(NODE_PAGE_BYTES as usize);
+    for group in table.iter() {
+        let (keyspace, class) = (group.keyspace.0, group.class.code());
+        let sum = all.entry((keyspace, class)).or_default();
+        (sum.keyspace, sum.class) = (keyspace.into(), class.into());
+        sum.groups += 1;
+        sum.groups_open += u64::from(group.open);
+        sum.extents += u64::from(group.extents);
+        sum.slots += u64::from(group.class.slots(group.extents * extent_pages));
+    }
+    all.into_values().collect()
 }
 
 fn segment(state: &SegmentState) -> SegmentInspection {
@@ -211,7 +282,7 @@ fn segment(state: &SegmentState) -> SegmentInspection {
 
 fn areas(
     superblock: &Superblock,
-    catalog: &Catalog,
+    clients: &Clients,
     summary: &Summary,
     is_free: impl Fn(u32) -> bool,
     taken: AreaKind,
@@ -226,7 +297,12 @@ fn areas(
     areas.until(geometry.zone_offset(0) + BUFFERS * geometry.segment_bytes, AreaKind::Log, None);
     areas.until(geometry.extents_offset(), AreaKind::Unused, None);
     let mut owners = vec![None; geometry.extents(*capacity_bytes) as usize];
-    for descriptor in catalog.segments.values().map(|state| &state.descriptor) {
+    for group in clients.groups.iter() {
+        let kind = if group.class == SlotClass::Nodes { AreaKind::Nodes } else { AreaKind::Extensions };
+        let owned = owners.iter_mut().skip(group.first as usize).take(group.extents as usize);
+        owned.for_each(|owner| *owner = Some((kind, None)));
+    }
+    for descriptor in clients.catalog.segments.values().map(|state| &state.descriptor) {
         let large = descriptor.large.iter().flat_map(|large| &large.runs);
         let large: Vec<u32> = large.flat_map(|run| run.first..run.first.saturating_add(run.count)).collect();
         let parts = [
@@ -238,7 +314,7 @@ fn areas(
             for &extent in extents {
                 // A manifest that names an extent there is not is found when the store is opened.
                 if let Some(owner) = owners.get_mut(extent as usize) {
-                    *owner = Some((kind, descriptor.number));
+                    *owner = Some((kind, Some(descriptor.number)));
                 }
             }
         }
@@ -246,7 +322,7 @@ fn areas(
     for (extent, owner) in (0..).zip(owners) {
         let end = geometry.extent_offset(extent + 1);
         match owner {
-            Some((kind, segment)) => areas.until(end, kind, Some(segment)),
+            Some((kind, segment)) => areas.until(end, kind, segment),
             None if is_free(extent) => areas.until(end, AreaKind::Free, None),
             None => areas.until(end, taken, None),
         }

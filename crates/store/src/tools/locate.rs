@@ -1,9 +1,13 @@
-//! Where a key lives: in a write buffer, or in which bytes of which segment. For tools; a get takes a faster way.
+//! Where a key lives: of a hashed keyspace, in a write buffer, or in which bytes of which segment; of an ordered one, in which data node.
+//! For tools; a get takes a faster way.
 
+use crate::base::Base;
 use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::segment::view::Segment;
 use crate::keyspace::KeyspaceId;
+use crate::keyspace::catalogue::KeyspaceKind;
+use crate::keyspace::keyspace_error::KeyspaceError;
 use crate::keyspace::states::KeyspaceRef;
 use crate::media::io::{Io, run};
 use crate::media::transfer::Transfer;
@@ -18,8 +22,8 @@ use tapetum_kernels::record::{Header, Kind};
 pub struct Location {
     /// The 128-bit hash key.
     pub hash: u128,
-    /// The index partition, which is the shard of the write buffers too.
-    pub partition: u64,
+    /// The index partition, which is the shard of the write buffers too. An ordered keyspace has no index of hash keys.
+    pub partition: Option<u64>,
     pub place: KeyPlace,
 }
 
@@ -37,6 +41,8 @@ pub enum KeyPlace {
         record: RecordFacts,
     },
     Segment(SegmentPlace),
+    /// In the range of a data node, whether that has it or not.
+    Node(NodePlace),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +61,53 @@ pub struct SegmentPlace {
     /// Whether the index means this record: one that was overwritten stays until it is collected.
     pub valid: bool,
     pub record: RecordFacts,
+}
+
+/// The data node whose range a key of an ordered keyspace lies in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodePlace {
+    /// Its number in memory; it may have another one when the store is opened again.
+    pub node: u32,
+    /// Nodes of the search layer on the way to it.
+    pub depth: u32,
+    /// Its newest image on flash; none of what was never written.
+    pub image: Option<ImagePlace>,
+    pub is_cached: bool,
+    /// What is said here of its records is not all in that image yet.
+    pub is_dirty: bool,
+    /// The first key that it has, and the first behind these; `None` where there is none.
+    pub low: Vec<u8>,
+    pub high: Option<Vec<u8>>,
+    pub records: u64,
+    pub used_bytes: u64,
+    /// The key's.
+    pub record: Option<RecordFacts>,
+    pub extension: Option<ExtensionPlace>,
+}
+
+/// Where the image of a data node lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImagePlace {
+    pub extent: u32,
+    /// Its page of the extent.
+    pub page: u32,
+    pub flash_bytes: u64,
+    pub stamp: u64,
+}
+
+/// Where a value lies that no data node takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExtensionPlace {
+    pub extent: u32,
+    /// The page of the extent that it begins in.
+    pub page: u32,
+    /// `None`: no such place is on this drive.
+    pub flash_bytes: Option<u64>,
+    /// What it takes on flash.
+    pub length_bytes: u64,
+    pub stamp: u64,
+    /// It is there, and its checksums are right.
+    pub is_whole: bool,
 }
 
 /// What a record's header says.
@@ -76,32 +129,41 @@ pub struct RecordFacts {
     pub live: bool,
 }
 
-fn facts(engine: &HashedEngine, header: &Header) -> RecordFacts {
-    RecordFacts {
-        kind: format!("{:?}", header.kind).to_lowercase(),
-        codec: format!("{:?}", header.codec).to_lowercase(),
-        record_bytes: header.record_bytes() as u64,
-        key_bytes: u64::from(header.key_bytes),
-        stored_bytes: u64::from(header.stored_bytes),
-        value_bytes: u64::from(header.raw_bytes),
-        flags: header.flags,
-        expiry: header.expiry,
-        stamp: header.stamp,
-        live: header.kind == Kind::Value && engine.is_live(header, engine.now()),
+impl RecordFacts {
+    /// Of a record whose header says its keyspace.
+    pub fn of(base: &Base, header: &Header) -> RecordFacts {
+        RecordFacts {
+            kind: format!("{:?}", header.kind).to_lowercase(),
+            codec: format!("{:?}", header.codec).to_lowercase(),
+            record_bytes: header.record_bytes() as u64,
+            key_bytes: u64::from(header.key_bytes),
+            stored_bytes: u64::from(header.stored_bytes),
+            value_bytes: u64::from(header.raw_bytes),
+            flags: header.flags,
+            expiry: header.expiry,
+            stamp: header.stamp,
+            live: header.kind == Kind::Value && base.is_live(header, base.now()),
+        }
     }
 }
 
 /// Finds where a key of a keyspace lives in an open store.
 pub fn locate(store: &Store, keyspace: KeyspaceRef, key: &[u8]) -> Result<Location, Error> {
-    let engine = store.hashed();
-    let io = Io::new(engine.drive.queue_pair(16).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Check);
-    let hash = engine.hash(keyspace.id, key);
-    let place = run(&io, find(engine, &io, hash, (keyspace.id, key)), || false)
-        .ok_or_else(|| Error::Io("the drive stopped answering".into()))??;
-    Ok(Location { hash: hash.0, partition: hash.partition(engine.geometry.partition_bits) as u64, place })
+    let base = store.base();
+    let io = Io::new(base.drive.queue_pair(16).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Check);
+    let kind = keyspace.kind();
+    let no_engine = || Error::Keyspace(KeyspaceError::OtherKind { kind });
+    let engine = store.engines().iter().find(|engine| engine.kind() == kind).ok_or_else(no_engine)?;
+    let finding = engine.clone().locate(io.clone(), keyspace.id, key.to_vec());
+    let place = run(&io, finding, || false).ok_or_else(|| Error::Io("the drive stopped answering".into()))??;
+    let hash = base.hasher.hash(keyspace.id, key);
+    let partition = (kind == KeyspaceKind::Hashed).then(|| hash.partition(base.geometry.partition_bits) as u64);
+    Ok(Location { hash: hash.0, partition, place })
 }
 
-async fn find(engine: &Arc<HashedEngine>, io: &Io, hash: HashKey, key: (KeyspaceId, &[u8])) -> Result<KeyPlace, Error> {
+/// Where a key of a hashed keyspace lives.
+pub async fn locate_hashed(engine: &Arc<HashedEngine>, io: &Io, key: (KeyspaceId, &[u8])) -> Result<KeyPlace, Error> {
+    let hash = engine.hash(key.0, key.1);
     loop {
         if let Some(place) = in_buffer(engine, hash) {
             return Ok(place);
@@ -124,7 +186,7 @@ fn in_buffer(engine: &HashedEngine, hash: HashKey) -> Option<KeyPlace> {
     let shard = engine.buffers.shard(hash);
     let place = shard.get(hash)?;
     // SAFETY: the shard names the place, and we hold it.
-    let record = facts(engine, &unsafe { engine.log.record(place.buffer, place.place) }.header);
+    let record = RecordFacts::of(engine, &unsafe { engine.log.record(place.buffer, place.place) }.header);
     let flash_bytes = engine.geometry.zone_offset(place.buffer) + u64::from(place.place);
     Some(KeyPlace::Buffer { buffer: place.buffer, sealed: shard.sealed() == Some(place.buffer), flash_bytes, record })
 }
@@ -176,6 +238,6 @@ fn segment_place(
         flash_bytes: page_flash + u64::from(page_at),
         read_bytes: u64::from(read_bytes),
         valid: segment.is_valid(found.entry),
-        record: facts(engine, &found.header),
+        record: RecordFacts::of(engine, &found.header),
     }
 }

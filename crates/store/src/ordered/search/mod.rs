@@ -178,6 +178,12 @@ impl<M: TreeMemory> SearchHandle<M> {
         self.tree.lookup(key)
     }
 
+    /// How many nodes of the tree a query for a key comes through at least.
+    pub fn depth(&mut self, key: &[u8]) -> u32 {
+        let _pin = self.tree.blocks.pin(self.number);
+        self.tree.depth(key)
+    }
+
     /// The greatest anchor that is not above `key`, which may have any length. Returns its value.
     pub fn floor(&mut self, key: &[u8], anchor: &mut AnchorKey) -> u64 {
         let _pin = self.tree.blocks.pin(self.number);

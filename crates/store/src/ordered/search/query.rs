@@ -117,6 +117,23 @@ impl<M: TreeMemory> SearchTree<M> {
         }
     }
 
+    /// How many nodes lie on the way towards a key.
+    pub(super) fn depth(&self, key: &[u8]) -> u32 {
+        let (mut node, mut at, mut depth) = (ROOT, 0, 1);
+        loop {
+            let view = self.node(node);
+            if !matches!(view.match_prefix(&key[at..]), PrefixMatch::Whole) {
+                return depth;
+            }
+            at += view.header.prefix_bytes();
+            let child = key.get(at).map_or(TreeRef::NONE, |byte| view.child(*byte));
+            if child.is_none() || child.is_leaf() {
+                return depth;
+            }
+            (node, at, depth) = (child.index(), at + 1, depth + 1);
+        }
+    }
+
     /// The leaf of the greatest anchor below `key`, or of `key` itself if that is wanted.
     pub(super) fn at_most(&self, path: &mut QueryPath, key: &[u8], or_equal: bool) -> Option<TreeRef> {
         path.steps.clear();

@@ -1,0 +1,68 @@
+//! `inspect`: of a key, or of all of a store, offline or by a server.
+
+use std::error::Error;
+use std::io::Write;
+use std::time::Duration;
+
+use super::commands::{OfKeyspace, Outcome, offline_options, print_stats, read_keyspace};
+use crate::cli::arguments::StoreArguments;
+use crate::net::listen::Address;
+use crate::store::store_open::OpenError;
+use crate::tools::remote::Remote;
+use crate::tools::{inspect, inspect_lines};
+
+pub fn inspect_key(key: &str, json: bool, memcached: Option<&Address>, of: OfKeyspace<'_>) -> Outcome {
+    let lines = match memcached {
+        // A space would end the word, a line end the command.
+        Some(_) if key.bytes().any(|byte| byte <= b' ') => {
+            return Err("a server is asked for keys without spaces and control characters only".into());
+        }
+        Some(address) => Remote::memcached(address).stats(&format!("inspect {key}"))?,
+        None => read_keyspace(of, |keyspace| {
+            let location = tapetum::locate(keyspace.store(), keyspace.keyspace(), key.as_bytes())?;
+            Ok(inspect_lines::location_lines(&location))
+        })?,
+    };
+    print_stats(&lines, json)
+}
+
+/// Adds what only an open store knows of its ordered keyspaces.
+fn inspect_trees(inspection: &mut tapetum::Inspection, arguments: &StoreArguments) {
+    let opened = offline_options(arguments, false).open_read_only(arguments.place()).map_err(OpenError::from);
+    let seen = opened.map_err(|error| error.to_string());
+    let seen = seen.and_then(|store| tapetum::inspect(&store).map_err(|error| error.to_string()));
+    match seen {
+        Ok(seen) => (inspection.groups, inspection.trees) = (seen.groups, seen.trees),
+        // The manifest is shown all the same.
+        Err(error) => eprintln!("trees and slots in use are not shown: {error}"),
+    }
+}
+
+pub fn inspect_all(
+    map: bool,
+    every: Option<Duration>,
+    json: bool,
+    memcached: Option<&Address>,
+    arguments: &StoreArguments,
+) -> Outcome {
+    let ask = || -> Result<tapetum::Inspection, Box<dyn Error>> {
+        match memcached {
+            Some(address) => Ok(inspect_lines::from_lines(&Remote::memcached(address).stats("inspect")?)?),
+            None => Ok(tapetum::inspect_at(&arguments.place()).map_err(OpenError::from)?),
+        }
+    };
+    if map {
+        return inspect::map(ask, every);
+    }
+    let mut inspection = ask()?;
+    if memcached.is_none() && !inspection.groups.is_empty() {
+        inspect_trees(&mut inspection, arguments);
+    }
+    let text = match json {
+        true => format!("{:#}\n", inspect::to_json(&inspection)),
+        false => inspect::report(&inspection),
+    };
+    let mut out = std::io::stdout();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
