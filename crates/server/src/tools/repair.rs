@@ -18,6 +18,8 @@ const BATCH_BYTES: usize = 1 << 20;
 
 const REPAIR_HELP: &str = r#"An item that cannot be read is lost, and named by its key where that can be read. Where the commit log or the
 manifest is damaged, writes are lost, and named by their stamps: their keys have what they had before, or nothing.
+Of an ordered keyspace, where a data node cannot be read, an older one takes its place if there is one; otherwise its
+keys are lost. Either way the range of keys is named.
 A repair writes what it replaces to a file first. The file undoes it, as long as the store was not written to since."#;
 
 #[derive(Debug, Args)]
@@ -100,6 +102,9 @@ fn print(report: &RepairReport, done: &str, out: &mut dyn Write) -> io::Result<(
     for segment in &report.segments_rewritten {
         writeln!(out, "{done} written anew with what can be read of it: segment {segment}")?;
     }
+    for node in &report.nodes_rewritten {
+        writeln!(out, "{done} written anew with what can be read: {node}")?;
+    }
     if report.is_clean() {
         return writeln!(out, "no damage found");
     }
@@ -109,10 +114,22 @@ fn print(report: &RepairReport, done: &str, out: &mut dyn Write) -> io::Result<(
 fn sum(report: &RepairReport) -> String {
     let (items, ranges) = (report.items_lost(), report.ranges_lost());
     let plural = |count: u64| if count == 1 { "" } else { "s" };
-    format!("{items} item{}, and the writes of {ranges} range{} of stamps", plural(items), plural(ranges))
+    let mut sum =
+        format!("{items} item{}, and the writes of {ranges} range{} of stamps", plural(items), plural(ranges));
+    let (gone, older) = report.key_ranges_lost();
+    if gone > 0 {
+        sum.push_str(&format!("; all items of {gone} range{} of keys", plural(gone)));
+    }
+    if older > 0 {
+        sum.push_str(&format!("; the last writes of {older} range{} of keys", plural(older)));
+    }
+    sum
 }
 
-/// Writes the items of a keyspace whose keys begin with `prefix` and that can be read; what cannot is counted on `complaints`.
+/// Writes the items of a keyspace whose keys begin with `prefix` and that can be read; what cannot is named on `complaints`.
+///
+/// # Errors
+/// Also when something could not be read, after all the rest was written.
 pub fn dump(
     (place, options): (&Place, &Options),
     (keyspace, prefix, format): (&str, &[u8], Format),
@@ -139,7 +156,7 @@ pub fn dump(
         for loss in &report.losses {
             writeln!(complaints, "not dumped: {loss}")?;
         }
-        writeln!(complaints, "warning: the rest was dumped; not dumped in all: {}", sum(&report))?;
+        return Err(format!("not all was dumped; not dumped in all: {}", sum(&report)).into());
     }
     Ok(())
 }

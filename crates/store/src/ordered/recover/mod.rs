@@ -20,6 +20,7 @@
 
 mod image_reader;
 mod log_records;
+pub mod mend;
 mod node_ids;
 mod rewrite;
 
@@ -35,6 +36,7 @@ use crate::error::Error;
 use crate::media::extents::Extents;
 use crate::media::io::Io;
 use crate::planted::Bug;
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 use tapetum_drive::{Drive, Purpose};
 
@@ -172,12 +174,12 @@ pub async fn recover(
             continue;
         }
         let is_part = uses[node.tile.image() as usize] == ImageUse::Parts;
-        let replaced = Replaced { node, is_part };
+        let replaced = Replaced { node, is_part, lost: &BTreeSet::new() };
         extensions += rewrite.write_again(&mut set, &replaced, records, &mut ids, &mut recovered).await?;
         counts.rewritten += 1;
     }
     if live.tiles.is_empty() && !records.is_empty() {
-        extensions += rewrite.write_new(&mut set, records, &mut ids, &mut recovered).await?;
+        extensions += rewrite.write_new(&mut set, (&[], None), records, &mut ids, &mut recovered).await?;
     }
     counts.made_again = rewrite.made_again;
     let stamp_next = rewrite.end().await?;

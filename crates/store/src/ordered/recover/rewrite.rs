@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::media::extents::Extents;
 use crate::media::io::Io;
 use crate::planted::Bug;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use tapetum_drive::LocalBuffer;
 use tapetum_kernels::ordered::extension::ExtensionReference;
@@ -38,10 +38,12 @@ pub struct Rewrite<'a, L> {
 }
 
 /// A node whose image is to be replaced.
-pub struct Replaced {
+pub struct Replaced<'l> {
     pub node: RecoveredNode,
     /// The extensions that it names are not claimed yet.
     pub is_part: bool,
+    /// Keys that its new image does not have.
+    pub lost: &'l BTreeSet<Vec<u8>>,
 }
 
 /// Records in the order of keys, for a node with these fences.
@@ -89,7 +91,7 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
     pub async fn write_again(
         &mut self,
         set: &mut ImageSet,
-        Replaced { node, is_part }: &Replaced,
+        Replaced { node, is_part, lost }: &Replaced<'_>,
         log: &LogRecords<'_>,
         ids: &mut NodeIds,
         recovered: &mut Vec<RecoveredNode>,
@@ -103,7 +105,7 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
         let of_image = image.records().collect::<Result<Vec<_>, _>>();
         let of_image = of_image.map_err(|error| self.misread(node.slot, error))?;
         let is_in_tile = |key: &[u8]| *low <= *key && high.as_ref().is_none_or(|high| key < &high[..]);
-        let in_tile = of_image.iter().filter(|record| is_in_tile(record.key));
+        let in_tile = of_image.iter().filter(|record| is_in_tile(record.key) && !lost.contains(record.key));
         let mut records: BTreeMap<&[u8], Record<'_>> = in_tile
             .map(|record| (record.key, Record { header: record.header, key: record.key, stored: record.stored }))
             .collect();
@@ -116,19 +118,20 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
         Ok(extensions)
     }
 
-    /// Makes the nodes of a keyspace of which nothing but records of the log is durable. How many extensions were claimed.
+    /// Makes the nodes of a range of keys of which nothing but records of the log is durable. How many extensions were claimed.
     pub async fn write_new(
         &mut self,
         set: &mut ImageSet,
+        (low, high): (&[u8], Option<&[u8]>),
         log: &LogRecords<'_>,
         ids: &mut NodeIds,
         recovered: &mut Vec<RecoveredNode>,
     ) -> Result<u64, Error> {
         let mut records = BTreeMap::new();
-        self.made_again += make_again(&mut records, log.above(0, &[], None));
+        self.made_again += make_again(&mut records, log.above(0, low, high));
         let records: Vec<Record<'_>> = records.into_values().collect();
         let extensions = self.claim_extensions(0, &records)?;
-        let all = NodePart { low: Vec::new(), high: None, records: &records };
+        let all = NodePart { low: low.to_vec(), high: high.map(<[u8]>::to_vec), records: &records };
         self.write_parts(set, (None, ids), all, recovered).await?;
         Ok(extensions)
     }

@@ -3,20 +3,25 @@
 use super::report::RepairReport;
 use super::roots::{Roots, read_roots};
 use super::segments::{key_of, look as look_at_segment};
+use super::trees::{FoundTree, TreeLog, look_at_tree, read_image, records_of};
 use super::{Patient, stopped};
 use crate::error::Error;
 use crate::hashed::key_tables::key_mend::records::Records;
-use crate::hashed::large::verify::read_value;
+use crate::hashed::large::verify::read_value as read_large_value;
 use crate::keyspace::KeyspaceId;
+use crate::keyspace::catalogue::{Keyspace, KeyspaceKind};
 use crate::keyspace::deletion::note_deletion;
 use crate::keyspace::deletion_mark::DeletionMarks;
 use crate::media::io::{Io, run};
 use crate::opening::options::StoreOptions;
-use std::collections::HashMap;
+use crate::ordered::check::read_value;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 use tapetum_drive::Drive;
 use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::ordered::NodeRecord;
+use tapetum_kernels::ordered::extension::ExtensionReference;
 use tapetum_kernels::record::{Codec, Header, Kind, Record};
 use tapetum_kernels::reference::Reference;
 
@@ -43,12 +48,15 @@ pub fn salvage(
     let walk = async {
         let mut report = RepairReport::default();
         let roots = read_roots(&patient.above, &patient.io, options, &mut report).await?;
-        let keyspace = roots.installer.keyspaces.find(keyspace).map_err(Error::Keyspace)?.id;
+        let named = roots.installer.keyspaces.find(keyspace).map_err(Error::Keyspace)?.clone();
+        let keyspace = named.id;
         let decompressor = Decompressor::new().map_err(|error| Error::Io(error.to_string()))?;
         let deleted = Deleted::of(&roots, patient.above.env().unix_seconds());
         let mut shown =
             Shown { io: &patient.io, roots: &roots, keyspace, deleted, decompressor, value: Vec::new(), visit };
-        if shown.log().await.is_continue() {
+        if named.kind == KeyspaceKind::Ordered {
+            shown.tree(&named, &mut report).await?;
+        } else if shown.log().await.is_continue() {
             shown.segments(&mut report).await?;
         }
         Ok(report)
@@ -123,6 +131,64 @@ impl<V: FnMut(SalvagedItem<'_>) -> ControlFlow<()>> Shown<'_, V> {
         Ok(())
     }
 
+    /// Data nodes, with what the log has of their keys, in the order of keys.
+    async fn tree(&mut self, keyspace: &Keyspace, report: &mut RepairReport) -> Result<(), Error> {
+        let found = look_at_tree(self.io, self.roots, keyspace, report).await?;
+        let log = TreeLog::of(self.roots, keyspace.id);
+        let log = log.records();
+        for range in found.ranges() {
+            let image = match range.tile {
+                Some(tile) => read_image(self.io, &found, &found.live.tiles[tile]).await?,
+                None => Vec::new(),
+            };
+            let lost = range.tile.and_then(|tile| found.lost.get(&tile));
+            let mut records: BTreeMap<&[u8], Record<'_>> = BTreeMap::new();
+            if range.tile.is_some() {
+                let of_image = records_of(&image, (range.low, range.high))?;
+                let readable = of_image.iter().filter(|record| lost.is_none_or(|lost| !lost.contains(record.key)));
+                records.extend(readable.map(|&NodeRecord { header, key, stored, .. }| {
+                    (key, Record { header: Header { keyspace: keyspace.id.0, ..header }, key, stored })
+                }));
+            }
+            for &record in log.above(range.stamp, range.low, range.high) {
+                if found.lost_in_log.contains(&record.header.stamp) || record.header.kind != Kind::Value {
+                    records.remove(record.key);
+                } else {
+                    records.insert(record.key, record);
+                }
+            }
+            for record in records.values() {
+                if self.wants(&record.header) && self.show_of_tree(&found, record).await.is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows an item of an ordered keyspace.
+    async fn show_of_tree(&mut self, found: &FoundTree, record: &Record<'_>) -> ControlFlow<()> {
+        let Header { flags, expiry, stamp, codec, raw_bytes, .. } = record.header;
+        let mut stored = Vec::new();
+        let whole = match codec {
+            Codec::OutOfLine => {
+                let Ok(reference) = ExtensionReference::parse(record.stored) else { return ControlFlow::Continue(()) };
+                let take = |part: &[u8]| stored.extend_from_slice(part);
+                let read = read_value(self.io, &found.slots, &reference, (record.key, raw_bytes), take).await;
+                if !read.unwrap_or(false) {
+                    return ControlFlow::Continue(());
+                }
+                let header = Header { codec: reference.codec, stored_bytes: reference.stored_bytes, ..record.header };
+                Record { header, key: record.key, stored: &stored }
+            }
+            _ => *record,
+        };
+        if self.decompressor.inflate(&whole, &mut self.value).is_err() {
+            return ControlFlow::Continue(());
+        }
+        (self.visit)(SalvagedItem { key: record.key, value: &self.value, flags, expiry, stamp })
+    }
+
     fn wants(&self, header: &Header) -> bool {
         KeyspaceId::of(header) == self.keyspace && self.deleted.spares(header)
     }
@@ -133,7 +199,7 @@ impl<V: FnMut(SalvagedItem<'_>) -> ControlFlow<()>> Shown<'_, V> {
         if codec == Codec::OutOfLine {
             let (geometry, store_id) = (&self.roots.superblock.geometry, self.roots.superblock.store_id);
             let Ok(reference) = Reference::parse(record.stored) else { return ControlFlow::Continue(()) };
-            let read = read_value(self.io, geometry, store_id, &reference, raw_bytes).await;
+            let read = read_large_value(self.io, geometry, store_id, &reference, raw_bytes).await;
             let Ok(value) = read else { return ControlFlow::Continue(()) };
             self.value = value;
         } else if self.decompressor.inflate(&record, &mut self.value).is_err() {

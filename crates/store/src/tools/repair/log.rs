@@ -20,22 +20,32 @@ const STAGE_BYTES: usize = 256 << 10;
 
 pub struct FoundGroup {
     pub header: GroupHeader,
+    /// Of its last record: between records there may be stamps of what is not in the log.
+    stamp_last: u64,
     /// Its records, where they are not those of the zone any more.
     edited: Option<Vec<u8>>,
 }
 
 impl FoundGroup {
-    fn stamp_last(&self) -> u64 {
-        stamp_last(&self.header)
-    }
-
     fn start(&self) -> usize {
         self.header.position as usize
     }
 }
 
-fn stamp_last(header: &GroupHeader) -> u64 {
-    header.stamp_first.saturating_add(u64::from(header.records).saturating_sub(1))
+/// A group that holds.
+struct SeenGroup {
+    header: GroupHeader,
+    stamp_last: u64,
+}
+
+/// The stamp of the last of these records; what is before the first one, if there is none.
+fn stamp_last(header: &GroupHeader, mut records: &[u8]) -> u64 {
+    let mut last = header.stamp_first.saturating_sub(1);
+    while let Ok(record) = Record::parse(records) {
+        last = last.max(record.header.stamp);
+        records = &records[record.header.record_bytes()..];
+    }
+    last
 }
 
 pub struct FoundLog {
@@ -62,18 +72,18 @@ pub async fn read_log(
     is_damaged: bool,
 ) -> Result<FoundLog, Error> {
     let mut zones = [(); BUFFERS as usize].map(|()| vec![0; geometry.segment_bytes as usize]);
-    let mut seen: Vec<GroupHeader> = Vec::new();
+    let mut seen: Vec<SeenGroup> = Vec::new();
     for (zone, image) in (0..).zip(&mut zones) {
         read_zone(io, geometry, zone, image).await?;
         seen.extend(groups_of(geometry, store_id, zone, image));
     }
-    seen.retain(|header| header.buffer >= marks.trim.buffer_next);
-    seen.sort_by_key(|header| (header.buffer, header.position));
-    let buffer_seen = seen.last().map_or(marks.trim.buffer_next, |last| last.buffer);
-    let said = |header: &GroupHeader| stamp_last(header).max(header.durable_stamp);
+    seen.retain(|seen| seen.header.buffer >= marks.trim.buffer_next);
+    seen.sort_by_key(|seen| (seen.header.buffer, seen.header.position));
+    let buffer_seen = seen.last().map_or(marks.trim.buffer_next, |last| last.header.buffer);
+    let said = |seen: &SeenGroup| seen.stamp_last.max(seen.header.durable_stamp);
     let stamp_seen = seen.iter().map(said).max().unwrap_or(0).max(marks.stamp_durable());
     let generation_seen =
-        seen.iter().map(|header| header.generation.into()).max().unwrap_or(0).max(marks.opening.generation);
+        seen.iter().map(|seen| seen.header.generation.into()).max().unwrap_or(0).max(marks.opening.generation);
     let mut log = FoundLog {
         zones,
         kept: Vec::new(),
@@ -89,7 +99,7 @@ pub async fn read_log(
 }
 
 /// The groups of a zone that hold.
-fn groups_of(geometry: &Geometry, store_id: u64, zone: u64, bytes: &[u8]) -> Vec<GroupHeader> {
+fn groups_of(geometry: &Geometry, store_id: u64, zone: u64, bytes: &[u8]) -> Vec<SeenGroup> {
     let (sums, sector) = (RangeChecksums::of(bytes), geometry.sector_bytes as usize);
     let (mut groups, mut position) = (Vec::new(), 0);
     while position < bytes.len() {
@@ -102,8 +112,10 @@ fn groups_of(geometry: &Geometry, store_id: u64, zone: u64, bytes: &[u8]) -> Vec
         let found = group::parse(&bytes[position..]).filter(is_here);
         match found.filter(|header| group::holds(header, salt(header), &sums, position)) {
             Some(header) => {
+                let records = &bytes[position + HEADER_BYTES..position + header.length as usize];
+                let stamp_last = stamp_last(&header, records);
                 position += (header.length as usize).next_multiple_of(sector);
-                groups.push(header);
+                groups.push(SeenGroup { header, stamp_last });
             }
             None => position += sector,
         }
@@ -113,7 +125,7 @@ fn groups_of(geometry: &Geometry, store_id: u64, zone: u64, bytes: &[u8]) -> Vec
 
 impl FoundLog {
     /// Chooses those that count of the groups that hold, which come in order.
-    fn choose(&mut self, geometry: &Geometry, marks: &BaseMarks, seen: Vec<GroupHeader>) {
+    fn choose(&mut self, geometry: &Geometry, marks: &BaseMarks, seen: Vec<SeenGroup>) {
         let sector = geometry.sector_bytes as usize;
         let end = |header: &GroupHeader| (header.position as usize + header.length as usize).next_multiple_of(sector);
         let follows = |one: &GroupHeader, next: &GroupHeader| {
@@ -126,11 +138,11 @@ impl FoundLog {
         };
         let mut counts = vec![false; seen.len()];
         // From the front, as a recovery goes.
-        if let Some(first) = seen.iter().position(is_first) {
+        if let Some(first) = seen.iter().position(|seen| is_first(&seen.header)) {
             counts[first] = true;
             let mut last = first;
             for next in first + 1..seen.len() {
-                if follows(&seen[last], &seen[next]) {
+                if follows(&seen[last].header, &seen[next].header) {
                     (counts[next], last) = (true, next);
                 }
             }
@@ -139,10 +151,11 @@ impl FoundLog {
             let mut next = None::<usize>;
             for number in (0..seen.len()).rev() {
                 // The zones hold two buffers; what else holds is older.
-                let is_current = seen[number].buffer + 1 >= self.buffer_seen;
-                let is_named = next.is_some_and(|next| follows(&seen[number], &seen[next]));
-                let is_of_now = u64::from(seen[number].generation) == self.generation_seen;
-                let was_last = stamp_last(&seen[number]) == marks.opening.stamp_opened;
+                let SeenGroup { header, stamp_last } = &seen[number];
+                let is_current = header.buffer + 1 >= self.buffer_seen;
+                let is_named = next.is_some_and(|next| follows(header, &seen[next].header));
+                let is_of_now = u64::from(header.generation) == self.generation_seen;
+                let was_last = *stamp_last == marks.opening.stamp_opened;
                 counts[number] = is_current && (counts[number] || is_of_now || was_last || is_named);
                 if counts[number] {
                     next = Some(number);
@@ -150,10 +163,11 @@ impl FoundLog {
             }
         }
         let stamp_before = marks.trim.stamp_max;
-        let durable_max = seen.iter().map(|header| header.durable_stamp).max().unwrap_or(0).max(marks.stamp_durable());
+        let durable_max =
+            seen.iter().map(|seen| seen.header.durable_stamp).max().unwrap_or(0).max(marks.stamp_durable());
         let (mut last, mut has_ended) = (None::<GroupHeader>, false);
-        for (header, counts) in seen.into_iter().zip(counts) {
-            let stamp_last = self.kept.last().map_or(stamp_before, FoundGroup::stamp_last);
+        for (SeenGroup { header, stamp_last: own_last }, counts) in seen.into_iter().zip(counts) {
+            let stamp_last = self.kept.last().map_or(stamp_before, |group| group.stamp_last);
             let is_linked = last.as_ref().map_or(is_first(&header), |last| follows(last, &header));
             has_ended |= counts && !is_linked && durable_max <= stamp_last;
             if !counts || has_ended || header.stamp_first <= stamp_last {
@@ -164,9 +178,9 @@ impl FoundLog {
                 self.lose(stamp_last + 1, header.stamp_first - 1);
             }
             last = Some(header);
-            self.kept.push(FoundGroup { header, edited: None });
+            self.kept.push(FoundGroup { header, stamp_last: own_last, edited: None });
         }
-        match self.kept.last().map(FoundGroup::stamp_last) {
+        match self.kept.last().map(|group| group.stamp_last) {
             Some(last) if self.is_damaged => self.lose(last + 1, self.stamp_seen),
             // Nobody knows how far it went.
             None if self.is_damaged => self.lose(stamp_before + 1, STAMP_MAX),
@@ -223,7 +237,7 @@ impl FoundLog {
 
     /// The last stamp that counts, if any does.
     pub fn stamp_last(&self) -> u64 {
-        self.kept.last().map_or(0, FoundGroup::stamp_last)
+        self.kept.last().map_or(0, |group| group.stamp_last)
     }
 
     /// Writes the groups that count one behind the other, as a log that follows `crc`.
@@ -255,7 +269,7 @@ impl FoundLog {
                 previous_crc = crc;
                 *end += bytes.len();
             }
-            durable_stamp = group.stamp_last();
+            durable_stamp = group.stamp_last;
         }
         // Where others begin that hold, nothing is to be found any more.
         let starts = self.kept.iter().map(|group| (group.header.buffer, group.start()));

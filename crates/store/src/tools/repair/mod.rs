@@ -1,8 +1,8 @@
 //! Repair: brings a damaged store to where it opens and holds again, and says what that costs.
 //!
 //! ```text
-//! roots (superblock, manifest, log) ─► segments, one after the other ─► report
-//!                                       └ to repair: damaged ones written anew ─► log, manifest begun anew ─► the drive
+//! roots (superblock, manifest, log) ─► segments and ordered keyspaces, one after the other ─► report
+//!                                       └ to repair: what is damaged of them written anew ─► log, manifest begun anew ─► the drive
 //! ```
 //! Invariants:
 //! 1. A look writes nothing. It runs on an overlay, and so does all of a repair but the segments that it writes anew, into
@@ -21,6 +21,11 @@ mod roots;
 mod segments;
 #[cfg(test)]
 mod tests;
+mod tree_mend;
+mod tree_nodes;
+#[cfg(test)]
+mod tree_tests;
+mod trees;
 
 pub use items::{SalvagedItem, salvage};
 pub use report::{Loss, RepairReport};
@@ -40,6 +45,8 @@ use std::sync::Arc;
 use tapetum_drive::{Drive, OverlayFlash, Purpose};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Codec;
+use tree_mend::trees;
+use trees::look_at_tree;
 
 /// What is copied at once.
 const COPY_BYTES: u64 = 256 << 10;
@@ -64,6 +71,9 @@ pub fn look(drive: &Drive, options: &StoreOptions) -> Result<RepairReport, Error
             if found.is_damaged {
                 report.segments_rewritten.push(state.descriptor.number);
             }
+        }
+        for keyspace in trees(&roots.installer.keyspaces) {
+            look_at_tree(&patient.io, &roots, &keyspace, &mut report).await?;
         }
         Ok::<(), Error>(())
     };
@@ -145,6 +155,7 @@ impl Surgery<'_> {
                 self.install(Install { deaths: vec![found.dead], ..Install::default() })?;
             }
         }
+        self.mend_trees().await?;
         self.finish().await?;
         Ok(self.report)
     }

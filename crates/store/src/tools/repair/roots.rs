@@ -2,6 +2,7 @@
 
 use super::log::{FoundLog, read_log};
 use super::report::{Loss, RepairReport};
+use super::tree_mend::is_ordered;
 use crate::error::Error;
 use crate::hashed::large::verify::read_value;
 use crate::hashed::large::{Claims, LargeEntries, LargeSpace};
@@ -17,9 +18,11 @@ use crate::media::geometry::SUPERBLOCK_BYTES;
 use crate::media::io::Io;
 use crate::media::superblock::{Found, Superblock};
 use crate::opening::options::StoreOptions;
+use crate::ordered::anchor_checkpoint::{self, AnchorMedia, AnchorRoot, CheckpointKeyspace};
 use crate::ordered::slabs::claims::claim_groups;
+use crate::ordered::slabs::group_table::GroupEdit;
 use crate::recover::{read_superblock, refuse_lost_end, refuse_other_kinds, replay_log};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use tapetum_drive::Drive;
@@ -30,6 +33,8 @@ use tapetum_kernels::reference::Reference;
 
 /// What is read at once to find what cannot be read.
 const PROBE_BYTES: usize = 256 << 10;
+/// Versions that groups may have been given by frames of the manifest which cannot be read.
+const VERSIONS_SKIPPED: u64 = 1 << 32;
 
 pub struct Roots {
     pub superblock: Superblock,
@@ -39,6 +44,10 @@ pub struct Roots {
     pub installer: Installer,
     /// The manifest is to be begun anew.
     pub is_changed: bool,
+    /// Frames of it cannot be read: it is as it was some time ago.
+    pub is_manifest_damaged: bool,
+    /// What a clean stop left of ordered keyspaces, if it holds.
+    pub anchors: BTreeMap<KeyspaceId, CheckpointKeyspace>,
     pub log: FoundLog,
     /// The last word of the log on each key: a stamp.
     pub newest: HashMap<HashKey, u64>,
@@ -47,6 +56,32 @@ pub struct Roots {
     pub large: BTreeMap<u32, LargeEntries>,
     /// Holds what the log's records name.
     _claims: Claims,
+}
+
+impl Roots {
+    /// Makes the log one that is to be written anew, without some records' values.
+    pub fn delete_from_log(&mut self, stamps: &BTreeSet<u64>) {
+        let mut found = Vec::new();
+        self.log.each(|group, record| {
+            if stamps.contains(&record.header.stamp) {
+                found.push((group, record.header.stamp));
+            }
+        });
+        found.into_iter().for_each(|(group, stamp)| self.log.delete(group, stamp));
+        self.note_log();
+    }
+
+    /// A log that is to be written anew is to be named so.
+    fn note_log(&mut self) {
+        if !self.log.is_damaged {
+            return;
+        }
+        self.is_changed = true;
+        let (marks, log) = (&mut self.installer.marks, &self.log);
+        marks.trim.buffer_next = log.buffer_first().max(marks.trim.buffer_next);
+        marks.opening.stamp_base = marks.opening.stamp_base.max(log.stamp_seen + 1);
+        marks.end_log_at(marks.trim.stamp_max.max(log.stamp_last()));
+    }
 }
 
 /// Reads them on a drive whose writes change nothing: what cannot be read is zeros there.
@@ -65,7 +100,7 @@ pub async fn read_roots(
     }
     let (recovered, damage) = Manifest::recover_readable(io, drive.local(), &geometry, superblock.store_id).await?;
     let mut installer = Installer::from(recovered);
-    refuse_other_kinds(&installer, &[KeyspaceKind::Hashed])?;
+    refuse_other_kinds(&installer, &[KeyspaceKind::Hashed, KeyspaceKind::Ordered])?;
     let is_log_damaged = match &damage {
         Some(_) => true,
         None => match replay_log(io, &superblock, &hasher, &installer, options).await {
@@ -92,15 +127,51 @@ pub async fn read_roots(
     let keyspaces = &installer.keyspaces;
     let newest = newest(&hasher, keyspaces, &log);
     delete_lost_values(io, (&superblock, &hasher, keyspaces), &mut log, (&mut claims, &newest), report).await;
-    let mut is_changed = damage.is_some();
-    if log.is_damaged {
-        is_changed = true;
-        let marks = &mut installer.marks;
-        marks.trim.buffer_next = log.buffer_first().max(marks.trim.buffer_next);
-        marks.opening.stamp_base = marks.opening.stamp_base.max(log.stamp_seen + 1);
-        marks.end_log_at(marks.trim.stamp_max.max(log.stamp_last()));
+    let is_manifest_damaged = damage.is_some();
+    let anchors = match is_manifest_damaged || log.is_damaged {
+        true => BTreeMap::new(),
+        false => anchors(drive, io, &superblock, &installer, &log).await,
+    };
+    if is_manifest_damaged {
+        // Versions that it gave since.
+        let edit = GroupEdit::Versions(installer.groups.version_next() + VERSIONS_SKIPPED);
+        installer.groups.edit(&edit).map_err(Error::Corrupt)?;
+        installer.roots.set(KeyspaceKind::Ordered, Vec::new());
     }
-    Ok(Roots { superblock, hasher, behind, installer, is_changed, log, newest, space, large, _claims: claims })
+    let mut roots = Roots {
+        superblock,
+        hasher,
+        behind,
+        installer,
+        is_changed: is_manifest_damaged,
+        is_manifest_damaged,
+        anchors,
+        log,
+        newest,
+        space,
+        large,
+        _claims: claims,
+    };
+    roots.note_log();
+    Ok(roots)
+}
+
+/// The checkpoint of anchors, if it is that of the last clean stop and can be read. What it is good for goes on without it.
+async fn anchors(
+    drive: &Drive,
+    io: &Io,
+    superblock: &Superblock,
+    installer: &Installer,
+    log: &FoundLog,
+) -> BTreeMap<KeyspaceId, CheckpointKeyspace> {
+    let Ok(root) = AnchorRoot::parse(installer.roots.get(KeyspaceKind::Ordered)) else { return BTreeMap::new() };
+    if root.generation != installer.marks.opening.generation || log.stamp_last() > root.stamp {
+        return BTreeMap::new();
+    }
+    let Superblock { geometry, store_id, capacity_bytes, .. } = superblock;
+    let extents = geometry.extents(*capacity_bytes);
+    let media = AnchorMedia { geometry, store_id: *store_id, local: drive.local(), extents };
+    anchor_checkpoint::read(&media, io, &root, u64::MAX).await.unwrap_or_default()
 }
 
 /// What is missing before the log's first group is what the manifest does not name any more.
@@ -155,8 +226,9 @@ async fn delete_lost_values(
 ) {
     let mut references = Vec::new();
     log.each(|group, Record { header, key, stored }| {
+        let id = KeyspaceId::of(&header);
         // What those of dropped keyspaces name may be another one's.
-        if header.codec == Codec::OutOfLine && keyspaces.is_live(KeyspaceId::of(&header)) {
+        if header.codec == Codec::OutOfLine && keyspaces.is_live(id) && !is_ordered(keyspaces, id) {
             references.push((group, header, key.to_vec(), Reference::parse(stored).ok()));
         }
     });

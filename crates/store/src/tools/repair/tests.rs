@@ -14,10 +14,10 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use tapetum_drive::{Env, FaultyFlash, LocalMemory, Opcode, SplitMix64, programs};
 
-const CAPACITY_BYTES: u64 = 8 << 20;
+pub(super) const CAPACITY_BYTES: u64 = 8 << 20;
 const SEGMENT_BYTES: u64 = 64 << 10;
 
-fn options(sync: Sync) -> StoreOptions {
+pub(super) fn options(sync: Sync) -> StoreOptions {
     StoreOptions {
         segment_bytes: SEGMENT_BYTES,
         partition_bits: 2,
@@ -26,14 +26,14 @@ fn options(sync: Sync) -> StoreOptions {
     }
 }
 
-fn drive(flash: &FaultyFlash) -> Drive {
+pub(super) fn drive(flash: &FaultyFlash) -> Drive {
     let local = LocalMemory::new(options(Sync::No).local_memory_bytes() as usize).unwrap();
     Drive::new(Arc::new(flash.clone()), local, programs::built_in(), Env::system())
 }
 
 /// Keeps in memory.
 #[derive(Default)]
-struct Kept(Vec<(u64, Vec<u8>)>);
+pub(super) struct Kept(Vec<(u64, Vec<u8>)>);
 
 impl Keeper for Kept {
     fn keep(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
@@ -81,7 +81,7 @@ impl History {
         let is_lost = losses.iter().any(|loss| match loss {
             Loss::Item { key: lost, .. } => lost == key.as_bytes(),
             Loss::Items { hashes, .. } => hashes.contains(&hash),
-            Loss::Writes { .. } => false,
+            _ => false,
         });
         let value = counts.and_then(|(_, value)| value.as_deref());
         // What a listed range takes back may be there in part.

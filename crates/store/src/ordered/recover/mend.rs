@@ -1,0 +1,58 @@
+//! What a repair writes to a keyspace: nodes without keys whose values are lost, and empty nodes where none is left that can be read.
+//!
+//! 1. All images that can be read stay as they are: the new ones have higher stamps and slots that nobody had.
+//! 2. As in recovery, a new image has the records that the log has of its keys.
+
+use super::super::images::{ImageSet, LiveImages};
+use super::super::slabs::growth::GroupLog;
+use super::super::slabs::keyspace_slots::KeyspaceSlots;
+use super::node_ids::NodeIds;
+use super::rewrite::{Replaced, Rewrite};
+use super::{LogRecords, RecoveredNode, claim};
+use crate::error::Error;
+use crate::media::extents::Extents;
+use crate::media::io::Io;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+
+/// A keyspace that is to be mended.
+pub struct TreeWound<'a> {
+    /// Slots of images that do not hold, in groups that may have none such.
+    pub bad: &'a [u32],
+    /// By the number of the tile, keys that are to go.
+    pub lost: &'a BTreeMap<usize, BTreeSet<Vec<u8>>>,
+    pub live: &'a LiveImages,
+}
+
+/// Mends a keyspace, all of whose slots are free before. Images get stamps from `stamp_next` on; the one for the next image.
+pub async fn mend(
+    io: &Io,
+    slots: &KeyspaceSlots,
+    (set, wound): (&mut ImageSet, &TreeWound<'_>),
+    records: &LogRecords<'_>,
+    (extents, log): (&Mutex<Extents>, &mut impl GroupLog),
+    stamp_next: u64,
+) -> Result<u64, Error> {
+    let TreeWound { bad, lost, live } = wound;
+    for image in 0..set.len() as u32 {
+        claim(slots, set.get(image).slot)?;
+    }
+    let mut ids = NodeIds::default();
+    for tile in &live.tiles {
+        ids.take(set.get(tile.image()).id);
+    }
+    let mut rewrite = Rewrite::new(io, slots, (extents, log), (0, stamp_next)).await?;
+    rewrite.zero(bad).await?;
+    let mut written = Vec::new();
+    for (number, lost) in lost.iter() {
+        let tile = live.tiles[*number];
+        let (stamp, slot) = (set.get(tile.image()).stamp, set.get(tile.image()).slot);
+        let node = RecoveredNode { tile, stamp, slot: claim(slots, slot)?, id: None };
+        let replaced = Replaced { node, is_part: false, lost };
+        rewrite.write_again(set, &replaced, records, &mut ids, &mut written).await?;
+    }
+    for gap in &live.gaps {
+        rewrite.write_new(set, (&gap.from, gap.to.as_deref()), records, &mut ids, &mut written).await?;
+    }
+    rewrite.end().await
+}
