@@ -25,7 +25,7 @@ fn on_loop_device(scratch: &Path, plan: &Plan) -> Result<(), Failure> {
     match LoopDevice::over(&file) {
         Ok(device) => {
             refuses_more_than_there_is(&plan.binary, &data, &device.path)?;
-            let mut run = Run::new(plan, &data, Kill)?.on_device(&device.path);
+            let mut run = Run::new(plan, &data, Kill)?.on_device(&device.path).with_ordered()?;
             run.cycles(plan.cycles)?;
             stayed_within(&plan.binary, &device.path)?;
             println!("test-device: {}", run.summary());

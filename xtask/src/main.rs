@@ -43,7 +43,7 @@ Tests (each builds what it needs, starts its own server on a free loopback port 
   test-kill          kill -9 under load, restart, verify   [--cycles 30] [--seed N] [--connections 8]
   test-power-cut     the same on a file system that loses what was not synced   [--cycles 30] [--seed N] [--connections 8]
   test-device        kill -9 of a store on a loop device, as root   [--cycles 30] [--seed N] [--connections 8]
-  test-damage        blocks of a store's file damaged, every key read   [--blocks 10000] [--seed N] [--first N]
+  test-damage        blocks of a store's file damaged, every key read   [--blocks 10000] [--seed N] [--first N] [--index hashed|ordered]
   test-rows          every bench, figures and the demo below, once, as small as can be: they end   [--only NAME]
 By option (see docs/TESTING.md):
   test-exporter      memcached's exporter for Prometheus reads memcached and the server; needs Go

@@ -83,6 +83,11 @@ impl Harm {
         self.blocks.keys().copied()
     }
 
+    /// Blocks as they were, with their numbers.
+    pub fn whole(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        self.blocks.iter().map(|(block, [_, whole])| (*block, &whole[..]))
+    }
+
     /// Whether any byte of a range of the drive is another now.
     pub fn reaches(&self, mut range: std::ops::Range<u64>) -> bool {
         range.any(|at| {

@@ -64,6 +64,11 @@ impl History {
         self.in_doubt.remove(&key);
     }
 
+    /// Whether a key had this some time.
+    pub fn had(&self, key: u32, content: Content) -> bool {
+        content.is_none_or(|time| self.writes.get(time as usize) == Some(&(key, true)))
+    }
+
     /// What a key held before the write of `time`.
     pub fn content_before(&self, key: u32, time: u32) -> Content {
         let writes = self.writes[..time as usize].iter().enumerate();

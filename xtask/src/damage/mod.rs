@@ -2,6 +2,8 @@
 //! before it is opened and below it while it runs. Every key that may be concerned is then read: it has its right value or
 //! a typed error, never another value, and nothing panics. What no store can see (docs/FORMAT.md), a log that lost its end, is told apart.
 //!
+//! With `--index ordered` what is written and read is an ordered keyspace: data nodes, extensions, the checkpoint of anchors.
+//!
 //! Each damage is decided by the seed and its number alone, and is undone before the next.
 
 mod harm;
@@ -16,7 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tapetum::StoreOptions;
+use tapetum::{KeyspaceKind, StoreOptions};
 
 use self::harm::Kind;
 use self::probe::Probe;
@@ -37,23 +39,30 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let blocks = arguments.number("blocks", 10_000)?;
     let first = arguments.number("first", 0)?;
     let seed = arguments.number("seed", u64::from(std::process::id()))?;
+    let index = arguments.text("index").unwrap_or("hashed").to_owned();
+    let kind = match &index[..] {
+        "hashed" => KeyspaceKind::Hashed,
+        "ordered" => KeyspaceKind::Ordered,
+        _ => return Err(format!("--index takes hashed or ordered, not {index}").into()),
+    };
     arguments.finish()?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
     let needed_bytes = threads as u64 * REPLICAS * running::CAPACITY_BYTES;
     let scratch = workspace::scratch_in_memory("damage", needed_bytes)?;
-    let tally = damage(&scratch, threads, seed, first..first + blocks, running::options(), draw);
+    let tally = damage(&scratch, threads, (seed, kind), first..first + blocks, running::options(), draw);
     // The seed makes it all again: nothing is kept.
     std::fs::remove_dir_all(scratch)?;
     let tally = tally?;
     println!("{tally}");
     println!(
-        "test-damage: {} blocks damaged; {} answered right, {} with an error, {} refused when opened, {} log tails lost; \
-         no wrong answer; seed {seed}",
+        "test-damage: {} blocks of {index} keyspaces damaged; {} answered right, {} with an error, {} refused when opened, \
+         {} tails lost, {} nodes older; no wrong answer; seed {seed}",
         tally.fired(),
         tally.of(Outcome::RightAndNamed) + tally.of(Outcome::RightUnseen),
         tally.of(Outcome::Error),
         tally.of(Outcome::Refused),
         tally.of(Outcome::TailLost),
+        tally.of(Outcome::Older),
     );
     Ok(())
 }
@@ -62,12 +71,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 fn damage(
     scratch: &Path,
     threads: usize,
-    seed: u64,
+    (seed, kind): (u64, KeyspaceKind),
     numbers: Range<u64>,
     options: StoreOptions,
     draw: impl Fn(&mut Random) -> (Moment, Region, Kind) + Sync,
 ) -> Result<Tally, Failure> {
-    let subjects = subject::make(seed)?;
+    let subjects = subject::make(seed, kind)?;
     let next = AtomicU64::new(numbers.start);
     let end = numbers.end;
     std::thread::scope(|scope| {
@@ -111,7 +120,7 @@ fn work(
             let told = |what: String| -> Failure {
                 next.store(end, Ordering::Relaxed);
                 format!(
-                    "seed {seed}, damage {number} ({place}): {what}\nagain: --seed {seed} --first {number} --blocks 1"
+                    "seed {seed}, damage {number} ({place}): {what}\nagain: --seed {seed} --first {number} --blocks 1, and the same --index"
                 )
                 .into()
             };
@@ -131,7 +140,8 @@ fn draw(random: &mut Random) -> (Moment, Region, Kind) {
     let kind = Kind::ALL[pick(random, Kind::ALL.len())];
     let region = Region::ALL[pick(random, Region::ALL.len())];
     let read_while_running =
-        [Region::DataPages, Region::KeyTables, Region::Fences, Region::LargeValues, Region::Free].contains(&region);
+        ![Region::Superblock, Region::Manifest, Region::ManifestSpare, Region::Log, Region::Checkpoint]
+            .contains(&region);
     let moment = match (read_while_running, random.one_in(WRITING_ONE_IN), random.one_in(2)) {
         (true, true, _) => Moment::Writing,
         (true, false, true) => Moment::Reading,
@@ -152,7 +162,7 @@ mod tests {
         let options = StoreOptions { planted: Planted::bug(Bug::SkipGroupChecksum), ..running::options() };
         let scratch = Scratch::new("damage-planted").unwrap();
         let flip_log = |_: &mut Random| (Moment::Closed, Region::Log, Kind::Flip);
-        match damage(scratch.folder(), 2, 1, 0..2000, options, flip_log) {
+        match damage(scratch.folder(), 2, (1, KeyspaceKind::Hashed), 0..2000, options, flip_log) {
             Err(failure) => assert!(failure.to_string().contains("was answered with"), "{failure}"),
             Ok(tally) => panic!("the bug was not seen:\n{tally}"),
         }
@@ -162,7 +172,7 @@ mod tests {
     fn a_value_that_was_damaged_together_with_its_checksum_is_found_out() {
         let scratch = Scratch::new("damage-resealed").unwrap();
         let path = scratch.folder().join("drive");
-        let mut subject = subject::make(1).unwrap().closed;
+        let mut subject = subject::make(1, KeyspaceKind::Hashed).unwrap().closed;
         let inspection = Probe::new(&subject, running::options(), &path).unwrap().look(&mut Random::new(1)).unwrap();
         assert!(subject.reseal_values(&inspection) > 10);
         let probe = Probe::new(&subject, running::options(), &path).unwrap();

@@ -7,16 +7,17 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tapetum::{Error, StoreOptions, inspect};
+use tapetum::{Error, KeyspaceKind, StoreOptions, inspect};
 use tapetum_drive::{Env, FileFlash, IoEngine};
 
 use super::harm::{Harm, Kind};
-use super::history::{History, KEYS, KEYS_ABSENT};
+use super::history::{History, KEYS, KEYS_ABSENT, name};
 use super::running::{Answer, Running, drive};
 use super::subject::{Blocks, Region, Subject, blocks, keys_by_segment};
 use super::tally::{Moment, Outcome};
 use crate::Failure;
 use tapetum_bench::random::Random;
+use tapetum_kernels::ordered::NodeRef;
 
 /// Keys of other segments that are read beside those concerned.
 const OTHERS: u64 = 40;
@@ -49,9 +50,14 @@ impl Replica {
         Ok(Replica { path: path.to_owned(), file })
     }
 
-    fn open(&self, options: &StoreOptions, engine: IoEngine, random: &mut Random) -> Result<Opened, Failure> {
+    fn open(
+        &self,
+        (options, kind): (&StoreOptions, KeyspaceKind),
+        engine: IoEngine,
+        random: &mut Random,
+    ) -> Result<Opened, Failure> {
         let flash = FileFlash::open(&self.path, engine, &Env::system())?;
-        Ok(Running::open(&drive(Arc::new(flash), random.next_u64())?, options))
+        Ok(Running::open(&drive(Arc::new(flash), random.next_u64())?, options, kind))
     }
 }
 
@@ -87,7 +93,7 @@ impl<'a> Probe<'a> {
     }
 
     fn open(&self, random: &mut Random) -> Result<Opened, Failure> {
-        self.copy.open(&self.options, IoEngine::Blocking, random)
+        self.copy.open((&self.options, self.subject.kind), IoEngine::Blocking, random)
     }
 
     fn closed(&mut self, region: Region, kind: Kind, random: &mut Random) -> Result<Option<Outcome>, Failure> {
@@ -98,7 +104,7 @@ impl<'a> Probe<'a> {
         let outcome = self.open_damaged(&harm, random);
         harm.undo(&self.copy.file)?;
         // What an opening writes.
-        self.copy.file.write_all_at(&subject.image[..subject.roots_bytes()], 0)?;
+        self.copy.file.write_all_at(&subject.image[..subject.opened_bytes()], 0)?;
         outcome.map(Some)
     }
 
@@ -120,6 +126,8 @@ impl<'a> Probe<'a> {
         let ends_before = |from: &u32| answers.judge_before(&self.subject.history, *from).is_ok();
         match whole {
             Err(_) if self.lost_tails(harm).iter().any(ends_before) => Ok(Outcome::TailLost),
+            Err(_) if self.may_be_older(harm, &answers, &self.subject.history) => Ok(Outcome::Older),
+            Err(_) if self.lost_last_frame(harm, &answers) => Ok(Outcome::TailLost),
             Err(wrong) => Err(wrong.into()),
             Ok(()) => answers.outcome(store),
         }
@@ -139,12 +147,29 @@ impl<'a> Probe<'a> {
         damaged.map(|number| places[number].0).collect()
     }
 
+    /// Whether all that is wrong are keys of data nodes that are damaged, as they were some time before.
+    fn may_be_older(&self, harm: &Harm, answers: &Answers, history: &History) -> bool {
+        if self.subject.kind != KeyspaceKind::Ordered {
+            return false;
+        }
+        let nodes: Vec<NodeRef<'_>> = harm.whole().filter_map(|(_, whole)| NodeRef::look(whole).ok()).collect();
+        let was_there = |key: u32| nodes.iter().any(|node| node.covers(&name(key)));
+        answers.judge_older(history, was_there)
+    }
+
+    /// Whether the manifest's last frame is damaged, which may have named all that was written last.
+    fn lost_last_frame(&self, harm: &Harm, answers: &Answers) -> bool {
+        self.subject.kind == KeyspaceKind::Ordered
+            && harm.reaches(self.subject.last_frame.clone())
+            && answers.judge_older(&self.subject.history, |_| true)
+    }
+
     fn reading(&mut self, region: Region, kind: Kind, random: &mut Random) -> Result<Option<Outcome>, Failure> {
         if self.reading.is_none() {
             let mut path = self.copy.path.clone().into_os_string();
             path.push("-reading");
             let copy = Replica::new(self.subject, Path::new(&path))?;
-            let mut store = copy.open(&self.options, IoEngine::Auto, random)??;
+            let mut store = copy.open((&self.options, self.subject.kind), IoEngine::Auto, random)??;
             store.settle();
             let image = std::fs::read(&copy.path)?;
             let (blocks, keys) = (blocks(&inspect(store.store())?, &image), keys_by_segment(store.store())?);
@@ -208,7 +233,12 @@ impl<'a> Probe<'a> {
             Err(error) => return refusal(error).map(Some),
         };
         let mut again = Answers::of(&mut store);
-        again.judge(&history)?;
+        if let Err(wrong) = again.judge(&history) {
+            return match self.may_be_older(&harm, &again, &history) {
+                true => Ok(Some(Outcome::Older)),
+                false => Err(wrong.into()),
+            };
+        }
         again.errors.append(&mut answers.errors);
         again.outcome(store).map(Some)
     }
@@ -229,7 +259,7 @@ fn concerned(harm: &Harm, blocks: &Blocks, keys: &BTreeMap<u32, Vec<u32>>) -> Ve
         for (_, segment) in blocks.iter().filter(|(block, _)| harm.blocks().any(|harmed| harmed == *block)) {
             match segment {
                 Some(segment) => concerned.extend(keys.get(segment).into_iter().flatten()),
-                None if *region == Region::LargeValues => return all_keys(),
+                None if [Region::LargeValues, Region::Nodes, Region::Extensions].contains(region) => return all_keys(),
                 None => {}
             }
         }
@@ -280,6 +310,12 @@ impl Answers {
     fn judge_before(&self, history: &History, time: u32) -> Result<(), String> {
         let content = |key| history.content_before(key, time);
         self.judge_by(|key, found| content(key) == found, content)
+    }
+
+    /// Whether all that is not what the history has are keys which `may_be` and that hold what they had some time.
+    fn judge_older(&self, history: &History, may_be: impl Fn(u32) -> bool) -> bool {
+        let may_hold = |key, content| history.may_hold(key, content) || may_be(key) && history.had(key, content);
+        self.judge_by(may_hold, |key| history.content(key)).is_ok()
     }
 
     fn judge_by(

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use tapetum::{CheckReport, Condition, Error, Outcome, Reply, Request, Session, Step, Store, StoreOptions};
+use tapetum::{
+    CheckReport, Condition, Error, KeyspaceKind, KeyspaceRef, Outcome, Reply, Request, Session, Step, Store,
+    StoreOptions,
+};
 use tapetum_drive::{Drive, Env, Flash, LocalMemory, programs};
 
 use super::history::{Content, History, name, read_value, value};
@@ -13,8 +16,13 @@ const SEGMENT_BYTES: u64 = 64 << 10;
 /// Operations on their way at once.
 const DEPTH: usize = 64;
 
+/// The keyspace of those that are ordered.
+const ORDERED: &str = "sorted";
+
 pub struct Running {
     store: Store,
+    /// What is read and written.
+    keyspace: KeyspaceRef,
     session: Session,
 }
 
@@ -37,10 +45,26 @@ pub fn drive(flash: Arc<dyn Flash>, seed: u64) -> Result<Drive, Failure> {
 }
 
 impl Running {
-    pub fn open(drive: &Drive, options: &StoreOptions) -> Result<Running, Error> {
+    /// Opens the store, to work on its keyspace of a kind.
+    pub fn open(drive: &Drive, options: &StoreOptions, kind: KeyspaceKind) -> Result<Running, Error> {
         let store = Store::open_with(drive, options, || false)?;
+        let keyspace = match kind {
+            KeyspaceKind::Hashed => KeyspaceRef::DEFAULT,
+            _ => store.keyspace(ORDERED)?.keyspace(),
+        };
         let session = store.session()?;
-        Ok(Running { store, session })
+        Ok(Running { store, keyspace, session })
+    }
+
+    /// Makes a store with a keyspace of a kind.
+    pub fn create(drive: &Drive, options: &StoreOptions, kind: KeyspaceKind) -> Result<(), Error> {
+        Store::create_on(drive, options)?;
+        if kind == KeyspaceKind::Hashed {
+            return Ok(());
+        }
+        let store = Store::open_with(drive, options, || false)?;
+        store.create_keyspace_of(ORDERED, kind)?;
+        store.close()
     }
 
     pub fn store(&self) -> &Store {
@@ -49,8 +73,9 @@ impl Running {
 
     /// Reads keys, and lets maintenance wait meanwhile; `hear` is given each one's answer.
     pub fn read(&mut self, keys: &[u32], mut hear: impl FnMut(u32, Answer)) {
+        let keyspace = self.keyspace;
         let request = |session: &mut Session, place: usize| {
-            session.submit(place as u64, Request::Get { key: &name(keys[place]) }).unwrap();
+            session.submit_to(keyspace, place as u64, Request::Get { key: &name(keys[place]) }).unwrap();
         };
         let hear = |session: &Session, reply: Reply| {
             let key = keys[reply.token as usize];
@@ -73,14 +98,15 @@ impl Running {
     /// Writes keys, each stored anew or deleted, and enters them in the history. The errors are the result.
     pub fn write(&mut self, writes: &[(u32, bool)], history: &mut History) -> Vec<Error> {
         // One at a time of a key, or answers could not be told apart; times are given as if all went out in order.
-        let first = history.time();
+        let (first, keyspace) = (history.time(), self.keyspace);
         let mut failed = vec![None; writes.len()];
         let request = |session: &mut Session, place: usize| {
             let (key, stored) = writes[place];
             let name = name(key);
             let value = value(key, first + place as u32);
             session
-                .submit(
+                .submit_to(
+                    keyspace,
                     place as u64,
                     match stored {
                         true => Request::Put {

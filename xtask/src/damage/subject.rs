@@ -1,13 +1,17 @@
 //! The stores that are damaged: files with a past, as they were at the end and at earlier moments.
 //!
 //! One life fills a store, overwrites, deletes, collects, closes and opens it again. Its file is kept twice: *closed*, with a
-//! checkpoint of the index, and *crashed*, with writes of which only the log knows.
+//! checkpoint of the index, and *crashed*, with writes of which only the log knows. Of an ordered keyspace, the checkpoint is that of anchors, and
+//! the last writes are in data nodes.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use tapetum::inspect::AreaKind;
-use tapetum::{Inspection, KeyPlace, SegmentPlace, Store, StoreOptions, Sync, inspect, inspect_drive, locate};
+use tapetum::{
+    Inspection, KeyPlace, KeyspaceKind, SegmentPlace, Store, StoreOptions, Sync, inspect, inspect_drive, locate,
+};
 use tapetum_drive::{Command, Drive, MemoryFlash, Operation};
 use tapetum_kernels::data_page::SegmentSalt;
 #[cfg(test)]
@@ -42,12 +46,15 @@ pub enum Region {
     KeyTables,
     Fences,
     LargeValues,
+    /// Slots of data nodes.
+    Nodes,
+    Extensions,
     Checkpoint,
     Free,
 }
 
 impl Region {
-    pub const ALL: [Region; 10] = [
+    pub const ALL: [Region; 12] = [
         Region::Superblock,
         Region::Manifest,
         Region::ManifestSpare,
@@ -56,6 +63,8 @@ impl Region {
         Region::KeyTables,
         Region::Fences,
         Region::LargeValues,
+        Region::Nodes,
+        Region::Extensions,
         Region::Checkpoint,
         Region::Free,
     ];
@@ -66,12 +75,16 @@ pub type Blocks = BTreeMap<Region, Vec<(usize, Option<u32>)>>;
 
 /// A file of a store, and what the store must say.
 pub struct Subject {
+    /// Of the keyspace that is read and written.
+    pub kind: KeyspaceKind,
     pub image: Vec<u8>,
     /// The file at earlier moments of the same store.
     pub older: Vec<Arc<Vec<u8>>>,
     pub blocks: Blocks,
     pub history: History,
     pub tail: Tail,
+    /// The manifest's last frame: whether it was ever written, nobody could tell.
+    pub last_frame: Range<u64>,
 }
 
 /// The last writes, which only the log knows: where the record of each lies on the drive, ascending. Each is in a log group
@@ -82,8 +95,11 @@ pub struct Tail {
 }
 
 impl Subject {
-    /// What opening the store may write to: everything before the log.
-    pub fn roots_bytes(&self) -> usize {
+    /// What opening the store may write to: everything before the log, and where there are data nodes any slot.
+    pub fn opened_bytes(&self) -> usize {
+        if self.kind == KeyspaceKind::Ordered {
+            return self.image.len();
+        }
         self.blocks[&Region::Log].first().map_or(0, |block| block.0) * BLOCK_BYTES
     }
 }
@@ -133,6 +149,7 @@ pub struct Subjects {
 }
 
 struct Life {
+    kind: KeyspaceKind,
     flash: Arc<MemoryFlash>,
     seed: u64,
     random: Random,
@@ -185,6 +202,12 @@ impl Life {
     /// Writes one after the other, until enough of them lie in one log zone.
     fn write_tail(&mut self, store: &mut Running) -> Result<Tail, Failure> {
         let mut tail = Tail::default();
+        if self.kind == KeyspaceKind::Ordered {
+            for _ in 0..TAIL {
+                self.write(store, 1)?;
+            }
+            return Ok(tail);
+        }
         while tail.places.len() < TAIL {
             let time = self.history.time();
             let key = self.write(store, 1)?;
@@ -203,18 +226,21 @@ impl Life {
 
     fn subject(&mut self, tail: Tail) -> Result<Subject, Failure> {
         let image = self.image()?;
-        let blocks = blocks(&inspect_drive(&self.drive()?)?, &image);
-        Ok(Subject { image, older: self.older.clone(), blocks, history: self.history.clone(), tail })
+        let inspection = inspect_drive(&self.drive()?)?;
+        let (blocks, last_frame) = (blocks(&inspection, &image), last_frame(&inspection, &image));
+        let (older, history) = (self.older.clone(), self.history.clone());
+        Ok(Subject { kind: self.kind, image, older, blocks, history, tail, last_frame })
     }
 }
 
 /// Makes both, each byte of them decided by the seed: in memory, where nothing happens but what is asked for.
-pub fn make(seed: u64) -> Result<Subjects, Failure> {
+pub fn make(seed: u64, kind: KeyspaceKind) -> Result<Subjects, Failure> {
     let flash = Arc::new(MemoryFlash::new(CAPACITY_BYTES));
-    let mut life = Life { flash, seed, random: Random::new(seed), history: History::default(), older: Vec::new() };
-    Store::create_on(&life.drive()?, &options())?;
+    let mut life =
+        Life { kind, flash, seed, random: Random::new(seed), history: History::default(), older: Vec::new() };
+    Running::create(&life.drive()?, &options(), kind)?;
     let unsynced = StoreOptions { sync: Sync::No, ..options() };
-    let mut store = Running::open(&life.drive()?, &unsynced)?;
+    let mut store = Running::open(&life.drive()?, &unsynced, kind)?;
     let all: Vec<_> = (0..KEYS).map(|key| (key, true)).collect();
     store.write(&all, &mut life.history);
     // Until the manifest has begun anew in its other area, and in the first again.
@@ -223,21 +249,31 @@ pub fn make(seed: u64) -> Result<Subjects, Failure> {
         store.settle();
         life.remember()?;
         store.close()?;
-        store = Running::open(&life.drive()?, &unsynced)?;
+        store = Running::open(&life.drive()?, &unsynced, kind)?;
     }
     store.close()?;
-    let mut store = Running::open(&life.drive()?, &options())?;
+    let mut store = Running::open(&life.drive()?, &options(), kind)?;
     let tail = life.write_tail(&mut store)?;
     store.close()?;
     let closed = life.subject(tail)?;
     life.remember()?;
-    let mut store = Running::open(&life.drive()?, &options())?;
+    let mut store = Running::open(&life.drive()?, &options(), kind)?;
     life.write(&mut store, 400)?;
     store.settle();
     let tail = life.write_tail(&mut store)?;
     drop(store);
     let crashed = life.subject(tail)?;
     Ok(Subjects { closed, crashed })
+}
+
+/// The frame that ends where the manifest does.
+fn last_frame(inspection: &Inspection, image: &[u8]) -> Range<u64> {
+    const SECTOR_BYTES: u64 = 512;
+    let area = inspection.areas.iter().find(|area| area.kind == AreaKind::Manifest).map_or(0, |area| area.offset_bytes);
+    let end = area + field(&inspection.manifest, "used_bytes");
+    let is_frame = |at: &u64| image[*at as usize..].starts_with(b"TMAN");
+    let begin = (area..end).step_by(SECTOR_BYTES as usize).filter(is_frame).last();
+    begin.unwrap_or(end)..end
 }
 
 /// The keys that lie in each segment, or for which the index leads there.
@@ -248,7 +284,7 @@ pub fn keys_by_segment(store: &Store) -> Result<BTreeMap<u32, Vec<u32>>, Failure
             KeyPlace::Segment(SegmentPlace { segment, .. }) | KeyPlace::Nowhere { segment: Some(segment) } => {
                 keys.entry(segment).or_default().push(key);
             }
-            KeyPlace::Nowhere { segment: None } | KeyPlace::Buffer { .. } => {}
+            KeyPlace::Nowhere { segment: None } | KeyPlace::Buffer { .. } | KeyPlace::Node(_) => {}
         }
     }
     Ok(keys)
@@ -284,6 +320,8 @@ pub fn blocks(inspection: &Inspection, image: &[u8]) -> Blocks {
                 AreaKind::Keys => Region::KeyTables,
                 // Held: values that only the log names.
                 AreaKind::Large | AreaKind::Held => Region::LargeValues,
+                AreaKind::Nodes => Region::Nodes,
+                AreaKind::Extensions => Region::Extensions,
                 AreaKind::Checkpoint => Region::Checkpoint,
                 _ => Region::Free,
             };

@@ -28,17 +28,20 @@ pub enum Outcome {
     RightAndNamed,
     /// Every key was answered right, and nothing that counts was hit: padding, dead records, copies.
     RightUnseen,
-    /// The last writes are gone without a trace: the one loss of damage that the store cannot see.
+    /// The last writes, or the manifest's last frame, are gone without a trace, which the store cannot see.
     TailLost,
+    /// Keys of a damaged data node are as they were before: it looks as if it was never written, which the store cannot see.
+    Older,
 }
 
 impl Outcome {
-    const ALL: [(Outcome, &str); 5] = [
+    const ALL: [(Outcome, &str); 6] = [
         (Outcome::Refused, "refused"),
         (Outcome::Error, "error"),
         (Outcome::RightAndNamed, "right, named"),
         (Outcome::RightUnseen, "right, unseen"),
-        (Outcome::TailLost, "log tail lost"),
+        (Outcome::TailLost, "tail lost"),
+        (Outcome::Older, "older node"),
     ];
 }
 

@@ -17,7 +17,8 @@ const BATCH_MAX: u64 = 32;
 
 /// What all threads of a run share.
 pub struct Shared {
-    pub address: SocketAddr,
+    /// Of the keyspaces: every other client writes to the second one, which may be the first.
+    pub addresses: [SocketAddr; 2],
     /// The server is about to be killed: from here on a broken connection is what one expects.
     pub killing: AtomicBool,
     pub acknowledged: AtomicU64,
@@ -26,9 +27,13 @@ pub struct Shared {
 }
 
 impl Shared {
-    pub fn new(address: SocketAddr, clients: usize) -> Shared {
+    pub fn new(addresses: [SocketAddr; 2], clients: usize) -> Shared {
         let seen = (0..clients).map(|_| (0..KEYS).map(|_| AtomicU64::new(0)).collect()).collect();
-        Shared { address, killing: AtomicBool::new(false), acknowledged: AtomicU64::new(0), seen }
+        Shared { addresses, killing: AtomicBool::new(false), acknowledged: AtomicU64::new(0), seen }
+    }
+
+    fn address_of(&self, client: usize) -> SocketAddr {
+        self.addresses[client % 2]
     }
 
     /// A broken connection ends a thread; before the kill it is the server's fault.
@@ -70,7 +75,7 @@ impl Client {
 
     /// Writes and reads until the connection breaks.
     pub fn load(&mut self, shared: &Shared) -> Result<(), Failure> {
-        let mut connection = match Connection::open(shared.address) {
+        let mut connection = match Connection::open(shared.address_of(self.index)) {
             Ok(connection) => connection,
             Err(error) => return shared.ended(error),
         };
@@ -144,7 +149,11 @@ impl Client {
     fn read_batch(&mut self, connection: &mut Connection, shared: &Shared) -> io::Result<Result<(), Failure>> {
         let owner = match self.random.one_in(2) {
             true => self.index,
-            false => self.random.below(shared.seen.len() as u64) as usize,
+            // Of the same keyspace.
+            false => {
+                let of_keyspace = (shared.seen.len() - self.index % 2).div_ceil(2) as u64;
+                2 * self.random.below(of_keyspace) as usize + self.index % 2
+            }
         };
         let mut keys: Vec<usize> = (0..8).map(|_| self.random.below(KEYS as u64) as usize).collect();
         keys.sort_unstable();
@@ -168,7 +177,7 @@ impl Client {
 
     /// After a restart: every key holds its last acknowledged write or a later one.
     pub fn verify(&mut self, shared: &Shared) -> Result<(), Failure> {
-        let mut connection = Connection::open(shared.address)?;
+        let mut connection = Connection::open(shared.address_of(self.index))?;
         let keys: Vec<usize> = (0..KEYS).collect();
         for chunk in keys.chunks(50) {
             let found = get(&mut connection, self.index, chunk)??;

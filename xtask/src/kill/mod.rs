@@ -1,6 +1,7 @@
 //! kill -9 under load: clients write, the server is killed at a random moment (now and then once more while it
 //! recovers), started again on the same data, and every acknowledged write must be there. Values, moments and kills come
-//! from a seed; the interleaving is the machine's, so a seed shows a failure again often, not always.
+//! from a seed; the interleaving is the machine's, so a seed shows a failure again often, not always. Where the store has an ordered
+//! keyspace beside its hashed one, every other client writes there.
 //!
 //! This tests the process: what the kernel has, it keeps. [`Run`] takes any [`Fault`]; `power_cut` has one that takes more.
 
@@ -20,13 +21,17 @@ use crate::Failure;
 use crate::arguments::Arguments;
 use crate::workspace::{self, Profile};
 use tapetum_bench::random::Random;
-use tapetum_bench::server::{Server, ServerOptions};
+use tapetum_bench::server::{Server, ServerOptions, free_address};
 
 /// Small enough for a large value now and then to lie out of line, and for the collector to have work.
 const CAPACITY_BYTES: u64 = 128 << 20;
 /// What a store made so may grow to, and by how much at once.
 pub const CAPACITY_MAX_BYTES: u64 = 4 * CAPACITY_BYTES;
 const GROWTH_BYTES: u64 = CAPACITY_BYTES / 4;
+
+const MEMORY: &str = "128MiB";
+/// The keyspace of every other client.
+const ORDERED: &str = "sorted";
 
 /// What the tests that strike a server are told.
 pub struct Plan {
@@ -51,7 +56,7 @@ impl Plan {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let plan = Plan::parse(arguments)?;
     workspace::keeping("kill", |scratch| {
-        let mut run = Run::new(&plan, &scratch.join("data"), Kill)?;
+        let mut run = Run::new(&plan, &scratch.join("data"), Kill)?.with_ordered()?;
         run.cycles(plan.cycles)?;
         println!("test-kill: {}", run.summary());
         Ok(())
@@ -61,7 +66,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// Lets the store have so much while it serves; if it has that already, it says so at once.
 fn grow(shared: &Shared, capacity_bytes: u64) -> Result<(), Failure> {
     let ask = || -> std::io::Result<String> {
-        let mut stream = TcpStream::connect(shared.address)?;
+        let mut stream = TcpStream::connect(shared.addresses[0])?;
         stream.write_all(format!("resize capacity {capacity_bytes}\r\n").as_bytes())?;
         let mut answer = String::new();
         BufReader::new(stream).read_line(&mut answer)?;
@@ -108,10 +113,10 @@ impl<F: Fault> Run<F> {
     /// A new store in `data`.
     pub fn new(plan: &Plan, data: &Path, fault: F) -> Result<Run<F>, Failure> {
         let Plan { seed, clients, .. } = *plan;
-        let options = ["--capacity", &CAPACITY_BYTES.to_string(), "--memory", "128MiB", "--sync", "always"];
+        let options = ["--capacity", &CAPACITY_BYTES.to_string(), "--memory", MEMORY, "--sync", "always"];
         let options = ServerOptions::new(&plan.binary, data, &options)?;
         Ok(Run {
-            shared: Shared::new(options.address, clients),
+            shared: Shared::new([options.address; 2], clients),
             clients: (0..clients).map(|index| Client::new(index, seed)).collect(),
             random: Random::new(seed),
             seed,
@@ -131,6 +136,21 @@ impl<F: Fault> Run<F> {
         self.place.extend(place.iter().map(OsString::from));
         self.options.options.extend(place);
         self
+    }
+
+    /// The store has an ordered keyspace beside the hashed one, in which every other client has its keys.
+    pub fn with_ordered(mut self) -> Result<Run<F>, Failure> {
+        let capacity = CAPACITY_BYTES.to_string();
+        let make = ["keyspace", "create", ORDERED, "--index", "ordered", "--capacity", &capacity, "--memory", MEMORY];
+        let output = Command::new(&self.options.binary).args(make).args(&self.place).output()?;
+        if !output.status.success() {
+            return Err(format!("no ordered keyspace: {}", String::from_utf8_lossy(&output.stderr)).into());
+        }
+        let other = free_address()?;
+        self.shared.addresses[1] = other;
+        let listens = ["--memcached", &other.to_string(), "--keyspace", "default", "--keyspace", ORDERED];
+        self.options.options.extend(listens.map(str::to_owned));
+        Ok(self)
     }
 
     /// The server writes its log there, instead of beside its data.

@@ -35,7 +35,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn strike_each(scratch: &Path, plan: &Plan) -> Result<(), Failure> {
-    let run = power_cuts(&scratch.join("honest"), plan, plan.cycles, Forgets::Nothing)?;
+    let run = power_cuts(&scratch.join("honest"), plan, plan.cycles, (Forgets::Nothing, Keyspaces::Both))?;
     let (cut, asked) = (run.fault().cut, run.fault().mount.asked());
     println!(
         "test-power-cut: {}; {} unsynced sectors lost, {} kept; {} syncs, {} synced writes, {} syncs of folders",
@@ -54,7 +54,8 @@ fn strike_each(scratch: &Path, plan: &Plan) -> Result<(), Failure> {
     println!("test-power-cut: {NEW_STORES} new stores kept what they acknowledged before their first cut");
     full::run(&scratch.join("full"), plan)?;
     let forgetful = |forgets| scratch.join(format!("forgets-{forgets:?}"));
-    let of_files = power_cuts(&forgetful(Forgets::Bytes), plan, CYCLES_FORGETFUL, Forgets::Bytes).map(drop);
+    let of_files =
+        power_cuts(&forgetful(Forgets::Bytes), plan, CYCLES_FORGETFUL, (Forgets::Bytes, Keyspaces::Both)).map(drop);
     is_found_out("syncs of files", of_files)?;
     let of_folders = new_stores(&forgetful(Forgets::Names), plan, Forgets::Names);
     is_found_out("syncs of folders", of_folders)?;
@@ -72,7 +73,8 @@ fn is_found_out(forgotten: &str, seen: Result<(), Failure>) -> Result<(), Failur
 fn new_stores(scratch: &Path, plan: &Plan, forgets: Forgets) -> Result<(), Failure> {
     for number in 0..NEW_STORES {
         let plan = Plan { seed: plan.seed + number, binary: plan.binary.clone(), ..*plan };
-        power_cuts(&scratch.join(number.to_string()), &plan, 1, forgets)?;
+        // The server makes the store itself.
+        power_cuts(&scratch.join(number.to_string()), &plan, 1, (forgets, Keyspaces::Default))?;
     }
     Ok(())
 }
@@ -81,10 +83,24 @@ fn first_line(failure: &Failure) -> String {
     failure.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
-fn power_cuts(scratch: &Path, plan: &Plan, cycles: u64, forgets: Forgets) -> Result<Run<PowerCut>, Failure> {
+/// What a store has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keyspaces {
+    Default,
+    /// An ordered one, too.
+    Both,
+}
+
+fn power_cuts(
+    scratch: &Path,
+    plan: &Plan,
+    cycles: u64,
+    (forgets, keyspaces): (Forgets, Keyspaces),
+) -> Result<Run<PowerCut>, Failure> {
     let mounted = scratch.join("mounted");
     let mount = Mount::new(&mounted, &scratch.join("durable"), forgets)?;
     let run = Run::new(plan, &mounted.join("new/data"), PowerCut { mount, cut: Cut::default() })?;
+    let run = if keyspaces == Keyspaces::Both { run.with_ordered()? } else { run };
     let mut run = run.logging_to(&scratch.join("server.log"));
     run.cycles(cycles)?;
     Ok(run)
