@@ -134,8 +134,9 @@ impl SlotSpace {
         }
     }
 
-    /// Keeps as many slots of nodes back as cannot be made of free extents, and notes whether there is none to give out.
-    fn note_room(&self, extents: &Mutex<Extents>) {
+    /// Keeps as many slots of nodes back as cannot be made of free extents, and notes whether there is none to give out, where so many groups
+    /// found no extents. Where all did, others may have taken what they have meanwhile: that is not full.
+    fn note_room(&self, extents: &Mutex<Extents>, missing: usize) {
         let options = self.options();
         let groups_left = lock(extents).free_count() / options.group_extents;
         let slots_left = groups_left.saturating_mul(self.map().pages(options.group_extents));
@@ -143,7 +144,7 @@ impl SlotSpace {
             if options.class == SlotClass::Nodes {
                 state.held_back = RESERVED_SLOTS.saturating_sub(slots_left);
             }
-            state.is_full = state.slots_open == 0;
+            state.is_full = state.slots_open == 0 && missing > 0;
         });
     }
 
@@ -182,7 +183,7 @@ pub async fn grow(space: &SlotSpace, io: &Io, extents: &Mutex<Extents>, log: &mu
     plan.open.extend(plan.instead.iter().take(missing * REOPEN_PART as usize));
     plan.add = added.len() as u32;
     if plan.is_empty() {
-        space.note_room(extents);
+        space.note_room(extents, missing);
         return Ok(());
     }
     let is_zeroed = !space.options().planted.has(Bug::OrderedOpenUnzeroed);
@@ -202,7 +203,7 @@ pub async fn grow(space: &SlotSpace, io: &Io, extents: &Mutex<Extents>, log: &mu
     edits.push(GroupEdit::Open(plan.open.iter().copied().chain(firsts).collect()));
     log.append(edits).await?;
     apply(space, extents, &plan, &added);
-    space.note_room(extents);
+    space.note_room(extents, missing);
     Ok(())
 }
 
