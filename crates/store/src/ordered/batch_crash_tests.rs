@@ -8,6 +8,9 @@ use crate::log::Sync;
 use crate::session::Write;
 
 const KEYS: u64 = 60;
+/// Every batch of so many has a value beyond the slabs.
+const LARGE_EVERY: u64 = 4;
+const LARGE_BYTES: usize = 150_000;
 
 fn key(number: u64) -> Vec<u8> {
     format!("key {:03}", number % KEYS).into_bytes()
@@ -19,6 +22,10 @@ fn value(generation: u64) -> Vec<u8> {
     let mut value = vec![generation as u8; bytes];
     value[..8].copy_from_slice(&generation.to_le_bytes());
     value
+}
+
+fn large(generation: u64) -> Vec<u8> {
+    [value(generation), vec![generation as u8; LARGE_BYTES]].concat()
 }
 
 fn generation_of(value: Option<&Vec<u8>>) -> u64 {
@@ -43,13 +50,16 @@ fn crash_after(events: u64, sync: Sync) -> u64 {
     let mut single = 0;
     loop {
         let generation = acknowledged + 1;
-        let (keys, value) = (keys_of(generation), value(generation));
+        let (keys, value, large) = (keys_of(generation), value(generation), large(generation));
         let gone = format!("gone {:03}", generation - 1).into_bytes();
         let comes = format!("gone {generation:03}").into_bytes();
         let mut writes: Vec<Write<'_>> =
             keys.iter().flat_map(|key| [put(orders, key, &value), put(KeyspaceRef::DEFAULT, key, &value)]).collect();
         writes.push(Write::Delete { keyspace: orders, key: &gone });
         writes.push(put(orders, &comes, &value));
+        if generation.is_multiple_of(LARGE_EVERY) {
+            writes.push(put(orders, b"large", &large));
+        }
         match bench.batch(&writes) {
             Some(Outcome::Done) => acknowledged = generation,
             None => break,
@@ -87,6 +97,9 @@ fn crash_after(events: u64, sync: Sync) -> u64 {
             let there = bench.get(orders, format!("gone {generation:03}").as_bytes()).is_some();
             assert_eq!(there, generation == last, "{generation} of {last} {place}");
         }
+        let last_large = last / LARGE_EVERY * LARGE_EVERY;
+        let found = bench.get(orders, b"large");
+        assert!(found == (last_large > 0).then(|| large(last_large)), "{last_large} of {last} {place}");
         let of_single = generation_of(bench.get(orders, b"single").as_ref());
         assert!(of_single >= single || sync != Sync::Always, "{of_single} of {single} {place}");
         assert_eq!(crate::check(&bench.store).unwrap().problems, Vec::<String>::new());
@@ -123,15 +136,54 @@ fn a_batch_is_seen_as_a_whole_however_many_nodes_it_takes() {
             assert_eq!(bench.get(orders, key), expected, "{round} {number}");
         }
     }
-    let long = vec![1; 66_000];
-    let refused = bench.batch(&[put(orders, b"k", b"v"), put(orders, b"long", &long)]);
-    assert!(
-        matches!(refused, Some(Outcome::Failed(Error::ValueTooLarge { .. } | Error::BatchTooLarge { .. }))),
-        "{refused:?}"
-    );
+    let too_long = vec![1; bench.store.value_bytes_max() + 1];
+    let refused = bench.batch(&[put(orders, b"k", b"v"), put(orders, b"long", &too_long)]);
+    assert!(matches!(refused, Some(Outcome::Failed(Error::ValueTooLarge { .. }))), "{refused:?}");
     let refused = bench.batch(&[put(orders, b"k", b"v"), put(orders, &[1; 1025], b"")]);
     assert!(matches!(refused, Some(Outcome::Failed(Error::KeyTooLong { limit_bytes: 1024 }))), "{refused:?}");
     assert_eq!(bench.get(orders, b"k"), None);
+}
+
+/// Values of each slab, beyond them, and as large as any put takes: a batch takes as many as it names, and keeps none that it replaces.
+#[test]
+fn a_batch_takes_values_of_all_sizes_and_gives_back_those_that_it_replaces() {
+    let mut bench = Bench::new(Sync::Always, 7);
+    let orders = bench.orders();
+    let sizes = [5_000, 40_000, 65_000, 66_000, 200_000, bench.store.value_bytes_max()];
+    for round in 0..5_u8 {
+        let values: Vec<Vec<u8>> = sizes.iter().map(|bytes| vec![round; *bytes]).collect();
+        let keys: Vec<Vec<u8>> = sizes.iter().map(|bytes| format!("of {bytes}").into_bytes()).collect();
+        let writes: Vec<Write<'_>> = keys.iter().zip(&values).map(|(key, value)| put(orders, key, value)).collect();
+        assert_eq!(bench.batch(&writes), Some(Outcome::Done), "round {round}");
+        assert!(keys.iter().zip(&values).all(|(key, value)| bench.get(orders, key).as_ref() == Some(value)));
+    }
+    bench = bench.reopen();
+    let orders = bench.orders();
+    for bytes in sizes {
+        assert_eq!(bench.get(orders, format!("of {bytes}").as_bytes()), Some(vec![4; bytes]), "{bytes}");
+    }
+    assert_eq!(crate::check(&bench.store).unwrap().problems, Vec::<String>::new());
+}
+
+/// A batch whose values were prepared, and that does not come again, keeps no room.
+#[test]
+fn values_of_a_batch_that_is_given_up_are_free_again() {
+    let mut bench = Bench::new(Sync::Always, 9);
+    let orders = bench.orders();
+    let large = vec![3; bench.store.value_bytes_max()];
+    for number in 0..40_u32 {
+        // Whatever is on its way of it is given up.
+        let key = format!("given up {number}").into_bytes();
+        for _ in 0..number % 7 {
+            let _ =
+                bench.session.submit_batch(1, &[put(orders, &key, &large)]).is_ok_and(|()| bench.answer().is_some());
+            bench.step().unwrap();
+        }
+        let writes = [put(orders, b"kept", &large)];
+        assert_eq!(bench.batch(&writes), Some(Outcome::Done), "{number}");
+        bench.run(orders, crate::Request::Delete { key: &key, stamp: None }).unwrap();
+    }
+    assert_eq!(bench.get(orders, b"kept"), Some(large));
 }
 
 /// The log is trimmed while batches of ordered keys come: their pages are written first.

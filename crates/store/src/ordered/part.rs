@@ -1,7 +1,7 @@
 //! The ordered engine's part of a session, from when the session first names an ordered keyspace. It sees to it that there is a tree.
 
 use super::engine::OrderedEngine;
-use super::session::OrderedSession;
+use super::session::{OrderedSession, is_large};
 use super::tree::OrderedTree;
 use crate::error::Error;
 use crate::keyspace::KeyspaceId;
@@ -15,6 +15,7 @@ use crate::session::order::OpTarget;
 use crate::session::session_core::SessionCore;
 use std::sync::Arc;
 use tapetum_drive::Returned;
+use tapetum_kernels::ordered::extension::REFERENCE_BYTES;
 
 pub struct OrderedPart {
     engine: Arc<OrderedEngine>,
@@ -124,6 +125,10 @@ impl EngineSession for OrderedPart {
         if let Some(session) = &mut self.session {
             session.take_scanned(replies);
         }
+    }
+
+    fn logged_bytes(&self, write: &Write<'_>) -> usize {
+        if is_large(write) { REFERENCE_BYTES } else { write.value().len() }
     }
 
     fn prepare<'a>(

@@ -89,10 +89,10 @@ impl Session {
 
     /// Appends a batch if that can be done now; the last stamp of it.
     fn try_batch(&mut self, writes: &[Write<'_>]) -> Result<u64, BatchStop> {
-        self.check_batch(writes).map_err(BatchStop::Refused)?;
         for kind in writes.iter().map(|write| write.keyspace().kind()) {
             self.engine_of(kind).map_err(BatchStop::Refused)?;
         }
+        self.check_batch(writes).map_err(BatchStop::Refused)?;
         let Session { core, hashed, others, hashed_engine } = self;
         let of_kind = |kind| writes.iter().copied().filter(|write| write.keyspace().kind() == kind).collect();
         let hashed_writes: Vec<Write<'_>> = of_kind(KeyspaceKind::Hashed);
@@ -133,14 +133,14 @@ impl Session {
     fn check_batch(&self, writes: &[Write<'_>]) -> Result<(), Error> {
         let (base, mut bytes) = (&*self.core.base, 0);
         for write in writes {
-            let request = write.request();
-            match write.keyspace().kind() == KeyspaceKind::Hashed {
+            let (request, kind) = (write.request(), write.keyspace().kind());
+            match kind == KeyspaceKind::Hashed {
                 true => limits::refuse(&self.hashed_engine, write.keyspace(), &request)?,
                 false => refuse(base, write.keyspace(), &request)?,
             }
-            bytes += request.payload_bytes() + RECORD_BESIDE_BYTES;
+            bytes += write.key().len() + self.others.logged_bytes(kind, write) + RECORD_BESIDE_BYTES;
         }
-        // It lies in one group of the log, large values too.
+        // It lies in one group of the log, with all values that no engine has in a place of their own before.
         let limit_bytes = base.geometry.segment_bytes as usize / 2;
         let limit_writes = limits::batch_writes_max(&self.hashed_engine);
         let fits = bytes <= limit_bytes && writes.len() <= limit_writes;

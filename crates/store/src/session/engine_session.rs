@@ -109,6 +109,11 @@ pub trait EngineSession: Send {
     /// Takes the answers to scans that are there.
     fn take_scanned(&mut self, _replies: &mut Vec<ScanReply>) {}
 
+    /// Bytes of a write's value that its record in the log has, where it is part of a batch.
+    fn logged_bytes(&self, write: &Write<'_>) -> usize {
+        write.value().len()
+    }
+
     /// Prepares its part of a batch, which has some: admits it, and makes its records. No lock is held when this returns. What it has to read
     /// or write before goes with [`EngineSession::send`], and the batch comes again.
     fn prepare<'a>(
@@ -144,6 +149,12 @@ impl OtherEngines {
 
     pub fn get(&mut self, EngineSlot(slot): EngineSlot) -> &mut dyn EngineSession {
         &mut *self.opened[usize::from(slot) - 1].1
+    }
+
+    /// [`EngineSession::logged_bytes`] of the part for a kind; of one that was not opened, those of the value.
+    pub fn logged_bytes(&self, kind: KeyspaceKind, write: &Write<'_>) -> usize {
+        let part = self.opened.iter().find(|(other, _)| *other == kind);
+        part.map_or(write.value().len(), |(_, part)| part.logged_bytes(write))
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &dyn EngineSession> {

@@ -236,7 +236,12 @@ pub(super) fn damaged_extension(reference: &ExtensionReference) -> Error {
 }
 
 /// What an extension has in front of its stored bytes.
-fn prefix(reference: &ExtensionReference, (keyspace, key): (u16, &[u8]), value: &[u8], share: &SlotShare) -> Vec<u8> {
+pub(super) fn prefix(
+    reference: &ExtensionReference,
+    (keyspace, key): (u16, &[u8]),
+    value: &[u8],
+    share: &SlotShare,
+) -> Vec<u8> {
     let (salt, mut prefix) = (share.salt(), vec![0; EXTENSION_HEAD_BYTES + key.len()]);
     let head = ExtensionHead {
         keyspace,
@@ -251,7 +256,7 @@ fn prefix(reference: &ExtensionReference, (keyspace, key): (u16, &[u8]), value: 
 }
 
 /// Fills a piece that begins at `at` of what is in front and the value behind it.
-fn fill((prefix, value): (&[u8], &[u8]), at: usize, to: &mut [u8]) {
+pub(super) fn fill((prefix, value): (&[u8], &[u8]), at: usize, to: &mut [u8]) {
     let of_prefix = prefix.get(at..).unwrap_or_default();
     let of_prefix = &of_prefix[..of_prefix.len().min(to.len())];
     let (front, behind) = to.split_at_mut(of_prefix.len());

@@ -55,6 +55,7 @@ use merges::Merges;
 use op_state::{HeldAnswer, OpStage, OrderedOp, OrderedOpState, Shown};
 use page_reads::PageReads;
 use preparation::Preparation;
+pub use preparation::is_large;
 use scans::Scans;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -161,7 +162,7 @@ impl OrderedSession {
             return self.page_was_read(core, (own & !TAG_PAGE) as usize, returned);
         }
         if own & TAG_VALUE != 0 {
-            return self.value_was_written(core, (own & !TAG_VALUE) as usize, returned);
+            return self.value_was_written(core, (own & !TAG_VALUE) as usize, (piece, returned));
         }
         if own & TAG_AHEAD != 0 {
             return self.was_read_ahead((own & !TAG_AHEAD) as usize, returned);

@@ -4,20 +4,25 @@
 //! 1. An extension is durable before a record of the log names it.
 //! 2. What was made ready for a batch that does not come again goes with the next one that comes.
 
+use super::extensions::{fill, piece_tag, prefix};
 use super::page_reads::PageRead;
 use super::{OrderedSession, TAG_VALUE};
 use crate::error::Error;
+use crate::media::piece_transfer::{PIECE_BYTES_MAX, PieceTransfer, cut};
 use crate::ordered::slabs::SlotShare;
+use crate::ordered::slabs::large_groups::{SlotWant, WantedSlot};
 use crate::ordered::tree::OrderedTree;
+use crate::session::KEPT_BYTES_MAX;
 use crate::session::batch::{BatchStop, Write};
 use crate::session::session_core::SessionCore;
 use std::sync::Arc;
-use tapetum_drive::{Lease, MemoryAddress, Operation, Purpose, Returned};
-use tapetum_kernels::ordered::extension::{
-    EXTENSION_HEAD_BYTES, ExtensionClass, ExtensionHead, ExtensionReference, stored_crc,
-};
+use tapetum_drive::Returned;
+use tapetum_kernels::ordered::extension::{EXTENSION_HEAD_BYTES, ExtensionClass, ExtensionReference};
 use tapetum_kernels::ordered::{NODE_BYTES, NODE_RECORD_BYTES_MAX, node_record_bytes};
 use tapetum_kernels::record::Codec;
+
+/// Values of a batch in extensions, together: a copy of them is kept until they are written.
+const VALUES_BYTES_MAX: usize = KEPT_BYTES_MAX / 2;
 
 #[derive(Default)]
 pub(super) struct Preparation {
@@ -39,10 +44,25 @@ pub(super) struct BatchValue {
     stage: ValueStage,
 }
 
+#[derive(Default)]
 enum ValueStage {
+    #[default]
     Wanted,
-    Writes(ExtensionReference, SlotShare),
+    /// For a slot beyond the slabs.
+    WaitsForSlot(Arc<SlotWant>),
+    /// But no memory to write through.
+    HasSlot(SlotShare),
+    Writes(Box<ValueWrite>),
     Written(ExtensionReference, SlotShare),
+}
+
+/// A value that is being written.
+struct ValueWrite {
+    reference: ExtensionReference,
+    share: SlotShare,
+    /// What is in front of it.
+    prefix: Vec<u8>,
+    transfer: PieceTransfer,
 }
 
 impl BatchValue {
@@ -54,7 +74,7 @@ impl BatchValue {
     pub fn reference(&self) -> Option<ExtensionReference> {
         match self.stage {
             ValueStage::Written(reference, _) => Some(reference),
-            ValueStage::Wanted | ValueStage::Writes(..) => None,
+            _ => None,
         }
     }
 
@@ -67,7 +87,7 @@ impl BatchValue {
 }
 
 /// Whether no node takes a write's value.
-fn is_large(write: &Write<'_>) -> bool {
+pub fn is_large(write: &Write<'_>) -> bool {
     write.is_put() && node_record_bytes(&write.draft(Codec::Raw, write.value()).header) > NODE_RECORD_BYTES_MAX
 }
 
@@ -102,16 +122,17 @@ impl OrderedSession {
     }
 
     fn values_of(&mut self, writes: &[Write<'_>]) -> Result<Vec<Option<BatchValue>>, Error> {
+        let bytes: usize = writes.iter().filter(|write| is_large(write)).map(|write| write.value().len()).sum();
+        if bytes > VALUES_BYTES_MAX {
+            let (limit_bytes, limit_writes) = (VALUES_BYTES_MAX, writes.len());
+            return Err(Error::BatchTooLarge { limit_bytes, limit_writes });
+        }
         let mut values = Vec::with_capacity(writes.len());
         for write in writes {
             let (key, value) = (write.key(), write.value());
             if !is_large(write) {
                 values.push(None);
                 continue;
-            }
-            if !matches!(ExtensionClass::of(key.len(), value.len()), Some(ExtensionClass::Slab(_))) {
-                let limit_bytes = (64 << 10) - EXTENSION_HEAD_BYTES - key.len();
-                return Err(Error::ValueTooLarge { limit_bytes });
             }
             let tree = self.tree_of(write.keyspace().id())?;
             let tree = self.trees[tree].tree.clone();
@@ -128,55 +149,104 @@ impl OrderedSession {
         }
         for place in 0..self.preparation.values.len() {
             let Some(value) = &self.preparation.values[place] else { continue };
-            if matches!(value.stage, ValueStage::Wanted) && !(self.has_credit(core) && self.write_value(core, place)) {
+            let is_begun = match &value.stage {
+                ValueStage::Written(..) => continue,
+                ValueStage::Writes(write) if !write.transfer.is_idle() => continue,
+                ValueStage::Writes(_) => true,
+                _ => false,
+            };
+            if !self.has_credit(core) {
                 return;
+            }
+            match is_begun {
+                true => self.go_on_with_value(core, place),
+                false => self.begin_value(core, place),
             }
         }
     }
 
-    /// Writes a value to an extension, durably; whether there was a slot, and memory.
-    fn write_value(&mut self, core: &mut SessionCore, place: usize) -> bool {
-        let Some(BatchValue { tree, key, value, stage }) = &mut self.preparation.values[place] else { return true };
-        let class = ExtensionClass::of(key.len(), value.len()).expect("others were refused");
-        let bytes = (EXTENSION_HEAD_BYTES + key.len() + value.len()).next_multiple_of(NODE_BYTES);
-        let Some(share) = tree.extensions(class).take(None) else { return false };
-        let Some(mut buffer) = core.spare_buffers.take(bytes) else { return false };
-        let (slot, stamp, stored_bytes) = (share.address(), core.base.log.give_stamp(), value.len() as u32);
-        let head = ExtensionHead {
-            keyspace: tree.keyspace.0,
-            stamp,
-            codec: Codec::Raw,
-            raw_bytes: stored_bytes,
-            stored_bytes,
-            stored_crc: stored_crc(share.salt(), value),
+    /// Begins to write a value to an extension, if there is a slot, and memory.
+    fn begin_value(&mut self, core: &mut SessionCore, place: usize) {
+        let Some(share) = self.value_slot(core, place) else { return };
+        let Some(BatchValue { tree, key, value, stage }) = &mut self.preparation.values[place] else { return };
+        let bytes = (EXTENSION_HEAD_BYTES + key.len() + value.len()) as u64;
+        let pieces = cut(share.flash_offset(), bytes, PIECE_BYTES_MAX, NODE_BYTES as u64).collect();
+        let Some(transfer) = PieceTransfer::new(pieces, |bytes| core.spare_buffers.take(bytes)) else {
+            *stage = ValueStage::HasSlot(share);
+            return;
         };
-        let out = core.queue.fill(Purpose::Put, &mut buffer, 0..bytes);
-        let at = head.encode(key, share.salt(), out);
-        out[at..at + value.len()].copy_from_slice(value);
-        out[at + value.len()..].fill(0);
-        let (flash, from) = (share.flash_offset(), MemoryAddress::local(buffer.offset()));
-        let operation = Operation::Write { flash, from, length: bytes as u32, fua: true };
-        *stage = ValueStage::Writes(ExtensionReference { stamp, slot, codec: Codec::Raw, stored_bytes }, share);
-        self.submit(core, (TAG_VALUE | place as u64, Purpose::Put), operation, Lease::Buffer(buffer));
-        true
+        let (slot, stamp, stored_bytes) = (share.address(), core.base.log.give_stamp(), value.len() as u32);
+        let reference = ExtensionReference { stamp, slot, codec: Codec::Raw, stored_bytes };
+        let prefix = prefix(&reference, (tree.keyspace.0, key), value, &share);
+        *stage = ValueStage::Writes(Box::new(ValueWrite { reference, share, prefix, transfer }));
+        self.go_on_with_value(core, place);
     }
 
-    /// A value is in its extension, or not.
-    pub(super) fn value_was_written(&mut self, core: &mut SessionCore, place: usize, returned: Returned) {
-        core.spare_buffers.give(returned.lease.into_buffer());
-        if !returned.completion.is_success() {
-            let error = Error::of_command(core.queue.drive(), "write", &returned.completion);
-            core.base.log.poison("an extension", error);
+    /// A slot for a value. `None`: there is none now, or none at all, of which the batch hears.
+    fn value_slot(&mut self, core: &SessionCore, place: usize) -> Option<SlotShare> {
+        let Preparation { values, failed, .. } = &mut self.preparation;
+        let BatchValue { tree, key, value, stage } = values[place].as_mut()?;
+        let class = ExtensionClass::of(key.len(), value.len()).expect("others were refused");
+        let space = tree.extensions(class);
+        let taken = match std::mem::take(stage) {
+            ValueStage::HasSlot(share) => Some(share),
+            ValueStage::WaitsForSlot(want) => match want.take() {
+                WantedSlot::Given(share) => return Some(share),
+                WantedSlot::Waits => {
+                    *stage = ValueStage::WaitsForSlot(want);
+                    return None;
+                }
+                WantedSlot::None => None,
+            },
+            _ => match class {
+                ExtensionClass::Slab(_) => space.take(None),
+                ExtensionClass::Large(_) => {
+                    *stage = ValueStage::WaitsForSlot(space.want((class.bytes() / NODE_BYTES as u64) as u32));
+                    core.base.wakeup.wake();
+                    return None;
+                }
+            },
+        };
+        let is_full = matches!(class, ExtensionClass::Large(_)) || space.is_full();
+        if taken.is_none() && is_full {
+            failed.get_or_insert(Error::FullFlash);
         }
+        taken
+    }
+
+    /// Sends pieces of a value, each to be durable when it is written.
+    fn go_on_with_value(&mut self, core: &mut SessionCore, place: usize) {
+        let tag = piece_tag(self.slot.tag(TAG_VALUE | place as u64));
+        let Some(BatchValue { value, stage: ValueStage::Writes(write), .. }) = &mut self.preparation.values[place]
+        else {
+            return;
+        };
+        let ValueWrite { transfer, prefix, .. } = &mut **write;
+        transfer.write(&mut core.queue, true, tag, |at, to| fill((prefix, value), at as usize, to));
+    }
+
+    /// A piece of a value is in its extension, or not.
+    pub(super) fn value_was_written(
+        &mut self,
+        core: &mut SessionCore,
+        place: usize,
+        (piece, returned): (usize, Returned),
+    ) {
         let Some(Some(BatchValue { stage, .. })) = self.preparation.values.get_mut(place) else {
             unreachable!("it stays until it is written")
         };
-        *stage = match std::mem::replace(stage, ValueStage::Wanted) {
-            ValueStage::Writes(reference, share) => {
-                share.settle();
-                ValueStage::Written(reference, share)
-            }
-            other => other,
-        };
+        let ValueStage::Writes(write) = stage else { unreachable!("it has a command on its way") };
+        write.transfer.completed(piece, returned);
+        while write.transfer.take().is_some() {}
+        let Some(outcome) = write.transfer.outcome() else { return self.go_on_with_value(core, place) };
+        let ValueStage::Writes(write) = std::mem::take(stage) else { unreachable!("it was just looked at") };
+        let ValueWrite { reference, share, transfer, .. } = *write;
+        transfer.into_buffers().for_each(|buffer| core.spare_buffers.give(buffer));
+        if let Err(failed) = outcome {
+            let error = Error::of_command(core.queue.drive(), "write", &failed);
+            core.base.log.poison("an extension", error);
+        }
+        share.settle();
+        *stage = ValueStage::Written(reference, share);
     }
 }
