@@ -113,3 +113,33 @@ fn what_is_wrong_with_a_query_is_told_at_its_word() {
     assert_eq!(rows, "id,year,venue,title\n");
     assert!(told.contains("1 records do not fit and were left out"), "{told}");
 }
+
+#[test]
+fn a_keyspace_keeps_its_format() {
+    let scratch = Scratch::new("formats");
+    scratch.succeeds(&["keyspace", "create", "papers"], b"");
+    scratch.succeeds(&["load", "--keyspace", "papers"], &generated("papers"));
+    let asked = ["scan", "papers", "--where", "id = 17", "--select", "id", "--format", "csv"];
+    assert!(scratch.fails(&asked).contains("nobody has said what the records of papers are made of"));
+    let format = "key: id u32be; value: year u16le, venue string8, title string";
+    let set = scratch.succeeds(&["keyspace", "format", "papers", "papers", "--check"], b"").0;
+    assert_eq!(set, format!("records of papers are {format}\n"));
+    assert_eq!(scratch.succeeds(&asked, b"").0, "id\n17\n");
+    let (all, _) = scratch.succeeds(&["scan", "papers", "--limit", "3", "--format", "csv"], b"");
+    assert!(all.starts_with("id,year,venue,title\n") && all.lines().count() == 4, "{all}");
+    assert_eq!(scratch.succeeds(&["keyspace", "format", "papers", "--check"], b"").0, format!("{format}\n"));
+    let (listed, _) = scratch.succeeds(&["keyspace", "list"], b"");
+    assert_eq!(listed, format!("default\thashed\t0\npapers\thashed\t3800\t{format}\n"));
+    assert!(scratch.succeeds(&["keyspace", "list", "--json"], b"").0.contains(&format!("\"format\": \"{format}\"")));
+    let (shown, _) = scratch.succeeds(&["keyspace", "show", "papers"], b"");
+    assert_eq!(shown, format!("name    papers\nkind    hashed\nitems   3800\nformat  {format}\n"));
+    // What does not fit changes nothing.
+    let told = scratch.fails(&["keyspace", "format", "papers", "key: id u32be; value: year u16le", "--check"]);
+    assert!(told.contains("3800 of 3800 items do not fit") && told.contains("goes on behind its last field"), "{told}");
+    assert!(scratch.fails(&["keyspace", "format", "papers", "key: id u12"]).contains("no such type"));
+    assert!(scratch.fails(&["keyspace", "format", "none", "papers"]).contains("no keyspace"));
+    assert_eq!(scratch.succeeds(&asked, b"").0, "id\n17\n");
+    scratch.succeeds(&["keyspace", "format", "papers", "--remove"], b"");
+    assert!(scratch.fails(&asked).contains("keyspace format papers FIELDS"));
+    assert!(scratch.succeeds(&["keyspace", "show", "papers"], b"").0.contains("format  none"));
+}

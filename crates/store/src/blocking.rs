@@ -9,6 +9,7 @@ use crate::keyspace::states::KeyspaceRef;
 use crate::session::{Busy, ItemPipeline, Session, Write};
 use crate::store::Store;
 use std::time::Duration;
+use tapetum_kernels::scan::Format;
 
 /// An item as a reader gets it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -53,6 +54,16 @@ impl KeyspaceHandle {
         self.store.hashed().refuse_dropped(self.keyspace)?;
         let of_all = self.store.keyspace_items();
         Ok(of_all.into_iter().find(|(keyspace, _)| keyspace.id == self.id()).map_or(0, |(_, items)| items))
+    }
+
+    /// What its keys and values are made of, if [`Store::set_keyspace_format`] said.
+    ///
+    /// # Errors
+    /// [`KeyspaceError::Format`](crate::KeyspaceError::Format), where another version said it.
+    pub fn format(&self) -> Result<Option<Format>, Error> {
+        let base = self.store.hashed();
+        base.refuse_dropped(self.keyspace)?;
+        base.keyspaces.format(self.id())
     }
 
     fn scope(&self) -> (&Store, KeyspaceRef) {

@@ -35,6 +35,7 @@ mod hashed;
 mod installer;
 mod items;
 mod keyspace;
+mod keyspace_calls;
 mod log;
 mod maintenance;
 mod manifest;

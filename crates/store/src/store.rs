@@ -5,14 +5,10 @@
 //! [`Store::maintain`] is called.
 
 use crate::base::Base;
-use crate::blocking::KeyspaceHandle;
 use crate::error::Error;
 use crate::hashed::large::ValueLimits;
 use crate::hashed::{self, HashedEngine};
-use crate::keyspace::catalogue::{Keyspace, KeyspaceKind};
-use crate::keyspace::changing::{KeyspaceChange, KeyspaceWish};
 use crate::keyspace::engine::{Engine, EngineMaker};
-use crate::keyspace::keyspace_error::KeyspaceError;
 use crate::maintenance::resize::{self, Resizing};
 use crate::maintenance::{Maintenance, Step};
 use crate::media::io::{Io, lock, run};
@@ -181,76 +177,12 @@ impl Store {
         run(&io, recover::segment_bytes(drive, &io), || false).ok_or_else(stopped)?
     }
 
-    /// The keyspace of a name.
-    ///
-    /// # Errors
-    /// [`KeyspaceError::Unknown`](crate::KeyspaceError::Unknown) if there is none.
-    pub fn keyspace(&self, name: &str) -> Result<KeyspaceHandle, Error> {
-        Ok(KeyspaceHandle::new(self.clone(), self.inner.base.keyspaces.find(name)?))
-    }
-
-    /// The keyspaces that there are, dropped ones whose room is being freed included, by id.
-    pub fn keyspaces(&self) -> Vec<Keyspace> {
-        self.inner.base.keyspaces.list()
-    }
-
-    /// Makes a keyspace.
-    ///
-    /// # Errors
-    /// [`Error::Keyspace`], by what is amiss with the name; [`Error::ReadOnly`].
-    pub fn create_keyspace(&self, name: &str) -> Result<KeyspaceHandle, Error> {
-        self.create_keyspace_of(name, KeyspaceKind::Hashed)
-    }
-
-    /// Makes a keyspace of a kind: hashed, or ordered, whose keys are scanned in their order and have 1,024 bytes at most.
-    ///
-    /// # Errors
-    /// As [`Store::create_keyspace`].
-    pub fn create_keyspace_of(&self, name: &str, kind: KeyspaceKind) -> Result<KeyspaceHandle, Error> {
-        let options = Vec::new();
-        self.change_keyspaces(KeyspaceWish::Create { name: name.into(), kind, options })?;
-        self.keyspace(name)
-    }
-
-    /// Gives a keyspace another name; handles and sessions go on with it.
-    ///
-    /// # Errors
-    /// As [`Store::create_keyspace`].
-    pub fn rename_keyspace(&self, from: &str, to: &str) -> Result<(), Error> {
-        self.change_keyspaces(KeyspaceWish::Rename { from: from.into(), to: to.into() })
-    }
-
-    /// Drops a keyspace with all that is in it, at once and for good. Its room comes back while the store serves; its name is free.
-    ///
-    /// # Errors
-    /// As [`Store::create_keyspace`]; the default keyspace is not dropped.
-    pub fn drop_keyspace(&self, name: &str) -> Result<(), Error> {
-        self.change_keyspaces(KeyspaceWish::Drop { name: name.into() })
-    }
-
-    fn change_keyspaces(&self, wish: KeyspaceWish) -> Result<(), Error> {
-        let change = self.begin_keyspace_change(wish)?;
-        self.wait_for(|| change.result(), |timeout| change.wait(timeout))
-    }
-
-    /// As [`Store::create_keyspace`] and its like, but returns at once: maintenance makes the change.
-    pub fn begin_keyspace_change(&self, wish: KeyspaceWish) -> Result<KeyspaceChange, Error> {
-        let base = &self.inner.base;
-        base.refuse_to_write()?;
-        base.log.poisoned()?;
-        if let KeyspaceWish::Create { name, kind, .. } = &wish
-            && base.engines.find(*kind).is_none()
-        {
-            let name = String::from_utf8_lossy(name).into_owned();
-            return Err(Error::Keyspace(KeyspaceError::NoEngine { name, kind: *kind }));
-        }
-        let change = base.keyspace_changes.ask(wish)?;
-        base.wakeup.wake();
-        Ok(change)
-    }
-
     /// Waits for what maintenance does, or does it where there is no thread for that.
-    fn wait_for(&self, result: impl Fn() -> Option<Result<(), Error>>, wait: impl Fn(Duration)) -> Result<(), Error> {
+    pub(crate) fn wait_for(
+        &self,
+        result: impl Fn() -> Option<Result<(), Error>>,
+        wait: impl Fn(Duration),
+    ) -> Result<(), Error> {
         let has_thread = lock(&self.inner.thread).is_some();
         loop {
             if let Some(result) = result() {

@@ -158,7 +158,7 @@ pub enum Command {
         #[command(flatten)]
         store: StoreArguments,
     },
-    /// Make, list, drop and rename the keyspaces of a store, while no server runs on it
+    /// Make, list, describe, drop and rename the keyspaces of a store, while no server runs on it
     #[command(subcommand)]
     Keyspace(KeyspaceCommand),
     /// Give a store more flash, or a running server more or less memory

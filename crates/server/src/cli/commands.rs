@@ -10,16 +10,13 @@ use std::time::Duration;
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use tapetum::query::QueryText;
-use tapetum::{KeyspaceHandle, Options, Place, QuerySide};
-use tapetum_kernels::scan::query::MisfitPolicy;
+use tapetum::{KeyspaceHandle, Options, Place};
 
-use super::{inspection, keyspaces, serve};
+use super::{inspection, keyspaces, queries, serve};
 use crate::cli::arguments::{Cli, Command, ResizeArguments, StoreArguments};
 use crate::cli::generate_arguments::GenerateCommand;
 use crate::cli::keyspace_arguments::{DEFAULT_NAME, KeyspaceArguments};
 use crate::cli::pipeline_arguments::PipelineCommand;
-use crate::cli::scan_arguments::{OnError, RunSide, ScanArguments};
 use crate::logging;
 use crate::net::listen::Address;
 use crate::stats::keyspace_stats;
@@ -30,7 +27,7 @@ use crate::tools::papers::PaperDatabase;
 use crate::tools::pipelines::PipelineRun;
 use crate::tools::remote::{self, Remote};
 use crate::tools::warm::{self, WarmSource};
-use crate::tools::{list, load, pipelines, query_rows, repair, scan as scan_items};
+use crate::tools::{list, load, pipelines, repair};
 use crate::{os, size, stats};
 
 /// Memory to open a store with that is to grow: the index of a large one.
@@ -122,7 +119,7 @@ fn run(command: Command) -> Outcome {
             PaperDatabase::new(scale, seed).write(table, &mut std::io::stdout())?;
             Ok(())
         }
-        Command::Scan(arguments) => scan(&arguments),
+        Command::Scan(arguments) => queries::scan(&arguments),
         Command::Inspect { key: Some(key), keyspace, json, memcached, store, .. } => {
             inspection::inspect_key(&key, json, memcached.as_ref(), (&store, &KeyspaceArguments { keyspace }))
         }
@@ -155,50 +152,6 @@ fn with_keyspace<R>(
 ) -> Result<R, Box<dyn Error>> {
     expect_store_of(&store.place(), keyspace)?;
     with_store(store, options, |store| work(&store.keyspace(keyspace)?))
-}
-
-fn scan(arguments: &ScanArguments) -> Outcome {
-    if let Some(fields) = &arguments.query.fields {
-        return query(arguments, fields);
-    }
-    let (range, limit, format) = (arguments.range()?, arguments.limit, arguments.item_format()?);
-    let keyspace = KeyspaceArguments { keyspace: arguments.keyspace.clone() };
-    read_keyspace((&arguments.store, &keyspace), |opened| {
-        if arguments.count {
-            return print(format!("{}\n", scan_items::count(opened, range, limit)?).as_bytes());
-        }
-        scan_items::print(opened, range, limit, format, &mut std::io::stdout())?;
-        Ok(())
-    })
-}
-
-fn query(arguments: &ScanArguments, fields: &str) -> Outcome {
-    let asked = &arguments.query;
-    let text = QueryText {
-        condition: asked.condition.as_deref(),
-        select: asked.select.as_deref().unwrap_or("*"),
-        group_by: asked.group_by.as_deref(),
-        order_by: asked.order_by.as_deref(),
-        limit: arguments.limit,
-        policy: if asked.on_error == OnError::Fail { MisfitPolicy::Fail } else { MisfitPolicy::Skip },
-    };
-    // Whatever is wrong with it shows before the store is opened.
-    let compiled = query_rows::compile(fields, &text)?;
-    let (format, side) =
-        (arguments.row_format()?, if asked.run == RunSide::Host { QuerySide::Host } else { QuerySide::Drive });
-    let keyspace = KeyspaceArguments { keyspace: arguments.keyspace.clone() };
-    read_keyspace((&arguments.store, &keyspace), |opened| {
-        let report = query_rows::print(opened, &compiled, (side, format), &mut std::io::stdout())?;
-        let mut told = std::io::stderr();
-        // Where nobody listens, the status alone must do.
-        if asked.explain {
-            let _ = writeln!(told, "{}", query_rows::explanation(&report));
-        }
-        if let Some(misfits) = query_rows::misfits(&report) {
-            let _ = writeln!(told, "{misfits}");
-        }
-        Ok(())
-    })
 }
 
 /// Runs `work` on a keyspace of the store without a server, and leaves the store as it is.
@@ -408,7 +361,7 @@ fn run_pipeline(
     Ok(pipelines::run(text, (compute_units, pin), &bytes)?)
 }
 
-fn print(bytes: &[u8]) -> Outcome {
+pub(super) fn print(bytes: &[u8]) -> Outcome {
     let mut out = std::io::stdout();
     out.write_all(bytes)?;
     Ok(out.flush()?)

@@ -25,11 +25,33 @@ pub enum KeyspaceCommand {
         #[command(flatten)]
         store: StoreArguments,
     },
-    /// Print a store's keyspaces, one a line: its name, its kind, and about how many items it has, with tabs between
+    /// Print a store's keyspaces, one a line: its name, its kind, about how many items it has, and its format if it has one, with tabs between
     List {
-        /// As JSON, with numbers, kinds and states, dropped ones included whose room has not come back
+        /// As JSON, with numbers, kinds, states and formats, dropped ones included whose room has not come back
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        store: StoreArguments,
+    },
+    /// Print what a keyspace is: its name, kind, about how many items it has, and its format
+    Show {
+        #[arg(value_parser = keyspace_name())]
+        name: String,
+        #[command(flatten)]
+        store: StoreArguments,
+    },
+    /// Keep with a keyspace what its keys and values are made of, so that queries need no --fields; without FIELDS, print it
+    Format {
+        #[arg(value_parser = keyspace_name())]
+        name: String,
+        /// As `scan --fields` takes them
+        fields: Option<String>,
+        /// Read all items, and refuse the format if one does not fit, to its last byte
+        #[arg(long)]
+        check: bool,
+        /// Forget it
+        #[arg(long, conflicts_with_all = ["fields", "check"])]
+        remove: bool,
         #[command(flatten)]
         store: StoreArguments,
     },
@@ -53,7 +75,7 @@ pub enum KeyspaceCommand {
 
 const KEYSPACE_HELP: &str = "\
 A keyspace has keys of its own: others do not see them, and flush_all of one leaves the others as they are. Every store has
-the keyspace default, which is neither dropped nor renamed. Keyspaces are created, listed, dropped and renamed while no server runs on
+the keyspace default, which is neither dropped nor renamed. Keyspaces are created, listed, described, dropped and renamed while no server runs on
 the data; `tapetum serve --keyspace NAME` serves one.";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -1,13 +1,16 @@
-//! `tapetum keyspace`: makes, lists, drops and renames the keyspaces of a store that no server has open.
+//! `tapetum keyspace`: makes, lists, describes, drops and renames the keyspaces of a store that no server has open.
 
 use std::error::Error;
 use std::io::Write;
 
-use tapetum::{KeyspaceError, KeyspaceKind, KeyspaceState, Store};
+use tapetum::{Keyspace, KeyspaceError, KeyspaceKind, KeyspaceState, Store};
 
 use super::commands::{Outcome, offline_options, read_store, with_store};
 use super::keyspace_arguments::{DEFAULT_NAME, IndexArgument, KeyspaceCommand};
+use super::queries;
+use crate::cli::arguments::StoreArguments;
 use crate::store::store_open::OpenError;
+use crate::tools::{format_check, query_rows};
 
 pub fn run(command: KeyspaceCommand) -> Outcome {
     let done = match command {
@@ -24,6 +27,14 @@ pub fn run(command: KeyspaceCommand) -> Outcome {
         KeyspaceCommand::List { json, store } => {
             read_store(&store, |store| Ok(list(store, json))).and_then(|text| print(&text))
         }
+        KeyspaceCommand::Show { name, store } => {
+            read_store(&store, |store| show(store, &name)).and_then(|text| print(&text))
+        }
+        KeyspaceCommand::Format { name, fields: Some(fields), check, store, .. } => {
+            set_format(&name, Some((&fields, check)), &store)
+        }
+        KeyspaceCommand::Format { name, remove: true, store, .. } => set_format(&name, None, &store),
+        KeyspaceCommand::Format { name, check, store, .. } => print_format(&name, check, &store),
         KeyspaceCommand::Drop { name, store } => {
             let dropped = with_store(&store, offline_options(&store, false), |store| Ok(store.drop_keyspace(&name)?));
             dropped.and_then(|()| {
@@ -53,12 +64,65 @@ fn list(store: &Store, json: bool) -> String {
                 "kind": keyspace.kind.to_string(),
                 "state": match keyspace.state { KeyspaceState::Live => "live", KeyspaceState::Dropping => "dropping" },
                 "items": items,
+                "format": format_text(keyspace),
             })
         });
         return format!("{:#}\n", serde_json::Value::from_iter(described));
     }
     let live = keyspaces.iter().filter(|(keyspace, _)| keyspace.state == KeyspaceState::Live);
-    live.map(|(keyspace, items)| format!("{}\t{}\t{items}\n", keyspace.name, keyspace.kind)).collect()
+    let line = |(keyspace, items): &(Keyspace, u64)| {
+        let format = format_text(keyspace).map_or(String::new(), |format| format!("\t{format}"));
+        format!("{}\t{}\t{items}{format}\n", keyspace.name, keyspace.kind)
+    };
+    live.map(line).collect()
+}
+
+/// A format that another version wrote says that.
+fn format_text(keyspace: &Keyspace) -> Option<String> {
+    match keyspace.format() {
+        Ok(format) => format.map(|format| format.to_string()),
+        Err(refused) => Some(refused.to_string()),
+    }
+}
+
+fn show(store: &Store, name: &str) -> Result<String, Box<dyn Error>> {
+    // Also whether there is one.
+    let id = store.keyspace(name)?.id();
+    let found = store.keyspace_items().into_iter().find(|(keyspace, _)| keyspace.id == id);
+    let Some((keyspace, items)) = found else {
+        return Err(KeyspaceError::Unknown { name: name.into() }.to_string().into());
+    };
+    let format = format_text(&keyspace).unwrap_or_else(|| "none: set one with `tapetum keyspace format`".into());
+    Ok(format!("name    {name}\nkind    {}\nitems   {items}\nformat  {format}\n", keyspace.kind))
+}
+
+/// Sets a format, if it is to be checked only if all items fit; or removes it.
+fn set_format(name: &str, format: Option<(&str, bool)>, store: &StoreArguments) -> Outcome {
+    let Some((fields, is_checked)) = format else {
+        with_store(store, offline_options(store, false), |store| Ok(store.set_keyspace_format(name, None)?))?;
+        return say(&format!("keyspace {name} has no format now"));
+    };
+    // Whatever is wrong with it shows before the store is opened.
+    let format = query_rows::format(fields)?;
+    with_store(store, offline_options(store, false), |store| {
+        if is_checked {
+            format_check::check(&store.keyspace(name)?, &format)?;
+        }
+        Ok(store.set_keyspace_format(name, Some(&format))?)
+    })?;
+    say(&format!("records of {name} are {format}"))
+}
+
+fn print_format(name: &str, is_checked: bool, store: &StoreArguments) -> Outcome {
+    let text = read_store(store, |store| {
+        let keyspace = store.keyspace(name)?;
+        let format = queries::kept_format(&keyspace, name)?;
+        if is_checked {
+            format_check::check(&keyspace, &format)?;
+        }
+        Ok(format!("{format}\n"))
+    })?;
+    print(&text)
 }
 
 fn kind_of(index: IndexArgument) -> KeyspaceKind {
@@ -72,7 +136,8 @@ fn kind_of(index: IndexArgument) -> KeyspaceKind {
 fn of_served(error: Box<dyn Error>) -> Box<dyn Error> {
     match error.downcast_ref() {
         Some(OpenError::Store(tapetum::OpenError::InUse { .. })) => {
-            format!("{error}; keyspaces are created, listed, dropped and renamed while no server runs").into()
+            format!("{error}; keyspaces are created, listed, described, dropped and renamed while no server runs")
+                .into()
         }
         _ => error,
     }

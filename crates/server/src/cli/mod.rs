@@ -7,6 +7,7 @@ mod inspection;
 pub mod keyspace_arguments;
 mod keyspaces;
 pub mod pipeline_arguments;
+mod queries;
 mod ranges;
 pub mod scan_arguments;
 mod serve;

@@ -4,7 +4,7 @@ use clap::Args;
 use tapetum::{KeyBound, KeyRange};
 
 use crate::cli::arguments::StoreArguments;
-use crate::cli::keyspace_arguments::keyspace_name;
+use crate::cli::keyspace_arguments::{DEFAULT_NAME, keyspace_name};
 use crate::tools::item_lines::Format;
 use crate::tools::query_rows::RowFormat;
 use crate::tools::scan::successor;
@@ -12,25 +12,28 @@ use crate::tools::scan::successor;
 #[derive(Debug, Args)]
 pub struct ScanArguments {
     /// The keyspace; for items in the order of their keys, one that was created with --index ordered
-    #[arg(long, value_name = "NAME", value_parser = keyspace_name())]
-    pub keyspace: String,
+    #[arg(value_name = "KEYSPACE", value_parser = keyspace_name(), required_unless_present = "of_keyspace")]
+    name: Option<String>,
+    /// The same, as other commands take it
+    #[arg(id = "of_keyspace", long = "keyspace", value_name = "NAME", value_parser = keyspace_name(), conflicts_with = "name")]
+    of_keyspace: Option<String>,
     /// The first key, if it is there
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", conflicts_with_all = QUERY_OPTIONS)]
     pub from: Option<String>,
     /// The key to end before
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", conflicts_with_all = QUERY_OPTIONS)]
     pub to: Option<String>,
     /// Only keys that begin so
-    #[arg(long, value_name = "TEXT", default_value = "")]
+    #[arg(long, value_name = "TEXT", default_value = "", conflicts_with_all = QUERY_OPTIONS)]
     pub prefix: String,
     /// Print so many items at most
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
     /// From the last key to the first
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = QUERY_OPTIONS)]
     pub reverse: bool,
     /// Print how many items there are, rather than the items
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = QUERY_OPTIONS)]
     pub count: bool,
     /// What to print: tsv (the default) or jsonl of items, which `load` reads; table (the default), csv or jsonl of a query's rows
     #[arg(long, value_enum, conflicts_with = "count")]
@@ -41,25 +44,28 @@ pub struct ScanArguments {
     pub store: StoreArguments,
 }
 
+/// Each of them makes a scan a query.
+const QUERY_OPTIONS: [&str; 6] = ["fields", "condition", "select", "group_by", "order_by", "explain"];
+
 /// A query over the fields of the records; it runs at the drive.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Queries")]
 pub struct QueryArguments {
-    /// Ask for fields rather than items: what keys and values are made of, such as 'key: id u64be; value: year u16le, title string';
-    /// or papers, venues, authors, references, authorships, as `generate papers` writes them
-    #[arg(long, value_name = "FORMAT", conflicts_with_all = ["from", "to", "prefix", "reverse", "count"])]
+    /// What keys and values are made of, such as 'key: id u64be; value: year u16le, title string'; or papers, venues, authors, references,
+    /// authorships, as `generate papers` writes them [default: what `keyspace format` keeps]
+    #[arg(long, value_name = "FORMAT")]
     pub fields: Option<String>,
     /// Which records: "year = 2000 and venue like 'VLDB%'"
-    #[arg(long = "where", value_name = "CONDITION", requires = "fields")]
+    #[arg(long = "where", value_name = "CONDITION")]
     pub condition: Option<String>,
     /// What to show of them: "title, year + 1 as next", or "count(*), avg(year)"; all fields if not said
-    #[arg(long, value_name = "COLUMNS", requires = "fields")]
+    #[arg(long, value_name = "COLUMNS")]
     pub select: Option<String>,
     /// One row for all records with the same of these
-    #[arg(long, value_name = "COLUMNS", requires = "fields")]
+    #[arg(long, value_name = "COLUMNS")]
     pub group_by: Option<String>,
     /// By what to order, with desc from the greatest to the least; rows need a --limit
-    #[arg(long, value_name = "COLUMN", requires = "fields")]
+    #[arg(long, value_name = "COLUMN")]
     pub order_by: Option<String>,
     /// Where to run it
     #[arg(long, value_enum, default_value = "drive")]
@@ -68,7 +74,7 @@ pub struct QueryArguments {
     #[arg(long, value_enum, default_value = "fail")]
     pub on_error: OnError,
     /// Say on standard error what was read, sent and returned
-    #[arg(long, requires = "fields")]
+    #[arg(long)]
     pub explain: bool,
 }
 
@@ -96,7 +102,29 @@ pub enum OnError {
     Skip,
 }
 
+impl QueryArguments {
+    fn are_given(&self) -> bool {
+        let QueryArguments { fields, condition, select, group_by, order_by, explain, .. } = self;
+        *explain || [fields, condition, select, group_by, order_by].into_iter().any(Option::is_some)
+    }
+}
+
 impl ScanArguments {
+    pub fn keyspace(&self) -> &str {
+        // The command line has one of them.
+        self.name.as_deref().or(self.of_keyspace.as_deref()).unwrap_or(DEFAULT_NAME)
+    }
+
+    /// Whether fields are asked for rather than items.
+    pub fn is_query(&self) -> bool {
+        self.query.are_given()
+    }
+
+    /// Whether only items have what is asked for.
+    pub fn is_of_items(&self) -> bool {
+        self.from.is_some() || self.to.is_some() || !self.prefix.is_empty() || self.reverse || self.count
+    }
+
     /// The lines of items.
     ///
     /// # Errors
@@ -106,7 +134,7 @@ impl ScanArguments {
             None | Some(ScanFormat::Tsv) => Ok(Format::Tsv),
             Some(ScanFormat::Jsonl) => Ok(Format::Jsonl),
             Some(ScanFormat::Table | ScanFormat::Csv) => {
-                Err("--format table and csv are of queries: say with --fields what the records are made of".into())
+                Err("--format table and csv are of queries: say what to --select".into())
             }
         }
     }
@@ -158,7 +186,7 @@ mod tests {
     use clap::Parser;
 
     fn range(line: &str) -> Result<KeyRange, String> {
-        let words = format!("tapetum scan --keyspace orders {line}");
+        let words = format!("tapetum scan orders {line}");
         match Cli::try_parse_from(words.split_whitespace()).unwrap().command {
             Command::Scan(arguments) => arguments.range(),
             other => panic!("{other:?}"),

@@ -2,6 +2,7 @@
 //! store, or over a connection to a server.
 
 pub mod drive_map;
+pub mod format_check;
 pub mod host_pipeline;
 pub mod inspect;
 pub mod inspect_lines;

@@ -28,14 +28,20 @@ pub enum RowFormat {
 
 type OwnedRow = Vec<Option<OwnedScalar>>;
 
-/// A query over records of fields, which are a format or the name of one.
+/// What `--fields` says: a format, or the name of one.
 ///
 /// # Errors
 /// At the word that is wrong.
-pub fn compile(fields: &str, text: &QueryText<'_>) -> Result<CompiledQuery, String> {
-    let fields = papers::format_text(fields).unwrap_or(fields);
-    let format = Format::parse(fields).map_err(|error| format!("--fields, {error}"))?;
-    compile_text(&format, text).map_err(|error| error.to_string())
+pub fn format(fields: &str) -> Result<Format, String> {
+    Format::parse(papers::format_text(fields).unwrap_or(fields)).map_err(|error| format!("--fields, {error}"))
+}
+
+/// A query over records of a format.
+///
+/// # Errors
+/// At the word that is wrong.
+pub fn compile(format: &Format, text: &QueryText<'_>) -> Result<CompiledQuery, String> {
+    compile_text(format, text).map_err(|error| error.to_string())
 }
 
 /// Runs a query and prints its rows.

@@ -1,7 +1,9 @@
 //! The keyspaces that a store has.
 //!
 //! 1. The default keyspace has id 0, is always there and live, and keeps its name.
-//! 2. A name leads to at most one live keyspace. The name of a dropped one is free at once, its id only when it is forgotten:
+//! 2. Formats are kept as they were encoded, also of a version that this code does not know, which is refused where it is asked for.
+//!    A dropped keyspace has none.
+//! 3. A name leads to at most one live keyspace. The name of a dropped one is free at once, its id only when it is forgotten:
 //!    by then nothing of it is left.
 //!
 //! Plain data: the store holds it behind a lock of its own.
@@ -10,12 +12,16 @@ use crate::keyspace::KeyspaceId;
 use crate::keyspace::keyspace_error::KeyspaceError;
 use std::collections::BTreeMap;
 use std::fmt;
+use tapetum_kernels::scan::Format;
+use tapetum_kernels::scan::wire::{ScanReader, WireError};
 
 /// How many there may be, dropped ones that are not forgotten included: their names fit a small part of the manifest.
 pub const KEYSPACES_MAX: usize = 4096;
 pub const NAME_BYTES_MAX: usize = 255;
 /// For what kinds of keyspaces need to know of one.
 pub const OPTIONS_BYTES_MAX: usize = 255;
+/// What the formats of all keyspaces take together: half of what the manifest keeps for the catalogue.
+pub const FORMATS_BYTES_MAX: usize = 32 << 10;
 pub const DEFAULT_NAME: &str = "default";
 
 /// The engine that holds a keyspace.
@@ -77,6 +83,25 @@ pub struct Keyspace {
     /// What its engine wants to know of it.
     pub options: Vec<u8>,
     pub state: KeyspaceState,
+    /// What its keys and values are made of, encoded; empty, if nobody said.
+    pub format: Vec<u8>,
+}
+
+impl Keyspace {
+    /// What its keys and values are made of, if somebody said.
+    ///
+    /// # Errors
+    /// [`KeyspaceError::Format`], where another version said it.
+    pub fn format(&self) -> Result<Option<Format>, KeyspaceError> {
+        if self.format.is_empty() {
+            return Ok(None);
+        }
+        let mut reader = ScanReader::new(&self.format);
+        let decoded = Format::decode(&mut reader);
+        let whole = decoded.and_then(|format| if reader.is_empty() { Ok(format) } else { Err(WireError::Malformed) });
+        let version = self.format.first().copied().unwrap_or_default();
+        whole.map(Some).map_err(|_| KeyspaceError::Format { name: self.name.clone(), version })
+    }
 }
 
 /// A change of the catalogue.
@@ -89,6 +114,11 @@ pub enum KeyspaceEdit {
         name: String,
     },
     Drop(KeyspaceId),
+    /// Of a live keyspace; none, if it is empty.
+    SetFormat {
+        id: KeyspaceId,
+        format: Vec<u8>,
+    },
     /// Nothing of a dropped keyspace is left.
     Forget(KeyspaceId),
 }
@@ -108,6 +138,7 @@ impl Default for Catalogue {
             kind: KeyspaceKind::Hashed,
             options: Vec::new(),
             state: KeyspaceState::Live,
+            format: Vec::new(),
         };
         Catalogue {
             names: BTreeMap::from([(default.name.clone(), default.id)]),
@@ -164,7 +195,7 @@ impl Catalogue {
         let limit = KEYSPACES_MAX;
         let is_free = |id: &KeyspaceId| !self.keyspaces.contains_key(id);
         let id = (0..limit as u16).map(KeyspaceId).find(is_free).ok_or(KeyspaceError::TooMany { limit })?;
-        Ok(KeyspaceEdit::Create(Keyspace { id, name, kind, options, state: KeyspaceState::Live }))
+        Ok(KeyspaceEdit::Create(Keyspace { id, name, kind, options, state: KeyspaceState::Live, format: Vec::new() }))
     }
 
     /// The edit that gives a live keyspace another name.
@@ -176,6 +207,18 @@ impl Catalogue {
     /// The edit that drops a live keyspace.
     pub fn drop(&self, name: &str) -> Result<KeyspaceEdit, KeyspaceError> {
         Ok(KeyspaceEdit::Drop(self.changeable(name)?))
+    }
+
+    /// The edit that says what keys and values of a live keyspace are made of, or that nobody knows.
+    pub fn set_format(&self, name: &str, format: Option<&Format>) -> Result<KeyspaceEdit, KeyspaceError> {
+        let id = self.find(name)?.id;
+        let mut encoded = Vec::new();
+        format.into_iter().for_each(|format| format.encode(&mut encoded));
+        let others = self.iter().filter(|keyspace| keyspace.id != id).map(|keyspace| keyspace.format.len());
+        if others.sum::<usize>() + encoded.len() > FORMATS_BYTES_MAX {
+            return Err(KeyspaceError::FormatsTooLong { limit_bytes: FORMATS_BYTES_MAX });
+        }
+        Ok(KeyspaceEdit::SetFormat { id, format: encoded })
     }
 
     fn changeable(&self, name: &str) -> Result<KeyspaceId, KeyspaceError> {
@@ -214,8 +257,16 @@ impl Catalogue {
             KeyspaceEdit::Drop(id) => {
                 let keyspace = self.live(*id)?;
                 keyspace.state = KeyspaceState::Dropping;
+                keyspace.format = Vec::new();
                 let name = keyspace.name.clone();
                 self.names.remove(&name);
+                Ok(())
+            }
+            KeyspaceEdit::SetFormat { id, format } => {
+                let keyspace = self.keyspaces.get_mut(id).filter(|keyspace| keyspace.state == KeyspaceState::Live);
+                let keyspace =
+                    keyspace.ok_or_else(|| format!("says the format of keyspace {}, which is not there", id.0))?;
+                keyspace.format.clone_from(format);
                 Ok(())
             }
             KeyspaceEdit::Forget(id) if self.get(*id).is_some_and(|found| found.state == KeyspaceState::Dropping) => {
@@ -315,6 +366,40 @@ mod tests {
         let taken = KeyspaceEdit::Rename { id, name: DEFAULT_NAME.into() };
         assert!(catalogue.apply(&taken).unwrap_err().contains("two keyspaces"));
         assert_eq!(catalogue, before);
+    }
+
+    #[test]
+    fn a_live_keyspace_has_the_format_that_it_was_given_last() {
+        let format = |text: &str| Format::parse(text).unwrap();
+        let mut catalogue = Catalogue::default();
+        let id = create(&mut catalogue, "a").unwrap();
+        let mut set = |name: &str, format: Option<&Format>| {
+            let edit = catalogue.set_format(name, format)?;
+            catalogue.apply(&edit).unwrap();
+            catalogue.find(name)?.format()
+        };
+        let (one, other) = (format("value: year u16"), format("key: id u32be; value: name string"));
+        assert_eq!(set("a", Some(&one)), Ok(Some(one)));
+        assert_eq!(set("a", Some(&other)), Ok(Some(other.clone())));
+        assert_eq!(set("default", Some(&other)), Ok(Some(other)));
+        assert_eq!(set("default", None), Ok(None));
+        assert_eq!(set("b", None), Err(KeyspaceError::Unknown { name: "b".into() }));
+        let fields: Vec<String> = (0..127).map(|number| format!("field_{number:0>58} u8")).collect();
+        let long = format(&format!("value: {}", fields.join(", ")));
+        assert!(set("default", Some(&long)).is_ok() && set("a", Some(&long)).is_ok());
+        create(&mut catalogue, "c").unwrap();
+        create(&mut catalogue, "d").unwrap();
+        let edit = catalogue.set_format("c", Some(&long)).unwrap();
+        catalogue.apply(&edit).unwrap();
+        let refused = catalogue.set_format("d", Some(&long));
+        assert_eq!(refused, Err(KeyspaceError::FormatsTooLong { limit_bytes: FORMATS_BYTES_MAX }));
+        catalogue.apply(&catalogue.drop("a").unwrap()).unwrap();
+        assert!(catalogue.get(id).unwrap().format.is_empty());
+        assert!(catalogue.apply(&KeyspaceEdit::SetFormat { id, format: Vec::new() }).is_err());
+        let newer = KeyspaceEdit::SetFormat { id: KeyspaceId::DEFAULT, format: vec![9, 0, 1, 0] };
+        catalogue.apply(&newer).unwrap();
+        let refused = catalogue.find("default").unwrap().format();
+        assert_eq!(refused, Err(KeyspaceError::Format { name: "default".into(), version: 9 }));
     }
 
     #[test]

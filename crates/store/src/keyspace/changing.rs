@@ -7,6 +7,7 @@ use crate::media::io::lock;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
+use tapetum_kernels::scan::Format;
 
 /// Changes that wait at most; each keeps a caller waiting.
 const WAITING_MAX: usize = 256;
@@ -17,6 +18,7 @@ pub enum KeyspaceWish {
     Create { name: Vec<u8>, kind: KeyspaceKind, options: Vec<u8> },
     Rename { from: String, to: Vec<u8> },
     Drop { name: String },
+    SetFormat { name: String, format: Option<Format> },
 }
 
 impl KeyspaceWish {
@@ -26,6 +28,7 @@ impl KeyspaceWish {
             KeyspaceWish::Create { name, kind, options } => catalogue.create(name, *kind, options.clone()),
             KeyspaceWish::Rename { from, to } => catalogue.rename(from, to),
             KeyspaceWish::Drop { name } => catalogue.drop(name),
+            KeyspaceWish::SetFormat { name, format } => catalogue.set_format(name, format.as_ref()),
         }
     }
 }

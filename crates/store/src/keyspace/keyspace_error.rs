@@ -44,7 +44,15 @@ pub enum KeyspaceError {
     },
     /// It is a hashed one: its keys have no order, and no scan of a range.
     Unordered,
-    /// The manifest has no room for another name.
+    /// What its keys and values are made of was said by another version.
+    Format {
+        name: String,
+        version: u8,
+    },
+    FormatsTooLong {
+        limit_bytes: usize,
+    },
+    /// The manifest has no room for another name or format.
     NoRoom,
 }
 
@@ -93,9 +101,18 @@ impl fmt::Display for KeyspaceError {
                 f,
                 "the keyspace is hashed, and its keys have no order: create an ordered one for scans, and load its items there"
             ),
+            KeyspaceError::Format { name, version } => write!(
+                f,
+                "the format of the keyspace {name:?} is of version {version}, which this version does not know: use the newer one that set \
+                 it, or set another format"
+            ),
+            KeyspaceError::FormatsTooLong { limit_bytes } => write!(
+                f,
+                "the formats of all keyspaces would take more than {limit_bytes} bytes: use fewer fields or shorter names, or remove formats"
+            ),
             KeyspaceError::NoRoom => write!(
                 f,
-                "the store has no room for another keyspace's name: use shorter names, drop keyspaces, or create a store of a \
+                "the store has no room for another keyspace's name or format: use shorter names, drop keyspaces, or create a store of a \
                  larger capacity"
             ),
         }

@@ -129,7 +129,11 @@ async fn forget(base: Arc<Base>, ids: Vec<KeyspaceId>) -> Result<(), Error> {
 
 fn edit_of(base: &Base, installer: &Installer, wish: &KeyspaceWish) -> Result<KeyspaceEdit, KeyspaceError> {
     let edit = wish.edit(&installer.keyspaces)?;
-    let grows = matches!(edit, KeyspaceEdit::Create(_) | KeyspaceEdit::Rename { .. });
+    let grows = match &edit {
+        KeyspaceEdit::Create(_) | KeyspaceEdit::Rename { .. } => true,
+        KeyspaceEdit::SetFormat { format, .. } => !format.is_empty(),
+        KeyspaceEdit::Drop(_) | KeyspaceEdit::Forget(_) => false,
+    };
     if grows && !base.engines.have_room_for_keyspace() { Err(KeyspaceError::NoRoom) } else { Ok(edit) }
 }
 

@@ -4,12 +4,14 @@
 //!  keyspace:  id u16 · state u8 · kind u8 · name length u8 · options length u8 · name · options
 //!  item: edits, one behind the other, up to its end; a piece of a snapshot creates what there is
 //!   1 create: keyspace · 2 rename: id u16, name length u8, name · 3 drop: id u16 · 4 forget: id u16
+//!   5 set format: id u16, length u16, format (`kernels/scan/format.rs`), or nothing
 //! ```
-//! The default keyspace is always there and in no snapshot.
+//! The default keyspace is always there: of it a snapshot has the format alone.
 
 use super::KeyspaceId;
 use super::catalogue::{
-    Catalogue, Keyspace, KeyspaceEdit, KeyspaceKind, KeyspaceState, NAME_BYTES_MAX, OPTIONS_BYTES_MAX, checked_name,
+    Catalogue, FORMATS_BYTES_MAX, Keyspace, KeyspaceEdit, KeyspaceKind, KeyspaceState, NAME_BYTES_MAX,
+    OPTIONS_BYTES_MAX, checked_name,
 };
 use crate::manifest::client::{ManifestClient, Misfit, pieces};
 use crate::manifest::items::{ClientId, FrameItems};
@@ -23,10 +25,14 @@ const CREATE: u8 = 1;
 const RENAME: u8 = 2;
 const DROP: u8 = 3;
 const FORGET: u8 = 4;
+const SET_FORMAT: u8 = 5;
+/// What the edit that sets a format takes beside it.
+const FORMAT_HEAD_BYTES: usize = 1 + 4;
+const _: () = assert!(FORMATS_BYTES_MAX <= u16::MAX as usize);
 
 /// The keyspaces that a snapshot has.
 fn in_snapshot(catalogue: &Catalogue) -> impl Iterator<Item = &Keyspace> + Send {
-    catalogue.iter().filter(|keyspace| keyspace.id != KeyspaceId::DEFAULT)
+    catalogue.iter().filter(|keyspace| keyspace.id != KeyspaceId::DEFAULT || !keyspace.format.is_empty())
 }
 
 impl ManifestClient for Catalogue {
@@ -35,11 +41,17 @@ impl ManifestClient for Catalogue {
     }
 
     fn snapshot(&self) -> Box<dyn Iterator<Item = Vec<u8>> + Send + '_> {
-        pieces(in_snapshot(self), create)
+        pieces(in_snapshot(self), describe)
     }
 
     fn snapshot_bytes_max(&self) -> u64 {
-        let bytes = |keyspace: &Keyspace| (CREATE_HEAD_BYTES + keyspace.name.len() + keyspace.options.len()) as u64;
+        let bytes = |keyspace: &Keyspace| {
+            let Keyspace { id, name, options, format, .. } = keyspace;
+            let created = CREATE_HEAD_BYTES + name.len() + options.len();
+            let created = if *id == KeyspaceId::DEFAULT { 0 } else { created };
+            let format = if format.is_empty() { 0 } else { FORMAT_HEAD_BYTES + format.len() };
+            (created + format) as u64
+        };
         in_snapshot(self).map(bytes).sum()
     }
 
@@ -52,13 +64,30 @@ impl ManifestClient for Catalogue {
     }
 }
 
+/// The edits that make a keyspace what it is.
+fn describe(keyspace: &Keyspace, writer: &mut Writer) {
+    if keyspace.id != KeyspaceId::DEFAULT {
+        create(keyspace, writer);
+    }
+    if !keyspace.format.is_empty() {
+        set_format(keyspace.id, &keyspace.format, writer);
+    }
+}
+
+fn set_format(id: KeyspaceId, format: &[u8], writer: &mut Writer) {
+    writer.bytes.push(SET_FORMAT);
+    writer.u16(id.0);
+    writer.u16(format.len() as u16);
+    writer.bytes.extend_from_slice(format);
+}
+
 fn create(keyspace: &Keyspace, writer: &mut Writer) {
     writer.bytes.push(CREATE);
     encode_keyspace(keyspace, writer);
 }
 
 fn encode_keyspace(keyspace: &Keyspace, writer: &mut Writer) {
-    let Keyspace { id, name, kind, options, state } = keyspace;
+    let Keyspace { id, name, kind, options, state, .. } = keyspace;
     writer.u16(id.0);
     writer.bytes.extend_from_slice(&[*state as u8, kind.code(), name.len() as u8, options.len() as u8]);
     writer.bytes.extend_from_slice(name.as_bytes());
@@ -71,7 +100,7 @@ fn parse_keyspace(reader: &mut Reader<'_>) -> Result<Keyspace, Short> {
     let state = [KeyspaceState::Live, KeyspaceState::Dropping].into_iter().find(|known| *known as u8 == state);
     let (Some(state), true) = (state, kind != 0) else { return Err(Short) };
     let (name, options) = (parse_name(reader, name_bytes)?, reader.take(options_bytes.into())?.to_vec());
-    Ok(Keyspace { id, name, kind: KeyspaceKind::of_code(kind), options, state })
+    Ok(Keyspace { id, name, kind: KeyspaceKind::of_code(kind), options, state, format: Vec::new() })
 }
 
 fn parse_name(reader: &mut Reader<'_>, bytes: u8) -> Result<String, Short> {
@@ -88,6 +117,7 @@ impl KeyspaceEdit {
                 writer.bytes.push(name.len() as u8);
                 writer.bytes.extend_from_slice(name.as_bytes());
             }
+            KeyspaceEdit::SetFormat { id, format } => set_format(*id, format, writer),
             KeyspaceEdit::Drop(id) | KeyspaceEdit::Forget(id) => {
                 writer.bytes.push(if matches!(self, KeyspaceEdit::Drop(_)) { DROP } else { FORGET });
                 writer.u16(id.0);
@@ -110,6 +140,10 @@ impl KeyspaceEdit {
             }
             DROP => Ok(KeyspaceEdit::Drop(KeyspaceId(reader.u16()?))),
             FORGET => Ok(KeyspaceEdit::Forget(KeyspaceId(reader.u16()?))),
+            SET_FORMAT => {
+                let (id, bytes) = (KeyspaceId(reader.u16()?), reader.u16()?);
+                Ok(KeyspaceEdit::SetFormat { id, format: reader.take(bytes.into())?.to_vec() })
+            }
             _ => Err(Short),
         }
     }
@@ -124,8 +158,12 @@ mod tests {
         let mut catalogue = Catalogue::default();
         for (id, state) in (1..400).zip([KeyspaceState::Live, KeyspaceState::Dropping].into_iter().cycle()) {
             let name = "n".repeat(usize::from(id) % 200) + &id.to_string();
-            let (kind, options) = (KeyspaceKind::Hashed, vec![7; usize::from(id) % 9]);
-            catalogue.add(Keyspace { id: KeyspaceId(id), name, kind, options, state }).unwrap();
+            let (kind, options, format) = (KeyspaceKind::Hashed, vec![7; usize::from(id) % 9], Vec::new());
+            catalogue.add(Keyspace { id: KeyspaceId(id), name, kind, options, state, format }).unwrap();
+        }
+        // Of live ones.
+        for id in [0, 1, 399] {
+            catalogue.apply(&KeyspaceEdit::SetFormat { id: KeyspaceId(id), format: vec![id as u8; 70] }).unwrap();
         }
         let pieces: Vec<_> = catalogue.snapshot().collect();
         assert!(pieces.len() > 1);
@@ -144,6 +182,7 @@ mod tests {
             kind: KeyspaceKind::Hashed,
             options: vec![1, 2],
             state: KeyspaceState::Dropping,
+            format: Vec::new(),
         };
         let id = keyspace.id;
         let of_other_kind = Keyspace { kind: KeyspaceKind::of_code(9), ..keyspace.clone() };
@@ -153,6 +192,8 @@ mod tests {
             KeyspaceEdit::Rename { id, name: "n".repeat(255) },
             KeyspaceEdit::Drop(id),
             KeyspaceEdit::Forget(id),
+            KeyspaceEdit::SetFormat { id, format: vec![1; 300] },
+            KeyspaceEdit::SetFormat { id, format: Vec::new() },
         ] {
             let mut writer = Writer::default();
             edit.encode(&mut writer);
@@ -160,7 +201,7 @@ mod tests {
             let cut = &writer.bytes[..writer.bytes.len() - 1];
             assert_eq!(KeyspaceEdit::parse(&mut Reader::new(cut)), Err(Short));
         }
-        for none in [&[0, 1, 0][..], &[5, 1, 0], &[CREATE, 1, 0, 3, 1, 1, 0, b'a'], &[CREATE, 1, 0, 1, 0, 1, 0, b'a']] {
+        for none in [&[0, 1, 0][..], &[6, 1, 0], &[CREATE, 1, 0, 3, 1, 1, 0, b'a'], &[CREATE, 1, 0, 1, 0, 1, 0, b'a']] {
             assert_eq!(KeyspaceEdit::parse(&mut Reader::new(none)), Err(Short), "{none:?}");
         }
     }

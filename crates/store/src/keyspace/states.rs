@@ -14,6 +14,7 @@ use crate::keyspace::deletion_mark::{DeletionMark, DeletionMarks};
 use crate::media::io::lock;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use tapetum_kernels::scan::Format;
 
 /// A keyspace as requests name it: an id, and which of its lives is meant.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -116,6 +117,11 @@ impl KeyspaceStates {
         Ok(KeyspaceRef { id, kind, life: self.cell(id).life.load(Ordering::SeqCst) })
     }
 
+    /// What the records of an open keyspace are made of, if somebody said.
+    pub fn format(&self, id: KeyspaceId) -> Result<Option<Format>, Error> {
+        lock(&self.catalogue).get(id).map_or(Ok(None), Keyspace::format).map_err(Error::Keyspace)
+    }
+
     /// The ids of those that were dropped and are not forgotten.
     pub fn dropped(&self) -> Vec<KeyspaceId> {
         let catalogue = lock(&self.catalogue);
@@ -172,7 +178,7 @@ impl KeyspaceStates {
         let (id, watermark) = match edit {
             KeyspaceEdit::Create(keyspace) => (keyspace.id, stamp),
             KeyspaceEdit::Drop(id) => (*id, u64::MAX),
-            KeyspaceEdit::Rename { .. } | KeyspaceEdit::Forget(_) => return Ok(()),
+            KeyspaceEdit::Rename { .. } | KeyspaceEdit::SetFormat { .. } | KeyspaceEdit::Forget(_) => return Ok(()),
         };
         let cell = self.cell(id);
         // In this order: who finds it open finds its own watermark.
@@ -282,7 +288,7 @@ pub mod tests {
     /// As [`create`], one of this kind.
     pub fn create_of(states: &KeyspaceStates, kind: KeyspaceKind, id: u16, stamp: u64) -> KeyspaceRef {
         let (id, name, state) = (KeyspaceId(id), format!("keyspace {id}"), KeyspaceState::Live);
-        let keyspace = Keyspace { id, name: name.clone(), kind, options: Vec::new(), state };
+        let keyspace = Keyspace { id, name: name.clone(), kind, options: Vec::new(), state, format: Vec::new() };
         states.apply(&KeyspaceEdit::Create(keyspace), stamp).unwrap();
         states.find(&name).unwrap()
     }

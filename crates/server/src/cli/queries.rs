@@ -1,0 +1,93 @@
+//! `tapetum scan`: the items of an ordered keyspace, or a query over the fields of any.
+
+use std::error::Error;
+use std::io::Write;
+
+use tapetum::query::{CompiledQuery, QueryText};
+use tapetum::{KeyspaceHandle, KeyspaceKind, QuerySide};
+use tapetum_kernels::scan::Format;
+use tapetum_kernels::scan::query::MisfitPolicy;
+
+use super::commands::{Outcome, print, read_keyspace};
+use crate::cli::keyspace_arguments::KeyspaceArguments;
+use crate::cli::scan_arguments::{OnError, QueryArguments, RunSide, ScanArguments};
+use crate::tools::query_rows::{self, RowFormat};
+use crate::tools::scan as scan_items;
+
+pub fn scan(arguments: &ScanArguments) -> Outcome {
+    let keyspace = KeyspaceArguments { keyspace: arguments.keyspace().into() };
+    let of = (&arguments.store, &keyspace);
+    if arguments.is_query() {
+        // Whatever is wrong with it shows before the store is opened, if the command line says all of it.
+        let (rows, fields) = (arguments.row_format()?, arguments.query.fields.as_deref());
+        let format = fields.map(query_rows::format).transpose()?;
+        let compiled = format.map(|format| compile(&format, arguments)).transpose()?;
+        return read_keyspace(of, |opened| match compiled {
+            Some(compiled) => query(opened, &compiled, (&arguments.query, rows)),
+            None => query(
+                opened,
+                &compile(&kept_format(opened, arguments.keyspace())?, arguments)?,
+                (&arguments.query, rows),
+            ),
+        });
+    }
+    let (range, limit) = (arguments.range()?, arguments.limit);
+    read_keyspace(of, |opened| {
+        let is_unordered = opened.keyspace().kind() == KeyspaceKind::Hashed;
+        if is_unordered
+            && !arguments.is_of_items()
+            && let Some(format) = opened.format()?
+        {
+            return query(opened, &compile(&format, arguments)?, (&arguments.query, arguments.row_format()?));
+        }
+        if arguments.count {
+            return print(format!("{}\n", scan_items::count(opened, range, limit)?).as_bytes());
+        }
+        scan_items::print(opened, range, limit, arguments.item_format()?, &mut std::io::stdout())?;
+        Ok(())
+    })
+}
+
+/// The format that the keyspace keeps.
+pub(super) fn kept_format(keyspace: &KeyspaceHandle, name: &str) -> Result<Format, Box<dyn Error>> {
+    let none = || {
+        format!(
+            "nobody has said what the records of {name} are made of: say it with --fields, or keep it with \
+             `tapetum keyspace format {name} FIELDS`"
+        )
+    };
+    Ok(keyspace.format()?.ok_or_else(none)?)
+}
+
+fn compile(format: &Format, arguments: &ScanArguments) -> Result<CompiledQuery, String> {
+    let asked = &arguments.query;
+    let text = QueryText {
+        condition: asked.condition.as_deref(),
+        select: asked.select.as_deref().unwrap_or("*"),
+        group_by: asked.group_by.as_deref(),
+        order_by: asked.order_by.as_deref(),
+        limit: arguments.limit,
+        policy: if asked.on_error == OnError::Fail { MisfitPolicy::Fail } else { MisfitPolicy::Skip },
+    };
+    query_rows::compile(format, &text)
+}
+
+fn query(keyspace: &KeyspaceHandle, compiled: &CompiledQuery, (asked, rows): (&QueryArguments, RowFormat)) -> Outcome {
+    let report = query_rows::print(keyspace, compiled, (side(asked.run), rows), &mut std::io::stdout())?;
+    let mut told = std::io::stderr();
+    // Where nobody listens, the status alone must do.
+    if asked.explain {
+        let _ = writeln!(told, "{}", query_rows::explanation(&report));
+    }
+    if let Some(misfits) = query_rows::misfits(&report) {
+        let _ = writeln!(told, "{misfits}");
+    }
+    Ok(())
+}
+
+pub(super) fn side(run: RunSide) -> QuerySide {
+    match run {
+        RunSide::Drive => QuerySide::Drive,
+        RunSide::Host => QuerySide::Host,
+    }
+}

@@ -1,0 +1,48 @@
+//! Whether all items of a keyspace fit a format, to their last byte.
+
+use std::error::Error;
+
+use tapetum::{Item, KeyspaceHandle, KeyspaceKind};
+use tapetum_kernels::scan::{FieldReader, Format, Misfit};
+
+use super::scan;
+
+/// Looks at every item.
+///
+/// # Errors
+/// How many do not fit, and why the first does not.
+pub fn check(keyspace: &KeyspaceHandle, format: &Format) -> Result<(), Box<dyn Error>> {
+    let mut checked = FormatCheck { fields: FieldReader::new(format), items: 0, misfits: 0, first: None };
+    if keyspace.keyspace().kind() == KeyspaceKind::Ordered {
+        for item in keyspace.scan(scan::of_prefix(b""))? {
+            checked.look(item?);
+        }
+    } else {
+        for item in keyspace.items() {
+            checked.look(item?);
+        }
+    }
+    let Some((key, field, misfit)) = checked.first else { return Ok(()) };
+    let (misfits, items) = (checked.misfits, checked.items);
+    let (key, field) = (String::from_utf8_lossy(&key).into_owned(), &format.fields()[field].name);
+    let why = misfit.explain();
+    Err(format!("{misfits} of {items} items do not fit, such as that of the key {key:?}, at {field}: {why}").into())
+}
+
+struct FormatCheck {
+    fields: FieldReader,
+    items: u64,
+    misfits: u64,
+    /// Of the first: its key, and at which field it does not fit.
+    first: Option<(Vec<u8>, usize, Misfit)>,
+}
+
+impl FormatCheck {
+    fn look(&mut self, (key, item): (Vec<u8>, Item)) {
+        self.items += 1;
+        if let Err((field, misfit)) = self.fields.check(&key, &item.value) {
+            self.misfits += 1;
+            self.first.get_or_insert((key, field, misfit));
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Calls on the keyspaces of a store: those that there are, and changes of them, which maintenance makes while the caller waits.
+
+use crate::blocking::KeyspaceHandle;
+use crate::error::Error;
+use crate::keyspace::catalogue::{Keyspace, KeyspaceKind};
+use crate::keyspace::changing::{KeyspaceChange, KeyspaceWish};
+use crate::keyspace::keyspace_error::KeyspaceError;
+use crate::store::Store;
+use tapetum_kernels::scan::Format;
+
+impl Store {
+    /// The keyspace of a name.
+    ///
+    /// # Errors
+    /// [`KeyspaceError::Unknown`](crate::KeyspaceError::Unknown) if there is none.
+    pub fn keyspace(&self, name: &str) -> Result<KeyspaceHandle, Error> {
+        Ok(KeyspaceHandle::new(self.clone(), self.base().keyspaces.find(name)?))
+    }
+
+    /// The keyspaces that there are, dropped ones whose room is being freed included, by id.
+    pub fn keyspaces(&self) -> Vec<Keyspace> {
+        self.base().keyspaces.list()
+    }
+
+    /// Makes a keyspace.
+    ///
+    /// # Errors
+    /// [`Error::Keyspace`], by what is amiss with the name; [`Error::ReadOnly`].
+    pub fn create_keyspace(&self, name: &str) -> Result<KeyspaceHandle, Error> {
+        self.create_keyspace_of(name, KeyspaceKind::Hashed)
+    }
+
+    /// Makes a keyspace of a kind: hashed, or ordered, whose keys are scanned in their order and have 1,024 bytes at most.
+    ///
+    /// # Errors
+    /// As [`Store::create_keyspace`].
+    pub fn create_keyspace_of(&self, name: &str, kind: KeyspaceKind) -> Result<KeyspaceHandle, Error> {
+        let options = Vec::new();
+        self.change_keyspaces(KeyspaceWish::Create { name: name.into(), kind, options })?;
+        self.keyspace(name)
+    }
+
+    /// Gives a keyspace another name; handles and sessions go on with it.
+    ///
+    /// # Errors
+    /// As [`Store::create_keyspace`].
+    pub fn rename_keyspace(&self, from: &str, to: &str) -> Result<(), Error> {
+        self.change_keyspaces(KeyspaceWish::Rename { from: from.into(), to: to.into() })
+    }
+
+    /// Drops a keyspace with all that is in it, at once and for good. Its room comes back while the store serves; its name is free.
+    ///
+    /// # Errors
+    /// As [`Store::create_keyspace`]; the default keyspace is not dropped.
+    pub fn drop_keyspace(&self, name: &str) -> Result<(), Error> {
+        self.change_keyspaces(KeyspaceWish::Drop { name: name.into() })
+    }
+
+    /// Keeps with a keyspace what its keys and values are made of, or that nobody knows; see [`KeyspaceHandle::format`]. What is in it is
+    /// not looked at.
+    ///
+    /// # Errors
+    /// As [`Store::create_keyspace`]; [`KeyspaceError::FormatsTooLong`](crate::KeyspaceError::FormatsTooLong).
+    pub fn set_keyspace_format(&self, name: &str, format: Option<&Format>) -> Result<(), Error> {
+        self.change_keyspaces(KeyspaceWish::SetFormat { name: name.into(), format: format.cloned() })
+    }
+
+    fn change_keyspaces(&self, wish: KeyspaceWish) -> Result<(), Error> {
+        let change = self.begin_keyspace_change(wish)?;
+        self.wait_for(|| change.result(), |timeout| change.wait(timeout))
+    }
+
+    /// As [`Store::create_keyspace`] and its like, but returns at once: maintenance makes the change.
+    pub fn begin_keyspace_change(&self, wish: KeyspaceWish) -> Result<KeyspaceChange, Error> {
+        let base = self.base();
+        base.refuse_to_write()?;
+        base.log.poisoned()?;
+        if let KeyspaceWish::Create { name, kind, .. } = &wish
+            && base.engines.find(*kind).is_none()
+        {
+            let name = String::from_utf8_lossy(name).into_owned();
+            return Err(Error::Keyspace(KeyspaceError::NoEngine { name, kind: *kind }));
+        }
+        let change = base.keyspace_changes.ask(wish)?;
+        base.wakeup.wake();
+        Ok(change)
+    }
+}
