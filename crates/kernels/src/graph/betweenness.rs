@@ -11,6 +11,7 @@
 //! 3. A source takes time in proportion to the edges that it reaches. It asks every [`EDGES_UNTIL_ASKED`] edges whether to go on.
 
 use super::csr::{CsrGraph, Direction};
+use std::borrow::Borrow;
 
 /// Edges after which a source asks whether it is cancelled: some ten microseconds.
 const EDGES_UNTIL_ASKED: usize = 16 << 10;
@@ -29,8 +30,9 @@ pub enum Normalization {
     Pairs,
 }
 
-pub struct Betweenness<'g> {
-    graph: &'g CsrGraph,
+/// Of a graph that it borrows, or shares.
+pub struct Betweenness<G> {
+    graph: G,
     sums: Vec<f64>,
     /// Sources that were taken.
     sources: u64,
@@ -40,17 +42,35 @@ pub struct Betweenness<'g> {
     shares: Vec<f64>,
     /// The nodes that were reached, the nearest first.
     reached: Vec<u32>,
-    edges_until_asked: usize,
+    asking: CancelAsking,
 }
 
-impl<'g> Betweenness<'g> {
+/// When to ask next whether to go on.
+struct CancelAsking {
+    edges_left: usize,
+}
+
+impl CancelAsking {
+    fn ask(&mut self, edges: usize, is_cancelled: &mut dyn FnMut() -> bool) -> Result<(), Cancelled> {
+        if let Some(left) = self.edges_left.checked_sub(edges + 1) {
+            self.edges_left = left;
+            return Ok(());
+        }
+        self.edges_left = EDGES_UNTIL_ASKED;
+        if is_cancelled() { Err(Cancelled) } else { Ok(()) }
+    }
+}
+
+impl Betweenness<CsrGraph> {
     /// Bytes of a state.
     pub fn bytes(nodes: usize) -> u64 {
         nodes as u64 * (3 * 8 + 2 * 4)
     }
+}
 
-    pub fn new(graph: &'g CsrGraph) -> Betweenness<'g> {
-        let nodes = graph.nodes();
+impl<G: Borrow<CsrGraph>> Betweenness<G> {
+    pub fn new(graph: G) -> Betweenness<G> {
+        let nodes = graph.borrow().nodes();
         Betweenness {
             graph,
             sums: vec![0.0; nodes],
@@ -59,7 +79,7 @@ impl<'g> Betweenness<'g> {
             paths: vec![0.0; nodes],
             shares: vec![0.0; nodes],
             reached: Vec::with_capacity(nodes),
-            edges_until_asked: EDGES_UNTIL_ASKED,
+            asking: CancelAsking { edges_left: EDGES_UNTIL_ASKED },
         }
     }
 
@@ -78,15 +98,6 @@ impl<'g> Betweenness<'g> {
         Ok(())
     }
 
-    fn ask(&mut self, edges: usize, is_cancelled: &mut dyn FnMut() -> bool) -> Result<(), Cancelled> {
-        if let Some(left) = self.edges_until_asked.checked_sub(edges + 1) {
-            self.edges_until_asked = left;
-            return Ok(());
-        }
-        self.edges_until_asked = EDGES_UNTIL_ASKED;
-        if is_cancelled() { Err(Cancelled) } else { Ok(()) }
-    }
-
     fn spread(&mut self, source: u32, is_cancelled: &mut dyn FnMut() -> bool) -> Result<(), Cancelled> {
         self.distances[source as usize] = 0;
         self.paths[source as usize] = 1.0;
@@ -94,8 +105,8 @@ impl<'g> Betweenness<'g> {
         let mut next = 0;
         while let Some(node) = self.reached.get(next).copied() {
             next += 1;
-            let neighbours = self.graph.neighbours(node);
-            self.ask(neighbours.len(), is_cancelled)?;
+            let neighbours = self.graph.borrow().neighbours(node);
+            self.asking.ask(neighbours.len(), is_cancelled)?;
             let (behind, paths) = (self.distances[node as usize] + 1, self.paths[node as usize]);
             for neighbour in neighbours {
                 let distance = &mut self.distances[*neighbour as usize];
@@ -114,8 +125,8 @@ impl<'g> Betweenness<'g> {
     fn gather(&mut self, source: u32, is_cancelled: &mut dyn FnMut() -> bool) -> Result<(), Cancelled> {
         for place in (0..self.reached.len()).rev() {
             let node = self.reached[place];
-            let neighbours = self.graph.neighbours(node);
-            self.ask(neighbours.len(), is_cancelled)?;
+            let neighbours = self.graph.borrow().neighbours(node);
+            self.asking.ask(neighbours.len(), is_cancelled)?;
             let behind = self.distances[node as usize] + 1;
             let mut share = 0.0;
             for neighbour in neighbours {
@@ -137,6 +148,10 @@ impl<'g> Betweenness<'g> {
         self.sources
     }
 
+    pub fn graph(&self) -> &CsrGraph {
+        self.graph.borrow()
+    }
+
     /// The sums by node, to be sent to who merges them.
     pub fn sums(&self) -> &[f64] {
         &self.sums
@@ -154,18 +169,25 @@ impl<'g> Betweenness<'g> {
 
     /// The centrality of each node: scaled, if not all nodes were sources.
     pub fn centralities(&self, normalization: Normalization) -> Vec<f64> {
-        let nodes = self.graph.nodes() as f64;
-        let sampled = if self.sources == 0 { 0.0 } else { nodes / self.sources as f64 };
-        let scale = match (normalization, self.graph.direction()) {
-            // Graphs of two nodes have no third one between them.
-            (Normalization::Pairs, _) if nodes <= 2.0 => 1.0,
-            // Both directions of each pair are in the sums.
-            (Normalization::Pairs, _) => 1.0 / ((nodes - 1.0) * (nodes - 2.0)),
-            (Normalization::None, Direction::Undirected) => 0.5,
-            (Normalization::None, Direction::Directed) => 1.0,
-        };
-        self.sums.iter().map(|sum| sum * sampled * scale).collect()
+        let graph = self.graph.borrow();
+        let scale = scale(graph.nodes() as u64, self.sources, graph.direction(), normalization);
+        self.sums.iter().map(|sum| sum * scale).collect()
     }
+}
+
+/// What the sums of a graph of so many nodes are multiplied with, after so many sources.
+pub fn scale(nodes: u64, sources: u64, direction: Direction, normalization: Normalization) -> f64 {
+    let nodes = nodes as f64;
+    let sampled = if sources == 0 { 0.0 } else { nodes / sources as f64 };
+    let scale = match (normalization, direction) {
+        // Graphs of two nodes have no third one between them.
+        (Normalization::Pairs, _) if nodes <= 2.0 => 1.0,
+        // Both directions of each pair are in the sums.
+        (Normalization::Pairs, _) => 1.0 / ((nodes - 1.0) * (nodes - 2.0)),
+        (Normalization::None, Direction::Undirected) => 0.5,
+        (Normalization::None, Direction::Directed) => 1.0,
+    };
+    sampled * scale
 }
 
 /// Distinct nodes, ascending, drawn by a seed: `samples` of them, or all, if there are no more.
@@ -243,7 +265,7 @@ mod tests {
         CsrGraph::build(&edges, direction, 1 << 30).unwrap()
     }
 
-    fn exact(graph: &CsrGraph) -> Betweenness<'_> {
+    fn exact(graph: &CsrGraph) -> Betweenness<&CsrGraph> {
         let mut state = Betweenness::new(graph);
         (0..graph.nodes() as u32).for_each(|source| state.add_source(source, &mut || false).unwrap());
         state

@@ -6,9 +6,15 @@
 
 mod betweenness;
 mod csr;
+mod plan;
+mod work;
 
 pub use betweenness::{Betweenness, Cancelled, Normalization, sampled_sources};
 pub use csr::{CsrGraph, Direction, GraphError};
+pub use plan::{GRAPH_PARTS_MAX, GraphPlan, GraphStep, PLAN_BYTES, Sampling};
+pub use work::{
+    EXACT_EDGES_MAX, GraphFailure, GraphResult, GraphSummary, GraphWork, SAMPLES_AUTOMATIC, SLICE_BYTES, SLICES,
+};
 
 #[cfg(test)]
 mod vectors;

@@ -108,7 +108,7 @@ fn check_digests(store: &Store, value: &impl Fn(u32) -> Vec<u8>) {
     let programs = drive.identity().programs;
     let id = |name| programs.iter().find(|program| program.name == name).unwrap().id;
     let stages = ["zstd-compress", "zstd-decompress", "sha256"].map(|name| (id(name), Vec::new())).into();
-    let digest = ItemPipeline { stages, output_bytes_max: 32, deadline_us: 0 };
+    let digest = ItemPipeline { stages, output_bytes_max: 32, ..ItemPipeline::default() };
     let mut on_flash = 0;
     for number in 0..200_u32 {
         let mut sha = tapetum_kernels::sha256::Sha256::default();

@@ -48,7 +48,7 @@ pub(super) struct FlightPlan<'a> {
 const LIST_AT: usize = PipelineDescriptor::ENCODED_BYTES;
 
 /// The attachment for a list.
-fn attachment(plan: &FlightPlan<'_>, list: &ScanList) -> Vec<u8> {
+pub(super) fn attachment(plan: &FlightPlan<'_>, list: &ScanList) -> Vec<u8> {
     let replaced: Vec<&[u8]> = list.replaced.iter().map(|key| &key[..]).collect();
     let mut attachment = Vec::new();
     let request = ScanRequest {

@@ -7,10 +7,17 @@
 //!                     └─ what write buffers say ─► host   ├─► lists ([`layout`]) ─► drive: `scan` over them ─► frames ─► result
 //! ordered keyspace ─► nodes of a range of keys ───────────┘                         └─ missed keys ─► a scan, host ──────┘
 //! ```
+//! [`fields_get`]: a query over one record. [`graph_scan`]: what a scan gives is a graph, which is analysed where it is.
+//!
 //! What a query sees, and why: `docs/decisions/what-a-scan-sees.md`.
 
 mod drive_side;
+mod fields_get;
 mod flight;
+mod graph_drive;
+mod graph_scan;
+#[cfg(test)]
+mod graph_tests;
 mod host_side;
 pub mod layout;
 mod ordered;
@@ -26,6 +33,7 @@ mod snapshot_tests;
 mod tests;
 mod values;
 
+pub use graph_scan::{GraphOptions, GraphProgress, GraphReport};
 pub use ordered::Scan;
 pub use query_scan::{QueryError, QueryReport, QuerySide};
 pub use query_task::QueryTask;

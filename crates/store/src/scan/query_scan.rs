@@ -77,6 +77,18 @@ pub enum QueryError {
     SnapshotTooOld,
     /// What the drive gave does not hold together.
     Result,
+    /// A graph's edges are rows of two integers, in no order.
+    NotEdges,
+    /// A graph takes more memory than it may.
+    GraphTooLarge {
+        memory_bytes: u64,
+    },
+    /// Edges lie in values in extents of their own.
+    EdgesElsewhere,
+    /// The keyspace takes more than one command.
+    TooManySegments,
+    /// The caller gave it up.
+    Cancelled,
 }
 
 impl From<Error> for QueryError {
@@ -113,6 +125,16 @@ impl fmt::Display for QueryError {
                 "the snapshot is too old: while the query ran, so much was written that the space it kept was needed; run it again, or take its rows faster",
             ),
             QueryError::Result => f.write_str("what the drive gave does not hold together"),
+            QueryError::NotEdges => f.write_str("edges have two columns of integers: the node that each leads from, and that to which it leads"),
+            QueryError::GraphTooLarge { memory_bytes } => {
+                let mib = memory_bytes >> 20;
+                write!(f, "the graph takes more than the {mib}MiB that it may: narrow the condition, or give it more memory")
+            }
+            QueryError::EdgesElsewhere => {
+                f.write_str("edges lie in values that are too long for segments, which a graph does not follow: compute it on the host")
+            }
+            QueryError::TooManySegments => f.write_str("the keyspace has more segments than one command reads: compute it on the host"),
+            QueryError::Cancelled => f.write_str("it was given up"),
         }
     }
 }

@@ -1,9 +1,11 @@
 //! Queries at the drive against the same queries on the host.
 
 use super::{QueryError, QueryReport, QuerySide};
-use crate::hashed::collect::victim::tests::store_in_memory;
+use crate::hashed::collect::victim::tests::{drive_in_memory, store_in_memory};
 use crate::{Error, KeyRange, KeyspaceHandle, KeyspaceKind, Store, StoreOptions, Sync};
-use tapetum_drive::{Drive, Purpose, SplitMix64};
+use tapetum_drive::arbiter::UnitCount;
+use tapetum_drive::engine::EngineOptions;
+use tapetum_drive::{Drive, Env, Purpose, SplitMix64};
 use tapetum_kernels::scan::aggregate::AggregateKind;
 use tapetum_kernels::scan::program::{Comparison, Constant, Instruction, Program};
 use tapetum_kernels::scan::query::{Aggregate, MisfitPolicy, QueryOutput, RowOrder};
@@ -24,6 +26,21 @@ pub(super) fn options() -> (u64, StoreOptions) {
 pub(super) fn store() -> (Drive, Store) {
     let (capacity, options) = options();
     store_in_memory(capacity, &options)
+}
+
+/// With units for these programs.
+pub(super) fn store_of(units: &[(&str, u16)]) -> (Drive, Store) {
+    let (capacity, options) = options();
+    let drive = drive_in_memory(capacity, &options, Env::system());
+    let programs = drive.identity().programs;
+    let unit = |(name, units): &(&str, u16)| {
+        let program = programs.iter().find(|program| program.name == *name).unwrap().id;
+        UnitCount { program, units: *units }
+    };
+    let drive = drive.with_compute_units(&EngineOptions::with_units(units.iter().map(unit).collect()));
+    Store::create_on(&drive, &options).unwrap();
+    let store = Store::open_on(&drive, &options).unwrap();
+    (drive, store)
 }
 
 /// Values of many lengths, some of which shrink.
@@ -120,7 +137,7 @@ pub(super) fn sort(rows: &mut Rows) {
     rows.sort_by_cached_key(|row| format!("{row:?}"));
 }
 
-fn handle(store: &Store, name: &str) -> KeyspaceHandle {
+pub(super) fn handle(store: &Store, name: &str) -> KeyspaceHandle {
     store.create_keyspace(name).unwrap()
 }
 

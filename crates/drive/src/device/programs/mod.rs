@@ -1,6 +1,8 @@
 //! The built-in programs.
 
+pub mod betweenness;
 mod digests;
+pub mod fields;
 pub mod match_record;
 pub mod node;
 pub mod scan;
@@ -42,6 +44,8 @@ pub fn built_in() -> Vec<Box<dyn Program>> {
         Box::new(node::NodeScan),
         Box::new(node::NodeRealign),
         Box::new(scan::ScanProgram),
+        Box::new(betweenness::BetweennessProgram),
+        Box::new(fields::FieldsProgram),
     ]
 }
 

@@ -34,9 +34,9 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use tapetum_drive::programs::match_record::Matched;
 use tapetum_drive::{
-    Command, Lease, LocalBuffer, LocalRange, Operation, PARAMETERS_MAX, PROGRAMS_MAX, PipelineDescriptor,
-    PipelineFailure, PipelinePlace, PipelineReason, PipelineResult, PipelineSink, PipelineSource, PipelineStage,
-    ProgramId, Purpose, Returned, SOURCE_RANGES_MAX, SourceRange,
+    ATTACHMENT_BYTES_MAX, Command, Lease, LocalBuffer, LocalRange, Operation, PARAMETERS_MAX, PROGRAMS_MAX,
+    PipelineDescriptor, PipelineFailure, PipelinePlace, PipelineReason, PipelineResult, PipelineSink, PipelineSource,
+    PipelineStage, ProgramId, Purpose, Returned, SOURCE_RANGES_MAX, SourceRange,
 };
 use tapetum_kernels::record::Codec;
 use tapetum_kernels::reference::Reference;
@@ -55,6 +55,8 @@ pub struct ItemPipeline {
     pub output_bytes_max: u32,
     /// From the start of its programs; zero: none.
     pub deadline_us: u64,
+    /// Shown to all of them: what does not fit in parameters. At most [`ATTACHMENT_BYTES_MAX`].
+    pub attachment: Vec<u8>,
 }
 
 /// Of a get whose value goes through programs.
@@ -63,6 +65,7 @@ pub(super) struct NearGet {
     stages: Vec<PipelineStage>,
     output_bytes_max: u32,
     deadline_us: u64,
+    attachment: Vec<u8>,
     /// While the drive runs them.
     running: Option<NearRun>,
     /// Nobody wants the result any more.
@@ -100,9 +103,15 @@ impl NearGet {
         if pipeline.stages.len() > PROGRAMS_MAX {
             return Err(Error::Options(format!("a pipeline has at most {PROGRAMS_MAX} programs: split it in two")));
         }
+        if pipeline.attachment.len() > ATTACHMENT_BYTES_MAX {
+            return Err(Error::Options(format!(
+                "an attachment has at most {ATTACHMENT_BYTES_MAX} bytes: attach fewer"
+            )));
+        }
         let stages = pipeline.stages.iter().map(stage).collect::<Result<Vec<_>, Error>>()?;
-        let ItemPipeline { output_bytes_max, deadline_us, .. } = *pipeline;
-        Ok(NearGet { stages, output_bytes_max, deadline_us, running: None, is_cancelled: false })
+        let ItemPipeline { output_bytes_max, deadline_us, ref attachment, .. } = *pipeline;
+        let attachment = attachment.clone();
+        Ok(NearGet { stages, output_bytes_max, deadline_us, attachment, running: None, is_cancelled: false })
     }
 
     /// What checks and inflates a large value at the drive. `None` where the host has to: the drive lacks a program, or the pipeline
@@ -196,8 +205,8 @@ fn refuse_other_kinds(keyspace: KeyspaceRef) -> Result<(), Error> {
     Err(Error::Keyspace(KeyspaceError::OtherKind { kind: keyspace.kind() }))
 }
 
-/// A value as a pipeline takes it, and where what belongs to it lies in one buffer: descriptor, ranges, the host's bytes, room for the
-/// result.
+/// A value as a pipeline takes it, and where what belongs to it lies in one buffer: descriptor, ranges, the host's bytes, the
+/// attachment, room for the result.
 struct NearSource {
     /// The value, if it is with the host.
     host: Option<Vec<u8>>,
@@ -231,7 +240,7 @@ impl NearSource {
     }
 
     /// Behind descriptor, ranges and the host's bytes.
-    fn sink_at(&self) -> usize {
+    fn attachment_at(&self) -> usize {
         self.list().end + self.host.as_ref().map_or(0, Vec::len)
     }
 
@@ -240,12 +249,16 @@ impl NearSource {
         let at = |at: usize, length: u32| LocalRange { offset: buffer + at as u64, length };
         let list = at(self.list().start, self.list().len() as u32);
         let from = if self.large.is_some() { PipelineSource::Flash { list } } else { PipelineSource::Local { list } };
-        let into = PipelineSink::Host { into: at(self.sink_at(), near.output_bytes_max) };
+        let sink_at = self.attachment_at() + near.attachment.len();
+        let into = PipelineSink::Host { into: at(sink_at, near.output_bytes_max) };
         let stages = [&self.prefix[..], &near.stages[..]].concat();
         let Some(mut descriptor) = PipelineDescriptor::new(&stages, from, into) else {
             unreachable!("the stages were counted")
         };
         descriptor.deadline_us = near.deadline_us;
+        if !near.attachment.is_empty() {
+            descriptor.attachment = at(self.attachment_at(), near.attachment.len() as u32);
+        }
         let mut bytes = descriptor.encode().to_vec();
         self.ranges.iter().for_each(|range| bytes.extend_from_slice(&range.encode()));
         if let Some(host) = &self.host {
@@ -300,7 +313,8 @@ impl HashedSession {
             Ok(source) => source,
             Err(error) => return self.refuse(core, number, op, error),
         };
-        let sink_at = source.sink_at();
+        let attachment_at = source.attachment_at();
+        let sink_at = attachment_at + near.attachment.len();
         let bytes = sink_at + near.output_bytes_max as usize;
         if !core.spare_buffers.could_take(bytes) {
             let error = format!("local memory has no {bytes} bytes for a pipeline: give the store more memory");
@@ -311,7 +325,10 @@ impl HashedSession {
         let asked = source.encode(near, work.offset());
         core.queue.fill(Purpose::Pipeline, &mut work, 0..asked.len()).copy_from_slice(&asked);
         if let Some(host) = &source.host {
-            core.queue.fill(Purpose::Pipeline, &mut work, asked.len()..sink_at).copy_from_slice(host);
+            core.queue.fill(Purpose::Pipeline, &mut work, asked.len()..attachment_at).copy_from_slice(host);
+        }
+        if !near.attachment.is_empty() {
+            core.queue.fill(Purpose::Pipeline, &mut work, attachment_at..sink_at).copy_from_slice(&near.attachment);
         }
         let pipelines = LocalRange { offset: work.offset(), length: PipelineDescriptor::ENCODED_BYTES as u32 };
         let NearSource { source, large, prefix, .. } = source;

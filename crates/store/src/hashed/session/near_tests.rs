@@ -19,7 +19,7 @@ fn pipeline(drive: &Drive, names: &[&str]) -> ItemPipeline {
     let identity = drive.identity();
     let id = |name: &&str| identity.programs.iter().find(|program| program.name == *name).unwrap().id;
     let stages = names.iter().map(|name| (id(name), Vec::new())).collect();
-    ItemPipeline { stages, output_bytes_max: 1 << 16, deadline_us: 0 }
+    ItemPipeline { stages, output_bytes_max: 1 << 16, ..ItemPipeline::default() }
 }
 
 fn flushed() -> (Drive, Store) {

@@ -1,0 +1,171 @@
+//! `fields`: chosen fields of one record, beside it (nKV's `NDP_GET`).
+//!
+//! ```text
+//! attachment:  0         1      4          8      query bytes
+//!              +---------+------+----------+-------+-----+
+//!              | version | zero | query    | query | key |
+//!              | u8      | 3    | bytes u32|       |     |
+//!              +---------+------+----------+-------+-----+
+//! input:       the value
+//! output:      frames ([`tapetum_kernels::scan::run`])
+//! ```
+//! Its statuses: [`TOO_LARGE`] for a value of more than [`VALUE_BYTES_MAX`], and for groups or ordered rows beyond their limits. A record that does not fit
+//! is named by the last frame.
+
+use super::TOO_LARGE;
+use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
+use crate::protocol::Status;
+use tapetum_kernels::scan::wire::{ScanReader, WireError};
+use tapetum_kernels::scan::{Query, QueryRun, RowBatch, RunError};
+
+/// Its name, and the version of its attachment.
+pub const FIELDS: (&str, u16) = ("fields", 1);
+/// No store has longer ones.
+pub const VALUE_BYTES_MAX: usize = 64 << 20;
+
+/// The attachment for an encoded query over the record of a key.
+pub fn encode_fields_request(query: &[u8], key: &[u8]) -> Vec<u8> {
+    let mut out = vec![FIELDS.1 as u8, 0, 0, 0];
+    out.extend_from_slice(&(query.len() as u32).to_le_bytes());
+    out.extend_from_slice(query);
+    out.extend_from_slice(key);
+    out
+}
+
+pub struct FieldsProgram;
+
+/// What lasts from part to part.
+struct FieldsTask {
+    run: QueryRun,
+    key: Box<[u8]>,
+    value: Vec<u8>,
+    /// Frames, and how many of their bytes were given out.
+    pending: Vec<u8>,
+    given: usize,
+}
+
+impl FieldsTask {
+    fn decode(attachment: &[u8]) -> Result<FieldsTask, WireError> {
+        let mut reader = ScanReader::new(attachment);
+        let [version, 0, 0, 0] = reader.array()? else { return Err(WireError::Malformed) };
+        if u16::from(version) != FIELDS.1 {
+            return Err(WireError::Version(version));
+        }
+        let query_bytes = reader.u32()? as usize;
+        let mut query = ScanReader::new(reader.take(query_bytes)?);
+        let run = QueryRun::new(&Query::decode(&mut query)?);
+        if !query.is_empty() {
+            return Err(WireError::Malformed);
+        }
+        Ok(FieldsTask { run, key: reader.rest().into(), value: Vec::new(), pending: Vec::new(), given: 0 })
+    }
+
+    fn finish(&mut self) -> Result<(), Status> {
+        let mut batch = RowBatch::new();
+        batch.push(&self.key, &self.value);
+        match self.run.run(&batch, &mut self.pending) {
+            // It is in the counts.
+            Ok(()) | Err(RunError::Misfit(_)) => {}
+            Err(RunError::TooManyGroups | RunError::TopTooLarge) => return Err(TOO_LARGE),
+        }
+        self.value = Vec::new();
+        self.run.finish(&mut self.pending);
+        Ok(())
+    }
+}
+
+impl Program for FieldsProgram {
+    fn descriptor(&self) -> ProgramDescriptor {
+        ProgramDescriptor { name: FIELDS.0, version: FIELDS.1, is_stream: true }
+    }
+
+    fn run(&self, Context { inputs, output, task, .. }: Context<'_>) -> ProgramResult {
+        let attachment = task.attachment.clone();
+        let (consumed, more_input) = (task.consumed, task.more_input);
+        let kept = super::keep(task, || FieldsTask::decode(&attachment).ok());
+        let Some(fields) = kept else { return (Status::InvalidField, [0; 2]) };
+        if consumed == 0 {
+            for input in inputs {
+                if fields.value.len() + input.len() > VALUE_BYTES_MAX {
+                    return (TOO_LARGE, [0; 2]);
+                }
+                fields.value.extend_from_slice(input);
+            }
+            if !more_input && let Err(status) = fields.finish() {
+                return (status, [0; 2]);
+            }
+        }
+        let pending = &fields.pending[fields.given..];
+        let bytes = pending.len().min(output.len());
+        output[..bytes].copy_from_slice(&pending[..bytes]);
+        fields.given += bytes;
+        let is_more = fields.given < fields.pending.len();
+        // An input of no bytes is not taken twice: then nothing is left to take.
+        task.consumed = if is_more { inputs.iter().map(|input| input.len()).sum::<usize>().max(1) } else { 0 };
+        (if is_more { Status::More } else { Status::Success }, [bytes as u64, 0])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::program::{CancelFlag, TaskState};
+    use tapetum_kernels::scan::program::{Instruction, Program as ScanInstructions};
+    use tapetum_kernels::scan::query::{MisfitPolicy, QueryOutput};
+    use tapetum_kernels::scan::{Format, QueryResult, Scalar};
+
+    fn query() -> Query {
+        let format = Format::parse("key: id u32be; value: year u16le, title string").unwrap();
+        let types: Vec<_> = format.fields().iter().map(|field| field.kind.scalar_type()).collect();
+        let program =
+            ScanInstructions::new(vec![Instruction::Field(0), Instruction::Field(2)], vec![], &types).unwrap();
+        let output = QueryOutput::Rows { columns: vec![1, 0], order: None, limit: None };
+        Query::new(format, program, output, MisfitPolicy::Fail).unwrap()
+    }
+
+    fn run(attachment: Vec<u8>, value: &[u8], bytes: usize) -> Result<Vec<u8>, Status> {
+        let mut task = TaskState::with_flag(CancelFlag::default(), attachment.into());
+        let (mut out, mut output) = (Vec::new(), vec![0; bytes]);
+        let parts: Vec<&[u8]> = value.chunks(bytes).collect();
+        for (number, part) in parts.iter().enumerate() {
+            task.more_input = number + 1 < parts.len();
+            loop {
+                let context = Context { parameters: &[], inputs: &[part], output: &mut output, task: &mut task };
+                let (status, [filled, _]) = FieldsProgram.run(context);
+                out.extend_from_slice(&output[..filled as usize]);
+                match status {
+                    Status::More => {}
+                    Status::Success => break,
+                    status => return Err(status),
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    #[test]
+    fn the_chosen_fields_come_out() {
+        let mut encoded = Vec::new();
+        query().encode(&mut encoded);
+        let title = "a title of some length".repeat(9);
+        let value = [&2000u16.to_le_bytes(), title.as_bytes()].concat();
+        for bytes in [3, 50, 4096] {
+            let frames = run(encode_fields_request(&encoded, &7u32.to_be_bytes()), &value, bytes).unwrap();
+            let (mut result, mut rows) = (QueryResult::new(&query()), Vec::new());
+            let mut take = |row: &[Option<Scalar<'_>>]| {
+                rows.push(row.iter().map(|value| value.map(Scalar::to_owned)).collect::<Vec<_>>());
+            };
+            result.merge(&frames, &mut take).unwrap();
+            let expected = [Scalar::Text(&title), Scalar::Int(7)].map(|value| Some(value.to_owned()));
+            assert_eq!((rows, result.counts().kept), (vec![expected.to_vec()], 1));
+        }
+        let short = run(encode_fields_request(&encoded, b"odd"), &value, 4096).unwrap();
+        let mut result = QueryResult::new(&query());
+        result.merge(&short, &mut |_: &[Option<Scalar<'_>>]| ()).unwrap();
+        assert_eq!(result.counts().misfits, 1);
+        let mut newer = encode_fields_request(&encoded, b"key");
+        newer[0] = 2;
+        assert_eq!(run(newer, &value, 4096), Err(Status::InvalidField));
+        assert_eq!(run(Vec::new(), &value, 4096), Err(Status::InvalidField));
+    }
+}

@@ -1,0 +1,98 @@
+//! A query over the record of one key (nKV's `NDP_GET`): of the value only what is asked for comes to the host.
+//!
+//! ```text
+//! get ─► the value, in local memory ─► `fields` ─► frames ─► host        one submission, as any get through programs
+//! ```
+//! An ordered keyspace is looked at on the host.
+
+use super::host_side::HostRun;
+use super::query_scan::{QueryError, QueryReport, QuerySide, check_misfits};
+use crate::blocking::KeyspaceHandle;
+use crate::error::Error;
+use crate::keyspace::catalogue::KeyspaceKind;
+use crate::session::ItemPipeline;
+use tapetum_drive::programs::fields::{FIELDS, encode_fields_request};
+use tapetum_drive::{PipelineDescriptor, PipelineFailure, PipelineReason, PipelineResult};
+use tapetum_kernels::scan::result::RowSink;
+use tapetum_kernels::scan::{Query, QueryResult};
+
+/// Room for the result, at first, and at most: a value of the greatest length has room.
+const OUTPUT_BYTES: u32 = 16 << 10;
+const OUTPUT_BYTES_MAX: u32 = 64 << 20;
+
+impl KeyspaceHandle {
+    /// Runs a query over the record of one key, and hands out what it gives; `None` when there is no such key. At the drive only that comes
+    /// to the host, in one submission, and the report's bytes are of the pipeline alone.
+    ///
+    /// # Errors
+    /// As [`KeyspaceHandle::query`].
+    pub fn get_fields(
+        &self,
+        key: &[u8],
+        query: &Query,
+        side: QuerySide,
+        rows: &mut dyn RowSink,
+    ) -> Result<Option<QueryReport>, QueryError> {
+        let side = if self.keyspace().kind() == KeyspaceKind::Hashed { side } else { QuerySide::Host };
+        let (mut report, mut result) = (QueryReport::of(side), QueryResult::new(query));
+        let found = match side {
+            QuerySide::Drive => self.fields_at_drive(key, query, &mut (&mut result, rows), &mut report)?,
+            QuerySide::Host => match self.get(key)? {
+                Some(item) => {
+                    let mut host = HostRun::new(query, &mut result, rows);
+                    host.push(key, &item.value)?;
+                    host.finish()?;
+                    true
+                }
+                None => false,
+            },
+        };
+        if !found {
+            return Ok(None);
+        }
+        check_misfits(query, &result)?;
+        report.counts = result.finish(rows);
+        Ok(Some(report))
+    }
+
+    fn fields_at_drive(
+        &self,
+        key: &[u8],
+        query: &Query,
+        (result, rows): &mut (&mut QueryResult, &mut dyn RowSink),
+        report: &mut QueryReport,
+    ) -> Result<bool, QueryError> {
+        let identity = self.store().drive_identity();
+        let program = identity.programs.iter().find(|program| (&program.name[..], program.version) == FIELDS);
+        let program =
+            program.ok_or_else(|| Error::Io(format!("the drive has no program {} {}", FIELDS.0, FIELDS.1)))?;
+        let mut encoded = Vec::new();
+        query.encode(&mut encoded);
+        let mut pipeline = ItemPipeline {
+            stages: vec![(program.id, Vec::new())],
+            output_bytes_max: OUTPUT_BYTES,
+            attachment: encode_fields_request(&encoded, key),
+            ..ItemPipeline::default()
+        };
+        loop {
+            report.commands += 1;
+            report.wake_ups += 1;
+            report.sent_bytes += (PipelineDescriptor::ENCODED_BYTES + pipeline.attachment.len()) as u64;
+            report.returned_bytes += PipelineResult::ENCODED_BYTES as u64;
+            match self.get_through(key, &pipeline) {
+                Ok(Some(frames)) => {
+                    report.returned_bytes += frames.len() as u64;
+                    result.merge(&frames, *rows)?;
+                    return Ok(true);
+                }
+                Ok(None) => return Ok(false),
+                Err(Error::Pipeline(PipelineFailure { reason: PipelineReason::OutputTooLong, .. }))
+                    if pipeline.output_bytes_max < OUTPUT_BYTES_MAX =>
+                {
+                    pipeline.output_bytes_max *= 16;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}

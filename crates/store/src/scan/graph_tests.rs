@@ -1,0 +1,178 @@
+//! Betweenness at the drive against the host's, and fields of one record.
+
+use super::tests::{handle, store, store_of};
+use super::{GraphOptions, GraphReport, QueryError, QueryReport, QuerySide};
+use crate::KeyspaceHandle;
+use tapetum_drive::{Purpose, SplitMix64};
+use tapetum_kernels::graph::{Direction, Normalization, Sampling};
+use tapetum_kernels::scan::program::{Comparison, Constant, Instruction, Program};
+use tapetum_kernels::scan::query::{MisfitPolicy, QueryOutput};
+use tapetum_kernels::scan::{Format, OwnedScalar, Query, Scalar, ScalarType};
+
+const OPTIONS: GraphOptions = GraphOptions {
+    direction: Direction::Directed,
+    normalization: Normalization::None,
+    sampling: Sampling::Exact,
+    seed: 1,
+    top: 10,
+    memory_bytes: 64 << 20,
+    parts: 1,
+};
+
+/// Edges of records whose value is at least `from`.
+fn edges(from: i64, columns: Vec<u16>, policy: MisfitPolicy) -> Query {
+    let format = Format::parse("key: citing u32be, cited u32be; value: year u16le").unwrap();
+    let fields: Vec<ScalarType> = format.fields().iter().map(|field| field.kind.scalar_type()).collect();
+    let instructions = vec![
+        Instruction::Field(0),
+        Instruction::Field(1),
+        Instruction::Field(2),
+        Instruction::Constant(0),
+        Instruction::Compare(Comparison::GreaterOrEqual, 2, 3),
+        Instruction::Keep(4),
+    ];
+    let program = Program::new(instructions, vec![Constant::of(OwnedScalar::Int(from))], &fields).unwrap();
+    Query::new(format, program, QueryOutput::Rows { columns, order: None, limit: None }, policy).unwrap()
+}
+
+fn all_edges() -> Query {
+    edges(2000, vec![0, 1], MisfitPolicy::Fail)
+}
+
+fn put(keyspace: &KeyspaceHandle, (from, to): (u32, u32), year: u16) {
+    keyspace.put(&[from.to_be_bytes(), to.to_be_bytes()].concat(), &year.to_le_bytes()).unwrap();
+}
+
+/// Papers that cite earlier ones: more edges than write buffers hold.
+fn fill(keyspace: &KeyspaceHandle) {
+    let mut random = SplitMix64::new(5);
+    for _ in 0..20_000 {
+        let from = 1 + random.below(1500) as u32;
+        put(keyspace, (from, random.below(from.into()) as u32), 1990 + random.below(20) as u16);
+    }
+}
+
+fn run(keyspace: &KeyspaceHandle, options: GraphOptions, side: QuerySide) -> Result<GraphReport, QueryError> {
+    keyspace.betweenness(&all_edges(), &options, side, &mut |_| true)
+}
+
+fn are_near(a: &[(u64, f64)], b: &[(u64, f64)]) -> bool {
+    let is_near = |(a, b): (&(u64, f64), &(u64, f64))| a.0 == b.0 && (a.1 - b.1).abs() <= 1e-9 * b.1.max(1.0);
+    a.len() == b.len() && a.iter().zip(b).all(is_near)
+}
+
+#[test]
+fn the_drive_computes_what_the_host_does() {
+    let (drive, store) = store();
+    let cites = handle(&store, "cites");
+    fill(&cites);
+    for (direction, sampling) in [
+        (Direction::Directed, Sampling::Exact),
+        (Direction::Undirected, Sampling::Exact),
+        (Direction::Directed, Sampling::Samples(40)),
+    ] {
+        let options = GraphOptions { direction, sampling, ..OPTIONS };
+        let at_host = run(&cites, options, QuerySide::Host).unwrap();
+        assert!(at_host.top.len() == 10 && at_host.top[0].1 > 0.0, "{:?}", at_host.top);
+        let crossed = || drive.counters().purpose(Purpose::Scan).local_to_host;
+        let before = crossed();
+        let at_drive = run(&cites, options, QuerySide::Drive).unwrap();
+        assert!(are_near(&at_drive.top, &at_host.top), "{:?}, {:?}", at_drive.top, at_host.top);
+        assert_eq!((at_drive.summary, at_drive.query.counts), (at_host.summary, at_host.query.counts));
+        let QueryReport { segments, commands, returned_bytes, .. } = at_drive.query;
+        assert!(segments > 0 && commands == 1 && returned_bytes < 4096, "{segments} segments, {commands} commands");
+        assert_eq!(crossed() - before, returned_bytes);
+        let parts = run(&cites, GraphOptions { parts: 3, ..options }, QuerySide::Drive).unwrap();
+        assert!(are_near(&parts.top, &at_host.top), "{:?}, {:?}", parts.top, at_host.top);
+        assert_eq!((parts.summary, parts.query.commands), (at_host.summary, 3));
+        assert!(parts.query.returned_bytes < 4096, "{:?}", parts.query);
+    }
+}
+
+#[test]
+fn units_work_on_parts_at_the_same_time() {
+    let (_drive, store) = store_of(&[("betweenness", 2), ("scan", 1)]);
+    let cites = handle(&store, "cites");
+    fill(&cites);
+    let at_host = run(&cites, OPTIONS, QuerySide::Host).unwrap();
+    for parts in [1, 2] {
+        let at_drive = run(&cites, GraphOptions { parts, ..OPTIONS }, QuerySide::Drive).unwrap();
+        assert!(are_near(&at_drive.top, &at_host.top), "{parts}: {:?}, {:?}", at_drive.top, at_host.top);
+    }
+}
+
+#[test]
+fn a_graph_in_write_buffers_alone_is_computed_too() {
+    let (_drive, store) = store();
+    let cites = handle(&store, "cites");
+    for (from, to) in [(1, 2), (2, 3), (3, 4)] {
+        put(&cites, (from, to), 2000);
+    }
+    for parts in [1, 2] {
+        let report = run(&cites, GraphOptions { parts, ..OPTIONS }, QuerySide::Drive).unwrap();
+        assert_eq!(report.top, [(2, 2.0), (3, 2.0), (1, 0.0), (4, 0.0)]);
+        assert_eq!((report.query.segments, report.summary.edges), (0, 3));
+    }
+    assert_eq!(run(&handle(&store, "empty"), OPTIONS, QuerySide::Drive).unwrap().top, []);
+}
+
+#[test]
+fn what_is_no_graph_and_what_does_not_fit_is_refused() {
+    let (_drive, store) = store();
+    let cites = handle(&store, "cites");
+    fill(&cites);
+    let refused = |query: &Query| cites.betweenness(query, &OPTIONS, QuerySide::Drive, &mut |_| true).unwrap_err();
+    assert_eq!(refused(&edges(0, vec![0], MisfitPolicy::Fail)), QueryError::NotEdges);
+    assert_eq!(refused(&edges(0, vec![0, 4], MisfitPolicy::Fail)), QueryError::NotEdges);
+    for side in [QuerySide::Drive, QuerySide::Host] {
+        let tight = run(&cites, GraphOptions { memory_bytes: 0, ..OPTIONS }, side);
+        assert_eq!(tight.unwrap_err(), QueryError::GraphTooLarge { memory_bytes: 0 });
+    }
+    let mut heard = 0;
+    let cancelled = cites.betweenness(&all_edges(), &OPTIONS, QuerySide::Drive, &mut |_| {
+        heard += 1;
+        heard < 3
+    });
+    assert_eq!((cancelled.unwrap_err(), heard), (QueryError::Cancelled, 3));
+    cites.put(b"odd", b"x").unwrap();
+    match run(&cites, OPTIONS, QuerySide::Drive) {
+        Err(QueryError::Misfit(first)) => assert_eq!(&first.key[..], b"odd"),
+        other => panic!("{other:?}"),
+    }
+    let skipping = edges(2000, vec![0, 1], MisfitPolicy::Skip);
+    let report = cites.betweenness(&skipping, &OPTIONS, QuerySide::Drive, &mut |_| true).unwrap();
+    assert_eq!(report.query.counts.misfits, 1);
+}
+
+#[test]
+fn of_a_record_only_the_chosen_fields_cross() {
+    let (drive, store) = store();
+    let cites = handle(&store, "cites");
+    fill(&cites);
+    let long = [&2001u16.to_le_bytes()[..], &[b'x'; 8000]].concat();
+    put(&cites, (7, 8), 1999);
+    let key = |from: u32, to: u32| [from.to_be_bytes(), to.to_be_bytes()].concat();
+    cites.put(&key(7, 9), &long).unwrap();
+    // To flash.
+    fill(&cites);
+    let get = |key: &[u8], side| {
+        let mut rows = Vec::new();
+        let mut take = |row: &[Option<Scalar<'_>>]| {
+            rows.push(row.iter().map(|value| value.map(Scalar::to_owned)).collect::<Vec<_>>());
+        };
+        cites.get_fields(key, &edges(0, vec![2, 0], MisfitPolicy::Fail), side, &mut take).map(|report| (report, rows))
+    };
+    let row = vec![Some(OwnedScalar::Int(2001)), Some(OwnedScalar::Int(7))];
+    for side in [QuerySide::Drive, QuerySide::Host] {
+        let before = drive.counters().purpose(Purpose::Pipeline).local_to_host;
+        let (report, rows) = get(&key(7, 9), side).unwrap();
+        let report = report.unwrap();
+        assert_eq!((rows, report.counts.records), (vec![row.clone()], 1));
+        let crossed = drive.counters().purpose(Purpose::Pipeline).local_to_host - before;
+        assert_eq!(crossed, report.returned_bytes);
+        assert!(crossed < 200, "{crossed} bytes");
+        assert_eq!(get(&key(7, 10_000), side).unwrap(), (None, Vec::new()));
+    }
+    cites.put(b"odd", b"x").unwrap();
+    assert!(matches!(get(b"odd", QuerySide::Drive), Err(QueryError::Misfit(_))));
+}
