@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use tapetum::Place;
 
+use crate::cli::fields_arguments::GetArguments;
 use crate::cli::generate_arguments::GenerateCommand;
+use crate::cli::graph_arguments::GraphCommand;
 use crate::cli::keyspace_arguments::{DEFAULT_NAME, KeyspaceArguments, KeyspaceCommand, keyspace_name};
 use crate::cli::pipeline_arguments::PipelineCommand;
 use crate::cli::ranges::{capacity, memory};
@@ -37,14 +39,8 @@ pub enum Command {
         #[command(flatten)]
         store: StoreArguments,
     },
-    /// Print a value, without a server
-    Get {
-        key: String,
-        #[command(flatten)]
-        keyspace: KeyspaceArguments,
-        #[command(flatten)]
-        store: StoreArguments,
-    },
+    /// Print a value, or fields of it, without a server
+    Get(GetArguments),
     /// Delete a key, without a server
     Delete {
         key: String,
@@ -130,11 +126,14 @@ pub enum Command {
         #[command(flatten)]
         store: StoreArguments,
     },
-    /// Print the lines of a database made from a seed
+    /// Print the lines of a database that is made, or put them into a store
     #[command(subcommand)]
     Generate(GenerateCommand),
     /// Print the items of an ordered keyspace in the order of their keys, or what a query says of any keyspace, without a server
     Scan(ScanArguments),
+    /// Analyse the graph whose edges are records of a keyspace, without a server
+    #[command(subcommand)]
+    Graph(GraphCommand),
     /// Look inside a store, or a running server: superblock, manifest and segments, or where a key lives
     Inspect {
         /// Say where this key lives, rather than what there is

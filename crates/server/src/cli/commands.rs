@@ -12,9 +12,9 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use tapetum::{KeyspaceHandle, Options, Place};
 
-use super::{inspection, keyspaces, queries, serve};
+use super::{generating, graphs, inspection, keyspaces, queries, serve};
 use crate::cli::arguments::{Cli, Command, ResizeArguments, StoreArguments};
-use crate::cli::generate_arguments::GenerateCommand;
+use crate::cli::fields_arguments::GetArguments;
 use crate::cli::keyspace_arguments::{DEFAULT_NAME, KeyspaceArguments};
 use crate::cli::pipeline_arguments::PipelineCommand;
 use crate::logging;
@@ -23,7 +23,6 @@ use crate::stats::keyspace_stats;
 use crate::store::store_open::{self, OpenError};
 use crate::tools::item_lines::Format;
 use crate::tools::load::{Existing, StoreSink, WireSink};
-use crate::tools::papers::PaperDatabase;
 use crate::tools::pipelines::PipelineRun;
 use crate::tools::remote::{self, Remote};
 use crate::tools::warm::{self, WarmSource};
@@ -80,7 +79,8 @@ fn run(command: Command) -> Outcome {
     match command {
         Command::Serve(_) => unreachable!("it has a log of its own"),
         Command::Put { key, value, keyspace, store } => put(&key, &value, (&store, &keyspace)),
-        Command::Get { key, keyspace, store } => get(&key, (&store, &keyspace)),
+        Command::Get(arguments) if arguments.asks_for_fields() => queries::get_fields(&arguments),
+        Command::Get(GetArguments { key, keyspace, store, .. }) => get(&key, (&store, &keyspace)),
         Command::Delete { key, keyspace, store } => delete(&key, (&store, &keyspace)),
         Command::Stats { json, memcached: Some(address), .. } => {
             Remote::memcached(&address).stats("").map_err(Box::from).and_then(|lines| print_stats(&lines, json))
@@ -115,10 +115,8 @@ fn run(command: Command) -> Outcome {
             let mut out = std::io::stdout();
             read_keyspace((&store, &keyspace), |opened| Ok(list::dump(opened, prefix.as_bytes(), format, &mut out)?))
         }
-        Command::Generate(GenerateCommand::Papers { table, scale, seed }) => {
-            PaperDatabase::new(scale, seed).write(table, &mut std::io::stdout())?;
-            Ok(())
-        }
+        Command::Generate(command) => generating::run(&command),
+        Command::Graph(command) => graphs::run(&command),
         Command::Scan(arguments) => queries::scan(&arguments),
         Command::Inspect { key: Some(key), keyspace, json, memcached, store, .. } => {
             inspection::inspect_key(&key, json, memcached.as_ref(), (&store, &KeyspaceArguments { keyspace }))
@@ -200,7 +198,7 @@ pub(super) fn read_store<R>(
     read_store_with(arguments, &offline_options(arguments, false), work)
 }
 
-fn read_store_with<R>(
+pub(super) fn read_store_with<R>(
     arguments: &StoreArguments,
     options: &Options,
     work: impl FnOnce(&tapetum::Store) -> Result<R, Box<dyn Error>>,
@@ -374,7 +372,7 @@ fn delete(key: &str, of: OfKeyspace<'_>) -> Outcome {
     }
 }
 
-fn not_found(key: &str) -> String {
+pub(super) fn not_found(key: &str) -> String {
     format!("there is no key {key:?}")
 }
 

@@ -1,23 +1,65 @@
 //! The command line of `tapetum generate`.
 
-use clap::Subcommand;
+use std::path::PathBuf;
 
+use clap::{Args, Subcommand};
+
+use crate::cli::arguments::StoreArguments;
+use crate::cli::keyspace_arguments::IndexArgument;
+use crate::cli::ranges::{capacity, memory};
+use crate::tools::packages::PackageTable;
 use crate::tools::papers::PaperTable;
 
 #[derive(Debug, Subcommand)]
 pub enum GenerateCommand {
-    /// A table of a database of papers, as lines that `load` reads
+    /// A database of papers, made from a seed: a table of it as lines that `load` reads, or all of it in a store
     Papers {
-        /// Which table; each is a keyspace of its own, whose fields `scan --fields` knows by this name
-        #[arg(long, value_enum)]
-        table: PaperTable,
+        /// Print this table; each is a keyspace of its own, whose fields `scan --fields` knows by this name
+        #[arg(long, value_enum, required_unless_present = "into", conflicts_with = "into")]
+        table: Option<PaperTable>,
         /// How large: 1 is 3.8 million papers
         #[arg(long, value_name = "S", default_value_t = 0.001, value_parser = scale)]
         scale: f64,
         /// The same seed gives the same lines
         #[arg(long, value_name = "N", default_value_t = 1)]
         seed: u64,
+        #[command(flatten)]
+        into: IntoArguments,
     },
+    /// The packages of a Debian machine, and which needs which: a real graph
+    Packages {
+        /// Print this table; each is a keyspace of its own, whose fields `scan --fields` knows by this name
+        #[arg(long, value_enum, required_unless_present = "into", conflicts_with = "into")]
+        table: Option<PackageTable>,
+        /// The file that lists them
+        #[arg(long, value_name = "FILE", default_value = "/var/lib/dpkg/status")]
+        from: PathBuf,
+        #[command(flatten)]
+        into: IntoArguments,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct IntoArguments {
+    /// Make a keyspace of each table in the store of this directory, with its format; a store too, where there is none
+    #[arg(long, value_name = "DIR")]
+    into: Option<PathBuf>,
+    /// How keys of these keyspaces are found
+    #[arg(long, value_enum, default_value = "hashed")]
+    pub index: IndexArgument,
+    /// Flash that a new store may use
+    #[arg(long, value_name = "SIZE", value_parser = capacity, requires = "into")]
+    capacity: Option<u64>,
+    /// Memory for index, buffers and what is on its way
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = memory)]
+    memory: u64,
+}
+
+impl IntoArguments {
+    pub fn store(&self) -> Option<StoreArguments> {
+        let IntoArguments { capacity, memory, .. } = *self;
+        self.into.clone().map(|data| StoreArguments { data, drive: None, capacity, memory })
+    }
 }
 
 fn scale(text: &str) -> Result<f64, String> {

@@ -125,7 +125,7 @@ fn print_format(name: &str, is_checked: bool, store: &StoreArguments) -> Outcome
     print(&text)
 }
 
-fn kind_of(index: IndexArgument) -> KeyspaceKind {
+pub(super) fn kind_of(index: IndexArgument) -> KeyspaceKind {
     match index {
         IndexArgument::Hashed => KeyspaceKind::Hashed,
         IndexArgument::Ordered => KeyspaceKind::Ordered,

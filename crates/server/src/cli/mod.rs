@@ -2,7 +2,11 @@
 
 pub mod arguments;
 pub mod commands;
+pub mod fields_arguments;
 pub mod generate_arguments;
+mod generating;
+pub mod graph_arguments;
+mod graphs;
 mod inspection;
 pub mod keyspace_arguments;
 mod keyspaces;

@@ -1,4 +1,4 @@
-//! `tapetum scan`: the items of an ordered keyspace, or a query over the fields of any.
+//! `tapetum scan`: the items of an ordered keyspace, or a query over the fields of any; and `tapetum get --select`: fields of one record.
 
 use std::error::Error;
 use std::io::Write;
@@ -8,11 +8,13 @@ use tapetum::{KeyspaceHandle, KeyspaceKind, QuerySide};
 use tapetum_kernels::scan::Format;
 use tapetum_kernels::scan::query::MisfitPolicy;
 
-use super::commands::{Outcome, print, read_keyspace};
+use super::commands::{Outcome, not_found, print, read_keyspace};
+use crate::cli::fields_arguments::GetArguments;
 use crate::cli::keyspace_arguments::KeyspaceArguments;
 use crate::cli::scan_arguments::{OnError, QueryArguments, RunSide, ScanArguments};
-use crate::tools::query_rows::{self, RowFormat};
-use crate::tools::scan as scan_items;
+use crate::tools::measure::Measure;
+use crate::tools::query_rows::{self, RowFormat, RowShape};
+use crate::tools::{key_text, scan as scan_items};
 
 pub fn scan(arguments: &ScanArguments) -> Outcome {
     let keyspace = KeyspaceArguments { keyspace: arguments.keyspace().into() };
@@ -73,16 +75,50 @@ fn compile(format: &Format, arguments: &ScanArguments) -> Result<CompiledQuery, 
 }
 
 fn query(keyspace: &KeyspaceHandle, compiled: &CompiledQuery, (asked, rows): (&QueryArguments, RowFormat)) -> Outcome {
-    let report = query_rows::print(keyspace, compiled, (side(asked.run), rows), &mut std::io::stdout())?;
+    let measure = Measure::begin(keyspace.store());
+    let report = query_rows::print(RowShape::of(compiled, rows), &mut std::io::stdout(), |sink| {
+        keyspace.query(&compiled.query, side(asked.run), sink).map(Some)
+    })?;
+    let Some(report) = report else { return Ok(()) };
     let mut told = std::io::stderr();
     // Where nobody listens, the status alone must do.
     if asked.explain {
-        let _ = writeln!(told, "{}", query_rows::explanation(&report));
+        let took = measure.told(keyspace.store());
+        let _ = writeln!(told, "{}; {took}", query_rows::explanation(&report));
     }
     if let Some(misfits) = query_rows::misfits(&report) {
         let _ = writeln!(told, "{misfits}");
     }
     Ok(())
+}
+
+/// Fields of one record.
+pub fn get_fields(arguments: &GetArguments) -> Outcome {
+    let GetArguments { key, keyspace, store, .. } = arguments;
+    let format = arguments.fields.as_deref().map(query_rows::format).transpose()?;
+    let text = QueryText { select: arguments.select.as_deref().unwrap_or("*"), ..QueryText::default() };
+    read_keyspace((store, keyspace), |opened| {
+        let format = match format {
+            Some(format) => format,
+            None => kept_format(opened, &keyspace.keyspace)?,
+        };
+        let (compiled, bytes) = (query_rows::compile(&format, &text)?, key_text::encode(&format, key)?);
+        let measure = Measure::begin(opened.store());
+        let shape = RowShape::of(&compiled, arguments.format);
+        let report = query_rows::print(shape, &mut std::io::stdout(), |sink| {
+            opened.get_fields(&bytes, &compiled.query, side(arguments.run), sink)
+        })?;
+        let Some(report) = report else { return Err(not_found(key).into()) };
+        if arguments.explain {
+            let took = measure.told(opened.store());
+            // Where nobody listens, the status alone must do.
+            let _ = match report.side {
+                QuerySide::Drive => writeln!(std::io::stderr(), "at the drive, only the fields crossed; {took}"),
+                QuerySide::Host => writeln!(std::io::stderr(), "on the host, the whole value crossed; {took}"),
+            };
+        }
+        Ok(())
+    })
 }
 
 pub(super) fn side(run: RunSide) -> QuerySide {

@@ -141,6 +141,42 @@ impl Sink for StoreSink {
     }
 }
 
+/// Puts items one after the other, all of which are to be stored.
+pub struct Loader<'a> {
+    sink: &'a mut dyn Sink,
+    taken: u64,
+    verdicts: Vec<(u64, Verdict)>,
+}
+
+impl<'a> Loader<'a> {
+    pub fn new(sink: &'a mut dyn Sink) -> Loader<'a> {
+        Loader { sink, taken: 0, verdicts: Vec::new() }
+    }
+
+    /// # Errors
+    /// Of this item, or one before.
+    pub fn put(&mut self, item: &ItemLine) -> Result<(), String> {
+        self.taken += 1;
+        self.sink.put(self.taken, item, &mut self.verdicts).map_err(|failure| failure.told("item"))?;
+        self.judge()
+    }
+
+    fn judge(&mut self) -> Result<(), String> {
+        match self.verdicts.drain(..).find(|(_, verdict)| !matches!(verdict, Verdict::Stored)) {
+            None => Ok(()),
+            Some((number, Verdict::Bad(why))) => Err(format!("item {number} is not stored: {why}")),
+            Some((number, _)) => Err(format!("item {number} is not stored")),
+        }
+    }
+
+    /// Waits for all of them; how many they were.
+    pub fn finish(mut self) -> Result<u64, String> {
+        self.sink.finish(&mut self.verdicts).map_err(|failure| failure.told("item"))?;
+        self.judge()?;
+        Ok(self.taken)
+    }
+}
+
 /// Any memcached server, by its text protocol.
 pub struct WireSink {
     stream: BufReader<Box<dyn RemoteStream>>,

@@ -3,14 +3,18 @@
 
 pub mod drive_map;
 pub mod format_check;
+pub mod graph_text;
 pub mod host_pipeline;
 pub mod inspect;
 pub mod inspect_lines;
 pub mod item_lines;
 pub mod keep_file;
 mod key_list;
+pub mod key_text;
 pub mod list;
 pub mod load;
+pub mod measure;
+pub mod packages;
 pub mod papers;
 pub mod pipelines;
 pub mod query_rows;

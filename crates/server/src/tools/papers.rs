@@ -6,11 +6,14 @@
 //!
 //! Each line follows from the seed, the table and its numbers alone: nothing is kept. Tables are lines that `load` reads.
 
-use std::io::{self, Write};
+use std::error::Error;
 
 use tapetum_drive::SplitMix64;
 
-use super::item_lines::{self, Format, ItemLine};
+use super::packages::PackageTable;
+
+/// Shows an item; an error ends the walk.
+pub type ShowItem<'a> = &'a mut dyn FnMut(Vec<u8>, Vec<u8>) -> Result<(), Box<dyn Error>>;
 
 /// A table, and a keyspace for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -52,7 +55,9 @@ impl PaperTable {
 
 /// The format of the table of this name.
 pub fn format_text(name: &str) -> Option<&'static str> {
-    PaperTable::ALL.into_iter().find(|table| table.name() == name).map(PaperTable::format_text)
+    let of_papers = PaperTable::ALL.into_iter().find(|table| table.name() == name).map(PaperTable::format_text);
+    let of_packages = PackageTable::ALL.into_iter().find(|table| table.name() == name).map(PackageTable::format_text);
+    of_papers.or(of_packages)
 }
 
 const FIRST_YEAR: u16 = 1960;
@@ -144,27 +149,25 @@ impl PaperDatabase {
         below(self.venues, unit(&mut random).powi(4))
     }
 
-    /// Prints a table; how many lines it has.
-    pub fn write(&self, table: PaperTable, out: &mut dyn Write) -> io::Result<u64> {
-        let (mut text, mut lines) = (Vec::new(), 0);
+    /// Shows the items of a table, in the order of their keys.
+    pub fn each(&self, table: PaperTable, show: ShowItem<'_>) -> Result<(), Box<dyn Error>> {
         let numbers = match table {
             PaperTable::Venues => self.venues,
             PaperTable::Authors => self.authors,
             PaperTable::Papers | PaperTable::References | PaperTable::Authorships => self.papers,
         };
+        let mut shown = Ok(());
         for number in 0..numbers {
             self.each_item(table, number, |key, value| {
-                let line = ItemLine { key, value, ..ItemLine::default() };
-                item_lines::write(Format::Tsv, &line, &mut text);
-                lines += 1;
+                if shown.is_ok() {
+                    shown = show(key, value);
+                }
             });
-            if text.len() >= 1 << 16 || number + 1 == numbers {
-                out.write_all(&text)?;
-                text.clear();
+            if shown.is_err() {
+                break;
             }
         }
-        out.flush()?;
-        Ok(lines)
+        shown
     }
 
     fn each_item(&self, table: PaperTable, number: u32, mut show: impl FnMut(Vec<u8>, Vec<u8>)) {
@@ -253,15 +256,19 @@ mod tests {
     use super::*;
     use tapetum_kernels::scan::{FieldReader, Format as ScanFormat};
 
-    fn items(table: PaperTable, scale: f64, seed: u64) -> Vec<ItemLine> {
-        let mut text = Vec::new();
-        let lines = PaperDatabase::new(scale, seed).write(table, &mut text).unwrap();
-        let items: Vec<_> = text
-            .split(|byte| *byte == b'\n')
-            .filter(|line| !line.is_empty())
-            .map(|line| item_lines::parse(Format::Tsv, line).unwrap())
-            .collect();
-        assert_eq!(items.len() as u64, lines);
+    #[derive(PartialEq, Debug)]
+    struct Item {
+        key: Vec<u8>,
+        value: Vec<u8>,
+    }
+
+    fn items(table: PaperTable, scale: f64, seed: u64) -> Vec<Item> {
+        let mut items = Vec::new();
+        let shown = PaperDatabase::new(scale, seed).each(table, &mut |key, value| {
+            items.push(Item { key, value });
+            Ok(())
+        });
+        shown.unwrap();
         items
     }
 

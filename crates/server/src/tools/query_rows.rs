@@ -5,8 +5,9 @@
 use std::io::{self, Write};
 
 use serde_json::Value;
-use tapetum::query::{CompiledQuery, QueryText, compile as compile_text, timestamp_text};
-use tapetum::{KeyspaceHandle, QueryError, QueryReport, QuerySide};
+use tapetum::query::{CompiledQuery, GroupOrder, QueryText, ResultColumn, compile as compile_text, timestamp_text};
+use tapetum::{QueryError, QueryReport, QuerySide};
+use tapetum_kernels::scan::result::RowSink;
 use tapetum_kernels::scan::{Format, OwnedScalar, Scalar};
 
 use super::item_lines;
@@ -19,7 +20,7 @@ const TABLE_COLUMN_MAX: usize = 60;
 /// Bytes of text that are gathered before they are written.
 const BATCH_BYTES: usize = 1 << 16;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum RowFormat {
     Table,
     Csv,
@@ -44,25 +45,37 @@ pub fn compile(format: &Format, text: &QueryText<'_>) -> Result<CompiledQuery, S
     compile_text(format, text).map_err(|error| error.to_string())
 }
 
-/// Runs a query and prints its rows.
-pub fn print(
-    keyspace: &KeyspaceHandle,
-    compiled: &CompiledQuery,
-    (side, format): (QuerySide, RowFormat),
+/// What is printed, and how.
+#[derive(Clone, Copy)]
+pub struct RowShape<'a> {
+    pub columns: &'a [ResultColumn],
+    pub order: GroupOrder,
+    pub format: RowFormat,
+}
+
+impl<'a> RowShape<'a> {
+    pub fn of(compiled: &'a CompiledQuery, format: RowFormat) -> RowShape<'a> {
+        RowShape { columns: &compiled.columns, order: compiled.group_order, format }
+    }
+}
+
+/// Prints the rows that `run` gives; nothing where it gives nothing.
+pub fn print<T>(
+    RowShape { columns, order, format }: RowShape<'_>,
     out: &mut dyn Write,
-) -> Result<QueryReport, Box<dyn std::error::Error>> {
-    let mut printer = RowPrinter::new(compiled, format, out);
-    let order = compiled.group_order;
+    run: impl FnOnce(&mut dyn RowSink) -> Result<Option<T>, QueryError>,
+) -> Result<Option<T>, Box<dyn std::error::Error>> {
+    let mut printer = RowPrinter::new(columns, format, out);
     let is_ordered = order.by.is_some() || order.limit.is_some();
     let mut gathered: Vec<OwnedRow> = Vec::new();
     let mut take = |values: &[Option<Scalar<'_>>]| match is_ordered {
         true => gathered.push(values.iter().map(|value| value.map(Scalar::to_owned)).collect()),
         false => printer.row(values),
     };
-    let report = keyspace.query(&compiled.query, side, &mut take).map_err(|error| match error {
-        QueryError::Store(error) => Box::<dyn std::error::Error>::from(error),
-        error => error.to_string().into(),
-    })?;
+    let came = run(&mut take).map_err(in_words)?;
+    if came.is_none() {
+        return Ok(None);
+    }
     if let Some((by, is_descending)) = order.by {
         gathered.sort_by(|a, b| compare(&a[by], &b[by], is_descending));
     }
@@ -73,7 +86,15 @@ pub fn print(
         printer.row(&values);
     }
     printer.finish()?;
-    Ok(report)
+    Ok(came)
+}
+
+/// An error of the store itself is told with its path.
+pub fn in_words(error: QueryError) -> Box<dyn std::error::Error> {
+    match error {
+        QueryError::Store(error) => error.into(),
+        error => error.to_string().into(),
+    }
 }
 
 /// NULLs come last, whichever way the order goes.
@@ -116,7 +137,7 @@ pub fn misfits(report: &QueryReport) -> Option<String> {
 }
 
 struct RowPrinter<'a> {
-    compiled: &'a CompiledQuery,
+    columns: &'a [ResultColumn],
     format: RowFormat,
     out: &'a mut dyn Write,
     text: Vec<u8>,
@@ -128,16 +149,16 @@ struct RowPrinter<'a> {
 }
 
 impl<'a> RowPrinter<'a> {
-    fn new(compiled: &'a CompiledQuery, format: RowFormat, out: &'a mut dyn Write) -> RowPrinter<'a> {
+    fn new(columns: &'a [ResultColumn], format: RowFormat, out: &'a mut dyn Write) -> RowPrinter<'a> {
         let (text, waiting) = (Vec::new(), Vec::new());
-        RowPrinter { compiled, format, out, text, waiting, widths: None, begun: false, failed: None }
+        RowPrinter { columns, format, out, text, waiting, widths: None, begun: false, failed: None }
     }
 
     fn row(&mut self, values: &[Option<Scalar<'_>>]) {
         if self.failed.is_some() {
             return;
         }
-        let columns = &self.compiled.columns;
+        let columns = self.columns;
         match self.format {
             RowFormat::Jsonl => {
                 let members = columns.iter().map(|column| {
@@ -171,14 +192,14 @@ impl<'a> RowPrinter<'a> {
         if std::mem::replace(&mut self.begun, true) || self.format != RowFormat::Csv {
             return;
         }
-        let names = self.compiled.columns.iter().map(|column| csv(&column.name)).collect::<Vec<String>>();
+        let names = self.columns.iter().map(|column| csv(&column.name)).collect::<Vec<String>>();
         self.text.extend_from_slice(names.join(",").as_bytes());
         self.text.push(b'\n');
     }
 
     fn table(&mut self) {
         if self.widths.is_none() {
-            let names: Vec<String> = self.compiled.columns.iter().map(|column| column.name.clone()).collect();
+            let names: Vec<String> = self.columns.iter().map(|column| column.name.clone()).collect();
             let width = |place: usize| {
                 let cells = self.waiting.iter().map(|row| row[place].chars().count());
                 cells.chain([names[place].chars().count()]).max().unwrap_or(0).min(TABLE_COLUMN_MAX)

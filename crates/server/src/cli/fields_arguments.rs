@@ -1,0 +1,39 @@
+//! The command line of `tapetum get`.
+
+use clap::Args;
+
+use crate::cli::arguments::StoreArguments;
+use crate::cli::keyspace_arguments::KeyspaceArguments;
+use crate::cli::scan_arguments::RunSide;
+use crate::tools::query_rows::RowFormat;
+
+#[derive(Debug, Args)]
+pub struct GetArguments {
+    /// The key; with --select or --fields the values of its fields, with commas between them
+    pub key: String,
+    /// Print these of the record's fields rather than the value; only they come from the drive
+    #[arg(long, value_name = "COLUMNS")]
+    pub select: Option<String>,
+    /// What keys and values are made of, as `scan` takes it [default: what `keyspace format` keeps]
+    #[arg(long, value_name = "FORMAT")]
+    pub fields: Option<String>,
+    /// Where to pick the fields
+    #[arg(long, value_enum, default_value = "drive")]
+    pub run: RunSide,
+    /// How to print them
+    #[arg(long, value_enum, default_value = "table")]
+    pub format: RowFormat,
+    /// Say on standard error what was read, sent and returned
+    #[arg(long)]
+    pub explain: bool,
+    #[command(flatten)]
+    pub keyspace: KeyspaceArguments,
+    #[command(flatten)]
+    pub store: StoreArguments,
+}
+
+impl GetArguments {
+    pub fn asks_for_fields(&self) -> bool {
+        self.select.is_some() || self.fields.is_some()
+    }
+}

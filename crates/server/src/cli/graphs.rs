@@ -1,0 +1,121 @@
+//! `tapetum graph`: what is computed of a graph, and how it is told.
+
+use std::io::{self, IsTerminal, Write};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use tapetum::query::{CompiledQuery, GroupOrder, QueryText, ResultColumn};
+use tapetum::{GraphOptions, GraphReport, KeyspaceHandle, Options};
+use tapetum_kernels::graph::{Direction, Normalization, Sampling};
+use tapetum_kernels::scan::query::MisfitPolicy;
+use tapetum_kernels::scan::{Format, Scalar, ScalarType};
+
+use super::commands::{Outcome, offline_options, read_store_with};
+use super::queries::{kept_format, side};
+use crate::cli::graph_arguments::{BetweennessArguments, GraphCommand};
+use crate::cli::scan_arguments::OnError;
+use crate::tools::measure::Measure;
+use crate::tools::query_rows::{self, RowShape};
+
+pub fn run(GraphCommand::Bc(arguments): &GraphCommand) -> Outcome {
+    // Whatever is wrong with it shows before the store is opened, if the command line says all of it.
+    let format = arguments.fields.as_deref().map(query_rows::format).transpose()?;
+    let compiled = format.map(|format| compile(&format, arguments)).transpose()?;
+    let units = arguments.units.map(|units| vec![("betweenness".to_owned(), u16::from(units))]);
+    let options = Options { compute_units: units.unwrap_or_default(), ..offline_options(&arguments.store, false) };
+    read_store_with(&arguments.store, &options, |store| {
+        let name = &arguments.edges.keyspace;
+        let keyspace = store.keyspace(name)?;
+        match compiled {
+            Some(compiled) => betweenness(&keyspace, &compiled, arguments),
+            None => betweenness(&keyspace, &compile(&kept_format(&keyspace, name)?, arguments)?, arguments),
+        }
+    })
+}
+
+fn compile(format: &Format, arguments: &BetweennessArguments) -> Result<CompiledQuery, String> {
+    let text = QueryText {
+        condition: arguments.edges.condition.as_deref(),
+        select: &arguments.edges.columns(format)?,
+        policy: if arguments.on_error == OnError::Fail { MisfitPolicy::Fail } else { MisfitPolicy::Skip },
+        ..QueryText::default()
+    };
+    query_rows::compile(format, &text)
+}
+
+fn options(arguments: &BetweennessArguments) -> GraphOptions {
+    GraphOptions {
+        direction: if arguments.undirected { Direction::Undirected } else { Direction::Directed },
+        normalization: if arguments.normalized { Normalization::Pairs } else { Normalization::None },
+        sampling: match (arguments.exact, arguments.samples) {
+            (true, _) => Sampling::Exact,
+            (false, Some(samples)) => Sampling::Samples(samples),
+            (false, None) => Sampling::Automatic,
+        },
+        seed: arguments.seed,
+        top: arguments.top,
+        memory_bytes: arguments.graph_memory,
+        parts: arguments.units.unwrap_or(1),
+    }
+}
+
+fn betweenness(keyspace: &KeyspaceHandle, edges: &CompiledQuery, arguments: &BetweennessArguments) -> Outcome {
+    let (measure, bar) = (Measure::begin(keyspace.store()), progress());
+    let side = side(arguments.run);
+    let report = keyspace.betweenness(&edges.query, &options(arguments), side, &mut |progress| {
+        bar.set_length(progress.slices);
+        bar.set_position(progress.slices_done);
+        true
+    });
+    bar.finish_and_clear();
+    let report = report.map_err(query_rows::in_words)?;
+    let took = measure.told(keyspace.store());
+    let node = edges.columns.first().map_or(ScalarType::Unsigned, |column| column.scalar_type);
+    print(&report, node, arguments)?;
+    let mut told = io::stderr();
+    // Where nobody listens, the status alone must do.
+    let _ = writeln!(told, "{}", summary(&report));
+    if arguments.explain {
+        let _ = writeln!(told, "{}; {took}", query_rows::explanation(&report.query));
+    }
+    if let Some(misfits) = query_rows::misfits(&report.query) {
+        let _ = writeln!(told, "{misfits}");
+    }
+    Ok(())
+}
+
+fn print(report: &GraphReport, node: ScalarType, arguments: &BetweennessArguments) -> Outcome {
+    let column = |name: &str, place, scalar_type| ResultColumn { name: name.into(), place, scalar_type };
+    let columns = [column("node", 0, node), column("betweenness", 1, ScalarType::Float)];
+    let shape = RowShape { columns: &columns, order: GroupOrder::default(), format: arguments.format };
+    query_rows::print(shape, &mut io::stdout(), |rows| {
+        for (name, centrality) in &report.top {
+            let name = if node == ScalarType::Int { Scalar::Int(*name as i64) } else { Scalar::Unsigned(*name) };
+            rows.row(&[Some(name), Some(Scalar::Float(*centrality))]);
+        }
+        Ok(Some(()))
+    })?;
+    Ok(())
+}
+
+/// How large the graph was, and whether the figures are exact.
+fn summary(GraphReport { summary, .. }: &GraphReport) -> String {
+    let (nodes, edges, sources) = (summary.nodes, summary.edges, summary.sources);
+    let how = match sources == nodes {
+        true => "exact, from all nodes".to_owned(),
+        false => format!("estimated, from {sources} nodes: --exact takes all"),
+    };
+    let nulls =
+        if summary.nulls == 0 { String::new() } else { format!("; {} rows with a NULL are no edges", summary.nulls) };
+    format!("{nodes} nodes, {edges} edges; {how}{nulls}")
+}
+
+/// A bar where someone looks at it.
+fn progress() -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    match ProgressStyle::with_template("{wide_bar} {percent}%, {eta} left") {
+        Ok(style) => ProgressBar::new(1).with_style(style),
+        Err(_) => ProgressBar::new(1),
+    }
+}
