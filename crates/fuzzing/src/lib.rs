@@ -12,6 +12,7 @@ mod delta_bucket;
 mod drive;
 mod drive_pipelines;
 mod formats;
+mod graphs;
 mod hot_keys;
 mod item_lines;
 mod memcached;
@@ -57,6 +58,7 @@ pub const TARGETS: &[Target] = &[
     target("scan_format_text", scans::format_text, 256),
     target("scan_query", scans::query, 1024),
     target("scan_result", scans::result, 512),
+    target("graph_work", graphs::work, 512),
     target("query_text", tapetum::fuzzing::query_text, 512),
     target("codec", formats::codec, 1024),
     target("delta_bucket", delta_bucket::against_a_map, 512),
