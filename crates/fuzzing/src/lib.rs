@@ -7,6 +7,7 @@
 //! A checksum keeps the fuzzer out: what it guesses never holds. So a target either seals what it was given, to get at
 //! what lies behind the checksum, or writes what holds and damages it.
 
+mod arrow_streams;
 mod datagrams;
 mod delta_bucket;
 mod drive;
@@ -58,6 +59,7 @@ pub const TARGETS: &[Target] = &[
     target("scan_format_text", scans::format_text, 256),
     target("scan_query", scans::query, 1024),
     target("scan_result", scans::result, 512),
+    target("arrow_rows", arrow_streams::rows, 512),
     target("graph_work", graphs::work, 512),
     target("query_text", tapetum::fuzzing::query_text, 512),
     target("codec", formats::codec, 1024),

@@ -90,6 +90,10 @@ fn papers_are_found_by_venue_and_year() {
     assert!(table[2].starts_with("20"), "{table:?}");
     let last = ["--select", "id", "--order-by", "id desc", "--limit", "3", "--format", "csv"];
     assert_eq!(scratch.succeeds(&[&asked[..], &last].concat(), b"").0, "id\n3799\n3798\n3797\n");
+    // A stream of Arrow: messages behind marks, and the mark of its end.
+    let arrow = scratch.run(&[&asked[..], &["--select", "id, title", "--format", "arrow"]].concat(), b"");
+    assert!(arrow.status.success() && arrow.stdout.len() > 3800 * 30, "{} bytes", arrow.stdout.len());
+    assert!(arrow.stdout.starts_with(&[0xff; 4]) && arrow.stdout.ends_with(&[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]));
 }
 
 #[test]
@@ -102,7 +106,7 @@ fn what_is_wrong_with_a_query_is_told_at_its_word() {
         (&["papers", "--where", "yaer = 2000"][..], "where, column 1, yaer: the format has no such field; year is one"),
         (&["key: id u12"], "--fields, column 9, \"u12\": no such type"),
         (&["papers"], "the record of the key \"k\" does not fit the format: the record ends before the field does"),
-        (&["papers", "--format", "tsv"], "a query's rows are printed as table, csv or jsonl"),
+        (&["papers", "--format", "tsv"], "a query's rows are printed as table, csv, jsonl or arrow"),
         (&["papers", "--select", "id", "--order-by", "id"], "order by, column 1, id: ordered rows need a limit"),
     ] {
         let told = scratch.fails(&[&asked[..], words].concat());

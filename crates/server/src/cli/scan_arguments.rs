@@ -35,7 +35,7 @@ pub struct ScanArguments {
     /// Print how many items there are, rather than the items
     #[arg(long, conflicts_with_all = QUERY_OPTIONS)]
     pub count: bool,
-    /// What to print: tsv (the default) or jsonl of items, which `load` reads; table (the default), csv or jsonl of a query's rows
+    /// What to print: tsv (the default) or jsonl of items, which `load` reads; table (the default), csv, jsonl or arrow (a stream of IPC) of a query's rows
     #[arg(long, value_enum, conflicts_with = "count")]
     pub format: Option<ScanFormat>,
     #[command(flatten)]
@@ -84,6 +84,8 @@ pub enum ScanFormat {
     Jsonl,
     Table,
     Csv,
+    #[cfg(feature = "arrow")]
+    Arrow,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -133,9 +135,7 @@ impl ScanArguments {
         match self.format {
             None | Some(ScanFormat::Tsv) => Ok(Format::Tsv),
             Some(ScanFormat::Jsonl) => Ok(Format::Jsonl),
-            Some(ScanFormat::Table | ScanFormat::Csv) => {
-                Err("--format table and csv are of queries: say what to --select".into())
-            }
+            Some(_) => Err("--format table, csv and arrow are of queries: say what to --select".into()),
         }
     }
 
@@ -148,7 +148,11 @@ impl ScanArguments {
             None | Some(ScanFormat::Table) => Ok(RowFormat::Table),
             Some(ScanFormat::Csv) => Ok(RowFormat::Csv),
             Some(ScanFormat::Jsonl) => Ok(RowFormat::Jsonl),
-            Some(ScanFormat::Tsv) => Err("a query's rows are printed as table, csv or jsonl: tsv is of items".into()),
+            #[cfg(feature = "arrow")]
+            Some(ScanFormat::Arrow) => Ok(RowFormat::Arrow),
+            Some(ScanFormat::Tsv) => {
+                Err("a query's rows are printed as table, csv, jsonl or arrow: tsv is of items".into())
+            }
         }
     }
 

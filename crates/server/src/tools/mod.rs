@@ -1,6 +1,8 @@
 //! What the command line does beside serving: loading, listing, looking inside, resizing. Plain functions over an open
 //! store, or over a connection to a server.
 
+#[cfg(feature = "arrow")]
+pub mod arrow_rows;
 pub mod drive_map;
 pub mod format_check;
 pub mod graph_text;

@@ -1,8 +1,8 @@
-//! The rows of a query, as a table, CSV or JSON lines.
+//! The rows of a query, as a table, CSV, JSON lines, or a stream of Arrow ([`super::arrow_rows`]).
 //!
 //! A table's columns are as wide as the first rows need. Groups are put in order here: they are few.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 use serde_json::Value;
 use tapetum::query::{CompiledQuery, GroupOrder, QueryText, ResultColumn, compile as compile_text, timestamp_text};
@@ -25,6 +25,31 @@ pub enum RowFormat {
     Table,
     Csv,
     Jsonl,
+    /// A stream of Arrow IPC, for a file or another program
+    #[cfg(feature = "arrow")]
+    Arrow,
+}
+
+/// Takes the rows of a result. What goes wrong shows at the end.
+pub trait RowOut {
+    fn row(&mut self, values: &[Option<Scalar<'_>>]);
+    fn finish(self: Box<Self>) -> io::Result<()>;
+}
+
+fn row_out<'a>(
+    columns: &'a [ResultColumn],
+    format: RowFormat,
+    out: &'a mut dyn Write,
+) -> io::Result<Box<dyn RowOut + 'a>> {
+    match format {
+        #[cfg(feature = "arrow")]
+        RowFormat::Arrow if io::stdout().is_terminal() => {
+            Err(io::Error::other("a stream of Arrow is no text: send standard output to a file or a program"))
+        }
+        #[cfg(feature = "arrow")]
+        RowFormat::Arrow => Ok(Box::new(super::arrow_rows::ArrowRows::new(columns, out)?)),
+        _ => Ok(Box::new(RowPrinter::new(columns, format, out))),
+    }
 }
 
 type OwnedRow = Vec<Option<OwnedScalar>>;
@@ -65,7 +90,7 @@ pub fn print<T>(
     out: &mut dyn Write,
     run: impl FnOnce(&mut dyn RowSink) -> Result<Option<T>, QueryError>,
 ) -> Result<Option<T>, Box<dyn std::error::Error>> {
-    let mut printer = RowPrinter::new(columns, format, out);
+    let mut printer = row_out(columns, format, out)?;
     let is_ordered = order.by.is_some() || order.limit.is_some();
     let mut gathered: Vec<OwnedRow> = Vec::new();
     let mut take = |values: &[Option<Scalar<'_>>]| match is_ordered {
@@ -154,7 +179,7 @@ impl<'a> RowPrinter<'a> {
         RowPrinter { columns, format, out, text, waiting, widths: None, begun: false, failed: None }
     }
 
-    fn row(&mut self, values: &[Option<Scalar<'_>>]) {
+    fn print(&mut self, values: &[Option<Scalar<'_>>]) {
         if self.failed.is_some() {
             return;
         }
@@ -181,6 +206,8 @@ impl<'a> RowPrinter<'a> {
                     self.table();
                 }
             }
+            #[cfg(feature = "arrow")]
+            RowFormat::Arrow => {}
         }
         if self.text.len() >= BATCH_BYTES {
             self.write();
@@ -224,12 +251,18 @@ impl<'a> RowPrinter<'a> {
         }
         self.text.clear();
     }
+}
 
-    fn finish(mut self) -> io::Result<()> {
+impl RowOut for RowPrinter<'_> {
+    fn row(&mut self, values: &[Option<Scalar<'_>>]) {
+        self.print(values);
+    }
+
+    fn finish(mut self: Box<Self>) -> io::Result<()> {
         match self.format {
             RowFormat::Table => self.table(),
             RowFormat::Csv => self.head(),
-            RowFormat::Jsonl => {}
+            _ => {}
         }
         self.write();
         self.failed.map_or_else(|| self.out.flush(), Err)
