@@ -129,7 +129,7 @@ pub fn load_for(bug: Bug) -> Option<Load> {
         Bug::TakeRoomEarly | Bug::KeepPayloadBits => Some(Load::Heavy),
         Bug::GrowWithoutNewest | Bug::GrowWithDead => Some(Load::Tidal),
         Bug::EvictUndurably | Bug::EvictExtentsEarly | Bug::TierOutlivesEviction => Some(Load::Evicting),
-        _ if format!("{bug:?}").starts_with("Ordered") => Some(Load::Ordered),
+        _ if ["Ordered", "Query"].iter().any(|of| format!("{bug:?}").starts_with(of)) => Some(Load::Ordered),
         _ => None,
     }
 }

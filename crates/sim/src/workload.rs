@@ -9,13 +9,15 @@ pub use requests::{request, told, told_at_once, write};
 
 use crate::keyspaces::Slot;
 use crate::model::Model;
-use crate::model::operation::Kind;
+use crate::model::operation::{Filter, Kind};
 use std::rc::Rc;
 use tapetum::{Condition, KeyRange};
 use tapetum_drive::SplitMix64;
 
 /// One operation of so many is a scan, where there are ordered keyspaces.
 const SCAN_ONE_IN: u64 = 12;
+/// One of so many is a filtered scan of any keyspace, there.
+const QUERY_ONE_IN: u64 = 16;
 
 #[derive(Clone)]
 pub struct Workload {
@@ -84,6 +86,13 @@ pub enum Draw {
         slot: usize,
         range: KeyRange,
         items_max: usize,
+    },
+    /// A filtered scan at the drive; the range is of an ordered keyspace.
+    Query {
+        id: u64,
+        slot: usize,
+        range: KeyRange,
+        filter: Filter,
     },
 }
 
@@ -190,6 +199,9 @@ impl Workload {
             let slot = self.ordered[self.random.below(self.ordered.len() as u64) as usize];
             return self.open[slot].then(|| self.scan(id, slot));
         }
+        if !self.ordered.is_empty() && self.random.one_in(QUERY_ONE_IN) {
+            return self.query(id);
+        }
         let key = self.pick(model)?;
         let kind = match self.tide {
             tide if tide > 0 && !self.random.one_in(8) => self.tidal(id, key, id % tide < tide / 2),
@@ -253,6 +265,17 @@ impl Workload {
         let keys: Vec<usize> = self.keys_of(slot).collect();
         let range = ranges::draw(&mut self.random, |random| &self.keys[keys[random.below(keys.len() as u64) as usize]]);
         Draw::Scan { id, slot, range, items_max: self.items_max() }
+    }
+
+    /// A filtered scan of a keyspace that is there: of half of its values, about, or of all.
+    fn query(&mut self, id: u64) -> Option<Draw> {
+        let slot = Some(self.random.below(self.open.len() as u64) as usize).filter(|slot| self.open[*slot])?;
+        let below = (!self.random.one_in(4)).then(|| Rc::from(format!("v{}", self.random.below(10)).into_bytes()));
+        let range = match (self.ordered.contains(&slot), self.scan(id, slot)) {
+            (true, Draw::Scan { range, .. }) if !self.random.one_in(3) => range,
+            _ => KeyRange::default(),
+        };
+        Some(Draw::Query { id, slot, range, filter: Filter { below } })
     }
 
     /// How many items a part of a scan has at most.

@@ -153,8 +153,6 @@ pub enum Bug {
     QueryForgetMissed,
     /// A query at the drive shows records of hashed keyspaces on which a write buffer has a later word.
     QueryForgetReplaced,
-    /// A query at the drive takes images of nodes that were written since they were listed.
-    QueryLaterImages,
 }
 
 /// Those that the simulator catches. It has not caught `OrderedForgetOlder`, `OrderedCloseEarly` and `OrderedOpenUnzeroed` in 150 seconds each: groups in it
@@ -230,6 +228,9 @@ pub const ALL: &[Bug] = &[
     Bug::OrderedScanExpired,
     Bug::OrderedScanSkips,
     Bug::OrderedScanUndurable,
+    Bug::QueryUndurable,
+    Bug::QueryForgetMissed,
+    Bug::QueryForgetReplaced,
 ];
 
 #[derive(Clone, Copy, Default, Debug)]

@@ -300,12 +300,8 @@ impl Key {
         self.pending.clear();
         let before = std::mem::take(&mut self.possible);
         for possibility in &before {
-            let admitted = match (&possibility.item, told) {
-                (None, Told::Missing) => true,
-                (Some(item), Told::Value(told)) => item.admits(told),
-                _ => false,
-            };
-            if admitted {
+            let expected = possibility.item.clone().map_or(Expected::Missing, Expected::Value);
+            if expected.admits(told) {
                 let mut possibility = possibility.clone();
                 if let (Some(item), Told::Value(told)) = (&mut possibility.item, told) {
                     item.stamp = told.stamp;

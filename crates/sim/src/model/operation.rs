@@ -82,10 +82,26 @@ pub enum Expected {
     TooLarge,
 }
 
+/// Which items a filtered scan shows: those whose values are below this one, or all.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Filter {
+    pub below: Option<Rc<[u8]>>,
+}
+
+impl Filter {
+    pub fn keeps(&self, value: &[u8]) -> bool {
+        self.below.as_ref().is_none_or(|below| *value < **below)
+    }
+}
+
 /// What a client was told.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Told {
     Value(Item),
+    /// A filtered scan shows the value, and nothing else of the item.
+    Shown(Rc<[u8]>),
+    /// A filtered scan does not show the key: there is no item, or the filter does not keep it.
+    Hidden(Filter),
     /// Of an item that was just made the expiry is not told.
     Leased {
         item: Item,
@@ -134,12 +150,14 @@ impl Expected {
     pub fn admits(&self, told: &Told) -> bool {
         match (self, told) {
             (Expected::Value(expected), Told::Value(told)) => expected.admits(told),
+            (Expected::Value(expected), Told::Shown(value)) => expected.value == *value,
+            (Expected::Value(expected), Told::Hidden(filter)) => !filter.keeps(&expected.value),
             (Expected::Leased { item, won }, Told::Leased { item: told, won: told_won, made }) => {
                 let expiry = if *made { item.expiry } else { told.expiry };
                 won == told_won && item.admits(&Item { expiry, ..told.clone() })
             }
             (Expected::Number(expected), Told::Number(told, _)) => expected == told,
-            (Expected::Missing, Told::Missing)
+            (Expected::Missing, Told::Missing | Told::Hidden(_))
             | (Expected::Stored, Told::Stored(_))
             | (Expected::NotStored, Told::NotStored)
             | (Expected::Exists, Told::Exists)

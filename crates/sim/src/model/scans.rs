@@ -1,7 +1,8 @@
 //! What a part of a scan may show: of each key what a get of it may be told, at some moment while the part was on its way.
 //!
 //! So a key that is there throughout is shown, one that never is, is not, and a value that is shown was the key's at some moment. That keys
-//! come once, in order and within bounds is looked at where the answer is read.
+//! come once, in order and within bounds is looked at where the answer is read. A filtered scan tells of a key that it does not show that
+//! there is no item of it, or one that the filter does not keep.
 
 use super::Model;
 use super::key::OperationId;
@@ -39,7 +40,7 @@ impl Model {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::operation::Item;
+    use crate::model::operation::{Filter, Item};
     use std::rc::Rc;
     use tapetum::Condition;
 
@@ -72,6 +73,25 @@ mod tests {
             ([missing(), item("b", 2), missing()], false),
             ([item("x", 1), missing(), missing()], false),
             ([item("a", 1), missing(), item("c", 3)], false),
+        ] {
+            let told: BTreeMap<usize, Told> = told.into_iter().enumerate().collect();
+            assert_eq!(scanned().reply_scan(2, &told).is_ok(), holds, "{told:?}");
+        }
+    }
+
+    #[test]
+    fn a_filtered_scan_hides_what_is_not_kept_and_what_is_not_there() {
+        let shown = |value: &str| Told::Shown(Rc::from(value.as_bytes()));
+        let hidden = |below: &str| Told::Hidden(Filter { below: Some(Rc::from(below.as_bytes())) });
+        let all = || Told::Hidden(Filter { below: None });
+        for (told, holds) in [
+            ([shown("a"), shown("b"), all()], true),
+            ([shown("a"), all(), all()], true),
+            ([hidden("a"), hidden("a"), hidden("a")], true),
+            ([hidden("b"), shown("b"), all()], false),
+            ([all(), all(), all()], false),
+            ([shown("x"), all(), all()], false),
+            ([shown("a"), all(), shown("c")], false),
         ] {
             let told: BTreeMap<usize, Told> = told.into_iter().enumerate().collect();
             assert_eq!(scanned().reply_scan(2, &told).is_ok(), holds, "{told:?}");

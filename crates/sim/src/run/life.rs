@@ -1,5 +1,6 @@
 //! An open store between two crashes: sessions and maintenance, interleaved by chance.
 
+mod queries;
 mod scans;
 
 use super::trouble::Trouble;
@@ -8,6 +9,7 @@ use crate::keyspaces::{Fate, Slot};
 use crate::model::operation::{Kind, Told};
 use crate::tally::{Event, State};
 use crate::workload::{Draw, request, told, told_at_once, write};
+use queries::QueryAsked;
 use scans::ScanAsked;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -46,6 +48,8 @@ pub enum Press {
 pub struct Life {
     // Dropped in this order: a session before its store, a store before its drive.
     sessions: Vec<Session>,
+    /// A filtered scan on its way.
+    query: Option<Box<QueryAsked>>,
     /// The DRAM tier is filled from a list.
     warming: Option<Warming>,
     store: Store,
@@ -100,6 +104,7 @@ impl Life {
         let (reading_all, poisoned, refused, evicting) = (false, false, false, false);
         Ok(Life {
             sessions,
+            query: None,
             warming: None,
             store,
             _drive: drive,
@@ -556,6 +561,7 @@ impl Life {
                 let parts = world.workload.keys_of(slot).map(|key| (key, kind.clone())).collect();
                 world.model.submit_group(id, session, parts);
             }
+            Draw::Query { id, slot, range, filter } => self.begin_query(world, (id, slot), range, filter)?,
             Draw::Scan { id, slot, range, items_max } => {
                 self.submit_scan(world, id, ScanAsked { session, slot, range, items_max })?;
             }
@@ -569,8 +575,8 @@ impl Life {
             Draw::One { key, .. } => asks(*key),
             Draw::Batch { parts, .. } => parts.iter().any(|(key, _)| asks(*key)),
             Draw::Everything { .. } => self.may_ask.iter().any(|&(of, ..)| of == session),
-            // It is in no order with others.
-            Draw::Scan { .. } => false,
+            // They are in no order with others.
+            Draw::Scan { .. } | Draw::Query { .. } => false,
         }
     }
 
@@ -612,6 +618,7 @@ impl Life {
 
     fn poll(&mut self, world: &mut World, session: usize) -> Result<(), Stop> {
         self.take_replies(world, session)?;
+        self.step_query(world)?;
         self.look(world)
     }
 
@@ -702,6 +709,7 @@ impl Life {
     /// Polls until nothing is on its way: one session alone for a while, which must get on without the others, then all of them, since
     /// one that nobody polls holds what it reads, and the room of that may be waited for.
     fn drain(&mut self, world: &mut World) -> Result<(), Stop> {
+        self.finish_query(world)?;
         let mut patience = PATIENCE;
         while let Some(first) = self.sessions.iter().position(|session| session.in_flight() > 0) {
             let is_alone = patience > PATIENCE - ALONE;

@@ -163,6 +163,7 @@ impl NodeLists {
             match self.state.cache.take(node, self.keyspace.id().0, PageUse::ByScan) {
                 PageLook::Taken(page) => {
                     let (page, copied) = self.copy(page, list);
+                    let Some(page) = page else { return copied };
                     let is_shown_early = self.state.base.planted.has(Bug::QueryUndurable);
                     let ticket = self.state.cache.give_back(node, page, |meta| meta.wait_for(meta.changed_stamp));
                     list.tickets.extend(ticket.filter(|_| !is_shown_early));
@@ -176,14 +177,14 @@ impl NodeLists {
         Ok(())
     }
 
-    /// Copies a page beside. It does not leave the drive.
-    fn copy(&mut self, page: LocalBuffer, list: &mut GrowingList) -> (LocalBuffer, Result<(), Error>) {
+    /// Copies a page beside. It does not leave the drive; a drive that stopped keeps it.
+    fn copy(&mut self, page: LocalBuffer, list: &mut GrowingList) -> (Option<LocalBuffer>, Result<(), Error>) {
         if list.copies.is_none() {
             list.copies = self.state.base.drive.local().allocate(COPIES_MAX * NODE_BYTES);
         }
         let Some(copies) = list.copies.take() else {
             // Missed, and so read by a scan.
-            return (page, Ok(()));
+            return (Some(page), Ok(()));
         };
         let (at, length) = (copies.offset() + (list.copied * NODE_BYTES) as u64, NODE_BYTES as u32);
         let output = LocalRange { offset: at, length };
@@ -193,10 +194,14 @@ impl NodeLists {
         if let Err(full) = self.pair.submit(command, Lease::Buffers([page, copies])) {
             let Lease::Buffers([page, copies]) = full.lease else { unreachable!("it was lent both") };
             list.copies = Some(copies);
-            return (page, Ok(()));
+            return (Some(page), Ok(()));
         }
         let mut returned = Vec::new();
         while self.pair.poll(&mut returned) == 0 {
+            if self.pair.event_fd().is_none() && !self.pair.is_ready() {
+                // A simulated drive that stopped never answers.
+                return (None, Err(Error::Io("the drive stopped answering".into())));
+            }
             self.pair.wait(Some(Duration::from_millis(1)));
         }
         let Some(returned) = returned.pop() else { unreachable!("something was polled") };
@@ -204,10 +209,10 @@ impl NodeLists {
         list.copies = Some(copies);
         if returned.completion.status != Status::Success {
             let error = Error::of_command(&self.state.base.drive, "copy of a page", &returned.completion);
-            return (page, Err(error));
+            return (Some(page), Err(error));
         }
         list.add_copy(output);
-        (page, Ok(()))
+        (Some(page), Ok(()))
     }
 }
 
@@ -259,8 +264,7 @@ impl ScanLayout for NodeLists {
             self.state.write_back.advance(&self.state, true);
         }
         // Images that are made from here on have later stamps.
-        let is_any = base.planted.has(Bug::QueryLaterImages);
-        let stamp_max = if is_any { u64::MAX } else { base.log.stamp_given() };
+        let stamp_max = base.log.stamp_given();
         let (listed, end) = self.list(&span, limits)?;
         if end != span.to {
             let from = end.clone().unwrap_or_default();
