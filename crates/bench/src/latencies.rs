@@ -2,6 +2,7 @@
 
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::Failure;
@@ -13,11 +14,13 @@ pub struct Latencies {
     pub writes: Histogram<u64>,
     /// Reads that found nothing.
     pub missing: u64,
+    /// What else was counted, by name.
+    pub counts: BTreeMap<String, u64>,
 }
 
 impl Default for Latencies {
     fn default() -> Latencies {
-        Latencies { reads: new_histogram(), writes: new_histogram(), missing: 0 }
+        Latencies { reads: new_histogram(), writes: new_histogram(), missing: 0, counts: BTreeMap::new() }
     }
 }
 
@@ -39,15 +42,30 @@ impl Latencies {
             mine.add(theirs).expect("all histograms have the same bounds");
         }
         self.missing += other.missing;
+        other.counts.iter().for_each(|(name, count)| self.count(name, *count));
+    }
+
+    /// Adds to a count.
+    pub fn count(&mut self, name: &str, more: u64) {
+        *self.counts.entry(name.to_owned()).or_default() += more;
+    }
+
+    /// What a count came to.
+    pub fn counted(&self, name: &str) -> f64 {
+        self.counts.get(name).copied().unwrap_or(0) as f64
     }
 
     pub fn to_json(&self) -> Value {
-        json!({ "reads": counts(&self.reads), "writes": counts(&self.writes), "missing": self.missing })
+        json!({
+            "reads": counts(&self.reads), "writes": counts(&self.writes), "missing": self.missing, "counts": self.counts,
+        })
     }
 
     pub fn from_json(value: &Value) -> Result<Latencies, Failure> {
         let missing = value["missing"].as_u64().ok_or("a report of latencies has no number `missing`")?;
-        Ok(Latencies { reads: histogram(&value["reads"])?, writes: histogram(&value["writes"])?, missing })
+        let counted = value["counts"].as_object().ok_or("a report of latencies has no `counts`")?;
+        let counts = counted.iter().map(|(name, count)| (name.clone(), count.as_u64().unwrap_or(0))).collect();
+        Ok(Latencies { reads: histogram(&value["reads"])?, writes: histogram(&value["writes"])?, missing, counts })
     }
 }
 

@@ -15,12 +15,15 @@ pub mod contend;
 pub mod datagrams;
 #[cfg(feature = "store")]
 pub mod embedded;
+pub mod filter;
 #[cfg(feature = "store")]
 pub mod kernels;
 pub mod latencies;
 pub mod pace;
 pub mod policies;
 pub mod process;
+#[cfg(feature = "store")]
+pub mod queries;
 pub mod random;
 pub mod readiness;
 pub mod server;

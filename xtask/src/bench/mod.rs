@@ -13,6 +13,7 @@ mod dram_get;
 mod drive_thread;
 mod events;
 mod extstore;
+mod filter_scan;
 mod floods;
 mod hit_rate;
 mod latency;
@@ -31,6 +32,7 @@ pub mod picture;
 mod pictures;
 mod quick;
 mod read_latency;
+mod scan_rows;
 mod series;
 mod snappy_table;
 mod stalls;
@@ -47,7 +49,7 @@ use crate::rows::Row;
 const KEY_BYTES: u64 = 16;
 
 /// With what each row runs small: contenders that nothing need be compiled for, and as few items as it takes.
-pub const ROWS: [Row; 29] = [
+pub const ROWS: [Row; 31] = [
     Row {
         name: "quick",
         run: quick::run,
@@ -92,6 +94,12 @@ pub const ROWS: [Row; 29] = [
     },
     Row { name: "ordered-ablation", run: ordered_ablation::run, smoke: "--items 2000 --rounds 1" },
     Row { name: "ordered-scan", run: ordered_scan::run, smoke: "--items 2000 --rounds 1 --contenders tapetum-ordered" },
+    Row {
+        name: "filter-scan",
+        run: filter_scan::run,
+        smoke: "--items 2000 --rounds 1 --contenders tapetum,tapetum-ordered",
+    },
+    Row { name: "scan-rows", run: scan_rows::run, smoke: "--rounds 1" },
     Row { name: "trees", run: trees::run, smoke: "--items 1000 --rounds 1 --other THIS" },
 ];
 

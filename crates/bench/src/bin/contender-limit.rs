@@ -1,6 +1,8 @@
 //! The limit: a raw io_uring loop of random reads, over the data file that the store wrote. O_DIRECT, registered file and
 //! buffers, and the ring flags that cost the least; nothing is looked for, checked or copied.
 //!
+//! `sequential`: several threads read all of it, in order, in large pieces.
+//!
 //! It reads only where something was written: what a file system merely reserved it answers without asking the disk.
 
 #![allow(clippy::disallowed_methods)] // It measures real time.
@@ -8,13 +10,15 @@
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use io_uring::{IoUring, opcode, types};
 use tapetum_bench::Failure;
 use tapetum_bench::contend::{Contender, contend};
+use tapetum_bench::filter::FLASH_BYTES;
 use tapetum_bench::latencies::Latencies;
 use tapetum_bench::random::{Random, mix};
 use tapetum_bench::turn::{Setup, Turn};
@@ -66,6 +70,9 @@ impl Contender for Limit {
     }
 
     fn turn(&self, turn: &Turn) -> Result<Latencies, Failure> {
+        if turn.api == "sequential" {
+            return self.sequential_reads(turn);
+        }
         if turn.mix()?.read != 100 || turn.threads != 1 || turn.rate.is_some() {
             return Err("the limit reads only, on one thread, as fast as it can".into());
         }
@@ -92,7 +99,65 @@ impl Contender for Limit {
     }
 }
 
+/// An operation: what is read at once.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// Bytes that direct I/O may fill.
+struct PieceBuffer {
+    bytes: Vec<u8>,
+    aligned: usize,
+}
+
+impl PieceBuffer {
+    fn new() -> PieceBuffer {
+        let bytes = vec![0; PIECE_BYTES as usize + BUFFER_ALIGN];
+        let aligned = bytes.as_ptr().align_offset(BUFFER_ALIGN);
+        PieceBuffer { bytes, aligned }
+    }
+
+    fn first(&mut self, length: u64) -> &mut [u8] {
+        &mut self.bytes[self.aligned..self.aligned + length as usize]
+    }
+}
+
 impl Limit {
+    /// Pieces of the file, in order, one thread behind the other; from the start again when it has ended.
+    fn sequential_reads(&self, turn: &Turn) -> Result<Latencies, Failure> {
+        let pieces: Vec<Range<u64>> = self.ranges().flat_map(pieces_of).collect();
+        let (next, begun) = (AtomicU64::new(0), Instant::now());
+        let read = || -> Result<Latencies, Failure> {
+            let (mut latencies, mut buffer) = (Latencies::default(), PieceBuffer::new());
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= turn.operations_max() || begun.elapsed() >= turn.time_max() {
+                    return Ok(latencies);
+                }
+                let Range { start, end } = pieces[(number % pieces.len() as u64) as usize].clone();
+                let asked = Instant::now();
+                self.file.read_exact_at(buffer.first(end - start), start)?;
+                latencies.read(asked.elapsed());
+                latencies.count(FLASH_BYTES, end - start);
+            }
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..turn.threads).map(|_| scope.spawn(read)).collect();
+            let mut latencies = Latencies::default();
+            for thread in threads {
+                latencies.add(&thread.join().expect("a reading thread panicked")?);
+            }
+            Ok(latencies)
+        })
+    }
+
+    /// Where data are.
+    fn ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        let before = [0].into_iter().chain(self.extents.iter().map(|extent| extent.reads_until));
+        self.extents
+            .iter()
+            .zip(before)
+            .map(|(extent, before)| extent.start..extent.start + (extent.reads_until - before) * READ_BYTES)
+    }
+
     fn place(&self, random: &mut Random) -> u64 {
         let reads = self.extents.last().map_or(0, |last| last.reads_until);
         let read = random.below(reads);
@@ -208,6 +273,11 @@ fn written(file: &File) -> Result<Vec<Range<u64>>, Failure> {
         at = end;
     }
     Ok(ranges)
+}
+
+fn pieces_of(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let end = range.end;
+    range.step_by(PIECE_BYTES as usize).map(move |start| start..(start + PIECE_BYTES).min(end))
 }
 
 fn main() -> ExitCode {

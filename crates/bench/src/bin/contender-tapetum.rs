@@ -1,21 +1,24 @@
 //! The store as a contender, embedded. `session`: each thread keeps so many operations on their way; `blocking`: each thread
-//! makes one blocking call after the other; `batches`: so too, with each write in a batch of its own.
+//! makes one blocking call after the other; `batches`: so too, with each write in a batch of its own. `query`: filtered scans, one after
+//! the other; `session-beside-query`: sessions, while such scans go on.
 
 #![allow(clippy::disallowed_methods)] // It measures real time with real threads.
 
 use std::ops::Range;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tapetum::{KeyspaceHandle, KeyspaceKind, KeyspaceRef, Store, StoreOptions, Sync, Write};
+use tapetum::{KeyspaceHandle, KeyspaceKind, KeyspaceRef, QuerySide, Store, StoreOptions, Sync, Write};
 use tapetum_bench::Failure;
 use tapetum_bench::blocking::{self, Client};
 use tapetum_bench::contend::{Contender, contend};
 use tapetum_bench::embedded::{Answer, Pipe, create_as, keep_full, open_as, ordered_options, settle, usable};
 use tapetum_bench::latencies::Latencies;
 use tapetum_bench::pace::{Pace, wake_promptly};
+use tapetum_bench::queries;
 use tapetum_bench::random::{Random, mix};
-use tapetum_bench::turn::{Setup, Turn};
+use tapetum_bench::turn::{Length, Setup, Turn};
 use tapetum_bench::workload::{Key, Operation, Operations, Population, Values, key};
 
 /// Shorter waits for the next operation's time are not worth going to sleep.
@@ -88,7 +91,12 @@ impl Contender for Tapetum {
             "session" => self.sessions(turn),
             "blocking" => blocking::run(turn, &self.population, || Ok(Blocking(self.keyspace.clone()))),
             "batches" => blocking::run(turn, &self.population, || Ok(Batches(Blocking(self.keyspace.clone())))),
-            other => Err(format!("the store has no way {other}; there are session, blocking and batches").into()),
+            "query" => queries::run(&self.keyspace, turn, (self.population.count(), QuerySide::Drive), || false),
+            "session-beside-query" => self.sessions_beside_query(turn),
+            other => Err(format!(
+                "the store has no way {other}; there are session, blocking, batches, query and session-beside-query"
+            )
+            .into()),
         }
     }
 
@@ -100,6 +108,22 @@ impl Contender for Tapetum {
 impl Tapetum {
     fn place(&self) -> (&Store, KeyspaceRef) {
         (self.keyspace.store(), self.keyspace.keyspace())
+    }
+
+    /// A scan that keeps one of a thousand items, again and again, as long as the sessions go on.
+    fn sessions_beside_query(&self, turn: &Turn) -> Result<Latencies, Failure> {
+        let (is_over, count) = (AtomicBool::new(false), self.population.count());
+        let scans = Turn { mix: "filter-1".into(), length: Length::Time(Duration::MAX), ..turn.clone() };
+        let of = (count, QuerySide::Drive);
+        std::thread::scope(|scope| {
+            let scanning = scope.spawn(|| queries::run(&self.keyspace, &scans, of, || is_over.load(Ordering::Relaxed)));
+            let latencies = self.sessions(turn);
+            is_over.store(true, Ordering::Relaxed);
+            let scanned = scanning.join().expect("the thread of the scans panicked")?;
+            let mut latencies = latencies?;
+            latencies.count("scans", scanned.operations());
+            Ok(latencies)
+        })
     }
 
     fn sessions(&self, turn: &Turn) -> Result<Latencies, Failure> {

@@ -1,11 +1,13 @@
 //! RocksDB as a contender, tuned as its guide says. `get`: each thread makes one Get after the other; `multiget`: each thread
-//! gathers as many reads as its depth and asks for them together, the reads of a batch by io_uring.
+//! gathers as many reads as its depth and asks for them together, the reads of a batch by io_uring. `filter`: an iterator over all items,
+//! which are looked at one by one.
 //!
 //! The memory budget is the block cache's; index blocks, filters and memtables (up to half as much again) come on top, to
 //! RocksDB's advantage.
 
 use std::ops::Range;
 use std::thread::available_parallelism;
+use std::time::Instant;
 
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBCompressionType, DataBlockIndexType, Options, ReadOptions,
@@ -14,6 +16,7 @@ use rocksdb::{
 use tapetum_bench::Failure;
 use tapetum_bench::blocking::{self, Client};
 use tapetum_bench::contend::Contender;
+use tapetum_bench::filter::{Filter, KEPT, LOOKED_AT, RETURNED_BYTES};
 use tapetum_bench::latencies::Latencies;
 use tapetum_bench::turn::{Setup, Turn};
 use tapetum_bench::workload::{Key, Population, Values, key};
@@ -21,6 +24,7 @@ use tapetum_bench::workload::{Key, Population, Values, key};
 const FAMILY: &str = "default";
 const LOADING_THREADS: u64 = 4;
 const SCAN_READAHEAD_BYTES: usize = 64 << 10;
+const FILTER_READAHEAD_BYTES: usize = 2 << 20;
 
 /// Options without blobs.
 pub fn options(setup: &Setup) -> Options {
@@ -99,6 +103,45 @@ impl RocksDb {
     }
 }
 
+impl RocksDb {
+    /// Scans of all items, one after the other.
+    fn filtered_scans(&self, turn: &Turn) -> Result<Latencies, Failure> {
+        let items = self.population.count();
+        let (filter, mut latencies) = (Filter::of(turn, items)?, Latencies::default());
+        let (begun, mut result) = (Instant::now(), Vec::new());
+        while begun.elapsed() < turn.time_max() && latencies.operations() < turn.operations_max() {
+            let asked = Instant::now();
+            let mut read = ReadOptions::default();
+            read.set_readahead_size(FILTER_READAHEAD_BYTES);
+            read.set_async_io(true);
+            // It would drive out what gets use.
+            read.fill_cache(false);
+            let mut iterator = self.db.raw_iterator_opt(read);
+            iterator.seek_to_first();
+            let (mut kept, mut looked_at, mut bytes) = (0, 0, 0);
+            result.clear();
+            while let Some((key, value)) = iterator.item() {
+                looked_at += 1;
+                bytes += (key.len() + value.len()) as u64;
+                if filter.keeps(value) {
+                    kept += 1;
+                    result.extend_from_slice(key);
+                    result.extend_from_slice(&value[..8]);
+                }
+                iterator.next();
+            }
+            iterator.status()?;
+            std::hint::black_box(&result);
+            latencies.read(asked.elapsed());
+            filter.check(kept, items)?;
+            for (name, more) in [(KEPT, kept), (LOOKED_AT, looked_at), (RETURNED_BYTES, bytes)] {
+                latencies.count(name, more);
+            }
+        }
+        Ok(latencies)
+    }
+}
+
 impl Contender for RocksDb {
     fn load(&mut self, indexes: Range<u64>) -> Result<(), Failure> {
         blocking::load(indexes, LOADING_THREADS, self.population.values(), || Ok(self.client()))
@@ -115,6 +158,9 @@ impl Contender for RocksDb {
     }
 
     fn turn(&self, turn: &Turn) -> Result<Latencies, Failure> {
+        if turn.api == "filter" {
+            return self.filtered_scans(turn);
+        }
         if (turn.api == "get") != (turn.depth == 1) || !["get", "multiget"].contains(&turn.api.as_str()) {
             return Err(format!("RocksDB has get, of depth 1, and multiget; not {} of {}", turn.api, turn.depth).into());
         }

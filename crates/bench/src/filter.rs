@@ -1,0 +1,65 @@
+//! Filtered scans: all items are looked at, those are kept whose number, the first eight bytes of the value, is low enough.
+
+use crate::Failure;
+use crate::turn::Turn;
+use crate::workload::Key;
+
+/// What a kept item gives: its key and its number.
+pub const KEPT_BYTES: u64 = size_of::<Key>() as u64 + 8;
+
+/// The name of a count: items that were kept.
+pub const KEPT: &str = "kept";
+/// Items that were looked at.
+pub const LOOKED_AT: &str = "looked at";
+/// Bytes that came from the drive, of the result or for want of one.
+pub const RETURNED_BYTES: &str = "returned bytes";
+/// Bytes that the drive was told.
+pub const SENT_BYTES: &str = "sent bytes";
+/// Bytes that were read from flash for it.
+pub const FLASH_BYTES: &str = "flash bytes";
+/// How often the host was told of a part of the result.
+pub const WAKE_UPS: &str = "wake-ups";
+
+/// Which items a turn keeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Filter {
+    /// Numbers below this one.
+    pub below: u64,
+}
+
+impl Filter {
+    /// Of a turn whose mix is `filter-N`: it keeps N of a thousand of these items.
+    pub fn of(turn: &Turn, items: u64) -> Result<Filter, Failure> {
+        let permille = turn.mix.strip_prefix("filter-").and_then(|permille| permille.parse::<u64>().ok());
+        let permille = permille.filter(|permille| *permille <= 1000);
+        let permille = permille.ok_or_else(|| format!("a filter's mix is filter-N, not {}", turn.mix))?;
+        Ok(Filter { below: items * permille / 1000 })
+    }
+
+    /// Whether it keeps an item with this value.
+    pub fn keeps(self, value: &[u8]) -> bool {
+        value.first_chunk().is_some_and(|number| u64::from_le_bytes(*number) < self.below)
+    }
+
+    /// An error unless so many items of these were kept.
+    pub fn check(self, kept: u64, items: u64) -> Result<(), Failure> {
+        let expected = self.below.min(items);
+        if kept == expected { Ok(()) } else { Err(format!("{kept} items were kept, and {expected} are to be").into()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_filter_keeps_its_part() {
+        let mix = |mix: &str| Turn { mix: mix.into(), ..Turn::zipfian_gets((1, 1), Duration::ZERO, 1) };
+        let filter = Filter::of(&mix("filter-10"), 5000).unwrap();
+        assert_eq!(filter.below, 50);
+        assert!(filter.keeps(&49_u64.to_le_bytes()) && !filter.keeps(&50_u64.to_le_bytes()) && !filter.keeps(b"short"));
+        assert!(filter.check(50, 5000).is_ok() && filter.check(49, 5000).is_err());
+        assert!(Filter::of(&mix("filter-1001"), 1).is_err() && Filter::of(&mix("c"), 1).is_err());
+    }
+}
