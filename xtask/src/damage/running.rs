@@ -15,6 +15,8 @@ pub const CAPACITY_BYTES: u64 = 8 << 20;
 const SEGMENT_BYTES: u64 = 64 << 10;
 /// Operations on their way at once.
 const DEPTH: usize = 64;
+/// Steps of maintenance one after the other in which nothing gets further, with an ordered keyspace: each command ends at once here.
+const WAITS_MAX: u32 = 200;
 
 /// The keyspace of those that are ordered.
 const ORDERED: &str = "sorted";
@@ -137,14 +139,15 @@ impl Running {
         failed.into_iter().flatten().collect()
     }
 
-    /// Lets maintenance come to rest.
+    /// Lets maintenance come to rest. Changed data nodes wait for their time to be written, and time stands still: they may stay.
     pub fn settle(&mut self) {
-        let mut idle = 0;
-        while idle < 3 {
+        let (mut idle, mut waits) = (0, 0);
+        let waits_max = if self.keyspace.kind() == KeyspaceKind::Hashed { u32::MAX } else { WAITS_MAX };
+        while idle < 3 && waits < waits_max {
             match self.store.maintain() {
                 Step::Idle => idle += 1,
-                _ => {
-                    idle = 0;
+                step => {
+                    (idle, waits) = (0, if step == Step::Busy { 0 } else { waits + 1 });
                     std::thread::yield_now();
                 }
             }
