@@ -32,6 +32,8 @@ stages!(
     "zstd-compress" "zstd_compress": "compressed by Zstandard",
     "zstd-decompress" "zstd_decompress": "inflated Zstandard",
     "scan" "scan": "scanned records",
+    "betweenness" "betweenness": "computed betweenness",
+    "fields" "fields": "picked fields of records",
     "sink" "sink": "wrote sinks",
 );
 
