@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io::Write;
 
 use tapetum::query::{CompiledQuery, QueryText};
-use tapetum::{KeyspaceHandle, KeyspaceKind, QuerySide};
+use tapetum::{KeyRange, KeyspaceHandle, KeyspaceKind, QuerySide};
 use tapetum_kernels::scan::Format;
 use tapetum_kernels::scan::query::MisfitPolicy;
 
@@ -19,28 +19,28 @@ use crate::tools::{key_text, scan as scan_items};
 pub fn scan(arguments: &ScanArguments) -> Outcome {
     let keyspace = KeyspaceArguments { keyspace: arguments.keyspace().into() };
     let of = (&arguments.store, &keyspace);
+    let (range, limit) = (arguments.range()?, arguments.limit);
     if arguments.is_query() {
         // Whatever is wrong with it shows before the store is opened, if the command line says all of it.
         let (rows, fields) = (arguments.row_format()?, arguments.query.fields.as_deref());
         let format = fields.map(query_rows::format).transpose()?;
         let compiled = format.map(|format| compile(&format, arguments)).transpose()?;
         return read_keyspace(of, |opened| match compiled {
-            Some(compiled) => query(opened, &compiled, (&arguments.query, rows)),
-            None => query(
-                opened,
-                &compile(&kept_format(opened, arguments.keyspace())?, arguments)?,
-                (&arguments.query, rows),
-            ),
+            Some(compiled) => query((opened, &range), &compiled, (&arguments.query, rows)),
+            None => {
+                let compiled = compile(&kept_format(opened, arguments.keyspace())?, arguments)?;
+                query((opened, &range), &compiled, (&arguments.query, rows))
+            }
         });
     }
-    let (range, limit) = (arguments.range()?, arguments.limit);
     read_keyspace(of, |opened| {
         let is_unordered = opened.keyspace().kind() == KeyspaceKind::Hashed;
         if is_unordered
             && !arguments.is_of_items()
             && let Some(format) = opened.format()?
         {
-            return query(opened, &compile(&format, arguments)?, (&arguments.query, arguments.row_format()?));
+            let (compiled, rows) = (compile(&format, arguments)?, arguments.row_format()?);
+            return query((opened, &range), &compiled, (&arguments.query, rows));
         }
         if arguments.count {
             return print(format!("{}\n", scan_items::count(opened, range, limit)?).as_bytes());
@@ -74,10 +74,14 @@ fn compile(format: &Format, arguments: &ScanArguments) -> Result<CompiledQuery, 
     query_rows::compile(format, &text)
 }
 
-fn query(keyspace: &KeyspaceHandle, compiled: &CompiledQuery, (asked, rows): (&QueryArguments, RowFormat)) -> Outcome {
+fn query(
+    (keyspace, range): (&KeyspaceHandle, &KeyRange),
+    compiled: &CompiledQuery,
+    (asked, rows): (&QueryArguments, RowFormat),
+) -> Outcome {
     let measure = Measure::begin(keyspace.store());
     let report = query_rows::print(RowShape::of(compiled, rows), &mut std::io::stdout(), |sink| {
-        keyspace.query(&compiled.query, side(asked.run), sink).map(Some)
+        keyspace.query_range(&compiled.query, (side(asked.run), range), sink).map(Some)
     })?;
     let Some(report) = report else { return Ok(()) };
     let mut told = std::io::stderr();

@@ -18,13 +18,13 @@ pub struct ScanArguments {
     #[arg(id = "of_keyspace", long = "keyspace", value_name = "NAME", value_parser = keyspace_name(), conflicts_with = "name")]
     of_keyspace: Option<String>,
     /// The first key, if it is there
-    #[arg(long, value_name = "KEY", conflicts_with_all = QUERY_OPTIONS)]
+    #[arg(long, value_name = "KEY")]
     pub from: Option<String>,
     /// The key to end before
-    #[arg(long, value_name = "KEY", conflicts_with_all = QUERY_OPTIONS)]
+    #[arg(long, value_name = "KEY")]
     pub to: Option<String>,
     /// Only keys that begin so
-    #[arg(long, value_name = "TEXT", default_value = "", conflicts_with_all = QUERY_OPTIONS)]
+    #[arg(long, value_name = "TEXT", default_value = "")]
     pub prefix: String,
     /// Print so many items at most
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -195,6 +195,14 @@ mod tests {
             Command::Scan(arguments) => arguments.range(),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn a_query_is_of_a_range_too_and_goes_no_way_round() {
+        let queried = range("--from b --prefix ba --where year=2000").unwrap();
+        assert_eq!((queried.from, queried.to), (KeyBound::Included(b"ba".into()), KeyBound::Excluded(b"bb".into())));
+        let words = "tapetum scan orders --where year=2000 --reverse";
+        assert!(Cli::try_parse_from(words.split_whitespace()).is_err());
     }
 
     #[test]
