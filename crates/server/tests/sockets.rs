@@ -546,7 +546,7 @@ fn what_takes_long_is_answered_in_its_turn_and_holds_up_nobody_else() {
         b"resize capacity 2000000000\r\ncache_memlimit 64\r\ncache_memlimit 8\r\n".to_vec(),
         b"stats inspect\r\nstats inspect abc\r\nget a\r\n".to_vec(),
     ];
-    let located = "STAT hash_key 00000000000000000000000000000003\r\nSTAT partition 0\r\nSTAT place nowhere\r\nEND\r\n";
+    let located = "STAT hash_key 00000000000000000000000000000003\r\nSTAT place nowhere\r\nEND\r\n";
     let expected = [
         b"STORED\r\nOK\r\n".to_vec(),
         hit("a", b"1"),

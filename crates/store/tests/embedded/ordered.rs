@@ -323,9 +323,9 @@ fn a_batch_over_keyspaces_of_both_kinds_is_there_as_a_whole_and_many_keys_are_re
             }
         }
     }
-    let too_large = noise(1, 40_000);
+    let too_large = noise(1, store.value_bytes_max() + 1);
     let too_large = [Write::Put { keyspace: keyspaces[0], key: b"k", value: &too_large, flags: 0, expiry: 0 }];
-    assert!(matches!(store.batch(&too_large), Err(Error::BatchTooLarge { .. })));
+    assert!(matches!(store.batch(&too_large), Err(Error::ValueTooLarge { .. })));
     assert!(matches!(
         store.batch(&[Write::Delete { keyspace: keyspaces[0], key: &[1; 1025] }]),
         Err(Error::KeyTooLong { limit_bytes: 1024 })
