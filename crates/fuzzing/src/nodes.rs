@@ -14,8 +14,8 @@ use tapetum_kernels::ordered::extension::{
     EXTENSION_PREFIX_BYTES_MAX, ExtensionClass, ExtensionHead, ExtensionReference, stored_crc,
 };
 use tapetum_kernels::ordered::{
-    Arrival, HEAD_BYTES, NODE_BYTES, NewNode, NodeError, NodeMut, NodeOrder, NodePage, NodeRef, SlotAddress, SlotSalt,
-    merge, node_record_bytes, split,
+    Arrival, HEAD_BYTES, ImageSeal, NODE_BYTES, NewNode, NodeError, NodeMut, NodeOrder, NodePage, NodeRef, SlotAddress,
+    SlotSalt, merge, node_record_bytes, split,
 };
 use tapetum_kernels::record::{Header, Record};
 
@@ -107,7 +107,7 @@ fn split_for(page: &NodePage, record: &Record<'_>) {
 
 /// A sealed node holds what the map holds, and no bit of it can be changed.
 fn check(page: &mut NodePage, map: &BTreeMap<Vec<u8>, (u64, Vec<u8>)>) {
-    NodeMut::look(page).expect("it is whole").seal(salt(), (1, 0));
+    NodeMut::look(page).expect("it is whole").seal(salt(), ImageSeal { stamp: 1, durable: 0, round_images: 0 });
     let node = NodeRef::check(page, salt()).expect("it was sealed");
     let mut order = NodeOrder::new();
     order.sort(&node).expect("it is whole");
@@ -141,8 +141,15 @@ pub fn node_page(bytes: &[u8]) {
     let Ok(node) = NodeRef::look(&page[..]) else { return };
     let is_right = NodeRef::check(&page[..], salt()).is_ok();
     let flags = if shape & 1 == 0 { NodeFlags::NONE } else { NodeFlags::CHECK };
-    let arguments =
-        NodeArguments { salt: salt(), id: node.id(), stamp: 0, watermark: 0, new_stamp: 2, durable: 1, now: 7, flags };
+    let arguments = NodeArguments {
+        salt: salt(),
+        id: node.id(),
+        stamp: 0,
+        watermark: 0,
+        seal: ImageSeal { stamp: 2, durable: 1, round_images: 0 },
+        now: 7,
+        flags,
+    };
     let mut parameters = Vec::new();
     GetRequests::new(&arguments, &mut parameters).push(&key);
     let mut output = vec![0; output_bytes];

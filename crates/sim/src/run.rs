@@ -8,6 +8,7 @@
 //! What the model ([`crate::model`]) does not allow ends the run with a [`Failure`]; so does a panic of the store.
 
 mod aim;
+mod attested;
 mod life;
 mod trouble;
 
@@ -16,6 +17,7 @@ use crate::model::Model;
 use crate::tally::{State, Tally};
 use crate::workload::{Load, Workload};
 use aim::Aim;
+use attested::Attested;
 use life::Life;
 use std::any::Any;
 use std::backtrace::BacktraceStatus;
@@ -142,6 +144,9 @@ struct World {
     manifest_is_damaged: bool,
     /// Damage since then may hide the newest images of ordered keyspaces.
     images_are_damaged: bool,
+    /// Places where there was damage since then, of all that is neither manifest nor log.
+    images_damaged: usize,
+    attested: Attested,
     troubles: u64,
     slots: Vec<Slot>,
     /// Keys that were hot when somebody looked, in this life or an earlier one.
@@ -302,6 +307,8 @@ impl World {
             log_is_damaged: false,
             manifest_is_damaged: false,
             images_are_damaged: false,
+            images_damaged: 0,
+            attested: Attested::default(),
             troubles: setup.seed,
             slots,
             hot: Vec::new(),
@@ -517,6 +524,7 @@ impl World {
         self.model.evictions_end();
         let sessions = 1 + self.random.below(self.setup.sessions_max) as usize;
         let mut life = Life::new(drive, store, sessions, &self.slots, self.trouble)?;
+        life.look_at_marks(self, true);
         life.read_all(self)?;
         Ok(life)
     }

@@ -71,6 +71,8 @@ pub use keyspace::KeyspaceId;
 pub use keyspace::catalogue::{Catalogue, Keyspace, KeyspaceEdit, KeyspaceKind, KeyspaceState};
 pub use keyspace::catalogue::{DEFAULT_NAME as DEFAULT_KEYSPACE_NAME, checked_name as checked_keyspace_name};
 pub use keyspace::changing::{KeyspaceChange, KeyspaceWish};
+#[doc(hidden)]
+pub use keyspace::engine::ImageMarks;
 pub use keyspace::item::{Access, ItemHead as DramItem};
 pub use keyspace::key_range::{KeyBound, KeyRange, ScanPart, ScanReply, ScannedItem};
 pub use keyspace::keyspace_error::KeyspaceError;

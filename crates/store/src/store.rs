@@ -8,7 +8,7 @@ use crate::base::Base;
 use crate::error::Error;
 use crate::hashed::large::ValueLimits;
 use crate::hashed::{self, HashedEngine};
-use crate::keyspace::engine::{Engine, EngineMaker};
+use crate::keyspace::engine::{Engine, EngineMaker, ImageMarks};
 use crate::maintenance::resize::{self, Resizing};
 use crate::maintenance::{Maintenance, Step};
 use crate::media::io::{Io, lock, run};
@@ -387,6 +387,12 @@ impl Store {
             0 => Ok(flash),
             _ => Err(Error::Options("the store is still in use: drop its sessions and other handles first".into())),
         }
+    }
+
+    /// What an opening after a crash would miss of a keyspace, if that is kept in images. For tests.
+    #[doc(hidden)]
+    pub fn image_marks(&self, keyspace: crate::KeyspaceId) -> Option<ImageMarks> {
+        self.inner.engines.iter().find_map(|engine| engine.image_marks(keyspace))
     }
 
     pub(crate) fn engines(&self) -> &[Arc<dyn Engine>] {

@@ -1,12 +1,12 @@
 //! The node: a slotted page of 4 KiB.
 //!
 //! ```text
-//!  0      4         5       6          8     16      24        32      34     36     38      40      42     48
-//!  +------+---------+-------+----------+-----+-------+---------+-------+------+------+-------+-------+------+
-//!  | crc  | version | flags | keyspace | id  | stamp | durable | count | heap | dead | low   | high  | zero |
-//!  | u32  | u8      | u8    | u16      | u64 | u64   | u64     | u16   | u16  | u16  | bytes | bytes | 6    |
-//!  |      |         |       |          |     |       |         |       |      |      | u16   | u16   |      |
-//!  +------+---------+-------+----------+-----+-------+---------+-------+------+------+-------+-------+------+
+//!  0      4         5       6          8     16      24        32      34     36     38      40      42     44       48
+//!  +------+---------+-------+----------+-----+-------+---------+-------+------+------+-------+-------+------+--------+
+//!  | crc  | version | flags | keyspace | id  | stamp | durable | count | heap | dead | low   | high  | zero | round  |
+//!  | u32  | u8      | u8    | u16      | u64 | u64   | u64     | u16   | u16  | u16  | bytes | bytes | 2    | images |
+//!  |      |         |       |          |     |       |         |       |      |      | u16   | u16   |      | u32    |
+//!  +------+---------+-------+----------+-----+-------+---------+-------+------+------+-------+-------+------+--------+
 //!  48                                                          heap                               4096
 //!  +-------------------------------------+--- ··· ---+---------+-----------------+------+-----+
 //!  | slots, in blocks of 16:             | free      | records, unsorted,        | high | low |
@@ -15,7 +15,8 @@
 //!  flags: bit 0 the high fence is infinite
 //! ```
 //! All numbers are little-endian. A slot's offset is where its record begins; the last of `count` slots takes the place of one that is
-//! removed. All stamps up to `durable` were durable when the image was made. `dead` counts the bytes between `heap` and the fences that belong to no record. Fences are keys: `low` is the first that the
+//! removed. All stamps up to `durable` were durable when the image was made; `round images` counts the keyspace's images up to there that were
+//! written since the manifest last named its slots, and is 0 where nobody counted. `dead` counts the bytes between `heap` and the fences that belong to no record. Fences are keys: `low` is the first that the
 //! node covers, and of no bytes where there is no lower key; `high` is the first that it does not cover.
 //!
 //! A record stands as [`crate::record`] draws it, but for its crc, which the node's stands for; of its kinds only values, and without a
@@ -63,10 +64,13 @@ const DEAD: usize = 36;
 const LOW_BYTES: usize = 38;
 const HIGH_BYTES: usize = 40;
 const ZERO: usize = 42;
+const ROUND_IMAGES: usize = 44;
 const _: () = assert!(CRC + 4 == VERSION && VERSION + 1 == FLAGS && FLAGS + 1 == KEYSPACE && KEYSPACE + 2 == ID);
 const _: () = assert!(ID + 8 == STAMP && STAMP + 8 == DURABLE && DURABLE + 8 == COUNT);
 const _: () = assert!(COUNT + 2 == HEAP && HEAP + 2 == DEAD && DEAD + 2 == LOW_BYTES);
-const _: () = assert!(LOW_BYTES + 2 == HIGH_BYTES && HIGH_BYTES + 2 == ZERO && ZERO + 6 == HEAD_BYTES);
+const _: () = assert!(
+    LOW_BYTES + 2 == HIGH_BYTES && HIGH_BYTES + 2 == ZERO && ZERO + 2 == ROUND_IMAGES && ROUND_IMAGES + 4 == HEAD_BYTES
+);
 
 const FLAG_NO_HIGH: u8 = 1;
 
@@ -107,13 +111,22 @@ pub fn node_record_bytes(header: &Header) -> usize {
     header.record_bytes() - CRC_BYTES
 }
 
+/// What an image of a node says when it is made.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ImageSeal {
+    pub stamp: u64,
+    /// All stamps up to this one were durable.
+    pub durable: u64,
+    /// Images of the keyspace with stamps up to there, of those written since the manifest last named its slots; 0: nobody counted.
+    pub round_images: u32,
+}
+
 /// What a node's head says. Its lengths hold together, so that what they name is inside the page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct NodeHead {
     pub keyspace: u16,
     pub id: u64,
-    pub stamp: u64,
-    pub durable: u64,
+    pub seal: ImageSeal,
     pub count: usize,
     pub heap: usize,
     pub dead: usize,
@@ -133,15 +146,18 @@ impl NodeHead {
         let head = NodeHead {
             keyspace: u16_at(bytes, KEYSPACE) as u16,
             id: u64_at(bytes, ID),
-            stamp: u64_at(bytes, STAMP),
-            durable: u64_at(bytes, DURABLE),
+            seal: ImageSeal {
+                stamp: u64_at(bytes, STAMP),
+                durable: u64_at(bytes, DURABLE),
+                round_images: u32::from_le_bytes(std::array::from_fn(|place| bytes[ROUND_IMAGES + place])),
+            },
             count: u16_at(bytes, COUNT),
             heap: u16_at(bytes, HEAP),
             dead: u16_at(bytes, DEAD),
             low_bytes: u16_at(bytes, LOW_BYTES),
             high_bytes: has_high.then_some(high_bytes),
         };
-        let is_known = flags & !FLAG_NO_HIGH == 0 && bytes[ZERO..HEAD_BYTES] == [0; HEAD_BYTES - ZERO];
+        let is_known = flags & !FLAG_NO_HIGH == 0 && bytes[ZERO..ROUND_IMAGES] == [0; ROUND_IMAGES - ZERO];
         // A high fence of no bytes would leave the node without keys.
         let has_fences =
             head.low_bytes <= NODE_KEY_BYTES_MAX && high_bytes <= NODE_KEY_BYTES_MAX && has_high == (high_bytes > 0);
@@ -158,11 +174,11 @@ impl NodeHead {
         bytes[FLAGS] = if self.high_bytes.is_none() { FLAG_NO_HIGH } else { 0 };
         put_u16(bytes, KEYSPACE, self.keyspace.into());
         bytes[ID..STAMP].copy_from_slice(&self.id.to_le_bytes());
-        self.encode_stamps(bytes);
+        self.encode_seal(bytes);
         self.encode_counts(bytes);
         put_u16(bytes, LOW_BYTES, self.low_bytes);
         put_u16(bytes, HIGH_BYTES, self.high_bytes.unwrap_or(0));
-        bytes[ZERO..HEAD_BYTES].fill(0);
+        bytes[ZERO..ROUND_IMAGES].fill(0);
     }
 
     /// Writes what changes with a record.
@@ -173,9 +189,11 @@ impl NodeHead {
         put_u16(bytes, DEAD, self.dead);
     }
 
-    pub fn encode_stamps(&self, bytes: &mut NodePage) {
-        bytes[STAMP..DURABLE].copy_from_slice(&self.stamp.to_le_bytes());
-        bytes[DURABLE..COUNT].copy_from_slice(&self.durable.to_le_bytes());
+    pub fn encode_seal(&self, bytes: &mut NodePage) {
+        let ImageSeal { stamp, durable, round_images } = self.seal;
+        bytes[STAMP..DURABLE].copy_from_slice(&stamp.to_le_bytes());
+        bytes[DURABLE..COUNT].copy_from_slice(&durable.to_le_bytes());
+        bytes[ROUND_IMAGES..HEAD_BYTES].copy_from_slice(&round_images.to_le_bytes());
     }
 
     /// Where the records end, and the fences begin.

@@ -23,8 +23,8 @@ mod slot_address;
 mod split;
 
 pub use layout::{
-    BLOCK_BYTES, HEAD_BYTES, NODE_BYTES, NODE_KEY_BYTES_MAX, NODE_RECORD_BYTES_MAX, NODE_SLOTS_MAX, NODE_VERSION,
-    NodePage, node_record_bytes,
+    BLOCK_BYTES, HEAD_BYTES, ImageSeal, NODE_BYTES, NODE_KEY_BYTES_MAX, NODE_RECORD_BYTES_MAX, NODE_SLOTS_MAX,
+    NODE_VERSION, NodePage, node_record_bytes,
 };
 pub use node::{NodeRecord, NodeRef};
 pub use node_mut::{NewNode, NodeMut, ReplacedRecord};

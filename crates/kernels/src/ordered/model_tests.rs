@@ -4,8 +4,8 @@ use super::extension::{ExtensionClass, ExtensionReference};
 use super::split_tests::check_halves;
 use super::testing::{Numbers, blank, node, salt};
 use super::{
-    Arrival, NODE_RECORD_BYTES_MAX, NodeError, NodeMut, NodeOrder, NodePage, NodeRef, SplitSide, merge, merged_bytes,
-    node_record_bytes, split,
+    Arrival, ImageSeal, NODE_RECORD_BYTES_MAX, NodeError, NodeMut, NodeOrder, NodePage, NodeRef, SplitSide, merge,
+    merged_bytes, node_record_bytes, split,
 };
 use crate::record::{Codec, Header, Record};
 use std::collections::BTreeMap;
@@ -98,7 +98,7 @@ impl Model {
         let mut fence = Some(Vec::new());
         let (mut forwards, mut backwards) = (Vec::new(), Vec::new());
         for (low, page) in &mut self.nodes {
-            NodeMut::look(&mut page[..]).unwrap().seal(salt(1), (77, 0));
+            NodeMut::look(&mut page[..]).unwrap().seal(salt(1), ImageSeal { stamp: 77, durable: 0, round_images: 0 });
             let reader = NodeRef::check(&page[..], salt(1)).unwrap();
             assert_eq!(Some(low), fence.as_ref());
             fence = reader.high_fence().map(<[u8]>::to_vec);

@@ -107,12 +107,17 @@ impl<'a> NodeRef<'a> {
 
     /// Of the image: the store's when it was sealed.
     pub fn stamp(&self) -> u64 {
-        self.head.stamp
+        self.head.seal.stamp
     }
 
     /// The stamp up to which all was durable when the image was made.
     pub fn durable(&self) -> u64 {
-        self.head.durable
+        self.head.seal.durable
+    }
+
+    /// How many images with stamps up to that one were written to the keyspace's slots since the manifest last named them; 0: nobody counted.
+    pub fn round_images(&self) -> u32 {
+        self.head.seal.round_images
     }
 
     /// How many records it has.

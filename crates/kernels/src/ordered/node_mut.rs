@@ -2,7 +2,9 @@
 
 use super::extension::ExtensionReference;
 use super::fingerprint::fingerprint;
-use super::layout::{CRC_BYTES, NodeHead, covered, fingerprint_at, offset_at, put_crc, put_u16, slots_end, u16_at};
+use super::layout::{
+    CRC_BYTES, ImageSeal, NodeHead, covered, fingerprint_at, offset_at, put_crc, put_u16, slots_end, u16_at,
+};
 use super::{
     NODE_BYTES, NODE_KEY_BYTES_MAX, NODE_RECORD_BYTES_MAX, NODE_SLOTS_MAX, NodeError, NodePage, NodeRecord, NodeRef,
     SlotSalt, node_record_bytes,
@@ -54,7 +56,7 @@ impl<'a> NodeMut<'a> {
         }
         let (low_bytes, high_bytes) = (low_fence.len(), high_fence.map(<[u8]>::len));
         let mut head =
-            NodeHead { keyspace, id, stamp: 0, durable: 0, count: 0, heap: 0, dead: 0, low_bytes, high_bytes };
+            NodeHead { keyspace, id, seal: ImageSeal::default(), count: 0, heap: 0, dead: 0, low_bytes, high_bytes };
         let end = head.records_end();
         head.heap = end;
         bytes[..end].fill(0);
@@ -263,10 +265,10 @@ impl<'a> NodeMut<'a> {
         Ok(())
     }
 
-    /// Gives the image a stamp, the one up to which all is durable, and the checksum of the slot that it is to be written to.
-    pub fn seal(&mut self, salt: SlotSalt, (stamp, durable): (u64, u64)) {
-        (self.head.stamp, self.head.durable) = (stamp, durable);
-        self.head.encode_stamps(self.bytes);
+    /// Gives the image its stamps, and the checksum of the slot that it is to be written to.
+    pub fn seal(&mut self, salt: SlotSalt, seal: ImageSeal) {
+        self.head.seal = seal;
+        self.head.encode_seal(self.bytes);
         let crc = checksum(salt.of_node(), &[covered(self.bytes)]);
         put_crc(self.bytes, crc);
     }

@@ -3,15 +3,15 @@
 use super::layout::{HEAD_BYTES, NODE_RECORD_BYTES_MAX};
 use super::testing::{blank, node, outside_header, raw, reference, salt};
 use super::{
-    NODE_BYTES, NODE_KEY_BYTES_MAX, NODE_SLOTS_MAX, NewNode, NodeError, NodeMut, NodeOrder, NodePage, NodeRef,
-    ReplacedRecord, SlotSalt, node_record_bytes,
+    ImageSeal, NODE_BYTES, NODE_KEY_BYTES_MAX, NODE_SLOTS_MAX, NewNode, NodeError, NodeMut, NodeOrder, NodePage,
+    NodeRef, ReplacedRecord, SlotSalt, node_record_bytes,
 };
 use crate::checksum::checksum;
 use crate::record::{Codec, Header, Marks, Record};
 use proptest::prelude::*;
 
 fn seal(page: &mut NodePage) {
-    NodeMut::look(page).unwrap().seal(salt(1), (99, 88));
+    NodeMut::look(page).unwrap().seal(salt(1), ImageSeal { stamp: 99, durable: 88, round_images: 77 });
 }
 
 fn reseal(page: &mut NodePage) {
@@ -31,7 +31,7 @@ fn a_node_has_its_bytes() {
     let mut header = Header::value(0x0605_0403_0201, 3, 2);
     header.flags = 7;
     assert_eq!(writer.put(&Record { header, key: b"key", stored: b"vw" }), Ok(None));
-    writer.seal(salt(1), (0x1122, 0x33));
+    writer.seal(salt(1), ImageSeal { stamp: 0x1122, durable: 0x33, round_images: 0 });
     let fields = [1, 0, 3, 0, 17, 0, 0, 0, 0, 0, 0, 0, 0x22, 0x11, 0, 0, 0, 0, 0, 0, 0x33, 0, 0, 0, 0, 0, 0, 0];
     assert_eq!(page[4..32], fields);
     let heap = NODE_BYTES - 5 - 18;
@@ -62,7 +62,7 @@ fn what_is_put_is_found_replaced_and_removed() {
     seal(&mut page);
     let reader = NodeRef::check(&page[..], salt(1)).unwrap();
     assert_eq!((reader.count(), reader.id(), reader.keyspace()), (3, 17, 3));
-    assert_eq!((reader.stamp(), reader.durable()), (99, 88));
+    assert_eq!((reader.stamp(), reader.durable(), reader.round_images()), (99, 88, 77));
     let found = reader.get(b"key").unwrap().unwrap();
     assert_eq!((found.header.stamp, found.key, found.stored), (4, &b"key"[..], &b"short"[..]));
     assert_eq!(page[found.stored_at()..][..5], *b"short");
@@ -78,10 +78,10 @@ fn what_is_put_is_found_replaced_and_removed() {
     assert_eq!(writer.remove(b"key2"), replaced(2));
     assert!(writer.view().is_empty());
     writer.compact().unwrap();
-    writer.seal(salt(1), (0, 0));
+    writer.seal(salt(1), ImageSeal::default());
     let mut empty = node(b"", None);
     seal(&mut empty);
-    NodeMut::look(&mut empty[..]).unwrap().seal(salt(1), (0, 0));
+    NodeMut::look(&mut empty[..]).unwrap().seal(salt(1), ImageSeal::default());
     assert_eq!(page, empty);
 }
 
@@ -292,7 +292,7 @@ pub(super) fn exercise(page: &mut NodePage, key: &[u8]) {
         }
         let _ = (node.remove(key), node.compact());
         let _ = node.put(&raw(1, key, &[5; 50]));
-        node.seal(salt(1), (1, 0));
+        node.seal(salt(1), ImageSeal { stamp: 1, durable: 0, round_images: 0 });
         assert!(NodeRef::look(&page[..]).is_ok());
     }
 }

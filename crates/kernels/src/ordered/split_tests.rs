@@ -2,8 +2,8 @@
 
 use super::testing::{Numbers, blank, node, outside_header, raw, reference, salt};
 use super::{
-    Arrival, NODE_KEY_BYTES_MAX, NODE_RECORD_BYTES_MAX, NodeError, NodeMut, NodeOrder, NodePage, NodeRef, SplitSide,
-    merge, merged_bytes, node_record_bytes, separator, split,
+    Arrival, ImageSeal, NODE_KEY_BYTES_MAX, NODE_RECORD_BYTES_MAX, NodeError, NodeMut, NodeOrder, NodePage, NodeRef,
+    SplitSide, merge, merged_bytes, node_record_bytes, separator, split,
 };
 use crate::record::{Header, Record};
 
@@ -25,7 +25,7 @@ fn try_split(
 /// Checks two halves against what was split.
 pub(super) fn check_halves(page: &NodePage, halves: &mut [Box<NodePage>; 2]) {
     for half in halves.iter_mut() {
-        NodeMut::look(&mut half[..]).unwrap().seal(salt(1), (1, 0));
+        NodeMut::look(&mut half[..]).unwrap().seal(salt(1), ImageSeal { stamp: 1, durable: 0, round_images: 0 });
     }
     let [left, right] = halves.each_ref().map(|half| NodeRef::check(&half[..], salt(1)).unwrap());
     let whole = NodeRef::look(&page[..]).unwrap();
@@ -227,7 +227,7 @@ fn neighbours_that_fit_become_one() {
     let [left, right] = halves.each_ref().map(|half| NodeRef::look(&half[..]).unwrap());
     let mut merged = blank();
     merge(&left, &right, &mut merged).unwrap();
-    NodeMut::look(&mut merged[..]).unwrap().seal(salt(1), (5, 0));
+    NodeMut::look(&mut merged[..]).unwrap().seal(salt(1), ImageSeal { stamp: 5, durable: 0, round_images: 0 });
     let whole = NodeRef::check(&merged[..], salt(1)).unwrap();
     assert_eq!(merged_bytes(&left, &right), Ok(whole.used_bytes()));
     assert_eq!((whole.low_fence(), whole.high_fence(), whole.id()), (&b"b"[..], Some(&b"x"[..]), 17));

@@ -25,7 +25,7 @@ pub struct Model {
     /// Keys whose writes are in pages of their own and not in the log, by number.
     in_pages: Vec<bool>,
     /// Their newest images may be lost.
-    pages_are_adrift: bool,
+    pages_adrift: Option<Vec<bool>>,
     /// Groups that crashes caught on their way, and their keys, since all keys were read.
     caught: Vec<(OperationId, Vec<usize>)>,
     /// Where acknowledged writes may be lost: groups that were acknowledged since everything was last durable.
@@ -54,7 +54,7 @@ impl Model {
             on_their_way: BTreeMap::new(),
             scans: BTreeMap::new(),
             in_pages: vec![false; keys],
-            pages_are_adrift: false,
+            pages_adrift: None,
             caught: Vec::new(),
             acknowledged: BTreeMap::new(),
             stamps: BTreeSet::new(),
@@ -158,7 +158,7 @@ impl Model {
 
     fn judge(&mut self, key: usize, id: OperationId, told: &Told) -> Result<(), String> {
         match self.keys[key].reply(id, told, self.rules) {
-            Err(_) if self.pages_are_adrift && self.in_pages[key] => {
+            Err(_) if self.pages_adrift.as_ref().is_some_and(|adrift| adrift[key]) => {
                 self.keys[key].adopt(told);
                 Ok(())
             }
@@ -166,9 +166,11 @@ impl Model {
         }
     }
 
-    /// What keys of ordered keyspaces show is taken as it comes, from the next reads on: damage may have taken their newest images.
-    pub fn set_pages_adrift(&mut self) {
-        self.pages_are_adrift = true;
+    /// What keys of ordered keyspaces show is taken as it comes, from the next reads on: damage may have taken their newest images. Not of
+    /// those that are attested.
+    pub fn set_pages_adrift(&mut self, is_attested: impl Fn(usize) -> bool) {
+        let is_adrift = |key: usize| self.in_pages[key] && !is_attested(key);
+        self.pages_adrift = Some((0..self.keys.len()).map(is_adrift).collect());
     }
 
     /// The client was told that the store failed: the operation may take effect until the next crash, or not.
@@ -234,7 +236,7 @@ impl Model {
             prefix.check().map_err(|(key, why)| self.report(key, &why))?;
         }
         for (group, keys) in std::mem::take(&mut self.caught) {
-            if self.pages_are_adrift && keys.iter().any(|key| self.in_pages[*key]) {
+            if self.pages_adrift.is_some() && keys.iter().any(|key| self.in_pages[*key]) {
                 continue;
             }
             let fates: Vec<_> = keys.iter().map(|key| (*key, self.keys[*key].group_fate(group))).collect();

@@ -550,6 +550,7 @@ impl Life {
                 let writes: Vec<_> = parts.iter().map(|(key, kind)| write((*key, kind))).collect();
                 if open.submit_batch(id, &writes).is_ok() {
                     self.on_their_way.insert(id, None);
+                    parts.iter().for_each(|(key, _)| world.attested.written_by_group(*key));
                     world.model.submit_group(id, session, parts);
                 }
             }
@@ -629,10 +630,24 @@ impl Life {
         if self.faulty {
             world.note_faults();
         }
+        self.look_at_marks(world, false);
         self.look_at_evictions(world, phases[1]);
         self.look_at_resize(world)?;
         self.look_at_change(world)?;
         if world.faulty.crashed() { Err(Stop::Crash) } else { Ok(()) }
+    }
+
+    /// Takes down what is attested of ordered keyspaces; `begins`: since the store was opened.
+    pub fn look_at_marks(&self, world: &mut World, begins: bool) {
+        if !world.has_ordered {
+            return;
+        }
+        let marks = self.keyspaces.iter().map(|keyspace| self.store.image_marks(keyspace.as_ref()?.id())).collect();
+        world.attested.look(marks);
+        if begins {
+            let slots: Vec<usize> = (0..world.workload.keys()).map(|key| world.workload.slot_of(key)).collect();
+            world.attested.begin(&slots);
+        }
     }
 
     /// What asked in the last poll of a session may go on.
@@ -695,6 +710,13 @@ impl Life {
             None => told.written_stamp(),
         };
         world.trace(stamp.unwrap_or(0));
+        if world.has_ordered {
+            self.look_at_marks(world, false);
+            let wrote = told.written_stamp().is_some() || matches!(told, Told::Deleted);
+            if let Some(key) = key {
+                world.attested.shown(key, world.workload.slot_of(key), wrote);
+            }
+        }
         if let Some(key) = key {
             if let Some(stamp) = stamp {
                 world.workload.saw_stamp(key, stamp);

@@ -15,8 +15,10 @@
 //! Where the manifest was damaged, its last frames may be gone as well; only of an eviction does nothing else tell, and of an
 //! opening none of whose writes was durable: its stamps may be given again.
 //!
-//! Where an image of an ordered keyspace was damaged in a group that is open, recovery takes it for torn, and an older image may be live: of
-//! such keyspaces nothing is judged then but that they open, or say why not, and are read without a panic.
+//! Where bytes of an image of an ordered keyspace rot in one place, the store does not open, or each key that an image attests shows what it
+//! had ([`super::attested`]). An image that none attests, one of the last flush, counts as torn, and an older one may be live. Of damage in several
+//! places one may be in the image that attests another, and a write that the drive never made, or made elsewhere, is missed only until the
+//! slots are named the next time: of ordered keyspaces nothing is judged then but that they open, or say why not, and are read without a panic.
 //!
 //! Where commands only fail, or are short, everything must be there as soon as the drive works again.
 
@@ -175,7 +177,7 @@ impl World {
             }
             self.model.crash();
             if trouble.damages() && self.images_are_damaged {
-                self.model.set_pages_adrift();
+                self.set_pages_adrift(fault);
                 return self.open_and_read(None).map(drop);
             }
             if trouble.damages() && self.manifest_is_damaged {
@@ -197,6 +199,7 @@ impl World {
             self.model.begin_to_forget();
         }
         (self.log_is_damaged, self.manifest_is_damaged, self.images_are_damaged) = (false, false, false);
+        self.images_damaged = 0;
     }
 
     /// The store is opened, and read, while the drive fails: it opens or says why not, and what it wrote is in nobody's way.
@@ -278,6 +281,16 @@ impl World {
         let is_image = |range: &Range<u64>| range.end > self.log.end;
         let is_damaged = self.manifest_is_damaged || self.log_is_damaged || report.damaged.iter().any(is_image);
         self.images_are_damaged |= self.has_ordered && is_damaged;
+        self.images_damaged += report.damaged.iter().filter(|range| is_image(range)).count();
+    }
+
+    /// Damage may have taken the newest images: where it is in one place, of those that nothing attests.
+    fn set_pages_adrift(&mut self, fault: Fault) {
+        let elsewhere = self.manifest_is_damaged || self.log_is_damaged;
+        let is_one = fault == Fault::Rot && self.images_damaged == 1 && !elsewhere;
+        let is_judged = is_one && self.options.sync == Sync::Always;
+        let World { attested, model, workload, .. } = self;
+        model.set_pages_adrift(|key| is_judged && attested.has(key, workload.slot_of(key)));
     }
 
     /// Part of the drive, or all of it, so that writes to small parts go astray as well.

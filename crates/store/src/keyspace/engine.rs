@@ -32,6 +32,25 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
 use tapetum_kernels::record::Record;
 
+/// What a keyspace that is kept in images has written, and how much of that an opening after a crash would miss. For tests.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ImageMarks {
+    /// Images that have become durable since the store was opened, and the highest stamp of them.
+    pub landed: u64,
+    pub landed_stamp: u64,
+    /// Those among the first of them that the manifest attests; `None`: it attests none of any life.
+    pub settled: Option<u64>,
+    /// The highest stamp up to which a durable image attests others.
+    pub told_stamp: u64,
+}
+
+impl ImageMarks {
+    /// Whether all that was durable when the keyspace had the `earlier` marks is attested.
+    pub fn attest(&self, earlier: &ImageMarks) -> bool {
+        self.settled.is_some_and(|settled| earlier.landed <= settled || earlier.landed_stamp <= self.told_stamp)
+    }
+}
+
 /// Numbers of items, by keyspace.
 pub type ItemCounts = BTreeMap<KeyspaceId, u64>;
 
@@ -88,6 +107,11 @@ pub trait Engine: LogClient {
 
     /// Where a key of a keyspace lives, for tools.
     fn locate(self: Arc<Self>, io: Io, keyspace: KeyspaceId, key: Vec<u8>) -> Task<Result<KeyPlace, Error>>;
+
+    /// The marks of one of its keyspaces, if that is kept in images.
+    fn image_marks(&self, _: KeyspaceId) -> Option<ImageMarks> {
+        None
+    }
 
     /// Reads all that it has on flash and looks whether it holds.
     fn check(self: Arc<Self>, io: Io) -> Task<Result<CheckReport, Error>>;

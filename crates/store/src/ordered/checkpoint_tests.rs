@@ -58,7 +58,8 @@ fn checkpoint_of_anchors() {
     let is_quick = |bench: &Bench| {
         let (read_bytes, group_bytes) = read_bytes(bench);
         let is_quick = read_bytes <= beside + CHECKPOINT_BYTES;
-        assert!(group_bytes > 2 * CHECKPOINT_BYTES && (is_quick || read_bytes >= beside + group_bytes));
+        // An opening that writes images again may have made groups that it has not read.
+        assert!(group_bytes > 2 * CHECKPOINT_BYTES && (is_quick || read_bytes >= beside + 2 * CHECKPOINT_BYTES));
         is_quick
     };
     // Each opening after a clean stop begins with the checkpoint, and goes on as any other.

@@ -24,7 +24,7 @@ use crate::error::Error;
 use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::{KeyspaceKind, KeyspaceState};
-use crate::keyspace::engine::{Engine, EngineMaker, ItemCounts};
+use crate::keyspace::engine::{Engine, EngineMaker, ImageMarks, ItemCounts};
 use crate::keyspace::key_range::KeyRange;
 use crate::keyspace::keyspace_error::KeyspaceError;
 use crate::keyspace::states::KeyspaceRef;
@@ -434,6 +434,10 @@ impl Engine for OrderedEngine {
 
     fn locate(self: Arc<Self>, io: Io, keyspace: KeyspaceId, key: Vec<u8>) -> Task<Result<KeyPlace, Error>> {
         Box::pin(async move { super::inspect::locate(&self, &io, keyspace, &key).await })
+    }
+
+    fn image_marks(&self, keyspace: KeyspaceId) -> Option<ImageMarks> {
+        lock(&self.slots).get(&keyspace).map(|slots| slots.nodes().image_marks())
     }
 
     fn check(self: Arc<Self>, io: Io) -> Task<Result<CheckReport, Error>> {

@@ -25,6 +25,8 @@ pub struct TestMedia {
     pub map: SlotMap,
     pub extents: Mutex<Extents>,
     pub log: TestLog,
+    /// Images that are written from now on have higher stamps.
+    pub stamp: u64,
 }
 
 /// A manifest of groups alone.
@@ -83,6 +85,7 @@ impl TestMedia {
             },
             drive,
             io,
+            stamp: 0,
             map: SlotMap::new(&geometry).unwrap(),
             extents: Mutex::new(Extents::new(geometry.extents(CAPACITY_BYTES))),
         }
@@ -104,11 +107,11 @@ impl TestMedia {
     /// The space of all groups of a class.
     pub fn space(&self, class: SlotClass, group_extents: u32) -> SlotSpace {
         let groups = self.log.table.of_keyspace(KEYSPACE).filter(|group| group.class == class);
-        SlotSpace::new(self.map, TestMedia::options(class, group_extents), groups)
+        SlotSpace::new(self.map, TestMedia::options(class, group_extents), groups, self.log.table.round(KEYSPACE))
     }
 
     pub fn grow(&mut self, space: &SlotSpace) -> Result<(), Error> {
-        run(&self.io, grow(space, &self.io, &self.extents, &mut self.log), || false).unwrap()
+        run(&self.io, grow(space, &self.io, &self.extents, (&mut self.log, || self.stamp)), || false).unwrap()
     }
 
     pub fn write(&self, flash: u64, bytes: &[u8]) {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::extent_address::ExtentAddress;
-use crate::ordered::{NewNode, NodeMut, NodePage};
+use crate::ordered::{ImageSeal, NewNode, NodeMut, NodePage};
 use crate::record::Record;
 use proptest::prelude::*;
 
@@ -22,7 +22,10 @@ fn page(at: u32, stamp: u64, (low, high): (&str, Option<&str>), keys: &[&str]) -
         let header = Header::value(stamp, key.len(), 3);
         node.put(&Record { header, key: key.as_bytes(), stored: b"abc" }).unwrap();
     }
-    node.seal(SlotSalt { store: STORE, slot: slot(at), version: VERSION }, (stamp, 0));
+    node.seal(
+        SlotSalt { store: STORE, slot: slot(at), version: VERSION },
+        ImageSeal { stamp, durable: 0, round_images: 0 },
+    );
     page.to_vec()
 }
 

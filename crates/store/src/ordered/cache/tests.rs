@@ -177,7 +177,8 @@ fn the_slot_of_a_node_that_was_split_stays_until_both_halves_have_given_it_up() 
         reserve_extents: 0,
         planted: Planted::default(),
     };
-    let space = SlotSpace::new(SlotMap::new(&geometry).unwrap(), options, [&group]);
+    let space = SlotSpace::new(SlotMap::new(&geometry).unwrap(), options, [&group], None);
+    space.turn_round(0);
     let slots = space.counts().slots;
     let mut lower = PageMeta { slot: Some(space.take(None).unwrap().keep()), ..PageMeta::default() };
     let resume = |slot| space.resume(slot);

@@ -127,7 +127,7 @@ fn new_space() -> SlotSpace {
         planted: Planted::default(),
     };
     let group = Group { first: 0, extents: SLOTS, keyspace: KeyspaceId::DEFAULT, class, version: 1, open: true };
-    SlotSpace::new(map, options, [&group])
+    SlotSpace::new(map, options, [&group], None)
 }
 
 impl History {
@@ -183,6 +183,7 @@ impl History {
         if self.writes.len() == WRITES_MAX {
             return;
         }
+        self.space.turn_round(self.stamp);
         let Some(slot) = self.space.take(near) else { return };
         let stamp_durable = self.stamp_durable();
         self.stamp += 1;
@@ -213,7 +214,7 @@ impl History {
         self.writes = others;
         let durable: Vec<ModelWrite> = durable;
         for write in durable {
-            write.slot.settle();
+            write.slot.settle(write.image.stamp);
             self.acknowledge(&write.image);
             self.cached.remove(&write.slot.number());
             self.durable.insert(write.slot.number(), write.image);

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tapetum_kernels::ordered::extension::{
     EXTENSION_HEAD_BYTES, ExtensionClass, ExtensionHead, ExtensionReference, stored_crc,
 };
-use tapetum_kernels::ordered::{NODE_BYTES, NewNode, NodeMut, NodeRef, SlotSalt};
+use tapetum_kernels::ordered::{ImageSeal, NODE_BYTES, NewNode, NodeMut, NodeRef, SlotSalt};
 use tapetum_kernels::record::{Codec, Header, Record};
 
 /// Slots of a group.
@@ -28,6 +28,8 @@ pub struct CrashSite {
     pub options: RecoverOptions,
     /// What images that are written say was durable.
     pub stamp_durable: u64,
+    /// And how many of the round.
+    pub round_images: u32,
     /// Records that the log has, in the order of their stamps.
     pub log: Vec<(u64, &'static str, Logged)>,
 }
@@ -105,7 +107,7 @@ impl CrashSite {
         let slots = KeyspaceSlots::new(&slab_options(&media), KEYSPACE, &media.log.table);
         media.grow(slots.nodes()).unwrap();
         let options = RecoverOptions { stamp_durable: 1000, stamp_next: 5000, memory_bytes: 1 << 20 };
-        CrashSite { media, slots, options, stamp_durable: 0, log: Vec::new() }
+        CrashSite { media, slots, options, stamp_durable: 0, round_images: 0, log: Vec::new() }
     }
 
     /// The bytes of an image in a slot. An empty high fence: there is none.
@@ -138,7 +140,7 @@ impl CrashSite {
             };
             put.unwrap();
         }
-        node.seal(salt, (stamp, self.stamp_durable));
+        node.seal(salt, ImageSeal { stamp, durable: self.stamp_durable, round_images: self.round_images });
         bytes.to_vec()
     }
 
@@ -146,7 +148,7 @@ impl CrashSite {
     pub fn image(&self, stamp: u64, fences: (&str, &str), records: &[(&str, Stored<'_>)]) -> SlotShare {
         let share = self.slots.nodes().take(None).unwrap();
         self.media.write(share.flash_offset(), &self.image_bytes(share.salt(), stamp, fences, records));
-        share.settle();
+        share.settle(stamp);
         share
     }
 
@@ -210,6 +212,13 @@ impl CrashSite {
 
     pub fn edit(&mut self, edits: Vec<GroupEdit>) {
         run(&self.media.io, self.media.log.append(edits), || false).unwrap().unwrap();
+    }
+
+    /// Begins a round, with a slot at least that rests: images that are written from now on have stamps above this one.
+    pub fn turn_round(&mut self, stamp: u64) {
+        let round =
+            self.slots.nodes().turn_round(stamp).expect("a slot rests, and nothing of the round before is on its way");
+        self.edit(vec![GroupEdit::Round(round)]);
     }
 
     /// The group of a slot.

@@ -6,6 +6,7 @@ use crate::keyspace::KeyspaceId;
 use crate::ordered::slabs::SlotShare;
 use crate::ordered::slabs::group_table::{Group, GroupEdit};
 use crate::ordered::slabs::slot_class::SlotClass;
+use crate::ordered::slabs::slot_round::RoundSlots;
 use tapetum_kernels::ordered::extension::ExtensionReference;
 
 const ALL: (&str, &str) = ("", "");
@@ -92,6 +93,7 @@ fn update_old_slot_reused() {
         let lower = site.values(6, LOWER, &[("a", "new")]);
         let _upper = site.values(7, UPPER, &[("n", "upper")]);
         drop(old);
+        site.turn_round(7);
         let reused = site.values(8, UPPER, &[("n", "reused")]);
         assert_eq!(reused.number(), slot, "the lowest free one");
         if is_torn {
@@ -307,7 +309,10 @@ fn group_opened() {
     site.tear(earlier.number());
     assert_eq!(site.recover().unwrap().items(), OLD, "nobody looks at it");
     // The group is there, and the zeros were not written: another salt, so it is no image.
-    site.edit(vec![GroupEdit::Add(Group { first: unnamed, ..group }), GroupEdit::Open(vec![unnamed])]);
+    let mut round = site.media.log.table.round(group.keyspace).unwrap().clone();
+    round.groups.insert(unnamed, RoundSlots::all_free(super::crash_site::GROUP_SLOTS));
+    let added = GroupEdit::Add(Group { first: unnamed, ..group });
+    site.edit(vec![added, GroupEdit::Open(vec![unnamed]), GroupEdit::Round(round)]);
     let opened = site.recover().unwrap();
     assert_eq!((opened.items(), opened.counts.slots_torn), (OLD.to_vec(), 1));
 }
@@ -323,7 +328,9 @@ fn group_closed() {
     site.tear(other.number());
     let Err(Error::Corrupt(place)) = site.recover() else { panic!("damage is an error") };
     assert!(place.contains(&format!("slot 0 of extent {}", other.number())), "{place}");
-    site.edit(vec![GroupEdit::Open(vec![group.first])]);
+    let mut round = site.media.log.table.round(group.keyspace).unwrap().clone();
+    round.groups.insert(group.first, RoundSlots::all_free(super::crash_site::GROUP_SLOTS));
+    site.edit(vec![GroupEdit::Open(vec![group.first]), GroupEdit::Round(round)]);
     assert_eq!(site.recover().unwrap().items(), OLD, "before the edit, it is a torn slot");
 }
 

@@ -5,7 +5,9 @@
 
 use super::super::images::{ImageHead, ImageSet};
 use super::super::slabs::SlotSpace;
+use super::super::slabs::group_table::Group;
 use super::super::slabs::slot_class::PAGE_BYTES;
+use super::super::slabs::slot_round::{RoundImages, SlotRound};
 use crate::error::Error;
 use crate::media::io::{Io, lock, run};
 use crate::media::transfer::Transfer;
@@ -43,6 +45,7 @@ pub struct ReadImages {
     pub torn: Vec<u32>,
     /// The highest stamp of which an image says that it was durable.
     pub stamp_durable: u64,
+    pub of_round: RoundImages,
 }
 
 /// Neighbouring slots of a group.
@@ -52,11 +55,16 @@ struct SlotPiece {
     first: u32,
     pages: u32,
     version: u64,
-    may_be_torn: bool,
+    /// The first extent of the group, and the first one's place there.
+    group: u32,
+    place: u32,
+    is_open: bool,
 }
 
 struct ReadWork {
     space: SlotSpace,
+    /// The last round that the manifest names.
+    round: Option<SlotRound>,
     pieces: Vec<SlotPiece>,
     /// The next piece to read.
     next: AtomicUsize,
@@ -81,6 +89,7 @@ pub async fn read_images(drive: &Drive, io: &Io, space: &SlotSpace, memory_bytes
     let env = drive.env();
     let work = Arc::new(ReadWork {
         space: space.clone(),
+        round: space.found_round(),
         pieces: pieces(space),
         next: AtomicUsize::new(0),
         done: AtomicUsize::new(0),
@@ -120,7 +129,8 @@ fn pieces(space: &SlotSpace) -> Vec<SlotPiece> {
         let (begin, pages) = (map.first_of(group.first), map.pages(group.extents));
         for at in (0..pages).step_by(PIECE_PAGES as usize) {
             let pages = PIECE_PAGES.min(pages - at);
-            pieces.push(SlotPiece { first: begin + at, pages, version: group.version, may_be_torn: group.open });
+            let Group { first: of, version, open: is_open, .. } = group;
+            pieces.push(SlotPiece { first: begin + at, pages, version, group: of, place: at, is_open });
         }
     }
     if space.options().planted.has(Bug::OrderedSkipGroup) {
@@ -165,7 +175,11 @@ impl ReadWork {
             let (buffer, read) = transfer.end("read").await;
             read?;
             let before = found.bytes();
-            found.look(&self.space, &piece, io.look(&buffer, 0..piece.pages as usize * PAGE_BYTES as usize))?;
+            found.look(
+                (&self.space, self.round.as_ref()),
+                &piece,
+                io.look(&buffer, 0..piece.pages as usize * PAGE_BYTES as usize),
+            )?;
             spare.push(buffer);
             self.count(found.bytes() - before)?;
             self.tell();
@@ -198,7 +212,10 @@ impl ReadWork {
 
 impl ReadImages {
     fn bytes(&self) -> u64 {
-        self.set.bytes() + (self.named.len() * size_of::<NamedExtension>() + self.torn.len() * size_of::<u32>()) as u64
+        self.set.bytes()
+            + (self.named.len() * size_of::<NamedExtension>()
+                + self.torn.len() * size_of::<u32>()
+                + self.of_round.bytes()) as u64
     }
 
     fn append(&mut self, mut other: ReadImages) {
@@ -210,16 +227,27 @@ impl ReadImages {
         self.named.extend(other.named.iter().map(|named| NamedExtension { image: behind + named.image, ..*named }));
         self.torn.extend(other.torn);
         self.stamp_durable = self.stamp_durable.max(other.stamp_durable);
+        self.of_round.append(other.of_round);
     }
 
-    fn look(&mut self, space: &SlotSpace, piece: &SlotPiece, bytes: &[u8]) -> Result<(), Error> {
-        for (number, page) in (piece.first..).zip(bytes.chunks_exact(PAGE_BYTES as usize)) {
+    fn look(
+        &mut self,
+        (space, round): (&SlotSpace, Option<&SlotRound>),
+        piece: &SlotPiece,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        for (at, page) in (0..).zip(bytes.chunks_exact(PAGE_BYTES as usize)) {
+            let (number, slot) = (piece.first + at, (piece.group, piece.place + at));
+            let may_be_torn = || piece.is_open && round.is_none_or(|round| round.may_be_torn(slot.0, slot.1));
             let salt =
                 SlotSalt { store: space.options().store_id, slot: space.map().address(number), version: piece.version };
             match NodeRef::check(page, salt) {
-                Ok(node) => self.take(space, number, node)?,
+                Ok(node) => {
+                    round.into_iter().for_each(|round| self.of_round.look(round, slot, &node));
+                    self.take(space, number, node)?;
+                }
                 Err(NodeError::Blank) => (),
-                Err(NodeError::Checksum) if piece.may_be_torn => self.torn.push(number),
+                Err(NodeError::Checksum) if may_be_torn() => self.torn.push(number),
                 Err(error) => return Err(damage(space, number, error)),
             }
         }
@@ -256,7 +284,7 @@ fn damage(space: &SlotSpace, number: u32, error: NodeError) -> Error {
             "the data node in {place} has the version {version}, which this tapetum does not know: use the newer tapetum that wrote it"
         )),
         NodeError::Checksum => Error::Corrupt(format!(
-            "{place} holds no intact data node, and its group is closed, so no write to it was cut short"
+            "{place} holds no intact data node, and no write to it was on its way when the store was left"
         )),
         _ => Error::Corrupt(format!("the data node in {place} does not hold together")),
     }

@@ -1,7 +1,8 @@
 //! What a repair writes to a keyspace: nodes without keys whose values are lost, and empty nodes where none is left that can be read.
 //!
 //! 1. All images that can be read stay as they are: the new ones have higher stamps and slots that nobody had.
-//! 2. As in recovery, a new image has the records that the log has of its keys.
+//! 2. What is torn is zeroed, and a round ends in which nothing may be: so nobody misses what is lost.
+//! 3. As in recovery, a new image has the records that the log has of its keys.
 
 use super::super::images::{ImageSet, LiveImages};
 use super::super::slabs::growth::GroupLog;
@@ -17,7 +18,7 @@ use std::sync::Mutex;
 
 /// A keyspace that is to be mended.
 pub struct TreeWound<'a> {
-    /// Slots of images that do not hold, in groups that may have none such.
+    /// Slots that hold neither an image nor zeros.
     pub bad: &'a [u32],
     /// By the number of the tile, keys that are to go.
     pub lost: &'a BTreeMap<usize, BTreeSet<Vec<u8>>>,
@@ -35,7 +36,7 @@ pub async fn mend(
 ) -> Result<u64, Error> {
     let TreeWound { bad, lost, live } = wound;
     for image in 0..set.len() as u32 {
-        claim(slots, set.get(image).slot)?;
+        claim(slots, &set.get(image), u64::MAX)?;
     }
     let mut ids = NodeIds::default();
     for tile in &live.tiles {
@@ -46,13 +47,13 @@ pub async fn mend(
     let mut written = Vec::new();
     for (number, lost) in lost.iter() {
         let tile = live.tiles[*number];
-        let (stamp, slot) = (set.get(tile.image()).stamp, set.get(tile.image()).slot);
-        let node = RecoveredNode { tile, stamp, slot: claim(slots, slot)?, id: None };
+        let stamp = set.get(tile.image()).stamp;
+        let node = RecoveredNode { tile, stamp, slot: claim(slots, &set.get(tile.image()), u64::MAX)?, id: None };
         let replaced = Replaced { node, is_part: false, lost };
         rewrite.write_again(set, &replaced, records, &mut ids, &mut written).await?;
     }
     for gap in &live.gaps {
         rewrite.write_new(set, (&gap.from, gap.to.as_deref()), records, &mut ids, &mut written).await?;
     }
-    rewrite.end().await
+    rewrite.end_round().await
 }

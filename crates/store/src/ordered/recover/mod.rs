@@ -8,7 +8,8 @@
 //!   ─► flush
 //! ```
 //! 1. Nothing is written before all images were read and the live rule held for all keys.
-//! 2. A slot of an open group that holds no intact image is torn, and free. In a closed group it is damage.
+//! 2. A slot that holds no intact image is torn, and free, if it may have been written when the store was left ([`slot_round`](super::slabs::slot_round)) and
+//!    all images are there that were durable then, as far as one of them tells. Otherwise it is damage.
 //! 3. Afterwards each node has an image with just its fences, in a slot of which one share is kept; all images are durable. What follows
 //!    in the manifest may say *opened*.
 //! 4. Before that, nothing is written over an image that would be live if images in the drive's cache vanished.
@@ -28,7 +29,7 @@ use self::image_reader::{ReadImages, read_images};
 pub use self::log_records::LogRecords;
 use self::node_ids::NodeIds;
 use self::rewrite::{Replaced, Rewrite};
-use super::images::{Gap, ImageSet, LiveImages, SameStamp, Tile};
+use super::images::{Gap, ImageHead, ImageSet, LiveImages, SameStamp, Tile};
 use super::slabs::SlotSpace;
 use super::slabs::growth::GroupLog;
 use super::slabs::keyspace_slots::KeyspaceSlots;
@@ -39,6 +40,9 @@ use crate::planted::Bug;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use tapetum_drive::{Drive, Purpose};
+
+/// Places that an error names.
+const PLACES_MAX: usize = 4;
 
 /// What recovery goes by.
 #[derive(Clone, Copy, Debug)]
@@ -144,15 +148,16 @@ pub async fn recover(
     let io = &io.of(Purpose::Recover);
     let planted = slots.nodes().options().planted;
     let found = read_images(drive, io, slots.nodes(), options.memory_bytes).await?;
+    none_missing(slots, &found)?;
     let live = live_images(slots, &found.set)?;
     let mut uses = uses(&found.set, &live);
     let mut ids = NodeIds::default();
-    let claimed = live.tiles.iter().map(|tile| claim_node(slots, &found.set, &uses, &mut ids, *tile));
+    let stamp_durable = options.stamp_durable.max(found.stamp_durable);
+    let claimed = live.tiles.iter().map(|tile| claim_node(slots, (&found.set, stamp_durable), &uses, &mut ids, *tile));
     let nodes = claimed.collect::<Result<Vec<_>, _>>()?;
     for tile in live.tiles.iter().filter(|tile| lacks_records(&found.set, tile, records)) {
         uses[tile.image() as usize] = ImageUse::Parts;
     }
-    let stamp_durable = options.stamp_durable.max(found.stamp_durable);
     let dead = hold_dead(slots, &found.set, &uses, stamp_durable)?;
     let mut extensions = claim_extensions(slots, &found, &uses)?;
     let mut counts = RecoveryCounts {
@@ -187,6 +192,24 @@ pub async fn recover(
     drop(dead);
     counts.extensions = extensions;
     Ok(RecoveredKeyspace { set, nodes: recovered, stamp_next, counts })
+}
+
+/// An error where images are missing that were durable, though a write that was cut short looks the same.
+fn none_missing(slots: &KeyspaceSlots, found: &ReadImages) -> Result<(), Error> {
+    let missing = found.of_round.missing();
+    if missing == 0 {
+        return Ok(());
+    }
+    let keyspace = slots.keyspace().0;
+    let places: Vec<String> = found.torn.iter().take(PLACES_MAX).map(|slot| place(slots, *slot)).collect();
+    let more = if found.torn.len() > PLACES_MAX { ", …" } else { "" };
+    Err(Error::Corrupt(match places.is_empty() {
+        true => format!("{missing} data nodes of keyspace {keyspace} were written, and are not there"),
+        false => format!(
+            "{missing} data nodes of keyspace {keyspace} were written, and are not there: those places hold no intact one: {}{more}",
+            places.join(", ")
+        ),
+    }))
 }
 
 /// The live rule, as far as all is well.
@@ -238,7 +261,7 @@ fn lacks_records(set: &ImageSet, tile: &Tile, records: &LogRecords<'_>) -> bool 
 /// Claims the slot of a tile's image, and its id if it is all of the image.
 fn claim_node(
     slots: &KeyspaceSlots,
-    set: &ImageSet,
+    (set, stamp_durable): (&ImageSet, u64),
     uses: &[ImageUse],
     ids: &mut NodeIds,
     tile: Tile,
@@ -246,13 +269,17 @@ fn claim_node(
     let head = set.get(tile.image());
     let is_whole = uses[tile.image() as usize] == ImageUse::Whole;
     let id = (is_whole && ids.take(head.id)).then_some(head.id);
-    Ok(RecoveredNode { tile, stamp: head.stamp, slot: claim(slots, head.slot)?, id })
+    Ok(RecoveredNode { tile, stamp: head.stamp, slot: claim(slots, &head, stamp_durable)?, id })
 }
 
 /// Claims the slot of an image, and keeps the share.
-fn claim(slots: &KeyspaceSlots, slot: u32) -> Result<u32, Error> {
-    let share = slots.nodes().claim(slot);
-    let share = share.ok_or_else(|| Error::Corrupt(format!("a data node is in no slot: {}", place(slots, slot))))?;
+fn claim(slots: &KeyspaceSlots, head: &ImageHead<'_>, stamp_durable: u64) -> Result<u32, Error> {
+    let share = slots.nodes().claim(head.slot);
+    let share =
+        share.ok_or_else(|| Error::Corrupt(format!("a data node is in no slot: {}", place(slots, head.slot))))?;
+    if head.stamp > stamp_durable {
+        slots.nodes().doubt(head.slot);
+    }
     Ok(share.keep())
 }
 
@@ -277,7 +304,7 @@ fn hold_dead(
     for (image, head) in all() {
         let may_be_live = needed[image as usize] || head.stamp > stamp_durable;
         if may_be_live && uses[image as usize] == ImageUse::Dead {
-            held.slots.push(claim(slots, head.slot)?);
+            held.slots.push(claim(slots, &head, stamp_durable)?);
         }
     }
     Ok(held)
@@ -312,3 +339,5 @@ mod crash_site;
 mod crash_tests;
 #[cfg(test)]
 mod damage_tests;
+#[cfg(test)]
+mod round_tests;

@@ -2,9 +2,11 @@
 
 use super::super::images::{ImageHead, ImageSet, Tile};
 use super::super::slabs::SlotShare;
+use super::super::slabs::group_table::GroupEdit;
 use super::super::slabs::growth::{GroupLog, grow};
 use super::super::slabs::keyspace_slots::KeyspaceSlots;
 use super::super::slabs::slot_class::PAGE_BYTES;
+use super::super::slabs::slot_round::SlotRound;
 use super::image_reader::named_by;
 use super::node_ids::NodeIds;
 use super::{LogRecords, RecoveredNode, claim_extension, place};
@@ -16,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use tapetum_drive::LocalBuffer;
 use tapetum_kernels::ordered::extension::ExtensionReference;
-use tapetum_kernels::ordered::{NODE_BYTES, NewNode, NodeError, NodeMut, NodeRef, separator};
+use tapetum_kernels::ordered::{ImageSeal, NODE_BYTES, NewNode, NodeError, NodeMut, NodeRef, separator};
 use tapetum_kernels::record::{Codec, Header, Kind, Record};
 
 pub struct Rewrite<'a, L> {
@@ -27,8 +29,8 @@ pub struct Rewrite<'a, L> {
     stamp_durable: u64,
     stamp_next: u64,
     page: LocalBuffer,
-    /// Of what was written, until it is durable.
-    written: Vec<SlotShare>,
+    /// Of what was written, and its stamps, until it is durable.
+    written: Vec<(SlotShare, u64)>,
     /// Of the images that it replaces, until then.
     replaced: Vec<SlotShare>,
     /// Records of the log that were made again.
@@ -189,13 +191,13 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
         let share = self.take().await?;
         let stamp = self.kept_stamp.unwrap_or(self.stamp_next);
         self.stamp_next += 1;
-        node.seal(share.salt(), (stamp, self.stamp_durable));
+        node.seal(share.salt(), ImageSeal { stamp, durable: self.stamp_durable, round_images: 0 });
         self.io.fill(&mut self.page, 0..NODE_BYTES).copy_from_slice(&bytes);
         self.io.write(share.flash_offset(), &mut self.page, NODE_BYTES).await?;
         let records = part.records.len() as u16;
         let head = ImageHead { low: &part.low, high: part.high.as_deref(), stamp, slot: share.number(), id, records };
         let tile = Tile::whole(set.push(&head));
-        self.written.push(share.clone());
+        self.written.push((share.clone(), stamp));
         Ok(Some(RecoveredNode { tile, stamp, slot: share.keep(), id: Some(id) }))
     }
 
@@ -206,7 +208,7 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
         }
         // A group that is full is closed first, and opened again by the next change.
         for turn in 0..3 {
-            grow(nodes, self.io, self.extents, self.log).await?;
+            grow(nodes, self.io, self.extents, (self.log, || self.stamp_next - 1)).await?;
             if let Some(share) = nodes.take_kept_back() {
                 return Ok(share);
             }
@@ -220,7 +222,7 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
     /// Makes all that was written durable: what it replaces is free.
     async fn flush(&mut self) -> Result<(), Error> {
         self.log.flush().await?;
-        self.written.drain(..).for_each(|share| share.settle());
+        self.written.drain(..).for_each(|(share, stamp)| share.settle(stamp));
         self.replaced.clear();
         Ok(())
     }
@@ -243,6 +245,13 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
 
     fn misread(&self, slot: u32, error: NodeError) -> Error {
         Error::Corrupt(format!("{} held an intact data node and does not any more: {error:?}", place(self.slots, slot)))
+    }
+
+    /// As [`Rewrite::end`]; then what images tell of others counts no more, and nothing is torn.
+    pub async fn end_round(mut self) -> Result<u64, Error> {
+        self.flush().await?;
+        self.log.append(vec![GroupEdit::Round(SlotRound::none(self.slots.keyspace(), self.stamp_next))]).await?;
+        Ok(self.stamp_next + 1)
     }
 
     /// Makes all of it durable; the stamp for the next image.

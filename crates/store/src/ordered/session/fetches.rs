@@ -14,6 +14,7 @@ use crate::session::session_core::SessionCore;
 use tapetum_drive::programs::CORRUPT;
 use tapetum_drive::programs::node::{ANOTHER_NODE, ANY_NODE, GetRequests, NodeArguments, NodeFlags, corrupt_reason};
 use tapetum_drive::{Completion, Lease, LocalBuffer, Purpose, Returned, Status};
+use tapetum_kernels::ordered::ImageSeal;
 
 impl OrderedSession {
     /// Reads the page of an operation's node.
@@ -116,7 +117,15 @@ impl OrderedSession {
 pub(super) fn arguments_of_flash(nodes: &SlotSpace, home: NodeHome, flags: NodeFlags) -> Option<NodeArguments> {
     let salt = nodes.salt(nodes.map().address(home.slot))?;
     let flags = flags.with(NodeFlags::CHECK);
-    Some(NodeArguments { salt, id: ANY_NODE, stamp: home.stamp, watermark: 0, new_stamp: 0, durable: 0, now: 0, flags })
+    Some(NodeArguments {
+        salt,
+        id: ANY_NODE,
+        stamp: home.stamp,
+        watermark: 0,
+        seal: ImageSeal::default(),
+        now: 0,
+        flags,
+    })
 }
 
 /// What is wrong with a node's home.

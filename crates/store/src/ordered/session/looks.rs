@@ -15,7 +15,7 @@ use tapetum_drive::programs::node::{ANY_NODE, GetRequests, ItemPlace, ItemReader
 use tapetum_drive::{Lease, LocalBuffer, Purpose, Returned};
 use tapetum_kernels::extent_address::ExtentAddress;
 use tapetum_kernels::ordered::extension::ExtensionReference;
-use tapetum_kernels::ordered::{SlotAddress, SlotSalt};
+use tapetum_kernels::ordered::{ImageSeal, SlotAddress, SlotSalt};
 use tapetum_kernels::record::Marks;
 
 /// What `node-get` found of a key.
@@ -334,7 +334,7 @@ pub(super) fn must_ask(core: &SessionCore, op: &OrderedOp, found: &Found) -> Opt
 /// The arguments of a program over a page of the cache, whose checksum nobody looks at.
 pub(super) fn arguments(flags: NodeFlags) -> NodeArguments {
     let salt = SlotSalt { store: 0, slot: SlotAddress::new(ExtentAddress::new(0, 0), 0), version: 0 };
-    NodeArguments { salt, id: ANY_NODE, stamp: 0, watermark: 0, new_stamp: 0, durable: 0, now: 0, flags }
+    NodeArguments { salt, id: ANY_NODE, stamp: 0, watermark: 0, seal: ImageSeal::default(), now: 0, flags }
 }
 
 /// A page in memory is not what was put there.

@@ -246,7 +246,7 @@ impl OrderedSession {
             let error = Error::of_command(core.queue.drive(), "write", &failed);
             core.base.log.poison("an extension", error);
         }
-        share.settle();
+        share.settle(reference.stamp);
         *stage = ValueStage::Written(reference, share);
     }
 }

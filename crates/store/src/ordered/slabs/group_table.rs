@@ -8,14 +8,18 @@
 //!   4 remove:   count u32, first u32 × count
 //!   5 drop:     keyspace u16                                                       all groups of the keyspace go
 //!   6 versions: u64                                                                that of the next group
+//!   7 round:    keyspace u16, stamp u64, stamp before u64, count u32,              which slots of its nodes may be written ([`SlotRound`])
+//!               (first u32, words varint, free u64 × words, flying u64 × words) × count
 //! ```
 //! `first` is the address of a group's first extent, which names the group. Numbers are little-endian; a class is
 //! [`SlotClass::code`].
 //!
 //! 1. No two groups have an extent in common.
 //! 2. A version is given to one group in the store's life.
+//! 3. A keyspace has a round at most, and none without groups.
 
 use super::slot_class::SlotClass;
+use super::slot_round::SlotRound;
 use crate::keyspace::KeyspaceId;
 use crate::media::wire::{Reader, Short, Writer};
 use std::collections::BTreeMap;
@@ -27,6 +31,7 @@ const CLOSE: u8 = 3;
 const REMOVE: u8 = 4;
 const DROP: u8 = 5;
 const VERSIONS: u8 = 6;
+const ROUND: u8 = 7;
 
 /// Neighbouring extents that are cut into slots of one class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,6 +59,8 @@ pub enum GroupEdit {
     Drop(KeyspaceId),
     /// The version of the next group is at least this one.
     Versions(u64),
+    /// A round of a keyspace begins.
+    Round(SlotRound),
 }
 
 /// All groups of a store.
@@ -61,6 +68,7 @@ pub enum GroupEdit {
 pub struct GroupTable {
     /// By first extent.
     groups: BTreeMap<u32, Group>,
+    rounds: BTreeMap<KeyspaceId, SlotRound>,
     version_next: u64,
 }
 
@@ -93,6 +101,10 @@ impl GroupEdit {
                 writer.bytes.push(VERSIONS);
                 writer.u64(*version);
             }
+            GroupEdit::Round(round) => {
+                writer.bytes.push(ROUND);
+                round.encode(writer);
+            }
         }
     }
 
@@ -105,6 +117,7 @@ impl GroupEdit {
             REMOVE => reader.extents().map(GroupEdit::Remove),
             DROP => Ok(GroupEdit::Drop(KeyspaceId(reader.u16()?))),
             VERSIONS => reader.u64().map(GroupEdit::Versions),
+            ROUND => SlotRound::parse(reader).map(GroupEdit::Round),
             _ => Err(Short),
         }
     }
@@ -135,6 +148,11 @@ impl GroupTable {
         self.iter().filter(move |group| group.keyspace == keyspace)
     }
 
+    /// Which slots of a keyspace's nodes may have been written since that was last said.
+    pub fn round(&self, keyspace: KeyspaceId) -> Option<&SlotRound> {
+        self.rounds.get(&keyspace)
+    }
+
     /// What no group has had.
     pub fn version_next(&self) -> u64 {
         self.version_next
@@ -148,11 +166,18 @@ impl GroupTable {
             GroupEdit::Close(groups) => self.set_open(groups, false)?,
             GroupEdit::Remove(groups) => {
                 for first in groups {
-                    self.groups.remove(first).ok_or_else(|| absent(*first, "removes"))?;
+                    let group = self.groups.remove(first).ok_or_else(|| absent(*first, "removes"))?;
+                    if self.of_keyspace(group.keyspace).next().is_none() {
+                        self.rounds.remove(&group.keyspace);
+                    }
                 }
             }
-            GroupEdit::Drop(keyspace) => self.groups.retain(|_, group| group.keyspace != *keyspace),
+            GroupEdit::Drop(keyspace) => {
+                self.groups.retain(|_, group| group.keyspace != *keyspace);
+                self.rounds.remove(keyspace);
+            }
             GroupEdit::Versions(version) => self.version_next = self.version_next.max(*version),
+            GroupEdit::Round(round) => drop(self.rounds.insert(round.keyspace, round.clone())),
         }
         Ok(())
     }
@@ -189,17 +214,19 @@ impl GroupTable {
     /// The edits that make this table from an empty one, each group's together.
     pub fn snapshot_edits(&self) -> impl Iterator<Item = Vec<GroupEdit>> + Send {
         let versions = (self.version_next > 0).then(|| vec![GroupEdit::Versions(self.version_next)]);
-        versions.into_iter().chain(self.iter().map(|group| {
+        let edits = versions.into_iter().chain(self.iter().map(|group| {
             let opened = group.open.then(|| GroupEdit::Open(vec![group.first]));
             [GroupEdit::Add(*group)].into_iter().chain(opened).collect()
-        }))
+        }));
+        edits.chain(self.rounds.values().map(|round| vec![GroupEdit::Round(round.clone())]))
     }
 
     /// What they take at most.
     pub fn snapshot_bytes_max(&self) -> u64 {
         const VERSIONS_BYTES: u64 = 1 + 8;
         const GROUP_BYTES_MAX: u64 = (1 + 4 + 5 + 2 + 1 + 8) + (1 + 4 + 4);
-        VERSIONS_BYTES + self.groups.len() as u64 * GROUP_BYTES_MAX
+        let rounds: u64 = self.rounds.values().map(|round| 1 + round.encoded_bytes_max()).sum();
+        VERSIONS_BYTES + self.groups.len() as u64 * GROUP_BYTES_MAX + rounds
     }
 }
 
@@ -209,11 +236,21 @@ fn absent(first: u32, does: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::slot_round::RoundSlots;
     use super::*;
 
     fn group(first: u32, extents: u32, keyspace: u16) -> Group {
         let class = SlotClass::SLABS[first as usize % SlotClass::SLABS.len()];
         Group { first, extents, keyspace: KeyspaceId(keyspace), class, version: 100 + u64::from(first), open: false }
+    }
+
+    fn round(keyspace: u16) -> SlotRound {
+        let slots = |words: u64| RoundSlots {
+            free: (0..words).map(|word| word << 40).collect(),
+            flying: (0..words).map(|word| word + 9).collect(),
+        };
+        let groups = BTreeMap::from([(7, slots(1)), (90, slots(3))]);
+        SlotRound { keyspace: KeyspaceId(keyspace), stamp: 1 << 33, stamp_before: 5, groups }
     }
 
     fn encoded(edits: &[GroupEdit]) -> Vec<u8> {
@@ -231,6 +268,7 @@ mod tests {
             GroupEdit::Remove(vec![9]),
             GroupEdit::Drop(KeyspaceId(300)),
             GroupEdit::Versions(1 << 40),
+            GroupEdit::Round(round(300)),
         ];
         for edit in &edits {
             let bytes = encoded(std::slice::from_ref(edit));
@@ -242,7 +280,7 @@ mod tests {
         assert!(encoded(&[GroupEdit::Open(Vec::new()), GroupEdit::Close(Vec::new())]).is_empty());
         let add = encoded(&edits[..1]);
         // Extents: none, and more than there are; a class that is none; another member; no such edit.
-        for (at, byte) in [(5, 0), (3, 0xff), (9, 9), (4, 0x10), (0, 7)] {
+        for (at, byte) in [(5, 0), (3, 0xff), (9, 9), (4, 0x10), (0, 8)] {
             let mut bytes = add.clone();
             bytes[at] = byte;
             let parsed = GroupEdit::parse(&mut Reader::new(&bytes));
@@ -258,6 +296,7 @@ mod tests {
         }
         table.edit(&GroupEdit::Open(vec![0, 50, 390])).unwrap();
         table.edit(&GroupEdit::Remove(vec![390, 10])).unwrap();
+        table.edit(&GroupEdit::Round(round(2))).unwrap();
         let bytes: Vec<u8> = table.snapshot_edits().flat_map(|edits| encoded(&edits)).collect();
         assert!(bytes.len() as u64 <= table.snapshot_bytes_max());
         let mut loaded = GroupTable::default();
@@ -273,9 +312,13 @@ mod tests {
         for first in [0, 1, 2, 3] {
             table.edit(&GroupEdit::Add(group(first, 1, (first % 2) as u16))).unwrap();
         }
+        [0, 1].into_iter().for_each(|keyspace| table.edit(&GroupEdit::Round(round(keyspace))).unwrap());
         table.edit(&GroupEdit::Drop(KeyspaceId(1))).unwrap();
+        assert!(table.round(KeyspaceId(1)).is_none() && table.round(KeyspaceId(0)).is_some());
         assert_eq!(table.iter().map(|group| group.first).collect::<Vec<_>>(), [0, 2]);
         assert_eq!(table.of_keyspace(KeyspaceId(1)).count(), 0);
+        table.edit(&GroupEdit::Remove(vec![0, 2])).unwrap();
+        assert!(table.round(KeyspaceId(0)).is_none(), "a later keyspace with this id begins anew");
     }
 
     #[test]

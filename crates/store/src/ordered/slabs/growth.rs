@@ -1,11 +1,13 @@
 //! Makes, opens, closes and removes groups, so that a space has slots to give out and keeps no more extents than it needs.
 //!
 //! ```text
-//! plan → zero-write new groups → flush → edits, durable: close, add, open, remove → the space → extents of removed groups are free
+//! plan → zero-write new groups → flush → a round begins → edits, durable: close, add, open, remove, round → the space
+//!   → extents of removed groups are free
 //! ```
 //! Where free extents do not make up for them, the last slots are kept back for recovery.
 //!
-//! A change is in the space only after it is durable, but for one: a group that is to be closed gives out no slots from the plan on. The
+//! A change is in the space only after it is durable, but for one: a group that is to be closed gives out no slots from the plan on. Each
+//! change of groups of nodes begins a round, as does one of nothing else where open groups have slots that rest. The
 //! flush covers what was written to groups that are closed, by holders that gave up their shares before they knew it durable.
 //!
 //! Threads: the caller's. It has the installer, so it is alone in changing groups.
@@ -14,6 +16,7 @@ use super::group_table::{Group, GroupEdit};
 use super::large_groups::grow_large;
 use super::slot_class::SlotClass;
 use super::slot_group::{GroupPhase, SlotGroup};
+use super::slot_round::{RoundSlots, SlotRound};
 use super::space::{RESERVED_SLOTS, SlotSpace, SpaceOptions, SpaceState};
 use crate::error::Error;
 use crate::media::extents::Extents;
@@ -51,12 +54,14 @@ pub struct GroupPlan {
     pub add: u32,
     /// Closed groups with few free slots, to be opened for lack of extents. The emptiest first.
     pub instead: Vec<u32>,
+    /// Slots that rest are to be given out.
+    pub rested: bool,
 }
 
 impl GroupPlan {
     pub fn is_empty(&self) -> bool {
-        let GroupPlan { close, open, remove, add, instead: _ } = self;
-        close.is_empty() && open.is_empty() && remove.is_empty() && *add == 0
+        let GroupPlan { close, open, remove, add, instead: _, rested } = self;
+        close.is_empty() && open.is_empty() && remove.is_empty() && *add == 0 && !rested
     }
 }
 
@@ -74,14 +79,19 @@ impl SpaceState {
         self.phases(GroupPhase::Open).filter(|(_, group)| !is_full(group)).count() as u32
     }
 
+    /// Whether slots that rest are worth a round of their own: so many more than can be given out that rounds are not begun for a few each.
+    fn is_rested(&self) -> bool {
+        self.slots_rest > 0 && self.slots_rest >= self.slots_open
+    }
+
     /// Makes the plan: as many free slots in open groups as `slots`. Open groups that are full give out no more slots.
     fn plan_nodes(&mut self, slots: u32, group_slots: u32, close_early: bool) -> GroupPlan {
         let full = names(self.phases(GroupPhase::Open).filter(|(_, group)| is_full(group)));
         full.into_iter().for_each(|first| self.set_phase(first, GroupPhase::Draining));
-        let close = names(self.phases(GroupPhase::Draining).filter(|(_, group)| close_early || group.unsettled() == 0));
+        let close = names(self.phases(GroupPhase::Draining).filter(|(_, group)| close_early || group.is_settled()));
         let mut closed: Vec<_> = self.phases(GroupPhase::Closed).filter(|(_, group)| group.free() > 0).collect();
         closed.sort_by_key(|(first, group)| (u32::MAX - group.free(), *first));
-        let mut missing = slots.saturating_sub(self.slots_open);
+        let mut missing = slots.saturating_sub(self.slots_open + self.slots_rest);
         let is_good = |group: &SlotGroup| group.free() * REOPEN_PART >= group.slots();
         let (good, poor): (Vec<_>, Vec<_>) = closed.into_iter().partition(|(_, group)| is_good(group));
         let (mut open, mut remove) = (Vec::new(), Vec::new());
@@ -93,7 +103,8 @@ impl SpaceState {
                 remove.push(first);
             }
         }
-        GroupPlan { close, open, remove, add: missing.div_ceil(group_slots), instead: names(poor.into_iter()) }
+        let rested = self.slots_open < slots && self.is_rested();
+        GroupPlan { close, open, remove, add: missing.div_ceil(group_slots), instead: names(poor.into_iter()), rested }
     }
 
     /// Makes the plan; groups that are to be removed give out no more slots.
@@ -121,7 +132,8 @@ impl SlotSpace {
         match self.options().class {
             SlotClass::Nodes => self.with(|state| {
                 let is_short = state.is_wanted || state.slots_open * 2 < self.slots_wanted();
-                is_short || state.closed_empty > open_groups
+                // A round begins when the one before the last is over.
+                state.flying == 0 && (is_short || state.closed_empty > open_groups)
             }),
             SlotClass::Extensions(_) => self.with(|state| {
                 let empty = state.groups.values().filter(|group| group.is_empty()).count();
@@ -172,9 +184,18 @@ impl SlotSpace {
 }
 
 /// Does what the space needs: afterwards it has slots to give out, if there are extents or free slots.
-pub async fn grow(space: &SlotSpace, io: &Io, extents: &Mutex<Extents>, log: &mut impl GroupLog) -> Result<(), Error> {
+/// `stamp` gives one that is above all that were given, and below those that are given later.
+pub async fn grow(
+    space: &SlotSpace,
+    io: &Io,
+    extents: &Mutex<Extents>,
+    (log, stamp): (&mut impl GroupLog, impl Fn() -> u64),
+) -> Result<(), Error> {
     if space.options().class == SlotClass::Large {
         return grow_large(space, extents, log).await;
+    }
+    if space.with(|state| state.flying > 0) {
+        return Ok(());
     }
     space.with(|state| state.is_wanted = false);
     let mut plan = space.plan();
@@ -198,9 +219,11 @@ pub async fn grow(space: &SlotSpace, io: &Io, extents: &Mutex<Extents>, log: &mu
     }
     let mut edits = vec![GroupEdit::Close(plan.close.clone()), GroupEdit::Remove(plan.remove.clone())];
     edits.extend(added.iter().map(|group| GroupEdit::Add(*group)));
-    let is_opened = space.options().class == SlotClass::Nodes;
-    let firsts = added.iter().filter(|_| is_opened).map(|group| group.first);
-    edits.push(GroupEdit::Open(plan.open.iter().copied().chain(firsts).collect()));
+    if space.options().class == SlotClass::Nodes {
+        let firsts = added.iter().map(|group| group.first);
+        edits.push(GroupEdit::Open(plan.open.iter().copied().chain(firsts).collect()));
+        edits.push(GroupEdit::Round(begin_round(space, &plan, &added, &stamp)));
+    }
     log.append(edits).await?;
     apply(space, extents, &plan, &added);
     space.note_room(extents, missing);
@@ -245,6 +268,19 @@ async fn zero(space: &SlotSpace, io: &Io, group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
+/// Begins a round: as the manifest is to name it.
+fn begin_round(space: &SlotSpace, plan: &GroupPlan, added: &[Group], stamp: impl Fn() -> u64) -> SlotRound {
+    let keyspace = space.options().keyspace;
+    space.with(SpaceState::end_round);
+    let stamp = stamp();
+    let mut round = space.with(|state| state.begin_round(keyspace, &plan.open, stamp));
+    for group in added {
+        let slots = RoundSlots::all_free(space.options().class.slots(space.map().pages(group.extents)));
+        round.groups.insert(group.first, slots);
+    }
+    round
+}
+
 /// Makes in memory what is durable.
 fn apply(space: &SlotSpace, extents: &Mutex<Extents>, plan: &GroupPlan, added: &[Group]) {
     let removed = space.with(|state| {
@@ -255,4 +291,10 @@ fn apply(space: &SlotSpace, extents: &Mutex<Extents>, plan: &GroupPlan, added: &
     });
     removed.into_iter().for_each(|(first, count)| release(extents, first, count));
     added.iter().for_each(|group| space.insert(group));
+    if space.options().class == SlotClass::Nodes {
+        space.with(|state| {
+            added.iter().for_each(|group| drop(state.group_mut(group.first).begin_round(true)));
+            state.open_round();
+        });
+    }
 }

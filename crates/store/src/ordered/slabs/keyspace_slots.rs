@@ -74,7 +74,8 @@ impl KeyspaceSlots {
         let classes = SlotClass::SLABS.into_iter().chain([SlotClass::Large]);
         let space = |class| {
             let groups = table.of_keyspace(keyspace).filter(|group| group.class == class);
-            SlotSpace::new(options.map, options.of(keyspace, class), groups)
+            let round = table.round(keyspace).filter(|_| class == SlotClass::Nodes);
+            SlotSpace::new(options.map, options.of(keyspace, class), groups, round)
         };
         KeyspaceSlots { keyspace, spaces: classes.map(space).collect() }
     }

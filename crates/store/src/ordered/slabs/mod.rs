@@ -12,10 +12,12 @@
 //! 1. A slot is given out while it has no share, and is free when its last share is dropped.
 //! 2. Slots of nodes are given out in groups that the manifest names open, and in no others. Groups of extensions are neither opened nor
 //!    closed.
-//! 3. A group of nodes is closed when no slot of it is given out to be written, and all that was written to it is durable. So an image
+//! 3. A slot of a node is given out once a *round*: from one edit that names the slots which may be written to the next one
+//!    ([`slot_round`]). One that is freed rests until then.
+//! 4. A group of nodes is closed when no slot of it is given out to be written, and all that was written to it is durable. So an image
 //!    with a bad checksum in a closed group is damage.
-//! 4. A group leaves the manifest when none of its slots has a share; its extents are free when that is durable.
-//! 5. A group of slabs is zero-written, durably, before the manifest names it.
+//! 5. A group leaves the manifest when none of its slots has a share; its extents are free when that is durable.
+//! 6. A group of slabs is zero-written, durably, before the manifest names it.
 //!
 //! Threads: any; a space has one lock, held for the time of a few words. Whoever changes groups holds the installer, and is alone.
 
@@ -29,6 +31,7 @@ mod share;
 pub mod slot_class;
 mod slot_group;
 pub mod slot_map;
+pub mod slot_round;
 mod space;
 pub mod tending;
 

@@ -52,10 +52,10 @@ impl SlotShare {
         self.guards().shares(self.number) == 1
     }
 
-    /// What was written to the slot is durable, and nothing more will be written to it by this holder: its group may be closed. A share
+    /// What was written to the slot is durable, under this stamp, and nothing more will be written to it by this holder. A share
     /// that is dropped before has no write on its way.
-    pub fn settle(&self) {
-        self.guards().settle(self.number);
+    pub fn settle(&self, stamp: u64) {
+        self.guards().settle(self.number, stamp);
     }
 
     /// Keeps the share as a number, to be taken up again by [`SlotSpace::resume`]. Takes no memory until then.

@@ -1,4 +1,6 @@
-//! A group in memory: which of its slots are free, and how many shares the others have.
+//! A group in memory: which of its slots are free, which of these may be given out, and how many shares the others have.
+
+use super::slot_round::RoundSlots;
 
 /// Marks a slot, beside its shares, that is given out to be written.
 const UNSETTLED: u16 = 1 << 15;
@@ -21,20 +23,41 @@ pub struct SlotGroup {
     /// A bit a slot, set when it is free.
     free_bits: Box<[u64]>,
     free: u32,
+    /// Those of them that may be given out.
+    ready_bits: Box<[u64]>,
+    ready: u32,
+    /// Those of the round that is being named.
+    next_bits: Option<Box<[u64]>>,
+    /// A slot that is freed may be given out at once, and not in the next round alone.
+    is_reused: bool,
+    /// Slots that were given out before the round and are unsettled.
+    flying_bits: Box<[u64]>,
+    flying: u32,
+    /// Slots whose content recovery doubts. `None` where there are none.
+    doubtful_bits: Option<Box<[u64]>>,
     /// By slot.
     shares: Box<[u16]>,
     unsettled: u32,
 }
 
 impl SlotGroup {
-    /// A group of `slots` slots, all free.
-    pub fn new(extents: u32, version: u64, slots: u32, phase: GroupPhase) -> SlotGroup {
+    /// A group of `slots` slots, all free. They may be given out at once, or where they are not `is_reused` when a round begins.
+    pub fn new(extents: u32, version: u64, slots: u32, (phase, is_reused): (GroupPhase, bool)) -> SlotGroup {
         let bits = |word: u32| u64::MAX >> (64 - (slots - word * 64).min(64));
+        let none: Box<[u64]> = vec![0; slots.div_ceil(64) as usize].into();
+        let all: Box<[u64]> = (0..slots.div_ceil(64)).map(bits).collect();
         SlotGroup {
             extents,
             version,
             phase,
-            free_bits: (0..slots.div_ceil(64)).map(bits).collect(),
+            ready_bits: if is_reused { all.clone() } else { none.clone() },
+            ready: if is_reused { slots } else { 0 },
+            next_bits: None,
+            is_reused,
+            flying_bits: none,
+            flying: 0,
+            doubtful_bits: None,
+            free_bits: all,
             free: slots,
             shares: vec![0; slots as usize].into(),
             unsettled: 0,
@@ -47,6 +70,20 @@ impl SlotGroup {
 
     pub fn free(&self) -> u32 {
         self.free
+    }
+
+    /// Free slots that may be given out.
+    pub fn ready(&self) -> u32 {
+        self.ready
+    }
+
+    pub fn is_reused(&self) -> bool {
+        self.is_reused
+    }
+
+    /// Slots that were given out before the round and are unsettled.
+    pub fn flying(&self) -> u32 {
+        self.flying
     }
 
     pub fn is_empty(&self) -> bool {
@@ -62,11 +99,11 @@ impl SlotGroup {
         self.shares.get(slot as usize).map_or(0, |shares| shares & !UNSETTLED)
     }
 
-    /// The first free slot of those from `from` on.
-    pub fn next_free(&self, from: u32) -> Option<u32> {
+    /// The first slot of those from `from` on that may be given out.
+    pub fn next_ready(&self, from: u32) -> Option<u32> {
         let mut mask = u64::MAX << (from % 64);
-        for word in from as usize / 64..self.free_bits.len() {
-            let found = self.free_bits[word] & mask;
+        for word in from as usize / 64..self.ready_bits.len() {
+            let found = self.ready_bits[word] & mask;
             if found != 0 {
                 return Some(word as u32 * 64 + found.trailing_zeros());
             }
@@ -82,6 +119,11 @@ impl SlotGroup {
         assert!(*word & bit != 0, "slot {slot} is given out twice");
         *word &= !bit;
         self.free -= 1;
+        self.ready -= u32::from(self.ready_bits[slot as usize / 64] & bit != 0);
+        self.ready_bits[slot as usize / 64] &= !bit;
+        if let Some(next) = &mut self.next_bits {
+            next[slot as usize / 64] &= !bit;
+        }
         self.shares[slot as usize] = 1 | if unsettled { UNSETTLED } else { 0 };
         self.unsettled += u32::from(unsettled);
     }
@@ -93,12 +135,51 @@ impl SlotGroup {
         *shares += 1;
     }
 
-    pub fn settle(&mut self, slot: u32) {
+    /// What was written to a slot is durable, or nothing will be written to it; whether that was not known.
+    pub fn settle(&mut self, slot: u32) -> bool {
         let shares = &mut self.shares[slot as usize];
-        if *shares & UNSETTLED != 0 {
-            *shares &= !UNSETTLED;
-            self.unsettled -= 1;
+        let is_unsettled = *shares & UNSETTLED != 0;
+        *shares &= !UNSETTLED;
+        self.unsettled -= u32::from(is_unsettled);
+        let (flying, bit) = (&mut self.flying_bits[slot as usize / 64], 1 << (slot % 64));
+        self.flying -= u32::from(*flying & bit != 0);
+        *flying &= !bit;
+        is_unsettled
+    }
+
+    /// What is in a slot in use may be in nothing but the drive's cache: it counts as flying until it is free, and no round waits for it.
+    pub fn doubt(&mut self, slot: u32) {
+        let bits = self.doubtful_bits.get_or_insert_with(|| vec![0; self.free_bits.len()].into());
+        bits[slot as usize / 64] |= 1 << (slot % 64);
+    }
+
+    /// Whether all that is in its slots is known to be durable.
+    pub fn is_settled(&self) -> bool {
+        self.unsettled == 0 && !self.has_doubtful()
+    }
+
+    pub fn has_doubtful(&self) -> bool {
+        self.doubtful_bits.iter().flatten().any(|word| *word != 0)
+    }
+
+    /// A round begins: its slots. Until it is named, slots are given out as before, and count for it.
+    pub fn begin_round(&mut self, may_give: bool) -> RoundSlots {
+        let free = if may_give { self.free_bits.clone() } else { vec![0; self.free_bits.len()].into() };
+        for (bits, shares) in self.flying_bits.iter_mut().zip(self.shares.chunks(64)) {
+            *bits = (0..64).zip(shares).map(|(bit, shares)| u64::from(shares & UNSETTLED != 0) << bit).sum();
         }
+        self.flying = self.unsettled;
+        self.next_bits = Some(free.clone());
+        let mut flying = self.flying_bits.clone();
+        let doubtful = self.doubtful_bits.iter().flatten();
+        flying.iter_mut().zip(doubtful).for_each(|(flying, doubtful)| *flying |= doubtful);
+        RoundSlots { free, flying }
+    }
+
+    /// The round that has begun is named: its slots may be given out.
+    pub fn open_round(&mut self) {
+        self.ready_bits = self.next_bits.take().unwrap_or_else(|| vec![0; self.free_bits.len()].into());
+        self.ready = self.ready_bits.iter().map(|word| word.count_ones()).sum();
     }
 
     /// Gives up a share; whether it was the last, and the slot is free.
@@ -115,14 +196,21 @@ impl SlotGroup {
     /// Frees a slot, whatever shares it has.
     pub fn free_slot(&mut self, slot: u32) {
         self.settle(slot);
+        if let Some(doubtful) = &mut self.doubtful_bits {
+            doubtful[slot as usize / 64] &= !(1 << (slot % 64));
+        }
         self.shares[slot as usize] = 0;
         self.free_bits[slot as usize / 64] |= 1 << (slot % 64);
         self.free += 1;
+        if self.is_reused {
+            self.ready_bits[slot as usize / 64] |= 1 << (slot % 64);
+            self.ready += 1;
+        }
     }
 
     /// Bytes that the group takes in memory.
     pub fn bytes(&self) -> u64 {
-        (size_of::<SlotGroup>() + size_of_val(&*self.free_bits) + size_of_val(&*self.shares)) as u64
+        (size_of::<SlotGroup>() + 3 * size_of_val(&*self.free_bits) + size_of_val(&*self.shares)) as u64
     }
 }
 
@@ -133,23 +221,23 @@ mod tests {
     #[test]
     fn the_next_free_slot_is_found_over_words() {
         for slots in [1, 63, 64, 65, 200] {
-            let mut group = SlotGroup::new(1, 1, slots, GroupPhase::Open);
+            let mut group = SlotGroup::new(1, 1, slots, (GroupPhase::Open, true));
             let taken: Vec<u32> = std::iter::from_fn(|| {
-                let slot = group.next_free(0)?;
+                let slot = group.next_ready(0)?;
                 group.take(slot, false);
                 Some(slot)
             })
             .collect();
             assert_eq!(taken, (0..slots).collect::<Vec<_>>());
-            assert_eq!((group.free(), group.next_free(slots)), (0, None));
+            assert_eq!((group.free(), group.next_ready(slots)), (0, None));
             assert!(group.drop_share(slots - 1));
-            assert_eq!((group.next_free(0), group.next_free(slots - 1)), (Some(slots - 1), Some(slots - 1)));
+            assert_eq!((group.next_ready(0), group.next_ready(slots - 1)), (Some(slots - 1), Some(slots - 1)));
         }
     }
 
     #[test]
     fn a_slot_is_free_when_its_last_share_goes() {
-        let mut group = SlotGroup::new(1, 1, 4, GroupPhase::Open);
+        let mut group = SlotGroup::new(1, 1, 4, (GroupPhase::Open, true));
         group.take(2, true);
         group.add(2);
         assert_eq!((group.shares(2), group.unsettled(), group.free()), (2, 1, 3));
@@ -163,9 +251,32 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_is_given_out_once_a_round() {
+        let mut group = SlotGroup::new(1, 1, 70, (GroupPhase::Open, false));
+        assert_eq!((group.next_ready(0), group.ready()), (None, 0), "no round has begun");
+        let slots = group.begin_round(true);
+        assert_eq!((slots.free.to_vec(), slots.flying.to_vec()), (vec![u64::MAX, 0b11_1111], vec![0, 0]));
+        assert_eq!(group.ready(), 0, "it is not named yet");
+        group.open_round();
+        [0, 1, 69].into_iter().for_each(|slot| group.take(slot, true));
+        group.settle(1);
+        assert!(group.drop_share(1));
+        assert_eq!((group.next_ready(0), group.ready(), group.free()), (Some(2), 67, 68), "what is freed rests");
+        let slots = group.begin_round(true);
+        assert_eq!((slots.free[0], slots.flying.to_vec()), (u64::MAX - 1, vec![1, 0b10_0000]));
+        group.take(2, true);
+        assert!(group.drop_share(2), "given out, and freed, before the round was named");
+        group.open_round();
+        assert_eq!((group.next_ready(0), group.next_ready(2), group.flying()), (Some(1), Some(3), 2));
+        assert!(group.settle(69) && !group.settle(69));
+        assert_eq!(group.flying(), 1);
+        assert_eq!(group.begin_round(false).free.to_vec(), [0, 0]);
+    }
+
+    #[test]
     #[should_panic(expected = "given out twice")]
     fn a_slot_given_out_twice_is_our_mistake() {
-        let mut group = SlotGroup::new(1, 1, 4, GroupPhase::Open);
+        let mut group = SlotGroup::new(1, 1, 4, (GroupPhase::Open, true));
         group.take(2, true);
         group.take(2, true);
     }
@@ -173,6 +284,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "freed twice")]
     fn a_slot_freed_twice_is_our_mistake() {
-        SlotGroup::new(1, 1, 4, GroupPhase::Open).drop_share(1);
+        SlotGroup::new(1, 1, 4, (GroupPhase::Open, true)).drop_share(1);
     }
 }

@@ -6,7 +6,9 @@ use super::share::SlotShare;
 use super::slot_class::SlotClass;
 use super::slot_group::{GroupPhase, SlotGroup};
 use super::slot_map::SlotMap;
+use super::slot_round::{RoundCount, SlotRound};
 use crate::keyspace::KeyspaceId;
+use crate::keyspace::engine::ImageMarks;
 use crate::media::io::lock;
 use crate::planted::{Bug, Planted};
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +45,7 @@ pub struct SlotCounts {
     pub slots: u32,
     /// In all groups.
     pub slots_free: u32,
-    /// That can be given out: free ones of open groups.
+    /// That can be given out: of open groups, free ones that do not rest.
     pub slots_open: u32,
     /// What the space takes in memory.
     pub memory_bytes: u64,
@@ -66,10 +68,23 @@ pub struct SlotGuards {
 pub struct SpaceState {
     /// By first extent.
     pub groups: BTreeMap<u32, SlotGroup>,
-    /// Open groups with free slots.
+    /// Open groups with slots that may be given out.
     available: BTreeSet<u32>,
-    /// Free slots of open groups.
+    /// Slots of open groups that may be given out.
     pub slots_open: u32,
+    /// Free slots of open groups that rest until the next round.
+    pub slots_rest: u32,
+    /// One has ended, and the next one has not begun.
+    is_between_rounds: bool,
+    /// Slots that were given out before the round and are unsettled: the next one begins when there is none.
+    pub flying: u32,
+    pub round: RoundCount,
+    /// What is durable, and attested.
+    pub marks: ImageMarks,
+    /// Images that had landed when the round began.
+    landed_before: u64,
+    /// The round that the manifest named when the store was opened, for recovery.
+    pub found_round: Option<SlotRound>,
     /// Free slots of all groups.
     pub slots_free: u32,
     /// So many of them are kept back.
@@ -85,9 +100,15 @@ pub struct SpaceState {
 }
 
 impl SlotSpace {
-    /// A space of these groups, all slots of which are free.
-    pub fn new<'g>(map: SlotMap, options: SpaceOptions, groups: impl IntoIterator<Item = &'g Group>) -> SlotSpace {
-        let guards = Arc::new(SlotGuards { map, options, state: Mutex::default() });
+    /// A space of these groups, all slots of which are free. None of nodes is given out before a round begins; `round` is the last one.
+    pub fn new<'g>(
+        map: SlotMap,
+        options: SpaceOptions,
+        groups: impl IntoIterator<Item = &'g Group>,
+        round: Option<&SlotRound>,
+    ) -> SlotSpace {
+        let state = SpaceState { found_round: round.cloned(), ..SpaceState::default() };
+        let guards = Arc::new(SlotGuards { map, options, state: Mutex::new(state) });
         let space = SlotSpace { guards };
         groups.into_iter().for_each(|group| space.insert(group));
         space
@@ -116,7 +137,7 @@ impl SlotSpace {
         let class = self.options().class;
         let phase = if group.open || class != SlotClass::Nodes { GroupPhase::Open } else { GroupPhase::Closed };
         let slots = class.slots(self.map().pages(group.extents));
-        let slots = SlotGroup::new(group.extents, group.version, slots, phase);
+        let slots = SlotGroup::new(group.extents, group.version, slots, (phase, class != SlotClass::Nodes));
         self.with(|state| state.insert(group.first, slots));
     }
 
@@ -125,6 +146,9 @@ impl SlotSpace {
     pub fn take(&self, near: Option<SlotAddress>) -> Option<SlotShare> {
         let near = near.and_then(|slot| self.map().number(slot));
         let taken = self.with(|state| {
+            if state.is_between_rounds {
+                return None;
+            }
             let may = state.slots_free > state.held_back;
             let taken = may.then(|| state.take_near(&self.guards, near)).flatten();
             state.is_wanted |= taken.is_none();
@@ -135,12 +159,56 @@ impl SlotSpace {
 
     /// As [`SlotSpace::take`], for recovery: it may have what is kept back.
     pub fn take_kept_back(&self) -> Option<SlotShare> {
-        let taken = self.with(|state| state.take_near(&self.guards, None));
+        let taken = self.with(|state| match state.is_between_rounds {
+            true => None,
+            false => state.take_near(&self.guards, None),
+        });
         taken.map(|number| SlotShare::counted(&self.guards, number))
     }
 
-    /// Another share of a slot of which one is kept, and no other.
+    /// Begins a round that no manifest names, if what was freed rests.
+    #[cfg(test)]
+    pub fn turn_round(&self, stamp: u64) -> Option<SlotRound> {
+        self.with(|state| {
+            (state.flying == 0 && state.slots_rest > 0).then(|| {
+                state.end_round();
+                let round = state.begin_round(self.options().keyspace, &[], stamp);
+                state.open_round();
+                round
+            })
+        })
+    }
+
+    /// The round that the manifest named when the store was opened.
+    pub fn found_round(&self) -> Option<SlotRound> {
+        self.with(|state| state.found_round.clone())
+    }
+
+    /// How many images of the round are durable that have stamps up to this one, as an image may say; 0 if none may. No image up to that
+    /// stamp is on its way, and the stamp never falls.
+    pub fn round_images(&self, durable: u64) -> u32 {
+        self.with(|state| state.round.through(durable))
+    }
+
+    /// An image with this stamp is durable, and attests those up to another one.
+    pub fn attested(&self, stamp: u64, through: u64) {
+        self.with(|state| {
+            if state.round.is_named && stamp > state.round.stamp {
+                state.marks.told_stamp = state.marks.told_stamp.max(through);
+            }
+        });
+    }
+
+    /// What is durable, and attested.
+    pub fn image_marks(&self) -> ImageMarks {
+        self.with(|state| state.marks)
+    }
+
+    /// Another share of a slot of which one is kept, and no other. Only while a round lasts: images of an earlier life are counted.
     pub fn share_alone(&self, number: u32) -> Option<SlotShare> {
+        if !self.with(|state| state.round.is_named) {
+            return None;
+        }
         let kept = self.resume(number);
         let share = kept.is_only().then(|| kept.clone());
         let _ = kept.keep();
@@ -181,7 +249,7 @@ impl SlotSpace {
 
     /// Whether no slot can be given out, though groups may have some that are kept back.
     pub fn has_none(&self) -> bool {
-        self.with(|state| state.slots_open == 0 || state.slots_free <= state.held_back)
+        self.with(|state| state.slots_open + state.slots_rest == 0 || state.slots_free <= state.held_back)
     }
 
     /// Another share of a slot that has one. `None`: it has none, or there is no such slot in this space.
@@ -206,6 +274,12 @@ impl SlotSpace {
             Some(())
         })?;
         Some(SlotShare::counted(&self.guards, number))
+    }
+
+    /// What is in this slot, which is in use, may be in nothing but the drive's cache, and no flush need save it: it counts as flying until it is
+    /// free.
+    pub fn doubt(&self, number: u32) {
+        let _ = self.guards.with_slot(number, |state, first, slot| state.group_mut(first).doubt(slot));
     }
 
     /// Takes up a share that was kept ([`SlotShare::keep`]).
@@ -305,22 +379,33 @@ impl SlotGuards {
         added.expect("a slot with a share is of a group");
     }
 
-    pub fn settle(&self, number: u32) {
-        let settled = self.with_slot(number, |state, first, slot| state.group_mut(first).settle(slot));
+    pub fn settle(&self, number: u32, stamp: u64) {
+        let settled = self.with_slot(number, |state, first, slot| {
+            if state.with_flying(first, |group| group.settle(slot)) && self.options.class == SlotClass::Nodes {
+                state.round.landed(stamp);
+                state.marks.landed += 1;
+                state.marks.landed_stamp = state.marks.landed_stamp.max(stamp);
+            }
+        });
         settled.expect("a slot with a share is of a group");
     }
 
     pub fn drop_share(&self, number: u32) {
         let early = self.options.planted.has(Bug::OrderedReuseSlotEarly);
         let dropped = self.with_slot(number, |state, first, slot| {
-            let group = state.group_mut(first);
-            // The bug frees it for all, so the others have nothing to give up.
-            if early && group.shares(slot) > 0 {
-                group.free_slot(slot);
-            } else if early || !group.drop_share(slot) {
-                return;
+            let is_freed = state.with_flying(first, |group| match early {
+                false => group.drop_share(slot),
+                // The bug frees it for all, so the others have nothing to give up.
+                true => {
+                    group.shares(slot) > 0 && {
+                        group.free_slot(slot);
+                        true
+                    }
+                }
+            });
+            if is_freed {
+                state.freed(first);
             }
-            state.freed(first);
         });
         // A dropped keyspace's groups may be gone before the last of its shares.
         debug_assert!(dropped.is_some() || lock(&self.state).groups.is_empty(), "slot {number} is of no group");
@@ -340,32 +425,30 @@ impl SpaceState {
         Some(guards.number(first, slot))
     }
 
-    /// A free slot close behind one.
+    /// A slot close behind one that may be given out.
     fn free_behind(&self, guards: &SlotGuards, number: u32) -> Option<(u32, u32)> {
         let (first, slot) = guards.place(self, number)?;
-        let found = self.available.contains(&first).then(|| self.groups[&first].next_free(slot + 1))??;
+        let found = self.available.contains(&first).then(|| self.groups[&first].next_ready(slot + 1))??;
         (found - slot <= NEAR_SLOTS).then_some((first, found))
     }
 
-    /// The first free slot of the first open group that has one.
+    /// The first such slot of the first open group that has one.
     fn free_first(&self) -> Option<(u32, u32)> {
         let first = *self.available.first()?;
-        Some((first, self.groups[&first].next_free(0)?))
+        Some((first, self.groups[&first].next_ready(0)?))
     }
 
     /// Gives out a free slot.
     fn take(&mut self, first: u32, slot: u32, unsettled: bool) {
         let group = self.group_mut(first);
         let (phase, was_empty) = (group.phase, group.is_empty());
+        let before = (group.ready(), group.free());
         group.take(slot, unsettled);
-        let is_full = group.free() == 0;
+        let after = (group.ready(), group.free());
         self.slots_free -= 1;
         self.closed_empty -= u32::from(was_empty && phase == GroupPhase::Closed);
         if phase == GroupPhase::Open {
-            self.slots_open -= 1;
-            if is_full {
-                self.available.remove(&first);
-            }
+            self.recount(first, before, after);
         }
     }
 
@@ -374,12 +457,80 @@ impl SpaceState {
         self.slots_free += 1;
         self.is_full = false;
         let group = self.group_mut(first);
-        let (phase, is_empty) = (group.phase, group.is_empty());
+        let (phase, is_empty, is_reused) = (group.phase, group.is_empty(), group.is_reused());
         self.closed_empty += u32::from(is_empty && phase == GroupPhase::Closed);
-        if phase == GroupPhase::Open {
-            self.available.insert(first);
-            self.slots_open += 1;
+        if phase != GroupPhase::Open {
+            return;
         }
+        match is_reused {
+            true => {
+                self.available.insert(first);
+                self.slots_open += 1;
+            }
+            false => self.slots_rest += 1,
+        }
+    }
+
+    /// Slots of an open group: so many that may be given out, and so many that are free.
+    fn recount(&mut self, first: u32, before: (u32, u32), after: (u32, u32)) {
+        self.slots_open = self.slots_open + after.0 - before.0;
+        self.slots_rest = self.slots_rest + (after.1 - after.0) - (before.1 - before.0);
+        match after.0 {
+            0 => self.available.remove(&first),
+            _ => self.available.insert(first),
+        };
+    }
+
+    /// Works on a group, and counts its flying slots anew.
+    fn with_flying<T>(&mut self, first: u32, work: impl FnOnce(&mut SlotGroup) -> T) -> T {
+        let group = self.group_mut(first);
+        let before = group.flying();
+        let done = work(group);
+        let after = group.flying();
+        self.flying = self.flying + after - before;
+        done
+    }
+
+    /// The round ends: nothing more is told of it, and no slot is given out before the next one begins.
+    pub fn end_round(&mut self) {
+        (self.round.is_named, self.is_between_rounds) = (false, true);
+    }
+
+    /// A round begins that slots of open groups are for, and of those in `open`: what is to be named. Nothing is flying. Images whose
+    /// stamps were given before the last round ended have none above `stamp`, and those whose stamps are given from here on have.
+    pub fn begin_round(&mut self, keyspace: KeyspaceId, open: &[u32], stamp: u64) -> SlotRound {
+        debug_assert_eq!(self.flying, 0, "a round begins when nothing of the one before the last is on its way");
+        self.is_between_rounds = false;
+        // In the first round of a life nothing is flying but what recovery doubts, and nobody counts that.
+        let stamp_before = if self.marks.settled.is_some() { self.round.stamp } else { u64::MAX };
+        let stamp = stamp.max(self.marks.landed_stamp);
+        self.landed_before = self.marks.landed;
+        let mut groups = BTreeMap::new();
+        for (first, group) in &mut self.groups {
+            let may_give = group.phase == GroupPhase::Open || open.contains(first);
+            if may_give || group.unsettled() > 0 || group.has_doubtful() {
+                groups.insert(*first, group.begin_round(may_give));
+            }
+        }
+        self.flying = self.groups.values().map(SlotGroup::flying).sum();
+        self.round = self.round.next(stamp);
+        SlotRound { keyspace, stamp, stamp_before, groups }
+    }
+
+    /// The round that has begun is named.
+    pub fn open_round(&mut self) {
+        let firsts: Vec<u32> = self.groups.keys().copied().collect();
+        for first in firsts {
+            let group = self.group_mut(first);
+            let before = (group.ready(), group.free());
+            group.open_round();
+            let (phase, after) = (group.phase, (group.ready(), group.free()));
+            if phase == GroupPhase::Open {
+                self.recount(first, before, after);
+            }
+        }
+        (self.round.is_named, self.found_round) = (true, None);
+        (self.marks.settled, self.marks.told_stamp) = (Some(self.landed_before), 0);
     }
 
     pub fn insert(&mut self, first: u32, mut group: SlotGroup) {
@@ -403,7 +554,8 @@ impl SpaceState {
     pub fn set_phase(&mut self, first: u32, phase: GroupPhase) {
         let group = self.group_mut(first);
         let is_empty = u32::from(group.is_empty());
-        let (free, before) = (group.free(), std::mem::replace(&mut group.phase, phase));
+        let (ready, free) = (group.ready(), group.free());
+        let before = std::mem::replace(&mut group.phase, phase);
         if before == GroupPhase::Closed {
             self.closed_empty -= is_empty;
         }
@@ -411,12 +563,10 @@ impl SpaceState {
             self.closed_empty += is_empty;
         }
         if before == GroupPhase::Open {
-            self.slots_open -= free;
-            self.available.remove(&first);
+            self.recount(first, (ready, free), (0, 0));
         }
-        if phase == GroupPhase::Open && free > 0 {
-            self.slots_open += free;
-            self.available.insert(first);
+        if phase == GroupPhase::Open {
+            self.recount(first, (0, 0), (ready, free));
         }
     }
 }

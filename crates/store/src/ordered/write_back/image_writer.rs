@@ -22,7 +22,7 @@ use tapetum_drive::programs::node::{ANY_NODE, ARGUMENTS_BYTES, NodeArguments, No
 use tapetum_drive::{
     Command, Completion, Drive, Lease, LocalBuffer, LocalRange, MemoryAddress, Operation, Purpose, QueuePair, Returned,
 };
-use tapetum_kernels::ordered::NODE_BYTES;
+use tapetum_kernels::ordered::{ImageSeal, NODE_BYTES};
 
 /// Images that are sealed or written at once: twice what a fast drive writes at a time.
 const COPIES: usize = 64;
@@ -44,6 +44,8 @@ const TAG_KINDS: u64 = 3;
 struct Image {
     page: ListedPage,
     stamp: u64,
+    /// It attests the images of its keyspace up to this stamp.
+    attests: u64,
     /// Its slot; the page's metadata, or the node table, keeps another share.
     slot: SlotShare,
     /// Of the slots whose images it replaces.
@@ -277,9 +279,12 @@ impl ImageWriter {
         });
         self.stamps.insert(stamp);
         self.arguments.clear();
-        let (salt, id, flags, durable) = (slot.salt(), ANY_NODE, NodeFlags::SEAL, self.durable(stamp));
-        NodeArguments { salt, id, stamp: 0, watermark: 0, new_stamp: stamp, durable, now: 0, flags }
-            .encode(&mut self.arguments);
+        let durable = self.durable(stamp);
+        // Where images are written over others, some of the round may be gone.
+        let round_images = if state.limits.in_place { 0 } else { page.tree.nodes.round_images(durable) };
+        let (salt, id, flags) = (slot.salt(), ANY_NODE, NodeFlags::SEAL);
+        let seal = ImageSeal { stamp, durable, round_images };
+        NodeArguments { salt, id, stamp: 0, watermark: 0, seal, now: 0, flags }.encode(&mut self.arguments);
         self.queue.fill(Purpose::Flush, &mut copy, NODE_BYTES..COPY_BYTES).copy_from_slice(&self.arguments);
         let operation = Operation::Execute {
             program: state.programs.realign,
@@ -287,7 +292,8 @@ impl ImageWriter {
             input: buffer.range(),
             output: LocalRange { offset: copy.offset(), length: NODE_BYTES as u32 },
         };
-        self.images[number] = Some(Image { page, stamp, slot, replaced, tickets, log_stamp });
+        let attests = if round_images > 0 { durable } else { 0 };
+        self.images[number] = Some(Image { page, stamp, attests, slot, replaced, tickets, log_stamp });
         self.sealing += 1;
         self.submit(TAG_SEAL | (number as u64) << 2, operation, Lease::Buffers([buffer, copy]));
         Ok(())
@@ -411,13 +417,14 @@ impl ImageWriter {
         for number in self.flushing.drain(..) {
             let Some(image) = self.images[number].take() else { unreachable!("it is on its way") };
             self.free.push(number);
-            let Image { page, stamp, slot, replaced, tickets, log_stamp: _ } = image;
+            let Image { page, stamp, attests, slot, replaced, tickets, log_stamp: _ } = image;
             self.stamps.remove(&stamp);
             let mut is_next_due = false;
             state.cache.landed(page.node, NodeHome { slot: slot.number(), stamp }, |meta| {
                 is_next_due = meta.is_dirty && !std::mem::replace(&mut meta.is_listed, meta.is_dirty);
             });
-            slot.settle();
+            slot.settle(stamp);
+            page.tree.nodes.attested(stamp, attests);
             drop((slot, replaced));
             tickets.iter().for_each(|ticket| ticket.image_done());
             if is_next_due {

@@ -5,6 +5,7 @@ use crate::media::io::Io;
 use crate::ordered::images::{ImageHead, ImageSet};
 use crate::ordered::slabs::SlotSpace;
 use crate::ordered::slabs::slot_class::PAGE_BYTES;
+use crate::ordered::slabs::slot_round::RoundImages;
 use tapetum_kernels::ordered::{NodeError, NodeRef, SlotSalt};
 
 /// Pages that are read at once.
@@ -33,6 +34,8 @@ pub struct TreeNodes {
     /// Of each image, whether it names extensions.
     pub named: Vec<bool>,
     pub bad: Vec<BadSlot>,
+    /// Images that another one attests, and that are not there.
+    pub missing: u32,
 }
 
 impl TreeNodes {
@@ -42,6 +45,7 @@ impl TreeNodes {
     /// When a node is of a version that this code does not know.
     pub async fn read(io: &Io, space: &SlotSpace) -> Result<TreeNodes, Error> {
         let (mut nodes, map) = (TreeNodes::default(), *space.map());
+        let (round, mut counted) = (space.found_round(), RoundImages::default());
         let mut buffer = io.allocate((PIECE_PAGES as u64 * PAGE_BYTES) as usize).await?;
         for group in space.groups() {
             let (first, pages) = (map.first_of(group.first), map.pages(group.extents));
@@ -57,22 +61,37 @@ impl TreeNodes {
                     let is_there = was_read
                         || io.read(map.flash(slot), &mut buffer, page.start, PAGE_BYTES as usize).await.is_ok();
                     if is_there {
-                        nodes.take(space, (slot, group.version, group.open), io.look(&buffer, page))?;
+                        let place = (group.first, from + number);
+                        let of_round = round.as_ref().map(|round| (round, place));
+                        let may_be_torn =
+                            group.open && of_round.is_none_or(|(round, (group, slot))| round.may_be_torn(group, slot));
+                        let bytes = io.look(&buffer, page);
+                        if nodes.take(space, (slot, group.version, may_be_torn), bytes)?
+                            && let (Some((round, place)), Ok(node)) = (of_round, NodeRef::look(bytes))
+                        {
+                            counted.look(round, place, &node);
+                        }
                     } else {
                         nodes.bad.push(BadSlot { slot, may_be_torn: false, head: None });
                     }
                 }
             }
         }
+        nodes.missing = counted.missing();
+        if nodes.missing > 0 {
+            // What looks torn is what was durable.
+            nodes.bad.iter_mut().for_each(|bad| bad.may_be_torn = false);
+        }
         Ok(nodes)
     }
 
+    /// Takes a page; whether it is an image.
     fn take(
         &mut self,
         space: &SlotSpace,
-        (slot, version, is_open): (u32, u64, bool),
+        (slot, version, may_be_torn): (u32, u64, bool),
         page: &[u8],
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let salt = SlotSalt { store: space.options().store_id, slot: space.map().address(slot), version };
         let is_own =
             |node: &NodeRef<'_>| node.keyspace() == space.options().keyspace.0 && u32::try_from(node.id()).is_ok();
@@ -88,6 +107,7 @@ impl TreeNodes {
                 };
                 self.images.push(&head);
                 self.named.push(node.extensions().next().is_some());
+                return Ok(true);
             }
             Err(NodeError::Blank) => {}
             Err(NodeError::Version(version)) => {
@@ -96,7 +116,7 @@ impl TreeNodes {
                 )));
             }
             other => {
-                let may_be_torn = is_open && other.err() == Some(NodeError::Checksum);
+                let may_be_torn = may_be_torn && other.err() == Some(NodeError::Checksum);
                 let looked = NodeRef::look(page).ok().filter(is_own);
                 let looked = looked.filter(|node| node.high_fence().is_none_or(|high| node.low_fence() < high));
                 let head = looked.map(|node| BadHead {
@@ -107,7 +127,7 @@ impl TreeNodes {
                 self.bad.push(BadSlot { slot, may_be_torn, head });
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Counts the image in a slot among those that do not hold.

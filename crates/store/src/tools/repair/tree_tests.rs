@@ -109,8 +109,8 @@ fn patient(closed: bool) -> (FaultyFlash, TreeHistory) {
     (flash, history)
 }
 
-/// Where pages of groups lie which the manifest names, by whether they are of data nodes; of groups that may hold torn images, if they are to
-/// be among them.
+/// Where pages of groups lie which the manifest names, by whether they are of data nodes; those that may hold torn images, if they are to be
+/// among them.
 fn pages(flash: &FaultyFlash, of_nodes: bool, open_too: bool) -> Vec<u64> {
     let drive = drive(flash);
     let io = Io::new(drive.queue_pair(16).unwrap());
@@ -120,11 +120,13 @@ fn pages(flash: &FaultyFlash, of_nodes: bool, open_too: bool) -> Vec<u64> {
         let recovered = Manifest::recover(&io, drive.local(), &geometry, id, Planted::default()).await.unwrap();
         let installer = Installer::from(recovered);
         let groups = installer.groups.iter().filter(|group| (group.class == SlotClass::Nodes) == of_nodes);
-        let wanted = groups.filter(|group| open_too || !group.open);
-        let extents = wanted.flat_map(|group| group.first..group.first + group.extents);
-        let pages = extents.flat_map(|extent| {
-            let begin = geometry.extent_offset(extent);
-            (begin..begin + geometry.extent_bytes).step_by(PAGE_BYTES as usize)
+        let pages = groups.flat_map(|group| {
+            let begin = geometry.extent_offset(group.first);
+            let end = begin + u64::from(group.extents) * geometry.extent_bytes;
+            let round = installer.groups.round(group.keyspace).filter(|_| group.open && !open_too);
+            let is_wanted = move |slot: u32| round.is_none_or(|round| !round.may_be_torn(group.first, slot));
+            let all = (0..).zip((begin..end).step_by(PAGE_BYTES as usize));
+            all.filter(move |(slot, _)| is_wanted(*slot)).map(|(_, at)| at)
         });
         pages.collect()
     };
@@ -241,7 +243,7 @@ fn whatever_is_damaged_of_nodes_and_values_is_right_or_told() {
         let closed = seed % 2 == 0;
         let (whole, history) = &patients[usize::from(!closed)];
         let flash = copy_of(whole);
-        // In an open group a crash leaves torn images: damage there is not told from one.
+        // In slots that may be written a crash leaves torn images: damage there is not always told from one.
         let (nodes, values) = (pages(&flash, true, closed), pages(&flash, false, true));
         for _ in 0..1 + random.below(12) {
             match random.below(3) {

@@ -31,8 +31,9 @@ pub struct FoundTree {
     pub slots: KeyspaceSlots,
     pub images: ImageSet,
     pub live: LiveImages,
-    /// Slots of images that do not hold, where none such may be.
+    /// Slots that hold neither an image nor zeros; whether images that were durable are among them, or not there at all.
     pub bad: Vec<u32>,
+    has_lost: bool,
     /// By the number of the tile, keys whose values cannot be read.
     pub lost: BTreeMap<usize, BTreeSet<Vec<u8>>>,
     /// Stamps of records of the log whose values cannot be read.
@@ -61,7 +62,7 @@ impl FoundTree {
     }
 
     pub fn is_damaged(&self) -> bool {
-        let is_whole = self.bad.is_empty() && self.lost.is_empty() && self.lost_in_log.is_empty();
+        let is_whole = !self.has_lost && self.lost.is_empty() && self.lost_in_log.is_empty();
         !is_whole || !self.live.gaps.is_empty() || self.is_outdated
     }
 }
@@ -126,10 +127,19 @@ pub async fn look_at_tree(
         None => tell.by_heads(),
     };
     tell.of_gaps(checkpoint.is_some_and(|checkpoint| !checkpoint.nodes.is_empty()));
-    let bad = nodes.bad.iter().filter(|bad| !bad.may_be_torn).map(|bad| bad.slot).collect();
+    let has_lost = nodes.missing > 0 || nodes.bad.iter().any(|bad| !bad.may_be_torn);
+    let bad = nodes.bad.iter().map(|bad| bad.slot).collect();
     let TreeNodes { images, named, .. } = nodes;
-    let mut found =
-        FoundTree { slots, images, live, bad, lost: BTreeMap::new(), lost_in_log: BTreeSet::new(), is_outdated };
+    let mut found = FoundTree {
+        slots,
+        images,
+        live,
+        bad,
+        has_lost,
+        lost: BTreeMap::new(),
+        lost_in_log: BTreeSet::new(),
+        is_outdated,
+    };
     look_at_log(io, roots, keyspace, &mut found, report).await;
     look_at_values(io, roots, (keyspace, &named), &mut found, report).await?;
     for gap in &found.live.gaps {
@@ -310,6 +320,12 @@ impl Tell<'_> {
                 }
                 None => self.older((&[], None), format!("{place} is damaged; nobody knows what keys it had")),
             }
+        }
+        if self.nodes.missing as usize > self.nodes.bad.len() {
+            self.older(
+                (&[], None),
+                "data nodes that were written are not there; nobody knows what keys they had".into(),
+            );
         }
         false
     }

@@ -3,14 +3,15 @@
 //!
 //! ```text
 //! parameters:
-//!  0       8      16        24    32      40          48          56        64    68      72
-//!  +-------+------+---------+-----+-------+-----------+-----------+---------+-----+-------+----------
-//!  | store | slot | version | id  | stamp | watermark | new stamp | durable | now | flags | requests
-//!  | u64   | u64  | u64     | u64 | u64   | u64       | u64       | u64     | u32 | u32   |
-//!  +-------+------+---------+-----+-------+-----------+-----------+---------+-----+-------+----------
+//!  0       8      16        24    32      40          48          56        64       72    76      80
+//!  +-------+------+---------+-----+-------+-----------+-----------+---------+--------+-----+-------+----------
+//!  | store | slot | version | id  | stamp | watermark | new stamp | durable | round  | now | flags | requests
+//!  | u64   | u64  | u64     | u64 | u64   | u64       | u64       | u64     | images | u32 | u32   |
+//!  |       |      |         |     |       |           |           |         | u64    |     |       |
+//!  +-------+------+---------+-----+-------+-----------+-----------+---------+--------+-----+-------+----------
 //! ```
 //! `store`, `slot` and `version` are what checksums are salted with: of the page with [`NodeFlags::CHECK`], and of the image that is
-//! made with [`NodeFlags::SEAL`], which has `new stamp` and `durable`. `id` and `stamp` are those that the page must have; a `stamp` of 0 is any,
+//! made with [`NodeFlags::SEAL`], which has `new stamp`, `durable` and `round images`. `id` and `stamp` are those that the page must have; a `stamp` of 0 is any,
 //! and an `id` of all ones.
 //! A record is dead if its stamp is not above `watermark`, or its expiry not above `now`. What requests are is each program's.
 //!
@@ -41,7 +42,7 @@ pub use scan::{NodeScan, ScanBound, ScanRequest, scan_has_more};
 use super::{CORRUPT, OUTPUT_SHORT};
 use crate::device::program::ProgramResult;
 use crate::protocol::Status;
-use tapetum_kernels::ordered::{NODE_BYTES, NodeError, NodeRef, SlotAddress, SlotSalt};
+use tapetum_kernels::ordered::{ImageSeal, NODE_BYTES, NodeError, NodeRef, SlotAddress, SlotSalt};
 use tapetum_kernels::record::Header;
 
 pub const NODE_PROGRAM_VERSION: u16 = 1;
@@ -58,7 +59,7 @@ pub const NOT_ALL: Status = Status::Program(6);
 
 /// Requests of one command.
 pub const NODE_REQUESTS_MAX: usize = 128;
-pub const ARGUMENTS_BYTES: usize = 72;
+pub const ARGUMENTS_BYTES: usize = 80;
 /// An `id` that any node has.
 pub const ANY_NODE: u64 = u64::MAX;
 
@@ -105,10 +106,8 @@ pub struct NodeArguments {
     pub stamp: u64,
     /// Records up to this stamp are dead.
     pub watermark: u64,
-    /// Of the image that is sealed.
-    pub new_stamp: u64,
-    /// The stamp up to which all is durable, as the image that is sealed says.
-    pub durable: u64,
+    /// What the image says that is sealed.
+    pub seal: ImageSeal,
     /// Unix seconds.
     pub now: u32,
     pub flags: NodeFlags,
@@ -117,7 +116,9 @@ pub struct NodeArguments {
 impl NodeArguments {
     pub fn encode(&self, out: &mut Vec<u8>) {
         let SlotSalt { store, slot, version } = self.salt;
-        for word in [store, slot.word(), version, self.id, self.stamp, self.watermark, self.new_stamp, self.durable] {
+        let ImageSeal { stamp, durable, round_images } = self.seal;
+        let of_page = [store, slot.word(), version, self.id, self.stamp, self.watermark];
+        for word in of_page.into_iter().chain([stamp, durable, round_images.into()]) {
             out.extend_from_slice(&word.to_le_bytes());
         }
         out.extend_from_slice(&self.now.to_le_bytes());
@@ -128,11 +129,12 @@ impl NodeArguments {
     fn parse(parameters: &[u8], flags: NodeFlags) -> Option<(NodeArguments, &[u8])> {
         let (head, requests) = parameters.split_first_chunk::<ARGUMENTS_BYTES>()?;
         let (words, _) = head.as_chunks::<8>();
-        let [store, slot, version, id, stamp, watermark, new_stamp, durable, last] =
-            <[[u8; 8]; 9]>::try_from(words).ok()?.map(u64::from_le_bytes);
+        let [store, slot, version, id, stamp, watermark, new_stamp, durable, round_images, last] =
+            <[[u8; 8]; 10]>::try_from(words).ok()?.map(u64::from_le_bytes);
         let salt = SlotSalt { store, slot: SlotAddress::from_word(slot)?, version };
         let (now, given) = (last as u32, NodeFlags((last >> 32) as u32));
-        let arguments = NodeArguments { salt, id, stamp, watermark, new_stamp, durable, now, flags: given };
+        let seal = ImageSeal { stamp: new_stamp, durable, round_images: round_images.try_into().ok()? };
+        let arguments = NodeArguments { salt, id, stamp, watermark, seal, now, flags: given };
         flags.has(given).then_some((arguments, requests))
     }
 

@@ -298,7 +298,7 @@ fn change(context: Context<'_>, takes: fn(Kind) -> bool) -> Result<ProgramResult
         done.encode(outcome);
     }
     if arguments.flags.has(NodeFlags::SEAL) {
-        node.seal(arguments.salt, (arguments.new_stamp, arguments.durable));
+        node.seal(arguments.salt, arguments.seal);
     }
     let status = if wants_all && effects < count { NOT_ALL } else { Status::Success };
     Ok((status, [put_output_bytes(count) as u64, effects as u64]))
@@ -320,7 +320,7 @@ fn change_one(
     }
     let done = request.run(arguments, node)?;
     if arguments.flags.has(NodeFlags::SEAL) {
-        node.seal(arguments.salt, (arguments.new_stamp, arguments.durable));
+        node.seal(arguments.salt, arguments.seal);
     }
     Ok((Status::Success, [done.stamp, done.result as u64 | (node.view().used_bytes() as u64) << 8]))
 }

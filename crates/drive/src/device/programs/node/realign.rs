@@ -54,7 +54,7 @@ fn realign(Context { parameters, inputs, output, .. }: Context<'_>) -> Result<Pr
     retained.map_err(corrupt)?;
     node.compact().map_err(corrupt)?;
     if arguments.flags.has(NodeFlags::SEAL) {
-        node.seal(arguments.salt, (arguments.new_stamp, arguments.durable));
+        node.seal(arguments.salt, arguments.seal);
     }
     Ok((Status::Success, [needed as u64, node.view().count() as u64]))
 }

@@ -111,7 +111,15 @@ pub(super) fn salt() -> SlotSalt {
 }
 
 pub(super) fn arguments(flags: NodeFlags) -> NodeArguments {
-    NodeArguments { salt: salt(), id: 17, stamp: 0, watermark: 10, new_stamp: 99, durable: 88, now: 1000, flags }
+    NodeArguments {
+        salt: salt(),
+        id: 17,
+        stamp: 0,
+        watermark: 10,
+        seal: ImageSeal { stamp: 99, durable: 88, round_images: 0 },
+        now: 1000,
+        flags,
+    }
 }
 
 pub(super) fn put_parameters(arguments: &NodeArguments, requests: &[(PutCondition, Record<'_>)]) -> Vec<u8> {
@@ -152,7 +160,7 @@ pub(super) fn node(records: &[Record<'_>]) -> Box<NodePage> {
     let new = NewNode { keyspace: 3, id: 17, low_fence: b"b", high_fence: Some(b"x") };
     let mut node = NodeMut::format(&mut page, &new).unwrap();
     records.iter().for_each(|record| assert_eq!(node.put(record), Ok(None)));
-    node.seal(salt(), (60, 0));
+    node.seal(salt(), ImageSeal { stamp: 60, durable: 0, round_images: 0 });
     page
 }
 

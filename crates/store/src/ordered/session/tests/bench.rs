@@ -147,6 +147,7 @@ impl Client {
     }
 
     fn tend(&mut self) {
+        self.slots.nodes().turn_round(self.core.base.log.give_stamp());
         let large = self.slots.of_class(SlotClass::Large);
         if self.tends.is_none() && large.wants_change() {
             let (base, io, large) = (self.core.base.clone(), self.io.clone(), large.clone());
