@@ -246,7 +246,7 @@ fn a_node_that_adds_up_and_makes_no_sense_is_an_error() {
         |page| page[38] = 0,
         |page| page[39] = 5,
         |page| page[40] = 0,
-        |page| page[47] = 1,
+        |page| page[43] = 1,
         |page| page[48] ^= 1,
         |page| page[64] ^= 1,
         |page| page[NODE_BYTES - 2] = b'a',
