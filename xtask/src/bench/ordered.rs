@@ -48,11 +48,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let shape = shape(arguments, 5_000_000)?;
     let rounds = arguments.number("rounds", 5)?;
     let mixes = arguments.text("mixes").unwrap_or("abcdef").to_owned();
-    let sync = match arguments.text("sync") {
-        None | Some("no") => false,
-        Some("always") => true,
-        Some(other) => return Err(format!("--sync takes no or always, not {other}").into()),
-    };
+    let sync = is_synced(arguments, "no")?;
     let names = [ORDERED, "tapetum", "rocksdb-plain", "rocksdb", "lmdb"];
     let mut arena = Arena::open(arguments, "ordered", &shape, &names, &[ORDERED, "rocksdb-plain", "rocksdb", "lmdb"])?;
     let synced = if sync { "each write synced" } else { "sync off" };
@@ -69,6 +65,15 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     arena.end_all()?;
     outcome.end()
+}
+
+/// Whether each write is to be durable before it is answered, by `--sync`.
+pub fn is_synced(arguments: &Arguments, usual: &str) -> Result<bool, Failure> {
+    match arguments.text("sync").unwrap_or(usual) {
+        "no" => Ok(false),
+        "always" => Ok(true),
+        other => Err(format!("--sync takes no or always, not {other}").into()),
+    }
 }
 
 /// As [`Shape::parse`], with room for nodes that are half full and for those that are replaced.

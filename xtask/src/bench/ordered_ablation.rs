@@ -4,7 +4,7 @@
 use tapetum_bench::turn::Report;
 
 use super::arena::{Arena, Entrant, Load};
-use super::ordered::shape_of;
+use super::ordered::{is_synced, shape_of};
 use super::outcome::{Outcome, Reach};
 use super::peers::{ORDERED, ORDERED_UNCACHED};
 use crate::Failure;
@@ -17,7 +17,7 @@ const DISTRIBUTIONS: [&str; 2] = ["uniform", "zipfian"];
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let shape = shape_of(arguments, 1_000_000, VALUE_BYTES)?;
     let rounds = arguments.number("rounds", 9)?;
-    let sync = arguments.text("sync").unwrap_or("always") == "always";
+    let sync = is_synced(arguments, "always")?;
     let names = [ORDERED_UNCACHED, ORDERED];
     let mut arena = Arena::open(arguments, "ordered-ablation", &shape, &names, &names)?;
     let synced = if sync { "each write synced" } else { "sync off" };

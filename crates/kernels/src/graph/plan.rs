@@ -108,10 +108,10 @@ impl GraphPlan {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    const PLAN: GraphPlan = GraphPlan {
+    pub const PLAN: GraphPlan = GraphPlan {
         step: GraphStep::Compute,
         direction: Direction::Directed,
         normalization: Normalization::None,

@@ -332,22 +332,9 @@ fn pairs(body: &[u8]) -> Result<Vec<(u64, f64)>, WireError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Direction, Normalization};
+    use crate::graph::plan::tests::PLAN;
     use crate::scan::Scalar;
     use crate::scan::rows::write_row;
-
-    const PLAN: GraphPlan = GraphPlan {
-        step: GraphStep::Compute,
-        direction: Direction::Directed,
-        normalization: Normalization::None,
-        is_strict: false,
-        part: 0,
-        parts: 1,
-        sampling: Sampling::Exact,
-        seed: 1,
-        top: 5,
-        memory_mib: 16,
-    };
 
     fn rows(edges: &[(u64, u64)]) -> Vec<u8> {
         let mut out = Vec::new();

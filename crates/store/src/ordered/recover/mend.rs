@@ -16,8 +16,8 @@ use crate::media::io::Io;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
-/// A keyspace that is to be mended.
-pub struct TreeWound<'a> {
+/// What is wrong with the nodes of a keyspace.
+pub struct TreeDamage<'a> {
     /// Slots that hold neither an image nor zeros.
     pub bad: &'a [u32],
     /// By the number of the tile, keys that are to go.
@@ -29,12 +29,12 @@ pub struct TreeWound<'a> {
 pub async fn mend(
     io: &Io,
     slots: &KeyspaceSlots,
-    (set, wound): (&mut ImageSet, &TreeWound<'_>),
+    (set, damage): (&mut ImageSet, &TreeDamage<'_>),
     records: &LogRecords<'_>,
     (extents, log): (&Mutex<Extents>, &mut impl GroupLog),
     stamp_next: u64,
 ) -> Result<u64, Error> {
-    let TreeWound { bad, lost, live } = wound;
+    let TreeDamage { bad, lost, live } = damage;
     for image in 0..set.len() as u32 {
         claim(slots, &set.get(image), u64::MAX)?;
     }

@@ -5,7 +5,7 @@ use super::trees::{TreeLog, look_at_tree};
 use crate::error::Error;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::{Keyspace, KeyspaceKind, KeyspaceState};
-use crate::ordered::recover::mend::{TreeWound, mend};
+use crate::ordered::recover::mend::{TreeDamage, mend};
 use crate::ordered::slabs::group_table::{GroupEdit, GroupTable};
 use crate::ordered::slabs::growth::GroupLog;
 
@@ -50,11 +50,11 @@ impl Surgery<'_> {
             let log = TreeLog::of(&self.roots, keyspace.id);
             let records = log.records();
             let stamp_next = self.stamp_next(found.images.stamp_last());
-            let wound = TreeWound { bad: &found.bad, lost: &found.lost, live: &found.live };
+            let damage = TreeDamage { bad: &found.bad, lost: &found.lost, live: &found.live };
             let roots = &mut self.roots;
             let mut groups = RepairGroups { groups: &mut roots.installer.groups };
             let room = (&*roots.space.allocator, &mut groups);
-            let mended = mend(&self.patient.io, &found.slots, (&mut found.images, &wound), &records, room, stamp_next);
+            let mended = mend(&self.patient.io, &found.slots, (&mut found.images, &damage), &records, room, stamp_next);
             let stamp_next = mended.await.map_err(|error| no_room(error, &keyspace))?;
             let opening = &mut self.roots.installer.marks.opening;
             opening.stamp_base = opening.stamp_base.max(stamp_next);
