@@ -101,11 +101,16 @@ impl Connection {
 
     /// Waits until something comes, and takes in what is there.
     pub fn receive(&mut self) -> io::Result<()> {
-        match self.stream.read(self.received.room())? {
-            0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")),
-            bytes => {
-                self.received.filled += bytes;
-                Ok(())
+        loop {
+            match self.stream.read(self.received.room()) {
+                Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")),
+                Ok(bytes) => {
+                    self.received.filled += bytes;
+                    return Ok(());
+                }
+                // A process that is stopped and goes on: a read with a time limit ends, though nobody handles a signal.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
     }
