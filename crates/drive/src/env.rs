@@ -85,6 +85,15 @@ impl Env {
         matches!(self.source, Source::Simulated { .. })
     }
 
+    /// Lets others go first for a moment: for who waits for something of which nothing tells.
+    pub fn rest(&self) {
+        const MOMENT: Duration = Duration::from_micros(50);
+        match &self.source {
+            Source::System { .. } => thread::sleep(MOMENT),
+            Source::Simulated { .. } => thread::yield_now(),
+        }
+    }
+
     /// How many threads get further at once; one in a simulation.
     pub fn parallelism(&self) -> usize {
         match &self.source {

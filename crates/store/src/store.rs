@@ -301,7 +301,7 @@ impl Store {
                 break;
             }
             base.log.advance(true, now_us);
-            std::thread::yield_now();
+            base.drive.env().rest();
         }
         base.log.poison("the store", error);
     }
@@ -332,7 +332,7 @@ impl Store {
             }
             base.log.advance(true, base.drive.env().now_us());
             self.move_on();
-            std::thread::yield_now();
+            base.drive.env().rest();
         }
         let mut rest = lock(maintenance).rest();
         while !lock(maintenance).wind_down() {

@@ -220,6 +220,15 @@ impl Io {
         })
     }
 
+    /// Lets the owner of the task wait for a moment: what the task waits for is not this one's.
+    pub fn pause(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut paused = false;
+        std::future::poll_fn(move |_| match std::mem::replace(&mut paused, true) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        })
+    }
+
     /// Whether a task gave way since this was asked last: it would go on at once.
     pub fn gave_way(&self) -> bool {
         std::mem::take(&mut lock(&self.inner).gave_way)
@@ -263,8 +272,11 @@ pub fn run<T>(io: &Io, future: impl Future<Output = T>, stopped: impl Fn() -> bo
         if stopped() {
             return None;
         }
-        if !any && io.in_flight() > 0 {
-            io.wait(Duration::from_millis(10));
+        match (io.gave_way() || any, io.in_flight()) {
+            (true, _) => {}
+            // It waits for somebody else.
+            (false, 0) => lock(&io.inner).queue.drive().env().rest(),
+            (false, _) => io.wait(Duration::from_millis(10)),
         }
     }
 }

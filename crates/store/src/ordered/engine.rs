@@ -472,7 +472,8 @@ impl Engine for OrderedEngine {
                         return Err(Error::FullFlash);
                     }
                 }
-                io.step().await;
+                // The images are in another queue.
+                io.pause().await;
             }
         })
     }
