@@ -11,6 +11,8 @@ use tapetum::{
     Condition, KeyBound, KeyRange, KeyspaceRef, Outcome, Reply, Request, ScanReply, Session, Stats, Store,
     StoreOptions, Sync,
 };
+use tapetum_drive::arbiter::UnitCount;
+use tapetum_drive::engine::EngineOptions;
 use tapetum_drive::{Drive, Env, FileFlash, Flash, IoEngine, LocalMemory, programs};
 
 use crate::Failure;
@@ -51,31 +53,48 @@ pub fn ordered_options((capacity, memory): (u64, u64), node_cache_bytes: u64, sy
     StoreOptions { sync, ..options }
 }
 
-/// Opens the store that [`create_as`] made in `folder`, with the options for its capacity, by a drive with so many threads of its own.
-pub fn open_as(
-    folder: &Path,
-    options: impl FnOnce(u64) -> StoreOptions,
-    drive_threads: usize,
-) -> Result<Store, Failure> {
+/// What the drive has of its own.
+#[derive(Clone, Copy, Default)]
+pub struct DriveShape {
+    pub threads: usize,
+    /// Of each program in [`PROGRAMS_WITH_UNITS`].
+    pub compute_units: u16,
+}
+
+/// Programs of queries.
+const PROGRAMS_WITH_UNITS: [&str; 3] = ["scan", "fields", "betweenness"];
+
+/// Opens the store that [`create_as`] made in `folder`, with the options for its capacity.
+pub fn open_as(folder: &Path, options: impl FnOnce(u64) -> StoreOptions, shape: DriveShape) -> Result<Store, Failure> {
     let env = Env::system();
     let flash = Arc::new(FileFlash::open(&folder.join("drive"), IoEngine::Auto, &env)?);
     let options = options(flash.capacity_bytes());
-    open_flash_with(&flash, &options, &env, drive_threads)
+    open_flash_with(&flash, &options, &env, shape)
 }
 
 fn open_flash(flash: &Arc<FileFlash>, options: &StoreOptions, env: &Env) -> Result<Store, Failure> {
-    open_flash_with(flash, options, env, 0)
+    open_flash_with(flash, options, env, DriveShape::default())
 }
 
 fn open_flash_with(
     flash: &Arc<FileFlash>,
     options: &StoreOptions,
     env: &Env,
-    drive_threads: usize,
+    shape: DriveShape,
 ) -> Result<Store, Failure> {
-    let local_bytes = options.local_memory_bytes() as usize;
-    let drive = drive(flash, local_bytes, env)?;
-    let drive = if drive_threads > 0 { drive.with_threads(drive_threads)? } else { drive };
+    let probe = drive(flash, SMALL_LOCAL_BYTES, env)?.identity();
+    let with_units = probe.programs.iter().filter(|program| PROGRAMS_WITH_UNITS.contains(&&program.name[..]));
+    let units: Vec<UnitCount> =
+        with_units.map(|program| UnitCount { program: program.id, units: shape.compute_units }).collect();
+    let units = (shape.compute_units > 0).then(|| EngineOptions::with_units(units));
+    let units_bytes = units.as_ref().map_or(0, EngineOptions::sub_buffer_bytes_total);
+    let mut drive = drive(flash, (options.local_memory_bytes() + units_bytes) as usize, env)?;
+    if let Some(units) = &units {
+        drive = drive.with_compute_units(units);
+    }
+    if shape.threads > 0 {
+        drive = drive.with_threads(shape.threads)?;
+    }
     Ok(Store::open_on(&drive, options)?)
 }
 

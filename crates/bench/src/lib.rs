@@ -15,7 +15,9 @@ pub mod contend;
 pub mod datagrams;
 #[cfg(feature = "store")]
 pub mod embedded;
+pub mod fields;
 pub mod filter;
+pub mod graph;
 #[cfg(feature = "store")]
 pub mod kernels;
 pub mod latencies;

@@ -1,16 +1,20 @@
-//! Filtered scans of an embedded store, at the drive or on the host.
+//! What queries an embedded store is asked, at the drive or on the host: filtered scans, two fields of a value, betweenness of a graph.
 
 use std::time::Instant;
 
-use tapetum::{KeyspaceHandle, QueryReport, QuerySide};
+use tapetum::{GraphOptions, KeyspaceHandle, QueryReport, QuerySide};
+use tapetum_kernels::graph::{Direction, Normalization};
 use tapetum_kernels::scan::program::{Comparison, Constant, Instruction, Program};
 use tapetum_kernels::scan::query::{MisfitPolicy, QueryOutput};
 use tapetum_kernels::scan::{Format, OwnedScalar, Query, Scalar, ScalarType};
 
 use crate::Failure;
+use crate::fields::{Pair, PairReader};
 use crate::filter::{FLASH_BYTES, Filter, KEPT, LOOKED_AT, RETURNED_BYTES, SENT_BYTES, WAKE_UPS};
+use crate::graph::{self, EdgeSet};
 use crate::latencies::Latencies;
 use crate::turn::Turn;
+use crate::workload::Key;
 
 /// Key and number of the items that a filter keeps.
 pub fn query(filter: Filter) -> Result<Query, Failure> {
@@ -50,6 +54,62 @@ pub fn run(
         latencies.read(asked.elapsed());
         filter.check(kept, items)?;
         count(&mut latencies, &report);
+    }
+    Ok(latencies)
+}
+
+/// Gets two fields of one value after the other.
+pub struct FieldsGet<'a> {
+    keyspace: &'a KeyspaceHandle,
+    side: QuerySide,
+    query: Query,
+}
+
+impl FieldsGet<'_> {
+    pub fn new(keyspace: &KeyspaceHandle, side: QuerySide) -> Result<FieldsGet<'_>, Failure> {
+        let format = Format::parse("key: name bytes; value: first u64le, second u64le, rest bytes")?;
+        let types = [ScalarType::Bytes, ScalarType::Unsigned, ScalarType::Unsigned, ScalarType::Bytes];
+        let program = Program::new(vec![Instruction::Field(1), Instruction::Field(2)], Vec::new(), &types);
+        let program = program.map_err(|error| format!("{error:?}"))?;
+        let output = QueryOutput::Rows { columns: vec![0, 1], order: None, limit: None };
+        let query = Query::new(format, program, output, MisfitPolicy::Fail).map_err(|error| format!("{error:?}"))?;
+        Ok(FieldsGet { keyspace, side, query })
+    }
+}
+
+impl PairReader for FieldsGet<'_> {
+    fn read(&mut self, key: &Key) -> Result<Option<Pair>, Failure> {
+        let mut pair = None;
+        let mut take = |values: &[Option<Scalar<'_>>]| {
+            if let [Some(Scalar::Unsigned(first)), Some(Scalar::Unsigned(second))] = values {
+                pair = Some((*first, *second));
+            }
+        };
+        self.keyspace.get_fields(key, &self.query, self.side, &mut take)?;
+        Ok(pair)
+    }
+}
+
+/// Computes betweenness, again and again until the turn is over; at the drive in so many parts.
+pub fn betweenness(keyspace: &KeyspaceHandle, turn: &Turn, side: QuerySide, parts: u8) -> Result<Latencies, Failure> {
+    let edges = EdgeSet::of(turn)?;
+    let (query, mut latencies) = (edges.query()?, Latencies::default());
+    let options = GraphOptions {
+        direction: Direction::Directed,
+        normalization: Normalization::None,
+        sampling: edges.sampling(),
+        seed: graph::SEED,
+        top: graph::TOP,
+        memory_bytes: graph::MEMORY_BYTES,
+        parts,
+    };
+    let begun = Instant::now();
+    while begun.elapsed() < turn.time_max() && latencies.operations() < turn.operations_max() {
+        let asked = Instant::now();
+        let report = keyspace.betweenness(&query, &options, side, &mut |_| true)?;
+        latencies.read(asked.elapsed());
+        graph::count(&mut latencies, report.summary, &report.top);
+        count(&mut latencies, &report.query);
     }
     Ok(latencies)
 }

@@ -35,6 +35,8 @@ pub struct Setup {
     pub threads: u64,
     /// Threads of the drive's own, of the embedded store.
     pub drive_threads: u64,
+    /// Compute units that each of its programs for queries has there.
+    pub compute_units: u64,
     /// Bytes for cached nodes, beside the memory, where the embedded store keeps the items in an ordered keyspace.
     pub ordered: Option<u64>,
 }
@@ -173,7 +175,7 @@ impl Setup {
             "data": self.data, "memory_bytes": self.memory_bytes, "tier_bytes": self.tier_bytes,
             "capacity_bytes": self.capacity_bytes, "items": self.items, "value_bytes": self.value_bytes, "random_percent": self.random_percent,
             "sync": self.sync, "compress": self.compress, "threads": self.threads,
-            "drive_threads": self.drive_threads, "ordered": self.ordered,
+            "drive_threads": self.drive_threads, "compute_units": self.compute_units, "ordered": self.ordered,
         })
     }
 
@@ -190,6 +192,7 @@ impl Setup {
             compress: truth(value, "compress")?,
             threads: number(value, "threads")?,
             drive_threads: number(value, "drive_threads")?,
+            compute_units: number(value, "compute_units")?,
             ordered: value["ordered"].as_u64(),
         })
     }
@@ -298,6 +301,7 @@ mod tests {
             compress: false,
             threads: 7,
             drive_threads: 8,
+            compute_units: 10,
             ordered: Some(9),
         };
         assert_eq!(Setup::from_json(&setup.to_json()).unwrap(), setup);

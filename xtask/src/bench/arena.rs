@@ -55,6 +55,7 @@ impl Shape {
             compress: self.random_percent < 100,
             threads,
             drive_threads: peers::drive_threads(name),
+            compute_units: peers::compute_units(name),
             ordered: peers::node_cache_bytes(name, self.memory_bytes),
         }
     }

@@ -13,8 +13,10 @@ mod dram_get;
 mod drive_thread;
 mod events;
 mod extstore;
+mod fields_get;
 mod filter_scan;
 mod floods;
+mod graph;
 mod hit_rate;
 mod latency;
 mod load;
@@ -49,7 +51,7 @@ use crate::rows::Row;
 const KEY_BYTES: u64 = 16;
 
 /// With what each row runs small: contenders that nothing need be compiled for, and as few items as it takes.
-pub const ROWS: [Row; 31] = [
+pub const ROWS: [Row; 33] = [
     Row {
         name: "quick",
         run: quick::run,
@@ -98,6 +100,16 @@ pub const ROWS: [Row; 31] = [
         name: "filter-scan",
         run: filter_scan::run,
         smoke: "--items 2000 --rounds 1 --contenders tapetum,tapetum-ordered",
+    },
+    Row {
+        name: "fields-get",
+        run: fields_get::run,
+        smoke: "--items 500 --rounds 1 --contenders tapetum,tapetum-unit,tapetum-ordered",
+    },
+    Row {
+        name: "graph",
+        run: graph::run,
+        smoke: "--items 3000 --rounds 1 --contenders tapetum,tapetum-units,tapetum-ordered",
     },
     Row { name: "scan-rows", run: scan_rows::run, smoke: "--rounds 1" },
     Row { name: "trees", run: trees::run, smoke: "--items 1000 --rounds 1 --other THIS" },

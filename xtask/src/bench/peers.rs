@@ -13,6 +13,10 @@ use crate::workspace;
 /// The store with the device half of its drive on a thread of its own.
 pub const ON_DRIVE_THREAD: &str = "tapetum-drive-thread";
 
+/// The store with one and two compute units for each program of queries.
+pub const ON_UNIT: &str = "tapetum-unit";
+pub const ON_UNITS: &str = "tapetum-units";
+
 /// The store with the items in an ordered keyspace, for which it has a cache as large as the rest of its memory.
 pub const ORDERED: &str = "tapetum-ordered";
 /// The same with next to no cache.
@@ -102,6 +106,15 @@ pub fn drive_threads(name: &str) -> u64 {
     match name {
         ON_DRIVE_THREAD | ORDERED_ON_ONE => 1,
         ORDERED_ON_TWO => 2,
+        _ => 0,
+    }
+}
+
+/// Compute units that each program of queries has there.
+pub fn compute_units(name: &str) -> u64 {
+    match name {
+        ON_UNIT => 1,
+        ON_UNITS => 2,
         _ => 0,
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use tapetum::{KeyspaceKind, KeyspaceRef, Store, Sync};
-use tapetum_bench::embedded::{Pipe, create_as, keep_full, open_as, ordered_options, settle, usable};
+use tapetum_bench::embedded::{DriveShape, Pipe, create_as, keep_full, open_as, ordered_options, settle, usable};
 use tapetum_bench::random::key16;
 
 use super::embedded::{KEY_BYTES, fill_value, store_items};
@@ -87,7 +87,8 @@ fn recovery(folder: &Path, memory: u64, used_bytes: u64, value_bytes: u64) -> Re
     for _ in 0..3 {
         reads.push(sequential_read(&folder.join("drive"), used_bytes)?);
         let begun = Instant::now();
-        let store = open_as(folder, |capacity| ordered_options((capacity, memory), memory, Sync::No), 0)?;
+        let store =
+            open_as(folder, |capacity| ordered_options((capacity, memory), memory, Sync::No), DriveShape::default())?;
         let found = store.keyspace(NAME)?.get(&key16(KEPT))?;
         openings.push(begun.elapsed());
         fill_value(KEPT, 0, value_bytes, &mut expected);

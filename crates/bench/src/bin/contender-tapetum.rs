@@ -1,6 +1,7 @@
 //! The store as a contender, embedded. `session`: each thread keeps so many operations on their way; `blocking`: each thread
 //! makes one blocking call after the other; `batches`: so too, with each write in a batch of its own. `query`: filtered scans, one after
-//! the other; `session-beside-query`: sessions, while such scans go on.
+//! the other; `session-beside-query`: sessions, while such scans go on; `fields` and `fields-host`: each thread gets two fields of one value
+//! after the other, at the drive and on the host; `graph` and `graph-host`: betweenness of the edges that the items are.
 
 #![allow(clippy::disallowed_methods)] // It measures real time with real threads.
 
@@ -13,7 +14,10 @@ use tapetum::{KeyspaceHandle, KeyspaceKind, KeyspaceRef, QuerySide, Store, Store
 use tapetum_bench::Failure;
 use tapetum_bench::blocking::{self, Client};
 use tapetum_bench::contend::{Contender, contend};
-use tapetum_bench::embedded::{Answer, Pipe, create_as, keep_full, open_as, ordered_options, settle, usable};
+use tapetum_bench::embedded::{
+    Answer, DriveShape, Pipe, create_as, keep_full, open_as, ordered_options, settle, usable,
+};
+use tapetum_bench::fields;
 use tapetum_bench::latencies::Latencies;
 use tapetum_bench::pace::{Pace, wake_promptly};
 use tapetum_bench::queries;
@@ -30,6 +34,8 @@ const ORDERED: &str = "ordered";
 struct Tapetum {
     keyspace: KeyspaceHandle,
     population: Population,
+    /// Of a graph's work at the drive.
+    parts: u8,
 }
 
 impl Tapetum {
@@ -40,8 +46,9 @@ impl Tapetum {
             None => StoreOptions { sync, ..StoreOptions::new(capacity_bytes, setup.memory_bytes) },
         };
         let capacity_bytes = usable(setup.capacity_bytes);
+        let shape = DriveShape { threads: setup.drive_threads as usize, compute_units: setup.compute_units as u16 };
         let store = match setup.data.join("drive").exists() {
-            true => open_as(&setup.data, options, setup.drive_threads as usize)?,
+            true => open_as(&setup.data, options, shape)?,
             false => create_as(&setup.data, capacity_bytes, &options(capacity_bytes))?,
         };
         let keyspace = match store.keyspaces().iter().any(|keyspace| keyspace.name == ORDERED) {
@@ -50,7 +57,11 @@ impl Tapetum {
             false => store.create_keyspace_of(ORDERED, KeyspaceKind::Ordered)?,
         };
         let values = Values::new(setup.value_bytes as usize, setup.random_percent);
-        Ok(Tapetum { keyspace, population: Population::new(setup.items, values) })
+        Ok(Tapetum {
+            keyspace,
+            population: Population::new(setup.items, values),
+            parts: setup.compute_units.max(1) as u8,
+        })
     }
 }
 
@@ -93,10 +104,11 @@ impl Contender for Tapetum {
             "batches" => blocking::run(turn, &self.population, || Ok(Batches(Blocking(self.keyspace.clone())))),
             "query" => queries::run(&self.keyspace, turn, (self.population.count(), QuerySide::Drive), || false),
             "session-beside-query" => self.sessions_beside_query(turn),
-            other => Err(format!(
-                "the store has no way {other}; there are session, blocking, batches, query and session-beside-query"
-            )
-            .into()),
+            "fields" => self.fields(turn, QuerySide::Drive),
+            "fields-host" => self.fields(turn, QuerySide::Host),
+            "graph" => queries::betweenness(&self.keyspace, turn, QuerySide::Drive, self.parts),
+            "graph-host" => queries::betweenness(&self.keyspace, turn, QuerySide::Host, 1),
+            other => Err(format!("the store has no way {other}; the head of its contender has them").into()),
         }
     }
 
@@ -108,6 +120,10 @@ impl Contender for Tapetum {
 impl Tapetum {
     fn place(&self) -> (&Store, KeyspaceRef) {
         (self.keyspace.store(), self.keyspace.keyspace())
+    }
+
+    fn fields(&self, turn: &Turn, side: QuerySide) -> Result<Latencies, Failure> {
+        fields::run(turn, &self.population, || queries::FieldsGet::new(&self.keyspace, side))
     }
 
     /// A scan that keeps one of a thousand items, again and again, as long as the sessions go on.

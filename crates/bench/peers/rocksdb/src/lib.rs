@@ -1,6 +1,7 @@
 //! RocksDB as a contender, tuned as its guide says. `get`: each thread makes one Get after the other; `multiget`: each thread
 //! gathers as many reads as its depth and asks for them together, the reads of a batch by io_uring. `filter`: an iterator over all items,
-//! which are looked at one by one.
+//! which are looked at one by one; `graph`: the same, and the betweenness of the edges that they are; `fields`: two fields of one value
+//! after the other.
 //!
 //! The memory budget is the block cache's; index blocks, filters and memtables (up to half as much again) come on top, to
 //! RocksDB's advantage.
@@ -10,13 +11,15 @@ use std::thread::available_parallelism;
 use std::time::Instant;
 
 use rocksdb::{
-    BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBCompressionType, DataBlockIndexType, Options, ReadOptions,
+    BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBCompressionType, DBRawIterator, DataBlockIndexType, Options, ReadOptions,
     WaitForCompactOptions, WriteOptions,
 };
 use tapetum_bench::Failure;
 use tapetum_bench::blocking::{self, Client};
 use tapetum_bench::contend::Contender;
+use tapetum_bench::fields::{self, Pair, PairReader};
 use tapetum_bench::filter::{Filter, KEPT, LOOKED_AT, RETURNED_BYTES};
+use tapetum_bench::graph::{self, EdgeSet};
 use tapetum_bench::latencies::Latencies;
 use tapetum_bench::turn::{Setup, Turn};
 use tapetum_bench::workload::{Key, Population, Values, key};
@@ -104,6 +107,37 @@ impl RocksDb {
 }
 
 impl RocksDb {
+    /// From the first on, read ahead.
+    fn all_items(&self) -> DBRawIterator<'_> {
+        let mut read = ReadOptions::default();
+        read.set_readahead_size(FILTER_READAHEAD_BYTES);
+        read.set_async_io(true);
+        // It would drive out what gets use.
+        read.fill_cache(false);
+        let mut iterator = self.db.raw_iterator_opt(read);
+        iterator.seek_to_first();
+        iterator
+    }
+
+    fn betweenness(&self, turn: &Turn) -> Result<Latencies, Failure> {
+        let (edges, mut latencies) = (EdgeSet::of(turn)?, Latencies::default());
+        let begun = Instant::now();
+        while begun.elapsed() < turn.time_max() && latencies.operations() < turn.operations_max() {
+            let asked = Instant::now();
+            let mut iterator = self.all_items();
+            let result = edges.compute(|push| {
+                let Some((key, value)) = iterator.item() else { return Ok(false) };
+                push(key, value);
+                iterator.next();
+                Ok(true)
+            })?;
+            iterator.status()?;
+            latencies.read(asked.elapsed());
+            graph::count(&mut latencies, result.summary, &result.top);
+        }
+        Ok(latencies)
+    }
+
     /// Scans of all items, one after the other.
     fn filtered_scans(&self, turn: &Turn) -> Result<Latencies, Failure> {
         let items = self.population.count();
@@ -111,13 +145,7 @@ impl RocksDb {
         let (begun, mut result) = (Instant::now(), Vec::new());
         while begun.elapsed() < turn.time_max() && latencies.operations() < turn.operations_max() {
             let asked = Instant::now();
-            let mut read = ReadOptions::default();
-            read.set_readahead_size(FILTER_READAHEAD_BYTES);
-            read.set_async_io(true);
-            // It would drive out what gets use.
-            read.fill_cache(false);
-            let mut iterator = self.db.raw_iterator_opt(read);
-            iterator.seek_to_first();
+            let mut iterator = self.all_items();
             let (mut kept, mut looked_at, mut bytes) = (0, 0, 0);
             result.clear();
             while let Some((key, value)) = iterator.item() {
@@ -158,8 +186,11 @@ impl Contender for RocksDb {
     }
 
     fn turn(&self, turn: &Turn) -> Result<Latencies, Failure> {
-        if turn.api == "filter" {
-            return self.filtered_scans(turn);
+        match turn.api.as_str() {
+            "filter" => return self.filtered_scans(turn),
+            "graph" => return self.betweenness(turn),
+            "fields" => return fields::run(turn, &self.population, || Ok(Fields(self.client()))),
+            _ => {}
         }
         if (turn.api == "get") != (turn.depth == 1) || !["get", "multiget"].contains(&turn.api.as_str()) {
             return Err(format!("RocksDB has get, of depth 1, and multiget; not {} of {}", turn.api, turn.depth).into());
@@ -177,6 +208,16 @@ struct Thread<'a> {
     write: WriteOptions,
     read: ReadOptions,
     read_many: ReadOptions,
+}
+
+/// Takes values apart where they are pinned.
+struct Fields<'a>(Thread<'a>);
+
+impl PairReader for Fields<'_> {
+    fn read(&mut self, key: &Key) -> Result<Option<Pair>, Failure> {
+        let value = self.0.db.get_pinned_opt(key, &self.0.read)?;
+        Ok(value.and_then(|value| fields::pair_of(&value)))
+    }
 }
 
 impl Client for Thread<'_> {
