@@ -42,8 +42,10 @@ pub struct Wakeup {
 
 impl Wakeup {
     pub fn wake(&self) {
-        *lock(&self.wanted) = true;
-        self.condition.notify_all();
+        // Who is wanted already was told.
+        if !std::mem::replace(&mut *lock(&self.wanted), true) {
+            self.condition.notify_all();
+        }
     }
 
     /// Sleeps until [`Wakeup::wake`] or for `timeout`.

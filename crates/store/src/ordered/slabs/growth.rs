@@ -29,6 +29,10 @@ const FULL_PART: u32 = 16;
 /// A closed group is opened rather than a new one made if one in so many of its slots is free. Space amplification stays below
 /// 1 + 1/(n - 1) in the long run, if there are enough groups to choose from.
 const REOPEN_PART: u32 = 4;
+/// Of slabs, one in so many groups has slots to give out, so that the manifest is written for many values at once;
+const SLAB_OPEN_PART: u32 = 4;
+/// and no more than so many.
+const SLAB_OPEN_GROUPS_MAX: u32 = 8;
 /// Bytes written at once where groups are zeroed.
 const ZERO_BYTES: usize = 256 << 10;
 
@@ -79,6 +83,19 @@ impl SpaceState {
         self.phases(GroupPhase::Open).filter(|(_, group)| !is_full(group)).count() as u32
     }
 
+    /// Groups of slabs that are to have slots to give out.
+    fn slab_groups_wanted(&self) -> u32 {
+        (1 + self.groups.len() as u32 / SLAB_OPEN_PART).min(SLAB_OPEN_GROUPS_MAX)
+    }
+
+    /// Whether slots run short, or there are groups to give back.
+    fn wants_slabs(&self) -> bool {
+        let (useful, wanted) = (self.useful(), self.slab_groups_wanted());
+        let is_used = self.is_wanted || !self.groups.is_empty();
+        let empty = self.groups.values().filter(|group| group.is_empty()).count() as u32;
+        is_used && (useful == 0 || useful * 2 < wanted) || empty > wanted
+    }
+
     /// Whether slots that rest are worth a round of their own: so many more than can be given out that rounds are not begun for a few each.
     fn is_rested(&self) -> bool {
         self.slots_rest > 0 && self.slots_rest >= self.slots_open
@@ -108,8 +125,8 @@ impl SpaceState {
     }
 
     /// Makes the plan; groups that are to be removed give out no more slots.
-    fn plan_extensions(&mut self, open_groups: u32) -> GroupPlan {
-        let useful = self.useful();
+    fn plan_extensions(&mut self) -> GroupPlan {
+        let (useful, open_groups) = (self.useful(), self.slab_groups_wanted());
         let empty = names(self.phases(GroupPhase::Open).filter(|(_, group)| group.is_empty()));
         let spare = useful.saturating_sub(open_groups) as usize;
         empty.into_iter().rev().take(spare).for_each(|first| self.set_phase(first, GroupPhase::Draining));
@@ -128,18 +145,14 @@ fn names<'g>(groups: impl Iterator<Item = (u32, &'g SlotGroup)>) -> Vec<u32> {
 impl SlotSpace {
     /// Whether slots run short, or there are groups to give back: [`grow`] has something to do.
     pub fn wants_change(&self) -> bool {
-        let open_groups = self.options().open_groups;
-        match self.options().class {
+        let SpaceOptions { class, open_groups, .. } = *self.options();
+        match class {
             SlotClass::Nodes => self.with(|state| {
                 let is_short = state.is_wanted || state.slots_open * 2 < self.slots_wanted();
                 // A round begins when the one before the last is over.
                 state.flying == 0 && (is_short || state.closed_empty > open_groups)
             }),
-            SlotClass::Extensions(_) => self.with(|state| {
-                let empty = state.groups.values().filter(|group| group.is_empty()).count();
-                let is_used = state.is_wanted || !state.groups.is_empty();
-                state.useful() == 0 && is_used || empty > open_groups as usize
-            }),
+            SlotClass::Extensions(_) => self.with(|state| state.wants_slabs()),
             SlotClass::Large => {
                 self.with(|state| !state.wants.is_empty() || state.groups.values().any(SlotGroup::is_empty))
             }
@@ -171,13 +184,13 @@ impl SlotSpace {
     }
 
     fn plan(&self) -> GroupPlan {
-        let SpaceOptions { open_groups, planted, .. } = *self.options();
+        let planted = self.options().planted;
         self.with(|state| match self.options().class {
             SlotClass::Nodes => {
                 let close_early = planted.has(Bug::OrderedCloseEarly);
                 state.plan_nodes(self.slots_wanted(), self.group_slots(), close_early)
             }
-            SlotClass::Extensions(_) => state.plan_extensions(open_groups),
+            SlotClass::Extensions(_) => state.plan_extensions(),
             SlotClass::Large => unreachable!("their groups are made one by one"),
         })
     }

@@ -24,7 +24,7 @@ const GROUP_PAGES_MIN: u32 = 16;
 pub struct SlabOptions {
     pub map: SlotMap,
     pub store_id: u64,
-    /// Of nodes, if all their slots are free; of each class of extensions, one group has slots to give out.
+    /// Of nodes, if all their slots are free.
     pub open_groups: u32,
     /// Pages of a group of slabs at least.
     pub group_pages_min: u32,

@@ -28,7 +28,7 @@ pub struct SpaceOptions {
     pub store_id: u64,
     pub keyspace: KeyspaceId,
     pub class: SlotClass,
-    /// Of nodes: open groups have as many free slots together as so many that are empty. Of others: groups with slots to give out.
+    /// Of nodes: open groups have as many free slots together as so many that are empty.
     pub open_groups: u32,
     /// Extents of a new group.
     pub group_extents: u32,
