@@ -202,7 +202,9 @@ impl Io {
             // No waiting helps where there is less.
             None if drive.env().now_us() < until_us && bytes <= drive.local().bytes_total() => Poll::Pending,
             None => Poll::Ready(Err(Error::Options(format!(
-                "the pools of memory are too small: {bytes} bytes were not to be had; give the store more memory"
+                "the pools of memory are too small: {bytes} bytes were not to be had, {} of {} are in use; give the store more memory",
+                drive.local().bytes_used(),
+                drive.local().bytes_total(),
             )))),
         })
     }

@@ -40,7 +40,11 @@ impl SpareBuffers {
         {
             return Some(buffer);
         }
-        let bytes = bytes.max(BUFFER_BYTES);
+        self.allocate(bytes.max(BUFFER_BYTES))
+    }
+
+    /// One of exactly so many bytes, which none that is kept is taken for.
+    pub fn allocate(&self, bytes: usize) -> Option<LocalBuffer> {
         if self.free_bytes() < bytes + self.reserve_bytes { None } else { self.local.allocate(bytes) }
     }
 

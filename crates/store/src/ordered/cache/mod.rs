@@ -22,6 +22,7 @@
 
 pub mod durability_ticket;
 pub mod page_meta;
+mod spare_pages;
 #[cfg(test)]
 mod tests;
 
@@ -29,6 +30,7 @@ use super::node_table::{NodeHome, NodeId, NodeTable};
 use crate::error::Error;
 use crate::media::io::lock;
 use page_meta::{PageMeta, PageUse};
+use spare_pages::SparePages;
 use std::sync::Mutex;
 use tapetum_drive::{LocalBuffer, LocalMemory};
 use tapetum_kernels::ordered::NODE_BYTES;
@@ -113,6 +115,7 @@ pub struct CacheCounts {
 pub struct MirrorCache {
     sets: Box<[Mutex<CacheSet>]>,
     pub table: NodeTable,
+    pub spare_pages: SparePages,
 }
 
 impl MirrorCache {
@@ -135,7 +138,7 @@ impl MirrorCache {
             let Ok(places) = places.try_into() else { unreachable!("there are {WAYS}") };
             sets.push(Mutex::new(CacheSet { nodes: [NO_NODE; WAYS], places, hand: 0, hits: 0, misses: 0 }));
         }
-        Ok(MirrorCache { sets: sets.into(), table: NodeTable::new(nodes_max) })
+        Ok(MirrorCache { sets: sets.into(), table: NodeTable::new(nodes_max), spare_pages: SparePages::new(local) })
     }
 
     /// What it holds and how often that was enough. Looks at each set.

@@ -69,8 +69,6 @@ const ROUNDS_MAX: usize = 8;
 const FETCHES_PART: usize = 16;
 const FETCHES_MIN: usize = 16;
 const FETCHES_MAX: usize = 256;
-/// Buffers for pages that a session keeps between one read and the next.
-const SPARE_PAGES: usize = 64;
 /// Bit of a tag that says that it is a scan's.
 const TAG_SCAN: u64 = 1 << 57;
 /// That it reads a page for a merge or a batch.
@@ -107,7 +105,6 @@ pub struct OrderedSession {
     tries_again: bool,
     /// Something waits for a place in the cache.
     wants_room: bool,
-    spare_pages: Vec<LocalBuffer>,
     /// A scratch of its own, so that one command goes on however short memory is.
     own_scratch: Option<LocalBuffer>,
     completions: Vec<Returned>,
@@ -134,7 +131,6 @@ impl OrderedSession {
             pages_taken: 0,
             tries_again: false,
             wants_room: false,
-            spare_pages: Vec::new(),
             own_scratch: state.base.drive.local().allocate(scratch::SCRATCH_BYTES),
             completions: Vec::new(),
             parameters: Vec::new(),
@@ -346,7 +342,7 @@ impl OrderedSession {
     }
 
     fn take_page(&mut self, core: &SessionCore) -> Option<LocalBuffer> {
-        self.spare_pages.pop().or_else(|| core.base.drive.local().allocate(NODE_BYTES))
+        self.state.cache.spare_pages.take(|| core.spare_buffers.allocate(NODE_BYTES))
     }
 
     /// A page that was read for an operation is in the cache, or is not needed: a buffer in its place.
@@ -356,9 +352,7 @@ impl OrderedSession {
     }
 
     fn give_page(&mut self, page: LocalBuffer) {
-        if self.spare_pages.len() < SPARE_PAGES {
-            self.spare_pages.push(page);
-        }
+        self.state.cache.spare_pages.give(page);
     }
 
     fn take_scratch(&mut self, core: &mut SessionCore) -> Option<LocalBuffer> {
