@@ -5,7 +5,7 @@
 # All install what is missing (Debian packages through apt-get, Python packages into the target folder) and build.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint test-build test-rust test-clients test-system test-differential test-udp test-kill test-device test-power-cut test-damage test-rows test-simulation setup-build setup-test setup-bench bench clean
+.PHONY: help run test lint test-build test-rust test-clients test-system test-differential test-udp test-kill test-device test-power-cut test-damage test-rows test-simulation test-images setup-build setup-images setup-test setup-bench bench clean
 
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 CARGO := cargo
@@ -37,9 +37,10 @@ run: setup-build
 	exec $(TARGET)/release/tapetum serve --data ./tapetum-data $(SERVE)
 
 # In this order: what is quick fails first.
-test: setup-build setup-test
+test: setup-build setup-images setup-test
 	$(MAKE) lint
 	$(MAKE) test-rust
+	$(MAKE) test-images
 	$(MAKE) test-clients
 	$(MAKE) test-system
 	$(MAKE) test-differential
@@ -68,6 +69,13 @@ test-build:
 
 test-rust: test-build
 	$(CARGO) test --workspace --locked
+
+# The feature images, which the workspace's own builds leave out.
+test-images: setup-images
+	$(CARGO) clippy --package tapetum-kernels --package tapetum-drive --package tapetum --features tapetum/images --lib --tests --locked -- -D warnings
+	$(CARGO) test --package tapetum-kernels --features images --lib --locked images
+	$(CARGO) test --package tapetum-drive --features images --lib --locked images
+	$(CARGO) test --package tapetum --features images --test images --locked
 
 test-clients: test-build
 	$(X) test-clients --server $(SERVER)
@@ -109,6 +117,10 @@ test-simulation: test-build
 # zstd is compiled from C.
 setup-build:
 	@xtask/install-missing cc:build-essential
+
+# libjpeg-turbo is compiled from C and assembler.
+setup-images: setup-build
+	@xtask/install-missing cmake:cmake nasm:nasm
 
 # libmemcached-dev, libsasl2-dev, zlib1g-dev, python3-dev: pylibmc where no wheel fits.
 setup-test:

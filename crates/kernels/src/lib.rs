@@ -11,6 +11,7 @@ pub mod fences;
 pub mod graph;
 pub mod hash;
 pub mod hash_each;
+pub mod images;
 pub mod key_table;
 pub mod ordered;
 pub mod prefetch;

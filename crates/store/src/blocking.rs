@@ -214,7 +214,7 @@ fn item((outcome, value): (Outcome, Vec<u8>)) -> Option<Item> {
     }
 }
 
-fn poll_or_wait(session: &mut Session, replies: &mut Vec<Reply>) {
+pub(crate) fn poll_or_wait(session: &mut Session, replies: &mut Vec<Reply>) {
     session.wait_for_flash();
     session.poll(replies);
     if replies.is_empty() {

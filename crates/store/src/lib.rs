@@ -32,6 +32,8 @@ mod figures;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod hashed;
+#[cfg(feature = "images")]
+pub mod images;
 mod installer;
 mod items;
 mod keyspace;

@@ -8,7 +8,7 @@ mod cancel_tests;
 #[cfg(test)]
 mod chain_tests;
 #[cfg(test)]
-mod compute_bench;
+pub mod compute_bench;
 #[cfg(test)]
 mod compute_tests;
 mod crossing;

@@ -2,6 +2,7 @@
 
 use super::wire::{DecodeError, get, put, same_or_not_zero};
 use std::fmt;
+use tapetum_kernels::images::ImageError;
 
 /// The part of a pipeline at which it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,7 +203,10 @@ impl PipelineFailure {
                 "its output does not fit a sub-buffer: give the drive larger ones (status 3)".into()
             }
             (PipelineReason::Program, 4) => "its input is longer than it takes (status 4)".into(),
-            (PipelineReason::Program, status) => format!("it failed (status {status})"),
+            (PipelineReason::Program, status) => match ImageError::of_code(*status) {
+                Some(error) => error.to_string(),
+                None => format!("it failed (status {status})"),
+            },
             (PipelineReason::FlashFailed, errno) => format!("the flash failed (errno {errno})"),
             (PipelineReason::OutputTooLong, limit) => format!("{reason} ({limit} bytes)"),
             _ => reason.to_string(),

@@ -3,6 +3,8 @@
 pub mod betweenness;
 mod digests;
 pub mod fields;
+#[cfg(feature = "images")]
+mod images;
 pub mod match_record;
 pub mod node;
 pub mod scan;
@@ -26,9 +28,10 @@ pub const OUTPUT_SHORT: Status = Status::Program(3);
 /// The input is longer than the program takes.
 pub const TOO_LARGE: Status = Status::Program(4);
 
-/// The built-in programs.
+/// The built-in programs; with the feature `images`, those over pictures too.
 pub fn built_in() -> Vec<Box<dyn Program>> {
-    vec![
+    #[cfg_attr(not(feature = "images"), expect(unused_mut))]
+    let mut programs: Vec<Box<dyn Program>> = vec![
         Box::new(match_record::MatchRecord),
         Box::new(Concat),
         Box::new(Crc32cProgram),
@@ -46,7 +49,10 @@ pub fn built_in() -> Vec<Box<dyn Program>> {
         Box::new(scan::ScanProgram),
         Box::new(betweenness::BetweennessProgram),
         Box::new(fields::FieldsProgram),
-    ]
+    ];
+    #[cfg(feature = "images")]
+    programs.extend(images::image_programs());
+    programs
 }
 
 thread_local! {

@@ -149,7 +149,8 @@ struct Whole {
     given: usize,
 }
 
-fn run_whole(context: Context<'_>, make: impl FnOnce(&[u8]) -> Result<Vec<u8>, Status>) -> ProgramResult {
+/// Makes the output of all input at once.
+pub(super) fn run_whole(context: Context<'_>, make: impl FnOnce(Vec<u8>) -> Result<Vec<u8>, Status>) -> ProgramResult {
     let Context { inputs, output, task, .. } = context;
     let more_input = task.more_input;
     let Some(whole) = keep(task, || Some(Whole::default())) else { return (Status::InvalidField, [0; 2]) };
@@ -162,7 +163,7 @@ fn run_whole(context: Context<'_>, make: impl FnOnce(&[u8]) -> Result<Vec<u8>, S
         if more_input {
             return (Status::Success, [0; 2]);
         }
-        match make(&std::mem::take(&mut whole.gathered)) {
+        match make(std::mem::take(&mut whole.gathered)) {
             Ok(made) => whole.made = Some(made),
             Err(status) => return (status, [0; 2]),
         }
@@ -183,7 +184,7 @@ impl Program for SnappyCompress {
     fn run(&self, context: Context<'_>) -> ProgramResult {
         run_whole(context, |raw| {
             let mut stored = vec![0; snappy::compressed_bytes_max(raw.len())];
-            let length = snappy::compress(raw, &mut stored).map_err(|_| TOO_LARGE)?;
+            let length = snappy::compress(&raw, &mut stored).map_err(|_| TOO_LARGE)?;
             stored.truncate(length);
             Ok(stored)
         })
@@ -197,12 +198,12 @@ impl Program for SnappyDecompress {
 
     fn run(&self, context: Context<'_>) -> ProgramResult {
         run_whole(context, |stored| {
-            let raw_bytes = snappy::raw_bytes(stored).map_err(|_| CORRUPT)?;
+            let raw_bytes = snappy::raw_bytes(&stored).map_err(|_| CORRUPT)?;
             if raw_bytes > WHOLE_BYTES_MAX {
                 return Err(TOO_LARGE);
             }
             let mut raw = vec![0; raw_bytes];
-            snappy::decompress(stored, &mut raw).map_err(|_| CORRUPT)?;
+            snappy::decompress(&stored, &mut raw).map_err(|_| CORRUPT)?;
             Ok(raw)
         })
     }

@@ -1,0 +1,168 @@
+use super::chance::ImageChance;
+use super::crop::{CropRule, PixelRect};
+use super::error::{FileKind, ImageError};
+use super::frame::{Frame, HEADER_BYTES};
+use super::jpeg::JpegDecoder;
+use super::jpeg_encode::{JpegQuality, encode};
+use super::pixels;
+use super::stage::JpegOptions;
+use super::testing::{exif_segment, jpeg, picture};
+use proptest::prelude::*;
+use turbojpeg_sys as tj;
+
+const WHOLE: JpegOptions = JpegOptions { grey: false, orient: false, crop: CropRule::Whole, place: 0, scale_to: None };
+
+fn decode(file: &[u8], options: JpegOptions) -> Result<Vec<u8>, ImageError> {
+    decode_item(file, options, 0)
+}
+
+fn decode_item(file: &[u8], options: JpegOptions, item: u64) -> Result<Vec<u8>, ImageError> {
+    JpegDecoder::new().unwrap().decode(file, &options, ImageChance { item, ..ImageChance::default() })
+}
+
+/// The file with a segment behind its first marker.
+fn with_segment(file: &[u8], segment: &[u8]) -> Vec<u8> {
+    [&file[..2], segment, &file[2..]].concat()
+}
+
+/// Bytes of the header of a picture, which say its height and width.
+fn frame_header(file: &[u8]) -> usize {
+    file.windows(2).position(|pair| matches!(pair, [0xff, 0xc0 | 0xc2])).unwrap() + 5
+}
+
+fn with_size(file: &[u8], width: u16, height: u16) -> Vec<u8> {
+    let (mut file, at) = (file.to_vec(), frame_header(file));
+    file[at..at + 2].copy_from_slice(&height.to_be_bytes());
+    file[at + 2..at + 4].copy_from_slice(&width.to_be_bytes());
+    file
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Of all samplings, of sequential and progressive files, upright and turned.
+    #[test]
+    fn a_region_is_what_a_full_decode_has_there(
+        (width, height) in (1..150_u32, 1..120_u32),
+        sampling in prop_oneof![Just(0_u8), Just(1), Just(2), Just(4), Just(5), Just(6)],
+        (progressive, grey, tag) in (any::<bool>(), any::<bool>(), 1..=8_u16),
+        item: u64,
+    ) {
+        let file = jpeg(width, height, JpegQuality { quality: 80, sampling, progressive });
+        let file = with_segment(&file, &exif_segment(tag, true));
+        let crop = CropRule::RandomResized { scale: (0.02, 0.9), ratio: (0.4, 2.5) };
+        let options = JpegOptions { grey, orient: true, crop, place: 3, scale_to: None };
+        let cut = decode_item(&file, options, item).unwrap();
+        let full = decode(&file, JpegOptions { crop: CropRule::Whole, ..options }).unwrap();
+        let full = Frame::pixels(&full).unwrap();
+        let mut draws = ImageChance { item, ..ImageChance::default() }.draws(3);
+        let rect = crop.rect((full.shape.width, full.shape.height), &mut draws).unwrap();
+        prop_assert!(cut == pixels::cut(full, rect).unwrap(), "{:?} of {:?}", rect, full.shape);
+    }
+
+    #[test]
+    fn damage_is_an_error_or_pixels_of_that_size(place in 0..3000_usize, byte: u8, progressive: bool) {
+        let mut file = jpeg(60, 40, JpegQuality { progressive, ..JpegQuality::default() });
+        let place = place % file.len();
+        file[place] = byte;
+        if let Ok(frame) = decode(&file, WHOLE) {
+            prop_assert!(Frame::pixels(&frame).is_ok());
+        }
+    }
+}
+
+#[test]
+fn a_file_becomes_about_the_pixels_that_it_was_made_of() {
+    let original = picture(61, 47);
+    for progressive in [false, true] {
+        let file = jpeg(61, 47, JpegQuality { progressive, ..JpegQuality::default() });
+        let decoded = decode(&file, WHOLE).unwrap();
+        assert_eq!(decoded[..HEADER_BYTES], original[..HEADER_BYTES]);
+        let pairs = decoded[HEADER_BYTES..].iter().zip(&original[HEADER_BYTES..]);
+        let difference: u64 = pairs.map(|(one, other)| u64::from(one.abs_diff(*other))).sum();
+        assert!(difference < 8 * 61 * 47 * 3, "{difference}");
+    }
+}
+
+#[test]
+fn scaling_gives_at_least_the_size_that_is_wanted() {
+    let file = jpeg(800, 600, JpegQuality { sampling: 2, ..JpegQuality::default() });
+    let size = |scale_to, crop| {
+        let frame = decode(&file, JpegOptions { scale_to: Some(scale_to), crop, ..WHOLE }).unwrap();
+        let shape = Frame::pixels(&frame).unwrap().shape;
+        (shape.width, shape.height)
+    };
+    assert_eq!(size((100, 75), CropRule::Whole), (100, 75));
+    assert_eq!(size((101, 75), CropRule::Whole), (200, 150));
+    assert_eq!(size((401, 300), CropRule::Whole), (800, 600));
+    // Of an odd place: it grows by a pixel.
+    assert_eq!(size((100, 100), CropRule::Center { width: 202, height: 202 }), (102, 102));
+}
+
+#[test]
+fn inks_are_mixed() {
+    let inks: Vec<u8> = (0..64 * 48).flat_map(|_| [255, 0, 128, 200]).collect();
+    let file = encode(&inks, (64, 48), tj::TJPF_TJPF_CMYK, JpegQuality::default()).unwrap();
+    let frame = decode(&file, WHOLE).unwrap();
+    let pixel = &frame[HEADER_BYTES..HEADER_BYTES + 3];
+    let expected = [200, 0, 100];
+    assert!(pixel.iter().zip(expected).all(|(one, other)| one.abs_diff(other) <= 3), "{pixel:?}");
+    let crop = CropRule::Center { width: 10, height: 20 };
+    let grey = decode(&file, JpegOptions { grey: true, crop, ..WHOLE }).unwrap();
+    assert_eq!(Frame::pixels(&grey).unwrap().shape.bytes(), 200);
+}
+
+#[test]
+fn files_that_are_no_pictures_are_named() {
+    let refused = |file: &[u8]| decode(file, WHOLE).unwrap_err();
+    assert_eq!(refused(b""), ImageError::Empty);
+    assert_eq!(refused(b"\x89PNG\r\n\x1a\n"), ImageError::NotJpeg(FileKind::Png));
+    assert_eq!(refused(b"hello"), ImageError::NotJpeg(FileKind::Unknown));
+    assert_eq!(refused(&[0xff, 0xd8, 0xff, 0xd9]), ImageError::Corrupt);
+    let file = jpeg(160, 120, JpegQuality::default());
+    for end in [file.len() - 2, file.len() / 2, 20] {
+        assert_eq!(refused(&file[..end]), ImageError::Truncated, "{end}");
+    }
+    // Half of the data, and an end behind it.
+    let stump = [&file[..file.len() / 2], &[0xff, 0xd9]].concat();
+    assert_eq!(refused(&stump), ImageError::Truncated);
+    let crop = CropRule::Center { width: 161, height: 5 };
+    assert_eq!(decode(&file, JpegOptions { crop, ..WHOLE }).unwrap_err(), ImageError::CropTooLarge);
+}
+
+#[test]
+fn enormous_pictures_are_refused_before_memory_is_taken() {
+    let file = jpeg(16, 16, JpegQuality::default());
+    let refused = |width, height| decode(&with_size(&file, width, height), WHOLE).unwrap_err();
+    assert!(matches!(refused(65_535, 65_535), ImageError::TooManyPixels | ImageError::Corrupt));
+    assert_eq!(refused(60_000, 60_000), ImageError::TooManyPixels);
+    assert_eq!(refused(8000, 8000), ImageError::Bomb);
+    // Of few pixels, but without their data.
+    assert_eq!(refused(1000, 1000), ImageError::Truncated);
+}
+
+#[test]
+fn passes_over_a_picture_are_counted() {
+    let file = jpeg(64, 64, JpegQuality { progressive: true, ..JpegQuality::default() });
+    let scans: Vec<usize> =
+        (0..file.len() - 1).filter(|at| file[*at..].starts_with(&[0xff, 0xda])).chain([file.len() - 2]).collect();
+    // The second scan of its kind again and again.
+    let again = file[scans[1]..scans[2]].repeat(600);
+    let bomb = [&file[..scans[2]], &again, &file[scans[2]..]].concat();
+    assert_eq!(decode(&bomb, WHOLE).unwrap_err(), ImageError::TooManyScans);
+    assert!(decode(&file, WHOLE).is_ok());
+}
+
+#[test]
+fn lossless_files_are_refused() {
+    let mut file = jpeg(16, 16, JpegQuality::default());
+    let at = frame_header(&file) - 1;
+    // Bits a sample.
+    file[at] = 12;
+    assert_eq!(decode(&file, WHOLE).unwrap_err(), ImageError::Unsupported);
+}
+
+#[test]
+fn a_rectangle_of_the_whole_is_the_whole() {
+    assert_eq!(PixelRect::whole((3, 4)), PixelRect { x: 0, y: 0, width: 3, height: 4 });
+}

@@ -1,0 +1,65 @@
+//! Pictures: JPEG files become pixels, and pixels become what a training step takes.
+//!
+//! Every operation takes the bytes of one picture and gives the bytes of one: a JPEG file, or a [`Frame`], which says its size, the type of
+//! its samples and their order. [`ImageStage`] is one operation with its parameters, as a program of the drive gets them; [`ImagePlan`]
+//! is a list of them that was written as text and checked.
+//!
+//! 1. A region is decoded with a margin, which is cut off: its pixels equal those of a full decode.
+//! 2. Chance depends on nothing but seed, epoch, item and the operation's place ([`ImageChance`]).
+//! 3. What a file says of itself is checked before memory is taken for it. Each limit is an [`ImageError`].
+//!
+//! Threads: all functions are pure; a [`JpegDecoder`] is one thread's at a time.
+
+#[cfg(feature = "images")]
+mod chance;
+#[cfg(feature = "images")]
+mod crop;
+mod error;
+#[cfg(feature = "images")]
+mod exif;
+#[cfg(feature = "images")]
+mod frame;
+#[cfg(feature = "images")]
+mod jpeg;
+#[cfg(feature = "images")]
+mod jpeg_encode;
+#[cfg(all(test, feature = "images"))]
+mod jpeg_tests;
+#[cfg(feature = "images")]
+mod order;
+#[cfg(feature = "images")]
+mod pixels;
+#[cfg(feature = "images")]
+mod plan;
+#[cfg(feature = "images")]
+mod plan_text;
+#[cfg(feature = "images")]
+mod resize;
+#[cfg(feature = "images")]
+mod stage;
+#[cfg(feature = "images")]
+#[doc(hidden)]
+pub mod testing;
+
+#[cfg(feature = "images")]
+pub use self::{
+    chance::ImageChance,
+    crop::{CropRule, PixelRect},
+    frame::{Frame, FrameShape, SampleOrder, SampleType},
+    jpeg::JpegDecoder,
+    jpeg_encode::{JpegQuality, encode_jpeg},
+    order::epoch_order,
+    plan::{BATCH_MAX, ImagePlan, PLAN_STAGES_MAX, PlanError, PlanProblem, PlannedStage, WrittenStage},
+    resize::ResizeRule,
+    stage::{IMAGE_PROGRAMS, ImageStage, JpegOptions},
+};
+pub use error::{FileKind, ImageError};
+
+/// The most pixels of a picture: 8192 × 8192.
+pub const PIXELS_MAX: u64 = 1 << 26;
+/// The most bytes of a frame, as of all that a program holds whole.
+pub const FRAME_BYTES_MAX: usize = 64 << 20;
+/// A file that would become more bytes of pixels for each of its own is a bomb. A picture of one colour is at 512 in a progressive file.
+pub const EXPANSION_MAX: u64 = 1000;
+/// Files of fewer pixels are no bombs, whatever their ratio.
+pub const EXPANSION_FREE_PIXELS: u64 = 1 << 20;

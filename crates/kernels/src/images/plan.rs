@@ -1,0 +1,239 @@
+//! A pipeline for pictures, as it was written and as the drive runs it.
+//!
+//! It is checked when it is made: each stage takes what the one before gives. A crop right behind `jpeg_decode` is given to the decoder,
+//! which decodes that part alone; so the drive's stages may be fewer than those that were written, or others.
+
+use super::crop::CropRule;
+use super::error::ImageError;
+use super::frame::FrameShape;
+use super::resize::ResizeRule;
+use super::stage::{ImageStage, JpegOptions, KnownShape};
+use std::fmt;
+
+/// Stages that a drive takes in one pipeline, but for two that a large value needs.
+pub const PLAN_STAGES_MAX: usize = 6;
+/// Pictures of a batch.
+pub const BATCH_MAX: u32 = 65_536;
+
+/// A stage as it was written.
+#[derive(Clone, Debug, PartialEq)]
+pub enum WrittenStage {
+    JpegDecode { grey: bool, orient: bool, scaled: bool },
+    Resize(ResizeRule),
+    Crop { crop: CropRule, size: Option<(u16, u16)> },
+    Flip { probability: f32 },
+    Normalize { mean: [f32; 3], deviation: [f32; 3] },
+    Layout(super::SampleOrder),
+    Batch(u32),
+}
+
+/// A stage as the drive runs it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlannedStage {
+    pub stage: ImageStage,
+    /// The stage as written that it comes of.
+    pub written: usize,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct ImagePlan {
+    written: Vec<WrittenStage>,
+    stages: Vec<PlannedStage>,
+    shape: KnownShape,
+}
+
+/// What is wrong with a pipeline, and where.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlanError {
+    /// Its place among the stages as written.
+    pub stage: usize,
+    pub name: String,
+    pub problem: PlanProblem,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum PlanProblem {
+    Empty,
+    UnknownStage,
+    UnknownWord(String),
+    NoSize,
+    BadNumber(String),
+    /// The first stage is another than `jpeg_decode`.
+    NotDecoded,
+    DecodedTwice,
+    ScaledToNothing,
+    Samples,
+    NoShape,
+    /// Something follows the batch.
+    BehindBatch,
+    TooMany,
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PlanError { stage, name, problem } = self;
+        let name = if name.is_empty() { "nothing" } else { name };
+        write!(f, "stage {stage}, {name}: ")?;
+        match problem {
+            PlanProblem::Empty => {
+                write!(f, "write stages with | between them, such as 'jpeg_decode | random_resized_crop 224 | flip'")
+            }
+            PlanProblem::UnknownStage => {
+                write!(f, "there is no such stage; there are {}, resnet50, alexnet", super::IMAGE_PROGRAMS.join(", "))
+            }
+            PlanProblem::UnknownWord(word) => write!(f, "{word:?} means nothing to it"),
+            PlanProblem::NoSize => write!(f, "it needs a size, such as 224 or 320x240 (width x height)"),
+            PlanProblem::BadNumber(word) => write!(f, "{word:?} is no number that it takes"),
+            PlanProblem::NotDecoded => write!(f, "its input is a file, not a picture: let jpeg_decode come first"),
+            PlanProblem::DecodedTwice => write!(f, "its input is decoded already: leave it out"),
+            PlanProblem::ScaledToNothing => {
+                write!(f, "scaled needs the size that is wanted: let resize or random_resized_crop come next")
+            }
+            PlanProblem::Samples => {
+                write!(f, "it takes pixels of 8 bits, channels last: let it come before normalize and layout")
+            }
+            PlanProblem::NoShape => write!(
+                f,
+                "pictures have sizes of their own there: let resize WIDTHxHEIGHT or a crop with a size come before it"
+            ),
+            PlanProblem::BehindBatch => write!(f, "a batch is the end of a pipeline: let it come before batch"),
+            PlanProblem::TooMany => write!(f, "a pipeline has at most {PLAN_STAGES_MAX} stages at the drive"),
+        }
+    }
+}
+
+impl std::error::Error for PlanError {}
+
+impl ImagePlan {
+    pub fn new(written: Vec<WrittenStage>) -> Result<ImagePlan, PlanError> {
+        let mut plan = ImagePlan { written: Vec::new(), stages: Vec::new(), shape: KnownShape::UNKNOWN };
+        if written.is_empty() {
+            return Err(PlanError { stage: 0, name: String::new(), problem: PlanProblem::Empty });
+        }
+        for (place, stage) in written.iter().enumerate() {
+            let error = |problem| PlanError { stage: place, name: stage.name().into(), problem };
+            plan.add(place, stage, written.get(place + 1)).map_err(error)?;
+        }
+        plan.written = written;
+        Ok(plan)
+    }
+
+    fn add(&mut self, place: usize, stage: &WrittenStage, next: Option<&WrittenStage>) -> Result<(), PlanProblem> {
+        let is_decode = matches!(stage, WrittenStage::JpegDecode { .. });
+        match self.stages.last() {
+            None if !is_decode => return Err(PlanProblem::NotDecoded),
+            Some(_) if is_decode => return Err(PlanProblem::DecodedTwice),
+            Some(PlannedStage { stage: ImageStage::Batch(_), .. }) => return Err(PlanProblem::BehindBatch),
+            _ => {}
+        }
+        let added = match *stage {
+            WrittenStage::JpegDecode { grey, orient, scaled } => {
+                let scale_to = if scaled {
+                    Some(next.and_then(WrittenStage::wanted).ok_or(PlanProblem::ScaledToNothing)?)
+                } else {
+                    None
+                };
+                ImageStage::JpegDecode(JpegOptions { grey, orient, crop: CropRule::Whole, place: 0, scale_to })
+            }
+            WrittenStage::Crop { crop, size } => match self.decoder_before(place) {
+                Some(options) => {
+                    (options.crop, options.place) = (crop, place as u8);
+                    self.shape =
+                        self.stages[0].stage.shape_after(KnownShape::UNKNOWN).map_err(|_| PlanProblem::Samples)?;
+                    let Some((width, height)) = size else { return Ok(()) };
+                    ImageStage::Resize(ResizeRule::Exact { width, height })
+                }
+                None => ImageStage::Crop { crop, place: place as u8, size },
+            },
+            WrittenStage::Resize(rule) => ImageStage::Resize(rule),
+            WrittenStage::Flip { probability } => ImageStage::Flip { probability, place: place as u8 },
+            WrittenStage::Normalize { mean, deviation } => ImageStage::Normalize { mean, deviation },
+            WrittenStage::Layout(order) => ImageStage::Layout(order),
+            WrittenStage::Batch(_) => ImageStage::Batch(self.shape.frame().ok_or(PlanProblem::NoShape)?),
+        };
+        if self.stages.len() == PLAN_STAGES_MAX {
+            return Err(PlanProblem::TooMany);
+        }
+        self.shape = added.shape_after(self.shape).map_err(|error| match error {
+            ImageError::WrongSamples => PlanProblem::Samples,
+            other => unreachable!("a shape says {other}"),
+        })?;
+        self.stages.push(PlannedStage { stage: added, written: place });
+        Ok(())
+    }
+
+    /// The decoder that a crop at this place is given to: it is right before, and has no crop.
+    fn decoder_before(&mut self, place: usize) -> Option<&mut JpegOptions> {
+        match self.stages.last_mut() {
+            Some(PlannedStage { stage: ImageStage::JpegDecode(options), written }) if *written + 1 == place => {
+                // A size that is wanted of all is not one that is wanted of a part.
+                Some(options)
+            }
+            _ => None,
+        }
+    }
+
+    pub fn written(&self) -> &[WrittenStage] {
+        &self.written
+    }
+
+    pub fn stages(&self) -> &[PlannedStage] {
+        &self.stages
+    }
+
+    /// The shape of each picture that comes out, if all have one.
+    pub fn shape(&self) -> Option<FrameShape> {
+        self.shape.frame()
+    }
+
+    /// How many pictures of how many bytes a batch has, if the pipeline ends in one.
+    pub fn batch(&self) -> Option<(u32, FrameShape)> {
+        let Some(WrittenStage::Batch(count)) = self.written.last() else { return None };
+        Some((*count, self.shape()?))
+    }
+
+    /// The same pipeline with a batch at its end, in place of what it had.
+    pub fn with_batch(&self, count: u32) -> Result<ImagePlan, PlanError> {
+        let is_batch = |stage: &WrittenStage| matches!(stage, WrittenStage::Batch(_));
+        let mut written: Vec<_> = self.written.iter().filter(|stage| !is_batch(stage)).cloned().collect();
+        written.push(WrittenStage::Batch(count));
+        ImagePlan::new(written)
+    }
+
+    /// The stage, as it was written, at which a stage of the drive failed with this status. Where a crop was given to the decoder, it is the
+    /// crop that finds the picture too small.
+    pub fn written_name(&self, stage: usize, status: u32) -> Option<(usize, &'static str)> {
+        let planned = self.stages.get(stage)?;
+        let written = match (&planned.stage, ImageError::of_code(status)) {
+            (ImageStage::JpegDecode(options), Some(ImageError::CropTooLarge)) => usize::from(options.place),
+            _ => planned.written,
+        };
+        Some((written, self.written[written].name()))
+    }
+}
+
+impl WrittenStage {
+    pub fn name(&self) -> &'static str {
+        match self {
+            WrittenStage::JpegDecode { .. } => "jpeg_decode",
+            WrittenStage::Resize(_) => "resize",
+            WrittenStage::Crop { crop: CropRule::Center { .. } | CropRule::Whole, .. } => "center_crop",
+            WrittenStage::Crop { crop: CropRule::Random { .. }, .. } => "random_crop",
+            WrittenStage::Crop { crop: CropRule::RandomResized { .. }, .. } => "random_resized_crop",
+            WrittenStage::Flip { .. } => "flip",
+            WrittenStage::Normalize { .. } => "normalize",
+            WrittenStage::Layout(_) => "layout",
+            WrittenStage::Batch(_) => "batch",
+        }
+    }
+
+    /// The size that is wanted of the picture, or the crop, before it.
+    fn wanted(&self) -> Option<(u16, u16)> {
+        match self {
+            WrittenStage::Resize(ResizeRule::Short(side)) => Some((*side, *side)),
+            WrittenStage::Resize(ResizeRule::Exact { width, height }) => Some((*width, *height)),
+            WrittenStage::Crop { size, .. } => *size,
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Resizing: bilinear over the whole area that becomes a pixel, as PIL does it, by fast_image_resize.
+
+use super::error::ImageError;
+use super::frame::{Frame, FrameShape, HEADER_BYTES, blank};
+use fast_image_resize::images::{Image, ImageRef};
+use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use std::cell::RefCell;
+
+/// The size that a picture becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResizeRule {
+    /// The shorter side; the other keeps the ratio, rounded down as torchvision does.
+    Short(u16),
+    Exact {
+        width: u16,
+        height: u16,
+    },
+}
+
+impl ResizeRule {
+    pub fn size(self, (width, height): (u32, u32)) -> (u32, u32) {
+        let long = |short: u16, one: u32, other: u32| {
+            u32::try_from(u64::from(short) * u64::from(other) / u64::from(one)).unwrap_or(u32::MAX)
+        };
+        match self {
+            ResizeRule::Exact { width, height } => (width.into(), height.into()),
+            ResizeRule::Short(side) if width <= height => (side.into(), long(side, width, height)),
+            ResizeRule::Short(side) => (long(side, height, width), side.into()),
+        }
+    }
+}
+
+thread_local! {
+    /// It keeps its buffers.
+    static RESIZER: RefCell<Resizer> = RefCell::new(Resizer::new());
+}
+
+/// A frame of pixels in another size.
+pub fn resize(frame: Frame<'_>, rule: ResizeRule) -> Result<Vec<u8>, ImageError> {
+    let (width, height) = rule.size((frame.shape.width, frame.shape.height));
+    let shape = FrameShape { width, height, ..frame.shape };
+    if u64::from(width) * u64::from(height) > super::PIXELS_MAX {
+        return Err(ImageError::OutputTooLarge);
+    }
+    let mut out = blank(shape)?;
+    let pixel = if shape.channels == 1 { PixelType::U8 } else { PixelType::U8x3 };
+    let odd = |_| ImageError::NotAFrame;
+    let from = ImageRef::new(frame.shape.width, frame.shape.height, frame.samples, pixel).map_err(odd)?;
+    let mut into = Image::from_slice_u8(width, height, &mut out[HEADER_BYTES..], pixel).map_err(odd)?;
+    let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear));
+    let resized = RESIZER.with_borrow_mut(|resizer| resizer.resize(&from, &mut into, &options));
+    resized.map_err(|_| ImageError::NotAFrame)?;
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_torchvisions() {
+        assert_eq!(ResizeRule::Short(256).size((500, 375)), (341, 256));
+        assert_eq!(ResizeRule::Short(256).size((375, 500)), (256, 341));
+        assert_eq!(ResizeRule::Exact { width: 3, height: 4 }.size((500, 375)), (3, 4));
+    }
+
+    #[test]
+    fn areas_are_averaged() {
+        let mut bytes = blank(FrameShape::of_pixels(4, 2, 1)).unwrap();
+        bytes[HEADER_BYTES..].copy_from_slice(&[0, 0, 200, 200, 0, 0, 200, 200]);
+        let half = resize(Frame::pixels(&bytes).unwrap(), ResizeRule::Exact { width: 2, height: 1 }).unwrap();
+        let [low, high] = half[HEADER_BYTES..] else { panic!("two pixels") };
+        // The filter reaches half a pixel into its neighbour.
+        assert!((20..=30).contains(&low) && (170..=180).contains(&high), "{low} {high}");
+        let long = ResizeRule::Short(60_000);
+        assert_eq!(resize(Frame::pixels(&bytes).unwrap(), long).unwrap_err(), ImageError::OutputTooLarge);
+    }
+}

@@ -1,0 +1,64 @@
+//! A plan for pictures as the drive of a store runs it.
+
+use super::picture_error::{PictureError, PictureProblem};
+use crate::blocking::KeyspaceHandle;
+use crate::error::Error;
+use crate::session::ItemPipeline;
+use crate::store::Store;
+use tapetum_drive::{PipelineFailure, PipelineReason, ProgramId};
+use tapetum_kernels::images::{ImageChance, ImagePlan};
+
+/// Room for an output whose size nobody knows before it is there; more is tried when it does not do.
+const OUTPUT_BYTES_FIRST: u32 = 2 << 20;
+const OUTPUT_BYTES_MOST: u32 = 64 << 20;
+
+#[derive(Clone, Debug)]
+pub struct BoundPlan {
+    plan: ImagePlan,
+    stages: Vec<(ProgramId, Vec<u8>)>,
+}
+
+impl BoundPlan {
+    /// # Errors
+    /// [`Error::Options`] when the drive lacks a program.
+    pub fn new(store: &Store, plan: &ImagePlan) -> Result<BoundPlan, Error> {
+        let identity = store.drive_identity();
+        let stages = plan.stages().iter().map(|planned| {
+            let name = planned.stage.name();
+            let program = identity.programs.iter().find(|program| program.name == name);
+            let lacks = || Error::Options(format!("the drive lacks the program {name}: use one of this version"));
+            Ok((program.ok_or_else(lacks)?.id, planned.stage.encode()))
+        });
+        Ok(BoundPlan { plan: plan.clone(), stages: stages.collect::<Result<_, Error>>()? })
+    }
+
+    pub fn plan(&self) -> &ImagePlan {
+        &self.plan
+    }
+
+    pub(super) fn pipeline(&self, chance: ImageChance, output_bytes_max: u32) -> ItemPipeline {
+        let attachment = chance.encode().to_vec();
+        ItemPipeline { stages: self.stages.clone(), output_bytes_max, attachment, deadline_us: 0 }
+    }
+
+    /// What comes of one item: a frame, or of a plan that ends in a batch its samples.
+    ///
+    /// # Errors
+    /// By the stage that went wrong.
+    pub fn run(&self, keyspace: &KeyspaceHandle, key: &[u8], chance: ImageChance) -> Result<Vec<u8>, PictureError> {
+        let known = self.plan.batch().and_then(|(_, shape)| u32::try_from(shape.bytes()).ok());
+        let mut output_bytes_max = known.unwrap_or(OUTPUT_BYTES_FIRST);
+        loop {
+            match keyspace.get_through(key, &self.pipeline(chance, output_bytes_max)) {
+                Ok(Some(output)) => return Ok(output),
+                Ok(None) => return Err(PictureError { key: key.to_vec(), problem: PictureProblem::Missing }),
+                Err(Error::Pipeline(PipelineFailure { reason: PipelineReason::OutputTooLong, .. }))
+                    if output_bytes_max < OUTPUT_BYTES_MOST =>
+                {
+                    output_bytes_max *= 2;
+                }
+                Err(error) => return Err(PictureError::of(key, &self.plan, error)),
+            }
+        }
+    }
+}

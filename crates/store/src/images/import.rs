@@ -1,0 +1,214 @@
+//! A folder of pictures becomes a set: a folder a class, as torchvision's `ImageFolder` has them, or files without classes.
+//!
+//! An item's key is its path below the folder, its flags are its class. Files are taken as they are; what is no JPEG in spite of its name
+//! is told when it is decoded. Of a folder that is imported anew, items are written over.
+
+use super::set::ImageSet;
+use crate::blocking::KeyspaceHandle;
+use crate::error::Error;
+use crate::keyspace::request::{Condition, Outcome, Request};
+use crate::session::Session;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use tapetum_kernels::record::KEY_BYTES_MAX;
+
+/// Files on their way to the log at once.
+const PUTS_MAX: usize = 64;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImportReport {
+    pub files: u64,
+    pub bytes: u64,
+    /// Files whose names do not end in .jpg or .jpeg.
+    pub left_out: u64,
+    pub classes: u64,
+}
+
+#[derive(Debug)]
+pub enum ImportError {
+    Read {
+        path: PathBuf,
+        error: io::Error,
+    },
+    /// The folder has no JPEG files.
+    Nothing {
+        folder: PathBuf,
+    },
+    /// A path is longer than a key, or no UTF-8.
+    Name {
+        path: PathBuf,
+    },
+    Store(Error),
+}
+
+impl fmt::Display for ImportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ImportError::Read { path, error } => write!(f, "cannot read {}: {error}", path.display()),
+            ImportError::Nothing { folder } => {
+                write!(f, "there are no .jpg or .jpeg files in {}, nor in its folders", folder.display())
+            }
+            ImportError::Name { path } => write!(
+                f,
+                "the path {} is no UTF-8, or longer than {KEY_BYTES_MAX} bytes: give the file another name",
+                path.display()
+            ),
+            ImportError::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ImportError {}
+
+impl From<Error> for ImportError {
+    fn from(error: Error) -> ImportError {
+        ImportError::Store(error)
+    }
+}
+
+/// A file, its key, its class.
+struct FoundFile {
+    path: PathBuf,
+    key: String,
+    label: u32,
+}
+
+#[derive(Default)]
+struct FoundFiles {
+    files: Vec<FoundFile>,
+    left_out: u64,
+}
+
+/// Imports a folder. `progress` hears of files and bytes so far, and of how many files there are, and says whether to go on.
+///
+/// # Errors
+/// The first file that cannot be read; what was imported before stays, without a set.
+pub fn import_folder(
+    keyspace: &KeyspaceHandle,
+    folder: &Path,
+    mut progress: impl FnMut(&ImportReport, u64) -> bool,
+) -> Result<ImportReport, ImportError> {
+    let (classes, found) = find(folder)?;
+    let mut report =
+        ImportReport { left_out: found.left_out, classes: classes.len() as u64, ..ImportReport::default() };
+    let mut set = ImageSet::new(classes);
+    let total = found.files.len() as u64;
+    keyspace.store().with_session(|session| {
+        Ok(put_files(session, keyspace, &found.files, |bytes| {
+            report.files += 1;
+            report.bytes += bytes;
+            progress(&report, total)
+        }))
+    })??;
+    found.files.iter().for_each(|file| set.push(file.key.as_bytes(), file.label));
+    set.save(keyspace)?;
+    Ok(report)
+}
+
+fn put_files(
+    session: &mut Session,
+    keyspace: &KeyspaceHandle,
+    files: &[FoundFile],
+    mut done: impl FnMut(u64) -> bool,
+) -> Result<(), ImportError> {
+    let (mut replies, mut goes_on) = (Vec::new(), true);
+    let mut result = Ok(());
+    let mut rest = files.iter();
+    loop {
+        while goes_on && result.is_ok() && session.in_flight() < PUTS_MAX && session.has_room() {
+            let Some(file) = rest.next() else { break };
+            match fs::read(&file.path) {
+                Ok(value) => {
+                    let (key, flags) = (file.key.as_bytes(), file.label);
+                    let put = Request::Put { key, value: &value, flags, expiry: 0, condition: Condition::Always };
+                    let submitted = session.submit_to(keyspace.keyspace(), value.len() as u64, put);
+                    assert_eq!(submitted, Ok(()), "there is room");
+                }
+                Err(error) => result = Err(ImportError::Read { path: file.path.clone(), error }),
+            }
+        }
+        if session.in_flight() == 0 {
+            break;
+        }
+        crate::blocking::poll_or_wait(session, &mut replies);
+        for reply in replies.drain(..) {
+            match reply.outcome {
+                Outcome::Failed(error) => result = result.and(Err(error.into())),
+                _ => goes_on &= done(reply.token),
+            }
+        }
+    }
+    match goes_on {
+        true => result,
+        false => Err(Error::Options("the import was stopped: import the folder again".into()).into()),
+    }
+}
+
+fn find(folder: &Path) -> Result<(Vec<String>, FoundFiles), ImportError> {
+    let mut found = FoundFiles::default();
+    let mut classes = Vec::new();
+    let (folders, files) = entries(folder)?;
+    for class in folders {
+        let before = found.files.len();
+        found.walk(folder, &class, classes.len() as u32)?;
+        if found.files.len() > before {
+            classes.push(key_of(folder, &class)?);
+        }
+    }
+    // Without classes the files of the folder itself are the set.
+    match classes.is_empty() {
+        true => files.into_iter().try_for_each(|file| found.add(folder, file, 0))?,
+        false => found.left_out += files.len() as u64,
+    }
+    if found.files.is_empty() {
+        return Err(ImportError::Nothing { folder: folder.into() });
+    }
+    Ok((classes, found))
+}
+
+impl FoundFiles {
+    fn walk(&mut self, root: &Path, folder: &Path, label: u32) -> Result<(), ImportError> {
+        let mut folders = vec![folder.to_path_buf()];
+        while let Some(folder) = folders.pop() {
+            let (inner, files) = entries(&folder)?;
+            folders.extend(inner.into_iter().rev());
+            files.into_iter().try_for_each(|file| self.add(root, file, label))?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, root: &Path, path: PathBuf, label: u32) -> Result<(), ImportError> {
+        let ending = path.extension().and_then(|ending| ending.to_str()).map(str::to_ascii_lowercase);
+        if !matches!(ending.as_deref(), Some("jpg" | "jpeg")) {
+            self.left_out += 1;
+            return Ok(());
+        }
+        let key = key_of(root, &path)?;
+        self.files.push(FoundFile { path, key, label });
+        Ok(())
+    }
+}
+
+fn key_of(root: &Path, path: &Path) -> Result<String, ImportError> {
+    let below = path.strip_prefix(root).ok().and_then(Path::to_str);
+    let fits = below.filter(|key| (1..=KEY_BYTES_MAX).contains(&key.len()));
+    fits.map(str::to_owned).ok_or_else(|| ImportError::Name { path: path.into() })
+}
+
+/// Folders and files, in the order of their names. Links to folders are not followed, so a walk ends.
+fn entries(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), ImportError> {
+    let failed = |error| ImportError::Read { path: folder.into(), error };
+    let (mut folders, mut files) = (Vec::new(), Vec::new());
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        match entry.file_type().map_err(failed)?.is_dir() {
+            true => folders.push(entry.path()),
+            false => files.push(entry.path()),
+        }
+    }
+    folders.sort();
+    files.sort();
+    Ok((folders, files))
+}

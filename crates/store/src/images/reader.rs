@@ -1,0 +1,126 @@
+//! Batches of pictures, read by one session: many pictures are at the drive at once.
+
+use super::bound_plan::BoundPlan;
+use super::picture_error::{PictureError, PictureProblem};
+use super::set::ImageSet;
+use crate::blocking::{KeyspaceHandle, poll_or_wait};
+use crate::error::Error;
+use crate::keyspace::request::{Outcome, Reply};
+use crate::keyspace::states::KeyspaceRef;
+use crate::session::Session;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tapetum_kernels::images::ImageChance;
+
+/// Pictures of a batch that are submitted at once: as many as a session has at the drive.
+const AHEAD: usize = 32;
+
+/// Which pictures, and what chance depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchRequest {
+    /// Places in the set.
+    pub items: Vec<u64>,
+    pub seed: u64,
+    pub epoch: u64,
+}
+
+/// Pictures one behind the other, as many as were asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PictureBatch {
+    pub samples: Vec<u8>,
+    pub labels: Vec<u32>,
+    pub items: Vec<u64>,
+    /// Those that failed, by their rows, which are zero.
+    pub failed: Vec<(usize, PictureError)>,
+}
+
+impl PictureBatch {
+    /// Leaves out the rows that failed.
+    pub fn without_failed(mut self) -> PictureBatch {
+        let row_bytes = self.samples.len().checked_div(self.labels.len()).unwrap_or(0);
+        for (row, _) in self.failed.drain(..).rev() {
+            self.samples.drain(row * row_bytes..(row + 1) * row_bytes);
+            self.labels.remove(row);
+            self.items.remove(row);
+        }
+        self
+    }
+}
+
+pub struct PictureReader {
+    session: Session,
+    keyspace: KeyspaceRef,
+    set: Arc<ImageSet>,
+    plan: BoundPlan,
+    row_bytes: usize,
+}
+
+impl PictureReader {
+    /// For the calling thread alone.
+    ///
+    /// # Errors
+    /// [`Error::Options`] when the plan does not end in a batch.
+    pub fn new(keyspace: &KeyspaceHandle, set: Arc<ImageSet>, plan: &BoundPlan) -> Result<PictureReader, Error> {
+        let no_batch = || Error::Options("the pipeline ends in no batch: add one, such as batch 128".into());
+        let (_, shape) = plan.plan().batch().ok_or_else(no_batch)?;
+        let session = keyspace.store().session_of_one_thread()?;
+        let (keyspace, plan) = (keyspace.keyspace(), plan.clone());
+        Ok(PictureReader { session, keyspace, set, plan, row_bytes: shape.bytes() })
+    }
+
+    /// Reads a batch. `None` when `stop` was raised meanwhile; then the reader is of no more use.
+    ///
+    /// # Errors
+    /// What concerns one picture is in the batch; an error here concerns all.
+    pub fn read(&mut self, request: &BatchRequest, stop: &AtomicBool) -> Result<Option<PictureBatch>, Error> {
+        let count = request.items.len();
+        if let Some(item) = request.items.iter().find(|item| **item >= self.set.len() as u64) {
+            return Err(Error::Options(format!("there is no item {item}: the set has {}", self.set.len())));
+        }
+        let labels = request.items.iter().map(|item| self.set.labels()[*item as usize]).collect();
+        let samples = vec![0; count * self.row_bytes];
+        let mut batch = PictureBatch { samples, labels, items: request.items.clone(), failed: Vec::new() };
+        let (mut submitted, mut left, mut replies) = (0, count, Vec::new());
+        while left > 0 {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            while submitted < count && self.session.in_flight() < AHEAD && self.submit(request, submitted) {
+                submitted += 1;
+            }
+            poll_or_wait(&mut self.session, &mut replies);
+            for reply in replies.drain(..) {
+                left -= 1;
+                self.take(reply, &mut batch);
+            }
+        }
+        batch.failed.sort_by_key(|(row, _)| *row);
+        Ok(Some(batch))
+    }
+
+    fn submit(&mut self, request: &BatchRequest, row: usize) -> bool {
+        let item = request.items[row];
+        let chance = ImageChance { seed: request.seed, epoch: request.epoch, item };
+        let pipeline = self.plan.pipeline(chance, self.row_bytes as u32);
+        self.session.submit_through(self.keyspace, row as u64, self.set.key(item as usize), &pipeline).is_ok()
+    }
+
+    fn take(&mut self, reply: Reply, batch: &mut PictureBatch) {
+        let row = reply.token as usize;
+        let key = self.set.key(batch.items[row] as usize);
+        let failed = |problem| PictureError { key: key.to_vec(), problem };
+        let error = match reply.outcome {
+            Outcome::Value { value, .. } => {
+                let bytes = self.session.bytes(value);
+                if bytes.len() == self.row_bytes {
+                    batch.samples[row * self.row_bytes..][..self.row_bytes].copy_from_slice(bytes);
+                    return;
+                }
+                failed(PictureProblem::Length { bytes: bytes.len() })
+            }
+            Outcome::Failed(error) => PictureError::of(key, self.plan.plan(), error),
+            _ => failed(PictureProblem::Missing),
+        };
+        batch.failed.push((row, error));
+    }
+}

@@ -1,0 +1,195 @@
+//! A set of pictures: which keys of its keyspace are in it, in order, and the class of each.
+//!
+//! It lies in the keyspace itself, as items under names that no path has: a head, and lists of entries. The head is written last, so a set
+//! that was not wholly imported is none.
+
+use crate::blocking::KeyspaceHandle;
+use crate::error::Error;
+use std::fmt;
+
+// The head, little endian, under HEAD_KEY:
+//
+//   0         4         8       16           20                 ...
+//   | version | classes | count | entries    | names of classes   |
+//   | u32 1   | u32     | u64   | a list u32 | u16 length, UTF-8  |
+//
+// A list, under the key LIST_KEY and its number in eight hexadecimal digits: entries of label u32, length u16, key.
+const HEAD_KEY: &[u8] = b"\0tapetum-images";
+const LIST_KEY: &str = "\0tapetum-images-";
+const VERSION: u32 = 1;
+/// Of 32 bytes a key, an eighth of a mebibyte: a value that every store takes.
+const ENTRIES_OF_A_LIST: u32 = 4096;
+/// The most classes, so that a damaged head takes no memory.
+const CLASSES_MAX: u32 = 1 << 24;
+
+/// Keys and labels, in the order of their import.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImageSet {
+    classes: Vec<String>,
+    labels: Vec<u32>,
+    keys: Vec<u8>,
+    /// Where each key ends in `keys`.
+    ends: Vec<usize>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SetError {
+    /// The keyspace has none.
+    None {
+        keyspace: String,
+    },
+    Version(u32),
+    Damaged,
+    Store(Error),
+}
+
+impl fmt::Display for SetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SetError::None { keyspace } => {
+                write!(f, "no pictures were imported into the keyspace {keyspace}: tapetum import images DIR")
+            }
+            SetError::Version(version) => write!(f, "the set of pictures is of version {version}: use a newer Tapetum"),
+            SetError::Damaged => write!(f, "the list of the set's pictures is damaged: import the folder again"),
+            SetError::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for SetError {}
+
+impl From<Error> for SetError {
+    fn from(error: Error) -> SetError {
+        SetError::Store(error)
+    }
+}
+
+impl ImageSet {
+    pub fn new(classes: Vec<String>) -> ImageSet {
+        ImageSet { classes, ..ImageSet::default() }
+    }
+
+    pub fn push(&mut self, key: &[u8], label: u32) {
+        self.keys.extend_from_slice(key);
+        self.ends.push(self.keys.len());
+        self.labels.push(label);
+    }
+
+    pub fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty()
+    }
+
+    pub fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    pub fn labels(&self) -> &[u32] {
+        &self.labels
+    }
+
+    /// # Panics
+    /// When the set has no such item.
+    pub fn key(&self, item: usize) -> &[u8] {
+        let from = item.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.keys[from..self.ends[item]]
+    }
+
+    /// Whether a keyspace has one.
+    pub fn is_in(keyspace: &KeyspaceHandle) -> Result<bool, Error> {
+        Ok(keyspace.get(HEAD_KEY)?.is_some())
+    }
+
+    /// Writes it to the keyspace that its keys are in.
+    pub fn save(&self, keyspace: &KeyspaceHandle) -> Result<(), Error> {
+        let items: Vec<usize> = (0..self.len()).collect();
+        for (number, items) in items.chunks(ENTRIES_OF_A_LIST as usize).enumerate() {
+            let mut list = Vec::new();
+            for item in items {
+                let key = self.key(*item);
+                list.extend_from_slice(&self.labels[*item].to_le_bytes());
+                list.extend_from_slice(&(key.len() as u16).to_le_bytes());
+                list.extend_from_slice(key);
+            }
+            keyspace.put(list_key(number as u64).as_bytes(), &list)?;
+        }
+        let mut head = Vec::new();
+        head.extend_from_slice(&VERSION.to_le_bytes());
+        head.extend_from_slice(&(self.classes.len() as u32).to_le_bytes());
+        head.extend_from_slice(&(self.len() as u64).to_le_bytes());
+        head.extend_from_slice(&ENTRIES_OF_A_LIST.to_le_bytes());
+        for class in &self.classes {
+            head.extend_from_slice(&(class.len() as u16).to_le_bytes());
+            head.extend_from_slice(class.as_bytes());
+        }
+        keyspace.put(HEAD_KEY, &head)?;
+        Ok(())
+    }
+
+    /// Reads the set of a keyspace.
+    ///
+    /// # Errors
+    /// [`SetError::None`] where it has none.
+    pub fn load(keyspace: &KeyspaceHandle, name: &str) -> Result<ImageSet, SetError> {
+        let head = keyspace.get(HEAD_KEY)?.ok_or_else(|| SetError::None { keyspace: name.into() })?.value;
+        let mut from = SetReader(&head);
+        let version = from.u32()?;
+        if version != VERSION {
+            return Err(SetError::Version(version));
+        }
+        let (class_count, count, a_list) = (from.u32()?, from.u64()?, from.u32()?);
+        if class_count > CLASSES_MAX || a_list == 0 {
+            return Err(SetError::Damaged);
+        }
+        let mut set = ImageSet::default();
+        for _ in 0..class_count {
+            let name = from.short_bytes()?;
+            set.classes.push(String::from_utf8(name.to_vec()).map_err(|_| SetError::Damaged)?);
+        }
+        for number in 0..count.div_ceil(a_list.into()) {
+            let list = keyspace.get(list_key(number).as_bytes())?.ok_or(SetError::Damaged)?.value;
+            let mut from = SetReader(&list);
+            while !from.0.is_empty() {
+                let label = from.u32()?;
+                let key = from.short_bytes()?;
+                set.push(key, label);
+            }
+        }
+        if set.len() as u64 != count {
+            return Err(SetError::Damaged);
+        }
+        Ok(set)
+    }
+}
+
+fn list_key(number: u64) -> String {
+    format!("{LIST_KEY}{number:08x}")
+}
+
+struct SetReader<'a>(&'a [u8]);
+
+impl<'a> SetReader<'a> {
+    fn take<const BYTES: usize>(&mut self) -> Result<[u8; BYTES], SetError> {
+        let (bytes, rest) = self.0.split_first_chunk().ok_or(SetError::Damaged)?;
+        self.0 = rest;
+        Ok(*bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, SetError> {
+        Ok(u32::from_le_bytes(self.take()?))
+    }
+
+    fn u64(&mut self) -> Result<u64, SetError> {
+        Ok(u64::from_le_bytes(self.take()?))
+    }
+
+    fn short_bytes(&mut self) -> Result<&'a [u8], SetError> {
+        let length = u16::from_le_bytes(self.take()?);
+        let (bytes, rest) = self.0.split_at_checked(length.into()).ok_or(SetError::Damaged)?;
+        self.0 = rest;
+        Ok(bytes)
+    }
+}
