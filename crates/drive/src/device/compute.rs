@@ -14,9 +14,11 @@
 use super::Device;
 use super::engine::run::{TaskStep, run_task};
 use super::engine::shared::{EngineClient, EngineGuard};
-use super::engine::{EngineCore, EngineTask, JobEnd, JobRequest};
+use super::engine::{EngineCore, EngineOptions, EngineTask, JobEnd, JobRequest, TaskResult, is_move};
 use super::events::CommandEnd;
-use crate::protocol::{LocalRange, PipelineDescriptor, PipelineFailure, PipelinePlace, PipelineReason, PipelineResult};
+use crate::protocol::{
+    LocalRange, Operation, PipelineDescriptor, PipelineFailure, PipelinePlace, PipelineReason, PipelineResult,
+};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::RawFd;
 
@@ -63,6 +65,13 @@ enum PairEngine {
     Shared(EngineClient),
 }
 
+/// A task with its flash commands.
+struct MovedTask {
+    task: EngineTask,
+    left: usize,
+    failure: Option<TaskResult>,
+}
+
 /// The core of an engine, for as long as something is done with it.
 enum CoreAccess<'a> {
     Own(&'a mut EngineCore),
@@ -75,10 +84,12 @@ pub(super) struct ControllerCompute {
     batches: Vec<Option<ComputeBatch>>,
     /// Of those, on their way.
     batches_left: usize,
-    /// Tasks of an engine of its own whose flash command is on its way.
-    in_flash: Vec<Option<EngineTask>>,
+    /// Tasks of an engine of its own whose flash commands are on their way.
+    in_flash: Vec<Option<MovedTask>>,
     /// How many were begun there.
     tasks: u64,
+    /// What an engine of its own is to take at a time, if not what the drive's others do.
+    part_bytes: Option<u32>,
 }
 
 impl PairEngine {
@@ -137,8 +148,8 @@ pub(super) enum ComputeStep {
     /// There is no task that could run.
     Rests,
     Goes,
-    /// A command for the flash queue, of the task at this place.
-    Flash(u32, crate::protocol::Operation),
+    /// Commands for the flash queue were submitted.
+    Flash,
 }
 
 impl ControllerCompute {
@@ -153,7 +164,19 @@ impl ControllerCompute {
     }
 
     fn on(engine: PairEngine) -> ControllerCompute {
-        ControllerCompute { engine, batches: Vec::new(), batches_left: 0, in_flash: Vec::new(), tasks: 0 }
+        ControllerCompute {
+            engine,
+            batches: Vec::new(),
+            batches_left: 0,
+            in_flash: Vec::new(),
+            tasks: 0,
+            part_bytes: None,
+        }
+    }
+
+    /// Has an engine of its own take so many bytes at a time.
+    pub fn take_parts_of(&mut self, part_bytes: u32) {
+        self.part_bytes = Some(part_bytes);
     }
 
     pub fn tasks(&self) -> u64 {
@@ -200,7 +223,11 @@ impl ControllerCompute {
     ) -> Option<ComputeBatch> {
         if let PairEngine::Own(core @ None) = &mut self.engine {
             let memory = (&device.local, device.flash.sector_bytes());
-            *core = EngineCore::new(memory, &device.programs, device.stages.clone(), &device.engine).map(Box::new);
+            let make =
+                |options: &EngineOptions| EngineCore::new(memory, &device.programs, device.stages.clone(), options);
+            let wanted =
+                self.part_bytes.map(|sub_buffer_bytes| EngineOptions { sub_buffer_bytes, ..device.engine.clone() });
+            *core = wanted.and_then(|wanted| make(&wanted)).or_else(|| make(&device.engine)).map(Box::new);
         }
         let ComputeRequest { list, pipelines } = request;
         let mut batch = ComputeBatch { end, submitted_us: now_us, list, left: pipelines.len(), failed: 0 };
@@ -257,20 +284,24 @@ impl ControllerCompute {
         }
     }
 
-    /// Runs up to a poll's tasks; of those for the flash each is given to `flash`.
-    pub fn advance(&mut self, device: &Device, mut flash: impl FnMut(u32, crate::protocol::Operation)) {
+    /// Runs up to a poll's tasks; each command for the flash is given to `flash`. Programs then wait for the next poll, which starts
+    /// those commands: so the flash is at work while they run.
+    pub fn advance(&mut self, device: &Device, mut flash: impl FnMut(u32, Operation)) {
+        let mut waits_for_poll = false;
         for _ in 0..TASKS_OF_A_POLL {
-            match self.step(device) {
+            match self.step(device, waits_for_poll, &mut flash) {
                 ComputeStep::Rests => return,
                 ComputeStep::Goes => {}
-                ComputeStep::Flash(place, operation) => flash(place, operation),
+                ComputeStep::Flash => waits_for_poll = true,
             }
         }
     }
 
-    fn step(&mut self, device: &Device) -> ComputeStep {
+    fn step(&mut self, device: &Device, moves_only: bool, flash: &mut impl FnMut(u32, Operation)) -> ComputeStep {
         let Some(core) = self.engine.own() else { return ComputeStep::Rests };
-        let Some(mut task) = core.take_any(|_| true) else { return ComputeStep::Rests };
+        let Some(mut task) = core.take_any(|program| !moves_only || is_move(program)) else {
+            return ComputeStep::Rests;
+        };
         self.tasks += 1;
         let from_us = task.is_timed.then(|| device.env.now_us());
         // SAFETY: just taken from the core. What sources and sinks name was leased with the command, which has not ended, and of
@@ -280,23 +311,34 @@ impl ControllerCompute {
                 core.complete(task, result, from_us.map(|from_us| device.env.now_us() - from_us));
                 ComputeStep::Goes
             }
-            TaskStep::Flash(operation) => {
+            TaskStep::Flash => {
                 let free = self.in_flash.iter().position(Option::is_none);
                 let place = free.unwrap_or(self.in_flash.len());
                 if place == self.in_flash.len() {
                     self.in_flash.push(None);
                 }
-                self.in_flash[place] = Some(task);
-                ComputeStep::Flash(place as u32, operation)
+                task.work.flash().iter().for_each(|operation| flash(place as u32, *operation));
+                self.in_flash[place] = Some(MovedTask { left: task.work.flash().len(), task, failure: None });
+                ComputeStep::Flash
             }
         }
     }
 
-    /// The flash has done its part of a task, or not.
-    pub fn moved(&mut self, place: u32, result: super::engine::TaskResult) {
-        let task = self.in_flash[place as usize].take();
-        let (Some(task), Some(core)) = (task, self.engine.own()) else { unreachable!("a task of the flash is kept") };
-        core.complete(task, result, None);
+    /// The flash has done one of a task's commands, or not.
+    pub fn moved(&mut self, place: u32, result: TaskResult) {
+        let place = &mut self.in_flash[place as usize];
+        let Some(moved) = place else { unreachable!("a task of the flash is kept") };
+        moved.left -= 1;
+        if result != TaskResult::Moved {
+            moved.failure = Some(result);
+        }
+        if moved.left > 0 {
+            return;
+        }
+        let (Some(MovedTask { task, failure, .. }), Some(core)) = (place.take(), self.engine.own()) else {
+            unreachable!("a task of the flash is an own engine's")
+        };
+        core.complete(task, failure.unwrap_or(TaskResult::Moved), None);
     }
 
     /// The next batch that has ended.

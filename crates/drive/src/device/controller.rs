@@ -142,6 +142,11 @@ impl Controller {
         })
     }
 
+    /// Its pipelines are to take so many bytes at a time.
+    pub fn take_parts_of(&mut self, part_bytes: u32) {
+        self.compute.get_or_insert_with(|| Box::new(ControllerCompute::alone())).take_parts_of(part_bytes);
+    }
+
     /// Takes a command, for which the host has a `slot`. What is wrong with it comes out as its completion.
     ///
     /// # Safety

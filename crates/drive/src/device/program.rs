@@ -39,6 +39,8 @@ pub struct TaskState {
     pub more_input: bool,
     /// What the pipeline has for all of its programs. Nothing, where it has none.
     pub attachment: Arc<[u8]>,
+    /// The program sets it where it wants no further part of the input: with the success of this run its input ends.
+    pub is_enough: bool,
     /// The program's own.
     pub kept: Option<Box<dyn Any + Send>>,
     /// A task that nobody can cancel has none: it is short.

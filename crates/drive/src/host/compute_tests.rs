@@ -3,7 +3,7 @@
 use super::compute_bench::{
     BYTES, ComputeBench, FLASH_BYTES, RANGES, SOURCE, bench, digest, failed, pipeline, written,
 };
-use super::testing::{finish, run, submit};
+use super::testing::{finish, has_units, run, submit};
 use super::{Drive, Lease};
 use crate::device::programs::built_in;
 use crate::env::Env;
@@ -203,11 +203,13 @@ pub(super) fn a_queue_pair_is_dropped_in_the_middle_of_its_pipelines() {
     submit(&mut bench.pair, 1, Operation::Compute { pipelines: list }, Lease::Buffer(bench.buffer.take()));
     let mut returned = Vec::new();
     for _ in 0..3 {
-        assert_eq!(bench.pair.poll(&mut returned), 0, "its steps are bounded");
-        assert!(bench.pair.is_ready() || bench.pair.in_flight() > 0);
+        // Units may be done at any time.
+        let has_ended = bench.pair.poll(&mut returned) > 0;
+        assert!(!has_ended || has_units(), "its steps are bounded");
+        assert!(has_ended || bench.pair.is_ready() || bench.pair.in_flight() > 0);
     }
     let ComputeBench { drive, pair, .. } = bench;
-    drop(pair);
+    drop((pair, returned));
     assert_eq!(drive.local().bytes_used(), used - BYTES);
 }
 

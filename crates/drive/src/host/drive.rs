@@ -84,14 +84,28 @@ impl Drive {
         self.pair_over(PairMemory { local: self.device.local.clone(), host: Some(host.clone()) }, depth)
     }
 
+    /// As [`Drive::queue_pair`], for pipelines that read much: where the drive has no compute units, they take `part_bytes` at a time, if
+    /// local memory has room for that.
+    ///
+    /// # Errors
+    /// As [`Drive::queue_pair`].
+    pub fn queue_pair_of_parts(&self, depth: u32, part_bytes: u32) -> io::Result<QueuePair> {
+        let memory: PairMemory = self.device.local.clone().into();
+        let queue = self.queue_over(&memory, depth)?;
+        self.pair(queue, memory, Some(part_bytes))
+    }
+
     fn pair_over(&self, memory: PairMemory, depth: u32) -> io::Result<QueuePair> {
-        let depth = depth.max(1);
-        let queue = match self.device.threads {
+        let queue = self.queue_over(&memory, depth)?;
+        self.pair(queue, memory, None)
+    }
+
+    fn queue_over(&self, memory: &PairMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
+        match self.device.threads {
             // The drive's thread is the one that polls it.
-            Some(_) => self.device.flash.open_queue_of_one_thread(&memory, depth)?,
-            None => self.device.flash.open_queue(&memory, depth)?,
-        };
-        self.pair(queue, memory)
+            Some(_) => self.device.flash.open_queue_of_one_thread(memory, depth.max(1)),
+            None => self.device.flash.open_queue(memory, depth.max(1)),
+        }
     }
 
     /// As [`Drive::queue_pair`], for one thread alone: the first that polls it or waits on it must be the one that does so
@@ -101,12 +115,13 @@ impl Drive {
     /// As [`Drive::queue_pair`].
     pub fn queue_pair_of_one_thread(&self, depth: u32) -> io::Result<QueuePair> {
         let memory = self.device.local.clone().into();
-        self.pair(self.device.flash.open_queue_of_one_thread(&memory, depth.max(1))?, memory)
+        self.pair(self.device.flash.open_queue_of_one_thread(&memory, depth.max(1))?, memory, None)
     }
 
-    fn pair(&self, queue: Box<dyn FlashQueue>, memory: PairMemory) -> io::Result<QueuePair> {
+    fn pair(&self, queue: Box<dyn FlashQueue>, memory: PairMemory, part_bytes: Option<u32>) -> io::Result<QueuePair> {
         let counters = self.device.free_counters();
-        let controller = Controller::new(self.device.clone(), queue, memory.host.clone(), counters.clone())?;
+        let mut controller = Controller::new(self.device.clone(), queue, memory.host.clone(), counters.clone())?;
+        part_bytes.into_iter().for_each(|bytes| controller.take_parts_of(bytes));
         let controller = match &self.device.threads {
             None => PairController::Here(controller),
             Some(threads) => PairController::OnDriveThread(RemoteController::new(controller, threads.clone())?),

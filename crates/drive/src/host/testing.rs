@@ -32,6 +32,11 @@ fn on(half: DeviceHalf, test: fn()) {
     DEVICE_HALF.set(DeviceHalf::Host);
 }
 
+/// Whether compute units run the pipelines of this test's drives.
+pub fn has_units() -> bool {
+    matches!(DEVICE_HALF.get(), DeviceHalf::Units | DeviceHalf::ThreadAndUnits)
+}
+
 /// Runs a test with the device half of its drives on a thread of theirs.
 pub fn on_a_drive_thread(test: fn()) {
     on(DeviceHalf::DriveThread, test);
@@ -82,7 +87,7 @@ pub fn drive_with(flash: Arc<dyn Flash>, local_bytes: usize, programs: Vec<Box<d
     if matches!(half, DeviceHalf::DriveThread | DeviceHalf::ThreadAndUnits) {
         drive = drive.with_threads(1).unwrap();
     }
-    if matches!(half, DeviceHalf::Units | DeviceHalf::ThreadAndUnits) {
+    if has_units() {
         let units = units_of(&drive, &[("zstd-compress", 2), ("zstd-decompress", 2), ("sha256", 2)]);
         let EngineOptions { sub_buffers, sub_buffer_bytes, .. } = EngineOptions::of_a_queue_pair();
         drive = drive.with_compute_units(&EngineOptions { sub_buffers, sub_buffer_bytes, ..units });

@@ -23,6 +23,9 @@ pub const GROUP_BYTES_MAX: usize = 16 << 20;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooManyGroups;
 
+/// What a state takes in a partial, about, beside bytes and strings.
+const STATE_BYTES: usize = 24;
+
 /// An aggregate, and the type of its values.
 pub type TypedAggregate = (AggregateKind, ScalarType);
 
@@ -83,6 +86,11 @@ impl Groups {
 
     pub fn len(&self) -> usize {
         self.groups.len()
+    }
+
+    /// What [`Groups::encode`] appends, about.
+    pub fn bytes(&self) -> usize {
+        self.bytes + self.groups.len() * self.aggregates.len() * STATE_BYTES
     }
 
     pub fn is_empty(&self) -> bool {

@@ -42,12 +42,24 @@ pub struct MissedKeys {
     pub to: Option<Box<[u8]>>,
 }
 
+/// Where a run stopped before the end of its input.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoppedRun {
+    /// Bytes of its input that it took.
+    pub taken_bytes: u64,
+    /// Pieces that are done.
+    pub pieces: u32,
+    /// In the next one, as its accessor says it.
+    pub place: Box<[u8]>,
+}
+
 pub struct QueryResult {
     types: Vec<ScalarType>,
     merged: MergedSink,
     counts: ScanCounts,
     deferred: Vec<DeferredRecord>,
     missed: Vec<MissedKeys>,
+    stopped: Option<StoppedRun>,
 }
 
 enum MergedSink {
@@ -71,7 +83,7 @@ impl QueryResult {
             }
         };
         let (types, counts) = (query.result_types(), ScanCounts::default());
-        QueryResult { types, merged, counts, deferred: Vec::new(), missed: Vec::new() }
+        QueryResult { types, merged, counts, deferred: Vec::new(), missed: Vec::new(), stopped: None }
     }
 
     /// Takes whole frames.
@@ -87,6 +99,7 @@ impl QueryResult {
                 kind if kind == FrameKind::End as u8 => self.merge_end(body)?,
                 kind if kind == FrameKind::Deferred as u8 => self.deferred.push(read_deferred(body)?),
                 kind if kind == FrameKind::Missed as u8 => self.missed.push(read_missed(body)?),
+                kind if kind == FrameKind::Stopped as u8 => self.stopped = Some(read_stopped(body)?),
                 _ => return Err(WireError::Malformed.into()),
             }
         }
@@ -156,6 +169,11 @@ impl QueryResult {
         std::mem::take(&mut self.missed)
     }
 
+    /// Where the last run that was merged stopped before its end, if it did.
+    pub fn take_stopped(&mut self) -> Option<StoppedRun> {
+        self.stopped.take()
+    }
+
     pub fn counts(&self) -> &ScanCounts {
         &self.counts
     }
@@ -205,4 +223,10 @@ fn read_missed(body: &[u8]) -> Result<MissedKeys, WireError> {
         (1, _, true) => Ok(MissedKeys { from, to: Some(to) }),
         _ => Err(WireError::Malformed),
     }
+}
+
+fn read_stopped(body: &[u8]) -> Result<StoppedRun, WireError> {
+    let mut reader = ScanReader::new(body);
+    let (taken_bytes, pieces) = (reader.u64()?, reader.u32()?);
+    Ok(StoppedRun { taken_bytes, pieces, place: reader.rest().into() })
 }

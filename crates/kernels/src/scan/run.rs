@@ -9,6 +9,7 @@
 //!      2  a partial of groups ([`super::groups`]) or of the first rows ([`super::top`])
 //!      4  a record whose value the run could not reach, as it lies elsewhere:  key length u16 · value length u32 · key · reference
 //!      5  keys that were not where they were said to be:  from length u16 · to length u16 · has to u8 · from · to
+//!      6  the run stopped before its input's end:  bytes of it that were taken u64 · pieces that are done u32 · place in the next one
 //!      3  the end:  records u64 · kept u64 · misfits u64 · misfit u8 · zero u8 · field u16 · key length u32 · key
 //!                   misfit, field and key are the first record's that did not fit; all zero, if each did
 //! ```
@@ -36,6 +37,7 @@ pub enum FrameKind {
     End = 3,
     Deferred = 4,
     Missed = 5,
+    Stopped = 6,
 }
 
 /// The first record that did not fit.
@@ -163,6 +165,15 @@ impl QueryRun {
         matches!(self.sink, RunSink::Rows { left: 0, .. })
     }
 
+    /// Bytes that its partial takes, about.
+    pub fn held_bytes(&self) -> usize {
+        match &self.sink {
+            RunSink::Rows { .. } => 0,
+            RunSink::Top { top, .. } => top.bytes(),
+            RunSink::Groups { groups, .. } => groups.bytes(),
+        }
+    }
+
     pub fn counts(&self) -> &ScanCounts {
         &self.counts
     }
@@ -232,6 +243,15 @@ pub fn write_missed(from: &[u8], to: Option<&[u8]>, out: &mut Vec<u8>) {
     out.push(u8::from(to.is_some()));
     out.extend_from_slice(from);
     out.extend_from_slice(end);
+    frame.end(out);
+}
+
+/// Says that a run stopped before the end of its input: who merges the frames has another run go on there.
+pub fn write_stopped(taken_bytes: u64, pieces: u32, place: &[u8], out: &mut Vec<u8>) {
+    let frame = Frame::begin(FrameKind::Stopped, out);
+    out.extend_from_slice(&taken_bytes.to_le_bytes());
+    out.extend_from_slice(&pieces.to_le_bytes());
+    out.extend_from_slice(place);
     frame.end(out);
 }
 

@@ -17,6 +17,9 @@ use std::collections::BinaryHeap;
 pub const TOP_ROWS_MAX: usize = 1 << 16;
 pub const TOP_BYTES_MAX: usize = 16 << 20;
 
+/// What a row takes in a partial beside its bytes, about: the value in the order, and lengths.
+const ROW_HEAD_BYTES: usize = 24;
+
 /// The first rows take more bytes than the limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TopTooLarge;
@@ -90,6 +93,11 @@ impl TopRows {
         self.bytes += row.bytes();
         self.heap.push(row);
         if self.bytes > TOP_BYTES_MAX { Err(TopTooLarge) } else { Ok(()) }
+    }
+
+    /// What [`TopRows::encode`] appends, about.
+    pub fn bytes(&self) -> usize {
+        self.bytes + self.heap.len() * ROW_HEAD_BYTES
     }
 
     pub fn encode(&self, out: &mut Vec<u8>) {

@@ -65,9 +65,9 @@ impl DeviceBytes {
 
     /// Does it, with the input as it is now.
     pub fn run(&mut self, task: &mut EngineTask, flash_fails: bool) -> TaskResult {
-        match task.work {
-            TaskWork::Move(moves) => self.move_bytes(&moves, flash_fails),
-            TaskWork::Run { input, output } => {
+        match &task.work {
+            TaskWork::Move(moves) => self.move_bytes(moves, flash_fails),
+            &TaskWork::Run { input, output } => {
                 let input = self.bytes(input).to_vec();
                 let mut filled_output = vec![GARBAGE; output.length as usize];
                 let arguments = task.packet.arguments;
@@ -86,27 +86,29 @@ impl DeviceBytes {
     }
 
     fn move_bytes(&mut self, moves: &ByteMove, flash_fails: bool) -> TaskResult {
-        if let Some((from, to)) = moves.copy {
-            let bytes = self.bytes(from).to_vec();
-            self.bytes(to).copy_from_slice(&bytes);
+        for (from, to) in &moves.copies {
+            let bytes = self.bytes(*from).to_vec();
+            self.bytes(*to).copy_from_slice(&bytes);
         }
         self.bytes(moves.zeros).fill(0);
-        match moves.flash {
-            Some(_) if flash_fails => TaskResult::FlashFailed { errno: EIO },
-            Some(Operation::Read { flash, local, length }) => {
-                let at = flash as usize;
-                let bytes = self.flash[at..at + length as usize].to_vec();
-                self.bytes(LocalRange { offset: local, length }).copy_from_slice(&bytes);
-                TaskResult::Moved
-            }
-            Some(Operation::Write { flash, from, length, .. }) => {
-                let bytes = self.bytes(LocalRange { offset: from.offset, length }).to_vec();
-                self.flash[flash as usize..][..bytes.len()].copy_from_slice(&bytes);
-                TaskResult::Moved
-            }
-            Some(other) => panic!("{other:?} is no move"),
-            None => TaskResult::Moved,
+        if flash_fails {
+            return TaskResult::FlashFailed { errno: EIO };
         }
+        for operation in &moves.flash {
+            match *operation {
+                Operation::Read { flash, local, length } => {
+                    let at = flash as usize;
+                    let bytes = self.flash[at..at + length as usize].to_vec();
+                    self.bytes(LocalRange { offset: local, length }).copy_from_slice(&bytes);
+                }
+                Operation::Write { flash, from, length, .. } => {
+                    let bytes = self.bytes(LocalRange { offset: from.offset, length }).to_vec();
+                    self.flash[flash as usize..][..bytes.len()].copy_from_slice(&bytes);
+                }
+                other => panic!("{other:?} is no move"),
+            }
+        }
+        TaskResult::Moved
     }
 }
 

@@ -239,8 +239,7 @@ impl DeviceWorld {
             }
             None => self.bytes.run_late(&task),
             Some(pipeline) => {
-                let is_flash = matches!(task.work, TaskWork::Move(moves) if moves.flash.is_some());
-                let flash_fails = is_flash && self.random.one_in(self.rates.flash_fails);
+                let flash_fails = !task.work.flash().is_empty() && self.random.one_in(self.rates.flash_fails);
                 pipeline.fate.flash_failed |= flash_fails;
                 self.tally.flash_failed += u64::from(flash_fails);
                 self.bytes.run(&mut task, flash_fails)
@@ -268,7 +267,7 @@ impl DeviceWorld {
             _ => return,
         };
         let (bytes, is_done) = match outcome {
-            TaskOutcome::Done { bytes } => (bytes, true),
+            TaskOutcome::Done { bytes } | TaskOutcome::Enough { bytes } => (bytes, true),
             TaskOutcome::More { bytes } => (bytes, false),
             TaskOutcome::Failed { .. } => return,
         };

@@ -343,7 +343,8 @@ impl Options {
             }
             units.push(UnitCount { program: program.id, units: *count });
         }
-        let options = EngineOptions { pin: self.pin_units, ..EngineOptions::with_units(units) };
+        let sub_buffer_bytes = crate::scan::PART_BYTES as u32;
+        let options = EngineOptions { pin: self.pin_units, sub_buffer_bytes, ..EngineOptions::with_units(units) };
         Ok((!options.units.is_empty()).then_some(options))
     }
 

@@ -33,7 +33,7 @@ use tapetum_drive::{
 use tapetum_kernels::ordered::extension::{EXTENSION_HEAD_BYTES, ExtensionReference};
 use tapetum_kernels::ordered::{NODE_BYTES, NODE_KEY_BYTES_MAX};
 use tapetum_kernels::scan::access::{NodePlace, NodeRun, PieceOfNodes, ValueHome};
-use tapetum_kernels::scan::result::{DeferredRecord, MissedKeys};
+use tapetum_kernels::scan::result::{DeferredRecord, MissedKeys, StoppedRun};
 
 /// Copies of a list, at most: 256 KiB of local memory.
 const COPIES_MAX: usize = 64;
@@ -45,13 +45,11 @@ const PATIENCE: usize = 1000;
 struct KeySpan {
     from: Vec<u8>,
     to: Option<Vec<u8>>,
-    pages_max: usize,
 }
 
 /// What is known of a list that is on its way.
 struct ListedNodes {
     span: KeySpan,
-    pages: usize,
     tickets: Vec<Arc<DurabilityTicket>>,
     /// The last deletion of everything that may have taken records.
     deleted_by: u64,
@@ -116,7 +114,7 @@ impl NodeLists {
         let concat = identity.programs.iter().find(|program| program.name == "concat");
         let concat = concat.ok_or_else(|| Error::Io("the drive has no program concat".into()))?.id;
         let search = tree.search.handle().map_err(of_search)?;
-        let whole = KeySpan { from: lower(&range.from), to: upper(&range.to), pages_max: usize::MAX };
+        let whole = KeySpan { from: lower(&range.from), to: upper(&range.to) };
         let is_empty = whole.to.as_ref().is_some_and(|to| *to <= whole.from);
         let pending = if is_empty { VecDeque::new() } else { VecDeque::from([whole]) };
         let (anchor, listed) = (AnchorKey::new(), BTreeMap::new());
@@ -134,7 +132,7 @@ impl NodeLists {
             copied: 0,
             tickets: Vec::new(),
         };
-        let pages_max = span.pages_max.min((limits.read_bytes / NODE_BYTES as u64) as usize).max(1);
+        let pages_max = ((limits.read_bytes / NODE_BYTES as u64) as usize).max(1);
         let room = limits.attachment_bytes.saturating_sub(PieceOfNodes::HEAD_BYTES + 3 * NODE_KEY_BYTES_MAX);
         let runs_max = limits.ranges.min(room / PieceOfNodes::RUN_BYTES).max(1);
         let from = &span.from[..span.from.len().min(NODE_KEY_BYTES_MAX)];
@@ -268,9 +266,9 @@ impl ScanLayout for NodeLists {
         let (listed, end) = self.list(&span, limits)?;
         if end != span.to {
             let from = end.clone().unwrap_or_default();
-            self.pending.push_front(KeySpan { from, ..span.clone() });
+            self.pending.push_front(KeySpan { from, to: span.to.clone() });
         }
-        let span = KeySpan { to: end, ..span };
+        let span = KeySpan { from: span.from, to: end };
         let (runs, store) = (listed.runs, base.store_id);
         let (from, to) = (span.from.clone(), span.to.clone());
         let piece = PieceOfNodes { store, keyspace: self.keyspace.id().0, stamp_max, from, to, runs };
@@ -285,17 +283,24 @@ impl ScanLayout for NodeLists {
             piece.encode(&mut list.pieces);
             (list.piece_count, list.ranges, list.copies) = (1, listed.ranges, listed.copies);
         }
-        let (pages, tickets) = (listed.pages, listed.tickets);
-        self.listed.insert(id, ListedNodes { span, pages, tickets, deleted_by });
+        self.listed.insert(id, ListedNodes { span, tickets: listed.tickets, deleted_by });
         Ok(Some(list))
     }
 
-    fn again(&mut self, id: u64) -> bool {
-        let Some(ListedNodes { span, pages, .. }) = self.listed.remove(&id) else { return false };
-        let pages_max = (pages / 2).max(1);
-        self.pending.push_front(KeySpan { pages_max, ..span });
-        self.pending.iter_mut().for_each(|span| span.pages_max = span.pages_max.min(pages_max));
-        pages > 1
+    fn again(&mut self, id: u64, stopped: Option<&StoppedRun>) -> Result<(), LayoutError> {
+        let Some(ListedNodes { span, .. }) = self.listed.remove(&id) else { return Ok(()) };
+        match stopped {
+            None => self.pending.push_front(span),
+            Some(StoppedRun { pieces: 0, place, .. }) => {
+                let is_inside = place[..] >= span.from[..] && place.len() <= NODE_KEY_BYTES_MAX + 1;
+                if !is_inside {
+                    return Err(LayoutError::Place);
+                }
+                self.pending.push_front(KeySpan { from: place.to_vec(), to: span.to });
+            }
+            Some(_) => {}
+        }
+        Ok(())
     }
 
     fn may_show(&mut self, id: u64) -> Result<bool, LayoutError> {

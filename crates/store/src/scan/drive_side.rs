@@ -1,13 +1,14 @@
 //! A query at the drive: pipelines of one program, flash in, frames out.
 //!
 //! ```text
-//! layout ─► list ─► pipeline ─┬─ frames within the sink ─► shown when the layout says so ─► merged ─┬─► values out of line ─► lists
-//!   ▲                         │ too long for the sink                                               └─► missed keys ─► scans
-//!   └──────── again ◄─────────┘
+//! layout ─► list ─► pipeline ─► frames, shown when the layout says so ─► merged ─┬─► values out of line ─► lists
+//!   ▲                                                                            ├─► missed keys ─► scans
+//!   └───── the rest of a list whose frames had no more room ◄────────────────────┘
 //! ```
 //! 1. A few pipelines are on their way at a time, and the result of each has bounded room. They are merged in the order of their lists, so
 //!    the host is woken for each result once.
-//! 2. A pipeline that gave too much is as if it had not run.
+//! 2. A pipeline stops when its result is full, and another one goes on where it was: no byte is read twice but those of a page. Only one
+//!    batch of records that takes more than all of the room is read again, with more of it.
 //! 3. A query that has enough cancels what is on its way, and waits for it.
 
 use super::flight::{Flight, FlightEnd, FlightPlan, ListOf};
@@ -24,7 +25,7 @@ use std::time::Duration;
 use tapetum_drive::programs::scan::{SCAN, SCAN_HEAD_BYTES};
 use tapetum_drive::{Command, Lease, Operation, PipelineStage, QueuePair, Returned};
 use tapetum_kernels::scan::query::{MisfitPolicy, QueryOutput};
-use tapetum_kernels::scan::result::{DeferredRecord, MissedKeys, RowSink};
+use tapetum_kernels::scan::result::{DeferredRecord, MissedKeys, RowSink, StoppedRun};
 use tapetum_kernels::scan::{Query, QueryResult};
 
 /// Pipelines at once: as many as a queue pair's sub-buffers are enough for, so that one reads while another computes.
@@ -34,6 +35,16 @@ const SINK_BYTES: usize = 1 << 20;
 const SINK_SHARE: usize = 16 * FLIGHTS_MAX;
 /// The most that a sink grows to, for a record of the greatest length.
 const SINK_BYTES_MAX: usize = 64 << 20;
+/// A result that was full is followed by longer ones, up to this: fewer wake-ups.
+const SINK_BYTES_GROWN: usize = 8 << 20;
+const SINK_SHARE_GROWN: usize = 8 * FLIGHTS_MAX;
+/// What a pipeline brings from flash at a time.
+pub(crate) const PART_BYTES: usize = 256 << 10;
+/// Parts take a large share of a small local memory: some dozen at once.
+const PART_SHARE: usize = 128;
+const PART_BYTES_MIN: usize = 32 << 10;
+/// Commands of the flash at once: nodes of an ordered keyspace may lie apart, and are read one by one.
+const FLASH_DEPTH: u32 = 256;
 /// What a pipeline reads, about: a wake-up for each.
 const READ_BYTES: u64 = 32 << 20;
 /// The first pipeline of a query that may soon have enough; each after it reads twice as much.
@@ -53,6 +64,10 @@ pub(super) struct DriveRun {
     flights: VecDeque<Flight>,
     missed: Vec<MissedKeys>,
     sink_bytes: usize,
+    /// What it grows to where results are long.
+    sink_bytes_grown: usize,
+    /// Less was too short for a batch.
+    sink_bytes_min: usize,
     read_bytes: u64,
     /// The first record that does not fit ends the query.
     is_strict: bool,
@@ -70,15 +85,17 @@ impl DriveRun {
         sink_bytes: Option<usize>,
     ) -> Result<DriveRun, QueryError> {
         let drive = &base.drive;
-        let depth = 2 * FLIGHTS_MAX as u32;
-        let pair = drive.queue_pair(depth).map_err(|error| Error::Io(error.to_string()))?;
+        let local_bytes = drive.local().bytes_total();
+        let part_bytes = (local_bytes / PART_SHARE).clamp(PART_BYTES_MIN, PART_BYTES) as u32;
+        let pair = drive.queue_pair_of_parts(FLASH_DEPTH, part_bytes).map_err(|error| Error::Io(error.to_string()))?;
         let identity = drive.identity();
         let program = identity.programs.iter().find(|program| (&program.name[..], program.version) == SCAN);
         let program = program.ok_or_else(|| Error::Io(format!("the drive has no program {} {}", SCAN.0, SCAN.1)))?;
         let Some(stage) = PipelineStage::new(program.id, &[]) else { unreachable!("it has no parameters") };
         let mut encoded = Vec::new();
         query.encode(&mut encoded);
-        let usual = SINK_BYTES.min(drive.local().bytes_total() / SINK_SHARE);
+        let usual = SINK_BYTES.min(local_bytes / SINK_SHARE);
+        let grown = SINK_BYTES_GROWN.min(local_bytes / SINK_SHARE_GROWN);
         let may_have_enough = matches!(query.output(), QueryOutput::Rows { order: None, limit: Some(_), .. });
         Ok(DriveRun {
             base: base.clone(),
@@ -93,6 +110,8 @@ impl DriveRun {
             flights: VecDeque::new(),
             missed: Vec::new(),
             sink_bytes: sink_bytes.unwrap_or(usual),
+            sink_bytes_grown: sink_bytes.unwrap_or(grown),
+            sink_bytes_min: 0,
             read_bytes: if may_have_enough { READ_BYTES_FIRST } else { READ_BYTES },
             is_strict: query.policy() == MisfitPolicy::Fail,
             is_stopping: false,
@@ -172,9 +191,9 @@ impl DriveRun {
             return Ok(false);
         }
         let Some(mut flight) = self.flights.pop_front() else { unreachable!("it was just looked at") };
-        report.flash_bytes += flight.flash_bytes;
         let ended = flight.ended.take();
         if self.is_stopping {
+            report.flash_bytes += flight.flash_bytes(u64::MAX);
             return Ok(true);
         }
         match ended {
@@ -186,21 +205,25 @@ impl DriveRun {
                 if !self.base.planted.has(Bug::QueryForgetMissed) {
                     self.missed.extend(missed);
                 }
-                match of {
-                    ListOf::Layout => self.layout.release(id),
-                    ListOf::Values => self.values.release(id),
+                let stopped = result.take_stopped();
+                let taken_bytes = stopped.as_ref().map_or(u64::MAX, |stopped| stopped.taken_bytes);
+                report.flash_bytes += flight.flash_bytes(taken_bytes);
+                if stopped.is_some() {
+                    let grown = (2 * flight.sink_bytes()).min(self.sink_bytes_grown);
+                    self.sink_bytes = self.sink_bytes.max(grown);
                 }
+                self.list_rest((of, id), stopped.as_ref())?;
             }
             Some(Ok(FlightEnd::TooLong)) => {
-                let is_halved = match of {
-                    ListOf::Layout => self.layout.again(id),
-                    ListOf::Values => self.values.again(id),
-                };
-                if !is_halved && self.sink_bytes >= SINK_BYTES_MAX {
+                report.flash_bytes += flight.flash_bytes(u64::MAX);
+                if flight.sink_bytes() >= SINK_BYTES_MAX {
                     return Err(QueryError::ResultTooLarge);
                 }
-                if !is_halved {
-                    self.sink_bytes *= 2;
+                self.sink_bytes_min = self.sink_bytes_min.max(2 * flight.sink_bytes());
+                self.sink_bytes = self.sink_bytes.max(self.sink_bytes_min);
+                match of {
+                    ListOf::Layout => self.layout.again(id, None)?,
+                    ListOf::Values => self.values.again(id, None),
                 }
                 self.is_listed = false;
             }
@@ -213,6 +236,20 @@ impl DriveRun {
         Ok(true)
     }
 
+    /// What a pipeline left of its list comes again.
+    fn list_rest(&mut self, (of, id): (ListOf, u64), stopped: Option<&StoppedRun>) -> Result<(), QueryError> {
+        match (of, stopped) {
+            (ListOf::Layout, None) => self.layout.release(id),
+            (ListOf::Values, None) => self.values.release(id),
+            (ListOf::Layout, stopped) => {
+                self.layout.again(id, stopped)?;
+                self.is_listed = false;
+            }
+            (ListOf::Values, stopped) => self.values.again(id, stopped),
+        }
+        Ok(())
+    }
+
     /// Starts the next pipeline; false: there is nothing to start now.
     fn submit_next(&mut self, report: &mut QueryReport) -> Result<bool, QueryError> {
         let Some((of, list)) = self.next_list()? else { return Ok(false) };
@@ -222,7 +259,7 @@ impl DriveRun {
             return Ok(true);
         }
         let (keyspace, query, stage) = (self.keyspace.0, &self.query[..], self.stage);
-        let plan = FlightPlan { stage, keyspace, query, sink_bytes: self.sink_bytes };
+        let plan = FlightPlan { stage, keyspace, query, room: self.sink_bytes as u32 };
         let (on, tag) = ((&self.base.drive, &mut self.pair), self.tag_next);
         match Flight::submit(on, &plan, (tag, of), list) {
             Ok((flight, sent_bytes)) => {
@@ -231,6 +268,9 @@ impl DriveRun {
                 report.sent_bytes += sent_bytes;
                 self.flights.push_back(flight);
                 Ok(true)
+            }
+            Err(_) if self.flights.is_empty() && self.sink_bytes / 2 < self.sink_bytes_min => {
+                Err(QueryError::ResultTooLarge)
             }
             Err(list) if self.flights.is_empty() && self.sink_bytes / 2 < query.len().max(4096) => {
                 let bytes = list.pieces.len() + self.sink_bytes;
@@ -287,6 +327,7 @@ impl From<LayoutError> for QueryError {
             LayoutError::Store(error) => QueryError::Store(error),
             LayoutError::TooManyReplaced => QueryError::TooManyReplaced,
             LayoutError::TooOld => QueryError::SnapshotTooOld,
+            LayoutError::Place => QueryError::Result,
         }
     }
 }

@@ -25,7 +25,8 @@ pub(super) struct Flight {
     /// The result's place in the buffer.
     into: LocalRange,
     work_offset: u64,
-    pub flash_bytes: u64,
+    /// Read by it.
+    ranges: Vec<SourceRange>,
     pub ended: Option<Result<FlightEnd, QueryError>>,
 }
 
@@ -42,7 +43,8 @@ pub(super) struct FlightPlan<'a> {
     pub keyspace: u16,
     /// Encoded.
     pub query: &'a [u8],
-    pub sink_bytes: usize,
+    /// Bytes of frames that the scan stops before; 0: it goes to its end.
+    pub room: u32,
 }
 
 const LIST_AT: usize = PipelineDescriptor::ENCODED_BYTES;
@@ -55,6 +57,7 @@ pub(super) fn attachment(plan: &FlightPlan<'_>, list: &ScanList) -> Vec<u8> {
         keyspace: plan.keyspace,
         deleted_through: list.deleted_through,
         now: list.now,
+        room: plan.room,
         query: plan.query,
         pieces: &list.pieces,
         piece_count: list.piece_count,
@@ -75,10 +78,10 @@ impl Flight {
         let attachment = attachment(plan, &list);
         let attachment_at = LIST_AT + list.ranges.len() * SourceRange::ENCODED_BYTES;
         let sink_at = (attachment_at + attachment.len()).next_multiple_of(8);
-        let Some(mut work) = drive.local().allocate(sink_at + plan.sink_bytes) else { return Err(list) };
+        let Some(mut work) = drive.local().allocate(sink_at + plan.room as usize) else { return Err(list) };
         let at = |at: usize, length: usize| LocalRange { offset: work.offset() + at as u64, length: length as u32 };
         let source = PipelineSource::Flash { list: at(LIST_AT, attachment_at - LIST_AT) };
-        let into = at(sink_at, plan.sink_bytes);
+        let into = at(sink_at, plan.room as usize);
         let Some(mut descriptor) = PipelineDescriptor::new(&[plan.stage], source, PipelineSink::Host { into }) else {
             unreachable!("a pipeline takes one program")
         };
@@ -95,8 +98,24 @@ impl Flight {
         let command = Command::new(tag, Operation::Compute { pipelines }).of(Purpose::Scan);
         let submitted = pair.submit(command, lease);
         assert!(submitted.is_ok(), "the queue has a place for each pipeline");
-        let (id, flash_bytes) = (list.id, list.flash_bytes());
-        Ok((Flight { tag, of, id, into, work_offset, flash_bytes, ended: None }, asked.len() as u64))
+        let (id, ranges) = (list.id, list.ranges);
+        Ok((Flight { tag, of, id, into, work_offset, ranges, ended: None }, asked.len() as u64))
+    }
+
+    /// Room for its result.
+    pub fn sink_bytes(&self) -> usize {
+        self.into.length as usize
+    }
+
+    /// What of its input's first bytes was read from flash.
+    pub fn flash_bytes(&self, mut taken_bytes: u64) -> u64 {
+        let mut flash_bytes = 0;
+        for range in &self.ranges {
+            let taken = range.bytes.min(taken_bytes);
+            taken_bytes -= taken;
+            flash_bytes += if range.local().is_none() { taken } else { 0 };
+        }
+        flash_bytes
     }
 
     /// Its command has ended; how many bytes came back.

@@ -1,8 +1,8 @@
 //! What a query at the drive knows of where records lie: lists of pieces, each for one pipeline.
 //!
 //! ```text
-//! layout ─► list: pieces, what is read of them, later words on keys ─► pipeline ─┬─ frames ──► released
-//!   ▲                                                                            └─ too many ─► listed again, in halves
+//! layout ─► list: pieces, what is read of them, later words on keys ─► pipeline ─┬─ frames ─────────────► released
+//!   ▲                                                                            └─ no more room for them ─► the rest is listed
 //!   └────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //! 1. Lists together have each record once. What a piece misses comes back with the frames.
@@ -11,7 +11,7 @@
 use crate::error::Error;
 use tapetum_drive::{ATTACHMENT_BYTES_MAX, LocalBuffer, SOURCE_RANGES_MAX, SourceRange};
 use tapetum_kernels::scan::access::ValueHome;
-use tapetum_kernels::scan::result::{DeferredRecord, MissedKeys};
+use tapetum_kernels::scan::result::{DeferredRecord, MissedKeys, StoppedRun};
 
 /// What a list may have.
 #[derive(Clone, Copy, Debug)]
@@ -52,12 +52,6 @@ pub struct ScanList {
     pub missed: Vec<MissedKeys>,
 }
 
-impl ScanList {
-    pub fn flash_bytes(&self) -> u64 {
-        self.ranges.iter().filter(|range| range.local().is_none()).map(|range| range.bytes).sum()
-    }
-}
-
 /// Why there is no list.
 #[derive(Clone, PartialEq, Debug)]
 pub enum LayoutError {
@@ -66,6 +60,8 @@ pub enum LayoutError {
     TooManyReplaced,
     /// What it was to list is not held any more.
     TooOld,
+    /// A run says that it stopped where there is no such place.
+    Place,
 }
 
 impl From<Error> for LayoutError {
@@ -78,8 +74,8 @@ pub trait ScanLayout: Send {
     /// The next list; `None`: nothing is left.
     fn next(&mut self, limits: &ListLimits) -> Result<Option<ScanList>, LayoutError>;
 
-    /// What a list has comes again: in two, or, if it cannot be halved, as it is; whether it was halved.
-    fn again(&mut self, id: u64) -> bool;
+    /// Lists what was left of a list by a run that stopped; of one that gave nothing, all of it.
+    fn again(&mut self, id: u64, stopped: Option<&StoppedRun>) -> Result<(), LayoutError>;
 
     /// Whether what a list shows may be shown by now.
     fn may_show(&mut self, _id: u64) -> Result<bool, LayoutError> {

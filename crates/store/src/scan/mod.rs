@@ -33,6 +33,7 @@ mod snapshot_tests;
 mod tests;
 mod values;
 
+pub(crate) use drive_side::PART_BYTES;
 pub use graph_scan::{GraphOptions, GraphProgress, GraphReport};
 pub use ordered::Scan;
 pub use query_scan::{QueryError, QueryReport, QuerySide};

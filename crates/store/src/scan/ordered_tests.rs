@@ -1,6 +1,6 @@
 //! Queries over ordered keyspaces at the drive, against the same queries on the host.
 
-use super::tests::{Rows, count, fill, ordered, query, rows, run, run_range, store};
+use super::tests::{Rows, count, fill, fill_evenly, ordered, query, reads_once, rows, run, run_range, store};
 use super::{QueryError, QuerySide};
 use crate::{Error, KeyBound, KeyRange, KeyspaceError, Store};
 use std::collections::BTreeMap;
@@ -80,6 +80,15 @@ fn a_result_that_is_too_long_for_its_room_comes_in_parts() {
         assert!(rows == expected, "{} and {} rows", rows.len(), expected.len());
         assert!(report.commands > 3, "{report:?}");
     }
+}
+
+/// Nodes lie apart, as their keys came in no order.
+#[test]
+fn no_byte_is_read_twice_whatever_is_kept() {
+    let (drive, store) = store();
+    fill_evenly(&ordered(&store, "papers"));
+    let store = reopened(&drive, store);
+    reads_once(&drive, &store.keyspace("papers").unwrap());
 }
 
 /// Writers split and merge nodes meanwhile, and have them written.

@@ -69,7 +69,7 @@ pub enum QueryError {
     /// A record does not fit the format.
     Misfit(FirstMisfit),
     TooManyGroups,
-    /// The rows of one page are more than local memory has room for.
+    /// The rows of one batch of records are more than local memory has room for.
     ResultTooLarge,
     /// Write buffers have more keys than a command tells the drive of.
     TooManyReplaced,
@@ -117,7 +117,7 @@ impl fmt::Display for QueryError {
             QueryError::TooManyGroups => {
                 f.write_str("there are more than 65536 groups or ordered rows, or 16MiB of them: group by less, or narrow the condition")
             }
-            QueryError::ResultTooLarge => f.write_str("the rows of one page do not fit local memory: give the store more memory"),
+            QueryError::ResultTooLarge => f.write_str("rows that come together do not fit local memory: select less, or give the store more memory"),
             QueryError::TooManyReplaced => {
                 f.write_str("too many keys were written since the last flush to tell the drive of: try again in a moment")
             }

@@ -1,4 +1,4 @@
-//! Segments of a hashed keyspace, as a snapshot has them: a list has whole segments, or pages of one.
+//! Segments of a hashed keyspace, as a snapshot has them: a list has whole segments, or what a run that stopped left of one.
 
 use super::layout::{LayoutError, ListLimits, ScanLayout, ScanList};
 use super::snapshot::Snapshot;
@@ -6,19 +6,18 @@ use crate::error::Error;
 use crate::hashed::segment::view::Segment;
 use crate::media::flash_run::FlashRun;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Range;
 use std::sync::Arc;
 use tapetum_drive::SourceRange;
 use tapetum_kernels::reference::Reference;
-use tapetum_kernels::scan::access::{PieceOfSegment, ValueHome};
-use tapetum_kernels::scan::result::DeferredRecord;
+use tapetum_kernels::scan::access::{PieceOfSegment, SegmentPlace, ValueHome};
+use tapetum_kernels::scan::result::{DeferredRecord, StoppedRun};
 
-/// Records that start in some pages of a segment.
-#[derive(Clone, Debug)]
+/// A segment, from some record on.
+#[derive(Clone, Copy, Debug)]
 struct SegmentPiece {
     /// Its place in the snapshot.
     place: usize,
-    pages: Range<u32>,
+    from: SegmentPlace,
 }
 
 pub(super) struct SegmentLists {
@@ -26,44 +25,50 @@ pub(super) struct SegmentLists {
     pending: VecDeque<SegmentPiece>,
     /// Held as long as they are read.
     listed: BTreeMap<u64, Vec<(SegmentPiece, Arc<Segment>)>>,
-    /// Pieces of a list, at most.
-    pieces_max: usize,
     id_next: u64,
 }
 
 impl SegmentLists {
     pub fn new(snapshot: Snapshot) -> SegmentLists {
-        let whole = |place: usize, data_pages: u32| SegmentPiece { place, pages: 0..data_pages };
-        let pages = snapshot.segments.iter().map(|segment| segment.data_pages);
-        let pending = pages.enumerate().map(|(place, data_pages)| whole(place, data_pages)).collect();
-        SegmentLists { snapshot, pending, listed: BTreeMap::new(), pieces_max: usize::MAX, id_next: 0 }
+        let from = SegmentPlace { page: 0, entry_first: 0, entry_next: 0 };
+        let pending = (0..snapshot.segments.len()).map(|place| SegmentPiece { place, from }).collect();
+        SegmentLists { snapshot, pending, listed: BTreeMap::new(), id_next: 0 }
     }
 
-    fn encoded(&self, SegmentPiece { place, pages }: &SegmentPiece, segment: &Segment) -> PieceOfSegment {
+    /// With the part of the bitmap that speaks of the piece's records.
+    fn encoded(&self, SegmentPiece { place, from }: SegmentPiece, segment: &Segment) -> PieceOfSegment {
+        let entry_first = from.entry_first & !63;
+        let entry_count = segment.descriptor.entries.saturating_sub(entry_first);
+        let mut valid = self.snapshot.segments[place].valid[entry_first as usize / 64..].to_vec();
+        // Those that were shown.
+        for passed in from.entry_first & !63..from.entry_next {
+            valid[(passed - entry_first) as usize / 64] &= !(1 << (passed % 64));
+        }
+        let alive: u32 = valid.iter().map(|word| word.count_ones()).sum();
         PieceOfSegment {
             salt: segment.salt,
             page_size: segment.page_size(),
-            first_page: pages.start,
-            starts_end: pages.end,
-            pages_end: pages_end(segment, pages),
-            entry_first: 0,
-            entry_count: segment.descriptor.entries,
-            valid: self.snapshot.segments[*place].valid.clone(),
+            first_page: from.page,
+            pages_end: segment.descriptor.data_pages,
+            entry_first,
+            entry_count,
+            valid: (alive < entry_count).then_some(valid),
         }
+    }
+
+    /// Where a run stopped in a piece.
+    fn rest(&self, piece: SegmentPiece, place: &[u8]) -> Result<SegmentPiece, LayoutError> {
+        let from = SegmentPlace::decode(place).ok_or(LayoutError::Place)?;
+        let words = self.snapshot.segments[piece.place].valid.len() as u64;
+        let is_inside = from.page >= piece.from.page && u64::from(from.entry_next) <= 64 * words;
+        if is_inside { Ok(SegmentPiece { from, ..piece }) } else { Err(LayoutError::Place) }
     }
 }
 
-/// The pages that are read: behind those in which records start, those in which the last of them may end.
-fn pages_end(segment: &Segment, pages: &Range<u32>) -> u32 {
-    let payload = segment.page_size().payload_bytes() as u32;
-    let tail = segment.descriptor.record_bytes_max.div_ceil(payload) + 1;
-    pages.end.saturating_add(tail).min(segment.descriptor.data_pages)
-}
-
-fn ranges(segment: &Segment, pages: &Range<u32>) -> Vec<SourceRange> {
-    let bytes = (pages_end(segment, pages) - pages.start) * segment.page_size().bytes() as u32;
+fn ranges(segment: &Segment, first_page: u32) -> Vec<SourceRange> {
+    let bytes = segment.descriptor.data_pages.saturating_sub(first_page) * segment.page_size().bytes() as u32;
     let range = |run: FlashRun| SourceRange { offset: run.flash, bytes: run.length.into() };
-    segment.data_runs(pages.start, bytes).map(range).collect()
+    segment.data_runs(first_page, bytes).map(range).collect()
 }
 
 impl ScanLayout for SegmentLists {
@@ -71,9 +76,9 @@ impl ScanLayout for SegmentLists {
         let (deleted_through, now) = (self.snapshot.deleted_through, self.snapshot.now);
         let mut list = ScanList { id: self.id_next, deleted_through, now, ..ScanList::default() };
         let (mut pieces, mut replaced_bytes, mut read_bytes) = (Vec::new(), 0, 0);
-        while let Some(piece) = self.pending.front().filter(|_| pieces.len() < self.pieces_max) {
+        while let Some(piece) = self.pending.front().copied() {
             let segment = self.snapshot.segment(piece.place).ok_or(LayoutError::TooOld)?;
-            let (before, ranges) = (list.pieces.len(), ranges(&segment, &piece.pages));
+            let (before, ranges) = (list.pieces.len(), ranges(&segment, piece.from.page));
             self.encoded(piece, &segment).encode(&mut list.pieces);
             let replaced = &self.snapshot.segments[piece.place].replaced;
             replaced_bytes += replaced.iter().map(|key| 2 + key.len()).sum::<usize>();
@@ -100,20 +105,18 @@ impl ScanLayout for SegmentLists {
         Ok(Some(list))
     }
 
-    fn again(&mut self, id: u64) -> bool {
-        let pieces: Vec<SegmentPiece> = self.listed.remove(&id).into_iter().flatten().map(|(piece, _)| piece).collect();
-        let is_one_page = matches!(&pieces[..], [SegmentPiece { pages, .. }] if pages.len() <= 1);
-        let again: Vec<SegmentPiece> = match &pieces[..] {
-            [SegmentPiece { place, pages }] if !is_one_page => {
-                let middle = pages.start + pages.len() as u32 / 2;
-                let half = |pages| SegmentPiece { place: *place, pages };
-                vec![half(pages.start..middle), half(middle..pages.end)]
-            }
-            _ => pieces,
-        };
-        self.pieces_max = (again.len() / 2).max(1);
-        again.into_iter().rev().for_each(|piece| self.pending.push_front(piece));
-        !is_one_page
+    fn again(&mut self, id: u64, stopped: Option<&StoppedRun>) -> Result<(), LayoutError> {
+        let listed = self.listed.get(&id).map_or(&[][..], |listed| listed);
+        let done = stopped.map_or(0, |stopped| stopped.pieces as usize);
+        let mut left: Vec<SegmentPiece> = listed.iter().skip(done).map(|(piece, _)| *piece).collect();
+        if let (Some(first), Some(StoppedRun { place, .. })) = (left.first_mut(), stopped)
+            && !place.is_empty()
+        {
+            *first = self.rest(*first, place)?;
+        }
+        left.into_iter().rev().for_each(|piece| self.pending.push_front(piece));
+        self.release(id);
+        Ok(())
     }
 
     fn release(&mut self, id: u64) {

@@ -41,7 +41,6 @@ pub(super) struct Snapshot {
 }
 
 pub(super) struct SegmentSnapshot {
-    pub data_pages: u32,
     pub valid: Vec<u64>,
     /// Keys on which a write buffer has the last word, deletions too, and of which this segment may have a record.
     pub replaced: Vec<Vec<u8>>,
@@ -105,8 +104,7 @@ impl Snapshot {
         for state in installer.catalog.segments.values().filter(|state| state.valid_entries > 0) {
             if let Some(segment) = engine.segments.get(state.descriptor.number) {
                 let replaced = replaced.remove(&state.descriptor.number).unwrap_or_default();
-                let (data_pages, valid) = (segment.descriptor.data_pages, state.valid.to_words());
-                segments.push(SegmentSnapshot { data_pages, valid, replaced });
+                segments.push(SegmentSnapshot { valid: state.valid.to_words(), replaced });
                 large.extend(segment.all_large());
                 held.push(segment);
             }

@@ -202,6 +202,51 @@ fn a_result_that_is_too_long_for_its_room_comes_in_parts() {
     }
 }
 
+/// Some megabytes of small records, whose keys come in no order.
+pub(super) fn fill_evenly(keyspace: &KeyspaceHandle) {
+    let mut random = SplitMix64::new(3);
+    for number in 0..30_000u32 {
+        let mut value = [0; 152];
+        random.fill(&mut value);
+        keyspace.put(&number.wrapping_mul(0x9e37_79b1).to_be_bytes(), &value).unwrap();
+    }
+}
+
+/// A query that keeps all records, most of whose bytes come from flash, reads each byte once; its result comes in full buffers.
+pub(super) fn reads_once(drive: &Drive, keyspace: &KeyspaceHandle) {
+    let read = || drive.counters().purpose(Purpose::Pipeline).flash_to_local;
+    let before = read();
+    let (_, counted) = run(keyspace, &query(0, count()), QuerySide::Drive).unwrap();
+    let data_bytes = read() - before;
+    assert!(data_bytes > 3 << 20 && counted.flash_bytes == data_bytes, "{data_bytes} bytes, {counted:?}");
+    let (rows, report) = run(keyspace, &query(0, rows(None)), QuerySide::Drive).unwrap();
+    assert_eq!((rows.len() as u64, report.scanned), (counted.counts.records, 0));
+    let again_bytes = read() - before - data_bytes;
+    assert!(again_bytes <= data_bytes * 11 / 10, "{again_bytes} of {data_bytes} bytes");
+    assert_eq!(report.flash_bytes, again_bytes);
+    let half_a_sink = (drive.local().bytes_total() / 128) as u64;
+    assert!(report.wake_ups <= 5 + report.returned_bytes / half_a_sink, "{report:?}");
+}
+
+#[test]
+fn no_byte_is_read_twice_whatever_is_kept() {
+    let (drive, store) = store();
+    let papers = handle(&store, "papers");
+    fill_evenly(&papers);
+    reads_once(&drive, &papers);
+}
+
+/// A bitmap is sent where records are dead, and as far as it is not known to the drive that they were shown.
+#[test]
+fn what_is_sent_is_a_small_part_of_what_is_read() {
+    let (_drive, store) = store();
+    let papers = handle(&store, "papers");
+    fill_evenly(&papers);
+    let (_, report) = run(&papers, &query(0, rows(None)), QuerySide::Drive).unwrap();
+    let pieces = report.segments + report.commands;
+    assert!(report.sent_bytes < pieces * 3000 && report.sent_bytes < report.flash_bytes / 10, "{report:?}");
+}
+
 #[test]
 fn a_record_that_does_not_fit_is_named_or_counted() {
     let (_drive, store) = store();

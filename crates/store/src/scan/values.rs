@@ -4,7 +4,7 @@ use super::layout::{LayoutError, ListLimits, ScanList};
 use std::collections::{BTreeMap, VecDeque};
 use tapetum_drive::SourceRange;
 use tapetum_kernels::scan::access::{PieceOfValue, ValueHome};
-use tapetum_kernels::scan::result::{DeferredRecord, MissedKeys};
+use tapetum_kernels::scan::result::{DeferredRecord, MissedKeys, StoppedRun};
 
 /// As many wait before they are looked at while others are still to come.
 const GATHERED: usize = 1024;
@@ -15,8 +15,6 @@ type FoundHome = Option<(ValueHome, Vec<SourceRange>)>;
 pub(super) struct ValueLists {
     waiting: VecDeque<DeferredRecord>,
     listed: BTreeMap<u64, Vec<DeferredRecord>>,
-    /// Records of one list, at most.
-    records_max: Option<usize>,
     id_next: u64,
 }
 
@@ -51,8 +49,7 @@ impl ValueLists {
             piece.encode(&mut list.pieces);
             let has_room = list.ranges.len() + ranges.len() <= limits.ranges
                 && list.pieces.len() <= limits.attachment_bytes
-                && read_bytes < limits.read_bytes
-                && self.records_max.is_none_or(|max| records.len() < max);
+                && read_bytes < limits.read_bytes;
             if !has_room {
                 list.pieces.truncate(before);
                 break;
@@ -71,12 +68,10 @@ impl ValueLists {
     }
 
     /// As [`super::layout::ScanLayout::again`].
-    pub fn again(&mut self, id: u64) -> bool {
+    pub fn again(&mut self, id: u64, stopped: Option<&StoppedRun>) {
         let records = self.listed.remove(&id).unwrap_or_default();
-        let is_halved = records.len() > 1;
-        self.records_max = Some(records.len().div_ceil(2).max(1));
-        records.into_iter().rev().for_each(|record| self.waiting.push_front(record));
-        is_halved
+        let done = stopped.map_or(0, |stopped| stopped.pieces as usize);
+        records.into_iter().skip(done).rev().for_each(|record| self.waiting.push_front(record));
     }
 
     pub fn release(&mut self, id: u64) {

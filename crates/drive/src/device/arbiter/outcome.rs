@@ -57,6 +57,8 @@ pub enum TaskOutcome {
     Done { bytes: u32 },
     /// The output is filled, and more of it is to come from the same input.
     More { bytes: u32 },
+    /// As done, and no further part of the input is wanted.
+    Enough { bytes: u32 },
     /// What the program said; never zero.
     Failed { status: u16 },
 }

@@ -1,7 +1,8 @@
 //! A pipeline on its way through its stages, part by part.
 //!
 //! ```text
-//! outputs:   stage 0 ──► stage 1 ──► stage 2      Stage 0 said "more": it goes on when 1 and 2 have taken its part.
+//! outputs:   stage 0 ──► stage 1 ──► stage 2      Stage 0 said "more": it goes on when 1 and 2 have taken its part, unless one of them
+//!                                                has enough.
 //!            [more]      [done]      [runs]       The last stage with more, before the one that has just ended, runs next.
 //! ```
 
@@ -151,6 +152,11 @@ impl ScheduledPipeline {
                 if let Some(before) = stage.checked_sub(1) {
                     free.extend(self.outputs[before].take());
                 }
+                bytes
+            }
+            TaskOutcome::Enough { bytes } => {
+                self.has_more[..stage].fill(false);
+                free.extend(self.outputs[..stage].iter_mut().filter_map(Option::take));
                 bytes
             }
         };

@@ -271,10 +271,10 @@ impl EngineCore {
         }
     }
 
-    /// A task of any of the programs that `may` allows.
+    /// A task of any of the programs that `may` allows. Moves go first: the flash is at work while programs run.
     pub fn take_any(&mut self, may: impl Fn(ProgramId) -> bool) -> Option<EngineTask> {
         loop {
-            let program = self.waiting().find(|program| may(*program))?;
+            let program = self.waiting().filter(|program| may(*program)).max()?;
             if let Some(task) = self.take(program) {
                 return Some(task);
             }
@@ -317,9 +317,9 @@ impl EngineCore {
     /// A unit has ended a task, and is free. `unit_us` is what it took, where that was timed.
     pub fn complete(&mut self, task: EngineTask, result: TaskResult, unit_us: Option<u64>) {
         let EngineTask { packet, work, state, .. } = task;
-        let (outcome, failure) = outcome_of(&packet, &work, result);
+        let (outcome, failure) = outcome_of(&packet, &work, (result, state.is_enough));
         let (filled, failed) = match outcome {
-            TaskOutcome::Done { bytes } | TaskOutcome::More { bytes } => (bytes, false),
+            TaskOutcome::Done { bytes } | TaskOutcome::More { bytes } | TaskOutcome::Enough { bytes } => (bytes, false),
             TaskOutcome::Failed { .. } => (0, true),
         };
         let stage = usize::from(packet.stage);
@@ -338,8 +338,8 @@ impl EngineCore {
             (job.filled[stage], job.tasks[stage]) = (filled, Some(state));
             job.failure = job.failure.or(failure);
         }
-        let is_flash = matches!(work, TaskWork::Move(moves) if moves.flash.is_some());
-        let cost = TaskCost { unit_us, flash_bytes: if is_flash { u64::from(filled) } else { 0 } };
+        let flash_bytes = if work.flash().is_empty() { 0 } else { u64::from(filled) };
+        let cost = TaskCost { unit_us, flash_bytes };
         let known = self.arbiter.completed(packet.sequence, packet.stage, outcome, cost);
         assert!(known.is_ok(), "the arbiter started this task");
         self.start();

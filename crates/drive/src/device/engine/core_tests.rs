@@ -29,10 +29,27 @@ impl Program for Endless {
     }
 }
 
+/// Passes the first part of its input on, and wants no other.
+struct FirstPart;
+
+impl Program for FirstPart {
+    fn descriptor(&self) -> ProgramDescriptor {
+        ProgramDescriptor { name: "first-part", version: 1, is_stream: true }
+    }
+
+    fn run(&self, Context { inputs, output, task, .. }: Context<'_>) -> ProgramResult {
+        let input = inputs.concat();
+        output[..input.len()].copy_from_slice(&input);
+        task.is_enough = true;
+        (Status::Success, [input.len() as u64, 0])
+    }
+}
+
 const CONCAT: ProgramId = ProgramId(0);
 const SHA256: ProgramId = ProgramId(1);
 const ENDLESS: ProgramId = ProgramId(2);
 const MATCH: ProgramId = ProgramId(3);
+const FIRST_PART: ProgramId = ProgramId(4);
 const FLASH_BYTES: usize = 64 << 10;
 
 struct CoreBench {
@@ -54,6 +71,7 @@ impl CoreBench {
             Box::new(programs::Sha256Program),
             Box::new(Endless),
             Box::new(programs::match_record::MatchRecord),
+            Box::new(FirstPart),
         ];
         let counters = Arc::new(EngineCounters::new(&programs));
         let core = EngineCore::new((&local, 512), &programs, counters.clone(), options).unwrap();
@@ -86,13 +104,16 @@ impl CoreBench {
         // SAFETY: nobody is at work in the host's buffer.
         let result = match unsafe { run_task(&mut task, &self.programs, &self.local) } {
             TaskStep::Ended(result) => result,
-            TaskStep::Flash(_) if self.flash_fails => TaskResult::FlashFailed { errno: libc::EIO },
-            TaskStep::Flash(operation) => self.run_flash(operation),
+            TaskStep::Flash if self.flash_fails => TaskResult::FlashFailed { errno: libc::EIO },
+            TaskStep::Flash => {
+                task.work.flash().iter().for_each(|operation| self.run_flash(*operation));
+                TaskResult::Moved
+            }
         };
         self.core.complete(task, result, Some(3));
     }
 
-    fn run_flash(&mut self, operation: Operation) -> TaskResult {
+    fn run_flash(&mut self, operation: Operation) {
         let at = |local, length| self.local.pointer(LocalRange { offset: local, length }).unwrap().as_ptr();
         match operation {
             Operation::Read { flash, local, length } => {
@@ -108,7 +129,6 @@ impl CoreBench {
             }
             other => panic!("{other:?} moves nothing"),
         }
-        TaskResult::Moved
     }
 
     /// Runs what there is.
@@ -174,6 +194,37 @@ fn bytes_go_from_any_source_to_any_sink() {
     let source = bench.counters.snapshot().into_iter().find(|stage| stage.name == "source").unwrap();
     assert_eq!((source.bytes_out, source.failures), (3 * 10_700, 0));
     assert_eq!(bench.local.bytes_used(), (128 << 10) + 20 * 4096, "what was kept is freed");
+}
+
+/// From flash and from local memory, with an end within a sector among them.
+#[test]
+fn a_part_is_gathered_from_many_ranges() {
+    let mut bench = CoreBench::small();
+    let local = SourceRange::of_local(LocalRange { offset: bench.host.offset(), length: 700 });
+    let flash = |at: u64, bytes| SourceRange { offset: at * 512, bytes };
+    let ranges = vec![flash(9, 512), flash(3, 1024), local, flash(70, 700), flash(5, 512), flash(1, 512)];
+    let expected: Vec<u8> = ranges
+        .iter()
+        .flat_map(|range| match range.local() {
+            Some(_) => bench.host.bytes()[..700].to_vec(),
+            None => bench.flash[range.offset as usize..][..range.bytes as usize].to_vec(),
+        })
+        .collect();
+    let request = JobRequest { source: SourceRequest::Flash(ranges), ..bench.request(&[CONCAT], 0) };
+    assert_eq!(bench.finish(request), PipelineResult::Finished { bytes: expected.len() as u64 });
+    assert_eq!(bench.output(expected.len()), expected);
+    // Behind 2236 and 700 bytes no sector begins.
+    assert_eq!(bench.tasks("concat"), 3);
+}
+
+#[test]
+fn a_program_that_has_enough_is_brought_no_more() {
+    let mut bench = CoreBench::small();
+    for stages in [&[FIRST_PART][..], &[CONCAT, FIRST_PART, CONCAT]] {
+        assert_eq!(bench.finish(bench.request(stages, 5 * 4096)), PipelineResult::Finished { bytes: 4096 });
+        assert_eq!(bench.output(4096), &bench.host.bytes()[..4096]);
+    }
+    assert_eq!((bench.tasks("first-part"), bench.tasks("concat")), (2, 2));
 }
 
 #[test]

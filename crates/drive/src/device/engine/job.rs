@@ -17,8 +17,16 @@ pub const SOURCE: ProgramId = ProgramId(u16::MAX - 1);
 /// The last.
 pub const SINK: ProgramId = ProgramId(u16::MAX);
 
+/// Ranges that one part is gathered from: 256 KiB of nodes that lie apart.
+const RANGES_OF_A_PART_MAX: usize = 64;
+
+/// Whether it is one of the two.
+pub(crate) fn is_move(program: ProgramId) -> bool {
+    program == SOURCE || program == SINK
+}
+
 /// What a task is to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskWork {
     /// Its program, over these ranges.
     Run {
@@ -28,20 +36,31 @@ pub enum TaskWork {
     Move(ByteMove),
 }
 
-/// Bytes to be moved by the device itself: first the copy, then the zeros, then the flash command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Bytes to be moved by the device itself: first the copies, then the zeros, then the flash commands, all at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ByteMove {
     /// From here to there, of one length, and apart.
-    pub copy: Option<(LocalRange, LocalRange)>,
+    pub copies: Vec<(LocalRange, LocalRange)>,
     pub zeros: LocalRange,
-    pub flash: Option<Operation>,
+    /// Of one kind. No two touch the same bytes.
+    pub flash: Vec<Operation>,
     /// When all of it has succeeded.
     pub outcome: TaskOutcome,
 }
 
 impl ByteMove {
     fn nothing(outcome: TaskOutcome) -> ByteMove {
-        ByteMove { copy: None, zeros: LocalRange::EMPTY, flash: None, outcome }
+        ByteMove { copies: Vec::new(), zeros: LocalRange::EMPTY, flash: Vec::new(), outcome }
+    }
+}
+
+impl TaskWork {
+    /// The flash commands with which it ends.
+    pub fn flash(&self) -> &[Operation] {
+        match self {
+            TaskWork::Move(moves) => &moves.flash,
+            TaskWork::Run { .. } => &[],
+        }
     }
 }
 
@@ -77,32 +96,40 @@ impl JobSource {
         JobSource::new(SourceKind::Kept(None), Vec::new())
     }
 
-    /// The move that brings the next part.
+    /// The move that brings the next part: of as many ranges as the output has room for, and one command takes.
     pub fn next_part(&mut self, output: LocalRange, sector_bytes: u32) -> ByteMove {
-        let Some(range) = self.ranges.get(self.number).copied() else {
-            return ByteMove::nothing(TaskOutcome::Done { bytes: 0 });
-        };
-        let bytes = (range.bytes - self.at).min(u64::from(output.length)) as u32;
-        let from = range.offset + self.at;
-        self.at += u64::from(bytes);
-        if self.at == range.bytes {
-            (self.number, self.at) = (self.number + 1, 0);
+        let (mut part, mut filled) = (ByteMove::nothing(TaskOutcome::Done { bytes: 0 }), 0);
+        while let Some(range) = self.ranges.get(self.number).copied() {
+            let is_flash = matches!(self.kind, SourceKind::Flash) && range.local().is_none();
+            // Behind an end within a sector the flash cannot go on.
+            let is_full = filled == output.length
+                || part.copies.len() + part.flash.len() == RANGES_OF_A_PART_MAX
+                || (is_flash && !filled.is_multiple_of(sector_bytes));
+            if is_full {
+                break;
+            }
+            let bytes = (range.bytes - self.at).min(u64::from(output.length - filled)) as u32;
+            let (from, to) = (range.offset + self.at, output.offset + u64::from(filled));
+            if is_flash {
+                part.flash.push(Operation::Read {
+                    flash: from,
+                    local: to,
+                    length: bytes.next_multiple_of(sector_bytes),
+                });
+            } else {
+                let local = range.local().map_or(from, |local| local.offset + self.at);
+                let from = LocalRange { offset: local, length: bytes };
+                part.copies.push((from, LocalRange { offset: to, length: bytes }));
+            }
+            filled += bytes;
+            self.at += u64::from(bytes);
+            if self.at == range.bytes {
+                (self.number, self.at) = (self.number + 1, 0);
+            }
         }
         let is_last = self.number == self.ranges.len();
-        let outcome = if is_last { TaskOutcome::Done { bytes } } else { TaskOutcome::More { bytes } };
-        match self.kind {
-            SourceKind::Flash if range.local().is_none() => {
-                let length = bytes.next_multiple_of(sector_bytes);
-                let read = Operation::Read { flash: from, local: output.offset, length };
-                ByteMove { flash: Some(read), ..ByteMove::nothing(outcome) }
-            }
-            SourceKind::Flash | SourceKind::Local | SourceKind::Kept(_) => {
-                let local = range.local().map_or(from, |local| local.offset + (from - range.offset));
-                let from = LocalRange { offset: local, length: bytes };
-                let to = LocalRange { length: bytes, ..output };
-                ByteMove { copy: Some((from, to)), ..ByteMove::nothing(outcome) }
-            }
-        }
+        part.outcome = if is_last { TaskOutcome::Done { bytes: filled } } else { TaskOutcome::More { bytes: filled } };
+        part
     }
 }
 
@@ -141,8 +168,8 @@ impl JobSink {
             JobSink::Flash(sink) => return sink.next_part(input, is_last, sector_bytes),
         };
         let to = LocalRange { offset: into + written, length: input.length };
-        let copy = (input.length > 0).then_some((input, to));
-        ByteMove { copy, ..ByteMove::nothing(TaskOutcome::Done { bytes: input.length }) }
+        let copies = if input.length > 0 { vec![(input, to)] } else { Vec::new() };
+        ByteMove { copies, ..ByteMove::nothing(TaskOutcome::Done { bytes: input.length }) }
     }
 }
 
@@ -156,13 +183,14 @@ impl FlashSink {
         self.gathered += bytes;
         let has_more = self.taken < input.length;
         let outcome = if has_more { TaskOutcome::More { bytes } } else { TaskOutcome::Done { bytes } };
-        let mut next = ByteMove { copy: (bytes > 0).then_some((from, to)), ..ByteMove::nothing(outcome) };
+        let copies = if bytes > 0 { vec![(from, to)] } else { Vec::new() };
+        let mut next = ByteMove { copies, ..ByteMove::nothing(outcome) };
         let is_over = is_last && !has_more;
         if self.gathered > 0 && (self.gathered == staging.length || is_over) {
             let length = self.gathered.next_multiple_of(sector_bytes);
             let end = staging.offset + u64::from(self.gathered);
             next.zeros = LocalRange { offset: end, length: length - self.gathered };
-            next.flash = Some(Operation::Write {
+            next.flash.push(Operation::Write {
                 flash: self.flash,
                 from: MemoryAddress::local(staging.offset),
                 length,

@@ -25,6 +25,7 @@ mod units;
 pub use self::core::{EngineCore, EngineTask, JobEnd, JobRequest, SinkRequest, SourceRequest, TaskResult};
 pub(crate) use counters::EngineCounters;
 pub use counters::StageSnapshot;
+pub(crate) use job::is_move;
 pub use job::{ByteMove, SINK, SOURCE, TaskWork};
 pub use kept::KEPT_RESULTS_MAX;
 

@@ -8,6 +8,7 @@
 //! It keeps the engine's deadlines too: it sleeps until the next one at most.
 
 use super::core::{EngineTask, TaskResult};
+use super::job::is_move;
 use super::shared::EngineShared;
 use super::units::{FinishedTask, RanTask};
 use crate::counters::QueueCounters;
@@ -21,11 +22,14 @@ use std::time::Duration;
 /// Tasks between two looks at the flash.
 const TASKS_OF_A_ROUND: usize = 16;
 
-/// A task whose flash command is on its way.
+/// A task whose flash commands are on their way.
 struct MovingTask {
     task: EngineTask,
     opcode: Opcode,
+    /// Of all of them.
     bytes: u64,
+    left: usize,
+    failure: Option<TaskResult>,
     submitted_us: u64,
 }
 
@@ -35,6 +39,8 @@ enum MoverRest {
     Sleep {
         until_us: u64,
     },
+    /// The flash is to be told of its commands first.
+    Poll,
     Stop,
 }
 
@@ -45,7 +51,10 @@ pub(super) struct Mover {
     counters: Arc<QueueCounters>,
     /// By tag of their commands.
     moving: Vec<Option<MovingTask>>,
+    /// Tasks.
     in_flash: usize,
+    /// The flash queue has commands that it has not started.
+    has_unstarted: bool,
     flash_done: Vec<Completion>,
     finished: Vec<FinishedTask>,
     _loss: MoverLoss,
@@ -73,6 +82,7 @@ impl Mover {
             counters,
             moving: Vec::new(),
             in_flash: 0,
+            has_unstarted: false,
             flash_done: Vec::new(),
             finished: Vec::new(),
             _loss: MoverLoss(shared),
@@ -85,6 +95,7 @@ impl Mover {
             for _ in 0..TASKS_OF_A_ROUND {
                 match self.turn() {
                     Ok(task) => self.work(task),
+                    Err(MoverRest::Poll) => break,
                     Err(MoverRest::Sleep { until_us }) => {
                         self.sleep(until_us);
                         break;
@@ -107,8 +118,13 @@ impl Mover {
         if guard.deadline_next_us().is_some() {
             guard.expire(self.shared.env.now_us());
         }
-        if let Some(task) = guard.take_any(|program| !self.shared.has_units(program)) {
+        let has_unstarted = self.has_unstarted;
+        let may = |program| if has_unstarted { is_move(program) } else { !self.shared.has_units(program) };
+        if let Some(task) = guard.take_any(may) {
             return Ok(task);
+        }
+        if has_unstarted {
+            return Err(MoverRest::Poll);
         }
         let until_us = guard.deadline_next_us().unwrap_or(u64::MAX);
         guard.state_mut().mover_sleeps_until_us = Some(until_us);
@@ -118,28 +134,33 @@ impl Mover {
     fn work(&mut self, task: EngineTask) {
         match self.shared.run(task) {
             RanTask::Finished(task) => self.finished.push(task),
-            RanTask::Flash(task, operation) => self.submit(task, operation),
+            RanTask::Flash(task) => self.submit(task),
             // The program has fewer units; this thread is one of the others, too.
             RanTask::Panicked(program, task) => self.shared.lock().unit_lost(program, Some(task)),
         }
     }
 
-    fn submit(&mut self, task: EngineTask, operation: Operation) {
+    fn submit(&mut self, task: EngineTask) {
         let free = self.moving.iter().position(Option::is_none);
         let place = free.unwrap_or(self.moving.len());
         if place == self.moving.len() {
             self.moving.push(None);
         }
-        let bytes = match operation {
-            Operation::Read { length, .. } | Operation::Write { length, .. } => u64::from(length),
-            _ => 0,
-        };
-        let submitted_us = self.shared.env.now_us();
-        self.moving[place] = Some(MovingTask { task, opcode: operation.opcode(), bytes, submitted_us });
+        let (mut bytes, mut opcode) = (0, Opcode::Read);
+        for operation in task.work.flash() {
+            opcode = operation.opcode();
+            if let Operation::Read { length, .. } | Operation::Write { length, .. } = operation {
+                bytes += u64::from(*length);
+            }
+            let command = Command::new(place as u64, *operation).of(Purpose::Pipeline);
+            // SAFETY: the engine's sub-buffers, of which a task's are nobody else's; flash was checked. The engine's memory is freed
+            // after this queue.
+            unsafe { self.queue.submit(&command) };
+        }
+        let (left, submitted_us) = (task.work.flash().len(), self.shared.env.now_us());
+        self.moving[place] = Some(MovingTask { task, opcode, bytes, left, failure: None, submitted_us });
         self.in_flash += 1;
-        // SAFETY: the engine's sub-buffers, of which a task's are nobody else's; flash was checked. The engine's memory is freed after
-        // this queue.
-        unsafe { self.queue.submit(&Command::new(place as u64, operation).of(Purpose::Pipeline)) };
+        self.has_unstarted = true;
     }
 
     fn poll_flash(&mut self) {
@@ -147,29 +168,31 @@ impl Mover {
             return;
         }
         self.queue.poll(&mut self.flash_done);
+        self.has_unstarted = false;
         if self.flash_done.is_empty() {
             return;
         }
         let now_us = self.shared.env.now_us();
         for completion in self.flash_done.drain(..) {
-            let moving = self.moving[completion.tag as usize].take();
-            let Some(MovingTask { task, opcode, bytes, submitted_us }) = moving else {
-                unreachable!("a flash command of the mover's is a task's")
-            };
+            let place = &mut self.moving[completion.tag as usize];
+            let Some(moving) = place else { unreachable!("a flash command of the mover's is a task's") };
+            self.counters.completed(moving.opcode, completion.status);
+            self.counters.latency(moving.opcode, now_us.saturating_sub(moving.submitted_us));
+            moving.left -= 1;
+            if completion.status != Status::Success {
+                moving.failure = Some(TaskResult::FlashFailed { errno: completion.errno });
+            }
+            if moving.left > 0 {
+                continue;
+            }
+            let Some(MovingTask { task, opcode, bytes, failure, .. }) = place.take() else { unreachable!("as above") };
             self.in_flash -= 1;
-            self.counters.completed(opcode, completion.status);
-            self.counters.latency(opcode, now_us.saturating_sub(submitted_us));
-            let result = match (completion.status, opcode) {
-                (Status::Success, Opcode::Read) => {
-                    self.counters.moved_flash_to_local(Purpose::Pipeline, bytes);
-                    TaskResult::Moved
-                }
-                (Status::Success, _) => {
-                    self.counters.moved_local_to_flash(Purpose::Pipeline, bytes);
-                    TaskResult::Moved
-                }
-                _ => TaskResult::FlashFailed { errno: completion.errno },
-            };
+            match (failure, opcode) {
+                (Some(_), _) => {}
+                (None, Opcode::Read) => self.counters.moved_flash_to_local(Purpose::Pipeline, bytes),
+                (None, _) => self.counters.moved_local_to_flash(Purpose::Pipeline, bytes),
+            }
+            let result = failure.unwrap_or(TaskResult::Moved);
             self.finished.push(FinishedTask { task, result, unit_us: None });
         }
     }

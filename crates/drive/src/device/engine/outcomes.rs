@@ -9,11 +9,14 @@ use crate::protocol::{PipelineFailure, PipelinePlace, PipelineReason, Status};
 pub(super) fn outcome_of(
     packet: &TaskPacket,
     work: &TaskWork,
-    result: TaskResult,
+    (result, is_enough): (TaskResult, bool),
 ) -> (TaskOutcome, Option<PipelineFailure>) {
     let place = place_of(packet.stage, packet.stage_count);
     match (work, result) {
         (TaskWork::Move(moves), TaskResult::Moved) => (moves.outcome, None),
+        (_, TaskResult::Ran { status: Status::Success, filled }) if is_enough => {
+            (TaskOutcome::Enough { bytes: filled }, None)
+        }
         (_, TaskResult::Ran { status: Status::Success, filled }) => (TaskOutcome::Done { bytes: filled }, None),
         (_, TaskResult::Ran { status: Status::More, filled }) => (TaskOutcome::More { bytes: filled }, None),
         (_, TaskResult::FlashFailed { errno }) => {

@@ -4,13 +4,13 @@ use super::core::{EngineTask, TaskResult};
 use super::job::{ByteMove, TaskWork};
 use crate::device::program::{Context, Program};
 use crate::memory::LocalMemory;
-use crate::protocol::{LocalRange, Operation, Status};
+use crate::protocol::{LocalRange, Status};
 
 /// What is left of a task.
 pub(crate) enum TaskStep {
     Ended(TaskResult),
-    /// A command for a flash queue; with it the task has ended.
-    Flash(Operation),
+    /// Its flash commands are to be run; with the last of them the task has ended.
+    Flash,
 }
 
 /// Runs a task as far as that goes without the flash.
@@ -19,9 +19,9 @@ pub(crate) enum TaskStep {
 /// The task is of an [`EngineCore`](super::EngineCore) over this local memory and was not given back to it. Of what the pipeline's host
 /// lent for source and sink, nobody else writes the one or touches the other.
 pub(crate) unsafe fn run_task(task: &mut EngineTask, programs: &[Box<dyn Program>], local: &LocalMemory) -> TaskStep {
-    match task.work {
+    match &task.work {
         // SAFETY: by our caller's word.
-        TaskWork::Run { input, output } => unsafe { run_program(task, (input, output), programs, local) },
+        &TaskWork::Run { input, output } => unsafe { run_program(task, (input, output), programs, local) },
         // SAFETY: by our caller's word.
         TaskWork::Move(moves) => unsafe { move_bytes(moves, local) },
     }
@@ -55,16 +55,16 @@ unsafe fn run_program(
 
 /// # Safety
 /// As [`run_task`].
-unsafe fn move_bytes(moves: ByteMove, local: &LocalMemory) -> TaskStep {
-    if let Some((from, to)) = moves.copy {
+unsafe fn move_bytes(moves: &ByteMove, local: &LocalMemory) -> TaskStep {
+    for (from, to) in &moves.copies {
         assert_eq!(from.length, to.length, "a copy is of one length");
         // SAFETY: both are inside local memory. One of them is a sub-buffer, a kept result or what is to become one, so they are
         // apart; by our caller's word nobody else is at work there.
-        unsafe { std::ptr::copy_nonoverlapping(pointer(local, from), pointer(local, to), to.length as usize) };
+        unsafe { std::ptr::copy_nonoverlapping(pointer(local, *from), pointer(local, *to), to.length as usize) };
     }
     // SAFETY: as above; an empty range is none.
     unsafe { pointer(local, moves.zeros).write_bytes(0, moves.zeros.length as usize) };
-    moves.flash.map_or(TaskStep::Ended(TaskResult::Moved), TaskStep::Flash)
+    if moves.flash.is_empty() { TaskStep::Ended(TaskResult::Moved) } else { TaskStep::Flash }
 }
 
 fn pointer(local: &LocalMemory, range: LocalRange) -> *mut u8 {

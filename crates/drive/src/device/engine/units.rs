@@ -24,7 +24,7 @@ pub(super) struct FinishedTask {
 pub(super) enum RanTask {
     Finished(FinishedTask),
     /// The rest is the flash's.
-    Flash(EngineTask, crate::protocol::Operation),
+    Flash(EngineTask),
     /// Its program panicked. The task's number and stage.
     Panicked(ProgramId, (u32, u8)),
 }
@@ -42,7 +42,7 @@ impl EngineShared {
         }));
         match ran {
             Err(_) => RanTask::Panicked(program, place),
-            Ok((task, TaskStep::Flash(operation))) => RanTask::Flash(task, operation),
+            Ok((task, TaskStep::Flash)) => RanTask::Flash(task),
             Ok((task, TaskStep::Ended(result))) => {
                 let unit_us = from_us.map(|from_us| self.env.now_us() - from_us);
                 RanTask::Finished(FinishedTask { task, result, unit_us })
@@ -71,7 +71,7 @@ impl EngineShared {
         while let Some(task) = self.exchange((pool, program), finished.take()) {
             match self.run(task) {
                 RanTask::Finished(task) => finished = Some(task),
-                RanTask::Flash(_, operation) => unreachable!("{operation:?} is the mover's"),
+                RanTask::Flash(_) => unreachable!("moves are the mover's"),
                 RanTask::Panicked(program, task) => return self.lock().unit_lost(program, Some(task)),
             }
         }

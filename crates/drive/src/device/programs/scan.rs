@@ -1,11 +1,11 @@
 //! `scan`: a query over the records of a layout, beside them (nKV's `NDP_SCAN`).
 //!
 //! ```text
-//! attachment:  0         1      4          6      8         16     20        24         28         32
-//!              +---------+------+----------+------+---------+------+---------+----------+----------+
-//!              | version | zero | keyspace | zero | deleted | now  | query   | pieces   | replaced |
-//!              | u8      | 3    | u16      | u16  | u64     | u32  | u32     | u32      | u32      |
-//!              +---------+------+----------+------+---------+------+---------+----------+----------+
+//! attachment:  0         1      4          6      8         16     20      24        28       32         36
+//!              +---------+------+----------+------+---------+------+-------+---------+--------+----------+
+//!              | version | zero | keyspace | zero | deleted | now  | room  | query   | pieces | replaced |
+//!              | u8      | 3    | u16      | u16  | u64     | u32  | u32   | u32     | u32    | u32      |
+//!              +---------+------+----------+------+---------+------+-------+---------+--------+----------+
 //!              | query | piece … | replaced: key length u16 · key … |
 //! input:       the bytes of the pieces, one behind the other
 //! output:      frames ([`tapetum_kernels::scan::run`])
@@ -13,6 +13,9 @@
 //! A piece says what its layout is ([`tapetum_kernels::scan::access`]). Records of other keyspaces are passed over, those with stamps up to
 //! `deleted`, those that have expired at `now`, and those whose keys are among the replaced ones: there is a later word on them elsewhere.
 //! Of a value out of line the key and the reference are given, and of keys that are not where a piece says, the range.
+//!
+//! Where its frames may take more than `room` bytes it stops first, and a frame says where: all of its input was read once, and what is left
+//! is for another pipeline. One batch of records that takes more than all of the room goes on, and is too long for its sink.
 //!
 //! Its statuses: [`CORRUPT`]; [`TOO_LARGE`] where groups or ordered rows are more than their limits. A record that does not fit ends the
 //! walk, if the query says so; the last frame names it.
@@ -23,13 +26,15 @@ use crate::protocol::Status;
 use std::collections::{BTreeSet, VecDeque};
 use tapetum_kernels::record::{Codec, Header};
 use tapetum_kernels::scan::access::{Entry, EntryAccessor, EntrySink, decode_piece};
-use tapetum_kernels::scan::run::{write_deferred, write_missed};
+use tapetum_kernels::scan::run::{write_deferred, write_missed, write_stopped};
 use tapetum_kernels::scan::wire::{ScanReader, WireError};
 use tapetum_kernels::scan::{Query, QueryRun, RowBatch, RunError};
 
 /// Its name, and the version of its attachment.
-pub const SCAN: (&str, u16) = ("scan", 2);
-pub const SCAN_HEAD_BYTES: usize = 32;
+pub const SCAN: (&str, u16) = ("scan", 3);
+pub const SCAN_HEAD_BYTES: usize = 36;
+/// The part of its room that a scan keeps for its last frames.
+const ROOM_KEPT: u64 = 8;
 
 /// What a scan is told.
 #[derive(Clone, Debug, Default)]
@@ -39,6 +44,8 @@ pub struct ScanRequest<'a> {
     pub deleted_through: u64,
     /// Unix seconds.
     pub now: u32,
+    /// Bytes of frames that there is room for; 0: as many as there are.
+    pub room: u32,
     /// An encoded query.
     pub query: &'a [u8],
     /// Encoded pieces, and how many they are.
@@ -55,7 +62,7 @@ impl ScanRequest<'_> {
         out.extend_from_slice(&self.keyspace.to_le_bytes());
         out.extend_from_slice(&[0; 2]);
         out.extend_from_slice(&self.deleted_through.to_le_bytes());
-        for number in [self.now, self.query.len() as u32, self.piece_count, self.replaced.len() as u32] {
+        for number in [self.now, self.room, self.query.len() as u32, self.piece_count, self.replaced.len() as u32] {
             out.extend_from_slice(&number.to_le_bytes());
         }
         out.extend_from_slice(self.query);
@@ -82,6 +89,8 @@ struct ScanTask {
     live: LiveRecords,
     /// With the bytes that each is still to be given.
     accessors: VecDeque<(Box<dyn EntryAccessor + Send>, u64)>,
+    pieces: u32,
+    taken_bytes: u64,
     work: ScanWork,
     /// Nothing more is wanted of the input.
     is_enough: bool,
@@ -97,6 +106,43 @@ struct ScanWork {
     pending: Vec<u8>,
     scratch: Vec<u8>,
     failure: Option<Status>,
+    room: ScanRoom,
+}
+
+/// How much more may be given.
+struct ScanRoom {
+    bytes: u64,
+    /// Bytes of frames that were given out before those that are pending.
+    given: u64,
+    /// As of the last part of the input, and the most that one part added.
+    at_last_part: u64,
+    of_a_part: u64,
+    is_used_up: bool,
+}
+
+impl ScanRoom {
+    fn new(bytes: u32) -> ScanRoom {
+        let bytes = if bytes == 0 { u64::MAX } else { bytes.into() };
+        ScanRoom { bytes, given: 0, at_last_part: 0, of_a_part: 0, is_used_up: false }
+    }
+
+    fn left(&self, pending: u64) -> u64 {
+        self.bytes.saturating_sub(self.given + pending)
+    }
+
+    /// Whether another batch, or part, has room behind so many pending bytes.
+    fn has(&mut self, pending: u64, wanted: u64) -> bool {
+        self.is_used_up |= self.left(pending) < wanted.max(self.bytes / ROOM_KEPT);
+        !self.is_used_up
+    }
+
+    /// A part of the input was taken; whether the next one will have room, if it gives as much as others did, and a quarter more.
+    fn has_for_next_part(&mut self, pending: u64) -> bool {
+        let given = self.given + pending;
+        self.of_a_part = self.of_a_part.max(given.saturating_sub(self.at_last_part));
+        self.at_last_part = given;
+        self.has(pending, self.of_a_part + self.of_a_part / 4)
+    }
 }
 
 impl ScanTask {
@@ -108,7 +154,8 @@ impl ScanTask {
         }
         let (keyspace, zero) = (reader.u16()?, reader.u16()?);
         let (deleted_through, now) = (reader.u64()?, reader.u32()?);
-        let (query_bytes, pieces, replaced) = (reader.u32()? as usize, reader.u32()?, reader.u32()?);
+        let (room, query_bytes) = (ScanRoom::new(reader.u32()?), reader.u32()? as usize);
+        let (pieces, replaced) = (reader.u32()?, reader.u32()?);
         let mut query = ScanReader::new(reader.take(query_bytes)?);
         let run = QueryRun::new(&Query::decode(&mut query)?);
         let accessor = |reader: &mut ScanReader<'_>| {
@@ -127,12 +174,14 @@ impl ScanTask {
         }
         let live = LiveRecords { keyspace, deleted_through, now, replaced };
         let (batch, pending, scratch) = (RowBatch::new(), Vec::new(), Vec::new());
-        let work = ScanWork { run, batch, pending, scratch, failure: None };
-        Ok(ScanTask { live, accessors, work, is_enough: false, is_finished: false, given: 0 })
+        let work = ScanWork { run, batch, pending, scratch, failure: None, room };
+        let taken_bytes = 0;
+        Ok(ScanTask { live, accessors, pieces, taken_bytes, work, is_enough: false, is_finished: false, given: 0 })
     }
 
     /// Takes input; an error is how the program ends.
     fn take(&mut self, mut bytes: &[u8]) -> Result<(), Status> {
+        self.taken_bytes += bytes.len() as u64;
         while !bytes.is_empty() && !self.is_enough {
             let Some((accessor, left)) = self.accessors.front_mut() else { return Err(Status::InvalidField) };
             let (now, later) = bytes.split_at(bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX)));
@@ -144,11 +193,18 @@ impl ScanTask {
                 return Err(failure);
             }
             self.is_enough = !wants_more;
-            if *left == 0 {
+            if *left == 0 && wants_more {
                 self.accessors.pop_front();
             }
         }
         Ok(())
+    }
+
+    /// Behind a part of the input: whether another one is wanted.
+    fn wants_more(&mut self) -> bool {
+        let has_room = self.work.room.has_for_next_part(self.work.held_bytes());
+        self.is_enough |= !has_room;
+        !self.is_enough
     }
 
     fn finish(&mut self) -> Result<(), Status> {
@@ -157,12 +213,33 @@ impl ScanTask {
             if !self.accessors.is_empty() {
                 return Err(Status::InvalidField);
             }
+        }
+        // Of what had enough already, too: a walk ends a few records later.
+        if !self.is_enough || self.work.room.is_used_up {
             self.work.run_batch();
         }
         self.work.failure.map_or(Ok(()), Err)?;
         self.work.run.finish(&mut self.work.pending);
+        if self.is_enough {
+            self.say_stopped();
+        }
         self.is_finished = true;
         Ok(())
+    }
+
+    /// Where it has enough without room being short, nothing is left for others.
+    fn say_stopped(&mut self) {
+        let mut place = None;
+        while self.work.room.is_used_up && place.is_none() {
+            let Some((accessor, _)) = self.accessors.front() else { break };
+            place = accessor.place();
+            if place.is_none() {
+                self.accessors.pop_front();
+            }
+        }
+        let left = if place.is_some() { self.accessors.len() as u32 } else { 0 };
+        let (pieces, place) = (self.pieces - left, place.unwrap_or_default());
+        write_stopped(self.taken_bytes, pieces, &place, &mut self.work.pending);
     }
 
     /// Gives pending bytes; how many.
@@ -172,6 +249,7 @@ impl ScanTask {
         output[..bytes].copy_from_slice(&pending[..bytes]);
         self.given += bytes;
         if self.given == self.work.pending.len() {
+            self.work.room.given += self.given as u64;
             self.work.pending.clear();
             self.given = 0;
         }
@@ -180,6 +258,23 @@ impl ScanTask {
 }
 
 impl ScanWork {
+    /// Bytes of frames, those too that are written last.
+    fn held_bytes(&self) -> u64 {
+        (self.pending.len() + self.run.held_bytes()) as u64
+    }
+
+    /// Whether the batch is to be run: it has as many records as others, or half of the room may be theirs.
+    fn is_batch_full(&self) -> bool {
+        self.batch.is_full() || self.batch.bytes().len() as u64 > self.room.left(self.held_bytes()) / 2
+    }
+
+    /// Runs a batch; whether another one is wanted and has room.
+    fn run_full_batch(&mut self) -> bool {
+        let wants_more = self.run_batch();
+        let held_bytes = self.held_bytes();
+        wants_more && self.room.has(held_bytes, 0)
+    }
+
     /// Whether the query wants more records.
     fn run_batch(&mut self) -> bool {
         let ran = self.run.run(&self.batch, &mut self.pending);
@@ -227,7 +322,7 @@ impl EntrySink for LiveSink<'_> {
                 let mut reference = vec![0; header.stored_bytes as usize];
                 entry.copy_stored(&mut reference);
                 write_deferred(&work.scratch, header.raw_bytes, &reference, &mut work.pending);
-                return true;
+                return work.room.has(work.held_bytes(), 0) || work.run_full_batch();
             }
         }
         let scratch = &mut work.scratch;
@@ -250,7 +345,7 @@ impl EntrySink for LiveSink<'_> {
             work.failure = Some(CORRUPT);
             return false;
         }
-        !work.batch.is_full() || work.run_batch()
+        !work.is_batch_full() || work.run_full_batch()
     }
 
     fn missed(&mut self, from: &[u8], to: Option<&[u8]>) {
@@ -271,7 +366,7 @@ impl Program for ScanProgram {
         // The first run with these inputs takes all of them; the others give what came of it.
         if consumed == 0 {
             let mut taken = inputs.iter().try_for_each(|input| scan.take(input));
-            if taken.is_ok() && !more_input && !scan.is_finished {
+            if taken.is_ok() && !scan.is_finished && !(more_input && scan.wants_more()) {
                 taken = scan.finish();
             }
             if let Err(status) = taken {
@@ -280,9 +375,11 @@ impl Program for ScanProgram {
         }
         let filled = scan.give(output) as u64;
         let is_more = !scan.work.pending.is_empty();
+        let is_finished = scan.is_finished;
         let total: usize = inputs.iter().map(|input| input.len()).sum();
         // An input of no bytes is not taken twice: then nothing is left to take.
         task.consumed = if is_more { total.max(1) } else { 0 };
+        task.is_enough = is_finished;
         (if is_more { Status::More } else { Status::Success }, [filled, 0])
     }
 }

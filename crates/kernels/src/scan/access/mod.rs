@@ -8,6 +8,7 @@
 //! 2. What it shows was checked: checksums, lengths, numbers. Whatever the bytes are, nothing panics, and what does not hold is an error
 //!    that names the place.
 //! 3. It holds no more bytes than the longest record and a page.
+//! 4. One that was ended says where it stopped: an accessor that begins there shows all that this one did not.
 //!
 //! A layout is one file beside this one, and a number in [`decode_piece`]. What an accessor is told of its bytes is a *piece*, which begins
 //! with that number.
@@ -17,7 +18,7 @@ mod segment;
 mod value;
 
 pub use node::{NodeAccessor, NodePlace, NodeRun, PieceOfNodes};
-pub use segment::{PieceOfSegment, SegmentAccessor};
+pub use segment::{PieceOfSegment, SegmentAccessor, SegmentPlace};
 pub use value::{PieceOfValue, ValueAccessor, ValueHome};
 
 use super::wire::{ScanReader, WireError};
@@ -54,7 +55,7 @@ pub trait Entry {
     fn copy_stored(&self, out: &mut [u8]);
 }
 
-/// Takes entries. `false` ends the walk early.
+/// Takes entries. `false` ends the walk early; a few more may come.
 pub trait EntrySink {
     fn entry(&mut self, entry: &dyn Entry) -> bool;
 
@@ -66,6 +67,9 @@ pub trait EntrySink {
 pub trait EntryAccessor {
     /// Bytes that it takes altogether.
     fn bytes_total(&self) -> u64;
+
+    /// Where another one would go on, in the layout's own words; `None`, if all was shown.
+    fn place(&self) -> Option<Vec<u8>>;
 
     /// Takes the next bytes, no more than are left, and shows what is whole with them; whether the sink wants more.
     fn take(&mut self, bytes: &[u8], sink: &mut dyn EntrySink) -> Result<bool, AccessError>;

@@ -200,11 +200,13 @@ impl NodeAccessor {
         };
         let is_whole = next[..] <= *low && ends_before;
         let holds = |key: &[u8]| is_whole || next[..] <= *key && to.is_none_or(|to| key < to);
+        // Records are in no order: a walk that ends does so behind a node.
+        let mut is_wanted = true;
         for record in node.records() {
             let record = record.map_err(|_| ())?;
             let header = Header { keyspace: self.piece.keyspace, ..record.header };
-            if holds(record.key) && !sink.entry(&NodeEntry { header, record: &record }) {
-                return Ok(false);
+            if holds(record.key) {
+                is_wanted &= sink.entry(&NodeEntry { header, record: &record });
             }
         }
         self.next = if ends_before { high.map(<[u8]>::to_vec) } else { None };
@@ -212,7 +214,7 @@ impl NodeAccessor {
         if self.next.as_deref().is_some_and(|next| to == Some(next)) {
             self.next = None;
         }
-        Ok(true)
+        Ok(is_wanted)
     }
 
     /// All pages were looked at.
@@ -226,6 +228,11 @@ impl NodeAccessor {
 impl EntryAccessor for NodeAccessor {
     fn bytes_total(&self) -> u64 {
         self.piece.runs.iter().map(|run| u64::from(run.pages) * NODE_BYTES as u64).sum()
+    }
+
+    /// The first key that was neither shown nor told to be missed.
+    fn place(&self) -> Option<Vec<u8>> {
+        self.next.clone()
     }
 
     fn take(&mut self, mut bytes: &[u8], sink: &mut dyn EntrySink) -> Result<bool, AccessError> {

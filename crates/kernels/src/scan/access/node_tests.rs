@@ -104,6 +104,25 @@ fn a_range_shows_its_keys_once_in_whatever_parts_the_bytes_come() {
 }
 
 #[test]
+fn another_accessor_goes_on_where_one_stopped() {
+    for (from, to, expected) in [("", None, "abcdelmz"), ("b", Some("m"), "bcdel"), ("b", Some("e"), "bcd")] {
+        for wanted in 1..4 {
+            let (mut shown, mut piece) = (Shown::default(), piece(from, to, vec![slots(1, 3)]));
+            loop {
+                shown.wanted = Some(shown.keys.len() + wanted);
+                let mut accessor = NodeAccessor::new(piece.clone());
+                let stopped = !accessor.take(&three(), &mut shown).unwrap();
+                let Some(place) = accessor.place() else { break };
+                assert!(stopped && place > piece.from, "{place:?}");
+                piece.from = place;
+            }
+            shown.keys.sort();
+            assert_eq!((shown.keys.concat(), shown.missed), (expected.into(), vec![]));
+        }
+    }
+}
+
+#[test]
 fn copies_need_no_checksum() {
     let mut bytes = three();
     bytes[NODE_BYTES] ^= 1;
@@ -152,7 +171,8 @@ fn keys_of_two_pages_are_shown_by_the_first_and_a_gap_is_missed() {
 fn a_sink_that_has_enough_ends_the_walk() {
     let mut shown = Shown { wanted: Some(4), ..Shown::default() };
     assert_eq!(NodeAccessor::new(piece("", None, vec![slots(1, 3)])).take(&three(), &mut shown), Ok(false));
-    assert_eq!(shown.keys.len(), 4);
+    // To the end of its node.
+    assert_eq!(shown.keys.len(), 6);
 }
 
 #[test]

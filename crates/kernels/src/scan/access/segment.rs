@@ -11,58 +11,94 @@ use crate::scan::wire::{ScanReader, WireError};
 /// The records that start in some pages of a segment.
 ///
 /// ```text
-///  0        1          9         17           21           25            29        33       37       41
-///  +--------+----------+---------+------------+------------+-------------+---------+--------+--------+---------+
-///  | layout | store id | version | page bytes | first page | starts end  | pages   | entry  | entry  | valid   |
-///  | u8     | u64      | u64     | u32        | u32        | u32         | end u32 | first  | count  | u64 ... |
-///  +--------+----------+---------+------------+------------+-------------+---------+--------+--------+---------+
+///  0        1          9         17           21           25         29       33       37      38
+///  +--------+----------+---------+------------+------------+----------+--------+--------+-------+---------+
+///  | layout | store id | version | page bytes | first page | pages    | entry  | entry  | has   | valid   |
+///  | u8     | u64      | u64     | u32        | u32        | end u32  | first  | count  | dead  | u64 ... |
+///  +--------+----------+---------+------------+------------+----------+--------+--------+-------+---------+
 /// ```
-/// Records that start from `first page` up to `starts end` are shown; the bytes go on to `pages end`, for the end of the last one. Bit
-/// n of `valid` says whether record `entry first` + n of the segment is alive; all records that start in the pages have one.
+/// Records that start from `first page` up to `pages end`, where the segment's end, are shown. Where some are dead, bit n of `valid` says
+/// whether record `entry first` + n of the segment is alive; all records that start in the pages have a number of those.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PieceOfSegment {
     pub salt: SegmentSalt,
     pub page_size: PageSize,
     pub first_page: u32,
-    pub starts_end: u32,
     pub pages_end: u32,
     pub entry_first: u32,
     pub entry_count: u32,
-    pub valid: Vec<u64>,
+    /// `None`: all are alive.
+    pub valid: Option<Vec<u64>>,
+}
+
+/// Where an accessor goes on: records before `entry_next` were shown, and `page` begins with a record or with the rest of one.
+///
+/// ```text
+///  0      4            8            12
+///  +------+------------+------------+
+///  | page | entry first| entry next |
+///  | u32  | u32        | u32        |
+///  +------+------------+------------+
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SegmentPlace {
+    pub page: u32,
+    /// The first record that starts in the page, or behind it.
+    pub entry_first: u32,
+    pub entry_next: u32,
+}
+
+impl SegmentPlace {
+    pub fn encode(&self) -> Vec<u8> {
+        [self.page, self.entry_first, self.entry_next].iter().flat_map(|number| number.to_le_bytes()).collect()
+    }
+
+    /// `None`, where the bytes are none.
+    pub fn decode(bytes: &[u8]) -> Option<SegmentPlace> {
+        let mut reader = ScanReader::new(bytes);
+        let (page, entry_first, entry_next) = (reader.u32().ok()?, reader.u32().ok()?, reader.u32().ok()?);
+        let is_one = reader.is_empty() && entry_first <= entry_next;
+        is_one.then_some(SegmentPlace { page, entry_first, entry_next })
+    }
 }
 
 impl PieceOfSegment {
-    pub const HEAD_BYTES: usize = 41;
+    pub const HEAD_BYTES: usize = 38;
 
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.push(super::LAYOUT_SEGMENT);
         out.extend_from_slice(&self.salt.store.to_le_bytes());
         out.extend_from_slice(&self.salt.version.to_le_bytes());
         let page_bytes = self.page_size.bytes() as u32;
-        for number in [page_bytes, self.first_page, self.starts_end, self.pages_end, self.entry_first, self.entry_count]
-        {
+        for number in [page_bytes, self.first_page, self.pages_end, self.entry_first, self.entry_count] {
             out.extend_from_slice(&number.to_le_bytes());
         }
-        self.valid.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
+        out.push(u8::from(self.valid.is_some()));
+        self.valid.iter().flatten().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
     }
 
     /// Reads a piece, behind its layout, from the front of `reader`, which may go on behind it.
     pub fn decode(reader: &mut ScanReader<'_>) -> Result<PieceOfSegment, WireError> {
         let salt = SegmentSalt { store: reader.u64()?, version: reader.u64()? };
         let page_size = PageSize::of(reader.u32()?).ok_or(WireError::Malformed)?;
-        let (first_page, starts_end, pages_end) = (reader.u32()?, reader.u32()?, reader.u32()?);
-        let (entry_first, entry_count) = (reader.u32()?, reader.u32()?);
-        if first_page > starts_end || starts_end > pages_end {
+        let (first_page, pages_end) = (reader.u32()?, reader.u32()?);
+        let (entry_first, entry_count, has_dead) = (reader.u32()?, reader.u32()?, reader.u8()?);
+        if first_page > pages_end || has_dead > 1 {
             return Err(WireError::Malformed);
         }
-        let words = reader.take(entry_count.div_ceil(64) as usize * 8)?.as_chunks::<8>().0;
-        let valid = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
-        Ok(PieceOfSegment { salt, page_size, first_page, starts_end, pages_end, entry_first, entry_count, valid })
+        let valid = match has_dead {
+            0 => None,
+            _ => {
+                let words = reader.take(entry_count.div_ceil(64) as usize * 8)?.as_chunks::<8>().0;
+                Some(words.iter().map(|word| u64::from_le_bytes(*word)).collect())
+            }
+        };
+        Ok(PieceOfSegment { salt, page_size, first_page, pages_end, entry_first, entry_count, valid })
     }
 
     fn is_valid(&self, entry: u32) -> Option<bool> {
         let place = entry.checked_sub(self.entry_first).filter(|place| *place < self.entry_count)?;
-        Some(self.valid[place as usize / 64] >> (place % 64) & 1 == 1)
+        Some(self.valid.as_ref().is_none_or(|valid| valid[place as usize / 64] >> (place % 64) & 1 == 1))
     }
 }
 
@@ -73,6 +109,8 @@ pub struct SegmentAccessor {
     window_first: u32,
     /// The page whose records are passed.
     page: Option<u32>,
+    /// The first record that starts there.
+    page_entry: u32,
     starts_left: u16,
     address_next: u64,
     entry_next: u32,
@@ -109,8 +147,17 @@ enum Walk {
 
 impl SegmentAccessor {
     pub fn new(piece: PieceOfSegment) -> SegmentAccessor {
-        let (window, window_first) = (Vec::new(), piece.first_page);
-        SegmentAccessor { piece, window, window_first, page: None, starts_left: 0, address_next: 0, entry_next: 0 }
+        let (window_first, page_entry) = (piece.first_page, piece.entry_first);
+        SegmentAccessor {
+            piece,
+            window: Vec::new(),
+            window_first,
+            page: None,
+            page_entry,
+            starts_left: 0,
+            address_next: 0,
+            entry_next: page_entry,
+        }
     }
 
     fn run(&self) -> PageRun<'_> {
@@ -130,7 +177,7 @@ impl SegmentAccessor {
     /// Begins the next page.
     fn next_page(&mut self) -> Result<Walk, AccessError> {
         let page = self.page.map_or(self.piece.first_page, |page| page + 1);
-        if page >= self.piece.starts_end {
+        if page >= self.piece.pages_end {
             return Ok(Walk::AtEnd);
         }
         if !self.has_pages(page + 1) {
@@ -146,7 +193,7 @@ impl SegmentAccessor {
         if trailer.entry_first != self.entry_next {
             return Err(AccessError { page });
         }
-        (self.page, self.starts_left) = (Some(page), trailer.starts);
+        (self.page, self.page_entry, self.starts_left) = (Some(page), trailer.entry_first, trailer.starts);
         self.address_next = size.address(page) + u64::from(trailer.first);
         Ok(Walk::Passed)
     }
@@ -203,6 +250,19 @@ impl SegmentAccessor {
 impl EntryAccessor for SegmentAccessor {
     fn bytes_total(&self) -> u64 {
         u64::from(self.piece.pages_end - self.piece.first_page) * self.piece.page_size.bytes() as u64
+    }
+
+    fn place(&self) -> Option<Vec<u8>> {
+        let place = match self.page {
+            Some(page) if self.starts_left > 0 => {
+                SegmentPlace { page, entry_first: self.page_entry, entry_next: self.entry_next }
+            }
+            page => {
+                let page = page.map_or(self.piece.first_page, |page| page + 1);
+                SegmentPlace { page, entry_first: self.entry_next, entry_next: self.entry_next }
+            }
+        };
+        (place.page < self.piece.pages_end).then(|| place.encode())
     }
 
     fn take(&mut self, bytes: &[u8], sink: &mut dyn EntrySink) -> Result<bool, AccessError> {
@@ -275,11 +335,10 @@ mod tests {
             salt: SALT,
             page_size: size,
             first_page: 0,
-            starts_end: pages,
             pages_end: pages,
             entry_first,
             entry_count,
-            valid: words,
+            valid: (words[0].count_ones() < 60).then_some(words),
         }
     }
 
@@ -334,24 +393,42 @@ mod tests {
         }
     }
 
+    /// The piece from where an accessor stopped on.
+    fn rest(whole: &PieceOfSegment, place: &[u8]) -> PieceOfSegment {
+        let SegmentPlace { page, entry_first, entry_next } = SegmentPlace::decode(place).unwrap();
+        let words = whole.valid.clone().unwrap_or_else(|| vec![u64::MAX]);
+        let is_left = |entry: u32| entry >= entry_next && words[0] >> entry & 1 == 1;
+        let valid =
+            (entry_first..60).filter(|entry| is_left(*entry)).fold(0, |word, entry| word | 1 << (entry - entry_first));
+        let entry_count = 60 - entry_first;
+        PieceOfSegment { first_page: page, entry_first, entry_count, valid: Some(vec![valid]), ..whole.clone() }
+    }
+
     #[test]
-    fn pieces_tile_a_segment() {
-        let size = PageSize::Large;
-        let bytes = pages(size, &lengths());
-        let pages = bytes.len() / size.bytes();
-        let whole = piece(size, pages, |entry| entry % 2 == 0);
-        let mut shown = Vec::new();
-        for first in (0..pages).step_by(3) {
-            let (starts_end, pages_end) = ((first + 3).min(pages), (first + 6).min(pages));
-            let part = PieceOfSegment {
-                first_page: first as u32,
-                starts_end: starts_end as u32,
-                pages_end: pages_end as u32,
-                ..whole.clone()
-            };
-            shown.extend(walk(&part, &bytes[first * size.bytes()..pages_end * size.bytes()], 4096).unwrap());
+    fn another_accessor_goes_on_where_one_stopped() {
+        for size in [PageSize::Small, PageSize::Large] {
+            let bytes = pages(size, &lengths());
+            for valid in [|_| true, |entry: u32| entry % 3 == 1] {
+                let whole = piece(size, bytes.len() / size.bytes(), valid);
+                let expected = walk(&whole, &bytes, 4096).unwrap();
+                for (wanted, part) in [(1, 512), (2, 4096), (7, 5000)] {
+                    let (mut shown, mut piece) = (Vec::new(), whole.clone());
+                    loop {
+                        let mut keys = Keys { wanted: Some(wanted), ..Keys::default() };
+                        let mut accessor = SegmentAccessor::new(piece.clone());
+                        let from = piece.first_page as usize * size.bytes();
+                        assert_eq!(accessor.bytes_total(), (bytes.len() - from) as u64);
+                        let mut parts = bytes[from..].chunks(part);
+                        while parts.next().is_some_and(|part| accessor.take(part, &mut keys).unwrap()) {}
+                        shown.extend(keys.keys);
+                        let Some(place) = accessor.place() else { break };
+                        piece = rest(&whole, &place);
+                    }
+                    assert_eq!(shown, expected, "{wanted} at a time");
+                }
+            }
         }
-        assert_eq!(shown, walk(&whole, &bytes, 4096).unwrap());
+        assert_eq!(SegmentPlace::decode(&[0; 11]), None);
     }
 
     #[test]

@@ -94,6 +94,7 @@ impl PieceOfValue {
 pub struct ValueAccessor {
     piece: PieceOfValue,
     read: Vec<u8>,
+    is_shown: bool,
 }
 
 struct ValueEntry<'a> {
@@ -118,7 +119,7 @@ impl Entry for ValueEntry<'_> {
 
 impl ValueAccessor {
     pub fn new(piece: PieceOfValue) -> ValueAccessor {
-        ValueAccessor { piece, read: Vec::new() }
+        ValueAccessor { piece, read: Vec::new(), is_shown: false }
     }
 
     /// The stored bytes and their codec. `Ok(None)`: there is another extension.
@@ -145,6 +146,10 @@ impl EntryAccessor for ValueAccessor {
         self.piece.bytes()
     }
 
+    fn place(&self) -> Option<Vec<u8>> {
+        (!self.is_shown).then(Vec::new)
+    }
+
     fn take(&mut self, bytes: &[u8], sink: &mut dyn EntrySink) -> Result<bool, AccessError> {
         self.read.extend_from_slice(bytes);
         if (self.read.len() as u64) < self.piece.bytes() {
@@ -164,7 +169,7 @@ impl EntryAccessor for ValueAccessor {
                 true
             }
         };
-        self.read = Vec::new();
+        (self.read, self.is_shown) = (Vec::new(), true);
         Ok(is_wanted)
     }
 }
