@@ -79,6 +79,19 @@ fn papers_are_found_by_venue_and_year() {
         assert_eq!(rows, format!("papers\n{vldb}\n"), "{side}: {told}");
         assert!(told.contains(&format!("{vldb} of 3800 records kept")), "{told}");
     }
+    // Each row by itself: as many wake-ups more as rows come from the drive.
+    let ids = ["--where", "venue = 'VLDB'", "--select", "id", "--format", "csv", "--explain", "--transfer"];
+    let transfer = |how| {
+        let (rows, told) = scratch.succeeds(&[&asked[..], &ids, &[how]].concat(), b"");
+        let mut rows: Vec<String> = rows.lines().map(str::to_owned).collect();
+        rows.sort();
+        (rows, told)
+    };
+    let ((in_bulk, of_bulk), (by_record, of_records)) = (transfer("bulk"), transfer("records"));
+    assert_eq!(in_bulk, by_record);
+    assert!(of_bulk.contains("rows in bulk") && of_records.contains("row by row"), "{of_bulk}{of_records}");
+    let from_host = scratch.fails(&[&asked[..], &ids, &["records", "--run", "host"]].concat());
+    assert!(from_host.contains("leave out --run host"), "{from_host}");
     let title = ["--where", "id = 17", "--select", "id, year, title like 'A%' as a", "--format", "jsonl"];
     let (row, _) = scratch.succeeds(&[&asked[..], &title].concat(), b"");
     assert!(row.starts_with("{\"id\":17,\"year\":19") && row.ends_with("}\n") && row.lines().count() == 1, "{row}");

@@ -73,6 +73,8 @@ pub struct QueryRun {
     sink: RunSink,
     policy: MisfitPolicy,
     counts: ScanCounts,
+    /// Each row is a frame.
+    is_row_by_row: bool,
     row: Vec<u8>,
 }
 
@@ -99,7 +101,13 @@ impl QueryRun {
             }
         };
         let machine = Machine::new(query.format(), query.program().clone());
-        QueryRun { machine, sink, policy: query.policy(), counts: ScanCounts::default(), row: Vec::new() }
+        let (policy, counts) = (query.policy(), ScanCounts::default());
+        QueryRun { machine, sink, policy, counts, is_row_by_row: false, row: Vec::new() }
+    }
+
+    /// With a frame for each row, if so.
+    pub fn row_by_row(self, is_row_by_row: bool) -> QueryRun {
+        QueryRun { is_row_by_row, ..self }
     }
 
     /// Runs a batch; rows are appended to `out` as a frame.
@@ -109,13 +117,17 @@ impl QueryRun {
         let (machine, row) = (&self.machine, &mut self.row);
         match &mut self.sink {
             RunSink::Rows { columns, left } => {
-                let frame = Frame::begin(FrameKind::Rows, out);
+                let mut frame = Frame::begin(FrameKind::Rows, out);
                 for kept in machine.kept() {
                     if *left == 0 {
                         break;
                     }
                     *left -= 1;
                     write_columns(machine, batch, columns, *kept, out);
+                    if self.is_row_by_row {
+                        frame.end(out);
+                        frame = Frame::begin(FrameKind::Rows, out);
+                    }
                 }
                 frame.end_unless_empty(out);
             }

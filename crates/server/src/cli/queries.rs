@@ -11,7 +11,7 @@ use tapetum_kernels::scan::query::MisfitPolicy;
 use super::commands::{Outcome, not_found, print, read_keyspace};
 use crate::cli::fields_arguments::GetArguments;
 use crate::cli::keyspace_arguments::KeyspaceArguments;
-use crate::cli::scan_arguments::{OnError, QueryArguments, RunSide, ScanArguments};
+use crate::cli::scan_arguments::{OnError, QueryArguments, RunSide, ScanArguments, Transfer};
 use crate::tools::measure::Measure;
 use crate::tools::query_rows::{self, RowFormat, RowShape};
 use crate::tools::{key_text, scan as scan_items};
@@ -79,9 +79,16 @@ fn query(
     compiled: &CompiledQuery,
     (asked, rows): (&QueryArguments, RowFormat),
 ) -> Outcome {
+    let side = match (asked.run, asked.transfer) {
+        (run, Transfer::Bulk) => side(run),
+        (RunSide::Drive, Transfer::Records) => QuerySide::DriveByRecord,
+        (RunSide::Host, Transfer::Records) => {
+            return Err("--transfer records is about rows that come from the drive: leave out --run host".into());
+        }
+    };
     let measure = Measure::begin(keyspace.store());
     let report = query_rows::print(RowShape::of(compiled, rows), &mut std::io::stdout(), |sink| {
-        keyspace.query_range(&compiled.query, (side(asked.run), range), sink).map(Some)
+        keyspace.query_range(&compiled.query, (side, range), sink).map(Some)
     })?;
     let Some(report) = report else { return Ok(()) };
     let mut told = std::io::stderr();
@@ -117,7 +124,9 @@ pub fn get_fields(arguments: &GetArguments) -> Outcome {
             let took = measure.told(opened.store());
             // Where nobody listens, the status alone must do.
             let _ = match report.side {
-                QuerySide::Drive => writeln!(std::io::stderr(), "at the drive, only the fields crossed; {took}"),
+                QuerySide::Drive | QuerySide::DriveByRecord => {
+                    writeln!(std::io::stderr(), "at the drive, only the fields crossed; {took}")
+                }
                 QuerySide::Host => writeln!(std::io::stderr(), "on the host, the whole value crossed; {took}"),
             };
         }

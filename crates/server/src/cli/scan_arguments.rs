@@ -70,6 +70,9 @@ pub struct QueryArguments {
     /// Where to run it
     #[arg(long, value_enum, default_value = "drive")]
     pub run: RunSide,
+    /// How rows come from the drive
+    #[arg(long, value_enum, default_value = "bulk")]
+    pub transfer: Transfer,
     /// What to do about a record that does not fit the fields
     #[arg(long, value_enum, default_value = "fail")]
     pub on_error: OnError,
@@ -94,6 +97,14 @@ pub enum RunSide {
     Drive,
     /// All records cross
     Host,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Transfer {
+    /// As many at once as there are
+    Bulk,
+    /// Each by itself, with a wake-up of its own, to compare
+    Records,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -139,9 +139,10 @@ pub fn explanation(report: &QueryReport) -> String {
     let records = format!("{} of {} records kept", counts.kept, counts.records);
     match report.side {
         QuerySide::Host => format!("on the host: all records crossed to it; {records}"),
-        QuerySide::Drive => format!(
-            "at the drive: {} commands and {} wake-ups, {} bytes read from flash, {} sent to the drive, {} returned; {} records in write \
+        QuerySide::Drive | QuerySide::DriveByRecord => format!(
+            "at the drive, {}: {} commands and {} wake-ups, {} bytes read from flash, {} sent to the drive, {} returned; {} records in write \
              buffers, {} read by a scan; {records}",
+            if report.side == QuerySide::Drive { "rows in bulk" } else { "row by row" },
             report.commands,
             report.wake_ups,
             report.flash_bytes,

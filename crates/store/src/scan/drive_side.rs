@@ -14,6 +14,7 @@
 use super::flight::{Flight, FlightEnd, FlightPlan, ListOf};
 use super::layout::{LayoutError, ListLimits, ScanLayout, ScanList};
 use super::query_scan::{QueryError, QueryReport};
+use super::record_transfer::{NextFrame, RecordTransfer};
 use super::values::ValueLists;
 use crate::base::Base;
 use crate::error::Error;
@@ -23,7 +24,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use tapetum_drive::programs::scan::{SCAN, SCAN_HEAD_BYTES};
-use tapetum_drive::{Command, Lease, Operation, PipelineStage, QueuePair, Returned};
+use tapetum_drive::{Command, Lease, Operation, PipelineStage, ProgramId, ProgramIdentity, QueuePair, Returned};
 use tapetum_kernels::scan::query::{MisfitPolicy, QueryOutput};
 use tapetum_kernels::scan::result::{DeferredRecord, MissedKeys, RowSink, StoppedRun};
 use tapetum_kernels::scan::{Query, QueryResult};
@@ -50,6 +51,18 @@ const READ_BYTES: u64 = 32 << 20;
 /// The first pipeline of a query that may soon have enough; each after it reads twice as much.
 const READ_BYTES_FIRST: u64 = 256 << 10;
 
+/// How results come.
+#[derive(Clone, Copy, Default)]
+pub(super) struct ResultOptions {
+    /// So much room for each, for tests.
+    pub sink_bytes: Option<usize>,
+    /// Each row by itself.
+    pub is_row_by_row: bool,
+}
+
+/// What copies rows, where they come one by one.
+const CONCAT: (&str, u16) = ("concat", 1);
+
 pub(super) struct DriveRun {
     base: Arc<Base>,
     pair: QueuePair,
@@ -62,6 +75,10 @@ pub(super) struct DriveRun {
     /// A list that waits for local memory.
     prepared: Option<(ListOf, Box<ScanList>)>,
     flights: VecDeque<Flight>,
+    /// The program that copies rows, where they come one by one.
+    row_by_row: Option<ProgramId>,
+    /// The result that is on its way so.
+    transfer: Option<RecordTransfer>,
     missed: Vec<MissedKeys>,
     sink_bytes: usize,
     /// What it grows to where results are long.
@@ -77,21 +94,24 @@ pub(super) struct DriveRun {
 }
 
 impl DriveRun {
-    /// `sink_bytes`: so much room for each result, for tests.
     pub fn new(
         base: &Arc<Base>,
         (keyspace, query): (KeyspaceId, &Query),
         layout: Box<dyn ScanLayout>,
-        sink_bytes: Option<usize>,
+        ResultOptions { sink_bytes, is_row_by_row }: ResultOptions,
     ) -> Result<DriveRun, QueryError> {
         let drive = &base.drive;
         let local_bytes = drive.local().bytes_total();
         let part_bytes = (local_bytes / PART_SHARE).clamp(PART_BYTES_MIN, PART_BYTES) as u32;
         let pair = drive.queue_pair_of_parts(FLASH_DEPTH, part_bytes).map_err(|error| Error::Io(error.to_string()))?;
         let identity = drive.identity();
-        let program = identity.programs.iter().find(|program| (&program.name[..], program.version) == SCAN);
-        let program = program.ok_or_else(|| Error::Io(format!("the drive has no program {} {}", SCAN.0, SCAN.1)))?;
-        let Some(stage) = PipelineStage::new(program.id, &[]) else { unreachable!("it has no parameters") };
+        let program = |(name, version): (&str, u16)| {
+            let of = |program: &&ProgramIdentity| (&program.name[..], program.version) == (name, version);
+            let found = identity.programs.iter().find(of).map(|program| program.id);
+            found.ok_or_else(|| Error::Io(format!("the drive has no program {name} {version}")))
+        };
+        let row_by_row = if is_row_by_row { Some(program(CONCAT)?) } else { None };
+        let Some(stage) = PipelineStage::new(program(SCAN)?, &[]) else { unreachable!("it has no parameters") };
         let mut encoded = Vec::new();
         query.encode(&mut encoded);
         let usual = SINK_BYTES.min(local_bytes / SINK_SHARE);
@@ -108,6 +128,8 @@ impl DriveRun {
             values: ValueLists::default(),
             prepared: None,
             flights: VecDeque::new(),
+            row_by_row,
+            transfer: None,
             missed: Vec::new(),
             sink_bytes: sink_bytes.unwrap_or(usual),
             sink_bytes_grown: sink_bytes.unwrap_or(grown),
@@ -132,7 +154,7 @@ impl DriveRun {
         rows: &mut dyn RowSink,
         report: &mut QueryReport,
     ) -> Result<bool, QueryError> {
-        self.poll(report);
+        self.poll(report)?;
         loop {
             let has_merged = self.merge_first(result, rows, report)?;
             let misfits = self.is_strict && result.counts().first_misfit.is_some();
@@ -140,7 +162,7 @@ impl DriveRun {
                 self.stop();
             }
             while self.flights.len() < FLIGHTS_MAX && self.submit_next(report)? {}
-            if self.flights.is_empty() && self.prepared.is_none() {
+            if self.flights.is_empty() && self.prepared.is_none() && self.transfer.is_none() {
                 return Ok(true);
             }
             if !has_merged {
@@ -151,6 +173,9 @@ impl DriveRun {
 
     /// Waits until a step would get further, or a moment.
     pub fn wait(&mut self) {
+        if self.transfer.is_some() {
+            return self.pair.wait(Some(Duration::from_millis(10)));
+        }
         match self.flights.front() {
             // It waits for something to be durable.
             Some(Flight { ended: Some(_), .. }) | None => std::thread::yield_now(),
@@ -163,7 +188,7 @@ impl DriveRun {
         std::mem::take(&mut self.missed)
     }
 
-    fn poll(&mut self, report: &mut QueryReport) {
+    fn poll(&mut self, report: &mut QueryReport) -> Result<(), QueryError> {
         let mut returned = std::mem::take(&mut self.returned);
         self.pair.poll(&mut returned);
         for returned in returned.drain(..) {
@@ -172,9 +197,13 @@ impl DriveRun {
             if let Some(flight) = self.flights.iter_mut().find(|flight| flight.tag == tag) {
                 report.wake_ups += 1;
                 report.returned_bytes += flight.end(&self.base.drive, &self.pair, returned);
+            } else if let Some(transfer) = self.transfer.as_mut().filter(|transfer| transfer.tag == tag) {
+                report.wake_ups += 1;
+                transfer.end(&self.base.drive, returned)?;
             }
         }
         self.returned = returned;
+        Ok(())
     }
 
     /// Takes what the first pipeline gave, if it has ended and may be shown; whether it did.
@@ -184,6 +213,9 @@ impl DriveRun {
         rows: &mut dyn RowSink,
         report: &mut QueryReport,
     ) -> Result<bool, QueryError> {
+        if self.transfer.is_some() {
+            return self.merge_row(result, rows, report);
+        }
         let Some(Flight { ended: Some(ended), of, id, .. }) = self.flights.front() else { return Ok(false) };
         let (of, id) = (*of, *id);
         let is_of_layout = of == ListOf::Layout && !self.is_stopping;
@@ -197,23 +229,18 @@ impl DriveRun {
             return Ok(true);
         }
         match ended {
-            Some(Ok(FlightEnd::Frames(work, bytes))) => {
-                report.returned_bytes += bytes as u64;
-                result.merge(flight.frames(&self.pair, &work, bytes), rows)?;
-                self.values.add(result.take_deferred());
-                let missed = result.take_missed();
-                if !self.base.planted.has(Bug::QueryForgetMissed) {
-                    self.missed.extend(missed);
+            Some(Ok(FlightEnd::Frames(work, bytes))) => match self.row_by_row {
+                Some(concat) => {
+                    let tag = self.tag_next;
+                    self.tag_next += 1;
+                    self.transfer = Some(RecordTransfer::new(flight, (work, bytes), (concat, tag)));
                 }
-                let stopped = result.take_stopped();
-                let taken_bytes = stopped.as_ref().map_or(u64::MAX, |stopped| stopped.taken_bytes);
-                report.flash_bytes += flight.flash_bytes(taken_bytes);
-                if stopped.is_some() {
-                    let grown = (2 * flight.sink_bytes()).min(self.sink_bytes_grown);
-                    self.sink_bytes = self.sink_bytes.max(grown);
+                None => {
+                    report.returned_bytes += bytes as u64;
+                    result.merge(flight.frames(&self.pair, &work, bytes), rows)?;
+                    self.merged(&flight, result, report)?;
                 }
-                self.list_rest((of, id), stopped.as_ref())?;
-            }
+            },
             Some(Ok(FlightEnd::TooLong)) => {
                 report.flash_bytes += flight.flash_bytes(u64::MAX);
                 if flight.sink_bytes() >= SINK_BYTES_MAX {
@@ -234,6 +261,51 @@ impl DriveRun {
             None => unreachable!("it has ended"),
         }
         Ok(true)
+    }
+
+    /// Takes a row of the result that comes row by row, if it is there.
+    fn merge_row(
+        &mut self,
+        result: &mut QueryResult,
+        rows: &mut dyn RowSink,
+        report: &mut QueryReport,
+    ) -> Result<bool, QueryError> {
+        let Some(transfer) = self.transfer.as_mut().filter(|transfer| !transfer.is_away()) else { return Ok(false) };
+        if self.is_stopping {
+            self.transfer = None;
+            return Ok(true);
+        }
+        match transfer.next(&self.base.drive, &mut self.pair, &mut report.returned_bytes)? {
+            NextFrame::Here(frame) => result.merge(frame, rows)?,
+            NextFrame::Away => {}
+            NextFrame::End => {
+                let Some(RecordTransfer { flight, .. }) = self.transfer.take() else { unreachable!("it is there") };
+                self.merged(&flight, result, report)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// The frames of a pipeline were merged: what they leave to others.
+    fn merged(
+        &mut self,
+        flight: &Flight,
+        result: &mut QueryResult,
+        report: &mut QueryReport,
+    ) -> Result<(), QueryError> {
+        self.values.add(result.take_deferred());
+        let missed = result.take_missed();
+        if !self.base.planted.has(Bug::QueryForgetMissed) {
+            self.missed.extend(missed);
+        }
+        let stopped = result.take_stopped();
+        let taken_bytes = stopped.as_ref().map_or(u64::MAX, |stopped| stopped.taken_bytes);
+        report.flash_bytes += flight.flash_bytes(taken_bytes);
+        if stopped.is_some() {
+            let grown = (2 * flight.sink_bytes()).min(self.sink_bytes_grown);
+            self.sink_bytes = self.sink_bytes.max(grown);
+        }
+        self.list_rest((flight.of, flight.id), stopped.as_ref())
     }
 
     /// What a pipeline left of its list comes again.
@@ -259,7 +331,8 @@ impl DriveRun {
             return Ok(true);
         }
         let (keyspace, query, stage) = (self.keyspace.0, &self.query[..], self.stage);
-        let plan = FlightPlan { stage, keyspace, query, room: self.sink_bytes as u32 };
+        let (is_row_by_row, room) = (self.row_by_row.is_some(), self.sink_bytes as u32);
+        let plan = FlightPlan { stage, keyspace, query, is_row_by_row, room };
         let (on, tag) = ((&self.base.drive, &mut self.pair), self.tag_next);
         match Flight::submit(on, &plan, (tag, of), list) {
             Ok((flight, sent_bytes)) => {

@@ -1,15 +1,16 @@
 //! A query over the record of one key (nKV's `NDP_GET`): of the value only what is asked for comes to the host.
 //!
 //! ```text
-//! get ─► the value, in local memory ─► `fields` ─► frames ─► host        one submission, as any get through programs
+//! hashed:   get ─► the value, in local memory ─► `fields` ─► frames ─► host        one submission, as any get through programs
+//! ordered:  the node that has the key ─► `scan` of the key ─► frames ─► host       and another one over a value in an extension
 //! ```
-//! An ordered keyspace is looked at on the host.
 
 use super::host_side::HostRun;
 use super::query_scan::{QueryError, QueryReport, QuerySide, check_misfits};
 use crate::blocking::KeyspaceHandle;
 use crate::error::Error;
 use crate::keyspace::catalogue::KeyspaceKind;
+use crate::keyspace::key_range::{KeyBound, KeyRange};
 use crate::session::ItemPipeline;
 use tapetum_drive::programs::fields::{FIELDS, encode_fields_request};
 use tapetum_drive::{PipelineDescriptor, PipelineFailure, PipelineReason, PipelineResult};
@@ -22,7 +23,7 @@ const OUTPUT_BYTES_MAX: u32 = 64 << 20;
 
 impl KeyspaceHandle {
     /// Runs a query over the record of one key, and hands out what it gives; `None` when there is no such key. At the drive only that comes
-    /// to the host, in one submission, and the report's bytes are of the pipeline alone.
+    /// to the host, and of a hashed keyspace in one submission; the report's bytes are of pipelines alone.
     ///
     /// # Errors
     /// As [`KeyspaceHandle::query`].
@@ -33,10 +34,14 @@ impl KeyspaceHandle {
         side: QuerySide,
         rows: &mut dyn RowSink,
     ) -> Result<Option<QueryReport>, QueryError> {
-        let side = if self.keyspace().kind() == KeyspaceKind::Hashed { side } else { QuerySide::Host };
+        if side != QuerySide::Host && self.keyspace().kind() != KeyspaceKind::Hashed {
+            return self.fields_of_ordered(key, query, rows);
+        }
         let (mut report, mut result) = (QueryReport::of(side), QueryResult::new(query));
         let found = match side {
-            QuerySide::Drive => self.fields_at_drive(key, query, &mut (&mut result, rows), &mut report)?,
+            QuerySide::Drive | QuerySide::DriveByRecord => {
+                self.fields_at_drive(key, query, &mut (&mut result, rows), &mut report)?
+            }
             QuerySide::Host => match self.get(key)? {
                 Some(item) => {
                     let mut host = HostRun::new(query, &mut result, rows);
@@ -53,6 +58,19 @@ impl KeyspaceHandle {
         check_misfits(query, &result)?;
         report.counts = result.finish(rows);
         Ok(Some(report))
+    }
+
+    /// A query over the range of one key.
+    fn fields_of_ordered(
+        &self,
+        key: &[u8],
+        query: &Query,
+        rows: &mut dyn RowSink,
+    ) -> Result<Option<QueryReport>, QueryError> {
+        let bound = || KeyBound::Included(key.to_vec());
+        let range = KeyRange { from: bound(), to: bound(), is_reverse: false };
+        let report = self.run_to_end(self.begin_query(query, &range)?.of_what_is_found(), rows)?;
+        Ok((report.counts.records > 0).then_some(report))
     }
 
     fn fields_at_drive(

@@ -43,6 +43,7 @@ pub(super) struct FlightPlan<'a> {
     pub keyspace: u16,
     /// Encoded.
     pub query: &'a [u8],
+    pub is_row_by_row: bool,
     /// Bytes of frames that the scan stops before; 0: it goes to its end.
     pub room: u32,
 }
@@ -57,6 +58,7 @@ pub(super) fn attachment(plan: &FlightPlan<'_>, list: &ScanList) -> Vec<u8> {
         keyspace: plan.keyspace,
         deleted_through: list.deleted_through,
         now: list.now,
+        is_row_by_row: plan.is_row_by_row,
         room: plan.room,
         query: plan.query,
         pieces: &list.pieces,
@@ -142,9 +144,14 @@ impl Flight {
         encoded.len() as u64
     }
 
+    /// Where in its buffer frames begin.
+    pub fn frames_at(&self) -> usize {
+        (self.into.offset - self.work_offset) as usize
+    }
+
     /// Its frames, which come to the host.
     pub fn frames<'b>(&self, pair: &QueuePair, work: &'b LocalBuffer, bytes: usize) -> &'b [u8] {
-        let at = (self.into.offset - self.work_offset) as usize;
+        let at = self.frames_at();
         pair.look(Purpose::Scan, work, at..at + bytes)
     }
 }

@@ -410,7 +410,7 @@ fn whole_scan(
     if layout.next(&limits)?.is_some() {
         return Err(QueryError::TooManySegments);
     }
-    let plan = FlightPlan { stage, keyspace, query: &encoded, room: 0 };
+    let plan = FlightPlan { stage, keyspace, query: &encoded, is_row_by_row: false, room: 0 };
     let attachment = attachment(&plan, &list);
     Ok(Some(WholeScan { ranges: list.ranges, attachment }))
 }

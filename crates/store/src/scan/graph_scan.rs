@@ -98,7 +98,9 @@ impl KeyspaceHandle {
         let side = if self.keyspace().kind() == KeyspaceKind::Hashed { side } else { QuerySide::Host };
         let mut report = QueryReport::of(side);
         let frames = match side {
-            QuerySide::Drive => GraphDrive::new(self, (edges, &options), &mut report)?.run(go_on)?,
+            QuerySide::Drive | QuerySide::DriveByRecord => {
+                GraphDrive::new(self, (edges, &options), &mut report)?.run(go_on)?
+            }
             QuerySide::Host => self.betweenness_on_host(edges, &GraphOptions { parts: 1, ..options }, go_on)?,
         };
         let GraphResult { summary, top, ends } = GraphResult::decode(&frames).map_err(|_| QueryError::Result)?;

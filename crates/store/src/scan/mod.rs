@@ -25,6 +25,7 @@ mod ordered;
 mod ordered_tests;
 mod query_scan;
 mod query_task;
+mod record_transfer;
 mod segment_lists;
 mod snapshot;
 #[cfg(test)]

@@ -1,12 +1,15 @@
 //! Queries over ordered keyspaces at the drive, against the same queries on the host.
 
-use super::tests::{Rows, count, fill, fill_evenly, ordered, query, reads_once, rows, run, run_range, store};
+use super::tests::{
+    Rows, comes_row_by_row, count, fill, fill_evenly, into, ordered, query, reads_once, rows, run, run_range, store,
+};
 use super::{QueryError, QuerySide};
 use crate::{Error, KeyBound, KeyRange, KeyspaceError, Store};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tapetum_drive::{Drive, Purpose, SplitMix64};
 use tapetum_kernels::scan::OwnedScalar;
+use tapetum_kernels::scan::query::QueryOutput;
 
 fn range(from: Option<u32>, to: Option<u32>) -> KeyRange {
     let bound = |key: Option<u32>, of: fn(Vec<u8>) -> KeyBound| {
@@ -75,7 +78,7 @@ fn a_result_that_is_too_long_for_its_room_comes_in_parts() {
     let (expected, _) = run(&papers, &query, QuerySide::Host).unwrap();
     for sink_bytes in [64 << 10, 4096, 512] {
         let mut rows = Rows::new();
-        let report = papers.query_within(&query, sink_bytes, &mut super::tests::into(&mut rows)).unwrap();
+        let report = papers.query_within(&query, sink_bytes, &mut into(&mut rows)).unwrap();
         super::tests::sort(&mut rows);
         assert!(rows == expected, "{} and {} rows", rows.len(), expected.len());
         assert!(report.commands > 3, "{report:?}");
@@ -89,6 +92,48 @@ fn no_byte_is_read_twice_whatever_is_kept() {
     fill_evenly(&ordered(&store, "papers"));
     let store = reopened(&drive, store);
     reads_once(&drive, &store.keyspace("papers").unwrap());
+}
+
+#[test]
+fn rows_come_one_by_one_if_asked_for() {
+    let (_drive, store) = store();
+    let papers = ordered(&store, "papers");
+    fill(&papers);
+    comes_row_by_row(&papers);
+}
+
+/// In a cached node, in one on flash, and in an extension; and nothing of a key that is not there.
+#[test]
+fn of_a_record_only_the_chosen_fields_cross() {
+    let (drive, mut store) = store();
+    fill(&ordered(&store, "papers"));
+    for is_cached in [true, false] {
+        if !is_cached {
+            store = reopened(&drive, store);
+        }
+        let papers = store.keyspace("papers").unwrap();
+        let get = |key: u32, output, side| {
+            let mut rows = Rows::new();
+            let found = papers.get_fields(&key.to_be_bytes(), &query(0, output), side, &mut into(&mut rows));
+            found.map(|report| (report, rows))
+        };
+        let year = || QueryOutput::Rows { columns: vec![1, 0], order: None, limit: None };
+        for key in [1, 2, 3999, 100_003] {
+            let crossed = || drive.counters().purpose(Purpose::Scan).local_to_host;
+            let before = crossed();
+            let (report, at_drive) = get(key, year(), QuerySide::Drive).unwrap();
+            let crossed = crossed() - before;
+            let (of_host, at_host) = get(key, year(), QuerySide::Host).unwrap();
+            assert_eq!((at_drive, report.is_some()), (at_host, of_host.is_some()), "key {key}");
+            let Some(report) = report else { continue };
+            let (commands, bytes) = if key < 100_000 { (1, 150) } else { (2, 350) };
+            assert!(crossed == report.returned_bytes && crossed < bytes, "{report:?}");
+            assert_eq!((report.side, report.commands, report.scanned), (QuerySide::Drive, commands, 0));
+        }
+        for side in [QuerySide::Drive, QuerySide::Host] {
+            assert_eq!(get(5_000_000, count(), side).unwrap(), (None, Rows::new()));
+        }
+    }
 }
 
 /// Writers split and merge nodes meanwhile, and have them written.

@@ -1,5 +1,6 @@
 //! Queries over a keyspace, for callers that wait.
 
+use super::drive_side::ResultOptions;
 use super::host_side;
 use super::query_task::QueryTask;
 use crate::blocking::KeyspaceHandle;
@@ -17,8 +18,10 @@ use tapetum_kernels::scan::{Query, QueryResult, ScanCounts};
 /// Where a query runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QuerySide {
-    /// Beside the records; what comes of it crosses.
+    /// Beside the records; what comes of it crosses, as much of it at once as there is.
     Drive,
+    /// Beside the records; each row crosses by itself, and wakes the host. To compare.
+    DriveByRecord,
     /// All records cross, and are looked at by the host.
     Host,
 }
@@ -165,7 +168,11 @@ impl KeyspaceHandle {
         rows: &mut dyn RowSink,
     ) -> Result<QueryReport, QueryError> {
         match side {
-            QuerySide::Drive => self.run_to_end(QueryTask::begin(self, (query, None), range)?, rows),
+            QuerySide::Drive | QuerySide::DriveByRecord => {
+                let is_row_by_row = side == QuerySide::DriveByRecord;
+                let results = ResultOptions { is_row_by_row, ..ResultOptions::default() };
+                self.run_to_end(QueryTask::begin(self, (query, results), range)?, rows)
+            }
             QuerySide::Host => self.query_on_host(query, range, rows),
         }
     }
@@ -175,7 +182,7 @@ impl KeyspaceHandle {
     /// # Errors
     /// As [`KeyspaceHandle::query_range`].
     pub fn begin_query(&self, query: &Query, range: &KeyRange) -> Result<QueryTask, QueryError> {
-        QueryTask::begin(self, (query, None), range)
+        QueryTask::begin(self, (query, ResultOptions::default()), range)
     }
 
     /// At the drive, with so much room for each result.
@@ -186,10 +193,11 @@ impl KeyspaceHandle {
         sink_bytes: usize,
         rows: &mut dyn RowSink,
     ) -> Result<QueryReport, QueryError> {
-        self.run_to_end(QueryTask::begin(self, (query, Some(sink_bytes)), &KeyRange::default())?, rows)
+        let results = ResultOptions { sink_bytes: Some(sink_bytes), is_row_by_row: false };
+        self.run_to_end(QueryTask::begin(self, (query, results), &KeyRange::default())?, rows)
     }
 
-    fn run_to_end(&self, mut task: QueryTask, rows: &mut dyn RowSink) -> Result<QueryReport, QueryError> {
+    pub(super) fn run_to_end(&self, mut task: QueryTask, rows: &mut dyn RowSink) -> Result<QueryReport, QueryError> {
         loop {
             if let Some(report) = task.step(rows)? {
                 return Ok(report);

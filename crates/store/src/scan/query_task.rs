@@ -8,7 +8,7 @@
 //!
 //! Threads: the caller's.
 
-use super::drive_side::DriveRun;
+use super::drive_side::{DriveRun, ResultOptions};
 use super::host_side::HostRun;
 use super::query_scan::{QueryError, QueryReport, QuerySide, check_misfits, check_range};
 use super::segment_lists::SegmentLists;
@@ -24,7 +24,7 @@ use std::time::Duration;
 use tapetum_drive::Purpose;
 use tapetum_kernels::ordered::NODE_KEY_BYTES_MAX;
 use tapetum_kernels::scan::result::{MissedKeys, RowSink};
-use tapetum_kernels::scan::{Query, QueryResult};
+use tapetum_kernels::scan::{Query, QueryResult, ScanCounts};
 
 /// Items of a part of a scan, at most.
 const PART_ITEMS: usize = 1024;
@@ -35,8 +35,9 @@ const FREEZE_DEPTH: u32 = 16;
 pub struct QueryTask {
     keyspace: KeyspaceHandle,
     query: Query,
-    /// So much room for each result, for tests.
-    sink_bytes: Option<usize>,
+    results: ResultOptions,
+    /// Only what is found is shown, not what is computed of nothing.
+    shows_found: bool,
     stage: TaskStage,
     /// `None` when it is over.
     result: Option<QueryResult>,
@@ -60,7 +61,7 @@ struct MissedScan {
 impl QueryTask {
     pub(super) fn begin(
         keyspace: &KeyspaceHandle,
-        (query, sink_bytes): (&Query, Option<usize>),
+        (query, results): (&Query, ResultOptions),
         range: &KeyRange,
     ) -> Result<QueryTask, QueryError> {
         check_range(keyspace, range)?;
@@ -77,11 +78,18 @@ impl QueryTask {
                 let other = engine.base.engines.find(kind).map(|engine| engine.scan_layout(of, range));
                 let layout = other.transpose()?.flatten();
                 let layout = layout.ok_or_else(|| Error::Io("the store has no engine for this keyspace".into()))?;
-                TaskStage::Runs(Box::new(DriveRun::new(&engine.base, (of.id(), query), layout, sink_bytes)?))
+                TaskStage::Runs(Box::new(DriveRun::new(&engine.base, (of.id(), query), layout, results)?))
             }
         };
-        let (result, report) = (Some(QueryResult::new(query)), QueryReport::of(QuerySide::Drive));
-        Ok(QueryTask { keyspace: keyspace.clone(), query: query.clone(), sink_bytes, stage, result, report })
+        let side = if results.is_row_by_row { QuerySide::DriveByRecord } else { QuerySide::Drive };
+        let (result, report) = (Some(QueryResult::new(query)), QueryReport::of(side));
+        let (keyspace, query) = (keyspace.clone(), query.clone());
+        Ok(QueryTask { keyspace, query, results, shows_found: false, stage, result, report })
+    }
+
+    /// Has no rows shown, those of groups neither, where there is no record.
+    pub(super) fn of_what_is_found(self) -> QueryTask {
+        QueryTask { shows_found: true, ..self }
     }
 
     /// Goes on as far as that is possible without waiting; the report, when it is over.
@@ -103,7 +111,7 @@ impl QueryTask {
                     return Ok(None);
                 };
                 let run =
-                    frozen(&self.keyspace, (&self.query, self.sink_bytes), snapshot?, result, rows, &mut self.report)?;
+                    frozen(&self.keyspace, (&self.query, self.results), snapshot?, result, rows, &mut self.report)?;
                 self.stage = TaskStage::Runs(Box::new(run));
                 Ok(None)
             }
@@ -162,7 +170,10 @@ impl QueryTask {
     fn finish(&mut self, rows: &mut dyn RowSink) -> Result<QueryReport, QueryError> {
         let Some(result) = self.result.take() else { unreachable!("it was not over") };
         check_misfits(&self.query, &result)?;
-        self.report.counts = result.finish(rows);
+        self.report.counts = match result.counts().records {
+            0 if self.shows_found => ScanCounts::default(),
+            _ => result.finish(rows),
+        };
         Ok(self.report.clone())
     }
 }
@@ -170,7 +181,7 @@ impl QueryTask {
 /// A keyspace is frozen: looks at what write buffers have of it, and begins to run over the rest.
 fn frozen(
     keyspace: &KeyspaceHandle,
-    (query, sink_bytes): (&Query, Option<usize>),
+    (query, results): (&Query, ResultOptions),
     mut snapshot: Snapshot,
     result: &mut QueryResult,
     rows: &mut dyn RowSink,
@@ -186,7 +197,7 @@ fn frozen(
     }
     host.finish()?;
     let (base, layout) = (&keyspace.store().hashed().base, Box::new(SegmentLists::new(snapshot)));
-    let mut run = DriveRun::new(base, (keyspace.id(), query), layout, sink_bytes)?;
+    let mut run = DriveRun::new(base, (keyspace.id(), query), layout, results)?;
     run.add_values(elsewhere);
     Ok(run)
 }

@@ -236,6 +236,31 @@ fn no_byte_is_read_twice_whatever_is_kept() {
     reads_once(&drive, &papers);
 }
 
+/// The same rows as in bulk, and one wake-up more for each.
+pub(super) fn comes_row_by_row(keyspace: &KeyspaceHandle) {
+    let all = query(2000, rows(None));
+    let (in_bulk, bulk) = run(keyspace, &all, QuerySide::Drive).unwrap();
+    let (by_record, single) = run(keyspace, &all, QuerySide::DriveByRecord).unwrap();
+    assert!(in_bulk == by_record && !in_bulk.is_empty(), "{} and {} rows", in_bulk.len(), by_record.len());
+    let at_host = run(keyspace, &all, QuerySide::Host).unwrap().0.len() as u64;
+    assert_eq!((bulk.wake_ups, at_host), (bulk.commands, in_bulk.len() as u64));
+    let from_buffers = in_bulk.len() as u64 - (single.wake_ups - single.commands);
+    assert!(from_buffers <= single.buffered && single.wake_ups > 3 * single.commands, "{single:?}");
+    assert_eq!((bulk.side, single.side), (QuerySide::Drive, QuerySide::DriveByRecord));
+    let (some, _) = run(keyspace, &query(2000, rows(Some(7))), QuerySide::DriveByRecord).unwrap();
+    assert_eq!(some.len(), 7);
+    let (counted, _) = run(keyspace, &query(2000, count()), QuerySide::DriveByRecord).unwrap();
+    assert_eq!(counted, [[Some(OwnedScalar::Int(in_bulk.len() as i64))]]);
+}
+
+#[test]
+fn rows_come_one_by_one_if_asked_for() {
+    let (_drive, store) = store();
+    let papers = handle(&store, "papers");
+    fill(&papers);
+    comes_row_by_row(&papers);
+}
+
 /// A bitmap is sent where records are dead, and as far as it is not known to the drive that they were shown.
 #[test]
 fn what_is_sent_is_a_small_part_of_what_is_read() {

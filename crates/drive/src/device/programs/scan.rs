@@ -3,13 +3,14 @@
 //! ```text
 //! attachment:  0         1      4          6      8         16     20      24        28       32         36
 //!              +---------+------+----------+------+---------+------+-------+---------+--------+----------+
-//!              | version | zero | keyspace | zero | deleted | now  | room  | query   | pieces | replaced |
-//!              | u8      | 3    | u16      | u16  | u64     | u32  | u32   | u32     | u32    | u32      |
+//!              | version | by   | keyspace | zero | deleted | now  | room  | query   | pieces | replaced |
+//!              | u8      | row 3| u16      | u16  | u64     | u32  | u32   | u32     | u32    | u32      |
 //!              +---------+------+----------+------+---------+------+-------+---------+--------+----------+
 //!              | query | piece … | replaced: key length u16 · key … |
 //! input:       the bytes of the pieces, one behind the other
 //! output:      frames ([`tapetum_kernels::scan::run`])
 //! ```
+//! `by row`: 1 where each row is to be a frame, and two bytes of zeros.
 //! A piece says what its layout is ([`tapetum_kernels::scan::access`]). Records of other keyspaces are passed over, those with stamps up to
 //! `deleted`, those that have expired at `now`, and those whose keys are among the replaced ones: there is a later word on them elsewhere.
 //! Of a value out of line the key and the reference are given, and of keys that are not where a piece says, the range.
@@ -44,6 +45,8 @@ pub struct ScanRequest<'a> {
     pub deleted_through: u64,
     /// Unix seconds.
     pub now: u32,
+    /// Each row is to be a frame.
+    pub is_row_by_row: bool,
     /// Bytes of frames that there is room for; 0: as many as there are.
     pub room: u32,
     /// An encoded query.
@@ -58,7 +61,7 @@ pub struct ScanRequest<'a> {
 impl ScanRequest<'_> {
     /// The attachment.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&[SCAN.1 as u8, 0, 0, 0]);
+        out.extend_from_slice(&[SCAN.1 as u8, u8::from(self.is_row_by_row), 0, 0]);
         out.extend_from_slice(&self.keyspace.to_le_bytes());
         out.extend_from_slice(&[0; 2]);
         out.extend_from_slice(&self.deleted_through.to_le_bytes());
@@ -148,7 +151,7 @@ impl ScanRoom {
 impl ScanTask {
     fn decode(attachment: &[u8]) -> Result<ScanTask, WireError> {
         let mut reader = ScanReader::new(attachment);
-        let [version, 0, 0, 0] = reader.array()? else { return Err(WireError::Malformed) };
+        let [version, by_row @ 0..=1, 0, 0] = reader.array()? else { return Err(WireError::Malformed) };
         if u16::from(version) != SCAN.1 {
             return Err(WireError::Version(version));
         }
@@ -157,7 +160,7 @@ impl ScanTask {
         let (room, query_bytes) = (ScanRoom::new(reader.u32()?), reader.u32()? as usize);
         let (pieces, replaced) = (reader.u32()?, reader.u32()?);
         let mut query = ScanReader::new(reader.take(query_bytes)?);
-        let run = QueryRun::new(&Query::decode(&mut query)?);
+        let run = QueryRun::new(&Query::decode(&mut query)?).row_by_row(by_row == 1);
         let accessor = |reader: &mut ScanReader<'_>| {
             let accessor = decode_piece(reader)?;
             let bytes = accessor.bytes_total();
