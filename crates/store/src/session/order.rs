@@ -237,6 +237,11 @@ impl<K: Default> Operations<K> {
         self.waiting.push_back(number);
     }
 
+    /// As [`Operations::wait_again`], of one that is in its slot.
+    pub fn attempt_again(&mut self, number: usize) {
+        self.waiting.push_back(number);
+    }
+
     /// Takes its place from an operation, the first of its key: the next one may go on.
     fn leave(&mut self, number: usize, op: &mut Op<K>) {
         let Entry::Occupied(mut chain) = self.undecided.entry(op.hash) else { unreachable!("it was undecided") };

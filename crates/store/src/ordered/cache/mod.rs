@@ -60,20 +60,28 @@ impl CacheSet {
         self.nodes.iter().position(|other| *other == node.0)
     }
 
+    /// Whether a page may go for another one.
+    fn may_go(place: &CachePlace) -> bool {
+        place.buffer.is_some() && place.meta.is_clean()
+    }
+
+    fn has_room(&self) -> bool {
+        self.nodes.contains(&NO_NODE) || self.places.iter().any(CacheSet::may_go)
+    }
+
     /// A place for another node's page: one without a node, or of a page that is clean.
     fn make_room(&mut self) -> Option<usize> {
         if let Some(free) = self.nodes.iter().position(|node| *node == NO_NODE) {
             return Some(free);
         }
-        let may_go = |place: &CachePlace| place.buffer.is_some() && place.meta.is_clean();
-        if !self.places.iter().any(may_go) {
+        if !self.has_room() {
             return None;
         }
         loop {
             let at = self.hand;
             self.hand = (self.hand + 1) % WAYS;
             let place = &mut self.places[at];
-            if may_go(place) && !place.meta.cool() {
+            if CacheSet::may_go(place) && !place.meta.cool() {
                 return Some(at);
             }
         }
@@ -158,14 +166,19 @@ impl MirrorCache {
         self.sets.len() * WAYS
     }
 
-    fn set(&self, node: NodeId) -> &Mutex<CacheSet> {
+    /// The number of the set in which a node's page has its place.
+    pub fn set_of(&self, node: NodeId) -> usize {
         let hash = u64::from(node.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        &self.sets[((hash * self.sets.len() as u64) >> 32) as usize]
+        ((hash * self.sets.len() as u64) >> 32) as usize
+    }
+
+    fn set(&self, node: NodeId) -> &Mutex<CacheSet> {
+        &self.sets[self.set_of(node)]
     }
 
     /// Whether the pages of two nodes have their places in one set.
     pub fn are_of_one_set(&self, one: NodeId, other: NodeId) -> bool {
-        std::ptr::eq(self.set(one), self.set(other))
+        self.set_of(one) == self.set_of(other)
     }
 
     /// Takes a node's page.
@@ -309,6 +322,12 @@ impl MirrorCache {
     pub fn is_current(&self, node: NodeId, home: NodeHome) -> bool {
         let set = lock(self.set(node));
         set.find(node).is_none() && self.table.home(node) == Some(home)
+    }
+
+    /// Whether a page that was read from this home has a place now, or needs none any more.
+    pub fn may_install(&self, node: NodeId, home: NodeHome) -> bool {
+        let set = lock(self.set(node));
+        set.has_room() || set.find(node).is_some() || self.table.home(node) != Some(home)
     }
 
     /// Puts a page that was read from this home into the cache.

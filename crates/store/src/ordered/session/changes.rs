@@ -47,7 +47,7 @@ impl OrderedSession {
         let kept = op.kept.scratch.take();
         let Some(mut scratch) = kept.or_else(|| self.take_scratch(core)) else {
             self.state.cache.give_back(node, page, |_| ());
-            return self.wait_for_room(number, op);
+            return self.wait_for_memory((number, op), node);
         };
         op.kept.stamp = core.base.log.give_stamp();
         let known = if op.kept.change.is_some() { NodeFlags::EXTENSION_KNOWN } else { NodeFlags::NONE };

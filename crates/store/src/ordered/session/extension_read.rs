@@ -16,7 +16,7 @@ use tapetum_kernels::record::Codec;
 const _: () = assert!(EXTENSION_PREFIX_BYTES_MAX as u64 <= PIECE_BYTES_MAX);
 
 /// See the [module](self).
-pub(super) struct ExtensionRead {
+pub struct ExtensionRead {
     flash: u64,
     /// Of head, key and stored bytes.
     bytes: u64,

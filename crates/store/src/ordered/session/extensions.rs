@@ -81,6 +81,7 @@ impl OrderedSession {
         let value = large_value(&op).unwrap_or_default();
         let prefix = prefix(&reference, (op.keyspace.id().0, &op.request.key), value, &share);
         let write = ExtensionWrite { reference, share, basis: basis(&op), prefix, transfer };
+        self.found_room();
         self.go_on_writing(core, (number, op), Box::new(write));
     }
 
@@ -172,6 +173,7 @@ impl OrderedSession {
         if !read.begin(core, Purpose::Get, piece_tag(self.slot.tag(number as u64))) {
             return self.wait_for_room(number, op);
         }
+        self.found_room();
         op.kept.stage = OpStage::ReadsExtension(head, Box::new(read));
         self.ops.put(number, op);
     }

@@ -13,7 +13,7 @@ use crate::planted::Bug;
 use crate::session::session_core::SessionCore;
 use tapetum_drive::programs::CORRUPT;
 use tapetum_drive::programs::node::{ANOTHER_NODE, ANY_NODE, GetRequests, NodeArguments, NodeFlags, corrupt_reason};
-use tapetum_drive::{Completion, Lease, LocalBuffer, Purpose, Returned, Status};
+use tapetum_drive::{Completion, Lease, Purpose, Returned, Status};
 use tapetum_kernels::ordered::ImageSeal;
 
 impl OrderedSession {
@@ -29,11 +29,11 @@ impl OrderedSession {
         let Some(arguments) = arguments_of_flash(&tree.nodes, home, NodeFlags::RAW_IN_PAGE) else {
             return self.try_again(number, op);
         };
-        let Some(page) = self.take_page(core) else { return self.wait_for_room(number, op) };
+        let Some(page) = self.take_page(core) else { return self.wait_for_memory((number, op), node) };
         let kept = op.kept.scratch.take();
         let Some(mut scratch) = kept.or_else(|| self.take_scratch(core)) else {
             self.give_page(page);
-            return self.wait_for_room(number, op);
+            return self.wait_for_memory((number, op), node);
         };
         GetRequests::new(&arguments, &mut self.parameters).push(&op.request.key);
         let on = (&core.queue, Purpose::Get);
@@ -74,7 +74,8 @@ impl OrderedSession {
         if !is_get || !matches!(found, Found::Missing | Found::InPage(..)) {
             op.kept.stage = OpStage::Fetched(node, home, page);
             op.kept.scratch = Some(scratch);
-            return self.try_again(number, op);
+            self.ops.put(number, op);
+            return self.await_place(core, number);
         }
         self.give_scratch(core, scratch);
         // The page is the node as it is, or the answer would be of the past.
@@ -94,22 +95,6 @@ impl OrderedSession {
         let deleted_by = found.head().map_or(0, |head| deleted_by(core, &op, head));
         self.answer(core, op.token, Shown { ticket: None, deleted_by }, outcome);
         self.ops.forget(number, op);
-    }
-
-    /// Puts a page that was read into the cache, or lets go of it if it is not the node any more. Whether the operation may go on; if not,
-    /// it keeps the page until there is room.
-    pub(super) fn install(&mut self, op: &mut OrderedOp, (node, home): (NodeId, NodeHome), page: LocalBuffer) -> bool {
-        let meta = PageMeta::new(op.keyspace.id().0, PageUse::ByKey);
-        match self.state.cache.install(node, home, page, meta) {
-            Installed::Done(page) | Installed::Stale(page) => {
-                self.end_fetch(page);
-                true
-            }
-            Installed::NoRoom(page) => {
-                op.kept.stage = OpStage::Fetched(node, home, page);
-                false
-            }
-        }
     }
 }
 

@@ -63,18 +63,26 @@ struct Item<'a> {
 }
 
 impl OrderedSession {
-    /// Begins an operation, or goes on with one.
+    /// Begins an operation, or begins it anew: it stands in line at the node that its key seems to be in.
     pub(super) fn attempt(&mut self, core: &mut SessionCore, number: usize, mut op: Box<OrderedOp>) {
+        #[cfg(test)]
+        {
+            self.attempts += 1;
+        }
         if let Err(error) = self.may_begin(core, &op) {
             return self.fail(core, (number, op), error);
         }
-        if Self::waits_for_extension(&op)
-            && let Err(error) = core.base.log.poisoned()
-        {
-            // Nothing is flushed any more.
-            return self.fail(core, (number, op), error);
+        if Self::waits_for_extension(&op) {
+            return match core.base.log.poisoned() {
+                Ok(()) => {
+                    self.ops.put(number, op);
+                    self.for_extensions.push(number);
+                }
+                // Nothing is flushed any more.
+                Err(error) => self.fail(core, (number, op), error),
+            };
         }
-        if Self::waits_for_extension(&op) || !self.has_credit(core) || self.ops.is_behind_deletion(&op) {
+        if self.ops.is_behind_deletion(&op) {
             return self.ops.wait_again(number, op);
         }
         if let Request::DeleteAll { at } = op.request.borrow() {
@@ -86,23 +94,36 @@ impl OrderedSession {
         };
         op.kept.tree = Some(self.trees[tree].tree.clone());
         let node = self.node_of(tree, &op.request.key);
-        let mut used = PageUse::ByKey;
-        if let OpStage::Fetched(of, home, page) = std::mem::take(&mut op.kept.stage) {
-            used = PageUse::Again;
-            if of != node {
-                self.end_fetch(page);
-            } else if !self.install(&mut op, (of, home), page) {
-                return match core.base.log.poisoned() {
-                    Ok(()) => self.wait_for_room(number, op),
-                    // No page is written any more that would make room.
-                    Err(error) => self.fail(core, (number, op), error),
-                };
-            }
+        self.ops.put(number, op);
+        self.turns.join(node, number);
+    }
+
+    /// It is an operation's turn at a node.
+    pub(super) fn take_turn(
+        &mut self,
+        core: &mut SessionCore,
+        (number, op): (usize, Box<OrderedOp>),
+        node: NodeId,
+        was_read: bool,
+    ) {
+        #[cfg(test)]
+        {
+            self.attempts += 1;
         }
+        let used = if was_read { PageUse::Again } else { PageUse::ByKey };
         match self.state.cache.take(node, op.keyspace.id().0, used) {
             PageLook::Taken(page) => self.begin(core, (number, op), node, page),
-            PageLook::Busy | PageLook::Gone => self.try_again(number, op),
-            PageLook::Absent(_) if self.fetches >= self.fetches_max => self.park(number, op),
+            PageLook::Busy => {
+                self.tries_again = true;
+                self.ops.put(number, op);
+                self.turns.is_busy(node, number);
+            }
+            // Who is behind it has the same to find out.
+            PageLook::Gone => self.try_again(number, op),
+            PageLook::Absent(_) if self.fetches >= self.fetches_max => {
+                self.ops.put(number, op);
+                self.turns.park(node, number);
+            }
             PageLook::Absent(home) => self.read(core, (number, op), (node, home)),
         }
     }
@@ -149,7 +170,7 @@ impl OrderedSession {
         let kept = op.kept.scratch.take();
         let Some(mut scratch) = kept.or_else(|| self.take_scratch(core)) else {
             self.state.cache.give_back(node, page, |_| ());
-            return self.wait_for_room(number, op);
+            return self.wait_for_memory((number, op), node);
         };
         let arguments = arguments(NodeFlags::RAW_IN_PAGE);
         GetRequests::new(&arguments, &mut self.parameters).push(&op.request.key);

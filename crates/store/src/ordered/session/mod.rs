@@ -1,23 +1,26 @@
 //! The ordered engine's part of a session: its operations, from the attempt to the answer.
 //!
 //! ```text
-//!                           ┌─ cached ─► program looks ─┬─ get ───────────────────────────────────► answer
-//! start ─► attempt: floor ──┤                           └─ decide ─► program changes the page ─┬──► held until durable ─► answer
-//!             ▲             └─ not ─► read, and looked at ─► installed                         └─ no room ─► split
-//!             ├───────────────────────────────────────────────────┘                                          │
-//!             └── the key is another node's, or somebody has the page ◄──────────────────────────────────────┘
+//!                                               ┌─ cached ─► program looks ─┬─ get ───────────────► answer
+//! start ─► attempt: floor ─► turn at the node ──┤       └─ decide ─► program changes the page ─┬──► held until durable ─► answer
+//!             ▲                   ▲             └─ not ─► read, and looked at ─► installed     └─ no room ─► split
+//!             │                   └───────────────────────────────────────────────┘                          │
+//!             └── the key is another node's ◄────────────────────────────────────────────────────────────────┘
 //! ```
 //! 1. A page that a session takes it gives back before its poll returns. It takes pages for programs alone, and for changes of two nodes:
 //!    never across a read or a write.
 //! 2. A page that a session reads is its own until it is there, and it is installed if the node has not changed meanwhile. So no session
-//!    waits for what another one reads, and none waits at a page: who finds one taken tries again.
+//!    waits for what another one reads, and none waits at a page: who finds one taken by another thread tries again. Operations of one
+//!    session stand in line at a node ([`node_turns`]).
 //! 3. The node that a key is in is known when its page says so: fences decide, and whoever finds that they do not cover his key asks the
 //!    search layer again.
 //! 4. An answer goes out when an image of each page with what it shows is durable (at `always`). Reads are held to that too.
 //! 5. Stamps of records are given while the page is taken. So they rise with the changes of a key.
 //!
 //! Who waits for whom: an operation waits for flash, for a page that another thread has (which that gives back without waiting for
-//! anybody), or for room in the cache or a durable image, for both of which it moves the write-back on itself.
+//! anybody), for one of its session before it in a line, or for room in the cache or a durable image, for both of which it moves the
+//! write-back on itself ([`waiting`]). What waits is attempted when that has come, or one of many at a time, so that a poll costs what it
+//! gets done.
 //!
 //! Threads: the session's. What is shared is [`OrderedState`].
 
@@ -28,10 +31,12 @@ mod extensions;
 mod fetches;
 mod looks;
 mod merges;
+mod node_turns;
 mod op_state;
 mod page_reads;
 mod preparation;
 mod purges;
+mod room_lines;
 mod scan_ahead;
 pub mod scan_op;
 pub mod scans;
@@ -39,6 +44,7 @@ mod scratch;
 mod splits;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use super::search::{AnchorKey, SearchHandle};
 use super::tree::{OrderedState, OrderedTree, of_search};
@@ -47,24 +53,23 @@ use crate::keyspace::KeyspaceId;
 use crate::keyspace::request::{Outcome, Request};
 use crate::log::Sync;
 use crate::ordered::node_table::NodeId;
-use crate::session::engine_session::{EngineSlot, EngineWait};
+use crate::session::engine_session::EngineSlot;
 use crate::session::order::{OpTarget, Operations};
 use crate::session::session_core::SessionCore;
 use extensions::of_piece_tag;
 use merges::Merges;
+use node_turns::NodeTurns;
 use op_state::{HeldAnswer, OpStage, OrderedOp, OrderedOpState, Shown};
 use page_reads::PageReads;
 use preparation::Preparation;
 pub use preparation::is_large;
+use room_lines::RoomLines;
 use scans::Scans;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 use tapetum_drive::{Command, Lease, LocalBuffer, Operation, Purpose, Returned};
 use tapetum_kernels::ordered::{NODE_BYTES, NODE_KEY_BYTES_MAX, NodeOrder};
 
-/// How often a poll attempts what tries again, before it leaves that to the next one.
-const ROUNDS_MAX: usize = 8;
 /// Operations of a session whose pages are read or wait for a place in the cache, at most: one in so many of its places, within bounds.
 const FETCHES_PART: usize = 16;
 const FETCHES_MIN: usize = 16;
@@ -93,8 +98,14 @@ pub struct OrderedSession {
     /// Operations whose pages are read, or wait for a place in the cache.
     fetches: usize,
     fetches_max: usize,
-    /// Operations that are attempted when there are fewer fetches.
-    parked: VecDeque<usize>,
+    /// Operations that know their nodes.
+    turns: NodeTurns,
+    /// Operations whose pages wait for a place in the cache.
+    rooms: RoomLines,
+    /// Operations that wait for a place for a new node, for a slot, or for much memory.
+    for_room: VecDeque<usize>,
+    /// Operations that wait for their extensions to be durable, or to have slots.
+    for_extensions: Vec<usize>,
     held: Vec<HeldAnswer>,
     merges: Merges,
     page_reads: PageReads,
@@ -105,12 +116,17 @@ pub struct OrderedSession {
     tries_again: bool,
     /// Something waits for a place in the cache.
     wants_room: bool,
+    /// An operation found no memory in this poll.
+    is_short: bool,
     /// A scratch of its own, so that one command goes on however short memory is.
     own_scratch: Option<LocalBuffer>,
     completions: Vec<Returned>,
     parameters: Vec<u8>,
     anchor: AnchorKey,
     order: Box<NodeOrder>,
+    /// How often operations were attempted, or had their turn.
+    #[cfg(test)]
+    attempts: usize,
 }
 
 impl OrderedSession {
@@ -123,7 +139,10 @@ impl OrderedSession {
             scans: Scans::default(),
             fetches: 0,
             fetches_max: (state.cache.pages() / FETCHES_PART).clamp(FETCHES_MIN, FETCHES_MAX),
-            parked: VecDeque::new(),
+            turns: NodeTurns::default(),
+            rooms: RoomLines::default(),
+            for_room: VecDeque::new(),
+            for_extensions: Vec::new(),
             held: Vec::new(),
             merges: Merges::default(),
             page_reads: PageReads::default(),
@@ -131,11 +150,14 @@ impl OrderedSession {
             pages_taken: 0,
             tries_again: false,
             wants_room: false,
+            is_short: false,
             own_scratch: state.base.drive.local().allocate(scratch::SCRATCH_BYTES),
             completions: Vec::new(),
             parameters: Vec::new(),
             anchor: AnchorKey::new(),
             order: Box::new(NodeOrder::default()),
+            #[cfg(test)]
+            attempts: 0,
         }
     }
 
@@ -169,87 +191,22 @@ impl OrderedSession {
             OpStage::Looks(node) => {
                 self.pages_taken -= 1;
                 self.looked(core, (number, op), node, returned);
+                self.step_off(number, node);
             }
             OpStage::Changes(node) => {
                 self.pages_taken -= 1;
                 self.changed(core, (number, op), node, returned);
+                self.step_off(number, node);
             }
-            OpStage::Reads(node, home) => self.was_read(core, (number, op), (node, home), returned),
+            OpStage::Reads(node, home) => {
+                self.was_read(core, (number, op), (node, home), returned);
+                self.step_off(number, node);
+            }
             OpStage::ReadsExtension(head, read) => {
                 self.was_read_out_of_line(core, (number, op), (head, read), (piece, returned));
             }
             OpStage::WritesExtension(write) => self.was_written(core, (number, op), write, (piece, returned)),
             OpStage::Begins | OpStage::Fetched(..) => unreachable!("it has a command on its way"),
-        }
-    }
-
-    /// Attempts what waits, in order, moves the write-back on, and answers what has become durable. No page is taken when it returns.
-    pub fn poll(&mut self, core: &mut SessionCore) {
-        self.wants_room = false;
-        for _ in 0..ROUNDS_MAX {
-            self.tries_again = false;
-            self.unpark();
-            let mut count = self.ops.begin_attempts();
-            while count > 0 {
-                for _ in 0..count {
-                    let Some((number, op)) = self.ops.take_waiting() else { break };
-                    self.attempt(core, number, op);
-                }
-                self.await_pages(core);
-                count = self.ops.take_woken();
-            }
-            self.attempt_scans(core);
-            self.await_pages(core);
-            if !self.tries_again && !self.may_unpark() {
-                break;
-            }
-        }
-        self.attempt_merges(core);
-        if self.state.write_back.has_work() {
-            self.state.write_back.advance(&self.state, self.wants_room);
-        }
-        self.release_held(core);
-    }
-
-    /// An operation is attempted again when fewer pages are read.
-    fn park(&mut self, number: usize, op: Box<OrderedOp>) {
-        self.ops.put(number, op);
-        self.parked.push_back(number);
-    }
-
-    fn may_unpark(&self) -> bool {
-        self.fetches < self.fetches_max && !self.parked.is_empty()
-    }
-
-    /// As many of those that were parked are attempted as may read pages.
-    fn unpark(&mut self) {
-        for _ in self.fetches..self.fetches_max {
-            let Some(number) = self.parked.pop_front() else { return };
-            let op = self.ops.take(number);
-            self.ops.wait_again(number, op);
-        }
-    }
-
-    /// Polls until no page is with a command: programs are short, and run in the poll where the drive has no threads.
-    fn await_pages(&mut self, core: &mut SessionCore) {
-        while self.pages_taken > 0 {
-            let mut completions = std::mem::take(&mut self.completions);
-            core.queue.poll(&mut completions);
-            let none = completions.is_empty();
-            for returned in completions.drain(..) {
-                match EngineSlot::of(returned.completion.tag) == self.slot {
-                    true => self.complete(core, returned),
-                    false => core.completions.push(returned),
-                }
-            }
-            self.completions = completions;
-            if none {
-                if core.queue.event_fd().is_none() {
-                    // A simulated drive that stopped never answers.
-                    return;
-                }
-                core.queue.wait(Some(Duration::from_millis(1)));
-            }
         }
     }
 
@@ -296,7 +253,7 @@ impl OrderedSession {
     }
 
     /// Ends an operation with an error.
-    fn fail(&mut self, core: &mut SessionCore, (number, mut op): (usize, Box<OrderedOp>), error: Error) {
+    pub(super) fn fail(&mut self, core: &mut SessionCore, (number, mut op): (usize, Box<OrderedOp>), error: Error) {
         if let Some(scratch) = op.kept.scratch.take() {
             self.give_scratch(core, scratch);
         }
@@ -305,18 +262,6 @@ impl OrderedSession {
         }
         core.answer(op.token, Outcome::Failed(error));
         self.ops.forget(number, op);
-    }
-
-    /// An operation is attempted again, at once.
-    fn try_again(&mut self, number: usize, op: Box<OrderedOp>) {
-        self.tries_again = true;
-        self.ops.wait_again(number, op);
-    }
-
-    /// An operation is attempted again when there is room in the cache, or local memory.
-    fn wait_for_room(&mut self, number: usize, op: Box<OrderedOp>) {
-        self.wants_room = true;
-        self.ops.wait_again(number, op);
     }
 
     /// The place among the session's trees of a keyspace's.
@@ -391,18 +336,6 @@ impl OrderedSession {
         core.queue.submit(command, lease).expect("a session has fewer commands on their way than its queue pair takes");
     }
 
-    /// What keeps its operations, the most pressing of it.
-    pub fn waits(&self) -> EngineWait {
-        // A drive without an event descriptor ends what it does in the next polls.
-        let is_polled = self.state.write_back.event.fd.is_none() && self.state.write_back.has_work();
-        if self.tries_again || self.may_unpark() || (is_polled && self.in_flight() > 0) {
-            return EngineWait::Poll;
-        }
-        let others = !self.held.is_empty() || self.merges.wait() || self.scans.wait();
-        let own = if others { EngineWait::Change } else { EngineWait::Commands };
-        self.ops.waits().max(self.scans.waits()).max(own)
-    }
-
     /// Operations that were not answered.
     pub fn in_flight(&self) -> usize {
         self.ops.count() + self.held.len() + self.scans.count()
@@ -416,21 +349,6 @@ impl OrderedSession {
     /// Bytes of keys and values that its operations keep.
     pub fn kept_bytes(&self) -> usize {
         self.ops.kept_bytes() + self.held.iter().map(|held| held.value.len()).sum::<usize>()
-    }
-
-    /// Ends what waits: the store was closed.
-    pub fn fail_waiting(&mut self, core: &mut SessionCore) {
-        while let Some(number) = self.parked.pop_front() {
-            let op = self.ops.take(number);
-            self.ops.wait_again(number, op);
-        }
-        while let Some((number, op)) = self.ops.take_waiting() {
-            self.fail(core, (number, op), crate::session::order::closed());
-        }
-        for held in self.held.drain(..) {
-            core.answer(held.token, Outcome::Failed(crate::session::order::closed()));
-        }
-        self.fail_scans();
     }
 }
 

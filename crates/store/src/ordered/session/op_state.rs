@@ -36,6 +36,17 @@ pub enum OpStage {
     WritesExtension(Box<ExtensionWrite>),
 }
 
+impl OpStage {
+    /// The node that the operation is at: others of its session that want it stand in line.
+    pub fn node(&self) -> Option<NodeId> {
+        match self {
+            OpStage::Looks(node) | OpStage::Changes(node) => Some(*node),
+            OpStage::Reads(node, _) | OpStage::Fetched(node, ..) => Some(*node),
+            OpStage::Begins | OpStage::ReadsExtension(..) | OpStage::WritesExtension(_) => None,
+        }
+    }
+}
+
 /// What a request writes, once that is decided.
 pub struct Change {
     pub flags: u32,

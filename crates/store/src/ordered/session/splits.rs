@@ -49,7 +49,14 @@ impl OrderedSession {
         });
         op.kept.change = None;
         match made {
-            Ok(true) => self.try_again(number, op),
+            Ok(true) => {
+                self.found_room();
+                // Who stands in line may want the upper half.
+                while let Some(behind) = self.turns.take_next(node) {
+                    self.ops.attempt_again(behind);
+                }
+                self.try_again(number, op);
+            }
             Ok(false) if !self.state.may_grow() => self.fail(core, (number, op), Error::FullIndex),
             Ok(false) => self.wait_for_room(number, op),
             Err(error) => self.fail(core, (number, op), error),

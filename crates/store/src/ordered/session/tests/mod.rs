@@ -2,5 +2,6 @@
 
 mod bench;
 mod crash_tests;
+mod jam_tests;
 mod model_tests;
 mod thread_tests;

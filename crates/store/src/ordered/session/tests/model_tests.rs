@@ -484,17 +484,3 @@ fn a_session_goes_on_however_short_memory_is() {
     assert_eq!(client.scan(KeyRange::default(), 7).len(), 100);
     drop(taken);
 }
-
-/// Many keys in one call are many requests: each node that is not cached has its read on its way before the first one has come.
-#[test]
-fn reads_of_many_keys_are_on_their_way_at_once() {
-    let bench = Bench::new(Arc::new(new_flash(10)), 8, Sync::Always);
-    let mut client = bench.client();
-    let keys: Vec<Vec<u8>> = (0..60).map(|n| format!("key:{n:03}").into_bytes()).collect();
-    keys.iter().for_each(|key| assert!(matches!(client.run(put(key, &[1; 1500])).0, Outcome::Stored { .. })));
-    let tokens: Vec<u64> = keys.iter().map(|key| client.start(Request::Get { key })).collect();
-    client.session.poll(&mut client.core);
-    let reads = client.core.queue.in_flight();
-    assert!(reads > 4, "{reads} at once, of nodes that a cache of 8 pages lacks");
-    tokens.into_iter().for_each(|token| assert_eq!(client.answer(token).1, [1; 1500]));
-}

@@ -1,0 +1,240 @@
+//! Whose turn it is at each node: the operations of a session that want the same node's page stand in one line, and one of them is at the
+//! node at a time. So each is attempted when the one before it has left, and not at each poll.
+//!
+//! ```text
+//!                 ┌──────────────── left, others stand in line ───────────────┐
+//! join ──► ready ─┴─► next: the first of the line is at the node ─► left, none stands in line ─► forgotten
+//!            ▲  ▲ └─► busy     another thread has the page: ready in the next round
+//!            │  └───► starved  no memory to work with: one of them is ready in each round
+//!            └──────► parked   its page is to be read, and as many are read as may be
+//! ```
+//! 1. A node with a turn is in exactly one of these states, and those in its line are in no other list.
+//! 2. A node is ready, busy, starved or parked only while somebody stands in its line. Somebody is at it otherwise.
+//!
+//! Threads: the session's.
+
+use crate::ordered::node_table::NodeId;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// Lines that are kept for the next nodes.
+const SPARE_LINES: usize = 64;
+
+/// Ids of nodes are dense: a multiplication spreads them.
+#[derive(Default)]
+struct NodeHasher(u64);
+
+impl Hasher for NodeHasher {
+    fn write_u32(&mut self, node: u32) {
+        self.0 = u64::from(node).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("a node's id is one number");
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// The line at one node.
+#[derive(Default)]
+struct NodeTurn {
+    /// Numbers of operations.
+    line: VecDeque<usize>,
+    /// Somebody is at the node.
+    is_taken: bool,
+    /// Its page was read for who is next.
+    was_read: bool,
+}
+
+/// See the [module](self).
+#[derive(Default)]
+pub(super) struct NodeTurns {
+    turns: HashMap<NodeId, NodeTurn, BuildHasherDefault<NodeHasher>>,
+    ready: VecDeque<NodeId>,
+    busy: Vec<NodeId>,
+    starved: VecDeque<NodeId>,
+    parked: VecDeque<NodeId>,
+    spare: Vec<VecDeque<usize>>,
+}
+
+impl NodeTurns {
+    /// An operation stands in line at a node, behind all others.
+    pub fn join(&mut self, node: NodeId, number: usize) {
+        let (ready, spare) = (&mut self.ready, &mut self.spare);
+        let turn = self.turns.entry(node).or_insert_with(|| {
+            ready.push_back(node);
+            NodeTurn { line: spare.pop().unwrap_or_default(), is_taken: false, was_read: false }
+        });
+        turn.line.push_back(number);
+    }
+
+    fn turn(&mut self, node: NodeId) -> &mut NodeTurn {
+        self.turns.get_mut(&node).expect("somebody is at the node, or stands in its line")
+    }
+
+    /// The next node that is ready, and the first of its line, who is at it from here on; and whether its page was read for him.
+    pub fn next(&mut self) -> Option<(NodeId, usize, bool)> {
+        let node = self.ready.pop_front()?;
+        let turn = self.turn(node);
+        let number = turn.line.pop_front().expect("somebody stands in line at a node that is ready");
+        turn.is_taken = true;
+        Some((node, number, std::mem::take(&mut turn.was_read)))
+    }
+
+    pub fn are_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Whoever was at a node is not any more, if somebody is: the next one's turn.
+    pub fn left(&mut self, node: NodeId) {
+        let Some(turn) = self.turns.get_mut(&node).filter(|turn| turn.is_taken) else { return };
+        if !turn.line.is_empty() {
+            turn.is_taken = false;
+            return self.ready.push_back(node);
+        }
+        let NodeTurn { line, .. } = self.turns.remove(&node).unwrap_or_default();
+        if self.spare.len() < SPARE_LINES {
+            self.spare.push(line);
+        }
+    }
+
+    /// An operation stands in line before those that do; somebody is at the node.
+    pub fn put_in_front(&mut self, node: NodeId, number: usize) {
+        self.turn(node).line.push_front(number);
+    }
+
+    /// Whoever is at a node is the first of its line again.
+    fn step_back(&mut self, node: NodeId, number: usize) {
+        self.put_in_front(node, number);
+        self.turn(node).is_taken = false;
+    }
+
+    /// The page of the node that an operation is at was read, and is in the cache: it is the next one there.
+    pub fn was_read(&mut self, node: NodeId, number: usize) {
+        self.step_back(node, number);
+        self.turn(node).was_read = true;
+        self.ready.push_front(node);
+    }
+
+    /// Another thread has the page.
+    pub fn is_busy(&mut self, node: NodeId, number: usize) {
+        self.step_back(node, number);
+        self.busy.push(node);
+    }
+
+    /// There is no memory for what the operation has to send.
+    pub fn starves(&mut self, node: NodeId, number: usize) {
+        self.step_back(node, number);
+        self.starved.push_back(node);
+    }
+
+    /// As many pages are read as may be.
+    pub fn park(&mut self, node: NodeId, number: usize) {
+        self.step_back(node, number);
+        self.parked.push_back(node);
+    }
+
+    /// So many more pages may be read.
+    pub fn unpark(&mut self, pages: usize) {
+        let count = pages.min(self.parked.len());
+        self.ready.extend(self.parked.drain(..count));
+    }
+
+    pub fn are_parked(&self) -> bool {
+        !self.parked.is_empty()
+    }
+
+    /// A round begins: pages that others had are looked for again.
+    pub fn begin_round(&mut self) {
+        self.ready.extend(self.busy.drain(..));
+    }
+
+    /// There may be memory for one of those that starve; whether any does.
+    pub fn feed(&mut self) -> bool {
+        let fed = self.starved.pop_front();
+        self.ready.extend(fed);
+        fed.is_some()
+    }
+
+    pub fn are_starved(&self) -> bool {
+        !self.starved.is_empty()
+    }
+
+    /// Takes the first of the line at a node that somebody is at.
+    pub fn take_next(&mut self, node: NodeId) -> Option<usize> {
+        self.turn(node).line.pop_front()
+    }
+
+    /// Takes an operation that stands in line at a node where nobody is.
+    pub fn take_any(&mut self) -> Option<usize> {
+        let NodeTurns { ready, busy, starved, parked, .. } = self;
+        ready.extend(busy.drain(..).chain(starved.drain(..)).chain(parked.drain(..)));
+        let (node, number, _) = self.next()?;
+        self.left(node);
+        Some(number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODE: NodeId = NodeId(7);
+
+    #[test]
+    fn those_in_line_have_their_turn_one_after_the_other() {
+        let mut turns = NodeTurns::default();
+        (0..3).for_each(|number| turns.join(NODE, number));
+        turns.join(NodeId(8), 9);
+        assert_eq!(turns.next(), Some((NODE, 0, false)));
+        assert_eq!(turns.next(), Some((NodeId(8), 9, false)));
+        assert_eq!(turns.next(), None, "somebody is at each");
+        turns.left(NODE);
+        assert_eq!(turns.next(), Some((NODE, 1, false)));
+        turns.was_read(NODE, 1);
+        assert_eq!(turns.next(), Some((NODE, 1, true)));
+        assert_eq!(turns.take_next(NODE), Some(2));
+        turns.left(NODE);
+        turns.left(NodeId(8));
+        assert!(turns.turns.is_empty() && !turns.are_ready());
+    }
+
+    #[test]
+    fn whoever_has_to_wait_stays_the_first() {
+        let mut turns = NodeTurns::default();
+        let waits: [fn(&mut NodeTurns); 3] =
+            [|turns| turns.is_busy(NODE, 0), |turns| turns.starves(NODE, 0), |turns| turns.park(NODE, 0)];
+        turns.join(NODE, 0);
+        for wait in waits {
+            assert_eq!(turns.next(), Some((NODE, 0, false)));
+            wait(&mut turns);
+            turns.join(NODE, 1);
+            assert_eq!(turns.next(), None);
+            turns.begin_round();
+            if !turns.are_ready() && !turns.feed() {
+                turns.unpark(1);
+            }
+        }
+        assert_eq!(turns.next(), Some((NODE, 0, false)));
+    }
+
+    #[test]
+    fn all_that_stand_in_line_are_found() {
+        let mut turns = NodeTurns::default();
+        (0..8).for_each(|number| turns.join(NodeId(number / 2), number as usize));
+        turns.next();
+        let (busy, first, _) = turns.next().unwrap();
+        turns.is_busy(busy, first);
+        let (parked, first, _) = turns.next().unwrap();
+        turns.park(parked, first);
+        let mut found: Vec<usize> = std::iter::from_fn(|| turns.take_any()).collect();
+        found.sort_unstable();
+        assert_eq!(found, [2, 3, 4, 5, 6, 7], "1 waits for who is at its node");
+        turns.left(NodeId(0));
+        assert_eq!(turns.take_any(), Some(1));
+        assert!(turns.turns.is_empty());
+    }
+}
