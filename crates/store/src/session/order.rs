@@ -99,6 +99,11 @@ impl<K> Op<K> {
         OpTarget { token, keyspace, hash, value_bytes_allowed }
     }
 
+    /// The one after it of those of its key that are not decided.
+    pub fn next_of_key(&self) -> Option<usize> {
+        self.next_of_key
+    }
+
     /// As [`OpTarget::must_ask_for`].
     pub fn must_ask_for(&self, value_bytes: usize) -> bool {
         self.target().must_ask_for(&self.request.borrow(), value_bytes)
@@ -163,6 +168,15 @@ impl<K: Default> Operations<K> {
 
     pub fn get(&self, number: usize) -> Option<&Op<K>> {
         self.slots[number].as_deref()
+    }
+
+    pub fn get_mut(&mut self, number: usize) -> Option<&mut Op<K>> {
+        self.slots[number].as_deref_mut()
+    }
+
+    /// Whether an operation is the first of its key: others wait until it is decided.
+    pub fn is_first(&self, number: usize, op: &Op<K>) -> bool {
+        self.undecided.get(&op.hash).is_some_and(|chain| chain.first == number)
     }
 
     /// Takes an operation out of its slot, to work on it.
@@ -242,7 +256,7 @@ impl<K: Default> Operations<K> {
         self.waiting.push_back(number);
     }
 
-    /// Takes its place from an operation, the first of its key: the next one may go on.
+    /// Takes its place from an operation, the first of its key: the next one may go on. Whoever works on that sees to it himself.
     fn leave(&mut self, number: usize, op: &mut Op<K>) {
         let Entry::Occupied(mut chain) = self.undecided.entry(op.hash) else { unreachable!("it was undecided") };
         assert_eq!(chain.get().first, number, "operations of a key are decided in order");
@@ -250,8 +264,10 @@ impl<K: Default> Operations<K> {
             None => drop(chain.remove()),
             Some(next) => {
                 chain.get_mut().first = next;
-                self.waiting.push_front(next);
-                self.woken += 1;
+                if self.slots[next].is_some() {
+                    self.waiting.push_front(next);
+                    self.woken += 1;
+                }
             }
         }
     }

@@ -25,6 +25,23 @@ pub struct FlyingImage {
     pub ticket: Option<Arc<DurabilityTicket>>,
 }
 
+/// See [`PageMeta::durability`].
+pub struct Durability {
+    durable_stamp: u64,
+    removed_stamp: u64,
+    ticket: Option<Arc<DurabilityTicket>>,
+}
+
+impl Durability {
+    /// Of a page as it is on flash: nobody waits for that.
+    pub const OF_FLASH: Durability = Durability { durable_stamp: u64::MAX, removed_stamp: 0, ticket: None };
+
+    /// What to wait for before a look may be shown that saw this stamp, or no record; `None`: it is durable.
+    pub fn wait_for(&self, seen: Option<u64>) -> Option<Arc<DurabilityTicket>> {
+        self.ticket.clone().filter(|_| seen.unwrap_or(self.removed_stamp) > self.durable_stamp)
+    }
+}
+
 /// See the [module](self). Of a page that is in the cache, looked at with the lock of its set held.
 #[derive(Default)]
 pub struct PageMeta {
@@ -98,14 +115,17 @@ impl PageMeta {
         self.tickets[0].clone()
     }
 
-    /// What to wait for before a look that saw a stamp may be shown; `None`: it is durable.
-    pub fn wait_for(&self, seen: u64) -> Option<Arc<DurabilityTicket>> {
-        if seen <= self.durable_stamp {
-            return None;
-        }
+    /// What is durable of the page, and the ticket of what is not.
+    pub fn durability(&self) -> Durability {
         // A later image has all that the one on its way has.
         let flying = || self.flying.as_ref()?.ticket.clone();
-        self.tickets.first().cloned().or_else(flying)
+        let ticket = self.tickets.first().cloned().or_else(flying);
+        Durability { durable_stamp: self.durable_stamp, removed_stamp: self.removed_stamp, ticket }
+    }
+
+    /// What to wait for before a look that saw a stamp may be shown; `None`: it is durable.
+    pub fn wait_for(&self, seen: u64) -> Option<Arc<DurabilityTicket>> {
+        if seen <= self.durable_stamp { None } else { self.durability().ticket }
     }
 
     /// Gives a part of the page's records to another page: what that is to begin with. Both are to be written.

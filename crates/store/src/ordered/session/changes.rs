@@ -63,7 +63,7 @@ impl OrderedSession {
         self.submit(core, (number as u64, Purpose::Put), operation, Lease::Buffers([page, scratch]));
     }
 
-    fn may_change(&self, core: &SessionCore, op: &OrderedOp) -> Result<(), Error> {
+    pub(super) fn may_change(&self, core: &SessionCore, op: &OrderedOp) -> Result<(), Error> {
         core.base.log.poisoned()?;
         check_value(core, value_to_store(op).len())?;
         let removes = matches!(&op.kept.change, Some(Change { value: ChangeValue::Removed, .. }));
@@ -77,8 +77,12 @@ impl OrderedSession {
         core: &mut SessionCore,
         (number, mut op): (usize, Box<OrderedOp>),
         node: NodeId,
-        Returned { completion, lease }: Returned,
+        returned: Returned,
     ) {
+        if !op.kept.group.is_empty() {
+            return self.puts_changed(core, (number, op), node, returned);
+        }
+        let Returned { completion, lease } = returned;
         let Lease::Buffers([page, scratch]) = lease else { unreachable!("it was lent both") };
         self.give_scratch(core, scratch);
         if completion.status == OUTPUT_SHORT {
@@ -149,7 +153,7 @@ impl OrderedSession {
         ticket
     }
 
-    fn answer_change(
+    pub(super) fn answer_change(
         &mut self,
         core: &mut SessionCore,
         op: &OrderedOp,

@@ -32,7 +32,7 @@ pub struct ExtensionRead {
 }
 
 /// How far a read is.
-pub(super) enum ExtensionStep {
+pub enum ExtensionStep {
     OnItsWay,
     Value(Vec<u8>),
     /// What the reference names is not there.
@@ -42,7 +42,7 @@ pub(super) enum ExtensionStep {
 
 /// What an extension is read for.
 #[derive(Clone, Copy)]
-pub(super) struct ReadOf<'k> {
+pub struct ReadOf<'k> {
     pub key: &'k [u8],
     pub value_bytes: usize,
     pub purpose: Purpose,

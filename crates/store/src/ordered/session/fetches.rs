@@ -1,18 +1,15 @@
 //! Operations whose node is not cached: its page is read, checked and looked at with one command.
 
-use super::looks::{Found, deleted_by, found_in, must_ask};
-use super::op_state::{OpStage, OrderedOp, Shown};
+use super::looks::found_in;
+use super::op_state::{OpStage, OrderedOp};
 use super::{OrderedSession, scratch};
 use crate::error::Error;
 use crate::keyspace::request::Request;
-use crate::ordered::cache::Installed;
-use crate::ordered::cache::page_meta::{PageMeta, PageUse};
 use crate::ordered::node_table::{NodeHome, NodeId};
 use crate::ordered::slabs::SlotSpace;
-use crate::planted::Bug;
 use crate::session::session_core::SessionCore;
 use tapetum_drive::programs::CORRUPT;
-use tapetum_drive::programs::node::{ANOTHER_NODE, ANY_NODE, GetRequests, NodeArguments, NodeFlags, corrupt_reason};
+use tapetum_drive::programs::node::{ANOTHER_NODE, ANY_NODE, NodeArguments, NodeFlags, corrupt_reason};
 use tapetum_drive::{Completion, Lease, Purpose, Returned, Status};
 use tapetum_kernels::ordered::ImageSeal;
 
@@ -35,7 +32,7 @@ impl OrderedSession {
             self.give_page(page);
             return self.wait_for_memory((number, op), node);
         };
-        GetRequests::new(&arguments, &mut self.parameters).push(&op.request.key);
+        self.push_gets(&mut op, node, &arguments);
         let on = (&core.queue, Purpose::Get);
         let what = (self.state.programs.get, tree.nodes.map().flash(home.slot));
         let operation = scratch::read_and_look(on, what, &self.parameters, (&page, &mut scratch));
@@ -51,50 +48,30 @@ impl OrderedSession {
         core: &mut SessionCore,
         (number, mut op): (usize, Box<OrderedOp>),
         (node, home): (NodeId, NodeHome),
-        Returned { completion, lease }: Returned,
+        returned: Returned,
     ) {
+        if let Request::Get { .. } = op.request.borrow() {
+            return self.gets_looked(core, (number, op), (node, Some(home)), returned);
+        }
+        let Returned { completion, lease } = returned;
         let Lease::Buffers([page, scratch]) = lease else { unreachable!("it was lent both") };
-        let found = match completion.is_success() {
-            true => found_in(core, &scratch, completion.result[0]),
-            false => None,
-        };
-        let Some(found) = found else {
-            self.give_scratch(core, scratch);
-            self.end_fetch(page);
-            return match self.state.cache.is_current(node, home) {
-                true => {
-                    let error = read_error(core, (node, home), &completion);
-                    self.fail(core, (number, op), error)
-                }
-                // Another image is in the slot: the node has moved.
-                false => self.try_again(number, op),
-            };
-        };
-        let is_get = matches!(op.request.borrow(), Request::Get { .. });
-        if !is_get || !matches!(found, Found::Missing | Found::InPage(..)) {
+        let is_read = completion.is_success() && found_in(core, &scratch, completion.result[0]).is_some();
+        if is_read {
             op.kept.stage = OpStage::Fetched(node, home, page);
             op.kept.scratch = Some(scratch);
             self.ops.put(number, op);
             return self.await_place(core, number);
         }
         self.give_scratch(core, scratch);
-        // The page is the node as it is, or the answer would be of the past.
-        if !self.state.cache.is_current(node, home) && !core.base.planted.has(Bug::OrderedShowStale) {
-            self.end_fetch(page);
-            return self.try_again(number, op);
+        self.end_fetch(page);
+        match self.state.cache.is_current(node, home) {
+            true => {
+                let error = read_error(core, (node, home), &completion);
+                self.fail(core, (number, op), error);
+            }
+            // Another image is in the slot: the node has moved.
+            false => self.try_again(number, op),
         }
-        if let Some(value_bytes) = must_ask(core, &op, &found) {
-            self.end_fetch(page);
-            return self.ask(core, (number, op), value_bytes);
-        }
-        let outcome = self.answer_of(core, &op, &found, &page);
-        let meta = PageMeta::new(op.keyspace.id().0, PageUse::ByKey);
-        match self.state.cache.install(node, home, page, meta) {
-            Installed::Done(page) | Installed::NoRoom(page) | Installed::Stale(page) => self.end_fetch(page),
-        }
-        let deleted_by = found.head().map_or(0, |head| deleted_by(core, &op, head));
-        self.answer(core, op.token, Shown { ticket: None, deleted_by }, outcome);
-        self.ops.forget(number, op);
     }
 }
 

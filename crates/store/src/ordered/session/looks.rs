@@ -1,5 +1,6 @@
 //! Operations that look at their key's record: all but plain puts.
 
+use super::groups::GroupKind;
 use super::op_state::{Change, ChangeValue, OpStage, OrderedOp, Shown};
 use super::{OrderedSession, scratch};
 use crate::error::Error;
@@ -154,10 +155,10 @@ impl OrderedSession {
         node: NodeId,
         page: LocalBuffer,
     ) {
-        if !op.kept.looks_first && !needs_current(&op.request.borrow()) {
-            return self.change(core, (number, op), node, page);
+        match op.kept.looks_first || needs_current(&op.request.borrow()) {
+            true => self.look(core, (number, op), node, page),
+            false => self.put(core, (number, op), node, page),
         }
-        self.look(core, (number, op), node, page);
     }
 
     pub(super) fn look(
@@ -172,8 +173,7 @@ impl OrderedSession {
             self.state.cache.give_back(node, page, |_| ());
             return self.wait_for_memory((number, op), node);
         };
-        let arguments = arguments(NodeFlags::RAW_IN_PAGE);
-        GetRequests::new(&arguments, &mut self.parameters).push(&op.request.key);
+        self.push_gets(&mut op, node, &arguments(NodeFlags::RAW_IN_PAGE));
         let on = (&core.queue, Purpose::Get);
         let operation = scratch::look(on, self.state.programs.get, &self.parameters, (&page, &mut scratch));
         op.kept.stage = OpStage::Looks(node);
@@ -182,14 +182,28 @@ impl OrderedSession {
         self.submit(core, (number as u64, Purpose::Get), operation, Lease::Buffers([page, scratch]));
     }
 
+    /// Makes the parameters of a program that looks for an operation's key, and if that is a get for those of others.
+    pub(super) fn push_gets(&mut self, op: &mut OrderedOp, node: NodeId, arguments: &NodeArguments) {
+        op.kept.group = self.gather(op, node, GroupKind::Gets);
+        let mut requests = GetRequests::new(arguments, &mut self.parameters);
+        requests.push(&op.request.key);
+        for number in &op.kept.group {
+            requests.push(&self.ops.get(*number).expect("it is kept").request.key);
+        }
+    }
+
     /// A program has looked at a cached page.
     pub(super) fn looked(
         &mut self,
         core: &mut SessionCore,
         (number, mut op): (usize, Box<OrderedOp>),
         node: NodeId,
-        Returned { completion, lease }: Returned,
+        returned: Returned,
     ) {
+        if let Request::Get { .. } = op.request.borrow() {
+            return self.gets_looked(core, (number, op), (node, None), returned);
+        }
+        let Returned { completion, lease } = returned;
         let Lease::Buffers([page, scratch]) = lease else { unreachable!("it was lent both") };
         let found = match completion.is_success() {
             true => found_in(core, &scratch, completion.result[0]),
@@ -224,10 +238,7 @@ impl OrderedSession {
         let outcome = self.answer_of(core, &op, &found, &page);
         // An item that has expired hides the one that is durable, as a removal does.
         let seen = found.head().map(|head| head.stamp);
-        let ticket = self.state.cache.give_back(node, page, |meta| match seen {
-            Some(stamp) => meta.wait_for(stamp),
-            None => meta.wait_for(meta.removed_stamp),
-        });
+        let ticket = self.state.cache.give_back(node, page, |meta| meta.durability().wait_for(seen));
         let deleted_by = found.head().map_or(0, |head| deleted_by(core, &op, head));
         self.answer(core, op.token, Shown { ticket, deleted_by }, outcome);
         self.ops.forget(number, op);
@@ -326,6 +337,12 @@ impl OrderedSession {
 pub(super) fn found_in(core: &SessionCore, scratch: &LocalBuffer, filled: u64) -> Option<Found> {
     let item = ItemReader::new(scratch::filled(&core.queue, Purpose::Get, scratch, filled)).next()?;
     Found::of(&item)
+}
+
+/// What a `node-get` of several keys filled: an item for each that it came to; `None` in place of one that is none.
+pub(super) fn founds_in(core: &SessionCore, scratch: &LocalBuffer, filled: u64) -> Vec<Option<Found>> {
+    let items = ItemReader::new(scratch::filled(&core.queue, Purpose::Get, scratch, filled));
+    items.map(|item| Found::of(&item)).collect()
 }
 
 /// Whether an item counts: not deleted with everything else, not expired.

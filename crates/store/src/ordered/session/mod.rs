@@ -29,6 +29,7 @@ mod changes;
 mod extension_read;
 mod extensions;
 mod fetches;
+mod groups;
 mod looks;
 mod merges;
 mod node_turns;
@@ -36,6 +37,7 @@ mod op_state;
 mod page_reads;
 mod preparation;
 mod purges;
+mod put_groups;
 mod room_lines;
 mod scan_ahead;
 pub mod scan_op;
@@ -57,6 +59,7 @@ use crate::session::engine_session::EngineSlot;
 use crate::session::order::{OpTarget, Operations};
 use crate::session::session_core::SessionCore;
 use extensions::of_piece_tag;
+use groups::Members;
 use merges::Merges;
 use node_turns::NodeTurns;
 use op_state::{HeldAnswer, OpStage, OrderedOp, OrderedOpState, Shown};
@@ -118,6 +121,8 @@ pub struct OrderedSession {
     wants_room: bool,
     /// An operation found no memory in this poll.
     is_short: bool,
+    /// Room for the operations of a group; empty.
+    spare_members: Members,
     /// A scratch of its own, so that one command goes on however short memory is.
     own_scratch: Option<LocalBuffer>,
     completions: Vec<Returned>,
@@ -151,6 +156,7 @@ impl OrderedSession {
             tries_again: false,
             wants_room: false,
             is_short: false,
+            spare_members: Members::new(),
             own_scratch: state.base.drive.local().allocate(scratch::SCRATCH_BYTES),
             completions: Vec::new(),
             parameters: Vec::new(),

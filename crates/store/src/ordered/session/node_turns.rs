@@ -19,6 +19,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 /// Lines that are kept for the next nodes.
 const SPARE_LINES: usize = 64;
+/// How many of a line are looked at for those that may go with its first.
+const LOOKED_MAX: usize = 64;
 
 /// Ids of nodes are dense: a multiplication spreads them.
 #[derive(Default)]
@@ -168,6 +170,20 @@ impl NodeTurns {
         self.turn(node).line.pop_front()
     }
 
+    /// Takes those of the line at a node that somebody is at which `takes` wants, of the first few.
+    pub fn take_those(&mut self, node: NodeId, mut takes: impl FnMut(usize) -> bool) {
+        let line = &mut self.turn(node).line;
+        let (looked, mut kept) = (line.len().min(LOOKED_MAX), 0);
+        for place in 0..looked {
+            let number = line[place];
+            if !takes(number) {
+                line[kept] = number;
+                kept += 1;
+            }
+        }
+        line.drain(kept..looked);
+    }
+
     /// Takes an operation that stands in line at a node where nobody is.
     pub fn take_any(&mut self) -> Option<usize> {
         let NodeTurns { ready, busy, starved, parked, .. } = self;
@@ -196,7 +212,10 @@ mod tests {
         assert_eq!(turns.next(), Some((NODE, 1, false)));
         turns.was_read(NODE, 1);
         assert_eq!(turns.next(), Some((NODE, 1, true)));
-        assert_eq!(turns.take_next(NODE), Some(2));
+        (3..9).for_each(|number| turns.join(NODE, number));
+        turns.take_those(NODE, |number| number % 2 == 1);
+        let rest: Vec<usize> = std::iter::from_fn(|| turns.take_next(NODE)).collect();
+        assert_eq!(rest, [2, 4, 6, 8]);
         turns.left(NODE);
         turns.left(NodeId(8));
         assert!(turns.turns.is_empty() && !turns.are_ready());

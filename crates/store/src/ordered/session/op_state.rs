@@ -97,6 +97,8 @@ pub struct NewExtension {
 #[derive(Default)]
 pub struct OrderedOpState {
     pub stage: OpStage,
+    /// Of one with a command on its way: those that go along ([`super::groups`]).
+    pub group: Vec<usize>,
     /// The tree that it is of, once it was attempted.
     pub tree: Option<Arc<OrderedTree>>,
     /// What it writes, where that had to be decided.

@@ -6,6 +6,7 @@
 //!  | stages   | parameters   | output        |
 //!  +----------+--------------+---------------+
 //! ```
+//! The parameters of a program that changes a page, and answers nothing here, may take the output's place too.
 
 use crate::session::spare_buffers::BUFFER_BYTES;
 use tapetum_drive::programs::node::{ARGUMENTS_BYTES, NODE_ITEM_HEAD_BYTES};
@@ -14,6 +15,9 @@ use tapetum_kernels::ordered::{NODE_BYTES, NODE_KEY_BYTES_MAX, NODE_RECORD_BYTES
 
 const PARAMETERS_AT: usize = 2 * Stage::ENCODED_BYTES;
 const OUTPUT_AT: usize = 4096;
+/// Parameters of a program that answers into the scratch, and of one that changes a page.
+pub const GET_PARAMETERS_MAX: usize = OUTPUT_AT - PARAMETERS_AT;
+pub const PUT_PARAMETERS_MAX: usize = SCRATCH_BYTES - PARAMETERS_AT;
 /// What a request has in front of its record, and a scan in front of its bounds; and the crc that a record in a node is without.
 const REQUEST_HEAD_BYTES: usize = 16 + 4;
 const _: () = assert!(PARAMETERS_AT + ARGUMENTS_BYTES + REQUEST_HEAD_BYTES + NODE_RECORD_BYTES_MAX <= OUTPUT_AT);

@@ -34,7 +34,8 @@ mod tests;
 pub use get::{GetRequests, NodeGet};
 pub use item::{ItemPlace, ItemReader, NODE_ITEM_HEAD_BYTES, NodeItem};
 pub use put::{
-    NODE_OUTCOME_BYTES, NodePut, NodeRemove, PutCondition, PutOutcome, PutRequests, PutResult, put_output_bytes,
+    NODE_BARE_REQUESTS_MAX, NODE_OUTCOME_BYTES, NodePut, NodeRemove, PutCondition, PutOutcome, PutRequests, PutResult,
+    put_output_bytes, put_request_bytes,
 };
 pub use realign::NodeRealign;
 pub use scan::{NodeScan, ScanBound, ScanRequest, scan_has_more};

@@ -10,10 +10,12 @@
 //!            | u64   | u8      | u8        | u16  | 20 bytes  |
 //!            +-------+---------+-----------+------+-----------+
 //! result:   bytes of page and outcomes · requests that took effect
-//!           one request, and an output of a page alone: stamp · outcome, and from bit 8 on the bytes that the node uses
+//!           an output of a page alone, and one request: stamp · outcome, and from bit 8 on the bytes that the node uses
+//!                                   up to 16 requests: outcomes of four bits, the first one's lowest · as of one, but how many took effect
 //! ```
-//! An output of a page alone, which may be a page in place that has no room behind it, takes no reference: where the record that would go
-//! names an extension, the program changes nothing and answers [`OUTPUT_SHORT`], unless the host knows ([`NodeFlags::EXTENSION_KNOWN`]).
+//! An output of a page alone, which may be a page in place that has no room behind it, takes no reference: where a record that would go
+//! names an extension, or one of several requests', the program changes nothing and answers [`OUTPUT_SHORT`] and which request that is,
+//! unless the host knows ([`NodeFlags::EXTENSION_KNOWN`]).
 //!
 //! A record is as [`tapetum_kernels::record`] draws it, with a crc of zero and no keyspace. A tombstone removes, and `node-remove` takes no
 //! other ones. An outcome's `stamp` is that of the record that was there; `extension` is 1 if the value of a record that went was in the one
@@ -26,7 +28,7 @@ use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult}
 use crate::protocol::Status;
 use tapetum_kernels::ordered::extension::{ExtensionReference, REFERENCE_BYTES};
 use tapetum_kernels::ordered::{NODE_BYTES, NodeError, NodeMut, ReplacedRecord};
-use tapetum_kernels::record::{Kind, Record};
+use tapetum_kernels::record::{Codec, Kind, Record};
 
 /// Stores records and removes them.
 pub struct NodePut;
@@ -40,6 +42,9 @@ const FLAGS: NodeFlags = NodeFlags::CHECK
     .with(NodeFlags::EXTENSION_KNOWN);
 const REQUEST_HEAD_BYTES: usize = 16;
 pub const NODE_OUTCOME_BYTES: usize = 32;
+/// Requests of one command whose output is a page alone, at most.
+pub const NODE_BARE_REQUESTS_MAX: usize = u64::BITS as usize / BARE_OUTCOME_BITS;
+const BARE_OUTCOME_BITS: usize = 4;
 const REFERENCE_AT: usize = NODE_OUTCOME_BYTES - REFERENCE_BYTES;
 const _: () = assert!(REFERENCE_AT == 12);
 
@@ -159,6 +164,16 @@ impl PutOutcome {
         Some((PutOutcome { result, stamp, extension: None }, (word >> 8) as usize))
     }
 
+    /// As [`PutOutcome::of_result`], of so many requests: what came of each.
+    pub fn of_results([word, used]: [u64; 2], count: usize) -> Option<([PutResult; NODE_BARE_REQUESTS_MAX], usize)> {
+        let mut results = [PutResult::NotTried; NODE_BARE_REQUESTS_MAX];
+        for (place, result) in results.get_mut(..count)?.iter_mut().enumerate() {
+            let bits = word >> (place * BARE_OUTCOME_BITS) & ((1 << BARE_OUTCOME_BITS) - 1);
+            *result = *PutResult::ALL.get(bits as usize)?;
+        }
+        Some((results, (used >> 8) as usize))
+    }
+
     /// `None` where the bytes are no outcome.
     pub fn parse(bytes: &[u8; NODE_OUTCOME_BYTES]) -> Option<PutOutcome> {
         let result = *PutResult::ALL.get(usize::from(bytes[8]))?;
@@ -194,6 +209,11 @@ impl<'a> PutRequests<'a> {
         self.parameters.resize(at + bytes, 0);
         record.encode(&mut self.parameters[at..]);
     }
+}
+
+/// Bytes that a request for a record takes of the parameters.
+pub fn put_request_bytes(record: &Record<'_>) -> usize {
+    REQUEST_HEAD_BYTES + record.header.record_bytes()
 }
 
 /// A request as it stands in the parameters.
@@ -280,12 +300,12 @@ fn change(context: Context<'_>, takes: fn(Kind) -> bool) -> Result<ProgramResult
     if wants_all && arguments.flags.has(NodeFlags::IN_PLACE) {
         return Err(INVALID);
     }
-    let is_bare = count == 1 && output.len() == NODE_BYTES && !wants_all;
+    let is_bare = count <= NODE_BARE_REQUESTS_MAX && output.len() == NODE_BYTES && !wants_all;
     let behind_bytes = if is_bare { 0 } else { count * NODE_OUTCOME_BYTES };
     let (page, behind) = arguments.page_to_change((inputs, output), behind_bytes)?;
     let mut node = NodeMut::look(page).map_err(corrupt)?;
     if is_bare {
-        return change_one(&arguments, requests, &mut node);
+        return change_bare(&arguments, (requests, count), &mut node);
     }
     let (outcomes, _) = behind.as_chunks_mut();
     let (mut effects, mut is_full) = (0, false);
@@ -304,23 +324,43 @@ fn change(context: Context<'_>, takes: fn(Kind) -> bool) -> Result<ProgramResult
     Ok((status, [put_output_bytes(count) as u64, effects as u64]))
 }
 
-/// Runs one request over a page behind which there is no room for its outcome.
-fn change_one(
+/// Runs requests over a page behind which there is no room for their outcomes.
+fn change_bare(
     arguments: &NodeArguments,
-    requests: &[u8],
+    (requests, count): (&[u8], usize),
     node: &mut NodeMut<'_>,
 ) -> Result<ProgramResult, ProgramResult> {
-    let Some((request, _)) = PutRequest::split(requests) else { return Err(INVALID) };
+    let mut rest = requests;
+    let mut next = || {
+        let (request, behind) = PutRequest::split(rest)?;
+        rest = behind;
+        Some(request)
+    };
+    let requests: [Option<PutRequest<'_>>; NODE_BARE_REQUESTS_MAX] = std::array::from_fn(|_| next());
+    let requests = requests.iter().flatten().take(count);
     if !arguments.flags.has(NodeFlags::EXTENSION_KNOWN) {
-        let there = node.view().get(request.record.key).map_err(corrupt)?;
-        let named = there.map_or(Ok(None), |record| record.extension()).map_err(corrupt)?;
-        if named.is_some() {
-            return Err((OUTPUT_SHORT, [put_output_bytes(1) as u64, 0]));
+        for (place, request) in requests.clone().enumerate() {
+            let there = node.view().get(request.record.key).map_err(corrupt)?;
+            let named = there.map_or(Ok(None), |record| record.extension()).map_err(corrupt)?;
+            let names = count > 1 && request.record.header.codec == Codec::OutOfLine;
+            if named.is_some() || names {
+                return Err((OUTPUT_SHORT, [put_output_bytes(count) as u64, place as u64]));
+            }
         }
     }
-    let done = request.run(arguments, node)?;
+    let (mut last, mut word, mut effects) = (PutOutcome::NOT_TRIED, 0, 0);
+    for (place, request) in requests.enumerate() {
+        last = request.run(arguments, node)?;
+        word |= (last.result as u64) << (place * BARE_OUTCOME_BITS);
+        effects += u64::from(last.result.took_effect());
+        if last.result == PutResult::NoRoom {
+            break;
+        }
+    }
     if arguments.flags.has(NodeFlags::SEAL) {
         node.seal(arguments.salt, arguments.seal);
     }
-    Ok((Status::Success, [done.stamp, done.result as u64 | (node.view().used_bytes() as u64) << 8]))
+    let used = (node.view().used_bytes() as u64) << 8;
+    let result = if count == 1 { [last.stamp, last.result as u64 | used] } else { [word, effects | used] };
+    Ok((Status::Success, result))
 }

@@ -194,6 +194,55 @@ fn a_page_with_no_room_behind_it_is_changed_in_place_and_the_result_says_how() {
 }
 
 #[test]
+fn several_requests_change_a_page_with_no_room_behind_it() {
+    let bytes = reference().encode();
+    let mut bench = Bench::new(&node(&[raw(30, b"k", &[1; 1500]), outside(b"large", &bytes)]));
+    let place = bench.range(PAGE_AT, NODE_BYTES);
+    let arguments = NodeArguments { id: ANY_NODE, ..arguments(NodeFlags::IN_PLACE) };
+    let mut run = |requests: &[(PutCondition, Record<'_>)]| {
+        let completion = bench.run_in(NODE_PUT, &put_parameters(&arguments, requests), place);
+        let page: NodePage = bench.page().try_into().unwrap();
+        (completion, page)
+    };
+    let always = |record| (PutCondition::Always, record);
+    let (many, value) = (vec![always(tombstone(b"none")); NODE_BARE_REQUESTS_MAX + 1], [2; 1500]);
+    let before = run(&many[1..]).1;
+    assert_eq!(run(&many).0.status, OUTPUT_SHORT, "one more than have outcomes in the result");
+    // The record that would go names an extension, or one that is put.
+    for (requests, place) in [
+        ([always(raw(31, b"k", b"new")), always(raw(32, b"large", b"small"))], 1),
+        ([always(outside(b"m", &bytes)), always(raw(32, b"k", b"new"))], 0),
+    ] {
+        let (completion, page) = run(&requests);
+        assert_eq!((completion.status, completion.result), (OUTPUT_SHORT, [put_output_bytes(2) as u64, place]));
+        assert_eq!(page, before);
+    }
+    use PutResult::{Missing, NoRoom, NotTried, OutsideFences, Refused, Removed, Replaced, Stored};
+    let (completion, page) = run(&[
+        always(raw(31, b"k", b"first")),
+        always(raw(32, b"k", b"second")),
+        always(raw(33, b"a", b"outside")),
+        (PutCondition::Absent, raw(34, b"k", b"third")),
+        always(tombstone(b"none")),
+        always(raw(35, b"m", &value)),
+        always(tombstone(b"k")),
+        always(raw(36, b"n", &value)),
+        always(raw(37, b"o", &value)),
+        always(raw(38, b"o", b"")),
+    ]);
+    assert_eq!((completion.status, completion.result[1] & 0xff), (Status::Success, 6));
+    let (results, used_bytes) = PutOutcome::of_results(completion.result, 10).unwrap();
+    let expected =
+        [Replaced, Replaced, OutsideFences, Refused, Missing, Stored, Removed, Stored, NoRoom, NotTried].iter();
+    assert!(results.iter().take(10).eq(expected), "{results:?}");
+    let node = NodeRef::look(&page).unwrap();
+    assert_eq!(used_bytes, node.used_bytes());
+    assert!(node.get(b"k").unwrap().is_none() && node.get(b"o").unwrap().is_none());
+    assert_eq!(node.get(b"n").unwrap().unwrap().header.stamp, 36);
+    assert_eq!(PutOutcome::of_results([0x9, 0], 1), None);
+}
+
+#[test]
 fn a_scan_gives_what_lies_between_its_bounds_in_either_order() {
     let mut bench = Bench::new(&numbered(20, b"value"));
     let forwards = arguments(NodeFlags::NONE);

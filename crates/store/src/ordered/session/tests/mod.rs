@@ -2,6 +2,7 @@
 
 mod bench;
 mod crash_tests;
+mod group_tests;
 mod jam_tests;
 mod model_tests;
 mod thread_tests;

@@ -1,0 +1,177 @@
+//! Operations of one node that go to the drive with one command.
+
+use super::bench::{Bench, Client, new_flash};
+use super::model_tests::put;
+use crate::keyspace::key_range::KeyRange;
+use crate::keyspace::request::{Outcome, Request};
+use crate::log::Sync;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tapetum_drive::Opcode;
+
+fn bench() -> Bench {
+    Bench::new(Arc::new(new_flash(41)), 16, Sync::Always)
+}
+
+fn keys(count: usize) -> Vec<Vec<u8>> {
+    (0..count).map(|number| format!("key{number:02}").into_bytes()).collect()
+}
+
+fn store(client: &mut Client, items: &[(Vec<u8>, Vec<u8>)]) {
+    let tokens: Vec<u64> = items.iter().map(|(key, value)| client.start(put(key, value))).collect();
+    tokens.into_iter().for_each(|token| assert!(matches!(client.answer(token).0, Outcome::Stored { .. })));
+}
+
+/// Programs that were run while `work` was done, each by a command, or by one that read a page for it.
+fn programs(bench: &Bench, work: impl FnOnce()) -> u64 {
+    let count = || bench.base.drive.counters().opcode(Opcode::Execute).completed;
+    let before = count();
+    work();
+    count() - before
+}
+
+fn settle(client: &mut Client, bench: &Bench) {
+    while bench.state.write_back.has_work() {
+        client.step();
+    }
+}
+
+#[test]
+fn gets_of_one_node_are_one_command_from_the_cache_and_from_flash() {
+    let bench = bench();
+    let mut client = bench.client();
+    let mut items: Vec<_> = keys(20).into_iter().map(|key| (key.clone(), key)).collect();
+    items[7].1 = vec![7; 5000];
+    store(&mut client, &items);
+    settle(&mut client, &bench);
+    for is_cached in [true, false] {
+        let node = client.session.node_of(0, b"key00");
+        if !is_cached {
+            let others: Vec<_> = (0..200).map(|n| (format!("z{n:03}").into_bytes(), vec![1; 900])).collect();
+            store(&mut client, &others);
+            settle(&mut client, &bench);
+        }
+        assert_eq!(bench.state.cache.absent_home(node).is_none(), is_cached);
+        // A key that is not there, and one twice.
+        let mut wanted: Vec<&[u8]> = items.iter().map(|(key, _)| &key[..]).filter(|key| *key != b"key07").collect();
+        wanted.extend([&b"key00x"[..], b"key03", b"key03"]);
+        let mut answers = Vec::new();
+        let run = programs(&bench, || {
+            let tokens: Vec<u64> = wanted.iter().map(|key| client.start(Request::Get { key })).collect();
+            answers = tokens.into_iter().map(|token| client.answer(token)).collect();
+        });
+        assert_eq!(run, 1, "for {} gets, cached: {is_cached}", wanted.len());
+        for (key, (outcome, value)) in wanted.iter().zip(answers) {
+            match *key {
+                b"key00x" => assert_eq!(outcome, Outcome::Missing),
+                key => assert!(matches!(outcome, Outcome::Value { .. }) && value == key),
+            }
+        }
+    }
+    // With one that is in an extension.
+    let tokens: Vec<u64> = items.iter().map(|(key, _)| client.start(Request::Get { key })).collect();
+    for (token, (_, value)) in tokens.into_iter().zip(&items) {
+        assert_eq!(client.answer(token).1, *value);
+    }
+}
+
+#[test]
+fn puts_of_one_node_are_one_command() {
+    let bench = bench();
+    let mut client = bench.client();
+    let keys = keys(16);
+    store(&mut client, &[(keys[3].clone(), b"old".to_vec())]);
+    settle(&mut client, &bench);
+    let items: Vec<_> = keys.iter().map(|key| (key.clone(), [&key[..], &[5; 100]].concat())).collect();
+    let mut tokens = Vec::new();
+    let run = programs(&bench, || {
+        tokens = items.iter().map(|(key, value)| client.start(put(key, value))).collect();
+        client.session.poll(&mut client.core);
+    });
+    // And one that seals the page.
+    assert_eq!(run, 2, "for 16 puts");
+    tokens.into_iter().for_each(|token| assert!(matches!(client.answer(token).0, Outcome::Stored { .. })));
+    assert_eq!((client.scan(KeyRange::default(), 100), bench.tree.items()), (items, 16));
+}
+
+#[test]
+fn those_of_one_key_are_answered_in_their_order() {
+    let bench = bench();
+    let mut client = bench.client();
+    store(&mut client, &[(b"other".to_vec(), vec![1; 5000])]);
+    let mut expected = Vec::new();
+    let mut stamps = Vec::new();
+    let mut started = Vec::new();
+    for round in 0..30_u8 {
+        for number in 0..3 {
+            let value = vec![round, number];
+            started.push((client.start(put(b"key", &value)), None));
+            started.push((client.start(put(b"other", &value)), None));
+            expected = value;
+        }
+        if round % 2 == 0 {
+            for _ in 0..3 {
+                started.push((client.start(Request::Get { key: b"key" }), Some(expected.clone())));
+            }
+        }
+        if round % 5 == 0 {
+            started.push((client.start(Request::Delete { key: b"key", stamp: None }), None));
+            started.push((client.start(Request::Get { key: b"key" }), Some(Vec::new())));
+        }
+    }
+    for (token, expected) in started {
+        match (client.answer(token), expected) {
+            ((Outcome::Stored { stamp }, _), None) => stamps.push(stamp),
+            ((Outcome::Deleted, _), None) => {}
+            ((Outcome::Missing, _), Some(expected)) => assert!(expected.is_empty()),
+            ((Outcome::Value { .. }, value), Some(expected)) => assert_eq!(value, expected),
+            (answer, expected) => panic!("{answer:?}, not {expected:?}"),
+        }
+    }
+    for key in 0..2 {
+        assert!(stamps.iter().skip(key).step_by(2).is_sorted_by(|one, other| one < other), "{stamps:?}");
+    }
+}
+
+/// The first puts of a group find room, one does not, and the rest go to either half.
+#[test]
+fn a_split_in_the_middle_of_a_group_loses_nothing() {
+    for (value_bytes, seed) in [(300, 1_usize), (700, 3), (1200, 5), (1900, 7)] {
+        let bench = bench();
+        let mut client = bench.client();
+        let mut model = BTreeMap::new();
+        for round in 0..6_u8 {
+            let items: Vec<_> = keys(30)
+                .into_iter()
+                .enumerate()
+                .map(|(at, key)| (key, vec![round; (value_bytes + at * seed * 17) % 1900]))
+                .cycle()
+                .step_by(seed)
+                .take(30)
+                .collect();
+            store(&mut client, &items);
+            model.extend(items);
+            assert!(client.scan(KeyRange::default(), 100).into_iter().eq(model.clone()), "{value_bytes}, {round}");
+        }
+        assert!(bench.state.cache.table.count() > 1);
+        assert_eq!(bench.tree.items(), model.len() as u64);
+    }
+}
+
+#[test]
+fn a_group_in_which_a_record_names_an_extension_gives_its_slot_back() {
+    let bench = bench();
+    let mut client = bench.client();
+    let mut items: Vec<_> = keys(12).into_iter().map(|key| (key, vec![3; 50])).collect();
+    for at in [0, 5, 11] {
+        items[at].1 = vec![4; 5000];
+    }
+    store(&mut client, &items);
+    items.iter_mut().for_each(|(_, value)| *value = b"short".to_vec());
+    store(&mut client, &items);
+    assert_eq!(client.scan(KeyRange::default(), 100), items);
+    settle(&mut client, &bench);
+    for space in bench.slots.spaces().skip(1) {
+        assert_eq!(space.counts().slots, space.counts().slots_free);
+    }
+}
