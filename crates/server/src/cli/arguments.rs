@@ -8,6 +8,8 @@ use tapetum::Place;
 use crate::cli::fields_arguments::GetArguments;
 use crate::cli::generate_arguments::GenerateCommand;
 use crate::cli::graph_arguments::GraphCommand;
+#[cfg(feature = "images")]
+use crate::cli::import_arguments::ImportCommand;
 use crate::cli::keyspace_arguments::{DEFAULT_NAME, KeyspaceArguments, KeyspaceCommand, keyspace_name};
 use crate::cli::pipeline_arguments::PipelineCommand;
 use crate::cli::ranges::{capacity, memory};
@@ -65,6 +67,10 @@ pub enum Command {
     /// Compute with the programs of a drive
     #[command(subcommand)]
     Pipeline(PipelineCommand),
+    /// Import what is not lines
+    #[cfg(feature = "images")]
+    #[command(subcommand)]
+    Import(ImportCommand),
     /// Store the items of a file, or of standard input
     #[command(after_help = LOAD_HELP)]
     Load {

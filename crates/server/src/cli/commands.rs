@@ -12,6 +12,8 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use tapetum::{KeyspaceHandle, Options, Place};
 
+#[cfg(feature = "images")]
+use super::pictures;
 use super::{generating, graphs, inspection, keyspaces, queries, serve};
 use crate::cli::arguments::{Cli, Command, ResizeArguments, StoreArguments};
 use crate::cli::fields_arguments::GetArguments;
@@ -87,7 +89,26 @@ fn run(command: Command) -> Outcome {
         }
         Command::Stats { json, memcached: None, store } => offline_stats(json, &store),
         Command::Programs => print(pipelines::list()?.as_bytes()),
-        Command::Pipeline(PipelineCommand::Run { pipeline, key, keyspace, file, compute_units, pin, stats, store }) => {
+        #[cfg(feature = "images")]
+        Command::Import(command) => pictures::import(&command),
+        #[cfg(feature = "images")]
+        Command::Pipeline(PipelineCommand::Run { pipeline, keyspace, pictures, store, .. })
+            if !pictures.keys.is_empty() =>
+        {
+            let named = KeyspaceArguments { keyspace: keyspace.clone() };
+            read_keyspace((&store, &named), |opened| self::pictures::run(opened, &keyspace, &pipeline, &pictures))
+        }
+        Command::Pipeline(PipelineCommand::Run {
+            pipeline,
+            key,
+            keyspace,
+            file,
+            compute_units,
+            pin,
+            stats,
+            store,
+            ..
+        }) => {
             let source = (key.as_deref(), file.as_deref());
             let keyspace = KeyspaceArguments { keyspace };
             let ran = run_pipeline(&pipeline, source, (&compute_units, pin), (&store, &keyspace))?;

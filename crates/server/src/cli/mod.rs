@@ -7,9 +7,13 @@ pub mod generate_arguments;
 mod generating;
 pub mod graph_arguments;
 mod graphs;
+#[cfg(feature = "images")]
+pub mod import_arguments;
 mod inspection;
 pub mod keyspace_arguments;
 mod keyspaces;
+#[cfg(feature = "images")]
+mod pictures;
 pub mod pipeline_arguments;
 mod queries;
 mod ranges;

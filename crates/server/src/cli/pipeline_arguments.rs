@@ -15,7 +15,7 @@ pub enum PipelineCommand {
         /// Programs with | between them, such as 'fetch | zstd -d | sha256'
         pipeline: String,
         /// The key of the item
-        #[arg(long, required_unless_present = "file")]
+        #[arg(long, required_unless_present_any = KEY_UNLESS)]
         key: Option<String>,
         /// The keyspace of the item
         #[arg(long, value_name = "NAME", conflicts_with = "file", default_value = DEFAULT_NAME, value_parser = keyspace_name())]
@@ -32,9 +32,35 @@ pub enum PipelineCommand {
         /// Print to standard error what each stage did
         #[arg(long)]
         stats: bool,
+        #[cfg(feature = "images")]
+        #[command(flatten)]
+        pictures: PicturesArguments,
         #[command(flatten)]
         store: StoreArguments,
     },
+}
+
+#[cfg(feature = "images")]
+const KEY_UNLESS: [&str; 2] = ["file", "keys"];
+#[cfg(not(feature = "images"))]
+const KEY_UNLESS: [&str; 1] = ["file"];
+
+/// Many pictures rather than one item.
+#[cfg(feature = "images")]
+#[derive(Debug, clap::Args)]
+pub struct PicturesArguments {
+    /// Imported pictures whose keys begin so, with commas between them, through a pipeline such as 'jpeg_decode | random_resized_crop 224 | flip'
+    #[arg(long, value_name = "PREFIX", value_delimiter = ',', requires = "out", conflicts_with_all = ["key", "file"])]
+    pub keys: Vec<String>,
+    /// The folder that they are written into, as JPEG files
+    #[arg(long, value_name = "DIR", requires = "keys")]
+    pub out: Option<PathBuf>,
+    /// What chance begins with
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// The most pictures
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub most: usize,
 }
 
 const PIPELINE_HELP: &str = "\

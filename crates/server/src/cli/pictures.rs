@@ -1,0 +1,80 @@
+//! `tapetum import images`, and `tapetum pipeline run … --keys … --out DIR`: pictures through the drive's programs, as files to look at.
+
+use std::fs;
+use std::path::Path;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use tapetum::images::{
+    BoundPlan, Frame, ImageChance, ImagePlan, ImageSet, JpegQuality, PictureError, encode_jpeg, import_folder,
+};
+use tapetum::{KeyspaceHandle, Options};
+
+use super::commands::{Outcome, offline_options, with_store};
+use crate::cli::import_arguments::ImportCommand;
+use crate::cli::pipeline_arguments::PicturesArguments;
+use crate::size;
+
+pub fn import(ImportCommand::Images { dir, keyspace, store }: &ImportCommand) -> Outcome {
+    // Closing the store makes all of it durable, once.
+    let options = Options { sync: tapetum::Sync::No, ..offline_options(store, true) };
+    with_store(store, options, |opened| {
+        let into = opened.keyspace(keyspace).or_else(|_| opened.create_keyspace(keyspace))?;
+        let style = ProgressStyle::with_template("{bar:40} {pos}/{len} files, {elapsed}, {eta} left");
+        let bar = ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let imported = import_folder(&into, dir, |report, total| {
+            bar.set_length(total);
+            bar.set_position(report.files);
+            true
+        });
+        bar.finish_and_clear();
+        let report = imported?;
+        let left_out = match report.left_out {
+            0 => String::new(),
+            count => format!("; {count} files are no .jpg or .jpeg and were left out"),
+        };
+        let (files, classes, bytes) = (report.files, report.classes, size::shown(report.bytes));
+        println!("imported {files} pictures of {classes} classes, {bytes}, into the keyspace {keyspace}{left_out}");
+        Ok(())
+    })
+}
+
+/// Runs keys through a pipeline, and writes what comes out as JPEG files.
+pub fn run(keyspace: &KeyspaceHandle, name: &str, text: &str, arguments: &PicturesArguments) -> Outcome {
+    let Some(out) = &arguments.out else { return Err("give the folder for pictures: --out DIR".into()) };
+    let plan: ImagePlan = text.parse()?;
+    if plan.batch().is_some() {
+        return Err("a batch is for training: leave it out, pictures are written one by one".into());
+    }
+    let bound = BoundPlan::new(keyspace.store(), &plan)?;
+    fs::create_dir_all(out)?;
+    let set = ImageSet::load(keyspace, name)?;
+    let is_wanted = |key: &[u8]| arguments.keys.iter().any(|wanted| key.starts_with(wanted.as_bytes()));
+    let (mut written, mut failed) = (0, Vec::new());
+    for item in (0..set.len()).filter(|item| is_wanted(set.key(*item))).take(arguments.most) {
+        let chance = ImageChance { seed: arguments.seed, epoch: 0, item: item as u64 };
+        match bound.run(keyspace, set.key(item), chance) {
+            Ok(frame) => {
+                write(&frame, out, set.key(item))?;
+                written += 1;
+            }
+            Err(error) => failed.push(error),
+        }
+    }
+    println!("wrote {written} pictures into {}", out.display());
+    match &failed[..] {
+        [] if written == 0 => Err(format!("no key begins with {}", arguments.keys.join(" or ")).into()),
+        [] => Ok(()),
+        failed => Err(told(failed).into()),
+    }
+}
+
+fn write(frame: &[u8], out: &Path, key: &[u8]) -> Outcome {
+    let frame = Frame::pixels(frame).map_err(|error| format!("{error}: leave normalize and layout out"))?;
+    let name = String::from_utf8_lossy(key).replace('/', "_");
+    Ok(fs::write(out.join(name), encode_jpeg(frame, JpegQuality::default())?)?)
+}
+
+fn told(failed: &[PictureError]) -> String {
+    let lines: Vec<String> = failed.iter().take(10).map(PictureError::to_string).collect();
+    format!("{} pictures failed:\n{}", failed.len(), lines.join("\n"))
+}
