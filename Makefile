@@ -5,7 +5,7 @@
 # All install what is missing (Debian packages through apt-get, Python packages into the target folder) and build.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint test-build test-rust test-clients test-system test-differential test-udp test-kill test-device test-power-cut test-damage test-rows test-simulation test-images setup-build setup-images setup-test setup-bench bench clean
+.PHONY: help run test lint test-build test-rust test-clients test-system test-differential test-udp test-kill test-device test-power-cut test-damage test-rows test-simulation test-images test-python setup-build setup-images setup-test setup-bench bench clean
 
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 CARGO := cargo
@@ -41,6 +41,7 @@ test: setup-build setup-images setup-test
 	$(MAKE) lint
 	$(MAKE) test-rust
 	$(MAKE) test-images
+	$(MAKE) test-python
 	$(MAKE) test-clients
 	$(MAKE) test-system
 	$(MAKE) test-differential
@@ -55,6 +56,7 @@ test: setup-build setup-images setup-test
 
 lint:
 	$(CARGO) fmt --all --check
+	$(CARGO) fmt --manifest-path python/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet
 # As the rivals take it, which nothing here builds.
@@ -62,6 +64,7 @@ lint:
 # Workspaces of their own, which nothing here builds: their lock files must follow what they depend on.
 	$(CARGO) update --workspace --locked --quiet --manifest-path fuzz/Cargo.toml
 	$(CARGO) update --workspace --locked --quiet --manifest-path crates/bench/peers/Cargo.toml
+	$(CARGO) update --workspace --locked --quiet --manifest-path python/Cargo.toml
 
 # All packages at once: cargo gives a package alone other features, and would compile the store again for each.
 test-build:
@@ -76,6 +79,10 @@ test-images: setup-images
 	$(CARGO) test --package tapetum-kernels --features images --lib --locked images
 	$(CARGO) test --package tapetum-drive --features images --lib --locked images
 	$(CARGO) test --package tapetum --features images --test images --locked
+
+test-python: setup-images test-build
+	$(CARGO) clippy --manifest-path python/Cargo.toml --target-dir $(TARGET)/python --locked -- -D warnings
+	$(X) test-python
 
 test-clients: test-build
 	$(X) test-clients --server $(SERVER)

@@ -36,6 +36,7 @@ cargo x COMMAND [--option value]...
 
 Tests (each builds what it needs, starts its own server on a free loopback port and stops it):
   test-clients       pymemcache, python-binary-memcached and pylibmc against the server   [--only NAME]
+  test-python        the Python package, built and installed, under pytest   [--only PATTERN]
   test-system        the server on file systems, limits, clocks and signals as they occur; some as root   [--only NAME]
   test-memccapable   memccapable of libmemcached-tools: 54 of 54
   test-differential  the same bytes to memcached and to the server, replies compared      [--only PATTERN]
@@ -96,6 +97,7 @@ fn dispatch(command: &str, rest: &[String], mode: fn(&[String]) -> Result<Mode, 
     };
     match command {
         "test-clients" => python::clients(&options(rest)?),
+        "test-python" => python::package(&options(rest)?),
         "test-system" => python::system(&options(rest)?),
         "test-differential" => differential::run(&options(rest)?),
         "test-memccapable" => memccapable::run(&options(rest)?),

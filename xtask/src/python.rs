@@ -1,6 +1,7 @@
-//! Tests written in Python, run by unittest: tests/clients, real clients in a virtual environment of the target folder, and
+//! Tests written in Python. By unittest: tests/clients, real clients in a virtual environment of the target folder, and
 //! tests/system, the server on what an operating system does to it (file systems, limits, clocks, signals), which needs no
-//! packages. They start the server themselves, since some restart it.
+//! packages. They start the server themselves, since some restart it. By pytest: tests/python, the package in python/, which is
+//! built and installed into an environment of its own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +12,44 @@ use crate::workspace::{self, Profile};
 
 /// `--only NAME` picks a module, class or test.
 pub fn clients(arguments: &Arguments) -> Result<(), Failure> {
-    run("clients", &environment()?.join("bin/python"), arguments)
+    run("clients", &environment("venv", "clients", &[])?.join("bin/python"), arguments)
+}
+
+/// `--only PATTERN` picks tests. PyTorch is used where the system has it; what is skipped without it says so.
+pub fn package(arguments: &Arguments) -> Result<(), Failure> {
+    let only = arguments.text("only").map(str::to_owned);
+    arguments.finish()?;
+    let programs = environment("venv-package", "python", &["--system-site-packages"])?.join("bin");
+    let python = programs.join("python");
+    let searched = std::env::var_os("PATH").unwrap_or_default();
+    let searched = std::iter::once(programs).chain(std::env::split_paths(&searched));
+    let target = workspace::target().join("python");
+    // As a user installs it, but for the profile: with asserts, and quick to build. The environment has what builds it.
+    let installed = Command::new(&python)
+        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-build-isolation", "--no-deps"])
+        .args(["--force-reinstall", "./python"])
+        .current_dir(workspace::root())
+        .env("PATH", std::env::join_paths(searched)?)
+        .env("CARGO_TARGET_DIR", &target)
+        .env("MATURIN_PEP517_ARGS", "--profile dev --locked")
+        .status()?;
+    if !installed.success() {
+        return Err("pip could not install ./python; its message is above".into());
+    }
+    workspace::keeping("python", |scratch| {
+        let mut tests = Command::new(&python);
+        tests.current_dir(workspace::root().join("tests/python"));
+        // -rs: what was skipped, and why.
+        tests.args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--basetemp"]).arg(scratch.join("pytest"));
+        only.iter().for_each(|pattern| {
+            tests.args(["-k", pattern]);
+        });
+        tests.env("PYTHONDONTWRITEBYTECODE", "1");
+        if !tests.status()?.success() {
+            return Err("a test of tests/python failed; pytest's message is above".into());
+        }
+        Ok(())
+    })
 }
 
 /// As [`clients`]; tests that only root can run say so when they are left out.
@@ -43,16 +81,16 @@ fn unittest(tests: &str, interpreter: &Path, binary: &Path, scratch: &Path, only
     Ok(())
 }
 
-/// The virtual environment, made or brought up to the pinned requirements where it is not yet.
-fn environment() -> Result<PathBuf, Failure> {
-    let folder = workspace::target().join("venv");
-    let requirements = workspace::root().join("tests/clients/requirements.txt");
+/// The virtual environment of some tests, made or brought up to their pinned requirements where it is not yet.
+fn environment(name: &str, tests: &str, options: &[&str]) -> Result<PathBuf, Failure> {
+    let folder = workspace::target().join(name);
+    let requirements = workspace::root().join("tests").join(tests).join("requirements.txt");
     let installed = folder.join("requirements.txt");
     let wanted = std::fs::read(&requirements)?;
     if std::fs::read(&installed).is_ok_and(|have| have == wanted) {
         return Ok(folder);
     }
-    let made = Command::new("python3").args(["-m", "venv"]).arg(&folder).status()?;
+    let made = Command::new("python3").args(["-m", "venv"]).args(options).arg(&folder).status()?;
     if !made.success() {
         return Err("python3 cannot make a virtual environment (apt-get install python3-venv)".into());
     }
@@ -61,7 +99,7 @@ fn environment() -> Result<PathBuf, Failure> {
         .arg(&requirements)
         .status()?;
     if !pip.success() {
-        return Err("pip could not install tests/clients/requirements.txt; its message is above".into());
+        return Err(format!("pip could not install tests/{tests}/requirements.txt; its message is above").into());
     }
     std::fs::write(installed, wanted)?;
     Ok(folder)

@@ -1,0 +1,194 @@
+//! `tapetum.Keyspace`: the keys of one keyspace.
+
+use crate::errors;
+use crate::owned::Owned;
+use pyo3::exceptions::{PyKeyError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString};
+use std::sync::{Mutex, PoisonError};
+use tapetum::{
+    Condition, Error, Item, KeyBound, KeyRange, KeyspaceHandle, KeyspaceKind, KeyspaceRef, Outcome, Request, Write,
+};
+
+/// Bytes, or text that is kept as UTF-8.
+pub struct Key(Vec<u8>);
+
+impl Key {
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0).into_owned()
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for Key {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Key> {
+        if let Ok(bytes) = object.cast::<PyBytes>() {
+            return Ok(Key(bytes.as_bytes().to_vec()));
+        }
+        if let Ok(text) = object.cast::<PyString>() {
+            return Ok(Key(text.to_cow()?.as_bytes().to_vec()));
+        }
+        let view = pyo3::buffer::PyBuffer::<u8>::get(&object);
+        let view = view.map_err(|_| PyTypeError::new_err("keys and values are bytes, str, or a buffer of bytes"))?;
+        Ok(Key(view.to_vec(object.py())?))
+    }
+}
+
+/// Pairs of key and value.
+pub type Batch = Vec<(Key, Option<Key>)>;
+
+/// Keys and values of their own, beside others of the store.
+#[pyclass(frozen, module = "tapetum")]
+pub struct Keyspace {
+    handle: Owned<KeyspaceHandle>,
+}
+
+impl Keyspace {
+    pub fn of(handle: KeyspaceHandle) -> Keyspace {
+        Keyspace { handle: Owned::new(handle) }
+    }
+
+    pub fn handle(&self) -> PyResult<&KeyspaceHandle> {
+        self.handle.get()
+    }
+}
+
+#[pymethods]
+impl Keyspace {
+    /// The value of a key; None when there is no such key.
+    pub fn get<'py>(&self, py: Python<'py>, key: Key) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let handle = self.handle()?;
+        let item = py.detach(|| handle.get(key.bytes())).map_err(errors::store)?;
+        Ok(item.map(|item| PyBytes::new(py, &item.value)))
+    }
+
+    /// Stores a value. `expiry` is when it goes, in unix seconds; 0 is never.
+    #[pyo3(signature = (key, value, *, expiry=0))]
+    pub fn put(&self, py: Python<'_>, key: Key, value: Key, expiry: u32) -> PyResult<()> {
+        let handle = self.handle()?;
+        let put =
+            Request::Put { key: key.bytes(), value: value.bytes(), flags: 0, expiry, condition: Condition::Always };
+        let (outcome, _) = py.detach(|| handle.run(put)).map_err(errors::store)?;
+        debug_assert!(matches!(outcome, Outcome::Stored { .. }));
+        Ok(())
+    }
+
+    /// Deletes a key; whether it was there.
+    pub fn delete(&self, py: Python<'_>, key: Key) -> PyResult<bool> {
+        let handle = self.handle()?;
+        py.detach(|| handle.delete(key.bytes())).map_err(errors::store)
+    }
+
+    /// Reads several keys at once, in their order.
+    pub fn multi_get<'py>(&self, py: Python<'py>, keys: Vec<Key>) -> PyResult<Vec<Option<Bound<'py, PyBytes>>>> {
+        let handle = self.handle()?;
+        let keys: Vec<&[u8]> = keys.iter().map(Key::bytes).collect();
+        let items = py.detach(|| handle.multi_get(&keys)).map_err(errors::store)?;
+        Ok(items.into_iter().map(|item| item.map(|item| PyBytes::new(py, &item.value))).collect())
+    }
+
+    /// Writes pairs of key and value, all or none, also across a crash; a value of None deletes.
+    pub fn batch(&self, py: Python<'_>, writes: Batch) -> PyResult<()> {
+        let handle = self.handle()?;
+        let keyspace = handle.keyspace();
+        let writes: Vec<Write<'_>> = writes.iter().map(|(key, value)| write(keyspace, key, value.as_ref())).collect();
+        py.detach(|| handle.store().batch(&writes)).map_err(errors::store)
+    }
+
+    /// Items as pairs of key and value: those whose keys have a prefix, or, of an ordered keyspace in the order of their keys, from a key
+    /// to another that is left out.
+    #[pyo3(signature = (prefix=None, *, start=None, end=None, reverse=false))]
+    pub fn scan(&self, prefix: Option<Key>, start: Option<Key>, end: Option<Key>, reverse: bool) -> PyResult<Items> {
+        let handle = self.handle()?;
+        let is_ordered = handle.keyspace().kind() == KeyspaceKind::Ordered;
+        if !is_ordered && (start.is_some() || end.is_some() || reverse) {
+            return Err(errors::store("the keyspace has no order of keys: make it with ordered=True"));
+        }
+        if !is_ordered {
+            let prefix = prefix.map(|prefix| prefix.0).unwrap_or_default();
+            return Ok(Items::of(handle.items_with_prefix(&prefix)));
+        }
+        let mut range = KeyRange { is_reverse: reverse, ..KeyRange::default() };
+        if let Some(Key(prefix)) = prefix {
+            range.to = after_prefix(&prefix).map_or(KeyBound::Unbounded, KeyBound::Excluded);
+            range.from = KeyBound::Included(prefix);
+        }
+        range.from = start.map_or(range.from, |Key(start)| KeyBound::Included(start));
+        range.to = end.map_or(range.to, |Key(end)| KeyBound::Excluded(end));
+        Ok(Items::of(handle.scan(range).map_err(errors::store)?))
+    }
+
+    fn __getitem__<'py>(&self, py: Python<'py>, key: Key) -> PyResult<Bound<'py, PyBytes>> {
+        let missing = PyKeyError::new_err(key.text());
+        self.get(py, key)?.ok_or(missing)
+    }
+
+    fn __setitem__(&self, py: Python<'_>, key: Key, value: Key) -> PyResult<()> {
+        self.put(py, key, value, 0)
+    }
+
+    fn __delitem__(&self, py: Python<'_>, key: Key) -> PyResult<()> {
+        let missing = PyKeyError::new_err(key.text());
+        if self.delete(py, key)? { Ok(()) } else { Err(missing) }
+    }
+
+    fn __contains__(&self, py: Python<'_>, key: Key) -> PyResult<bool> {
+        Ok(self.get(py, key)?.is_some())
+    }
+
+    /// About how many items there are.
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        let handle = self.handle()?;
+        let count = py.detach(|| handle.item_count()).map_err(errors::store)?;
+        Ok(count as usize)
+    }
+}
+
+fn write<'a>(keyspace: KeyspaceRef, key: &'a Key, value: Option<&'a Key>) -> Write<'a> {
+    let key = key.bytes();
+    match value {
+        Some(value) => Write::Put { keyspace, key, value: value.bytes(), flags: 0, expiry: 0 },
+        None => Write::Delete { keyspace, key },
+    }
+}
+
+/// The first key behind all that have a prefix; `None` when there is no such key.
+fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte < 0xff)?;
+    let mut after = prefix[..=last].to_vec();
+    after[last] += 1;
+    Some(after)
+}
+
+type ItemSource = Box<dyn Iterator<Item = Result<(Vec<u8>, Item), Error>> + Send>;
+
+/// Items of a scan, as pairs of key and value.
+#[pyclass(frozen, module = "tapetum")]
+pub struct Items {
+    items: Owned<Mutex<ItemSource>>,
+}
+
+impl Items {
+    fn of(items: impl Iterator<Item = Result<(Vec<u8>, Item), Error>> + Send + 'static) -> Items {
+        Items { items: Owned::new(Mutex::new(Box::new(items))) }
+    }
+}
+
+#[pymethods]
+impl Items {
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>> {
+        let items = self.items.get()?;
+        let next = py.detach(|| items.lock().unwrap_or_else(PoisonError::into_inner).next());
+        let next = next.transpose().map_err(errors::store)?;
+        Ok(next.map(|(key, item)| (PyBytes::new(py, &key), PyBytes::new(py, &item.value))))
+    }
+}

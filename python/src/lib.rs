@@ -1,0 +1,33 @@
+//! The native half of the Python package `tapetum`.
+//!
+//! 1. No call holds the interpreter while it waits for the store.
+//! 2. What was opened in one process is refused in a child that was forked from it, and is not closed there.
+//! 3. Bytes given to Python are Python's: nothing here reads or writes them again.
+//!
+//! Threads: all classes may be used from several.
+
+mod errors;
+mod keyspace;
+mod loader;
+mod owned;
+mod pipeline;
+mod samples;
+mod store;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+fn _tapetum(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("Error", module.py().get_type::<errors::TapetumError>())?;
+    module.add("PipelineError", module.py().get_type::<errors::PipelineError>())?;
+    module.add("ClosedError", module.py().get_type::<errors::ClosedError>())?;
+    module.add_class::<store::Store>()?;
+    module.add_class::<keyspace::Keyspace>()?;
+    module.add_class::<keyspace::Items>()?;
+    module.add_class::<pipeline::Pipeline>()?;
+    module.add_class::<loader::ImageSet>()?;
+    module.add_class::<loader::NativeLoader>()?;
+    module.add_class::<samples::Samples>()?;
+    module.add_function(wrap_pyfunction!(loader::epoch_order, module)?)?;
+    Ok(())
+}

@@ -1,0 +1,177 @@
+//! `tapetum.Pipeline`: what the drive does to a picture.
+
+use crate::errors;
+use crate::keyspace::{Key, Keyspace};
+use crate::samples::Samples;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use tapetum::images::{BoundPlan, Frame, FrameShape, ImageChance, ImagePlan, SampleOrder, SampleType};
+
+/// Stages with | between them, as text or composed by methods. What does not fit is refused when it is composed, with its stage.
+#[pyclass(frozen, eq, module = "tapetum")]
+#[derive(Clone, PartialEq)]
+pub struct Pipeline {
+    pub plan: ImagePlan,
+}
+
+/// Shape and type of samples, as numpy has them.
+pub fn shape_of(shape: FrameShape) -> ((u32, u32, u32), &'static str) {
+    let FrameShape { width, height, channels, sample, order } = shape;
+    let channels = channels.into();
+    let sizes = match order {
+        SampleOrder::Hwc => (height, width, channels),
+        SampleOrder::Chw => (channels, height, width),
+    };
+    let name = match sample {
+        SampleType::U8 => "uint8",
+        SampleType::F32 => "float32",
+    };
+    (sizes, name)
+}
+
+impl Pipeline {
+    /// The pipeline with another stage.
+    fn then(&self, stage: &str) -> PyResult<Pipeline> {
+        let text = self.plan.to_string();
+        Pipeline::new(&format!("{text} | {stage}"))
+    }
+}
+
+/// A number of pixels for both sides, or (height, width) as torchvision has it.
+fn size_text(size: &Bound<'_, PyAny>) -> PyResult<String> {
+    if let Ok(side) = size.extract::<u32>() {
+        return Ok(side.to_string());
+    }
+    let sizes = size.extract::<(u32, u32)>();
+    let (height, width) = sizes.map_err(|_| PyTypeError::new_err("a size is a number, or (height, width)"))?;
+    Ok(format!("{width}x{height}"))
+}
+
+#[pymethods]
+impl Pipeline {
+    /// As text: 'jpeg_decode | random_resized_crop 224 | flip'.
+    #[new]
+    #[pyo3(signature = (text="jpeg_decode"))]
+    pub fn new(text: &str) -> PyResult<Pipeline> {
+        Ok(Pipeline { plan: text.parse().map_err(errors::pipeline)? })
+    }
+
+    /// ProcPIPE's composition for ResNet-50.
+    #[staticmethod]
+    fn resnet50() -> PyResult<Pipeline> {
+        Pipeline::new("resnet50")
+    }
+
+    /// The composition of AlexNet.
+    #[staticmethod]
+    fn alexnet() -> PyResult<Pipeline> {
+        Pipeline::new("alexnet")
+    }
+
+    /// Decodes. `gray`: one channel; `orient`: upright as EXIF says.
+    #[staticmethod]
+    #[pyo3(signature = (*, gray=false, orient=false))]
+    fn jpeg_decode(gray: bool, orient: bool) -> PyResult<Pipeline> {
+        let word = |is: bool, word| if is { word } else { "" };
+        Pipeline::new(&format!("jpeg_decode{}{}", word(gray, " grey"), word(orient, " orient")))
+    }
+
+    /// The shorter side becomes `size`; of (height, width) both do.
+    fn resize(&self, size: &Bound<'_, PyAny>) -> PyResult<Pipeline> {
+        self.then(&format!("resize {}", size_text(size)?))
+    }
+
+    fn center_crop(&self, size: &Bound<'_, PyAny>) -> PyResult<Pipeline> {
+        self.then(&format!("center_crop {}", size_text(size)?))
+    }
+
+    fn random_crop(&self, size: &Bound<'_, PyAny>) -> PyResult<Pipeline> {
+        self.then(&format!("random_crop {}", size_text(size)?))
+    }
+
+    /// A part of the picture, of any share of its area and any ratio within bounds, in this size.
+    #[pyo3(signature = (size, *, scale=(0.08, 1.0), ratio=(3.0 / 4.0, 4.0 / 3.0)))]
+    fn random_resized_crop(&self, size: &Bound<'_, PyAny>, scale: (f32, f32), ratio: (f32, f32)) -> PyResult<Pipeline> {
+        let (size, scale) = (size_text(size)?, format!("scale={}..{}", scale.0, scale.1));
+        self.then(&format!("random_resized_crop {size} {scale} ratio={}..{}", ratio.0, ratio.1))
+    }
+
+    /// Left becomes right with this probability.
+    #[pyo3(signature = (probability=0.5))]
+    fn flip(&self, probability: f32) -> PyResult<Pipeline> {
+        self.then(&format!("flip {probability}"))
+    }
+
+    /// Floats: (sample / 255 - mean) / std, by channel.
+    #[pyo3(signature = (mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)))]
+    fn normalize(&self, mean: (f32, f32, f32), std: (f32, f32, f32)) -> PyResult<Pipeline> {
+        let three = |(a, b, c): (f32, f32, f32)| format!("{a},{b},{c}");
+        self.then(&format!("normalize mean={} std={}", three(mean), three(std)))
+    }
+
+    /// 'chw' or 'hwc'.
+    fn layout(&self, order: &str) -> PyResult<Pipeline> {
+        self.then(&format!("layout {order}"))
+    }
+
+    /// The end: so many pictures, one behind the other.
+    pub fn batch(&self, count: u32) -> PyResult<Pipeline> {
+        Ok(Pipeline { plan: self.plan.with_batch(count).map_err(errors::pipeline)? })
+    }
+
+    /// How many pictures of which shape and type a batch has; None without one.
+    #[getter]
+    fn batch_shape(&self) -> Option<(u32, (u32, u32, u32), &'static str)> {
+        let (count, shape) = self.plan.batch()?;
+        let (sizes, sample) = shape_of(shape);
+        Some((count, sizes, sample))
+    }
+
+    /// The programs that the drive runs, in order: a crop right behind jpeg_decode is the decoder's.
+    #[getter]
+    fn programs(&self) -> Vec<&'static str> {
+        self.plan.stages().iter().map(|planned| planned.stage.name()).collect()
+    }
+
+    fn __str__(&self) -> String {
+        self.plan.to_string()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Pipeline({:?})", self.plan.to_string())
+    }
+
+    fn __reduce__(slf: &Bound<'_, Self>) -> PyResult<(Py<PyAny>, (String,))> {
+        Ok((slf.get_type().into_any().unbind(), (slf.get().plan.to_string(),)))
+    }
+
+    /// Samples, shape and type of one picture of a keyspace.
+    #[pyo3(signature = (keyspace, key, chance))]
+    fn _run(
+        &self,
+        py: Python<'_>,
+        keyspace: &Keyspace,
+        key: Key,
+        chance: (u64, u64, u64),
+    ) -> PyResult<(Samples, (u32, u32, u32), &'static str)> {
+        let handle = keyspace.handle()?;
+        let (seed, epoch, item) = chance;
+        let chance = ImageChance { seed, epoch, item };
+        let run = || {
+            let bound = BoundPlan::new(handle.store(), &self.plan).map_err(errors::store)?;
+            bound.run(handle, key.bytes(), chance).map_err(errors::pipeline)
+        };
+        let mut made = py.detach(run)?;
+        let shape = match self.plan.batch() {
+            Some((_, shape)) => shape,
+            None => {
+                let frame = Frame::decode(&made).map_err(errors::pipeline)?;
+                let (shape, header) = (frame.shape, made.len() - frame.samples.len());
+                made.drain(..header);
+                shape
+            }
+        };
+        let (sizes, sample) = shape_of(shape);
+        Ok((Samples::new(made), sizes, sample))
+    }
+}

@@ -1,0 +1,58 @@
+"""Tapetum: an embedded key-value store that computes beside its data, and image pipelines that feed training.
+
+>>> import tapetum
+>>> with tapetum.Store.open("data") as store:
+...     store.put("greeting", b"hello")
+
+``tapetum.torch`` has a loader for PyTorch.
+"""
+
+import atexit
+import weakref
+
+from tapetum._tapetum import ClosedError, Error, ImageSet, Items, Keyspace, Pipeline, PipelineError, Samples
+from tapetum._tapetum import Store as _NativeStore
+from tapetum.batches import Batch, Loader, run
+
+__all__ = [
+    "Batch",
+    "ClosedError",
+    "Error",
+    "ImageSet",
+    "Items",
+    "Keyspace",
+    "Loader",
+    "Pipeline",
+    "PipelineError",
+    "Samples",
+    "Store",
+    "open",
+    "run",
+]
+
+Store = _NativeStore
+
+
+def open(path, **options):
+    """Opens a store: as ``Store.open``, but it is closed at the end of the interpreter if nobody has closed it before."""
+    store = Store.open(path, **options)
+    _opened.add(store)
+    return store
+
+
+def _reopen(path, memory, units):
+    return open(path, memory=memory, units=units, read_only=True)
+
+
+# A store that is closed opens at once.
+_opened = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all():
+    for store in list(_opened):
+        try:
+            store.close()
+        except Error:
+            # Of another process, or failed: it recovers when it is opened.
+            pass

@@ -1,0 +1,165 @@
+"""Batches of pictures as numpy arrays.
+
+A loader decides which pictures a batch has; threads of the native half have the drive make them, some batches ahead. What a picture
+becomes depends on seed, epoch and its place in the set alone, so a training that resumes sees the same pixels.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy
+
+from tapetum._tapetum import Error, NativeLoader, PipelineError, epoch_order
+
+# How long one wait for a batch is: Ctrl-C is seen in between.
+_WAIT_S = 0.2
+_ON_ERROR = ("raise", "skip", "fill")
+
+
+@dataclass
+class Batch:
+    """Pictures, their labels and their places in the set. Arrays own their memory, and may be written to."""
+
+    images: numpy.ndarray
+    labels: numpy.ndarray
+    items: numpy.ndarray
+    #: Rows that failed, and why. They are left out (``skip``) or zero (``fill``).
+    failures: list = field(default_factory=list)
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __iter__(self):
+        return iter((self.images, self.labels))
+
+
+def run(pipeline, keyspace, key, *, seed=0, epoch=0, item=0):
+    """One picture of a keyspace through a pipeline, at the drive, as an array."""
+    samples, shape, kind = pipeline._run(keyspace, key, (seed, epoch, item))
+    return numpy.frombuffer(samples, dtype=kind).reshape(shape)
+
+
+class Loader:
+    """Batches of a set of pictures, made by the drive's programs; ``for images, labels in loader``.
+
+    One pass is an epoch; ``set_epoch`` chooses which, and each pass goes on to the next. Of several processes each has its ``rank`` of
+    ``world_size`` and gets as many batches as the others.
+    """
+
+    def __init__(
+        self,
+        images,
+        pipeline,
+        batch_size=None,
+        *,
+        shuffle=True,
+        seed=0,
+        rank=0,
+        world_size=1,
+        drop_last=True,
+        threads=1,
+        prefetch=2,
+        on_error="raise",
+        timeout=60.0,
+    ):
+        if on_error not in _ON_ERROR:
+            raise ValueError(f"on_error is {on_error!r}: say {', '.join(_ON_ERROR)}")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank {rank} of {world_size}: ranks are counted from 0")
+        if prefetch < 1 or threads < 1:
+            raise ValueError("threads and prefetch are 1 at least")
+        if batch_size is not None:
+            pipeline = pipeline.batch(batch_size)
+        if pipeline.batch_shape is None:
+            raise PipelineError("the pipeline ends in no batch: give a batch_size")
+        self.images, self.pipeline = images, pipeline
+        self.batch_size = pipeline.batch_shape[0]
+        self.shuffle, self.seed = shuffle, seed
+        self.rank, self.world_size, self.drop_last = rank, world_size, drop_last
+        self.threads, self.prefetch, self.on_error, self.timeout = threads, prefetch, on_error, timeout
+        self.epoch = 0
+        # Items of the epoch that all ranks together have been given.
+        self._consumed = 0
+        self._native = None
+
+    def set_epoch(self, epoch):
+        """The next pass is of this epoch, from its start."""
+        if epoch != self.epoch:
+            self.epoch, self._consumed = epoch, 0
+
+    def __len__(self):
+        """Batches of a whole pass, of each rank."""
+        whole, rest = divmod(len(self.images), self.batch_size * self.world_size)
+        return whole if self.drop_last or rest == 0 else whole + 1
+
+    def state_dict(self):
+        """Where the pass is, for ``load_state_dict``, also of another world size."""
+        return {"epoch": self.epoch, "consumed": self._consumed, "seed": self.seed, "items": len(self.images)}
+
+    def load_state_dict(self, state):
+        if state["items"] != len(self.images):
+            raise Error(f"the state is of {state['items']} pictures, and the set has {len(self.images)}: load it with the same set")
+        self.epoch, self._consumed, self.seed = state["epoch"], state["consumed"], state["seed"]
+
+    def stats(self):
+        """What the threads did, and what the drive's programs did as stages."""
+        native = self._native.stats() if self._native is not None else {}
+        return {**native, "epoch": self.epoch, "consumed": self._consumed}
+
+    def _order(self):
+        count = len(self.images)
+        if not self.shuffle:
+            return numpy.arange(count, dtype="<u8")
+        return numpy.frombuffer(epoch_order(count, self.seed, self.epoch), dtype="<u8")
+
+    def _steps(self):
+        """This rank's items of each step that is left, and how many all ranks have been given after it."""
+        order = self._order()
+        step_items = self.batch_size * self.world_size
+        for start in range(self._consumed, len(order), step_items):
+            of_all = order[start : start + step_items]
+            if len(of_all) == step_items:
+                yield of_all[self.rank * self.batch_size :][: self.batch_size], start + step_items
+            elif not self.drop_last:
+                # What is left is shared evenly; the first items of the epoch come again to make it even.
+                share = -(-len(of_all) // self.world_size)
+                padded = numpy.resize(numpy.concatenate([of_all, order]), share * self.world_size)
+                yield padded[self.rank * share :][:share], len(order)
+
+    def __iter__(self):
+        # A pass that was left has batches on their way: its threads end with it.
+        self._native = NativeLoader(self.images, self.pipeline, self.threads)
+        native, (shape, kind) = self._native, self._native.shape
+        seed, epoch = self.seed, self.epoch
+        submitted, steps = [], self._steps()
+        while True:
+            while len(submitted) < self.prefetch + self.threads:
+                step = next(steps, None)
+                if step is None:
+                    break
+                native.submit(step[0].tolist(), seed, epoch)
+                submitted.append(step[1])
+            if not submitted:
+                break
+            batch = self._take(native, shape, kind)
+            # Counted when it is given: what was made ahead is made again after a resume.
+            self._consumed = submitted.pop(0)
+            if len(batch) > 0:
+                yield batch
+        self.epoch, self._consumed = epoch + 1, 0
+
+    def _take(self, native, shape, kind):
+        waited = 0.0
+        while True:
+            taken = native.next(_WAIT_S, self.on_error == "skip")
+            if taken is not None:
+                break
+            waited += _WAIT_S
+            if waited >= self.timeout:
+                raise Error(f"no batch came within {self.timeout:g} s: is the drive busy? a longer timeout waits longer")
+        samples, labels, items, failures = taken
+        if failures and self.on_error == "raise":
+            raise PipelineError(failures[0][1])
+        # Of no bytes numpy makes no array.
+        flat = numpy.frombuffer(samples, dtype=kind) if len(samples) > 0 else numpy.empty(0, dtype=kind)
+        images = flat.reshape((len(labels), *shape))
+        return Batch(images, numpy.array(labels, dtype="int64"), numpy.array(items, dtype="int64"), failures)

@@ -1,0 +1,193 @@
+"""Pictures: pipelines, batches, and what goes wrong with them."""
+
+import io
+import pickle
+
+import numpy
+import pytest
+from PIL import Image
+
+import tapetum
+from tapetum import Loader, Pipeline
+
+COUNT = 24
+
+
+def picture(number, size=(120, 90)):
+    """Smooth, with an edge, and each of its own."""
+    x, y = numpy.meshgrid(numpy.arange(size[0]), numpy.arange(size[1]))
+    red = (x * 255 // size[0] + 9 * number) % 256
+    green = y * 255 // size[1]
+    blue = numpy.where(x > y, 200, 30)
+    return Image.fromarray(numpy.stack([red, green, blue], axis=2).astype("uint8"))
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pictures")
+    for number in range(COUNT):
+        file = folder / ["cats", "dogs", "emus"][number % 3] / f"{number:02}.jpg"
+        file.parent.mkdir(exist_ok=True)
+        picture(number, (100 + number, 90)).save(file, quality=90)
+    return folder
+
+
+@pytest.fixture(scope="session", params=[0, 2], ids=["no units", "units"])
+def store(request, tmp_path_factory, folder):
+    path = tmp_path_factory.mktemp("store") / "data"
+    with tapetum.Store.open(path, capacity=128 << 20, memory=128 << 20, units=request.param) as store:
+        seen = []
+        store.import_images(folder, progress=lambda files, total, size: seen.append((files, total)))
+        assert seen[-1] == (COUNT, COUNT)
+        yield store
+
+
+def pixels(store, key):
+    return numpy.asarray(Image.open(io.BytesIO(store.keyspace("images")[key])).convert("RGB"))
+
+
+def test_decoding_first_batch_to_numpy(store):
+    images = store.images()
+    assert (len(images), images.classes) == (COUNT, ["cats", "dogs", "emus"])
+    before = store.stages()["jpeg_decode"]["tasks"]
+    loader = Loader(images, Pipeline("jpeg_decode | center_crop 80x64"), 4, shuffle=False)
+    batch = next(iter(loader))
+    assert (batch.images.shape, batch.images.dtype) == ((4, 64, 80, 3), numpy.uint8)
+    for row, item in enumerate(batch.items):
+        whole = pixels(store, images.key(item))
+        left, top = round((whole.shape[1] - 80) / 2), round((whole.shape[0] - 64) / 2)
+        # PIL brings a libjpeg-turbo of its own, whose pixels may be a level apart.
+        difference = numpy.abs(whole[top : top + 64, left : left + 80].astype(int) - batch.images[row])
+        assert difference.max() <= 2
+    assert list(batch.labels) == [0, 0, 0, 0]
+    assert store.stages()["jpeg_decode"]["tasks"] >= before + 4
+    assert batch.images.flags.writeable and batch.images.__dlpack__() is not None
+
+
+def test_resizing_is_pils(store):
+    image = tapetum.run(Pipeline("jpeg_decode | resize 50x40"), store.keyspace("images"), "cats/00.jpg")
+    expected = Image.fromarray(pixels(store, "cats/00.jpg")).resize((50, 40), Image.BILINEAR)
+    assert numpy.abs(numpy.asarray(expected).astype(int) - image).max() <= 3
+
+
+def test_floats_and_planes(store):
+    pipeline = Pipeline.jpeg_decode().resize((30, 40)).normalize().layout("chw")
+    assert pipeline.batch(2).batch_shape == (2, (3, 30, 40), "float32")
+    image = tapetum.run(pipeline, store.keyspace("images"), "cats/00.jpg")
+    plain = tapetum.run(Pipeline("jpeg_decode | resize 40x30"), store.keyspace("images"), "cats/00.jpg")
+    mean, std = numpy.array([0.485, 0.456, 0.406]), numpy.array([0.229, 0.224, 0.225])
+    numpy.testing.assert_allclose(image, ((plain / 255 - mean) / std).transpose(2, 0, 1), rtol=1e-4, atol=1e-5)
+
+
+def test_pipelines_are_composed_printed_and_checked():
+    composed = Pipeline.jpeg_decode().random_resized_crop(224).flip().batch(128)
+    assert str(composed) == "jpeg_decode | random_resized_crop 224 | flip | batch 128"
+    assert composed == Pipeline.resnet50().batch(128)
+    assert repr(Pipeline.alexnet()) == 'Pipeline("jpeg_decode | resize 256 | random_crop 224 | flip")'
+    assert composed.programs == ["jpeg_decode", "resize", "flip", "batch"]
+    assert pickle.loads(pickle.dumps(composed)) == composed
+    for text, told in [
+        ("flip", "stage 0, flip: its input is a file"),
+        ("jpeg_decode | blur", "stage 1, blur: there is no such stage"),
+        ("jpeg_decode | normalize | resize 8", "stage 2, resize: it takes pixels"),
+        ("jpeg_decode | batch 8", "stage 1, batch: pictures have sizes"),
+    ]:
+        with pytest.raises(tapetum.PipelineError, match=told):
+            Pipeline(text)
+    with pytest.raises(tapetum.PipelineError, match="stage 2, flip"):
+        Pipeline.jpeg_decode().normalize().flip()
+    with pytest.raises(TypeError):
+        Pipeline.jpeg_decode().resize("large")
+
+
+def loader(store, **options):
+    return Loader(store.images(), Pipeline("jpeg_decode | random_resized_crop 32 | flip"), 5, seed=7, **options)
+
+
+def test_an_epoch_shows_each_item_once_and_the_next_others(store):
+    epochs = loader(store, drop_last=False)
+    assert len(epochs) == 5
+    first, second = list(epochs), list(epochs)
+    assert [len(batch) for batch in first] == [5, 5, 5, 5, 4]
+    items = [numpy.concatenate([batch.items for batch in epoch]) for epoch in (first, second)]
+    assert sorted(items[0]) == sorted(items[1]) == list(range(COUNT))
+    assert list(items[0]) != list(items[1])
+    assert epochs.epoch == 2
+    again = loader(store, drop_last=False, threads=3, prefetch=4)
+    for batch, other in zip(first, again, strict=True):
+        assert (batch.images == other.images).all() and (batch.labels == other.labels).all()
+    other_epoch = {item: image for batch in second for item, image in zip(batch.items, batch.images)}
+    assert any((image != other_epoch[item]).any() for batch in first for item, image in zip(batch.items, batch.images))
+    assert again.stats()["pictures"] == COUNT and again.stats()["failed"] == 0
+
+
+def test_a_pass_resumes_with_the_same_pixels_and_another_world(store):
+    def seen(batches):
+        return {int(item): image.tobytes() for batch in batches for item, image in zip(batch.items, batch.images)}
+
+    whole = seen(loader(store, drop_last=False))
+    begun = loader(store, drop_last=False)
+    steps = iter(begun)
+    first = [next(steps), next(steps)]
+    state = pickle.loads(pickle.dumps(begun.state_dict()))
+    rest = []
+    for rank in range(2):
+        resumed = loader(store, drop_last=False, rank=rank, world_size=2)
+        resumed.load_state_dict(state)
+        rest.append(list(resumed))
+    assert len(rest[0]) == len(rest[1]) == 2
+    assert [len(batch) for batch in rest[0]] == [len(batch) for batch in rest[1]]
+    assert seen(first) | seen(rest[0]) | seen(rest[1]) == whole
+    state["items"] = 3
+    with pytest.raises(tapetum.Error, match="same set"):
+        begun.load_state_dict(state)
+
+
+def test_ranks_share_an_epoch(store):
+    of_ranks = [list(loader(store, rank=rank, world_size=2)) for rank in range(2)]
+    assert [len(batches) for batches in of_ranks] == [2, 2]
+    items = [int(item) for batches in of_ranks for batch in batches for item in batch.items]
+    assert len(set(items)) == 20
+
+
+def test_pictures_that_fail(store, folder):
+    bad = store.keyspace("bad", create=True)
+    files = {"a.jpg": picture(1), "b.jpg": b"\x89PNG\r\n\x1a\n", "c.jpg": b"", "d.jpg": picture(2)}
+    images = folder.parent / "bad"
+    images.mkdir(exist_ok=True)
+    for name, content in files.items():
+        if isinstance(content, bytes):
+            (images / name).write_bytes(content)
+        else:
+            content.convert("CMYK" if name == "d.jpg" else "RGB").save(images / name)
+    assert len(bad) >= 0
+    bad = store.import_images(images, keyspace="bad")
+    pipeline = Pipeline("jpeg_decode | resize 16x16")
+
+    def batch(**options):
+        return next(iter(Loader(bad, pipeline, 4, shuffle=False, **options)))
+
+    with pytest.raises(tapetum.PipelineError, match="b.jpg: stage 0, jpeg_decode: the file is a PNG"):
+        batch()
+    skipped, filled = batch(on_error="skip"), batch(on_error="fill")
+    assert list(skipped.items) == [0, 3] and skipped.images.shape == (2, 16, 16, 3)
+    assert filled.images.shape == (4, 16, 16, 3) and not filled.images[1:3].any()
+    assert (filled.images[[0, 3]] == skipped.images).all() and filled.images[3].any()
+    assert [row for row, _ in filled.failures] == [1, 2]
+    with pytest.raises(ValueError, match="raise, skip, fill"):
+        batch(on_error="ignore")
+
+
+def test_a_loader_that_is_left_ends(store):
+    for _ in range(3):
+        steps = iter(loader(store, prefetch=8))
+        next(steps)
+    del steps
+    assert store.keyspace("images").get("cats/00.jpg") is not None
+
+
+def test_without_pictures(store):
+    with pytest.raises(tapetum.Error, match="no pictures were imported into the keyspace default"):
+        store.images("default")
+    with pytest.raises(tapetum.PipelineError, match="no batch"):
+        Loader(store.images(), Pipeline.resnet50())

@@ -1,0 +1,28 @@
+"""The loader for PyTorch, where that is installed."""
+
+import numpy
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: apt-get install python3-torch, or pip install torch")
+
+import tapetum.torch  # noqa: E402
+from tapetum import Pipeline  # noqa: E402
+from test_images import folder, store  # noqa: E402, F401
+
+
+def test_batches_are_tensors_without_a_copy(store):  # noqa: F811
+    options = {"seed": 1, "shuffle": True}
+    pipeline = Pipeline("jpeg_decode | random_resized_crop 16 | flip | normalize | layout chw")
+    tensors = next(iter(tapetum.torch.Loader(store.images(), pipeline, 4, **options)))
+    arrays = next(iter(tapetum.Loader(store.images(), pipeline, 4, **options)))
+    images, labels = tensors
+    assert images.dtype == torch.float32 and labels.dtype == torch.int64
+    numpy.testing.assert_array_equal(images.numpy(), arrays.images)
+
+
+def test_one_at_a_time(store):  # noqa: F811
+    dataset = tapetum.torch.Dataset(store, Pipeline("jpeg_decode | random_resized_crop 16"), seed=3)
+    assert len(dataset) == len(store.images())
+    image, label = dataset[5]
+    assert image.shape == (16, 16, 3) and label == store.images().label(5)
+    assert (dataset.__getitems__([4, 5])[1][0] == image).all()
