@@ -22,7 +22,7 @@ pub const TOLD: [&str; 3] = ["nodes", "edges", "top nodes"];
 const EDGES_A_NODE: u64 = 10;
 /// Edges up to which all nodes are sources, and how many are beyond it.
 const EXACT_EDGES_MAX: u64 = 50_000;
-const SAMPLES: u32 = 100;
+const SAMPLES: u32 = 20;
 
 /// Edges that are in a turn's graph: those of the first items.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

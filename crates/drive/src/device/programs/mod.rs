@@ -7,6 +7,7 @@ pub mod fields;
 mod images;
 pub mod match_record;
 pub mod node;
+mod replaced_keys;
 pub mod scan;
 mod transforms;
 

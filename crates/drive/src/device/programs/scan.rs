@@ -21,6 +21,7 @@
 //! Its statuses: [`CORRUPT`]; [`TOO_LARGE`] where groups or ordered rows are more than their limits. A record that does not fit ends the
 //! walk, if the query says so; the last frame names it.
 
+use super::replaced_keys::ReplacedKeys;
 use super::{CORRUPT, TOO_LARGE, inflate};
 use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
 use crate::protocol::Status;
@@ -84,7 +85,7 @@ struct LiveRecords {
     keyspace: u16,
     deleted_through: u64,
     now: u32,
-    replaced: BTreeSet<Box<[u8]>>,
+    replaced: ReplacedKeys,
 }
 
 /// What lasts from part to part.
@@ -175,7 +176,7 @@ impl ScanTask {
         if zero != 0 || !query.is_empty() || !reader.is_empty() {
             return Err(WireError::Malformed);
         }
-        let live = LiveRecords { keyspace, deleted_through, now, replaced };
+        let live = LiveRecords { keyspace, deleted_through, now, replaced: ReplacedKeys::new(replaced) };
         let (batch, pending, scratch) = (RowBatch::new(), Vec::new(), Vec::new());
         let work = ScanWork { run, batch, pending, scratch, failure: None, room };
         let taken_bytes = 0;
