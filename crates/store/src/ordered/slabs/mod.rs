@@ -22,6 +22,7 @@
 //! Threads: any; a space has one lock, held for the time of a few words. Whoever changes groups holds the installer, and is alone.
 
 pub mod claims;
+mod extent_versions;
 pub mod group_table;
 pub mod growth;
 pub mod keyspace_slots;

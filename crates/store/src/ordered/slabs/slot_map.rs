@@ -14,6 +14,7 @@ use tapetum_kernels::ordered::SlotAddress;
 pub struct SlotMap {
     extents_offset: u64,
     extent_pages: u32,
+    extents_max: u32,
 }
 
 impl SlotMap {
@@ -21,13 +22,19 @@ impl SlotMap {
     /// When the store may grow beyond what numbers of 32 bits name.
     pub fn new(geometry: &Geometry) -> Result<SlotMap, Error> {
         let extent_pages = geometry.pages_per_extent(PAGE_BYTES as usize);
-        let pages_max = u64::from(geometry.extents(geometry.capacity_max_bytes())) * u64::from(extent_pages);
+        let extents_max = geometry.extents(geometry.capacity_max_bytes());
+        let pages_max = u64::from(extents_max) * u64::from(extent_pages);
         if pages_max > u32::MAX.into() {
             return Err(Error::Options(format!(
                 "a store that may grow to {pages_max} pages of 4 KiB is too large for ordered keyspaces: make one of less than 4TiB"
             )));
         }
-        Ok(SlotMap { extents_offset: geometry.extents_offset(), extent_pages })
+        Ok(SlotMap { extents_offset: geometry.extents_offset(), extent_pages, extents_max })
+    }
+
+    /// Extents that there may be.
+    pub fn extents_max(&self) -> u32 {
+        self.extents_max
     }
 
     /// Pages of a group of so many extents.

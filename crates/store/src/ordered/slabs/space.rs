@@ -1,5 +1,6 @@
 //! The slots of one keyspace and class.
 
+use super::extent_versions::ExtentVersions;
 use super::group_table::Group;
 use super::large_groups::SlotWant;
 use super::share::SlotShare;
@@ -61,6 +62,8 @@ pub struct SlotSpace {
 pub struct SlotGuards {
     pub map: SlotMap,
     pub options: SpaceOptions,
+    /// Of nodes alone.
+    versions: Arc<ExtentVersions>,
     state: Mutex<SpaceState>,
 }
 
@@ -68,6 +71,7 @@ pub struct SlotGuards {
 pub struct SpaceState {
     /// By first extent.
     pub groups: BTreeMap<u32, SlotGroup>,
+    versions: Arc<ExtentVersions>,
     /// Open groups with slots that may be given out.
     available: BTreeSet<u32>,
     /// Slots of open groups that may be given out.
@@ -107,8 +111,13 @@ impl SlotSpace {
         groups: impl IntoIterator<Item = &'g Group>,
         round: Option<&SlotRound>,
     ) -> SlotSpace {
-        let state = SpaceState { found_round: round.cloned(), ..SpaceState::default() };
-        let guards = Arc::new(SlotGuards { map, options, state: Mutex::new(state) });
+        let versions = match options.class {
+            SlotClass::Nodes => ExtentVersions::new(map.extents_max()),
+            _ => ExtentVersions::default(),
+        };
+        let versions = Arc::new(versions);
+        let state = SpaceState { found_round: round.cloned(), versions: versions.clone(), ..SpaceState::default() };
+        let guards = Arc::new(SlotGuards { map, options, versions, state: Mutex::new(state) });
         let space = SlotSpace { guards };
         groups.into_iter().for_each(|group| space.insert(group));
         space
@@ -358,7 +367,11 @@ impl SlotGuards {
     }
 
     pub fn salt(&self, number: u32) -> Option<SlotSalt> {
-        let version = self.with_slot(number, |state, first, _| state.groups[&first].version)?;
+        let version = match self.options.class {
+            // Each page of an extent is a slot.
+            SlotClass::Nodes => self.versions.get(self.map.extent_of(number))?,
+            _ => self.with_slot(number, |state, first, _| state.groups[&first].version)?,
+        };
         Some(SlotSalt { store: self.options.store_id, slot: self.map.address(number), version })
     }
 
@@ -537,6 +550,7 @@ impl SpaceState {
         let phase = std::mem::replace(&mut group.phase, GroupPhase::Closed);
         self.slots_free += group.free();
         self.closed_empty += u32::from(group.is_empty());
+        self.versions.set(first..first + group.extents, Some(group.version));
         self.groups.insert(first, group);
         self.set_phase(first, phase);
     }
@@ -546,6 +560,7 @@ impl SpaceState {
             self.set_phase(first, GroupPhase::Closed);
         }
         let removed = self.groups.remove(&first)?;
+        self.versions.set(first..first + removed.extents, None);
         self.slots_free -= removed.free();
         self.closed_empty -= u32::from(removed.is_empty());
         Some(removed)
