@@ -44,6 +44,8 @@ mod batch_crash_tests;
 #[cfg(test)]
 mod checkpoint_tests;
 #[cfg(test)]
+mod churn_tests;
+#[cfg(test)]
 mod close_tests;
 #[cfg(test)]
 mod store_bench;

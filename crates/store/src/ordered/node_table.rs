@@ -1,21 +1,27 @@
 //! The node table: where the newest durable image of each data node is.
 //!
 //! ```text
-//! node id ─► chunk ─► slot u32 · stamp u64        12 bytes a node
+//! node id ─► chunk ─► slot u32 · stamp u64 · bytes used u8        13 bytes a node
 //! ```
 //! 1. A node's entry is read and written with the lock of its set of the mirror cache held; its two words belong together.
 //! 2. An entry without a slot is of a node that was never durable, or is none any more.
 //! 3. An id is given again after it was freed. Whoever kept the old one finds another stamp, or another keyspace, or fences that do not
 //!    cover his key.
+//! 4. How many bytes a node uses is what was last noted, for merges, without any lock: whoever acts on it looks at the page.
 //!
 //! Threads: any.
 
 use crate::media::io::lock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
+use tapetum_kernels::ordered::NODE_BYTES;
 
 const CHUNK_NODES: usize = 1 << 14;
 const NO_SLOT: u32 = u32::MAX;
+/// Bytes used are counted in so many.
+const USED_UNIT: usize = NODE_BYTES / 256;
+/// Nobody noted how many.
+const USED_UNKNOWN: u8 = 0;
 
 /// A data node, as the search layer names it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -31,6 +37,7 @@ pub struct NodeHome {
 struct NodeChunk {
     slots: Box<[AtomicU32]>,
     stamps: Box<[AtomicU64]>,
+    used: Box<[AtomicU8]>,
 }
 
 impl NodeChunk {
@@ -38,6 +45,7 @@ impl NodeChunk {
         NodeChunk {
             slots: (0..CHUNK_NODES).map(|_| AtomicU32::new(NO_SLOT)).collect(),
             stamps: (0..CHUNK_NODES).map(|_| AtomicU64::new(0)).collect(),
+            used: (0..CHUNK_NODES).map(|_| AtomicU8::new(USED_UNKNOWN)).collect(),
         }
     }
 }
@@ -83,7 +91,9 @@ impl NodeTable {
 
     /// The node is none any more, and nothing leads to it. With the lock of its set held.
     pub fn free(&self, node: NodeId) {
-        self.chunk(node).slots[place(node)].store(NO_SLOT, Ordering::Relaxed);
+        let chunk = self.chunk(node);
+        chunk.slots[place(node)].store(NO_SLOT, Ordering::Relaxed);
+        chunk.used[place(node)].store(USED_UNKNOWN, Ordering::Relaxed);
         lock(&self.free).freed.push(node.0);
     }
 
@@ -103,6 +113,25 @@ impl NodeTable {
         chunk.slots[place(node)].store(home.slot, Ordering::Relaxed);
     }
 
+    /// A node uses so many bytes; whether that is less than before, or nobody knew.
+    pub fn note_used(&self, node: NodeId, bytes: usize) -> bool {
+        let used = (bytes / USED_UNIT).clamp(1, u8::MAX.into()) as u8;
+        let noted = &self.chunk(node).used[place(node)];
+        let before = noted.load(Ordering::Relaxed);
+        if used != before {
+            noted.store(used, Ordering::Relaxed);
+        }
+        before == USED_UNKNOWN || used < before
+    }
+
+    /// How many bytes a node uses, rounded down to 16; half of it, if nobody knows.
+    pub fn used_bytes(&self, node: NodeId) -> usize {
+        match self.chunk(node).used[place(node)].load(Ordering::Relaxed) {
+            USED_UNKNOWN => NODE_BYTES / 2,
+            used => usize::from(used) * USED_UNIT,
+        }
+    }
+
     /// Nodes that there are.
     pub fn count(&self) -> u32 {
         let free = lock(&self.free);
@@ -112,7 +141,7 @@ impl NodeTable {
     /// Bytes that it takes in memory.
     pub fn bytes(&self) -> usize {
         let chunks = self.chunks.iter().filter(|chunk| chunk.get().is_some()).count();
-        chunks * CHUNK_NODES * (size_of::<AtomicU32>() + size_of::<AtomicU64>())
+        chunks * CHUNK_NODES * (size_of::<AtomicU32>() + size_of::<AtomicU64>() + size_of::<AtomicU8>())
             + lock(&self.free).freed.capacity() * size_of::<u32>()
             + size_of_val(&*self.chunks)
     }
@@ -135,6 +164,20 @@ mod tests {
         table.free(NodeId(7));
         assert!(!table.is_full());
         assert_eq!((table.give(), table.give(), table.count()), (Some(NodeId(7)), None, CHUNK_NODES as u32));
+    }
+
+    #[test]
+    fn what_a_node_uses_is_half_of_it_before_it_is_noted_and_after_it_is_freed() {
+        let table = NodeTable::new(1 << 20);
+        let node = table.give().unwrap();
+        assert_eq!(table.used_bytes(node), NODE_BYTES / 2);
+        assert_eq!(
+            [3000, 3001, 1000, 0, NODE_BYTES].map(|bytes| table.note_used(node, bytes)),
+            [true, false, true, true, false]
+        );
+        assert_eq!(table.used_bytes(node), NODE_BYTES - USED_UNIT);
+        table.free(node);
+        assert_eq!(table.used_bytes(node), NODE_BYTES / 2);
     }
 
     #[test]

@@ -27,7 +27,12 @@ pub struct Bench {
 
 impl Bench {
     pub fn new(sync: Sync, seed: u64) -> Bench {
-        let flash = FaultyFlash::new(SMALL_BYTES, seed);
+        Bench::of_bytes(SMALL_BYTES, sync, seed)
+    }
+
+    /// On a flash of so many bytes.
+    pub fn of_bytes(flash_bytes: u64, sync: Sync, seed: u64) -> Bench {
+        let flash = FaultyFlash::new(flash_bytes, seed);
         let options = StoreOptions { sync, ..small_options() };
         Store::create_on(&drive(&flash), &options).unwrap();
         let store = Store::open_with(&drive(&flash), &options, || false).unwrap();

@@ -280,10 +280,8 @@ impl<'a> OrderedBatch<'a> {
         if is_new {
             self.session.state.write_back.list(&tree, node);
         }
-        if removed.is_some() {
-            let key = self.writes[self.order[writes.start]].key();
-            self.session.wish_to_merge(tree.keyspace, key, used_bytes);
-        }
+        let key = self.writes[self.order[writes.start]].key();
+        self.session.note_used(tree.keyspace, key, (node, used_bytes));
         ticket
     }
 }

@@ -99,11 +99,8 @@ impl OrderedSession {
         };
         match done.result {
             PutResult::Stored | PutResult::Replaced | PutResult::Removed | PutResult::Missing => {
-                let removed = matches!(done.result, PutResult::Removed);
                 let ticket = self.end_change(&mut op, (node, page), done.result);
-                if removed {
-                    self.wish_to_merge(op.keyspace.id(), &op.request.key, used_bytes);
-                }
+                self.note_used(op.keyspace.id(), &op.request.key, (node, used_bytes));
                 self.answer_change(core, &op, ticket, done.result);
                 self.ops.forget(number, op);
             }

@@ -1,11 +1,11 @@
-//! Merges: two neighbours that are nearly empty become one, so that deletes give space back.
+//! Merges: two neighbours that fit in one node become one, so that deletes give space back.
 //!
 //! ```text
-//! removal ─► node nearly empty ─► wish ─► both pages taken ─► merged into a third ─► right anchor goes ─► left one given back
-//!                                  ▲          └─ not cached: read, installed
-//!                                  └── taken, or on its way to flash: at a later poll, so many times
+//! node uses less ─► fits with a neighbour? ─► wish ─► both pages taken ─► merged into a third ─► right anchor goes ─► left one given back
+//!                     (the node table)         ▲          └─ not cached: read, installed
+//!                                              └── taken, or on its way to flash: at a later poll, so many times
 //! ```
-//! Dead records of both go first. No operation waits for a merge. A wish that is given up is made again by the next removal from the node.
+//! Dead records of both go first. No operation waits for a merge. A wish that is given up is made again when the node uses less again.
 
 use super::page_reads::{PageRead, PageReader};
 use super::purges::purge;
@@ -19,29 +19,37 @@ use crate::ordered::node_table::{NodeHome, NodeId};
 use crate::ordered::search::{AnchorChange, AnchorKey};
 use crate::planted::Bug;
 use crate::session::session_core::SessionCore;
+use std::collections::VecDeque;
 use tapetum_drive::{LocalBuffer, Purpose, QueuePair};
-use tapetum_kernels::ordered::{NODE_BYTES, NodeError, NodeRef, merge, merged_bytes};
+use tapetum_kernels::ordered::{BLOCK_BYTES, HEAD_BYTES, NODE_BYTES, NodeError, NodeRef, merge, merged_bytes};
 
-/// A node that uses less than this is to be merged.
-const SPARSE_BYTES: usize = NODE_BYTES * 35 / 100;
-/// A merged node uses no more than this: it has room for what comes next.
-const MERGED_BYTES_MAX: usize = NODE_BYTES * 70 / 100;
-/// Wishes that a session keeps from one poll to the next.
-const WISHES_MAX: usize = 64;
-/// Polls for which a wish is kept: pages are on their way to flash for some.
-const TRIES_MAX: u32 = 200;
+/// A merged node uses no more than this: it takes a fifth of a node more before it is split, and its halves lose as much before they are
+/// merged again. Three records of 1 KiB are a node.
+const MERGED_BYTES_MAX: usize = NODE_BYTES * 85 / 100;
+/// What two nodes have twice and a merged one once.
+const COMMON_BYTES: usize = HEAD_BYTES + BLOCK_BYTES;
+/// Used by a node without records that are not dead: what its neighbours use may be dead as well, and nobody noted it.
+pub(super) const ALL_DEAD: usize = 0;
+/// Wishes that a session keeps: one for each of the operations that it may have on their way.
+const WISHES_MAX: usize = 1024;
+/// Wishes that a poll attempts.
+const WISHES_PER_POLL: usize = 64;
+/// Attempts until a wish is given up: pages are on their way to flash for some.
+const TRIES_MAX: u32 = 1000;
 
-/// A key whose node is nearly empty.
+/// A key whose node fits in one with a neighbour.
 pub(super) struct MergeWish {
     keyspace: KeyspaceId,
     key: Vec<u8>,
+    /// Of the node, when it was last looked at.
+    used_bytes: usize,
     tries: u32,
 }
 
 /// The merges that a session wishes for.
 #[derive(Default)]
 pub(super) struct Merges {
-    wishes: Vec<MergeWish>,
+    wishes: VecDeque<MergeWish>,
 }
 
 impl Merges {
@@ -52,8 +60,16 @@ impl Merges {
 
     /// The page that a wish waited for was read.
     pub fn wish_again(&mut self, wish: MergeWish) {
-        self.wishes.push(wish);
+        self.wishes.push_back(wish);
     }
+}
+
+/// Two neighbours that may fit in one node.
+struct NodePair {
+    left: NodeId,
+    right: NodeId,
+    /// The right one's anchor.
+    anchor: Box<AnchorKey>,
 }
 
 /// Two neighbours whose pages are taken.
@@ -70,8 +86,6 @@ enum NeighbourLook {
     Absent(NodeId, NodeHome),
     /// Not now.
     Busy,
-    /// The tree has one node.
-    Alone,
 }
 
 /// What came of a try.
@@ -84,22 +98,37 @@ enum Tried {
 }
 
 impl OrderedSession {
-    /// The node of a key has lost records, and uses so many bytes.
+    /// The node of a key uses so many bytes.
+    pub(super) fn note_used(&mut self, keyspace: KeyspaceId, key: &[u8], (node, used_bytes): (NodeId, usize)) {
+        if self.state.cache.table.note_used(node, used_bytes) {
+            self.wish_to_merge(keyspace, key, used_bytes);
+        }
+    }
+
+    /// The node of a key has so many bytes that are not dead.
     pub(super) fn wish_to_merge(&mut self, keyspace: KeyspaceId, key: &[u8], used_bytes: usize) {
-        if used_bytes < SPARSE_BYTES && self.merges.wishes.len() < WISHES_MAX {
-            self.merges.wishes.push(MergeWish { keyspace, key: key.to_vec(), tries: 0 });
+        if used_bytes > MERGED_BYTES_MAX || self.merges.wishes.len() >= WISHES_MAX {
+            return;
+        }
+        let Ok(tree) = self.tree_of(keyspace) else { return };
+        if self.pair_of(tree, key, used_bytes).is_some() {
+            self.merges.wishes.push_back(MergeWish { keyspace, key: key.to_vec(), used_bytes, tries: 0 });
         }
     }
 
     pub(super) fn attempt_merges(&mut self, core: &mut SessionCore) {
-        for mut wish in std::mem::take(&mut self.merges.wishes) {
+        for _ in 0..self.merges.wishes.len().min(WISHES_PER_POLL) {
+            let Some(mut wish) = self.merges.wishes.pop_front() else { return };
             wish.tries += 1;
             // Who is told what is wrong is the next operation that comes there.
             match self.try_merge(core, &wish).unwrap_or(Tried::Over) {
-                Tried::Merged(used_bytes) if used_bytes < SPARSE_BYTES => {
-                    self.merges.wishes.push(MergeWish { tries: 0, ..wish });
+                Tried::Merged(used_bytes) => self.wish_to_merge(wish.keyspace, &wish.key, used_bytes),
+                // The dead are gone, and what is left is known.
+                Tried::Over if wish.used_bytes == ALL_DEAD => {
+                    let used_bytes = self.used_bytes(&wish).unwrap_or(NODE_BYTES);
+                    self.wish_to_merge(wish.keyspace, &wish.key, used_bytes);
                 }
-                Tried::NotNow if wish.tries < TRIES_MAX => self.merges.wishes.push(wish),
+                Tried::NotNow if wish.tries < TRIES_MAX => self.merges.wishes.push_back(wish),
                 // The neighbour's page is there at the next try.
                 Tried::Reads(node, home) if wish.tries < TRIES_MAX => {
                     // No record has the empty key, which is the leftmost node's.
@@ -107,23 +136,34 @@ impl OrderedSession {
                     let keyspace = wish.keyspace;
                     self.read_page(core, PageRead { keyspace, node, home, key, reader: PageReader::Merge(wish) });
                 }
-                Tried::Merged(_) | Tried::NotNow | Tried::Reads(..) | Tried::Over => {}
+                Tried::NotNow | Tried::Reads(..) | Tried::Over => {}
             }
         }
     }
 
+    /// Of the node of a wish's key, as far as the node table knows.
+    fn used_bytes(&mut self, wish: &MergeWish) -> Result<usize, Error> {
+        let tree = self.tree_of(wish.keyspace)?;
+        let node = self.node_of(tree, &wish.key);
+        Ok(self.state.cache.table.used_bytes(node))
+    }
+
     fn try_merge(&mut self, core: &mut SessionCore, wish: &MergeWish) -> Result<Tried, Error> {
         let tree = self.tree_of(wish.keyspace)?;
-        let Neighbours { mut left, mut right, anchor } = match self.neighbours(tree, wish) {
+        let Some(pair) = self.pair_of(tree, &wish.key, wish.used_bytes) else { return Ok(Tried::Over) };
+        let Neighbours { mut left, mut right, anchor } = match self.take_pair(pair, wish.keyspace) {
             NeighbourLook::Taken(neighbours) => neighbours,
             NeighbourLook::Absent(node, home) => return Ok(Tried::Reads(node, home)),
             NeighbourLook::Busy => return Ok(Tried::NotNow),
-            NeighbourLook::Alone => return Ok(Tried::Over),
         };
         let state = self.state.clone();
         let keyspace_tree = self.trees[tree].tree.clone();
         let [of_left, of_right] =
             [&mut left, &mut right].map(|(_, page)| purge(core, &keyspace_tree, page).unwrap_or_default());
+        for (node, page) in [&left, &right] {
+            let page = NodeRef::look(core.queue.look(Purpose::Put, page, 0..NODE_BYTES));
+            let _ = page.map(|page| state.cache.table.note_used(*node, page.used_bytes()));
+        }
         let mut merged = self.take_page(core);
         let pages = (&left.1, &right.1);
         let used_bytes = merged.as_mut().and_then(|merged| merge_into(&core.queue, pages, merged).ok());
@@ -144,6 +184,7 @@ impl OrderedSession {
             meta_of_right.shared.clear();
             drop(meta_of_right.slot.take().map(|slot| keyspace_tree.nodes.resume(slot)));
         }
+        state.cache.table.note_used(left.0, used_bytes);
         state.cache.give_back(left.0, merged, |meta| {
             of_left.tell(meta);
             meta.merge(meta_of_right, |slot| keyspace_tree.nodes.resume(slot));
@@ -153,25 +194,37 @@ impl OrderedSession {
         Ok(Tried::Merged(used_bytes))
     }
 
-    /// The pages of a key's node and its right neighbour, or of the left one if there is none, if they can be had at once.
-    fn neighbours(&mut self, tree: usize, wish: &MergeWish) -> NeighbourLook {
-        let mut node = self.node_of(tree, &wish.key);
-        let mut anchor = Box::new(self.anchor.clone());
-        let search = &mut self.trees[tree].search;
-        let right = match search.next(&mut anchor) {
-            Some(right) => NodeId(right as u32),
-            None => {
-                *anchor = self.anchor.clone();
-                let mut before = self.anchor.clone();
-                let Some(left) = search.previous(&mut before) else { return NeighbourLook::Alone };
-                std::mem::replace(&mut node, NodeId(left as u32))
-            }
+    /// A key's node, which uses so many bytes, and the neighbour with which it makes the fuller node. `None`: it fits with neither, as far as
+    /// the node table knows.
+    fn pair_of(&mut self, tree: usize, key: &[u8], used_bytes: usize) -> Option<NodePair> {
+        let node = self.node_of(tree, key);
+        let state = self.state.clone();
+        let fits = |other: &NodeId| {
+            let together = (used_bytes + state.cache.table.used_bytes(*other)).saturating_sub(COMMON_BYTES);
+            (together <= MERGED_BYTES_MAX || used_bytes == ALL_DEAD).then_some(together)
         };
-        let left = match self.take_for_merge(node, wish.keyspace) {
-            Ok(page) => (node, page),
+        let search = &mut self.trees[tree].search;
+        let (mut behind, mut before) = (Box::new(self.anchor.clone()), Box::new(self.anchor.clone()));
+        let right = search.next(&mut behind).map(|right| NodeId(right as u32));
+        let left = search.previous(&mut before).map(|left| NodeId(left as u32));
+        let [of_left, of_right] = [&left, &right].map(|other| other.as_ref().and_then(fits));
+        match (left, right) {
+            (Some(left), _) if of_left > of_right => {
+                Some(NodePair { left, right: node, anchor: Box::new(self.anchor.clone()) })
+            }
+            (_, Some(right)) if of_right.is_some() => Some(NodePair { left: node, right, anchor: behind }),
+            _ => None,
+        }
+    }
+
+    /// The pages of two neighbours, if they can be had at once.
+    fn take_pair(&mut self, pair: NodePair, keyspace: KeyspaceId) -> NeighbourLook {
+        let NodePair { left, right, anchor } = pair;
+        let left = match self.take_for_merge(left, keyspace) {
+            Ok(page) => (left, page),
             Err(look) => return look,
         };
-        match self.take_for_merge(right, wish.keyspace) {
+        match self.take_for_merge(right, keyspace) {
             Ok(page) => NeighbourLook::Taken(Neighbours { left, right: (right, page), anchor }),
             Err(look) => {
                 self.state.cache.give_back(left.0, left.1, |_| ());

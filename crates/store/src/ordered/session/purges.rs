@@ -93,7 +93,7 @@ impl OrderedSession {
                 let used_bytes = purged.used_bytes;
                 self.state.cache.give_back(node, page, |meta| purged.tell(meta));
                 self.state.list(&tree, node);
-                self.wish_to_merge(op.keyspace.id(), &op.request.key, used_bytes);
+                self.note_used(op.keyspace.id(), &op.request.key, (node, used_bytes));
                 op.kept.change = None;
                 self.try_again(number, op);
             }

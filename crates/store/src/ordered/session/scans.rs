@@ -15,6 +15,7 @@ use super::extension_read::{ExtensionRead, ExtensionStep, ReadOf};
 use super::extensions::{damaged_extension, piece_tag};
 use super::fetches::{arguments_of_flash, read_error};
 use super::looks::{arguments, damaged};
+use super::merges::ALL_DEAD;
 use super::scan_ahead::{AheadRead, AheadState, ScanAhead, page_range};
 use super::scan_op::{OutsideItem, ScanOp, ScanStage, bound, is_crossed};
 use super::{OrderedSession, TAG_SCAN, scratch};
@@ -441,7 +442,7 @@ impl OrderedSession {
             (Some(error), _) => return self.scans.end(number, scan.token, Err(error)),
             (None, Some(step)) => {
                 let dead = scan.step(step);
-                dead.iter().for_each(|key| self.wish_to_merge(scan.keyspace.id(), key, 0));
+                dead.iter().for_each(|key| self.wish_to_merge(scan.keyspace.id(), key, ALL_DEAD));
             }
             (None, None) => unreachable!("it failed"),
         }

@@ -96,8 +96,16 @@ impl OrderedSession {
             let anchor = NodeRef::look(right).map_err(|_| damaged(node))?.low_fence();
             self.trees[tree].search.insert(anchor, upper.0.into()).map_err(of_search)
         });
+        let used = [&left, &right].map(|half| {
+            NodeRef::look(core.queue.look(Purpose::Put, half, 0..NODE_BYTES))
+                .map_or(NODE_BYTES, |half| half.used_bytes())
+        });
         match anchored {
-            Ok(AnchorChange::Done) => {}
+            Ok(AnchorChange::Done) => {
+                for (node, used_bytes) in [node, upper].into_iter().zip(used) {
+                    state.cache.table.note_used(node, used_bytes);
+                }
+            }
             other => {
                 state.cache.discard(upper, right);
                 state.cache.give_back(node, page, |_| ());

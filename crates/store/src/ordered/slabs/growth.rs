@@ -17,7 +17,7 @@ use super::large_groups::grow_large;
 use super::slot_class::SlotClass;
 use super::slot_group::{GroupPhase, SlotGroup};
 use super::slot_round::{RoundSlots, SlotRound};
-use super::space::{RESERVED_SLOTS, SlotSpace, SpaceOptions, SpaceState};
+use super::space::{RESERVED_SLOTS, SlotSpace, SpaceState};
 use crate::error::Error;
 use crate::media::extents::Extents;
 use crate::media::io::{Io, lock};
@@ -25,10 +25,13 @@ use crate::planted::Bug;
 use std::sync::Mutex;
 
 /// A group with fewer than one in so many slots free is as good as full.
-const FULL_PART: u32 = 16;
-/// A closed group is opened rather than a new one made if one in so many of its slots is free. Space amplification stays below
-/// 1 + 1/(n - 1) in the long run, if there are enough groups to choose from.
-const REOPEN_PART: u32 = 4;
+const FULL_PART: u32 = 32;
+/// A closed group is opened rather than a new one made if one in so many of its slots is free. Groups take up to n/(n - 1) of the room of
+/// their nodes in the long run, if there are enough groups to choose from: half of that is usual.
+const REOPEN_PART: u32 = 12;
+/// Open groups have one free slot for so many that are in use, and so many at least: a round lasts for half of them.
+const OPEN_USED_PART: u32 = 16;
+const OPEN_SLOTS_MIN: u32 = 64;
 /// Of slabs, one in so many groups has slots to give out, so that the manifest is written for many values at once;
 const SLAB_OPEN_PART: u32 = 4;
 /// and no more than so many.
@@ -101,13 +104,33 @@ impl SpaceState {
         self.slots_rest > 0 && self.slots_rest >= self.slots_open
     }
 
+    /// Free slots of open groups beyond so many.
+    fn spare(&self, slots: u32) -> u32 {
+        (self.slots_open + self.slots_rest).saturating_sub(slots)
+    }
+
+    /// Open groups that are empty and not needed for so many free slots; they give out no more.
+    fn drain_spare(&mut self, slots: u32) -> Vec<u32> {
+        let empty = self.phases(GroupPhase::Open).filter(|(_, group)| group.is_empty());
+        let empty: Vec<(u32, u32)> = empty.map(|(first, group)| (first, group.slots())).collect();
+        let mut drained = Vec::new();
+        for (first, group_slots) in empty.into_iter().rev() {
+            if self.spare(slots) >= group_slots {
+                self.set_phase(first, GroupPhase::Draining);
+                drained.push(first);
+            }
+        }
+        drained
+    }
+
     /// Makes the plan: as many free slots in open groups as `slots`. Open groups that are full give out no more slots.
     fn plan_nodes(&mut self, slots: u32, group_slots: u32, close_early: bool) -> GroupPlan {
         let full = names(self.phases(GroupPhase::Open).filter(|(_, group)| is_full(group)));
         full.into_iter().for_each(|first| self.set_phase(first, GroupPhase::Draining));
         let close = names(self.phases(GroupPhase::Draining).filter(|(_, group)| close_early || group.is_settled()));
         let mut closed: Vec<_> = self.phases(GroupPhase::Closed).filter(|(_, group)| group.free() > 0).collect();
-        closed.sort_by_key(|(first, group)| (u32::MAX - group.free(), *first));
+        // The fullest first: images that are written again leave the others, until those are empty and go.
+        closed.sort_by_key(|(first, group)| (group.free(), *first));
         let mut missing = slots.saturating_sub(self.slots_open + self.slots_rest);
         let is_good = |group: &SlotGroup| group.free() * REOPEN_PART >= group.slots();
         let (good, poor): (Vec<_>, Vec<_>) = closed.into_iter().partition(|(_, group)| is_good(group));
@@ -121,7 +144,9 @@ impl SpaceState {
             }
         }
         let rested = self.slots_open < slots && self.is_rested();
-        GroupPlan { close, open, remove, add: missing.div_ceil(group_slots), instead: names(poor.into_iter()), rested }
+        let instead = names(poor.into_iter().rev());
+        remove.extend(self.drain_spare(2 * slots));
+        GroupPlan { close, open, remove, add: missing.div_ceil(group_slots), instead, rested }
     }
 
     /// Makes the plan; groups that are to be removed give out no more slots.
@@ -145,12 +170,15 @@ fn names<'g>(groups: impl Iterator<Item = (u32, &'g SlotGroup)>) -> Vec<u32> {
 impl SlotSpace {
     /// Whether slots run short, or there are groups to give back: [`grow`] has something to do.
     pub fn wants_change(&self) -> bool {
-        let SpaceOptions { class, open_groups, .. } = *self.options();
-        match class {
+        match self.options().class {
             SlotClass::Nodes => self.with(|state| {
-                let is_short = state.is_wanted || state.slots_open * 2 < self.slots_wanted();
+                let wanted = self.slots_wanted(state);
+                let is_short = state.is_wanted || state.slots_open * 2 < wanted;
+                // As many slots as are wanted may be of closed groups that are empty: they need not be zeroed to be opened again.
+                let is_spare = state.closed_empty * self.group_slots() > wanted.max(self.group_slots())
+                    || state.spare(2 * wanted) >= self.group_slots() && state.has_open_empty();
                 // A round begins when the one before the last is over.
-                state.flying == 0 && (is_short || state.closed_empty > open_groups)
+                state.flying == 0 && (is_short || is_spare)
             }),
             SlotClass::Extensions(_) => self.with(|state| state.wants_slabs()),
             SlotClass::Large => {
@@ -178,9 +206,10 @@ impl SlotSpace {
         self.options().class.slots(self.map().pages(self.options().group_extents))
     }
 
-    /// Free slots that open groups are to have.
-    fn slots_wanted(&self) -> u32 {
-        self.options().open_groups * self.group_slots()
+    /// Free slots that open groups are to have: as many as fits what is in use.
+    fn slots_wanted(&self, state: &SpaceState) -> u32 {
+        let wanted = ((state.slots - state.slots_free) / OPEN_USED_PART).max(OPEN_SLOTS_MIN);
+        wanted.min(self.options().open_groups * self.group_slots())
     }
 
     fn plan(&self) -> GroupPlan {
@@ -188,7 +217,7 @@ impl SlotSpace {
         self.with(|state| match self.options().class {
             SlotClass::Nodes => {
                 let close_early = planted.has(Bug::OrderedCloseEarly);
-                state.plan_nodes(self.slots_wanted(), self.group_slots(), close_early)
+                state.plan_nodes(self.slots_wanted(state), self.group_slots(), close_early)
             }
             SlotClass::Extensions(_) => state.plan_extensions(),
             SlotClass::Large => unreachable!("their groups are made one by one"),

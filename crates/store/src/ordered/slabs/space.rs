@@ -89,7 +89,8 @@ pub struct SpaceState {
     landed_before: u64,
     /// The round that the manifest named when the store was opened, for recovery.
     pub found_round: Option<SlotRound>,
-    /// Free slots of all groups.
+    /// Slots of all groups, and those of them that are free.
+    pub slots: u32,
     pub slots_free: u32,
     /// So many of them are kept back.
     pub held_back: u32,
@@ -451,6 +452,11 @@ impl SpaceState {
         Some((first, self.groups[&first].next_ready(0)?))
     }
 
+    /// Whether there is an open group all slots of which may be given out.
+    pub fn has_open_empty(&self) -> bool {
+        self.available.iter().any(|first| self.groups[first].is_empty())
+    }
+
     /// Gives out a free slot.
     fn take(&mut self, first: u32, slot: u32, unsettled: bool) {
         let group = self.group_mut(first);
@@ -548,6 +554,7 @@ impl SpaceState {
 
     pub fn insert(&mut self, first: u32, mut group: SlotGroup) {
         let phase = std::mem::replace(&mut group.phase, GroupPhase::Closed);
+        self.slots += group.slots();
         self.slots_free += group.free();
         self.closed_empty += u32::from(group.is_empty());
         self.versions.set(first..first + group.extents, Some(group.version));
@@ -561,6 +568,7 @@ impl SpaceState {
         }
         let removed = self.groups.remove(&first)?;
         self.versions.set(first..first + removed.extents, None);
+        self.slots -= removed.slots();
         self.slots_free -= removed.free();
         self.closed_empty -= u32::from(removed.is_empty());
         Some(removed)
