@@ -250,7 +250,23 @@ impl World {
         if self.random.one_in(4) { life.close(self) } else { Ok(()) }
     }
 
+    /// Works for a while, until the process ends and the power stays: what no flush has saved is in the drive's cache.
+    fn end_process(&mut self) -> Result<(), Stop> {
+        let mut life = self.open_and_read(None)?;
+        for _ in 0..100 + self.random.below(200) {
+            life.step(self, None)?;
+        }
+        life.last_replies(self)?;
+        drop(life);
+        self.model.note_everywhere("the process ends");
+        self.model.crash();
+        Ok(())
+    }
+
     fn crash_in_recovery_twice(&mut self) -> Result<(), Stop> {
+        if self.has_ordered && self.random.one_in(2) {
+            self.end_process()?;
+        }
         let mut in_a_row = 0;
         for _ in 0..3 + self.random.below(4) {
             match self.open_and_read(Some(())) {

@@ -249,8 +249,7 @@ pub async fn grow(
         space.note_room(extents, missing);
         return Ok(());
     }
-    let is_zeroed = !space.options().planted.has(Bug::OrderedOpenUnzeroed);
-    for group in added.iter().filter(|_| is_zeroed) {
+    for group in &added {
         if let Err(error) = zero(space, io, group).await {
             added.iter().for_each(|group| release(extents, group.first, group.extents));
             return Err(error);
