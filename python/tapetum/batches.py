@@ -82,7 +82,7 @@ class Loader:
         self._native = None
 
     def set_epoch(self, epoch):
-        """The next pass is of this epoch, from its start."""
+        """The next pass is of this epoch. Another one begins at its start; one that was left, or loaded, goes on where it was."""
         if epoch != self.epoch:
             self.epoch, self._consumed = epoch, 0
 

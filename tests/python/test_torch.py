@@ -3,7 +3,8 @@
 import numpy
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed: apt-get install python3-torch, or pip install torch")
+INSTALL = "torch does not import: apt-get install python3-torch, or pip install torch"
+torch = pytest.importorskip("torch", reason=INSTALL, exc_type=ImportError)
 
 import tapetum.torch  # noqa: E402
 from tapetum import Pipeline  # noqa: E402
