@@ -60,7 +60,7 @@ impl OrderedSession {
             op.kept.stage = OpStage::Fetched(node, home, page);
             op.kept.scratch = Some(scratch);
             self.ops.put(number, op);
-            return self.await_place(core, number);
+            return self.await_place(number);
         }
         self.give_scratch(core, scratch);
         self.end_fetch(page);

@@ -199,7 +199,7 @@ impl OrderedSession {
                 op.kept.stage = OpStage::Fetched(node, home, page);
                 op.kept.scratch = Some(scratch);
                 self.ops.put(number, op);
-                return self.await_place(core, number);
+                return self.await_place(number);
             }
             (Some(home), None) => {
                 match self.state.cache.install(node, home, page, PageMeta::new(keyspace, PageUse::ByKey)) {

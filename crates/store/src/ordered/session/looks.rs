@@ -105,13 +105,12 @@ impl OrderedSession {
         core: &mut SessionCore,
         (number, op): (usize, Box<OrderedOp>),
         node: NodeId,
-        was_read: bool,
+        used: PageUse,
     ) {
         #[cfg(test)]
         {
             self.attempts += 1;
         }
-        let used = if was_read { PageUse::Again } else { PageUse::ByKey };
         match self.state.cache.take(node, op.keyspace.id().0, used) {
             PageLook::Taken(page) => self.begin(core, (number, op), node, page),
             PageLook::Busy => {

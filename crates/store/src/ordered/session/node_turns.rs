@@ -47,8 +47,6 @@ struct NodeTurn {
     line: VecDeque<usize>,
     /// Somebody is at the node.
     is_taken: bool,
-    /// Its page was read for who is next.
-    was_read: bool,
 }
 
 /// See the [module](self).
@@ -68,7 +66,7 @@ impl NodeTurns {
         let (ready, spare) = (&mut self.ready, &mut self.spare);
         let turn = self.turns.entry(node).or_insert_with(|| {
             ready.push_back(node);
-            NodeTurn { line: spare.pop().unwrap_or_default(), is_taken: false, was_read: false }
+            NodeTurn { line: spare.pop().unwrap_or_default(), is_taken: false }
         });
         turn.line.push_back(number);
     }
@@ -77,13 +75,13 @@ impl NodeTurns {
         self.turns.get_mut(&node).expect("somebody is at the node, or stands in its line")
     }
 
-    /// The next node that is ready, and the first of its line, who is at it from here on; and whether its page was read for him.
-    pub fn next(&mut self) -> Option<(NodeId, usize, bool)> {
+    /// The next node that is ready, and the first of its line, who is at it from here on.
+    pub fn next(&mut self) -> Option<(NodeId, usize)> {
         let node = self.ready.pop_front()?;
         let turn = self.turn(node);
         let number = turn.line.pop_front().expect("somebody stands in line at a node that is ready");
         turn.is_taken = true;
-        Some((node, number, std::mem::take(&mut turn.was_read)))
+        Some((node, number))
     }
 
     pub fn are_ready(&self) -> bool {
@@ -112,13 +110,6 @@ impl NodeTurns {
     fn step_back(&mut self, node: NodeId, number: usize) {
         self.put_in_front(node, number);
         self.turn(node).is_taken = false;
-    }
-
-    /// The page of the node that an operation is at was read, and is in the cache: it is the next one there.
-    pub fn was_read(&mut self, node: NodeId, number: usize) {
-        self.step_back(node, number);
-        self.turn(node).was_read = true;
-        self.ready.push_front(node);
     }
 
     /// Another thread has the page.
@@ -188,7 +179,7 @@ impl NodeTurns {
     pub fn take_any(&mut self) -> Option<usize> {
         let NodeTurns { ready, busy, starved, parked, .. } = self;
         ready.extend(busy.drain(..).chain(starved.drain(..)).chain(parked.drain(..)));
-        let (node, number, _) = self.next()?;
+        let (node, number) = self.next()?;
         self.left(node);
         Some(number)
     }
@@ -205,13 +196,11 @@ mod tests {
         let mut turns = NodeTurns::default();
         (0..3).for_each(|number| turns.join(NODE, number));
         turns.join(NodeId(8), 9);
-        assert_eq!(turns.next(), Some((NODE, 0, false)));
-        assert_eq!(turns.next(), Some((NodeId(8), 9, false)));
+        assert_eq!(turns.next(), Some((NODE, 0)));
+        assert_eq!(turns.next(), Some((NodeId(8), 9)));
         assert_eq!(turns.next(), None, "somebody is at each");
         turns.left(NODE);
-        assert_eq!(turns.next(), Some((NODE, 1, false)));
-        turns.was_read(NODE, 1);
-        assert_eq!(turns.next(), Some((NODE, 1, true)));
+        assert_eq!(turns.next(), Some((NODE, 1)));
         (3..9).for_each(|number| turns.join(NODE, number));
         turns.take_those(NODE, |number| number % 2 == 1);
         let rest: Vec<usize> = std::iter::from_fn(|| turns.take_next(NODE)).collect();
@@ -228,7 +217,7 @@ mod tests {
             [|turns| turns.is_busy(NODE, 0), |turns| turns.starves(NODE, 0), |turns| turns.park(NODE, 0)];
         turns.join(NODE, 0);
         for wait in waits {
-            assert_eq!(turns.next(), Some((NODE, 0, false)));
+            assert_eq!(turns.next(), Some((NODE, 0)));
             wait(&mut turns);
             turns.join(NODE, 1);
             assert_eq!(turns.next(), None);
@@ -237,7 +226,7 @@ mod tests {
                 turns.unpark(1);
             }
         }
-        assert_eq!(turns.next(), Some((NODE, 0, false)));
+        assert_eq!(turns.next(), Some((NODE, 0)));
     }
 
     #[test]
@@ -245,9 +234,9 @@ mod tests {
         let mut turns = NodeTurns::default();
         (0..8).for_each(|number| turns.join(NodeId(number / 2), number as usize));
         turns.next();
-        let (busy, first, _) = turns.next().unwrap();
+        let (busy, first) = turns.next().unwrap();
         turns.is_busy(busy, first);
-        let (parked, first, _) = turns.next().unwrap();
+        let (parked, first) = turns.next().unwrap();
         turns.park(parked, first);
         let mut found: Vec<usize> = std::iter::from_fn(|| turns.take_any()).collect();
         found.sort_unstable();

@@ -48,14 +48,15 @@ impl RoomLines {
 }
 
 impl OrderedSession {
-    /// An operation whose page was read waits for a place, behind others that do.
-    pub(super) fn await_place(&mut self, core: &mut SessionCore, number: usize) {
+    /// An operation whose page was read waits for a place, behind others that do: the next round looks for one.
+    pub(super) fn await_place(&mut self, number: usize) {
         let node = self.ops.get(number).and_then(|op| op.kept.stage.node()).expect("its page was read");
         self.rooms.join(self.state.cache.set_of(node), number);
-        self.give_places(core);
+        self.tries_again = true;
     }
 
-    /// Puts pages that were read into the cache, as far as there are places: their operations are the next ones at their nodes.
+    /// Puts pages that were read into the cache, as far as there are places. Their operations go on at once: before another page takes the
+    /// place.
     pub(super) fn give_places(&mut self, core: &mut SessionCore) {
         if !self.rooms.are_none()
             && let Err(error) = core.base.log.poisoned()
@@ -69,9 +70,11 @@ impl OrderedSession {
             }
         }
         for at in (0..self.rooms.lines.len()).rev() {
-            while self.rooms.lines.get(at).is_some_and(|line| self.may_have_place(line.line[0])) {
+            while self.rooms.lines.get(at).is_some_and(|line| self.may_have_place(line.line[0]))
+                && self.has_credit(core)
+            {
                 let Some(number) = self.rooms.take(at) else { break };
-                self.install(number);
+                self.install(core, number);
             }
         }
     }
@@ -84,7 +87,7 @@ impl OrderedSession {
     }
 
     /// Puts a page that was read into the cache, or gives it up if it is not the node any more.
-    fn install(&mut self, number: usize) {
+    fn install(&mut self, core: &mut SessionCore, number: usize) {
         let mut op = self.ops.take(number);
         let OpStage::Fetched(node, home, page) = std::mem::take(&mut op.kept.stage) else {
             unreachable!("it waits for a place")
@@ -93,9 +96,8 @@ impl OrderedSession {
         match self.state.cache.install(node, home, page, meta) {
             Installed::Done(page) | Installed::Stale(page) => {
                 self.end_fetch(page);
-                self.ops.put(number, op);
-                self.turns.was_read(node, number);
-                self.tries_again = true;
+                self.take_turn(core, (number, op), node, PageUse::Again);
+                self.step_off(number, node);
             }
             Installed::NoRoom(page) => {
                 // Another session was faster.

@@ -13,6 +13,7 @@
 use super::OrderedSession;
 use super::op_state::OrderedOp;
 use crate::keyspace::request::Outcome;
+use crate::ordered::cache::page_meta::PageUse;
 use crate::ordered::node_table::NodeId;
 use crate::session::engine_session::{EngineSlot, EngineWait};
 use crate::session::order::closed;
@@ -82,14 +83,14 @@ impl OrderedSession {
         let mut any = false;
         self.turns.unpark(self.fetches_max.saturating_sub(self.fetches));
         while self.has_credit(core) {
-            let Some((node, number, was_read)) = self.turns.next() else {
+            let Some((node, number)) = self.turns.next() else {
                 if self.is_short || !self.turns.feed() {
                     break;
                 }
                 continue;
             };
             let op = self.ops.take(number);
-            self.take_turn(core, (number, op), node, was_read);
+            self.take_turn(core, (number, op), node, PageUse::ByKey);
             self.step_off(number, node);
             any = true;
         }

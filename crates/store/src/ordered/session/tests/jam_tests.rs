@@ -7,7 +7,7 @@ use crate::keyspace::request::{Outcome, Request};
 use crate::log::Sync;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tapetum_drive::{Env, MemoryFlash, SplitMix64};
+use tapetum_drive::{Env, MemoryFlash, Opcode, SplitMix64};
 
 /// Attempts and turns of an operation: it is attempted, has its turn, its page is read, and a split or two are in its way.
 const ATTEMPTS_MAX: usize = 8;
@@ -85,6 +85,26 @@ fn many_more_operations_than_pages_are_each_attempted_a_few_times() {
         let attempts: usize = clients.iter().map(|client| client.session.attempts).sum();
         assert!(attempts < ATTEMPTS_MAX * count, "{sync:?}: {attempts} attempts for {count} operations");
     }
+}
+
+/// A page that was read is used before another one takes its place, or it would be read again.
+#[test]
+fn a_page_is_read_for_a_put_little_more_than_once() {
+    let bench = Bench::new(Arc::new(new_flash(3)), 16, Sync::No);
+    let mut client = bench.client();
+    let (mut random, mut waiting, puts) = (SplitMix64::new(9), Vec::new(), 1400);
+    let mut keys = (0..puts).map(|_| random.next_u64().to_be_bytes()).peekable();
+    while keys.peek().is_some() || !waiting.is_empty() {
+        while waiting.len() < 128
+            && let Some(key) = keys.next()
+        {
+            waiting.push(client.start(put(&key, &[5; 1000])));
+        }
+        client.step();
+        waiting.retain(|token| client.take_answer(*token).is_none());
+    }
+    let reads = bench.base.drive.counters().opcode(Opcode::Pipeline).completed;
+    assert!(reads * 2 < puts * 3, "{reads} reads for {puts} puts");
 }
 
 #[test]
