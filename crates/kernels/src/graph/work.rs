@@ -138,8 +138,8 @@ impl GraphWork {
             (GraphStep::Compute, kind) if kind == FrameKind::Deferred as u8 || kind == FrameKind::Missed as u8 => {
                 return Err(GraphFailure::Elsewhere);
             }
-            // Edges have a limit, and so many were found: scans for a graph stop for nothing else.
-            (GraphStep::Compute, kind) if kind == FrameKind::Stopped as u8 => {}
+            // A scan stops at a limit of edges, or whoever gathers them has seen to the rest.
+            (GraphStep::Compute, kind) if kind == FrameKind::Stopped as u8 || kind == FrameKind::Settled as u8 => {}
             (GraphStep::Merge, PROGRESS) => {}
             (GraphStep::Merge, SUMMARY) => {
                 let summary = GraphSummary::decode(&mut reader)?;

@@ -1,10 +1,12 @@
 //! `tapetum graph`: what is computed of a graph, and how it is told.
 
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use tapetum::query::{CompiledQuery, GroupOrder, QueryText, ResultColumn};
-use tapetum::{GraphOptions, GraphReport, KeyspaceHandle, Options};
+use tapetum::{GraphOptions, GraphReport, KeyspaceHandle, Options, QueryError};
 use tapetum_kernels::graph::{Direction, Normalization, Sampling};
 use tapetum_kernels::scan::query::MisfitPolicy;
 use tapetum_kernels::scan::{Format, Scalar, ScalarType};
@@ -13,6 +15,7 @@ use super::commands::{Outcome, offline_options, read_store_with};
 use super::queries::{kept_format, side};
 use crate::cli::graph_arguments::{BetweennessArguments, GraphCommand};
 use crate::cli::scan_arguments::OnError;
+use crate::os;
 use crate::tools::measure::Measure;
 use crate::tools::query_rows::{self, RowShape};
 
@@ -20,14 +23,19 @@ pub fn run(GraphCommand::Bc(arguments): &GraphCommand) -> Outcome {
     // Whatever is wrong with it shows before the store is opened, if the command line says all of it.
     let format = arguments.fields.as_deref().map(query_rows::format).transpose()?;
     let compiled = format.map(|format| compile(&format, arguments)).transpose()?;
+    // Before the store's threads are made, which must not take them.
+    let signals = os::termination_signals()?;
     let units = arguments.units.map(|units| vec![("betweenness".to_owned(), u16::from(units))]);
     let options = Options { compute_units: units.unwrap_or_default(), ..offline_options(&arguments.store, false) };
     read_store_with(&arguments.store, &options, |store| {
         let name = &arguments.edges.keyspace;
         let keyspace = store.keyspace(name)?;
         match compiled {
-            Some(compiled) => betweenness(&keyspace, &compiled, arguments),
-            None => betweenness(&keyspace, &compile(&kept_format(&keyspace, name)?, arguments)?, arguments),
+            Some(compiled) => betweenness(&keyspace, &compiled, (arguments, signals.as_fd())),
+            None => {
+                let compiled = compile(&kept_format(&keyspace, name)?, arguments)?;
+                betweenness(&keyspace, &compiled, (arguments, signals.as_fd()))
+            }
         }
     })
 }
@@ -58,15 +66,25 @@ fn options(arguments: &BetweennessArguments) -> GraphOptions {
     }
 }
 
-fn betweenness(keyspace: &KeyspaceHandle, edges: &CompiledQuery, arguments: &BetweennessArguments) -> Outcome {
+/// Until a signal comes, such as that of Ctrl-C.
+fn betweenness(
+    keyspace: &KeyspaceHandle,
+    edges: &CompiledQuery,
+    (arguments, signals): (&BetweennessArguments, BorrowedFd<'_>),
+) -> Outcome {
     let (measure, bar) = (Measure::begin(keyspace.store()), progress());
-    let side = side(arguments.run);
+    let (side, mut signal) = (side(arguments.run), None);
     let report = keyspace.betweenness(&edges.query, &options(arguments), side, &mut |progress| {
         bar.set_length(progress.slices);
         bar.set_position(progress.slices_done);
-        true
+        // Where signals cannot be read, the graph is computed to its end.
+        signal = signal.take().or_else(|| os::wait_for_signal_until(signals, Duration::ZERO).ok().flatten());
+        signal.is_none()
     });
     bar.finish_and_clear();
+    if let (Some(signal), Err(QueryError::Cancelled)) = (signal, &report) {
+        return Err(format!("given up at {}; nothing was changed", os::signal_name(signal)).into());
+    }
     let report = report.map_err(query_rows::in_words)?;
     let took = measure.told(keyspace.store());
     let node = edges.columns.first().map_or(ScalarType::Unsigned, |column| column.scalar_type);

@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use tapetum_drive::programs::scan::{SCAN, SCAN_HEAD_BYTES};
-use tapetum_drive::{Command, Lease, Operation, PipelineStage, ProgramId, ProgramIdentity, QueuePair, Returned};
+use tapetum_drive::{Command, Drive, Lease, Operation, PipelineStage, ProgramId, ProgramIdentity, QueuePair, Returned};
 use tapetum_kernels::scan::query::{MisfitPolicy, QueryOutput};
 use tapetum_kernels::scan::result::{DeferredRecord, MissedKeys, RowSink, StoppedRun};
 use tapetum_kernels::scan::{Query, QueryResult};
@@ -45,7 +45,7 @@ pub(crate) const PART_BYTES: usize = 256 << 10;
 const PART_SHARE: usize = 128;
 const PART_BYTES_MIN: usize = 32 << 10;
 /// Commands of the flash at once: nodes of an ordered keyspace may lie apart, and are read one by one.
-const FLASH_DEPTH: u32 = 256;
+pub(super) const FLASH_DEPTH: u32 = 256;
 /// What a pipeline reads, about: a wake-up for each.
 const READ_BYTES: u64 = 32 << 20;
 /// The first pipeline of a query that may soon have enough; each after it reads twice as much.
@@ -61,7 +61,7 @@ pub(super) struct ResultOptions {
 }
 
 /// What copies rows, where they come one by one.
-const CONCAT: (&str, u16) = ("concat", 1);
+pub(super) const CONCAT: (&str, u16) = ("concat", 1);
 
 pub(super) struct DriveRun {
     base: Arc<Base>,
@@ -93,6 +93,11 @@ pub(super) struct DriveRun {
     returned: Vec<Returned>,
 }
 
+/// What a pipeline brings at a time, where local memory is small.
+pub(super) fn part_bytes(drive: &Drive) -> u32 {
+    (drive.local().bytes_total() / PART_SHARE).clamp(PART_BYTES_MIN, PART_BYTES) as u32
+}
+
 impl DriveRun {
     pub fn new(
         base: &Arc<Base>,
@@ -102,8 +107,8 @@ impl DriveRun {
     ) -> Result<DriveRun, QueryError> {
         let drive = &base.drive;
         let local_bytes = drive.local().bytes_total();
-        let part_bytes = (local_bytes / PART_SHARE).clamp(PART_BYTES_MIN, PART_BYTES) as u32;
-        let pair = drive.queue_pair_of_parts(FLASH_DEPTH, part_bytes).map_err(|error| Error::Io(error.to_string()))?;
+        let pair =
+            drive.queue_pair_of_parts(FLASH_DEPTH, part_bytes(drive)).map_err(|error| Error::Io(error.to_string()))?;
         let identity = drive.identity();
         let program = |(name, version): (&str, u16)| {
             let of = |program: &&ProgramIdentity| (&program.name[..], program.version) == (name, version);

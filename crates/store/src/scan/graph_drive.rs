@@ -8,27 +8,28 @@
 //! several:   a second command merges their sums, there ─┴─► the nodes with the most ─► host
 //! ```
 //! 1. The host learns of the edges no more than their bytes.
-//! 2. Frames that are longer than there was room for are scanned again, with more room, as far as local memory goes.
+//! 2. Edges that are more than one scan gives, or lie in values out of line, and those of ordered keyspaces, are gathered first, by as many
+//!    scans as it takes ([`super::graph_gather`]); the second pipeline is a command of its own then, over local memory.
 
-use super::flight::{FlightPlan, attachment};
+use super::drive_side::{CONCAT, FLASH_DEPTH, part_bytes};
+use super::graph_command::{CommandText, descriptor};
+use super::graph_gather::{GatheredEdges, extend_attached, missed_items};
 use super::graph_scan::{GraphOptions, GraphProgress, failure_error, frames_of, slices_of};
-use super::layout::{ListLimits, ScanLayout};
+use super::graph_source::{WholeScan, hashed_layout, ordered_layout, whole_scan};
+use super::layout::ScanLayout;
 use super::query_scan::{QueryError, QueryReport};
-use super::segment_lists::SegmentLists;
-use super::snapshot::Snapshot;
-use crate::blocking::{Item, KeyspaceHandle};
+use crate::base::Base;
+use crate::blocking::KeyspaceHandle;
 use crate::error::Error;
-use crate::hashed::HashedEngine;
-use crate::media::io::Io;
+use crate::keyspace::catalogue::KeyspaceKind;
 use std::sync::Arc;
 use std::time::Duration;
 use tapetum_drive::programs::TOO_LARGE;
 use tapetum_drive::programs::betweenness::{BETWEENNESS, ELSEWHERE};
-use tapetum_drive::programs::scan::{SCAN, SCAN_HEAD_BYTES};
+use tapetum_drive::programs::scan::SCAN;
 use tapetum_drive::{
-    ATTACHMENT_BYTES_MAX, Command, Lease, LocalBuffer, LocalRange, Operation, PipelineDescriptor, PipelineFailure,
-    PipelineReason, PipelineResult, PipelineSink, PipelineSource, PipelineStage, Purpose, QueuePair, SourceRange,
-    Status,
+    Command, Lease, LocalBuffer, LocalRange, Operation, PipelineDescriptor, PipelineFailure, PipelineReason,
+    PipelineResult, PipelineSink, PipelineSource, PipelineStage, ProgramId, Purpose, QueuePair, SourceRange, Status,
 };
 use tapetum_kernels::graph::{GraphFailure, GraphStep};
 use tapetum_kernels::scan::Query;
@@ -36,7 +37,9 @@ use tapetum_kernels::scan::Query;
 /// The number under which the edges are kept.
 const EDGES: u64 = 1;
 /// Room for edges, at first: a quarter of a million.
-const EDGES_BYTES: u32 = 4 << 20;
+const EDGES_BYTES: usize = 4 << 20;
+/// What is read for one scan takes no larger part of local memory: edges are shorter than the records that have them.
+const EDGES_SHARE: usize = 8;
 /// Beside the nodes that are shown: frames' heads, ends with the key of a record that does not fit, slices.
 const RESULT_BYTES: usize = 8 << 10;
 const PAIR_BYTES: usize = 16;
@@ -44,77 +47,30 @@ const PAIR_BYTES: usize = 16;
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
 pub(super) struct GraphDrive<'a> {
-    engine: Arc<HashedEngine>,
-    pair: QueuePair,
-    query: &'a Query,
+    base: Arc<Base>,
+    handle: KeyspaceHandle,
+    pub(super) keyspace: u16,
+    pub(super) pair: QueuePair,
+    pub(super) query: &'a Query,
     options: &'a GraphOptions,
-    scan: PipelineStage,
-    betweenness: tapetum_drive::ProgramId,
-    /// Of all segments. `None`, if there are none.
+    pub(super) scan: PipelineStage,
+    betweenness: ProgramId,
+    pub(super) concat: ProgramId,
+    /// Of all segments, if one scan is to do.
     flash: Option<WholeScan>,
+    /// All edges that the drive has, if they were gathered.
+    gathered: Option<GatheredEdges>,
     /// Holds what the drive reads.
-    layout: SegmentLists,
-    /// Frames of what write buffers had.
+    pub(super) layout: Box<dyn ScanLayout>,
+    /// Frames of what the host has: of write buffers, and of keys that scans missed.
     buffered: Vec<u8>,
-    report: &'a mut QueryReport,
+    pub(super) report: &'a mut QueryReport,
     /// What the program had given out before.
     given_before: u64,
-}
-
-/// What a pipeline over all segments reads, and is told.
-struct WholeScan {
-    ranges: Vec<SourceRange>,
-    attachment: Vec<u8>,
-}
-
-/// Descriptors, lists and attachments of a command, gathered before it is known where they lie.
-struct CommandText {
-    base: u64,
-    descriptors: Vec<PipelineDescriptor>,
-    /// Behind the descriptors.
-    tail: Vec<u8>,
-    tail_at: usize,
-}
-
-impl CommandText {
-    fn new(base: u64, pipelines: usize) -> CommandText {
-        let tail_at = pipelines * PipelineDescriptor::ENCODED_BYTES;
-        CommandText { base, descriptors: Vec::new(), tail: Vec::new(), tail_at }
-    }
-
-    fn push(&mut self, bytes: &[u8]) -> LocalRange {
-        if bytes.is_empty() {
-            return LocalRange::EMPTY;
-        }
-        let offset = self.base + (self.tail_at + self.tail.len()) as u64;
-        self.tail.extend_from_slice(bytes);
-        LocalRange { offset, length: bytes.len() as u32 }
-    }
-
-    fn push_ranges(&mut self, ranges: &[SourceRange]) -> LocalRange {
-        let encoded: Vec<u8> = ranges.iter().flat_map(|range| range.encode()).collect();
-        self.push(&encoded)
-    }
-
-    fn encode(&self) -> Vec<u8> {
-        let mut encoded: Vec<u8> = self.descriptors.iter().flat_map(|descriptor| descriptor.encode()).collect();
-        // Of a scan there may be none.
-        encoded.resize(self.tail_at, 0);
-        encoded.extend_from_slice(&self.tail);
-        encoded
-    }
-}
-
-fn descriptor(
-    stage: PipelineStage,
-    (source, attachment): (PipelineSource, LocalRange),
-    sink: PipelineSink,
-) -> PipelineDescriptor {
-    let Some(mut descriptor) = PipelineDescriptor::new(&[stage], source, sink) else {
-        unreachable!("a pipeline takes one program")
-    };
-    descriptor.attachment = attachment;
-    descriptor
+    /// Room for edges, at first.
+    edges_bytes: usize,
+    /// One scan is not to do.
+    gathers: bool,
 }
 
 impl<'a> GraphDrive<'a> {
@@ -123,68 +79,105 @@ impl<'a> GraphDrive<'a> {
         (query, options): (&'a Query, &'a GraphOptions),
         report: &'a mut QueryReport,
     ) -> Result<GraphDrive<'a>, QueryError> {
-        let engine = keyspace.store().hashed().clone();
-        engine.refuse_unservable(keyspace.keyspace())?;
-        let mut snapshot = {
-            let queue = engine.drive.queue_pair(16).map_err(|error| Error::Io(error.to_string()))?;
-            let io = Io::new(queue).of(Purpose::Scan);
-            engine.run_beside_maintenance(&io, Snapshot::take(engine.clone(), io.clone(), keyspace.keyspace()))??
-        };
-        (report.segments, report.buffered) = {
-            let buffered = snapshot.buffered.len() + snapshot.elsewhere.len();
-            (snapshot.segments.len() as u64, buffered as u64)
-        };
-        let buffered = buffered_frames(keyspace, query, &mut snapshot)?;
+        let base = keyspace.store().hashed().base.clone();
+        let is_hashed = keyspace.keyspace().kind() == KeyspaceKind::Hashed;
+        let (mut layout, buffered) =
+            if is_hashed { hashed_layout(keyspace, query, report)? } else { (ordered_layout(keyspace)?, Vec::new()) };
         let program = |(name, version): (&str, u16)| {
-            let identity = engine.drive.identity();
+            let identity = base.drive.identity();
             let found =
                 identity.programs.iter().find(|program| (&program.name[..], program.version) == (name, version));
             let missing = || Error::Io(format!("the drive has no program {name} {version}"));
             found.map(|program| program.id).ok_or_else(missing)
         };
-        let (scan, betweenness) = (program(SCAN)?, program(BETWEENNESS)?);
+        let (scan, betweenness, concat) = (program(SCAN)?, program(BETWEENNESS)?, program(CONCAT)?);
         let Some(scan) = PipelineStage::new(scan, &[]) else { unreachable!("it has no parameters") };
-        let mut layout = SegmentLists::new(snapshot);
-        let flash = whole_scan(&mut layout, scan, (keyspace.id().0, query))?;
+        let keyspace_id = keyspace.id().0;
+        let flash = if is_hashed { whole_scan(&mut *layout, scan, (keyspace_id, query))? } else { None };
         // A place more, to cancel by.
-        let pair = engine.drive.queue_pair(2).map_err(|error| Error::Io(error.to_string()))?;
-        let given_before = given(&engine);
+        let pair = base.drive.queue_pair_of_parts(FLASH_DEPTH, part_bytes(&base.drive));
+        let pair = pair.map_err(|error| Error::Io(error.to_string()))?;
+        let given_before = given(&base);
         Ok(GraphDrive {
-            engine,
+            base,
+            handle: keyspace.clone(),
+            keyspace: keyspace_id,
             pair,
             query,
             options,
             scan,
             betweenness,
+            concat,
             flash,
+            gathered: None,
             layout,
             buffered,
             report,
             given_before,
+            edges_bytes: EDGES_BYTES,
+            gathers: false,
         })
+    }
+
+    /// Begins with little room for edges.
+    #[cfg(test)]
+    pub fn within(self, edges_bytes: usize) -> GraphDrive<'a> {
+        GraphDrive { edges_bytes, gathers: true, ..self }
     }
 
     /// The frames that a [`tapetum_kernels::graph::GraphResult`] is read from.
     pub fn run(&mut self, go_on: &mut dyn FnMut(GraphProgress) -> bool) -> Result<Vec<u8>, QueryError> {
-        let mut edges_bytes = EDGES_BYTES;
-        loop {
-            let ran = match self.options.parts {
-                1 => self.run_at_once(edges_bytes, go_on),
-                _ => self.run_in_parts(edges_bytes, go_on),
-            };
-            match ran {
-                Err(PartError::Query(error)) => {
-                    self.layout.check()?;
-                    return Err(error);
-                }
-                // As far as numbers of 32 bits, and local memory, go.
-                Err(PartError::EdgesTooLong) => match edges_bytes.checked_mul(2) {
-                    Some(more) => edges_bytes = more,
-                    None => return Err(QueryError::GraphTooLarge { memory_bytes: u64::from(edges_bytes) }),
-                },
-                Ok(frames) => return Ok(frames),
-            }
+        let is_gathered = !self.fits_one_scan();
+        if is_gathered {
+            self.gather_again(go_on)?;
         }
+        match self.run_parts(go_on) {
+            Err(PartError::EdgesTooLong | PartError::Elsewhere) if !is_gathered => {
+                self.gather_again(go_on)?;
+                self.run_parts(go_on).map_err(|error| self.query_error(error))
+            }
+            ran => ran.map_err(|error| self.query_error(error)),
+        }
+    }
+
+    /// Whether the edges of all that is read surely have room, in a part of local memory.
+    fn fits_one_scan(&self) -> bool {
+        let share = self.base.drive.local().bytes_total() / EDGES_SHARE;
+        !self.gathers && self.flash.as_ref().is_some_and(|flash| flash.bytes() <= share.max(self.edges_bytes) as u64)
+    }
+
+    fn run_parts(&mut self, go_on: &mut dyn FnMut(GraphProgress) -> bool) -> Result<Vec<u8>, PartError> {
+        let bytes = self.flash.as_ref().map_or(0, WholeScan::bytes).max(self.edges_bytes as u64) as u32;
+        match self.options.parts {
+            1 => self.run_at_once(bytes, go_on),
+            _ => self.run_in_parts(bytes, go_on),
+        }
+    }
+
+    fn query_error(&self, error: PartError) -> QueryError {
+        match (error, self.layout.check()) {
+            (_, Err(error)) => error.into(),
+            (PartError::Query(error), Ok(())) => error,
+            (PartError::EdgesTooLong | PartError::Elsewhere, Ok(())) => QueryError::Result,
+        }
+    }
+
+    /// Has all edges in one buffer at the drive, and what the scans missed with the host.
+    fn gather_again(&mut self, go_on: &mut dyn FnMut(GraphProgress) -> bool) -> Result<(), QueryError> {
+        if let Some(WholeScan { id, .. }) = self.flash.take() {
+            self.layout.again(id, None)?;
+        }
+        let base = self.base.clone();
+        let gathered = self.gather(&base, self.edges_bytes, go_on);
+        let (edges, missed) = gathered.map_err(|error| self.query_error(PartError::Query(error)))?;
+        self.gathered = Some(edges);
+        if !missed.is_empty() {
+            let (mut scanned, mut frames) = (0, std::mem::take(&mut self.buffered));
+            let items = missed_items(&self.handle, missed, &mut scanned)?;
+            frames_of(items, self.query, &mut |more| extend_attached(&mut frames, more))?;
+            (self.buffered, self.report.scanned) = (frames, self.report.scanned + scanned);
+        }
+        Ok(())
     }
 
     /// One command: its last pipeline gives the result.
@@ -198,7 +191,8 @@ impl<'a> GraphDrive<'a> {
         self.put_scan(&mut text, edges_bytes);
         let stage = self.stage(GraphStep::Compute, 0);
         self.put_part(&mut text, stage, false);
-        let (ends, buffer) = self.command(buffer, text, (sink_bytes, None), go_on)?;
+        let edges = self.gathered.take().map(|edges| edges.buffer);
+        let (ends, buffer) = self.command(buffer, text, (sink_bytes, edges), go_on)?;
         let Some((at, bytes)) = ends.last().copied() else { unreachable!("each pipeline has an end") };
         Ok(self.take_result(&buffer, at, bytes))
     }
@@ -209,7 +203,8 @@ impl<'a> GraphDrive<'a> {
         edges_bytes: u32,
         go_on: &mut dyn FnMut(GraphProgress) -> bool,
     ) -> Result<Vec<u8>, PartError> {
-        let mut edges = self.buffered.len();
+        let gathered = self.gathered.as_ref().map_or(&[][..], |edges| &edges.frames);
+        let mut edges = self.buffered.len() + gathered.iter().map(|(_, bytes)| bytes).sum::<usize>();
         if self.flash.is_some() {
             let (buffer, mut text) = self.begin(1, 0)?;
             self.put_scan(&mut text, edges_bytes);
@@ -224,7 +219,8 @@ impl<'a> GraphDrive<'a> {
             let stage = self.stage(GraphStep::Compute, part);
             self.put_part(&mut text, stage, true);
         }
-        let (ends, sums) = self.command(buffer, text, (sink_bytes, None), go_on)?;
+        let gathered = self.gathered.take().map(|edges| edges.buffer);
+        let (ends, sums) = self.command(buffer, text, (sink_bytes, gathered), go_on)?;
         let result_bytes = self.result_bytes();
         let (buffer, mut text) = self.begin(1, result_bytes)?;
         let range =
@@ -244,14 +240,14 @@ impl<'a> GraphDrive<'a> {
 
     /// A buffer with room for so many descriptors, for what belongs to them, and for a result of each.
     fn begin(&self, pipelines: usize, sink_bytes: usize) -> Result<(LocalBuffer, CommandText), PartError> {
-        let flash = self
-            .flash
-            .as_ref()
-            .map_or(0, |WholeScan { ranges, attachment }| ranges.len() * SourceRange::ENCODED_BYTES + attachment.len());
-        let list = pipelines.max(usize::from(self.options.parts)) * SourceRange::ENCODED_BYTES;
+        let flash = self.flash.as_ref().map_or(0, |WholeScan { ranges, attachment, .. }| {
+            ranges.len() * SourceRange::ENCODED_BYTES + attachment.len()
+        });
+        let gathered = self.gathered.as_ref().map_or(0, |edges| edges.frames.len());
+        let list = (pipelines.max(usize::from(self.options.parts)) + gathered) * SourceRange::ENCODED_BYTES;
         let each = PipelineDescriptor::ENCODED_BYTES + sink_bytes;
         let bytes = pipelines * each + flash + list + self.buffered.len();
-        let buffer = self.engine.drive.local().allocate(bytes);
+        let buffer = self.base.drive.local().allocate(bytes);
         let buffer = buffer.ok_or_else(|| PartError::Query(no_room(bytes as u64)))?;
         let text = CommandText::new(buffer.offset(), pipelines);
         Ok((buffer, text))
@@ -266,16 +262,31 @@ impl<'a> GraphDrive<'a> {
     }
 
     fn put_scan(&self, text: &mut CommandText, bytes_max: u32) {
-        let Some(WholeScan { ranges, attachment }) = &self.flash else { return };
+        let Some(WholeScan { ranges, attachment, .. }) = &self.flash else { return };
         let (list, attachment) = (text.push_ranges(ranges), text.push(attachment));
         let sink = PipelineSink::Kept { id: EDGES, bytes_max };
         text.descriptors.push(descriptor(self.scan, (PipelineSource::Flash { list }, attachment), sink));
     }
 
     fn put_part(&self, text: &mut CommandText, stage: PipelineStage, stays: bool) {
-        let source = match self.flash {
-            Some(_) => PipelineSource::Kept { id: EDGES, stays },
-            None => PipelineSource::Local { list: LocalRange::EMPTY },
+        let list_before = text.descriptors.iter().find_map(|before| match before.source {
+            PipelineSource::Local { list } => Some(list),
+            _ => None,
+        });
+        let source = match (&self.flash, &self.gathered) {
+            (Some(_), _) => PipelineSource::Kept { id: EDGES, stays },
+            (None, None) => PipelineSource::Local { list: LocalRange::EMPTY },
+            // All parts are shown one list.
+            (None, Some(edges)) => PipelineSource::Local {
+                list: list_before.unwrap_or_else(|| {
+                    let offset = edges.buffer.offset();
+                    let range = |(at, bytes): &(usize, usize)| SourceRange {
+                        offset: offset + *at as u64,
+                        bytes: *bytes as u64,
+                    };
+                    text.push_ranges(&edges.frames.iter().map(range).collect::<Vec<_>>())
+                }),
+            },
         };
         // The host's edges are attached once, and all parts are shown them.
         let attached = text.descriptors.iter().map(|before| before.attachment).next_back();
@@ -345,7 +356,7 @@ impl<'a> GraphDrive<'a> {
     }
 
     /// Waits for the command, and tells how far it is.
-    fn wait(&mut self, go_on: &mut dyn FnMut(GraphProgress) -> bool) -> Result<LocalBuffer, PartError> {
+    pub(super) fn wait(&mut self, go_on: &mut dyn FnMut(GraphProgress) -> bool) -> Result<LocalBuffer, PartError> {
         let (mut returned, mut is_cancelled) = (Vec::new(), false);
         loop {
             self.pair.poll(&mut returned);
@@ -353,7 +364,7 @@ impl<'a> GraphDrive<'a> {
             if let Some(ended) = ended {
                 let returned = returned.swap_remove(ended);
                 if returned.completion.status != Status::Success {
-                    let error = Error::of_command(&self.engine.drive, "graph", &returned.completion);
+                    let error = Error::of_command(&self.base.drive, "graph", &returned.completion);
                     return Err(PartError::Query(error.into()));
                 }
                 return Ok(match returned.lease {
@@ -361,9 +372,7 @@ impl<'a> GraphDrive<'a> {
                     lease => lease.into_buffer(),
                 });
             }
-            let slices = self.options.slices();
-            let slices_done = slices_of(given(&self.engine).saturating_sub(self.given_before)).min(slices);
-            if !is_cancelled && !go_on(GraphProgress { slices_done, slices }) {
+            if !is_cancelled && !go_on(self.progress()) {
                 is_cancelled = true;
                 let cancel = Command::new(1, Operation::Cancel { tag: 0, pipeline: None }).of(Purpose::Scan);
                 // The queue has a place for it.
@@ -371,6 +380,12 @@ impl<'a> GraphDrive<'a> {
             }
             self.pair.wait(Some(PROGRESS_EVERY));
         }
+    }
+
+    pub(super) fn progress(&self) -> GraphProgress {
+        let slices = self.options.slices();
+        let slices_done = slices_of(given(&self.base).saturating_sub(self.given_before)).min(slices);
+        GraphProgress { slices_done, slices }
     }
 
     fn take_result(&mut self, buffer: &LocalBuffer, at: usize, bytes: usize) -> Vec<u8> {
@@ -383,46 +398,38 @@ impl<'a> GraphDrive<'a> {
     fn failed(&self, failure: PipelineFailure) -> PartError {
         let is_of_program = failure.reason == PipelineReason::Program;
         let says = |status| matches!(status, Status::Program(number) if u32::from(number) == failure.detail);
-        PartError::Query(match failure.reason {
-            PipelineReason::OutputTooLong => return PartError::EdgesTooLong,
+        match failure.reason {
+            PipelineReason::OutputTooLong => PartError::EdgesTooLong,
+            _ if is_of_program && says(ELSEWHERE) => PartError::Elsewhere,
+            _ => PartError::Query(self.in_words(failure)),
+        }
+    }
+
+    pub(super) fn in_words(&self, failure: PipelineFailure) -> QueryError {
+        let is_of_program = failure.reason == PipelineReason::Program;
+        let says = |status| matches!(status, Status::Program(number) if u32::from(number) == failure.detail);
+        match failure.reason {
             PipelineReason::Cancelled => QueryError::Cancelled,
             PipelineReason::NoLocalMemory => no_room(failure.detail.into()),
             _ if is_of_program && says(TOO_LARGE) => failure_error(GraphFailure::TooLarge, self.options),
-            _ if is_of_program && says(ELSEWHERE) => failure_error(GraphFailure::Elsewhere, self.options),
             _ if is_of_program && says(tapetum_drive::programs::CORRUPT) => {
                 Error::Corrupt("a record in a segment; `check` says where".into()).into()
             }
             _ => Error::Pipeline(failure).into(),
-        })
+        }
     }
-}
-
-/// What one pipeline over all segments reads, and is told; none, if there are no segments.
-fn whole_scan(
-    layout: &mut SegmentLists,
-    stage: PipelineStage,
-    (keyspace, query): (u16, &Query),
-) -> Result<Option<WholeScan>, QueryError> {
-    let mut encoded = Vec::new();
-    query.encode(&mut encoded);
-    let limits = ListLimits::beside(SCAN_HEAD_BYTES + encoded.len(), u64::MAX);
-    let Some(list) = layout.next(&limits)? else { return Ok(None) };
-    if layout.next(&limits)?.is_some() {
-        return Err(QueryError::TooManySegments);
-    }
-    let plan = FlightPlan { stage, keyspace, query: &encoded, is_row_by_row: false, room: 0 };
-    let attachment = attachment(&plan, &list);
-    Ok(Some(WholeScan { ranges: list.ranges, attachment }))
 }
 
 /// Why a try gave no result.
-enum PartError {
+pub(super) enum PartError {
     /// More edges than there was room for.
     EdgesTooLong,
+    /// Some lie in values out of line.
+    Elsewhere,
     Query(QueryError),
 }
 
-fn no_room(bytes: u64) -> QueryError {
+pub(super) fn no_room(bytes: u64) -> QueryError {
     let mib = (bytes >> 20).max(1);
     Error::Options(format!(
         "local memory has no {mib}MiB for a graph: give the store more memory, or narrow the condition"
@@ -431,23 +438,7 @@ fn no_room(bytes: u64) -> QueryError {
 }
 
 /// What the program has given out since the drive was made.
-fn given(engine: &HashedEngine) -> u64 {
-    let stages = engine.drive.stage_counters();
+fn given(base: &Base) -> u64 {
+    let stages = base.drive.stage_counters();
     stages.iter().find(|stage| stage.name == BETWEENNESS.0).map_or(0, |stage| stage.bytes_out)
-}
-
-/// The query over what write buffers had.
-fn buffered_frames(keyspace: &KeyspaceHandle, query: &Query, snapshot: &mut Snapshot) -> Result<Vec<u8>, QueryError> {
-    let mut frames = Vec::new();
-    let (buffered, elsewhere) = (std::mem::take(&mut snapshot.buffered), std::mem::take(&mut snapshot.elsewhere));
-    let item = |value: Vec<u8>| Item { value, flags: 0, expiry: 0, stamp: 0 };
-    let here = buffered.into_iter().map(|buffered| Ok((buffered.key, item(buffered.value))));
-    // Deleted since, if it is gone.
-    let read = |key: Box<[u8]>| keyspace.get(&key).map(|found| found.map(|item| (key.to_vec(), item))).transpose();
-    let there = elsewhere.into_iter().filter_map(|record| read(record.key));
-    frames_of(here.chain(there), query, &mut |more| {
-        frames.extend_from_slice(more);
-        if frames.len() > ATTACHMENT_BYTES_MAX { Err(QueryError::TooManyReplaced) } else { Ok(()) }
-    })?;
-    Ok(frames)
 }

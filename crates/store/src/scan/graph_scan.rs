@@ -1,10 +1,9 @@
 //! Betweenness of the graph whose edges a query gives (nKV's BC), at the drive or on the host.
 //!
 //! ```text
-//! drive:  one command, `SCAN → BC`: [`super::graph_drive`]
+//! drive:  `SCAN → BC`: [`super::graph_drive`]
 //! host:   items ─► query ─► frames ─► the same work, on this thread
 //! ```
-//! Edges of an ordered keyspace come to the host.
 
 use super::graph_drive::GraphDrive;
 use super::query_scan::{QueryError, QueryReport, QuerySide, check_misfits};
@@ -95,7 +94,6 @@ impl KeyspaceHandle {
             return Err(QueryError::NotEdges);
         }
         let options = GraphOptions { parts: options.parts.clamp(1, GRAPH_PARTS_MAX), ..*options };
-        let side = if self.keyspace().kind() == KeyspaceKind::Hashed { side } else { QuerySide::Host };
         let mut report = QueryReport::of(side);
         let frames = match side {
             QuerySide::Drive | QuerySide::DriveByRecord => {
@@ -141,7 +139,7 @@ pub(super) fn failure_error(failure: GraphFailure, options: &GraphOptions) -> Qu
     match failure {
         GraphFailure::Malformed => QueryError::Result,
         GraphFailure::TooLarge => QueryError::GraphTooLarge { memory_bytes: options.memory_bytes },
-        GraphFailure::Elsewhere => QueryError::EdgesElsewhere,
+        GraphFailure::Elsewhere => QueryError::Result,
         GraphFailure::Cancelled => QueryError::Cancelled,
     }
 }

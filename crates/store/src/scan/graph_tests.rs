@@ -1,10 +1,12 @@
 //! Betweenness at the drive against the host's, and fields of one record.
 
-use super::tests::{handle, store, store_of};
+use super::graph_drive::GraphDrive;
+use super::tests::{handle, options, ordered, store, store_of};
 use super::{GraphOptions, GraphReport, QueryError, QueryReport, QuerySide};
-use crate::KeyspaceHandle;
+use crate::{KeyspaceHandle, Store};
+use std::sync::atomic::{AtomicBool, Ordering};
 use tapetum_drive::{Purpose, SplitMix64};
-use tapetum_kernels::graph::{Direction, Normalization, Sampling};
+use tapetum_kernels::graph::{Direction, GraphResult, Normalization, Sampling};
 use tapetum_kernels::scan::program::{Comparison, Constant, Instruction, Program};
 use tapetum_kernels::scan::query::{MisfitPolicy, QueryOutput};
 use tapetum_kernels::scan::{Format, OwnedScalar, Query, Scalar, ScalarType};
@@ -87,6 +89,99 @@ fn the_drive_computes_what_the_host_does() {
         assert_eq!((parts.summary, parts.query.commands), (at_host.summary, 3));
         assert!(parts.query.returned_bytes < 4096, "{:?}", parts.query);
     }
+}
+
+/// In cached nodes, and in some on flash; some in extensions.
+#[test]
+fn edges_of_ordered_keyspaces_stay_at_the_drive() {
+    let (drive, mut store) = store();
+    ordered(&store, "cites");
+    for filled in [fill, put_long] {
+        filled(&store.keyspace("cites").unwrap());
+    }
+    for is_cached in [true, false] {
+        if !is_cached {
+            store.close().unwrap();
+            drop(store);
+            store = Store::open_with(&drive, &options().1, || false).unwrap();
+        }
+        let cites = store.keyspace("cites").unwrap();
+        let at_host = run(&cites, OPTIONS, QuerySide::Host).unwrap();
+        for parts in [1, 3] {
+            let at_drive = run(&cites, GraphOptions { parts, ..OPTIONS }, QuerySide::Drive).unwrap();
+            assert!(are_near(&at_drive.top, &at_host.top), "{:?}, {:?}", at_drive.top, at_host.top);
+            assert_eq!((at_drive.summary, at_drive.query.counts), (at_host.summary, at_host.query.counts.clone()));
+            let QueryReport { side, scanned, returned_bytes, .. } = at_drive.query;
+            assert!((side, scanned) == (QuerySide::Drive, 0) && returned_bytes < 8192, "{returned_bytes} bytes");
+        }
+    }
+}
+
+/// Edges whose values do not lie with their keys.
+fn put_long(keyspace: &KeyspaceHandle) {
+    for number in 0..20u32 {
+        let mut value = vec![0; 70_000];
+        SplitMix64::new(number.into()).fill(&mut value);
+        value[..2].copy_from_slice(&2005u16.to_le_bytes());
+        keyspace.put(&[(3000 + number).to_be_bytes(), (number * 7).to_be_bytes()].concat(), &value).unwrap();
+    }
+}
+
+/// More than the first buffer holds, and references among them.
+#[test]
+fn edges_are_gathered_by_as_many_scans_as_it_takes() {
+    let (_drive, store) = store();
+    for cites in [handle(&store, "cites"), ordered(&store, "ordered")] {
+        fill(&cites);
+        put_long(&cites);
+        let at_host = run(&cites, OPTIONS, QuerySide::Host).unwrap();
+        let at_drive = run(&cites, OPTIONS, QuerySide::Drive).unwrap();
+        assert!(are_near(&at_drive.top, &at_host.top), "{:?}, {:?}", at_drive.top, at_host.top);
+        for edges_bytes in [80 << 10, 128 << 10] {
+            let (edges, mut report) = (all_edges(), QueryReport::of(QuerySide::Drive));
+            let graph = GraphDrive::new(&cites, (&edges, &OPTIONS), &mut report).unwrap().within(edges_bytes);
+            let frames = { graph }.run(&mut |_| true).unwrap();
+            let result = GraphResult::decode(&frames).unwrap();
+            assert!(are_near(&result.top, &at_host.top), "{:?}, {:?}", result.top, at_host.top);
+            assert_eq!(result.summary, at_host.summary);
+            assert!(report.commands > 3, "{report:?}");
+        }
+    }
+}
+
+/// Others than edges come and go meanwhile, so that nodes are split, merged and written.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the point is real threads")]
+fn a_graph_is_whole_beside_writers() {
+    let (_drive, store) = store();
+    let cites = ordered(&store, "cites");
+    fill(&cites);
+    let expected = run(&cites, OPTIONS, QuerySide::Host).unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = SplitMix64::new(9);
+            while !is_over.load(Ordering::Relaxed) {
+                let from = random.below(1500) as u32;
+                (2000..2100).for_each(|to| put(&cites, (from, to), 1900));
+                (2000..2100u32).for_each(|to| {
+                    assert!(cites.delete(&[from.to_be_bytes(), to.to_be_bytes()].concat()).unwrap());
+                });
+            }
+        });
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                store.maintain();
+            }
+        });
+        for _ in 0..10 {
+            let found = run(&cites, OPTIONS, QuerySide::Drive);
+            let found = found.unwrap_or_else(|error| panic!("{error}"));
+            let is_same = are_near(&found.top, &expected.top) && found.summary == expected.summary;
+            assert!(is_same, "{:?} {:?} of {:?}", found.query, found.summary, expected.summary);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
 }
 
 #[test]

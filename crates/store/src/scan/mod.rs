@@ -14,8 +14,11 @@
 mod drive_side;
 mod fields_get;
 mod flight;
+mod graph_command;
 mod graph_drive;
+mod graph_gather;
 mod graph_scan;
+mod graph_source;
 #[cfg(test)]
 mod graph_tests;
 mod host_side;

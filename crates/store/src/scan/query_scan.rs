@@ -86,10 +86,6 @@ pub enum QueryError {
     GraphTooLarge {
         memory_bytes: u64,
     },
-    /// Edges lie in values in extents of their own.
-    EdgesElsewhere,
-    /// The keyspace takes more than one command.
-    TooManySegments,
     /// The caller gave it up.
     Cancelled,
 }
@@ -133,10 +129,6 @@ impl fmt::Display for QueryError {
                 let mib = memory_bytes >> 20;
                 write!(f, "the graph takes more than the {mib}MiB that it may: narrow the condition, or give it more memory")
             }
-            QueryError::EdgesElsewhere => {
-                f.write_str("edges lie in values that are too long for segments, which a graph does not follow: compute it on the host")
-            }
-            QueryError::TooManySegments => f.write_str("the keyspace has more segments than one command reads: compute it on the host"),
             QueryError::Cancelled => f.write_str("it was given up"),
         }
     }

@@ -223,7 +223,7 @@ impl MissedScan {
 }
 
 /// As a scan is asked for it. A bound that is longer than a key stands right behind one.
-fn range_of(missed: MissedKeys) -> KeyRange {
+pub(super) fn range_of(missed: MissedKeys) -> KeyRange {
     let MissedKeys { from, to } = missed;
     let before = |key: &[u8]| key[..key.len() - 1].to_vec();
     let from = match from.len() {

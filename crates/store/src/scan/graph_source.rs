@@ -1,0 +1,92 @@
+//! Where a graph's edges are: what the host has of them, and the layout of those on flash.
+
+use super::flight::{FlightPlan, attachment};
+use super::graph_gather::extend_attached;
+use super::graph_scan::frames_of;
+use super::layout::{ListLimits, ScanLayout};
+use super::query_scan::{QueryError, QueryReport};
+use super::segment_lists::SegmentLists;
+use super::snapshot::Snapshot;
+use crate::blocking::{Item, KeyspaceHandle};
+use crate::error::Error;
+use crate::keyspace::key_range::KeyRange;
+use crate::media::io::Io;
+use tapetum_drive::programs::scan::SCAN_HEAD_BYTES;
+use tapetum_drive::{PipelineStage, Purpose, SourceRange};
+use tapetum_kernels::scan::Query;
+
+/// What a pipeline over all segments reads, and is told.
+pub(super) struct WholeScan {
+    /// The list.
+    pub id: u64,
+    pub ranges: Vec<SourceRange>,
+    pub attachment: Vec<u8>,
+}
+
+impl WholeScan {
+    /// What is read.
+    pub fn bytes(&self) -> u64 {
+        self.ranges.iter().map(|range| range.bytes).sum()
+    }
+}
+
+/// What write buffers of a hashed keyspace have, as frames, and its segments.
+pub(super) fn hashed_layout(
+    keyspace: &KeyspaceHandle,
+    query: &Query,
+    report: &mut QueryReport,
+) -> Result<(Box<dyn ScanLayout>, Vec<u8>), QueryError> {
+    let engine = keyspace.store().hashed().clone();
+    engine.refuse_unservable(keyspace.keyspace())?;
+    let mut snapshot = {
+        let queue = engine.drive.queue_pair(16).map_err(|error| Error::Io(error.to_string()))?;
+        let io = Io::new(queue).of(Purpose::Scan);
+        engine.run_beside_maintenance(&io, Snapshot::take(engine.clone(), io.clone(), keyspace.keyspace()))??
+    };
+    let buffered = snapshot.buffered.len() + snapshot.elsewhere.len();
+    (report.segments, report.buffered) = (snapshot.segments.len() as u64, buffered as u64);
+    let frames = buffered_frames(keyspace, query, &mut snapshot)?;
+    Ok((Box::new(SegmentLists::new(snapshot)), frames))
+}
+
+/// The nodes of another one.
+pub(super) fn ordered_layout(keyspace: &KeyspaceHandle) -> Result<Box<dyn ScanLayout>, QueryError> {
+    let (base, of) = (&keyspace.store().hashed().base, keyspace.keyspace());
+    base.refuse_dropped(of)?;
+    let layout = base.engines.find(of.kind()).map(|engine| engine.scan_layout(of, &KeyRange::default()));
+    let layout = layout.transpose()?.flatten();
+    Ok(layout.ok_or_else(|| Error::Io("the store has no engine for this keyspace".into()))?)
+}
+
+/// What one pipeline over all segments reads, and is told; none, if there are no segments, or more than it takes.
+pub(super) fn whole_scan(
+    layout: &mut dyn ScanLayout,
+    stage: PipelineStage,
+    (keyspace, query): (u16, &Query),
+) -> Result<Option<WholeScan>, QueryError> {
+    let mut encoded = Vec::new();
+    query.encode(&mut encoded);
+    let limits = ListLimits::beside(SCAN_HEAD_BYTES + encoded.len(), u64::MAX);
+    let Some(list) = layout.next(&limits)? else { return Ok(None) };
+    if let Some(second) = layout.next(&limits)? {
+        layout.again(second.id, None)?;
+        layout.again(list.id, None)?;
+        return Ok(None);
+    }
+    let plan = FlightPlan { stage, keyspace, query: &encoded, is_row_by_row: false, room: 0 };
+    let attachment = attachment(&plan, &list);
+    Ok(Some(WholeScan { id: list.id, ranges: list.ranges, attachment }))
+}
+
+/// The query over what write buffers had.
+fn buffered_frames(keyspace: &KeyspaceHandle, query: &Query, snapshot: &mut Snapshot) -> Result<Vec<u8>, QueryError> {
+    let mut frames = Vec::new();
+    let (buffered, elsewhere) = (std::mem::take(&mut snapshot.buffered), std::mem::take(&mut snapshot.elsewhere));
+    let item = |value: Vec<u8>| Item { value, flags: 0, expiry: 0, stamp: 0 };
+    let here = buffered.into_iter().map(|buffered| Ok((buffered.key, item(buffered.value))));
+    // Deleted since, if it is gone.
+    let read = |key: Box<[u8]>| keyspace.get(&key).map(|found| found.map(|item| (key.to_vec(), item))).transpose();
+    let there = elsewhere.into_iter().filter_map(|record| read(record.key));
+    frames_of(here.chain(there), query, &mut |more| extend_attached(&mut frames, more))?;
+    Ok(frames)
+}
