@@ -31,9 +31,11 @@ pub mod manifest_client;
 mod share;
 pub mod slot_class;
 mod slot_group;
+mod slot_guards;
 pub mod slot_map;
 pub mod slot_round;
 mod space;
+mod space_state;
 pub mod tending;
 
 pub use share::SlotShare;

@@ -1,6 +1,7 @@
 //! A share of a slot: while one lives, nobody else is given the slot.
 
-use super::space::{SlotGuards, SlotSpace};
+use super::slot_guards::SlotGuards;
+use super::space::SlotSpace;
 use std::fmt;
 use std::sync::Arc;
 use tapetum_kernels::ordered::{SlotAddress, SlotSalt};

@@ -1,0 +1,225 @@
+//! The groups of a space, and the counts of their slots, which change with them. Looked at with the space's lock held.
+
+use super::extent_versions::ExtentVersions;
+use super::large_groups::SlotWant;
+use super::slot_group::{GroupPhase, SlotGroup};
+use super::slot_guards::SlotGuards;
+use super::slot_round::{RoundCount, SlotRound};
+use crate::keyspace::KeyspaceId;
+use crate::keyspace::engine::ImageMarks;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// How far behind its neighbour a slot counts as near: what a scan reads ahead at once.
+const NEAR_SLOTS: u32 = 16;
+
+/// See the [module](self).
+#[derive(Default)]
+pub struct SpaceState {
+    /// By first extent.
+    pub groups: BTreeMap<u32, SlotGroup>,
+    versions: Arc<ExtentVersions>,
+    /// Open groups with slots that may be given out.
+    available: BTreeSet<u32>,
+    /// Slots of open groups that may be given out.
+    pub slots_open: u32,
+    /// Free slots of open groups that rest until the next round.
+    pub slots_rest: u32,
+    /// One has ended, and the next one has not begun.
+    pub is_between_rounds: bool,
+    /// Slots that were given out before the round and are unsettled: the next one begins when there is none.
+    pub flying: u32,
+    pub round: RoundCount,
+    /// What is durable, and attested.
+    pub marks: ImageMarks,
+    /// Images that had landed when the round began.
+    landed_before: u64,
+    /// The round that the manifest named when the store was opened, for recovery.
+    pub found_round: Option<SlotRound>,
+    /// Slots of all groups, and those of them that are free.
+    pub slots: u32,
+    pub slots_free: u32,
+    /// So many of them are kept back.
+    pub held_back: u32,
+    /// Closed groups all slots of which are free.
+    pub closed_empty: u32,
+    /// Somebody found no slot since the last change of groups.
+    pub is_wanted: bool,
+    /// There was no slot, and no extents for more, when they were last looked for.
+    pub is_full: bool,
+    /// Slots beyond the slabs that are waited for.
+    pub wants: Vec<Arc<SlotWant>>,
+}
+
+impl SpaceState {
+    /// Without groups, before the first round of a life.
+    pub fn new(versions: Arc<ExtentVersions>, found_round: Option<SlotRound>) -> SpaceState {
+        SpaceState { versions, found_round, ..SpaceState::default() }
+    }
+
+    pub fn group_mut(&mut self, first: u32) -> &mut SlotGroup {
+        self.groups.get_mut(&first).expect("it was found there")
+    }
+
+    /// Gives out a free slot of an open group, close behind the one with this number if there is one there; its number.
+    pub fn take_near(&mut self, guards: &SlotGuards, near: Option<u32>) -> Option<u32> {
+        let behind = near.and_then(|number| self.free_behind(guards, number));
+        let (first, slot) = behind.or_else(|| self.free_first())?;
+        self.take(first, slot, true);
+        Some(guards.number(first, slot))
+    }
+
+    /// A slot close behind one that may be given out.
+    fn free_behind(&self, guards: &SlotGuards, number: u32) -> Option<(u32, u32)> {
+        let (first, slot) = guards.place(self, number)?;
+        let found = self.available.contains(&first).then(|| self.groups[&first].next_ready(slot + 1))??;
+        (found - slot <= NEAR_SLOTS).then_some((first, found))
+    }
+
+    /// The first such slot of the first open group that has one.
+    fn free_first(&self) -> Option<(u32, u32)> {
+        let first = *self.available.first()?;
+        Some((first, self.groups[&first].next_ready(0)?))
+    }
+
+    /// Whether there is an open group all slots of which may be given out.
+    pub fn has_open_empty(&self) -> bool {
+        self.available.iter().any(|first| self.groups[first].is_empty())
+    }
+
+    /// Gives out a free slot.
+    pub fn take(&mut self, first: u32, slot: u32, unsettled: bool) {
+        let group = self.group_mut(first);
+        let (phase, was_empty) = (group.phase, group.is_empty());
+        let before = (group.ready(), group.free());
+        group.take(slot, unsettled);
+        let after = (group.ready(), group.free());
+        self.slots_free -= 1;
+        self.closed_empty -= u32::from(was_empty && phase == GroupPhase::Closed);
+        if phase == GroupPhase::Open {
+            self.recount(first, before, after);
+        }
+    }
+
+    /// A slot of this group was freed.
+    pub fn freed(&mut self, first: u32) {
+        self.slots_free += 1;
+        self.is_full = false;
+        let group = self.group_mut(first);
+        let (phase, is_empty, is_reused) = (group.phase, group.is_empty(), group.is_reused());
+        self.closed_empty += u32::from(is_empty && phase == GroupPhase::Closed);
+        if phase != GroupPhase::Open {
+            return;
+        }
+        match is_reused {
+            true => {
+                self.available.insert(first);
+                self.slots_open += 1;
+            }
+            false => self.slots_rest += 1,
+        }
+    }
+
+    /// Slots of an open group: so many that may be given out, and so many that are free.
+    fn recount(&mut self, first: u32, before: (u32, u32), after: (u32, u32)) {
+        self.slots_open = self.slots_open + after.0 - before.0;
+        self.slots_rest = self.slots_rest + (after.1 - after.0) - (before.1 - before.0);
+        match after.0 {
+            0 => self.available.remove(&first),
+            _ => self.available.insert(first),
+        };
+    }
+
+    /// Works on a group, and counts its flying slots anew.
+    pub fn with_flying<T>(&mut self, first: u32, work: impl FnOnce(&mut SlotGroup) -> T) -> T {
+        let group = self.group_mut(first);
+        let before = group.flying();
+        let done = work(group);
+        let after = group.flying();
+        self.flying = self.flying + after - before;
+        done
+    }
+
+    /// The round ends: nothing more is told of it, and no slot is given out before the next one begins.
+    pub fn end_round(&mut self) {
+        (self.round.is_named, self.is_between_rounds) = (false, true);
+    }
+
+    /// A round begins that slots of open groups are for, and of those in `open`: what is to be named. Nothing is flying. Images whose
+    /// stamps were given before the last round ended have none above `stamp`, and those whose stamps are given from here on have.
+    pub fn begin_round(&mut self, keyspace: KeyspaceId, open: &[u32], stamp: u64) -> SlotRound {
+        debug_assert_eq!(self.flying, 0, "a round begins when nothing of the one before the last is on its way");
+        self.is_between_rounds = false;
+        // In the first round of a life nothing is flying but what recovery doubts, and nobody counts that.
+        let stamp_before = if self.marks.settled.is_some() { self.round.stamp } else { u64::MAX };
+        let stamp = stamp.max(self.marks.landed_stamp);
+        self.landed_before = self.marks.landed;
+        let mut groups = BTreeMap::new();
+        for (first, group) in &mut self.groups {
+            let may_give = group.phase == GroupPhase::Open || open.contains(first);
+            if may_give || group.unsettled() > 0 || group.has_doubtful() {
+                groups.insert(*first, group.begin_round(may_give));
+            }
+        }
+        self.flying = self.groups.values().map(SlotGroup::flying).sum();
+        self.round = self.round.next(stamp);
+        SlotRound { keyspace, stamp, stamp_before, groups }
+    }
+
+    /// The round that has begun is named.
+    pub fn open_round(&mut self) {
+        let firsts: Vec<u32> = self.groups.keys().copied().collect();
+        for first in firsts {
+            let group = self.group_mut(first);
+            let before = (group.ready(), group.free());
+            group.open_round();
+            let (phase, after) = (group.phase, (group.ready(), group.free()));
+            if phase == GroupPhase::Open {
+                self.recount(first, before, after);
+            }
+        }
+        (self.round.is_named, self.found_round) = (true, None);
+        (self.marks.settled, self.marks.told_stamp) = (Some(self.landed_before), 0);
+    }
+
+    pub fn insert(&mut self, first: u32, mut group: SlotGroup) {
+        let phase = std::mem::replace(&mut group.phase, GroupPhase::Closed);
+        self.slots += group.slots();
+        self.slots_free += group.free();
+        self.closed_empty += u32::from(group.is_empty());
+        self.versions.set(first..first + group.extents, Some(group.version));
+        self.groups.insert(first, group);
+        self.set_phase(first, phase);
+    }
+
+    pub fn remove(&mut self, first: u32) -> Option<SlotGroup> {
+        if self.groups.contains_key(&first) {
+            self.set_phase(first, GroupPhase::Closed);
+        }
+        let removed = self.groups.remove(&first)?;
+        self.versions.set(first..first + removed.extents, None);
+        self.slots -= removed.slots();
+        self.slots_free -= removed.free();
+        self.closed_empty -= u32::from(removed.is_empty());
+        Some(removed)
+    }
+
+    pub fn set_phase(&mut self, first: u32, phase: GroupPhase) {
+        let group = self.group_mut(first);
+        let is_empty = u32::from(group.is_empty());
+        let (ready, free) = (group.ready(), group.free());
+        let before = std::mem::replace(&mut group.phase, phase);
+        if before == GroupPhase::Closed {
+            self.closed_empty -= is_empty;
+        }
+        if phase == GroupPhase::Closed {
+            self.closed_empty += is_empty;
+        }
+        if before == GroupPhase::Open {
+            self.recount(first, (ready, free), (0, 0));
+        }
+        if phase == GroupPhase::Open {
+            self.recount(first, (0, 0), (ready, free));
+        }
+    }
+}
