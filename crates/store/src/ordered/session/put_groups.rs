@@ -83,13 +83,16 @@ impl OrderedSession {
             return self.put_members_back(members, node);
         }
         let results = PutOutcome::of_results(completion.result, members.len());
-        let Some((results, _)) = results.filter(|_| completion.is_success()) else {
+        let Some((results, used_bytes)) = results.filter(|_| completion.is_success()) else {
             // What is left of the page nobody knows.
             core.base.log.poison("a change of a data node", damaged(node));
             self.state.cache.give_back(node, page, |_| ());
             return self.fail_members(core, members, &damaged(node));
         };
         let ticket = self.note_puts(&tree, (node, &members), &results);
+        if let Some(((_, op), _)) = members.iter().zip(results).find(|(_, result)| result.took_effect()) {
+            self.note_used(op.keyspace.id(), &op.request.key, (node, used_bytes));
+        }
         let (mut without_room, mut left) = (None, Members::new());
         for ((number, op), result) in members.drain(..).zip(results) {
             match result {
