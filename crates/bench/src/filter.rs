@@ -4,8 +4,8 @@ use crate::Failure;
 use crate::turn::Turn;
 use crate::workload::Key;
 
-/// What a kept item gives: its key and its number.
-pub const KEPT_BYTES: u64 = size_of::<Key>() as u64 + 8;
+/// What a kept item gives: the length of its key, the key, and its number.
+pub const KEPT_BYTES: u64 = 2 + size_of::<Key>() as u64 + 8;
 
 /// The name of a count: items that were kept.
 pub const KEPT: &str = "kept";
