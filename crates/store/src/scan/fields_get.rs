@@ -4,6 +4,7 @@
 //! hashed:   get ─► the value, in local memory ─► `fields` ─► frames ─► host        one submission, as any get through programs
 //! ordered:  the node that has the key ─► `scan` of the key ─► frames ─► host       and another one over a value in an extension
 //! ```
+//! A scan of one key takes as much local memory as one of many. Where others have that memory, the host looks at the value.
 
 use super::host_side::HostRun;
 use super::query_scan::{QueryError, QueryReport, QuerySide, check_misfits};
@@ -34,9 +35,25 @@ impl KeyspaceHandle {
         side: QuerySide,
         rows: &mut dyn RowSink,
     ) -> Result<Option<QueryReport>, QueryError> {
-        if side != QuerySide::Host && self.keyspace().kind() != KeyspaceKind::Hashed {
-            return self.fields_of_ordered(key, query, rows);
+        if side == QuerySide::Host || self.keyspace().kind() == KeyspaceKind::Hashed {
+            return self.fields_on_side(key, query, side, rows);
         }
+        match self.fields_of_ordered(key, query, rows) {
+            Err(QueryError::Store(Error::Pipeline(PipelineFailure {
+                reason: PipelineReason::NoLocalMemory, ..
+            }))) => self.fields_on_side(key, query, QuerySide::Host, rows),
+            ended => ended,
+        }
+    }
+
+    /// At the drive by the `fields` program, or on the host.
+    fn fields_on_side(
+        &self,
+        key: &[u8],
+        query: &Query,
+        side: QuerySide,
+        rows: &mut dyn RowSink,
+    ) -> Result<Option<QueryReport>, QueryError> {
         let (mut report, mut result) = (QueryReport::of(side), QueryResult::new(query));
         let found = match side {
             QuerySide::Drive | QuerySide::DriveByRecord => {
