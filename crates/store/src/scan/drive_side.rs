@@ -44,8 +44,9 @@ pub(crate) const PART_BYTES: usize = 256 << 10;
 /// Parts take a large share of a small local memory: some dozen at once.
 const PART_SHARE: usize = 128;
 const PART_BYTES_MIN: usize = 32 << 10;
-/// Commands of the flash at once: nodes of an ordered keyspace may lie apart, and are read one by one.
-pub(super) const FLASH_DEPTH: u32 = 256;
+/// Commands of the flash at once: nodes of an ordered keyspace may lie apart, and are read one by one. What others read meanwhile waits
+/// behind these.
+pub(super) const FLASH_DEPTH: u32 = 64;
 /// What a pipeline reads, about: a wake-up for each.
 const READ_BYTES: u64 = 32 << 20;
 /// The first pipeline of a query that may soon have enough; each after it reads twice as much.
