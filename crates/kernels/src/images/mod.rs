@@ -1,14 +1,14 @@
 //! Pictures: JPEG files become pixels, and pixels become what a training step takes.
 //!
-//! Every operation takes the bytes of one picture and gives the bytes of one: a JPEG file, or a [`Frame`], which says its size, the type of
-//! its samples and their order. [`ImageStage`] is one operation with its parameters, as a program of the drive gets them; [`ImagePlan`]
+//! Every operation takes the bytes of one picture and gives the bytes of one: a JPEG file, or a `Frame`, which says its size, the type of
+//! its samples and their order. `ImageStage` is one operation with its parameters, as a program of the drive gets them; `ImagePlan`
 //! is a list of them that was written as text and checked.
 //!
 //! 1. A region is decoded with a margin, which is cut off: its pixels equal those of a full decode.
-//! 2. Chance depends on nothing but seed, epoch, item and the operation's place ([`ImageChance`]).
+//! 2. Chance depends on nothing but seed, epoch, item and the operation's place (`ImageChance`).
 //! 3. What a file says of itself is checked before memory is taken for it. Each limit is an [`ImageError`].
 //!
-//! Threads: all functions are pure; a [`JpegDecoder`] is one thread's at a time.
+//! Threads: all functions are pure; a `JpegDecoder` is one thread's at a time.
 
 #[cfg(feature = "images")]
 mod chance;
