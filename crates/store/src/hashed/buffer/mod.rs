@@ -176,6 +176,11 @@ impl Shard {
         self.wanted_given = true;
     }
 
+    /// Whether the DRAM tier may have the item at a place, which is on flash by now too.
+    pub fn is_giving(&self, place: Place) -> bool {
+        self.wanted_given && self.sealed() == Some(place.buffer)
+    }
+
     /// Hash keys and places of a buffer's items that the DRAM tier is to have.
     pub fn wanted(&self, buffer: u64, into: &mut Vec<(HashKey, u32)>) {
         let table = self.table(buffer);

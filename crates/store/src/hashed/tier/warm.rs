@@ -12,7 +12,7 @@
 
 use crate::error::Error;
 use crate::hashed::HashedEngine;
-use crate::hashed::buffer::{Place, Seen};
+use crate::hashed::buffer::Seen;
 use crate::hashed::segment::view::Segment;
 use crate::hashed::tier::{Fit, Tier};
 use crate::keyspace::item::ItemHead;
@@ -35,6 +35,8 @@ use tapetum_kernels::record::Record;
 const READS_MAX: usize = 8;
 /// Keys whose pages are looked up together: enough for several in a page, few enough that little changes meanwhile.
 const KEYS_PER_PLAN: usize = 16 << 10;
+/// How often a key is looked for that flush or collector moved while it was looked for.
+const PLANS_PER_KEY: usize = 3;
 
 /// What became of the keys so far.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -130,6 +132,7 @@ impl Store {
             decompressor,
             io: io.clone(),
             reads: VecDeque::new(),
+            moved: Vec::new(),
             warmed: warmed.clone(),
             key: Vec::new(),
             stored: Vec::new(),
@@ -194,6 +197,8 @@ struct Warmer {
     io: Io,
     /// In the order in which they were sent.
     reads: VecDeque<(PageRead, Transfer)>,
+    /// Keys that are not any more where they were thought to be.
+    moved: Vec<HashKey>,
     warmed: Arc<Mutex<Warmed>>,
     key: Vec<u8>,
     stored: Vec<u8>,
@@ -207,16 +212,14 @@ impl Warmer {
         let mut looked_at = 0;
         for keys in keys.chunks(KEYS_PER_PLAN) {
             let before = *lock(&self.warmed);
-            let starts = self.plan(keys);
-            for of_page in starts.chunk_by(|a, b| (a.segment, a.page) == (b.segment, b.page)) {
-                while !self.has_room() {
-                    self.take_next().await;
-                }
-                self.start(of_page).await;
+            self.read(keys).await;
+            for _ in 1..PLANS_PER_KEY {
+                let mut moved = std::mem::take(&mut self.moved);
+                moved.sort_unstable();
+                moved.dedup();
+                self.read(&moved).await;
             }
-            while !self.reads.is_empty() {
-                self.take_next().await;
-            }
+            self.moved.clear();
             looked_at += keys.len() as u64;
             let mut warmed = lock(&self.warmed);
             warmed.gone += looked_at.saturating_sub(warmed.keys());
@@ -226,16 +229,32 @@ impl Warmer {
         }
     }
 
+    /// Reads keys from where the index has them now.
+    async fn read(&mut self, keys: &[HashKey]) {
+        let starts = self.plan(keys);
+        for of_page in starts.chunk_by(|a, b| (a.segment, a.page) == (b.segment, b.page)) {
+            while !self.has_room() {
+                self.take_next().await;
+            }
+            self.start(of_page).await;
+        }
+        while !self.reads.is_empty() {
+            self.take_next().await;
+        }
+    }
+
     fn tier(&self) -> Option<&Tier> {
         self.engine.tier.as_ref()
     }
 
     /// Where to look for the keys that are not there yet, in the order of flash. Only a hint: it may change.
-    fn plan(&self, keys: &[HashKey]) -> Vec<Start> {
-        let Some(tier) = self.tier() else { return Vec::new() };
+    fn plan(&mut self, keys: &[HashKey]) -> Vec<Start> {
+        if self.tier().is_none() {
+            return Vec::new();
+        }
         let mut starts = Vec::with_capacity(keys.len());
         for &hash in keys {
-            if tier.has(hash) || self.wants(hash) {
+            if self.tier().is_some_and(|tier| tier.has(hash)) || self.wants(hash) {
                 lock(&self.warmed).there += 1;
             } else if let Some(found) = self.engine.candidate(hash) {
                 let segment = found.descriptor.number;
@@ -247,16 +266,21 @@ impl Warmer {
     }
 
     /// Whether a key's item is in a write buffer; then the tier is to have it when it is on flash.
-    fn wants(&self, hash: HashKey) -> bool {
-        let mut shard = self.engine.buffers.shard(hash);
-        let place = shard.get(hash);
+    fn wants(&mut self, hash: HashKey) -> bool {
+        let engine = self.engine.clone();
+        let mut shard = engine.buffers.shard(hash);
+        let Some(at) = shard.get(hash) else { return false };
         // SAFETY: the shard names the place, and we hold it.
-        let record = |at: Place| unsafe { self.engine.log.record(at.buffer, at.place) };
-        let has_item = place.is_some_and(|at| record(at).header.holds_value());
-        if has_item {
-            shard.want(hash);
+        let record = unsafe { engine.log.record(at.buffer, at.place) };
+        if !record.header.holds_value() {
+            return false;
         }
-        has_item
+        shard.want(hash);
+        // Who gives the tier what is wanted may have been here already.
+        if shard.is_giving(at) && self.decompressor.inflate(&record, &mut self.value).is_ok() {
+            self.keep(hash, ItemHead::of(&record.header));
+        }
+        true
     }
 
     /// Whether one more read may be on its way: the first always, more while half of local memory is free.
@@ -270,10 +294,15 @@ impl Warmer {
     async fn start(&mut self, starts: &[Start]) {
         let mut read: Option<(Arc<Segment>, Vec<Wanted>)> = None;
         for start in starts {
-            let Some((seen, segment)) = self.look(start) else { continue };
+            let Some((seen, segment)) = self.look(start) else {
+                self.moved.push(start.hash);
+                continue;
+            };
             let (held, wanted) = read.get_or_insert_with(|| (segment.clone(), Vec::new()));
             if Arc::ptr_eq(held, &segment) {
                 wanted.push(Wanted { hash: start.hash, seen });
+            } else {
+                self.moved.push(start.hash);
             }
         }
         let (Some((segment, wanted)), Some(Start { page, .. })) = (read, starts.first()) else { return };
@@ -318,12 +347,12 @@ impl Warmer {
             run.copy(record.key_address(), &mut self.key);
             let hash = self.engine.hasher.hash_of(&record.header, &self.key);
             let Ok(at) = read.wanted.binary_search_by_key(&hash, |wanted| wanted.hash) else { continue };
-            let is_there = read.segment.is_valid(record.entry)
-                && record.header.holds_value()
-                && self.engine.is_live(&record.header, self.engine.now());
-            if is_there {
+            let has_item = record.header.holds_value() && self.engine.is_live(&record.header, self.engine.now());
+            if has_item && read.segment.is_valid(record.entry) {
                 self.read_value(run, &record)?;
                 self.put(&read.wanted[at], ItemHead::of(&record.header));
+            } else if has_item {
+                self.moved.push(hash);
             }
         }
         Ok(())
@@ -336,15 +365,14 @@ impl Warmer {
         self.decompressor.inflate(&record, &mut self.value).map_err(|_| Corrupt)
     }
 
-    fn put(&self, wanted: &Wanted, item: ItemHead) {
-        let Some(tier) = self.tier() else { return };
-        let shard = self.engine.buffers.shard(wanted.hash);
-        if !shard.is_on_flash_as(wanted.hash, wanted.seen) && !self.engine.planted.has(Bug::TierWarmsLate) {
+    fn put(&mut self, wanted: &Wanted, item: ItemHead) {
+        let engine = self.engine.clone();
+        let shard = engine.buffers.shard(wanted.hash);
+        if !shard.is_on_flash_as(wanted.hash, wanted.seen) && !engine.planted.has(Bug::TierWarmsLate) {
+            self.moved.push(wanted.hash);
             return;
         }
-        // Whether it was read since it was written is not known any more.
-        let (now, access) = (self.engine.access_clock.seconds(), self.engine.access_by_stamp(false, item.stamp));
-        let fit = tier.put_back((wanted.hash, now), (item, &self.value), access);
+        let Some(fit) = self.keep(wanted.hash, item) else { return };
         drop(shard);
         let mut warmed = lock(&self.warmed);
         match fit {
@@ -352,5 +380,12 @@ impl Warmer {
             Fit::There => warmed.there += 1,
             Fit::NoRoom => warmed.no_room += 1,
         }
+    }
+
+    /// Puts the value that was read into the tier. The caller holds the lock of the key's shard.
+    fn keep(&self, hash: HashKey, item: ItemHead) -> Option<Fit> {
+        // Whether it was read since it was written is not known any more.
+        let (now, access) = (self.engine.access_clock.seconds(), self.engine.access_by_stamp(false, item.stamp));
+        Some(self.tier()?.put_back((hash, now), (item, &self.value), access))
     }
 }
