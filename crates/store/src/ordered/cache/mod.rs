@@ -15,8 +15,8 @@
 //! 3. A page that was read is installed if the node was not cached meanwhile and has the home that was read. So a page that is installed is
 //!    the node as it is.
 //! 4. The metadata of a page that is taken changes too: its image becomes durable.
-//! 5. What one scan reads goes before what is read by key: a page is evicted that was not used since the hand passed it, and scans do not
-//!    count as use.
+//! 5. What a long scan reads goes before what is read by key, or by short scans: a page is evicted that was not used since the hand passed
+//!    it, and long scans do not count as use.
 //!
 //! Threads: any. A set has a lock, held for the time of a few words. Under it are the node table, the slots' lock, nothing else.
 

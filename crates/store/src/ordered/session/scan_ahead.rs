@@ -4,7 +4,7 @@
 //! search layer: the nodes behind this one ─► those that are not cached ─► neighbouring slots: one read for up to four ─► pages
 //!                                                                         ─► scanned in turn, each if it is the node as it is
 //! ```
-//! 1. What is read ahead is the scan's: it goes with the scan, and none of it goes into the cache.
+//! 1. What is read ahead is the scan's, and goes with it. None of it goes into the cache but what a short scan has used.
 //! 2. A scan has so many pages ahead at most as it has nodes behind it, and needs for its part by what the last node gave.
 //! 3. A page that was read ahead is scanned as one that was just read is: it counts if the node has the same home afterwards.
 //!

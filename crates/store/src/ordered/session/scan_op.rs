@@ -9,6 +9,7 @@ use super::scratch;
 use crate::keyspace::key_range::{KeyBound, KeyRange, ScannedItem};
 use crate::keyspace::states::KeyspaceRef;
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
+use crate::ordered::cache::page_meta::PageUse;
 use crate::ordered::node_table::{NodeHome, NodeId};
 use crate::planted::Bug;
 use crate::session::session_core::SessionCore;
@@ -21,6 +22,8 @@ use tapetum_kernels::ordered::{NODE_BYTES, NodeRef};
 
 /// Bytes of items that a part has, about.
 const PART_BYTES: usize = 64 << 10;
+/// A scan that asks for more items at once is a long one.
+const SHORT_ITEMS_MAX: usize = 256;
 
 /// As the program is told it.
 pub(super) fn bound(bound: &KeyBound) -> ScanBound<'_> {
@@ -197,6 +200,11 @@ impl ScanOp {
         self.bytes = self.items.iter().map(|item| item.key.len() + item.value.len()).sum();
         self.outside.clear();
         self.is_over = false;
+    }
+
+    /// What it reads is worth a place in the cache if it is short: as much may be asked for again as by key.
+    pub fn page_use(&self) -> PageUse {
+        if self.items_max <= SHORT_ITEMS_MAX { PageUse::ByKey } else { PageUse::ByScan }
     }
 
     pub fn items_left(&self) -> usize {

@@ -9,7 +9,8 @@
 //!
 //! Values in extensions are read one by one when their node was scanned. If one is not there any more, the scan goes back to its key.
 //!
-//! The pages of the next nodes are read ahead ([`super::scan_ahead`]). What a scan reads it does not put into the cache: whoever reads a range once would drive out what others use.
+//! The pages of the next nodes are read ahead ([`super::scan_ahead`]). What a short scan reads goes into the cache; what a long one reads does
+//! not: whoever reads a range once would drive out what others use.
 
 use super::extension_read::{ExtensionRead, ExtensionStep, ReadOf};
 use super::extensions::{damaged_extension, piece_tag};
@@ -23,8 +24,8 @@ use crate::error::Error;
 use crate::keyspace::key_range::{KeyBound, KeyRange, ScanPart, ScanReply};
 use crate::keyspace::states::KeyspaceRef;
 use crate::log::Sync;
-use crate::ordered::cache::PageLook;
-use crate::ordered::cache::page_meta::PageUse;
+use crate::ordered::cache::page_meta::{PageMeta, PageUse};
+use crate::ordered::cache::{Installed, PageLook};
 use crate::ordered::node_table::{NodeHome, NodeId};
 use crate::ordered::search::AnchorKey;
 use crate::planted::Bug;
@@ -34,8 +35,8 @@ use crate::session::session_core::SessionCore;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use tapetum_drive::programs::node::{NodeArguments, NodeFlags, ScanRequest};
-use tapetum_drive::{Lease, Purpose, Returned};
-use tapetum_kernels::ordered::NODE_KEY_BYTES_MAX;
+use tapetum_drive::{Lease, LocalBuffer, Purpose, Returned};
+use tapetum_kernels::ordered::{NODE_BYTES, NODE_KEY_BYTES_MAX};
 
 #[derive(Default)]
 pub(super) struct Scans {
@@ -210,7 +211,7 @@ impl OrderedSession {
             return self.release_scan(number);
         }
         let node = self.scan_node(tree, &scan.range);
-        let looked = self.state.cache.take(node, scan.keyspace.id().0, PageUse::ByScan);
+        let looked = self.state.cache.take(node, scan.keyspace.id().0, scan.page_use());
         let ahead = match looked {
             PageLook::Absent(home) => scan.ahead.find(core, node, home),
             _ => None,
@@ -412,19 +413,22 @@ impl OrderedSession {
                 gone_on.is_none().then(|| damaged(node))
             }
             ScanStage::Reads(..) | ScanStage::LooksAhead(..) => {
-                let (node, home) = match stage {
+                let keeps = gone_on.is_some() && scan.page_use() == PageUse::ByKey;
+                let (node, home, page) = match stage {
                     ScanStage::LooksAhead(node, home, read) => {
                         self.pages_taken -= 1;
+                        let copy = if keeps { self.copy_of_page(core, (&page, at)) } else { None };
                         read.give_back(page);
-                        (node, home)
+                        (node, home, copy)
                     }
-                    ScanStage::Reads(node, home) => {
-                        self.give_page(page);
-                        (node, home)
-                    }
+                    ScanStage::Reads(node, home) => (node, home, Some(page)),
                     _ => unreachable!("it is one of the two"),
                 };
                 let is_current = self.state.cache.is_current(node, home);
+                if let Some(page) = page {
+                    let page = if keeps { self.keep_page(&scan, (node, home), page) } else { page };
+                    self.give_page(page);
+                }
                 if !is_current {
                     // It shows what was.
                     scan.take_back(gone_on.as_ref());
@@ -448,5 +452,21 @@ impl OrderedSession {
         }
         self.tries_again = true;
         self.scans.scans[number] = Some(scan);
+    }
+
+    /// A page among those that were read together, in a buffer of its own. The host has seen all of it by now.
+    fn copy_of_page(&mut self, core: &SessionCore, (pages, at): (&LocalBuffer, usize)) -> Option<LocalBuffer> {
+        let mut copy = self.take_page(core)?;
+        let into = core.queue.fill(Purpose::Scan, &mut copy, 0..NODE_BYTES);
+        into.copy_from_slice(&pages.bytes()[at..at + NODE_BYTES]);
+        Some(copy)
+    }
+
+    /// Puts a page that was scanned into the cache, if it is the node and there is a place; a buffer for it.
+    fn keep_page(&self, scan: &ScanOp, (node, home): (NodeId, NodeHome), page: LocalBuffer) -> LocalBuffer {
+        let meta = PageMeta::new(scan.keyspace.id().0, scan.page_use());
+        match self.state.cache.install(node, home, page, meta) {
+            Installed::Done(page) | Installed::NoRoom(page) | Installed::Stale(page) => page,
+        }
     }
 }

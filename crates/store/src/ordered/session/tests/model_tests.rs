@@ -424,6 +424,31 @@ fn a_cold_scan_reads_ahead() {
     assert!(flash.submitted(Opcode::Read) - before <= 2);
 }
 
+/// What a short scan reads is in the cache when it comes again, in either direction, and a long scan does not drive it out.
+#[test]
+fn a_short_scan_keeps_what_it_reads() {
+    let flash = new_flash(18);
+    let bench = Bench::new(Arc::new(flash.clone()), 64, Sync::Always);
+    let mut client = bench.client();
+    let key = |number: usize| format!("key{number:05}").into_bytes();
+    (0..600).for_each(|number| assert!(matches!(client.run(put(&key(number), &[7; 900])).0, Outcome::Stored { .. })));
+    settle(&mut client, &bench);
+    let mut short = |is_reverse| {
+        let before = flash.submitted(Opcode::Read);
+        let (from, to) = (KeyBound::Included(key(100)), KeyBound::Excluded(key(160)));
+        let items = client.scan(KeyRange { from, to, is_reverse }, 60);
+        assert!(items.len() == 60 && items.iter().all(|(_, value)| *value == [7; 900]));
+        flash.submitted(Opcode::Read) - before
+    };
+    assert!(short(false) > 0, "it was not cached");
+    assert_eq!((short(false), short(true)), (0, 0));
+    let all = client.scan(KeyRange::default(), usize::MAX);
+    assert_eq!(all.len(), 600);
+    let before = flash.submitted(Opcode::Read);
+    let range = KeyRange { from: KeyBound::Included(key(100)), to: KeyBound::Excluded(key(160)), is_reverse: false };
+    assert_eq!((client.scan(range, 60).len(), flash.submitted(Opcode::Read) - before), (60, 0));
+}
+
 /// Expired records make room where there is none, so that nodes of them alone do not split.
 #[test]
 fn expired_records_leave_their_nodes_when_others_come() {
