@@ -1,0 +1,53 @@
+"""The examples in python/examples, as a user runs them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from test_images import picture
+
+PYTHON = Path(__file__).parents[2] / "python"
+
+
+def run(script, *words):
+    folder = "bench" if script == "images.py" else "examples"
+    command = [sys.executable, PYTHON / folder / script, *map(str, words)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A set made of two photographs."""
+    photographs, folder = tmp_path_factory.mktemp("photographs"), tmp_path_factory.mktemp("parts")
+    for name, number in [("One", 1), ("two", 14)]:
+        picture(number, (300, 200)).save(photographs / f"{name}.png")
+    picture(3, (40, 30)).save(photographs / "small.jpg")
+    options = ["--photographs", photographs, "--count", 8, "--size", "48x40"]
+    assert "2 classes of 8 pictures" in run("pictures.py", folder, *options)
+    return folder
+
+
+def test_pictures_are_the_same_each_time(folder, tmp_path):
+    files = sorted(file.relative_to(folder) for file in folder.rglob("*.jpg"))
+    assert [len(files), files[0].as_posix(), files[-1].as_posix()] == [16, "one/0000.jpg", "two/0007.jpg"]
+    photographs = tmp_path / "photographs"
+    photographs.mkdir()
+    for name, number in [("one", 1), ("two", 14)]:
+        picture(number, (300, 200)).save(photographs / f"{name}.png")
+    run("pictures.py", tmp_path / "again", "--photographs", photographs, "--count", 8, "--size", "48x40")
+    assert all((folder / file).read_bytes() == (tmp_path / "again" / file).read_bytes() for file in files)
+
+
+@pytest.mark.parametrize("loader", ["tapetum", "torch"])
+def test_a_few_steps_of_training(folder, tmp_path, loader):
+    reason = "torch and torchvision do not import: apt-get install python3-torchvision, or pip install torch torchvision"
+    pytest.importorskip("torch", reason=reason, exc_type=ImportError)
+    pytest.importorskip("torchvision", reason=reason, exc_type=ImportError)
+    options = ["--data", tmp_path / "data", "--capacity", 128, "--size", 32, "--batch", 4, "--steps", 4, "--threads", 1]
+    told = run("train.py", folder, "--loader", loader, *options)
+    assert f"{loader}: 16 pictures" in told and "loss:" in told
+    assert ("jpeg_decode" in told) == (loader == "tapetum")
