@@ -76,15 +76,27 @@ pub fn normalize(bytes: &[u8], mean: [f32; 3], deviation: [f32; 3]) -> Result<Ve
     let tables: [[f32; 256]; 3] = std::array::from_fn(|channel| {
         std::array::from_fn(|sample| (sample as f32 / 255.0 - mean[channel]) / deviation[channel])
     });
-    let channels = usize::from(frame.shape.channels);
-    let plane = frame.shape.samples() / channels;
-    let floats = out[HEADER_BYTES..].chunks_exact_mut(4);
-    for (place, (float, sample)) in floats.zip(frame.samples).enumerate() {
-        let channel = match frame.shape.order {
-            SampleOrder::Hwc => place % channels,
-            SampleOrder::Chw => place / plane,
-        };
-        float.copy_from_slice(&tables[channel][usize::from(*sample)].to_le_bytes());
+    let floats = &mut out[HEADER_BYTES..];
+    let plane = frame.shape.samples() / usize::from(frame.shape.channels);
+    if (frame.shape.channels, frame.shape.order) == (3, SampleOrder::Hwc) {
+        let (pixels, _) = frame.samples.as_chunks::<3>();
+        let (floats, _) = floats.as_chunks_mut::<12>();
+        for (floats, [red, green, blue]) in floats.iter_mut().zip(pixels) {
+            let [reds, greens, blues] = &tables;
+            let floats = floats.as_chunks_mut::<4>().0;
+            floats[0] = reds[usize::from(*red)].to_le_bytes();
+            floats[1] = greens[usize::from(*green)].to_le_bytes();
+            floats[2] = blues[usize::from(*blue)].to_le_bytes();
+        }
+    } else {
+        let planes = floats.chunks_exact_mut(plane * 4).zip(frame.samples.chunks_exact(plane));
+        for ((floats, samples), table) in planes.zip(&tables) {
+            let (floats, _) = floats.as_chunks_mut::<4>();
+            floats
+                .iter_mut()
+                .zip(samples)
+                .for_each(|(float, sample)| *float = table[usize::from(*sample)].to_le_bytes());
+        }
     }
     Ok(out)
 }
@@ -96,16 +108,37 @@ pub fn reorder(bytes: &[u8], order: SampleOrder) -> Result<Vec<u8>, ImageError> 
         return Ok(bytes.to_vec());
     }
     let mut out = blank(FrameShape { order, ..frame.shape })?;
-    let (channels, size) = (usize::from(frame.shape.channels), frame.shape.sample.bytes());
-    let plane = frame.shape.samples() / channels;
-    for channel in 0..channels {
-        for pixel in 0..plane {
-            let (hwc, chw) = ((pixel * channels + channel) * size, (channel * plane + pixel) * size);
-            let (from, to) = if order == SampleOrder::Chw { (hwc, chw) } else { (chw, hwc) };
-            out[HEADER_BYTES + to..][..size].copy_from_slice(&frame.samples[from..from + size]);
-        }
+    let (samples, into) = (frame.samples, &mut out[HEADER_BYTES..]);
+    match (frame.shape.channels, frame.shape.sample) {
+        (3, SampleType::U8) => reorder_colours::<1>(samples, into, order),
+        (3, SampleType::F32) => reorder_colours::<4>(samples, into, order),
+        _ => into.copy_from_slice(samples),
     }
     Ok(out)
+}
+
+/// Pixels of three samples of `BYTES` each become three planes, or the other way round: one pass, as each picture of a batch takes it.
+fn reorder_colours<const BYTES: usize>(from: &[u8], into: &mut [u8], order: SampleOrder) {
+    let (from, into) = (from.as_chunks::<BYTES>().0, into.as_chunks_mut::<BYTES>().0);
+    let plane = from.len() / 3;
+    match order {
+        SampleOrder::Chw => {
+            let (reds, rest) = into.split_at_mut(plane);
+            let (greens, blues) = rest.split_at_mut(plane);
+            let planes = reds.iter_mut().zip(greens).zip(blues);
+            for (((red, green), blue), pixel) in planes.zip(from.as_chunks::<3>().0) {
+                [*red, *green, *blue] = *pixel;
+            }
+        }
+        SampleOrder::Hwc => {
+            let (reds, rest) = from.split_at(plane);
+            let (greens, blues) = rest.split_at(plane);
+            let planes = reds.iter().zip(greens).zip(blues);
+            for (((red, green), blue), pixel) in planes.zip(into.as_chunks_mut::<3>().0) {
+                *pixel = [*red, *green, *blue];
+            }
+        }
+    }
 }
 
 #[cfg(test)]
