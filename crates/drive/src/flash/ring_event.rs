@@ -3,6 +3,9 @@
 //!
 //! The kernel raises it only while it is armed, which is from a poll that gave nothing to the next one, so that a busy owner
 //! pays nothing; and never for one that did not ask for the descriptor. Used by one thread at a time.
+//!
+//! A processor that was about to raise it when it was disarmed may do so at any time later. With something in the ring it is armed,
+//! and cleared, again. With nothing in it, it is cleared at every so many polls: else whoever sleeps on it would never sleep.
 
 use std::cell::Cell;
 use std::io;
@@ -13,12 +16,17 @@ use io_uring::IoUring;
 
 use crate::event::Event;
 
+/// Of so many polls with an empty ring, one clears it.
+const IDLE_POLLS: u32 = 64;
+
 pub(super) struct RingEvent {
     event: Event,
     /// Somebody may sleep on it.
     asked: Cell<bool>,
     /// It may have been raised since it was last cleared.
     armed: Cell<bool>,
+    /// Polls with an empty ring since it was disarmed.
+    idle_polls: Cell<u32>,
 }
 
 impl RingEvent {
@@ -27,7 +35,7 @@ impl RingEvent {
         let event = Event::new()?;
         ring.completion().disable_eventfd();
         ring.submitter().register_eventfd(event.as_raw_fd())?;
-        Ok(RingEvent { event, asked: Cell::new(false), armed: Cell::new(false) })
+        Ok(RingEvent { event, asked: Cell::new(false), armed: Cell::new(false), idle_polls: Cell::new(0) })
     }
 
     /// The descriptor. Who asks for the first time may sleep without another poll, so with something in the ring it is
@@ -50,11 +58,27 @@ impl RingEvent {
         self.asked.get()
     }
 
-    /// Should the kernel be about to raise it, that wakes for nothing, once.
+    /// Should the kernel be about to raise it, that wakes for nothing, a few times.
     pub(super) fn disarm(&self, ring: &mut IoUring) {
         if self.armed.replace(false) {
             ring.completion().disable_eventfd();
             self.event.clear();
+            self.idle_polls.set(1);
         }
+    }
+
+    /// A poll found the ring empty: what raised it, if anything, was late.
+    pub(super) fn idle(&self) {
+        let polls = self.idle_polls.get();
+        self.idle_polls.set(polls.wrapping_add(1));
+        if self.asked.get() && !self.armed.get() && polls.is_multiple_of(IDLE_POLLS) {
+            self.event.clear();
+        }
+    }
+
+    /// As the kernel does, late.
+    #[cfg(test)]
+    pub(super) fn raise(&self) {
+        self.event.raise();
     }
 }

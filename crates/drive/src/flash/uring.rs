@@ -376,6 +376,11 @@ impl FlashQueue for UringQueue {
         while self.done.is_empty() && self.in_ring > 0 && self.came_before_armed() {
             self.turn();
         }
+        if self.in_ring == 0
+            && let Some(event) = &self.event
+        {
+            event.idle();
+        }
         completions.append(&mut self.done);
     }
 
