@@ -4,11 +4,13 @@ A loader decides which pictures a batch has; threads of the native half have the
 becomes depends on seed, epoch and its place in the set alone, so a training that resumes sees the same pixels.
 """
 
+import time
 from dataclasses import dataclass, field
 
 import numpy
 
 from tapetum._tapetum import Error, NativeLoader, PipelineError, epoch_order
+from tapetum.held import HeldBatches
 
 # How long one wait for a batch is: Ctrl-C is seen in between.
 _WAIT_S = 0.2
@@ -42,7 +44,8 @@ class Loader:
     """Batches of a set of pictures, made by the drive's programs; ``for images, labels in loader``.
 
     One pass is an epoch; ``set_epoch`` chooses which, and each pass goes on to the next. Of several processes each has its ``rank`` of
-    ``world_size`` and gets as many batches as the others.
+    ``world_size`` and gets as many batches as the others. Batches that were given and not freed take no more than ``hold``, with those on
+    their way: the loader waits, and after ``timeout`` seconds an error names those that are held.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Loader:
         prefetch=2,
         on_error="raise",
         timeout=60.0,
+        hold=4 << 30,
     ):
         if on_error not in _ON_ERROR:
             raise ValueError(f"on_error is {on_error!r}: say {', '.join(_ON_ERROR)}")
@@ -76,6 +80,9 @@ class Loader:
         self.shuffle, self.seed = shuffle, seed
         self.rank, self.world_size, self.drop_last = rank, world_size, drop_last
         self.threads, self.prefetch, self.on_error, self.timeout = threads, prefetch, on_error, timeout
+        samples = numpy.prod(pipeline.batch_shape[1], dtype="int64") * numpy.dtype(pipeline.batch_shape[2]).itemsize
+        self._batch_bytes = int(samples) * self.batch_size
+        self._held = HeldBatches(hold)
         self.epoch = 0
         # Items of the epoch that all ranks together have been given.
         self._consumed = 0
@@ -131,23 +138,44 @@ class Loader:
         native, (shape, kind) = self._native, self._native.shape
         seed, epoch = self.seed, self.epoch
         submitted, steps = [], self._steps()
+        step = next(steps, None)
         while True:
-            while len(submitted) < self.prefetch + self.threads:
-                step = next(steps, None)
-                if step is None:
-                    break
+            ahead = self.prefetch + self.threads
+            while step is not None and len(submitted) < ahead and self._has_room(len(submitted)):
                 native.submit(step[0].tolist(), seed, epoch)
                 submitted.append(step[1])
+                step = next(steps, None)
             if not submitted:
-                break
-            batch = self._take(native, shape, kind)
+                if step is None:
+                    break
+                self._wait_for_room()
+                continue
+            number = self._consumed // (self.batch_size * self.world_size)
+            batch = self._take(native, shape, kind, f"{number} of epoch {epoch}")
             # Counted when it is given: what was made ahead is made again after a resume.
             self._consumed = submitted.pop(0)
             if len(batch) > 0:
                 yield batch
+            del batch
         self.epoch, self._consumed = epoch + 1, 0
 
-    def _take(self, native, shape, kind):
+    def _has_room(self, submitted):
+        held = self._held.bytes()
+        # Another one comes always beside the one that a loop over the batches has still.
+        is_next = submitted == 0 and held <= self._batch_bytes
+        return is_next or held + (submitted + 1) * self._batch_bytes <= self._held.most
+
+    def _wait_for_room(self):
+        until = time.monotonic() + self.timeout
+        while not self._has_room(0):
+            if time.monotonic() >= until:
+                raise Error(
+                    f"no room for another batch of {self._batch_bytes:,} bytes within {self.timeout:g} s: the caller still holds batches "
+                    f"{self._held.names()}, and hold is {self._held.most:,} bytes: free their arrays and tensors, or give a larger hold"
+                )
+            self._held.wait(_WAIT_S)
+
+    def _take(self, native, shape, kind, name):
         waited = 0.0
         while True:
             taken = native.next(_WAIT_S, self.on_error == "skip")
@@ -161,5 +189,7 @@ class Loader:
             raise PipelineError(failures[0][1])
         # Of no bytes numpy makes no array.
         flat = numpy.frombuffer(samples, dtype=kind) if len(samples) > 0 else numpy.empty(0, dtype=kind)
+        # All views of it, and tensors, keep this one.
+        self._held.add(flat, name)
         images = flat.reshape((len(labels), *shape))
         return Batch(images, numpy.array(labels, dtype="int64"), numpy.array(items, dtype="int64"), failures)

@@ -24,8 +24,8 @@ class Loader(_Loader):
         super().__init__(images, pipeline, batch_size, **options)
         self.pin_memory = pin_memory and torch.cuda.is_available()
 
-    def _take(self, native, shape, kind):
-        batch = super()._take(native, shape, kind)
+    def _take(self, native, shape, kind, name):
+        batch = super()._take(native, shape, kind, name)
         for name in ("images", "labels", "items"):
             tensor = torch.from_numpy(getattr(batch, name))
             setattr(batch, name, tensor.pin_memory() if self.pin_memory else tensor)

@@ -1,7 +1,11 @@
 """Pictures: pipelines, batches, and what goes wrong with them."""
 
 import io
+import os
 import pickle
+import signal
+import subprocess
+import sys
 
 import numpy
 import pytest
@@ -176,6 +180,93 @@ def test_pictures_that_fail(store, folder):
     assert [row for row, _ in filled.failures] == [1, 2]
     with pytest.raises(ValueError, match="raise, skip, fill"):
         batch(on_error="ignore")
+
+
+def test_batches_that_are_never_freed_are_named(store):
+    bytes_of_one = 5 * 32 * 32 * 3
+    leaking = loader(store, hold=3 * bytes_of_one, timeout=0.5)
+    held = []
+    with pytest.raises(tapetum.Error, match="holds batches 0 of epoch 0, 1 of epoch 0, 2 of epoch 0, and hold is"):
+        for batch in leaking:
+            # A part of an array holds all of it.
+            held.append(batch.images[:1])
+    assert len(held) == 3
+    held.clear()
+    # It goes on where it was, and with a caller that frees as it goes nobody waits.
+    assert len(list(leaking)) == 1
+    assert sum(len(batch) for batch in loader(store, hold=bytes_of_one)) == 20
+    assert len(list(loader(store, hold=4 * bytes_of_one, timeout=0.5))) == 4
+
+
+def script(path, text):
+    """A program of its own, with a store of pictures."""
+    head = f"""
+import sys, tapetum
+store = tapetum.open({str(path)!r})
+loader = tapetum.Loader(store.images(), tapetum.Pipeline("jpeg_decode | resize 32x32"), 2, prefetch=4, threads=2)
+"""
+    return subprocess.Popen([sys.executable, "-c", head + text], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def path(tmp_path, folder):
+    with tapetum.Store.open(tmp_path / "data", capacity=64 << 20, memory=64 << 20) as store:
+        store.import_images(folder)
+    return tmp_path / "data"
+
+
+def test_an_interpreter_that_ends_within_an_epoch(path):
+    child = script(path, "steps = iter(loader); next(steps); print('ends')")
+    assert child.communicate(timeout=120) == ("ends\n", None) and child.returncode == 0
+    tapetum.Store.open(path).close()
+
+
+def test_ctrl_c_within_an_epoch(path):
+    child = script(
+        path,
+        """
+try:
+    print("begins", flush=True)
+    while True:
+        for batch in loader:
+            pass
+except KeyboardInterrupt:
+    pass
+# It goes on where it was.
+print(len(next(iter(loader))))
+store.close()
+""",
+    )
+    assert child.stdout.readline() == "begins\n"
+    child.send_signal(signal.SIGINT)
+    assert child.communicate(timeout=120) == ("2\n", None) and child.returncode == 0
+
+
+def test_a_loader_that_went_through_a_fork_raises(store):
+    steps = iter(loader(store))
+    next(steps)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            next(steps)
+        except tapetum.ClosedError:
+            code = 0
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(next(steps)) == 5
+
+
+def test_a_progressive_file_of_many_passes_is_refused(store, tmp_path):
+    image = io.BytesIO()
+    picture(3).save(image, format="JPEG", progressive=True)
+    file = image.getvalue()
+    scans = [at for at in range(len(file) - 1) if file[at : at + 2] == b"\xff\xda"]
+    bomb = file[: scans[2]] + 600 * file[scans[1] : scans[2]] + file[scans[2] :]
+    (tmp_path / "bomb.jpg").write_bytes(bomb)
+    bombs = store.import_images(tmp_path, keyspace="bombs")
+    with pytest.raises(tapetum.PipelineError, match="bomb.jpg: stage 0, jpeg_decode: the progressive JPEG has more passes"):
+        next(iter(Loader(bombs, Pipeline("jpeg_decode | resize 8x8"), 1)))
 
 
 def test_a_loader_that_is_left_ends(store):
