@@ -4,7 +4,7 @@
 >>> with tapetum.Store.open("data") as store:
 ...     store.put("greeting", b"hello")
 
-``tapetum.torch`` has a loader for PyTorch.
+``tapetum.torch`` has a loader for PyTorch, ``tapetum.tensorflow`` a data set for TensorFlow.
 """
 
 import atexit
