@@ -21,6 +21,10 @@ impl Key {
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
+
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
 }
 
 impl<'py> FromPyObject<'_, 'py> for Key {

@@ -5,7 +5,7 @@ use crate::keyspace::{Key, Keyspace};
 use crate::samples::Samples;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use tapetum::images::{BoundPlan, Frame, FrameShape, ImageChance, ImagePlan, SampleOrder, SampleType};
+use tapetum::images::{BoundPlan, Frame, FrameShape, ImageChance, ImageError, ImagePlan, SampleOrder, SampleType};
 
 /// Stages with | between them, as text or composed by methods. What does not fit is refused when it is composed, with its stage.
 #[pyclass(frozen, eq, module = "tapetum")]
@@ -147,13 +147,7 @@ impl Pipeline {
 
     /// Samples, shape and type of one picture of a keyspace.
     #[pyo3(signature = (keyspace, key, chance))]
-    fn _run(
-        &self,
-        py: Python<'_>,
-        keyspace: &Keyspace,
-        key: Key,
-        chance: (u64, u64, u64),
-    ) -> PyResult<(Samples, (u32, u32, u32), &'static str)> {
+    fn _run(&self, py: Python<'_>, keyspace: &Keyspace, key: Key, chance: (u64, u64, u64)) -> PyResult<Picture> {
         let handle = keyspace.handle()?;
         let (seed, epoch, item) = chance;
         let chance = ImageChance { seed, epoch, item };
@@ -161,7 +155,34 @@ impl Pipeline {
             let bound = BoundPlan::new(handle.store(), &self.plan).map_err(errors::store)?;
             bound.run(handle, key.bytes(), chance).map_err(errors::pipeline)
         };
-        let mut made = py.detach(run)?;
+        self.made(py.detach(run)?)
+    }
+
+    /// The same of a file in memory, without a store.
+    #[pyo3(signature = (file, chance))]
+    fn _apply(&self, py: Python<'_>, file: Key, chance: (u64, u64, u64)) -> PyResult<Picture> {
+        let (seed, epoch, item) = chance;
+        let chance = ImageChance { seed, epoch, item };
+        let failed = |stage, error: ImageError| {
+            let (place, name) = self.plan.written_name(stage, error.code().into()).unwrap_or((stage, "?"));
+            errors::pipeline(format!("stage {place}, {name}: {error}"))
+        };
+        let apply = || {
+            let mut stages = self.plan.stages().iter().enumerate();
+            stages.try_fold(file.into_bytes(), |bytes, (stage, planned)| {
+                planned.stage.apply(bytes, chance).map_err(|error| failed(stage, error))
+            })
+        };
+        self.made(py.detach(apply)?)
+    }
+}
+
+/// Samples, shape and type.
+type Picture = (Samples, (u32, u32, u32), &'static str);
+
+impl Pipeline {
+    /// What came of one picture: a frame, or of a pipeline that ends in a batch its samples.
+    fn made(&self, mut made: Vec<u8>) -> PyResult<Picture> {
         let shape = match self.plan.batch() {
             Some((_, shape)) => shape,
             None => {

@@ -12,7 +12,7 @@ import weakref
 
 from tapetum._tapetum import ClosedError, Error, ImageSet, Items, Keyspace, Pipeline, PipelineError, Samples
 from tapetum._tapetum import Store as _NativeStore
-from tapetum.batches import Batch, Loader, run
+from tapetum.batches import Batch, Loader, apply, run
 
 __all__ = [
     "Batch",
@@ -26,6 +26,7 @@ __all__ = [
     "PipelineError",
     "Samples",
     "Store",
+    "apply",
     "open",
     "run",
 ]

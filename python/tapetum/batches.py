@@ -40,6 +40,12 @@ def run(pipeline, keyspace, key, *, seed=0, epoch=0, item=0):
     return numpy.frombuffer(samples, dtype=kind).reshape(shape)
 
 
+def apply(pipeline, file, *, seed=0, epoch=0, item=0):
+    """The bytes of one JPEG file through a pipeline, as an array: what ``run`` makes, of a picture that is in no store."""
+    samples, shape, kind = pipeline._apply(file, (seed, epoch, item))
+    return numpy.frombuffer(samples, dtype=kind).reshape(shape)
+
+
 class Loader:
     """Batches of a set of pictures, made by the drive's programs; ``for images, labels in loader``.
 

@@ -74,6 +74,17 @@ def test_resizing_is_pils(store):
     assert numpy.abs(numpy.asarray(expected).astype(int) - image).max() <= 3
 
 
+def test_a_file_in_memory_becomes_what_one_of_the_store_becomes(store):
+    pipeline, chance = Pipeline("jpeg_decode | random_resized_crop 40 | flip | layout chw"), {"seed": 1, "epoch": 2, "item": 3}
+    keyspace = store.keyspace("images")
+    of_store = tapetum.run(pipeline, keyspace, "cats/00.jpg", **chance)
+    assert (tapetum.apply(pipeline, keyspace["cats/00.jpg"], **chance) == of_store).all()
+    with pytest.raises(tapetum.PipelineError, match="stage 0, jpeg_decode: the file is a PNG"):
+        tapetum.apply(pipeline, b"\x89PNG\r\n\x1a\n")
+    with pytest.raises(tapetum.PipelineError, match="stage 1, center_crop: the picture is smaller"):
+        tapetum.apply(Pipeline("jpeg_decode | center_crop 400"), bytearray(keyspace["cats/00.jpg"]))
+
+
 def test_floats_and_planes(store):
     pipeline = Pipeline.jpeg_decode().resize((30, 40)).normalize().layout("chw")
     assert pipeline.batch(2).batch_shape == (2, (3, 30, 40), "float32")
