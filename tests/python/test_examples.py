@@ -1,4 +1,4 @@
-"""The examples in python/examples, as a user runs them."""
+"""The examples in python/examples, as a user runs them, and the bench in python/bench, as small as it goes."""
 
 import subprocess
 import sys
@@ -51,3 +51,12 @@ def test_a_few_steps_of_training(folder, tmp_path, loader):
     told = run("train.py", folder, "--loader", loader, *options)
     assert f"{loader}: 16 pictures" in told and "loss:" in told
     assert ("jpeg_decode" in told) == (loader == "tapetum")
+
+
+def test_the_bench_draws_the_same_crops_and_ends(tmp_path):
+    picture(5, (2400, 1800)).save(tmp_path / "large.png")
+    options = ["--contenders", "bare", "--photographs", tmp_path, "--out", tmp_path / "images.md"]
+    run("images.py", "--smoke", *options)
+    found = (tmp_path / "images.md").read_text()
+    assert found.count("| bare |") == 2 and "the drive of tapetum" in found and "| 64 KiB |" in found
+    assert "| a uint8 tensor (Tapetum) | 150,528 |" in found

@@ -61,6 +61,8 @@ Beside the rivals and the disk's limit, in turns (see docs/BENCHMARKS.md; --cont
                      misses | dram-get | hit-rate | latency | extstore | packets | memcaslap | floods | pictures |
                      dispatch | snappy-table | two-applications: the drive's computing, without the store |
                      beside: the server of another tree, named by --server; trees: all of another tree, by --other DIR
+  bench-python images  pictures loaded for training, beside loaders of Python: --rows small,large,trainer,sizes --contenders a,b
+                     --rivals all (torch, DALI: gigabytes)
 
 Side by side:
   demo               Tapetum and memcached with extstore loaded, killed, restarted   [--items N] [--value BYTES]
@@ -124,6 +126,10 @@ fn dispatch(command: &str, rest: &[String], mode: fn(&[String]) -> Result<Mode, 
                 return Err(format!("bench needs a row\n\n{USAGE}").into());
             };
             bench::run(name, rest, mode(rest)?)
+        }
+        "bench-python" => {
+            let (name, rest) = rest.split_first().ok_or("bench-python needs a row: images")?;
+            python::bench(name, &options(rest)?)
         }
         "help" | "--help" | "-h" => {
             println!("{USAGE}");

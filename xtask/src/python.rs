@@ -1,7 +1,7 @@
 //! Tests written in Python. By unittest: tests/clients, real clients in a virtual environment of the target folder, and
 //! tests/system, the server on what an operating system does to it (file systems, limits, clocks, signals), which needs no
 //! packages. They start the server themselves, since some restart it. By pytest: tests/python, the package in python/, which is
-//! built and installed into an environment of its own.
+//! built and installed into an environment of its own. And figures of that package, by python/bench.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,30 +12,17 @@ use crate::workspace::{self, Profile};
 
 /// `--only NAME` picks a module, class or test.
 pub fn clients(arguments: &Arguments) -> Result<(), Failure> {
-    run("clients", &environment("venv", "clients", &[])?.join("bin/python"), arguments)
+    run("clients", &environment("venv", "tests/clients/requirements.txt", &[])?.join("bin/python"), arguments)
 }
 
 /// `--only PATTERN` picks tests. PyTorch is used where the system has it; what is skipped without it says so.
 pub fn package(arguments: &Arguments) -> Result<(), Failure> {
     let only = arguments.text("only").map(str::to_owned);
     arguments.finish()?;
-    let programs = environment("venv-package", "python", &["--system-site-packages"])?.join("bin");
-    let python = programs.join("python");
-    let searched = std::env::var_os("PATH").unwrap_or_default();
-    let searched = std::iter::once(programs).chain(std::env::split_paths(&searched));
-    let target = workspace::target().join("python");
-    // As a user installs it, but for the profile: with asserts, and quick to build. The environment has what builds it.
-    let installed = Command::new(&python)
-        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-build-isolation", "--no-deps"])
-        .args(["--force-reinstall", "./python"])
-        .current_dir(workspace::root())
-        .env("PATH", std::env::join_paths(searched)?)
-        .env("CARGO_TARGET_DIR", &target)
-        .env("MATURIN_PEP517_ARGS", "--profile dev --locked")
-        .status()?;
-    if !installed.success() {
-        return Err("pip could not install ./python; its message is above".into());
-    }
+    let programs =
+        environment("venv-package", "tests/python/requirements.txt", &["--system-site-packages"])?.join("bin");
+    // With asserts, and quick to build.
+    let python = install(&programs, "dev")?;
     workspace::keeping("python", |scratch| {
         let mut tests = Command::new(&python);
         tests.current_dir(workspace::root().join("tests/python"));
@@ -50,6 +37,57 @@ pub fn package(arguments: &Arguments) -> Result<(), Failure> {
         }
         Ok(())
     })
+}
+
+/// Options of python/bench/images.py.
+const IMAGE_OPTIONS: [&str; 8] = ["rows", "contenders", "rounds", "pictures", "core", "seed", "rates", "photographs"];
+
+/// `cargo x bench-python images`: the loading of pictures beside other loaders. `--rivals all` installs those that take gigabytes, too.
+pub fn bench(name: &str, arguments: &Arguments) -> Result<(), Failure> {
+    if name != "images" {
+        return Err(format!("there is no row {name} of bench-python: there is images").into());
+    }
+    let given = |name: &&str| arguments.text(name).map(|value| format!("--{name}={value}"));
+    let options: Vec<String> = IMAGE_OPTIONS.iter().filter_map(given).collect();
+    let requirements = match arguments.text("rivals").unwrap_or("few") {
+        "few" => "python/bench/requirements.txt",
+        "all" => "python/bench/rivals.txt",
+        other => return Err(format!("--rivals takes few or all, not {other}").into()),
+    };
+    arguments.finish()?;
+    let python = install(&environment("venv-bench", requirements, &[])?.join("bin"), "release")?;
+    let results = workspace::target().join("bench");
+    std::fs::create_dir_all(&results)?;
+    let mut images = Command::new(python);
+    images
+        .arg(workspace::root().join("python/bench/images.py"))
+        .args(options)
+        .arg("--out")
+        .arg(results.join("images.md"));
+    if !images.status()?.success() {
+        return Err("python/bench/images.py failed; its message is above".into());
+    }
+    Ok(())
+}
+
+/// Builds ./python and installs it as a user does, but for the profile, into the environment of these programs, which has what builds it.
+/// The environment's interpreter.
+fn install(programs: &Path, profile: &str) -> Result<PathBuf, Failure> {
+    let python = programs.join("python");
+    let searched = std::env::var_os("PATH").unwrap_or_default();
+    let searched = std::iter::once(programs.to_owned()).chain(std::env::split_paths(&searched));
+    let installed = Command::new(&python)
+        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-build-isolation", "--no-deps"])
+        .args(["--force-reinstall", "./python"])
+        .current_dir(workspace::root())
+        .env("PATH", std::env::join_paths(searched)?)
+        .env("CARGO_TARGET_DIR", workspace::target().join("python"))
+        .env("MATURIN_PEP517_ARGS", format!("--profile {profile} --locked"))
+        .status()?;
+    match installed.success() {
+        true => Ok(python),
+        false => Err("pip could not install ./python; its message is above".into()),
+    }
 }
 
 /// As [`clients`]; tests that only root can run say so when they are left out.
@@ -81,10 +119,10 @@ fn unittest(tests: &str, interpreter: &Path, binary: &Path, scratch: &Path, only
     Ok(())
 }
 
-/// The virtual environment of some tests, made or brought up to their pinned requirements where it is not yet.
-fn environment(name: &str, tests: &str, options: &[&str]) -> Result<PathBuf, Failure> {
+/// A virtual environment, made or brought up to the pinned requirements in this file of the checkout where it is not yet.
+fn environment(name: &str, file: &str, options: &[&str]) -> Result<PathBuf, Failure> {
     let folder = workspace::target().join(name);
-    let requirements = workspace::root().join("tests").join(tests).join("requirements.txt");
+    let requirements = workspace::root().join(file);
     let installed = folder.join("requirements.txt");
     let wanted = std::fs::read(&requirements)?;
     if std::fs::read(&installed).is_ok_and(|have| have == wanted) {
@@ -99,7 +137,7 @@ fn environment(name: &str, tests: &str, options: &[&str]) -> Result<PathBuf, Fai
         .arg(&requirements)
         .status()?;
     if !pip.success() {
-        return Err(format!("pip could not install tests/{tests}/requirements.txt; its message is above").into());
+        return Err(format!("pip could not install {file}; its message is above").into());
     }
     std::fs::write(installed, wanted)?;
     Ok(folder)

@@ -1,0 +1,353 @@
+"""Loading of pictures for training, Tapetum beside other loaders: ``cargo x bench-python images``.
+
+    small     500×375 → 224² uint8, every contender
+    large     2000×1500 → 224², decoded at a half, a quarter or an eighth where a crop is large enough
+    trainer   a trainer takes small pictures at a GPU's rate: wall time, and the host's CPU with the drive on a thread of its own
+    sizes     JPEG files of 64 KiB to 1 MiB decoded: read and decoded on the host, and through the drive
+
+Each contender is a process on one core, which loads an epoch in its turn and waits otherwise; all draw the same crops. A figure is CPU time of
+the process with all its threads and children, as the median of the turns with the quartiles; a ratio is taken round by round.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy
+from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+
+import crops  # noqa: E402
+import pictures  # noqa: E402
+import tapetum  # noqa: E402
+
+HERE = Path(__file__).parent
+DEBIAN_PYTHON = "/usr/bin/python3"
+#: Of Debian's mate-backgrounds those that are photographs.
+BACKGROUNDS = "/usr/share/backgrounds/mate/nature"
+PIPELINE = "jpeg_decode{} | random_resized_crop 224 | flip"
+#: Of a JPEG file of ImageNet.
+SMALL_BYTES = 91_000
+#: How far a contender's pictures may be from PIL's in the mean, in levels: others resize otherwise.
+LEVELS_MAX = 8.0
+#: Ratios that are aimed at, by row and contender.
+AIMS = {
+    "small": {"pil": 2.6, "torchvision-debian": 2.0, "v2-float": 2.0, "v2-u8": 1.5, "dali": 2.0},
+    "large": {"v2-u8": 2.1, "simplejpeg": 1.1},
+}
+BARE_MOST = 1.08
+OF_DEBIAN = ("torchvision-debian", "torchvision-debian-float")
+SMALL = ("tapetum", "tapetum-chw", "bare", "pil", "pil-float", *OF_DEBIAN, "v2-u8", "v2-float", "simplejpeg", "dali", "tensorflow")
+LARGE = ("tapetum", "bare", "pil", "v2-u8", "simplejpeg")
+
+
+class Contender:
+    """A process of ``contenders.py``."""
+
+    def __init__(self, label, name, given, core, python=sys.executable):
+        self.label, self.turns, self.missing = label, [], None
+        self.config = tempfile.NamedTemporaryFile("w", suffix=".json")
+        json.dump(given, self.config)
+        self.config.flush()
+        command = ["taskset", "--cpu-list", str(core), python, str(HERE / "contenders.py"), name, self.config.name]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+        try:
+            self.process = subprocess.Popen(command, env=environment, **pipes)
+            self.missing = self.answer().get("missing")
+        except FileNotFoundError as error:
+            self.process, self.missing = None, str(error)
+        if self.missing:
+            print(f"  SKIPPED {label}: {self.missing}", flush=True)
+            self.end()
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"the contender {self.label} ended: what it said is above")
+        return json.loads(line)
+
+    def turn(self, **asked):
+        self.process.stdin.write(json.dumps(asked) + "\n")
+        turn = self.answer()
+        self.turns.append(turn)
+        return turn
+
+    def end(self):
+        if self.process is not None:
+            self.process.stdin.close()
+            self.process.wait()
+
+
+class Set:
+    """Pictures of one size, as files and in a store."""
+
+    def __init__(self, given, folder, size, wanted_bytes):
+        self.size, self.folder, self.given = size, folder / f"{size[0]}x{size[1]}", given
+        sources = given.photographs
+        photographs = pictures.photographs(sources, size)
+        if not photographs:
+            # Too small: enlarged, which makes their files easier to decode.
+            photographs = pictures.photographs(sources)
+        if not photographs:
+            raise SystemExit("found no photographs: apt-get install mate-backgrounds, or pip install scikit-image scikit-learn")
+        self.source = ", ".join(sources) or "scikit-image and scikit-learn"
+        each = -(-given.pictures // len(photographs))
+        quality = self.quality(photographs, wanted_bytes)
+        pictures.make(self.folder, photographs, each, size, quality)
+        self.files = [file for file in sorted(self.folder.rglob("*.jpg"))]
+        self.mean_bytes = statistics.mean(file.stat().st_size for file in self.files)
+        self.store = str(folder / f"store-{size[0]}")
+        with tapetum.open(self.store, capacity=max(4 * int(self.mean_bytes) * len(self.files), 128 << 20)) as store:
+            images = store.import_images(self.folder)
+            # In the order of the store, so that an item is the same picture for all.
+            self.files = [self.folder / images.key(item).decode() for item in range(len(images))]
+        print(f"{len(self.files)} pictures of {size[0]}×{size[1]} from {self.source}, {self.mean_bytes / 1000:.0f} kB each", flush=True)
+
+    def quality(self, photographs, wanted_bytes):
+        """The quality at which files of this size come nearest to ``wanted_bytes`` in the mean."""
+        if wanted_bytes is None:
+            return 90
+        chance = pictures.random.Random(1)
+        parts = [pictures.part(photograph, self.size, chance) for photograph in photographs.values() for _ in range(5)]
+        low, high = 50, 98
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if statistics.mean(jpeg_bytes(part, middle) for part in parts) <= wanted_bytes else (low, middle - 1)
+        return low
+
+    def config(self, pipeline, **others):
+        return {
+            "files": [str(file) for file in self.files],
+            "size": self.size,
+            "out": 224,
+            "batch": 64,
+            "seed": self.given.seed,
+            "store": self.store,
+            "pipeline": pipeline,
+            "units": 0,
+            "workers": 0,
+            **others,
+        }
+
+
+def jpeg_bytes(image, quality):
+    with tempfile.SpooledTemporaryFile() as file:
+        image.save(file, "JPEG", quality=quality)
+        return file.tell()
+
+
+def spread(values):
+    values = sorted(values)
+    if len(values) < 2:
+        return values[0], values[0], values[0]
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return middle, low, high
+
+
+def text(values, form="{:.2f}"):
+    middle, low, high = (form.format(value) for value in spread(values))
+    return f"{middle} ({low}–{high})"
+
+
+def distance(of, epoch, file):
+    """How far the pictures in a file are from PIL's of the same crops, in levels in the mean."""
+    boxes, flips = crops.drawn(of.size, of.given.seed, epoch, 8)
+    theirs, levels = numpy.load(file), []
+    for item, picture in enumerate(theirs):
+        left, top, width, height = boxes[item]
+        with Image.open(of.files[item]) as image:
+            mine = image.convert("RGB").resize((224, 224), Image.BILINEAR, (left, top, left + width, top + height))
+        mine = numpy.asarray(mine.transpose(Image.FLIP_LEFT_RIGHT) if flips[item] else mine).transpose(2, 0, 1)
+        levels.append(numpy.abs(mine.astype(int) - picture).mean())
+    return statistics.mean(levels)
+
+
+def rounds(given, contenders, of=None, **asked):
+    """Turns, one contender after the other; in the first their pictures are compared, and the time is not counted."""
+    with tempfile.NamedTemporaryFile(suffix=".npy") as shown:
+        for number in range(given.rounds + 1):
+            for contender in contenders:
+                turn = contender.turn(epoch=number, show=shown.name if number == 0 and of else None, **asked)
+                if number > 0:
+                    continue
+                contender.turns.clear()
+                if turn["shown"]:
+                    contender.levels = distance(of, 0, shown.name)
+                    if contender.levels > LEVELS_MAX:
+                        raise SystemExit(f"{contender.label}: its pictures are {contender.levels:.1f} levels from PIL's: it drew other crops")
+
+
+def start(given, of, labels, pipeline, **others):
+    """The contenders among these that are there and were asked for."""
+    wanted = ["tapetum", *given.contenders.split(",")] if given.contenders else labels
+    made = []
+    for label in filter(lambda label: label in wanted, labels):
+        python = DEBIAN_PYTHON if label in OF_DEBIAN else sys.executable
+        made.append(Contender(label, label, of.config(pipeline, **others), given.core, python))
+    return [contender for contender in made if not contender.missing]
+
+
+def by_picture(turns, key):
+    return [turn[key] / turn["pictures"] * 1e6 for turn in turns]
+
+
+def stage_table(turns):
+    """Microseconds a picture by the drive's programs, and bytes that went in and out of them, in all turns but the first."""
+    lines = ["| stage | µs a picture | tasks | bytes in | bytes out |", "|---|---|---|---|---|"]
+    pictures_made = sum(turn["pictures"] for turn in turns[1:])
+    for name, of in turns[-1]["stages"].items():
+        was = turns[0]["stages"].get(name, dict.fromkeys(of, 0))
+        if pictures_made > 0 and of["tasks"] > was["tasks"]:
+            keys = ("unit_us", "tasks", "bytes_in", "bytes_out")
+            took, tasks, came, went = ((of[key] - was[key]) / pictures_made for key in keys)
+            lines.append(f"| {name} | {took:.0f} | {tasks:.1f} | {came:,.0f} | {went:,.0f} |")
+    return lines
+
+
+def load_row(given, row, of, labels, pipeline):
+    """One of the rows small and large."""
+    contenders = start(given, of, labels, pipeline)
+    rounds(given, contenders, of)
+    ours = contenders[0]
+    lines = ["| contender | CPU µs a picture | pictures a CPU second | Tapetum ÷ it | aim | levels from PIL |", "|---|---|---|---|---|---|"]
+    for contender in contenders:
+        took, aim = by_picture(contender.turns, "cpu"), AIMS[row].get(contender.label)
+        ratios = [theirs / mine for theirs, mine in zip(took, by_picture(ours.turns, "cpu"))]
+        aimed = f"≥ {aim}" if aim else "reported"
+        if contender.label == "bare":
+            ratios, aimed = [1 / ratio for ratio in ratios], f"its CPU time by Tapetum's ≤ {BARE_MOST}"
+        rate = 1e6 / spread(took)[0]
+        lines.append(f"| {contender.label} | {text(took, '{:.0f}')} | {rate:.0f} | {text(ratios)} | {aimed} | {contender.levels:.1f} |")
+    lines += ["", *stage_table(ours.turns)]
+    for contender in contenders:
+        contender.end()
+    return lines + ["", *bytes_lines(of)] if row == "small" else lines
+
+
+def bytes_lines(of):
+    decoded, tensor = 3 * of.size[0] * of.size[1], 3 * 224 * 224
+    return [
+        "| what leaves the drive, bytes a picture | |",
+        "|---|---|",
+        f"| the JPEG file | {of.mean_bytes:,.0f} |",
+        f"| the decoded picture | {decoded:,} |",
+        f"| a uint8 tensor (Tapetum) | {tensor:,} |",
+        f"| a float tensor | {4 * tensor:,} |",
+    ]
+
+
+def trainer_row(given, of, pipeline):
+    """Figure 9: a trainer that is busy with each batch for as long as a GPU of such a rate is."""
+    labels = ["pil", "v2-u8", "torchvision-debian"]
+    lines = ["| rate of the trainer | loader | wall, s | waited, s | host's CPU, s | wall, Tapetum ÷ it | host's CPU, Tapetum ÷ it |", "|" + "---|" * 7]
+    ours = Contender("tapetum", "tapetum", of.config(pipeline, units=1), given.core)
+    # A DataLoader that loads ahead has a process for that.
+    others = start(given, of, labels, pipeline, workers=1)
+    for rate in map(int, given.rates.split(",")):
+        for contender in (ours, *others):
+            contender.turns.clear()
+        rounds(given, [ours, *others], rate=rate)
+        for contender in (ours, *others):
+            pair = list(zip(ours.turns, contender.turns))
+            wall, host = ([mine[key] / theirs[key] for mine, theirs in pair] for key in ("wall", "host"))
+            means = [text([turn[key] for turn in contender.turns]) for key in ("wall", "waited", "host")]
+            lines.append(f"| {rate} a second | {contender.label} | {' | '.join(means)} | {text(wall)} | {text(host)} |")
+        drive = text([turn["drive"] for turn in ours.turns])
+        lines.append(f"| | the drive of tapetum | | | {drive} | | |")
+    for contender in (ours, *others):
+        contender.end()
+    return lines
+
+
+def sizes_row(given, folder):
+    """Table 1: the host reads a file out of the store and decodes it, or the drive decodes it and the host reads pixels."""
+    import time
+
+    source = max(pictures.photographs(given.photographs).values(), key=lambda photograph: photograph.width * photograph.height)
+    lines = ["| file | pixels | µs, host's path | µs, drive's path | bytes across, host / drive |", "|" + "---|" * 5]
+    pipeline = tapetum.Pipeline("jpeg_decode")
+    with tapetum.open(folder / "store-sizes", capacity=128 << 20) as store:
+        keyspace = store.keyspace("images", create=True)
+        for size in (64, 128, 256, 512, 1024) if not given.smoke else (64,):
+            file = file_of(source, size << 10)
+            keyspace.put(f"{size}", file)
+            took = {"host": [], "drive": []}
+            for _ in range(given.rounds * 10):
+                for path, work in (("host", lambda: tapetum.apply(pipeline, keyspace.get(f"{size}"))), ("drive", lambda: tapetum.run(pipeline, keyspace, f"{size}"))):
+                    began = time.perf_counter()
+                    made = work()
+                    took[path].append((time.perf_counter() - began) * 1e6)
+            paths = " | ".join(text(took[path], "{:.0f}") for path in took)
+            lines.append(f"| {size} KiB | {made.shape[1]}×{made.shape[0]} | {paths} | {len(file):,} / {made.nbytes:,} |")
+    return lines
+
+
+def file_of(photograph, wanted_bytes):
+    """A JPEG file of nearly this size: a part of the photograph as large as it takes at quality 90."""
+    import io
+
+    low, high = 32, min(photograph.size)
+    while high - low > 8:
+        side, file = (low + high) // 2, io.BytesIO()
+        photograph.crop((0, 0, side, side * 3 // 4)).save(file, "JPEG", quality=90)
+        low, high = (side, high) if file.tell() <= wanted_bytes else (low, side)
+    file = io.BytesIO()
+    photograph.crop((0, 0, low, low * 3 // 4)).save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
+def options():
+    parsed = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parsed.add_argument("--rows", default="small,large,trainer,sizes")
+    parsed.add_argument("--contenders", help="those beside tapetum; all that are installed if it is left out")
+    parsed.add_argument("--rounds", type=int, default=7)
+    parsed.add_argument("--pictures", type=int, default=512)
+    parsed.add_argument("--core", type=int, default=os.cpu_count() - 1)
+    parsed.add_argument("--seed", type=int, default=5)
+    parsed.add_argument("--rates", default="400,800,1600", help="pictures a second that the trainer takes")
+    parsed.add_argument("--photographs", action="append", metavar="DIR", help=f"{BACKGROUNDS} if it is there, or those of scikit-image")
+    parsed.add_argument("--smoke", action="store_true", help="as small as can be: that it ends")
+    parsed.add_argument("--out", type=Path, default=Path("images.md"))
+    return parsed
+
+
+def main():
+    given = options().parse_args()
+    if given.smoke:
+        given.rounds, given.pictures, given.rates = 1, 8, "1600"
+    if given.photographs is None:
+        given.photographs = [BACKGROUNDS] if Path(BACKGROUNDS).is_dir() else []
+    found = []
+    with tempfile.TemporaryDirectory(dir=given.out.parent) as folder:
+        folder = Path(folder)
+        rows = given.rows.split(",")
+        small = Set(given, folder, (500, 375), SMALL_BYTES) if {"small", "trainer"} & set(rows) else None
+        for row in rows:
+            print(f"images, {row}", flush=True)
+            plain = PIPELINE.format("")
+            if row == "small":
+                lines = load_row(given, row, small, SMALL, plain)
+            elif row == "large":
+                large = Set(argparse.Namespace(**{**vars(given), "pictures": -(-given.pictures // 4)}), folder, (2000, 1500), None)
+                lines = load_row(given, row, large, LARGE, PIPELINE.format(" scaled"))
+            elif row == "trainer":
+                lines = trainer_row(given, small, plain)
+            elif row == "sizes":
+                lines = sizes_row(given, folder)
+            else:
+                raise SystemExit(f"there is no row {row}: say small, large, trainer, sizes")
+            print("\n".join(lines), flush=True)
+            found += [f"## {row}", "", *lines, ""]
+    given.out.write_text("\n".join(found))
+    print(f"the tables are in {given.out}")
+
+
+if __name__ == "__main__":
+    main()
