@@ -7,8 +7,10 @@
 //! tried once. Of up to eight sectors every subset is tried; of more, every beginning (in the order of writing), and all but
 //! one. Each is opened, and every key is read beside a copy of the model. One outcome of each moment is opened to read, too.
 //!
-//! Of ordered keyspaces, whose operations change one node or two, some histories are tried in the same way ([`ordered`]).
+//! Of ordered keyspaces, whose operations change one node or two, some histories are tried in the same way ([`ordered`]), and some
+//! with a flush that fails ([`failed_flush`]).
 
+mod failed_flush;
 mod ordered;
 
 use crate::model::Model;
@@ -91,6 +93,16 @@ pub struct Case {
     /// All operations are submitted before the first is answered.
     pub at_once: bool,
     pub begins: Begin,
+    pub strikes: Strikes,
+}
+
+/// When the power fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Strikes {
+    /// At any moment.
+    Anywhere,
+    /// The flush of this number fails, and the process ends. Then at any moment of the recovery.
+    RecoveryAfterFlush(u64),
 }
 
 /// What is there before.
@@ -114,12 +126,18 @@ pub fn cases() -> Vec<Case> {
         for steps in &sequences {
             for at_once in [false, true].into_iter().filter(|at_once| !at_once || steps.len() > 1) {
                 let begins = [Begin::Empty, Begin::NearlyFull];
-                cases.extend(begins.map(|begins| Case { steps: steps.clone(), at_once, begins }));
+                let strikes = Strikes::Anywhere;
+                cases.extend(begins.map(|begins| Case { steps: steps.clone(), at_once, begins, strikes }));
             }
         }
     }
-    cases.extend(ordered::cases());
+    cases.extend(ordered_cases());
     cases
+}
+
+/// Those of ordered keyspaces.
+pub fn ordered_cases() -> Vec<Case> {
+    failed_flush::cases().chain(ordered::cases()).collect()
 }
 
 /// Stores to begin with, and memory to run them in.
@@ -177,6 +195,9 @@ struct Open {
     ordered: Option<KeyspaceHandle>,
     replies: Vec<Reply>,
     in_flight: usize,
+    /// A flush is to fail, and the store then answers that it has failed.
+    may_fail: bool,
+    has_failed: bool,
 }
 
 impl Open {
@@ -185,7 +206,8 @@ impl Open {
         let session = store.session().map_err(|error| format!("no session: {error}"))?;
         model.set_value_bytes_max(store.value_bytes_max());
         let ordered = ordered::keyspace(&store);
-        Ok(Open { store, session, model, ordered, replies: Vec::new(), in_flight: 0 })
+        let (replies, may_fail, has_failed) = (Vec::new(), false, false);
+        Ok(Open { store, session, model, ordered, replies, in_flight: 0, may_fail, has_failed })
     }
 
     fn keyspace_of(&self, key: usize) -> Option<KeyspaceRef> {
@@ -230,9 +252,15 @@ impl Open {
         before(&self.model)?;
         for reply in replies.drain(..) {
             let id = reply.token;
-            let told = told(&self.session, reply.outcome).map_err(|error| format!("operation {id} failed: {error}"))?;
-            self.model.reply(id, &told)?;
             self.in_flight -= 1;
+            match told(&self.session, reply.outcome) {
+                Ok(told) => self.model.reply(id, &told)?,
+                Err(Error::Poisoned(_)) if self.may_fail => {
+                    self.has_failed = true;
+                    self.model.doubt(id);
+                }
+                Err(error) => return Err(format!("operation {id} failed: {error}")),
+            }
         }
         self.replies = replies;
         Ok(())
@@ -337,6 +365,9 @@ impl Bench {
     pub fn run(&self, case: &Case) -> Result<Count, String> {
         let base = self.bases.iter().find(|(begin, ..)| *begin == case.begins);
         let (_, base, model) = base.ok_or("there is no such store")?;
+        if let Strikes::RecoveryAfterFlush(nth) = case.strikes {
+            return self.run_failed_flush(case, nth, (base, model));
+        }
         let mut count = Count { cases: 1, ..Count::default() };
         let flash = base.fork_durable(3);
         let drive = self.drive(&flash, 0);

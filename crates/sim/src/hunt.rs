@@ -111,7 +111,10 @@ pub fn hunt_all(
         let (bugs, tell) = (bugs.clone(), tell.clone());
         move |number| {
             let bug = bugs[number as usize];
-            let found = hunt(&Setup { bug: Some(bug), load: load_for(bug), ..first }, runs_max);
+            let found = match shows_in_cases(bug) {
+                true => hunt_in_cases(bug),
+                false => hunt(&Setup { bug: Some(bug), load: load_for(bug), ..first }, runs_max),
+            };
             tell(bug, &found);
             (bug, found)
         }
@@ -134,9 +137,22 @@ pub fn load_for(bug: Bug) -> Option<Load> {
     }
 }
 
-/// Runs every case of [`exhaustive`]; what was enumerated, and the first case that failed.
-pub fn exhaust(bug: Option<Bug>, threads: usize) -> (Count, Option<String>) {
-    let cases = Arc::new(exhaustive::cases());
+/// Whether a bug shows in the exhaustive cases alone: runs hardly ever meet what it takes, a power failure in the one recovery after a flush
+/// that failed.
+pub fn shows_in_cases(bug: Bug) -> bool {
+    bug == Bug::OrderedForgetOlder
+}
+
+/// Looks for a planted bug in the cases of ordered keyspaces, each of which counts as a run.
+fn hunt_in_cases(bug: Bug) -> Found {
+    let (count, failure) = exhaust(exhaustive::ordered_cases(), Some(bug), 1);
+    let failure = failure.map(|what| Failure { seed: 0, crashes: 0, what });
+    Found { runs: count.cases + u64::from(failure.is_some()), failure, ..Found::default() }
+}
+
+/// Runs cases of [`exhaustive`] until one fails; what was enumerated, and the one that failed.
+pub fn exhaust(cases: Vec<exhaustive::Case>, bug: Option<Bug>, threads: usize) -> (Count, Option<String>) {
+    let cases = Arc::new(cases);
     let count = cases.len() as u64;
     let make = move || {
         let (cases, bench) = (cases.clone(), exhaustive::Bench::new(bug));
@@ -149,12 +165,15 @@ pub fn exhaust(bug: Option<Bug>, threads: usize) -> (Count, Option<String>) {
         }
     };
     let (mut sum, mut failure) = (Count::default(), None);
-    in_parallel(count, threads, make, |result| {
-        match result {
-            Ok(count) => sum.merge(&count),
-            Err(why) => failure = failure.take().or(Some(why)),
+    in_parallel(count, threads, make, |result| match result {
+        Ok(count) => {
+            sum.merge(&count);
+            ControlFlow::Continue(())
         }
-        ControlFlow::Continue(())
+        Err(why) => {
+            failure = Some(why);
+            ControlFlow::Break(())
+        }
     });
     (sum, failure)
 }

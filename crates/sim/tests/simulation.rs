@@ -45,7 +45,8 @@ fn one_case_is_tried_in_every_way() {
     let bench = exhaustive::Bench::new(None).unwrap();
     let steps = vec![exhaustive::Step::PutOne, exhaustive::Step::DeleteOne];
     for begins in [exhaustive::Begin::Empty, exhaustive::Begin::NearlyFull] {
-        let count = bench.run(&exhaustive::Case { steps: steps.clone(), at_once: false, begins }).unwrap();
+        let (steps, strikes) = (steps.clone(), exhaustive::Strikes::Anywhere);
+        let count = bench.run(&exhaustive::Case { steps, at_once: false, begins, strikes }).unwrap();
         // With the one write on its way, with the other, and at the end.
         assert!(count.cuts >= 3 && count.outcomes > 256, "{count:?}");
     }

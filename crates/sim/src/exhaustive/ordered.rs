@@ -1,6 +1,6 @@
 //! Histories of an ordered keyspace in which nodes are written, split and merged, and extensions come and go.
 
-use super::{Begin, Case, ORDERED, Open, PATIENCE, Step, noise, put};
+use super::{Begin, Case, ORDERED, Open, PATIENCE, Step, Strikes, noise, put};
 use crate::model::operation::{Item, Kind, Told};
 use std::collections::BTreeMap;
 use tapetum::{Condition, KeyRange, KeyspaceHandle, KeyspaceKind, KeyspaceWish, ScanReply, Store};
@@ -25,7 +25,7 @@ pub fn cases() -> Vec<Case> {
         (Begin::SparseNodes, vec![Remove(4), PutInExtension(0), Remove(0), PutInNode(1), PutInNode(2)]),
     ];
     let both = |(begins, steps): (Begin, Vec<Step>)| {
-        [false, true].map(|at_once| Case { steps: steps.clone(), at_once, begins })
+        [false, true].map(|at_once| Case { steps: steps.clone(), at_once, begins, strikes: Strikes::Anywhere })
     };
     histories.into_iter().flat_map(both).collect()
 }
