@@ -23,6 +23,6 @@ pub use picture_error::{PictureError, PictureProblem};
 pub use reader::{BatchRequest, PictureBatch, PictureReader};
 pub use set::{ImageSet, SetError};
 pub use tapetum_kernels::images::{
-    Frame, FrameShape, ImageChance, ImageError, ImagePlan, JpegQuality, PlanError, SampleOrder, SampleType, encode_jpeg,
-    epoch_order,
+    Frame, FrameShape, ImageChance, ImageError, ImagePlan, JpegQuality, PlanError, SampleOrder, SampleType,
+    encode_jpeg, epoch_order,
 };
