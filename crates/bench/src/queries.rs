@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use tapetum::{GraphOptions, KeyspaceHandle, QueryReport, QuerySide};
+use tapetum_drive::{Purpose, PurposeBytes};
 use tapetum_kernels::graph::{Direction, Normalization};
 use tapetum_kernels::scan::program::{Comparison, Constant, Instruction, Program};
 use tapetum_kernels::scan::query::{MisfitPolicy, QueryOutput};
@@ -44,18 +45,30 @@ pub fn run(
     let (query, mut latencies) = (query(filter)?, Latencies::default());
     let begun = Instant::now();
     while !is_over() && begun.elapsed() < turn.time_max() && latencies.operations() < turn.operations_max() {
-        let asked = Instant::now();
+        let (asked, before) = (Instant::now(), moved(keyspace));
         let mut kept = 0;
         let mut take = |values: &[Option<Scalar<'_>>]| {
             std::hint::black_box(values);
             kept += 1;
         };
-        let report = keyspace.query(&query, side, &mut take)?;
+        let mut report = keyspace.query(&query, side, &mut take)?;
         latencies.read(asked.elapsed());
+        if side == QuerySide::Host {
+            // Its report is of what pipelines move, of which there are none.
+            let after = moved(keyspace);
+            report.flash_bytes = after.flash_to_local - before.flash_to_local;
+            report.sent_bytes = after.host_to_local - before.host_to_local;
+            report.returned_bytes = after.local_to_host - before.local_to_host;
+        }
         filter.check(kept, items)?;
         count(&mut latencies, &report);
     }
     Ok(latencies)
+}
+
+/// What scans moved, as the drive counts it.
+fn moved(keyspace: &KeyspaceHandle) -> PurposeBytes {
+    keyspace.store().drive().counters().purpose(Purpose::Scan)
 }
 
 /// Gets two fields of one value after the other.

@@ -38,6 +38,7 @@ mod scan_rows;
 mod series;
 mod snappy_table;
 mod stalls;
+mod transfer;
 mod trees;
 mod two_applications;
 mod ycsb;
@@ -51,7 +52,7 @@ use crate::rows::Row;
 const KEY_BYTES: u64 = 16;
 
 /// With what each row runs small: contenders that nothing need be compiled for, and as few items as it takes.
-pub const ROWS: [Row; 33] = [
+pub const ROWS: [Row; 34] = [
     Row {
         name: "quick",
         run: quick::run,
@@ -112,6 +113,7 @@ pub const ROWS: [Row; 33] = [
         smoke: "--items 3000 --rounds 1 --contenders tapetum,tapetum-units,tapetum-ordered",
     },
     Row { name: "scan-rows", run: scan_rows::run, smoke: "--rounds 1" },
+    Row { name: "transfer", run: transfer::run, smoke: "--items 2000 --rounds 1 --contenders tapetum,tapetum-ordered" },
     Row { name: "trees", run: trees::run, smoke: "--items 1000 --rounds 1 --other THIS" },
 ];
 

@@ -1,6 +1,6 @@
 //! The store as a contender, embedded. `session`: each thread keeps so many operations on their way; `blocking`: each thread
 //! makes one blocking call after the other; `batches`: so too, with each write in a batch of its own. `query`: filtered scans, one after
-//! the other; `session-beside-query`: sessions, while such scans go on; `fields` and `fields-host`: each thread gets two fields of one value
+//! the other, `query-by-record`: whose rows cross one by one, `query-host`: on the host; `session-beside-query`: sessions, while such scans go on; `fields` and `fields-host`: each thread gets two fields of one value
 //! after the other, at the drive and on the host; `graph` and `graph-host`: betweenness of the edges that the items are.
 
 #![allow(clippy::disallowed_methods)] // It measures real time with real threads.
@@ -102,7 +102,9 @@ impl Contender for Tapetum {
             "session" => self.sessions(turn),
             "blocking" => blocking::run(turn, &self.population, || Ok(Blocking(self.keyspace.clone()))),
             "batches" => blocking::run(turn, &self.population, || Ok(Batches(Blocking(self.keyspace.clone())))),
-            "query" => queries::run(&self.keyspace, turn, (self.population.count(), QuerySide::Drive), || false),
+            "query" => self.queries(turn, QuerySide::Drive),
+            "query-by-record" => self.queries(turn, QuerySide::DriveByRecord),
+            "query-host" => self.queries(turn, QuerySide::Host),
             "session-beside-query" => self.sessions_beside_query(turn),
             "fields" => self.fields(turn, QuerySide::Drive),
             "fields-host" => self.fields(turn, QuerySide::Host),
@@ -120,6 +122,10 @@ impl Contender for Tapetum {
 impl Tapetum {
     fn place(&self) -> (&Store, KeyspaceRef) {
         (self.keyspace.store(), self.keyspace.keyspace())
+    }
+
+    fn queries(&self, turn: &Turn, side: QuerySide) -> Result<Latencies, Failure> {
+        queries::run(&self.keyspace, turn, (self.population.count(), side), || false)
     }
 
     fn fields(&self, turn: &Turn, side: QuerySide) -> Result<Latencies, Failure> {
