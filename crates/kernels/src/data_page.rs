@@ -11,7 +11,7 @@
 //! extents). `first` is where the first record that starts in the page does, `starts` how many do, `entry first` the first
 //! one's number in the segment, by which its validity is looked up. The trailer's crc covers these fields, salted with the page's number and the segment's version; each record carries its own.
 
-use crate::checksum::{Salt, checksum};
+use crate::checksum::{Salt, checksum, crc32c_append};
 use crate::record::{HEADER_BYTES_MAX, Header, Kind};
 
 /// The pages of key tables and fences, and the larger data pages.
@@ -205,7 +205,7 @@ impl<'a> PageRun<'a> {
         let mut crc = checksum(salt.at(address), &[]);
         let mut covered = 0;
         for piece in self.pieces(address + 4, length - 4) {
-            crc = crc32c::crc32c_append(crc, piece);
+            crc = crc32c_append(crc, piece);
             covered += piece.len();
         }
         if covered != length - 4 || crc_expected != crc.to_le_bytes() { Err(Corrupt) } else { Ok(record) }

@@ -14,6 +14,7 @@
 //! with that number.
 
 mod node;
+mod plain_record;
 mod segment;
 mod value;
 

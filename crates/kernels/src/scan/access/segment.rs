@@ -3,6 +3,7 @@
 //! Lengths of dead records are covered by no checksum that is looked at. That none was damaged, and each record is judged by its own
 //! bit, shows in that they lead from start to start, as many as each page has, and to the numbers that the pages say.
 
+use super::plain_record::PlainRecord;
 use super::{AccessError, Entry, EntryAccessor, EntrySink};
 use crate::data_page::{FoundRecord, PageRun, PageSize, SegmentSalt, Trailer};
 use crate::record::Header;
@@ -111,6 +112,8 @@ pub struct SegmentAccessor {
     page: Option<u32>,
     /// The first record that starts there.
     page_entry: u32,
+    /// Where its stream begins.
+    page_address: u64,
     starts_left: u16,
     address_next: u64,
     entry_next: u32,
@@ -154,6 +157,7 @@ impl SegmentAccessor {
             window_first,
             page: None,
             page_entry,
+            page_address: 0,
             starts_left: 0,
             address_next: 0,
             entry_next: page_entry,
@@ -194,11 +198,34 @@ impl SegmentAccessor {
             return Err(AccessError { page });
         }
         (self.page, self.page_entry, self.starts_left) = (Some(page), trailer.entry_first, trailer.starts);
-        self.address_next = size.address(page) + u64::from(trailer.first);
+        self.page_address = size.address(page);
+        self.address_next = self.page_address + u64::from(trailer.first);
         Ok(Walk::Passed)
     }
 
     fn next_record(&mut self, sink: &mut dyn EntrySink) -> Result<Walk, AccessError> {
+        let Some(record) = self.plain() else { return self.next_of_pages(sink) };
+        let record_bytes = record.bytes();
+        let is_valid = self.piece.is_valid(self.entry_next).ok_or(self.corrupt())?;
+        let mut is_wanted = true;
+        if is_valid {
+            if !record.is_intact(self.piece.salt, self.address_next) {
+                return Err(self.corrupt());
+            }
+            is_wanted = sink.entry(&record);
+        }
+        Ok(self.passed(record_bytes, is_wanted))
+    }
+
+    /// The next record, if it lies in one piece.
+    fn plain(&self) -> Option<PlainRecord<'_>> {
+        let size = self.piece.page_size;
+        let page_at = (self.page? - self.window_first) as usize * size.bytes();
+        let within = (self.address_next - self.page_address) as usize;
+        PlainRecord::parse(self.window[page_at..page_at + size.payload_bytes()].get(within..)?)
+    }
+
+    fn next_of_pages(&mut self, sink: &mut dyn EntrySink) -> Result<Walk, AccessError> {
         let (size, address) = (self.piece.page_size, self.address_next);
         let page = size.page_of(address);
         if self.page != Some(page) {
@@ -227,10 +254,14 @@ impl SegmentAccessor {
                 is_wanted = sink.entry(&SegmentEntry { run: self.run(), record: &record });
             }
         }
+        Ok(self.passed(record_bytes, is_wanted))
+    }
+
+    fn passed(&mut self, record_bytes: u64, is_wanted: bool) -> Walk {
         self.address_next += record_bytes;
         self.starts_left -= 1;
         self.entry_next += 1;
-        Ok(if is_wanted { Walk::Passed } else { Walk::Enough })
+        if is_wanted { Walk::Passed } else { Walk::Enough }
     }
 
     /// Lets go of the pages that were passed.
