@@ -30,6 +30,19 @@ pub struct KeyRange {
     pub is_reverse: bool,
 }
 
+impl KeyRange {
+    /// The range of one key.
+    pub fn of_key(key: &[u8]) -> KeyRange {
+        let bound = || KeyBound::Included(key.to_vec());
+        KeyRange { from: bound(), to: bound(), is_reverse: false }
+    }
+
+    /// Whether it is one.
+    pub(crate) fn is_of_key(&self) -> bool {
+        matches!((&self.from, &self.to), (KeyBound::Included(from), KeyBound::Included(to)) if from == to)
+    }
+}
+
 /// An item that a scan has seen.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ScannedItem {

@@ -63,6 +63,7 @@ struct GrowingList {
     slot_next: Option<u32>,
     pages: usize,
     copies: Option<LocalBuffer>,
+    copies_max: usize,
     copied: usize,
     tickets: Vec<Arc<DurabilityTicket>>,
 }
@@ -73,8 +74,8 @@ pub struct NodeLists {
     keyspace: KeyspaceRef,
     search: SearchHandle,
     anchor: AnchorKey,
-    /// For copies.
-    pair: QueuePair,
+    /// For copies, of which there may be none.
+    pair: Option<QueuePair>,
     concat: ProgramId,
     pending: VecDeque<KeySpan>,
     listed: BTreeMap<u64, ListedNodes>,
@@ -108,9 +109,7 @@ impl NodeLists {
         if range.from.key().len().max(range.to.key().len()) > NODE_KEY_BYTES_MAX {
             return Err(Error::KeyTooLong { limit_bytes: NODE_KEY_BYTES_MAX });
         }
-        let drive = &state.base.drive;
-        let pair = drive.queue_pair(1).map_err(|error| Error::Io(error.to_string()))?;
-        let identity = drive.identity();
+        let identity = state.base.drive.identity();
         let concat = identity.programs.iter().find(|program| program.name == "concat");
         let concat = concat.ok_or_else(|| Error::Io("the drive has no program concat".into()))?.id;
         let search = tree.search.handle().map_err(of_search)?;
@@ -118,21 +117,22 @@ impl NodeLists {
         let is_empty = whole.to.as_ref().is_some_and(|to| *to <= whole.from);
         let pending = if is_empty { VecDeque::new() } else { VecDeque::from([whole]) };
         let (anchor, listed) = (AnchorKey::new(), BTreeMap::new());
-        Ok(NodeLists { state, tree, keyspace, search, anchor, pair, concat, pending, listed, id_next: 0 })
+        Ok(NodeLists { state, tree, keyspace, search, anchor, pair: None, concat, pending, listed, id_next: 0 })
     }
 
     /// Lists a span, or the front of it; where it ends.
     fn list(&mut self, span: &KeySpan, limits: &ListLimits) -> Result<(GrowingList, Option<Vec<u8>>), Error> {
+        let pages_max = ((limits.read_bytes / NODE_BYTES as u64) as usize).max(1);
         let mut list = GrowingList {
             runs: Vec::new(),
             ranges: Vec::new(),
             slot_next: None,
             pages: 0,
             copies: None,
+            copies_max: COPIES_MAX.min(pages_max),
             copied: 0,
             tickets: Vec::new(),
         };
-        let pages_max = ((limits.read_bytes / NODE_BYTES as u64) as usize).max(1);
         let room = limits.attachment_bytes.saturating_sub(PieceOfNodes::HEAD_BYTES + 3 * NODE_KEY_BYTES_MAX);
         let runs_max = limits.ranges.min(room / PieceOfNodes::RUN_BYTES).max(1);
         let from = &span.from[..span.from.len().min(NODE_KEY_BYTES_MAX)];
@@ -143,7 +143,7 @@ impl NodeLists {
             if span.to.as_ref().is_some_and(|to| to[..] <= *self.anchor) {
                 return Ok((list, span.to.clone()));
             }
-            let is_full = list.pages >= pages_max || list.runs.len() >= runs_max || list.copied >= COPIES_MAX;
+            let is_full = list.pages >= pages_max || list.runs.len() >= runs_max || list.copied >= list.copies_max;
             if is_full {
                 return Ok((list, Some(self.anchor.to_vec())));
             }
@@ -178,8 +178,15 @@ impl NodeLists {
     /// Copies a page beside. It does not leave the drive; a drive that stopped keeps it.
     fn copy(&mut self, page: LocalBuffer, list: &mut GrowingList) -> (Option<LocalBuffer>, Result<(), Error>) {
         if list.copies.is_none() {
-            list.copies = self.state.base.drive.local().allocate(COPIES_MAX * NODE_BYTES);
+            list.copies = self.state.base.drive.local().allocate(list.copies_max * NODE_BYTES);
         }
+        if self.pair.is_none() {
+            match self.state.base.drive.queue_pair(1) {
+                Ok(pair) => self.pair = Some(pair),
+                Err(error) => return (Some(page), Err(Error::Io(error.to_string()))),
+            }
+        }
+        let Some(pair) = &mut self.pair else { unreachable!("it was just opened") };
         let Some(copies) = list.copies.take() else {
             // Missed, and so read by a scan.
             return (Some(page), Ok(()));
@@ -189,18 +196,18 @@ impl NodeLists {
         let input = LocalRange { offset: page.offset(), length };
         let execute = Operation::Execute { program: self.concat, parameters: LocalRange::EMPTY, input, output };
         let command = Command::new(0, execute).of(Purpose::Scan);
-        if let Err(full) = self.pair.submit(command, Lease::Buffers([page, copies])) {
+        if let Err(full) = pair.submit(command, Lease::Buffers([page, copies])) {
             let Lease::Buffers([page, copies]) = full.lease else { unreachable!("it was lent both") };
             list.copies = Some(copies);
             return (Some(page), Ok(()));
         }
         let mut returned = Vec::new();
-        while self.pair.poll(&mut returned) == 0 {
-            if self.pair.event_fd().is_none() && !self.pair.is_ready() {
+        while pair.poll(&mut returned) == 0 {
+            if pair.event_fd().is_none() && !pair.is_ready() {
                 // A simulated drive that stopped never answers.
                 return (None, Err(Error::Io("the drive stopped answering".into())));
             }
-            self.pair.wait(Some(Duration::from_millis(1)));
+            pair.wait(Some(Duration::from_millis(1)));
         }
         let Some(returned) = returned.pop() else { unreachable!("something was polled") };
         let Lease::Buffers([page, copies]) = returned.lease else { unreachable!("it was lent both") };

@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tapetum_drive::programs::scan::{SCAN, SCAN_HEAD_BYTES};
 use tapetum_drive::{Command, Drive, Lease, Operation, PipelineStage, ProgramId, ProgramIdentity, QueuePair, Returned};
+use tapetum_kernels::ordered::NODE_BYTES;
 use tapetum_kernels::scan::query::{MisfitPolicy, QueryOutput};
 use tapetum_kernels::scan::result::{DeferredRecord, MissedKeys, RowSink, StoppedRun};
 use tapetum_kernels::scan::{Query, QueryResult};
@@ -47,6 +48,9 @@ const PART_BYTES_MIN: usize = 32 << 10;
 /// Commands of the flash at once: nodes of an ordered keyspace may lie apart, and are read one by one. What others read meanwhile waits
 /// behind these.
 pub(super) const FLASH_DEPTH: u32 = 64;
+/// Of one key a pipeline brings a node, or a piece of a value, at a time, and a few fields come of it: 160 KiB of local memory a query.
+const PART_BYTES_OF_KEY: u32 = 8 << 10;
+const SINK_BYTES_OF_KEY: usize = 64 << 10;
 /// What a pipeline reads, about: a wake-up for each.
 const READ_BYTES: u64 = 32 << 20;
 /// The first pipeline of a query that may soon have enough; each after it reads twice as much.
@@ -59,6 +63,8 @@ pub(super) struct ResultOptions {
     pub sink_bytes: Option<usize>,
     /// Each row by itself.
     pub is_row_by_row: bool,
+    /// They are of one key.
+    pub is_of_key: bool,
 }
 
 /// What copies rows, where they come one by one.
@@ -104,12 +110,12 @@ impl DriveRun {
         base: &Arc<Base>,
         (keyspace, query): (KeyspaceId, &Query),
         layout: Box<dyn ScanLayout>,
-        ResultOptions { sink_bytes, is_row_by_row }: ResultOptions,
+        ResultOptions { sink_bytes, is_row_by_row, is_of_key }: ResultOptions,
     ) -> Result<DriveRun, QueryError> {
         let drive = &base.drive;
         let local_bytes = drive.local().bytes_total();
-        let pair =
-            drive.queue_pair_of_parts(FLASH_DEPTH, part_bytes(drive)).map_err(|error| Error::Io(error.to_string()))?;
+        let part_bytes = if is_of_key { PART_BYTES_OF_KEY } else { part_bytes(drive) };
+        let pair = drive.queue_pair_of_parts(FLASH_DEPTH, part_bytes).map_err(|error| Error::Io(error.to_string()))?;
         let identity = drive.identity();
         let program = |(name, version): (&str, u16)| {
             let of = |program: &&ProgramIdentity| (&program.name[..], program.version) == (name, version);
@@ -120,7 +126,7 @@ impl DriveRun {
         let Some(stage) = PipelineStage::new(program(SCAN)?, &[]) else { unreachable!("it has no parameters") };
         let mut encoded = Vec::new();
         query.encode(&mut encoded);
-        let usual = SINK_BYTES.min(local_bytes / SINK_SHARE);
+        let usual = if is_of_key { SINK_BYTES_OF_KEY } else { SINK_BYTES }.min(local_bytes / SINK_SHARE);
         let grown = SINK_BYTES_GROWN.min(local_bytes / SINK_SHARE_GROWN);
         let may_have_enough = matches!(query.output(), QueryOutput::Rows { order: None, limit: Some(_), .. });
         Ok(DriveRun {
@@ -140,7 +146,11 @@ impl DriveRun {
             sink_bytes: sink_bytes.unwrap_or(usual),
             sink_bytes_grown: sink_bytes.unwrap_or(grown),
             sink_bytes_min: 0,
-            read_bytes: if may_have_enough { READ_BYTES_FIRST } else { READ_BYTES },
+            read_bytes: match (is_of_key, may_have_enough) {
+                (true, _) => NODE_BYTES as u64,
+                (false, true) => READ_BYTES_FIRST,
+                (false, false) => READ_BYTES,
+            },
             is_strict: query.policy() == MisfitPolicy::Fail,
             is_stopping: false,
             tag_next: 1,

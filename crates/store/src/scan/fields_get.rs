@@ -4,14 +4,14 @@
 //! hashed:   get ─► the value, in local memory ─► `fields` ─► frames ─► host        one submission, as any get through programs
 //! ordered:  the node that has the key ─► `scan` of the key ─► frames ─► host       and another one over a value in an extension
 //! ```
-//! A scan of one key takes as much local memory as one of many. Where others have that memory, the host looks at the value.
+//! A scan of one key reads one node, and takes local memory for little more.
 
 use super::host_side::HostRun;
 use super::query_scan::{QueryError, QueryReport, QuerySide, check_misfits};
 use crate::blocking::KeyspaceHandle;
 use crate::error::Error;
 use crate::keyspace::catalogue::KeyspaceKind;
-use crate::keyspace::key_range::{KeyBound, KeyRange};
+use crate::keyspace::key_range::KeyRange;
 use crate::session::ItemPipeline;
 use tapetum_drive::programs::fields::{FIELDS, encode_fields_request};
 use tapetum_drive::{PipelineDescriptor, PipelineFailure, PipelineReason, PipelineResult};
@@ -35,25 +35,9 @@ impl KeyspaceHandle {
         side: QuerySide,
         rows: &mut dyn RowSink,
     ) -> Result<Option<QueryReport>, QueryError> {
-        if side == QuerySide::Host || self.keyspace().kind() == KeyspaceKind::Hashed {
-            return self.fields_on_side(key, query, side, rows);
+        if side != QuerySide::Host && self.keyspace().kind() != KeyspaceKind::Hashed {
+            return self.fields_of_ordered(key, query, rows);
         }
-        match self.fields_of_ordered(key, query, rows) {
-            Err(QueryError::Store(Error::Pipeline(PipelineFailure {
-                reason: PipelineReason::NoLocalMemory, ..
-            }))) => self.fields_on_side(key, query, QuerySide::Host, rows),
-            ended => ended,
-        }
-    }
-
-    /// At the drive by the `fields` program, or on the host.
-    fn fields_on_side(
-        &self,
-        key: &[u8],
-        query: &Query,
-        side: QuerySide,
-        rows: &mut dyn RowSink,
-    ) -> Result<Option<QueryReport>, QueryError> {
         let (mut report, mut result) = (QueryReport::of(side), QueryResult::new(query));
         let found = match side {
             QuerySide::Drive | QuerySide::DriveByRecord => {
@@ -84,9 +68,8 @@ impl KeyspaceHandle {
         query: &Query,
         rows: &mut dyn RowSink,
     ) -> Result<Option<QueryReport>, QueryError> {
-        let bound = || KeyBound::Included(key.to_vec());
-        let range = KeyRange { from: bound(), to: bound(), is_reverse: false };
-        let report = self.run_to_end(self.begin_query(query, &range)?.of_what_is_found(), rows)?;
+        let task = self.begin_query(query, &KeyRange::of_key(key))?.of_what_is_found();
+        let report = self.run_to_end(task, rows)?;
         Ok((report.counts.records > 0).then_some(report))
     }
 

@@ -136,6 +136,31 @@ fn of_a_record_only_the_chosen_fields_cross() {
     }
 }
 
+/// As many threads ask at once.
+#[test]
+fn queries_of_one_key_share_local_memory() {
+    let (drive, store) = store();
+    fill(&ordered(&store, "papers"));
+    let store = reopened(&drive, store);
+    let papers = store.keyspace("papers").unwrap();
+    let year = query(0, QueryOutput::Rows { columns: vec![1, 0], order: None, limit: None });
+    let used_before = drive.local().bytes_used();
+    let begin = |key: u32| papers.begin_query(&year, &KeyRange::of_key(&key.to_be_bytes())).unwrap();
+    let mut tasks: Vec<_> = (1..=16).map(|number| begin(number * 7)).collect();
+    let (mut rows, mut bytes_most) = (Rows::new(), 0);
+    while !tasks.is_empty() {
+        tasks.retain_mut(|task| {
+            let report = task.step(&mut into(&mut rows)).unwrap();
+            assert!(report.as_ref().is_none_or(|report| report.commands == 1), "{report:?}");
+            bytes_most = bytes_most.max(drive.local().bytes_used() - used_before);
+            report.is_none()
+        });
+    }
+    let is_there = |number: &u32| papers.get(&(number * 7).to_be_bytes()).unwrap().is_some();
+    assert_eq!(rows.len(), (1..=16).filter(is_there).count());
+    assert!(bytes_most < 16 * (256 << 10), "{bytes_most} bytes of local memory");
+}
+
 /// Writers split and merge nodes meanwhile, and have them written.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the point is real threads")]

@@ -185,7 +185,7 @@ impl KeyspaceHandle {
         sink_bytes: usize,
         rows: &mut dyn RowSink,
     ) -> Result<QueryReport, QueryError> {
-        let results = ResultOptions { sink_bytes: Some(sink_bytes), is_row_by_row: false };
+        let results = ResultOptions { sink_bytes: Some(sink_bytes), ..ResultOptions::default() };
         self.run_to_end(QueryTask::begin(self, (query, results), &KeyRange::default())?, rows)
     }
 

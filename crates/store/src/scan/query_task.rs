@@ -65,6 +65,7 @@ impl QueryTask {
         range: &KeyRange,
     ) -> Result<QueryTask, QueryError> {
         check_range(keyspace, range)?;
+        let results = ResultOptions { is_of_key: range.is_of_key(), ..results };
         let (engine, of) = (keyspace.store().hashed().clone(), keyspace.keyspace());
         let stage = match of.kind() {
             KeyspaceKind::Hashed => {
