@@ -177,7 +177,9 @@ impl DriveRun {
             if (result.is_done() || misfits) && !self.is_stopping {
                 self.stop();
             }
-            while self.flights.len() < FLIGHTS_MAX && self.submit_next(report)? {}
+            // Rows that come one by one leave no memory for a list that found none before.
+            let waits = self.transfer.is_some() && self.prepared.is_some();
+            while !waits && self.flights.len() < FLIGHTS_MAX && self.submit_next(report)? {}
             if self.flights.is_empty() && self.prepared.is_none() && self.transfer.is_none() {
                 return Ok(true);
             }
