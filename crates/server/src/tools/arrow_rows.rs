@@ -1,111 +1,19 @@
-//! The rows of a query as a stream of Arrow IPC: a schema, then batches of records, each column of the type that its values have.
-//!
-//! A timestamp is microseconds in UTC. Every column may have NULLs.
+//! The rows of a query as a stream of Arrow IPC: a schema, then batches of records.
 
 use std::io::{self, Write};
-use std::sync::Arc;
 
-use arrow_array::builder::{
-    ArrayBuilder, BinaryBuilder, BooleanBuilder, Float64Builder, Int64Builder, StringBuilder,
-    TimestampMicrosecondBuilder, UInt64Builder,
-};
-use arrow_array::{ArrayRef, RecordBatch};
 use arrow_ipc::writer::StreamWriter;
-use arrow_schema::{ArrowError, DataType, Field, Schema, TimeUnit};
+use arrow_schema::ArrowError;
 use tapetum::query::ResultColumn;
-use tapetum_kernels::scan::{Scalar, ScalarType};
+use tapetum_arrow::ArrowBatches;
+use tapetum_kernels::scan::Scalar;
 
 use super::query_rows::RowOut;
 
-/// A batch is written when it has so many rows, or bytes of strings.
-const BATCH_ROWS: usize = 8192;
-const BATCH_BYTES: usize = 4 << 20; // far from the 2 GiB that the offsets of a column reach
-
 pub struct ArrowRows<W: Write> {
     writer: StreamWriter<W>,
-    schema: Arc<Schema>,
-    columns: Vec<ArrowColumn>,
-    rows: usize,
-    bytes: usize,
+    batches: ArrowBatches,
     failed: Option<io::Error>,
-}
-
-struct ArrowColumn {
-    place: usize,
-    values: ArrowValues,
-}
-
-enum ArrowValues {
-    Bool(BooleanBuilder),
-    Int(Int64Builder),
-    Unsigned(UInt64Builder),
-    Float(Float64Builder),
-    Timestamp(TimestampMicrosecondBuilder),
-    Text(StringBuilder),
-    Bytes(BinaryBuilder),
-}
-
-fn utc() -> Arc<str> {
-    "UTC".into()
-}
-
-fn data_type(of: ScalarType) -> DataType {
-    match of {
-        ScalarType::Bool => DataType::Boolean,
-        ScalarType::Int => DataType::Int64,
-        ScalarType::Unsigned => DataType::UInt64,
-        ScalarType::Float => DataType::Float64,
-        ScalarType::Timestamp => DataType::Timestamp(TimeUnit::Microsecond, Some(utc())),
-        ScalarType::Text => DataType::Utf8,
-        ScalarType::Bytes => DataType::Binary,
-    }
-}
-
-impl ArrowValues {
-    fn new(of: ScalarType) -> ArrowValues {
-        match of {
-            ScalarType::Bool => ArrowValues::Bool(BooleanBuilder::new()),
-            ScalarType::Int => ArrowValues::Int(Int64Builder::new()),
-            ScalarType::Unsigned => ArrowValues::Unsigned(UInt64Builder::new()),
-            ScalarType::Float => ArrowValues::Float(Float64Builder::new()),
-            ScalarType::Timestamp => ArrowValues::Timestamp(TimestampMicrosecondBuilder::new().with_timezone(utc())),
-            ScalarType::Text => ArrowValues::Text(StringBuilder::new()),
-            ScalarType::Bytes => ArrowValues::Bytes(BinaryBuilder::new()),
-        }
-    }
-
-    /// A value of another type than the column's is a NULL: a result has none.
-    fn push(&mut self, value: Option<Scalar<'_>>) {
-        match (self, value) {
-            (ArrowValues::Bool(values), Some(Scalar::Bool(value))) => values.append_value(value),
-            (ArrowValues::Bool(values), _) => values.append_null(),
-            (ArrowValues::Int(values), Some(Scalar::Int(value))) => values.append_value(value),
-            (ArrowValues::Int(values), _) => values.append_null(),
-            (ArrowValues::Unsigned(values), Some(Scalar::Unsigned(value))) => values.append_value(value),
-            (ArrowValues::Unsigned(values), _) => values.append_null(),
-            (ArrowValues::Float(values), Some(Scalar::Float(value))) => values.append_value(value),
-            (ArrowValues::Float(values), _) => values.append_null(),
-            (ArrowValues::Timestamp(values), Some(Scalar::Timestamp(value))) => values.append_value(value),
-            (ArrowValues::Timestamp(values), _) => values.append_null(),
-            (ArrowValues::Text(values), Some(Scalar::Text(value))) => values.append_value(value),
-            (ArrowValues::Text(values), _) => values.append_null(),
-            (ArrowValues::Bytes(values), Some(Scalar::Bytes(value))) => values.append_value(value),
-            (ArrowValues::Bytes(values), _) => values.append_null(),
-        }
-    }
-
-    fn finish(&mut self) -> ArrayRef {
-        let builder: &mut dyn ArrayBuilder = match self {
-            ArrowValues::Bool(values) => values,
-            ArrowValues::Int(values) => values,
-            ArrowValues::Unsigned(values) => values,
-            ArrowValues::Float(values) => values,
-            ArrowValues::Timestamp(values) => values,
-            ArrowValues::Text(values) => values,
-            ArrowValues::Bytes(values) => values,
-        };
-        builder.finish()
-    }
 }
 
 impl<W: Write> ArrowRows<W> {
@@ -114,20 +22,9 @@ impl<W: Write> ArrowRows<W> {
     /// # Errors
     /// Of `out`.
     pub fn new(columns: &[ResultColumn], out: W) -> io::Result<ArrowRows<W>> {
-        let fields = columns.iter().map(|column| Field::new(&column.name, data_type(column.scalar_type), true));
-        let schema = Arc::new(Schema::new(fields.collect::<Vec<Field>>()));
-        let writer = StreamWriter::try_new(out, &schema).map_err(io_error)?;
-        let column =
-            |column: &ResultColumn| ArrowColumn { place: column.place, values: ArrowValues::new(column.scalar_type) };
-        let columns = columns.iter().map(column).collect();
-        Ok(ArrowRows { writer, schema, columns, rows: 0, bytes: 0, failed: None })
-    }
-
-    fn write_batch(&mut self) -> io::Result<()> {
-        let arrays = self.columns.iter_mut().map(|column| column.values.finish()).collect();
-        (self.rows, self.bytes) = (0, 0);
-        let batch = RecordBatch::try_new(self.schema.clone(), arrays).map_err(io_error)?;
-        self.writer.write(&batch).map_err(io_error)
+        let batches = ArrowBatches::new(columns);
+        let writer = StreamWriter::try_new(out, batches.schema()).map_err(io_error)?;
+        Ok(ArrowRows { writer, batches, failed: None })
     }
 }
 
@@ -136,23 +33,19 @@ impl<W: Write> RowOut for ArrowRows<W> {
         if self.failed.is_some() {
             return;
         }
-        for ArrowColumn { place, values: column } in &mut self.columns {
-            let value = values[*place];
-            self.bytes += value.and_then(Scalar::bytes).map_or(0, <[u8]>::len);
-            column.push(value);
-        }
-        self.rows += 1;
-        if self.rows >= BATCH_ROWS || self.bytes >= BATCH_BYTES {
-            self.failed = self.write_batch().err();
-        }
+        let written = match self.batches.push(values) {
+            Ok(Some(batch)) => self.writer.write(&batch),
+            other => other.map(|_| ()),
+        };
+        self.failed = written.map_err(io_error).err();
     }
 
     fn finish(mut self: Box<Self>) -> io::Result<()> {
         if let Some(failed) = self.failed {
             return Err(failed);
         }
-        if self.rows > 0 {
-            self.write_batch()?;
+        if let Some(batch) = self.batches.take().map_err(io_error)? {
+            self.writer.write(&batch).map_err(io_error)?;
         }
         self.writer.finish().map_err(io_error)?;
         self.writer.get_mut().flush()
@@ -171,7 +64,9 @@ mod tests {
     use super::*;
     use arrow_array::cast::AsArray;
     use arrow_array::types::{Float64Type, Int64Type, TimestampMicrosecondType, UInt64Type};
+    use arrow_array::{Array, RecordBatch};
     use arrow_ipc::reader::StreamReader;
+    use tapetum_kernels::scan::ScalarType;
 
     fn column(name: &str, place: usize, scalar_type: ScalarType) -> ResultColumn {
         ResultColumn { name: name.into(), place, scalar_type }

@@ -5,10 +5,12 @@
 use std::io::{self, IsTerminal, Write};
 
 use serde_json::Value;
-use tapetum::query::{CompiledQuery, GroupOrder, QueryText, ResultColumn, compile as compile_text, timestamp_text};
+use tapetum::query::{
+    CompiledQuery, GroupOrder, OrderedRows, QueryText, ResultColumn, compile as compile_text, timestamp_text,
+};
 use tapetum::{QueryError, QueryReport, QuerySide};
 use tapetum_kernels::scan::result::RowSink;
-use tapetum_kernels::scan::{Format, OwnedScalar, Scalar};
+use tapetum_kernels::scan::{Format, Scalar};
 
 use super::item_lines;
 use super::papers;
@@ -52,8 +54,6 @@ fn row_out<'a>(
     }
 }
 
-type OwnedRow = Vec<Option<OwnedScalar>>;
-
 /// What `--fields` says: a format, or the name of one.
 ///
 /// # Errors
@@ -91,25 +91,13 @@ pub fn print<T>(
     run: impl FnOnce(&mut dyn RowSink) -> Result<Option<T>, QueryError>,
 ) -> Result<Option<T>, Box<dyn std::error::Error>> {
     let mut printer = row_out(columns, format, out)?;
-    let is_ordered = order.by.is_some() || order.limit.is_some();
-    let mut gathered: Vec<OwnedRow> = Vec::new();
-    let mut take = |values: &[Option<Scalar<'_>>]| match is_ordered {
-        true => gathered.push(values.iter().map(|value| value.map(Scalar::to_owned)).collect()),
-        false => printer.row(values),
-    };
-    let came = run(&mut take).map_err(in_words)?;
+    let mut ordered = OrderedRows::new(order);
+    let came = run(&mut |values: &[Option<Scalar<'_>>]| ordered.push(values, &mut |row| printer.row(row)));
+    let came = came.map_err(in_words)?;
     if came.is_none() {
         return Ok(None);
     }
-    if let Some((by, is_descending)) = order.by {
-        gathered.sort_by(|a, b| compare(&a[by], &b[by], is_descending));
-    }
-    let limit = order.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-    for row in gathered.iter().take(limit) {
-        let values: Vec<Option<Scalar<'_>>> =
-            row.iter().map(|value| value.as_ref().map(OwnedScalar::as_scalar)).collect();
-        printer.row(&values);
-    }
+    ordered.finish(&mut |row| printer.row(row));
     printer.finish()?;
     Ok(came)
 }
@@ -119,17 +107,6 @@ pub fn in_words(error: QueryError) -> Box<dyn std::error::Error> {
     match error {
         QueryError::Store(error) => error.into(),
         error => error.to_string().into(),
-    }
-}
-
-/// NULLs come last, whichever way the order goes.
-fn compare(a: &Option<OwnedScalar>, b: &Option<OwnedScalar>, is_descending: bool) -> std::cmp::Ordering {
-    match (a, b) {
-        (Some(a), Some(b)) => {
-            let ordering = a.as_scalar().compare(b.as_scalar()).unwrap_or(std::cmp::Ordering::Equal);
-            if is_descending { ordering.reverse() } else { ordering }
-        }
-        (a, b) => a.is_none().cmp(&b.is_none()),
     }
 }
 

@@ -12,6 +12,7 @@
 
 mod compile;
 mod literals;
+mod ordered_rows;
 mod parse;
 mod select;
 mod text_error;
@@ -22,6 +23,7 @@ use tapetum_kernels::scan::query::MisfitPolicy;
 use tapetum_kernels::scan::{Format, Query, ScalarType};
 
 pub use literals::timestamp_text;
+pub use ordered_rows::OrderedRows;
 pub use text_error::{QueryProblem, QueryTextError};
 
 /// Bytes of one clause.
