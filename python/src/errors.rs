@@ -1,13 +1,22 @@
 //! Exceptions.
 
-use pyo3::PyErr;
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
+use pyo3::types::PyAnyMethods;
+use pyo3::{PyErr, Python};
 use std::fmt::Display;
+use tapetum::query::{Clause, QueryTextError};
+use tapetum_kernels::scan::FormatTextError;
 
 create_exception!(tapetum, TapetumError, PyException, "What the store says; its text tells what to do.");
 create_exception!(tapetum, PipelineError, TapetumError, "A pipeline is wrong, or failed at a stage.");
 create_exception!(tapetum, ClosedError, TapetumError, "The store was closed, or belongs to another process.");
+create_exception!(
+    tapetum,
+    QueryError,
+    TapetumError,
+    "A query's text is wrong: at `column`, from 1 on, of the argument `clause`, where `word` stands; no word, where one is missing."
+);
 
 pub fn store(error: impl Display) -> PyErr {
     TapetumError::new_err(error.to_string())
@@ -15,4 +24,25 @@ pub fn store(error: impl Display) -> PyErr {
 
 pub fn pipeline(error: impl Display) -> PyErr {
     PipelineError::new_err(error.to_string())
+}
+
+pub fn query(py: Python<'_>, error: &QueryTextError) -> PyErr {
+    let clause = match error.clause {
+        Clause::Where => "where",
+        Clause::Select => "select",
+        Clause::GroupBy => "group_by",
+        Clause::OrderBy => "order_by",
+    };
+    at_word(py, error, (clause, error.column, &error.word))
+}
+
+pub fn fields(py: Python<'_>, error: &FormatTextError) -> PyErr {
+    at_word(py, format!("fields, {error}"), ("fields", error.column, &error.word))
+}
+
+fn at_word(py: Python<'_>, told: impl Display, (clause, column, word): (&str, usize, &str)) -> PyErr {
+    let error = QueryError::new_err(told.to_string());
+    let value = error.value(py);
+    let placed = value.setattr("clause", clause).and_then(|()| value.setattr("column", column));
+    placed.and_then(|()| value.setattr("word", word)).err().unwrap_or(error)
 }

@@ -2,13 +2,17 @@
 
 use crate::errors;
 use crate::owned::Owned;
-use pyo3::exceptions::{PyKeyError, PyTypeError};
+use crate::rows::Rows;
+use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use std::sync::{Mutex, PoisonError};
+use tapetum::query::{QueryText, compile};
 use tapetum::{
     Condition, Error, Item, KeyBound, KeyRange, KeyspaceHandle, KeyspaceKind, KeyspaceRef, Outcome, Request, Write,
 };
+use tapetum_kernels::scan::Format;
+use tapetum_kernels::scan::query::MisfitPolicy;
 
 /// Bytes, or text that is kept as UTF-8.
 pub struct Key(Vec<u8>);
@@ -47,19 +51,93 @@ impl<'py> FromPyObject<'_, 'py> for Key {
 pub type Batch = Vec<(Key, Option<Key>)>;
 
 /// Keys and values of their own, beside others of the store.
-#[pyclass(frozen, module = "tapetum")]
+#[pyclass(frozen, subclass, module = "tapetum")]
 pub struct Keyspace {
-    handle: Owned<KeyspaceHandle>,
+    /// `None` when its store was closed by the same object.
+    handle: Owned<Mutex<Option<KeyspaceHandle>>>,
 }
 
 impl Keyspace {
     pub fn of(handle: KeyspaceHandle) -> Keyspace {
-        Keyspace { handle: Owned::new(handle) }
+        Keyspace { handle: Owned::new(Mutex::new(Some(handle))) }
     }
 
-    pub fn handle(&self) -> PyResult<&KeyspaceHandle> {
-        self.handle.get()
+    /// # Errors
+    /// [`errors::ClosedError`].
+    pub fn handle(&self) -> PyResult<KeyspaceHandle> {
+        let handle = self.handle.get()?.lock().unwrap_or_else(PoisonError::into_inner);
+        handle.clone().ok_or_else(|| errors::ClosedError::new_err("the store was closed: open it again"))
     }
+
+    /// Takes the handle away, so that each later call says that the store was closed.
+    pub fn take(&self) -> PyResult<Option<KeyspaceHandle>> {
+        Ok(self.handle.get()?.lock().unwrap_or_else(PoisonError::into_inner).take())
+    }
+
+    /// The range of keys that is asked for.
+    fn range(handle: &KeyspaceHandle, keys: KeysAsked) -> PyResult<KeyRange> {
+        let KeysAsked { prefix, start, end, reverse } = keys;
+        let is_ordered = handle.keyspace().kind() == KeyspaceKind::Ordered;
+        if !is_ordered && (start.is_some() || end.is_some() || reverse) {
+            return Err(errors::store("the keyspace has no order of keys: make it with ordered=True"));
+        }
+        let mut range = KeyRange { is_reverse: reverse, ..KeyRange::default() };
+        if let Some(Key(prefix)) = prefix {
+            range.to = after_prefix(&prefix).map_or(KeyBound::Unbounded, KeyBound::Excluded);
+            range.from = KeyBound::Included(prefix);
+        }
+        range.from = start.map_or(range.from, |Key(start)| KeyBound::Included(start));
+        range.to = end.map_or(range.to, |Key(end)| KeyBound::Excluded(end));
+        Ok(range)
+    }
+}
+
+/// Which keys a scan is of.
+struct KeysAsked {
+    prefix: Option<Key>,
+    start: Option<Key>,
+    end: Option<Key>,
+    reverse: bool,
+}
+
+/// What makes a scan a query.
+struct QueryAsked<'a> {
+    condition: Option<&'a str>,
+    select: Option<&'a str>,
+    group_by: Option<&'a str>,
+    order_by: Option<&'a str>,
+    limit: Option<u64>,
+    fields: Option<&'a str>,
+    on_error: &'a str,
+}
+
+impl QueryAsked<'_> {
+    fn is_given(&self) -> bool {
+        [self.condition, self.select, self.group_by, self.order_by, self.fields].into_iter().any(|part| part.is_some())
+    }
+
+    fn run(&self, py: Python<'_>, handle: KeyspaceHandle, range: KeyRange) -> PyResult<Rows> {
+        let policy = match self.on_error {
+            "raise" => MisfitPolicy::Fail,
+            "skip" => MisfitPolicy::Skip,
+            other => return Err(PyValueError::new_err(format!("on_error is {other:?}: say raise or skip"))),
+        };
+        let unknown =
+            "nobody has said what the records are made of: give fields, here or to store.keyspace(name, fields=...)";
+        let format = match self.fields {
+            Some(fields) => fields_of(py, fields)?,
+            None => handle.format().map_err(errors::store)?.ok_or_else(|| errors::store(unknown))?,
+        };
+        let &QueryAsked { condition, group_by, order_by, limit, .. } = self;
+        let text = QueryText { condition, select: self.select.unwrap_or("*"), group_by, order_by, limit, policy };
+        let compiled = compile(&format, &text).map_err(|error| errors::query(py, &error))?;
+        Ok(Rows::new(handle, compiled, range))
+    }
+}
+
+/// What records are made of, out of its text.
+pub fn fields_of(py: Python<'_>, text: &str) -> PyResult<Format> {
+    Format::parse(text).map_err(|error| errors::fields(py, &error))
 }
 
 #[pymethods]
@@ -105,26 +183,54 @@ impl Keyspace {
     }
 
     /// Items as pairs of key and value: those whose keys have a prefix, or, of an ordered keyspace in the order of their keys, from a key
-    /// to another that is left out.
-    #[pyo3(signature = (prefix=None, *, start=None, end=None, reverse=false))]
-    pub fn scan(&self, prefix: Option<Key>, start: Option<Key>, end: Option<Key>, reverse: bool) -> PyResult<Items> {
+    /// to another that is left out. With `where`, `select`, `group_by`, `order_by` or `fields` it is a query over their fields, which runs at
+    /// the drive: `Rows`, a table for whoever reads Arrow.
+    #[pyo3(signature = (prefix=None, *, start=None, end=None, reverse=false, r#where=None, select=None, group_by=None, order_by=None,
+        limit=None, fields=None, on_error="raise"))]
+    #[expect(clippy::too_many_arguments, reason = "by keyword in Python")]
+    fn scan<'py>(
+        &self,
+        py: Python<'py>,
+        prefix: Option<Key>,
+        start: Option<Key>,
+        end: Option<Key>,
+        reverse: bool,
+        r#where: Option<&str>,
+        select: Option<&str>,
+        group_by: Option<&str>,
+        order_by: Option<&str>,
+        limit: Option<u64>,
+        fields: Option<&str>,
+        on_error: &str,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let handle = self.handle()?;
         let is_ordered = handle.keyspace().kind() == KeyspaceKind::Ordered;
-        if !is_ordered && (start.is_some() || end.is_some() || reverse) {
-            return Err(errors::store("the keyspace has no order of keys: make it with ordered=True"));
+        let asked = QueryAsked { condition: r#where, select, group_by, order_by, limit, fields, on_error };
+        if asked.is_given() {
+            if reverse || (!is_ordered && prefix.is_some()) {
+                return Err(errors::store(
+                    "a query is of all keys, or of a range of an ordered keyspace, and its rows have order_by",
+                ));
+            }
+            let range = Keyspace::range(&handle, KeysAsked { prefix, start, end, reverse })?;
+            return Ok(Bound::new(py, asked.run(py, handle, range)?)?.into_any());
         }
-        if !is_ordered {
-            let prefix = prefix.map(|prefix| prefix.0).unwrap_or_default();
-            return Ok(Items::of(handle.items_with_prefix(&prefix)));
-        }
-        let mut range = KeyRange { is_reverse: reverse, ..KeyRange::default() };
-        if let Some(Key(prefix)) = prefix {
-            range.to = after_prefix(&prefix).map_or(KeyBound::Unbounded, KeyBound::Excluded);
-            range.from = KeyBound::Included(prefix);
-        }
-        range.from = start.map_or(range.from, |Key(start)| KeyBound::Included(start));
-        range.to = end.map_or(range.to, |Key(end)| KeyBound::Excluded(end));
-        Ok(Items::of(handle.scan(range).map_err(errors::store)?))
+        let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        let items = if is_ordered {
+            let range = Keyspace::range(&handle, KeysAsked { prefix, start, end, reverse })?;
+            Items::of(handle.scan(range).map_err(errors::store)?.take(limit))
+        } else {
+            let text = prefix.as_ref().map_or(&b""[..], Key::bytes).to_vec();
+            Keyspace::range(&handle, KeysAsked { prefix, start, end, reverse })?;
+            Items::of(handle.items_with_prefix(&text).take(limit))
+        };
+        Ok(Bound::new(py, items)?.into_any())
+    }
+
+    /// What the records are made of, if somebody said.
+    #[getter]
+    fn fields(&self) -> PyResult<Option<String>> {
+        Ok(self.handle()?.format().map_err(errors::store)?.map(|format| format.to_string()))
     }
 
     fn __getitem__<'py>(&self, py: Python<'py>, key: Key) -> PyResult<Bound<'py, PyBytes>> {

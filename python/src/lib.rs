@@ -6,11 +6,13 @@
 //!
 //! Threads: all classes may be used from several.
 
+mod byte_size;
 mod errors;
 mod keyspace;
 mod loader;
 mod owned;
 mod pipeline;
+mod rows;
 mod samples;
 mod store;
 
@@ -21,13 +23,16 @@ fn _tapetum(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("Error", module.py().get_type::<errors::TapetumError>())?;
     module.add("PipelineError", module.py().get_type::<errors::PipelineError>())?;
     module.add("ClosedError", module.py().get_type::<errors::ClosedError>())?;
-    module.add_class::<store::Store>()?;
+    module.add("QueryError", module.py().get_type::<errors::QueryError>())?;
     module.add_class::<keyspace::Keyspace>()?;
+    module.add_class::<store::Store>()?;
     module.add_class::<keyspace::Items>()?;
+    module.add_class::<rows::Rows>()?;
     module.add_class::<pipeline::Pipeline>()?;
     module.add_class::<loader::ImageSet>()?;
     module.add_class::<loader::NativeLoader>()?;
     module.add_class::<samples::Samples>()?;
+    module.add_function(wrap_pyfunction!(byte_size::byte_size, module)?)?;
     module.add_function(wrap_pyfunction!(loader::epoch_order, module)?)?;
     Ok(())
 }

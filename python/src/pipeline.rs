@@ -5,6 +5,7 @@ use crate::keyspace::{Key, Keyspace};
 use crate::samples::Samples;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use tapetum::KeyspaceHandle;
 use tapetum::images::{BoundPlan, Frame, FrameShape, ImageChance, ImageError, ImagePlan, SampleOrder, SampleType};
 
 /// Stages with | between them, as text or composed by methods. What does not fit is refused when it is composed, with its stage.
@@ -27,6 +28,32 @@ pub fn shape_of(shape: FrameShape) -> ((u32, u32, u32), &'static str) {
         SampleType::F32 => "float32",
     };
     (sizes, name)
+}
+
+/// Samples and shape of one picture of a keyspace.
+///
+/// # Errors
+/// In words.
+pub fn picture(
+    keyspace: &KeyspaceHandle,
+    plan: &ImagePlan,
+    key: &[u8],
+    chance: ImageChance,
+) -> Result<(Vec<u8>, FrameShape), String> {
+    let bound = BoundPlan::new(keyspace.store(), plan).map_err(|error| error.to_string())?;
+    let made = bound.run(keyspace, key, chance).map_err(|error| error.to_string())?;
+    samples_of(plan, made).map_err(|error| error.to_string())
+}
+
+/// What came of one picture: a frame, or of a pipeline that ends in a batch its samples.
+fn samples_of(plan: &ImagePlan, mut made: Vec<u8>) -> Result<(Vec<u8>, FrameShape), ImageError> {
+    if let Some((_, shape)) = plan.batch() {
+        return Ok((made, shape));
+    }
+    let frame = Frame::decode(&made)?;
+    let (shape, header) = (frame.shape, made.len() - frame.samples.len());
+    made.drain(..header);
+    Ok((made, shape))
 }
 
 impl Pipeline {
@@ -151,11 +178,8 @@ impl Pipeline {
         let handle = keyspace.handle()?;
         let (seed, epoch, item) = chance;
         let chance = ImageChance { seed, epoch, item };
-        let run = || {
-            let bound = BoundPlan::new(handle.store(), &self.plan).map_err(errors::store)?;
-            bound.run(handle, key.bytes(), chance).map_err(errors::pipeline)
-        };
-        self.made(py.detach(run)?)
+        let made = py.detach(|| picture(&handle, &self.plan, key.bytes(), chance));
+        Ok(as_picture(made.map_err(errors::pipeline)?))
     }
 
     /// The same of a file in memory, without a store.
@@ -173,26 +197,15 @@ impl Pipeline {
                 planned.stage.apply(bytes, chance).map_err(|error| failed(stage, error))
             })
         };
-        self.made(py.detach(apply)?)
+        let made = py.detach(apply)?;
+        Ok(as_picture(samples_of(&self.plan, made).map_err(errors::pipeline)?))
     }
 }
 
 /// Samples, shape and type.
 type Picture = (Samples, (u32, u32, u32), &'static str);
 
-impl Pipeline {
-    /// What came of one picture: a frame, or of a pipeline that ends in a batch its samples.
-    fn made(&self, mut made: Vec<u8>) -> PyResult<Picture> {
-        let shape = match self.plan.batch() {
-            Some((_, shape)) => shape,
-            None => {
-                let frame = Frame::decode(&made).map_err(errors::pipeline)?;
-                let (shape, header) = (frame.shape, made.len() - frame.samples.len());
-                made.drain(..header);
-                shape
-            }
-        };
-        let (sizes, sample) = shape_of(shape);
-        Ok((Samples::new(made), sizes, sample))
-    }
+fn as_picture((samples, shape): (Vec<u8>, FrameShape)) -> Picture {
+    let (sizes, sample) = shape_of(shape);
+    (Samples::new(samples), sizes, sample)
 }

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use std::ffi::{c_int, c_void};
 
 /// Bytes in memory of their own. Buffers of it may be written to; it is freed when the last is gone.
-#[pyclass(frozen, module = "tapetum")]
+#[pyclass(frozen, weakref, module = "tapetum")]
 pub struct Samples {
     bytes: *mut [u8],
 }

@@ -1,15 +1,14 @@
 //! `tapetum.Store`.
 
+use crate::byte_size::ByteSize;
 use crate::errors;
-use crate::keyspace::{Batch, Items, Key, Keyspace};
+use crate::keyspace::{Keyspace, fields_of};
 use crate::loader::{ImageSet, import};
-use crate::owned::Owned;
-use pyo3::exceptions::{PyKeyError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyTuple, PyType};
+use pyo3::types::{PyDict, PyTuple, PyType};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use tapetum::{KeyspaceHandle, KeyspaceKind, Options, Sync as SyncMode};
+use tapetum::{KeyspaceKind, Options, Sync as SyncMode};
 
 /// Options as they were given, to open the store again in another process.
 #[derive(Clone)]
@@ -20,27 +19,15 @@ struct Opened {
     read_only: bool,
 }
 
-/// An embedded key-value store.
-#[pyclass(frozen, weakref, module = "tapetum")]
+/// An embedded key-value store. It is its own default keyspace too.
+#[pyclass(frozen, weakref, extends = Keyspace, module = "tapetum")]
 pub struct Store {
-    /// `None` when it was closed.
-    store: Owned<Mutex<Option<tapetum::Store>>>,
     opened: Opened,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Store {
-    pub fn store(&self) -> PyResult<tapetum::Store> {
-        let closed = || errors::ClosedError::new_err("the store was closed: open it again");
-        lock(self.store.get()?).clone().ok_or_else(closed)
-    }
-
-    fn default_keyspace(&self) -> PyResult<KeyspaceHandle> {
-        self.store()?.keyspace(tapetum::DEFAULT_KEYSPACE_NAME).map_err(errors::store)
-    }
+/// The store of an open object.
+pub fn store_of(slf: &Bound<'_, Store>) -> PyResult<tapetum::Store> {
+    Ok(slf.as_super().get().handle()?.store().clone())
 }
 
 fn sync_mode(text: &str) -> PyResult<SyncMode> {
@@ -71,33 +58,34 @@ impl Store {
         _class: &Bound<'_, PyType>,
         py: Python<'_>,
         path: PathBuf,
-        capacity: Option<u64>,
-        memory: Option<u64>,
+        capacity: Option<ByteSize>,
+        memory: Option<ByteSize>,
         sync: &str,
         create: bool,
         read_only: bool,
         units: u16,
-    ) -> PyResult<Store> {
+    ) -> PyResult<Py<Store>> {
+        let (capacity, memory) = (capacity.map(|size| size.0), memory.map(|size| size.0));
         let mut options =
             Options::new().sync(sync_mode(sync)?).create(create && !read_only).compute_units(self::units(units));
         options.capacity_bytes = capacity;
         options.memory_bytes = memory.unwrap_or(options.memory_bytes);
         let open = || if read_only { options.open_read_only(&path) } else { options.open(&path) };
         let store = py.detach(open).map_err(errors::store)?;
-        let store = Owned::new(Mutex::new(Some(store)));
-        Ok(Store { store, opened: Opened { path, memory, units, read_only } })
+        let own = store.keyspace(tapetum::DEFAULT_KEYSPACE_NAME).map_err(errors::store)?;
+        let store = Store { opened: Opened { path, memory, units, read_only } };
+        Py::new(py, PyClassInitializer::from(Keyspace::of(own)).add_subclass(store))
     }
 
     /// Makes what was acknowledged durable, and leaves a checkpoint, so that the store opens at once. Whatever uses it ends with an error.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let store = lock(self.store.get()?).take();
-        let Some(store) = store else { return Ok(()) };
-        py.detach(|| store.close()).map_err(errors::store)
+    fn close(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let Some(own) = slf.as_super().get().take()? else { return Ok(()) };
+        slf.py().detach(|| own.store().close()).map_err(errors::store)
     }
 
     #[getter]
-    fn closed(&self) -> PyResult<bool> {
-        Ok(lock(self.store.get()?).is_none())
+    fn closed(slf: &Bound<'_, Self>) -> bool {
+        slf.as_super().get().handle().is_err()
     }
 
     #[getter]
@@ -115,18 +103,19 @@ impl Store {
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<bool> {
-        self.close(py)?;
+    fn __exit__(slf: &Bound<'_, Self>, _exception: &Bound<'_, PyTuple>) -> PyResult<bool> {
+        Store::close(slf)?;
         Ok(false)
     }
 
-    fn __repr__(&self) -> String {
-        let state = match self.store() {
-            Ok(_) if self.opened.read_only => "read only",
+    fn __repr__(slf: &Bound<'_, Self>) -> String {
+        let opened = &slf.get().opened;
+        let state = match store_of(slf) {
+            Ok(_) if opened.read_only => "read only",
             Ok(_) => "open",
             Err(_) => "closed",
         };
-        format!("<tapetum.Store {:?}, {state}>", self.opened.path)
+        format!("<tapetum.Store {:?}, {state}>", opened.path)
     }
 
     /// Processes that are spawned open a store that is read anew.
@@ -142,107 +131,70 @@ impl Store {
         Ok((reopen, (path.clone(), *memory, *units).into_pyobject(py)?))
     }
 
-    /// The value of a key; None when there is no such key.
-    fn get<'py>(&self, py: Python<'py>, key: Key) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        Keyspace::of(self.default_keyspace()?).get(py, key)
-    }
-
-    /// Stores a value. `expiry` is when it goes, in unix seconds; 0 is never.
-    #[pyo3(signature = (key, value, *, expiry=0))]
-    fn put(&self, py: Python<'_>, key: Key, value: Key, expiry: u32) -> PyResult<()> {
-        Keyspace::of(self.default_keyspace()?).put(py, key, value, expiry)
-    }
-
-    /// Deletes a key; whether it was there.
-    fn delete(&self, py: Python<'_>, key: Key) -> PyResult<bool> {
-        Keyspace::of(self.default_keyspace()?).delete(py, key)
-    }
-
-    /// Reads several keys at once, in their order.
-    fn multi_get<'py>(&self, py: Python<'py>, keys: Vec<Key>) -> PyResult<Vec<Option<Bound<'py, PyBytes>>>> {
-        Keyspace::of(self.default_keyspace()?).multi_get(py, keys)
-    }
-
-    /// Writes pairs of key and value, all or none, also across a crash; a value of None deletes.
-    fn batch(&self, py: Python<'_>, writes: Batch) -> PyResult<()> {
-        Keyspace::of(self.default_keyspace()?).batch(py, writes)
-    }
-
-    /// The items whose keys have a prefix, as pairs of key and value.
-    #[pyo3(signature = (prefix=None))]
-    fn scan(&self, prefix: Option<Key>) -> PyResult<Items> {
-        Keyspace::of(self.default_keyspace()?).scan(prefix, None, None, false)
-    }
-
-    fn __getitem__<'py>(&self, py: Python<'py>, key: Key) -> PyResult<Bound<'py, PyBytes>> {
-        let missing = PyKeyError::new_err(key.text());
-        self.get(py, key)?.ok_or(missing)
-    }
-
-    fn __setitem__(&self, py: Python<'_>, key: Key, value: Key) -> PyResult<()> {
-        self.put(py, key, value, 0)
-    }
-
-    fn __delitem__(&self, py: Python<'_>, key: Key) -> PyResult<()> {
-        let missing = PyKeyError::new_err(key.text());
-        if self.delete(py, key)? { Ok(()) } else { Err(missing) }
-    }
-
-    fn __contains__(&self, py: Python<'_>, key: Key) -> PyResult<bool> {
-        Ok(self.get(py, key)?.is_some())
-    }
-
     /// The names of the keyspaces.
-    fn keyspaces(&self) -> PyResult<Vec<String>> {
-        let listed = self.store()?.keyspaces();
+    fn keyspaces(slf: &Bound<'_, Self>) -> PyResult<Vec<String>> {
+        let listed = store_of(slf)?.keyspaces();
         let live = listed.into_iter().filter(|keyspace| keyspace.state == tapetum::KeyspaceState::Live);
         Ok(live.map(|keyspace| keyspace.name).collect())
     }
 
-    /// The keyspace of a name. `create` makes it where there is none; `ordered` keeps its keys in order.
-    #[pyo3(signature = (name, *, create=false, ordered=false))]
-    fn keyspace(&self, py: Python<'_>, name: &str, create: bool, ordered: bool) -> PyResult<Keyspace> {
-        let store = self.store()?;
+    /// The keyspace of a name. `create` makes it where there is none; `ordered` keeps its keys in order; `fields` says what its records are
+    /// made of, and is kept.
+    #[pyo3(signature = (name, *, create=false, ordered=false, fields=None))]
+    fn keyspace(
+        slf: &Bound<'_, Self>,
+        name: &str,
+        create: bool,
+        ordered: bool,
+        fields: Option<&str>,
+    ) -> PyResult<Keyspace> {
+        let (store, py) = (store_of(slf)?, slf.py());
         let kind = if ordered { KeyspaceKind::Ordered } else { KeyspaceKind::Hashed };
-        let found = py.detach(|| match store.keyspace(name) {
-            Err(_) if create => store.create_keyspace_of(name, kind),
-            found => found,
+        let format = fields.map(|fields| fields_of(py, fields)).transpose()?;
+        let found = py.detach(|| {
+            let found = match store.keyspace(name) {
+                Err(_) if create => store.create_keyspace_of(name, kind),
+                found => found,
+            };
+            match &format {
+                Some(format) => found.and_then(|found| store.set_keyspace_format(name, Some(format)).map(|()| found)),
+                None => found,
+            }
         });
         Ok(Keyspace::of(found.map_err(errors::store)?))
     }
 
     /// Drops a keyspace with all that is in it.
-    fn drop_keyspace(&self, py: Python<'_>, name: &str) -> PyResult<()> {
-        let store = self.store()?;
-        py.detach(|| store.drop_keyspace(name)).map_err(errors::store)
+    fn drop_keyspace(slf: &Bound<'_, Self>, name: &str) -> PyResult<()> {
+        let store = store_of(slf)?;
+        slf.py().detach(|| store.drop_keyspace(name)).map_err(errors::store)
     }
 
     /// Imports a folder of JPEG files into a keyspace, a folder a class. `progress(files, of_files, bytes)` is called now and then.
     #[pyo3(signature = (folder, *, keyspace="images", progress=None))]
     fn import_images(
-        &self,
-        py: Python<'_>,
+        slf: &Bound<'_, Self>,
         folder: PathBuf,
         keyspace: &str,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<ImageSet> {
-        let handle = self.keyspace(py, keyspace, true, false)?;
-        import(py, handle.handle()?, &folder, progress.as_ref())?;
-        self.images(py, keyspace)
+        let handle = Store::keyspace(slf, keyspace, true, false, None)?.handle()?;
+        import(slf.py(), &handle, &folder, progress.as_ref())?;
+        ImageSet::load(slf.py(), &handle, keyspace)
     }
 
     /// The set of pictures that was imported into a keyspace.
     #[pyo3(signature = (keyspace="images"))]
-    fn images(&self, py: Python<'_>, keyspace: &str) -> PyResult<ImageSet> {
-        let handle = self.keyspace(py, keyspace, false, false)?;
-        ImageSet::load(py, handle.handle()?, keyspace)
+    fn images(slf: &Bound<'_, Self>, keyspace: &str) -> PyResult<ImageSet> {
+        let handle = Store::keyspace(slf, keyspace, false, false, None)?.handle()?;
+        ImageSet::load(slf.py(), &handle, keyspace)
     }
 
     /// What the drive's programs did as stages of pipelines: tasks, bytes in and out, microseconds, failures, by name.
-    fn stages<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stages = PyDict::new(py);
-        for stage in self.store()?.stage_counters() {
-            let of_one = PyDict::new(py);
+    fn stages<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        let stages = PyDict::new(slf.py());
+        for stage in store_of(slf)?.stage_counters() {
+            let of_one = PyDict::new(slf.py());
             of_one.set_item("tasks", stage.tasks)?;
             of_one.set_item("bytes_in", stage.bytes_in)?;
             of_one.set_item("bytes_out", stage.bytes_out)?;

@@ -10,7 +10,7 @@
 import atexit
 import weakref
 
-from tapetum._tapetum import ClosedError, Error, ImageSet, Items, Keyspace, Pipeline, PipelineError, Samples
+from tapetum._tapetum import ClosedError, Error, ImageSet, Items, Keyspace, Pipeline, PipelineError, QueryError, Rows, Samples
 from tapetum._tapetum import Store as _NativeStore
 from tapetum.batches import Batch, Loader, apply, run
 
@@ -24,6 +24,8 @@ __all__ = [
     "Loader",
     "Pipeline",
     "PipelineError",
+    "QueryError",
+    "Rows",
     "Samples",
     "Store",
     "apply",

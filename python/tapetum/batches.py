@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy
 
-from tapetum._tapetum import Error, NativeLoader, PipelineError, epoch_order
+from tapetum._tapetum import Error, NativeLoader, PipelineError, byte_size, epoch_order
 from tapetum.held import HeldBatches
 
 # How long one wait for a batch is: Ctrl-C is seen in between.
@@ -69,7 +69,7 @@ class Loader:
         prefetch=2,
         on_error="raise",
         timeout=60.0,
-        hold=4 << 30,
+        hold="4GiB",
     ):
         if on_error not in _ON_ERROR:
             raise ValueError(f"on_error is {on_error!r}: say {', '.join(_ON_ERROR)}")
@@ -88,7 +88,7 @@ class Loader:
         self.threads, self.prefetch, self.on_error, self.timeout = threads, prefetch, on_error, timeout
         samples = numpy.prod(pipeline.batch_shape[1], dtype="int64") * numpy.dtype(pipeline.batch_shape[2]).itemsize
         self._batch_bytes = int(samples) * self.batch_size
-        self._held = HeldBatches(hold)
+        self._held = HeldBatches(byte_size(hold))
         self.epoch = 0
         # Items of the epoch that all ranks together have been given.
         self._consumed = 0

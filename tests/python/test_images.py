@@ -207,6 +207,8 @@ def test_batches_that_are_never_freed_are_named(store):
     assert len(list(leaking)) == 1
     assert sum(len(batch) for batch in loader(store, hold=bytes_of_one)) == 20
     assert len(list(loader(store, hold=4 * bytes_of_one, timeout=0.5))) == 4
+    with pytest.raises(ValueError, match="is no size"):
+        loader(store, hold="much")
 
 
 def script(path, text):
@@ -221,7 +223,7 @@ loader = tapetum.Loader(store.images(), tapetum.Pipeline("jpeg_decode | resize 3
 
 @pytest.fixture
 def path(tmp_path, folder):
-    with tapetum.Store.open(tmp_path / "data", capacity=64 << 20, memory=64 << 20) as store:
+    with tapetum.Store.open(tmp_path / "data", capacity="64MiB", memory="64MiB") as store:
         store.import_images(folder)
     return tmp_path / "data"
 

@@ -9,7 +9,7 @@ import pytest
 
 import tapetum
 
-SMALL = {"capacity": 64 << 20, "memory": 64 << 20}
+SMALL = {"capacity": "64MiB", "memory": 64 << 20}
 
 
 @pytest.fixture
@@ -107,6 +107,19 @@ def test_a_handle_that_went_through_a_fork_raises(store):
         os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert store.get("key") == b"value"
+
+
+def test_a_store_is_its_default_keyspace(store):
+    store["key"] = b"value"
+    assert isinstance(store, tapetum.Keyspace)
+    assert store.keyspace("default")["key"] == b"value" and len(store) == len(store.keyspace("default"))
+    assert list(store.scan(limit=1)) == [(b"key", b"value")]
+
+
+def test_sizes_are_numbers_or_text(tmp_path):
+    for wrong, error in [("64 apples", ValueError), ("", ValueError), (1.5, TypeError), (-1, TypeError), ("99999999TiB", ValueError)]:
+        with pytest.raises(error, match="size"):
+            tapetum.Store.open(tmp_path / "data", memory=wrong)
 
 
 def test_threads_share_a_store(store):
