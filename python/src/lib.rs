@@ -15,6 +15,7 @@ mod pipeline;
 mod rows;
 mod samples;
 mod store;
+mod tensorflow_files;
 
 use pyo3::prelude::*;
 
@@ -33,6 +34,8 @@ fn _tapetum(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<loader::NativeLoader>()?;
     module.add_class::<samples::Samples>()?;
     module.add_function(wrap_pyfunction!(byte_size::byte_size, module)?)?;
+    module.add_function(wrap_pyfunction!(tensorflow_files::mount, module)?)?;
+    module.add_function(wrap_pyfunction!(tensorflow_files::unmount, module)?)?;
     module.add_function(wrap_pyfunction!(loader::epoch_order, module)?)?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-"""Pictures for TensorFlow: a ``tf.data.Dataset`` of whole batches.
+"""Pictures for TensorFlow: a ``tf.data.Dataset`` of whole batches, and a file system, ``tapetum://``.
 
 Threads of the native half make the batches ahead, so nothing but a copy into TensorFlow's memory is left to do.
 """
@@ -6,7 +6,31 @@ Threads of the native half make the batches ahead, so nothing but a copy into Te
 import numpy
 import tensorflow
 
+from tapetum import _tapetum
 from tapetum.batches import Loader as _Loader
+
+# TensorFlow takes a scheme once.
+_registered = False
+
+
+def mount(store, name):
+    """Shows a store to TensorFlow's files: an item is ``tapetum://NAME/KEYSPACE/KEY``.
+
+    What a pipeline makes of it is ``tapetum://NAME/KEYSPACE/KEY?pipeline=jpeg_decode | resize 224x224``, as samples without a shape; behind the
+    pipeline may stand ``&seed=``, ``&epoch=`` and ``&item=``. Files that are written are items, of 16 MiB at most.
+    """
+    global _registered
+    if "/" in name or "?" in name or not name:
+        raise ValueError(f"{name!r} is no name to mount as: leave out / and ?")
+    _tapetum.mount(store, name)
+    if not _registered:
+        tensorflow.experimental.register_filesystem_plugin(_tapetum.__file__)
+        _registered = True
+
+
+def unmount(name):
+    """Takes the name away; whether there was one."""
+    return _tapetum.unmount(name)
 
 
 def dataset(images, pipeline, batch_size=None, **options):
