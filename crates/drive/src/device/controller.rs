@@ -203,6 +203,8 @@ impl Controller {
                 let now_us = *now_us.insert(self.device.env.now_us());
                 self.take_flash_done(now_us, ended);
             }
+        } else {
+            self.queue.rest();
         }
         if !self.ready.is_empty() {
             let now_us = now_us.unwrap_or_else(|| self.device.env.now_us());
@@ -211,6 +213,11 @@ impl Controller {
         if self.compute.as_ref().is_some_and(|compute| compute.is_busy()) {
             self.advance_compute(ended);
         }
+    }
+
+    /// Nothing is in flight.
+    pub fn rest(&mut self) {
+        self.queue.rest();
     }
 
     /// Blocks until `poll` has something, the timeout ends, or nothing is in flight. May return early for no reason.

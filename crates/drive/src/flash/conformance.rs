@@ -1,8 +1,9 @@
 //! One test body over every backend: what a queue pair promises, whoever moves the bytes.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read, Write, pipe};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -83,6 +84,26 @@ fn an_open_queue_pair_reaches_what_grew(flash: Arc<dyn Flash>) {
     }
     let beyond = Operation::Read { flash: 2 * CAPACITY_BYTES, local, length };
     assert_eq!(run(&mut pair, beyond, &mut buffer).status, Status::InvalidField);
+}
+
+/// The kernel may raise a ring's event after its completion was taken: nobody who sleeps on it is kept awake by that.
+#[test]
+fn a_late_wake_up_by_a_ring_is_over_soon() {
+    let (flash, _path) = file(TestPath::new(), IoEngine::Auto);
+    let drive = Drive::new(flash, LocalMemory::new(1 << 20).unwrap(), Vec::new(), Env::system());
+    let mut pair = drive.queue_pair_of_one_thread(8).unwrap();
+    waiting_ends(&drive, &mut pair);
+    let Some(fd) = pair.event_fd() else { return };
+    // SAFETY: the queue pair keeps it open meanwhile.
+    let Ok(raiser) = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned() else {
+        panic!("no descriptor is left")
+    };
+    if File::from(raiser).write(&1u64.to_ne_bytes()).is_err() {
+        return; // The kernel has no such rings.
+    }
+    let polls = (0..1000).take_while(|_| readable(fd, 0)).map(|_| pair.poll(&mut Vec::new())).count();
+    assert!(polls < 100, "{polls} polls for nothing");
+    sleeping_ends(&drive, &mut pair, |fd| readable(fd, PATIENCE_MS));
 }
 
 #[test]

@@ -131,4 +131,7 @@ pub trait FlashQueue: Send {
     /// It says nothing about commands that were submitted and not started: `poll` first, then sleep. `None` where
     /// there is nothing to sleep for: keep polling.
     fn event_fd(&self) -> Option<RawFd>;
+
+    /// In place of a poll while nothing is in flight. What makes the descriptor readable late, it makes unreadable again.
+    fn rest(&mut self) {}
 }

@@ -265,6 +265,10 @@ impl FlashQueue for OverlayQueue {
     fn event_fd(&self) -> Option<RawFd> {
         self.base.event_fd()
     }
+
+    fn rest(&mut self) {
+        self.base.rest();
+    }
 }
 
 #[cfg(test)]

@@ -67,18 +67,12 @@ impl RingEvent {
         }
     }
 
-    /// A poll found the ring empty: what raised it, if anything, was late.
-    pub(super) fn idle(&self) {
+    /// A poll with an empty ring: what raised it since it was disarmed, if anything, was late.
+    pub(super) fn rest(&self) {
         let polls = self.idle_polls.get();
         self.idle_polls.set(polls.wrapping_add(1));
-        if self.asked.get() && !self.armed.get() && polls.is_multiple_of(IDLE_POLLS) {
+        if self.asked.get() && polls.is_multiple_of(IDLE_POLLS) {
             self.event.clear();
         }
-    }
-
-    /// As the kernel does, late.
-    #[cfg(test)]
-    pub(super) fn raise(&self) {
-        self.event.raise();
     }
 }

@@ -376,11 +376,6 @@ impl FlashQueue for UringQueue {
         while self.done.is_empty() && self.in_ring > 0 && self.came_before_armed() {
             self.turn();
         }
-        if self.in_ring == 0
-            && let Some(event) = &self.event
-        {
-            event.idle();
-        }
         completions.append(&mut self.done);
     }
 
@@ -398,6 +393,13 @@ impl FlashQueue for UringQueue {
             // Such a ring polls readable exactly while it holds completions: nothing to signal and nothing to drain.
             None => self.ring.as_raw_fd(),
         })
+    }
+
+    fn rest(&mut self) {
+        if let Some(event) = &self.event {
+            event.disarm(&mut self.ring);
+            event.rest();
+        }
     }
 }
 

@@ -89,31 +89,6 @@ fn a_queue_of_one_thread_belongs_to_the_first_that_uses_it() {
 }
 
 #[test]
-fn what_the_kernel_raises_late_keeps_nobody_awake_for_long() {
-    let Some((data, _path)) = data() else { return };
-    let local = PairMemory::from(LocalMemory::new(1 << 20).unwrap());
-    let mut queue = UringQueue::of_one_thread(data, &local, 8).unwrap();
-    let Some(fd) = queue.event_fd().filter(|_| queue.disabled) else { return };
-    submit(&mut queue, 3, write(0));
-    assert_eq!(finish(&mut queue, 1), [Completion::success(3)]);
-    let Some(event) = &queue.event else { unreachable!("it is of one thread") };
-    event.raise();
-    let is_raised = || crate::event::is_readable_within(fd, Some(Duration::ZERO));
-    assert!(is_raised());
-    let polls = (0..1000).take_while(|_| is_raised()).map(|_| queue.poll(&mut Vec::new())).count();
-    assert!(polls < 100, "{polls} polls for nothing");
-    // What comes later wakes as before.
-    submit(&mut queue, 4, write(1));
-    let mut completions = Vec::new();
-    queue.poll(&mut completions);
-    if completions.is_empty() {
-        assert!(crate::event::is_readable_within(fd, Some(Duration::from_secs(60))));
-        completions = finish(&mut queue, 1);
-    }
-    assert_eq!(completions, [Completion::success(4)]);
-}
-
-#[test]
 fn memory_moves_without_being_registered() {
     let Some((mut queue, path)) = queue(4) else { return };
     queue.fixed = false;

@@ -66,8 +66,9 @@ impl PairController {
 
     /// Nothing is in flight, so there is nothing to be woken for.
     fn rest(&mut self) {
-        if let PairController::OnDriveThread(remote) = self {
-            remote.rest();
+        match self {
+            PairController::Here(controller) => controller.rest(),
+            PairController::OnDriveThread(remote) => remote.rest(),
         }
     }
 
