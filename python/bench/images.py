@@ -10,12 +10,14 @@ the process with all its threads and children, as the median of the turns with t
 """
 
 import argparse
+import io
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy
@@ -268,8 +270,6 @@ def trainer_row(given, of, pipeline):
 
 def sizes_row(given, folder):
     """Table 1: the host reads a file out of the store and decodes it, or the drive decodes it and the host reads pixels."""
-    import time
-
     source = max(pictures.photographs(given.photographs).values(), key=lambda photograph: photograph.width * photograph.height)
     lines = ["| file | pixels | µs, host's path | µs, drive's path | bytes across, host / drive |", "|" + "---|" * 5]
     pipeline = tapetum.Pipeline("jpeg_decode")
@@ -290,17 +290,19 @@ def sizes_row(given, folder):
 
 
 def file_of(photograph, wanted_bytes):
-    """A JPEG file of nearly this size: a part of the photograph as large as it takes at quality 90."""
-    import io
+    """A JPEG file of nearly this size: a part of the photograph as large as it takes, at quality 90, or a higher one where all of it is too small."""
 
-    low, high = 32, min(photograph.size)
+    def file(side, quality):
+        content = io.BytesIO()
+        photograph.crop((0, 0, side, side * 3 // 4)).save(content, "JPEG", quality=quality)
+        return content.getvalue()
+
+    low, high = 32, min(photograph.width, photograph.height * 4 // 3)
+    quality = next((quality for quality in (90, 95, 98) if len(file(high, quality)) >= wanted_bytes), 100)
     while high - low > 8:
-        side, file = (low + high) // 2, io.BytesIO()
-        photograph.crop((0, 0, side, side * 3 // 4)).save(file, "JPEG", quality=90)
-        low, high = (side, high) if file.tell() <= wanted_bytes else (low, side)
-    file = io.BytesIO()
-    photograph.crop((0, 0, low, low * 3 // 4)).save(file, "JPEG", quality=90)
-    return file.getvalue()
+        side = (low + high) // 2
+        low, high = (side, high) if len(file(side, quality)) <= wanted_bytes else (low, side)
+    return file(low, quality)
 
 
 def options():
