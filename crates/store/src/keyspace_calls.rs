@@ -2,6 +2,7 @@
 
 use crate::blocking::KeyspaceHandle;
 use crate::error::Error;
+use crate::keyspace::block_device::BlockDevice;
 use crate::keyspace::catalogue::{Keyspace, KeyspaceKind};
 use crate::keyspace::changing::{KeyspaceChange, KeyspaceWish};
 use crate::keyspace::keyspace_error::KeyspaceError;
@@ -38,6 +39,25 @@ impl Store {
         let options = Vec::new();
         self.change_keyspaces(KeyspaceWish::Create { name: name.into(), kind, options })?;
         self.keyspace(name)
+    }
+
+    /// Makes a hashed keyspace that is a block device: see [`BlockDevice`].
+    ///
+    /// # Errors
+    /// As [`Store::create_keyspace`].
+    pub fn create_block_device(&self, name: &str, device: BlockDevice) -> Result<KeyspaceHandle, Error> {
+        let (kind, options) = (KeyspaceKind::Hashed, device.options());
+        self.change_keyspaces(KeyspaceWish::Create { name: name.into(), kind, options })?;
+        self.keyspace(name)
+    }
+
+    /// Makes a block device larger.
+    ///
+    /// # Errors
+    /// As [`Store::create_keyspace`]; [`KeyspaceError::NoDevice`](crate::KeyspaceError::NoDevice),
+    /// [`KeyspaceError::DeviceShrinks`](crate::KeyspaceError::DeviceShrinks).
+    pub fn resize_block_device(&self, name: &str, device: BlockDevice) -> Result<(), Error> {
+        self.change_keyspaces(KeyspaceWish::ResizeDevice { name: name.into(), device })
     }
 
     /// Gives a keyspace another name; handles and sessions go on with it.

@@ -5,6 +5,8 @@
 pub enum Bug {
     /// A write is acknowledged when its group is sent, not when it is durable.
     AcknowledgeEarly,
+    /// A barrier is answered before what it covers is durable.
+    SyncEarly,
     /// A read returns what is not durable yet.
     ReadUndurable,
     /// No flush between a segment and the manifest record that names it.
@@ -160,6 +162,7 @@ pub const ALL: &[Bug] = &[
     Bug::CloseOverFailure,
     Bug::FlushBeforeLog,
     Bug::AcknowledgeEarly,
+    Bug::SyncEarly,
     Bug::ReadUndurable,
     Bug::SkipSegmentFlush,
     Bug::InstallEarly,

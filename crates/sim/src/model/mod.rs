@@ -22,6 +22,8 @@ pub struct Model {
     on_their_way: BTreeMap<OperationId, Vec<usize>>,
     /// Parts of scans on their way, and the keys that they may show.
     scans: BTreeMap<OperationId, Vec<usize>>,
+    /// Barriers on their way, with the stamp that each covers.
+    syncs: BTreeMap<OperationId, u64>,
     /// Keys whose writes are in pages of their own and not in the log, by number.
     in_pages: Vec<bool>,
     /// Their newest images may be lost.
@@ -53,6 +55,7 @@ impl Model {
             rules: Rules { now, ..Rules::default() },
             on_their_way: BTreeMap::new(),
             scans: BTreeMap::new(),
+            syncs: BTreeMap::new(),
             in_pages: vec![false; keys],
             pages_adrift: None,
             caught: Vec::new(),
@@ -115,6 +118,12 @@ impl Model {
         }
     }
 
+    /// A barrier for everything that was acknowledged.
+    pub fn submit_sync(&mut self, id: OperationId) {
+        self.on_their_way.insert(id, Vec::new());
+        self.syncs.insert(id, self.stamp_max);
+    }
+
     fn note_removal(&mut self, key: usize, kind: &Kind) {
         let removes = match kind {
             Kind::Get | Kind::Append { .. } | Kind::Prepend { .. } | Kind::Invalidate { .. } => false,
@@ -134,6 +143,9 @@ impl Model {
         for &key in &keys {
             self.note(key, || format!("reply to {id}: {told:?}"));
             self.judge(key, id, told)?;
+        }
+        if let (Some(stamp), Told::Done, Some(prefix)) = (self.syncs.remove(&id), told, &mut self.prefix) {
+            prefix.synced(stamp);
         }
         if let Some(stamp) = told.written_stamp() {
             if !self.stamps.insert(stamp) || stamp <= self.stamp_max_at_crash {
@@ -202,6 +214,7 @@ impl Model {
         self.note_everywhere("crash");
         self.keys.iter_mut().for_each(|key| key.crash(self.rules));
         self.scans.clear();
+        self.syncs.clear();
         let on_their_way = std::mem::take(&mut self.on_their_way).into_iter().filter(|(_, keys)| keys.len() > 1);
         self.caught.extend(on_their_way);
         self.caught.extend(std::mem::take(&mut self.acknowledged));

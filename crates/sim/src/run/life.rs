@@ -298,6 +298,7 @@ impl Life {
                 }
             }
             500..502 if press.is_none() => self.let_time_pass(world),
+            502..506 if press.is_none() => self.submit_sync(world, session),
             502..700 if press != Some(Press::Small) => self.maintain(world),
             _ => self.poll(world, session),
         }
@@ -506,6 +507,15 @@ impl Life {
             self.step(world, None)?;
         }
         self.drain(world)
+    }
+
+    /// Asks for a barrier.
+    fn submit_sync(&mut self, world: &mut World, session: usize) -> Result<(), Stop> {
+        let id = world.workload.operation_id();
+        self.sessions[session].submit_sync(id).expect("a session has room for a few");
+        self.on_their_way.insert(id, None);
+        world.model.submit_sync(id);
+        self.look(world)
     }
 
     fn submit(&mut self, world: &mut World, session: usize, draw: Draw) -> Result<(), Stop> {

@@ -31,6 +31,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::record::Kind;
 
 /// Counters of what callers did; monotonic.
 #[derive(Default)]
@@ -253,6 +254,14 @@ impl HashedEngine {
     /// Whether a key is probably there already. The caller holds its shard, which is `shard`.
     pub fn has_probably(&self, shard: &Shard, hash: HashKey) -> bool {
         shard.get(hash).is_some() || self.index.lookup(hash).is_some()
+    }
+
+    /// The same, but that a deletion in a write buffer is seen. The caller holds the shard.
+    pub fn has_live_probably(&self, shard: &Shard, hash: HashKey) -> bool {
+        let Some(place) = shard.get(hash) else { return self.index.lookup(hash).is_some() };
+        // SAFETY: the shard has the record as long as the caller holds it.
+        let header = unsafe { self.log.record(place.buffer, place.place) }.header;
+        header.kind == Kind::Value && self.is_live(&header, self.now())
     }
 
     pub fn index_bytes(&self) -> u64 {

@@ -9,6 +9,7 @@
 //! Plain data: the store holds it behind a lock of its own.
 
 use crate::keyspace::KeyspaceId;
+use crate::keyspace::block_device::BlockDevice;
 use crate::keyspace::keyspace_error::KeyspaceError;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -119,6 +120,11 @@ pub enum KeyspaceEdit {
         id: KeyspaceId,
         format: Vec<u8>,
     },
+    /// Of a live keyspace.
+    SetOptions {
+        id: KeyspaceId,
+        options: Vec<u8>,
+    },
     /// Nothing of a dropped keyspace is left.
     Forget(KeyspaceId),
 }
@@ -221,6 +227,16 @@ impl Catalogue {
         Ok(KeyspaceEdit::SetFormat { id, format: encoded })
     }
 
+    /// The edit that makes a block device larger.
+    pub fn resize_device(&self, name: &str, device: BlockDevice) -> Result<KeyspaceEdit, KeyspaceError> {
+        let keyspace = self.find(name)?;
+        let now = keyspace.block_device()?.ok_or_else(|| KeyspaceError::NoDevice { name: name.into() })?;
+        if device.size_bytes() < now.size_bytes() {
+            return Err(KeyspaceError::DeviceShrinks { size_bytes: now.size_bytes() });
+        }
+        Ok(KeyspaceEdit::SetOptions { id: keyspace.id, options: device.options() })
+    }
+
     fn changeable(&self, name: &str) -> Result<KeyspaceId, KeyspaceError> {
         match self.find(name) {
             Ok(keyspace) if keyspace.id == KeyspaceId::DEFAULT => Err(KeyspaceError::IsDefault),
@@ -267,6 +283,10 @@ impl Catalogue {
                 let keyspace =
                     keyspace.ok_or_else(|| format!("says the format of keyspace {}, which is not there", id.0))?;
                 keyspace.format.clone_from(format);
+                Ok(())
+            }
+            KeyspaceEdit::SetOptions { id, options } => {
+                self.live(*id)?.options.clone_from(options);
                 Ok(())
             }
             KeyspaceEdit::Forget(id) if self.get(*id).is_some_and(|found| found.state == KeyspaceState::Dropping) => {
@@ -400,6 +420,24 @@ mod tests {
         catalogue.apply(&newer).unwrap();
         let refused = catalogue.find("default").unwrap().format();
         assert_eq!(refused, Err(KeyspaceError::Format { name: "default".into(), version: 9 }));
+    }
+
+    #[test]
+    fn a_block_device_grows_and_nothing_else_has_a_size() {
+        let device = |blocks: u64| BlockDevice::new(blocks << 12).unwrap();
+        let mut catalogue = Catalogue::default();
+        create(&mut catalogue, "plain").unwrap();
+        let edit = catalogue.create(b"disk", KeyspaceKind::Hashed, device(5).options()).unwrap();
+        catalogue.apply(&edit).unwrap();
+        catalogue.apply(&catalogue.resize_device("disk", device(7)).unwrap()).unwrap();
+        assert_eq!(catalogue.find("disk").unwrap().block_device(), Ok(Some(device(7))));
+        assert_eq!(
+            catalogue.resize_device("disk", device(6)),
+            Err(KeyspaceError::DeviceShrinks { size_bytes: 7 << 12 })
+        );
+        for name in ["plain", "default"] {
+            assert_eq!(catalogue.resize_device(name, device(9)), Err(KeyspaceError::NoDevice { name: name.into() }));
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Changes of keyspaces that callers ask for and maintenance makes, since it alone writes the manifest.
 
+use super::block_device::BlockDevice;
 use super::catalogue::{Catalogue, KeyspaceEdit, KeyspaceKind};
 use super::keyspace_error::KeyspaceError;
 use crate::error::Error;
@@ -19,6 +20,7 @@ pub enum KeyspaceWish {
     Rename { from: String, to: Vec<u8> },
     Drop { name: String },
     SetFormat { name: String, format: Option<Format> },
+    ResizeDevice { name: String, device: BlockDevice },
 }
 
 impl KeyspaceWish {
@@ -29,6 +31,7 @@ impl KeyspaceWish {
             KeyspaceWish::Rename { from, to } => catalogue.rename(from, to),
             KeyspaceWish::Drop { name } => catalogue.drop(name),
             KeyspaceWish::SetFormat { name, format } => catalogue.set_format(name, format.as_ref()),
+            KeyspaceWish::ResizeDevice { name, device } => catalogue.resize_device(name, *device),
         }
     }
 }

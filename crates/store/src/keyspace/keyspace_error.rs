@@ -1,5 +1,6 @@
 //! Why a keyspace was not made, renamed or dropped.
 
+use super::block_device::DEVICE_BYTES_MAX;
 use super::catalogue::KeyspaceKind;
 use std::fmt;
 
@@ -51,6 +52,22 @@ pub enum KeyspaceError {
     },
     FormatsTooLong {
         limit_bytes: usize,
+    },
+    /// Another version made it, with options that this one does not know.
+    Options {
+        name: String,
+    },
+    /// No block device has this size.
+    DeviceSize {
+        size_bytes: u64,
+    },
+    /// It is no block device.
+    NoDevice {
+        name: String,
+    },
+    /// A block device does not become smaller.
+    DeviceShrinks {
+        size_bytes: u64,
     },
     /// The manifest has no room for another name or format.
     NoRoom,
@@ -110,6 +127,20 @@ impl fmt::Display for KeyspaceError {
                 f,
                 "the formats of all keyspaces would take more than {limit_bytes} bytes: use fewer fields or shorter names, or remove formats"
             ),
+            KeyspaceError::Options { name } => write!(
+                f,
+                "the keyspace {name:?} has options that this version does not know: use the newer one that made it"
+            ),
+            KeyspaceError::DeviceSize { size_bytes } => write!(
+                f,
+                "a block device cannot have {size_bytes} bytes: give a multiple of 4096, at most {DEVICE_BYTES_MAX}"
+            ),
+            KeyspaceError::NoDevice { name } => {
+                write!(f, "the keyspace {name:?} is no block device: only one that was created as such has a size")
+            }
+            KeyspaceError::DeviceShrinks { size_bytes } => {
+                write!(f, "the block device has {size_bytes} bytes, and becomes no smaller: give a larger size")
+            }
             KeyspaceError::NoRoom => write!(
                 f,
                 "the store has no room for another keyspace's name or format: use shorter names, drop keyspaces, or create a store of a \

@@ -132,7 +132,8 @@ fn edit_of(base: &Base, installer: &Installer, wish: &KeyspaceWish) -> Result<Ke
     let grows = match &edit {
         KeyspaceEdit::Create(_) | KeyspaceEdit::Rename { .. } => true,
         KeyspaceEdit::SetFormat { format, .. } => !format.is_empty(),
-        KeyspaceEdit::Drop(_) | KeyspaceEdit::Forget(_) => false,
+        // A device's options are as long as before.
+        KeyspaceEdit::SetOptions { .. } | KeyspaceEdit::Drop(_) | KeyspaceEdit::Forget(_) => false,
     };
     if grows && !base.engines.have_room_for_keyspace() { Err(KeyspaceError::NoRoom) } else { Ok(edit) }
 }

@@ -4,7 +4,7 @@
 //!  keyspace:  id u16 · state u8 · kind u8 · name length u8 · options length u8 · name · options
 //!  item: edits, one behind the other, up to its end; a piece of a snapshot creates what there is
 //!   1 create: keyspace · 2 rename: id u16, name length u8, name · 3 drop: id u16 · 4 forget: id u16
-//!   5 set format: id u16, length u16, format (`kernels/scan/format.rs`), or nothing
+//!   5 set format: id u16, length u16, format (`kernels/scan/format.rs`), or nothing · 6 set options: id u16, length u8, options
 //! ```
 //! The default keyspace is always there: of it a snapshot has the format alone.
 
@@ -26,6 +26,7 @@ const RENAME: u8 = 2;
 const DROP: u8 = 3;
 const FORGET: u8 = 4;
 const SET_FORMAT: u8 = 5;
+const SET_OPTIONS: u8 = 6;
 /// What the edit that sets a format takes beside it.
 const FORMAT_HEAD_BYTES: usize = 1 + 4;
 const _: () = assert!(FORMATS_BYTES_MAX <= u16::MAX as usize);
@@ -118,6 +119,12 @@ impl KeyspaceEdit {
                 writer.bytes.extend_from_slice(name.as_bytes());
             }
             KeyspaceEdit::SetFormat { id, format } => set_format(*id, format, writer),
+            KeyspaceEdit::SetOptions { id, options } => {
+                writer.bytes.push(SET_OPTIONS);
+                writer.u16(id.0);
+                writer.bytes.push(options.len() as u8);
+                writer.bytes.extend_from_slice(options);
+            }
             KeyspaceEdit::Drop(id) | KeyspaceEdit::Forget(id) => {
                 writer.bytes.push(if matches!(self, KeyspaceEdit::Drop(_)) { DROP } else { FORGET });
                 writer.u16(id.0);
@@ -143,6 +150,10 @@ impl KeyspaceEdit {
             SET_FORMAT => {
                 let (id, bytes) = (KeyspaceId(reader.u16()?), reader.u16()?);
                 Ok(KeyspaceEdit::SetFormat { id, format: reader.take(bytes.into())?.to_vec() })
+            }
+            SET_OPTIONS => {
+                let (id, [bytes]) = (KeyspaceId(reader.u16()?), reader.array()?);
+                Ok(KeyspaceEdit::SetOptions { id, options: reader.take(bytes.into())?.to_vec() })
             }
             _ => Err(Short),
         }
@@ -194,6 +205,7 @@ mod tests {
             KeyspaceEdit::Forget(id),
             KeyspaceEdit::SetFormat { id, format: vec![1; 300] },
             KeyspaceEdit::SetFormat { id, format: Vec::new() },
+            KeyspaceEdit::SetOptions { id, options: vec![1; 255] },
         ] {
             let mut writer = Writer::default();
             edit.encode(&mut writer);
@@ -201,7 +213,7 @@ mod tests {
             let cut = &writer.bytes[..writer.bytes.len() - 1];
             assert_eq!(KeyspaceEdit::parse(&mut Reader::new(cut)), Err(Short));
         }
-        for none in [&[0, 1, 0][..], &[6, 1, 0], &[CREATE, 1, 0, 3, 1, 1, 0, b'a'], &[CREATE, 1, 0, 1, 0, 1, 0, b'a']] {
+        for none in [&[0, 1, 0][..], &[7, 1, 0], &[CREATE, 1, 0, 3, 1, 1, 0, b'a'], &[CREATE, 1, 0, 1, 0, 1, 0, b'a']] {
             assert_eq!(KeyspaceEdit::parse(&mut Reader::new(none)), Err(Short), "{none:?}");
         }
     }

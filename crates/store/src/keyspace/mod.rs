@@ -1,5 +1,6 @@
 //! Keyspaces: what there are, whose keys are whose, what callers ask of a store, and how they hear of the answer.
 
+pub mod block_device;
 mod by_id;
 pub mod catalogue;
 pub mod changing;

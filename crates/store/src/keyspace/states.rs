@@ -178,7 +178,10 @@ impl KeyspaceStates {
         let (id, watermark) = match edit {
             KeyspaceEdit::Create(keyspace) => (keyspace.id, stamp),
             KeyspaceEdit::Drop(id) => (*id, u64::MAX),
-            KeyspaceEdit::Rename { .. } | KeyspaceEdit::SetFormat { .. } | KeyspaceEdit::Forget(_) => return Ok(()),
+            KeyspaceEdit::Rename { .. }
+            | KeyspaceEdit::SetFormat { .. }
+            | KeyspaceEdit::SetOptions { .. }
+            | KeyspaceEdit::Forget(_) => return Ok(()),
         };
         let cell = self.cell(id);
         // In this order: who finds it open finds its own watermark.

@@ -129,6 +129,8 @@ struct LogState {
     second_began_us: u64,
     /// The last stamp that is to be written, and at `EverySecond` flushed, in this second.
     due: u64,
+    /// The last stamp that somebody waits for to be durable, whatever the mode.
+    wanted: u64,
 }
 
 impl LogState {
@@ -206,6 +208,7 @@ impl Log {
             previous_crc: start.previous_crc,
             second_began_us: 0,
             due: 0,
+            wanted: 0,
         };
         Log {
             event: SharedEvent::new(queue.event_fd()),

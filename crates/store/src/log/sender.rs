@@ -104,8 +104,9 @@ impl Log {
             return false;
         }
         // What is due goes first: otherwise writes that keep coming would put the flush off for ever.
-        let due_is_written = state.stamp_written >= state.due;
-        let flush_is_due = self.sync == Sync::EverySecond && state.due > self.durable_stamp();
+        let due_is_written = state.stamp_written >= state.due.max(state.wanted);
+        let due = if self.sync == Sync::EverySecond { state.due.max(state.wanted) } else { state.wanted };
+        let flush_is_due = due > self.durable_stamp();
         if flush_is_due && due_is_written && state.flushing.is_none() {
             state.flushing = Some(Flushing::Log(state.stamp_written));
             sender.queue.submit_flush(TAG_FLUSH).expect("a write and a flush are in flight at most");
@@ -136,6 +137,17 @@ impl Log {
         state.writing = Some(group);
         let command = Command::new(TAG_WRITE, operation).of(Purpose::Log);
         sender.queue.submit(command, Lease::Sealed(sealed)).expect("a write and a flush are in flight at most");
+    }
+
+    /// Asks for every record that there is to be durable soon, also where nobody waits for single ones; the last one's stamp. At
+    /// [`Sync::Always`] what was acknowledged is durable, and nobody is owed anything else: 0.
+    pub fn want_durable(&self) -> u64 {
+        if self.sync == Sync::Always {
+            return 0;
+        }
+        let mut state = lock(&self.state);
+        state.wanted = state.stamp_last;
+        state.wanted
     }
 
     /// Makes the log durable up to a stamp that was given. `io` flushes, where groups are not durable as they are written.

@@ -147,6 +147,26 @@ impl Session {
         Ok(self.others.add(kind, |slot| engine.open_session(slot)))
     }
 
+    /// Answers [`Outcome::Done`] when every write to a hashed keyspace that was acknowledged before is durable, whichever session it
+    /// came through. Where writes are acknowledged when they are durable, that is at once.
+    ///
+    /// # Errors
+    /// As [`Session::submit`].
+    pub fn submit_sync(&mut self, token: u64) -> Result<(), Busy> {
+        if !self.has_room() {
+            return Err(Busy);
+        }
+        self.core.answer_when_durable(token);
+        Ok(())
+    }
+
+    /// Whether a hashed keyspace may have a key, by what memory knows: a no is certain, and a yes nearly so. Reads no flash.
+    pub fn has_probably(&self, keyspace: KeyspaceRef, key: &[u8]) -> bool {
+        let engine = &*self.hashed_engine;
+        let hash = engine.hash(keyspace.id, key);
+        keyspace.kind() != KeyspaceKind::Hashed || engine.has_live_probably(&engine.buffers.shard(hash), hash)
+    }
+
     /// Starts a scan of an ordered keyspace: the answer has up to `items_max` items, or fewer and what is left of the range, and comes by
     /// [`Session::take_scanned`] after polls.
     ///

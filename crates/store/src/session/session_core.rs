@@ -21,6 +21,8 @@ use tapetum_drive::{QueuePair, Returned};
 struct Held {
     token: u64,
     stamp: u64,
+    /// Whatever the mode, the stamp is to be durable.
+    is_barrier: bool,
     outcome: Outcome,
     value: Vec<u8>,
 }
@@ -96,7 +98,18 @@ impl SessionCore {
         }
         let value = outcome.value().map(|value| self.values.bytes(value).to_vec()).unwrap_or_default();
         self.held_bytes += value.len();
-        self.held.push(Held { token, stamp, outcome, value });
+        self.held.push(Held { token, stamp, is_barrier: false, outcome, value });
+    }
+
+    /// Answers when all that was acknowledged is durable, whoever wrote it.
+    pub fn answer_when_durable(&mut self, token: u64) {
+        let log = &self.base.log;
+        let stamp = log.want_durable();
+        if stamp <= log.durable_stamp() || self.base.planted.has(Bug::SyncEarly) {
+            let outcome = log.poisoned().map_or_else(Outcome::Failed, |()| Outcome::Done);
+            return self.answer(token, outcome);
+        }
+        self.held.push(Held { token, stamp, is_barrier: true, outcome: Outcome::Done, value: Vec::new() });
     }
 
     /// Moves the log on, and answers what has become durable. `waits` says whether operations wait for what others do.
@@ -110,7 +123,9 @@ impl SessionCore {
         let poisoned = self.base.log.poisoned().err();
         let mut place = 0;
         while place < self.held.len() {
-            let durable = self.base.log.may_acknowledge(self.held[place].stamp);
+            let Held { stamp, is_barrier, .. } = self.held[place];
+            let log = &self.base.log;
+            let durable = if is_barrier { stamp <= log.durable_stamp() } else { log.may_acknowledge(stamp) };
             if !durable && poisoned.is_none() {
                 place += 1;
                 continue;
