@@ -21,6 +21,8 @@ pub mod graph;
 #[cfg(feature = "store")]
 pub mod kernels;
 pub mod latencies;
+pub mod nbd_client;
+pub mod nbd_model;
 pub mod pace;
 pub mod policies;
 pub mod process;

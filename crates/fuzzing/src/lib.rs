@@ -17,6 +17,7 @@ mod graphs;
 mod hot_keys;
 mod item_lines;
 mod memcached;
+mod nbd;
 mod nodes;
 mod pages;
 mod scans;
@@ -37,6 +38,7 @@ pub const TARGETS: &[Target] = &[
     target("memcached_text", memcached::text, 4096),
     target("memcached_binary", memcached::binary, 1024),
     target("datagram", datagrams::datagram, 1024),
+    target("nbd_conversation", nbd::conversation, 1024),
     target("numbers", memcached::numbers, 64),
     target("hot_keys", hot_keys::list, 512),
     target("item_lines", item_lines::item_lines, 512),

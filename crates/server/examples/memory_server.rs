@@ -18,6 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let signals = os::termination_signals()?;
     let options = Options {
         addresses: vec![address.parse()?],
+        nbd: Vec::new(),
         threads: 2,
         limits: Limits::default(),
         settings: Vec::new(),

@@ -12,14 +12,17 @@ use std::thread::JoinHandle;
 use crate::doors::memcached::udp::{Terminal, UdpDoor, UdpOptions};
 use crate::doors::memcached::{Memcached, settings};
 use crate::doors::metrics::MetricsServer;
+use crate::doors::nbd::Nbd;
 use crate::doors::{DoorError, Doors};
 use crate::logging::LogLosses;
 use crate::net::door::Door;
+use crate::net::either::{Either, OfFirst};
 use crate::net::limits::{Budget, Limits};
 use crate::net::listen::{Address, Listener, LoopbackAddress};
 use crate::net::mailbox::Mailbox;
 use crate::net::worker::{Shared, Worker, unix_seconds};
 use crate::os;
+use crate::stats::device_stats::DeviceCounts;
 use crate::stats::{Counters, Figures};
 use crate::store::engine::{Session, Store};
 use crate::store::errands::{self, Errands, Orders};
@@ -28,6 +31,8 @@ use crate::store::hot_keys::WarmProgress;
 
 pub struct Options {
     pub addresses: Vec<Address>,
+    /// Where block devices are served.
+    pub nbd: Vec<Address>,
     pub threads: usize,
     pub limits: Limits,
     /// What `stats settings` says beside what the server knows by itself.
@@ -114,7 +119,7 @@ impl Server {
     /// [`Server::start`] with doors that were bound before.
     pub fn start_behind<S: Store>(doors: Doors, store: Arc<S>, mut options: Options) -> Result<Server, StartError> {
         doors.listen(options.limits.backlog)?;
-        let Doors { memcached, memcached_options, metrics, udp, .. } = doors;
+        let Doors { memcached, memcached_options, nbd, nbd_options, metrics, udp, .. } = doors;
         let (terminal, sockets) = udp.map(|udp| (udp.terminal, udp.sockets)).unzip();
         options.settings = settings::settings(&options, &memcached, terminal.as_deref());
         // Datagrams have one address, whatever listeners there are: the first one's clients send them.
@@ -123,9 +128,17 @@ impl Server {
         let datagrams = sockets.zip(terminal.iter().cycle());
         let datagrams =
             datagrams.map(|((worker, sockets), udp)| UdpDoor::new(Arc::clone(udp), of_first.clone(), sockets, worker));
-        let entrances = Entrances::<Memcached> {
-            datagrams: datagrams.collect(),
-            listeners: memcached.into_iter().zip(memcached_options).collect(),
+        let listeners = memcached.into_iter().zip(memcached_options);
+        let Some(nbd_options) = nbd_options else {
+            let (datagrams, listeners) = (datagrams.collect(), listeners.collect());
+            let entrances = Entrances::<Memcached> { listeners, datagrams, metrics, udp: terminal };
+            return Server::start_doors(entrances, store, options);
+        };
+        let listeners = listeners.map(|(listener, options)| (listener, Either::First(options)));
+        let nbd = nbd.into_iter().map(|listener| (listener, Either::Second(nbd_options.clone())));
+        let entrances = Entrances::<Either<Memcached, Nbd>> {
+            datagrams: datagrams.map(OfFirst).collect(),
+            listeners: listeners.chain(nbd).collect(),
             metrics,
             udp: terminal,
         };
@@ -176,7 +189,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it listens in fact.
+    /// Where it listens in fact: for memcached's clients first, then for those of block devices.
     pub fn addresses(&self) -> Vec<Address> {
         self.shared.listeners.iter().map(Listener::address).collect()
     }
@@ -213,8 +226,10 @@ impl Server {
 
 fn figures<S: Store>(store: &Arc<S>, udp: Option<Arc<Terminal>>, options: Options) -> Figures {
     let [figures_store, items_store, slabs_store, stages_store] = std::array::from_fn(|_| Arc::clone(store));
+    let devices_of = if options.nbd.is_empty() { 0 } else { options.threads };
     Figures {
         counters: (0..options.threads).map(|_| Counters::default()).collect(),
+        devices: (0..devices_of).map(|_| DeviceCounts::default()).collect(),
         connections: AtomicUsize::new(0),
         workers_listening: AtomicUsize::new(0),
         settings: options.settings,

@@ -35,6 +35,7 @@ impl Bench {
         store.late = true;
         let options = Options {
             addresses: vec!["127.0.0.1:0".parse().unwrap()],
+            nbd: Vec::new(),
             threads: 2,
             limits,
             settings: Vec::new(),

@@ -48,6 +48,7 @@ impl Bench {
         let slot = Arc::new(StoreSlot::new(Store::open_on(&drive, &options()).unwrap()));
         let options = Options {
             addresses: vec!["127.0.0.1:0".parse().unwrap()],
+            nbd: Vec::new(),
             threads: 2,
             limits: Limits { in_flight_bytes: 1 << 20, ..Limits::default() },
             settings: Vec::new(),

@@ -93,6 +93,7 @@ fn serves_until_it_panics() {
     let log = Log::of_server().unwrap();
     let options = Options {
         addresses: vec!["127.0.0.1:0".parse().unwrap()],
+        nbd: Vec::new(),
         threads: 2,
         limits: Limits::default(),
         settings: Vec::new(),

@@ -192,6 +192,7 @@ fn start(limits: Limits) -> Server {
     };
     let options = Options {
         addresses: Vec::new(),
+        nbd: Vec::new(),
         threads: 2,
         limits,
         settings: Vec::new(),

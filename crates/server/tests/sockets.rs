@@ -33,6 +33,7 @@ impl Bench {
         let addresses = vec!["127.0.0.1:0".parse().unwrap()];
         let options = Options {
             addresses,
+            nbd: Vec::new(),
             threads: 2,
             limits,
             settings: Vec::new(),
@@ -83,6 +84,7 @@ impl Drop for Bench {
 fn options(addresses: Vec<Address>) -> Options {
     Options {
         addresses,
+        nbd: Vec::new(),
         threads: 1,
         limits: Limits::default(),
         settings: Vec::new(),

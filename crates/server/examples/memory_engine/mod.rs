@@ -147,6 +147,15 @@ impl Session for MemorySession {
         }
     }
 
+    fn submit_sync(&mut self, token: u64) {
+        self.held.push((token, Outcome::Done, Vec::new()));
+        self.event.raise();
+    }
+
+    fn has_probably(&self, _keyspace: KeyspaceRef, key: &[u8]) -> bool {
+        self.store.state().records.contains_key(key)
+    }
+
     fn bytes(&self, value: ValueRange) -> &[u8] {
         &self.values[value.start..value.end]
     }

@@ -4,9 +4,10 @@ use std::os::unix::ffi::OsStrExt;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
-use tapetum::checked_keyspace_name;
+use tapetum::{BlockDevice, checked_keyspace_name};
 
 use crate::cli::arguments::StoreArguments;
+use crate::size;
 
 /// The keyspace that every store has.
 pub const DEFAULT_NAME: &str = tapetum::DEFAULT_KEYSPACE_NAME;
@@ -22,6 +23,9 @@ pub enum KeyspaceCommand {
         /// How its keys are found
         #[arg(long, value_enum, default_value = "hashed")]
         index: IndexArgument,
+        /// Make it a block device of so much, in blocks of 4 KiB that take room when they are written: `tapetum serve --nbd` serves it
+        #[arg(long, value_name = "SIZE", value_parser = device_size)]
+        block_device: Option<BlockDevice>,
         #[command(flatten)]
         store: StoreArguments,
     },
@@ -62,6 +66,16 @@ pub enum KeyspaceCommand {
         #[command(flatten)]
         store: StoreArguments,
     },
+    /// Make a block device larger
+    Resize {
+        #[arg(value_parser = keyspace_name())]
+        name: String,
+        /// Its new size
+        #[arg(value_parser = device_size)]
+        size: BlockDevice,
+        #[command(flatten)]
+        store: StoreArguments,
+    },
     /// Give a keyspace another name
     Rename {
         #[arg(value_parser = keyspace_name())]
@@ -96,6 +110,11 @@ pub struct KeyspaceArguments {
 /// Takes any text that a keyspace may be called.
 pub fn keyspace_name() -> impl TypedValueParser<Value = String> {
     OsStringValueParser::new().try_map(|name| checked_keyspace_name(name.as_bytes()).map(str::to_owned))
+}
+
+/// A size of a block device.
+fn device_size(text: &str) -> Result<BlockDevice, String> {
+    BlockDevice::new(size::parse(text)?).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -142,6 +161,8 @@ mod tests {
             "tapetum load --memcached unix:/x",
             "tapetum keyspace create a --index hashed",
             "tapetum keyspace create a --index ordered",
+            "tapetum keyspace create a --block-device 100GiB",
+            "tapetum keyspace resize a 200GiB",
             "tapetum scan --keyspace a --count",
         ] {
             assert!(parse(line).is_ok(), "{line}");
@@ -153,6 +174,9 @@ mod tests {
             "tapetum inspect --keyspace a",
             "tapetum pipeline run sha256 --file f --keyspace a",
             "tapetum keyspace create a --index sorted",
+            "tapetum keyspace create a --block-device 1000",
+            "tapetum keyspace create a --block-device 0",
+            "tapetum keyspace resize a",
             "tapetum scan --from a",
             "tapetum scan --keyspace a --count --format tsv",
             "tapetum keyspace",

@@ -3,24 +3,31 @@
 use std::error::Error;
 use std::io::Write;
 
-use tapetum::{Keyspace, KeyspaceError, KeyspaceKind, KeyspaceState, Store};
+use tapetum::{BlockDevice, Keyspace, KeyspaceError, KeyspaceKind, KeyspaceState, Store};
 
 use super::commands::{Outcome, offline_options, read_store, with_store};
 use super::keyspace_arguments::{DEFAULT_NAME, IndexArgument, KeyspaceCommand};
 use super::queries;
 use crate::cli::arguments::StoreArguments;
+use crate::size;
 use crate::store::store_open::OpenError;
 use crate::tools::{format_check, query_rows};
 
 pub fn run(command: KeyspaceCommand) -> Outcome {
     let done = match command {
-        KeyspaceCommand::Create { name, index, store } => {
+        KeyspaceCommand::Create { index: IndexArgument::Ordered, block_device: Some(_), .. } => {
+            return Err("a block device is a hashed keyspace: leave --index ordered out".into());
+        }
+        KeyspaceCommand::Create { name, index, block_device, store } => {
             if name == DEFAULT_NAME {
                 // Found out in time, nothing is made.
                 return Err(KeyspaceError::NameTaken { name }.to_string().into());
             }
             let created = with_store(&store, offline_options(&store, true), |store| {
-                Ok(store.create_keyspace_of(&name, kind_of(index))?)
+                Ok(match block_device {
+                    Some(device) => store.create_block_device(&name, device)?,
+                    None => store.create_keyspace_of(&name, kind_of(index))?,
+                })
             });
             created.and_then(|_| say(&format!("keyspace {name} was created")))
         }
@@ -42,6 +49,11 @@ pub fn run(command: KeyspaceCommand) -> Outcome {
                     "keyspace {name} was dropped, with all that was in it; its room comes back while a server serves the store"
                 ))
             })
+        }
+        KeyspaceCommand::Resize { name, size, store } => {
+            let options = offline_options(&store, false);
+            let resized = with_store(&store, options, |store| Ok(store.resize_block_device(&name, size)?));
+            resized.and_then(|()| say(&format!("{name} has {} now", size::shown(size.size_bytes()))))
         }
         KeyspaceCommand::Rename { from, to, store } => {
             let options = offline_options(&store, false);
@@ -65,6 +77,7 @@ fn list(store: &Store, json: bool) -> String {
                 "state": match keyspace.state { KeyspaceState::Live => "live", KeyspaceState::Dropping => "dropping" },
                 "items": items,
                 "format": format_text(keyspace),
+                "block_device_bytes": keyspace.block_device().ok().flatten().map(BlockDevice::size_bytes),
             })
         });
         return format!("{:#}\n", serde_json::Value::from_iter(described));
@@ -93,7 +106,10 @@ fn show(store: &Store, name: &str) -> Result<String, Box<dyn Error>> {
         return Err(KeyspaceError::Unknown { name: name.into() }.to_string().into());
     };
     let format = format_text(&keyspace).unwrap_or_else(|| "none: set one with `tapetum keyspace format`".into());
-    Ok(format!("name    {name}\nkind    {}\nitems   {items}\nformat  {format}\n", keyspace.kind))
+    let device = keyspace
+        .block_device()?
+        .map_or(String::new(), |device| format!("size    {}\n", size::shown(device.size_bytes())));
+    Ok(format!("name    {name}\nkind    {}\n{device}items   {items}\nformat  {format}\n", keyspace.kind))
 }
 
 /// Sets a format, if it is to be checked only if all items fit; or removes it.

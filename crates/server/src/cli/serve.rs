@@ -7,13 +7,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tapetum::Slabs;
+use tapetum::{Keyspace, Slabs};
 use tapetum_kernels::record;
 
-use crate::cli::serve_arguments::{FullArgument, ServeArguments};
+use crate::cli::serve_arguments::{FullArgument, ServeArguments, SyncArgument};
 use crate::doors::Doors;
 use crate::doors::memcached::MemcachedOptions;
 use crate::doors::memcached::protocol::VERSION;
+use crate::doors::nbd::{NbdOptions, exports};
 use crate::logging::{Log, LogLosses};
 use crate::net::limits::Limits;
 use crate::server::{Options, Server};
@@ -69,7 +70,10 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     let opening = Opening::watch(signals)?;
     let store = store_open::open(&place, &options)?;
     drop(opening);
+    refuse_devices(&store, &keyspaces)?;
     doors.give(&door_options(&store, &place, &keyspaces)?);
+    doors.nbd_options = nbd_options(&store, arguments)?;
+    let memcached_count = doors.memcached.len();
     if let Some(list) = &arguments.hot_keys {
         // Once more: it may name the very file that was just made.
         hot_keys::check_place(list)?;
@@ -88,7 +92,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
         );
     }
     let mut steward = Steward::new(slot, place.clone(), options, arguments.hot_keys(), progress, signals)?;
-    say_addresses(&server, &place);
+    say_addresses(&server, memcached_count, &place);
     let signal = loop {
         match os::wait_for_signal_until(signals, STEWARD_LOOK)? {
             Some(signal) => break os::signal_name(signal),
@@ -128,6 +132,7 @@ fn server_options(
     let drive = arguments.store.place().path().display().to_string();
     Ok(Options {
         addresses: arguments.memcached.clone(),
+        nbd: arguments.nbd.clone(),
         threads,
         limits,
         settings: vec![
@@ -173,6 +178,29 @@ fn door_options(
     options.collect()
 }
 
+/// What each listener for block devices gives to its clients, if there are such.
+fn nbd_options(store: &tapetum::Store, arguments: &ServeArguments) -> Result<Option<NbdOptions>, String> {
+    if arguments.nbd.is_empty() {
+        return Ok(None);
+    }
+    if matches!(arguments.full(), FullArgument::Evict) {
+        return Err("--nbd needs --full error: a block device must not lose blocks to others".into());
+    }
+    let exports = exports::exports_of(store, &arguments.nbd_read_only)?;
+    Ok(Some(NbdOptions::new(exports, matches!(arguments.sync(), SyncArgument::Always))))
+}
+
+/// An error if memcached's clients were to see a block device, whose keys and values are no text of theirs.
+fn refuse_devices(store: &tapetum::Store, keyspaces: &[&str]) -> Result<(), String> {
+    let is_served = |keyspace: &Keyspace| keyspaces.contains(&keyspace.name.as_str());
+    match store.keyspaces().iter().find(|keyspace| is_served(keyspace) && !keyspace.options.is_empty()) {
+        None => Ok(()),
+        Some(Keyspace { name, .. }) => Err(format!(
+            "the keyspace {name:?} is a block device: serve it with --nbd ADDR, and others to memcached clients"
+        )),
+    }
+}
+
 fn say_item_limit(store: &tapetum::Store, wanted_bytes: Option<u64>) {
     let limit_bytes = store.value_bytes_max() as u64;
     let limit = size::shown(limit_bytes);
@@ -188,9 +216,14 @@ fn say_item_limit(store: &tapetum::Store, wanted_bytes: Option<u64>) {
     }
 }
 
-fn say_addresses(server: &Server, place: &tapetum::Place) {
-    for address in server.addresses() {
-        tracing::info!("tapetum {VERSION} serves {} to memcached clients at {address}", place.path().display());
+fn say_addresses(server: &Server, memcached_count: usize, place: &tapetum::Place) {
+    for (number, address) in server.addresses().into_iter().enumerate() {
+        let path = place.path();
+        let path = path.display();
+        match number < memcached_count {
+            true => tracing::info!("tapetum {VERSION} serves {path} to memcached clients at {address}"),
+            false => tracing::info!("and its block devices to NBD clients at {address}"),
+        }
     }
     for address in server.udp_addresses() {
         tracing::info!("and over UDP at {address}");

@@ -31,6 +31,13 @@ pub struct ServeArguments {
     /// of the one at the same place, and the first of datagrams [default: default]
     #[arg(long, value_name = "NAME", value_parser = keyspace_name())]
     pub keyspace: Vec<String>,
+    /// Where clients of NBD find the store's block devices, each under its keyspace's name: HOST:PORT or unix:PATH; may be given several
+    /// times. Nobody is asked who he is: give an address that only trusted clients reach
+    #[arg(long, value_name = "ADDR")]
+    pub nbd: Vec<Address>,
+    /// A block device that NBD clients may read only; may be given several times
+    #[arg(long, value_name = "NAME", requires = "nbd", value_parser = keyspace_name())]
+    pub nbd_read_only: Vec<String>,
     /// Figures for Prometheus over HTTP, at /metrics: HOST:PORT, or a port on loopback; at every address of HOST
     #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = crate::doors::metrics::ADDRESS_DEFAULT)]
     pub metrics: Option<LoopbackAddress>,

@@ -2,6 +2,7 @@
 
 pub mod memcached;
 pub mod metrics;
+pub mod nbd;
 
 use std::fmt;
 use std::io;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 
 use crate::doors::memcached::MemcachedOptions;
 use crate::doors::memcached::udp::{Terminal, UdpSocket};
+use crate::doors::nbd::NbdOptions;
 use crate::net::listen::{Address, Listener};
 use crate::server::Options;
 
@@ -19,6 +21,9 @@ pub struct Doors {
     pub memcached_options: Vec<MemcachedOptions>,
     /// The place that the address of each of them has among those that were given: a name has several.
     places: Vec<usize>,
+    /// Where block devices are served.
+    pub nbd: Vec<Listener>,
+    pub nbd_options: Option<NbdOptions>,
     pub metrics: Vec<Listener>,
     pub udp: Option<UdpDoors>,
 }
@@ -81,6 +86,10 @@ impl Doors {
             places.resize(memcached.len(), place);
         }
         let memcached_options = vec![MemcachedOptions::default(); memcached.len()];
+        let mut nbd = Vec::new();
+        for address in &options.nbd {
+            nbd.extend(bind("--nbd", address)?);
+        }
         let metrics = options.metrics.as_ref().map(|address| bind("--metrics", &Address::Tcp(address.0.clone())));
         let udp = options.udp.as_ref().map(|udp| {
             let bound = Terminal::bind(udp.clone(), options.threads);
@@ -88,7 +97,7 @@ impl Doors {
             Ok(UdpDoors { terminal, sockets })
         });
         let (metrics, udp) = (metrics.transpose()?.unwrap_or_default(), udp.transpose()?);
-        Ok(Doors { memcached, memcached_options, places, metrics, udp })
+        Ok(Doors { memcached, memcached_options, places, nbd, nbd_options: None, metrics, udp })
     }
 
     /// Gives the clients of each address what stands at its place.
@@ -98,7 +107,8 @@ impl Doors {
 
     /// Lets clients in over TCP and Unix sockets, `backlog` of whom may wait at each.
     pub fn listen(&self, backlog: u32) -> Result<(), DoorError> {
-        for (option, listeners) in [("--memcached", &self.memcached), ("--metrics", &self.metrics)] {
+        let all = [("--memcached", &self.memcached), ("--nbd", &self.nbd), ("--metrics", &self.metrics)];
+        for (option, listeners) in all {
             for listener in listeners {
                 let listening = listener.listen(backlog);
                 listening.map_err(|error| DoorError::new(option, listener.address(), error))?;

@@ -1,5 +1,10 @@
 //! What a worker lends to a connection while it works on it; and the same for one connection without a worker.
 
+// The server is above the simulator: it may read the clock.
+#![allow(clippy::disallowed_methods)]
+
+use std::time::Instant;
+
 use super::gets::Gets;
 use super::limits::{Budget, Limits};
 use super::out::Pool;
@@ -26,6 +31,11 @@ pub struct Context<'a, S, W> {
 }
 
 impl<S, W> Context<'_, S, W> {
+    /// The moment, for how long something takes.
+    pub fn instant(&self) -> Instant {
+        Instant::now()
+    }
+
     /// The same context for a door that owns a part of `W`.
     pub fn of_part<V>(&mut self, part: impl FnOnce(&mut W) -> &mut V) -> Context<'_, S, V> {
         Context {

@@ -10,7 +10,7 @@
 //! Invariants, which every door keeps:
 //! 1. A door has one number for each request that it submitted and whose outcome has not come; numbers may be used again after that.
 //! 2. A door keeps a reply back only while another request of the same client is pending (an order of replies needs no more).
-//! 3. A step takes bytes, or says why not: the client is blocked, or a frame needs more bytes.
+//! 3. A step takes bytes or does some of the door's work, or says why not: the client is blocked, or a frame needs more bytes.
 //!
 //! A door belongs to one client, and so to one worker's thread. It never blocks, and reads no clock but the context's.
 
@@ -38,7 +38,7 @@ pub trait Door: Sized + Send + 'static {
     /// The last words for a client that connects while there are too many.
     fn refusal(options: &Self::Options) -> &'static [u8];
 
-    /// Takes requests from the front of `input`, which is not empty, and submits them.
+    /// Takes requests from the front of `input`, which is not empty unless the door [has work](Door::has_work), and submits them.
     fn step<S: Session>(&mut self, input: &[u8], client: &mut Client, cx: &mut Context<'_, S, Self::PerWorker>)
     -> Step;
 
@@ -68,6 +68,24 @@ pub trait Door: Sized + Send + 'static {
 
     /// Whether the next step needs input that has not come. A client that ends its input then has been served.
     fn needs_input(&self) -> bool;
+
+    /// Whether it has requests for the store to submit that need no more input. Steps follow until one stops.
+    fn has_work(&self) -> bool {
+        false
+    }
+
+    /// Whether its last step stopped for no reason but that others should have their turn.
+    fn wants_turn(&self) -> bool {
+        false
+    }
+
+    /// A client that is not [ready](Door::is_ready) so long after it connected is closed; 0 is never.
+    const READY_SECONDS: u32 = 0;
+
+    /// Whether the protocol's beginning is over.
+    fn is_ready(&self) -> bool {
+        true
+    }
 
     /// The last words for a client that is closed because it holds memory and does not move, if the protocol has a way to say
     /// them now. Nothing is pending and nothing is unsent.

@@ -105,6 +105,20 @@ impl<A: Door, B: Door> Door for Either<A, B> {
         each!(self, door => door.stalled())
     }
 
+    fn has_work(&self) -> bool {
+        each!(self, door => door.has_work())
+    }
+
+    fn wants_turn(&self) -> bool {
+        each!(self, door => door.wants_turn())
+    }
+
+    const READY_SECONDS: u32 = if A::READY_SECONDS > B::READY_SECONDS { A::READY_SECONDS } else { B::READY_SECONDS };
+
+    fn is_ready(&self) -> bool {
+        each!(self, door => door.is_ready())
+    }
+
     fn fetch_ahead<'a, S: Session>(
         per_worker: &mut Self::PerWorker,
         inputs: impl Iterator<Item = (&'a Self, &'a [u8])> + Clone,

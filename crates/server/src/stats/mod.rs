@@ -11,7 +11,9 @@ use crate::doors::metrics;
 use crate::logging::LogLosses;
 use crate::store::full_log::FullLog;
 use crate::store::hot_keys::WarmProgress;
+use device_stats::DeviceCounts;
 
+pub mod device_stats;
 mod drive_stats;
 pub mod exporter_names;
 pub mod keyspace_stats;
@@ -240,6 +242,8 @@ pub fn count(counter: &AtomicU64, by: u64) {
 pub struct Figures {
     /// One a worker.
     pub counters: Vec<Counters>,
+    /// One a worker, or none where no block device is served.
+    pub devices: Vec<DeviceCounts>,
     pub connections: AtomicUsize,
     /// Workers that accept connections now.
     pub workers_listening: AtomicUsize,
@@ -264,6 +268,7 @@ impl Default for Figures {
     fn default() -> Figures {
         Figures {
             counters: vec![Counters::default()],
+            devices: vec![DeviceCounts::default()],
             connections: AtomicUsize::new(0),
             workers_listening: AtomicUsize::new(0),
             settings: Vec::new(),
@@ -344,6 +349,7 @@ impl Figures {
         figures.extend(class_figures(classes));
         figures.extend(memcached_figures(&store));
         figures.extend(store_figures(&store));
+        figures.extend(device_stats::figures(&self.devices));
         figures.extend(drive_stats::figures(&store.drive_bytes));
         figures.extend(stage_stats::figures(&(self.stages)()));
         figures.extend(self.hot_keys());
@@ -374,6 +380,7 @@ impl Figures {
         let classes = (self.slabs)();
         let figures = self.general_with(now, &classes);
         let mut page = metrics::exposition(&figures);
+        device_stats::append(&mut page, &self.devices);
         keyspace_stats::append(&mut page, &(self.keyspace_items)());
         exporter_names::append(&mut page, &figures, &classes);
         page
@@ -401,6 +408,7 @@ impl Figures {
 
     pub fn reset(&self) {
         self.counters.iter().for_each(Counters::reset);
+        self.devices.iter().for_each(DeviceCounts::reset);
     }
 }
 

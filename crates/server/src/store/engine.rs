@@ -46,6 +46,22 @@ pub trait Session: Send + 'static {
         self.submit(keyspace, token, request);
     }
 
+    /// A reply comes when all that was acknowledged is durable: see [`tapetum::Session::submit_sync`]. Only for who has seen that
+    /// there is room.
+    fn submit_sync(&mut self, _token: u64) {
+        unreachable!("nobody asks it for more than its answers say")
+    }
+
+    /// A no is certain: see [`tapetum::Session::has_probably`].
+    fn has_probably(&self, _keyspace: KeyspaceRef, _key: &[u8]) -> bool {
+        true
+    }
+
+    /// How often the session was exchanged. What was acknowledged before it was durable may be lost with each time.
+    fn exchanges(&self) -> u64 {
+        0
+    }
+
     fn take_asks(&mut self, _asks: &mut Vec<Ask>) {}
 
     fn allow_value(&mut self, _token: u64, _value_bytes: usize) {

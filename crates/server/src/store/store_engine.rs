@@ -43,6 +43,14 @@ impl engine::Session for tapetum::Session {
         self.submit_within(keyspace, token, request, value_bytes).expect("the worker looks for room first");
     }
 
+    fn submit_sync(&mut self, token: u64) {
+        self.submit_sync(token).expect("the worker looks for room first");
+    }
+
+    fn has_probably(&self, keyspace: KeyspaceRef, key: &[u8]) -> bool {
+        self.has_probably(keyspace, key)
+    }
+
     fn take_asks(&mut self, asks: &mut Vec<Ask>) {
         self.take_asks(asks);
     }

@@ -159,7 +159,7 @@ impl<T: Store> Store for StoreSlot<T> {
         let event = Event::new().map_err(|error| Error::Io(error.to_string()))?;
         let port = Arc::new(Port { event, handovers: Mutex::new(Some(VecDeque::new())) });
         lock(&self.ports).push(Arc::clone(&port));
-        Ok(Seat { sitter: Sitter::Session(session), port })
+        Ok(Seat { sitter: Sitter::Session(session), port, exchanges: 0 })
     }
 
     /// Where there is no store, the figures of the last one.
@@ -226,6 +226,7 @@ enum Sitter<S> {
 pub struct Seat<S> {
     sitter: Sitter<S>,
     port: Arc<Port<S>>,
+    exchanges: u64,
 }
 
 impl<S> Drop for Seat<S> {
@@ -297,6 +298,7 @@ impl<S: Session> Session for Seat<S> {
         self.port.event.clear();
         let mut refused = None;
         while let Some(handover) = self.port.next() {
+            self.exchanges += 1;
             let refused = refused.get_or_insert_with(Vec::new);
             let (next, leaving) = match handover {
                 Handover::Leave(why, leaving) => (Sitter::Nobody { why, refusals: Vec::new() }, Some(leaving)),
@@ -320,6 +322,24 @@ impl<S: Session> Session for Seat<S> {
             Sitter::Session(session) => session.submit_within(keyspace, token, request, value_bytes),
             Sitter::Nobody { why, refusals } => refusals.push(refusal(token, why)),
         }
+    }
+
+    fn submit_sync(&mut self, token: u64) {
+        match &mut self.sitter {
+            Sitter::Session(session) => session.submit_sync(token),
+            Sitter::Nobody { why, refusals } => refusals.push(refusal(token, why)),
+        }
+    }
+
+    fn has_probably(&self, keyspace: KeyspaceRef, key: &[u8]) -> bool {
+        match &self.sitter {
+            Sitter::Session(session) => session.has_probably(keyspace, key),
+            Sitter::Nobody { .. } => true,
+        }
+    }
+
+    fn exchanges(&self) -> u64 {
+        self.exchanges
     }
 
     fn take_asks(&mut self, asks: &mut Vec<Ask>) {

@@ -201,6 +201,36 @@ impl Client {
         })
     }
 
+    /// Leave to submit one of the several requests for the store that a door makes of a client's, which was admitted with all of their
+    /// bytes. `value_bytes`: it is a get, of a value that is likely to be as long.
+    pub fn admit_part<S: Session, W>(
+        &mut self,
+        load: Load,
+        value_bytes: Option<usize>,
+        cx: &Context<'_, S, W>,
+    ) -> Option<Admission> {
+        let charge_bytes = value_bytes.unwrap_or(0) + REQUEST_BYTES;
+        if load.pending >= cx.limits.connection_requests {
+            self.blocked = true;
+            return None;
+        }
+        if !cx.session.has_room() || value_bytes.is_some() && !cx.gets.may_submit(charge_bytes) {
+            (self.blocked, self.capped) = (true, true);
+            return None;
+        }
+        Some(Admission { charge_bytes, value_bytes_unasked: value_bytes })
+    }
+
+    /// Charges an admitted request whose parts are submitted by and by.
+    pub fn keep(&mut self, admission: Admission, budget: &Budget) {
+        self.charge(self.charged_bytes + admission.charge_bytes, budget);
+    }
+
+    /// Submits, as request `number`, a barrier that was admitted as a part: see [`tapetum::Session::submit_sync`].
+    pub fn submit_sync<S: Session, W>(&mut self, number: u32, cx: &mut Context<'_, S, W>) {
+        cx.session.submit_sync(self.token(number));
+    }
+
     /// Submits an admitted request for a keyspace as request `number` of its door.
     pub fn submit<S: Session, W>(
         &mut self,

@@ -35,14 +35,14 @@ impl<D: Door> Connection<D> {
         }
         (client.blocked, client.capped, client.wait) = (false, false, None);
         let mut at = 0;
-        while at < input.len() && !client.closing && !client.gone {
-            if client.skip_bytes > 0 {
+        while (at < input.len() || door.has_work()) && !client.closing && !client.gone {
+            if client.skip_bytes > 0 && at < input.len() {
                 let bytes = client.skip_bytes.min(input.len() - at);
                 client.skip_bytes -= bytes;
                 at += bytes;
                 continue;
             }
-            if input.len() - at < client.need_bytes {
+            if input.len() - at < client.need_bytes && !door.has_work() {
                 break;
             }
             match door.step(&input[at..], client, cx) {

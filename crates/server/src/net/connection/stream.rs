@@ -36,6 +36,8 @@ pub struct Stream<D> {
     little: bool,
     /// When bytes last moved either way, unix seconds.
     moved_at: u32,
+    /// When it connected, unix seconds.
+    opened_at: u32,
     /// When input was last consumed, unix seconds.
     pub(crate) asked_at: u32,
     /// On the worker's list of connections to look after.
@@ -56,6 +58,7 @@ impl<D: Door> Stream<D> {
             unwatched: false,
             little: true,
             moved_at: now,
+            opened_at: now,
             asked_at: now,
             queued: false,
             listed_as_waiting: false,
@@ -93,6 +96,19 @@ impl<D: Door> Stream<D> {
         self.connection.pending() == 0
             && !self.connection.client.waits()
             && now.saturating_sub(since) > limits.idle_seconds
+    }
+
+    /// Whether the client has taken longer for the protocol's beginning than it may.
+    pub fn is_unready(&self, now: u32) -> bool {
+        D::READY_SECONDS > 0
+            && !self.connection.door.is_ready()
+            && now.saturating_sub(self.opened_at) > D::READY_SECONDS
+    }
+
+    /// Whether it goes on by itself: it stopped only so that others have their turn.
+    pub fn wants_turn(&self) -> bool {
+        let client = &self.connection.client;
+        self.connection.door.wants_turn() && !client.closing && !client.gone && !client.waits()
     }
 
     /// Closes it as if the client had: the client takes no more of its answers.

@@ -26,7 +26,7 @@ impl<S: Session, D: Door> Worker<S, D> {
         stream.advance(&mut self.context());
         let budget = &self.shared.budget;
         let counters = &self.shared.figures.counters[self.index];
-        let go_on = stream.send(&mut self.pool, counters, self.now);
+        let go_on = stream.send(&mut self.pool, counters, self.now) | stream.wants_turn();
         if stream.settle(budget) {
             // Another worker's client may sit on the memory, and that worker be asleep.
             self.shared.mailboxes.iter().for_each(Mailbox::wake);
@@ -90,7 +90,7 @@ impl<S: Session, D: Door> Worker<S, D> {
                 }
             }
         }
-        if self.shared.limits.idle_seconds > 0 && self.kicked_at != self.now {
+        if (self.shared.limits.idle_seconds > 0 || D::READY_SECONDS > 0) && self.kicked_at != self.now {
             self.kicked_at = self.now;
             self.kick_idle();
         }
@@ -100,7 +100,10 @@ impl<S: Session, D: Door> Worker<S, D> {
     fn kick_idle(&mut self) {
         for id in 0..self.connections.len() {
             let Some(stream) = &mut self.connections[id] else { continue };
-            if stream.is_idle(self.now, &self.shared.limits) {
+            if stream.is_unready(self.now) {
+                stream.connection.client.give_up();
+                self.enqueue(id as u32);
+            } else if self.shared.limits.idle_seconds > 0 && stream.is_idle(self.now, &self.shared.limits) {
                 count(&self.shared.figures.counters[self.index].idle_kicks, 1);
                 stream.kick();
                 self.enqueue(id as u32);

@@ -225,7 +225,8 @@ impl<S: Session, D: Door> Worker<S, D> {
             return 0;
         }
         let soon = stopping || !self.waiting.is_empty();
-        let kicks = self.shared.limits.idle_seconds > 0 && self.free.len() < self.connections.len();
+        let kicks =
+            (self.shared.limits.idle_seconds > 0 || D::READY_SECONDS > 0) && self.free.len() < self.connections.len();
         let look = !self.listening || self.shared.budget.someone_waits() || kicks;
         match (soon, look) {
             (true, _) => WAIT_RETRY_MS,

@@ -1,0 +1,58 @@
+//! What a client of a block device may say: its flags and options, then its requests.
+
+use tapetum_server::doors::nbd::exports::Export;
+use tapetum_server::doors::nbd::negotiation::{Negotiated, Negotiation};
+use tapetum_server::doors::nbd::protocol::Parsed;
+use tapetum_server::doors::nbd::protocol::request::NbdRequest;
+
+const SIZE_BYTES: u64 = 1 << 20;
+/// No option asks for more than the longest that is looked at, with its head.
+const NEED_BYTES_MAX: usize = 16 + 8192;
+
+/// A whole conversation: the handshake until there is an export or an end, and requests behind it. What was taken does not depend on
+/// what has come behind it.
+pub fn conversation(input: &[u8]) {
+    let export = |name: &str, is_read_only| {
+        let (name, keyspace) = (name.to_owned(), tapetum::KeyspaceRef::DEFAULT);
+        Export { name, keyspace, size_bytes: SIZE_BYTES, is_read_only }
+    };
+    let exports = [export("a", false), export("b", true)];
+    let (mut negotiation, mut at, mut out) = (Negotiation::default(), 0, Vec::new());
+    let export = loop {
+        let rest = input.get(at..).unwrap_or_default();
+        let said_before = out.len();
+        match negotiation.step(rest, &exports, &mut out) {
+            Negotiated::Goes { taken_bytes, skip_bytes } => {
+                assert!((1..=rest.len()).contains(&taken_bytes));
+                // A list names each of two exports.
+                assert!(out.len() - said_before <= 200, "more than an answer");
+                at += taken_bytes + skip_bytes;
+            }
+            Negotiated::NeedMore(bytes) => {
+                assert!(bytes > rest.len() && bytes <= NEED_BYTES_MAX, "{bytes} needed of {}", rest.len());
+                return;
+            }
+            Negotiated::Serves { taken_bytes, export } => {
+                at += taken_bytes;
+                break export;
+            }
+            Negotiated::Ends { taken_bytes } => {
+                assert!(taken_bytes <= rest.len());
+                return;
+            }
+        }
+    };
+    requests(input.get(at..).unwrap_or_default(), &export);
+}
+
+fn requests(mut input: &[u8], export: &Export) {
+    while let Parsed::Frame(request, bytes) = NbdRequest::parse(input) {
+        let refusal = request.refusal(export.size_bytes, export.is_read_only, true);
+        let end = request.offset.checked_add(request.length.into());
+        if refusal == 0 && request.length > 0 && request.payload_bytes() > 0 {
+            assert!(end.is_some_and(|end| end <= SIZE_BYTES) && !export.is_read_only);
+        }
+        let Some(rest) = input.get(bytes + request.payload_bytes() as usize..) else { return };
+        input = rest;
+    }
+}

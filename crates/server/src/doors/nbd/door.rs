@@ -1,0 +1,177 @@
+//! One client's side of the protocol.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tapetum::Outcome;
+
+use super::exports::Export;
+use super::negotiation::{Negotiated, Negotiation};
+use super::protocol::handshake::GREETING;
+use super::transmission::Transmission;
+use crate::net::connection::Client;
+use crate::net::context::Context;
+use crate::net::datagrams::NoDatagrams;
+use crate::net::door::{Door, Load, Step};
+use crate::net::out::Pool;
+use crate::store::engine::Session;
+use crate::store::errands::Answer;
+
+/// Clients at a time, over all listeners.
+const CLIENTS_MAX: usize = 128;
+
+/// What a listener gives to its clients.
+#[derive(Clone)]
+pub struct NbdOptions {
+    pub exports: Arc<[Export]>,
+    /// A write is durable when it is answered.
+    pub is_durable_at_once: bool,
+    clients: Arc<AtomicUsize>,
+}
+
+impl NbdOptions {
+    pub fn new(exports: Vec<Export>, is_durable_at_once: bool) -> NbdOptions {
+        NbdOptions { exports: exports.into(), is_durable_at_once, clients: Arc::default() }
+    }
+}
+
+enum Phase {
+    Handshake(Negotiation),
+    Transmission(Box<Transmission>),
+}
+
+pub struct Nbd {
+    options: NbdOptions,
+    phase: Phase,
+}
+
+impl Drop for Nbd {
+    fn drop(&mut self) {
+        self.options.clients.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Door for Nbd {
+    type Options = NbdOptions;
+    type PerWorker = ();
+    type Datagrams = NoDatagrams;
+
+    fn open(options: &NbdOptions, client: &mut Client, pool: &mut Pool) -> Nbd {
+        match options.clients.fetch_add(1, Ordering::Relaxed) {
+            // The protocol has no word for it.
+            CLIENTS_MAX.. => client.close(),
+            _ => client.out.append(pool, |out| out.extend_from_slice(GREETING)),
+        }
+        Nbd { options: options.clone(), phase: Phase::Handshake(Negotiation::default()) }
+    }
+
+    fn refusal(_options: &NbdOptions) -> &'static [u8] {
+        b""
+    }
+
+    fn step<S: Session>(&mut self, input: &[u8], client: &mut Client, cx: &mut Context<'_, S, ()>) -> Step {
+        let exports = &self.options.exports;
+        let negotiation = match &mut self.phase {
+            Phase::Transmission(transmission) => return transmission.step(input, client, cx),
+            Phase::Handshake(negotiation) => negotiation,
+        };
+        // Answers to options are small, but nobody need read them.
+        if client.is_full(Load::default(), cx.limits, cx.budget) {
+            return Step::Stop(0);
+        }
+        match client.out.append(cx.pool, |out| negotiation.step(input, exports, out)) {
+            Negotiated::Goes { taken_bytes, skip_bytes } => {
+                client.frame_done(skip_bytes);
+                Step::Took(taken_bytes)
+            }
+            Negotiated::NeedMore(bytes) => {
+                client.need(bytes);
+                Step::Stop(0)
+            }
+            Negotiated::Ends { taken_bytes } => {
+                client.close();
+                Step::Stop(taken_bytes)
+            }
+            Negotiated::Serves { taken_bytes, export } => {
+                client.frame_done(0);
+                let statuses = negotiation.has_statuses(&export, exports);
+                let replies = (negotiation.is_structured, statuses);
+                let durable = self.options.is_durable_at_once;
+                let transmission = Transmission::new(export, replies, durable, cx.session.exchanges());
+                self.phase = Phase::Transmission(Box::new(transmission));
+                Step::Took(taken_bytes)
+            }
+        }
+    }
+
+    fn complete<S: Session>(
+        &mut self,
+        number: u32,
+        outcome: &Outcome,
+        client: &mut Client,
+        cx: &mut Context<'_, S, ()>,
+    ) {
+        self.serving().complete(number, outcome, client, cx);
+    }
+
+    fn complete_errand(&mut self, _number: u32, _answer: Answer, _client: &mut Client, _pool: &mut Pool) {
+        unreachable!("it sends no errands")
+    }
+
+    fn load(&self) -> Load {
+        match &self.phase {
+            Phase::Handshake(_) => Load::default(),
+            Phase::Transmission(transmission) => transmission.load(),
+        }
+    }
+
+    /// Replies are in no order.
+    fn place_of(&self, _number: u32) -> usize {
+        0
+    }
+
+    fn charge_bytes(&self, number: u32) -> usize {
+        match &self.phase {
+            Phase::Handshake(_) => 0,
+            Phase::Transmission(transmission) => transmission.charge_bytes(number),
+        }
+    }
+
+    fn recharge(&mut self, number: u32, bytes: usize) {
+        self.serving().recharge(number, bytes);
+    }
+
+    fn needs_input(&self) -> bool {
+        match &self.phase {
+            Phase::Handshake(_) => true,
+            Phase::Transmission(transmission) => transmission.needs_input(),
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        matches!(&self.phase, Phase::Transmission(transmission) if transmission.has_work())
+    }
+
+    fn wants_turn(&self) -> bool {
+        matches!(&self.phase, Phase::Transmission(transmission) if transmission.wants_turn())
+    }
+
+    const READY_SECONDS: u32 = 10;
+
+    fn is_ready(&self) -> bool {
+        matches!(self.phase, Phase::Transmission(_))
+    }
+
+    fn stalled(&self) -> &'static [u8] {
+        b""
+    }
+}
+
+impl Nbd {
+    fn serving(&mut self) -> &mut Transmission {
+        match &mut self.phase {
+            Phase::Handshake(_) => unreachable!("nothing is asked of the store before there is an export"),
+            Phase::Transmission(transmission) => transmission,
+        }
+    }
+}

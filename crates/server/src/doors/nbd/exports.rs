@@ -1,0 +1,61 @@
+//! The block devices of a store that clients are offered. Plain data, shared by all workers.
+
+use tapetum::{KeyspaceRef, Store};
+
+use super::protocol::export_flags;
+
+/// A block device under the name of its keyspace.
+#[derive(Clone, Debug)]
+pub struct Export {
+    pub name: String,
+    pub keyspace: KeyspaceRef,
+    pub size_bytes: u64,
+    pub is_read_only: bool,
+}
+
+impl Export {
+    /// Its flags of the transmission. Several connections are one: an answered write shows on all of them, and a flush is of all.
+    pub fn flags(&self) -> u16 {
+        use export_flags::*;
+        let all = HAS_FLAGS | SEND_FLUSH | SEND_FUA | SEND_TRIM | SEND_WRITE_ZEROES | SEND_DF | CAN_MULTI_CONN;
+        if self.is_read_only { all | READ_ONLY } else { all }
+    }
+}
+
+/// The export that a client means; without a name the only one.
+pub fn find<'a>(exports: &'a [Export], name: &[u8]) -> Option<&'a Export> {
+    match (name, exports) {
+        (b"", [only]) => Some(only),
+        _ => exports.iter().find(|export| export.name.as_bytes() == name),
+    }
+}
+
+/// All block devices of a store by name, of which those in `read_only` are not written to.
+///
+/// # Errors
+/// What to do where there is none, or one in `read_only` is none.
+pub fn exports_of(store: &Store, read_only: &[String]) -> Result<Vec<Export>, String> {
+    let mut exports = Vec::new();
+    for keyspace in store.keyspaces() {
+        let device = keyspace.block_device().map_err(|error| error.to_string())?;
+        // A dropped one is found no more.
+        let (Some(device), Ok(handle)) = (device, store.keyspace(&keyspace.name)) else { continue };
+        if handle.id() == keyspace.id {
+            let (keyspace, size_bytes, name) = (handle.keyspace(), device.size_bytes(), keyspace.name);
+            let is_read_only = read_only.contains(&name);
+            exports.push(Export { name, keyspace, size_bytes, is_read_only });
+        }
+    }
+    exports.sort_by(|one, other| one.name.cmp(&other.name));
+    if exports.is_empty() {
+        return Err("the store has no block device for --nbd to serve: stop what serves it, and make one with `tapetum keyspace \
+                    create NAME --block-device SIZE`"
+            .into());
+    }
+    match read_only.iter().find(|name| !exports.iter().any(|export| export.name == **name)) {
+        None => Ok(exports),
+        Some(name) => {
+            Err(format!("--nbd-read-only {name}: there is no such block device; `tapetum keyspace list` shows all"))
+        }
+    }
+}

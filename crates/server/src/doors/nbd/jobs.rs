@@ -1,0 +1,291 @@
+//! One request of a client, and its parts: what the store does of it, a block each.
+//!
+//! ```text
+//!   job: at ─► end, a part a block ─► all parts done ─► (a barrier, if it is to be durable) ─► reply
+//!   part of a whole block:   put, delete or get ─► done
+//!   part of a part of one:   get ─► put under its stamp ─► done
+//!                             ▲          └─ another write came between
+//!                             └──────────┘
+//! ```
+//! Plain data of one client's transmission.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use tapetum::{BLOCK_BYTES, Condition};
+
+use super::protocol::reply;
+use super::protocol::request::{Command, NbdRequest};
+use crate::net::out::{OutQueue, Pool};
+use crate::stats::device_stats::DeviceCommand;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+pub enum Task {
+    /// `holes`: of each block that is read, whether it is absent.
+    Read {
+        bytes: Vec<u8>,
+        holes: Vec<bool>,
+        is_whole: bool,
+    },
+    Write,
+    /// Of whole blocks alone.
+    Trim,
+    Zero {
+        is_allocated: bool,
+    },
+    Status {
+        is_of_one: bool,
+    },
+    Flush,
+}
+
+pub struct Job {
+    pub cookie: u64,
+    /// For the figures.
+    pub began: Instant,
+    pub length: u32,
+    pub task: Task,
+    start: u64,
+    /// Up to where parts were handed out, or looked at.
+    pub at: u64,
+    pub end: u64,
+    /// Parts that are not done.
+    pub parts: usize,
+    /// The first that a part came to; 0 is none.
+    pub error: u32,
+    /// A barrier is to follow the last part.
+    pub needs_sync: bool,
+    /// What it was charged with until it is answered.
+    pub held_bytes: usize,
+}
+
+/// A part of a block, or all of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    pub block: u64,
+    pub within: Range<usize>,
+}
+
+impl Piece {
+    pub fn is_whole(&self) -> bool {
+        self.within.len() == BLOCK_BYTES
+    }
+}
+
+impl Job {
+    /// Of a request that is not refused.
+    pub fn new(request: &NbdRequest, held_bytes: usize, began: Instant) -> Job {
+        let (mut start, mut end) = (request.offset, request.offset.saturating_add(request.length.into()));
+        let task = match request.command {
+            Command::Read => {
+                let blocks = end.div_ceil(BLOCK) - start / BLOCK;
+                let (bytes, holes) = (vec![0; request.length as usize], vec![false; blocks as usize]);
+                Task::Read { bytes, holes, is_whole: request.is_whole() }
+            }
+            Command::Write => Task::Write,
+            Command::Trim => {
+                // What is left of other blocks stays: a trim is a hint.
+                start = start.next_multiple_of(BLOCK);
+                end = start.max(end - end % BLOCK);
+                Task::Trim
+            }
+            Command::WriteZeroes => Task::Zero { is_allocated: request.is_allocated() },
+            Command::BlockStatus => Task::Status { is_of_one: request.is_of_one() },
+            Command::Flush => {
+                (start, end) = (0, 0);
+                Task::Flush
+            }
+            Command::Disconnect | Command::Unknown(_) => unreachable!("neither is a job"),
+        };
+        let is_forced = request.is_forced() && !matches!(task, Task::Read { .. });
+        let needs_sync = is_forced || matches!(task, Task::Flush);
+        let NbdRequest { cookie, length, .. } = *request;
+        Job { cookie, began, length, task, start, at: start, end, parts: 0, error: 0, needs_sync, held_bytes }
+    }
+
+    /// Under which command it is counted.
+    pub fn command(&self) -> DeviceCommand {
+        match self.task {
+            Task::Read { .. } => DeviceCommand::Read,
+            Task::Write => DeviceCommand::Write,
+            Task::Trim => DeviceCommand::Trim,
+            Task::Zero { .. } => DeviceCommand::WriteZeroes,
+            Task::Status { .. } => DeviceCommand::BlockStatus,
+            Task::Flush => DeviceCommand::Flush,
+        }
+    }
+
+    /// The next piece, of which there is one.
+    pub fn piece(&self) -> Piece {
+        let block = self.at / BLOCK;
+        let from = (self.at % BLOCK) as usize;
+        let to = (self.end - block * BLOCK).min(BLOCK) as usize;
+        Piece { block, within: from..to }
+    }
+
+    /// Whether every part was handed out.
+    pub fn is_handed_out(&self) -> bool {
+        self.at == self.end
+    }
+
+    /// A part came to an error: no more are handed out, but that a write's bytes are thrown away as they come.
+    pub fn fail(&mut self, error: u32) {
+        self.error = if self.error == 0 { error } else { self.error };
+        if !matches!(self.task, Task::Write) {
+            self.at = self.end;
+        }
+    }
+
+    /// Takes what a block of a read has, or that it is absent.
+    pub fn fill(&mut self, Piece { block, within }: &Piece, value: Option<&[u8]>) {
+        let first = self.start / BLOCK;
+        let place = (block * BLOCK + within.start as u64 - self.start) as usize;
+        let Task::Read { bytes, holes, .. } = &mut self.task else { unreachable!("only reads are filled") };
+        match value {
+            Some(value) => bytes[place..place + within.len()].copy_from_slice(&value[within.clone()]),
+            None => holes[(block - first) as usize] = true,
+        }
+    }
+
+    /// The reply, when all is done.
+    pub fn reply(self, is_structured: bool, out: &mut OutQueue, pool: &mut Pool) {
+        let Job { cookie, error, start, task, .. } = self;
+        match task {
+            Task::Read { bytes, holes, is_whole } if error == 0 => {
+                if !is_structured {
+                    out.append(pool, |out| reply::push_simple(out, cookie, 0));
+                    return out.append_buffer(pool, bytes);
+                }
+                if bytes.is_empty() {
+                    return out.append(pool, |out| reply::push_end(out, cookie));
+                }
+                if is_whole || !holes.contains(&true) {
+                    out.append(pool, |out| reply::push_data_head(out, cookie, true, start, bytes.len()));
+                    return out.append_buffer(pool, bytes);
+                }
+                reply_in_runs((cookie, start), &bytes, &holes, out, pool);
+            }
+            Task::Read { .. } | Task::Status { .. } if is_structured => {
+                out.append(pool, |out| reply::push_error(out, cookie, error));
+            }
+            _ => out.append(pool, |out| reply::push_simple(out, cookie, error)),
+        }
+    }
+}
+
+/// A read of data and holes.
+fn reply_in_runs((cookie, start): (u64, u64), bytes: &[u8], holes: &[bool], out: &mut OutQueue, pool: &mut Pool) {
+    let first = start / BLOCK;
+    let place_of = |block: usize| {
+        let at = ((first + block as u64) * BLOCK).saturating_sub(start) as usize;
+        at.min(bytes.len())
+    };
+    let mut begin = 0;
+    for run in holes.chunk_by(|one, other| one == other) {
+        let end = begin + run.len();
+        let within = place_of(begin)..place_of(end);
+        let (offset, is_last) = (start + within.start as u64, end == holes.len());
+        out.append(pool, |out| match run[0] {
+            true => reply::push_hole(out, cookie, is_last, offset, within.len() as u32),
+            false => {
+                reply::push_data_head(out, cookie, is_last, offset, within.len());
+                out.extend_from_slice(&bytes[within.clone()]);
+            }
+        });
+        begin = end;
+    }
+}
+
+/// What replaces a part of a block.
+pub enum Patch {
+    Bytes(Vec<u8>),
+    Zeros,
+}
+
+/// How far a change of a part of a block is.
+pub enum ChangeState {
+    Reads,
+    Writes { block: Box<[u8]>, condition: Condition },
+}
+
+pub enum PartKind {
+    Read,
+    Put,
+    Delete,
+    Change { patch: Patch, state: ChangeState },
+    Sync,
+}
+
+pub struct Part {
+    pub job: usize,
+    pub piece: Piece,
+    pub kind: PartKind,
+    /// What the request that is pending was admitted with.
+    pub charge_bytes: usize,
+    /// What the part itself was charged with until it is done.
+    pub held_bytes: usize,
+}
+
+impl Part {
+    pub fn is_get(&self) -> bool {
+        matches!(self.kind, PartKind::Read | PartKind::Change { state: ChangeState::Reads, .. })
+    }
+
+    /// What its block was is known; under which condition it may be replaced, and by what. `None`: there is nothing to do.
+    pub fn patched(&self, found: Option<(&[u8], u64)>) -> Option<ChangeState> {
+        let PartKind::Change { patch, .. } = &self.kind else { unreachable!("only a change reads first") };
+        let (mut block, condition) = match found {
+            Some((value, stamp)) => (Box::<[u8]>::from(value), Condition::Stamp(stamp)),
+            None => (vec![0; BLOCK_BYTES].into_boxed_slice(), Condition::Absent),
+        };
+        let part = &mut block[self.piece.within.clone()];
+        match (patch, found) {
+            (Patch::Bytes(bytes), _) => part.copy_from_slice(bytes),
+            (Patch::Zeros, Some(_)) => part.fill(0),
+            (Patch::Zeros, None) => return None,
+        }
+        Some(ChangeState::Writes { block, condition })
+    }
+}
+
+/// Things with numbers, which are used again.
+pub struct Numbered<T> {
+    slots: Vec<Option<T>>,
+    free: Vec<usize>,
+}
+
+impl<T> Default for Numbered<T> {
+    fn default() -> Numbered<T> {
+        Numbered { slots: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Numbered<T> {
+    pub fn count(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub fn add(&mut self, one: T) -> usize {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[number] = Some(one);
+        number
+    }
+
+    pub fn take(&mut self, number: usize) -> T {
+        let Some(one) = self.slots[number].take() else { unreachable!("it is there until it is taken") };
+        self.free.push(number);
+        one
+    }
+
+    pub fn get(&self, number: usize) -> &T {
+        self.slots[number].as_ref().expect("it is there until it is taken")
+    }
+
+    pub fn get_mut(&mut self, number: usize) -> &mut T {
+        self.slots[number].as_mut().expect("it is there until it is taken")
+    }
+}

@@ -1,0 +1,179 @@
+//! The handshake of one client: its options and their answers, until it has an export or leaves.
+//!
+//! ```text
+//!   flags ─► options ─ GO, EXPORT_NAME ─► an export
+//!               └─ ABORT, malformed beyond repair, too many ─► closed
+//! ```
+
+use super::exports::{self, Export};
+use super::protocol::Parsed;
+use super::protocol::handshake::{
+    self, CONTEXT_ID, CONTEXT_NAME, ClientFlags, ClientOption, INFO_BLOCK_SIZE, INFO_EXPORT, INFO_NAME,
+    OPTION_EXPORT_NAME, OptionKind, OptionReply,
+};
+use super::protocol::request::PAYLOAD_BYTES_MAX;
+use tapetum::BLOCK_BYTES;
+
+/// Options of one client: some ask for a few more than once.
+const OPTIONS_MAX: u32 = 64;
+
+/// What the client's bytes came to.
+pub enum Negotiated {
+    /// So many bytes were taken, and so many that follow are thrown away.
+    Goes {
+        taken_bytes: usize,
+        skip_bytes: usize,
+    },
+    NeedMore(usize),
+    /// The client is served this export from here on.
+    Serves {
+        taken_bytes: usize,
+        export: Export,
+    },
+    /// Nothing more is taken.
+    Ends {
+        taken_bytes: usize,
+    },
+}
+
+#[derive(Default)]
+pub struct Negotiation {
+    flags: Option<ClientFlags>,
+    options: u32,
+    pub is_structured: bool,
+    /// Block statuses were asked for, of the export of this name.
+    contexts_of: Option<Vec<u8>>,
+}
+
+impl Negotiation {
+    /// Whether block statuses of this export were asked for.
+    pub fn has_statuses(&self, export: &Export, exports: &[Export]) -> bool {
+        let of = self.contexts_of.as_ref().and_then(|name| exports::find(exports, name));
+        self.is_structured && of.is_some_and(|of| of.name == export.name)
+    }
+
+    /// Takes what the client says next, and answers.
+    pub fn step(&mut self, input: &[u8], exports: &[Export], out: &mut Vec<u8>) -> Negotiated {
+        let Some(flags) = self.flags else {
+            return match handshake::client_flags(input) {
+                Parsed::Frame(flags, taken_bytes) => {
+                    self.flags = Some(flags);
+                    Negotiated::Goes { taken_bytes, skip_bytes: 0 }
+                }
+                Parsed::NeedMore(bytes) => Negotiated::NeedMore(bytes),
+                Parsed::Broken => Negotiated::Ends { taken_bytes: 0 },
+            };
+        };
+        let (ClientOption { code, kind }, taken_bytes) = match handshake::option(input) {
+            Parsed::Frame(option, taken_bytes) => (option, taken_bytes),
+            Parsed::NeedMore(bytes) => return Negotiated::NeedMore(bytes),
+            Parsed::Broken => return Negotiated::Ends { taken_bytes: 0 },
+        };
+        self.options += 1;
+        if self.options > OPTIONS_MAX {
+            return Negotiated::Ends { taken_bytes };
+        }
+        // This one has no way to say no.
+        if code == OPTION_EXPORT_NAME {
+            let OptionKind::ExportName(name) = kind else { return Negotiated::Ends { taken_bytes } };
+            let Some(export) = exports::find(exports, name) else { return Negotiated::Ends { taken_bytes } };
+            handshake::push_export(out, export.size_bytes, export.flags(), flags);
+            return Negotiated::Serves { taken_bytes, export: export.clone() };
+        }
+        self.answer(ClientOption { code, kind }, taken_bytes, exports, out)
+    }
+
+    fn answer(
+        &mut self,
+        ClientOption { code, kind }: ClientOption<'_>,
+        taken_bytes: usize,
+        exports: &[Export],
+        out: &mut Vec<u8>,
+    ) -> Negotiated {
+        let mut say = |kind, data: &[&[u8]]| handshake::push_reply(out, code, kind, data);
+        let mut skip_bytes = 0;
+        match kind {
+            OptionKind::Abort => {
+                say(OptionReply::Ack, &[]);
+                return Negotiated::Ends { taken_bytes };
+            }
+            OptionKind::List => {
+                for Export { name, .. } in exports {
+                    say(OptionReply::Server, &[&(name.len() as u32).to_be_bytes(), name.as_bytes()]);
+                }
+                say(OptionReply::Ack, &[]);
+            }
+            OptionKind::About { name, wanted, goes } => match exports::find(exports, name) {
+                None => say(OptionReply::Unknown, &[]),
+                Some(export) => {
+                    describe(export, wanted, |data| say(OptionReply::Info, data));
+                    say(OptionReply::Ack, &[]);
+                    if goes {
+                        return Negotiated::Serves { taken_bytes, export: export.clone() };
+                    }
+                }
+            },
+            OptionKind::StructuredReply => {
+                self.is_structured = true;
+                say(OptionReply::Ack, &[]);
+            }
+            OptionKind::Contexts { name, queries, sets } => {
+                if let Some(context) = self.contexts((name, &queries, sets), exports, |kind| say(kind, &[])) {
+                    if context {
+                        say(OptionReply::MetaContext, &[&CONTEXT_ID.to_be_bytes(), CONTEXT_NAME]);
+                    }
+                    say(OptionReply::Ack, &[]);
+                }
+            }
+            OptionKind::Unknown => say(OptionReply::Unsupported, &[]),
+            OptionKind::Malformed | OptionKind::ExportName(_) => say(OptionReply::Invalid, &[]),
+            OptionKind::TooLong { skip_bytes: None } => {
+                say(OptionReply::TooBig, &[]);
+                return Negotiated::Ends { taken_bytes };
+            }
+            OptionKind::TooLong { skip_bytes: Some(bytes) } => {
+                say(OptionReply::TooBig, &[]);
+                skip_bytes = bytes;
+            }
+        }
+        Negotiated::Goes { taken_bytes, skip_bytes }
+    }
+
+    /// Whether the context is among those that are asked for; `None`: it was refused.
+    fn contexts(
+        &mut self,
+        (name, queries, sets): (&[u8], &[&[u8]], bool),
+        exports: &[Export],
+        refuse: impl FnOnce(OptionReply),
+    ) -> Option<bool> {
+        // Whatever was set before holds no more.
+        self.contexts_of = None;
+        if !self.is_structured {
+            refuse(OptionReply::Invalid);
+            return None;
+        }
+        if exports::find(exports, name).is_none() {
+            refuse(OptionReply::Unknown);
+            return None;
+        }
+        let is_asked = |query: &&[u8]| *query == CONTEXT_NAME || !sets && *query == b"base:";
+        let found = queries.iter().any(is_asked) || !sets && queries.is_empty();
+        if sets && found {
+            self.contexts_of = Some(name.to_vec());
+        }
+        Some(found)
+    }
+}
+
+/// Says of an export its size, and what else is wanted of what there is to say.
+fn describe(export: &Export, wanted: &[u8], mut say: impl FnMut(&[&[u8]])) {
+    let is_wanted = |kind: u16| wanted.chunks_exact(2).any(|word| word == kind.to_be_bytes());
+    say(&[&INFO_EXPORT.to_be_bytes(), &export.size_bytes.to_be_bytes(), &export.flags().to_be_bytes()]);
+    if is_wanted(INFO_NAME) {
+        say(&[&INFO_NAME.to_be_bytes(), export.name.as_bytes()]);
+    }
+    if is_wanted(INFO_BLOCK_SIZE) {
+        let sizes = [1, BLOCK_BYTES as u32, PAYLOAD_BYTES_MAX].map(u32::to_be_bytes);
+        say(&[&INFO_BLOCK_SIZE.to_be_bytes(), sizes.as_flattened()]);
+    }
+}
