@@ -5,7 +5,7 @@
 # All install what is missing (Debian packages through apt-get, Python packages into the target folder) and build.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint test-build test-rust test-clients test-system test-differential test-udp test-kill test-device test-power-cut test-damage test-rows test-simulation test-images test-python setup-build setup-images setup-test setup-bench bench clean
+.PHONY: help run test lint test-build test-rust test-clients test-system test-differential test-udp test-nbd test-kill test-device test-power-cut test-damage test-rows test-simulation test-images test-python setup-build setup-images setup-test setup-bench bench clean
 
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 CARGO := cargo
@@ -16,6 +16,7 @@ SIMULATION := $(TARGET)/debug/tapetum-sim
 # Passed on to `tapetum serve`, as in: make run SERVE="--memory 1GiB --capacity 50GiB"
 SERVE :=
 DATAGRAMS := 100000
+DEVICE_REQUESTS := 20000
 KILL_CYCLES := 30
 DEVICE_CYCLES := 5
 POWER_CUTS := 30
@@ -46,6 +47,7 @@ test: setup-build setup-images setup-test
 	$(MAKE) test-system
 	$(MAKE) test-differential
 	$(MAKE) test-udp
+	$(MAKE) test-nbd
 	$(MAKE) test-kill
 	$(MAKE) test-device
 	$(MAKE) test-power-cut
@@ -97,6 +99,9 @@ test-differential: test-build
 test-udp: test-build
 	$(X) test-udp --server $(SERVER) --datagrams $(DATAGRAMS)
 
+test-nbd: test-build
+	$(X) test-nbd --server $(SERVER) --operations $(DEVICE_REQUESTS)
+
 test-kill: test-build
 	$(X) test-kill --server $(SERVER) --cycles $(KILL_CYCLES)
 
@@ -139,6 +144,8 @@ setup-test:
 		/sbin/losetup:mount \
 		/sbin/mkfs.ext4:e2fsprogs \
 		strace:strace \
+		nbdcopy:libnbd-bin \
+		qemu-io:qemu-utils \
 		faketime:faketime \
 		/usr/include/libmemcached/memcached.h:libmemcached-dev \
 		/usr/include/zlib.h:zlib1g-dev

@@ -1,0 +1,115 @@
+//! Block devices as their clients see them: the tools that people have (nbdinfo, nbdcopy, qemu-io, qemu-img) against a server, random
+//! requests against a model, and kill -9 under a writer of patterns.
+
+mod file_system;
+mod pattern;
+mod tools;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use crate::Failure;
+use crate::arguments::Arguments;
+use crate::workspace::{self, Profile};
+use tapetum_bench::nbd_client::{NbdClient, READ};
+use tapetum_bench::nbd_model::DeviceModel;
+use tapetum_bench::random::Random;
+use tapetum_bench::server::{Server, ServerOptions, free_address};
+
+pub const DISK: &str = "disk0";
+pub const DISK_BYTES: u64 = 64 << 20;
+/// One that is never written to.
+pub const FROZEN: &str = "frozen";
+/// Requests of the random test that are on their way at once.
+const DEPTH: usize = 24;
+const CAPACITY: [&str; 4] = ["--capacity", "512MiB", "--memory", "128MiB"];
+
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let operations = arguments.number("operations", 100_000)?;
+    let cycles = arguments.number("cycles", 10)?;
+    let seed = arguments.number("seed", u64::from(std::process::id()))?;
+    let file_system = arguments.text("file-system").map(str::to_owned);
+    let binary = arguments.server();
+    arguments.finish()?;
+    let binary = workspace::server(binary, Profile::Test)?;
+    if file_system.as_ref().is_some_and(|name| name != "ext4") {
+        return Err("--file-system takes ext4".into());
+    }
+    workspace::keeping("nbd", |scratch| {
+        if file_system.is_some() {
+            return file_system::run(&Disk::make(&binary, &scratch.join("files"), "always")?, scratch);
+        }
+        tools::run(&Disk::make(&binary, &scratch.join("tools"), "always")?, scratch)?;
+        random(&Disk::make(&binary, &scratch.join("random"), "everysec")?, operations, seed)?;
+        for sync in ["no", "always"] {
+            let disk = Disk::make(&binary, &scratch.join(format!("kill-{sync}")), sync)?;
+            pattern::run(&disk, cycles.div_ceil(2), seed)?;
+        }
+        Ok(())
+    })
+    .map_err(|failure| format!("{failure}\nseed {seed}").into())
+}
+
+/// A store with two block devices.
+pub struct Disk {
+    pub options: ServerOptions,
+    pub address: SocketAddr,
+}
+
+impl Disk {
+    fn make(binary: &Path, data: &Path, sync: &str) -> Result<Disk, Failure> {
+        for (name, size) in [(DISK, DISK_BYTES), (FROZEN, 1 << 20)] {
+            let mut create = Command::new(binary);
+            create.args(["keyspace", "create", name, "--block-device", &size.to_string(), "--data"]).arg(data);
+            said(create.args(CAPACITY))?;
+        }
+        let address = free_address()?;
+        let mut words = vec!["--sync", sync, "--nbd-read-only", FROZEN, "--nbd"];
+        let at = address.to_string();
+        words.extend([&at[..]].into_iter().chain(CAPACITY));
+        Ok(Disk { options: ServerOptions::new(binary, data, &words)?, address })
+    }
+
+    pub fn start(&self) -> Result<Server, Failure> {
+        self.options.start()
+    }
+
+    pub fn client(&self) -> Result<NbdClient, Failure> {
+        Ok(NbdClient::open(&self.address.to_string(), DISK, true)?)
+    }
+
+    /// As clients of NBD name it.
+    pub fn uri(&self, name: &str) -> String {
+        format!("nbd://{}/{name}", self.address)
+    }
+}
+
+/// Runs a command to its end: what it said.
+pub fn said(command: &mut Command) -> Result<String, Failure> {
+    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(text);
+    }
+    Err(format!("{command:?} failed: {}{text}", String::from_utf8_lossy(&output.stderr)).into())
+}
+
+/// So many random requests come to what a model says, and are there after a restart.
+fn random(disk: &Disk, operations: u64, seed: u64) -> Result<(), Failure> {
+    let server = disk.start()?;
+    let (mut model, mut random) = (DeviceModel::new(DISK_BYTES), Random::new(seed));
+    model.exercise(&mut disk.client()?, &mut random, (operations, DEPTH))?;
+    server.terminate()?;
+    let server = disk.start()?;
+    let mut client = disk.client()?;
+    for at in (0..DISK_BYTES).step_by(1 << 20) {
+        let reply = client.call((READ, 0), at, 1 << 20, b"")?;
+        if reply.bytes != model.bytes[at as usize..][..1 << 20] {
+            return Err(format!("after a restart the mebibyte at {at} is not what it was").into());
+        }
+    }
+    server.terminate()?;
+    println!("test-nbd: {operations} random requests, as the model says");
+    Ok(())
+}
