@@ -1,4 +1,4 @@
-//! Operations that change a page, in place.
+//! Operations that change a page, in place. The drive decides what has a simple condition ([`condition`]); others were decided on a look.
 
 use super::looks::{arguments, damaged};
 use super::op_state::{Change, ChangeValue, OpStage, OrderedOp, Shown};
@@ -6,7 +6,7 @@ use super::{OrderedSession, check_value, scratch};
 use crate::error::Error;
 use crate::keyspace::decide::Answer;
 use crate::keyspace::item::ItemHead;
-use crate::keyspace::request::{Outcome, Request, ValueRange};
+use crate::keyspace::request::{Condition, Outcome, Request, ValueRange};
 use crate::log::Sync;
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
 use crate::ordered::node_table::NodeId;
@@ -17,7 +17,7 @@ use crate::session::session_core::SessionCore;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tapetum_drive::programs::OUTPUT_SHORT;
-use tapetum_drive::programs::node::{NodeFlags, PutCondition, PutOutcome, PutRequests, PutResult};
+use tapetum_drive::programs::node::{NodeArguments, NodeFlags, PutCondition, PutOutcome, PutRequests, PutResult};
 use tapetum_drive::{Lease, LocalBuffer, Purpose, Returned};
 use tapetum_kernels::ordered::{NODE_RECORD_BYTES_MAX, node_record_bytes};
 use tapetum_kernels::record::{Codec, Header, Marks, Record};
@@ -51,9 +51,9 @@ impl OrderedSession {
         };
         op.kept.stamp = core.base.log.give_stamp();
         let known = if op.kept.change.is_some() { NodeFlags::EXTENSION_KNOWN } else { NodeFlags::NONE };
-        let arguments = arguments(NodeFlags::IN_PLACE.with(known));
+        let arguments = Self::change_arguments(core, &op, NodeFlags::IN_PLACE.with(known));
         with_record(&op, |record| {
-            PutRequests::new(&arguments, &mut self.parameters).push(PutCondition::Always, record);
+            PutRequests::new(&arguments, &mut self.parameters).push(condition_of(&op), record);
         });
         let on = (&core.queue, Purpose::Put);
         let operation = scratch::change(on, self.state.programs.put, &self.parameters, (&page, &mut scratch));
@@ -66,9 +66,22 @@ impl OrderedSession {
     pub(super) fn may_change(&self, core: &SessionCore, op: &OrderedOp) -> Result<(), Error> {
         core.base.log.poisoned()?;
         check_value(core, value_to_store(op).len())?;
-        let removes = matches!(&op.kept.change, Some(Change { value: ChangeValue::Removed, .. }));
-        let is_full = op.kept.tree.as_ref().is_some_and(|tree| tree.is_full.load(Ordering::Relaxed));
-        if is_full && !removes { Err(Error::FullFlash) } else { Ok(()) }
+        let removes = match &op.kept.change {
+            Some(change) => matches!(change.value, ChangeValue::Removed),
+            None => matches!(op.request.borrow(), Request::Delete { .. }),
+        };
+        if Self::is_full(op) && !removes { Err(Error::FullFlash) } else { Ok(()) }
+    }
+
+    /// Whether flash has no room for more of an operation's keyspace.
+    pub(super) fn is_full(op: &OrderedOp) -> bool {
+        op.kept.tree.as_ref().is_some_and(|tree| tree.is_full.load(Ordering::Relaxed))
+    }
+
+    /// What a program is told that changes a page of the cache: conditions are of what counts now.
+    pub(super) fn change_arguments(core: &SessionCore, op: &OrderedOp, flags: NodeFlags) -> NodeArguments {
+        let watermark = core.base.keyspaces.watermark(op.keyspace.id());
+        NodeArguments { watermark, now: core.base.now(), ..arguments(flags) }
     }
 
     /// A program has changed a cached page, or not.
@@ -80,7 +93,7 @@ impl OrderedSession {
         returned: Returned,
     ) {
         if !op.kept.group.is_empty() {
-            return self.puts_changed(core, (number, op), node, returned);
+            return self.group_changed(core, (number, op), node, returned);
         }
         let Returned { completion, lease } = returned;
         let Lease::Buffers([page, scratch]) = lease else { unreachable!("it was lent both") };
@@ -110,7 +123,12 @@ impl OrderedSession {
                 op.kept.change = None;
                 self.try_again(number, op);
             }
-            PutResult::NotTried | PutResult::Refused | PutResult::Unfit => {
+            PutResult::Refused => {
+                let ticket = self.state.cache.give_back(node, page, |meta| meta.wait_for(meta.changed_stamp));
+                self.answer_refused(core, &op, ticket);
+                self.ops.forget(number, op);
+            }
+            PutResult::NotTried | PutResult::Unfit => {
                 self.state.cache.give_back(node, page, |_| ());
                 self.fail(core, (number, op), damaged(node));
             }
@@ -159,6 +177,7 @@ impl OrderedSession {
     ) {
         let stamp = op.kept.stamp;
         let outcome = match &op.kept.change {
+            None if result == PutResult::Removed => Outcome::Deleted,
             None => Outcome::Stored { stamp },
             Some(Change { value: ChangeValue::Removed, .. }) if result == PutResult::Missing => Outcome::Missing,
             Some(Change { value: ChangeValue::Removed, .. }) => Outcome::Deleted,
@@ -178,6 +197,42 @@ impl OrderedSession {
         };
         self.answer(core, op.token, Shown::of(ticket), outcome);
     }
+
+    /// The condition of a request did not hold, as the page was. What it saw may be durable with `ticket`, and with the last deletion of
+    /// everything.
+    pub(super) fn answer_refused(
+        &mut self,
+        core: &mut SessionCore,
+        op: &OrderedOp,
+        ticket: Option<Arc<DurabilityTicket>>,
+    ) {
+        let outcome = match op.request.borrow() {
+            Request::Delete { .. } => Outcome::Missing,
+            _ => Outcome::NotStored,
+        };
+        let deleted_by = core.base.keyspaces.mark(op.keyspace.id()).watermark;
+        // All of a dropped keyspace is deleted.
+        let deleted_by = if deleted_by == u64::MAX { 0 } else { deleted_by };
+        self.answer(core, op.token, Shown { ticket, deleted_by }, outcome);
+    }
+}
+
+/// What the drive is to look at before it makes a request's change, if that decides it.
+pub(super) fn condition(request: &Request<'_>) -> Option<PutCondition> {
+    match request {
+        Request::Put { condition: Condition::Always, .. } => Some(PutCondition::Always),
+        Request::Put { condition: Condition::Absent, .. } => Some(PutCondition::Absent),
+        Request::Put { condition: Condition::Present, .. } | Request::Delete { stamp: None, .. } => {
+            Some(PutCondition::Present)
+        }
+        _ => None,
+    }
+}
+
+/// The same of an operation; one that was decided before has none.
+pub(super) fn condition_of(op: &OrderedOp) -> PutCondition {
+    let undecided = op.kept.change.is_none().then(|| condition(&op.request.borrow())).flatten();
+    undecided.unwrap_or(PutCondition::Always)
 }
 
 /// Works on the record that an operation writes.
@@ -185,12 +240,12 @@ pub(super) fn with_record<T>(op: &OrderedOp, work: impl FnOnce(&Record<'_>) -> T
     let request = op.request.borrow();
     let (key, stamp) = (request.key(), op.kept.stamp);
     let (flags, expiry, marks, value) = match (&op.kept.change, &request) {
-        (Some(Change { value: ChangeValue::Removed, .. }), _) => {
+        (Some(Change { value: ChangeValue::Removed, .. }), _) | (None, Request::Delete { .. }) => {
             return work(&Record { header: Header::tombstone(stamp, key.len()), key, stored: &[] });
         }
         (Some(Change { flags, expiry, marks, value, .. }), _) => (*flags, *expiry, *marks, value),
         (None, Request::Put { flags, expiry, .. }) => (*flags, *expiry, Marks::NONE, &ChangeValue::Given),
-        (None, _) => unreachable!("only puts write before they look"),
+        (None, _) => unreachable!("others look before they write"),
     };
     let named = match (&op.kept.extension, value) {
         (Some(written), _) => Some((written.reference, written.reference.stored_bytes)),

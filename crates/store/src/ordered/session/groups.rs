@@ -1,20 +1,19 @@
-//! Groups: operations of a session that stand in line at one node go to the drive with one command, gets with gets and plain puts with
-//! plain puts.
+//! Groups: operations of a session that stand in line at one node go to the drive with one command, gets with gets, and changes that the
+//! drive decides ([`condition`]) with others.
 //!
 //! 1. Of a key, those that were submitted one behind the other may all be in a group, in their order. One that is not decided keeps the
 //!    later ones of its key behind it, in the group too.
 //! 2. The first of a group is at the node; it has the numbers of the others, which are in no line.
-//! 3. Puts of which one has no room end a group: those behind it were not tried, and are the first of the line again.
+//! 3. A put that has no room ends a group: those behind it were not tried, and are the first of the line again.
 
 use super::OrderedSession;
-use super::changes::{large_value, with_record};
+use super::changes::{condition, large_value, with_record};
 use super::fetches::read_error;
 use super::looks::{Found, damaged, deleted_by, founds_in, is_live, must_ask};
 use super::op_state::{OpStage, OrderedOp, Shown};
 use super::scratch::{GET_PARAMETERS_MAX, PUT_PARAMETERS_MAX};
 use crate::error::Error;
 use crate::keyspace::KeyspaceId;
-use crate::keyspace::decide::needs_current;
 use crate::keyspace::request::Request;
 use crate::ordered::cache::Installed;
 use crate::ordered::cache::page_meta::{Durability, PageMeta, PageUse};
@@ -28,8 +27,8 @@ use tapetum_drive::{Completion, Lease, LocalBuffer, Returned};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum GroupKind {
     Gets,
-    /// Without conditions, and of values that a node takes.
-    Puts,
+    /// Removals, and puts of values that a node takes, whose conditions the drive looks at.
+    Changes,
 }
 
 impl GroupKind {
@@ -37,7 +36,7 @@ impl GroupKind {
     fn limits(self) -> (usize, usize) {
         match self {
             GroupKind::Gets => (GET_PARAMETERS_MAX - ARGUMENTS_BYTES, NODE_REQUESTS_MAX),
-            GroupKind::Puts => (PUT_PARAMETERS_MAX - ARGUMENTS_BYTES, NODE_BARE_REQUESTS_MAX),
+            GroupKind::Changes => (PUT_PARAMETERS_MAX - ARGUMENTS_BYTES, NODE_BARE_REQUESTS_MAX),
         }
     }
 
@@ -45,7 +44,7 @@ impl GroupKind {
     pub fn bytes(self, op: &OrderedOp) -> Option<usize> {
         match (self, op.request.borrow()) {
             (GroupKind::Gets, Request::Get { key }) => Some(size_of::<u16>() + key.len()),
-            (GroupKind::Puts, request) if !op.kept.looks_first && !needs_current(&request) => {
+            (GroupKind::Changes, request) if !op.kept.looks_first && condition(&request).is_some() => {
                 let is_plain = op.kept.change.is_none() && op.kept.extension.is_none() && large_value(op).is_none();
                 is_plain.then(|| with_record(op, put_request_bytes))
             }

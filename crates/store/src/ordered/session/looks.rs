@@ -1,10 +1,11 @@
-//! Operations that look at their key's record: all but plain puts.
+//! Operations that look at their key's record: all that the drive does not decide.
 
+use super::changes::{condition, large_value};
 use super::groups::GroupKind;
 use super::op_state::{Change, ChangeValue, OpStage, OrderedOp, Shown};
 use super::{OrderedSession, scratch};
 use crate::error::Error;
-use crate::keyspace::decide::{Answer, Current, Decision, NewValue, decide, needs_current, needs_value};
+use crate::keyspace::decide::{Answer, Current, Decision, NewValue, decide, needs_value};
 use crate::keyspace::item::{Access, ItemHead};
 use crate::keyspace::request::{Outcome, Request};
 use crate::ordered::cache::PageLook;
@@ -12,7 +13,9 @@ use crate::ordered::cache::page_meta::PageUse;
 use crate::ordered::node_table::NodeId;
 use crate::session::asks::Ask;
 use crate::session::session_core::SessionCore;
-use tapetum_drive::programs::node::{ANY_NODE, GetRequests, ItemPlace, ItemReader, NodeArguments, NodeFlags, NodeItem};
+use tapetum_drive::programs::node::{
+    ANY_NODE, GetRequests, ItemPlace, ItemReader, NodeArguments, NodeFlags, NodeItem, PutCondition,
+};
 use tapetum_drive::{Lease, LocalBuffer, Purpose, Returned};
 use tapetum_kernels::extent_address::ExtentAddress;
 use tapetum_kernels::ordered::extension::ExtensionReference;
@@ -154,9 +157,19 @@ impl OrderedSession {
         node: NodeId,
         page: LocalBuffer,
     ) {
-        match op.kept.looks_first || needs_current(&op.request.borrow()) {
+        match op.kept.looks_first || Self::looks(&op) {
             true => self.look(core, (number, op), node, page),
-            false => self.put(core, (number, op), node, page),
+            false => self.change_with_others(core, (number, op), node, page),
+        }
+    }
+
+    /// Whether an operation looks at its record before it changes it: if the drive does not decide it, its value is written to an extension,
+    /// or nothing more may be stored.
+    fn looks(op: &OrderedOp) -> bool {
+        match condition(&op.request.borrow()) {
+            None => true,
+            Some(PutCondition::Always) => false,
+            Some(_) => Self::is_full(op) || large_value(op).is_some(),
         }
     }
 

@@ -25,6 +25,7 @@
 //! Threads: the session's. What is shared is [`OrderedState`].
 
 pub mod batch_part;
+mod change_groups;
 mod changes;
 mod extension_read;
 mod extensions;
@@ -37,7 +38,6 @@ mod op_state;
 mod page_reads;
 mod preparation;
 mod purges;
-mod put_groups;
 mod room_lines;
 mod scan_ahead;
 pub mod scan_op;

@@ -3,7 +3,7 @@
 use super::bench::{Bench, Client, new_flash};
 use super::model_tests::put;
 use crate::keyspace::key_range::KeyRange;
-use crate::keyspace::request::{Outcome, Request};
+use crate::keyspace::request::{Condition, Outcome, Request};
 use crate::log::Sync;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -95,6 +95,61 @@ fn puts_of_one_node_are_one_command() {
 }
 
 #[test]
+fn removals_of_one_node_are_one_command() {
+    let bench = bench();
+    let mut client = bench.client();
+    let keys = keys(20);
+    store(&mut client, &keys[..18].iter().map(|key| (key.clone(), vec![5; 100])).collect::<Vec<_>>());
+    settle(&mut client, &bench);
+    let mut tokens = Vec::new();
+    let run = programs(&bench, || {
+        // Keys that are there, one of them twice, and one that is not.
+        let removed = keys[..14].iter().chain([&keys[3], &keys[19]]);
+        tokens = removed.map(|key| client.start(Request::Delete { key, stamp: None })).collect();
+        client.session.poll(&mut client.core);
+    });
+    // And one that seals the page.
+    assert_eq!(run, 2, "for 16 removals");
+    let outcomes: Vec<_> = tokens.into_iter().map(|token| client.answer(token).0).collect();
+    assert!(outcomes[..14].iter().all(|outcome| *outcome == Outcome::Deleted), "{outcomes:?}");
+    assert_eq!(outcomes[14..], [Outcome::Missing, Outcome::Missing]);
+    let left: Vec<_> = client.scan(KeyRange::default(), 100).into_iter().map(|(key, _)| key).collect();
+    assert_eq!((left, bench.tree.items()), (keys[14..18].to_vec(), 4));
+}
+
+/// The drive decides each on what those before it left.
+#[test]
+fn changes_of_one_node_with_conditions_are_one_command() {
+    let bench = bench();
+    let mut client = bench.client();
+    store(&mut client, &[(b"there".to_vec(), b"old".to_vec())]);
+    settle(&mut client, &bench);
+    let put = |key, value, condition| Request::Put { key, value, flags: 0, expiry: 0, condition };
+    let requests: [Request<'_>; 8] = [
+        put(b"there", b"add", Condition::Absent),
+        put(b"new", b"replace", Condition::Present),
+        put(b"new", b"add", Condition::Absent),
+        put(b"new", b"add again", Condition::Absent),
+        put(b"there", b"replace", Condition::Present),
+        Request::Delete { key: b"there", stamp: None },
+        put(b"there", b"replace again", Condition::Present),
+        put(b"gone", b"set", Condition::Always),
+    ];
+    let mut tokens = Vec::new();
+    let run = programs(&bench, || {
+        tokens = requests.iter().map(|request| client.start(*request)).collect();
+        client.session.poll(&mut client.core);
+    });
+    assert_eq!(run, 2, "for {} changes and a seal", requests.len());
+    let outcomes: Vec<_> = tokens.into_iter().map(|token| client.answer(token).0).collect();
+    let is_stored = |place: usize| matches!(outcomes[place], Outcome::Stored { .. });
+    assert!([2, 4, 7].into_iter().all(is_stored) && outcomes[5] == Outcome::Deleted, "{outcomes:?}");
+    assert!([0, 1, 3, 6].into_iter().all(|place| outcomes[place] == Outcome::NotStored), "{outcomes:?}");
+    let items = client.scan(KeyRange::default(), 100);
+    assert_eq!(items, [(b"gone".to_vec(), b"set".to_vec()), (b"new".to_vec(), b"add".to_vec())]);
+}
+
+#[test]
 fn those_of_one_key_are_answered_in_their_order() {
     let bench = bench();
     let mut client = bench.client();
@@ -167,6 +222,9 @@ fn a_group_in_which_a_record_names_an_extension_gives_its_slot_back() {
         items[at].1 = vec![4; 5000];
     }
     store(&mut client, &items);
+    let removed: Vec<u64> =
+        items[..6].iter().map(|(key, _)| client.start(Request::Delete { key, stamp: None })).collect();
+    removed.into_iter().for_each(|token| assert_eq!(client.answer(token).0, Outcome::Deleted));
     items.iter_mut().for_each(|(_, value)| *value = b"short".to_vec());
     store(&mut client, &items);
     assert_eq!(client.scan(KeyRange::default(), 100), items);

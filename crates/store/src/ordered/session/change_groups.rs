@@ -1,9 +1,9 @@
-//! Puts of one node that go to the drive with one command: stored in their order, each under its own stamp.
+//! Changes of one node that go to the drive with one command: made in their order, each under its own stamp, if its condition holds.
 
 use super::OrderedSession;
-use super::changes::with_record;
+use super::changes::{condition_of, with_record};
 use super::groups::{GroupKind, Members};
-use super::looks::{arguments, damaged};
+use super::looks::damaged;
 use super::op_state::{OpStage, OrderedOp};
 use super::scratch;
 use crate::log::Sync;
@@ -13,12 +13,12 @@ use crate::ordered::tree::OrderedTree;
 use crate::session::session_core::SessionCore;
 use std::sync::Arc;
 use tapetum_drive::programs::OUTPUT_SHORT;
-use tapetum_drive::programs::node::{NodeFlags, PutCondition, PutOutcome, PutRequests, PutResult};
+use tapetum_drive::programs::node::{NodeFlags, PutOutcome, PutRequests, PutResult};
 use tapetum_drive::{Lease, LocalBuffer, Purpose, Returned};
 
 impl OrderedSession {
-    /// Sends the program that stores the record of a put, and of those that may go along.
-    pub(super) fn put(
+    /// Sends the program that makes a change, and those that may go along.
+    pub(super) fn change_with_others(
         &mut self,
         core: &mut SessionCore,
         (number, mut op): (usize, Box<OrderedOp>),
@@ -26,8 +26,8 @@ impl OrderedSession {
         page: LocalBuffer,
     ) {
         let group = match self.may_change(core, &op) {
-            Ok(()) => self.gather(&op, node, GroupKind::Puts),
-            Err(_) => Vec::new(),
+            Ok(()) if !Self::is_full(&op) => self.gather(&op, node, GroupKind::Changes),
+            _ => Vec::new(),
         };
         if group.is_empty() {
             return self.change(core, (number, op), node, page);
@@ -38,11 +38,12 @@ impl OrderedSession {
             let members = self.take_members((number, op), group);
             return self.starve_members(members, node);
         };
+        let arguments = Self::change_arguments(core, &op, NodeFlags::IN_PLACE);
         let OrderedSession { ops, parameters, .. } = self;
-        let mut requests = PutRequests::new(&arguments(NodeFlags::IN_PLACE), parameters);
+        let mut requests = PutRequests::new(&arguments, parameters);
         let mut push = |op: &mut OrderedOp| {
             op.kept.stamp = core.base.log.give_stamp();
-            with_record(op, |record| requests.push(PutCondition::Always, record));
+            with_record(op, |record| requests.push(condition_of(op), record));
         };
         push(&mut op);
         group.iter().for_each(|number| push(ops.get_mut(*number).expect("it is kept")));
@@ -61,8 +62,8 @@ impl OrderedSession {
         self.wait_for_memory(first, node);
     }
 
-    /// A program has stored the records of puts, or some of them.
-    pub(super) fn puts_changed(
+    /// A program has made the changes of a group, or some of them.
+    pub(super) fn group_changed(
         &mut self,
         core: &mut SessionCore,
         (number, mut op): (usize, Box<OrderedOp>),
@@ -89,15 +90,22 @@ impl OrderedSession {
             self.state.cache.give_back(node, page, |_| ());
             return self.fail_members(core, members, &damaged(node));
         };
-        let ticket = self.note_puts(&tree, (node, &members), &results);
+        let ticket = self.note_changes(&tree, (node, &members), &results);
+        let is_refused = results[..members.len()].contains(&PutResult::Refused);
+        let of_page = is_refused.then(|| self.state.cache.with(node, |meta| meta.wait_for(meta.changed_stamp)));
+        let of_page = of_page.flatten().flatten();
         if let Some(((_, op), _)) = members.iter().zip(results).find(|(_, result)| result.took_effect()) {
             self.note_used(op.keyspace.id(), &op.request.key, (node, used_bytes));
         }
         let (mut without_room, mut left) = (None, Members::new());
         for ((number, op), result) in members.drain(..).zip(results) {
             match result {
-                PutResult::Stored | PutResult::Replaced => {
+                PutResult::Stored | PutResult::Replaced | PutResult::Removed => {
                     self.answer_change(core, &op, ticket.clone(), result);
+                    self.ops.forget(number, op);
+                }
+                PutResult::Refused => {
+                    self.answer_refused(core, &op, of_page.clone());
                     self.ops.forget(number, op);
                 }
                 // One of the same key goes first.
@@ -116,20 +124,24 @@ impl OrderedSession {
         }
     }
 
-    /// Tells the cache and the write-back of records that were stored. The ticket to wait for.
-    fn note_puts(
+    /// Tells the cache and the write-back of changes that were made. The ticket to wait for.
+    fn note_changes(
         &self,
         tree: &Arc<OrderedTree>,
         (node, members): (NodeId, &Members),
         results: &[PutResult],
     ) -> Option<Arc<DurabilityTicket>> {
-        let is_stored = |result: &PutResult| matches!(result, PutResult::Stored | PutResult::Replaced);
-        let stored = || members.iter().zip(results).filter(|(_, result)| is_stored(result));
-        stored().for_each(|(_, result)| tree.note(*result));
-        let newest = stored().map(|((_, op), _)| op.kept.stamp).max()?;
+        let changes =
+            |result: &PutResult| matches!(result, PutResult::Stored | PutResult::Replaced | PutResult::Removed);
+        let all = || members.iter().zip(results).map(|((_, op), result)| (op.kept.stamp, *result));
+        let made = || all().filter(|(_, result)| changes(result));
+        made().for_each(|(_, result)| tree.note(result));
+        let newest = made().map(|(stamp, _)| stamp).max()?;
+        let removed = made().filter(|(_, result)| *result == PutResult::Removed).map(|(stamp, _)| stamp).max();
         let waits = self.state.base.log.sync() == Sync::Always;
         let told = self.state.cache.with(node, |meta| {
             meta.changed(newest, false);
+            removed.into_iter().for_each(|stamp| meta.changed(stamp, true));
             (waits.then(|| meta.ticket()), !std::mem::replace(&mut meta.is_listed, true))
         });
         let (ticket, is_new) = told.expect("a page that is taken stays");
