@@ -216,13 +216,15 @@ fn values_to_sixteen_mebibytes_come_back_and_give_their_room_back() {
     let store = Store::open_on(&drive(), &wide).unwrap();
     let orders = store.keyspace("orders").unwrap();
     (0..sizes.len()).for_each(|number| assert!(orders.delete(&key(number as u64)).unwrap()));
+    // A group or two are kept ready, or not yet.
+    let most = before + (1 << 20);
     for _ in 0..10_000 {
-        if store.stats().flash_used_bytes <= before {
+        if store.stats().flash_used_bytes <= most {
             break;
         }
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
-    assert!(store.stats().flash_used_bytes <= before, "{} of {before} bytes", store.stats().flash_used_bytes);
+    assert!(store.stats().flash_used_bytes <= most, "{} of {most} bytes", store.stats().flash_used_bytes);
 }
 
 /// What takes more extents than are side by side is refused, and neither waits nor takes any.
