@@ -292,6 +292,12 @@ impl Model {
         self.acknowledged.clear();
     }
 
+    /// The drive has damaged the log.
+    pub fn doubt_barriers(&mut self) {
+        self.syncs.clear();
+        self.prefix.iter_mut().for_each(Prefix::doubt_barriers);
+    }
+
     /// Everything that was acknowledged is durable from here on.
     pub fn settle(&mut self) {
         self.keys.iter_mut().for_each(|key| key.settle(self.rules.evictions));

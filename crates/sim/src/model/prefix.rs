@@ -31,6 +31,11 @@ impl Prefix {
         self.synced = self.synced.max(stamp);
     }
 
+    /// The drive has damaged the log: what a barrier made durable may be gone with its end.
+    pub fn doubt_barriers(&mut self) {
+        self.synced = 0;
+    }
+
     /// Everything is durable, and what was read has been judged.
     pub fn settle(&mut self) {
         self.keys.fill(Since::default());

@@ -175,6 +175,9 @@ impl World {
             if trouble.damages() && self.options.sync == Sync::Always && !self.log_is_damaged {
                 self.model.forget_nothing();
             }
+            if trouble.damages() && self.log_is_damaged {
+                self.model.doubt_barriers();
+            }
             self.model.crash();
             if trouble.damages() && self.images_are_damaged {
                 self.set_pages_adrift(fault);
