@@ -113,7 +113,9 @@ def test_ctrl_c_ends_a_wait_for_rows(store, tmp_path):
 
 
 WAITING = """
-import sys, pyarrow, tapetum
+import signal, sys, pyarrow, tapetum
+# A background job of a shell begins with the signal ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with tapetum.Store.open(sys.argv[1], capacity="64MiB", memory="64MiB", sync="no") as store:
     for number in range(1000):
         store.put(str(number), b"")

@@ -214,7 +214,9 @@ def test_batches_that_are_never_freed_are_named(store):
 def script(path, text):
     """A program of its own, with a store of pictures."""
     head = f"""
-import sys, tapetum
+import signal, sys, tapetum
+# A background job of a shell begins with the signal ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 store = tapetum.open({str(path)!r})
 loader = tapetum.Loader(store.images(), tapetum.Pipeline("jpeg_decode | resize 32x32"), 2, prefetch=4, threads=2)
 """
