@@ -227,6 +227,35 @@ fn values_to_sixteen_mebibytes_come_back_and_give_their_room_back() {
     assert!(store.stats().flash_used_bytes <= most, "{} of {most} bytes", store.stats().flash_used_bytes);
 }
 
+/// Every put is answered, also of nodes that split as the last slot went; after deletions there is room again.
+#[test]
+fn a_full_keyspace_refuses_puts_and_takes_them_again() {
+    let store = new_store();
+    let orders = ordered(&store);
+    let scattered = |number: u64| key(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20);
+    let mut stored = 0;
+    let error = loop {
+        match orders.put(&scattered(stored), &noise(stored, 900)) {
+            Ok(_) => stored += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, Error::FullFlash), "{error}");
+    for number in (0..stored).step_by(7) {
+        assert!(orders.get(&scattered(number)).unwrap().unwrap().value == noise(number, 900), "{number}");
+    }
+    (0..stored / 2).for_each(|number| assert!(orders.delete(&scattered(number)).unwrap(), "{number}"));
+    let put_again = || orders.put(b"again", b"there is room");
+    for _ in 0..10_000 {
+        if put_again().is_ok() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    put_again().unwrap();
+    assert!(tapetum::check(&store).unwrap().problems.is_empty());
+}
+
 /// What takes more extents than are side by side is refused, and neither waits nor takes any.
 #[test]
 fn a_value_for_which_there_is_no_room_is_refused() {

@@ -252,9 +252,11 @@ impl ImageWriter {
         let room = nodes.has_room_for(self.stamps.len() + 1) || self.stamps.len() < RESERVED_SLOTS as usize;
         let another = || nodes.take(own.map(|number| nodes.map().address(number)));
         let slot = over.or_else(|| room.then(another).flatten());
-        // Where flash is full, an image that gives its old slot back takes one that is kept back, one image at a time.
-        let is_alone = own.is_some() && self.stamps.is_empty();
-        let Some(slot) = slot.or_else(|| is_alone.then(|| nodes.take_kept_back()).flatten()) else {
+        // Where flash is full, an image takes a slot that is kept back, one image at a time: if it gives its old slot back, or while half of them
+        // are left. The halves of a split that came before flash was full would wait for a deletion otherwise.
+        let may_have_kept = own.is_some() || nodes.has_room_for(RESERVED_SLOTS as usize / 2);
+        let kept_back = || (may_have_kept && self.stamps.is_empty()).then(|| nodes.take_kept_back()).flatten();
+        let Some(slot) = slot.or_else(kept_back) else {
             state.cache.give_back(page.node, buffer, |_| ());
             return Err(page);
         };
