@@ -364,7 +364,7 @@ fn requests_that_cannot_be_are_refused_and_the_next_one_is_served() {
     let (cookie, reply) = client.receive().unwrap();
     assert_eq!((cookie, reply.error), (sent, 22));
     assert!(client.receive().is_err());
-    // So is whoever says what is no request, without a word.
+    // A client that sends something else than a request is disconnected, and gets no reply.
     let mut garbled = bench.client();
     garbled.stream().write_all(&[0xab; 100]).unwrap();
     assert!(garbled.receive().is_err());

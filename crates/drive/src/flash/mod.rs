@@ -132,6 +132,6 @@ pub trait FlashQueue: Send {
     /// there is nothing to sleep for: keep polling.
     fn event_fd(&self) -> Option<RawFd>;
 
-    /// In place of a poll while nothing is in flight. What makes the descriptor readable late, it makes unreadable again.
+    /// Called in place of `poll` while nothing is in flight: makes the descriptor unreadable again if it was raised late.
     fn rest(&mut self) {}
 }

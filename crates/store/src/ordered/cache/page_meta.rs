@@ -10,7 +10,7 @@ const HEAT_MAX: u8 = 3;
 /// What a page is asked for by: what a long scan reads once is to go before what is read by key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PageUse {
-    /// Or by a short scan.
+    /// By key, or by a short scan.
     ByKey,
     ByScan,
     /// What was just read for this, and counted then.
