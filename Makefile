@@ -28,6 +28,7 @@ FAULT_OPERATIONS := 2000
 EACH_FAULT := 1000
 DEVICE_RUNS := 600
 ORDERED_RUNS := 48
+BLOCK_RUNS := 16
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -122,6 +123,7 @@ test-simulation: test-build
 	$(SIMULATION) --points $(CRASH_POINTS) --troubles 0
 	$(SIMULATION) 1 --runs $(FAULT_RUNS) --operations $(FAULT_OPERATIONS) --crashes 1000000 --troubles 5 --each-fault $(EACH_FAULT)
 	$(SIMULATION) 1 --load ordered --runs $(ORDERED_RUNS) --operations 600 --crashes 20000
+	$(SIMULATION) 1 --load block --runs $(BLOCK_RUNS) --operations 600 --crashes 20000
 	$(SIMULATION) 1 --device --runs $(DEVICE_RUNS) --each-fault 100
 	$(SIMULATION) --exhaustive
 	$(SIMULATION) --planted

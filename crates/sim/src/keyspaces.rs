@@ -3,7 +3,7 @@
 //! A key of the run belongs to a slot, and the same bytes are a key of every slot: so whatever one keyspace shows of another is seen.
 //! What a slot's keyspace is after a crash is what it was, or what a change on its way was to make of it.
 
-use tapetum::{Keyspace, KeyspaceKind, KeyspaceState, KeyspaceWish};
+use tapetum::{BlockDevice, Keyspace, KeyspaceKind, KeyspaceState, KeyspaceWish};
 use tapetum_drive::SplitMix64;
 
 /// What became of a slot when the store was opened.
@@ -19,6 +19,8 @@ pub enum Fate {
 pub struct Slot {
     number: usize,
     kind: KeyspaceKind,
+    /// What its keyspaces are, if they are block devices.
+    device: Option<BlockDevice>,
     /// Of its keyspace, if it has one.
     name: Option<String>,
     /// What a change that is on its way makes of the name.
@@ -28,14 +30,24 @@ pub struct Slot {
 
 impl Slot {
     /// A slot for keyspaces of this kind; the first one's is the default keyspace, which is hashed.
-    pub fn new(number: usize, kind: KeyspaceKind) -> Slot {
+    pub fn new(number: usize, kind: KeyspaceKind, device: Option<BlockDevice>) -> Slot {
         let name = (number == 0).then(|| "default".to_owned());
         let kind = if number == 0 { KeyspaceKind::Hashed } else { kind };
-        Slot { number, kind, name, asked: None, names_given: 0 }
+        let device = device.filter(|_| number > 0);
+        Slot { number, kind, device, name, asked: None, names_given: 0 }
     }
 
     pub fn is_ordered(&self) -> bool {
         self.kind == KeyspaceKind::Ordered
+    }
+
+    pub fn device(&self) -> Option<BlockDevice> {
+        self.device
+    }
+
+    /// Whether its keyspaces stay for long: a tree is to grow, a disk to be filled.
+    pub fn lasts(&self) -> bool {
+        self.is_ordered() || self.device.is_some()
     }
 
     /// Whether it has no keyspace, and none is being made.
@@ -57,11 +69,11 @@ impl Slot {
         let fresh = format!("slot {} name {}", self.number, self.names_given);
         let (asked, wish) = match &self.name {
             None => {
-                let (name, kind, options) = (fresh.clone().into_bytes(), self.kind, Vec::new());
+                let options = self.device.map(BlockDevice::options).unwrap_or_default();
+                let (name, kind) = (fresh.clone().into_bytes(), self.kind);
                 (Some(fresh), KeyspaceWish::Create { name, kind, options })
             }
-            // A tree is to grow: an ordered keyspace stays for longer.
-            Some(name) => match random.below(if self.is_ordered() { 32 } else { 8 }) {
+            Some(name) => match random.below(if self.lasts() { 32 } else { 8 }) {
                 0..3 => (None, KeyspaceWish::Drop { name: name.clone() }),
                 3 => {
                     let wish = KeyspaceWish::Rename { from: name.clone(), to: fresh.clone().into_bytes() };

@@ -25,12 +25,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tapetum::inspect::AreaKind;
 use tapetum::planted::{Bug, Planted};
-use tapetum::{Error, Full, KeyDigest, KeyspaceKind, Store, StoreOptions, Sync};
+use tapetum::{BlockDevice, Error, Full, KeyDigest, KeyspaceKind, Store, StoreOptions, Sync};
 use tapetum_drive::{Drive, Env, Faults, FaultyFlash, LocalMemory, SimClock, SplitMix64, programs};
 use trouble::Trouble;
 
 const SEGMENT_BYTES: u64 = 64 << 10;
 const MEMORY_BYTES: u64 = 16 << 20;
+/// More than a run has blocks.
+const DEVICE_BYTES: u64 = 4 << 20;
 
 /// What to run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -228,6 +230,7 @@ fn draw_kinds(random: &mut SplitMix64, load: Load) -> Vec<KeyspaceKind> {
     let slots = 1 + random.below(4);
     match load {
         Load::Ordered => vec![KeyspaceKind::Ordered; slots.clamp(2, 3) as usize],
+        Load::Block => vec![KeyspaceKind::Hashed; slots.clamp(2, 3) as usize],
         Load::Tidal | Load::Mixed | Load::Heavy | Load::Evicting => vec![KeyspaceKind::Hashed; slots as usize],
     }
 }
@@ -241,16 +244,18 @@ impl World {
             Load::Evicting => Some(State::Evict),
             Load::Tidal => Some(State::Grow),
             Load::Ordered => Some(State::Image),
-            Load::Mixed | Load::Heavy => None,
+            Load::Mixed | Load::Heavy | Load::Block => None,
         };
         let (evicts, roomy) = (load == Load::Evicting, load == Load::Heavy);
         let kinds = draw_kinds(&mut random, load);
-        let slots: Vec<Slot> = (0..).zip(kinds).map(|(number, kind)| Slot::new(number, kind)).collect();
+        let device = (load == Load::Block).then(|| BlockDevice::new(DEVICE_BYTES).expect("a size that devices have"));
+        let slots: Vec<Slot> = (0..).zip(kinds).map(|(number, kind)| Slot::new(number, kind, device)).collect();
         let has_ordered = slots.iter().any(Slot::is_ordered);
         let more = match () {
             () if evicts => 0,
             // Groups of slots take their room beside segments.
             () if has_ordered => 16 + random.below(8),
+            () if load == Load::Block => 4 + random.below(8),
             () => random.below(5),
         };
         let capacity_bytes = (5 << 18) + more * (256 << 10);

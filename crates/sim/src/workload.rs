@@ -1,9 +1,11 @@
 //! What sessions ask for: operations drawn from a seed over a small set of keys.
 
+mod devices;
 mod keys;
 mod ranges;
 mod requests;
 
+pub use devices::DeviceRequest;
 pub use ranges::holds;
 pub use requests::{request, told, told_at_once, write};
 
@@ -11,7 +13,7 @@ use crate::keyspaces::Slot;
 use crate::model::Model;
 use crate::model::operation::{Filter, Kind};
 use std::rc::Rc;
-use tapetum::{Condition, KeyRange};
+use tapetum::{BlockDevice, Condition, KeyRange};
 use tapetum_drive::SplitMix64;
 
 /// One operation of so many is a scan, where there are ordered keyspaces.
@@ -27,6 +29,8 @@ pub struct Workload {
     open: Vec<bool>,
     /// Slots of ordered keyspaces.
     ordered: Vec<usize>,
+    /// Slots of block devices, each key of which is a block's number.
+    devices: Vec<usize>,
     /// The last stamp that was seen of each key.
     stamps: Vec<u64>,
     value_bytes_usual: u64,
@@ -51,6 +55,8 @@ pub enum Load {
     Tidal,
     /// Ordered keyspaces beside a hashed one, with keys of many shapes and scans. By option: no seed decides for it yet.
     Ordered,
+    /// Block devices beside a hashed keyspace, with requests of several blocks and of parts of them. By option, as the last one.
+    Block,
 }
 
 impl Load {
@@ -94,24 +100,31 @@ pub enum Draw {
         range: KeyRange,
         filter: Filter,
     },
+    Device {
+        slot: usize,
+        request: DeviceRequest,
+    },
 }
 
 impl Workload {
     /// At most `keys_max` keys, whatever the load, of these keyspaces, of which the first is there.
     pub fn new(mut random: SplitMix64, load: Load, keys_max: u64, slots: &[Slot]) -> Workload {
         let ordered: Vec<usize> = (0..slots.len()).filter(|slot| slots[*slot].is_ordered()).collect();
+        let devices: Vec<usize> = (0..slots.len()).filter(|slot| slots[*slot].device().is_some()).collect();
         let slots = slots.len();
         let count = match load {
             Load::Mixed => 40 + random.below(360),
             Load::Heavy | Load::Evicting => 300 + random.below(100),
             Load::Tidal => 450 + random.below(250),
             Load::Ordered => 100 + random.below(400),
+            Load::Block => 60 + random.below(300),
         };
         let count = count.min(keys_max);
         let names = count.div_ceil(slots as u64);
-        let names = match ordered.is_empty() {
-            true => (0..names).map(|number| keys::key(&mut random, number)).collect(),
-            false => keys::shaped(&mut random, names as usize),
+        let names = match (ordered.is_empty(), devices.is_empty()) {
+            (true, true) => (0..names).map(|number| keys::key(&mut random, number)).collect(),
+            (true, false) => (0..names).map(|number| BlockDevice::key(number).to_vec()).collect(),
+            (false, _) => keys::shaped(&mut random, names as usize),
         };
         let keys = (0..count as usize).map(|number| names[number / slots].clone()).collect();
         let open = (0..slots).map(|slot| slot == 0).collect();
@@ -123,6 +136,7 @@ impl Workload {
                 let tide = if random.one_in(2) { 4 * count } else { 0 };
                 ([40, 300, 1000, 2000][random.below(4) as usize], 800, tide)
             }
+            Load::Block => (2048, 4000, 0),
         };
         let large_one_in = if load == Load::Tidal { 0 } else { [0, 1, 2, 8][random.below(4) as usize] };
         let stamps = vec![0; count as usize];
@@ -131,6 +145,7 @@ impl Workload {
             keys,
             open,
             ordered,
+            devices,
             stamps,
             value_bytes_usual,
             large_one_in,
@@ -183,10 +198,13 @@ impl Workload {
 
     /// The next operation, on keys that are not too busy; `now` is the time.
     pub fn draw(&mut self, model: &Model, now: u32) -> Option<Draw> {
+        if !self.devices.is_empty() && !self.random.one_in(8) {
+            return self.device_request(model);
+        }
         let id = self.operation_id();
         if self.random.one_in(self.clear_one_in) {
             let slot = Some(self.random.below(self.open.len() as u64) as usize).filter(|slot| self.open[*slot]);
-            let slot = slot.unwrap_or(0);
+            let slot = slot.filter(|slot| !self.devices.contains(slot)).unwrap_or(0);
             // Where sectors are large, one keyspace may plan a deletion at a time.
             let is_now = slot > 0 || self.random.one_in(2);
             let at = if is_now { 0 } else { now + 1 + self.random.below(5) as u32 };
@@ -212,6 +230,9 @@ impl Workload {
 
     /// A put, and nothing else: to keep the log busy.
     pub fn draw_put(&mut self, model: &Model) -> Option<Draw> {
+        if !self.devices.is_empty() && !self.random.one_in(4) {
+            return self.device_write(model);
+        }
         let id = self.operation_id();
         let key = self.pick(model)?;
         let kind = Kind::Put { value: self.value(id, key), flags: 0, expiry: 0, condition: Condition::Always };
@@ -236,7 +257,7 @@ impl Workload {
         let all = self.keys.len() as u64;
         let among = if self.tide == 0 && self.random.one_in(2) { all.div_ceil(8) } else { all };
         let mut key = self.random.below(among) as usize;
-        if !self.is_open(key) {
+        if !self.is_open(key) || self.devices.contains(&self.slot_of(key)) {
             key -= self.slot_of(key);
         }
         (model.pending(key) < PENDING_MAX).then_some(key)

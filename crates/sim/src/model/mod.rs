@@ -126,7 +126,12 @@ impl Model {
 
     fn note_removal(&mut self, key: usize, kind: &Kind) {
         let removes = match kind {
-            Kind::Get | Kind::Append { .. } | Kind::Prepend { .. } | Kind::Invalidate { .. } => false,
+            Kind::Get
+            | Kind::Append { .. }
+            | Kind::Prepend { .. }
+            | Kind::Invalidate { .. }
+            | Kind::Patch { .. }
+            | Kind::Zero { .. } => false,
             Kind::Lease { vivify, .. } => vivify.is_some_and(|expiry| expiry != 0),
             Kind::Put { expiry, .. } | Kind::Touch { expiry } | Kind::GetAndTouch { expiry } => *expiry != 0,
             Kind::Increment { initial, .. } => initial.is_some_and(|(_, expiry)| expiry != 0),

@@ -1,7 +1,8 @@
 //! What one operation does to one key, as the protocol describes it: written from its description, not from the store.
 
+use std::ops::Range;
 use std::rc::Rc;
-use tapetum::{Condition, Marks};
+use tapetum::{BLOCK_BYTES, Condition, Marks};
 
 /// A record as a client sees it.
 #[derive(Clone, PartialEq, Eq)]
@@ -56,6 +57,15 @@ pub enum Kind {
     },
     Delete {
         stamp: Option<u64>,
+    },
+    /// Replaces a part of a block; an absent one is zeros.
+    Patch {
+        within: Range<usize>,
+        bytes: Rc<[u8]>,
+    },
+    /// Zeros a part of a block; an absent one stays absent.
+    Zero {
+        within: Range<usize>,
     },
     /// Deletes everything now.
     Clear,
@@ -213,6 +223,8 @@ impl std::fmt::Debug for Kind {
             Kind::Lease { recache_before, vivify } => write!(f, "lease before {recache_before:?} vivify {vivify:?}"),
             Kind::Invalidate { stamp } => write!(f, "invalidate stamp {stamp:?}"),
             Kind::Delete { stamp } => write!(f, "delete stamp {stamp:?}"),
+            Kind::Patch { within, bytes } => write!(f, "patch {within:?} {}", head(bytes)),
+            Kind::Zero { within } => write!(f, "zero {within:?}"),
             Kind::Clear => write!(f, "delete all"),
             Kind::ClearAt(at) => write!(f, "delete all at {at}"),
             Kind::Drop => write!(f, "delete in a batch"),
@@ -267,6 +279,10 @@ pub fn apply(kind: &Kind, item: Option<&Item>, now: u32, value_bytes_max: usize)
         }
         (Kind::Increment { stamp, .. }, Some(item)) if wrong(stamp, item) => unchanged(Expected::Exists),
         (Kind::Increment { delta, decrement, .. }, Some(item)) => add(item, *delta, *decrement),
+        (Kind::Patch { within, bytes }, item) => (Some(patched(item, within, bytes)), Expected::Stored),
+        (Kind::Zero { within }, Some(item)) => {
+            (Some(patched(Some(item), within, &vec![0; within.len()])), Expected::Stored)
+        }
         (Kind::Touch { expiry }, Some(item)) => (retimed(item, *expiry).unless_expired(now), Expected::Touched),
         (Kind::GetAndTouch { expiry }, Some(item)) => {
             let item = retimed(item, *expiry);
@@ -279,6 +295,7 @@ pub fn apply(kind: &Kind, item: Option<&Item>, now: u32, value_bytes_max: usize)
             | Kind::Touch { .. }
             | Kind::GetAndTouch { .. }
             | Kind::Invalidate { .. }
+            | Kind::Zero { .. }
             | Kind::Delete { .. },
             None,
         ) => (None, Expected::Missing),
@@ -289,6 +306,13 @@ pub fn apply(kind: &Kind, item: Option<&Item>, now: u32, value_bytes_max: usize)
 
 fn fresh(value: Rc<[u8]>, flags: u32, expiry: u32) -> Item {
     Item { value, flags, expiry, stamp: None, marks: Some(Marks::NONE), writer: 0 }
+}
+
+/// A block with a part of it replaced.
+fn patched(item: Option<&Item>, within: &Range<usize>, bytes: &[u8]) -> Item {
+    let mut block = item.map_or_else(|| vec![0; BLOCK_BYTES], |item| item.value.to_vec());
+    block[within.clone()].copy_from_slice(bytes);
+    fresh(block.into(), 0, 0)
 }
 
 fn lease(item: &Item, recache_before: Option<u32>) -> (Option<Item>, Expected) {

@@ -1,5 +1,6 @@
 //! An open store between two crashes: sessions and maintenance, interleaved by chance.
 
+mod devices;
 mod queries;
 mod scans;
 
@@ -9,6 +10,7 @@ use crate::keyspaces::{Fate, Slot};
 use crate::model::operation::{Kind, Told};
 use crate::tally::{Event, State};
 use crate::workload::{Draw, request, told, told_at_once, write};
+use devices::DevicesAsked;
 use queries::QueryAsked;
 use scans::ScanAsked;
 use std::collections::BTreeMap;
@@ -22,7 +24,7 @@ use tapetum_drive::{Drive, Faults, SplitMix64};
 const IN_FLIGHT_MAX: usize = 12;
 /// One step of so many changes a keyspace, in a run that has several.
 const CHANGE_ONE_IN: u64 = 80;
-/// The same where an ordered keyspace is to be made.
+/// The same where a keyspace is to be made that lasts.
 const MAKE_ONE_IN: u64 = 8;
 /// So many polls without an end mean that the store hangs.
 const PATIENCE: u32 = 20_000;
@@ -58,6 +60,7 @@ pub struct Life {
     on_their_way: BTreeMap<u64, Option<usize>>,
     /// Parts of scans on their way.
     scans: BTreeMap<u64, ScanAsked>,
+    devices: DevicesAsked,
     /// Replies that are the first look at a key since it was opened.
     reading_all: bool,
     replies: Vec<Reply>,
@@ -110,6 +113,7 @@ impl Life {
             _drive: drive,
             on_their_way,
             scans: BTreeMap::new(),
+            devices: DevicesAsked::default(),
             reading_all,
             replies,
             asks,
@@ -277,7 +281,7 @@ impl Life {
     /// One random move. `press`: leave maintenance where it is, and write.
     pub fn step(&mut self, world: &mut World, press: Option<Press>) -> Result<(), Stop> {
         if world.slots.len() > 1 && press.is_none() {
-            let is_missing = |slot: &Slot| slot.is_ordered() && slot.is_vacant();
+            let is_missing = |slot: &Slot| slot.lasts() && slot.is_vacant();
             let change_one_in = if world.slots.iter().any(is_missing) { MAKE_ONE_IN } else { CHANGE_ONE_IN };
             if world.random.one_in(change_one_in) {
                 return self.change_keyspaces(world);
@@ -572,6 +576,7 @@ impl Life {
                 let parts = world.workload.keys_of(slot).map(|key| (key, kind.clone())).collect();
                 world.model.submit_group(id, session, parts);
             }
+            Draw::Device { slot, request } => self.submit_device(world, session, (slot, request))?,
             Draw::Query { id, slot, range, filter } => self.begin_query(world, (id, slot), range, filter)?,
             Draw::Scan { id, slot, range, items_max } => {
                 self.submit_scan(world, id, ScanAsked { session, slot, range, items_max })?;
@@ -587,7 +592,7 @@ impl Life {
             Draw::Batch { parts, .. } => parts.iter().any(|(key, _)| asks(*key)),
             Draw::Everything { .. } => self.may_ask.iter().any(|&(of, ..)| of == session),
             // They are in no order with others.
-            Draw::Scan { .. } | Draw::Query { .. } => false,
+            Draw::Scan { .. } | Draw::Query { .. } | Draw::Device { .. } => false,
         }
     }
 
@@ -672,9 +677,12 @@ impl Life {
         let mut replies = std::mem::take(&mut self.replies);
         self.sessions[session].poll(&mut replies);
         for reply in replies.drain(..) {
-            self.take_reply(world, session, reply)?;
+            if let Some(reply) = self.go_on_with_device(world, session, reply)? {
+                self.take_reply(world, session, reply)?;
+            }
         }
         self.replies = replies;
+        self.force_devices(world)?;
         self.take_scanned(world, session)?;
         let mut asks = Vec::new();
         self.sessions[session].take_asks(&mut asks);

@@ -29,6 +29,7 @@ pub fn request<'a>(key: &'a [u8], kind: &'a Kind) -> Request<'a> {
         }
         Kind::Invalidate { stamp } => Request::Invalidate { key, stamp: *stamp, expiry: None },
         Kind::Delete { stamp } => Request::Delete { key, stamp: *stamp },
+        Kind::Patch { .. } | Kind::Zero { .. } => unreachable!("a change of a block makes its own requests"),
         Kind::Clear | Kind::ClearAt(_) | Kind::Drop => unreachable!("not an operation on one key"),
     }
 }

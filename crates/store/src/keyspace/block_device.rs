@@ -46,7 +46,8 @@ impl BlockDevice {
         block.to_be_bytes()
     }
 
-    pub(crate) fn options(self) -> Vec<u8> {
+    /// What a keyspace keeps of it.
+    pub fn options(self) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.bytes.extend_from_slice(&[KIND, VERSION, 0, 0]);
         writer.u64(self.size_bytes);

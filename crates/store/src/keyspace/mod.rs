@@ -1,6 +1,7 @@
 //! Keyspaces: what there are, whose keys are whose, what callers ask of a store, and how they hear of the answer.
 
 pub mod block_device;
+pub mod block_request;
 mod by_id;
 pub mod catalogue;
 pub mod changing;

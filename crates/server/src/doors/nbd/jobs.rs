@@ -2,17 +2,13 @@
 //!
 //! ```text
 //!   job: at ─► end, a part a block ─► all parts done ─► (a barrier, if it is to be durable) ─► reply
-//!   part of a whole block:   put, delete or get ─► done
-//!   part of a part of one:   get ─► put under its stamp ─► done
-//!                             ▲          └─ another write came between
-//!                             └──────────┘
 //! ```
+//! What a part goes through stands at [`BlockChange`].
 //! Plain data of one client's transmission.
 
-use std::ops::Range;
 use std::time::Instant;
 
-use tapetum::{BLOCK_BYTES, Condition};
+use tapetum::{BLOCK_BYTES, BlockChange, BlockPiece};
 
 use super::protocol::reply;
 use super::protocol::request::{Command, NbdRequest};
@@ -60,19 +56,6 @@ pub struct Job {
     pub held_bytes: usize,
 }
 
-/// A part of a block, or all of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
-    pub block: u64,
-    pub within: Range<usize>,
-}
-
-impl Piece {
-    pub fn is_whole(&self) -> bool {
-        self.within.len() == BLOCK_BYTES
-    }
-}
-
 impl Job {
     /// Of a request that is not refused.
     pub fn new(request: &NbdRequest, held_bytes: usize, began: Instant) -> Job {
@@ -117,11 +100,8 @@ impl Job {
     }
 
     /// The next piece, of which there is one.
-    pub fn piece(&self) -> Piece {
-        let block = self.at / BLOCK;
-        let from = (self.at % BLOCK) as usize;
-        let to = (self.end - block * BLOCK).min(BLOCK) as usize;
-        Piece { block, within: from..to }
+    pub fn piece(&self) -> BlockPiece {
+        BlockPiece::first_of(&(self.at..self.end))
     }
 
     /// Whether every part was handed out.
@@ -138,7 +118,7 @@ impl Job {
     }
 
     /// Takes what a block of a read has, or that it is absent.
-    pub fn fill(&mut self, Piece { block, within }: &Piece, value: Option<&[u8]>) {
+    pub fn fill(&mut self, BlockPiece { block, within }: &BlockPiece, value: Option<&[u8]>) {
         let first = self.start / BLOCK;
         let place = (block * BLOCK + within.start as u64 - self.start) as usize;
         let Task::Read { bytes, holes, .. } = &mut self.task else { unreachable!("only reads are filled") };
@@ -197,29 +177,17 @@ fn reply_in_runs((cookie, start): (u64, u64), bytes: &[u8], holes: &[bool], out:
     }
 }
 
-/// What replaces a part of a block.
-pub enum Patch {
-    Bytes(Vec<u8>),
-    Zeros,
-}
-
-/// How far a change of a part of a block is.
-pub enum ChangeState {
-    Reads,
-    Writes { block: Box<[u8]>, condition: Condition },
-}
-
 pub enum PartKind {
     Read,
     Put,
     Delete,
-    Change { patch: Patch, state: ChangeState },
+    Change(BlockChange),
     Sync,
 }
 
 pub struct Part {
     pub job: usize,
-    pub piece: Piece,
+    pub piece: BlockPiece,
     pub kind: PartKind,
     /// What the request that is pending was admitted with.
     pub charge_bytes: usize,
@@ -229,23 +197,11 @@ pub struct Part {
 
 impl Part {
     pub fn is_get(&self) -> bool {
-        matches!(self.kind, PartKind::Read | PartKind::Change { state: ChangeState::Reads, .. })
-    }
-
-    /// What its block was is known; under which condition it may be replaced, and by what. `None`: there is nothing to do.
-    pub fn patched(&self, found: Option<(&[u8], u64)>) -> Option<ChangeState> {
-        let PartKind::Change { patch, .. } = &self.kind else { unreachable!("only a change reads first") };
-        let (mut block, condition) = match found {
-            Some((value, stamp)) => (Box::<[u8]>::from(value), Condition::Stamp(stamp)),
-            None => (vec![0; BLOCK_BYTES].into_boxed_slice(), Condition::Absent),
-        };
-        let part = &mut block[self.piece.within.clone()];
-        match (patch, found) {
-            (Patch::Bytes(bytes), _) => part.copy_from_slice(bytes),
-            (Patch::Zeros, Some(_)) => part.fill(0),
-            (Patch::Zeros, None) => return None,
+        match &self.kind {
+            PartKind::Read => true,
+            PartKind::Change(change) => change.reads(),
+            PartKind::Put | PartKind::Delete | PartKind::Sync => false,
         }
-        Some(ChangeState::Writes { block, condition })
     }
 }
 

@@ -6,10 +6,12 @@
 
 use std::collections::VecDeque;
 
-use tapetum::{BLOCK_BYTES, BlockDevice, Condition, Error, Outcome, Request};
+use tapetum::{
+    BLOCK_BYTES, BlockChange, BlockDevice, BlockPiece, ChangeStep, Condition, Error, Outcome, Patch, Request,
+};
 
 use super::exports::Export;
-use super::jobs::{ChangeState, Job, Numbered, Part, PartKind, Patch, Piece, Task};
+use super::jobs::{Job, Numbered, Part, PartKind, Task};
 use super::protocol::request::{Command, NbdRequest, PAYLOAD_BYTES_MAX};
 use super::protocol::{Parsed, errors, reply};
 use crate::net::connection::{Admission, Client};
@@ -248,7 +250,7 @@ impl Transmission {
     }
 
     /// Adds a part of a job, which was charged with `held_bytes`.
-    fn add_part(&mut self, job: usize, (piece, kind): (Piece, PartKind), held_bytes: usize) -> usize {
+    fn add_part(&mut self, job: usize, (piece, kind): (BlockPiece, PartKind), held_bytes: usize) -> usize {
         self.jobs.get_mut(job).parts += 1;
         self.held_bytes += held_bytes;
         self.parts.add(Part { job, piece, kind, charge_bytes: 0, held_bytes })
@@ -257,7 +259,7 @@ impl Transmission {
     fn put<S: Session>(
         &mut self,
         job: usize,
-        (piece, value, held_bytes): (Piece, &[u8], usize),
+        (piece, value, held_bytes): (BlockPiece, &[u8], usize),
         admission: Admission,
         client: &mut Client,
         cx: &mut NbdContext<'_, S>,
@@ -272,13 +274,13 @@ impl Transmission {
     fn change<S: Session>(
         &mut self,
         job: usize,
-        (piece, patch): (Piece, Patch),
+        (piece, patch): (BlockPiece, Patch),
         admission: Admission,
         client: &mut Client,
         cx: &mut NbdContext<'_, S>,
     ) {
-        let change = PartKind::Change { patch, state: ChangeState::Reads };
-        let part = self.add_part(job, (piece, change), admission.charge_bytes);
+        let change = BlockChange::new(piece.within.clone(), patch);
+        let part = self.add_part(job, (piece, PartKind::Change(change)), admission.charge_bytes);
         client.keep(admission, cx.budget);
         cx.figures.devices[cx.worker].changes_part();
         self.changing.push_back(part);
@@ -301,26 +303,21 @@ impl Transmission {
     fn go_on_changing<S: Session>(&mut self, client: &mut Client, cx: &mut NbdContext<'_, S>) -> bool {
         let Some(&number) = self.changing.front() else { return false };
         let load = self.load();
-        let part = self.parts.get_mut(number);
+        let part = self.parts.get(number);
         if self.jobs.get(part.job).error != 0 {
             self.changing.pop_front();
             self.end_part(number, client, cx);
             return true;
         }
         let key = BlockDevice::key(part.piece.block);
-        let PartKind::Change { state, .. } = &mut part.kind else { unreachable!("only changes go on") };
-        let value_bytes = matches!(state, ChangeState::Reads).then_some(BLOCK_BYTES);
+        let value_bytes = part.is_get().then_some(BLOCK_BYTES);
         let Some(admission) = client.admit_part(load, value_bytes, cx) else { return false };
         self.changing.pop_front();
-        // Taken out: the store copies what it needs.
-        match std::mem::replace(state, ChangeState::Reads) {
-            ChangeState::Reads => self.submit(number, Request::Get { key: &key }, admission, client, cx),
-            ChangeState::Writes { block, condition } => {
-                *state = ChangeState::Writes { block: Box::default(), condition };
-                let put = Request::Put { key: &key, value: &block, flags: 0, expiry: 0, condition };
-                self.submit(number, put, admission, client, cx);
-            }
-        }
+        let part = self.parts.get_mut(number);
+        part.charge_bytes = admission.charge_bytes;
+        self.pending += 1;
+        let PartKind::Change(change) = &part.kind else { unreachable!("only changes go on") };
+        client.submit(number as u32, (self.export.keyspace, change.request(&key)), admission, cx);
         true
     }
 
@@ -365,7 +362,7 @@ impl Transmission {
                 return Some(());
             }
         }
-        let part = self.add_part(number, (Piece { block: 0, within: 0..0 }, PartKind::Sync), 0);
+        let part = self.add_part(number, (BlockPiece { block: 0, within: 0..0 }, PartKind::Sync), 0);
         self.parts.get_mut(part).charge_bytes = admission.charge_bytes;
         self.pending += 1;
         client.submit_sync(part as u32, cx);
@@ -387,7 +384,7 @@ impl Transmission {
     }
 
     /// Takes a job's next piece.
-    fn next_piece(&mut self, number: usize) -> Piece {
+    fn next_piece(&mut self, number: usize) -> BlockPiece {
         let job = self.jobs.get_mut(number);
         let piece = job.piece();
         job.at += piece.within.len() as u64;
@@ -476,38 +473,24 @@ impl Transmission {
             client.got(part.charge_bytes, value.map(<[u8]>::len), cx.gets);
         }
         let job = self.jobs.get_mut(part.job);
-        match (&part.kind, outcome) {
-            (_, Outcome::Failed(error)) => job.fail(error_of(error, &part.kind)),
+        match (&mut part.kind, outcome) {
+            (kind, Outcome::Failed(error)) => job.fail(error_of(error, kind)),
             (PartKind::Put | PartKind::Delete | PartKind::Sync, _) => {}
+            (PartKind::Change(change), _) => match change.take(outcome, value) {
+                ChangeStep::GoesOn => return self.changing.push_back(number as usize),
+                ChangeStep::NoBlock => job.fail(errors::IO),
+                ChangeStep::Done => {}
+            },
             // Whoever has put this here does not speak of blocks.
-            _ if value.is_some_and(|value| value.len() != BLOCK_BYTES) => job.fail(errors::IO),
+            (PartKind::Read, _) if value.is_some_and(|value| value.len() != BLOCK_BYTES) => job.fail(errors::IO),
             (PartKind::Read, _) => {
                 job.fill(&part.piece, value);
                 if value.is_none() {
                     cx.figures.devices[cx.worker].met_hole();
                 }
             }
-            (PartKind::Change { state: ChangeState::Reads, .. }, _) => {
-                let found = match (outcome, value) {
-                    (Outcome::Value { stamp, .. }, Some(value)) => Some((value, *stamp)),
-                    _ => None,
-                };
-                if let Some(next) = part.patched(found) {
-                    return self.change_again(number as usize, next);
-                }
-            }
-            (PartKind::Change { .. }, Outcome::Stored { .. }) => {}
-            (PartKind::Change { .. }, _) => return self.change_again(number as usize, ChangeState::Reads),
         }
         self.end_part(number as usize, client, cx);
-    }
-
-    /// A change has its next request to submit.
-    fn change_again(&mut self, number: usize, next: ChangeState) {
-        if let PartKind::Change { state, .. } = &mut self.parts.get_mut(number).kind {
-            *state = next;
-        }
-        self.changing.push_back(number);
     }
 
     fn end_part<S>(&mut self, number: usize, client: &mut Client, cx: &mut NbdContext<'_, S>) {
