@@ -1,5 +1,6 @@
 """The examples in python/examples, as a user runs them, and the bench in python/bench, as small as it goes."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -42,14 +43,17 @@ def test_pictures_are_the_same_each_time(folder, tmp_path):
     assert all((folder / file).read_bytes() == (tmp_path / "again" / file).read_bytes() for file in files)
 
 
-@pytest.mark.parametrize("loader", ["tapetum", "torch"])
+@pytest.mark.parametrize("loader", ["tapetum", "torch", "torchvision"])
 def test_a_few_steps_of_training(folder, tmp_path, loader):
     reason = "torch and torchvision do not import: apt-get install python3-torchvision, or pip install torch torchvision"
     pytest.importorskip("torch", reason=reason, exc_type=ImportError)
     pytest.importorskip("torchvision", reason=reason, exc_type=ImportError)
     options = ["--data", tmp_path / "data", "--capacity", 128, "--size", 32, "--batch", 4, "--steps", 4, "--threads", 1]
-    told = run("train.py", folder, "--loader", loader, *options)
-    assert f"{loader}: 16 pictures" in told and "loss:" in told
+    report = tmp_path / "report.json"
+    told = run("train.py", folder, "--loader", loader, *options, "--warm-up", 1, "--loading-core", 0, "--report", report)
+    assert f"{loader}: 12 pictures" in told and "loss:" in told
+    took = json.loads(report.read_text())
+    assert took["pictures"] == 12 and took["host_cpu_s"] > 0 and took["wall_s"] >= took["waited_s"]
     assert ("jpeg_decode" in told) == (loader == "tapetum")
 
 
