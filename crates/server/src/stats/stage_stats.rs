@@ -6,8 +6,8 @@ use crate::stats::{Figure, FigureKind};
 
 /// Names and help, six a program.
 macro_rules! stages {
-    ($($program:literal $name:literal: $what:literal,)*) => {
-        const NAMES: &[(&str, [(&str, &str); 6])] = &[$((
+    ($list:ident: $($program:literal $name:literal: $what:literal,)*) => {
+        const $list: &[(&str, [(&str, &str); 6])] = &[$((
             $program,
             [
                 (concat!("drive_stage_", $name, "_runs"), concat!("Times that the drive ", $what, " in pipelines")),
@@ -22,6 +22,7 @@ macro_rules! stages {
 }
 
 stages!(
+    NAMES:
     "source" "source": "read sources",
     "concat" "concat": "passed bytes on",
     "crc32c" "crc32c": "made CRC-32C checksums",
@@ -37,9 +38,28 @@ stages!(
     "sink" "sink": "wrote sinks",
 );
 
+stages!(
+    NAMES_OF_PICTURES:
+    "jpeg_decode" "jpeg_decode": "decoded JPEGs",
+    "resize" "resize": "resized pictures",
+    "random_crop" "random_crop": "cut pictures by chance",
+    "center_crop" "center_crop": "cut the middle of pictures",
+    "random_resized_crop" "random_resized_crop": "cut pictures by chance and resized them",
+    "flip" "flip": "flipped pictures by chance",
+    "normalize" "normalize": "normalized pictures",
+    "layout" "layout": "laid pictures out",
+    "batch" "batch": "made samples of batches",
+);
+
+/// Of the programs that this server has.
+fn names() -> impl Iterator<Item = &'static (&'static str, [(&'static str, &'static str); 6])> {
+    let of_pictures = if cfg!(feature = "images") { NAMES_OF_PICTURES } else { &[] };
+    NAMES.iter().chain(of_pictures)
+}
+
 /// Of each program that may be a stage; zero where the drive lacks it.
 pub fn figures(stages: &[StageSnapshot]) -> impl Iterator<Item = Figure> {
-    NAMES.iter().flat_map(|(program, names)| {
+    names().flat_map(|(program, names)| {
         let stage = stages.iter().find(|stage| stage.name == *program);
         let values = stage.map_or([0; 6], |stage| {
             let StageSnapshot { tasks, bytes_in, bytes_out, unit_us, failures, waits, .. } = *stage;
@@ -58,7 +78,7 @@ mod tests {
         let programs = tapetum_drive::programs::built_in();
         let descriptors = programs.iter().map(|program| program.descriptor()).filter(|program| program.is_stream);
         let mut wanted: Vec<&str> = descriptors.map(|program| program.name).chain(["source", "sink"]).collect();
-        let mut named: Vec<&str> = NAMES.iter().map(|(program, _)| *program).collect();
+        let mut named: Vec<&str> = names().map(|(program, _)| *program).collect();
         wanted.sort_unstable();
         named.sort_unstable();
         assert_eq!(named, wanted, "add the new one to stages!");
