@@ -159,6 +159,7 @@ impl NativeLoader {
         stats.set_item("batches", of.batches)?;
         stats.set_item("pictures", of.pictures)?;
         stats.set_item("failed", of.failed)?;
+        stats.set_item("threads", of.threads)?;
         stats.set_item("waited_us", of.waited_us)?;
         Ok(stats)
     }

@@ -74,6 +74,24 @@ fn next(loader: &PictureLoader) -> PictureBatch {
     loader.next(WAIT).expect("it comes").unwrap()
 }
 
+/// A loader that is to have more threads than the drive has memory for has as many as that has memory for.
+#[test]
+fn a_loader_has_no_more_threads_than_memory_for_them() {
+    let scratch = Scratch::new("threads").with_pictures();
+    let options = Options::new().capacity_bytes(64 << 20).memory_bytes(64 << 20);
+    let store = options.open(scratch.0.join("store")).unwrap();
+    let keyspace = store.keyspace("pictures").or_else(|_| store.create_keyspace("pictures")).unwrap();
+    import_folder(&keyspace, &scratch.pictures(), |_, _| true).unwrap();
+    let (_, loader) = loader(&keyspace, "jpeg_decode | resize 64x64 | batch 4", 64);
+    (0..256).for_each(|number| loader.submit(request(&[number % 10, 1, 2, 3])));
+    for number in 0..256 {
+        let batch = next(&loader);
+        assert_eq!((&batch.failed[..], batch.items[0]), (&[][..], number % 10));
+    }
+    let threads = loader.stats().threads;
+    assert!((2..64).contains(&threads), "{threads} threads");
+}
+
 /// Whoever makes it, a batch is what the operations make of each file.
 #[test]
 fn batches_are_what_the_operations_make() {

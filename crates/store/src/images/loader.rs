@@ -5,9 +5,11 @@
 //!
 //! 1. Each request has one result, in order.
 //! 2. A loader that is dropped has no thread any more: each ends with the picture that it is at.
+//! 3. What its threads have at the drive takes at most half of local memory: with many threads each has fewer pictures there, and a loader
+//!    has as many threads as that leaves room for.
 
 use super::bound_plan::BoundPlan;
-use super::reader::{BatchRequest, PictureBatch, PictureReader};
+use super::reader::{AHEAD_MAX, BatchRequest, PictureBatch, PictureReader};
 use super::set::ImageSet;
 use crate::blocking::KeyspaceHandle;
 use crate::error::Error;
@@ -20,6 +22,13 @@ use std::time::Duration;
 
 /// The most threads of a loader.
 const THREADS_MAX: usize = 64;
+/// Pictures that all threads of a loader have at the drive, within what one may and is to have.
+const PICTURES_AHEAD: usize = 64;
+const PICTURES_AHEAD_MIN: usize = 4;
+/// What a session takes of local memory to run programs.
+const SESSION_BYTES: usize = 512 << 10;
+/// Room for the file of a picture, beside that for what comes of it.
+const FILE_BYTES: usize = 128 << 10;
 
 /// What a loader has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,6 +36,8 @@ pub struct LoaderStats {
     pub batches: u64,
     pub pictures: u64,
     pub failed: u64,
+    /// How many threads make batches: fewer than were asked for where local memory has no room for them.
+    pub threads: usize,
     /// Time in which the caller waited for a batch.
     pub waited_us: u64,
 }
@@ -65,11 +76,14 @@ impl PictureLoader {
         plan: &BoundPlan,
         threads: usize,
     ) -> Result<PictureLoader, Error> {
-        let threads = threads.clamp(1, THREADS_MAX);
+        // What is wrong with a plan is wrong for all threads: the caller hears of it at once.
+        let reader = PictureReader::new(keyspace, set.clone(), plan, PICTURES_AHEAD_MIN)?;
+        let local_bytes = keyspace.store().drive().local().bytes_total();
+        let (threads, ahead) = threads_and_ahead(threads, reader.row_bytes(), local_bytes / 2);
+        drop(reader);
         let shared = Arc::new(LoaderShared::default());
         let mut loader = PictureLoader { shared: shared.clone(), keyspace: keyspace.clone(), threads: Vec::new() };
-        // What is wrong with a plan is wrong for all threads: the caller hears of it at once.
-        drop(PictureReader::new(keyspace, set.clone(), plan)?);
+        lock(&shared.state).stats.threads = threads;
         for _ in 0..threads {
             let (shared, keyspace, set, plan) = (shared.clone(), keyspace.clone(), set.clone(), plan.clone());
             lock(&shared.state).threads += 1;
@@ -77,7 +91,7 @@ impl PictureLoader {
             let work = move || {
                 // Also when it panics: nobody waits for a thread that is gone.
                 let _end = ThreadEnd(shared.clone());
-                shared.serve(&keyspace, &set, &plan);
+                shared.serve(PictureReader::new(&keyspace, set, &plan, ahead));
             };
             match env.spawn("tapetum-loader", work) {
                 Ok(thread) => loader.threads.push(thread),
@@ -137,6 +151,14 @@ impl PictureLoader {
     }
 }
 
+/// How many threads there are, and how many pictures each has at the drive, if all are to fit into so many bytes.
+fn threads_and_ahead(wanted: usize, row_bytes: usize, bytes: usize) -> (usize, usize) {
+    let wanted = wanted.clamp(1, THREADS_MAX);
+    let ahead = (PICTURES_AHEAD / wanted).clamp(PICTURES_AHEAD_MIN, AHEAD_MAX);
+    let thread_bytes = SESSION_BYTES + ahead * (FILE_BYTES + row_bytes);
+    (wanted.min(bytes / thread_bytes).max(1), ahead)
+}
+
 impl LoaderShared {
     fn next_request(&self) -> Option<(u64, BatchRequest)> {
         let state = lock(&self.state);
@@ -146,8 +168,7 @@ impl LoaderShared {
         if self.stop.load(Ordering::SeqCst) { None } else { state.requests.pop_front() }
     }
 
-    fn serve(&self, keyspace: &KeyspaceHandle, set: &Arc<ImageSet>, plan: &BoundPlan) {
-        let mut reader = PictureReader::new(keyspace, set.clone(), plan);
+    fn serve(&self, mut reader: Result<PictureReader, Error>) {
         while let Some((number, request)) = self.next_request() {
             let result = match &mut reader {
                 Ok(reader) => reader.read(&request, &self.stop),

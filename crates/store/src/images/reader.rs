@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tapetum_kernels::images::ImageChance;
 
-/// Pictures of a batch that are submitted at once: as many as a session has at the drive.
-const AHEAD: usize = 32;
+/// The most pictures of a batch that are submitted at once: as many as a session has at the drive.
+pub(super) const AHEAD_MAX: usize = 32;
 
 /// Which pictures, and what chance depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +53,8 @@ pub struct PictureReader {
     set: Arc<ImageSet>,
     plan: BoundPlan,
     row_bytes: usize,
+    /// Pictures that are submitted at once.
+    ahead: usize,
 }
 
 impl PictureReader {
@@ -60,12 +62,22 @@ impl PictureReader {
     ///
     /// # Errors
     /// [`Error::Options`] when the plan does not end in a batch.
-    pub fn new(keyspace: &KeyspaceHandle, set: Arc<ImageSet>, plan: &BoundPlan) -> Result<PictureReader, Error> {
+    pub fn new(
+        keyspace: &KeyspaceHandle,
+        set: Arc<ImageSet>,
+        plan: &BoundPlan,
+        ahead: usize,
+    ) -> Result<PictureReader, Error> {
         let no_batch = || Error::Options("the pipeline ends in no batch: add one, such as batch 128".into());
         let (_, shape) = plan.plan().batch().ok_or_else(no_batch)?;
         let session = keyspace.store().session_of_one_thread()?;
         let (keyspace, plan) = (keyspace.keyspace(), plan.clone());
-        Ok(PictureReader { session, keyspace, set, plan, row_bytes: shape.bytes() })
+        Ok(PictureReader { session, keyspace, set, plan, row_bytes: shape.bytes(), ahead })
+    }
+
+    /// Bytes of a picture of a batch.
+    pub fn row_bytes(&self) -> usize {
+        self.row_bytes
     }
 
     /// Reads a batch. `None` when `stop` was raised meanwhile; then the reader is of no more use.
@@ -85,7 +97,7 @@ impl PictureReader {
             if stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }
-            while submitted < count && self.session.in_flight() < AHEAD && self.submit(request, submitted) {
+            while submitted < count && self.session.in_flight() < self.ahead && self.submit(request, submitted) {
                 submitted += 1;
             }
             poll_or_wait(&mut self.session, &mut replies);

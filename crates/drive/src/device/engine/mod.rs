@@ -59,9 +59,16 @@ impl EngineOptions {
         }
     }
 
-    /// For all queue pairs of a drive, with threads for these programs. A few queue pairs may have full batches on their way.
+    /// For all queue pairs of a drive, with threads for these programs. A few queue pairs may have full batches on their way, and a pipeline
+    /// of the greatest length has room for each thread of a program, and one more.
     pub fn with_units(units: Vec<UnitCount>) -> EngineOptions {
-        EngineOptions { units, pipelines_max: 8 * PIPELINES_MAX, ..EngineOptions::default() }
+        let at_once = 1 + units.iter().map(|of| of.units).max().unwrap_or(1);
+        EngineOptions {
+            units,
+            sub_buffers: at_once * PIPELINE_STAGES_MAX as u16,
+            pipelines_max: 8 * PIPELINES_MAX,
+            ..EngineOptions::default()
+        }
     }
 
     /// What the sub-buffers take of local memory, if sectors are not larger than they.
