@@ -1,5 +1,6 @@
 //! What a client of a block device may say: its flags and options, then its requests.
 
+use tapetum::BlockDevice;
 use tapetum_server::doors::nbd::exports::Export;
 use tapetum_server::doors::nbd::negotiation::{Negotiated, Negotiation};
 use tapetum_server::doors::nbd::protocol::Parsed;
@@ -14,7 +15,8 @@ const NEED_BYTES_MAX: usize = 16 + 8192;
 pub fn conversation(input: &[u8]) {
     let export = |name: &str, is_read_only| {
         let (name, keyspace) = (name.to_owned(), tapetum::KeyspaceRef::DEFAULT);
-        Export { name, keyspace, size_bytes: SIZE_BYTES, is_read_only }
+        let device = BlockDevice::new(SIZE_BYTES).expect("a size of whole blocks");
+        Export { name, keyspace, device, is_read_only }
     };
     let exports = [export("a", false), export("b", true)];
     let (mut negotiation, mut at, mut out) = (Negotiation::default(), 0, Vec::new());
@@ -47,7 +49,7 @@ pub fn conversation(input: &[u8]) {
 
 fn requests(mut input: &[u8], export: &Export) {
     while let Parsed::Frame(request, bytes) = NbdRequest::parse(input) {
-        let refusal = request.refusal(export.size_bytes, export.is_read_only, true);
+        let refusal = request.refusal(export.size_bytes(), export.is_read_only, true);
         let end = request.offset.checked_add(request.length.into());
         if refusal == 0 && request.length > 0 && request.payload_bytes() > 0 {
             assert!(end.is_some_and(|end| end <= SIZE_BYTES) && !export.is_read_only);

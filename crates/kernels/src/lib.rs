@@ -1,6 +1,7 @@
 //! Pure functions over bytes that a drive can run: no I/O, no clock, no threads, no allocation in the hot ones.
 
 pub mod bits;
+pub mod block_group;
 pub mod checksum;
 pub mod codec;
 pub mod data_page;

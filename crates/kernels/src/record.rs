@@ -7,7 +7,7 @@
 //!  | u32    | u8  | 48 bits | varint  | varint     | varint   | u32    | u32     | u16       | u32         | u8     |     |        |
 //!  +--------+-----+---------+---------+------------+----------+--------+---------+-----------+-------------+--------+-----+--------+
 //!  tag: bits 0-1 kind · bits 2-3 codec · bit 4 flags · bit 5 expiry · bit 6 keyspace · bit 7 marks
-//!  marks: bit 0 stale · bit 1 leased · bits 2-7 zero
+//!  marks: bit 0 stale · bit 1 leased · bit 2 grouped (see [`crate::block_group`]) · bits 3-7 zero
 //! ```
 //! All numbers are little-endian; a field with `?` is there when its tag bit (for the raw length and the dictionary, the
 //! codec) says so. In a segment the crc covers everything behind it, salted with the store, the record's address in the
@@ -35,6 +35,7 @@ const TAG_FLAGS: u8 = 1 << 4;
 const TAG_EXPIRY: u8 = 1 << 5;
 const TAG_KEYSPACE: u8 = 1 << 6;
 const TAG_MARKS: u8 = 1 << 7;
+const MARK_GROUPED: u8 = 1 << 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -99,6 +100,8 @@ pub struct Header {
     pub keyspace: u16,
     pub dictionary: u32,
     pub marks: Marks,
+    /// In the log a block of a group; in a segment a group.
+    pub grouped: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -124,7 +127,13 @@ impl Header {
             keyspace: 0,
             dictionary: 0,
             marks: Marks::NONE,
+            grouped: false,
         }
+    }
+
+    /// The byte of its marks, which is left out where it is 0.
+    fn mark_bits(&self) -> u8 {
+        self.marks.bits() | if self.grouped { MARK_GROUPED } else { 0 }
     }
 
     pub fn tombstone(stamp: u64, key_bytes: usize) -> Header {
@@ -148,7 +157,7 @@ impl Header {
             + 4 * usize::from(self.flags != 0)
             + 4 * usize::from(self.expiry != 0)
             + 2 * usize::from(self.keyspace != 0)
-            + usize::from(self.marks != Marks::NONE)
+            + usize::from(self.mark_bits() != 0)
     }
 
     /// Whether it is an item's, and the value is in the record itself.
@@ -169,7 +178,7 @@ impl Header {
         tag |= if self.flags != 0 { TAG_FLAGS } else { 0 };
         tag |= if self.expiry != 0 { TAG_EXPIRY } else { 0 };
         tag |= if self.keyspace != 0 { TAG_KEYSPACE } else { 0 };
-        tag |= if self.marks != Marks::NONE { TAG_MARKS } else { 0 };
+        tag |= if self.mark_bits() != 0 { TAG_MARKS } else { 0 };
         out[..4].fill(0);
         out[4] = tag;
         out[5..11].copy_from_slice(&self.stamp.to_le_bytes()[..6]);
@@ -189,7 +198,7 @@ impl Header {
         put(self.expiry != 0, &self.expiry.to_le_bytes());
         put(self.keyspace != 0, &self.keyspace.to_le_bytes());
         put(self.codec == Codec::ZstdDictionary, &self.dictionary.to_le_bytes());
-        put(self.marks != Marks::NONE, &[self.marks.bits()]);
+        put(self.mark_bits() != 0, &[self.mark_bits()]);
         at
     }
 
@@ -249,15 +258,15 @@ impl Header {
         let dictionary = take(codec == Codec::ZstdDictionary, 4)?;
         let marked = tag & TAG_MARKS != 0;
         let mark_bits = take(marked, 1)? as u8;
-        let marks = Marks::from_bits(mark_bits);
+        let (marks, grouped) = (Marks::from_bits(mark_bits), mark_bits & MARK_GROUPED != 0);
         // Written in one way only: bits that mean something, and some of them.
-        let marks_make_sense = marks.bits() == mark_bits && marked == (marks != Marks::NONE);
+        let marks_make_sense = mark_bits & !(MARK_GROUPED | 3) == 0 && marked == (mark_bits != 0);
         let limits = key_bytes as usize <= KEY_BYTES_MAX
             && stored_bytes as usize <= VALUE_BYTES_MAX
             && raw_bytes as usize <= VALUE_BYTES_MAX;
         let shape = match kind {
             Kind::Value => key_bytes > 0,
-            Kind::Tombstone => key_bytes > 0 && stored_bytes == 0 && codec == Codec::Raw && !marked,
+            Kind::Tombstone => key_bytes > 0 && stored_bytes == 0 && codec == Codec::Raw && marks == Marks::NONE,
             Kind::Control => key_bytes == 0 && codec == Codec::Raw && !marked,
         };
         if !limits || !shape || !marks_make_sense {
@@ -276,6 +285,7 @@ impl Header {
             keyspace,
             dictionary,
             marks,
+            grouped,
         };
         Ok((header, at))
     }
@@ -353,7 +363,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn any_header() -> impl Strategy<Value = Header> {
-        let codec_and_marks = (0..4u8, 0..4u8);
+        let codec_and_marks = (0..4u8, 0..4u8, any::<bool>());
         (
             codec_and_marks,
             0..=STAMP_MAX,
@@ -364,9 +374,10 @@ mod tests {
             any::<u16>(),
             any::<u32>(),
         )
-            .prop_map(|((codec, marks), stamp, key, stored, flags, expiry, keyspace, dictionary)| {
+            .prop_map(|((codec, marks, grouped), stamp, key, stored, flags, expiry, keyspace, dictionary)| {
                 let mut header = Header::value(stamp, key, stored);
                 header.marks = Marks::from_bits(marks);
+                header.grouped = grouped;
                 header.codec = [Codec::Raw, Codec::Zstd, Codec::ZstdDictionary, Codec::OutOfLine][codec as usize];
                 header.flags = flags;
                 header.expiry = expiry;
@@ -419,6 +430,7 @@ mod tests {
             keyspace: 1,
             dictionary: 1,
             marks: Marks { stale: true, leased: true },
+            grouped: true,
             ..Header::value(STAMP_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX)
         };
         assert_eq!(header.header_bytes(), HEADER_BYTES_MAX);
@@ -475,7 +487,9 @@ mod tests {
         let mut bytes = [0; HEADER_BYTES_MAX];
         let length = header.encode(&mut bytes);
         assert_eq!(length, 14);
-        for (bits, valid) in [(0, false), (1, true), (2, true), (3, true), (4, false), (0x81, false)] {
+        for (bits, valid) in
+            [(0, false), (1, true), (2, true), (3, true), (4, true), (7, true), (8, false), (0x81, false)]
+        {
             bytes[length - 1] = bits;
             assert_eq!(Header::parse(&bytes).is_ok(), valid, "{bits}");
         }

@@ -31,6 +31,8 @@ mod random;
 
 const DEVICE_BYTES: u64 = 8 << 20;
 const BLOCK: u64 = 4096;
+/// The device whose blocks lie in groups.
+const GROUPED: &str = "grouped";
 
 fn store_options(capacity_bytes: u64, sync: Sync) -> StoreOptions {
     StoreOptions { segment_bytes: 1 << 20, sync, ..StoreOptions::new(capacity_bytes, 32 << 20) }
@@ -49,8 +51,9 @@ impl Bench {
         let drive = drive_on(Arc::new(MemoryFlash::new(capacity_bytes)), &options);
         Store::create_on(&drive, &options).unwrap();
         let store = Store::open_on(&drive, &options).unwrap();
-        for name in ["disk0", "disk1", "frozen"] {
-            store.create_block_device(name, BlockDevice::new(DEVICE_BYTES).unwrap()).unwrap();
+        for (name, group_blocks) in [("disk0", 1), ("disk1", 1), ("frozen", 1), (GROUPED, 8)] {
+            let device = BlockDevice::new(DEVICE_BYTES).unwrap().in_groups_of(group_blocks).unwrap();
+            store.create_block_device(name, device).unwrap();
         }
         let exports = exports::exports_of(&store, &["frozen".into()]).unwrap();
         let slot = Arc::new(StoreSlot::new(store));
@@ -130,12 +133,14 @@ fn wait_for_store(client: &mut NbdClient) {
 
 #[test]
 fn random_requests_come_to_what_a_model_says() {
-    for (sync, seed) in [(Sync::Always, 1), (Sync::EverySecond, 2)] {
+    for (sync, name, seed) in
+        [(Sync::Always, "disk0", 1), (Sync::EverySecond, "disk0", 2), (Sync::EverySecond, GROUPED, 3)]
+    {
         let bench = Bench::new(64 << 20, sync);
         let mut model = DeviceModel::new(DEVICE_BYTES);
         let mut random = Random::new(seed);
         for structured in [true, false] {
-            let mut client = NbdClient::open(&bench.address, "disk0", structured).unwrap();
+            let mut client = NbdClient::open(&bench.address, name, structured).unwrap();
             let model = &mut model;
             if !structured {
                 // Without structured replies there are no statuses.
@@ -145,8 +150,13 @@ fn random_requests_come_to_what_a_model_says() {
             }
             model.exercise(&mut client, &mut random, (3000, 24)).unwrap();
         }
-        let mut client = NbdClient::open(&bench.address, "disk0", false).unwrap();
+        let mut client = NbdClient::open(&bench.address, name, false).unwrap();
         assert!(read(&mut client, 0, DEVICE_BYTES as usize) == model.bytes);
+        bench.crash();
+        wait_for_store(&mut client);
+        if sync == Sync::Always {
+            assert!(read(&mut client, 0, DEVICE_BYTES as usize) == model.bytes, "{name} after a crash");
+        }
         bench.server.stop().unwrap();
     }
 }
@@ -179,9 +189,9 @@ fn exports_are_apart_and_a_read_only_one_is_not_written_to() {
         Some(kind)
     })
     .collect();
-    assert_eq!(names, ["disk0", "disk1", "frozen"]);
-    // The list, what there is to know of one, that no name is none of three, and a farewell.
-    assert_eq!(kinds, [2, 2, 2, 1, 3, 3, 1, 0x8000_0006, 1]);
+    assert_eq!(names, ["disk0", "disk1", "frozen", GROUPED]);
+    // The list, what there is to know of one, that no name is none of four, and a farewell.
+    assert_eq!(kinds, [2, 2, 2, 2, 1, 3, 3, 1, 0x8000_0006, 1]);
     bench.server.stop().unwrap();
 }
 
@@ -238,8 +248,14 @@ fn writes_to_parts_of_one_block_by_many_clients_are_all_there() {
 
 #[test]
 fn what_was_flushed_or_forced_outlives_a_crash_and_a_flush_after_a_loss_says_so() {
+    for name in ["disk0", GROUPED] {
+        what_was_flushed_outlives_a_crash(name);
+    }
+}
+
+fn what_was_flushed_outlives_a_crash(name: &str) {
     let bench = Bench::new(64 << 20, Sync::No);
-    let mut client = bench.client();
+    let mut client = NbdClient::open(&bench.address, name, true).unwrap();
     for round in 0..5 {
         write(&mut client, 0, round * 65536, &pattern(round, 40_000));
         assert_eq!(client.call((FLUSH, 0), 0, 0, b"").unwrap().error, 0);
@@ -303,7 +319,7 @@ fn handshakes_that_are_none_get_the_protocols_own_error_or_are_closed() {
         ([head(7, u32::MAX), abort.clone()].concat(), vec![0x8000_0009]),
         ([option(10, b"\0\0\0\x05disk0\0\0\0\0"), abort.clone()].concat(), vec![0x8000_0003, 1]),
         (option(1, b"absent"), vec![]),
-        (option(3, b"").repeat(70), [2, 2, 2, 1].repeat(64)),
+        (option(3, b"").repeat(70), [2, 2, 2, 2, 1].repeat(64)),
     ] {
         let said = bench.last_words(&words);
         let mut rest = &said[..];

@@ -133,7 +133,7 @@ pub fn load_for(bug: Bug) -> Option<Load> {
         Bug::GrowWithoutNewest | Bug::GrowWithDead => Some(Load::Tidal),
         Bug::EvictUndurably | Bug::EvictExtentsEarly | Bug::TierOutlivesEviction => Some(Load::Evicting),
         // A forced write that is answered early, and a trimmed block that comes back.
-        Bug::SyncEarly | Bug::ForgetTombstone => Some(Load::Block),
+        Bug::SyncEarly | Bug::ForgetTombstone | Bug::BlockTornGroup | Bug::BlockLostHole => Some(Load::Block),
         _ if ["Ordered", "Query"].iter().any(|of| format!("{bug:?}").starts_with(of)) => Some(Load::Ordered),
         _ => None,
     }

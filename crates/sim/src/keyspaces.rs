@@ -45,6 +45,11 @@ impl Slot {
         self.device
     }
 
+    /// Whether blocks of its keyspaces lie in groups.
+    pub fn is_grouped(&self) -> bool {
+        self.device.is_some_and(|device| device.group_blocks() > 1)
+    }
+
     /// Whether its keyspaces stay for long: a tree is to grow, a disk to be filled.
     pub fn lasts(&self) -> bool {
         self.is_ordered() || self.device.is_some()

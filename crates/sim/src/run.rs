@@ -30,6 +30,8 @@ use tapetum_drive::{Drive, Env, Faults, FaultyFlash, LocalMemory, SimClock, Spli
 use trouble::Trouble;
 
 const SEGMENT_BYTES: u64 = 64 << 10;
+/// Where blocks lie in groups, of which a segment has few.
+const GROUPED_SEGMENT_BYTES: u64 = 256 << 10;
 const MEMORY_BYTES: u64 = 16 << 20;
 /// More than a run has blocks.
 const DEVICE_BYTES: u64 = 4 << 20;
@@ -235,6 +237,12 @@ fn draw_kinds(random: &mut SplitMix64, load: Load) -> Vec<KeyspaceKind> {
     }
 }
 
+/// What the block devices of a run are.
+fn draw_device(random: &mut SplitMix64) -> BlockDevice {
+    let device = BlockDevice::new(DEVICE_BYTES).expect("a size that devices have");
+    device.in_groups_of([1, 1, 2, 4, 8][random.below(5) as usize]).expect("groups that devices have")
+}
+
 impl World {
     fn new(setup: &Setup) -> World {
         let mut random = SplitMix64::new(setup.seed);
@@ -248,13 +256,15 @@ impl World {
         };
         let (evicts, roomy) = (load == Load::Evicting, load == Load::Heavy);
         let kinds = draw_kinds(&mut random, load);
-        let device = (load == Load::Block).then(|| BlockDevice::new(DEVICE_BYTES).expect("a size that devices have"));
+        let device = (load == Load::Block).then(|| draw_device(&mut random));
+        let is_grouped = device.is_some_and(|device| device.group_blocks() > 1);
         let slots: Vec<Slot> = (0..).zip(kinds).map(|(number, kind)| Slot::new(number, kind, device)).collect();
         let has_ordered = slots.iter().any(Slot::is_ordered);
         let more = match () {
             () if evicts => 0,
             // Groups of slots take their room beside segments.
             () if has_ordered => 16 + random.below(8),
+            () if is_grouped => 28 + random.below(24),
             () if load == Load::Block => 4 + random.below(8),
             () => random.below(5),
         };
@@ -269,7 +279,7 @@ impl World {
         // No DRAM tier, one from which items go all the time, one in which all stay.
         let tier_bytes = [0, 32 << 10, 1 << 20][random.below(3) as usize];
         let options = StoreOptions {
-            segment_bytes: SEGMENT_BYTES,
+            segment_bytes: if is_grouped { GROUPED_SEGMENT_BYTES } else { SEGMENT_BYTES },
             partition_bits: if load == Load::Tidal { 0 } else { random.below(4) as u32 },
             // Key checks that read, that read some, and that read nothing.
             key_tables_bytes_max: [0, 64 << 10, u64::MAX][random.below(3) as usize],

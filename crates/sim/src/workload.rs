@@ -13,7 +13,7 @@ use crate::keyspaces::Slot;
 use crate::model::Model;
 use crate::model::operation::{Filter, Kind};
 use std::rc::Rc;
-use tapetum::{BlockDevice, Condition, KeyRange};
+use tapetum::{Condition, KeyRange};
 use tapetum_drive::SplitMix64;
 
 /// One operation of so many is a scan, where there are ordered keyspaces.
@@ -111,6 +111,7 @@ impl Workload {
     pub fn new(mut random: SplitMix64, load: Load, keys_max: u64, slots: &[Slot]) -> Workload {
         let ordered: Vec<usize> = (0..slots.len()).filter(|slot| slots[*slot].is_ordered()).collect();
         let devices: Vec<usize> = (0..slots.len()).filter(|slot| slots[*slot].device().is_some()).collect();
+        let device = devices.first().and_then(|slot| slots[*slot].device());
         let slots = slots.len();
         let count = match load {
             Load::Mixed => 40 + random.below(360),
@@ -121,9 +122,9 @@ impl Workload {
         };
         let count = count.min(keys_max);
         let names = count.div_ceil(slots as u64);
-        let names = match (ordered.is_empty(), devices.is_empty()) {
-            (true, true) => (0..names).map(|number| keys::key(&mut random, number)).collect(),
-            (true, false) => (0..names).map(|number| BlockDevice::key(number).to_vec()).collect(),
+        let names = match (ordered.is_empty(), device) {
+            (true, None) => (0..names).map(|number| keys::key(&mut random, number)).collect(),
+            (true, Some(device)) => (0..names).map(|number| device.key(number).to_vec()).collect(),
             (false, _) => keys::shaped(&mut random, names as usize),
         };
         let keys = (0..count as usize).map(|number| names[number / slots].clone()).collect();

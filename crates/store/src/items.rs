@@ -44,7 +44,7 @@ impl Items {
     /// Takes the next slice; whether there was one.
     fn advance(&mut self) -> Result<bool, Error> {
         let engine = self.store.hashed();
-        engine.refuse_dropped(self.keyspace)?;
+        engine.refuse_unservable(self.keyspace)?;
         let io = match &self.io {
             Some(io) => io.clone(),
             None => {

@@ -2,7 +2,7 @@
 
 use crate::blocking::KeyspaceHandle;
 use crate::error::Error;
-use crate::keyspace::block_device::BlockDevice;
+use crate::keyspace::block_device::{BlockDevice, group_bytes_max};
 use crate::keyspace::catalogue::{Keyspace, KeyspaceKind};
 use crate::keyspace::changing::{KeyspaceChange, KeyspaceWish};
 use crate::keyspace::keyspace_error::KeyspaceError;
@@ -90,6 +90,17 @@ impl Store {
         self.wait_for(|| change.result(), |timeout| change.wait(timeout))
     }
 
+    /// An error if groups of a block device do not fit into segments: a flush of few of them must.
+    fn refuse_groups(&self, options: &[u8]) -> Result<(), Error> {
+        let (Ok(device), segment_bytes) = (BlockDevice::parse(options), self.base().geometry.segment_bytes) else {
+            // What another version knows is its own to judge.
+            return Ok(());
+        };
+        let blocks = device.group_blocks();
+        let fits = blocks == 1 || 4 * group_bytes_max(blocks as usize) as u64 <= segment_bytes;
+        if fits { Ok(()) } else { Err(Error::Keyspace(KeyspaceError::GroupsTooLarge { blocks, segment_bytes })) }
+    }
+
     /// As [`Store::create_keyspace`] and its like, but returns at once: maintenance makes the change.
     pub fn begin_keyspace_change(&self, wish: KeyspaceWish) -> Result<KeyspaceChange, Error> {
         let base = self.base();
@@ -100,6 +111,9 @@ impl Store {
         {
             let name = String::from_utf8_lossy(name).into_owned();
             return Err(Error::Keyspace(KeyspaceError::NoEngine { name, kind: *kind }));
+        }
+        if let KeyspaceWish::Create { options, .. } = &wish {
+            self.refuse_groups(options)?;
         }
         let change = base.keyspace_changes.ask(wish)?;
         base.wakeup.wake();

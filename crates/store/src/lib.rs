@@ -70,7 +70,7 @@ pub use hashed::tier::warm::{Warmed, Warming};
 pub use hashed::tier::{SlabClass, SlabQueue};
 pub use items::Items;
 pub use keyspace::KeyspaceId;
-pub use keyspace::block_device::{BLOCK_BYTES, BlockDevice};
+pub use keyspace::block_device::{BLOCK_BYTES, BlockDevice, BlockKey};
 pub use keyspace::block_request::{BlockChange, BlockPiece, ChangeStep, Patch};
 pub use keyspace::catalogue::{Catalogue, Keyspace, KeyspaceEdit, KeyspaceKind, KeyspaceState};
 pub use keyspace::catalogue::{DEFAULT_NAME as DEFAULT_KEYSPACE_NAME, checked_name as checked_keyspace_name};

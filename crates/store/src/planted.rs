@@ -111,6 +111,10 @@ pub enum Bug {
     DropUndurably,
     /// The id of a dropped keyspace is free before its records are dead.
     ForgetUnpurged,
+    /// A flush makes a group of a block device of the blocks in its buffer alone.
+    BlockTornGroup,
+    /// A flush leaves in a group what was trimmed of it.
+    BlockLostHole,
     /// A slot of an ordered keyspace is free although something that is not durable yet replaces what it holds.
     OrderedReuseSlotEarly,
     /// Recovery of an ordered keyspace forgets some of its groups.
@@ -211,6 +215,8 @@ pub const ALL: &[Bug] = &[
     Bug::PutJumpsTheQueue,
     Bug::DropUndurably,
     Bug::ForgetUnpurged,
+    Bug::BlockTornGroup,
+    Bug::BlockLostHole,
     Bug::OrderedReuseSlotEarly,
     Bug::OrderedSkipGroup,
     Bug::OrderedTrustCachedImage,

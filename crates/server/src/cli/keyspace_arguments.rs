@@ -26,10 +26,14 @@ pub enum KeyspaceCommand {
         /// Make it a block device of so much, in blocks of 4 KiB that take room when they are written: `tapetum serve --nbd` serves it
         #[arg(long, value_name = "SIZE", value_parser = device_size)]
         block_device: Option<BlockDevice>,
+        /// Of a block device, how many neighbouring blocks lie together on flash: 8 or 16 make reads in sequence fast, and each write at random
+        /// rewrite its group; for good
+        #[arg(long, value_name = "BLOCKS", default_value_t = 1, requires = "block_device")]
+        group_blocks: u64,
         #[command(flatten)]
         store: StoreArguments,
     },
-    /// Print a store's keyspaces, one a line: its name, its kind, about how many items it has, and its format if it has one, with tabs between
+    /// Print a store's keyspaces, one a line: its name, its kind, about how many items it has, what block device it is and its format, if there is such, with tabs between
     List {
         /// As JSON, with numbers, kinds, states and formats, dropped ones included whose room has not come back
         #[arg(long)]
@@ -162,6 +166,7 @@ mod tests {
             "tapetum keyspace create a --index hashed",
             "tapetum keyspace create a --index ordered",
             "tapetum keyspace create a --block-device 100GiB",
+            "tapetum keyspace create a --block-device 100GiB --group-blocks 8",
             "tapetum keyspace resize a 200GiB",
             "tapetum scan --keyspace a --count",
         ] {
@@ -176,6 +181,7 @@ mod tests {
             "tapetum keyspace create a --index sorted",
             "tapetum keyspace create a --block-device 1000",
             "tapetum keyspace create a --block-device 0",
+            "tapetum keyspace create a --group-blocks 8",
             "tapetum keyspace resize a",
             "tapetum scan --from a",
             "tapetum scan --keyspace a --count --format tsv",

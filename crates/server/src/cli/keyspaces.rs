@@ -18,11 +18,12 @@ pub fn run(command: KeyspaceCommand) -> Outcome {
         KeyspaceCommand::Create { index: IndexArgument::Ordered, block_device: Some(_), .. } => {
             return Err("a block device is a hashed keyspace: leave --index ordered out".into());
         }
-        KeyspaceCommand::Create { name, index, block_device, store } => {
+        KeyspaceCommand::Create { name, index, block_device, group_blocks, store } => {
             if name == DEFAULT_NAME {
                 // Found out in time, nothing is made.
                 return Err(KeyspaceError::NameTaken { name }.to_string().into());
             }
+            let block_device = block_device.map(|device| device.in_groups_of(group_blocks)).transpose()?;
             let created = with_store(&store, offline_options(&store, true), |store| {
                 Ok(match block_device {
                     Some(device) => store.create_block_device(&name, device)?,
@@ -77,7 +78,8 @@ fn list(store: &Store, json: bool) -> String {
                 "state": match keyspace.state { KeyspaceState::Live => "live", KeyspaceState::Dropping => "dropping" },
                 "items": items,
                 "format": format_text(keyspace),
-                "block_device_bytes": keyspace.block_device().ok().flatten().map(BlockDevice::size_bytes),
+                "block_device_bytes": device_of(keyspace).map(BlockDevice::size_bytes),
+                "group_blocks": device_of(keyspace).map(BlockDevice::group_blocks),
             })
         });
         return format!("{:#}\n", serde_json::Value::from_iter(described));
@@ -85,9 +87,23 @@ fn list(store: &Store, json: bool) -> String {
     let live = keyspaces.iter().filter(|(keyspace, _)| keyspace.state == KeyspaceState::Live);
     let line = |(keyspace, items): &(Keyspace, u64)| {
         let format = format_text(keyspace).map_or(String::new(), |format| format!("\t{format}"));
-        format!("{}\t{}\t{items}{format}\n", keyspace.name, keyspace.kind)
+        let device = device_of(keyspace).map_or(String::new(), |device| format!("\t{}", device_text(device)));
+        format!("{}\t{}\t{items}{device}{format}\n", keyspace.name, keyspace.kind)
     };
     live.map(line).collect()
+}
+
+/// The block device that a keyspace is, if this version knows it.
+fn device_of(keyspace: &Keyspace) -> Option<BlockDevice> {
+    keyspace.block_device().ok().flatten()
+}
+
+fn device_text(device: BlockDevice) -> String {
+    let size = size::shown(device.size_bytes());
+    match device.group_blocks() {
+        1 => format!("block device of {size}"),
+        blocks => format!("block device of {size} in groups of {blocks} blocks"),
+    }
 }
 
 /// A format that another version wrote says that.
@@ -106,9 +122,9 @@ fn show(store: &Store, name: &str) -> Result<String, Box<dyn Error>> {
         return Err(KeyspaceError::Unknown { name: name.into() }.to_string().into());
     };
     let format = format_text(&keyspace).unwrap_or_else(|| "none: set one with `tapetum keyspace format`".into());
-    let device = keyspace
-        .block_device()?
-        .map_or(String::new(), |device| format!("size    {}\n", size::shown(device.size_bytes())));
+    let device = keyspace.block_device()?.map_or(String::new(), |device| {
+        format!("size    {}\ngroups  {}\n", size::shown(device.size_bytes()), device.group_blocks())
+    });
     Ok(format!("name    {name}\nkind    {}\n{device}items   {items}\nformat  {format}\n", keyspace.kind))
 }
 

@@ -179,6 +179,10 @@ impl Life {
 
     /// Holds the number of items against those that were found; whether it is no more.
     fn look_at_items(&self, world: &World) -> Result<bool, Stop> {
+        if world.slots.iter().any(Slot::is_grouped) {
+            // A group is one item on flash, and each of its blocks was found.
+            return Ok(true);
+        }
         let items = self.store.stats().items;
         // What was found may have gone since, where room is made.
         if items < self.found && world.options.full == Full::Error {

@@ -7,6 +7,7 @@ use crate::hashed::jobs::hashed_jobs;
 use crate::hashed::tier::Tier;
 use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
+use crate::keyspace::block_device::group_bytes_max;
 use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::engine::{Engine, ItemCounts};
 use crate::log::Place;
@@ -49,7 +50,16 @@ impl Engine for HashedEngine {
 
     fn replay(&self, place: Place, record: &Record<'_>) -> Result<(), Error> {
         let hash = self.hasher.hash_of(&record.header, record.key);
-        self.buffers.shard(hash).insert(hash, place.place);
+        let mut shard = self.buffers.shard(hash);
+        if record.header.grouped {
+            let group_bytes = group_bytes_max(self.keyspaces.group_blocks(KeyspaceId::of(&record.header)));
+            let growth = shard.group_growth(hash, group_bytes, record.header.record_bytes());
+            shard.note_group(hash);
+            if self.log.is_active(place.buffer) {
+                self.log.note_growth(growth);
+            }
+        }
+        shard.insert(hash, place.place);
         Ok(())
     }
 

@@ -30,6 +30,7 @@ use std::future::Future;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use tapetum_kernels::block_group::group_hash;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Kind;
 
@@ -103,6 +104,12 @@ impl Deref for HashedEngine {
 }
 
 impl HashedEngine {
+    /// The hash key under which flash has what has this one in memory: that of its group, where there are groups.
+    #[inline]
+    pub fn flash_hash(keyspace: KeyspaceRef, hash: HashKey) -> HashKey {
+        if keyspace.is_grouped() { group_hash(hash) } else { hash }
+    }
+
     pub fn hash(&self, keyspace: KeyspaceId, key: &[u8]) -> HashKey {
         self.hasher.hash(keyspace, key)
     }
@@ -147,10 +154,11 @@ impl HashedEngine {
         Access { was_read, idle_seconds: self.access_clock.written_seconds_ago(stamp) }
     }
 
-    /// An error if a keyspace was dropped, or is of another kind.
+    /// An error if a keyspace was dropped, is of another kind, or one whose items lie in groups.
     pub fn refuse_unservable(&self, keyspace: KeyspaceRef) -> Result<(), Error> {
         self.refuse_dropped(keyspace)?;
         match keyspace.kind() {
+            KeyspaceKind::Hashed if keyspace.is_grouped() => Err(Error::Keyspace(KeyspaceError::IsGrouped)),
             KeyspaceKind::Hashed => Ok(()),
             kind => Err(Error::Keyspace(KeyspaceError::OtherKind { kind })),
         }
@@ -251,14 +259,14 @@ impl HashedEngine {
         self.buffers.oldest() >= buffer && lock(&self.installer).is_some()
     }
 
-    /// Whether a key is probably there already. The caller holds its shard, which is `shard`.
-    pub fn has_probably(&self, shard: &Shard, hash: HashKey) -> bool {
-        shard.get(hash).is_some() || self.index.lookup(hash).is_some()
+    /// Whether a key is probably there already, on flash under `on_flash`. The caller holds its shard, which is `shard`.
+    pub fn has_probably(&self, shard: &Shard, hash: HashKey, on_flash: HashKey) -> bool {
+        shard.get(hash).is_some() || self.index.lookup(on_flash).is_some()
     }
 
     /// The same, but that a deletion in a write buffer is seen. The caller holds the shard.
-    pub fn has_live_probably(&self, shard: &Shard, hash: HashKey) -> bool {
-        let Some(place) = shard.get(hash) else { return self.index.lookup(hash).is_some() };
+    pub fn has_live_probably(&self, shard: &Shard, hash: HashKey, on_flash: HashKey) -> bool {
+        let Some(place) = shard.get(hash) else { return self.index.lookup(on_flash).is_some() };
         // SAFETY: the shard has the record as long as the caller holds it.
         let header = unsafe { self.log.record(place.buffer, place.place) }.header;
         header.kind == Kind::Value && self.is_live(&header, self.now())

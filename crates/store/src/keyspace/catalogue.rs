@@ -234,7 +234,7 @@ impl Catalogue {
         if device.size_bytes() < now.size_bytes() {
             return Err(KeyspaceError::DeviceShrinks { size_bytes: now.size_bytes() });
         }
-        Ok(KeyspaceEdit::SetOptions { id: keyspace.id, options: device.options() })
+        Ok(KeyspaceEdit::SetOptions { id: keyspace.id, options: now.resized(device.size_bytes()).options() })
     }
 
     fn changeable(&self, name: &str) -> Result<KeyspaceId, KeyspaceError> {

@@ -3,8 +3,10 @@
 
 use super::KeyspaceId;
 use super::by_id::ById;
+use crate::keyspace::states::KeyspaceRef;
 use std::fmt;
 use std::sync::Arc;
+use tapetum_kernels::block_group;
 use tapetum_kernels::hash::{HashKey, keyspace_secret};
 use tapetum_kernels::record::Header;
 
@@ -38,10 +40,22 @@ impl KeyHasher {
         HashKey::of(self.secret(keyspace), key)
     }
 
+    /// The hash key of a key of a keyspace as requests name it.
+    #[inline]
+    pub fn hash_in(&self, keyspace: KeyspaceRef, key: &[u8]) -> HashKey {
+        match keyspace.is_grouped() {
+            true => block_group::hash_of(self.secret(keyspace.id()), key),
+            false => self.hash(keyspace.id(), key),
+        }
+    }
+
     /// The hash key of a record.
     #[inline]
     pub fn hash_of(&self, header: &Header, key: &[u8]) -> HashKey {
-        self.hash(KeyspaceId::of(header), key)
+        match header.grouped {
+            true => block_group::hash_of(self.secret(KeyspaceId::of(header)), key),
+            false => self.hash(KeyspaceId::of(header), key),
+        }
     }
 }
 

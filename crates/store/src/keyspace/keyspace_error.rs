@@ -61,6 +61,17 @@ pub enum KeyspaceError {
     DeviceSize {
         size_bytes: u64,
     },
+    /// No block device has such groups.
+    GroupBlocks {
+        blocks: u64,
+    },
+    /// A group of so many blocks is too large for the store's segments.
+    GroupsTooLarge {
+        blocks: u64,
+        segment_bytes: u64,
+    },
+    /// It is a block device with groups of blocks, whose items are not taken one by one.
+    IsGrouped,
     /// It is no block device.
     NoDevice {
         name: String,
@@ -134,6 +145,18 @@ impl fmt::Display for KeyspaceError {
             KeyspaceError::DeviceSize { size_bytes } => write!(
                 f,
                 "a block device cannot have {size_bytes} bytes: give a multiple of 4096, at most {DEVICE_BYTES_MAX}"
+            ),
+            KeyspaceError::GroupBlocks { blocks } => {
+                write!(f, "a block device cannot have groups of {blocks} blocks: give 1, 2, 4, 8 or 16")
+            }
+            KeyspaceError::GroupsTooLarge { blocks, segment_bytes } => write!(
+                f,
+                "groups of {blocks} blocks are too large for segments of {segment_bytes} bytes: give fewer, or make a store with larger ones"
+            ),
+            KeyspaceError::IsGrouped => write!(
+                f,
+                "the keyspace is a block device with groups of blocks, which takes whole blocks and no other request: read and write it as \
+                 a block device"
             ),
             KeyspaceError::NoDevice { name } => {
                 write!(f, "the keyspace {name:?} is no block device: only one that was created as such has a size")

@@ -9,11 +9,12 @@
 use super::KeyspaceId;
 use super::by_id::ById;
 use crate::error::Error;
+use crate::keyspace::block_device::BlockDevice;
 use crate::keyspace::catalogue::{Catalogue, Keyspace, KeyspaceEdit, KeyspaceKind};
 use crate::keyspace::deletion_mark::{DeletionMark, DeletionMarks};
 use crate::media::io::lock;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use tapetum_kernels::scan::Format;
 
 /// A keyspace as requests name it: an id, and which of its lives is meant.
@@ -22,11 +23,14 @@ pub struct KeyspaceRef {
     pub(crate) id: KeyspaceId,
     kind: KeyspaceKind,
     life: u32,
+    /// Of a block device: see [`Keyspace::block_device`].
+    group_bits: u8,
 }
 
 impl KeyspaceRef {
     /// The keyspace that every store has.
-    pub const DEFAULT: KeyspaceRef = KeyspaceRef { id: KeyspaceId::DEFAULT, kind: KeyspaceKind::Hashed, life: 1 };
+    pub const DEFAULT: KeyspaceRef =
+        KeyspaceRef { id: KeyspaceId::DEFAULT, kind: KeyspaceKind::Hashed, life: 1, group_bits: 0 };
 
     pub fn id(self) -> KeyspaceId {
         self.id
@@ -35,6 +39,17 @@ impl KeyspaceRef {
     /// The kind of engine that holds it.
     pub fn kind(self) -> KeyspaceKind {
         self.kind
+    }
+
+    /// Whether it is a block device with groups of blocks.
+    #[inline]
+    pub(crate) fn is_grouped(self) -> bool {
+        self.group_bits > 0
+    }
+
+    /// How many blocks a group of it has.
+    pub(crate) fn group_blocks(self) -> usize {
+        1 << self.group_bits
     }
 }
 
@@ -53,6 +68,13 @@ struct KeyspaceCell {
     planned_at: AtomicU32,
     /// Odd while it is open: goes up when it is created and when it is dropped.
     life: AtomicU32,
+    /// Of a block device, also when it was dropped.
+    group_bits: AtomicU8,
+}
+
+/// By the low bits of a block's number; 0 of what is no block device, or of one that another version made.
+fn group_bits_of(keyspace: &Keyspace) -> u8 {
+    keyspace.block_device().ok().flatten().map_or(0, BlockDevice::group_bits)
 }
 
 /// Nothing of a keyspace that is not open is live.
@@ -62,6 +84,7 @@ fn closed_cell(_: KeyspaceId) -> KeyspaceCell {
         born: AtomicU64::new(0),
         planned_at: AtomicU32::new(0),
         life: AtomicU32::new(0),
+        group_bits: AtomicU8::new(0),
     }
 }
 
@@ -77,6 +100,8 @@ pub struct KeyspaceStates {
     planned_count: AtomicU32,
     /// Those that were dropped and are not forgotten.
     dropped_count: AtomicU32,
+    /// Some are, or were since the store was opened, block devices with groups of blocks.
+    has_groups: AtomicBool,
     /// As the marks of the open keyspaces were when the last buffer was sealed.
     sealed: Mutex<DeletionMarks>,
 }
@@ -92,8 +117,10 @@ impl KeyspaceStates {
             planned_next: AtomicU32::new(0),
             planned_count: AtomicU32::new(0),
             dropped_count: AtomicU32::new(0),
+            has_groups: AtomicBool::new(false),
             sealed: Mutex::new(sealed),
         };
+        lock(&states.catalogue).iter().for_each(|keyspace| states.note_groups(keyspace));
         for id in states.ids() {
             let cell = states.cell(id);
             let DeletionMark { watermark, planned_at } = marks.get(&id).copied().unwrap_or_default();
@@ -105,6 +132,23 @@ impl KeyspaceStates {
         states
     }
 
+    fn note_groups(&self, keyspace: &Keyspace) {
+        let group_bits = group_bits_of(keyspace);
+        self.cell(keyspace.id).group_bits.store(group_bits, Ordering::SeqCst);
+        self.has_groups.fetch_or(group_bits > 0, Ordering::SeqCst);
+    }
+
+    /// Whether there may be records of groups, or of blocks that belong to one.
+    #[inline]
+    pub fn has_groups(&self) -> bool {
+        self.has_groups.load(Ordering::SeqCst)
+    }
+
+    /// How many blocks a group of a keyspace has.
+    pub fn group_blocks(&self, id: KeyspaceId) -> usize {
+        1 << self.cell(id).group_bits.load(Ordering::SeqCst)
+    }
+
     /// The ids of the open keyspaces.
     fn ids(&self) -> Vec<KeyspaceId> {
         lock(&self.catalogue).live_ids().collect()
@@ -113,8 +157,9 @@ impl KeyspaceStates {
     /// The open keyspace of a name.
     pub fn find(&self, name: &str) -> Result<KeyspaceRef, Error> {
         let catalogue = lock(&self.catalogue);
-        let Keyspace { id, kind, .. } = *catalogue.find(name).map_err(Error::Keyspace)?;
-        Ok(KeyspaceRef { id, kind, life: self.cell(id).life.load(Ordering::SeqCst) })
+        let keyspace = catalogue.find(name).map_err(Error::Keyspace)?;
+        let (id, kind, group_bits) = (keyspace.id, keyspace.kind, group_bits_of(keyspace));
+        Ok(KeyspaceRef { id, kind, life: self.cell(id).life.load(Ordering::SeqCst), group_bits })
     }
 
     /// What the records of an open keyspace are made of, if somebody said.
@@ -183,6 +228,9 @@ impl KeyspaceStates {
             | KeyspaceEdit::SetOptions { .. }
             | KeyspaceEdit::Forget(_) => return Ok(()),
         };
+        if let KeyspaceEdit::Create(keyspace) = edit {
+            self.note_groups(keyspace);
+        }
         let cell = self.cell(id);
         // In this order: who finds it open finds its own watermark.
         cell.planned_at.store(0, Ordering::SeqCst);

@@ -111,6 +111,8 @@ struct LogState {
     oldest: u64,
     /// Where the next byte goes in the active arena.
     position: usize,
+    /// How many bytes more than are in the active arena its flush may write.
+    growth: i64,
     open: Option<OpenGroup>,
     sealed: VecDeque<SealedGroup>,
     writing: Option<SealedGroup>,
@@ -195,6 +197,7 @@ impl Log {
             active: start.buffer,
             oldest: start.oldest,
             position: start.position,
+            growth: 0,
             open: None,
             sealed: VecDeque::new(),
             writing: None,
@@ -231,7 +234,23 @@ impl Log {
 
     /// Appends records to one group of the active buffer; `placed` hears each one's stamp and place in the arena.
     pub fn append(&self, drafts: &[Draft<'_>], placed: impl FnMut(usize, u64, u32)) -> Result<(), AppendError> {
-        self.append_within(self.unplanned_end(), drafts, placed)
+        self.append_within((self.unplanned_end(), 0), drafts, placed)
+    }
+
+    /// As [`Log::append`], of records with which the flush of the buffer writes so many bytes more than they have, or fewer. A buffer is
+    /// full as well when a segment could not take what its flush writes.
+    pub fn append_growing(
+        &self,
+        growth: i64,
+        drafts: &[Draft<'_>],
+        placed: impl FnMut(usize, u64, u32),
+    ) -> Result<(), AppendError> {
+        self.append_within((self.unplanned_end(), growth), drafts, placed)
+    }
+
+    /// Recovery found records in the active buffer with which its flush writes so many bytes more.
+    pub fn note_growth(&self, growth: i64) {
+        lock(&self.state).growth += growth;
     }
 
     /// The largest record that an empty buffer takes.
@@ -263,12 +282,12 @@ impl Log {
 
     /// Appends the mark of a deletion whose time has come. There is room: each was planned by an [`Log::append`].
     pub fn append_planned(&self, draft: Draft<'_>, placed: impl FnMut(usize, u64, u32)) -> Result<(), AppendError> {
-        self.append_within(self.arenas.bytes_each(), &[draft], placed)
+        self.append_within((self.arenas.bytes_each(), 0), &[draft], placed)
     }
 
     fn append_within(
         &self,
-        end: usize,
+        (end, growth): (usize, i64),
         drafts: &[Draft<'_>],
         mut placed: impl FnMut(usize, u64, u32),
     ) -> Result<(), AppendError> {
@@ -278,9 +297,12 @@ impl Log {
         let mut state = lock(&self.state);
         let bytes: usize = drafts.iter().map(|draft| draft.header.record_bytes()).sum();
         let head = if state.open.is_some() { 0 } else { HEADER_BYTES };
-        if state.position + head + bytes > end {
+        let filled = state.position + head + bytes;
+        let grown = state.growth + growth;
+        if filled > end || (growth > 0 && filled as i64 + grown > end as i64) {
             return Err(AppendError::BufferFull);
         }
+        state.growth = grown;
         for (number, draft) in drafts.iter().enumerate() {
             if self.planted.has(Bug::SplitBatch) && number == drafts.len() / 2 {
                 self.seal(&mut state);
@@ -288,7 +310,8 @@ impl Log {
             let (stamp, place) = self.append_one(&mut state, draft);
             placed(number, stamp, place);
         }
-        self.filled_bytes.store(state.position as u64, Ordering::Relaxed);
+        let filled_bytes = state.position as u64 + state.growth.max(0) as u64;
+        self.filled_bytes.store(filled_bytes, Ordering::Relaxed);
         Ok(())
     }
 
@@ -388,7 +411,7 @@ impl Log {
         state.active += 1;
         let next = (state.active % BUFFERS) as usize;
         state.arenas[next].reset();
-        state.position = 0;
+        (state.position, state.growth) = (0, 0);
         self.filled_bytes.store(0, Ordering::Relaxed);
         Some(state.active)
     }
@@ -407,6 +430,11 @@ impl Log {
     /// The log holds no record up to this stamp.
     pub fn stamp_released(&self) -> u64 {
         lock(&self.state).stamp_released
+    }
+
+    /// Whether this buffer takes the next write.
+    pub fn is_active(&self, buffer: u64) -> bool {
+        lock(&self.state).active == buffer
     }
 
     /// Whether nothing was appended to the active buffer.

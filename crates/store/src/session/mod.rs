@@ -110,7 +110,7 @@ impl Session {
             return self.core.answer(token, Outcome::Failed(error));
         }
         hashed_engine.check_watermark();
-        let hash = hashed_engine.hash(keyspace.id, request.key());
+        let hash = hashed_engine.hasher.hash_in(keyspace, request.key());
         let target = OpTarget { token, keyspace, hash, value_bytes_allowed };
         self.hashed.start(&mut self.core, hashed_engine, target, request);
     }
@@ -160,11 +160,13 @@ impl Session {
         Ok(())
     }
 
-    /// Whether a hashed keyspace may have a key, by what memory knows: a no is certain, and a yes nearly so. Reads no flash.
+    /// Whether a hashed keyspace may have a key, by what memory knows: a no is certain, and a yes nearly so. Of a block device with groups
+    /// memory knows of groups alone what is on flash. Reads no flash.
     pub fn has_probably(&self, keyspace: KeyspaceRef, key: &[u8]) -> bool {
         let engine = &*self.hashed_engine;
-        let hash = engine.hash(keyspace.id, key);
-        keyspace.kind() != KeyspaceKind::Hashed || engine.has_live_probably(&engine.buffers.shard(hash), hash)
+        let hash = engine.hasher.hash_in(keyspace, key);
+        let on_flash = HashedEngine::flash_hash(keyspace, hash);
+        keyspace.kind() != KeyspaceKind::Hashed || engine.has_live_probably(&engine.buffers.shard(hash), hash, on_flash)
     }
 
     /// Starts a scan of an ordered keyspace: the answer has up to `items_max` items, or fewer and what is left of the range, and comes by

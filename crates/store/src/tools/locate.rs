@@ -150,6 +150,9 @@ impl RecordFacts {
 /// Finds where a key of a keyspace lives in an open store.
 pub fn locate(store: &Store, keyspace: KeyspaceRef, key: &[u8]) -> Result<Location, Error> {
     let base = store.base();
+    if keyspace.is_grouped() {
+        return Err(Error::Keyspace(KeyspaceError::IsGrouped));
+    }
     let io = Io::new(base.drive.queue_pair(16).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Check);
     let kind = keyspace.kind();
     let no_engine = || Error::Keyspace(KeyspaceError::OtherKind { kind });

@@ -1,6 +1,6 @@
 //! The block devices of a store that clients are offered. Plain data, shared by all workers.
 
-use tapetum::{KeyspaceRef, Store};
+use tapetum::{BlockDevice, KeyspaceRef, Store};
 
 use super::protocol::export_flags;
 
@@ -9,11 +9,15 @@ use super::protocol::export_flags;
 pub struct Export {
     pub name: String,
     pub keyspace: KeyspaceRef,
-    pub size_bytes: u64,
+    pub device: BlockDevice,
     pub is_read_only: bool,
 }
 
 impl Export {
+    pub fn size_bytes(&self) -> u64 {
+        self.device.size_bytes()
+    }
+
     /// Its flags of the transmission. Several connections are one: an answered write shows on all of them, and a flush is of all.
     pub fn flags(&self) -> u16 {
         use export_flags::*;
@@ -41,9 +45,9 @@ pub fn exports_of(store: &Store, read_only: &[String]) -> Result<Vec<Export>, St
         // A dropped one is found no more.
         let (Some(device), Ok(handle)) = (device, store.keyspace(&keyspace.name)) else { continue };
         if handle.id() == keyspace.id {
-            let (keyspace, size_bytes, name) = (handle.keyspace(), device.size_bytes(), keyspace.name);
+            let (keyspace, name) = (handle.keyspace(), keyspace.name);
             let is_read_only = read_only.contains(&name);
-            exports.push(Export { name, keyspace, size_bytes, is_read_only });
+            exports.push(Export { name, keyspace, device, is_read_only });
         }
     }
     exports.sort_by(|one, other| one.name.cmp(&other.name));

@@ -77,7 +77,7 @@ impl Negotiation {
         if code == OPTION_EXPORT_NAME {
             let OptionKind::ExportName(name) = kind else { return Negotiated::Ends { taken_bytes } };
             let Some(export) = exports::find(exports, name) else { return Negotiated::Ends { taken_bytes } };
-            handshake::push_export(out, export.size_bytes, export.flags(), flags);
+            handshake::push_export(out, export.size_bytes(), export.flags(), flags);
             return Negotiated::Serves { taken_bytes, export: export.clone() };
         }
         self.answer(ClientOption { code, kind }, taken_bytes, exports, out)
@@ -168,7 +168,7 @@ impl Negotiation {
 /// Says of an export its size, and what else is wanted of what there is to say.
 fn describe(export: &Export, wanted: &[u8], mut say: impl FnMut(&[&[u8]])) {
     let is_wanted = |kind: u16| wanted.chunks_exact(2).any(|word| word == kind.to_be_bytes());
-    say(&[&INFO_EXPORT.to_be_bytes(), &export.size_bytes.to_be_bytes(), &export.flags().to_be_bytes()]);
+    say(&[&INFO_EXPORT.to_be_bytes(), &export.size_bytes().to_be_bytes(), &export.flags().to_be_bytes()]);
     if is_wanted(INFO_NAME) {
         say(&[&INFO_NAME.to_be_bytes(), export.name.as_bytes()]);
     }

@@ -6,9 +6,7 @@
 
 use std::collections::VecDeque;
 
-use tapetum::{
-    BLOCK_BYTES, BlockChange, BlockDevice, BlockPiece, ChangeStep, Condition, Error, Outcome, Patch, Request,
-};
+use tapetum::{BLOCK_BYTES, BlockChange, BlockPiece, ChangeStep, Condition, Error, Outcome, Patch, Request};
 
 use super::exports::Export;
 use super::jobs::{Job, Numbered, Part, PartKind, Task};
@@ -169,7 +167,7 @@ impl Transmission {
             client.frame_done(0);
             return Some(taken_bytes);
         }
-        let Export { size_bytes, is_read_only, .. } = self.export;
+        let (size_bytes, is_read_only) = (self.export.size_bytes(), self.export.is_read_only);
         match request.refusal(size_bytes, is_read_only, self.has_statuses) {
             0 => self.begin(&request, client, cx)?,
             error => self.refuse(&request, error, client, cx),
@@ -264,7 +262,7 @@ impl Transmission {
         client: &mut Client,
         cx: &mut NbdContext<'_, S>,
     ) {
-        let key = BlockDevice::key(piece.block);
+        let key = self.export.device.key(piece.block);
         let part = self.add_part(job, (piece, PartKind::Put), held_bytes);
         let put = Request::Put { key: &key, value, flags: 0, expiry: 0, condition: Condition::Always };
         self.submit(part, put, admission, client, cx);
@@ -309,7 +307,7 @@ impl Transmission {
             self.end_part(number, client, cx);
             return true;
         }
-        let key = BlockDevice::key(part.piece.block);
+        let key = self.export.device.key(part.piece.block);
         let value_bytes = part.is_get().then_some(BLOCK_BYTES);
         let Some(admission) = client.admit_part(load, value_bytes, cx) else { return false };
         self.changing.pop_front();
@@ -377,7 +375,7 @@ impl Transmission {
         }
         let admission = client.admit_part(self.load(), Some(BLOCK_BYTES), cx)?;
         let piece = self.next_piece(number);
-        let key = BlockDevice::key(piece.block);
+        let key = self.export.device.key(piece.block);
         let part = self.add_part(number, (piece, PartKind::Read), 0);
         self.submit(part, Request::Get { key: &key }, admission, client, cx);
         Some(())
@@ -398,7 +396,7 @@ impl Transmission {
             if job.is_handed_out() || !job.piece().is_whole() {
                 return Some(());
             }
-            let key = BlockDevice::key(job.piece().block);
+            let key = self.export.device.key(job.piece().block);
             if !cx.session.has_probably(self.export.keyspace, &key) {
                 self.next_piece(number);
                 continue;
@@ -443,7 +441,7 @@ impl Transmission {
         let first = job.piece().block;
         while !job.is_handed_out() && job.piece().block - first < STATUS_BLOCKS_MAX {
             let piece = job.piece();
-            let is_there = cx.session.has_probably(self.export.keyspace, &BlockDevice::key(piece.block));
+            let is_there = cx.session.has_probably(self.export.keyspace, &self.export.device.key(piece.block));
             let status = if is_there { 0 } else { reply::STATUS_HOLE };
             let bytes = piece.within.len() as u32;
             match extents.last_mut() {

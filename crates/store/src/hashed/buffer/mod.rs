@@ -10,12 +10,13 @@ pub mod write_buffers;
 use crate::hashed::large::LargeExtents;
 pub use crate::log::Place;
 use crate::media::geometry::BUFFERS;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use table::{Lines, READ, Table, Tables, place_of};
+use tapetum_kernels::block_group::group_hash;
 use tapetum_kernels::hash::HashKey;
 
 /// A record as a shard's table has it, until the key is written or its buffer released.
@@ -107,6 +108,8 @@ pub struct Shard {
     wanted_given: bool,
     /// The extents of the large values in a buffer, by the record's place; also of records that were written over.
     large: [BTreeMap<u32, Arc<LargeExtents>>; BUFFERS as usize],
+    /// The groups of which a buffer has blocks.
+    groups: [HashSet<HashKey>; BUFFERS as usize],
 }
 
 impl Shard {
@@ -116,8 +119,8 @@ impl Shard {
         let tables = Arc::new(Tables::new(count * BUFFERS as usize, entries_max)?);
         let make = |number: usize| {
             let tables = [0, 1].map(|at| Table::new(&tables, table_number(number, at)));
-            let large = Default::default();
-            Shard { tables, active: buffer, oldest: buffer, evictions: 0, wanted_given: false, large }
+            let (large, groups) = Default::default();
+            Shard { tables, active: buffer, oldest: buffer, evictions: 0, wanted_given: false, large, groups }
         };
         let shards = (0..count).map(make).collect();
         let (active, oldest) = (AtomicU64::new(buffer), AtomicU64::new(buffer));
@@ -237,6 +240,19 @@ impl Shard {
         self.large[(place.buffer % BUFFERS) as usize].get(&place.place).cloned()
     }
 
+    /// With so many bytes more than its records have a flush writes a block's group, which may take `group_bytes`, if the block's record
+    /// with so many bytes goes to the active buffer. Once it is there, [`Shard::note_group`] says so.
+    pub fn group_growth(&self, hash: HashKey, group_bytes: usize, record_bytes: usize) -> i64 {
+        let is_known = self.groups[(self.active % BUFFERS) as usize].contains(&group_hash(hash));
+        let group_bytes = if is_known { 0 } else { group_bytes as i64 };
+        group_bytes - record_bytes as i64
+    }
+
+    /// The active buffer has a block of this hash key.
+    pub fn note_group(&mut self, hash: HashKey) {
+        self.groups[(self.active % BUFFERS) as usize].insert(group_hash(hash));
+    }
+
     /// The key as it is now.
     pub fn see(&self, hash: HashKey) -> Seen {
         Seen { place: self.get(hash), active: self.active, evictions: self.evictions }
@@ -296,6 +312,7 @@ impl Shard {
         assert!(buffer == self.oldest && buffer < self.active);
         self.tables[(buffer % BUFFERS) as usize].clear();
         self.large[(buffer % BUFFERS) as usize].clear();
+        self.groups[(buffer % BUFFERS) as usize].clear();
         self.oldest += 1;
         self.wanted_given = false;
     }

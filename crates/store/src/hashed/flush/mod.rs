@@ -9,14 +9,16 @@
 //! flush's own install: keys whose check they overtook are checked again, with the installer held.
 
 pub mod checked_keys;
+mod groups;
 pub mod hash_sort;
 pub mod key_check;
 
 use crate::error::Error;
 use crate::hashed::HashedEngine;
-use crate::hashed::buffer::Place;
+use crate::hashed::buffer::{Place, Shard};
 use crate::hashed::catalog::{Deaths, Install};
 use crate::hashed::flush::checked_keys::{CheckedKey, CheckedKeys};
+use crate::hashed::flush::groups::GroupMerger;
 use crate::hashed::flush::key_check::{Checked, Relied, check_keys};
 use crate::hashed::install::{Moved, apply, forget_large};
 use crate::hashed::item_count::by_keyspace::ItemTally;
@@ -35,11 +37,13 @@ use crate::media::io::{Io, lock};
 use crate::phase::{Phase, PhaseCell};
 use crate::planted::Bug;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
+use tapetum_kernels::block_group::group_hash;
 use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::data_page::PageSize;
+use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Codec, Kind, Record};
 
 /// Records that are asked for ahead of their turn: they lie in the order in which they came.
@@ -113,10 +117,19 @@ async fn flush_as(
     let mut relied = Relied::default();
     let mut shards = Vec::with_capacity(engine.buffers.shards().len());
     let (mut batch, mut checked) = (Vec::new(), Vec::new());
+    let mut writing = UnitWriter { engine, io, buffer, groups: GroupMerger::default() };
     for (number, shard) in engine.buffers.shards().iter().enumerate() {
         lock(shard).sorted(buffer, &mut batch);
         let generation = engine.index.partition_generation(number);
-        check_keys(engine, io, &mut relied, &batch, &mut checked).await?;
+        let units;
+        let of_units: &[(HashKey, u32)] = match engine.keyspaces.has_groups() {
+            true => {
+                units = groups::units_of(engine, buffer, batch.clone());
+                &units
+            }
+            false => &batch,
+        };
+        check_keys(engine, io, &mut relied, of_units, &mut checked).await?;
         if engine.planted.has(Bug::FreeLargeEarly) {
             let mut early = DeathsBySegment::new();
             for checked in &checked {
@@ -128,23 +141,14 @@ async fn flush_as(
         }
         let mut keys = CheckedKeys::default();
         let now = engine.now();
-        for (at, (&(hash, place), &checked)) in batch.iter().zip(&checked).enumerate() {
+        let mut at = 0;
+        for &checked in &checked {
+            let unit = groups::unit_at(engine, buffer, &batch, at);
             if let Some(&(_, place_ahead)) = batch.get(at + PREFETCH_AHEAD) {
                 engine.log.prefetch_record(buffer, place_ahead);
             }
-            // SAFETY: the table gave the place. The buffer is released at the end of this flush.
-            let (Record { header, .. }, bytes) = unsafe { engine.log.record_and_bytes(buffer, place) };
-            let live = header.kind == Kind::Value && engine.is_live(&header, now);
-            if live {
-                writer.add(hash, &header, bytes).await?;
-                if header.codec == Codec::OutOfLine {
-                    let extents = lock(shard).large(Place { buffer, place });
-                    writer.own_large(&header, extents.expect("a buffer holds the extents that its records name"));
-                }
-            }
-            let lapsed = header.kind == Kind::Value && !live;
-            engine.counters.reclaimed.fetch_add(lapsed.into(), Ordering::Relaxed);
-            keys.push(CheckedKey { live, keyspace: KeyspaceId::of(&header), checked });
+            at = unit.end;
+            keys.push(writing.write(&mut writer, shard, &batch[unit], (checked, now)).await?);
         }
         keys.shrink();
         shards.push(ShardKeys { generation, keys });
@@ -160,6 +164,49 @@ async fn flush_as(
     // Who waits for this buffer to be in a segment could not see it before.
     engine.log.wake();
     done
+}
+
+/// Writes the units of a buffer to a segment, one after the other.
+struct UnitWriter<'a> {
+    engine: &'a Arc<HashedEngine>,
+    io: &'a Io,
+    buffer: u64,
+    groups: GroupMerger,
+}
+
+impl UnitWriter<'_> {
+    /// Writes a key's record, or the group of these blocks, if it is to live.
+    async fn write(
+        &mut self,
+        writer: &mut SegmentWriter,
+        shard: &Mutex<Shard>,
+        entries: &[(HashKey, u32)],
+        (checked, now): (Checked, u32),
+    ) -> Result<CheckedKey, Error> {
+        let UnitWriter { engine, io, buffer, ref mut groups } = *self;
+        let (hash, place) = entries[0];
+        // SAFETY: the table gave the place. The buffer is released at the end of this flush.
+        let (Record { header, .. }, bytes) = unsafe { engine.log.record_and_bytes(buffer, place) };
+        let keyspace = KeyspaceId::of(&header);
+        if header.grouped {
+            let merged = groups.merge(engine, io, buffer, entries, checked).await?;
+            if let Some((header, record)) = merged {
+                writer.add(group_hash(hash), &header, record).await?;
+            }
+            return Ok(CheckedKey { live: merged.is_some(), keyspace, checked });
+        }
+        let live = header.kind == Kind::Value && engine.is_live(&header, now);
+        if live {
+            writer.add(hash, &header, bytes).await?;
+            if header.codec == Codec::OutOfLine {
+                let extents = lock(shard).large(Place { buffer, place });
+                writer.own_large(&header, extents.expect("a buffer holds the extents that its records name"));
+            }
+        }
+        let lapsed = header.kind == Kind::Value && !live;
+        engine.counters.reclaimed.fetch_add(lapsed.into(), Ordering::Relaxed);
+        Ok(CheckedKey { live, keyspace, checked })
+    }
 }
 
 /// Makes the segment and the deaths it brings one change.
@@ -196,7 +243,8 @@ async fn install(
         engine.pace.flush.set(merge, partition as u64, engine.buffers.shards().len() as u64);
         let mut batch = Vec::new();
         lock(&engine.buffers.shards()[partition]).sorted(buffer, &mut batch);
-        batch.iter().zip(shards[partition].keys.iter()).map(|((hash, _), key)| (*hash, moved(engine, key))).collect()
+        let units = groups::units_of(engine, buffer, batch);
+        units.iter().zip(shards[partition].keys.iter()).map(|((hash, _), key)| (*hash, moved(engine, key))).collect()
     })
     .await?;
     if !engine.planted.has(Bug::TrimLogEarly) {
@@ -272,6 +320,7 @@ async fn check_again(
     }
     let (mut batch, mut checked) = (Vec::new(), Vec::new());
     lock(&engine.buffers.shards()[number]).sorted(buffer, &mut batch);
+    let mut batch = groups::units_of(engine, buffer, batch);
     let mut keep = shard.keys.iter().map(overtaken);
     batch.retain(|_| keep.next() == Some(true));
     drop(keep);

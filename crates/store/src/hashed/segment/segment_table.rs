@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! 1. The *sequence* goes up before an install clears validity and after it has retired segments. A look at the index and at what it names
-//!    is of one piece if the sequence did not change meanwhile.
+//!    is of one piece if the sequence did not change meanwhile. Between the two it is odd, and the index may name segments for what has
+//!    died there.
 //! 2. The extents of a retired segment are free when its last reader has left. Snapshots that keep too many are given up
 //!    ([`super::snapshot_pins`]).
 //!
@@ -61,6 +62,11 @@ impl SegmentTable {
 
     pub fn sequence(&self) -> u64 {
         self.sequence.load(Ordering::SeqCst)
+    }
+
+    /// Whether a sequence is one of an install that is under way, or has failed.
+    pub fn is_of_install(sequence: u64) -> bool {
+        sequence % 2 == 1
     }
 
     /// An install is about to clear validity.

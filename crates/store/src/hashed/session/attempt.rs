@@ -8,6 +8,7 @@ use crate::hashed::HashedEngine;
 use crate::hashed::buffer::{Place, Seen, Shard};
 use crate::hashed::large::is_inline;
 use crate::hashed::room::Admission;
+use crate::keyspace::block_device::group_bytes_max;
 use crate::keyspace::decide::{is_counted_as_get, needs_current, needs_value, uses_value};
 use crate::keyspace::item::ItemHead;
 use crate::keyspace::request::{Outcome, Request};
@@ -56,14 +57,22 @@ pub(super) fn append(
 ) -> Result<u64, WriteError> {
     // With the shard held: after a drop, nothing is written.
     engine.refuse_dropped(keyspace).map_err(WriteError::Refused)?;
-    let draft = Draft { header: Header { keyspace: keyspace.id.0, ..draft.header }, ..draft };
+    let grouped = keyspace.is_grouped();
+    let draft = Draft { header: Header { keyspace: keyspace.id.0, grouped, ..draft.header }, ..draft };
     if shard.is_full() {
         // Room comes with a flush, and after a failure there is none.
         return Err(engine.log.poisoned().map_or_else(WriteError::Refused, |()| WriteError::NoRoom));
     }
     let mut given = (0, 0);
-    match engine.log.append(&[draft], |_, stamp, place| given = (stamp, place)) {
+    let growth = match grouped {
+        true => shard.group_growth(hash, group_bytes_max(keyspace.group_blocks()), draft.header.record_bytes()),
+        false => 0,
+    };
+    match engine.log.append_growing(growth, &[draft], |_, stamp, place| given = (stamp, place)) {
         Ok(()) => {
+            if grouped {
+                shard.note_group(hash);
+            }
             engine.insert(shard, hash, given.1);
             Ok(given.0)
         }
@@ -84,7 +93,7 @@ pub(super) enum Put {
 pub(super) fn put_record(engine: &HashedEngine, (keyspace, hash): (KeyspaceRef, HashKey), draft: Draft<'_>) -> Put {
     loop {
         let mut shard = engine.buffers.shard(hash);
-        match engine.admit(|| engine.has_probably(&shard, hash)) {
+        match engine.admit(|| engine.has_probably(&shard, hash, HashedEngine::flash_hash(keyspace, hash))) {
             Admission::Go => {}
             Admission::Wait => return Put::Waits,
             Admission::Refuse(error) => return Put::Refused(error),
@@ -267,8 +276,9 @@ impl HashedSession {
         let hash = target.hash;
         let seen = shard.see(hash);
         drop(shard);
-        if let Some(segment) = engine.candidate(hash) {
-            let pages = segment.start_pages(hash);
+        let on_flash = HashedEngine::flash_hash(target.keyspace, hash);
+        if let Some(segment) = engine.candidate(on_flash) {
+            let pages = segment.start_pages(on_flash);
             return Some(Attempt::NeedsFlash {
                 read: FlashRead::new(engine.programs.match_record, segment, (seen, sequence), pages),
             });

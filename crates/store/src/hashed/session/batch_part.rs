@@ -1,10 +1,12 @@
 //! The hashed engine's part of a batch: its records, and the shards of their keys, locked in ascending order.
 
 use super::HashedSession;
+use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Shard;
 use crate::hashed::large::inline_raw_bytes_max;
 use crate::hashed::room::Admission;
+use crate::keyspace::keyspace_error::KeyspaceError;
 use crate::log::Draft;
 use crate::media::io::lock;
 use crate::session::batch::{BatchPart, BatchStop, Write};
@@ -31,13 +33,16 @@ impl HashedSession {
         engine: &'a HashedEngine,
         writes: &'a [Write<'a>],
     ) -> Result<HashedBatch<'a>, BatchStop> {
+        if writes.iter().any(|write| write.keyspace().is_grouped()) {
+            return Err(BatchStop::Refused(Error::Keyspace(KeyspaceError::IsGrouped)));
+        }
         let hashes: Vec<HashKey> = writes.iter().map(|write| engine.hash(write.keyspace().id, write.key())).collect();
         let waits = engine.is_paced() || self.ops.deletes_all();
         if !writes.is_empty() && (waits || hashes.iter().any(|hash| self.ops.has_undecided(*hash))) {
             return Err(BatchStop::Busy);
         }
         if writes.iter().any(Write::is_put) {
-            let has_probably = |hash| engine.has_probably(&engine.buffers.shard(hash), hash);
+            let has_probably = |hash| engine.has_probably(&engine.buffers.shard(hash), hash, hash);
             let overwrites = || writes.iter().zip(&hashes).all(|(write, &hash)| !write.is_put() || has_probably(hash));
             match engine.admit(overwrites) {
                 Admission::Go => {}

@@ -3,15 +3,21 @@
 use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::large::inline_bytes_max;
-use crate::keyspace::request::Request;
+use crate::keyspace::block_device::BLOCK_BYTES;
+use crate::keyspace::keyspace_error::KeyspaceError;
+use crate::keyspace::request::{Condition, Request};
 use crate::keyspace::states::KeyspaceRef;
 use crate::session;
+use tapetum_kernels::block_group::{BLOCK_KEY_BYTES, GROUP_KEY_BYTES};
 use tapetum_kernels::record::HEADER_BYTES_MAX;
 
 /// An error if a request cannot be done, whatever the store holds.
 pub fn refuse(engine: &HashedEngine, keyspace: KeyspaceRef, request: &Request<'_>) -> Result<(), Error> {
     session::refuse(engine, keyspace, request)?;
     let key = request.key();
+    if keyspace.is_grouped() {
+        refuse_ungrouped(keyspace, request)?;
+    }
     check_value(engine, request.payload_bytes() - key.len())?;
     // A record must fit into an empty write buffer, and into a segment beside what pages take, with as much of a value as
     // lies in line.
@@ -21,6 +27,21 @@ pub fn refuse(engine: &HashedEngine, keyspace: KeyspaceRef, request: &Request<'_
         return Err(Error::KeyTooLong { limit_bytes });
     }
     Ok(())
+}
+
+/// An error if a request is not one that the blocks of a device with groups take.
+fn refuse_ungrouped(keyspace: KeyspaceRef, request: &Request<'_>) -> Result<(), Error> {
+    let is_block_key =
+        |key: &[u8]| key.len() == BLOCK_KEY_BYTES && usize::from(key[GROUP_KEY_BYTES]) < keyspace.group_blocks();
+    let is_taken = match *request {
+        Request::Get { key } | Request::Delete { key, .. } => is_block_key(key),
+        Request::Put { key, value, flags: 0, expiry: 0, condition } => {
+            let sets_marks = matches!(condition, Condition::StampOrOlder(_));
+            is_block_key(key) && value.len() <= BLOCK_BYTES && !sets_marks
+        }
+        _ => false,
+    };
+    if is_taken { Ok(()) } else { Err(Error::Keyspace(KeyspaceError::IsGrouped)) }
 }
 
 /// The largest value that a store takes.

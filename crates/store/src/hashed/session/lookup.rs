@@ -26,6 +26,7 @@ use crate::session::order::Operations;
 use crate::session::session_core::SessionCore;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
+use tapetum_kernels::block_group::group_hash;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Codec, Kind, Record};
 
@@ -126,7 +127,7 @@ impl HashedSession {
         for &number in numbers {
             let op = self.ops.take(number);
             if let Some(miss) = self.look_into_buffers(core, engine, number, op) {
-                hashes[misses.len()] = miss.op.hash;
+                hashes[misses.len()] = HashedEngine::flash_hash(miss.op.keyspace, miss.op.hash);
                 misses.push(miss);
             }
         }
@@ -140,7 +141,10 @@ impl HashedSession {
                 segment.prefetch(hashes[place]);
             }
         }
+        let mut leader = None;
         for (place, miss) in misses.drain(..).enumerate() {
+            let Some(miss) = self.follow(leader, miss) else { continue };
+            leader = miss.op.keyspace.is_grouped().then_some(miss.number);
             match (segments[place].take(), candidates[place]) {
                 (Some(segment), _) => self.read_candidate(core, engine, miss, segment, sequence),
                 (None, None) => self.answer_missing(core, engine, miss),
@@ -148,6 +152,18 @@ impl HashedSession {
             }
         }
         self.misses = misses;
+    }
+
+    /// A get of a block whose group is being read for `leader` waits for that. Gives any other back.
+    fn follow(&mut self, leader: Option<usize>, miss: Miss) -> Option<Miss> {
+        let leads = |op: &&mut HashedOp| {
+            let is_same = op.keyspace == miss.op.keyspace && group_hash(op.hash) == group_hash(miss.op.hash);
+            is_same && op.kept.read.is_some() && miss.op.kept.near.is_none()
+        };
+        let Some(leading) = leader.and_then(|leader| self.ops.get_mut(leader)).filter(leads) else { return Some(miss) };
+        leading.kept.followers.push((miss.number, miss.seen));
+        self.ops.put(miss.number, miss.op);
+        None
     }
 
     pub(super) fn gather_again(&mut self, number: usize, op: Box<HashedOp>) {
@@ -173,7 +189,7 @@ impl HashedSession {
         sequence: u64,
     ) {
         let Miss { number, op, seen } = miss;
-        let pages = segment.start_pages(op.hash);
+        let pages = segment.start_pages(HashedEngine::flash_hash(op.keyspace, op.hash));
         self.begin_read(
             core,
             engine,

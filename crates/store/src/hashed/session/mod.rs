@@ -58,6 +58,8 @@ struct HashedOpState {
     large: Option<Box<LargeOp>>,
     /// Of a get whose value goes through programs of the drive.
     near: Option<Box<NearGet>>,
+    /// Gets of other blocks of the group that is read, with how their keys were seen.
+    followers: Vec<(usize, Seen)>,
 }
 
 type HashedOp = Op<HashedOpState>;
@@ -102,6 +104,8 @@ pub struct HashedSession {
     decompressor: Decompressor,
     /// Gets whose pipelines the drive runs.
     near_in_flight: usize,
+    /// Gets of blocks whose group has been read, for another one.
+    followers: Vec<(usize, Seen)>,
     /// Gets that are not in the store's counters yet.
     gets: GetCount,
     /// Those that the DRAM tier answered, where there is one.
@@ -123,6 +127,7 @@ impl HashedSession {
             compressor: Compressor::new().map_err(io)?,
             decompressor: Decompressor::new().map_err(io)?,
             near_in_flight: 0,
+            followers: Vec::new(),
             gets: GetCount::default(),
             hits: engine.tier.as_ref().map(|tier| tier.hits().counts()),
             found_lately: FoundLately::default(),

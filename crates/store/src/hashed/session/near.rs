@@ -199,6 +199,9 @@ impl Session {
 }
 
 fn refuse_other_kinds(keyspace: KeyspaceRef) -> Result<(), Error> {
+    if keyspace.is_grouped() {
+        return Err(Error::Keyspace(KeyspaceError::IsGrouped));
+    }
     if keyspace.kind() == KeyspaceKind::Hashed {
         return Ok(());
     }

@@ -7,17 +7,21 @@ use super::{FromFlash, HashedOp, HashedOpState, HashedSession, end_read};
 use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Seen;
+use crate::hashed::segment::segment_table::SegmentTable;
 use crate::keyspace::decide::needs_value;
 use crate::keyspace::item::Access;
 use crate::keyspace::item::ItemHead;
 use crate::keyspace::request::Outcome;
+use crate::keyspace::states::KeyspaceRef;
 use crate::planted::Bug;
 use crate::session::session_core::SessionCore;
 use std::sync::atomic::Ordering;
 use tapetum_drive::programs::match_record::{Matched, Place};
 use tapetum_drive::{Completion, Returned};
+use tapetum_kernels::block_group::{self, GROUP_KEY_BYTES, Group, GroupBlock, MalformedGroup};
+use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::hash::HashKey;
-use tapetum_kernels::record::Marks;
+use tapetum_kernels::record::{Codec, Marks};
 
 /// What gets did since the store's counters were told.
 #[derive(Default)]
@@ -45,6 +49,39 @@ fn item_of(found: &Matched) -> ItemHead {
     ItemHead { flags, expiry, stamp, value_bytes: raw_bytes as usize, marks }
 }
 
+/// The block at a place of a group, inflated into `value`.
+fn block_of(
+    frame: &[u8],
+    place: usize,
+    decompressor: &mut Decompressor,
+    value: &mut Vec<u8>,
+) -> Result<Option<ItemHead>, Error> {
+    let corrupt = |what: &str| Error::Corrupt(format!("{what} of a block device"));
+    let group = Group::parse(frame).map_err(|MalformedGroup| corrupt("a group"))?;
+    if place >= group.count() {
+        return Err(corrupt("a group with too few blocks"));
+    }
+    let (stamp, codec, stored) = match group.block(place) {
+        GroupBlock::Hole => return Ok(None),
+        GroupBlock::Lost => return Err(corrupt("a block that was damaged when its group was moved,")),
+        GroupBlock::Stored { stamp, codec, raw_bytes, stored } => {
+            value.resize(raw_bytes.into(), 0);
+            (stamp, codec, stored)
+        }
+    };
+    match codec {
+        Codec::Raw => value.copy_from_slice(stored),
+        _ => decompressor.decompress(stored, value).map_err(|_| corrupt("a block"))?,
+    }
+    Ok(Some(ItemHead { flags: 0, expiry: 0, stamp, value_bytes: value.len(), marks: Marks::NONE }))
+}
+
+/// Whether a record that has died may be elsewhere by now. While an install goes on, the index may name the place where a group was: a key
+/// that dies so is found in its buffer before, but not the other blocks of the group that its flush wrote anew.
+fn is_doubtful(engine: &HashedEngine, keyspace: KeyspaceRef, looked_at: u64) -> bool {
+    engine.segments.sequence() != looked_at || keyspace.is_grouped() && SegmentTable::is_of_install(looked_at)
+}
+
 impl HashedSession {
     pub(super) fn begin_read(
         &mut self,
@@ -63,7 +100,8 @@ impl HashedSession {
         let HashedOp { kept: HashedOpState { read: Some(read), .. }, request, keyspace, .. } = &mut *op else {
             unreachable!("the operation reads")
         };
-        let step = read.begin(&mut core.queue, &mut core.spare_buffers, number as u64, (keyspace.id.0, &request.key));
+        let key = if keyspace.is_grouped() { &request.key[..GROUP_KEY_BYTES] } else { &request.key[..] };
+        let step = read.begin(&mut core.queue, &mut core.spare_buffers, number as u64, (keyspace.id.0, key));
         match step {
             ReadStep::Waits => {
                 if request.is_get() {
@@ -123,6 +161,23 @@ impl HashedSession {
         }
         let number = tag as usize;
         let mut op = self.ops.take(number);
+        self.followers = std::mem::take(&mut op.kept.followers);
+        self.read_ended(core, engine, (number, op), returned);
+        // Those whose block was not decided look again by themselves.
+        for (number, _) in std::mem::take(&mut self.followers) {
+            let op = self.ops.take(number);
+            self.gather_again(number, op);
+        }
+    }
+
+    /// The command of an operation's read has ended.
+    fn read_ended(
+        &mut self,
+        core: &mut SessionCore,
+        engine: &HashedEngine,
+        (number, mut op): (usize, Box<HashedOp>),
+        returned: Returned,
+    ) {
         let Some(read) = &mut op.kept.read else { unreachable!("a completion has a read") };
         let completion = read.ended(returned);
         if let Some(bytes) = inflated_bytes(&completion).filter(|bytes| op.must_ask_for(*bytes)) {
@@ -153,7 +208,11 @@ impl HashedSession {
     ) {
         let Some(read) = &op.kept.read else { unreachable!("the operation reads") };
         let dead = matched.as_ref().is_some_and(|found| !read.segment.is_valid(found.entry));
-        if dead && engine.segments.sequence() != read.sequence {
+        if dead && is_doubtful(engine, op.keyspace, read.sequence) {
+            if let (true, Err(error)) = (op.keyspace.is_grouped(), engine.log.poisoned()) {
+                // The install may never end.
+                return self.refuse(core, number, op, error);
+            }
             // It died since the look at the index: look again.
             end_read(core, &mut op);
             return self.attempt_op(core, engine, number, op, None);
@@ -172,6 +231,9 @@ impl HashedSession {
         let shown_by = matched.as_ref().map_or(0, |found| engine.deletion_of(op.keyspace.id, found.stamp));
         // A dead record that the index did not mean: it took another key's entry for this one's.
         let matched = matched.filter(|_| !dead && !has_ended);
+        if op.keyspace.is_grouped() {
+            return self.group_decided(core, engine, number, op, (matched, shown_by));
+        }
         if let Some(found) = &matched
             && matches!(found.place, Place::OutOfLine(_))
         {
@@ -210,6 +272,68 @@ impl HashedSession {
         let flash = FromFlash { seen: read.seen, found: item, large: None, shown_by };
         end_read(core, &mut op);
         self.attempt_op(core, engine, number, op, Some(flash));
+    }
+
+    /// The group of a block is there, or there is none: its block decides the operation, and others of it those that followed.
+    fn group_decided(
+        &mut self,
+        core: &mut SessionCore,
+        engine: &HashedEngine,
+        number: usize,
+        mut op: Box<HashedOp>,
+        (matched, shown_by): (Option<Matched>, u64),
+    ) {
+        let Some(read) = &op.kept.read else { unreachable!("the operation reads") };
+        let mut frame = std::mem::take(&mut self.inflated);
+        frame.clear();
+        if let Some(found) = &matched {
+            read.copy_value(found, &core.queue, &mut frame);
+        }
+        let (seen, group) = (read.seen, matched.is_some().then_some(&frame[..]));
+        end_read(core, &mut op);
+        self.block_decided(core, engine, (number, op), (group, seen, shown_by));
+        for (number, seen) in std::mem::take(&mut self.followers) {
+            let op = self.ops.take(number);
+            self.block_decided(core, engine, (number, op), (group, seen, shown_by));
+        }
+        self.inflated = frame;
+    }
+
+    /// What its group has of a block decides an operation.
+    fn block_decided(
+        &mut self,
+        core: &mut SessionCore,
+        engine: &HashedEngine,
+        (number, op): (usize, Box<HashedOp>),
+        (group, seen, shown_by): (Option<&[u8]>, Seen, u64),
+    ) {
+        self.scratch.clear();
+        let place = block_group::place_of(op.hash);
+        let block = |frame| block_of(frame, place, &mut self.decompressor, &mut self.scratch);
+        let item = match group.map_or(Ok(None), block) {
+            Ok(item) => item,
+            Err(error) => return self.refuse(core, number, op, error),
+        };
+        if !op.request.is_get() {
+            let flash = FromFlash { seen, found: item, large: None, shown_by };
+            return self.attempt_op(core, engine, number, op, Some(flash));
+        }
+        let Some(item) = item else {
+            core.answer_after(op.token, shown_by, Outcome::Missing);
+            return self.forget(core, number, op);
+        };
+        if op.must_ask_for(item.value_bytes) {
+            return self.ask(core, number, op, item.value_bytes);
+        }
+        let values = core.values.current();
+        let start = values.len();
+        self.gets.from_flash += 1;
+        values.extend_from_slice(&self.scratch);
+        put_into_tier(engine, op.hash, seen, item, &self.scratch);
+        let value = core.values.range_from(start);
+        let outcome = op.request.found(item, || engine.access_by_stamp(false, item.stamp), value);
+        core.answer_after(op.token, shown_by, outcome);
+        self.forget(core, number, op);
     }
 
     /// The record is there and names a large value.
