@@ -6,7 +6,7 @@
 //! | [`exports`] | the block devices that there are |
 //! | `door` | [`Nbd`], one client's side: the handshake, then the transmission |
 //! | [`negotiation`] | the client's options, until it has an export |
-//! | `transmission` | requests on their way, in any order |
+//! | `transmission` | requests on their way, in any order: what is taken, `submitting`, `completing` |
 //! | `jobs` | one request, and the parts of it that the store does |
 //!
 //! Invariants:

@@ -1,0 +1,88 @@
+//! What comes from the store: outcomes of parts, and the replies to jobs all of whose parts are done.
+
+use tapetum::{BLOCK_BYTES, ChangeStep, Error, Outcome};
+
+use super::{NbdContext, Transmission};
+use crate::doors::nbd::jobs::{Job, Part, PartKind};
+use crate::doors::nbd::protocol::errors;
+use crate::net::connection::Client;
+use crate::store::engine::Session;
+use crate::store::full_log::is_full;
+
+impl Transmission {
+    /// The outcome of a part has come.
+    pub fn complete<S: Session>(
+        &mut self,
+        number: u32,
+        outcome: &Outcome,
+        client: &mut Client,
+        cx: &mut NbdContext<'_, S>,
+    ) {
+        self.pending -= 1;
+        let part = self.parts.get_mut(number as usize);
+        let value = outcome.value().map(|value| cx.session.bytes(value));
+        if part.is_get() {
+            client.got(part.charge_bytes, value.map(<[u8]>::len), cx.gets);
+        }
+        let job = self.jobs.get_mut(part.job);
+        match (&mut part.kind, outcome) {
+            (kind, Outcome::Failed(error)) => job.fail(error_of(error, kind)),
+            (PartKind::Put | PartKind::Delete | PartKind::Sync, _) => {}
+            (PartKind::Change(change), _) => match change.take(outcome, value) {
+                ChangeStep::GoesOn => return self.changing.push_back(number as usize),
+                ChangeStep::NoBlock => job.fail(errors::IO),
+                ChangeStep::Done => {}
+            },
+            // Whoever has put this here does not speak of blocks.
+            (PartKind::Read, _) if value.is_some_and(|value| value.len() != BLOCK_BYTES) => job.fail(errors::IO),
+            (PartKind::Read, _) => {
+                job.fill(&part.piece, value);
+                if value.is_none() {
+                    cx.figures.devices[cx.worker].met_hole();
+                }
+            }
+        }
+        self.end_part(number as usize, client, cx);
+    }
+
+    pub(super) fn end_part<S>(&mut self, number: usize, client: &mut Client, cx: &mut NbdContext<'_, S>) {
+        let Part { job, held_bytes, .. } = self.parts.take(number);
+        self.held_bytes -= held_bytes;
+        self.jobs.get_mut(job).parts -= 1;
+        self.settle(job, client, cx);
+    }
+
+    /// Answers a job if all of it is done.
+    pub(super) fn settle<S>(&mut self, number: usize, client: &mut Client, cx: &mut NbdContext<'_, S>) {
+        let job = self.jobs.get(number);
+        let is_queued = self.working.contains(&number);
+        if job.parts > 0 || !job.is_handed_out() || is_queued || self.writing == Some(number) {
+            return;
+        }
+        if job.needs_sync && job.error == 0 {
+            return self.working.push_back(number);
+        }
+        let job = self.jobs.take(number);
+        self.held_bytes -= job.held_bytes;
+        count(&job, cx);
+        job.reply(self.is_structured, &mut client.out, cx.pool);
+        self.leave_if_done(client);
+    }
+}
+
+/// Counts a job that is done.
+pub(super) fn count<S>(job: &Job, cx: &NbdContext<'_, S>) {
+    let took = cx.instant().saturating_duration_since(job.began);
+    cx.figures.devices[cx.worker].answered(job.command(), job.length, took, job.error != 0);
+}
+
+/// What a client is told of an error.
+fn error_of(error: &Error, of: &PartKind) -> u32 {
+    match error {
+        _ if matches!(of, PartKind::Read) => errors::IO,
+        Error::NoSpace { .. } => errors::NOSPC,
+        error if is_full(error) => errors::NOSPC,
+        Error::ReadOnly => errors::PERM,
+        _ => errors::IO,
+    }
+}

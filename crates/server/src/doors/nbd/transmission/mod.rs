@@ -1,0 +1,245 @@
+//! The transmission of one client: its requests on their way, a part a block, answered in the order in which they are done.
+//!
+//! A step does three things, as far as each goes: the next request of a change whose block was read; what the client sent; a part of a job
+//! that needs no more of the client. Jobs take turns, a part each, so a long one keeps no other waiting, and reads leave some of a client's
+//! requests to the rest. What goes to the store stands in `submitting`, what comes of it in `completing`.
+
+mod completing;
+mod submitting;
+
+use std::collections::VecDeque;
+
+use tapetum::{BLOCK_BYTES, Patch};
+
+use crate::doors::nbd::exports::Export;
+use crate::doors::nbd::jobs::{Job, Numbered, Part, Task};
+use crate::doors::nbd::protocol::request::{Command, NbdRequest, PAYLOAD_BYTES_MAX};
+use crate::doors::nbd::protocol::{Parsed, reply};
+use crate::net::connection::Client;
+use crate::net::context::Context;
+use crate::net::door::{Load, Step};
+use crate::store::engine::Session;
+
+/// Requests of one client that are not answered.
+const JOBS_MAX: usize = 128;
+/// What a read takes beside its bytes, in parts of them: what it knows of its blocks.
+const READ_BESIDE_PART: usize = BLOCK_BYTES;
+
+type NbdContext<'a, S> = Context<'a, S, ()>;
+
+pub struct Transmission {
+    export: Export,
+    is_structured: bool,
+    has_statuses: bool,
+    is_durable_at_once: bool,
+    /// The session's exchanges up to which a flush has told of what may be lost.
+    exchanges_told: u64,
+    jobs: Numbered<Job>,
+    parts: Numbered<Part>,
+    /// Jobs with parts to hand out that need no more input.
+    working: VecDeque<usize>,
+    /// Changes whose next request is to be submitted.
+    changing: VecDeque<usize>,
+    /// The write whose bytes come next.
+    writing: Option<usize>,
+    /// Parts that the store has.
+    pending: usize,
+    held_bytes: usize,
+    /// The client takes its leave: what it asked for is done, and no more.
+    has_left: bool,
+    wants_turn: bool,
+}
+
+impl Transmission {
+    pub fn new(
+        export: Export,
+        (is_structured, has_statuses): (bool, bool),
+        is_durable_at_once: bool,
+        exchanges_told: u64,
+    ) -> Transmission {
+        Transmission {
+            export,
+            is_structured,
+            has_statuses,
+            is_durable_at_once,
+            exchanges_told,
+            jobs: Numbered::default(),
+            parts: Numbered::default(),
+            working: VecDeque::new(),
+            changing: VecDeque::new(),
+            writing: None,
+            pending: 0,
+            held_bytes: 0,
+            has_left: false,
+            wants_turn: false,
+        }
+    }
+
+    pub fn load(&self) -> Load {
+        Load { pending: self.pending, held_bytes: self.held_bytes }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.jobs.count() == 0
+    }
+
+    /// Whether nothing goes on without input.
+    pub fn needs_input(&self) -> bool {
+        self.pending == 0 && !self.has_work()
+    }
+
+    pub fn has_work(&self) -> bool {
+        !self.working.is_empty() || !self.changing.is_empty()
+    }
+
+    pub fn wants_turn(&self) -> bool {
+        self.wants_turn
+    }
+
+    pub fn charge_bytes(&self, number: u32) -> usize {
+        self.parts.get(number as usize).charge_bytes
+    }
+
+    pub fn recharge(&mut self, number: u32, bytes: usize) {
+        let part = self.parts.get_mut(number as usize);
+        let more_bytes = bytes - part.charge_bytes;
+        part.charge_bytes = bytes;
+        part.held_bytes += more_bytes;
+        self.held_bytes += more_bytes;
+    }
+
+    pub fn step<S: Session>(&mut self, input: &[u8], client: &mut Client, cx: &mut NbdContext<'_, S>) -> Step {
+        self.wants_turn = false;
+        let mut goes_on = self.go_on_changing(client, cx);
+        let taken = self.take(input, client, cx);
+        goes_on |= taken.is_some();
+        goes_on |= self.work(client, cx);
+        self.leave_if_done(client);
+        let taken_bytes = taken.unwrap_or(0);
+        if goes_on && !self.wants_turn { Step::Took(taken_bytes) } else { Step::Stop(taken_bytes) }
+    }
+
+    fn leave_if_done(&self, client: &mut Client) {
+        if self.has_left && self.is_idle() {
+            client.close();
+        }
+    }
+
+    /// Takes from the input, if something can be taken; how much that was.
+    fn take<S: Session>(&mut self, input: &[u8], client: &mut Client, cx: &mut NbdContext<'_, S>) -> Option<usize> {
+        if self.has_left {
+            client.block();
+            return None;
+        }
+        match self.writing {
+            Some(number) => self.take_payload(number, input, client, cx),
+            None => self.take_request(input, client, cx),
+        }
+    }
+
+    fn take_request<S: Session>(
+        &mut self,
+        input: &[u8],
+        client: &mut Client,
+        cx: &mut NbdContext<'_, S>,
+    ) -> Option<usize> {
+        let (request, taken_bytes) = match NbdRequest::parse(input) {
+            Parsed::Frame(request, taken_bytes) => (request, taken_bytes),
+            Parsed::NeedMore(bytes) => {
+                client.need(bytes);
+                return None;
+            }
+            Parsed::Broken => {
+                client.close();
+                return None;
+            }
+        };
+        if self.jobs.count() >= JOBS_MAX || client.is_full(self.load(), cx.limits, cx.budget) {
+            client.block();
+            return None;
+        }
+        if request.command == Command::Disconnect {
+            self.has_left = true;
+            client.frame_done(0);
+            return Some(taken_bytes);
+        }
+        let (size_bytes, is_read_only) = (self.export.size_bytes(), self.export.is_read_only);
+        match request.refusal(size_bytes, is_read_only, self.has_statuses) {
+            0 => self.begin(&request, client, cx)?,
+            error => self.refuse(&request, error, client, cx),
+        }
+        Some(taken_bytes)
+    }
+
+    fn refuse<S>(&self, request: &NbdRequest, error: u32, client: &mut Client, cx: &mut NbdContext<'_, S>) {
+        let is_chunk = self.is_structured && matches!(request.command, Command::Read | Command::BlockStatus);
+        let push = if is_chunk { reply::push_error } else { reply::push_simple };
+        client.out.append(cx.pool, |out| push(out, request.cookie, error));
+        match request.payload_bytes() {
+            // Nobody reads through so much for a client that does not keep to what it was told.
+            bytes if bytes > PAYLOAD_BYTES_MAX => client.close(),
+            bytes => client.frame_done(bytes as usize),
+        }
+    }
+
+    /// Makes a job of a request; `None` if it has to wait.
+    fn begin<S: Session>(
+        &mut self,
+        request: &NbdRequest,
+        client: &mut Client,
+        cx: &mut NbdContext<'_, S>,
+    ) -> Option<()> {
+        let mut held_bytes = 0;
+        if request.command == Command::Read {
+            let bytes = request.length as usize;
+            let admission = client.admit(self.load(), false, bytes + bytes / READ_BESIDE_PART, cx)?;
+            held_bytes = admission.charge_bytes;
+            client.keep(admission, cx.budget);
+        }
+        self.held_bytes += held_bytes;
+        let job = Job::new(request, held_bytes, cx.instant());
+        let needs_work = !matches!(job.task, Task::Write) && !job.is_handed_out();
+        let number = self.jobs.add(job);
+        match needs_work {
+            true => self.working.push_back(number),
+            false if request.payload_bytes() > 0 => self.writing = Some(number),
+            false => self.settle(number, client, cx),
+        }
+        client.frame_done(0);
+        Some(())
+    }
+
+    /// Takes the next block of a write, if it has come.
+    fn take_payload<S: Session>(
+        &mut self,
+        number: usize,
+        input: &[u8],
+        client: &mut Client,
+        cx: &mut NbdContext<'_, S>,
+    ) -> Option<usize> {
+        let job = self.jobs.get_mut(number);
+        if job.error != 0 {
+            client.frame_done((job.end - job.at) as usize);
+            job.at = job.end;
+            self.writing = None;
+            self.settle(number, client, cx);
+            return Some(0);
+        }
+        let piece = job.piece();
+        let Some(bytes) = input.get(..piece.within.len()) else {
+            client.need(piece.within.len());
+            return None;
+        };
+        let admission = client.admit(self.load(), false, BLOCK_BYTES, cx)?;
+        client.frame_done(0);
+        self.jobs.get_mut(number).at += bytes.len() as u64;
+        if self.jobs.get(number).is_handed_out() {
+            self.writing = None;
+        }
+        match piece.is_whole() {
+            true => self.put(number, (piece, bytes, admission.charge_bytes), admission, client, cx),
+            false => self.change(number, (piece, Patch::Bytes(bytes.to_vec())), admission, client, cx),
+        }
+        Some(bytes.len())
+    }
+}

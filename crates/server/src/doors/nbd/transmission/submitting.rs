@@ -1,0 +1,248 @@
+//! What goes to the store: the parts of jobs, each as one request after the other.
+
+use tapetum::{BLOCK_BYTES, BlockChange, BlockPiece, Condition, Patch, Request};
+
+use super::completing::count;
+use super::{NbdContext, Transmission};
+use crate::doors::nbd::jobs::{Part, PartKind, Task};
+use crate::doors::nbd::protocol::{errors, reply};
+use crate::net::connection::{Admission, Client};
+use crate::store::engine::Session;
+
+/// Absent blocks that are passed over before others have their turn: some hundred microseconds.
+const LOOKS_MAX: usize = 1024;
+/// Blocks that one block status tells of: a client asks on behind them.
+const STATUS_BLOCKS_MAX: u64 = 8192;
+
+static ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
+
+impl Transmission {
+    /// Adds a part of a job, which was charged with `held_bytes`.
+    pub(super) fn add_part(&mut self, job: usize, (piece, kind): (BlockPiece, PartKind), held_bytes: usize) -> usize {
+        self.jobs.get_mut(job).parts += 1;
+        self.held_bytes += held_bytes;
+        self.parts.add(Part { job, piece, kind, charge_bytes: 0, held_bytes })
+    }
+
+    pub(super) fn put<S: Session>(
+        &mut self,
+        job: usize,
+        (piece, value, held_bytes): (BlockPiece, &[u8], usize),
+        admission: Admission,
+        client: &mut Client,
+        cx: &mut NbdContext<'_, S>,
+    ) {
+        let key = self.export.device.key(piece.block);
+        let part = self.add_part(job, (piece, PartKind::Put), held_bytes);
+        let put = Request::Put { key: &key, value, flags: 0, expiry: 0, condition: Condition::Always };
+        self.submit(part, put, admission, client, cx);
+    }
+
+    /// Begins the change of a part of a block.
+    pub(super) fn change<S: Session>(
+        &mut self,
+        job: usize,
+        (piece, patch): (BlockPiece, Patch),
+        admission: Admission,
+        client: &mut Client,
+        cx: &mut NbdContext<'_, S>,
+    ) {
+        let change = BlockChange::new(piece.within.clone(), patch);
+        let part = self.add_part(job, (piece, PartKind::Change(change)), admission.charge_bytes);
+        client.keep(admission, cx.budget);
+        cx.figures.devices[cx.worker].changes_part();
+        self.changing.push_back(part);
+    }
+
+    pub(super) fn submit<S: Session>(
+        &mut self,
+        part: usize,
+        request: Request<'_>,
+        admission: Admission,
+        client: &mut Client,
+        cx: &mut NbdContext<'_, S>,
+    ) {
+        self.parts.get_mut(part).charge_bytes = admission.charge_bytes;
+        self.pending += 1;
+        client.submit(part as u32, (self.export.keyspace, request), admission, cx);
+    }
+
+    /// Submits the next request of a change; whether one could be.
+    pub(super) fn go_on_changing<S: Session>(&mut self, client: &mut Client, cx: &mut NbdContext<'_, S>) -> bool {
+        let Some(&number) = self.changing.front() else { return false };
+        let load = self.load();
+        let part = self.parts.get(number);
+        if self.jobs.get(part.job).error != 0 {
+            self.changing.pop_front();
+            self.end_part(number, client, cx);
+            return true;
+        }
+        let key = self.export.device.key(part.piece.block);
+        let value_bytes = part.is_get().then_some(BLOCK_BYTES);
+        let Some(admission) = client.admit_part(load, value_bytes, cx) else { return false };
+        self.changing.pop_front();
+        let part = self.parts.get_mut(number);
+        part.charge_bytes = admission.charge_bytes;
+        self.pending += 1;
+        let PartKind::Change(change) = &part.kind else { unreachable!("only changes go on") };
+        client.submit(number as u32, (self.export.keyspace, change.request(&key)), admission, cx);
+        true
+    }
+
+    /// Hands out a part of the job whose turn it is; whether that could be done.
+    pub(super) fn work<S: Session>(&mut self, client: &mut Client, cx: &mut NbdContext<'_, S>) -> bool {
+        let Some(&number) = self.working.front() else { return false };
+        let job = self.jobs.get(number);
+        let worked = match job.task {
+            _ if job.is_handed_out() && job.needs_sync && job.error == 0 => self.sync(number, client, cx),
+            _ if job.is_handed_out() => Some(()),
+            Task::Read { .. } => self.read(number, client, cx),
+            Task::Trim => self.free(number, client, cx),
+            Task::Zero { is_allocated } if is_allocated || !job.piece().is_whole() => self.zero(number, client, cx),
+            Task::Zero { .. } => self.free(number, client, cx),
+            Task::Status { is_of_one } => {
+                self.tell_statuses(number, is_of_one, client, cx);
+                return true;
+            }
+            Task::Write | Task::Flush => unreachable!("both are handed out"),
+        };
+        if worked.is_none() {
+            return false;
+        }
+        // The next one's turn.
+        self.working.pop_front();
+        match self.jobs.get(number).is_handed_out() {
+            true => self.settle(number, client, cx),
+            false => self.working.push_back(number),
+        }
+        true
+    }
+
+    /// Submits the barrier that a job ends with.
+    pub(super) fn sync<S: Session>(
+        &mut self,
+        number: usize,
+        client: &mut Client,
+        cx: &mut NbdContext<'_, S>,
+    ) -> Option<()> {
+        let admission = client.admit_part(self.load(), None, cx)?;
+        let job = self.jobs.get_mut(number);
+        job.needs_sync = false;
+        if matches!(job.task, Task::Flush) && self.exchanges_told != cx.session.exchanges() {
+            self.exchanges_told = cx.session.exchanges();
+            if !self.is_durable_at_once {
+                job.fail(errors::IO);
+                return Some(());
+            }
+        }
+        let part = self.add_part(number, (BlockPiece { block: 0, within: 0..0 }, PartKind::Sync), 0);
+        self.parts.get_mut(part).charge_bytes = admission.charge_bytes;
+        self.pending += 1;
+        client.submit_sync(part as u32, cx);
+        Some(())
+    }
+
+    /// Submits the get of the next block of a read.
+    pub(super) fn read<S: Session>(
+        &mut self,
+        number: usize,
+        client: &mut Client,
+        cx: &mut NbdContext<'_, S>,
+    ) -> Option<()> {
+        if self.pending >= cx.limits.connection_requests / 4 * 3 {
+            client.block();
+            return None;
+        }
+        let admission = client.admit_part(self.load(), Some(BLOCK_BYTES), cx)?;
+        let piece = self.next_piece(number);
+        let key = self.export.device.key(piece.block);
+        let part = self.add_part(number, (piece, PartKind::Read), 0);
+        self.submit(part, Request::Get { key: &key }, admission, client, cx);
+        Some(())
+    }
+
+    /// Takes a job's next piece.
+    pub(super) fn next_piece(&mut self, number: usize) -> BlockPiece {
+        let job = self.jobs.get_mut(number);
+        let piece = job.piece();
+        job.at += piece.within.len() as u64;
+        piece
+    }
+
+    /// Deletes the next block that may be there.
+    pub(super) fn free<S: Session>(
+        &mut self,
+        number: usize,
+        client: &mut Client,
+        cx: &mut NbdContext<'_, S>,
+    ) -> Option<()> {
+        for _ in 0..LOOKS_MAX {
+            let job = self.jobs.get(number);
+            if job.is_handed_out() || !job.piece().is_whole() {
+                return Some(());
+            }
+            let key = self.export.device.key(job.piece().block);
+            if !cx.session.has_probably(self.export.keyspace, &key) {
+                self.next_piece(number);
+                continue;
+            }
+            let admission = client.admit_part(self.load(), None, cx)?;
+            let piece = self.next_piece(number);
+            let part = self.add_part(number, (piece, PartKind::Delete), 0);
+            self.submit(part, Request::Delete { key: &key, stamp: None }, admission, client, cx);
+            return Some(());
+        }
+        self.wants_turn = true;
+        Some(())
+    }
+
+    /// Writes zeros to the next piece.
+    pub(super) fn zero<S: Session>(
+        &mut self,
+        number: usize,
+        client: &mut Client,
+        cx: &mut NbdContext<'_, S>,
+    ) -> Option<()> {
+        if self.jobs.get(number).piece().is_whole() {
+            let admission = client.admit_part(self.load(), None, cx)?;
+            let piece = self.next_piece(number);
+            self.put(number, (piece, &ZEROS, 0), admission, client, cx);
+            return Some(());
+        }
+        let admission = client.admit(self.load(), false, BLOCK_BYTES, cx)?;
+        let piece = self.next_piece(number);
+        let Task::Zero { is_allocated } = self.jobs.get(number).task else { unreachable!("zeros are wanted") };
+        let patch = if is_allocated { Patch::Bytes(vec![0; piece.within.len()]) } else { Patch::Zeros };
+        self.change(number, (piece, patch), admission, client, cx);
+        Some(())
+    }
+
+    /// Answers a block status, of as many blocks as may be.
+    pub(super) fn tell_statuses<S: Session>(
+        &mut self,
+        number: usize,
+        is_of_one: bool,
+        client: &mut Client,
+        cx: &mut NbdContext<'_, S>,
+    ) {
+        self.working.pop_front();
+        let mut job = self.jobs.take(number);
+        let mut extents: Vec<(u32, u32)> = Vec::new();
+        let first = job.piece().block;
+        while !job.is_handed_out() && job.piece().block - first < STATUS_BLOCKS_MAX {
+            let piece = job.piece();
+            let is_there = cx.session.has_probably(self.export.keyspace, &self.export.device.key(piece.block));
+            let status = if is_there { 0 } else { reply::STATUS_HOLE };
+            let bytes = piece.within.len() as u32;
+            match extents.last_mut() {
+                Some((length, last)) if *last == status => *length += bytes,
+                Some(_) if is_of_one => break,
+                _ => extents.push((bytes, status)),
+            }
+            job.at += u64::from(bytes);
+        }
+        count(&job, cx);
+        client.out.append(cx.pool, |out| reply::push_statuses(out, job.cookie, &extents));
+        self.wants_turn = true;
+    }
+}
