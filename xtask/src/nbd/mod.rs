@@ -2,7 +2,7 @@
 //! requests against a model, and kill -9 under a writer of patterns.
 
 mod file_system;
-mod pattern;
+pub mod pattern;
 mod tools;
 
 use std::net::SocketAddr;
@@ -11,6 +11,7 @@ use std::process::Command;
 
 use crate::Failure;
 use crate::arguments::Arguments;
+use crate::kill::Kill;
 use crate::workspace::{self, Profile};
 use tapetum_bench::nbd_client::{NbdClient, READ};
 use tapetum_bench::nbd_model::DeviceModel;
@@ -33,18 +34,18 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let binary = arguments.server();
     arguments.finish()?;
     let binary = workspace::server(binary, Profile::Test)?;
-    if file_system.as_ref().is_some_and(|name| name != "ext4") {
-        return Err("--file-system takes ext4".into());
-    }
+    let file_system = file_system.map(|name| file_system::FileSystem::named(&name)).transpose()?;
     workspace::keeping("nbd", |scratch| {
-        if file_system.is_some() {
-            return file_system::run(&Disk::make(&binary, &scratch.join("files"), "always")?, scratch);
+        if let Some(file_system) = file_system {
+            return file_system.run(&Disk::make(&binary, &scratch.join("files"), "always", 1)?, scratch);
         }
-        tools::run(&Disk::make(&binary, &scratch.join("tools"), "always")?, scratch)?;
-        random(&Disk::make(&binary, &scratch.join("random"), "everysec")?, operations, seed)?;
-        for sync in ["no", "always"] {
-            let disk = Disk::make(&binary, &scratch.join(format!("kill-{sync}")), sync)?;
-            pattern::run(&disk, cycles.div_ceil(2), seed)?;
+        tools::run(&Disk::make(&binary, &scratch.join("tools"), "always", 1)?, scratch)?;
+        random(&Disk::make(&binary, &scratch.join("random"), "everysec", 1)?, operations, seed)?;
+        random(&Disk::make(&binary, &scratch.join("random-grouped"), "everysec", 8)?, operations / 4, seed)?;
+        for (sync, group_blocks) in [("no", 8), ("always", 1)] {
+            let disk = Disk::make(&binary, &scratch.join(format!("kill-{sync}")), sync, group_blocks)?;
+            let durable = pattern::run(&disk, (cycles.div_ceil(2), seed), &mut Kill)?;
+            println!("test-nbd: kills at --sync {sync}: {durable} writes of blocks were durable, none lost");
         }
         Ok(())
     })
@@ -58,10 +59,12 @@ pub struct Disk {
 }
 
 impl Disk {
-    fn make(binary: &Path, data: &Path, sync: &str) -> Result<Disk, Failure> {
+    /// One whose blocks lie in groups of so many on flash.
+    pub fn make(binary: &Path, data: &Path, sync: &str, group_blocks: u64) -> Result<Disk, Failure> {
         for (name, size) in [(DISK, DISK_BYTES), (FROZEN, 1 << 20)] {
             let mut create = Command::new(binary);
             create.args(["keyspace", "create", name, "--block-device", &size.to_string(), "--data"]).arg(data);
+            create.args(["--group-blocks", &group_blocks.to_string()]);
             said(create.args(CAPACITY))?;
         }
         let address = free_address()?;

@@ -1,4 +1,4 @@
-//! kill -9 under a writer of patterns: no write that was forced or flushed is lost, and no block is torn.
+//! kill -9, or a power cut, under writers of patterns: no write that was forced or flushed is lost, and no block is torn.
 //!
 //! Each block says which version of it this is, and is filled by that. After a restart it must have the last version that is known to be
 //! durable, or a later one that was sent.
@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::Disk;
 use crate::Failure;
+use crate::kill::Fault;
 use tapetum_bench::nbd_client::{FLUSH, FUA, NbdClient, READ};
 use tapetum_bench::random::{Random, mix};
 
@@ -18,7 +19,8 @@ const WRITERS: u64 = 2;
 const DEPTH: usize = 16;
 const BLOCKS_A_WRITE_MAX: u64 = 4;
 
-pub fn run(disk: &Disk, cycles: u64, seed: u64) -> Result<(), Failure> {
+/// So many strikes; how many writes of blocks were known to be durable.
+pub fn run(disk: &Disk, (cycles, seed): (u64, u64), fault: &mut impl Fault) -> Result<u64, Failure> {
     let mut random = Random::new(seed);
     let mut writers: Vec<Writer> = (0..WRITERS).map(|number| Writer::new(number, seed)).collect();
     let mut server = disk.start()?;
@@ -31,7 +33,7 @@ pub fn run(disk: &Disk, cycles: u64, seed: u64) -> Result<(), Failure> {
             let threads: Vec<_> = writers.iter_mut().map(write).collect();
             std::thread::sleep(load);
             killing.store(true, Ordering::SeqCst);
-            let killed = server.kill();
+            let killed = fault.strike(server, &mut random);
             let ended = threads.into_iter().try_for_each(|thread| thread.join().expect("a writer panicked"));
             ended.and(killed)
         })?;
@@ -41,9 +43,7 @@ pub fn run(disk: &Disk, cycles: u64, seed: u64) -> Result<(), Failure> {
         }
     }
     server.terminate()?;
-    let durable: u64 = writers.iter().map(|writer| writer.promised).sum();
-    println!("test-nbd: {cycles} kills, {durable} writes of blocks were durable, none lost");
-    Ok(())
+    Ok(writers.iter().map(|writer| writer.promised).sum())
 }
 
 #[derive(Clone, Copy, Default)]

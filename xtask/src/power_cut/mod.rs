@@ -20,6 +20,8 @@ use self::volatile::Cut;
 use crate::Failure;
 use crate::arguments::Arguments;
 use crate::kill::{Fault, Plan, Run};
+use crate::nbd::Disk;
+use crate::nbd::pattern;
 use crate::workspace;
 use tapetum_bench::random::Random;
 use tapetum_bench::server::Server;
@@ -53,12 +55,35 @@ fn strike_each(scratch: &Path, plan: &Plan) -> Result<(), Failure> {
     new_stores(&scratch.join("new"), plan, Forgets::Nothing)?;
     println!("test-power-cut: {NEW_STORES} new stores kept what they acknowledged before their first cut");
     full::run(&scratch.join("full"), plan)?;
+    under_device(&scratch.join("device"), plan)?;
     let forgetful = |forgets| scratch.join(format!("forgets-{forgets:?}"));
     let of_files =
         power_cuts(&forgetful(Forgets::Bytes), plan, CYCLES_FORGETFUL, (Forgets::Bytes, Keyspaces::Both)).map(drop);
     is_found_out("syncs of files", of_files)?;
     let of_folders = new_stores(&forgetful(Forgets::Names), plan, Forgets::Names);
     is_found_out("syncs of folders", of_folders)?;
+    Ok(())
+}
+
+/// Of cuts, one in so many is under writers of a block device, of either kind.
+const DEVICE_SHARE: u64 = 10;
+
+/// The power is cut under writers of block devices: at `always`, and below it with blocks in groups, where flushes and forced writes alone
+/// promise something.
+fn under_device(scratch: &Path, plan: &Plan) -> Result<(), Failure> {
+    for (sync, group_blocks) in [("always", 1), ("no", 8)] {
+        let scratch = scratch.join(sync);
+        let mount = Mount::new(&scratch.join("mounted"), &scratch.join("durable"), Forgets::Nothing)?;
+        let disk = Disk::make(&plan.binary, &scratch.join("mounted/data"), sync, group_blocks)?;
+        let mut fault = PowerCut { mount, cut: Cut::default() };
+        let cycles = plan.cycles.div_ceil(DEVICE_SHARE);
+        let durable = pattern::run(&disk, (cycles, plan.seed), &mut fault)?;
+        let lost = fault.cut.sectors_lost;
+        println!(
+            "test-power-cut: {cycles} cuts under a block device at --sync {sync}: {durable} writes of blocks were durable, none lost; \
+             {lost} unsynced sectors lost"
+        );
+    }
     Ok(())
 }
 
