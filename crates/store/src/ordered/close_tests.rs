@@ -12,15 +12,15 @@ use std::sync::Arc;
 use tapetum_drive::{Drive, Env, FaultyFlash, LocalMemory, SimClock, programs};
 
 /// Looks at the drive after which a store that does not close hangs.
-const PATIENCE: u32 = 20_000;
+pub const PATIENCE: u32 = 20_000;
 
-fn drive(flash: &FaultyFlash, options: &StoreOptions) -> (Drive, SimClock) {
+pub fn drive(flash: &FaultyFlash, options: &StoreOptions) -> (Drive, SimClock) {
     let local = LocalMemory::new(options.local_memory_bytes() as usize).unwrap();
     let (env, clock) = Env::simulated(1);
     (Drive::new(Arc::new(flash.clone()), local, programs::built_in(), env), clock)
 }
 
-fn change(store: &Store, wish: KeyspaceWish) {
+pub fn change(store: &Store, wish: KeyspaceWish) {
     let change = store.begin_keyspace_change(wish).unwrap();
     let made = (0..PATIENCE).find_map(|_| {
         store.maintain();

@@ -54,6 +54,8 @@ const NODES_MIN: u64 = 1 << 20;
 const NODES_MAX: u64 = 1 << 28;
 /// With free extents for so many groups, there is one whose extents are neighbours.
 const NEIGHBOURS_FREE: u32 = 16;
+/// How often a close looks for slots in vain before it gives up: a full group is closed first, and opened again by the next change.
+const CLOSE_TRIES: u32 = 8;
 
 /// Makes the engine over the base of a store that is being opened.
 pub const ORDERED: EngineMaker<'static> =
@@ -458,6 +460,7 @@ impl Engine for OrderedEngine {
         Box::pin(async move {
             let Some(OrderedShared { state, .. }) = self.shared.get() else { return Ok(()) };
             self.batches.close();
+            let mut tries = 0;
             loop {
                 state.write_back.advance(state, true);
                 self.base.log.poisoned()?;
@@ -468,9 +471,10 @@ impl Engine for OrderedEngine {
                 for slots in wanting.iter().filter(|slots| self.base.keyspaces.has(slots.keyspace())) {
                     tend(&self.base, &io, slots).await?;
                     self.tended(slots);
-                    if self.is_full(slots) {
-                        return Err(Error::FullFlash);
-                    }
+                }
+                tries = if state.write_back.is_starved() { tries + 1 } else { 0 };
+                if tries > CLOSE_TRIES {
+                    return Err(Error::FullFlash);
                 }
                 // The images are in another queue.
                 io.pause().await;

@@ -42,7 +42,8 @@ impl OrderedJob {
         self.tries_us.retain(|_, try_us| *try_us > now_us);
         let may = |slots: &KeyspaceSlots| {
             let id = slots.keyspace();
-            self.engine.base.keyspaces.has(id) && !self.tries_us.contains_key(&id) && slots.want_change()
+            let waits = self.tries_us.contains_key(&id) && !slots.nodes().only_rests();
+            self.engine.base.keyspaces.has(id) && !waits && slots.want_change()
         };
         let slots = {
             let all = lock(&self.engine.slots);

@@ -48,6 +48,8 @@ mod churn_tests;
 #[cfg(test)]
 mod close_tests;
 #[cfg(test)]
+mod full_tests;
+#[cfg(test)]
 mod store_bench;
 #[cfg(test)]
 mod testing;

@@ -142,6 +142,9 @@ impl OrderedState {
     pub fn add_empty(&self, slots: KeyspaceSlots) -> Result<Arc<OrderedTree>, Error> {
         let node = self.cache.table.give().ok_or(Error::FullIndex)?;
         let tree = self.add(slots, node)?;
+        // What is put before maintenance has looked for slots is to find one.
+        let is_full = tree.nodes.spare_slots() == 0 && !tree.nodes.finds_extents(&self.base.extents);
+        tree.is_full.store(is_full, Ordering::Relaxed);
         *lock(&tree.unmade) = Some(node);
         tree.is_made.store(false, Ordering::SeqCst);
         self.make(&tree);

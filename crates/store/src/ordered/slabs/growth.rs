@@ -6,9 +6,10 @@
 //! ```
 //! Where free extents do not make up for them, the last slots are kept back for recovery.
 //!
-//! A change is in the space only after it is durable, but for one: a group that is to be closed gives out no slots from the plan on. Each
-//! change of groups of nodes begins a round, as does one of nothing else where open groups have slots that rest. The
-//! flush covers what was written to groups that are closed, by holders that gave up their shares before they knew it durable.
+//! A change is in the space only after it is durable, but for one: a group that is to be closed gives out no slots from the plan on. Where
+//! extents are lacking it does so again, if it cannot be closed yet: recovery needs slots before what it doubts is durable. Each change of groups
+//! of nodes begins a round, as does one of nothing else where open groups have slots that rest. The flush covers what was
+//! written to groups that are closed, by holders that gave up their shares before they knew it durable.
 //!
 //! Threads: the caller's. It has the installer, so it is alone in changing groups.
 
@@ -60,7 +61,8 @@ pub struct GroupPlan {
     pub remove: Vec<u32>,
     /// New groups, if there are extents for them.
     pub add: u32,
-    /// Closed groups with few free slots, to be opened for lack of extents. The emptiest first.
+    /// For lack of extents: closed groups with few free slots, to be opened, the emptiest first, and groups that cannot be closed yet, to
+    /// stay open.
     pub instead: Vec<u32>,
     /// Slots that rest are to be given out.
     pub rested: bool,
@@ -145,7 +147,9 @@ impl SpaceState {
             }
         }
         let rested = self.slots_open < slots && self.is_rested();
-        let instead = names(poor.into_iter().rev());
+        let draining = self.phases(GroupPhase::Draining).filter(|(_, group)| group.free() > 0);
+        let kept_open = draining.filter(|(first, _)| !close.contains(first));
+        let instead = names(poor.into_iter().rev().chain(kept_open));
         remove.extend(self.drain_spare(2 * slots));
         GroupPlan { close, open, remove, add: missing.div_ceil(group_slots), instead, rested }
     }
@@ -200,6 +204,14 @@ impl SlotSpace {
             }
             state.is_full = state.slots_open == 0 && missing > 0;
         });
+    }
+
+    /// Whether there are extents for a new group.
+    pub fn finds_extents(&self, extents: &Mutex<Extents>) -> bool {
+        let count = self.options().group_extents;
+        let first = lock(extents).allocate_neighbours(count);
+        first.into_iter().for_each(|first| release(extents, first, count));
+        first.is_some()
     }
 
     /// Slots of a new group.

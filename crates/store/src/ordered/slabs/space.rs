@@ -181,6 +181,11 @@ impl SlotSpace {
         self.with(|state| state.is_full)
     }
 
+    /// Whether there is no slot to give out until a round begins, for which no extents are needed.
+    pub fn only_rests(&self) -> bool {
+        self.with(|state| state.slots_open == 0 && state.slots_rest > 0 && state.flying == 0)
+    }
+
     /// The numbers of all slots that have a share.
     pub fn slots_in_use(&self) -> Vec<u32> {
         self.with(|state| {

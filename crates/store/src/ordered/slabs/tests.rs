@@ -299,6 +299,30 @@ fn where_extents_are_all_taken_the_emptiest_groups_are_opened_and_the_last_slots
     assert!(space.take(None).is_none());
 }
 
+/// What recovery doubts it writes again, for which it needs slots: those of the groups that it cannot close before.
+#[test]
+fn where_extents_are_all_taken_groups_that_cannot_be_closed_give_out_what_is_freed() {
+    let mut media = TestMedia::new();
+    let filling = media.space(SlotClass::Nodes, 16);
+    let shares: Vec<SlotShare> = (0..2).fold(Vec::new(), |mut shares, _| {
+        media.grow(&filling).unwrap();
+        shares.extend(std::iter::from_fn(|| filling.take_kept_back()));
+        shares
+    });
+    let slots: Vec<u32> = shares.into_iter().map(SlotShare::keep).collect();
+    while lock(&media.extents).allocate().is_some() {}
+    let space = media.space(SlotClass::Nodes, 16);
+    let mut found: Vec<SlotShare> = slots.iter().map(|slot| space.claim(*slot).unwrap()).collect();
+    let table = media.log.table.clone();
+    let is_open = |slot: &u32| table.get(slot / 16 * 16).unwrap().open;
+    slots.iter().filter(|slot| is_open(slot)).for_each(|slot| space.doubt(*slot));
+    media.grow(&space).unwrap();
+    let place = slots.iter().position(is_open).unwrap();
+    drop(found.remove(place));
+    media.grow(&space).unwrap();
+    assert_eq!(space.take_kept_back().map(|share| share.number()), Some(slots[place]));
+}
+
 #[test]
 fn a_large_extension_has_a_group_of_its_own() {
     let mut media = TestMedia::new();

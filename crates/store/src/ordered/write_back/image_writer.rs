@@ -197,7 +197,7 @@ impl ImageWriter {
     /// Seals pages that are listed, as many as there are copies for; whether there were any.
     fn seal_pages(&mut self, state: &OrderedState, hurry: bool) -> bool {
         let mut busy = Vec::new();
-        let mut any = false;
+        let (mut any, mut lacks_slot) = (false, false);
         if state.write_back.is_closed() {
             return false;
         }
@@ -228,7 +228,7 @@ impl ImageWriter {
                     // Its slots are all in use: until groups are opened, or images land.
                     Err(page) => {
                         busy.push(page);
-                        self.flush_is_due = true;
+                        (self.flush_is_due, lacks_slot) = (true, true);
                         break;
                     }
                 },
@@ -239,6 +239,7 @@ impl ImageWriter {
             self.due = self.due.saturating_sub(1);
         }
         lock(&state.write_back.listed).extend(busy);
+        state.write_back.is_starved.store(lacks_slot && self.stamps.is_empty(), Ordering::Relaxed);
         self.await_pages(state);
         any
     }

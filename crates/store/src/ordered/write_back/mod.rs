@@ -63,6 +63,8 @@ pub struct WriteBack {
     /// Pages that are listed, images on their way, and what waits for a flush.
     unfinished: AtomicUsize,
     images: AtomicU64,
+    /// See [`WriteBack::is_starved`].
+    is_starved: AtomicBool,
     is_closed: AtomicBool,
 }
 
@@ -78,6 +80,7 @@ impl WriteBack {
             turns: Turns::new(writer),
             unfinished: AtomicUsize::new(0),
             images: AtomicU64::new(0),
+            is_starved: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
         })
     }
@@ -128,6 +131,11 @@ impl WriteBack {
         let _ =
             self.turns.run(CLOSE, |writer, asks| writer.work(state, (asks & HURRY != 0, now_us), asks & CLOSE != 0));
         self.is_closed()
+    }
+
+    /// Whether a page found no slot when pages were last looked for, while no image was on its way that gives one back.
+    pub fn is_starved(&self) -> bool {
+        self.is_starved.load(Ordering::Relaxed)
     }
 
     /// Whether no image is made any more.
