@@ -91,6 +91,13 @@ impl Slot {
         Some(wish)
     }
 
+    /// A wish to drop its keyspace, if nothing else is being made of it.
+    pub fn ask_to_drop(&mut self) -> Option<KeyspaceWish> {
+        let name = self.name.clone().filter(|_| self.asked.is_none())?;
+        self.asked = Some(None);
+        Some(KeyspaceWish::Drop { name })
+    }
+
     /// The change was made; what it means for the items.
     pub fn changed(&mut self) -> Fate {
         let asked = self.asked.take().unwrap_or(None);

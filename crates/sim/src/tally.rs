@@ -128,6 +128,11 @@ impl Tally {
         }
     }
 
+    /// How often this happened.
+    pub fn events(&self, event: Event) -> u64 {
+        self.struck[FAULTS.len() + event as usize].iter().sum()
+    }
+
     pub fn event(&mut self, state: State, event: Event) {
         self.struck[FAULTS.len() + event as usize][state as usize] += 1;
     }

@@ -179,6 +179,11 @@ impl Workload {
         self.ordered.contains(&self.slot_of(key))
     }
 
+    /// The keys of ordered keyspaces that are there.
+    pub fn keys_open_ordered(&self) -> Vec<usize> {
+        (0..self.keys.len()).filter(|key| self.is_ordered(*key) && self.is_open(*key)).collect()
+    }
+
     /// Whether a key's keyspace is there.
     pub fn is_open(&self, key: usize) -> bool {
         self.open[self.slot_of(key)]
@@ -244,12 +249,25 @@ impl Workload {
     pub fn draw_large_put(&mut self, model: &Model) -> Option<Draw> {
         let id = self.operation_id();
         let key = self.pick(model)?;
+        Some(self.put_of(id, key, 40 << 10))
+    }
+
+    /// A put of a value of so many bytes to an ordered keyspace: to fill the drive.
+    pub fn draw_ordered_put(&mut self, model: &Model, bytes: u64) -> Option<Draw> {
+        let id = self.operation_id();
+        let keys = self.keys_open_ordered();
+        let key = *keys.get(self.random.below(keys.len().max(1) as u64) as usize)?;
+        (model.pending(key) == 0).then(|| self.put_of(id, key, bytes as usize))
+    }
+
+    /// A put of bytes that do not compress.
+    fn put_of(&mut self, id: u64, key: usize, bytes: usize) -> Draw {
         let mut value = format!("v{id}.").into_bytes();
         let head = value.len();
-        value.resize(40 << 10, 0);
+        value.resize(bytes, 0);
         self.random.fill(&mut value[head..]);
         let kind = Kind::Put { value: value.into(), flags: 0, expiry: 0, condition: Condition::Always };
-        Some(Draw::One { id, key, kind })
+        Draw::One { id, key, kind }
     }
 
     /// A key with few operations on their way. An eighth of the keys gets half of the operations.

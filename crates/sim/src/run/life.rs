@@ -1,6 +1,7 @@
 //! An open store between two crashes: sessions and maintenance, interleaved by chance.
 
 mod devices;
+mod full;
 mod queries;
 mod scans;
 
@@ -77,6 +78,8 @@ pub struct Life {
     /// A read was, when every key was asked for.
     refused: bool,
     evicting: bool,
+    /// Time passes while operations are waited for.
+    in_time: bool,
     resizing: Option<Resizing>,
     /// By slot.
     keyspaces: Vec<Option<KeyspaceRef>>,
@@ -105,6 +108,7 @@ impl Life {
         let faulty = trouble.is_some_and(Trouble::fails);
         let damaged = trouble.is_some_and(Trouble::damages);
         let (reading_all, poisoned, refused, evicting) = (false, false, false, false);
+        let has_ordered = slots.iter().any(Slot::is_ordered);
         Ok(Life {
             sessions,
             query: None,
@@ -123,6 +127,7 @@ impl Life {
             poisoned,
             refused,
             evicting,
+            in_time: has_ordered && trouble == Some(Trouble::Full),
             resizing: None,
             keyspaces,
             changing: None,
@@ -506,17 +511,6 @@ impl Life {
         Ok(())
     }
 
-    /// Fills the drive with large values until the store has refused some, and works on.
-    pub fn fill(&mut self, world: &mut World) -> Result<(), Stop> {
-        for _ in 0..400 {
-            self.step(world, Some(Press::Large))?;
-        }
-        for _ in 0..50 {
-            self.step(world, None)?;
-        }
-        self.drain(world)
-    }
-
     /// Asks for a barrier.
     fn submit_sync(&mut self, world: &mut World, session: usize) -> Result<(), Stop> {
         let id = world.workload.operation_id();
@@ -766,6 +760,7 @@ impl Life {
                 self.maintain(world)?;
             }
             patience -= 1;
+            self.pass_time(world, patience);
             if patience == 0 {
                 let left = (&self.on_their_way, &self.scans);
                 let (phases, stats) = (self.store.phases(), self.store.stats());

@@ -20,6 +20,8 @@
 //! places one may be in the image that attests another, and a write that the drive never made, or made elsewhere, is missed only until the
 //! slots are named the next time: of ordered keyspaces nothing is judged then but that they open, or say why not, and are read without a panic.
 //!
+//! A drive that is full refuses writes and loses nothing; how room is made again, of ordered keyspaces, is in [`super::life`].
+//!
 //! Where commands only fail, or are short, everything must be there as soon as the drive works again.
 
 use super::life::Life;
@@ -125,8 +127,7 @@ impl World {
     fn endure(&mut self, trouble: Trouble) -> Result<(), Stop> {
         match trouble {
             Trouble::Fails(fault) => self.endure_faults(trouble, fault),
-            // A write of an ordered keyspace that was taken waits for room where flash is full.
-            Trouble::Full if self.has_ordered => Ok(()),
+            Trouble::Full if self.has_ordered => self.fill_ordered(),
             Trouble::Full => self.open_and_read(None)?.fill(self),
             Trouble::Recovery => self.crash_in_recovery_twice(),
         }
@@ -194,6 +195,34 @@ impl World {
             self.faulty.heal();
             self.trouble = None;
         }
+        self.open_and_read(None).map(drop)
+    }
+
+    /// The drive is filled with what ordered keyspaces have; room is made and used again.
+    fn fill_ordered(&mut self) -> Result<(), Stop> {
+        let mut life = self.open_and_read(None)?;
+        life.fill_ordered(self)?;
+        match self.random.below(3) {
+            0 => {
+                let report = self.faulty.crash();
+                self.tally.unsynced(self.state, &report);
+                life.last_replies(self)?;
+                self.model.crash();
+                self.faulty = self.faulty.reopen();
+                drop(life);
+                life = self.open_and_read(None)?;
+            }
+            1 => {
+                life.close_full(self)?;
+                drop(life);
+                life = self.open_and_read(None)?;
+            }
+            _ => {}
+        }
+        life.make_room(self)?;
+        life.drop_ordered(self)?;
+        life.close_full(self)?;
+        drop(life);
         self.open_and_read(None).map(drop)
     }
 
