@@ -22,6 +22,8 @@ mod nodes;
 mod pages;
 mod scans;
 
+use tapetum_kernels::images::fuzzing as images;
+
 /// One target.
 pub struct Target {
     pub name: &'static str,
@@ -64,6 +66,9 @@ pub const TARGETS: &[Target] = &[
     target("arrow_rows", arrow_streams::rows, 512),
     target("graph_work", graphs::work, 512),
     target("query_text", tapetum::fuzzing::query_text, 512),
+    target("jpeg_decode", images::jpeg_decode, 4096),
+    target("image_stage", images::image_stage, 1024),
+    target("image_plan", images::image_plan, 256),
     target("codec", formats::codec, 1024),
     target("delta_bucket", delta_bucket::against_a_map, 512),
     target("delta_nonsense", delta_bucket::nonsense, 512),

@@ -12,6 +12,8 @@ pub mod fences;
 pub mod graph;
 pub mod hash;
 pub mod hash_each;
+pub mod image_error;
+#[cfg(feature = "images")]
 pub mod images;
 pub mod key_table;
 pub mod ordered;

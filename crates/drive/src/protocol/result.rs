@@ -2,7 +2,7 @@
 
 use super::wire::{DecodeError, get, put, same_or_not_zero};
 use std::fmt;
-use tapetum_kernels::images::ImageError;
+use tapetum_kernels::image_error::ImageError;
 
 /// The part of a pipeline at which it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

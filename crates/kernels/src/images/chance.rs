@@ -1,7 +1,7 @@
 //! Chance by counting: what is drawn depends on seed, epoch, item, the operation's place and how often it drew, and on nothing else.
 //! So a loader that resumes, or shares its work anew, draws the same.
 
-use super::error::ImageError;
+use crate::image_error::ImageError;
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
 

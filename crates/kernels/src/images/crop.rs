@@ -1,7 +1,7 @@
 //! Where a crop lies: rules, and the rectangle that comes of one for a picture and its chance.
 
 use super::chance::ImageDraws;
-use super::error::ImageError;
+use crate::image_error::ImageError;
 
 /// Pixels of a picture that stands upright.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! The one word of EXIF that changes pixels: which way up the camera was held.
 
+use super::frame::FrameShape;
+
 /// How stored pixels are turned to stand upright: EXIF's 1 to 8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Orientation {
@@ -23,6 +25,12 @@ impl Orientation {
             _ => return None,
         };
         Some(Orientation { transposed, mirrored, upside_down })
+    }
+
+    /// The shape of what a frame of this one becomes.
+    pub fn shape_of(self, stored: FrameShape) -> FrameShape {
+        let FrameShape { width, height, .. } = stored;
+        if self.transposed { FrameShape { width: height, height: width, ..stored } } else { stored }
     }
 
     /// Of a JPEG file. A file that does not say, or not so that one can read it, is upright.

@@ -1,7 +1,7 @@
 //! A decoded picture on its way from stage to stage: a header, then its samples.
 
-use super::error::ImageError;
 use super::{FRAME_BYTES_MAX, PIXELS_MAX};
+use crate::image_error::ImageError;
 
 /// What a sample is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,10 @@ const VERSION: u8 = 1;
 pub const HEADER_BYTES: usize = 16;
 
 impl FrameShape {
+    pub const ENCODED_BYTES: usize = HEADER_BYTES;
+    /// The most bytes of samples that a frame holds.
+    pub const BYTES_MAX: usize = FRAME_BYTES_MAX - HEADER_BYTES;
+
     /// Of decoded pixels.
     pub fn of_pixels(width: u32, height: u32, channels: u8) -> FrameShape {
         FrameShape { width, height, channels, sample: SampleType::U8, order: SampleOrder::Hwc }
@@ -133,7 +137,7 @@ impl<'a> Frame<'a> {
 
 /// The bytes of a frame with room for its samples, all zero.
 pub fn blank(shape: FrameShape) -> Result<Vec<u8>, ImageError> {
-    if shape.bytes() > FRAME_BYTES_MAX - HEADER_BYTES {
+    if shape.bytes() > FrameShape::BYTES_MAX {
         return Err(ImageError::OutputTooLarge);
     }
     let mut bytes = vec![0; HEADER_BYTES + shape.bytes()];

@@ -4,11 +4,11 @@
 //! 2. `unsafe` is confined to calls of libjpeg-turbo, whose errors jump between frames of C alone.
 
 use super::crop::PixelRect;
-use super::error::{FileKind, ImageError};
 use super::exif::Orientation;
 use super::frame::{FrameShape, HEADER_BYTES, blank};
 use super::stage::JpegOptions;
 use super::{EXPANSION_FREE_PIXELS, EXPANSION_MAX, FRAME_BYTES_MAX, ImageChance, PIXELS_MAX, pixels};
+use crate::image_error::{FileKind, ImageError};
 use std::ffi::{CStr, c_int};
 use std::ptr::NonNull;
 use turbojpeg_sys as tj;
@@ -71,6 +71,9 @@ impl JpegDecoder {
         let wanted = DecodeRegion { rect: turned_back(wanted, upright, turn), scale }.scaled(stored);
         let channels = if options.grey { 1 } else { 3 };
         let shape = FrameShape::of_pixels(wanted.rect.width, wanted.rect.height, channels);
+        if options.header_only {
+            return Ok(turn.shape_of(shape).encode().to_vec());
+        }
         let mut frame = blank(shape)?;
         self.decode_region(file, (&header, wanted), (channels, &mut frame[HEADER_BYTES..]))?;
         if turn == Orientation::default() { Ok(frame) } else { pixels::turn(&frame, turn) }

@@ -1,7 +1,7 @@
 //! Pixels become a JPEG file: pictures to look at, and those of tests.
 
-use super::error::ImageError;
 use super::frame::Frame;
+use crate::image_error::ImageError;
 use std::ffi::c_int;
 use std::ptr;
 use turbojpeg_sys as tj;

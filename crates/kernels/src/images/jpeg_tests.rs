@@ -1,16 +1,17 @@
 use super::chance::ImageChance;
 use super::crop::{CropRule, PixelRect};
-use super::error::{FileKind, ImageError};
 use super::frame::{Frame, HEADER_BYTES};
 use super::jpeg::JpegDecoder;
 use super::jpeg_encode::{JpegQuality, encode};
 use super::pixels;
 use super::stage::JpegOptions;
-use super::testing::{exif_segment, jpeg, picture};
+use super::testing::{exif_segment, jpeg, picture, scan_bomb};
+use crate::image_error::{FileKind, ImageError};
 use proptest::prelude::*;
 use turbojpeg_sys as tj;
 
-const WHOLE: JpegOptions = JpegOptions { grey: false, orient: false, crop: CropRule::Whole, place: 0, scale_to: None };
+const WHOLE: JpegOptions =
+    JpegOptions { grey: false, orient: false, crop: CropRule::Whole, place: 0, scale_to: None, header_only: false };
 
 fn decode(file: &[u8], options: JpegOptions) -> Result<Vec<u8>, ImageError> {
     decode_item(file, options, 0)
@@ -51,8 +52,10 @@ proptest! {
         let file = jpeg(width, height, JpegQuality { quality: 80, sampling, progressive });
         let file = with_segment(&file, &exif_segment(tag, true));
         let crop = CropRule::RandomResized { scale: (0.02, 0.9), ratio: (0.4, 2.5) };
-        let options = JpegOptions { grey, orient: true, crop, place: 3, scale_to: None };
+        let options = JpegOptions { grey, orient: true, crop, place: 3, ..WHOLE };
         let cut = decode_item(&file, options, item).unwrap();
+        let header = decode_item(&file, JpegOptions { header_only: true, ..options }, item).unwrap();
+        prop_assert_eq!(&header[..], &cut[..HEADER_BYTES]);
         let full = decode(&file, JpegOptions { crop: CropRule::Whole, ..options }).unwrap();
         let full = Frame::pixels(&full).unwrap();
         let mut draws = ImageChance { item, ..ImageChance::default() }.draws(3);
@@ -143,14 +146,12 @@ fn enormous_pictures_are_refused_before_memory_is_taken() {
 
 #[test]
 fn passes_over_a_picture_are_counted() {
-    let file = jpeg(64, 64, JpegQuality { progressive: true, ..JpegQuality::default() });
-    let scans: Vec<usize> =
-        (0..file.len() - 1).filter(|at| file[*at..].starts_with(&[0xff, 0xda])).chain([file.len() - 2]).collect();
-    // The second scan of its kind again and again.
-    let again = file[scans[1]..scans[2]].repeat(600);
-    let bomb = [&file[..scans[2]], &again, &file[scans[2]..]].concat();
-    assert_eq!(decode(&bomb, WHOLE).unwrap_err(), ImageError::TooManyScans);
-    assert!(decode(&file, WHOLE).is_ok());
+    assert_eq!(decode(&scan_bomb(64, 64, 600), WHOLE).unwrap_err(), ImageError::TooManyScans);
+    // Below the limit all are made: they do not fit each other.
+    assert_eq!(decode(&scan_bomb(64, 64, 400), WHOLE).unwrap_err(), ImageError::Corrupt);
+    // Fewer of a larger picture, since each takes longer.
+    assert_eq!(decode(&scan_bomb(2200, 1600, 400), WHOLE).unwrap_err(), ImageError::TooManyScans);
+    assert!(decode(&scan_bomb(64, 64, 0), WHOLE).is_ok());
 }
 
 #[test]

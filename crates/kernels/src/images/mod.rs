@@ -10,38 +10,25 @@
 //!
 //! Threads: all functions are pure; a `JpegDecoder` is one thread's at a time.
 
-#[cfg(feature = "images")]
 mod chance;
-#[cfg(feature = "images")]
 mod crop;
-mod error;
-#[cfg(feature = "images")]
 mod exif;
-#[cfg(feature = "images")]
 mod frame;
-#[cfg(feature = "images")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod jpeg;
-#[cfg(feature = "images")]
 mod jpeg_encode;
-#[cfg(all(test, feature = "images"))]
+#[cfg(test)]
 mod jpeg_tests;
-#[cfg(feature = "images")]
 mod order;
-#[cfg(feature = "images")]
 mod pixels;
-#[cfg(feature = "images")]
 mod plan;
-#[cfg(feature = "images")]
 mod plan_text;
-#[cfg(feature = "images")]
 mod resize;
-#[cfg(feature = "images")]
 mod stage;
-#[cfg(feature = "images")]
 #[doc(hidden)]
 pub mod testing;
 
-#[cfg(feature = "images")]
 pub use self::{
     chance::ImageChance,
     crop::{CropRule, PixelRect},
@@ -53,7 +40,7 @@ pub use self::{
     resize::ResizeRule,
     stage::{IMAGE_PROGRAMS, ImageStage, JpegOptions},
 };
-pub use error::{FileKind, ImageError};
+pub use crate::image_error::{FileKind, ImageError};
 
 /// The most pixels of a picture: 8192 × 8192.
 pub const PIXELS_MAX: u64 = 1 << 26;

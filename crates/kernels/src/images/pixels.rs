@@ -1,9 +1,9 @@
 //! Samples moved and changed one by one: turning, cutting, mirroring, normalising, and the order of channels.
 
 use super::crop::PixelRect;
-use super::error::ImageError;
 use super::exif::Orientation;
 use super::frame::{Frame, FrameShape, HEADER_BYTES, SampleOrder, SampleType, blank};
+use crate::image_error::ImageError;
 
 /// The colours of a row of CMYK as Adobe stores them, each inverted.
 pub fn cmyk_row(row: &[u8], out: &mut [u8], channels: u8) {
@@ -24,8 +24,9 @@ pub fn cmyk_row(row: &[u8], out: &mut [u8], channels: u8) {
 /// A frame of pixels stood upright.
 pub fn turn(bytes: &[u8], turn: Orientation) -> Result<Vec<u8>, ImageError> {
     let Frame { shape, samples } = Frame::pixels(bytes)?;
-    let (width, height) = if turn.transposed { (shape.height, shape.width) } else { (shape.width, shape.height) };
-    let mut out = blank(FrameShape { width, height, ..shape })?;
+    let turned = turn.shape_of(shape);
+    let (width, height) = (turned.width, turned.height);
+    let mut out = blank(turned)?;
     let channels = usize::from(shape.channels);
     let pixels = out[HEADER_BYTES..].chunks_exact_mut(channels);
     let places = (0..height).flat_map(|y| (0..width).map(move |x| (x, y)));

@@ -4,10 +4,10 @@
 //! which decodes that part alone; so the drive's stages may be fewer than those that were written, or others.
 
 use super::crop::CropRule;
-use super::error::ImageError;
 use super::frame::FrameShape;
 use super::resize::ResizeRule;
 use super::stage::{ImageStage, JpegOptions, KnownShape};
+use crate::image_error::ImageError;
 use std::fmt;
 
 /// Stages that a drive takes in one pipeline, but for two that a large value needs.
@@ -133,7 +133,14 @@ impl ImagePlan {
                 } else {
                     None
                 };
-                ImageStage::JpegDecode(JpegOptions { grey, orient, crop: CropRule::Whole, place: 0, scale_to })
+                ImageStage::JpegDecode(JpegOptions {
+                    grey,
+                    orient,
+                    crop: CropRule::Whole,
+                    place: 0,
+                    scale_to,
+                    header_only: false,
+                })
             }
             WrittenStage::Crop { crop, size } => match self.decoder_before(place) {
                 Some(options) => {
@@ -184,6 +191,22 @@ impl ImagePlan {
     /// The shape of each picture that comes out, if all have one.
     pub fn shape(&self) -> Option<FrameShape> {
         self.shape.frame()
+    }
+
+    /// The first stage, as it gives the header of what it decodes alone.
+    pub fn header_stage(&self) -> Option<ImageStage> {
+        let Some(PlannedStage { stage: ImageStage::JpegDecode(options), .. }) = self.stages.first() else {
+            return None;
+        };
+        Some(ImageStage::JpegDecode(JpegOptions { header_only: true, ..*options }))
+    }
+
+    /// The shape that comes out for a picture that is decoded to this one.
+    pub fn shape_of(&self, decoded: FrameShape) -> Option<FrameShape> {
+        let FrameShape { width, height, channels, .. } = decoded;
+        let first = KnownShape { size: Some((width, height)), channels, ..KnownShape::UNKNOWN };
+        let mut rest = self.stages.iter().skip(1);
+        rest.try_fold(first, |shape, planned| planned.stage.shape_after(shape).ok())?.frame()
     }
 
     /// How many pictures of how many bytes a batch has, if the pipeline ends in one.

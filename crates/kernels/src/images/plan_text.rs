@@ -219,11 +219,11 @@ impl fmt::Display for WrittenStage {
 
 #[cfg(test)]
 mod tests {
-    use super::super::error::ImageError;
     use super::super::frame::{FrameShape, SampleType};
     use super::super::stage::ImageStage;
     use super::super::{ImageChance, testing};
     use super::*;
+    use crate::image_error::ImageError;
     use crate::images::jpeg_encode::JpegQuality;
 
     fn plan(text: &str) -> ImagePlan {

@@ -1,10 +1,16 @@
 //! Resizing: bilinear over the whole area that becomes a pixel, as PIL does it, by fast_image_resize.
 
-use super::error::ImageError;
+use super::FRAME_BYTES_MAX;
 use super::frame::{Frame, FrameShape, HEADER_BYTES, blank};
+use crate::image_error::ImageError;
 use fast_image_resize::images::{Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use std::cell::RefCell;
+
+/// The most bytes between the two passes, of which the first makes rows as long as the result's, as many as the picture has.
+const BETWEEN_BYTES_MAX: u64 = 4 * FRAME_BYTES_MAX as u64;
+/// Buffers beyond this are not kept for the next picture.
+const BETWEEN_BYTES_KEPT: u64 = 16 << 20;
 
 /// The size that a picture becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,13 +48,23 @@ pub fn resize(frame: Frame<'_>, rule: ResizeRule) -> Result<Vec<u8>, ImageError>
     if u64::from(width) * u64::from(height) > super::PIXELS_MAX {
         return Err(ImageError::OutputTooLarge);
     }
+    let between_bytes = u64::from(width) * u64::from(frame.shape.height) * u64::from(shape.channels);
+    if between_bytes > BETWEEN_BYTES_MAX {
+        return Err(ImageError::OutputTooLarge);
+    }
     let mut out = blank(shape)?;
     let pixel = if shape.channels == 1 { PixelType::U8 } else { PixelType::U8x3 };
     let odd = |_| ImageError::NotAFrame;
     let from = ImageRef::new(frame.shape.width, frame.shape.height, frame.samples, pixel).map_err(odd)?;
     let mut into = Image::from_slice_u8(width, height, &mut out[HEADER_BYTES..], pixel).map_err(odd)?;
     let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear));
-    let resized = RESIZER.with_borrow_mut(|resizer| resizer.resize(&from, &mut into, &options));
+    let resized = RESIZER.with_borrow_mut(|resizer| {
+        let resized = resizer.resize(&from, &mut into, &options);
+        if between_bytes > BETWEEN_BYTES_KEPT {
+            resizer.reset_internal_buffers();
+        }
+        resized
+    });
     resized.map_err(|_| ImageError::NotAFrame)?;
     Ok(out)
 }
@@ -72,6 +88,9 @@ mod tests {
         let [low, high] = half[HEADER_BYTES..] else { panic!("two pixels") };
         // The filter reaches half a pixel into its neighbour.
         assert!((20..=30).contains(&low) && (170..=180).contains(&high), "{low} {high}");
+        let tall = blank(FrameShape::of_pixels(8, 65_000, 3)).unwrap();
+        let wide = ResizeRule::Exact { width: 60_000, height: 100 };
+        assert_eq!(resize(Frame::pixels(&tall).unwrap(), wide).unwrap_err(), ImageError::OutputTooLarge);
         let long = ResizeRule::Short(60_000);
         assert_eq!(resize(Frame::pixels(&bytes).unwrap(), long).unwrap_err(), ImageError::OutputTooLarge);
     }

@@ -2,11 +2,11 @@
 
 use super::chance::ImageChance;
 use super::crop::CropRule;
-use super::error::ImageError;
 use super::frame::{Frame, FrameShape, HEADER_BYTES, SampleOrder, SampleType};
 use super::jpeg::JpegDecoder;
 use super::resize::{ResizeRule, resize};
 use super::{FRAME_BYTES_MAX, pixels};
+use crate::image_error::ImageError;
 use std::cell::RefCell;
 
 /// The names of programs over pictures.
@@ -34,6 +34,8 @@ pub struct JpegOptions {
     pub place: u8,
     /// A crop at least twice as large as this is decoded at a half, a quarter or an eighth of its size: less work, other pixels.
     pub scale_to: Option<(u16, u16)>,
+    /// Nothing is decoded: what comes is the header of the frame that would.
+    pub header_only: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -67,7 +69,7 @@ thread_local! {
 
 // Parameters, little endian. All begin with a byte of flags:
 //
-//   jpeg_decode    flags u8 (1 grey, 2 orient, 4 scaled) · place u8 · width u16 · height u16 · crop 17
+//   jpeg_decode    flags u8 (1 grey, 2 orient, 4 scaled, 8 header only) · place u8 · width u16 · height u16 · crop 17
 //   resize         flags u8 (1 short) · width u16 · height u16
 //   *_crop         flags u8 (1 resized) · place u8 · width u16 · height u16 · crop 17
 //   flip           flags u8 · place u8 · probability f32
@@ -77,6 +79,7 @@ thread_local! {
 const FLAG_GREY: u8 = 1;
 const FLAG_ORIENT: u8 = 2;
 const FLAG_SCALED: u8 = 4;
+const FLAG_HEADER_ONLY: u8 = 8;
 const FLAG_SHORT: u8 = 1;
 const FLAG_RESIZED: u8 = 1;
 
@@ -134,9 +137,9 @@ impl ImageStage {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         match *self {
-            ImageStage::JpegDecode(JpegOptions { grey, orient, crop, place, scale_to }) => {
+            ImageStage::JpegDecode(JpegOptions { grey, orient, crop, place, scale_to, header_only }) => {
                 let flag = |is: bool, flag| if is { flag } else { 0 };
-                let scaled = flag(scale_to.is_some(), FLAG_SCALED);
+                let scaled = flag(scale_to.is_some(), FLAG_SCALED) | flag(header_only, FLAG_HEADER_ONLY);
                 out.push(flag(grey, FLAG_GREY) | flag(orient, FLAG_ORIENT) | scaled);
                 put_crop(&mut out, place, scale_to, crop);
             }
@@ -173,7 +176,7 @@ impl ImageStage {
             "jpeg_decode" => {
                 let (flags, place, size) = (from.byte()?, from.byte()?, from.size()?);
                 let crop = CropRule::decode(&from.take()?)?;
-                if flags & !(FLAG_GREY | FLAG_ORIENT | FLAG_SCALED) != 0 {
+                if flags & !(FLAG_GREY | FLAG_ORIENT | FLAG_SCALED | FLAG_HEADER_ONLY) != 0 {
                     return Err(ImageError::Parameters);
                 }
                 ImageStage::JpegDecode(JpegOptions {
@@ -182,6 +185,7 @@ impl ImageStage {
                     crop,
                     place,
                     scale_to: (flags & FLAG_SCALED != 0).then_some(size),
+                    header_only: flags & FLAG_HEADER_ONLY != 0,
                 })
             }
             "resize" => {

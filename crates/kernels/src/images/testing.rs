@@ -20,6 +20,15 @@ pub fn jpeg(width: u32, height: u32, quality: JpegQuality) -> Vec<u8> {
     Frame::pixels(&frame).and_then(|frame| encode_jpeg(frame, quality)).unwrap_or_default()
 }
 
+/// A progressive file with this many passes beside its own: the second again and again.
+pub fn scan_bomb(width: u32, height: u32, passes: usize) -> Vec<u8> {
+    let file = jpeg(width, height, JpegQuality { progressive: true, ..JpegQuality::default() });
+    let is_scan = |at: &usize| file[*at..].starts_with(&[0xff, 0xda]);
+    let scans: Vec<usize> = (0..file.len()).filter(is_scan).collect();
+    let [_, second, third, ..] = scans[..] else { return file };
+    [&file[..third], &file[second..third].repeat(passes), &file[third..]].concat()
+}
+
 /// A segment APP1 that says nothing but an orientation.
 #[cfg(test)]
 pub(super) fn exif_segment(tag: u16, is_little: bool) -> Vec<u8> {

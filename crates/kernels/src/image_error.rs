@@ -39,15 +39,15 @@ pub enum ImageError {
     /// The file ends before its picture does.
     Truncated,
     Corrupt,
-    /// More than [`PIXELS_MAX`](super::PIXELS_MAX) pixels.
+    /// More than `images::PIXELS_MAX` pixels.
     TooManyPixels,
-    /// More than [`EXPANSION_MAX`](super::EXPANSION_MAX) bytes of pixels for each byte of the file.
+    /// More than `images::EXPANSION_MAX` bytes of pixels for each byte of the file.
     Bomb,
     /// More passes over the picture than a camera or an editor makes.
     TooManyScans,
     /// Lossless, or of more than 8 bits a sample.
     Unsupported,
-    /// More than [`FRAME_BYTES_MAX`](super::FRAME_BYTES_MAX) bytes of pixels.
+    /// More than `images::FRAME_BYTES_MAX` bytes of pixels.
     OutputTooLarge,
     /// The picture is smaller than what is to be cut out of it.
     CropTooLarge,

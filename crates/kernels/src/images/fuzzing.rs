@@ -1,0 +1,110 @@
+//! Fuzz targets of pictures: files, stages with parameters and frames, pipelines as text. `tapetum-fuzzing` has them with the others; they
+//! lie here since they look at what is private.
+
+use super::chance::ImageChance;
+use super::crop::CropRule;
+use super::frame::{Frame, HEADER_BYTES};
+use super::jpeg::JpegDecoder;
+use super::plan::ImagePlan;
+use super::resize::ResizeRule;
+use super::stage::{IMAGE_PROGRAMS, ImageStage, JpegOptions};
+use super::{FRAME_BYTES_MAX, pixels};
+use std::cell::RefCell;
+
+/// How a file is decoded, before the file: flags (1 grey, 2 orient, 4 scaled, 8 and 16 the crop's rule, the rest its place) and two sizes.
+const OPTIONS_BYTES: usize = 3;
+
+thread_local! {
+    static DECODER: RefCell<Option<JpegDecoder>> = RefCell::new(JpegDecoder::new());
+}
+
+fn with_decoder(file: &[u8], options: &JpegOptions) -> Option<Vec<u8>> {
+    DECODER.with_borrow_mut(|decoder| decoder.as_mut()?.decode(file, options, chance_of(options)).ok())
+}
+
+fn chance_of(options: &JpegOptions) -> ImageChance {
+    ImageChance { seed: 1, epoch: 2, item: u64::from(options.place) }
+}
+
+fn decode(file: &[u8], options: &JpegOptions) -> Option<Vec<u8>> {
+    let decoded = with_decoder(file, options)?;
+    assert!(Frame::pixels(&decoded).is_ok() && decoded.len() <= FRAME_BYTES_MAX, "a frame of pixels");
+    Some(decoded)
+}
+
+/// Three bytes say what is wanted of the file behind them. Of a file that is decoded whole, a region has the pixels of the whole.
+pub fn jpeg_decode(input: &[u8]) {
+    let Some((&[flags, across, down], file)) = input.split_first_chunk::<OPTIONS_BYTES>() else { return };
+    let (width, height) = (u16::from(across) + 1, u16::from(down) + 1);
+    let crop = match flags >> 3 & 3 {
+        0 => CropRule::Whole,
+        1 => CropRule::Center { width, height },
+        2 => CropRule::Random { width, height },
+        _ => {
+            CropRule::RandomResized { scale: (f32::from(width) / 256.0, 1.0), ratio: (0.25, 0.25 + f32::from(height)) }
+        }
+    };
+    let scale_to = (flags & 4 != 0).then_some((width, height));
+    let (grey, orient) = (flags & 1 != 0, flags & 2 != 0);
+    let options = JpegOptions { grey, orient, crop, place: flags >> 5, scale_to, header_only: false };
+    let cut = decode(file, &options);
+    let whole = decode(file, &JpegOptions { crop: CropRule::Whole, scale_to: None, ..options });
+    let header = with_decoder(file, &JpegOptions { header_only: true, ..options });
+    assert!(cut.as_ref().is_none_or(|cut| header.as_deref() == Some(&cut[..HEADER_BYTES])), "the header of the frame");
+    let (Some(cut), Some(whole), None) = (&cut, &whole, scale_to) else { return };
+    let whole = Frame::pixels(whole).expect("checked");
+    let rect = crop.rect((whole.shape.width, whole.shape.height), &mut chance_of(&options).draws(options.place));
+    let expected = rect.and_then(|rect| pixels::cut(whole, rect));
+    assert!(expected.as_ref() == Ok(cut), "a region is what a full decode has there");
+}
+
+/// A byte names a program, another says how many are its parameters; a frame or a file follows. Frames that are sound are made of a
+/// header and what samples there are, since a length seldom fits by chance.
+pub fn image_stage(input: &[u8]) {
+    let Some((&[program, length], rest)) = input.split_first_chunk::<2>() else { return };
+    let name = IMAGE_PROGRAMS[usize::from(program) % IMAGE_PROGRAMS.len()];
+    let (parameters, frame) = rest.split_at(usize::from(length).min(rest.len()));
+    let Ok(stage) = ImageStage::decode(name, parameters) else { return };
+    assert_eq!(ImageStage::decode(stage.name(), &stage.encode()).map(|stage| stage.encode()), Ok(stage.encode()));
+    let mut whole = frame.to_vec();
+    if let Some(shape) = frame.first_chunk().and_then(|header| super::FrameShape::decode(header).ok()) {
+        if shape.bytes() > 1 << 20 {
+            return;
+        }
+        whole.resize(HEADER_BYTES + shape.bytes(), 0x55);
+    }
+    // What lies between the passes of a resize is bounded too, at more than a fuzzer may take.
+    let wide = match stage {
+        ImageStage::Resize(ResizeRule::Exact { width, .. }) | ImageStage::Crop { size: Some((width, _)), .. } => width,
+        ImageStage::Resize(ResizeRule::Short(side)) => side,
+        _ => 0,
+    };
+    if usize::from(wide) * whole.len() > 1 << 24 {
+        return;
+    }
+    let chance = ImageChance { seed: 3, epoch: 4, item: u64::from(program) };
+    for input in [frame.to_vec(), whole] {
+        let made = stage.apply(input.clone(), chance);
+        assert!(made == stage.apply(input, chance), "the same of the same");
+        let Ok(made) = made else { continue };
+        match stage {
+            ImageStage::Batch(shape) => assert_eq!(made.len(), shape.bytes()),
+            _ => assert!(Frame::decode(&made).is_ok() && made.len() <= FRAME_BYTES_MAX, "a frame"),
+        }
+    }
+}
+
+/// What is taken is written as text that means the same, and its stages go through their parameters.
+pub fn image_plan(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    let plan: ImagePlan = match text.parse() {
+        Ok(plan) => plan,
+        Err(error) => return assert!(!error.to_string().is_empty()),
+    };
+    assert_eq!(plan.to_string().parse().as_ref(), Ok(&plan));
+    for planned in plan.stages() {
+        let decoded = ImageStage::decode(planned.stage.name(), &planned.stage.encode());
+        assert_eq!(decoded.map(|stage| stage.encode()), Ok(planned.stage.encode()));
+        assert!(plan.written_name(0, 0).is_some());
+    }
+}
