@@ -9,9 +9,8 @@
 //!      2  a partial of groups ([`super::groups`]) or of the first rows ([`super::top`])
 //!      4  a record whose value the run could not reach, as it lies elsewhere:  key length u16 · value length u32 · key · reference
 //!      5  keys that were not where they were said to be:  from length u16 · to length u16 · has to u8 · from · to
-//!      7  one of the others, whose reader has seen to it
 //!      6  the run stopped before its input's end:  bytes of it that were taken u64 · pieces that are done u32 · place in the next one
-//!      7  one of the others, to whose words somebody has seen
+//!      7  a frame of kind 4 to 6 that the host has dealt with, where frames stay at the drive
 //!      3  the end:  records u64 · kept u64 · misfits u64 · misfit u8 · zero u8 · field u16 · key length u32 · key
 //!                   misfit, field and key are the first record's that did not fit; all zero, if each did
 //! ```

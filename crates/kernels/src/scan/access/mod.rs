@@ -14,7 +14,7 @@
 //! with that number.
 
 mod node;
-mod plain_record;
+mod plain_entry;
 mod segment;
 mod value;
 

@@ -9,8 +9,9 @@
 //! 3. A page in a slot counts if its checksum is right and its stamp is not above the list's: then it is what the slot held when the list
 //!    was made. Copies of cached pages are as they were when they were copied.
 
-use super::{AccessError, Entry, EntryAccessor, EntrySink, LAYOUT_NODES};
-use crate::ordered::{NODE_BYTES, NodeRecord, NodeRef, SlotAddress, SlotSalt};
+use super::plain_entry::PlainEntry;
+use super::{AccessError, EntryAccessor, EntrySink, LAYOUT_NODES};
+use crate::ordered::{NODE_BYTES, NodeRef, SlotAddress, SlotSalt};
 use crate::record::Header;
 use crate::scan::wire::{ScanReader, WireError};
 
@@ -122,25 +123,6 @@ pub struct NodeAccessor {
     part: Vec<u8>,
 }
 
-struct NodeEntry<'a> {
-    header: Header,
-    record: &'a NodeRecord<'a>,
-}
-
-impl Entry for NodeEntry<'_> {
-    fn header(&self) -> &Header {
-        &self.header
-    }
-
-    fn copy_key(&self, out: &mut [u8]) {
-        out.copy_from_slice(self.record.key);
-    }
-
-    fn copy_stored(&self, out: &mut [u8]) {
-        out.copy_from_slice(self.record.stored);
-    }
-}
-
 impl NodeAccessor {
     pub fn new(piece: PieceOfNodes) -> NodeAccessor {
         let next = Some(piece.from.clone());
@@ -206,7 +188,7 @@ impl NodeAccessor {
             let record = record.map_err(|_| ())?;
             let header = Header { keyspace: self.piece.keyspace, ..record.header };
             if holds(record.key) {
-                is_wanted &= sink.entry(&NodeEntry { header, record: &record });
+                is_wanted &= sink.entry(&PlainEntry { header, key: record.key, stored: record.stored });
             }
         }
         self.next = if ends_before { high.map(<[u8]>::to_vec) } else { None };

@@ -2,6 +2,7 @@ use super::*;
 use crate::extent_address::ExtentAddress;
 use crate::ordered::{ImageSeal, NewNode, NodeMut, NodePage};
 use crate::record::Record;
+use crate::scan::access::Entry;
 use proptest::prelude::*;
 
 const STORE: u64 = 5;

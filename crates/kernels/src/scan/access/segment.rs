@@ -3,7 +3,7 @@
 //! Lengths of dead records are covered by no checksum that is looked at. That none was damaged, and each record is judged by its own
 //! bit, shows in that they lead from start to start, as many as each page has, and to the numbers that the pages say.
 
-use super::plain_record::PlainRecord;
+use super::plain_entry::PlainRecord;
 use super::{AccessError, Entry, EntryAccessor, EntrySink};
 use crate::data_page::{FoundRecord, PageRun, PageSize, SegmentSalt, Trailer};
 use crate::record::Header;
@@ -212,7 +212,7 @@ impl SegmentAccessor {
             if !record.is_intact(self.piece.salt, self.address_next) {
                 return Err(self.corrupt());
             }
-            is_wanted = sink.entry(&record);
+            is_wanted = sink.entry(&record.entry);
         }
         Ok(self.passed(record_bytes, is_wanted))
     }

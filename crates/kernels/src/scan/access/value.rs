@@ -4,7 +4,8 @@
 //! Extents of their own are held for who reads them, so what does not fit the reference is damage. Nobody holds an extension: what is in
 //! its slot may be another one, and then its key is told to be missed.
 
-use super::{AccessError, Entry, EntryAccessor, EntrySink, LAYOUT_VALUE};
+use super::plain_entry::PlainEntry;
+use super::{AccessError, EntryAccessor, EntrySink, LAYOUT_VALUE};
 use crate::ordered::SlotSalt;
 use crate::ordered::extension::{EXTENSION_HEAD_BYTES, ExtensionHead, ExtensionReference};
 use crate::record::{Codec, Header, STAMP_MAX};
@@ -97,26 +98,6 @@ pub struct ValueAccessor {
     is_shown: bool,
 }
 
-struct ValueEntry<'a> {
-    header: Header,
-    key: &'a [u8],
-    stored: &'a [u8],
-}
-
-impl Entry for ValueEntry<'_> {
-    fn header(&self) -> &Header {
-        &self.header
-    }
-
-    fn copy_key(&self, out: &mut [u8]) {
-        out.copy_from_slice(self.key);
-    }
-
-    fn copy_stored(&self, out: &mut [u8]) {
-        out.copy_from_slice(self.stored);
-    }
-}
-
 impl ValueAccessor {
     pub fn new(piece: PieceOfValue) -> ValueAccessor {
         ValueAccessor { piece, read: Vec::new(), is_shown: false }
@@ -161,7 +142,7 @@ impl EntryAccessor for ValueAccessor {
                 // Its record was looked at before: it is live.
                 let header = Header::value(STAMP_MAX, key.len(), stored.len());
                 let header = Header { codec, raw_bytes: *raw_bytes, keyspace: *keyspace, ..header };
-                sink.entry(&ValueEntry { header, key, stored })
+                sink.entry(&PlainEntry { header, key, stored })
             }
             None => {
                 let behind = [&key[..], &[0]].concat();

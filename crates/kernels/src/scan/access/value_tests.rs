@@ -3,6 +3,7 @@ use crate::extent_address::ExtentAddress;
 use crate::ordered::SlotAddress;
 use crate::ordered::extension::stored_crc;
 use crate::reference::Run;
+use crate::scan::access::Entry;
 
 const STORE: u64 = 5;
 const VERSION: u64 = 11;

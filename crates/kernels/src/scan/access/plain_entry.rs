@@ -1,15 +1,20 @@
-//! A record of a segment that lies in one piece: most do, and are found without asking for the page of each of their bytes.
+//! A record that lies in one piece: those of data nodes, values out of line, and most of a segment's, which are found without asking for
+//! the page of each of their bytes.
 
 use super::Entry;
 use crate::checksum::checksum;
 use crate::data_page::SegmentSalt;
 use crate::record::{Header, Kind};
 
-#[derive(Clone, Copy)]
+pub(super) struct PlainEntry<'a> {
+    pub header: Header,
+    pub key: &'a [u8],
+    pub stored: &'a [u8],
+}
+
+/// A record of a segment, with all of its bytes.
 pub(super) struct PlainRecord<'a> {
-    header: Header,
-    key: &'a [u8],
-    stored: &'a [u8],
+    pub entry: PlainEntry<'a>,
     bytes: &'a [u8],
 }
 
@@ -22,8 +27,9 @@ impl<'a> PlainRecord<'a> {
         let (key_bytes, stored_bytes) = (header.key_bytes as usize, header.stored_bytes as usize);
         let bytes = rest.get(..header_bytes + key_bytes + stored_bytes)?;
         let (key, stored) = bytes[header_bytes..].split_at(key_bytes);
+        let entry = PlainEntry { header, key, stored };
         // Nothing else is in a segment.
-        (header.kind == Kind::Value).then_some(PlainRecord { header, key, stored, bytes })
+        (entry.header.kind == Kind::Value).then_some(PlainRecord { entry, bytes })
     }
 
     pub fn bytes(&self) -> u64 {
@@ -38,7 +44,7 @@ impl<'a> PlainRecord<'a> {
     }
 }
 
-impl Entry for PlainRecord<'_> {
+impl Entry for PlainEntry<'_> {
     fn header(&self) -> &Header {
         &self.header
     }
