@@ -19,6 +19,7 @@ use crate::ordered::engine::ORDERED;
 use crate::phase::Phase;
 use crate::planted::Bug;
 use crate::recover;
+use crate::scan::KeyDesks;
 use crate::session::Session;
 use std::future::poll_fn;
 use std::pin::pin;
@@ -42,6 +43,7 @@ struct Inner {
     /// None maintains a store that was opened to read.
     maintenance: Option<Arc<Mutex<Maintenance>>>,
     sessions: Mutex<Vec<Session>>,
+    key_desks: Arc<KeyDesks>,
     stopping: Arc<AtomicBool>,
     /// A checkpoint was written, or tried.
     closed: AtomicBool,
@@ -132,6 +134,7 @@ impl Store {
             engines: opened.all,
             maintenance,
             sessions: Mutex::new(Vec::new()),
+            key_desks: Arc::default(),
             stopping: Arc::default(),
             closed: AtomicBool::new(false),
             thread: Mutex::new(None),
@@ -404,6 +407,10 @@ impl Store {
     }
 
     /// The hashed engine, for the tools of this crate.
+    pub(crate) fn key_desks(&self) -> &Arc<KeyDesks> {
+        &self.inner.key_desks
+    }
+
     pub(crate) fn hashed(&self) -> &Arc<HashedEngine> {
         &self.inner.hashed
     }

@@ -179,6 +179,20 @@ impl ControllerCompute {
         self.part_bytes = Some(part_bytes);
     }
 
+    /// Makes an engine of its own, if there is to be one and is none; whether there is one now.
+    pub fn make_engine(&mut self, device: &Device) -> bool {
+        let PairEngine::Own(core) = &mut self.engine else { return true };
+        if core.is_none() {
+            let memory = (&device.local, device.flash.sector_bytes());
+            let make =
+                |options: &EngineOptions| EngineCore::new(memory, &device.programs, device.stages.clone(), options);
+            let wanted =
+                self.part_bytes.map(|sub_buffer_bytes| EngineOptions { sub_buffer_bytes, ..device.engine.clone() });
+            *core = wanted.and_then(|wanted| make(&wanted)).or_else(|| make(&device.engine)).map(Box::new);
+        }
+        core.is_some()
+    }
+
     pub fn tasks(&self) -> u64 {
         self.tasks
     }
@@ -221,14 +235,7 @@ impl ControllerCompute {
         (end, request): (CommandEnd, ComputeRequest),
         now_us: u64,
     ) -> Option<ComputeBatch> {
-        if let PairEngine::Own(core @ None) = &mut self.engine {
-            let memory = (&device.local, device.flash.sector_bytes());
-            let make =
-                |options: &EngineOptions| EngineCore::new(memory, &device.programs, device.stages.clone(), options);
-            let wanted =
-                self.part_bytes.map(|sub_buffer_bytes| EngineOptions { sub_buffer_bytes, ..device.engine.clone() });
-            *core = wanted.and_then(|wanted| make(&wanted)).or_else(|| make(&device.engine)).map(Box::new);
-        }
+        self.make_engine(device);
         let ComputeRequest { list, pipelines } = request;
         let mut batch = ComputeBatch { end, submitted_us: now_us, list, left: pipelines.len(), failed: 0 };
         let place = match self.batches.iter().position(Option::is_none) {

@@ -147,6 +147,15 @@ impl Controller {
         self.compute.get_or_insert_with(|| Box::new(ControllerCompute::alone())).take_parts_of(part_bytes);
     }
 
+    /// Takes local memory for its pipelines now, rather than with the first; whether there is room.
+    pub fn make_engine(&mut self) -> bool {
+        self.compute.get_or_insert_with(|| Box::new(ControllerCompute::alone())).make_engine(&self.device)
+    }
+
+    pub fn counters(&self) -> &Arc<QueueCounters> {
+        &self.counters
+    }
+
     /// Takes a command, for which the host has a `slot`. What is wrong with it comes out as its completion.
     ///
     /// # Safety

@@ -224,3 +224,13 @@ pub(super) fn a_drain_waits_for_pipelines_of_many_parts() {
     bench.pair.drain();
     assert_eq!(bench.pair.in_flight(), 0);
 }
+
+#[test]
+fn a_pair_with_parts_has_its_memory_from_the_start() {
+    let drive = bench().drive;
+    let pair = drive.queue_pair_with_parts(4, 8 << 10).unwrap().unwrap();
+    while drive.local().allocate(64 << 10).map(std::mem::forget).is_some() {}
+    assert_eq!(drive.queue_pair_with_parts(4, 8 << 10).unwrap().is_some(), has_units());
+    drop(pair);
+    assert!(drive.queue_pair_with_parts(4, 8 << 10).unwrap().is_some());
+}

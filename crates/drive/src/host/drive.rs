@@ -91,13 +91,25 @@ impl Drive {
     /// As [`Drive::queue_pair`].
     pub fn queue_pair_of_parts(&self, depth: u32, part_bytes: u32) -> io::Result<QueuePair> {
         let memory: PairMemory = self.device.local.clone().into();
-        let queue = self.queue_over(&memory, depth)?;
-        self.pair(queue, memory, Some(part_bytes))
+        let mut controller = self.controller(self.queue_over(&memory, depth)?, &memory)?;
+        controller.take_parts_of(part_bytes);
+        self.pair(controller, memory)
+    }
+
+    /// As [`Drive::queue_pair_of_parts`], with the local memory of its pipelines from the start; `None` where there is no room for it.
+    ///
+    /// # Errors
+    /// As [`Drive::queue_pair`].
+    pub fn queue_pair_with_parts(&self, depth: u32, part_bytes: u32) -> io::Result<Option<QueuePair>> {
+        let memory: PairMemory = self.device.local.clone().into();
+        let mut controller = self.controller(self.queue_over(&memory, depth)?, &memory)?;
+        controller.take_parts_of(part_bytes);
+        if controller.make_engine() { self.pair(controller, memory).map(Some) } else { Ok(None) }
     }
 
     fn pair_over(&self, memory: PairMemory, depth: u32) -> io::Result<QueuePair> {
-        let queue = self.queue_over(&memory, depth)?;
-        self.pair(queue, memory, None)
+        let controller = self.controller(self.queue_over(&memory, depth)?, &memory)?;
+        self.pair(controller, memory)
     }
 
     fn queue_over(&self, memory: &PairMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
@@ -115,13 +127,16 @@ impl Drive {
     /// As [`Drive::queue_pair`].
     pub fn queue_pair_of_one_thread(&self, depth: u32) -> io::Result<QueuePair> {
         let memory = self.device.local.clone().into();
-        self.pair(self.device.flash.open_queue_of_one_thread(&memory, depth.max(1))?, memory, None)
+        let queue = self.device.flash.open_queue_of_one_thread(&memory, depth.max(1))?;
+        self.pair(self.controller(queue, &memory)?, memory)
     }
 
-    fn pair(&self, queue: Box<dyn FlashQueue>, memory: PairMemory, part_bytes: Option<u32>) -> io::Result<QueuePair> {
-        let counters = self.device.free_counters();
-        let mut controller = Controller::new(self.device.clone(), queue, memory.host.clone(), counters.clone())?;
-        part_bytes.into_iter().for_each(|bytes| controller.take_parts_of(bytes));
+    fn controller(&self, queue: Box<dyn FlashQueue>, memory: &PairMemory) -> io::Result<Controller> {
+        Controller::new(self.device.clone(), queue, memory.host.clone(), self.device.free_counters())
+    }
+
+    fn pair(&self, controller: Controller, memory: PairMemory) -> io::Result<QueuePair> {
+        let counters = controller.counters().clone();
         let controller = match &self.device.threads {
             None => PairController::Here(controller),
             Some(threads) => PairController::OnDriveThread(RemoteController::new(controller, threads.clone())?),

@@ -195,12 +195,15 @@ impl QueuePair {
 
     /// Waits until everything that was submitted has ended, and drops what comes.
     pub fn drain(&mut self) {
-        let mut returned = Vec::new();
+        self.drain_into(&mut Vec::new());
+    }
+
+    /// As [`QueuePair::drain`], and appends what comes.
+    pub fn drain_into(&mut self, returned: &mut Vec<Returned>) {
         while self.in_flight() > 0 {
             self.wait(Some(Duration::from_millis(10)));
-            returned.clear();
             let before = (self.in_flight(), self.controller.steps());
-            self.poll(&mut returned);
+            self.poll(returned);
             let is_still = (self.in_flight(), self.controller.steps()) == before && !self.controller.is_computing();
             if is_still && self.event_fd().is_none() {
                 // A simulated drive that stopped never answers, and never writes either.

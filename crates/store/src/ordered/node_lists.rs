@@ -23,13 +23,12 @@ use crate::keyspace::key_range::{KeyBound, KeyRange};
 use crate::keyspace::states::KeyspaceRef;
 use crate::log::Sync;
 use crate::planted::Bug;
+use crate::scan::PageCopier;
 use crate::scan::layout::{LayoutError, ListLimits, ScanLayout, ScanList};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
-use tapetum_drive::{
-    Command, Lease, LocalBuffer, LocalRange, Operation, ProgramId, Purpose, QueuePair, SourceRange, Status,
-};
+use tapetum_drive::{Command, Lease, LocalBuffer, LocalRange, Operation, ProgramId, Purpose, SourceRange, Status};
 use tapetum_kernels::ordered::extension::{EXTENSION_HEAD_BYTES, ExtensionReference};
 use tapetum_kernels::ordered::{NODE_BYTES, NODE_KEY_BYTES_MAX};
 use tapetum_kernels::scan::access::{NodePlace, NodeRun, PieceOfNodes, ValueHome};
@@ -74,8 +73,7 @@ pub struct NodeLists {
     keyspace: KeyspaceRef,
     search: SearchHandle,
     anchor: AnchorKey,
-    /// For copies, of which there may be none.
-    pair: Option<QueuePair>,
+    copier: PageCopier,
     concat: ProgramId,
     pending: VecDeque<KeySpan>,
     listed: BTreeMap<u64, ListedNodes>,
@@ -117,7 +115,8 @@ impl NodeLists {
         let is_empty = whole.to.as_ref().is_some_and(|to| *to <= whole.from);
         let pending = if is_empty { VecDeque::new() } else { VecDeque::from([whole]) };
         let (anchor, listed) = (AnchorKey::new(), BTreeMap::new());
-        Ok(NodeLists { state, tree, keyspace, search, anchor, pair: None, concat, pending, listed, id_next: 0 })
+        let copier = PageCopier::default();
+        Ok(NodeLists { state, tree, keyspace, search, anchor, copier, concat, pending, listed, id_next: 0 })
     }
 
     /// Lists a span, or the front of it; where it ends.
@@ -178,15 +177,17 @@ impl NodeLists {
     /// Copies a page beside. It does not leave the drive; a drive that stopped keeps it.
     fn copy(&mut self, page: LocalBuffer, list: &mut GrowingList) -> (Option<LocalBuffer>, Result<(), Error>) {
         if list.copies.is_none() {
-            list.copies = self.state.base.drive.local().allocate(list.copies_max * NODE_BYTES);
+            let bytes = list.copies_max * NODE_BYTES;
+            let lent = self.copier.room.take_if(|room| room.len() >= bytes);
+            list.copies = lent.or_else(|| self.state.base.drive.local().allocate(bytes));
         }
-        if self.pair.is_none() {
+        if self.copier.pair.is_none() {
             match self.state.base.drive.queue_pair(1) {
-                Ok(pair) => self.pair = Some(pair),
+                Ok(pair) => self.copier.pair = Some(pair),
                 Err(error) => return (Some(page), Err(Error::Io(error.to_string()))),
             }
         }
-        let Some(pair) = &mut self.pair else { unreachable!("it was just opened") };
+        let Some(pair) = &mut self.copier.pair else { unreachable!("it was just opened") };
         let Some(copies) = list.copies.take() else {
             // Missed, and so read by a scan.
             return (Some(page), Ok(()));
@@ -331,6 +332,10 @@ impl ScanLayout for NodeLists {
 
     fn release(&mut self, id: u64) {
         self.listed.remove(&id);
+    }
+
+    fn copier(&mut self) -> Option<&mut PageCopier> {
+        Some(&mut self.copier)
     }
 
     fn value(&self, record: &DeferredRecord) -> Result<Option<(ValueHome, Vec<SourceRange>)>, LayoutError> {

@@ -8,10 +8,11 @@
 //! 1. A few pipelines are on their way at a time, and the result of each has bounded room. They are merged in the order of their lists, so
 //!    the host is woken for each result once.
 //! 2. A pipeline stops when its result is full, and another one goes on where it was: no byte is read twice but those of a page. Only one
-//!    batch of records that takes more than all of the room is read again, with more of it.
+//!    batch of records that takes more than all of the room is read again, once, with as much room as it takes.
 //! 3. A query that has enough cancels what is on its way, and waits for it.
 
 use super::flight::{Flight, FlightEnd, FlightPlan, ListOf};
+use super::key_desks::{DESK_WORK_BYTES, ScanTools};
 use super::layout::{LayoutError, ListLimits, ScanLayout, ScanList};
 use super::query_scan::{QueryError, QueryReport};
 use super::record_transfer::{NextFrame, RecordTransfer};
@@ -24,7 +25,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use tapetum_drive::programs::scan::{SCAN, SCAN_HEAD_BYTES};
-use tapetum_drive::{Command, Drive, Lease, Operation, PipelineStage, ProgramId, ProgramIdentity, QueuePair, Returned};
+use tapetum_drive::{Command, Drive, Lease, Operation, PipelineStage, ProgramId, ProgramIdentity, Returned};
 use tapetum_kernels::ordered::NODE_BYTES;
 use tapetum_kernels::scan::query::{MisfitPolicy, QueryOutput};
 use tapetum_kernels::scan::result::{DeferredRecord, MissedKeys, RowSink, StoppedRun};
@@ -48,9 +49,10 @@ const PART_BYTES_MIN: usize = 32 << 10;
 /// Commands of the flash at once: nodes of an ordered keyspace may lie apart, and are read one by one. What others read meanwhile waits
 /// behind these.
 pub(super) const FLASH_DEPTH: u32 = 64;
-/// Of one key a pipeline brings a node, or a piece of a value, at a time, and a few fields come of it: 160 KiB of local memory a query.
-const PART_BYTES_OF_KEY: u32 = 8 << 10;
-const SINK_BYTES_OF_KEY: usize = 64 << 10;
+/// Of one key a few fields come: with what a pipeline is told they have room in the buffer of a desk.
+const SINK_BYTES_OF_KEY: usize = DESK_WORK_BYTES * 3 / 4;
+/// So long a query of one key waits for local memory, before it says that there is too little of it.
+pub(super) const PATIENCE_US: u64 = 10_000_000;
 /// What a pipeline reads, about: a wake-up for each.
 const READ_BYTES: u64 = 32 << 20;
 /// The first pipeline of a query that may soon have enough; each after it reads twice as much.
@@ -72,7 +74,7 @@ pub(super) const CONCAT: (&str, u16) = ("concat", 1);
 
 pub(super) struct DriveRun {
     base: Arc<Base>,
-    pair: QueuePair,
+    tools: ScanTools,
     stage: PipelineStage,
     keyspace: KeyspaceId,
     query: Vec<u8>,
@@ -95,6 +97,10 @@ pub(super) struct DriveRun {
     read_bytes: u64,
     /// The first record that does not fit ends the query.
     is_strict: bool,
+    /// It works at a desk, and waits for memory beyond that.
+    is_of_key: bool,
+    /// Since when there has been too little local memory.
+    short_since_us: Option<u64>,
     is_stopping: bool,
     tag_next: u64,
     returned: Vec<Returned>,
@@ -105,17 +111,25 @@ pub(super) fn part_bytes(drive: &Drive) -> u32 {
     (drive.local().bytes_total() / PART_SHARE).clamp(PART_BYTES_MIN, PART_BYTES) as u32
 }
 
+/// What a scan of many keys works with.
+pub(super) fn scan_tools(drive: &Drive) -> Result<ScanTools, Error> {
+    let pair = drive.queue_pair_of_parts(FLASH_DEPTH, part_bytes(drive));
+    pair.map(ScanTools::of).map_err(|error| Error::Io(error.to_string()))
+}
+
 impl DriveRun {
     pub fn new(
         base: &Arc<Base>,
         (keyspace, query): (KeyspaceId, &Query),
-        layout: Box<dyn ScanLayout>,
+        mut layout: Box<dyn ScanLayout>,
         ResultOptions { sink_bytes, is_row_by_row, is_of_key }: ResultOptions,
+        mut tools: ScanTools,
     ) -> Result<DriveRun, QueryError> {
         let drive = &base.drive;
         let local_bytes = drive.local().bytes_total();
-        let part_bytes = if is_of_key { PART_BYTES_OF_KEY } else { part_bytes(drive) };
-        let pair = drive.queue_pair_of_parts(FLASH_DEPTH, part_bytes).map_err(|error| Error::Io(error.to_string()))?;
+        if let Some(copier) = layout.copier() {
+            *copier = std::mem::take(&mut tools.copier);
+        }
         let identity = drive.identity();
         let program = |(name, version): (&str, u16)| {
             let of = |program: &&ProgramIdentity| (&program.name[..], program.version) == (name, version);
@@ -131,7 +145,7 @@ impl DriveRun {
         let may_have_enough = matches!(query.output(), QueryOutput::Rows { order: None, limit: Some(_), .. });
         Ok(DriveRun {
             base: base.clone(),
-            pair,
+            tools,
             stage,
             keyspace,
             query: encoded,
@@ -152,6 +166,8 @@ impl DriveRun {
                 (false, false) => READ_BYTES,
             },
             is_strict: query.policy() == MisfitPolicy::Fail,
+            is_of_key,
+            short_since_us: None,
             is_stopping: false,
             tag_next: 1,
             returned: Vec::new(),
@@ -192,12 +208,13 @@ impl DriveRun {
     /// Waits until a step would get further, or a moment.
     pub fn wait(&mut self) {
         if self.transfer.is_some() {
-            return self.pair.wait(Some(Duration::from_millis(10)));
+            return self.tools.pair().wait(Some(Duration::from_millis(10)));
         }
         match self.flights.front() {
             // It waits for something to be durable.
-            Some(Flight { ended: Some(_), .. }) | None => std::thread::yield_now(),
-            Some(_) => self.pair.wait(Some(Duration::from_millis(10))),
+            Some(Flight { ended: Some(_), .. }) => std::thread::yield_now(),
+            None => self.tools.wait_for_memory(),
+            Some(_) => self.tools.pair().wait(Some(Duration::from_millis(10))),
         }
     }
 
@@ -208,13 +225,13 @@ impl DriveRun {
 
     fn poll(&mut self, report: &mut QueryReport) -> Result<(), QueryError> {
         let mut returned = std::mem::take(&mut self.returned);
-        self.pair.poll(&mut returned);
+        self.tools.pair().poll(&mut returned);
         for returned in returned.drain(..) {
             // What cancels has no flight.
             let tag = returned.completion.tag;
             if let Some(flight) = self.flights.iter_mut().find(|flight| flight.tag == tag) {
                 report.wake_ups += 1;
-                report.returned_bytes += flight.end(&self.base.drive, &self.pair, returned);
+                report.returned_bytes += flight.end(&self.base.drive, self.tools.pair(), returned);
             } else if let Some(transfer) = self.transfer.as_mut().filter(|transfer| transfer.tag == tag) {
                 report.wake_ups += 1;
                 transfer.end(&self.base.drive, returned)?;
@@ -244,27 +261,32 @@ impl DriveRun {
         let ended = flight.ended.take();
         if self.is_stopping {
             report.flash_bytes += flight.flash_bytes(u64::MAX);
+            self.put_back(flight);
             return Ok(true);
         }
         match ended {
-            Some(Ok(FlightEnd::Frames(work, bytes))) => match self.row_by_row {
+            Some(Ok(FlightEnd::Frames(bytes))) => match self.row_by_row {
                 Some(concat) => {
                     let tag = self.tag_next;
                     self.tag_next += 1;
-                    self.transfer = Some(RecordTransfer::new(flight, (work, bytes), (concat, tag)));
+                    self.transfer = Some(RecordTransfer::new(flight, bytes, (concat, tag)));
                 }
                 None => {
                     report.returned_bytes += bytes as u64;
-                    result.merge(flight.frames(&self.pair, &work, bytes), rows)?;
-                    self.merged(&flight, result, report)?;
+                    let merged = result.merge(flight.frames(self.tools.pair(), bytes), rows);
+                    let merged = merged.map_err(QueryError::from).and_then(|()| self.merged(&flight, result, report));
+                    self.put_back(flight);
+                    merged?;
                 }
             },
-            Some(Ok(FlightEnd::TooLong)) => {
+            Some(Ok(FlightEnd::TooLong(bytes))) => {
                 report.flash_bytes += flight.flash_bytes(u64::MAX);
-                if flight.sink_bytes() >= SINK_BYTES_MAX {
+                let has_room = bytes <= flight.sink_bytes();
+                self.put_back(flight);
+                if has_room || bytes > SINK_BYTES_MAX {
                     return Err(QueryError::ResultTooLarge);
                 }
-                self.sink_bytes_min = self.sink_bytes_min.max(2 * flight.sink_bytes());
+                self.sink_bytes_min = self.sink_bytes_min.max(bytes);
                 self.sink_bytes = self.sink_bytes.max(self.sink_bytes_min);
                 match of {
                     ListOf::Layout => self.layout.again(id, None)?,
@@ -273,6 +295,7 @@ impl DriveRun {
                 self.is_listed = false;
             }
             Some(Err(error)) => {
+                self.put_back(flight);
                 self.layout.check()?;
                 return Err(error);
             }
@@ -293,7 +316,7 @@ impl DriveRun {
             self.transfer = None;
             return Ok(true);
         }
-        match transfer.next(&self.base.drive, &mut self.pair, &mut report.returned_bytes)? {
+        match transfer.next(&self.base.drive, self.tools.pair(), &mut report.returned_bytes)? {
             NextFrame::Here(frame) => result.merge(frame, rows)?,
             NextFrame::Away => {}
             NextFrame::End => {
@@ -351,19 +374,24 @@ impl DriveRun {
         let (keyspace, query, stage) = (self.keyspace.0, &self.query[..], self.stage);
         let (is_row_by_row, room) = (self.row_by_row.is_some(), self.sink_bytes as u32);
         let plan = FlightPlan { stage, keyspace, query, is_row_by_row, room };
-        let (on, tag) = ((&self.base.drive, &mut self.pair), self.tag_next);
+        let (on, tag) = ((&self.base.drive, &mut self.tools), self.tag_next);
         match Flight::submit(on, &plan, (tag, of), list) {
             Ok((flight, sent_bytes)) => {
                 self.tag_next += 1;
+                self.short_since_us = None;
                 report.commands += 1;
                 report.sent_bytes += sent_bytes;
                 self.flights.push_back(flight);
                 Ok(true)
             }
+            Err(list) if self.is_of_key && self.may_wait() => {
+                self.prepared = Some((of, list));
+                Ok(false)
+            }
             Err(_) if self.flights.is_empty() && self.sink_bytes / 2 < self.sink_bytes_min => {
                 Err(QueryError::ResultTooLarge)
             }
-            Err(list) if self.flights.is_empty() && self.sink_bytes / 2 < query.len().max(4096) => {
+            Err(list) if self.flights.is_empty() && self.sink_bytes / 2 < self.query.len().max(4096) => {
                 let bytes = list.pieces.len() + self.sink_bytes;
                 let why = format!("local memory has no {bytes} bytes for a scan: give the store more memory");
                 Err(Error::Options(why).into())
@@ -376,6 +404,19 @@ impl DriveRun {
                 Ok(self.flights.is_empty())
             }
         }
+    }
+
+    /// Whether to wait until others need less local memory.
+    fn may_wait(&mut self) -> bool {
+        let drive = &self.base.drive;
+        let now_us = drive.env().now_us();
+        let since_us = *self.short_since_us.get_or_insert(now_us);
+        self.sink_bytes < drive.local().bytes_total() && now_us.saturating_sub(since_us) < PATIENCE_US
+    }
+
+    /// What a pipeline had that has ended is a desk's again.
+    fn put_back(&mut self, flight: Flight) {
+        [flight.work, flight.copies].into_iter().flatten().for_each(|buffer| self.tools.put_back(buffer));
     }
 
     fn next_list(&mut self) -> Result<Option<(ListOf, Box<ScanList>)>, QueryError> {
@@ -407,7 +448,20 @@ impl DriveRun {
         for flight in self.flights.iter().filter(|flight| flight.ended.is_none()) {
             let cancel = Operation::Cancel { tag: flight.tag, pipeline: None };
             // It ends by itself if there is no place for that.
-            let _ = self.pair.submit(Command::new(0, cancel), Lease::Nothing);
+            let _ = self.tools.pair().submit(Command::new(0, cancel), Lease::Nothing);
+        }
+    }
+}
+
+impl Drop for DriveRun {
+    fn drop(&mut self) {
+        if let Some(copier) = self.layout.copier() {
+            self.tools.take_copier(copier);
+        }
+        let copies = self.prepared.take().and_then(|(_, mut list)| list.copies.take());
+        copies.into_iter().for_each(|buffer| self.tools.put_back(buffer));
+        while let Some(flight) = self.flights.pop_front() {
+            self.put_back(flight);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! hashed:   get ─► the value, in local memory ─► `fields` ─► frames ─► host        one submission, as any get through programs
 //! ordered:  the node that has the key ─► `scan` of the key ─► frames ─► host       and another one over a value in an extension
 //! ```
-//! A scan of one key reads one node, and takes local memory for little more.
+//! A scan of one key reads one node, at a desk that has local memory for little more ([`super::key_desks`]).
 
 use super::host_side::HostRun;
 use super::query_scan::{QueryError, QueryReport, QuerySide, check_misfits};
@@ -14,13 +14,13 @@ use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::key_range::KeyRange;
 use crate::session::ItemPipeline;
 use tapetum_drive::programs::fields::{FIELDS, encode_fields_request};
-use tapetum_drive::{PipelineDescriptor, PipelineFailure, PipelineReason, PipelineResult};
+use tapetum_drive::programs::room_needed;
+use tapetum_drive::{PipelineDescriptor, PipelineResult};
 use tapetum_kernels::scan::result::RowSink;
 use tapetum_kernels::scan::{Query, QueryResult};
 
-/// Room for the result, at first, and at most: a value of the greatest length has room.
+/// Room for the result, at first: one that takes more says how much, and has that.
 const OUTPUT_BYTES: u32 = 16 << 10;
-const OUTPUT_BYTES_MAX: u32 = 64 << 20;
 
 impl KeyspaceHandle {
     /// Runs a query over the record of one key, and hands out what it gives; `None` when there is no such key. At the drive only that comes
@@ -86,13 +86,14 @@ impl KeyspaceHandle {
             program.ok_or_else(|| Error::Io(format!("the drive has no program {} {}", FIELDS.0, FIELDS.1)))?;
         let mut encoded = Vec::new();
         query.encode(&mut encoded);
-        let mut pipeline = ItemPipeline {
-            stages: vec![(program.id, Vec::new())],
-            output_bytes_max: OUTPUT_BYTES,
-            attachment: encode_fields_request(&encoded, key),
-            ..ItemPipeline::default()
-        };
+        let mut room = OUTPUT_BYTES;
         loop {
+            let pipeline = ItemPipeline {
+                stages: vec![(program.id, Vec::new())],
+                output_bytes_max: room,
+                attachment: encode_fields_request(room, &encoded, key),
+                ..ItemPipeline::default()
+            };
             report.commands += 1;
             report.wake_ups += 1;
             report.sent_bytes += (PipelineDescriptor::ENCODED_BYTES + pipeline.attachment.len()) as u64;
@@ -104,10 +105,11 @@ impl KeyspaceHandle {
                     return Ok(true);
                 }
                 Ok(None) => return Ok(false),
-                Err(Error::Pipeline(PipelineFailure { reason: PipelineReason::OutputTooLong, .. }))
-                    if pipeline.output_bytes_max < OUTPUT_BYTES_MAX =>
-                {
-                    pipeline.output_bytes_max *= 16;
+                Err(Error::Pipeline(failure)) => {
+                    match room_needed(&failure).and_then(|bytes| u32::try_from(bytes).ok()) {
+                        Some(bytes) if bytes > room => room = bytes,
+                        _ => return Err(Error::Pipeline(failure).into()),
+                    }
                 }
                 Err(error) => return Err(error.into()),
             }

@@ -1,10 +1,11 @@
 //! One pipeline of a query on its way: what it was asked, and what came of it.
 
+use super::key_desks::ScanTools;
 use super::layout::ScanList;
 use super::query_scan::QueryError;
 use crate::error::Error;
 use tapetum_drive::programs::scan::ScanRequest;
-use tapetum_drive::programs::{CORRUPT, TOO_LARGE};
+use tapetum_drive::programs::{CORRUPT, TOO_LARGE, room_needed};
 use tapetum_drive::{
     Command, Drive, Lease, LocalBuffer, LocalRange, Operation, PipelineDescriptor, PipelineFailure, PipelineReason,
     PipelineResult, PipelineSink, PipelineSource, PipelineStage, Purpose, QueuePair, Returned, SourceRange, Status,
@@ -28,13 +29,16 @@ pub(super) struct Flight {
     /// Read by it.
     ranges: Vec<SourceRange>,
     pub ended: Option<Result<FlightEnd, QueryError>>,
+    /// What the drive was lent, since it has ended: the buffer of its result, and copies.
+    pub work: Option<LocalBuffer>,
+    pub copies: Option<LocalBuffer>,
 }
 
 pub(super) enum FlightEnd {
     /// So many bytes of frames.
-    Frames(LocalBuffer, usize),
-    /// More than the sink holds.
-    TooLong,
+    Frames(usize),
+    /// Nothing: there is room for less than this.
+    TooLong(usize),
 }
 
 /// What a pipeline is told beside its list.
@@ -70,9 +74,9 @@ pub(super) fn attachment(plan: &FlightPlan<'_>, list: &ScanList) -> Vec<u8> {
 }
 
 impl Flight {
-    /// Submits a pipeline over a list, and how many bytes were sent; gives the list back if local memory has no room for it now.
+    /// Submits a pipeline over a list, and how many bytes were sent; gives the list back if there is no room for it now.
     pub fn submit(
-        (drive, pair): (&Drive, &mut QueuePair),
+        (drive, tools): (&Drive, &mut ScanTools),
         plan: &FlightPlan<'_>,
         (tag, of): (u64, ListOf),
         mut list: Box<ScanList>,
@@ -80,7 +84,7 @@ impl Flight {
         let attachment = attachment(plan, &list);
         let attachment_at = LIST_AT + list.ranges.len() * SourceRange::ENCODED_BYTES;
         let sink_at = (attachment_at + attachment.len()).next_multiple_of(8);
-        let Some(mut work) = drive.local().allocate(sink_at + plan.room as usize) else { return Err(list) };
+        let Some(mut work) = tools.take_work(drive, sink_at + plan.room as usize) else { return Err(list) };
         let at = |at: usize, length: usize| LocalRange { offset: work.offset() + at as u64, length: length as u32 };
         let source = PipelineSource::Flash { list: at(LIST_AT, attachment_at - LIST_AT) };
         let into = at(sink_at, plan.room as usize);
@@ -92,6 +96,7 @@ impl Flight {
         let mut asked = descriptor.encode().to_vec();
         list.ranges.iter().for_each(|range| asked.extend_from_slice(&range.encode()));
         asked.extend_from_slice(&attachment);
+        let pair = tools.pair();
         pair.fill(Purpose::Scan, &mut work, 0..asked.len()).copy_from_slice(&asked);
         let lease = match list.copies.take() {
             Some(copies) => Lease::Buffers([work, copies]),
@@ -101,7 +106,8 @@ impl Flight {
         let submitted = pair.submit(command, lease);
         assert!(submitted.is_ok(), "the queue has a place for each pipeline");
         let (id, ranges) = (list.id, list.ranges);
-        Ok((Flight { tag, of, id, into, work_offset, ranges, ended: None }, asked.len() as u64))
+        let flight = Flight { tag, of, id, into, work_offset, ranges, ended: None, work: None, copies: None };
+        Ok((flight, asked.len() as u64))
     }
 
     /// Room for its result.
@@ -123,21 +129,23 @@ impl Flight {
     /// Its command has ended; how many bytes came back.
     pub fn end(&mut self, drive: &Drive, pair: &QueuePair, returned: Returned) -> u64 {
         let Returned { completion, lease } = returned;
-        let work = match lease {
-            Lease::Buffers([work, _]) | Lease::Buffer(work) => work,
-            _ => unreachable!("it was lent a buffer or two"),
+        let (work, copies) = match lease {
+            Lease::Buffers([work, copies]) => (work, Some(copies)),
+            lease => (lease.into_buffer(), None),
         };
+        self.copies = copies;
+        let work = self.work.insert(work);
         if completion.status != Status::Success {
             self.ended = Some(Err(Error::of_command(drive, "scan", &completion).into()));
             return 0;
         }
-        let encoded = pair.copy_array_to_host(Purpose::Scan, &work, PipelineDescriptor::RESULT_AT);
+        let encoded = pair.copy_array_to_host(Purpose::Scan, work, PipelineDescriptor::RESULT_AT);
         let ended = match PipelineResult::decode(&encoded) {
-            Ok(Some(PipelineResult::Finished { bytes })) => Ok(FlightEnd::Frames(work, bytes as usize)),
-            Ok(Some(PipelineResult::Failed(PipelineFailure { reason: PipelineReason::OutputTooLong, .. }))) => {
-                Ok(FlightEnd::TooLong)
-            }
-            Ok(Some(PipelineResult::Failed(failure))) => Err(failed(failure)),
+            Ok(Some(PipelineResult::Finished { bytes })) => Ok(FlightEnd::Frames(bytes as usize)),
+            Ok(Some(PipelineResult::Failed(failure))) => match room_needed(&failure) {
+                Some(bytes) => Ok(FlightEnd::TooLong(bytes)),
+                None => Err(failed(failure)),
+            },
             Ok(None) | Err(_) => Err(Error::Io("the drive gave no result of a scan that has ended".into()).into()),
         };
         self.ended = Some(ended);
@@ -150,7 +158,8 @@ impl Flight {
     }
 
     /// Its frames, which come to the host.
-    pub fn frames<'b>(&self, pair: &QueuePair, work: &'b LocalBuffer, bytes: usize) -> &'b [u8] {
+    pub fn frames(&self, pair: &QueuePair, bytes: usize) -> &[u8] {
+        let Some(work) = &self.work else { unreachable!("it has ended") };
         let at = self.frames_at();
         pair.look(Purpose::Scan, work, at..at + bytes)
     }

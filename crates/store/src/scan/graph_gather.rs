@@ -22,10 +22,11 @@ use crate::base::Base;
 use crate::blocking::{Item, KeyspaceHandle};
 use crate::error::Error;
 use std::sync::Arc;
+use tapetum_drive::programs::room_needed;
 use tapetum_drive::programs::scan::SCAN_HEAD_BYTES;
 use tapetum_drive::{
-    ATTACHMENT_BYTES_MAX, Command, Lease, LocalBuffer, LocalRange, Operation, PipelineDescriptor, PipelineReason,
-    PipelineResult, PipelineSink, PipelineSource, Purpose, SOURCE_RANGES_MAX, SourceRange,
+    ATTACHMENT_BYTES_MAX, Command, Lease, LocalBuffer, LocalRange, Operation, PipelineDescriptor, PipelineResult,
+    PipelineSink, PipelineSource, Purpose, SOURCE_RANGES_MAX, SourceRange,
 };
 use tapetum_kernels::scan::result::{DeferredRecord, MissedKeys, StoppedRun};
 use tapetum_kernels::scan::run::{FRAME_HEAD_BYTES, FrameKind};
@@ -144,13 +145,15 @@ impl GraphDrive<'_> {
         self.report.returned_bytes += encoded.len() as u64;
         let bytes = match PipelineResult::decode(&encoded) {
             Ok(Some(PipelineResult::Finished { bytes })) => bytes as usize,
-            Ok(Some(PipelineResult::Failed(failure))) if failure.reason == PipelineReason::OutputTooLong => {
+            Ok(Some(PipelineResult::Failed(failure))) => {
+                let Some(room) = room_needed(&failure) else { return Err(self.in_words(failure)) };
                 self.list_again((of, list.id), None, &mut state.values)?;
-                let edges = GatheredEdges { buffer, frames, end: first };
-                state.edges = self.grow(base, edges, go_on)?;
+                state.edges = GatheredEdges { buffer, frames, end: first };
+                while state.edges.buffer.len() < first + sink_at + room {
+                    state.edges = self.grow(base, state.edges, go_on)?;
+                }
                 return Ok(state);
             }
-            Ok(Some(PipelineResult::Failed(failure))) => return Err(self.in_words(failure)),
             Ok(None) | Err(_) => {
                 return Err(Error::Io("the drive gave no result of a scan that has ended".into()).into());
             }

@@ -8,6 +8,7 @@
 //! 1. Lists together have each record once. What a piece misses comes back with the frames.
 //! 2. What a list shows may be shown when the layout says so: when it is durable, where that is waited for.
 
+use super::key_desks::PageCopier;
 use crate::error::Error;
 use tapetum_drive::{ATTACHMENT_BYTES_MAX, LocalBuffer, SOURCE_RANGES_MAX, SourceRange};
 use tapetum_kernels::scan::access::ValueHome;
@@ -89,6 +90,11 @@ pub trait ScanLayout: Send {
 
     /// A list was looked at.
     fn release(&mut self, id: u64);
+
+    /// What it copies pages with, if it copies any.
+    fn copier(&mut self) -> Option<&mut PageCopier> {
+        None
+    }
 
     /// Where a value out of line lies; `None`: it may be somewhere else by now.
     fn value(&self, record: &DeferredRecord) -> Result<Option<(ValueHome, Vec<SourceRange>)>, LayoutError>;

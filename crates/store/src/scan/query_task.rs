@@ -3,13 +3,15 @@
 //! ```text
 //! hashed:  freeze ─► write buffers, on the host ─► run ──────────────────────────────────────► done
 //! ordered:                                         run ─► keys that were missed, by scans ─► done
+//! one key:  a desk ──────────────────────────────► run ─► as much
 //! ```
 //! A step never waits. Who drops a task gives the query up.
 //!
 //! Threads: the caller's.
 
-use super::drive_side::{DriveRun, ResultOptions};
+use super::drive_side::{DriveRun, PATIENCE_US, ResultOptions, scan_tools};
 use super::host_side::HostRun;
+use super::layout::ScanLayout;
 use super::query_scan::{QueryError, QueryReport, QuerySide, check_misfits, check_range};
 use super::segment_lists::SegmentLists;
 use super::snapshot::Snapshot;
@@ -46,6 +48,8 @@ pub struct QueryTask {
 
 enum TaskStage {
     Freezes(Io, Task<Result<Snapshot, Error>>),
+    /// Waits for a desk, since then.
+    Queues(Option<Box<dyn ScanLayout>>, u64),
     Runs(Box<DriveRun>),
     Scans(Box<MissedScan>),
 }
@@ -79,7 +83,12 @@ impl QueryTask {
                 let other = engine.base.engines.find(kind).map(|engine| engine.scan_layout(of, range));
                 let layout = other.transpose()?.flatten();
                 let layout = layout.ok_or_else(|| Error::Io("the store has no engine for this keyspace".into()))?;
-                TaskStage::Runs(Box::new(DriveRun::new(&engine.base, (of.id(), query), layout, results)?))
+                if results.is_of_key {
+                    TaskStage::Queues(Some(layout), engine.drive.env().now_us())
+                } else {
+                    let tools = scan_tools(&engine.drive)?;
+                    TaskStage::Runs(Box::new(DriveRun::new(&engine.base, (of.id(), query), layout, results, tools)?))
+                }
             }
         };
         let side = if results.is_row_by_row { QuerySide::DriveByRecord } else { QuerySide::Drive };
@@ -113,6 +122,18 @@ impl QueryTask {
                 };
                 let run =
                     frozen(&self.keyspace, (&self.query, self.results), snapshot?, result, rows, &mut self.report)?;
+                self.stage = TaskStage::Runs(Box::new(run));
+                Ok(None)
+            }
+            TaskStage::Queues(layout, since_us) => {
+                let (store, of) = (self.keyspace.store(), (self.keyspace.id(), &self.query));
+                let base = &store.hashed().base;
+                let Some(tools) = store.key_desks().take(&base.drive)? else {
+                    let waited_us = base.drive.env().now_us().saturating_sub(*since_us);
+                    return if waited_us < PATIENCE_US { Ok(None) } else { Err(no_desk().into()) };
+                };
+                let Some(layout) = layout.take() else { unreachable!("it is taken once") };
+                let run = DriveRun::new(base, of, layout, self.results, tools)?;
                 self.stage = TaskStage::Runs(Box::new(run));
                 Ok(None)
             }
@@ -157,6 +178,7 @@ impl QueryTask {
             TaskStage::Freezes(io, _) if io.in_flight() > 0 => io.wait(Duration::from_millis(10)),
             // Nothing tells that the installer is free: others go first until it is.
             TaskStage::Freezes(..) => std::thread::yield_now(),
+            TaskStage::Queues(..) => self.keyspace.store().key_desks().wait(),
             TaskStage::Runs(run) => run.wait(),
             TaskStage::Scans(scan) => scan.session.wait(Some(Duration::from_millis(10))),
         }
@@ -198,9 +220,15 @@ fn frozen(
     }
     host.finish()?;
     let (base, layout) = (&keyspace.store().hashed().base, Box::new(SegmentLists::new(snapshot)));
-    let mut run = DriveRun::new(base, (keyspace.id(), query), layout, results)?;
+    let tools = scan_tools(&base.drive)?;
+    let mut run = DriveRun::new(base, (keyspace.id(), query), layout, results, tools)?;
     run.add_values(elsewhere);
     Ok(run)
+}
+
+fn no_desk() -> Error {
+    let why = "local memory has no room for a query of one key: give the store more memory, or ask for fewer at once";
+    Error::Options(why.into())
 }
 
 impl MissedScan {

@@ -44,11 +44,11 @@ pub(super) enum NextFrame<'a> {
 }
 
 impl RecordTransfer {
-    /// Of a flight that has ended, whose result has so many bytes in `work`.
-    pub fn new(flight: Flight, (work, bytes): (LocalBuffer, usize), (concat, tag): (ProgramId, u64)) -> RecordTransfer {
+    /// Of a flight that has ended, whose result has so many bytes.
+    pub fn new(mut flight: Flight, bytes: usize, (concat, tag): (ProgramId, u64)) -> RecordTransfer {
         let at = flight.frames_at();
-        let (end, row) = (at + bytes, None);
-        RecordTransfer { flight, tag, concat, work: Some(work), row, at, end, copied: 0, is_away: false }
+        let (work, end, row) = (flight.work.take(), at + bytes, None);
+        RecordTransfer { flight, tag, concat, work, row, at, end, copied: 0, is_away: false }
     }
 
     pub fn is_away(&self) -> bool {

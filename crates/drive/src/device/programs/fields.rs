@@ -1,31 +1,32 @@
 //! `fields`: chosen fields of one record, beside it (nKV's `NDP_GET`).
 //!
 //! ```text
-//! attachment:  0         1      4          8      query bytes
-//!              +---------+------+----------+-------+-----+
-//!              | version | zero | query    | query | key |
-//!              | u8      | 3    | bytes u32|       |     |
-//!              +---------+------+----------+-------+-----+
+//! attachment:  0         1      4      8           12
+//!              +---------+------+------+-----------+-------+-----+
+//!              | version | zero | room | query     | query | key |
+//!              | u8      | 3    | u32  | bytes u32 |       |     |
+//!              +---------+------+------+-----------+-------+-----+
 //! input:       the value
 //! output:      frames ([`tapetum_kernels::scan::run`])
 //! ```
-//! Its statuses: [`TOO_LARGE`] for a value of more than [`VALUE_BYTES_MAX`], and for groups or ordered rows beyond their limits. A record that does not fit
-//! is named by the last frame.
+//! Its statuses: [`TOO_LARGE`] for a value of more than [`VALUE_BYTES_MAX`], and for groups or ordered rows beyond their limits;
+//! [`needs_room`] where the frames take more than `room` bytes. A record that does not fit is named by the last frame.
 
-use super::TOO_LARGE;
+use super::{TOO_LARGE, needs_room};
 use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
 use crate::protocol::Status;
 use tapetum_kernels::scan::wire::{ScanReader, WireError};
 use tapetum_kernels::scan::{Query, QueryRun, RowBatch, RunError};
 
 /// Its name, and the version of its attachment.
-pub const FIELDS: (&str, u16) = ("fields", 1);
+pub const FIELDS: (&str, u16) = ("fields", 2);
 /// No store has longer ones.
 pub const VALUE_BYTES_MAX: usize = 64 << 20;
 
-/// The attachment for an encoded query over the record of a key.
-pub fn encode_fields_request(query: &[u8], key: &[u8]) -> Vec<u8> {
+/// The attachment for an encoded query over the record of a key, whose frames have so much room.
+pub fn encode_fields_request(room: u32, query: &[u8], key: &[u8]) -> Vec<u8> {
     let mut out = vec![FIELDS.1 as u8, 0, 0, 0];
+    out.extend_from_slice(&room.to_le_bytes());
     out.extend_from_slice(&(query.len() as u32).to_le_bytes());
     out.extend_from_slice(query);
     out.extend_from_slice(key);
@@ -37,6 +38,7 @@ pub struct FieldsProgram;
 /// What lasts from part to part.
 struct FieldsTask {
     run: QueryRun,
+    room: usize,
     key: Box<[u8]>,
     value: Vec<u8>,
     /// Frames, and how many of their bytes were given out.
@@ -51,13 +53,13 @@ impl FieldsTask {
         if u16::from(version) != FIELDS.1 {
             return Err(WireError::Version(version));
         }
-        let query_bytes = reader.u32()? as usize;
+        let (room, query_bytes) = (reader.u32()? as usize, reader.u32()? as usize);
         let mut query = ScanReader::new(reader.take(query_bytes)?);
         let run = QueryRun::new(&Query::decode(&mut query)?);
         if !query.is_empty() {
             return Err(WireError::Malformed);
         }
-        Ok(FieldsTask { run, key: reader.rest().into(), value: Vec::new(), pending: Vec::new(), given: 0 })
+        Ok(FieldsTask { run, room, key: reader.rest().into(), value: Vec::new(), pending: Vec::new(), given: 0 })
     }
 
     fn finish(&mut self) -> Result<(), Status> {
@@ -70,7 +72,7 @@ impl FieldsTask {
         }
         self.value = Vec::new();
         self.run.finish(&mut self.pending);
-        Ok(())
+        if self.pending.len() > self.room { Err(needs_room(self.pending.len())) } else { Ok(()) }
     }
 }
 
@@ -150,7 +152,7 @@ mod tests {
         let title = "a title of some length".repeat(9);
         let value = [&2000u16.to_le_bytes(), title.as_bytes()].concat();
         for bytes in [3, 50, 4096] {
-            let frames = run(encode_fields_request(&encoded, &7u32.to_be_bytes()), &value, bytes).unwrap();
+            let frames = run(encode_fields_request(4096, &encoded, &7u32.to_be_bytes()), &value, bytes).unwrap();
             let (mut result, mut rows) = (QueryResult::new(&query()), Vec::new());
             let mut take = |row: &[Option<Scalar<'_>>]| {
                 rows.push(row.iter().map(|value| value.map(Scalar::to_owned)).collect::<Vec<_>>());
@@ -159,12 +161,13 @@ mod tests {
             let expected = [Scalar::Text(&title), Scalar::Int(7)].map(|value| Some(value.to_owned()));
             assert_eq!((rows, result.counts().kept), (vec![expected.to_vec()], 1));
         }
-        let short = run(encode_fields_request(&encoded, b"odd"), &value, 4096).unwrap();
+        assert_eq!(run(encode_fields_request(200, &encoded, &[7; 4]), &value, 4096), Err(needs_room(4096)));
+        let short = run(encode_fields_request(4096, &encoded, b"odd"), &value, 4096).unwrap();
         let mut result = QueryResult::new(&query());
         result.merge(&short, &mut |_: &[Option<Scalar<'_>>]| ()).unwrap();
         assert_eq!(result.counts().misfits, 1);
-        let mut newer = encode_fields_request(&encoded, b"key");
-        newer[0] = 2;
+        let mut newer = encode_fields_request(4096, &encoded, b"key");
+        newer[0] = 3;
         assert_eq!(run(newer, &value, 4096), Err(Status::InvalidField));
         assert_eq!(run(Vec::new(), &value, 4096), Err(Status::InvalidField));
     }

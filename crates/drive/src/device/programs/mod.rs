@@ -12,7 +12,7 @@ pub mod scan;
 mod transforms;
 
 use crate::device::program::{Program, TaskState};
-use crate::protocol::Status;
+use crate::protocol::{PipelineFailure, PipelineReason, Status};
 use std::cell::RefCell;
 use tapetum_kernels::codec::Decompressor;
 
@@ -28,6 +28,22 @@ pub const CORRUPT: Status = Status::Program(2);
 pub const OUTPUT_SHORT: Status = Status::Program(3);
 /// The input is longer than the program takes.
 pub const TOO_LARGE: Status = Status::Program(4);
+/// From here on a status says how much room an output takes that has less: so many pages above this.
+const NEEDS_ROOM: u16 = 0x8000;
+const ROOM_PAGE_BYTES: usize = 4096;
+
+/// The output takes so many bytes, and has less room: whoever asked asks again with as much. Beyond some 128 MiB, [`TOO_LARGE`].
+pub fn needs_room(bytes: usize) -> Status {
+    let pages = u16::try_from(bytes.div_ceil(ROOM_PAGE_BYTES)).ok().filter(|pages| *pages < u16::MAX - NEEDS_ROOM);
+    pages.map_or(TOO_LARGE, |pages| Status::Program(NEEDS_ROOM + pages))
+}
+
+/// The bytes that a failure says its output takes, if that is why it failed.
+pub fn room_needed(failure: &PipelineFailure) -> Option<usize> {
+    let pages = failure.detail.checked_sub(NEEDS_ROOM.into()).filter(|pages| *pages < u32::from(u16::MAX - NEEDS_ROOM));
+    let pages = pages.filter(|_| failure.reason == PipelineReason::Program)?;
+    Some(pages as usize * ROOM_PAGE_BYTES)
+}
 
 /// The built-in programs; with the feature `images`, those over pictures too.
 pub fn built_in() -> Vec<Box<dyn Program>> {

@@ -16,13 +16,13 @@
 //! Of a value out of line the key and the reference are given, and of keys that are not where a piece says, the range.
 //!
 //! Where its frames may take more than `room` bytes it stops first, and a frame says where: all of its input was read once, and what is left
-//! is for another pipeline. One batch of records that takes more than all of the room goes on, and is too long for its sink.
+//! is for another pipeline. Where one batch of records takes more than all of the room, it says how much that is, and gives nothing.
 //!
-//! Its statuses: [`CORRUPT`]; [`TOO_LARGE`] where groups or ordered rows are more than their limits. A record that does not fit ends the
-//! walk, if the query says so; the last frame names it.
+//! Its statuses: [`CORRUPT`]; [`TOO_LARGE`] where groups or ordered rows are more than their limits; [`needs_room`]. A record that does not
+//! fit ends the walk, if the query says so; the last frame names it.
 
 use super::replaced_keys::ReplacedKeys;
-use super::{CORRUPT, TOO_LARGE, inflate};
+use super::{CORRUPT, TOO_LARGE, inflate, needs_room};
 use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
 use crate::protocol::Status;
 use std::collections::{BTreeSet, VecDeque};
@@ -134,6 +134,12 @@ impl ScanRoom {
         self.bytes.saturating_sub(self.given + pending)
     }
 
+    /// An error if the last frames are among so many pending bytes, and take more than there is.
+    fn check(&self, pending: u64) -> Result<(), Status> {
+        let bytes = self.given + pending;
+        if bytes > self.bytes { Err(needs_room(usize::try_from(bytes).unwrap_or(usize::MAX))) } else { Ok(()) }
+    }
+
     /// Whether another batch, or part, has room behind so many pending bytes.
     fn has(&mut self, pending: u64, wanted: u64) -> bool {
         self.is_used_up |= self.left(pending) < wanted.max(self.bytes / ROOM_KEPT);
@@ -228,7 +234,7 @@ impl ScanTask {
             self.say_stopped();
         }
         self.is_finished = true;
-        Ok(())
+        self.work.room.check(self.work.pending.len() as u64)
     }
 
     /// Where it has enough without room being short, nothing is left for others.

@@ -382,10 +382,12 @@ impl HashedSession {
                 core.answer_after(op.token, run.shown_by, outcome);
                 self.forget(core, number, op);
             }
-            // Others have the drive's queue.
-            Ok(Some(PipelineResult::Failed(PipelineFailure { reason: PipelineReason::QueueFull, .. }))) => {
-                self.wait_for_room(core, number, op);
-            }
+            // Others have the drive's queue, or the local memory for its parts.
+            Ok(Some(PipelineResult::Failed(PipelineFailure {
+                place: PipelinePlace::Source,
+                reason: PipelineReason::QueueFull | PipelineReason::NoLocalMemory,
+                ..
+            }))) => self.wait_for_room(core, number, op),
             Ok(Some(PipelineResult::Failed(failure))) => self.refuse(core, number, op, run.error(failure)),
             Ok(None) | Err(_) => {
                 let error = "the drive gave no result of a pipeline that has ended".into();

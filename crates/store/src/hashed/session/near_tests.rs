@@ -277,3 +277,22 @@ fn what_fails_names_its_stage() {
     let many = pipeline(&drive, &["concat"; 9]);
     assert!(matches!(store.get_through(b"key:0001", &many), Err(Error::Options(_))));
 }
+
+/// There is enough of it, but in no piece that holds the parts of a pipeline.
+#[test]
+fn a_get_waits_where_local_memory_has_no_room_for_the_parts_of_its_pipeline() {
+    let (drive, store) = flushed();
+    let mut session = store.session().unwrap();
+    let taken: Vec<_> = std::iter::from_fn(|| drive.local().allocate(128 << 10)).enumerate().collect();
+    let (taken, free): (Vec<_>, Vec<_>) = taken.into_iter().partition(|(number, _)| number.is_multiple_of(2));
+    drop(free);
+    session.submit_through(KeyspaceRef::DEFAULT, 1, b"key:0001", &pipeline(&drive, &["sha256"])).unwrap();
+    let mut replies_early = Vec::new();
+    for _ in 0..50 {
+        session.poll(&mut replies_early);
+        session.wait(Some(Duration::from_millis(1)));
+    }
+    assert!(replies_early.is_empty(), "{replies_early:?}");
+    drop(taken);
+    assert_eq!(replies(&mut session, 1)[0].1.as_ref().unwrap().len(), 32);
+}
