@@ -1,8 +1,9 @@
-//! Filtered scans: all items are looked at, those are kept whose number, the first eight bytes of the value, is low enough.
+//! Filtered scans: all items are looked at, those are kept whose number is low enough: the first eight bytes of the value, or a member of
+//! the document that it is.
 
 use crate::Failure;
 use crate::turn::Turn;
-use crate::workload::Key;
+use crate::workload::{Key, number_of_json};
 
 /// What a kept item gives: the length of its key, the key, and its number.
 pub const KEPT_BYTES: u64 = 2 + size_of::<Key>() as u64 + 8;
@@ -25,20 +26,31 @@ pub const WAKE_UPS: &str = "wake-ups";
 pub struct Filter {
     /// Numbers below this one.
     pub below: u64,
+    /// Values are documents.
+    pub json: bool,
 }
 
 impl Filter {
-    /// Of a turn whose mix is `filter-N`: it keeps N of a thousand of these items.
+    /// Of a turn whose mix is `filter-N`, or `filter-json-N`: it keeps N of a thousand of these items.
     pub fn of(turn: &Turn, items: u64) -> Result<Filter, Failure> {
-        let permille = turn.mix.strip_prefix("filter-").and_then(|permille| permille.parse::<u64>().ok());
-        let permille = permille.filter(|permille| *permille <= 1000);
-        let permille = permille.ok_or_else(|| format!("a filter's mix is filter-N, not {}", turn.mix))?;
-        Ok(Filter { below: items * permille / 1000 })
+        let rest = turn.mix.strip_prefix("filter-");
+        let (json, permille) = match rest.and_then(|rest| rest.strip_prefix("json-")) {
+            Some(permille) => (true, Some(permille)),
+            None => (false, rest),
+        };
+        let permille = permille.and_then(|permille| permille.parse::<u64>().ok()).filter(|permille| *permille <= 1000);
+        let permille =
+            permille.ok_or_else(|| format!("a filter's mix is filter-N or filter-json-N, not {}", turn.mix))?;
+        Ok(Filter { below: items * permille / 1000, json })
     }
 
-    /// Whether it keeps an item with this value.
-    pub fn keeps(self, value: &[u8]) -> bool {
-        value.first_chunk().is_some_and(|number| u64::from_le_bytes(*number) < self.below)
+    /// The number of an item with this value, if it is kept.
+    pub fn kept(self, value: &[u8]) -> Option<u64> {
+        let number = match self.json {
+            true => number_of_json(value),
+            false => value.first_chunk().map(|number| u64::from_le_bytes(*number)),
+        };
+        number.filter(|number| *number < self.below)
     }
 
     /// An error unless so many items of these were kept.
@@ -57,8 +69,15 @@ mod tests {
     fn a_filter_keeps_its_part() {
         let mix = |mix: &str| Turn { mix: mix.into(), ..Turn::zipfian_gets((1, 1), Duration::ZERO, 1) };
         let filter = Filter::of(&mix("filter-10"), 5000).unwrap();
-        assert_eq!(filter.below, 50);
-        assert!(filter.keeps(&49_u64.to_le_bytes()) && !filter.keeps(&50_u64.to_le_bytes()) && !filter.keeps(b"short"));
+        assert_eq!(filter, Filter { below: 50, json: false });
+        assert_eq!([49_u64, 50].map(|number| filter.kept(&number.to_le_bytes())), [Some(49), None]);
+        assert_eq!(filter.kept(b"short"), None);
+        let documents = Filter::of(&mix("filter-json-10"), 5000).unwrap();
+        assert_eq!(documents, Filter { below: 50, json: true });
+        assert_eq!(
+            [49, 50].map(|number| documents.kept(format!(r#"{{"number":{number}}}"#).as_bytes())),
+            [Some(49), None]
+        );
         assert!(filter.check(50, 5000).is_ok() && filter.check(49, 5000).is_err());
         assert!(Filter::of(&mix("filter-1001"), 1).is_err() && Filter::of(&mix("c"), 1).is_err());
     }

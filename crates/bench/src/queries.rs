@@ -19,7 +19,15 @@ use crate::workload::Key;
 
 /// Key and number of the items that a filter keeps.
 pub fn query(filter: Filter) -> Result<Query, Failure> {
-    let format = Format::parse("key: name bytes; value: number u64le, rest bytes")?;
+    let format = match filter.json {
+        true => "key: name bytes; value: number json $.number int",
+        false => "key: name bytes; value: number u64le, rest bytes",
+    };
+    let format = Format::parse(format)?;
+    let below = match filter.json {
+        true => OwnedScalar::Int(filter.below as i64),
+        false => OwnedScalar::Unsigned(filter.below),
+    };
     let instructions = vec![
         Instruction::Field(1),
         Instruction::Constant(0),
@@ -27,9 +35,9 @@ pub fn query(filter: Filter) -> Result<Query, Failure> {
         Instruction::Keep(2),
         Instruction::Field(0),
     ];
-    let constants = vec![Constant::of(OwnedScalar::Unsigned(filter.below))];
-    let types = [ScalarType::Bytes, ScalarType::Unsigned, ScalarType::Bytes];
-    let program = Program::new(instructions, constants, &types).map_err(|error| format!("{error:?}"))?;
+    let types: Vec<ScalarType> = format.fields().iter().map(|field| field.kind.scalar_type()).collect();
+    let program =
+        Program::new(instructions, vec![Constant::of(below)], &types).map_err(|error| format!("{error:?}"))?;
     let output = QueryOutput::Rows { columns: vec![4, 0], order: None, limit: None };
     Query::new(format, program, output, MisfitPolicy::Fail).map_err(|error| format!("{error:?}").into())
 }

@@ -27,6 +27,8 @@ pub struct Setup {
     pub value_bytes: u64,
     /// How much of each value does not compress.
     pub random_percent: u64,
+    /// Values are documents of JSON.
+    pub json: bool,
     /// Whether a write is durable before it is answered.
     pub sync: bool,
     /// zstd at level 1, or nothing.
@@ -174,7 +176,7 @@ impl Setup {
         json!({
             "data": self.data, "memory_bytes": self.memory_bytes, "tier_bytes": self.tier_bytes,
             "capacity_bytes": self.capacity_bytes, "items": self.items, "value_bytes": self.value_bytes, "random_percent": self.random_percent,
-            "sync": self.sync, "compress": self.compress, "threads": self.threads,
+            "json": self.json, "sync": self.sync, "compress": self.compress, "threads": self.threads,
             "drive_threads": self.drive_threads, "compute_units": self.compute_units, "ordered": self.ordered,
         })
     }
@@ -188,6 +190,7 @@ impl Setup {
             items: number(value, "items")?,
             value_bytes: number(value, "value_bytes")?,
             random_percent: number(value, "random_percent")?,
+            json: truth(value, "json")?,
             sync: truth(value, "sync")?,
             compress: truth(value, "compress")?,
             threads: number(value, "threads")?,
@@ -297,6 +300,7 @@ mod tests {
             items: 3,
             value_bytes: 4,
             random_percent: 5,
+            json: true,
             sync: true,
             compress: false,
             threads: 7,

@@ -1,11 +1,15 @@
 //! YCSB's workloads: which operation comes next, on which item, and what an item's value is. Everything is a function of a
 //! seed, and every value names its item, so that what a contender answers can be checked without having been kept.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{LazyLock, OnceLock};
+
+use tapetum_kernels::scan::Format;
+use tapetum_kernels::scan::fields::{FieldReader, RawField};
 
 use crate::Failure;
 use crate::random::{Random, Zipfian, key16, mix};
+use crate::turn::Setup;
 
 /// YCSB's exponent.
 const ZIPFIAN_EXPONENT: f64 = 0.99;
@@ -175,10 +179,11 @@ pub fn key(index: u64) -> Key {
     key16(index)
 }
 
-/// Makes and checks values: the item's number, then bytes out of a pool.
+/// Makes and checks values: the item's number, then bytes out of a pool. Or documents of JSON that have the number as a member.
 pub struct Values {
     pool: Vec<u8>,
     bytes: usize,
+    json: bool,
 }
 
 impl Values {
@@ -190,7 +195,18 @@ impl Values {
             let length = piece.len() * random_percent.min(100) as usize / 100;
             random.fill(&mut piece[..length]);
         }
-        Values { pool, bytes }
+        Values { pool, bytes, json: false }
+    }
+
+    /// Of this length, or a little more: `{"title":"the 7th","year":1997,"number":7,"rest":"xx"}`.
+    pub fn of_json(bytes: usize) -> Values {
+        Values { pool: Vec::new(), bytes, json: true }
+    }
+
+    /// As a contender is told to make them.
+    pub fn of(setup: &Setup) -> Values {
+        let bytes = setup.value_bytes as usize;
+        if setup.json { Values::of_json(bytes) } else { Values::new(bytes, setup.random_percent) }
     }
 
     pub fn bytes(&self) -> usize {
@@ -199,8 +215,17 @@ impl Values {
 
     /// The value of an item; `random` makes one write of it differ from the next.
     pub fn fill(&self, index: u64, random: &mut Random, value: &mut Vec<u8>) {
-        let start = random.below(POOL_BYTES as u64) as usize;
         value.clear();
+        if self.json {
+            let year = 1990 + random.below(30);
+            value.extend_from_slice(
+                format!(r#"{{"title":"the {index}th","year":{year},"number":{index},"rest":""#).as_bytes(),
+            );
+            value.resize(value.len().max(self.bytes.saturating_sub(2)), b'x');
+            value.extend_from_slice(br#""}"#);
+            return;
+        }
+        let start = random.below(POOL_BYTES as u64) as usize;
         value.extend_from_slice(&self.pool[start..start + self.bytes]);
         let name = index.to_le_bytes();
         let named = name.len().min(self.bytes);
@@ -209,11 +234,26 @@ impl Values {
 
     /// An error if `value` is not one of the item's.
     pub fn check(&self, index: u64, value: &[u8]) -> Result<(), Failure> {
+        if self.json && number_of_json(value) == Some(index) {
+            return Ok(());
+        }
         let named = self.bytes.min(8);
-        if value.len() == self.bytes && value[..named] == index.to_le_bytes()[..named] {
+        if !self.json && value.len() == self.bytes && value[..named] == index.to_le_bytes()[..named] {
             return Ok(());
         }
         Err(format!("item {index} was answered with {} bytes that are not its own", value.len()).into())
+    }
+}
+
+/// The number of an item whose value is a document, found as a query at the drive finds it.
+pub fn number_of_json(value: &[u8]) -> Option<u64> {
+    static READER: LazyLock<FieldReader> = LazyLock::new(|| {
+        let format = Format::parse("value: number json $.number int");
+        FieldReader::new(&format.expect("it is a format"))
+    });
+    match READER.read(0, &[], value) {
+        Ok(Some(RawField::Int(number))) => u64::try_from(number).ok(),
+        _ => None,
     }
 }
 
@@ -253,6 +293,14 @@ mod tests {
         assert!((8800..9200).contains(&hot), "{hot} of 10,000");
         assert!(Distribution::named("hot-101").is_err());
         assert!(newest > 3000, "the newest hundredth was drawn {newest} times of 10,000");
+    }
+
+    #[test]
+    fn a_document_is_known_by_its_number() {
+        let (values, mut value) = (Values::of_json(100), Vec::new());
+        values.fill(7, &mut Random::new(1), &mut value);
+        assert_eq!((value.len(), number_of_json(&value)), (100, Some(7)));
+        assert!(values.check(7, &value).is_ok() && values.check(8, &value).is_err() && values.check(7, b"{}").is_err());
     }
 
     #[test]

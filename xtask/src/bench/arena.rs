@@ -18,6 +18,8 @@ pub struct Shape {
     pub items: u64,
     pub value_bytes: u64,
     pub random_percent: u64,
+    /// Values are documents.
+    pub json: bool,
     pub memory_bytes: u64,
     /// The part of it for items in DRAM.
     pub tier_bytes: u64,
@@ -39,7 +41,7 @@ impl Shape {
         let data_bytes = items * (super::KEY_BYTES + value_bytes);
         let memory_bytes = arguments.size("memory", (data_bytes / 8).max(32 << 20))?;
         let capacity_bytes = arguments.size("capacity", data_bytes / 2 * 3 + (256 << 20))?;
-        Ok(Shape { items, value_bytes, random_percent, memory_bytes, tier_bytes: 0, capacity_bytes })
+        Ok(Shape { items, value_bytes, random_percent, json: false, memory_bytes, tier_bytes: 0, capacity_bytes })
     }
 
     fn setup(&self, name: &str, (data, items): (PathBuf, u64), sync: bool, threads: u64) -> Setup {
@@ -51,6 +53,7 @@ impl Shape {
             items,
             value_bytes: self.value_bytes,
             random_percent: self.random_percent,
+            json: self.json,
             sync,
             compress: self.random_percent < 100,
             threads,

@@ -1,12 +1,13 @@
 //! Scans with a condition on values, cold: at the drive, over a hashed and an ordered keyspace, beside RocksDB's iterator with the same
-//! filter on the host; beside one sequential read of the same file; and what they cost the gets beside them.
+//! filter on the host; beside one sequential read of the same file; and what they cost the gets beside them. Values are of a fixed format, or
+//! documents of JSON, in a row of its own.
 
 use std::time::Duration;
 
 use tapetum_bench::filter::{FLASH_BYTES, KEPT, KEPT_BYTES, LOOKED_AT, RETURNED_BYTES, SENT_BYTES, WAKE_UPS};
 use tapetum_bench::turn::{Length, Report};
 
-use super::arena::{Arena, Entrant, Load};
+use super::arena::{Arena, Entrant, Load, Shape};
 use super::ordered::shape_of;
 use super::outcome::{Outcome, Reach};
 use super::peers::ORDERED;
@@ -28,31 +29,56 @@ const P99_MOST: f64 = 2.0;
 const GET_RATE: f64 = 2000.0;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let shape = shape_of(arguments, 10_000_000, VALUE_BYTES)?;
+    run_over(arguments, ("filter-scan", false))
+}
+
+/// The row of the same over documents.
+pub fn run_json(arguments: &Arguments) -> Result<(), Failure> {
+    run_over(arguments, ("filter-scan-json", true))
+}
+
+fn run_over(arguments: &Arguments, (row, json): (&'static str, bool)) -> Result<(), Failure> {
+    let shape = Shape { json, ..shape_of(arguments, 10_000_000, VALUE_BYTES)? };
     let rounds = arguments.number("rounds", 5)?;
     let names = ["tapetum", ORDERED, "rocksdb", "limit"];
-    let mut arena = Arena::open(arguments, "filter-scan", &shape, &names, &names)?;
-    let about = format!("filtered scans of {} items of {} bytes", shape.items, shape.value_bytes);
-    println!("filter-scan: {about}");
-    let mut outcome = Outcome::new(arguments, "filter-scan", about);
+    let mut arena = Arena::open(arguments, row, &shape, &names, &names)?;
+    let of = if json { ", documents of JSON" } else { "" };
+    let about = format!("filtered scans of {} items of {} bytes{of}", shape.items, shape.value_bytes);
+    println!("{row}: {about}");
+    let mut outcome = Outcome::new(arguments, row, about);
     arena.load(0)?;
     arena.start_all(false)?;
     for (permille, least) in SELECTIVITIES {
-        scans(&mut arena, &mut outcome, rounds, (permille, least))?;
+        let reach = if least > 0.0 && !json { Reach::AtLeast(least) } else { Reach::Reported };
+        scans(&mut arena, &mut outcome, rounds, (permille, mix_of(permille, json), reach))?;
     }
-    gets_beside(&mut arena, &mut outcome, rounds)?;
+    if !json {
+        gets_beside(&mut arena, &mut outcome, rounds)?;
+    }
     arena.end_all()?;
     outcome.end()
 }
 
+fn mix_of(permille: u64, json: bool) -> &'static str {
+    match (permille, json) {
+        (1, false) => "filter-1",
+        (10, false) => "filter-10",
+        (100, false) => "filter-100",
+        (_, false) => "filter-1000",
+        (1, true) => "filter-json-1",
+        (10, true) => "filter-json-10",
+        (100, true) => "filter-json-100",
+        (_, true) => "filter-json-1000",
+    }
+}
+
 /// One scan a turn.
-fn scans(arena: &mut Arena, outcome: &mut Outcome, rounds: u64, (permille, least): (u64, f64)) -> Result<(), Failure> {
-    let mix = match permille {
-        1 => "filter-1",
-        10 => "filter-10",
-        100 => "filter-100",
-        _ => "filter-1000",
-    };
+fn scans(
+    arena: &mut Arena,
+    outcome: &mut Outcome,
+    rounds: u64,
+    (permille, mix, speed): (u64, &'static str, Reach),
+) -> Result<(), Failure> {
     let entrants = [
         Entrant::new("tapetum", "query", 1, 1),
         Entrant::new(ORDERED, "query", 1, 1),
@@ -76,15 +102,15 @@ fn scans(arena: &mut Arena, outcome: &mut Outcome, rounds: u64, (permille, least
         let Some(own) = find(name) else { continue };
         hold_bytes(outcome, &format!("{label}, {name}"), own);
         if let Some(rocksdb) = find("rocksdb") {
-            let reach = if least > 0.0 { Reach::AtLeast(least) } else { Reach::Reported };
             let rate = own.ratio(rocksdb, Report::operations_per_second);
-            outcome.hold(format!("{label}, {name}: scans a second ÷ rocksdb's"), rate, reach);
+            outcome.hold(format!("{label}, {name}: scans a second ÷ rocksdb's"), rate, speed);
             let cpu = own.ratio(rocksdb, Report::cpu_us_per_operation);
             outcome.hold(format!("{label}, {name}: CPU of a scan ÷ rocksdb's"), cpu, Reach::Reported);
         }
         if let Some(limit) = find("limit") {
             // All but a full result, which the host takes record by record.
-            let reach = if permille < 1000 { Reach::AtLeast(BANDWIDTH_LEAST) } else { Reach::Reported };
+            let is_held = permille < 1000 && !mix.contains("json");
+            let reach = if is_held { Reach::AtLeast(BANDWIDTH_LEAST) } else { Reach::Reported };
             let bandwidth = own.ratio(limit, |report| report.latencies.counted(FLASH_BYTES) / report.seconds);
             outcome.hold(format!("{label}, {name}: bytes read a second ÷ a sequential read's"), bandwidth, reach);
         }

@@ -41,6 +41,7 @@ mod stalls;
 mod transfer;
 mod trees;
 mod two_applications;
+mod walk;
 mod ycsb;
 mod ycsb_a;
 
@@ -52,7 +53,7 @@ use crate::rows::Row;
 const KEY_BYTES: u64 = 16;
 
 /// With what each row runs small: contenders that nothing need be compiled for, and as few items as it takes.
-pub const ROWS: [Row; 34] = [
+pub const ROWS: [Row; 36] = [
     Row {
         name: "quick",
         run: quick::run,
@@ -103,6 +104,11 @@ pub const ROWS: [Row; 34] = [
         smoke: "--items 2000 --rounds 1 --contenders tapetum,tapetum-ordered",
     },
     Row {
+        name: "filter-scan-json",
+        run: filter_scan::run_json,
+        smoke: "--items 2000 --rounds 1 --contenders tapetum,tapetum-ordered",
+    },
+    Row {
         name: "fields-get",
         run: fields_get::run,
         smoke: "--items 500 --rounds 1 --contenders tapetum,tapetum-unit,tapetum-ordered",
@@ -114,6 +120,7 @@ pub const ROWS: [Row; 34] = [
     },
     Row { name: "scan-rows", run: scan_rows::run, smoke: "--rounds 1" },
     Row { name: "transfer", run: transfer::run, smoke: "--items 2000 --rounds 1 --contenders tapetum,tapetum-ordered" },
+    Row { name: "walk", run: walk::run, smoke: "--scale 0.0005 --rounds 1" },
     Row { name: "trees", run: trees::run, smoke: "--items 1000 --rounds 1 --other THIS" },
 ];
 

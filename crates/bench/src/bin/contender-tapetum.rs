@@ -56,7 +56,7 @@ impl Tapetum {
             true => store.keyspace(ORDERED)?,
             false => store.create_keyspace_of(ORDERED, KeyspaceKind::Ordered)?,
         };
-        let values = Values::new(setup.value_bytes as usize, setup.random_percent);
+        let values = Values::of(setup);
         Ok(Tapetum {
             keyspace,
             population: Population::new(setup.items, values),

@@ -93,7 +93,7 @@ impl RocksDb {
     pub fn open(setup: &Setup, options: &Options) -> Result<RocksDb, Failure> {
         let family = ColumnFamilyDescriptor::new(FAMILY, options.clone());
         let db = DB::open_cf_descriptors(options, setup.data.join("db"), [family])?;
-        let values = Values::new(setup.value_bytes as usize, setup.random_percent);
+        let values = Values::of(setup);
         Ok(RocksDb { db, sync: setup.sync, population: Population::new(setup.items, values) })
     }
 
@@ -151,10 +151,10 @@ impl RocksDb {
             while let Some((key, value)) = iterator.item() {
                 looked_at += 1;
                 bytes += (key.len() + value.len()) as u64;
-                if filter.keeps(value) {
+                if let Some(number) = filter.kept(value) {
                     kept += 1;
                     result.extend_from_slice(key);
-                    result.extend_from_slice(&value[..8]);
+                    result.extend_from_slice(&number.to_le_bytes());
                 }
                 iterator.next();
             }
