@@ -92,6 +92,9 @@ fn papers_are_found_by_venue_and_year() {
     assert!(of_bulk.contains("rows in bulk") && of_records.contains("row by row"), "{of_bulk}{of_records}");
     let from_host = scratch.fails(&[&asked[..], &ids, &["records", "--run", "host"]].concat());
     assert!(from_host.contains("leave out --run host"), "{from_host}");
+    let (rows, told) = scratch.succeeds(&[&asked[..], &count, &["--units", "2", "--explain"]].concat(), b"");
+    assert!(rows == format!("papers\n{vldb}\n") && told.contains("by 2 units of the drive"), "{rows}{told}");
+    assert!(scratch.fails(&[&asked[..], &count, &["--units", "2", "--run", "host"]].concat()).contains("--units"));
     let title = ["--where", "id = 17", "--select", "id, year, title like 'A%' as a", "--format", "jsonl"];
     let (row, _) = scratch.succeeds(&[&asked[..], &title].concat(), b"");
     assert!(row.starts_with("{\"id\":17,\"year\":19") && row.ends_with("}\n") && row.lines().count() == 1, "{row}");

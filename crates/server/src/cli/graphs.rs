@@ -93,7 +93,7 @@ fn betweenness(
     // Where nobody listens, the status alone must do.
     let _ = writeln!(told, "{}", summary(&report));
     if arguments.explain {
-        let _ = writeln!(told, "{}; {took}", query_rows::explanation(&report.query));
+        let _ = writeln!(told, "{}; {took}", query_rows::explanation(&report.query, arguments.units));
     }
     if let Some(misfits) = query_rows::misfits(&report.query) {
         let _ = writeln!(told, "{misfits}");

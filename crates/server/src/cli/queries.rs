@@ -4,11 +4,11 @@ use std::error::Error;
 use std::io::Write;
 
 use tapetum::query::{CompiledQuery, QueryText};
-use tapetum::{KeyRange, KeyspaceHandle, KeyspaceKind, QuerySide};
+use tapetum::{KeyRange, KeyspaceHandle, KeyspaceKind, Options, QuerySide};
 use tapetum_kernels::scan::Format;
 use tapetum_kernels::scan::query::MisfitPolicy;
 
-use super::commands::{Outcome, not_found, print, read_keyspace};
+use super::commands::{Outcome, not_found, offline_options, print, read_keyspace, read_store_with};
 use crate::cli::fields_arguments::GetArguments;
 use crate::cli::keyspace_arguments::KeyspaceArguments;
 use crate::cli::scan_arguments::{OnError, QueryArguments, RunSide, ScanArguments, Transfer};
@@ -18,22 +18,29 @@ use crate::tools::{key_text, scan as scan_items};
 
 pub fn scan(arguments: &ScanArguments) -> Outcome {
     let keyspace = KeyspaceArguments { keyspace: arguments.keyspace().into() };
-    let of = (&arguments.store, &keyspace);
+    let units = arguments.query.units.map(|units| vec![("scan".to_owned(), u16::from(units))]);
+    if units.is_some() && arguments.query.run == RunSide::Host {
+        return Err("--units is about threads of the drive: leave out --run host".into());
+    }
+    let options = Options { compute_units: units.unwrap_or_default(), ..offline_options(&arguments.store, false) };
+    let read = |work: &mut dyn FnMut(&KeyspaceHandle) -> Outcome| {
+        read_store_with(&arguments.store, &options, |store| work(&store.keyspace(&keyspace.keyspace)?))
+    };
     let (range, limit) = (arguments.range()?, arguments.limit);
     if arguments.is_query() {
         // Whatever is wrong with it shows before the store is opened, if the command line says all of it.
         let (rows, fields) = (arguments.row_format()?, arguments.query.fields.as_deref());
         let format = fields.map(query_rows::format).transpose()?;
         let compiled = format.map(|format| compile(&format, arguments)).transpose()?;
-        return read_keyspace(of, |opened| match compiled {
-            Some(compiled) => query((opened, &range), &compiled, (&arguments.query, rows)),
+        return read(&mut |opened| match &compiled {
+            Some(compiled) => query((opened, &range), compiled, (&arguments.query, rows)),
             None => {
                 let compiled = compile(&kept_format(opened, arguments.keyspace())?, arguments)?;
                 query((opened, &range), &compiled, (&arguments.query, rows))
             }
         });
     }
-    read_keyspace(of, |opened| {
+    read(&mut |opened| {
         let is_unordered = opened.keyspace().kind() == KeyspaceKind::Hashed;
         if is_unordered
             && !arguments.is_of_items()
@@ -43,9 +50,9 @@ pub fn scan(arguments: &ScanArguments) -> Outcome {
             return query((opened, &range), &compiled, (&arguments.query, rows));
         }
         if arguments.count {
-            return print(format!("{}\n", scan_items::count(opened, range, limit)?).as_bytes());
+            return print(format!("{}\n", scan_items::count(opened, range.clone(), limit)?).as_bytes());
         }
-        scan_items::print(opened, range, limit, arguments.item_format()?, &mut std::io::stdout())?;
+        scan_items::print(opened, range.clone(), limit, arguments.item_format()?, &mut std::io::stdout())?;
         Ok(())
     })
 }
@@ -95,7 +102,7 @@ fn query(
     // Where nobody listens, the status alone must do.
     if asked.explain {
         let took = measure.told(keyspace.store());
-        let _ = writeln!(told, "{}; {took}", query_rows::explanation(&report));
+        let _ = writeln!(told, "{}; {took}", query_rows::explanation(&report, asked.units));
     }
     if let Some(misfits) = query_rows::misfits(&report) {
         let _ = writeln!(told, "{misfits}");

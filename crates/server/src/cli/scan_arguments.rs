@@ -45,7 +45,7 @@ pub struct ScanArguments {
 }
 
 /// Each of them makes a scan a query.
-const QUERY_OPTIONS: [&str; 6] = ["fields", "condition", "select", "group_by", "order_by", "explain"];
+const QUERY_OPTIONS: [&str; 7] = ["fields", "condition", "select", "group_by", "order_by", "units", "explain"];
 
 /// A query over the fields of the records; it runs at the drive.
 #[derive(Debug, Args)]
@@ -73,6 +73,9 @@ pub struct QueryArguments {
     /// How rows come from the drive
     #[arg(long, value_enum, default_value = "bulk")]
     pub transfer: Transfer,
+    /// Threads of the drive that look at records; none: the command's own thread does
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub units: Option<u8>,
     /// What to do about a record that does not fit the fields
     #[arg(long, value_enum, default_value = "fail")]
     pub on_error: OnError,
@@ -117,8 +120,8 @@ pub enum OnError {
 
 impl QueryArguments {
     fn are_given(&self) -> bool {
-        let QueryArguments { fields, condition, select, group_by, order_by, explain, .. } = self;
-        *explain || [fields, condition, select, group_by, order_by].into_iter().any(Option::is_some)
+        let QueryArguments { fields, condition, select, group_by, order_by, units, explain, .. } = self;
+        *explain || units.is_some() || [fields, condition, select, group_by, order_by].into_iter().any(Option::is_some)
     }
 }
 

@@ -111,13 +111,14 @@ pub fn in_words(error: QueryError) -> Box<dyn std::error::Error> {
 }
 
 /// What a query read, sent and returned.
-pub fn explanation(report: &QueryReport) -> String {
+pub fn explanation(report: &QueryReport, units: Option<u8>) -> String {
     let counts = &report.counts;
+    let by = units.map_or("this thread".to_owned(), |units| format!("{units} units of the drive"));
     let records = format!("{} of {} records kept", counts.kept, counts.records);
     match report.side {
-        QuerySide::Host => format!("on the host: all records crossed to it; {records}"),
+        QuerySide::Host => format!("on the host, as --run asked: all records crossed to it; {records}"),
         QuerySide::Drive | QuerySide::DriveByRecord => format!(
-            "at the drive, {}: {} commands and {} wake-ups, {} bytes read from flash, {} sent to the drive, {} returned; {} records in write \
+            "at the drive by {by}, {}: {} commands and {} wake-ups, {} bytes read from flash, {} sent to the drive, {} returned; {} records in write \
              buffers, {} read by a scan; {records}",
             if report.side == QuerySide::Drive { "rows in bulk" } else { "row by row" },
             report.commands,
