@@ -17,6 +17,13 @@ def graphs():
     yield "citations", networkx.DiGraph(networkx.gn_graph(100, seed=4))
 
 
+def edges_of_rule(count):
+    """Citations by a rule, which the test has too: each of some papers cites three earlier ones."""
+    for number in range(count):
+        citing = number // 3 + 1
+        yield citing, (number * 2654435761 >> 7) % citing
+
+
 lines = []
 for name, graph in graphs():
     directed = graph.is_directed()
@@ -25,4 +32,12 @@ for name, graph in graphs():
     plain = networkx.betweenness_centrality(graph, normalized=False)
     normalized = networkx.betweenness_centrality(graph, normalized=True)
     lines += [f"node {node} {plain[node]!r} {normalized[node]!r}" for node in sorted(graph) if graph.degree(node) > 0]
+
+# Of the nodes of the largest graph every twentieth is looked at.
+COUNT = 10_000
+large = networkx.DiGraph(edges_of_rule(COUNT))
+plain = networkx.betweenness_centrality(large, normalized=False)
+normalized = networkx.betweenness_centrality(large, normalized=True)
+lines += ["graph directed by a rule", f"rule {COUNT} {large.number_of_edges()} {large.number_of_nodes()}"]
+lines += [f"node {node} {plain[node]!r} {normalized[node]!r}" for node in sorted(large)[::20]]
 pathlib.Path(__file__).with_name("vectors.txt").write_text("\n".join(lines) + "\n")
