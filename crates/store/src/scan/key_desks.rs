@@ -22,7 +22,7 @@ use tapetum_kernels::ordered::NODE_BYTES;
 /// Queries of one key that work at the same time.
 const DESKS_MAX: usize = 16;
 /// Kept desks take one in so many bytes of local memory, about.
-const KEPT_SHARE: usize = 64;
+const KEPT_SHARE: usize = 16;
 /// What a desk has for a query, what it looks at, and what comes of it.
 pub(super) const DESK_WORK_BYTES: usize = 64 << 10;
 /// A pipeline brings a node, or a piece of a value, at a time.

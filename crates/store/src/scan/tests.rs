@@ -9,6 +9,7 @@ use tapetum_drive::{Drive, Env, Purpose, SplitMix64};
 use tapetum_kernels::scan::aggregate::AggregateKind;
 use tapetum_kernels::scan::program::{Comparison, Constant, Instruction, Program};
 use tapetum_kernels::scan::query::{Aggregate, MisfitPolicy, QueryOutput, RowOrder};
+use tapetum_kernels::scan::rows::write_row;
 use tapetum_kernels::scan::{Format, Misfit, OwnedScalar, Query, Scalar, ScalarType};
 
 const CAPACITY: u64 = 64 << 20;
@@ -185,6 +186,25 @@ fn only_the_result_crosses() {
     assert_eq!(crossed() - before, report.returned_bytes);
 }
 
+/// A twentieth of the rows' bytes more, and 4 KiB.
+#[test]
+fn rows_cross_and_little_else() {
+    let (drive, store) = store();
+    for keyspace in [handle(&store, "papers"), ordered(&store, "ordered")] {
+        fill(&keyspace);
+        for from in [1990, 2005, 2019, 3000] {
+            let before = drive.counters().purpose(Purpose::Scan).local_to_host;
+            let (rows, report) = run(&keyspace, &query(from, rows(None)), QuerySide::Drive).unwrap();
+            let mut bytes = Vec::new();
+            for row in &rows {
+                write_row(row.len(), row.iter().map(|value| value.as_ref().map(OwnedScalar::as_scalar)), &mut bytes);
+            }
+            let crossed = drive.counters().purpose(Purpose::Scan).local_to_host - before;
+            assert!(crossed <= bytes.len() as u64 * 21 / 20 + 4096, "{crossed} for {}: {report:?}", bytes.len());
+        }
+    }
+}
+
 /// As often as the rows of several pages, of one, and none of one fit.
 #[test]
 fn a_result_that_is_too_long_for_its_room_comes_in_parts() {
@@ -316,4 +336,28 @@ fn a_dropped_keyspace_is_not_scanned() {
     store.drop_keyspace("papers").unwrap();
     let ended = run(&papers, &query(0, count()), QuerySide::Drive);
     assert!(matches!(ended, Err(QueryError::Store(Error::Keyspace(_)))), "{ended:?}");
+}
+
+/// Its caller goes away in the middle.
+#[test]
+fn a_query_that_is_given_up_leaves_nothing_behind() {
+    let (drive, store) = store();
+    let (hashed, ordered) = (handle(&store, "papers"), ordered(&store, "ordered"));
+    [&hashed, &ordered].into_iter().for_each(fill);
+    for keyspace in [&hashed, &ordered] {
+        let used = drive.local().bytes_used();
+        for steps in [0, 1, 2, 5, 20] {
+            let mut task = keyspace.begin_query(&query(0, rows(None)), &KeyRange::default()).unwrap();
+            for _ in 0..steps {
+                if task.step(&mut into(&mut Rows::new())).unwrap().is_some() {
+                    break;
+                }
+            }
+        }
+        // Flush and collector have memory of their own, for a while.
+        let is_back = || drive.local().bytes_used() <= used;
+        (0..10_000_000).take_while(|_| !is_back()).for_each(|_| std::thread::yield_now());
+        assert!(is_back(), "{} bytes, {used} before", drive.local().bytes_used());
+        assert!(run(keyspace, &query(0, count()), QuerySide::Drive).is_ok());
+    }
 }
