@@ -247,11 +247,12 @@ impl Values {
 
 /// The number of an item whose value is a document, found as a query at the drive finds it.
 pub fn number_of_json(value: &[u8]) -> Option<u64> {
-    static READER: LazyLock<FieldReader> = LazyLock::new(|| {
-        let format = Format::parse("value: number json $.number int");
-        FieldReader::new(&format.expect("it is a format"))
+    static READER: LazyLock<(FieldReader, usize)> = LazyLock::new(|| {
+        let format = Format::parse("value: number json $.number int").expect("it is a format");
+        (FieldReader::new(&format), format.find("number").expect("it is the format's field"))
     });
-    match READER.read(0, &[], value) {
+    let (reader, field) = &*READER;
+    match reader.read(*field, &[], value) {
         Ok(Some(RawField::Int(number))) => u64::try_from(number).ok(),
         _ => None,
     }
