@@ -1,7 +1,7 @@
 use super::chance::ImageChance;
 use super::crop::{CropRule, PixelRect};
 use super::frame::{Frame, HEADER_BYTES};
-use super::jpeg::JpegDecoder;
+use super::jpeg::decode_jpeg;
 use super::jpeg_encode::{JpegQuality, encode};
 use super::pixels;
 use super::stage::JpegOptions;
@@ -18,7 +18,7 @@ fn decode(file: &[u8], options: JpegOptions) -> Result<Vec<u8>, ImageError> {
 }
 
 fn decode_item(file: &[u8], options: JpegOptions, item: u64) -> Result<Vec<u8>, ImageError> {
-    JpegDecoder::new().unwrap().decode(file, &options, ImageChance { item, ..ImageChance::default() })
+    decode_jpeg(file, &options, ImageChance { item, ..ImageChance::default() })
 }
 
 /// The file with a segment behind its first marker.
@@ -152,6 +152,27 @@ fn passes_over_a_picture_are_counted() {
     // Fewer of a larger picture, since each takes longer.
     assert_eq!(decode(&scan_bomb(2200, 1600, 400), WHOLE).unwrap_err(), ImageError::TooManyScans);
     assert!(decode(&scan_bomb(64, 64, 0), WHOLE).is_ok());
+}
+
+/// Whatever a file had, the next one is decoded as if it were the first, also one that lacks tables which the one before had.
+#[test]
+fn a_file_leaves_nothing_behind() {
+    for progressive in [false, true] {
+        let file = jpeg(40, 30, JpegQuality { progressive, ..JpegQuality::default() });
+        let expected = decode(&file, WHOLE);
+        let table = file.windows(2).position(|pair| pair == [0xff, 0xdb]).unwrap();
+        let table_end = table + 2 + usize::from(u16::from_be_bytes([file[table + 2], file[table + 3]]));
+        let without = [&file[..table], &file[table_end..]].concat();
+        let mut damaged = 0;
+        for place in 2..file.len() {
+            let mut other = file.clone();
+            other[place] ^= 0xff;
+            damaged += u32::from(decode(&other, WHOLE).is_err());
+            assert!(decode(&file, WHOLE) == expected, "after byte {place}");
+            assert_eq!(decode(&without, WHOLE).unwrap_err(), ImageError::Corrupt, "after byte {place}");
+        }
+        assert!(damaged > 100, "{damaged}");
+    }
 }
 
 #[test]

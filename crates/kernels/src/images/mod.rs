@@ -5,10 +5,11 @@
 //! is a list of them that was written as text and checked.
 //!
 //! 1. A region is decoded with a margin, which is cut off: its pixels equal those of a full decode.
+//!    But of a progressive file that lacks passes: libjpeg-turbo smooths its blocks by those around them, which lie beyond the margin.
 //! 2. Chance depends on nothing but seed, epoch, item and the operation's place (`ImageChance`).
 //! 3. What a file says of itself is checked before memory is taken for it. Each limit is an [`ImageError`].
 //!
-//! Threads: all functions are pure; a `JpegDecoder` is one thread's at a time.
+//! Threads: all functions are pure.
 
 mod chance;
 mod crop;
@@ -33,7 +34,7 @@ pub use self::{
     chance::ImageChance,
     crop::{CropRule, PixelRect},
     frame::{Frame, FrameShape, SampleOrder, SampleType},
-    jpeg::JpegDecoder,
+    jpeg::decode_jpeg,
     jpeg_encode::{JpegQuality, encode_jpeg},
     order::epoch_order,
     plan::{BATCH_MAX, ImagePlan, PLAN_STAGES_MAX, PlanError, PlanProblem, PlannedStage, WrittenStage},

@@ -3,11 +3,10 @@
 use super::chance::ImageChance;
 use super::crop::CropRule;
 use super::frame::{Frame, FrameShape, HEADER_BYTES, SampleOrder, SampleType};
-use super::jpeg::JpegDecoder;
+use super::jpeg::decode_jpeg;
 use super::resize::{ResizeRule, resize};
 use super::{FRAME_BYTES_MAX, pixels};
 use crate::image_error::ImageError;
-use std::cell::RefCell;
 
 /// The names of programs over pictures.
 pub const IMAGE_PROGRAMS: [&str; 9] = [
@@ -61,10 +60,6 @@ pub enum ImageStage {
     Layout(SampleOrder),
     /// The samples alone, of a picture of this shape.
     Batch(FrameShape),
-}
-
-thread_local! {
-    static DECODER: RefCell<Option<JpegDecoder>> = const { RefCell::new(None) };
 }
 
 // Parameters, little endian. All begin with a byte of flags:
@@ -241,13 +236,7 @@ impl ImageStage {
             return Err(ImageError::OutputTooLarge);
         }
         match *self {
-            ImageStage::JpegDecode(ref options) => DECODER.with_borrow_mut(|slot| {
-                let decoder = match slot {
-                    Some(decoder) => decoder,
-                    None => slot.insert(JpegDecoder::new().ok_or(ImageError::OutputTooLarge)?),
-                };
-                decoder.decode(&input, options, chance)
-            }),
+            ImageStage::JpegDecode(ref options) => decode_jpeg(&input, options, chance),
             ImageStage::Resize(rule) => resize(Frame::pixels(&input)?, rule),
             ImageStage::Crop { crop, place, size } => {
                 let frame = Frame::pixels(&input)?;
