@@ -80,7 +80,7 @@ fn a_loader_has_no_more_threads_than_memory_for_them() {
     let scratch = Scratch::new("threads").with_pictures();
     let options = Options::new().capacity_bytes(64 << 20).memory_bytes(64 << 20);
     let store = options.open(scratch.0.join("store")).unwrap();
-    let keyspace = store.keyspace("pictures").or_else(|_| store.create_keyspace("pictures")).unwrap();
+    let keyspace = store.create_keyspace("pictures").unwrap();
     import_folder(&keyspace, &scratch.pictures(), |_, _| true).unwrap();
     let (_, loader) = loader(&keyspace, "jpeg_decode | resize 64x64 | batch 4", 64);
     (0..256).for_each(|number| loader.submit(request(&[number % 10, 1, 2, 3])));
