@@ -50,6 +50,11 @@ pub fn drive_cpu_us() -> u64 {
     (clocks.ended_ns + running_ns) / 1000
 }
 
+/// Microseconds of processor time that the calling thread has used.
+pub fn thread_cpu_us() -> u64 {
+    read_ns(libc::CLOCK_THREAD_CPUTIME_ID) / 1000
+}
+
 fn read_ns(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a live timespec.

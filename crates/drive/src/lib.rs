@@ -28,7 +28,7 @@ pub mod unfinished;
 mod wakeup;
 
 pub use counters::{CountersSnapshot, LatencySnapshot, OpcodeSnapshot, PurposeBytes};
-pub use cpu::drive_cpu_us;
+pub use cpu::{drive_cpu_us, thread_cpu_us};
 pub use device::arbiter;
 pub use device::engine;
 pub use device::program::{self, Program};

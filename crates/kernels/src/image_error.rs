@@ -59,10 +59,12 @@ pub enum ImageError {
     WrongShape,
     /// The stage's parameters are none of this version.
     Parameters,
+    /// The decode did not end by its deadline.
+    TooLong,
 }
 
 impl ImageError {
-    const ALL: [ImageError; 20] = [
+    const ALL: [ImageError; 21] = [
         ImageError::Empty,
         ImageError::NotJpeg(FileKind::Png),
         ImageError::NotJpeg(FileKind::Gif),
@@ -83,6 +85,7 @@ impl ImageError {
         ImageError::WrongSamples,
         ImageError::WrongShape,
         ImageError::Parameters,
+        ImageError::TooLong,
     ];
     /// Statuses below are those of other programs.
     const CODE_FIRST: u16 = 32;
@@ -127,6 +130,9 @@ impl fmt::Display for ImageError {
             }
             ImageError::WrongShape => "the picture has another shape than the batch: resize or crop all to one",
             ImageError::Parameters => "its parameters are of another version: use a drive of this version",
+            ImageError::TooLong => {
+                "the decode did not end by its deadline: leave the picture out, or give jpeg_decode a longer one"
+            }
         })
     }
 }

@@ -67,6 +67,11 @@ impl TaskState {
         TaskState { cancel: Some(flag), attachment, ..TaskState::default() }
     }
 
+    /// What is raised when nobody wants the result any more, for who looks while the program has this state.
+    pub fn cancel_flag(&self) -> CancelFlag {
+        self.cancel.clone().unwrap_or_default()
+    }
+
     /// Nobody wants the result any more. A program that takes long looks now and then, and ends with any status.
     pub fn is_cancelled(&self) -> bool {
         self.cancel.as_ref().is_some_and(CancelFlag::is_raised)

@@ -6,7 +6,8 @@ use super::crop::CropRule;
 use super::frame::{Frame, HEADER_BYTES};
 use super::jpeg::decode_jpeg;
 use super::plan::ImagePlan;
-use super::stage::{IMAGE_PROGRAMS, ImageStage, JpegOptions};
+use super::stage::{DECODE_DEADLINE_MS, IMAGE_PROGRAMS, ImageStage, JpegOptions};
+use super::work_clock::standing_clock;
 use super::{FRAME_BYTES_MAX, pixels};
 
 /// How a file is decoded, before the file: flags (1 grey, 2 orient, 4 scaled, 8 and 16 the crop's rule, the rest its place) and two sizes.
@@ -17,7 +18,7 @@ fn chance_of(options: &JpegOptions) -> ImageChance {
 }
 
 fn decode(file: &[u8], options: &JpegOptions) -> Option<Vec<u8>> {
-    let decoded = decode_jpeg(file, options, chance_of(options)).ok()?;
+    let decoded = decode_jpeg(file, options, chance_of(options), &mut standing_clock).ok()?;
     assert!(Frame::pixels(&decoded).is_ok() && decoded.len() <= FRAME_BYTES_MAX, "a frame of pixels");
     Some(decoded)
 }
@@ -36,10 +37,19 @@ pub fn jpeg_decode(input: &[u8]) {
     };
     let scale_to = (flags & 4 != 0).then_some((width, height));
     let (grey, orient) = (flags & 1 != 0, flags & 2 != 0);
-    let options = JpegOptions { grey, orient, crop, place: flags >> 5, scale_to, header_only: false };
+    let options = JpegOptions {
+        grey,
+        orient,
+        crop,
+        place: flags >> 5,
+        scale_to,
+        header_only: false,
+        deadline_ms: DECODE_DEADLINE_MS,
+    };
     let cut = decode(file, &options);
     let whole = decode(file, &JpegOptions { crop: CropRule::Whole, scale_to: None, ..options });
-    let header = decode_jpeg(file, &JpegOptions { header_only: true, ..options }, chance_of(&options));
+    let header_of = JpegOptions { header_only: true, ..options };
+    let header = decode_jpeg(file, &header_of, chance_of(&options), &mut standing_clock);
     assert!(cut.as_ref().is_none_or(|cut| header.as_deref() == Ok(&cut[..HEADER_BYTES])), "the header of the frame");
     let (Some(cut), Some(whole), None) = (&cut, &whole, scale_to) else { return };
     if file.windows(2).any(|pair| pair == [0xff, 0xc2]) {

@@ -4,19 +4,20 @@
 //! 2. What is decoded depends on its file alone: each has a decoder of its own (0.3 µs), since libjpeg-turbo keeps tables of the file before,
 //!    and after some errors takes no other.
 //! 3. `unsafe` is confined to calls of libjpeg-turbo, whose errors jump between frames of C alone.
+//! 4. A decode ends at its deadline: the clock is read between bands of rows, in each pass over the picture.
 
 use super::crop::PixelRect;
 use super::exif::Orientation;
 use super::frame::{FrameShape, HEADER_BYTES, blank};
+use super::libjpeg::{DecodeCall, Refusal};
 use super::stage::JpegOptions;
+use super::work_clock::{WorkClock, WorkDeadline};
 use super::{EXPANSION_FREE_PIXELS, EXPANSION_MAX, FRAME_BYTES_MAX, ImageChance, PIXELS_MAX, pixels};
 use crate::image_error::{FileKind, ImageError};
 use std::ffi::{CStr, c_int};
 use std::ptr::NonNull;
 use turbojpeg_sys as tj;
 
-/// What the decoder may take for the coefficients of a progressive file, in mebibytes: three samples of two bytes for each pixel.
-const MEMORY_MAX_MIB: c_int = 448;
 /// Passes over pixels: what limits the time of a progressive file, with a few seconds at most.
 const SCAN_PIXELS_MAX: u64 = 1 << 30;
 /// Passes of a file of any size. Common ones have ten.
@@ -25,13 +26,19 @@ const SCANS_MOST: u64 = 500;
 /// Pixels around a crop that upsampled colours depend on: one sample of a colour is at most two pixels wide there.
 const MARGIN: u32 = 2;
 
-/// The frame of what the options want of a file.
-pub fn decode_jpeg(file: &[u8], options: &JpegOptions, chance: ImageChance) -> Result<Vec<u8>, ImageError> {
+/// The frame of what the options want of a file, within their deadline by `clock`.
+pub fn decode_jpeg(
+    file: &[u8],
+    options: &JpegOptions,
+    chance: ImageChance,
+    clock: &mut WorkClock<'_>,
+) -> Result<Vec<u8>, ImageError> {
     check_ends(file)?;
-    JpegDecoder::new().ok_or(ImageError::OutputTooLarge)?.decode(file, options, chance)
+    let deadline = WorkDeadline::new(clock, options.deadline_ms)?;
+    JpegDecoder::new().ok_or(ImageError::OutputTooLarge)?.decode(file, options, chance, deadline)
 }
 
-/// Of one file.
+/// Of one file: reads what it says of itself.
 struct JpegDecoder {
     handle: NonNull<std::ffi::c_void>,
 }
@@ -43,6 +50,7 @@ struct JpegHeader {
     /// Columns that are decoded together. `None`: the file is decoded whole.
     column_step: Option<u32>,
     colours: c_int,
+    scans_max: u32,
 }
 
 /// The pixels to be decoded, as the file has them, each `scale` of them a side as one.
@@ -58,13 +66,18 @@ impl JpegDecoder {
         // SAFETY: no preconditions.
         let handle = unsafe { tj::tj3Init(tj::TJINIT_TJINIT_DECOMPRESS as c_int) };
         let decoder = JpegDecoder { handle: NonNull::new(handle.cast())? };
-        decoder.set(tj::TJPARAM_TJPARAM_MAXMEMORY, MEMORY_MAX_MIB);
         // No colour profiles.
         decoder.set(tj::TJPARAM_TJPARAM_SAVEMARKERS, 0);
         Some(decoder)
     }
 
-    fn decode(mut self, file: &[u8], options: &JpegOptions, chance: ImageChance) -> Result<Vec<u8>, ImageError> {
+    fn decode(
+        self,
+        file: &[u8],
+        options: &JpegOptions,
+        chance: ImageChance,
+        mut deadline: WorkDeadline<'_, '_>,
+    ) -> Result<Vec<u8>, ImageError> {
         let header = self.header(file)?;
         let turn = if options.orient { Orientation::of_jpeg(file) } else { Orientation::default() };
         let stored = (header.width, header.height);
@@ -78,11 +91,12 @@ impl JpegDecoder {
             return Ok(turn.shape_of(shape).encode().to_vec());
         }
         let mut frame = blank(shape)?;
-        self.decode_region(file, (&header, wanted), (channels, &mut frame[HEADER_BYTES..]))?;
+        let call = header.call(file, wanted, channels);
+        header.decode_region(&call, wanted, &mut deadline, (channels, &mut frame[HEADER_BYTES..]))?;
         if turn == Orientation::default() { Ok(frame) } else { pixels::turn(&frame, turn) }
     }
 
-    fn header(&mut self, file: &[u8]) -> Result<JpegHeader, ImageError> {
+    fn header(&self, file: &[u8]) -> Result<JpegHeader, ImageError> {
         // SAFETY: the file is as long as is said.
         let read = unsafe { tj::tj3DecompressHeader(self.raw(), file.as_ptr(), file.len() as tj::size_t) };
         self.judge(read)?;
@@ -99,113 +113,17 @@ impl JpegDecoder {
         if pixels > EXPANSION_FREE_PIXELS && 3 * pixels / file.len() as u64 > EXPANSION_MAX {
             return Err(ImageError::Bomb);
         }
-        let scans = (SCAN_PIXELS_MAX / pixels).clamp(SCANS_LEAST, SCANS_MOST);
-        self.set(tj::TJPARAM_TJPARAM_SCANLIMIT, scans as c_int);
+        let scans_max = (SCAN_PIXELS_MAX / pixels).clamp(SCANS_LEAST, SCANS_MOST) as u32;
         let column_step = match self.get(tj::TJPARAM_TJPARAM_SUBSAMP) as tj::TJSAMP {
             tj::TJSAMP_TJSAMP_444 | tj::TJSAMP_TJSAMP_GRAY | tj::TJSAMP_TJSAMP_440 | tj::TJSAMP_TJSAMP_441 => Some(8),
             tj::TJSAMP_TJSAMP_422 | tj::TJSAMP_TJSAMP_420 => Some(16),
             tj::TJSAMP_TJSAMP_411 => Some(32),
             _ => None,
         };
-        Ok(JpegHeader { width, height, column_step, colours: self.get(tj::TJPARAM_TJPARAM_COLORSPACE) })
+        Ok(JpegHeader { width, height, column_step, colours: self.get(tj::TJPARAM_TJPARAM_COLORSPACE), scans_max })
     }
 
-    /// Fills `out` with the pixels of a region.
-    fn decode_region(
-        &mut self,
-        file: &[u8],
-        (header, wanted): (&JpegHeader, DecodeRegion),
-        (channels, out): (u8, &mut [u8]),
-    ) -> Result<(), ImageError> {
-        let all = wanted.picture(header);
-        let with_margin = header.column_step.map_or(PixelRect::whole(all), |step| wanted.with_margin(step, all));
-        match self.decode_cut(file, (header, wanted), with_margin, (channels, out)) {
-            // A file whose sampling is not what it seems.
-            Err(Refusal::Region) => {
-                let whole = PixelRect::whole(all);
-                let retried = self.decode_cut(file, (header, wanted), whole, (channels, out));
-                retried.map_err(|refusal| refusal.error())
-            }
-            other => other.map_err(|refusal| refusal.error()),
-        }
-    }
-
-    /// Decodes `from` and copies what is wanted of it.
-    fn decode_cut(
-        &mut self,
-        file: &[u8],
-        (header, wanted): (&JpegHeader, DecodeRegion),
-        from: PixelRect,
-        (channels, out): (u8, &mut [u8]),
-    ) -> Result<(), Refusal> {
-        let is_cmyk = matches!(header.colours as tj::TJCS, tj::TJCS_TJCS_CMYK | tj::TJCS_TJCS_YCCK);
-        let (format, samples) = match (is_cmyk, channels) {
-            (true, _) => (tj::TJPF_TJPF_CMYK, 4),
-            (false, 1) => (tj::TJPF_TJPF_GRAY, 1),
-            (false, _) => (tj::TJPF_TJPF_RGB, 3),
-        };
-        if from == wanted.rect && !is_cmyk {
-            return self.decompress(file, (wanted.scale, from), (format, samples, out));
-        }
-        let bytes = from.width as usize * from.height as usize * samples;
-        if bytes > 2 * FRAME_BYTES_MAX {
-            return Err(Refusal::Error(ImageError::OutputTooLarge));
-        }
-        let mut decoded = vec![0; bytes];
-        self.decompress(file, (wanted.scale, from), (format, samples, &mut decoded))?;
-        let (left, top) = (wanted.rect.x - from.x, wanted.rect.y - from.y);
-        let row_bytes = wanted.rect.width as usize * samples;
-        let rows = decoded.chunks_exact(from.width as usize * samples).skip(top as usize);
-        let out_rows = out.chunks_exact_mut(wanted.rect.width as usize * usize::from(channels));
-        for (row, into) in rows.zip(out_rows) {
-            let row = &row[left as usize * samples..][..row_bytes];
-            if is_cmyk { pixels::cmyk_row(row, into, channels) } else { into.copy_from_slice(row) }
-        }
-        Ok(())
-    }
-
-    /// One call of libjpeg-turbo: `out` is `samples` bytes for each pixel of the region.
-    fn decompress(
-        &mut self,
-        file: &[u8],
-        (scale, region): (u32, PixelRect),
-        (format, samples, out): (tj::TJPF, usize, &mut [u8]),
-    ) -> Result<(), Refusal> {
-        assert_eq!(out.len(), region.width as usize * region.height as usize * samples, "room for the region");
-        let region = tj::tjregion {
-            x: region.x as c_int,
-            y: region.y as c_int,
-            w: region.width as c_int,
-            h: region.height as c_int,
-        };
-        let none = tj::tjregion { x: 0, y: 0, w: 0, h: 0 };
-        // SAFETY: the handle lives. What is set is checked there, and refused if it does not fit the file whose header was read; only
-        // where all of it was taken is the picture decompressed: it fills as many rows and columns as the region has, one
-        // behind the other (pitch zero), which `out` has room for.
-        let ended = unsafe {
-            let is_taken = tj::tj3SetCroppingRegion(self.raw(), none) == 0
-                && tj::tj3SetScalingFactor(self.raw(), tj::tjscalingfactor { num: 1, denom: scale as c_int }) == 0
-                && tj::tj3SetCroppingRegion(self.raw(), region) == 0;
-            if !is_taken {
-                return Err(Refusal::Region);
-            }
-            let (handle, pitch) = (self.raw(), (region.w as usize * samples) as c_int);
-            tj::tj3Decompress8(
-                handle,
-                file.as_ptr(),
-                file.len() as tj::size_t,
-                out.as_mut_ptr(),
-                pitch,
-                format as c_int,
-            )
-        };
-        if ended != 0 && self.message().contains("Unexplained mismatch") {
-            return Err(Refusal::Region);
-        }
-        self.judge(ended).map_err(Refusal::Error)
-    }
-
-    /// What the end of a call means. Of warnings those are errors that tell of missing or damaged pixels.
+    /// What the end of a call means, as `jpeg_decode.c` has it for those that decode.
     fn judge(&self, ended: c_int) -> Result<(), ImageError> {
         if ended == 0 {
             return Ok(());
@@ -219,7 +137,6 @@ impl JpegDecoder {
         }
         Err(match () {
             () if has("remature end") => ImageError::Truncated,
-            () if has("scans") => ImageError::TooManyScans,
             () if has("Insufficient memory") || has("too large") || has("Maximum supported") => {
                 ImageError::TooManyPixels
             }
@@ -255,19 +172,64 @@ impl Drop for JpegDecoder {
     }
 }
 
-/// Why a region was not decoded.
-enum Refusal {
-    /// The decoder does not take it: decode all.
-    Region,
-    Error(ImageError),
-}
+impl JpegHeader {
+    fn is_cmyk(&self) -> bool {
+        matches!(self.colours as tj::TJCS, tj::TJCS_TJCS_CMYK | tj::TJCS_TJCS_YCCK)
+    }
 
-impl Refusal {
-    fn error(self) -> ImageError {
-        match self {
-            Refusal::Region => ImageError::Corrupt,
-            Refusal::Error(error) => error,
+    fn call<'a>(&self, file: &'a [u8], wanted: DecodeRegion, channels: u8) -> DecodeCall<'a> {
+        let samples = if self.is_cmyk() { 4 } else { channels.into() };
+        DecodeCall { file, region: wanted.rect, scale: wanted.scale, samples, scans_max: self.scans_max }
+    }
+
+    /// Fills `out` with the pixels of a region.
+    fn decode_region(
+        &self,
+        call: &DecodeCall<'_>,
+        wanted: DecodeRegion,
+        deadline: &mut WorkDeadline<'_, '_>,
+        (channels, out): (u8, &mut [u8]),
+    ) -> Result<(), ImageError> {
+        let all = PixelRect::whole(wanted.picture(self));
+        let with_margin = self.column_step.map_or(all, |step| wanted.with_margin(step, (all.width, all.height)));
+        let part = DecodeCall { region: with_margin, ..*call };
+        match self.decode_cut(&part, wanted.rect, deadline, (channels, out)) {
+            // A file whose sampling is not what it seems.
+            Err(Refusal::Region) => {
+                let whole = DecodeCall { region: all, ..*call };
+                self.decode_cut(&whole, wanted.rect, deadline, (channels, out)).map_err(Refusal::error)
+            }
+            other => other.map_err(Refusal::error),
         }
+    }
+
+    /// Decodes the region of a call and copies what is wanted of it.
+    fn decode_cut(
+        &self,
+        call: &DecodeCall<'_>,
+        wanted: PixelRect,
+        deadline: &mut WorkDeadline<'_, '_>,
+        (channels, out): (u8, &mut [u8]),
+    ) -> Result<(), Refusal> {
+        let (from, samples) = (call.region, call.samples);
+        if from == wanted && !self.is_cmyk() {
+            return call.decode(deadline, out);
+        }
+        let bytes = from.width as usize * from.height as usize * samples;
+        if bytes > 2 * FRAME_BYTES_MAX {
+            return Err(Refusal::Error(ImageError::OutputTooLarge));
+        }
+        let mut decoded = vec![0; bytes];
+        call.decode(deadline, &mut decoded)?;
+        let (left, top) = (wanted.x - from.x, wanted.y - from.y);
+        let row_bytes = wanted.width as usize * samples;
+        let rows = decoded.chunks_exact(from.width as usize * samples).skip(top as usize);
+        let out_rows = out.chunks_exact_mut(wanted.width as usize * usize::from(channels));
+        for (row, into) in rows.zip(out_rows) {
+            let row = &row[left as usize * samples..][..row_bytes];
+            if self.is_cmyk() { pixels::cmyk_row(row, into, channels) } else { into.copy_from_slice(row) }
+        }
+        Ok(())
     }
 }
 

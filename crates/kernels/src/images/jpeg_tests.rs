@@ -4,21 +4,29 @@ use super::frame::{Frame, HEADER_BYTES};
 use super::jpeg::decode_jpeg;
 use super::jpeg_encode::{JpegQuality, encode};
 use super::pixels;
-use super::stage::JpegOptions;
+use super::stage::{DECODE_DEADLINE_MS, JpegOptions};
 use super::testing::{exif_segment, jpeg, picture, scan_bomb};
+use super::work_clock::standing_clock;
 use crate::image_error::{FileKind, ImageError};
 use proptest::prelude::*;
 use turbojpeg_sys as tj;
 
-const WHOLE: JpegOptions =
-    JpegOptions { grey: false, orient: false, crop: CropRule::Whole, place: 0, scale_to: None, header_only: false };
+const WHOLE: JpegOptions = JpegOptions {
+    grey: false,
+    orient: false,
+    crop: CropRule::Whole,
+    place: 0,
+    scale_to: None,
+    header_only: false,
+    deadline_ms: DECODE_DEADLINE_MS,
+};
 
 fn decode(file: &[u8], options: JpegOptions) -> Result<Vec<u8>, ImageError> {
     decode_item(file, options, 0)
 }
 
 fn decode_item(file: &[u8], options: JpegOptions, item: u64) -> Result<Vec<u8>, ImageError> {
-    decode_jpeg(file, &options, ImageChance { item, ..ImageChance::default() })
+    decode_jpeg(file, &options, ImageChance { item, ..ImageChance::default() }, &mut standing_clock)
 }
 
 /// The file with a segment behind its first marker.
@@ -152,6 +160,48 @@ fn passes_over_a_picture_are_counted() {
     // Fewer of a larger picture, since each takes longer.
     assert_eq!(decode(&scan_bomb(2200, 1600, 400), WHOLE).unwrap_err(), ImageError::TooManyScans);
     assert!(decode(&scan_bomb(64, 64, 0), WHOLE).is_ok());
+}
+
+/// With a clock that is a second later each time it is read: how often it was read, and what came.
+fn decode_timed(file: &[u8], deadline_ms: u32) -> (u64, Result<Vec<u8>, ImageError>) {
+    let mut asked = 0;
+    let mut clock = || {
+        asked += 1;
+        Some(asked * 1_000_000)
+    };
+    let decoded = decode_jpeg(file, &JpegOptions { deadline_ms, ..WHOLE }, ImageChance::default(), &mut clock);
+    (asked, decoded)
+}
+
+#[test]
+fn a_decode_ends_at_its_deadline() {
+    // Many passes over few pixels, a few over many, and one.
+    let bomb = scan_bomb(64, 64, 400);
+    let progressive = jpeg(1100, 900, JpegQuality { progressive: true, ..JpegQuality::default() });
+    let sequential = jpeg(1100, 900, JpegQuality::default());
+    for file in [&bomb, &progressive, &sequential] {
+        let (asked, whole) = decode_timed(file, 86_400_000);
+        assert_eq!(whole, decode(file, WHOLE), "a deadline that is kept changes nothing");
+        assert!(asked > 8, "asked {asked} times");
+        // The first reading is its beginning.
+        assert_eq!(decode_timed(file, 5_000), (6, Err(ImageError::TooLong)));
+    }
+    assert_eq!(decode_timed(&sequential, 1), (2, Err(ImageError::TooLong)));
+    // What is short is not asked, and so never late.
+    let small = jpeg(64, 64, JpegQuality::default());
+    assert_eq!(decode_timed(&small, 1), (1, decode(&small, WHOLE)));
+}
+
+#[test]
+fn a_decode_that_nobody_wants_any_more_ends() {
+    let file = jpeg(1100, 900, JpegQuality::default());
+    let mut left = 3;
+    let mut clock = || {
+        left -= 1;
+        (left > 0).then_some(0)
+    };
+    let decoded = decode_jpeg(&file, &WHOLE, ImageChance::default(), &mut clock);
+    assert_eq!((decoded, left), (Err(ImageError::TooLong), 0));
 }
 
 /// Whatever a file had, the next one is decoded as if it were the first, also one that lacks tables which the one before had.

@@ -8,6 +8,7 @@
 //!    But of a progressive file that lacks passes: libjpeg-turbo smooths its blocks by those around them, which lie beyond the margin.
 //! 2. Chance depends on nothing but seed, epoch, item and the operation's place (`ImageChance`).
 //! 3. What a file says of itself is checked before memory is taken for it. Each limit is an [`ImageError`].
+//! 4. A decode that its file makes long ends at its deadline, by the clock of who asks for it.
 //!
 //! Threads: all functions are pure.
 
@@ -21,6 +22,7 @@ mod jpeg;
 mod jpeg_encode;
 #[cfg(test)]
 mod jpeg_tests;
+mod libjpeg;
 mod order;
 mod pixels;
 mod plan;
@@ -29,6 +31,7 @@ mod resize;
 mod stage;
 #[doc(hidden)]
 pub mod testing;
+mod work_clock;
 
 pub use self::{
     chance::ImageChance,
@@ -39,7 +42,8 @@ pub use self::{
     order::epoch_order,
     plan::{BATCH_MAX, ImagePlan, PLAN_STAGES_MAX, PlanError, PlanProblem, PlannedStage, WrittenStage},
     resize::ResizeRule,
-    stage::{IMAGE_PROGRAMS, ImageStage, JpegOptions},
+    stage::{DECODE_DEADLINE_MS, DECODE_DEADLINE_MS_MAX, IMAGE_PROGRAMS, ImageStage, JpegOptions},
+    work_clock::{WorkClock, standing_clock},
 };
 pub use crate::image_error::{FileKind, ImageError};
 

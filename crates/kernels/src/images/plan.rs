@@ -18,7 +18,7 @@ pub const BATCH_MAX: u32 = 65_536;
 /// A stage as it was written.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WrittenStage {
-    JpegDecode { grey: bool, orient: bool, scaled: bool },
+    JpegDecode { grey: bool, orient: bool, scaled: bool, deadline_ms: u32 },
     Resize(ResizeRule),
     Crop { crop: CropRule, size: Option<(u16, u16)> },
     Flip { probability: f32 },
@@ -127,7 +127,7 @@ impl ImagePlan {
             _ => {}
         }
         let added = match *stage {
-            WrittenStage::JpegDecode { grey, orient, scaled } => {
+            WrittenStage::JpegDecode { grey, orient, scaled, deadline_ms } => {
                 let scale_to = if scaled {
                     Some(next.and_then(WrittenStage::wanted).ok_or(PlanProblem::ScaledToNothing)?)
                 } else {
@@ -140,6 +140,7 @@ impl ImagePlan {
                     place: 0,
                     scale_to,
                     header_only: false,
+                    deadline_ms,
                 })
             }
             WrittenStage::Crop { crop, size } => match self.decoder_before(place) {
@@ -220,6 +221,17 @@ impl ImagePlan {
         let is_batch = |stage: &WrittenStage| matches!(stage, WrittenStage::Batch(_));
         let mut written: Vec<_> = self.written.iter().filter(|stage| !is_batch(stage)).cloned().collect();
         written.push(WrittenStage::Batch(count));
+        ImagePlan::new(written)
+    }
+
+    /// The same pipeline, whose decode of a picture is to end within so long.
+    pub fn with_deadline_ms(&self, within_ms: u32) -> Result<ImagePlan, PlanError> {
+        let mut written = self.written.clone();
+        for stage in &mut written {
+            if let WrittenStage::JpegDecode { deadline_ms, .. } = stage {
+                *deadline_ms = within_ms;
+            }
+        }
         ImagePlan::new(written)
     }
 

@@ -4,6 +4,7 @@ use super::crop::CropRule;
 use super::frame::SampleOrder;
 use super::plan::{BATCH_MAX, ImagePlan, PlanError, PlanProblem, WrittenStage};
 use super::resize::ResizeRule;
+use super::stage::{DECODE_DEADLINE_MS, DECODE_DEADLINE_MS_MAX};
 use std::fmt;
 use std::str::FromStr;
 
@@ -83,16 +84,17 @@ fn stage(text: &str) -> Result<WrittenStage, PlanProblem> {
 }
 
 fn decode(words: &[&str]) -> Result<WrittenStage, PlanProblem> {
-    let (mut grey, mut orient, mut scaled) = (false, false, false);
+    let (mut grey, mut orient, mut scaled, mut deadline_ms) = (false, false, false, DECODE_DEADLINE_MS);
     for word in words {
-        match *word {
-            "grey" | "gray" => grey = true,
-            "orient" => orient = true,
-            "scaled" => scaled = true,
-            word => return Err(PlanProblem::UnknownWord(word.into())),
+        match (*word, word.split_once('=')) {
+            ("grey" | "gray", _) => grey = true,
+            ("orient", _) => orient = true,
+            ("scaled", _) => scaled = true,
+            (_, Some(("deadline", seconds))) => deadline_ms = milliseconds(seconds)?,
+            (word, _) => return Err(PlanProblem::UnknownWord(word.into())),
         }
     }
-    Ok(WrittenStage::JpegDecode { grey, orient, scaled })
+    Ok(WrittenStage::JpegDecode { grey, orient, scaled, deadline_ms })
 }
 
 fn random_resized(words: &[&str]) -> Result<WrittenStage, PlanProblem> {
@@ -154,6 +156,13 @@ fn number(word: &str) -> Result<u16, PlanProblem> {
     word.parse().ok().filter(|number| *number > 0).ok_or_else(|| PlanProblem::BadNumber(word.into()))
 }
 
+/// Of seconds.
+fn milliseconds(word: &str) -> Result<u32, PlanProblem> {
+    let bad = || PlanProblem::BadNumber(word.into());
+    let ms = (word.parse::<f64>().map_err(|_| bad())? * 1000.0).round();
+    if (1.0..=f64::from(DECODE_DEADLINE_MS_MAX)).contains(&ms) { Ok(ms as u32) } else { Err(bad()) }
+}
+
 fn float(word: &str) -> Result<f32, PlanProblem> {
     let parsed = word.parse::<f32>().ok().filter(|number| number.is_finite());
     parsed.ok_or_else(|| PlanProblem::BadNumber(word.into()))
@@ -177,9 +186,13 @@ impl fmt::Display for WrittenStage {
         };
         let numbers = |numbers: &[f32]| numbers.iter().map(f32::to_string).collect::<Vec<_>>().join(",");
         match *self {
-            WrittenStage::JpegDecode { grey, orient, scaled } => {
+            WrittenStage::JpegDecode { grey, orient, scaled, deadline_ms } => {
                 let words = [(grey, " grey"), (orient, " orient"), (scaled, " scaled")];
-                words.iter().filter(|(is, _)| *is).try_for_each(|(_, word)| f.write_str(word))
+                words.iter().filter(|(is, _)| *is).try_for_each(|(_, word)| f.write_str(word))?;
+                match deadline_ms {
+                    DECODE_DEADLINE_MS => Ok(()),
+                    ms => write!(f, " deadline={}", f64::from(ms) / 1000.0),
+                }
             }
             WrittenStage::Resize(ResizeRule::Short(side)) => write!(f, " {side}"),
             WrittenStage::Resize(ResizeRule::Exact { width, height }) => write!(f, " {width}x{height}"),
@@ -249,11 +262,16 @@ mod tests {
         for text in [
             "jpeg_decode",
             "jpeg_decode grey orient scaled | random_resized_crop 224x160 scale=0.25..1 ratio=1..2 | flip 0.25",
+            "jpeg_decode deadline=0.001",
+            "jpeg_decode orient deadline=86400",
             "jpeg_decode | resize 256 | center_crop 224 | normalize mean=0,0,0 std=1,1,0.5 | layout chw | batch 128",
             "jpeg_decode | resize 30x20 | random_crop 10x20 | flip | layout hwc | batch 1",
         ] {
             assert_eq!(plan(text).to_string(), text);
         }
+        assert_eq!(plan("jpeg_decode deadline=20").to_string(), "jpeg_decode");
+        let hasty = plan("resnet50").with_deadline_ms(1500).unwrap();
+        assert_eq!(hasty.to_string(), "jpeg_decode deadline=1.5 | random_resized_crop 224 | flip");
         assert_eq!(plan("resnet50|batch 2").to_string(), "jpeg_decode | random_resized_crop 224 | flip | batch 2");
         assert_eq!(plan("alexnet").to_string(), "jpeg_decode | resize 256 | random_crop 224 | flip");
     }
@@ -334,5 +352,8 @@ mod tests {
         assert!(told("jpeg_decode | normalize std=0,1,1").contains("\"std=0,1,1\""));
         assert!(told("resnet50 | flip | flip | flip | flip").contains("at most 6"));
         assert!(told("jpeg_decode | batch 0").contains("\"0\""));
+        for bad in ["0", "0.0001", "-1", "86401", "NaN", "soon"] {
+            assert!(told(&format!("jpeg_decode deadline={bad}")).contains(&format!("{bad:?} is no number")), "{bad}");
+        }
     }
 }

@@ -5,6 +5,7 @@ use super::crop::CropRule;
 use super::frame::{Frame, FrameShape, HEADER_BYTES, SampleOrder, SampleType};
 use super::jpeg::decode_jpeg;
 use super::resize::{ResizeRule, resize};
+use super::work_clock::{WorkClock, standing_clock};
 use super::{FRAME_BYTES_MAX, pixels};
 use crate::image_error::ImageError;
 
@@ -21,6 +22,11 @@ pub const IMAGE_PROGRAMS: [&str; 9] = [
     "batch",
 ];
 
+/// How long one picture is decoded where nothing else is said. The longest files that pass all limits take less on common machines.
+pub const DECODE_DEADLINE_MS: u32 = 20_000;
+/// A day.
+pub const DECODE_DEADLINE_MS_MAX: u32 = 86_400_000;
+
 /// What of a JPEG file is decoded, and how.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct JpegOptions {
@@ -35,6 +41,8 @@ pub struct JpegOptions {
     pub scale_to: Option<(u16, u16)>,
     /// Nothing is decoded: what comes is the header of the frame that would.
     pub header_only: bool,
+    /// A decode that works longer on one picture is an error.
+    pub deadline_ms: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,7 +72,7 @@ pub enum ImageStage {
 
 // Parameters, little endian. All begin with a byte of flags:
 //
-//   jpeg_decode    flags u8 (1 grey, 2 orient, 4 scaled, 8 header only) · place u8 · width u16 · height u16 · crop 17
+//   jpeg_decode    flags u8 (1 grey, 2 orient, 4 scaled, 8 header only) · place u8 · width u16 · height u16 · crop 17 · deadline in ms u32
 //   resize         flags u8 (1 short) · width u16 · height u16
 //   *_crop         flags u8 (1 resized) · place u8 · width u16 · height u16 · crop 17
 //   flip           flags u8 · place u8 · probability f32
@@ -94,6 +102,10 @@ impl Parameters<'_> {
 
     fn size(&mut self) -> Result<(u16, u16), ImageError> {
         Ok((u16::from_le_bytes(self.take()?), u16::from_le_bytes(self.take()?)))
+    }
+
+    fn word(&mut self) -> Result<u32, ImageError> {
+        Ok(u32::from_le_bytes(self.take()?))
     }
 
     fn float(&mut self) -> Result<f32, ImageError> {
@@ -132,11 +144,12 @@ impl ImageStage {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         match *self {
-            ImageStage::JpegDecode(JpegOptions { grey, orient, crop, place, scale_to, header_only }) => {
+            ImageStage::JpegDecode(JpegOptions { grey, orient, crop, place, scale_to, header_only, deadline_ms }) => {
                 let flag = |is: bool, flag| if is { flag } else { 0 };
                 let scaled = flag(scale_to.is_some(), FLAG_SCALED) | flag(header_only, FLAG_HEADER_ONLY);
                 out.push(flag(grey, FLAG_GREY) | flag(orient, FLAG_ORIENT) | scaled);
                 put_crop(&mut out, place, scale_to, crop);
+                out.extend_from_slice(&deadline_ms.to_le_bytes());
             }
             ImageStage::Resize(rule) => {
                 let (flags, width, height) = match rule {
@@ -170,8 +183,9 @@ impl ImageStage {
         let stage = match name {
             "jpeg_decode" => {
                 let (flags, place, size) = (from.byte()?, from.byte()?, from.size()?);
-                let crop = CropRule::decode(&from.take()?)?;
-                if flags & !(FLAG_GREY | FLAG_ORIENT | FLAG_SCALED | FLAG_HEADER_ONLY) != 0 {
+                let (crop, deadline_ms) = (CropRule::decode(&from.take()?)?, from.word()?);
+                let is_known = flags & !(FLAG_GREY | FLAG_ORIENT | FLAG_SCALED | FLAG_HEADER_ONLY) == 0;
+                if !is_known || !(1..=DECODE_DEADLINE_MS_MAX).contains(&deadline_ms) {
                     return Err(ImageError::Parameters);
                 }
                 ImageStage::JpegDecode(JpegOptions {
@@ -181,6 +195,7 @@ impl ImageStage {
                     place,
                     scale_to: (flags & FLAG_SCALED != 0).then_some(size),
                     header_only: flags & FLAG_HEADER_ONLY != 0,
+                    deadline_ms,
                 })
             }
             "resize" => {
@@ -230,13 +245,23 @@ impl ImageStage {
         from.end(stage)
     }
 
-    /// What comes of `input`: a JPEG file, or a frame.
+    /// As [`ImageStage::apply_timed`], for who waits however long it takes.
     pub fn apply(&self, input: Vec<u8>, chance: ImageChance) -> Result<Vec<u8>, ImageError> {
+        self.apply_timed(input, chance, &mut standing_clock)
+    }
+
+    /// What comes of `input`: a JPEG file, or a frame.
+    pub fn apply_timed(
+        &self,
+        input: Vec<u8>,
+        chance: ImageChance,
+        clock: &mut WorkClock<'_>,
+    ) -> Result<Vec<u8>, ImageError> {
         if input.len() > FRAME_BYTES_MAX {
             return Err(ImageError::OutputTooLarge);
         }
         match *self {
-            ImageStage::JpegDecode(ref options) => decode_jpeg(&input, options, chance),
+            ImageStage::JpegDecode(ref options) => decode_jpeg(&input, options, chance, clock),
             ImageStage::Resize(rule) => resize(Frame::pixels(&input)?, rule),
             ImageStage::Crop { crop, place, size } => {
                 let frame = Frame::pixels(&input)?;

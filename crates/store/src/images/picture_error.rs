@@ -2,8 +2,8 @@
 
 use crate::error::Error;
 use std::fmt;
-use tapetum_drive::{PipelineFailure, PipelinePlace};
-use tapetum_kernels::images::ImagePlan;
+use tapetum_drive::{PipelineFailure, PipelinePlace, PipelineReason};
+use tapetum_kernels::images::{ImageError, ImagePlan};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PictureError {
@@ -41,6 +41,18 @@ impl PictureError {
             (_, error) => PictureProblem::Store(error),
         };
         PictureError { key: key.to_vec(), problem }
+    }
+}
+
+impl PictureError {
+    /// What the operation said, where one failed.
+    pub fn image_error(&self) -> Option<ImageError> {
+        match &self.problem {
+            PictureProblem::Stage { failure, .. } if failure.reason == PipelineReason::Program => {
+                ImageError::of_code(failure.detail)
+            }
+            _ => None,
+        }
     }
 }
 

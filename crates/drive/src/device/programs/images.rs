@@ -5,18 +5,25 @@
 //! input:       jpeg_decode: a JPEG file; the others: a frame
 //! output:      a frame; of batch its samples alone
 //! ```
-//! A failure is [`Status::Program`] with the code of an [`ImageError`].
+//! A failure is [`Status::Program`] with the code of an [`ImageError`]. A stage that takes long ends when nobody wants its picture any more,
+//! and at its deadline, for which the processor time of its thread counts: neither a busy machine nor a long queue makes a picture late.
 
 use super::transforms::run_whole;
+use crate::cpu::thread_cpu_us;
 use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
 use crate::protocol::Status;
 use tapetum_kernels::images::{IMAGE_PROGRAMS, ImageChance, ImageError, ImageStage};
 
 /// One of [`IMAGE_PROGRAMS`].
-struct ImageProgram(&'static str);
+struct ImageProgram {
+    name: &'static str,
+    /// Microseconds that the calling thread has worked.
+    clock: fn() -> u64,
+}
 
 pub(super) fn image_programs() -> impl Iterator<Item = Box<dyn Program>> {
-    IMAGE_PROGRAMS.into_iter().map(|name| Box::new(ImageProgram(name)) as Box<dyn Program>)
+    let program = |name| Box::new(ImageProgram { name, clock: thread_cpu_us }) as Box<dyn Program>;
+    IMAGE_PROGRAMS.into_iter().map(program)
 }
 
 fn failed(error: ImageError) -> Status {
@@ -28,27 +35,33 @@ fn failed(error: ImageError) -> Status {
 
 impl Program for ImageProgram {
     fn descriptor(&self) -> ProgramDescriptor {
-        ProgramDescriptor { name: self.0, version: 1, is_stream: true }
+        // The second has a deadline among its parameters.
+        let version = if self.name == "jpeg_decode" { 2 } else { 1 };
+        ProgramDescriptor { name: self.name, version, is_stream: true }
     }
 
     fn run(&self, context: Context<'_>) -> ProgramResult {
         // Refused before input is gathered.
         let (parameters, attachment) = (context.parameters, context.task.attachment.clone());
         let asked =
-            ImageStage::decode(self.0, parameters).and_then(|stage| Ok((stage, ImageChance::decode(&attachment)?)));
+            ImageStage::decode(self.name, parameters).and_then(|stage| Ok((stage, ImageChance::decode(&attachment)?)));
         let (stage, chance) = match asked {
             Ok(asked) => asked,
             Err(error) => return (failed(error), [0; 2]),
         };
-        run_whole(context, |input| stage.apply(input, chance).map_err(failed))
+        let cancelled = context.task.cancel_flag();
+        let mut clock = || if cancelled.is_raised() { None } else { Some((self.clock)()) };
+        run_whole(context, |input| stage.apply_timed(input, chance, &mut clock).map_err(failed))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::program::{CancelFlag, TaskState};
     use crate::host::compute_bench::{ComputeBench, SOURCE, bench, pipeline};
     use crate::protocol::{PipelineFailure, PipelinePlace, PipelineReason, PipelineResult};
+    use std::cell::Cell;
     use tapetum_kernels::images::{FileKind, ImagePlan, JpegQuality, testing};
 
     const CHANCE: ImageChance = ImageChance { seed: 3, epoch: 1, item: 7 };
@@ -113,12 +126,39 @@ mod tests {
         assert_eq!(refused(b""), at(0, ImageError::Empty));
     }
 
+    thread_local! {
+        /// Seconds of a clock that is one later each time it is read.
+        static SECONDS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    fn decode_by_the_second(file: &[u8], text: &str, flag: &CancelFlag) -> Status {
+        let plan: ImagePlan = text.parse().unwrap();
+        let clock = || SECONDS.replace(SECONDS.get() + 1) * 1_000_000;
+        let mut task = TaskState::with_flag(flag.clone(), ImageChance::default().encode().as_slice().into());
+        let parameters = plan.stages()[0].stage.encode();
+        let context = Context { parameters: &parameters, inputs: &[file], output: &mut [0; 64], task: &mut task };
+        ImageProgram { name: "jpeg_decode", clock }.run(context).0
+    }
+
+    #[test]
+    fn a_decode_ends_at_the_deadline_that_its_stage_has() {
+        let file = testing::jpeg(1100, 900, JpegQuality { progressive: true, ..JpegQuality::default() });
+        let decode = |text| decode_by_the_second(&file, text, &CancelFlag::default());
+        let late = Status::Program(ImageError::TooLong.code());
+        assert_eq!(decode("jpeg_decode deadline=86400"), Status::More);
+        assert_eq!(decode("jpeg_decode"), late, "twenty seconds");
+        assert_eq!(decode("jpeg_decode deadline=0.5"), late);
+        let cancelled = CancelFlag::default();
+        cancelled.raise();
+        assert_eq!(decode_by_the_second(&file, "jpeg_decode deadline=86400", &cancelled), late);
+    }
+
     #[test]
     fn parameters_of_another_version_are_refused() {
         for name in IMAGE_PROGRAMS {
-            let (mut task, mut output) = (crate::device::program::TaskState::default(), [0; 64]);
+            let (mut task, mut output) = (TaskState::default(), [0; 64]);
             let context = Context { parameters: &[0xff; 3], inputs: &[b"x"], output: &mut output, task: &mut task };
-            assert_eq!(ImageProgram(name).run(context).0, Status::InvalidField, "{name}");
+            assert_eq!(ImageProgram { name, clock: || 0 }.run(context).0, Status::InvalidField, "{name}");
         }
     }
 }
