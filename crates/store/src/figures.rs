@@ -1,12 +1,14 @@
 //! What a store tells of itself. Each call looks at the store as it is, and may be made from any thread.
 
+use crate::error::Error;
 use crate::hashed::tier::SlabClass;
 use crate::keyspace::catalogue::Keyspace;
 use crate::keyspace::engine::ItemCounts;
+use crate::session::Application;
 use crate::stats::Stats;
 use crate::store::Store;
 use tapetum_drive::Identity;
-use tapetum_drive::engine::StageSnapshot;
+use tapetum_drive::engine::{ApplicationSnapshot, StageSnapshot};
 
 impl Store {
     pub fn stats(&self) -> Stats {
@@ -40,6 +42,28 @@ impl Store {
     /// What the drive is, and the programs that it has.
     pub fn drive_identity(&self) -> Identity {
         self.drive().identity()
+    }
+
+    /// What the drive's units did for each application, and its weight.
+    pub fn applications(&self) -> Vec<ApplicationSnapshot> {
+        self.drive().applications()
+    }
+
+    /// The application of a name, for pipelines that are to be counted as its own.
+    ///
+    /// # Errors
+    /// [`Error::Options`] when the store was opened without it.
+    pub fn application(&self, name: &str) -> Result<Application, Error> {
+        let known = self.applications();
+        let place = known.iter().position(|application| application.name == name);
+        let place = place.and_then(|place| u16::try_from(place).ok()).ok_or_else(|| {
+            let names: Vec<&str> = known.iter().map(|application| &application.name[..]).collect();
+            Error::Options(format!(
+                "there is no application {name:?}: give it a weight when the store is opened; there are {}",
+                names.join(", ")
+            ))
+        })?;
+        Ok(Application(place))
     }
 
     /// What the drive's programs did as stages of pipelines.

@@ -90,7 +90,7 @@ pub use opening::options::{Full, Slabs, StoreOptions};
 pub use opening::{OpenError, OpenNote, Options, Place, inspect_at, lock, store_bytes};
 pub use phase::Phase;
 pub use scan::{GraphOptions, GraphProgress, GraphReport, QueryError, QueryReport, QuerySide, QueryTask, Scan};
-pub use session::{Ask, Busy, ItemPipeline, KEPT_BYTES_MAX, KeyDigest, OPERATIONS_MAX, Session, Write};
+pub use session::{Application, Ask, Busy, ItemPipeline, KEPT_BYTES_MAX, KeyDigest, OPERATIONS_MAX, Session, Write};
 pub use stats::Stats;
 pub use store::Store;
 pub use tapetum_kernels::record::Marks;

@@ -67,14 +67,15 @@ pub(crate) struct Device {
 impl Device {
     pub fn new(flash: Arc<dyn Flash>, local: LocalMemory, programs: Arc<[Box<dyn Program>]>, env: Env) -> Device {
         assert!(programs.len() <= PROGRAMS_OF_A_DRIVE_MAX, "{} programs do not fit their ids", programs.len());
-        let stages = Arc::new(EngineCounters::new(&programs));
+        let engine = EngineOptions::of_a_queue_pair();
+        let stages = Arc::new(EngineCounters::new(&programs, &engine));
         Device {
             flash,
             local,
             programs,
             env,
             stages,
-            engine: EngineOptions::of_a_queue_pair(),
+            engine,
             units: None,
             shared: Mutex::new(None),
             threads: None,

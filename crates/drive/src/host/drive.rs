@@ -4,7 +4,7 @@ use super::QueuePair;
 use super::queue_pair::PairController;
 use super::remote::RemoteController;
 use crate::counters::CountersSnapshot;
-use crate::device::engine::{EngineOptions, StageSnapshot};
+use crate::device::engine::{ApplicationSnapshot, EngineCounters, EngineOptions, StageSnapshot};
 use crate::device::program::Program;
 use crate::device::threads::DriveThreads;
 use crate::device::{Controller, Device};
@@ -31,6 +31,9 @@ impl Drive {
         let Device { local, programs, env, .. } = &*self.device;
         let mut device = Device::new(flash, local.clone(), programs.clone(), env.clone());
         (device.threads, device.units) = (self.device.threads.clone(), self.device.units.clone());
+        if let Some(units) = &device.units {
+            device.stages = Arc::new(EngineCounters::new(&device.programs, units));
+        }
         device
     }
 
@@ -63,6 +66,7 @@ impl Drive {
             let is_first = options.units[..place].iter().all(|other| other.program != count.program);
             assert!(is_first && count.units > 0, "{count:?}");
         }
+        device.stages = Arc::new(EngineCounters::new(&device.programs, options));
         device.units = Some(options.clone());
         Drive { device: Arc::new(device) }
     }
@@ -152,6 +156,11 @@ impl Drive {
     /// What its programs did as stages of pipelines.
     pub fn stage_counters(&self) -> Vec<StageSnapshot> {
         self.device.stages.snapshot()
+    }
+
+    /// What was done for each application, by its number. A drive without compute units has one alone.
+    pub fn applications(&self) -> Vec<ApplicationSnapshot> {
+        self.device.stages.applications()
     }
 
     pub fn local(&self) -> &LocalMemory {

@@ -108,7 +108,9 @@ fn two_queue_pairs_share_one_unit_by_the_weights_of_their_applications() {
     let drive = with_programs(vec![Box::new(record)]);
     let options = units_of(&drive, &[("record", 1)]);
     // A byte of flash costs so much that the time of the tasks does not count: the order is that of what was read.
-    let options = EngineOptions { weights: vec![3, 1], sub_buffers: 6, flash_byte_cost: 1 << 24, ..options };
+    let application_names = vec!["large".into(), "small".into()];
+    let options = EngineOptions { weights: vec![3, 1], application_names, ..options };
+    let options = EngineOptions { sub_buffers: 6, flash_byte_cost: 1 << 24, ..options };
     let drive = drive.with_compute_units(&options);
     let mut benches = [0, 1].map(|_| ComputeBench::on(drive.clone()));
     for (application, bench) in (0..).zip(&mut benches) {
@@ -125,6 +127,10 @@ fn two_queue_pairs_share_one_unit_by_the_weights_of_their_applications() {
     assert_eq!(log.len(), 2 * EACH);
     let first = log[..EACH].iter().filter(|application| **application == 0).count();
     assert!((EACH * 3 / 4 - 4..=EACH * 3 / 4 + 4).contains(&first), "{first} of {EACH}, {log:?}");
+    let known = drive.applications();
+    let told: Vec<_> = known.iter().map(|of| (&of.name[..], of.weight, of.pipelines, of.tasks)).collect();
+    // Of each pipeline its source, its program, its sink.
+    assert_eq!(told, [("large", 3, EACH as u64, 3 * EACH as u64), ("small", 1, EACH as u64, 3 * EACH as u64)]);
 }
 
 #[test]

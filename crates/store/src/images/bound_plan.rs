@@ -3,7 +3,7 @@
 use super::picture_error::{PictureError, PictureProblem};
 use crate::blocking::KeyspaceHandle;
 use crate::error::Error;
-use crate::session::ItemPipeline;
+use crate::session::{Application, ItemPipeline};
 use crate::store::Store;
 use tapetum_drive::{PipelineFailure, PipelineReason, ProgramId};
 use tapetum_kernels::images::{ImageChance, ImagePlan};
@@ -16,6 +16,7 @@ const OUTPUT_BYTES_MOST: u32 = 64 << 20;
 pub struct BoundPlan {
     plan: ImagePlan,
     stages: Vec<(ProgramId, Vec<u8>)>,
+    application: Application,
 }
 
 impl BoundPlan {
@@ -29,7 +30,13 @@ impl BoundPlan {
             let lacks = || Error::Options(format!("the drive lacks the program {name}: use one of this version"));
             Ok((program.ok_or_else(lacks)?.id, planned.stage.encode()))
         });
-        Ok(BoundPlan { plan: plan.clone(), stages: stages.collect::<Result<_, Error>>()? })
+        let stages = stages.collect::<Result<_, Error>>()?;
+        Ok(BoundPlan { plan: plan.clone(), stages, application: Application::default() })
+    }
+
+    /// The same, with its pictures counted as those of an application.
+    pub fn of_application(self, application: Application) -> BoundPlan {
+        BoundPlan { application, ..self }
     }
 
     pub fn plan(&self) -> &ImagePlan {
@@ -38,7 +45,8 @@ impl BoundPlan {
 
     pub(super) fn pipeline(&self, chance: ImageChance, output_bytes_max: u32) -> ItemPipeline {
         let attachment = chance.encode().to_vec();
-        ItemPipeline { stages: self.stages.clone(), output_bytes_max, attachment, deadline_us: 0 }
+        let (stages, application) = (self.stages.clone(), self.application);
+        ItemPipeline { stages, output_bytes_max, attachment, application, deadline_us: 0 }
     }
 
     /// What comes of one item: a frame, or of a plan that ends in a batch its samples.

@@ -27,8 +27,8 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tapetum_drive::arbiter::UnitCount;
-use tapetum_drive::engine::EngineOptions;
+use tapetum_drive::arbiter::{UnitCount, WEIGHT_MAX};
+use tapetum_drive::engine::{DEFAULT_APPLICATION_NAME, EngineOptions};
 use tapetum_drive::{
     DRIVE_THREADS_MAX, Drive, Env, FileFlash, Flash, FlashError, Identity, IoEngine, LocalMemory, programs,
 };
@@ -36,6 +36,8 @@ use tapetum_drive::{
 /// The most that a new store takes without being told.
 const CAPACITY_DEFAULT_BYTES: u64 = 10 << 30;
 const MEMORY_DEFAULT_BYTES: u64 = 256 << 20;
+/// Applications with weights.
+const APPLICATIONS_MAX: usize = 64;
 /// Local memory to look at a superblock with.
 const PROBE_BYTES: usize = 1 << 20;
 /// Local memory to read a manifest with, of which only what is used is taken.
@@ -72,6 +74,8 @@ pub struct Options {
     pub drive_threads: usize,
     /// Programs of the drive and how many threads each gets; see [`Options::compute_units`].
     pub compute_units: Vec<(String, u16)>,
+    /// Applications that share these threads, and the weight of each; see [`Options::weights`].
+    pub weights: Vec<(String, u32)>,
     /// These threads stay on a core each, as long as there are enough.
     pub pin_units: bool,
     /// What of a budget of so many bytes the caller needs beside the store: nothing, unless a server says so.
@@ -116,6 +120,7 @@ impl Default for Options {
             create: true,
             drive_threads: 0,
             compute_units: Vec::new(),
+            weights: Vec::new(),
             pin_units: false,
             memory_beside: |_| 0,
         }
@@ -184,6 +189,13 @@ impl Options {
     /// sub-buffers take a little local memory beside the budget. With none, each thread that asks for a pipeline runs its own.
     pub fn compute_units(self, units: Vec<(String, u16)>) -> Options {
         Options { compute_units: units, ..self }
+    }
+
+    /// Applications, by names of the caller's own, and weights of 1 to 1024: while several have pipelines that wait, the time of the compute
+    /// units is divided among them by their weights. Pipelines that name none are of the application `default`, which weighs 1 if nothing else
+    /// is said. See [`Store::application`](crate::Store::application).
+    pub fn weights(self, weights: Vec<(String, u32)>) -> Options {
+        Options { weights, ..self }
     }
 
     /// Opens the store at a directory, file or block device, with its maintenance thread.
@@ -343,9 +355,45 @@ impl Options {
             }
             units.push(UnitCount { program: program.id, units: *count });
         }
-        let sub_buffer_bytes = crate::scan::PART_BYTES as u32;
-        let options = EngineOptions { pin: self.pin_units, sub_buffer_bytes, ..EngineOptions::with_units(units) };
-        Ok((!options.units.is_empty()).then_some(options))
+        let (application_names, weights) = self.applications()?;
+        if units.is_empty() {
+            return match self.weights.is_empty() {
+                true => Ok(None),
+                false => Err(Error::Options(
+                    "weights divide the time of compute units, and the drive is to have none: give some programs units"
+                        .into(),
+                )),
+            };
+        }
+        let (pin, sub_buffer_bytes) = (self.pin_units, crate::scan::PART_BYTES as u32);
+        let options = EngineOptions::with_units(units);
+        Ok(Some(EngineOptions { pin, sub_buffer_bytes, application_names, weights, ..options }))
+    }
+
+    /// Names and weights by number; the default application is the first.
+    fn applications(&self) -> Result<(Vec<String>, Vec<u32>), Error> {
+        let (mut names, mut weights) = (vec![DEFAULT_APPLICATION_NAME.to_owned()], vec![1]);
+        for (name, weight) in &self.weights {
+            if !(1..=WEIGHT_MAX).contains(weight) {
+                return Err(Error::Options(format!("{name:?} weighs {weight}: give it a weight of 1 to {WEIGHT_MAX}")));
+            }
+            match names.iter().position(|other| other == name) {
+                Some(0) => weights[0] = *weight,
+                None if !name.is_empty() && names.len() < APPLICATIONS_MAX => {
+                    names.push(name.clone());
+                    weights.push(*weight);
+                }
+                Some(_) => return Err(Error::Options(format!("{name:?} has two weights: name it once"))),
+                None if name.is_empty() => {
+                    return Err(Error::Options("an application has no name: give it one beside its weight".into()));
+                }
+                None => {
+                    let error = format!("more than {APPLICATIONS_MAX} applications have weights: name fewer");
+                    return Err(Error::Options(error));
+                }
+            }
+        }
+        Ok((names, weights))
     }
 
     /// What these options are for a store of `capacity_bytes`.

@@ -103,6 +103,41 @@ fn with_compute_units_only_results_of_items_on_flash_come_to_the_host() {
     assert!(unknown.contains("no program \"gzip\" to give threads"), "{unknown}");
 }
 
+#[test]
+fn applications_have_the_weights_that_they_were_given() {
+    let folder = Folder::new("weights");
+    let data = folder.0.join("store");
+    let named = |weights: &[(&str, u32)]| weights.iter().map(|(name, weight)| ((*name).to_owned(), *weight)).collect();
+    let options = |weights| small().compute_units(vec![("sha256".to_owned(), 1)]).weights(named(weights));
+    let store = options(&[("train", 3), ("default", 2)]).open(&data).unwrap();
+    let shares: Vec<_> = store.applications().into_iter().map(|of| (of.name, of.weight)).collect();
+    assert_eq!(shares, [("default".to_owned(), 2), ("train".to_owned(), 3)]);
+    assert_eq!(store.application("default").unwrap(), crate::Application::default());
+    let train = store.application("train").unwrap();
+    let unknown = store.application("trian").unwrap_err().to_string();
+    assert!(unknown.contains("there are default, train"), "{unknown}");
+    store.put(b"key", b"value").unwrap();
+    let sha256 = store.drive_identity().programs.iter().find(|program| program.name == "sha256").unwrap().id;
+    let pipeline = |application| ItemPipeline {
+        stages: vec![(sha256, Vec::new())],
+        output_bytes_max: 32,
+        application,
+        ..ItemPipeline::default()
+    };
+    for application in [train, train, crate::Application::default()] {
+        assert!(store.get_through(b"key", &pipeline(application)).unwrap().is_some());
+    }
+    let ended: Vec<u64> = store.applications().iter().map(|of| of.pipelines).collect();
+    assert_eq!(ended, [1, 2]);
+    store.close().unwrap();
+    drop(store);
+    let refused = |options: Options| options.open(&data).err().unwrap().to_string();
+    assert!(refused(options(&[("train", 0)])).contains("give it a weight of 1 to 1024"));
+    assert!(refused(options(&[("train", 1), ("train", 2)])).contains("has two weights"));
+    assert!(refused(options(&[("", 1)])).contains("no name"));
+    assert!(refused(small().weights(named(&[("train", 1)]))).contains("give some programs units"));
+}
+
 fn check_digests(store: &Store, value: &impl Fn(u32) -> Vec<u8>) {
     let drive = &store.hashed().drive;
     let programs = drive.identity().programs;

@@ -44,7 +44,7 @@ use tapetum_drive::QueuePair;
 use tapetum_kernels::record::KEY_BYTES_MAX;
 
 pub use crate::hashed::session::limits::value_bytes_max;
-pub use crate::hashed::session::{ItemPipeline, KeyDigest};
+pub use crate::hashed::session::{Application, ItemPipeline, KeyDigest};
 pub use asks::Ask;
 pub use batch::{Busy, Write};
 pub use reply_values::KEEP_BYTES;

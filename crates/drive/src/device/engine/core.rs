@@ -160,7 +160,7 @@ impl EngineCore {
         programs: &[Box<dyn Program>],
         options: &EngineOptions,
     ) -> Option<EngineCore> {
-        EngineCore::new((local, sector_bytes), programs, Arc::new(EngineCounters::new(programs)), options)
+        EngineCore::new((local, sector_bytes), programs, Arc::new(EngineCounters::new(programs, options)), options)
     }
 
     /// Makes one mistake from here on.
@@ -210,7 +210,8 @@ impl EngineCore {
             Some(maker) => maker.readers.push(sequence),
             None => self.arbiter.release(sequence),
         }
-        self.jobs.insert(sequence, EngineJob::new((owner, token), (stage_count, &attachment), source, sink));
+        self.jobs
+            .insert(sequence, EngineJob::new((owner, token, application), (stage_count, &attachment), source, sink));
         self.start();
         Ok(sequence)
     }
@@ -337,6 +338,7 @@ impl EngineCore {
         if let Some(job) = self.jobs.get_mut(&packet.sequence) {
             (job.filled[stage], job.tasks[stage]) = (filled, Some(state));
             job.failure = job.failure.or(failure);
+            self.counters.worked_for(job.application, unit_us);
         }
         let flash_bytes = if work.flash().is_empty() { 0 } else { u64::from(filled) };
         let cost = TaskCost { unit_us, flash_bytes };
@@ -469,6 +471,7 @@ impl EngineCore {
     }
 
     fn end(&mut self, sequence: u32, job: EngineJob, outcome: PipelineOutcome) {
+        self.counters.pipeline_ended(job.application);
         let EngineJob { owner, token, stage_count, sink, written, failure, source_failure, readers, .. } = job;
         let result = match (outcome, source_failure.or(failure)) {
             (PipelineOutcome::Finished, _) => PipelineResult::Finished { bytes: written },

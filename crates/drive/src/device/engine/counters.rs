@@ -1,5 +1,6 @@
-//! What each program did as a stage of pipelines, over all of a drive's engines.
+//! What each program did as a stage of pipelines, and what was done for each application, over all of a drive's engines.
 
+use super::EngineOptions;
 use super::job::{SINK, SOURCE};
 use crate::device::program::Program;
 use crate::protocol::ProgramId;
@@ -7,6 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One in this many tasks of a program is timed; the others are reckoned by their bytes.
 pub(super) const TASKS_TIMED_EVERY: u64 = 16;
+/// All tasks of a program are timed whose timed ones took this long in the mean: the clock is cheap beside them, and those of one
+/// application may take longer by the byte than those of another.
+const LONG_TASK_US: u64 = 50;
 /// Timed microseconds beyond which older ones count half.
 const TIMED_US_MAX: u64 = 1 << 20;
 
@@ -20,9 +24,17 @@ struct StageCounters {
     waits: AtomicU64,
 }
 
-/// Counters by program: behind the drive's, those of sources and of sinks.
+#[derive(Default)]
+struct ApplicationCounters {
+    pipelines: AtomicU64,
+    tasks: AtomicU64,
+    unit_us: AtomicU64,
+}
+
+/// Counters by program, behind the drive's those of sources and of sinks; and by application.
 pub(crate) struct EngineCounters {
     all: Vec<(String, StageCounters)>,
+    applications: Vec<(ApplicationSnapshot, ApplicationCounters)>,
 }
 
 /// What a task adds.
@@ -49,10 +61,31 @@ pub struct StageSnapshot {
     pub waits: u64,
 }
 
+/// What was done for an application since the drive was built.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ApplicationSnapshot {
+    pub name: String,
+    pub weight: u32,
+    /// Pipelines that have ended, well or not.
+    pub pipelines: u64,
+    pub tasks: u64,
+    /// As that of a [`StageSnapshot`]: what is divided by the weights.
+    pub unit_us: u64,
+}
+
 impl EngineCounters {
-    pub fn new(programs: &[Box<dyn Program>]) -> EngineCounters {
+    pub fn new(programs: &[Box<dyn Program>], options: &EngineOptions) -> EngineCounters {
         let names = programs.iter().map(|program| program.descriptor().name).chain(["source", "sink"]);
-        EngineCounters { all: names.map(|name| (name.to_owned(), StageCounters::default())).collect() }
+        let mut application_names = options.application_names.iter();
+        let application = |weight: &u32| {
+            let name = application_names.next().cloned().unwrap_or_default();
+            let none = ApplicationSnapshot { name, weight: *weight, ..ApplicationSnapshot::default() };
+            (none, ApplicationCounters::default())
+        };
+        EngineCounters {
+            all: names.map(|name| (name.to_owned(), StageCounters::default())).collect(),
+            applications: options.weights.iter().map(application).collect(),
+        }
     }
 
     fn of(&self, program: ProgramId) -> &StageCounters {
@@ -76,6 +109,17 @@ impl EngineCounters {
         }
     }
 
+    /// A task has ended for an application that the arbiter knows.
+    pub(super) fn worked_for(&self, application: u16, unit_us: u64) {
+        let (_, counters) = &self.applications[usize::from(application)];
+        counters.tasks.fetch_add(1, Ordering::Relaxed);
+        counters.unit_us.fetch_add(unit_us, Ordering::Relaxed);
+    }
+
+    pub(super) fn pipeline_ended(&self, application: u16) {
+        self.applications[usize::from(application)].1.pipelines.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(super) fn waited(&self, program: ProgramId, tasks: u64) {
         if tasks > 0 {
             self.of(program).waits.fetch_add(tasks, Ordering::Relaxed);
@@ -95,12 +139,24 @@ impl EngineCounters {
         };
         self.all.iter().map(snapshot).collect()
     }
+
+    pub fn applications(&self) -> Vec<ApplicationSnapshot> {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let snapshot = |(none, counters): &(ApplicationSnapshot, ApplicationCounters)| ApplicationSnapshot {
+            pipelines: get(&counters.pipelines),
+            tasks: get(&counters.tasks),
+            unit_us: get(&counters.unit_us),
+            ..none.clone()
+        };
+        self.applications.iter().map(snapshot).collect()
+    }
 }
 
 /// What a program takes by the byte, from the tasks that were timed.
 #[derive(Default)]
 pub(super) struct TaskRate {
     begun: u64,
+    timed: u64,
     timed_us: u64,
     timed_bytes: u64,
     /// What rounding left, in byte-microseconds.
@@ -111,7 +167,8 @@ impl TaskRate {
     /// Whether the task that begins is to be timed.
     pub fn begin(&mut self) -> bool {
         self.begun += 1;
-        self.begun % TASKS_TIMED_EVERY == 1
+        let is_long = self.timed > 0 && self.timed_us >= self.timed * LONG_TASK_US;
+        is_long || self.begun % TASKS_TIMED_EVERY == 1
     }
 
     /// What a task of so many bytes took: as timed, or as those that were.
@@ -119,10 +176,12 @@ impl TaskRate {
         // Even a task of no bytes takes something.
         let bytes = bytes + 64;
         if let Some(timed_us) = timed_us {
+            self.timed += 1;
             self.timed_us += timed_us;
             self.timed_bytes += bytes;
             if self.timed_us > TIMED_US_MAX {
-                (self.timed_us, self.timed_bytes) = (self.timed_us / 2, self.timed_bytes / 2);
+                (self.timed, self.timed_us, self.timed_bytes) =
+                    (self.timed / 2, self.timed_us / 2, self.timed_bytes / 2);
             }
             return timed_us;
         }
@@ -146,5 +205,19 @@ mod tests {
         // Nothing is lost by rounding.
         assert_eq!((0..10).map(|_| rate.took_us(86, None)).sum::<u64>(), 15);
         assert_eq!((3..=17).filter(|_| rate.begin()).count(), 1);
+    }
+
+    #[test]
+    fn each_of_long_tasks_is_timed() {
+        let mut rate = TaskRate::default();
+        assert!(rate.begin());
+        rate.took_us(1000, Some(LONG_TASK_US));
+        assert!((0..20).all(|_| rate.begin()));
+        // Some of them are short: they do not count for less than they are.
+        rate.took_us(1000, Some(2 * LONG_TASK_US));
+        assert_eq!(rate.took_us(1000, Some(0)), 0);
+        assert!(rate.begin());
+        rate.took_us(1000, Some(LONG_TASK_US / 2));
+        assert!(!rate.begin());
     }
 }

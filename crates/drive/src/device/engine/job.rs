@@ -210,6 +210,7 @@ impl FlashSink {
 pub(super) struct EngineJob {
     pub owner: u64,
     pub token: u64,
+    pub application: u16,
     /// With source and sink.
     pub stage_count: u8,
     pub source: JobSource,
@@ -231,7 +232,7 @@ pub(super) struct EngineJob {
 
 impl EngineJob {
     pub fn new(
-        (owner, token): (u64, u64),
+        (owner, token, application): (u64, u64, u16),
         (stage_count, attachment): (u8, &Arc<[u8]>),
         source: JobSource,
         sink: JobSink,
@@ -240,6 +241,7 @@ impl EngineJob {
         EngineJob {
             owner,
             token,
+            application,
             stage_count,
             source,
             sink,

@@ -24,13 +24,16 @@ mod units;
 
 pub use self::core::{EngineCore, EngineTask, JobEnd, JobRequest, SinkRequest, SourceRequest, TaskResult};
 pub(crate) use counters::EngineCounters;
-pub use counters::StageSnapshot;
+pub use counters::{ApplicationSnapshot, StageSnapshot};
 pub(crate) use job::is_move;
 pub use job::{ByteMove, SINK, SOURCE, TaskWork};
 pub use kept::KEPT_RESULTS_MAX;
 
 use super::arbiter::{PIPELINE_STAGES_MAX, UnitCount};
 use crate::protocol::PIPELINES_MAX;
+
+/// The application whose number is 0: that of all pipelines that name none.
+pub const DEFAULT_APPLICATION_NAME: &str = "default";
 
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
@@ -40,6 +43,8 @@ pub struct EngineOptions {
     pub pin: bool,
     /// By application.
     pub weights: Vec<u32>,
+    /// Of applications, for counters; those without one are known by their numbers alone.
+    pub application_names: Vec<String>,
     pub sub_buffers: u16,
     pub sub_buffer_bytes: u32,
     /// The most pipelines of an application at once.
@@ -85,6 +90,7 @@ impl Default for EngineOptions {
             units: Vec::new(),
             pin: false,
             weights: vec![1],
+            application_names: vec![DEFAULT_APPLICATION_NAME.into()],
             sub_buffers,
             sub_buffer_bytes: 64 << 10,
             pipelines_max: 64,

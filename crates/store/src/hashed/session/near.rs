@@ -46,6 +46,11 @@ pub(super) const NEAR_MAX: usize = 32;
 /// Set in the tags of commands that run pipelines; the rest is the operation's number.
 pub(super) const TAG_NEAR: u64 = 1 << (OWN_TAG_BITS - 2);
 
+/// Whose pipelines they are, for the drive, which divides its compute units among applications by their weights. The default is that of
+/// all who name none; others are named when the store is opened, and found by [`Store::application`](crate::Store::application).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Application(pub(crate) u16);
+
 /// What is done to an item's value at the drive.
 #[derive(Clone, Debug, Default)]
 pub struct ItemPipeline {
@@ -57,6 +62,7 @@ pub struct ItemPipeline {
     pub deadline_us: u64,
     /// Shown to all of them: what does not fit in parameters. At most [`ATTACHMENT_BYTES_MAX`].
     pub attachment: Vec<u8>,
+    pub application: Application,
 }
 
 /// Of a get whose value goes through programs.
@@ -66,6 +72,7 @@ pub(super) struct NearGet {
     output_bytes_max: u32,
     deadline_us: u64,
     attachment: Vec<u8>,
+    application: Application,
     /// While the drive runs them.
     running: Option<NearRun>,
     /// Nobody wants the result any more.
@@ -109,9 +116,10 @@ impl NearGet {
             )));
         }
         let stages = pipeline.stages.iter().map(stage).collect::<Result<Vec<_>, Error>>()?;
-        let ItemPipeline { output_bytes_max, deadline_us, ref attachment, .. } = *pipeline;
+        let ItemPipeline { output_bytes_max, deadline_us, ref attachment, application, .. } = *pipeline;
         let attachment = attachment.clone();
-        Ok(NearGet { stages, output_bytes_max, deadline_us, attachment, running: None, is_cancelled: false })
+        let (running, is_cancelled) = (None, false);
+        Ok(NearGet { stages, output_bytes_max, deadline_us, attachment, application, running, is_cancelled })
     }
 
     /// What checks and inflates a large value at the drive. `None` where the host has to: the drive lacks a program, or the pipeline
@@ -259,6 +267,7 @@ impl NearSource {
             unreachable!("the stages were counted")
         };
         descriptor.deadline_us = near.deadline_us;
+        descriptor.application = near.application.0;
         if !near.attachment.is_empty() {
             descriptor.attachment = at(self.attachment_at(), near.attachment.len() as u32);
         }
