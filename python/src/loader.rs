@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tapetum::KeyspaceHandle;
-use tapetum::images::{BatchRequest, BoundPlan, PictureBatch, PictureLoader, epoch_order as order_of};
+use tapetum::images::{BatchRequest, BoundPlan, LoaderOptions, PictureBatch, PictureLoader, epoch_order as order_of};
 
 /// How often `progress` is called: each so many files.
 const PROGRESS_FILES: u64 = 64;
@@ -118,7 +118,7 @@ impl NativeLoader {
         let (_, shape) = pipeline.plan.batch().ok_or_else(no_batch)?;
         let start = || {
             let bound = BoundPlan::new(keyspace.store(), &pipeline.plan)?;
-            PictureLoader::start(keyspace, &set.set, &bound, threads)
+            PictureLoader::start(keyspace, &set.set, &bound, LoaderOptions { threads, ..LoaderOptions::default() })
         };
         let loader = Owned::new(py.detach(start).map_err(errors::store)?);
         Ok(NativeLoader { loader, shape: shape_of(shape) })

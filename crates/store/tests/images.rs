@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tapetum::images::{
-    BatchRequest, BoundPlan, ImageChance, ImagePlan, ImageSet, ImportError, JpegQuality, PictureBatch, PictureLoader,
-    PictureProblem, SetError, import_folder,
+    BatchRequest, BoundPlan, ImageChance, ImageError, ImagePlan, ImageSet, ImportError, JpegQuality, LoaderOptions,
+    PictureBatch, PictureLoader, PictureProblem, SetError, import_folder,
 };
 use tapetum::{Error, KeyspaceHandle, Options, Store};
 use tapetum_kernels::images::testing;
@@ -62,7 +62,8 @@ fn loader(keyspace: &KeyspaceHandle, text: &str, threads: usize) -> (Arc<ImageSe
     let set = Arc::new(ImageSet::load(keyspace, "pictures").unwrap());
     let plan: ImagePlan = text.parse().unwrap();
     let bound = BoundPlan::new(keyspace.store(), &plan).unwrap();
-    let loader = PictureLoader::start(keyspace, &set, &bound, threads).unwrap();
+    let loader =
+        PictureLoader::start(keyspace, &set, &bound, LoaderOptions { threads, ..LoaderOptions::default() }).unwrap();
     (set, loader)
 }
 
@@ -105,6 +106,8 @@ fn batches_are_what_the_operations_make() {
         for threads in [1, 3] {
             let (set, loader) = loader(&keyspace, text, threads);
             assert_eq!((set.len(), set.classes()), (10, &["cats".to_owned(), "dogs".to_owned()][..]));
+            let sizes: u64 = (0..10).filter_map(|item| set.file_bytes(item)).map(|bytes| bytes as u64).sum();
+            assert_eq!(sizes, report.bytes);
             let batches = [&[3, 9, 0, 4][..], &[1, 1, 8], &[5, 6, 7, 2]];
             batches.iter().for_each(|items| loader.submit(request(items)));
             for items in batches {
@@ -174,7 +177,7 @@ fn a_set_is_there_when_all_of_it_is() {
     assert!(matches!(nothing, Err(ImportError::Read { .. })));
     import_folder(&keyspace, &scratch.pictures(), |_, _| true).unwrap();
     let mut many = ImageSet::new(vec!["one".into()]);
-    (0..10_000).for_each(|number| many.push(format!("{number}").as_bytes(), 0));
+    (0..10_000).for_each(|number| many.push(format!("{number}").as_bytes(), 0, number));
     many.save(&keyspace).unwrap();
     assert_eq!(ImageSet::load(&keyspace, "pictures"), Ok(many));
 }
@@ -209,4 +212,48 @@ fn one_picture_of_any_size_comes_whole() {
     assert_eq!(missing.to_string(), "none: there is no such key: import the folder again");
     let error = bound("jpeg_decode | center_crop 2000").run(&keyspace, b"big.jpg", ImageChance::default()).unwrap_err();
     assert!(error.to_string().starts_with("big.jpg: stage 1, center_crop: the picture is smaller"), "{error}");
+}
+
+/// Whoever has the same drive's units for its pictures is counted apart.
+#[test]
+fn loaders_count_for_their_applications() {
+    let scratch = Scratch::new("applications").with_pictures();
+    let options = Options::new().capacity_bytes(64 << 20).memory_bytes(192 << 20);
+    let options = options.compute_units(vec![("jpeg_decode".into(), 1)]).weights(vec![("train".into(), 2)]);
+    let store = options.open(scratch.0.join("store")).unwrap();
+    let keyspace = store.create_keyspace("pictures").unwrap();
+    import_folder(&keyspace, &scratch.pictures(), |_, _| true).unwrap();
+    let set = Arc::new(ImageSet::load(&keyspace, "pictures").unwrap());
+    let plan: ImagePlan = "jpeg_decode | resize 16x16 | batch 5".parse().unwrap();
+    let bound = BoundPlan::new(&store, &plan).unwrap();
+    let start = |bound| PictureLoader::start(&keyspace, &set, &bound, LoaderOptions::default()).unwrap();
+    let loaders = [start(bound.clone()), start(bound.of_application(store.application("train").unwrap()))];
+    for (loader, batches) in loaders.iter().zip([1, 2]) {
+        (0..batches).for_each(|_| loader.submit(request(&[0, 1, 2, 3, 4])));
+        (0..batches).for_each(|_| assert_eq!(next(loader).failed, []));
+    }
+    let ended: Vec<_> = store.applications().into_iter().map(|of| (of.name, of.weight, of.pipelines)).collect();
+    assert_eq!(ended, [("default".to_owned(), 1, 5), ("train".to_owned(), 2, 10)]);
+    drop(loaders);
+    store.close().unwrap();
+}
+
+/// The decode of a picture that takes longer than it may is that picture's error alone. The deadline is one that no decode keeps: the first
+/// of its checks comes after a millisecond of work at least.
+#[test]
+fn a_picture_that_takes_too_long_is_named_and_others_come() {
+    let scratch = Scratch::new("deadline").with_pictures();
+    let bomb = testing::scan_bomb(500, 400, 60);
+    scratch.file("cats/bomb.jpg", &bomb);
+    let store = scratch.store(Vec::new());
+    let keyspace = store.create_keyspace("pictures").unwrap();
+    import_folder(&keyspace, &scratch.pictures(), |_, _| true).unwrap();
+    let (set, loader) = loader(&keyspace, "jpeg_decode deadline=0.001 | resize 16x16 | batch 3", 1);
+    let place = (0..set.len()).find(|item| set.key(*item) == b"cats/bomb.jpg").unwrap() as u64;
+    loader.submit(request(&[0, place, 1]));
+    let batch = next(&loader);
+    let [(1, error)] = &batch.failed[..] else { panic!("{:?}", batch.failed) };
+    assert_eq!(error.image_error(), Some(ImageError::TooLong));
+    let told = error.to_string();
+    assert!(told.starts_with("cats/bomb.jpg: stage 0, jpeg_decode: the decode did not end by its deadline"), "{told}");
 }

@@ -73,6 +73,8 @@ struct FoundFile {
     path: PathBuf,
     key: String,
     label: u32,
+    /// When it has been read.
+    bytes: u32,
 }
 
 #[derive(Default)]
@@ -90,19 +92,19 @@ pub fn import_folder(
     folder: &Path,
     mut progress: impl FnMut(&ImportReport, u64) -> bool,
 ) -> Result<ImportReport, ImportError> {
-    let (classes, found) = find(folder)?;
+    let (classes, mut found) = find(folder)?;
     let mut report =
         ImportReport { left_out: found.left_out, classes: classes.len() as u64, ..ImportReport::default() };
     let mut set = ImageSet::new(classes);
     let total = found.files.len() as u64;
     keyspace.store().with_session(|session| {
-        Ok(put_files(session, keyspace, &found.files, |bytes| {
+        Ok(put_files(session, keyspace, &mut found.files, |bytes| {
             report.files += 1;
             report.bytes += bytes;
             progress(&report, total)
         }))
     })??;
-    found.files.iter().for_each(|file| set.push(file.key.as_bytes(), file.label));
+    found.files.iter().for_each(|file| set.push(file.key.as_bytes(), file.label, file.bytes));
     set.save(keyspace)?;
     Ok(report)
 }
@@ -110,17 +112,18 @@ pub fn import_folder(
 fn put_files(
     session: &mut Session,
     keyspace: &KeyspaceHandle,
-    files: &[FoundFile],
+    files: &mut [FoundFile],
     mut done: impl FnMut(u64) -> bool,
 ) -> Result<(), ImportError> {
     let (mut replies, mut goes_on) = (Vec::new(), true);
     let mut result = Ok(());
-    let mut rest = files.iter();
+    let mut rest = files.iter_mut();
     loop {
         while goes_on && result.is_ok() && session.in_flight() < PUTS_MAX && session.has_room() {
             let Some(file) = rest.next() else { break };
             match fs::read(&file.path) {
                 Ok(value) => {
+                    file.bytes = u32::try_from(value.len()).unwrap_or(u32::MAX);
                     let (key, flags) = (file.key.as_bytes(), file.label);
                     let put = Request::Put { key, value: &value, flags, expiry: 0, condition: Condition::Always };
                     let submitted = session.submit_to(keyspace.keyspace(), value.len() as u64, put);
@@ -186,7 +189,7 @@ impl FoundFiles {
             return Ok(());
         }
         let key = key_of(root, &path)?;
-        self.files.push(FoundFile { path, key, label });
+        self.files.push(FoundFile { path, key, label, bytes: 0 });
         Ok(())
     }
 }

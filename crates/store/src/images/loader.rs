@@ -5,11 +5,12 @@
 //!
 //! 1. Each request has one result, in order.
 //! 2. A loader that is dropped has no thread any more: each ends with the picture that it is at.
-//! 3. What its threads have at the drive takes at most half of local memory: with many threads each has fewer pictures there, and a loader
-//!    has as many threads as that leaves room for.
+//! 3. What its threads have at the drive takes at most half of local memory ([`ahead`](super::ahead)): with many threads each has fewer
+//!    pictures there, and a loader has as many threads as that leaves room for.
 
+use super::ahead::{AheadBudget, FILE_BYTES_UNKNOWN, PictureCost};
 use super::bound_plan::BoundPlan;
-use super::reader::{AHEAD_MAX, BatchRequest, PictureBatch, PictureReader};
+use super::reader::{BatchRequest, PictureBatch, PictureReader};
 use super::set::ImageSet;
 use crate::blocking::KeyspaceHandle;
 use crate::error::Error;
@@ -20,15 +21,20 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The most threads of a loader.
-const THREADS_MAX: usize = 64;
-/// Pictures that all threads of a loader have at the drive, within what one may and is to have.
-const PICTURES_AHEAD: usize = 64;
-const PICTURES_AHEAD_MIN: usize = 4;
-/// What a session takes of local memory to run programs.
-const SESSION_BYTES: usize = 512 << 10;
-/// Room for the file of a picture, beside that for what comes of it.
-const FILE_BYTES: usize = 128 << 10;
+/// How a loader is sized.
+#[derive(Clone, Copy, Debug)]
+pub struct LoaderOptions {
+    /// The most threads.
+    pub threads: usize,
+    /// What files take of which the set does not say it: those that were imported by an older version.
+    pub file_bytes: usize,
+}
+
+impl Default for LoaderOptions {
+    fn default() -> LoaderOptions {
+        LoaderOptions { threads: 1, file_bytes: FILE_BYTES_UNKNOWN }
+    }
+}
 
 /// What a loader has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,18 +75,18 @@ pub struct PictureLoader {
 
 impl PictureLoader {
     /// # Errors
-    /// As [`PictureReader::new`]; when there are no more threads.
+    /// [`Error::Options`] when the plan does not end in a batch; when there are no more threads.
     pub fn start(
         keyspace: &KeyspaceHandle,
         set: &Arc<ImageSet>,
         plan: &BoundPlan,
-        threads: usize,
+        options: LoaderOptions,
     ) -> Result<PictureLoader, Error> {
-        // What is wrong with a plan is wrong for all threads: the caller hears of it at once.
-        let reader = PictureReader::new(keyspace, set.clone(), plan, PICTURES_AHEAD_MIN)?;
+        let no_batch = || Error::Options("the pipeline ends in no batch: add one, such as batch 128".into());
+        let (_, shape) = plan.plan().batch().ok_or_else(no_batch)?;
+        let cost = PictureCost { row_bytes: shape.bytes(), file_bytes_unknown: options.file_bytes };
         let local_bytes = keyspace.store().drive().local().bytes_total();
-        let (threads, ahead) = threads_and_ahead(threads, reader.row_bytes(), local_bytes / 2);
-        drop(reader);
+        let (threads, ahead) = AheadBudget::shared(options.threads, cost.of_set(set), local_bytes / 2);
         let shared = Arc::new(LoaderShared::default());
         let mut loader = PictureLoader { shared: shared.clone(), keyspace: keyspace.clone(), threads: Vec::new() };
         lock(&shared.state).stats.threads = threads;
@@ -91,7 +97,7 @@ impl PictureLoader {
             let work = move || {
                 // Also when it panics: nobody waits for a thread that is gone.
                 let _end = ThreadEnd(shared.clone());
-                shared.serve(PictureReader::new(&keyspace, set, &plan, ahead));
+                shared.serve(PictureReader::new(&keyspace, set, &plan, (cost, ahead)));
             };
             match env.spawn("tapetum-loader", work) {
                 Ok(thread) => loader.threads.push(thread),
@@ -149,14 +155,6 @@ impl PictureLoader {
     pub fn stats(&self) -> LoaderStats {
         lock(&self.shared.state).stats
     }
-}
-
-/// How many threads there are, and how many pictures each has at the drive, if all are to fit into so many bytes.
-fn threads_and_ahead(wanted: usize, row_bytes: usize, bytes: usize) -> (usize, usize) {
-    let wanted = wanted.clamp(1, THREADS_MAX);
-    let ahead = (PICTURES_AHEAD / wanted).clamp(PICTURES_AHEAD_MIN, AHEAD_MAX);
-    let thread_bytes = SESSION_BYTES + ahead * (FILE_BYTES + row_bytes);
-    (wanted.min(bytes / thread_bytes).max(1), ahead)
 }
 
 impl LoaderShared {

@@ -9,6 +9,7 @@
 //!
 //! Threads: each of a loader's has a session of its own; without compute units it runs the programs of its pictures itself.
 
+mod ahead;
 mod bound_plan;
 mod import;
 mod loader;
@@ -18,9 +19,9 @@ mod set;
 
 pub use bound_plan::BoundPlan;
 pub use import::{ImportError, ImportReport, import_folder};
-pub use loader::{LoaderStats, PictureLoader};
+pub use loader::{LoaderOptions, LoaderStats, PictureLoader};
 pub use picture_error::{PictureError, PictureProblem};
-pub use reader::{BatchRequest, PictureBatch, PictureReader};
+pub use reader::{BatchRequest, PictureBatch};
 pub use set::{ImageSet, SetError};
 pub use tapetum_kernels::images::{
     Frame, FrameShape, ImageChance, ImageError, ImagePlan, JpegQuality, PlanError, SampleOrder, SampleType,

@@ -1,5 +1,6 @@
 //! Batches of pictures, read by one session: many pictures are at the drive at once.
 
+use super::ahead::{AheadBudget, PictureCost};
 use super::bound_plan::BoundPlan;
 use super::picture_error::{PictureError, PictureProblem};
 use super::set::ImageSet;
@@ -11,9 +12,6 @@ use crate::session::Session;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tapetum_kernels::images::ImageChance;
-
-/// The most pictures of a batch that are submitted at once: as many as a session has at the drive.
-pub(super) const AHEAD_MAX: usize = 32;
 
 /// Which pictures, and what chance depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,32 +50,24 @@ pub struct PictureReader {
     keyspace: KeyspaceRef,
     set: Arc<ImageSet>,
     plan: BoundPlan,
-    row_bytes: usize,
-    /// Pictures that are submitted at once.
-    ahead: usize,
+    cost: PictureCost,
+    ahead: AheadBudget,
 }
 
 impl PictureReader {
-    /// For the calling thread alone.
+    /// For the calling thread alone. The plan ends in a batch.
     ///
     /// # Errors
-    /// [`Error::Options`] when the plan does not end in a batch.
-    pub fn new(
+    /// When there are no more queue pairs.
+    pub(super) fn new(
         keyspace: &KeyspaceHandle,
         set: Arc<ImageSet>,
         plan: &BoundPlan,
-        ahead: usize,
+        (cost, ahead): (PictureCost, AheadBudget),
     ) -> Result<PictureReader, Error> {
-        let no_batch = || Error::Options("the pipeline ends in no batch: add one, such as batch 128".into());
-        let (_, shape) = plan.plan().batch().ok_or_else(no_batch)?;
         let session = keyspace.store().session_of_one_thread()?;
         let (keyspace, plan) = (keyspace.keyspace(), plan.clone());
-        Ok(PictureReader { session, keyspace, set, plan, row_bytes: shape.bytes(), ahead })
-    }
-
-    /// Bytes of a picture of a batch.
-    pub fn row_bytes(&self) -> usize {
-        self.row_bytes
+        Ok(PictureReader { session, keyspace, set, plan, cost, ahead })
     }
 
     /// Reads a batch. `None` when `stop` was raised meanwhile; then the reader is of no more use.
@@ -90,14 +80,14 @@ impl PictureReader {
             return Err(Error::Options(format!("there is no item {item}: the set has {}", self.set.len())));
         }
         let labels = request.items.iter().map(|item| self.set.labels()[*item as usize]).collect();
-        let samples = vec![0; count * self.row_bytes];
+        let samples = vec![0; count * self.cost.row_bytes];
         let mut batch = PictureBatch { samples, labels, items: request.items.clone(), failed: Vec::new() };
         let (mut submitted, mut left, mut replies) = (0, count, Vec::new());
         while left > 0 {
             if stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }
-            while submitted < count && self.session.in_flight() < self.ahead && self.submit(request, submitted) {
+            while submitted < count && self.submit(request, submitted) {
                 submitted += 1;
             }
             poll_or_wait(&mut self.session, &mut replies);
@@ -110,22 +100,34 @@ impl PictureReader {
         Ok(Some(batch))
     }
 
+    /// Whether there was room for it.
     fn submit(&mut self, request: &BatchRequest, row: usize) -> bool {
         let item = request.items[row];
+        let bytes = self.cost.of_item(&self.set, item as usize);
+        if !self.ahead.take(bytes) {
+            return false;
+        }
         let chance = ImageChance { seed: request.seed, epoch: request.epoch, item };
-        let pipeline = self.plan.pipeline(chance, self.row_bytes as u32);
-        self.session.submit_through(self.keyspace, row as u64, self.set.key(item as usize), &pipeline).is_ok()
+        let pipeline = self.plan.pipeline(chance, self.cost.row_bytes as u32);
+        let key = self.set.key(item as usize);
+        let is_submitted = self.session.submit_through(self.keyspace, row as u64, key, &pipeline).is_ok();
+        if !is_submitted {
+            self.ahead.give(bytes);
+        }
+        is_submitted
     }
 
     fn take(&mut self, reply: Reply, batch: &mut PictureBatch) {
         let row = reply.token as usize;
+        self.ahead.give(self.cost.of_item(&self.set, batch.items[row] as usize));
+        let row_bytes = self.cost.row_bytes;
         let key = self.set.key(batch.items[row] as usize);
         let failed = |problem| PictureError { key: key.to_vec(), problem };
         let error = match reply.outcome {
             Outcome::Value { value, .. } => {
                 let bytes = self.session.bytes(value);
-                if bytes.len() == self.row_bytes {
-                    batch.samples[row * self.row_bytes..][..self.row_bytes].copy_from_slice(bytes);
+                if bytes.len() == row_bytes {
+                    batch.samples[row * row_bytes..][..row_bytes].copy_from_slice(bytes);
                     return;
                 }
                 failed(PictureProblem::Length { bytes: bytes.len() })

@@ -11,12 +11,15 @@ use std::fmt;
 //
 //   0         4         8       16           20                 ...
 //   | version | classes | count | entries    | names of classes   |
-//   | u32 1   | u32     | u64   | a list u32 | u16 length, UTF-8  |
+//   | u32 2   | u32     | u64   | a list u32 | u16 length, UTF-8  |
 //
-// A list, under the key LIST_KEY and its number in eight hexadecimal digits: entries of label u32, length u16, key.
+// A list, under the key LIST_KEY and its number in eight hexadecimal digits: entries of label u32, bytes of the file u32 (0: unknown),
+// length u16, key. Version 1 has entries without the bytes.
 const HEAD_KEY: &[u8] = b"\0tapetum-images";
 const LIST_KEY: &str = "\0tapetum-images-";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// The last that does not know what files take.
+const VERSION_WITHOUT_BYTES: u32 = 1;
 /// Of 32 bytes a key, an eighth of a mebibyte: a value that every store takes.
 const ENTRIES_OF_A_LIST: u32 = 4096;
 /// The most classes, so that a damaged head takes no memory.
@@ -27,6 +30,8 @@ const CLASSES_MAX: u32 = 1 << 24;
 pub struct ImageSet {
     classes: Vec<String>,
     labels: Vec<u32>,
+    /// Zero where it is not known.
+    file_bytes: Vec<u32>,
     keys: Vec<u8>,
     /// Where each key ends in `keys`.
     ends: Vec<usize>,
@@ -69,10 +74,25 @@ impl ImageSet {
         ImageSet { classes, ..ImageSet::default() }
     }
 
-    pub fn push(&mut self, key: &[u8], label: u32) {
+    /// Adds a picture whose file has so many bytes; 0 says that nobody knows how many.
+    pub fn push(&mut self, key: &[u8], label: u32, file_bytes: u32) {
         self.keys.extend_from_slice(key);
         self.ends.push(self.keys.len());
         self.labels.push(label);
+        self.file_bytes.push(file_bytes);
+    }
+
+    /// # Panics
+    /// When the set has no such item.
+    pub fn file_bytes(&self, item: usize) -> Option<usize> {
+        Some(self.file_bytes[item] as usize).filter(|bytes| *bytes > 0)
+    }
+
+    /// Of the files that are known; `None` when none is.
+    pub fn file_bytes_mean(&self) -> Option<usize> {
+        let known = self.file_bytes.iter().filter(|bytes| **bytes > 0);
+        let (count, sum) = known.fold((0, 0), |(count, sum), bytes| (count + 1, sum + u64::from(*bytes)));
+        sum.checked_div(count).map(|mean: u64| mean as usize)
     }
 
     pub fn len(&self) -> usize {
@@ -111,6 +131,7 @@ impl ImageSet {
             for item in items {
                 let key = self.key(*item);
                 list.extend_from_slice(&self.labels[*item].to_le_bytes());
+                list.extend_from_slice(&self.file_bytes[*item].to_le_bytes());
                 list.extend_from_slice(&(key.len() as u16).to_le_bytes());
                 list.extend_from_slice(key);
             }
@@ -137,7 +158,7 @@ impl ImageSet {
         let head = keyspace.get(HEAD_KEY)?.ok_or_else(|| SetError::None { keyspace: name.into() })?.value;
         let mut from = SetReader(&head);
         let version = from.u32()?;
-        if version != VERSION {
+        if !(VERSION_WITHOUT_BYTES..=VERSION).contains(&version) {
             return Err(SetError::Version(version));
         }
         let (class_count, count, a_list) = (from.u32()?, from.u64()?, from.u32()?);
@@ -154,8 +175,9 @@ impl ImageSet {
             let mut from = SetReader(&list);
             while !from.0.is_empty() {
                 let label = from.u32()?;
+                let file_bytes = if version == VERSION_WITHOUT_BYTES { 0 } else { from.u32()? };
                 let key = from.short_bytes()?;
-                set.push(key, label);
+                set.push(key, label, file_bytes);
             }
         }
         if set.len() as u64 != count {
@@ -191,5 +213,32 @@ impl<'a> SetReader<'a> {
         let (bytes, rest) = self.0.split_at_checked(length.into()).ok_or(SetError::Damaged)?;
         self.0 = rest;
         Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::opening::Options;
+
+    /// Sets that were imported before files' sizes were kept.
+    #[test]
+    fn a_set_of_the_version_before_is_read() {
+        let folder = std::env::temp_dir().join(format!("tapetum-set-{}", std::process::id()));
+        let store = Options::new().capacity_bytes(64 << 20).memory_bytes(32 << 20).open(&folder).unwrap();
+        let keyspace = store.create_keyspace("pictures").unwrap();
+        let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+        let head = [words(&[1, 1, 2, 0, 4096]), b"\x04\0cats".to_vec()].concat();
+        let list = [words(&[0]), b"\x05\0a.jpg".to_vec(), words(&[0]), b"\x05\0b.jpg".to_vec()].concat();
+        keyspace.put(HEAD_KEY, &head).unwrap();
+        keyspace.put(list_key(0).as_bytes(), &list).unwrap();
+        let mut set = ImageSet::new(vec!["cats".into()]);
+        [b"a.jpg", b"b.jpg"].into_iter().for_each(|key| set.push(key, 0, 0));
+        let loaded = ImageSet::load(&keyspace, "pictures").unwrap();
+        assert_eq!((loaded.file_bytes(1), loaded.file_bytes_mean(), &loaded), (None, None, &set));
+        keyspace.put(HEAD_KEY, &words(&[3, 0, 0, 0, 4096])).unwrap();
+        assert_eq!(ImageSet::load(&keyspace, "pictures"), Err(SetError::Version(3)));
+        store.close().unwrap();
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }
