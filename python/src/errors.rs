@@ -5,11 +5,18 @@ use pyo3::exceptions::PyException;
 use pyo3::types::PyAnyMethods;
 use pyo3::{PyErr, Python};
 use std::fmt::Display;
+use tapetum::images::{ImageError, PictureError};
 use tapetum::query::{Clause, QueryTextError};
 use tapetum_kernels::scan::FormatTextError;
 
 create_exception!(tapetum, TapetumError, PyException, "What the store says; its text tells what to do.");
 create_exception!(tapetum, PipelineError, TapetumError, "A pipeline is wrong, or failed at a stage.");
+create_exception!(
+    tapetum,
+    DeadlineError,
+    PipelineError,
+    "A picture was not decoded within the deadline of its pipeline."
+);
 create_exception!(tapetum, ClosedError, TapetumError, "The store was closed, or belongs to another process.");
 create_exception!(
     tapetum,
@@ -24,6 +31,14 @@ pub fn store(error: impl Display) -> PyErr {
 
 pub fn pipeline(error: impl Display) -> PyErr {
     PipelineError::new_err(error.to_string())
+}
+
+/// Of a picture that did not come.
+pub fn picture(error: &PictureError) -> PyErr {
+    match error.image_error() {
+        Some(ImageError::TooLong) => DeadlineError::new_err(error.to_string()),
+        _ => pipeline(error),
+    }
 }
 
 pub fn query(py: Python<'_>, error: &QueryTextError) -> PyErr {

@@ -1,12 +1,12 @@
 //! `tapetum.Keyspace`: the keys of one keyspace.
 
 use crate::errors;
-use crate::owned::Owned;
+use crate::handles::{Handle, StoreHandles};
 use crate::rows::Rows;
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use tapetum::query::{QueryText, compile};
 use tapetum::{
     Condition, Error, Item, KeyBound, KeyRange, KeyspaceHandle, KeyspaceKind, KeyspaceRef, Outcome, Request, Write,
@@ -53,25 +53,24 @@ pub type Batch = Vec<(Key, Option<Key>)>;
 /// Keys and values of their own, beside others of the store.
 #[pyclass(frozen, subclass, module = "tapetum")]
 pub struct Keyspace {
-    /// `None` when its store was closed by the same object.
-    handle: Owned<Mutex<Option<KeyspaceHandle>>>,
+    handle: Handle<KeyspaceHandle>,
 }
 
 impl Keyspace {
-    pub fn of(handle: KeyspaceHandle) -> Keyspace {
-        Keyspace { handle: Owned::new(Mutex::new(Some(handle))) }
+    /// # Errors
+    /// [`errors::ClosedError`].
+    pub fn of(handle: KeyspaceHandle, handles: &Arc<StoreHandles>) -> PyResult<Keyspace> {
+        Ok(Keyspace { handle: handles.hold(handle)? })
     }
 
     /// # Errors
     /// [`errors::ClosedError`].
     pub fn handle(&self) -> PyResult<KeyspaceHandle> {
-        let handle = self.handle.get()?.lock().unwrap_or_else(PoisonError::into_inner);
-        handle.clone().ok_or_else(|| errors::ClosedError::new_err("the store was closed: open it again"))
+        Ok((*self.handle.get()?).clone())
     }
 
-    /// Takes the handle away, so that each later call says that the store was closed.
-    pub fn take(&self) -> PyResult<Option<KeyspaceHandle>> {
-        Ok(self.handle.get()?.lock().unwrap_or_else(PoisonError::into_inner).take())
+    pub fn held(&self) -> &Handle<KeyspaceHandle> {
+        &self.handle
     }
 
     /// The range of keys that is asked for.
@@ -116,7 +115,7 @@ impl QueryAsked<'_> {
         [self.condition, self.select, self.group_by, self.order_by, self.fields].into_iter().any(|part| part.is_some())
     }
 
-    fn run(&self, py: Python<'_>, handle: KeyspaceHandle, range: KeyRange) -> PyResult<Rows> {
+    fn run(&self, py: Python<'_>, keyspace: &Handle<KeyspaceHandle>, range: KeyRange) -> PyResult<Rows> {
         let policy = match self.on_error {
             "raise" => MisfitPolicy::Fail,
             "skip" => MisfitPolicy::Skip,
@@ -126,12 +125,12 @@ impl QueryAsked<'_> {
             "nobody has said what the records are made of: give fields, here or to store.keyspace(name, fields=...)";
         let format = match self.fields {
             Some(fields) => fields_of(py, fields)?,
-            None => handle.format().map_err(errors::store)?.ok_or_else(|| errors::store(unknown))?,
+            None => keyspace.get()?.format().map_err(errors::store)?.ok_or_else(|| errors::store(unknown))?,
         };
         let &QueryAsked { condition, group_by, order_by, limit, .. } = self;
         let text = QueryText { condition, select: self.select.unwrap_or("*"), group_by, order_by, limit, policy };
         let compiled = compile(&format, &text).map_err(|error| errors::query(py, &error))?;
-        Ok(Rows::new(handle, compiled, range))
+        Rows::new(keyspace, compiled, range)
     }
 }
 
@@ -213,16 +212,16 @@ impl Keyspace {
                 ));
             }
             let range = Keyspace::range(&handle, KeysAsked { prefix, start, end, reverse })?;
-            return Ok(Bound::new(py, asked.run(py, handle, range)?)?.into_any());
+            return Ok(Bound::new(py, asked.run(py, &self.handle, range)?)?.into_any());
         }
         let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
         let items = if is_ordered {
             let range = Keyspace::range(&handle, KeysAsked { prefix, start, end, reverse })?;
-            Items::of(handle.scan(range).map_err(errors::store)?.take(limit))
+            Items::of(self.handle.all(), handle.scan(range).map_err(errors::store)?.take(limit))?
         } else {
             let text = prefix.as_ref().map_or(&b""[..], Key::bytes).to_vec();
             Keyspace::range(&handle, KeysAsked { prefix, start, end, reverse })?;
-            Items::of(handle.items_with_prefix(&text).take(limit))
+            Items::of(self.handle.all(), handle.items_with_prefix(&text).take(limit))?
         };
         Ok(Bound::new(py, items)?.into_any())
     }
@@ -280,12 +279,16 @@ type ItemSource = Box<dyn Iterator<Item = Result<(Vec<u8>, Item), Error>> + Send
 /// Items of a scan, as pairs of key and value.
 #[pyclass(frozen, module = "tapetum")]
 pub struct Items {
-    items: Owned<Mutex<ItemSource>>,
+    items: Handle<Mutex<ItemSource>>,
 }
 
 impl Items {
-    fn of(items: impl Iterator<Item = Result<(Vec<u8>, Item), Error>> + Send + 'static) -> Items {
-        Items { items: Owned::new(Mutex::new(Box::new(items))) }
+    fn of(
+        handles: &Arc<StoreHandles>,
+        items: impl Iterator<Item = Result<(Vec<u8>, Item), Error>> + Send + 'static,
+    ) -> PyResult<Items> {
+        let items: ItemSource = Box::new(items);
+        Ok(Items { items: handles.hold(Mutex::new(items))? })
     }
 }
 

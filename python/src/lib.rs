@@ -2,12 +2,14 @@
 //!
 //! 1. No call holds the interpreter while it waits for the store.
 //! 2. What was opened in one process is refused in a child that was forked from it, and is not closed there.
-//! 3. Bytes given to Python are Python's: nothing here reads or writes them again.
+//! 3. What was made of a store is refused when the store was closed.
+//! 4. Bytes given to Python are Python's: nothing here reads or writes them again.
 //!
 //! Threads: all classes may be used from several.
 
 mod byte_size;
 mod errors;
+mod handles;
 mod keyspace;
 mod loader;
 mod owned;
@@ -23,6 +25,7 @@ use pyo3::prelude::*;
 fn _tapetum(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("Error", module.py().get_type::<errors::TapetumError>())?;
     module.add("PipelineError", module.py().get_type::<errors::PipelineError>())?;
+    module.add("DeadlineError", module.py().get_type::<errors::DeadlineError>())?;
     module.add("ClosedError", module.py().get_type::<errors::ClosedError>())?;
     module.add("QueryError", module.py().get_type::<errors::QueryError>())?;
     module.add_class::<keyspace::Keyspace>()?;

@@ -1,8 +1,9 @@
 //! Sets of pictures, and the threads that make batches of them.
 
+use crate::byte_size::ByteSize;
 use crate::errors;
+use crate::handles::{Handle, StoreHandles};
 use crate::keyspace::Keyspace;
-use crate::owned::Owned;
 use crate::pipeline::{Pipeline, shape_of};
 use crate::samples::Samples;
 use pyo3::prelude::*;
@@ -11,7 +12,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tapetum::KeyspaceHandle;
-use tapetum::images::{BatchRequest, BoundPlan, LoaderOptions, PictureBatch, PictureLoader, epoch_order as order_of};
+use tapetum::images::{
+    BatchRequest, BoundPlan, ImageError, LoaderOptions, PictureBatch, PictureLoader, epoch_order as order_of,
+};
 
 /// How often `progress` is called: each so many files.
 const PROGRESS_FILES: u64 = 64;
@@ -41,14 +44,18 @@ pub fn import(py: Python<'_>, keyspace: &KeyspaceHandle, folder: &Path, progress
 #[pyclass(frozen, module = "tapetum")]
 pub struct ImageSet {
     set: Arc<tapetum::images::ImageSet>,
-    keyspace: Owned<KeyspaceHandle>,
+    keyspace: Handle<KeyspaceHandle>,
     name: String,
 }
 
 impl ImageSet {
-    pub fn load(py: Python<'_>, keyspace: &KeyspaceHandle, name: &str) -> PyResult<ImageSet> {
+    pub fn load(
+        py: Python<'_>,
+        (keyspace, handles): (&KeyspaceHandle, &Arc<StoreHandles>),
+        name: &str,
+    ) -> PyResult<ImageSet> {
         let set = py.detach(|| tapetum::images::ImageSet::load(keyspace, name)).map_err(errors::store)?;
-        Ok(ImageSet { set: Arc::new(set), keyspace: Owned::new(keyspace.clone()), name: name.into() })
+        Ok(ImageSet { set: Arc::new(set), keyspace: handles.hold(keyspace.clone())?, name: name.into() })
     }
 }
 
@@ -75,7 +82,7 @@ impl ImageSet {
 
     #[getter]
     fn keyspace(&self) -> PyResult<Keyspace> {
-        Ok(Keyspace::of(self.keyspace.get()?.clone()))
+        Keyspace::of((*self.keyspace.get()?).clone(), self.keyspace.all())
     }
 
     fn key<'py>(&self, py: Python<'py>, item: usize) -> PyResult<Bound<'py, PyBytes>> {
@@ -99,29 +106,45 @@ impl ImageSet {
 /// Threads that make batches ahead. The classes of the package that are written in Python say which.
 #[pyclass(frozen, module = "tapetum")]
 pub struct NativeLoader {
-    loader: Owned<PictureLoader>,
+    loader: Handle<PictureLoader>,
+    application: String,
     shape: ((u32, u32, u32), &'static str),
 }
 
-/// Rows that failed, and why.
-type Failures = Vec<(usize, String)>;
+/// Rows that failed, why, and whether they were late.
+type Failures = Vec<(usize, String, bool)>;
 
 /// Samples, labels, items and failures of a batch.
 type TakenBatch = (Samples, Vec<u32>, Vec<u64>, Failures);
 
 #[pymethods]
 impl NativeLoader {
+    /// `file_bytes` is what files take of which the set does not say it.
     #[new]
-    fn new(py: Python<'_>, set: &ImageSet, pipeline: &Pipeline, threads: usize) -> PyResult<NativeLoader> {
+    #[pyo3(signature = (set, pipeline, threads, *, application, file_bytes=None))]
+    fn new(
+        py: Python<'_>,
+        set: &ImageSet,
+        pipeline: &Pipeline,
+        threads: usize,
+        application: String,
+        file_bytes: Option<ByteSize>,
+    ) -> PyResult<NativeLoader> {
         let keyspace = set.keyspace.get()?;
         let no_batch = || errors::pipeline("the pipeline ends in no batch: add one, such as batch 128");
         let (_, shape) = pipeline.plan.batch().ok_or_else(no_batch)?;
+        let mut options = LoaderOptions { threads, ..LoaderOptions::default() };
+        if let Some(ByteSize(bytes)) = file_bytes {
+            options.file_bytes = usize::try_from(bytes).unwrap_or(usize::MAX / 4).min(usize::MAX / 4);
+        }
         let start = || {
             let bound = BoundPlan::new(keyspace.store(), &pipeline.plan)?;
-            PictureLoader::start(keyspace, &set.set, &bound, LoaderOptions { threads, ..LoaderOptions::default() })
+            let bound = bound.of_application(keyspace.store().application(&application)?);
+            PictureLoader::start(&keyspace, &set.set, &bound, options)
         };
-        let loader = Owned::new(py.detach(start).map_err(errors::store)?);
-        Ok(NativeLoader { loader, shape: shape_of(shape) })
+        let started = py.detach(start).map_err(errors::store)?;
+        let loader = set.keyspace.all().hold(started)?;
+        Ok(NativeLoader { loader, application, shape: shape_of(shape) })
     }
 
     /// Asks for a batch of these items.
@@ -147,20 +170,30 @@ impl NativeLoader {
         let timeout = Duration::try_from_secs_f64(timeout).unwrap_or_default();
         let Some(batch) = py.detach(|| loader.next(timeout)) else { return Ok(None) };
         let batch = batch.map_err(errors::store)?;
-        let failures = batch.failed.iter().map(|(row, error)| (*row, error.to_string())).collect();
+        let failure = |(row, error): &(usize, tapetum::images::PictureError)| {
+            (*row, error.to_string(), error.image_error() == Some(ImageError::TooLong))
+        };
+        let failures = batch.failed.iter().map(failure).collect();
         let batch = if skip { py.detach(|| batch.without_failed()) } else { batch };
         let PictureBatch { samples, labels, items, .. } = batch;
         Ok(Some((Samples::new(samples), labels, items, failures)))
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let of = self.loader.get()?.stats();
+        let loader = self.loader.get()?;
+        let of = loader.stats();
         let stats = PyDict::new(py);
         stats.set_item("batches", of.batches)?;
         stats.set_item("pictures", of.pictures)?;
         stats.set_item("failed", of.failed)?;
         stats.set_item("threads", of.threads)?;
         stats.set_item("waited_us", of.waited_us)?;
+        stats.set_item("application", &self.application)?;
+        let applications = loader.keyspace().store().applications();
+        if let Some(own) = applications.iter().find(|of| of.name == self.application) {
+            stats.set_item("weight", own.weight)?;
+            stats.set_item("unit_us", own.unit_us)?;
+        }
         Ok(stats)
     }
 }

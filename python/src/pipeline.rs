@@ -3,10 +3,15 @@
 use crate::errors;
 use crate::keyspace::{Key, Keyspace};
 use crate::samples::Samples;
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use tapetum::KeyspaceHandle;
-use tapetum::images::{BoundPlan, Frame, FrameShape, ImageChance, ImageError, ImagePlan, SampleOrder, SampleType};
+use tapetum::images::{
+    BoundPlan, Frame, FrameShape, ImageChance, ImageError, ImagePlan, PictureError, PictureProblem, SampleOrder,
+    SampleType,
+};
+use tapetum_drive::thread_cpu_us;
+use tapetum_kernels::images::DECODE_DEADLINE_MS_MAX;
 
 /// Stages with | between them, as text or composed by methods. What does not fit is refused when it is composed, with its stage.
 #[pyclass(frozen, eq, module = "tapetum")]
@@ -33,16 +38,18 @@ pub fn shape_of(shape: FrameShape) -> ((u32, u32, u32), &'static str) {
 /// Samples and shape of one picture of a keyspace.
 ///
 /// # Errors
-/// In words.
+/// By what went wrong.
 pub fn picture(
     keyspace: &KeyspaceHandle,
     plan: &ImagePlan,
     key: &[u8],
     chance: ImageChance,
-) -> Result<(Vec<u8>, FrameShape), String> {
-    let bound = BoundPlan::new(keyspace.store(), plan).map_err(|error| error.to_string())?;
-    let made = bound.run(keyspace, key, chance).map_err(|error| error.to_string())?;
-    samples_of(plan, made).map_err(|error| error.to_string())
+) -> Result<(Vec<u8>, FrameShape), PictureError> {
+    let failed = |problem| PictureError { key: key.to_vec(), problem };
+    let bound = BoundPlan::new(keyspace.store(), plan).map_err(|error| failed(PictureProblem::Store(error)))?;
+    let made = bound.run(keyspace, key, chance)?;
+    let bytes = made.len();
+    samples_of(plan, made).map_err(|_| failed(PictureProblem::Length { bytes }))
 }
 
 /// What came of one picture: a frame, or of a pipeline that ends in a batch its samples.
@@ -95,12 +102,22 @@ impl Pipeline {
         Pipeline::new("alexnet")
     }
 
-    /// Decodes. `gray`: one channel; `orient`: upright as EXIF says.
+    /// Decodes. `gray`: one channel; `orient`: upright as EXIF says; `deadline`: as `with_deadline`.
     #[staticmethod]
-    #[pyo3(signature = (*, gray=false, orient=false))]
-    fn jpeg_decode(gray: bool, orient: bool) -> PyResult<Pipeline> {
+    #[pyo3(signature = (*, gray=false, orient=false, deadline=None))]
+    fn jpeg_decode(gray: bool, orient: bool, deadline: Option<f64>) -> PyResult<Pipeline> {
         let word = |is: bool, word| if is { word } else { "" };
-        Pipeline::new(&format!("jpeg_decode{}{}", word(gray, " grey"), word(orient, " orient")))
+        let deadline = deadline.map_or(String::new(), |seconds| format!(" deadline={seconds}"));
+        Pipeline::new(&format!("jpeg_decode{}{}{deadline}", word(gray, " grey"), word(orient, " orient")))
+    }
+
+    /// The same pipeline, in which the decode of one picture works no longer than so many seconds; 20 where nothing is said.
+    fn with_deadline(&self, seconds: f64) -> PyResult<Pipeline> {
+        let milliseconds = (seconds * 1000.0).round();
+        if !(1.0..=f64::from(DECODE_DEADLINE_MS_MAX)).contains(&milliseconds) {
+            return Err(PyValueError::new_err(format!("a deadline of {seconds} s: give 0.001 to 86400")));
+        }
+        Ok(Pipeline { plan: self.plan.with_deadline_ms(milliseconds as u32).map_err(errors::pipeline)? })
     }
 
     /// The shorter side becomes `size`; of (height, width) both do.
@@ -179,7 +196,7 @@ impl Pipeline {
         let (seed, epoch, item) = chance;
         let chance = ImageChance { seed, epoch, item };
         let made = py.detach(|| picture(&handle, &self.plan, key.bytes(), chance));
-        Ok(as_picture(made.map_err(errors::pipeline)?))
+        Ok(as_picture(made.map_err(|error| errors::picture(&error))?))
     }
 
     /// The same of a file in memory, without a store.
@@ -189,12 +206,14 @@ impl Pipeline {
         let chance = ImageChance { seed, epoch, item };
         let failed = |stage, error: ImageError| {
             let (place, name) = self.plan.written_name(stage, error.code().into()).unwrap_or((stage, "?"));
-            errors::pipeline(format!("stage {place}, {name}: {error}"))
+            let told = format!("stage {place}, {name}: {error}");
+            if error == ImageError::TooLong { errors::DeadlineError::new_err(told) } else { errors::pipeline(told) }
         };
         let apply = || {
             let mut stages = self.plan.stages().iter().enumerate();
             stages.try_fold(file.into_bytes(), |bytes, (stage, planned)| {
-                planned.stage.apply(bytes, chance).map_err(|error| failed(stage, error))
+                let made = planned.stage.apply_timed(bytes, chance, &mut || Some(thread_cpu_us()));
+                made.map_err(|error| failed(stage, error))
             })
         };
         let made = py.detach(apply)?;

@@ -7,7 +7,7 @@
 //!    may hold.
 
 use crate::errors;
-use crate::owned::Owned;
+use crate::handles::Handle;
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::ffi::FFI_ArrowSchema;
@@ -34,15 +34,18 @@ const SIGNALS_EVERY: Duration = Duration::from_millis(100);
 /// Rows of a query. pyarrow, pandas, Polars, DuckDB and others take it as a table, by `__arrow_c_stream__`.
 #[pyclass(frozen, module = "tapetum")]
 pub struct Rows {
-    keyspace: Owned<KeyspaceHandle>,
+    keyspace: Handle<KeyspaceHandle>,
     query: Arc<CompiledQuery>,
     range: KeyRange,
     report: Arc<Mutex<Option<QueryReport>>>,
 }
 
 impl Rows {
-    pub fn new(keyspace: KeyspaceHandle, query: CompiledQuery, range: KeyRange) -> Rows {
-        Rows { keyspace: Owned::new(keyspace), query: Arc::new(query), range, report: Arc::default() }
+    /// # Errors
+    /// [`errors::ClosedError`].
+    pub fn new(keyspace: &Handle<KeyspaceHandle>, query: CompiledQuery, range: KeyRange) -> PyResult<Rows> {
+        let keyspace = keyspace.all().hold((*keyspace.get()?).clone())?;
+        Ok(Rows { keyspace, query: Arc::new(query), range, report: Arc::default() })
     }
 }
 
@@ -66,7 +69,7 @@ impl Rows {
         requested_schema: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
         let _ = requested_schema;
-        let keyspace = self.keyspace.get()?.clone();
+        let keyspace = (*self.keyspace.get()?).clone();
         let (query, range, report) = (self.query.clone(), self.range.clone(), self.report.clone());
         let batches = ArrowBatches::new(&query.columns);
         let schema = batches.schema().clone();
@@ -79,7 +82,7 @@ impl Rows {
             .spawn("tapetum-query", work)
             .map_err(|error| errors::store(format!("no thread for a query: {error}")))?;
         let running = RunningQuery { receiver: Some(receiver), stopped, thread: Some(thread) };
-        let reader = BatchReader { schema, running: Owned::new(Mutex::new(running)), is_over: false };
+        let reader = BatchReader { schema, running: self.keyspace.all().hold(Mutex::new(running))?, is_over: false };
         let stream = FFI_ArrowArrayStream::new(Box::new(reader));
         PyCapsule::new_with_value(py, stream, c"arrow_array_stream")
     }
@@ -202,15 +205,15 @@ impl Drop for RunningQuery {
 
 struct BatchReader {
     schema: SchemaRef,
-    running: Owned<Mutex<RunningQuery>>,
+    running: Handle<Mutex<RunningQuery>>,
     is_over: bool,
 }
 
 impl BatchReader {
     fn receive(&self) -> Result<Option<RecordBatch>, ArrowError> {
         let other = |told: String| ArrowError::ExternalError(told.into());
-        let running = self.running.get().map_err(|error| other(error.to_string()))?;
-        let running = running.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = self.running.get().map_err(|error| other(error.to_string()))?;
+        let running = held.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(receiver) = &running.receiver else { return Ok(None) };
         loop {
             match receiver.recv_timeout(SIGNALS_EVERY) {

@@ -2,12 +2,15 @@
 
 use crate::byte_size::ByteSize;
 use crate::errors;
+use crate::handles::StoreHandles;
 use crate::keyspace::{Keyspace, fields_of};
 use crate::loader::{ImageSet, import};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use tapetum::{KeyspaceKind, Options, Sync as SyncMode};
 
 /// Options as they were given, to open the store again in another process.
@@ -16,6 +19,7 @@ struct Opened {
     path: PathBuf,
     memory: Option<u64>,
     units: u16,
+    weights: BTreeMap<String, u32>,
     read_only: bool,
 }
 
@@ -48,11 +52,17 @@ fn units(count: u16) -> Vec<(String, u16)> {
     }
 }
 
+/// The handles of an open object.
+pub fn handles_of<'a>(slf: &'a Bound<'_, Store>) -> &'a Arc<StoreHandles> {
+    slf.as_super().get().held().all()
+}
+
 #[pymethods]
 impl Store {
-    /// Opens the store at a directory, file or block device; makes one where there is none.
+    /// Opens the store at a directory, file or block device; makes one where there is none. `units` are threads of the drive that decode;
+    /// `weights` says by which weights applications share them, by name.
     #[classmethod]
-    #[pyo3(signature = (path, *, capacity=None, memory=None, sync="always", create=true, read_only=false, units=0))]
+    #[pyo3(signature = (path, *, capacity=None, memory=None, sync="always", create=true, read_only=false, units=0, weights=None))]
     #[expect(clippy::too_many_arguments, reason = "by keyword in Python")]
     fn open(
         _class: &Bound<'_, PyType>,
@@ -64,23 +74,37 @@ impl Store {
         create: bool,
         read_only: bool,
         units: u16,
+        weights: Option<BTreeMap<String, u32>>,
     ) -> PyResult<Py<Store>> {
+        let weights = weights.unwrap_or_default();
+        if units == 0 && !weights.is_empty() {
+            return Err(PyValueError::new_err(
+                "weights divide the time of the drive's units, and there are none: give units too, such as units=2",
+            ));
+        }
         let (capacity, memory) = (capacity.map(|size| size.0), memory.map(|size| size.0));
-        let mut options =
-            Options::new().sync(sync_mode(sync)?).create(create && !read_only).compute_units(self::units(units));
+        let mut options = Options::new().sync(sync_mode(sync)?).create(create && !read_only);
+        options = options.compute_units(self::units(units)).weights(weights.clone().into_iter().collect());
         options.capacity_bytes = capacity;
         options.memory_bytes = memory.unwrap_or(options.memory_bytes);
         let open = || if read_only { options.open_read_only(&path) } else { options.open(&path) };
         let store = py.detach(open).map_err(errors::store)?;
         let own = store.keyspace(tapetum::DEFAULT_KEYSPACE_NAME).map_err(errors::store)?;
-        let store = Store { opened: Opened { path, memory, units, read_only } };
-        Py::new(py, PyClassInitializer::from(Keyspace::of(own)).add_subclass(store))
+        let store = Store { opened: Opened { path, memory, units, weights, read_only } };
+        let own = Keyspace::of(own, &Arc::default())?;
+        Py::new(py, PyClassInitializer::from(own).add_subclass(store))
     }
 
-    /// Makes what was acknowledged durable, and leaves a checkpoint, so that the store opens at once. Whatever uses it ends with an error.
+    /// Makes what was acknowledged durable, and leaves a checkpoint, so that the store opens at once. Keyspaces, iterators and loaders of it
+    /// raise `ClosedError` from then on.
     fn close(slf: &Bound<'_, Self>) -> PyResult<()> {
-        let Some(own) = slf.as_super().get().take()? else { return Ok(()) };
-        slf.py().detach(|| own.store().close()).map_err(errors::store)
+        let held = slf.as_super().get().held();
+        let Some(own) = held.take()? else { return Ok(()) };
+        let close = || {
+            held.all().close();
+            own.store().close()
+        };
+        slf.py().detach(close).map_err(errors::store)
     }
 
     #[getter]
@@ -120,7 +144,7 @@ impl Store {
 
     /// Processes that are spawned open a store that is read anew.
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
-        let Opened { path, memory, units, read_only } = &slf.get().opened;
+        let Opened { path, memory, units, weights, read_only } = &slf.get().opened;
         if !read_only {
             return Err(errors::store(
                 "a store that is open for writing belongs to one process: open it with read_only=True to share it with workers",
@@ -128,7 +152,7 @@ impl Store {
         }
         let py = slf.py();
         let reopen = py.import("tapetum")?.getattr("_reopen")?;
-        Ok((reopen, (path.clone(), *memory, *units).into_pyobject(py)?))
+        Ok((reopen, (path.clone(), *memory, *units, weights.clone()).into_pyobject(py)?))
     }
 
     /// The names of the keyspaces.
@@ -161,7 +185,7 @@ impl Store {
                 None => found,
             }
         });
-        Ok(Keyspace::of(found.map_err(errors::store)?))
+        Keyspace::of(found.map_err(errors::store)?, handles_of(slf))
     }
 
     /// Drops a keyspace with all that is in it.
@@ -180,14 +204,14 @@ impl Store {
     ) -> PyResult<ImageSet> {
         let handle = Store::keyspace(slf, keyspace, true, false, None)?.handle()?;
         import(slf.py(), &handle, &folder, progress.as_ref())?;
-        ImageSet::load(slf.py(), &handle, keyspace)
+        ImageSet::load(slf.py(), (&handle, handles_of(slf)), keyspace)
     }
 
     /// The set of pictures that was imported into a keyspace.
     #[pyo3(signature = (keyspace="images"))]
     fn images(slf: &Bound<'_, Self>, keyspace: &str) -> PyResult<ImageSet> {
         let handle = Store::keyspace(slf, keyspace, false, false, None)?.handle()?;
-        ImageSet::load(slf.py(), &handle, keyspace)
+        ImageSet::load(slf.py(), (&handle, handles_of(slf)), keyspace)
     }
 
     /// What the drive's programs did as stages of pipelines: tasks, bytes in and out, microseconds, failures, by name.
@@ -203,5 +227,18 @@ impl Store {
             stages.set_item(stage.name, of_one)?;
         }
         Ok(stages)
+    }
+
+    /// What the drive's units did for each application: its weight, pictures and other pipelines that ended, microseconds, by name.
+    fn applications<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        let applications = PyDict::new(slf.py());
+        for application in store_of(slf)?.applications() {
+            let of_one = PyDict::new(slf.py());
+            of_one.set_item("weight", application.weight)?;
+            of_one.set_item("pipelines", application.pipelines)?;
+            of_one.set_item("unit_us", application.unit_us)?;
+            applications.set_item(application.name, of_one)?;
+        }
+        Ok(applications)
     }
 }

@@ -10,13 +10,26 @@
 import atexit
 import weakref
 
-from tapetum._tapetum import ClosedError, Error, ImageSet, Items, Keyspace, Pipeline, PipelineError, QueryError, Rows, Samples
+from tapetum._tapetum import (
+    ClosedError,
+    DeadlineError,
+    Error,
+    ImageSet,
+    Items,
+    Keyspace,
+    Pipeline,
+    PipelineError,
+    QueryError,
+    Rows,
+    Samples,
+)
 from tapetum._tapetum import Store as _NativeStore
 from tapetum.batches import Batch, Loader, apply, run
 
 __all__ = [
     "Batch",
     "ClosedError",
+    "DeadlineError",
     "Error",
     "ImageSet",
     "Items",
@@ -43,8 +56,8 @@ def open(path, **options):
     return store
 
 
-def _reopen(path, memory, units):
-    return open(path, memory=memory, units=units, read_only=True)
+def _reopen(path, memory, units, weights):
+    return open(path, memory=memory, units=units, weights=weights, read_only=True)
 
 
 # A store that is closed opens at once.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy
 
-from tapetum._tapetum import Error, NativeLoader, PipelineError, byte_size, epoch_order
+from tapetum._tapetum import DeadlineError, Error, NativeLoader, PipelineError, byte_size, epoch_order
 from tapetum.held import HeldBatches
 
 # How long one wait for a batch is: Ctrl-C is seen in between.
@@ -52,6 +52,10 @@ class Loader:
     One pass is an epoch; ``set_epoch`` chooses which, and each pass goes on to the next. Of several processes each has its ``rank`` of
     ``world_size`` and gets as many batches as the others. Batches that were given and not freed take no more than ``hold``, with those on
     their way: the loader waits, and after ``timeout`` seconds an error names those that are held.
+
+    ``application`` is one that the store was opened with: its weight says which part of the drive's units the loader gets beside others.
+    ``deadline`` is how many seconds the decode of one picture may work; one that works longer fails as ``on_error`` says, and raises
+    ``DeadlineError``. ``file_bytes`` is what a picture's file takes, of sets that were imported before that was kept.
     """
 
     def __init__(
@@ -70,6 +74,9 @@ class Loader:
         on_error="raise",
         timeout=60.0,
         hold="4GiB",
+        application="default",
+        deadline=None,
+        file_bytes=None,
     ):
         if on_error not in _ON_ERROR:
             raise ValueError(f"on_error is {on_error!r}: say {', '.join(_ON_ERROR)}")
@@ -79,6 +86,8 @@ class Loader:
             raise ValueError("threads and prefetch are 1 at least")
         if batch_size is not None:
             pipeline = pipeline.batch(batch_size)
+        if deadline is not None:
+            pipeline = pipeline.with_deadline(deadline)
         if pipeline.batch_shape is None:
             raise PipelineError("the pipeline ends in no batch: give a batch_size")
         self.images, self.pipeline = images, pipeline
@@ -86,6 +95,8 @@ class Loader:
         self.shuffle, self.seed = shuffle, seed
         self.rank, self.world_size, self.drop_last = rank, world_size, drop_last
         self.threads, self.prefetch, self.on_error, self.timeout = threads, prefetch, on_error, timeout
+        self.application = application
+        self._file_bytes = None if file_bytes is None else byte_size(file_bytes)
         samples = numpy.prod(pipeline.batch_shape[1], dtype="int64") * numpy.dtype(pipeline.batch_shape[2]).itemsize
         self._batch_bytes = int(samples) * self.batch_size
         self._held = HeldBatches(byte_size(hold))
@@ -114,7 +125,7 @@ class Loader:
         self.epoch, self._consumed, self.seed = state["epoch"], state["consumed"], state["seed"]
 
     def stats(self):
-        """What the threads did, and what the drive's programs did as stages."""
+        """What the threads did, and the application that they did it for: its weight, and what units worked for it."""
         native = self._native.stats() if self._native is not None else {}
         return {**native, "epoch": self.epoch, "consumed": self._consumed}
 
@@ -140,7 +151,8 @@ class Loader:
 
     def __iter__(self):
         # A pass that was left has batches on their way: its threads end with it.
-        self._native = NativeLoader(self.images, self.pipeline, self.threads)
+        options = {"application": self.application, "file_bytes": self._file_bytes}
+        self._native = NativeLoader(self.images, self.pipeline, self.threads, **options)
         native, (shape, kind) = self._native, self._native.shape
         seed, epoch = self.seed, self.epoch
         submitted, steps = [], self._steps()
@@ -192,10 +204,12 @@ class Loader:
                 raise Error(f"no batch came within {self.timeout:g} s: is the drive busy? a longer timeout waits longer")
         samples, labels, items, failures = taken
         if failures and self.on_error == "raise":
-            raise PipelineError(failures[0][1])
+            _, reason, is_late = failures[0]
+            raise (DeadlineError if is_late else PipelineError)(reason)
         # Of no bytes numpy makes no array.
         flat = numpy.frombuffer(samples, dtype=kind) if len(samples) > 0 else numpy.empty(0, dtype=kind)
         # All views of it, and tensors, keep this one.
         self._held.add(flat, name)
         images = flat.reshape((len(labels), *shape))
-        return Batch(images, numpy.array(labels, dtype="int64"), numpy.array(items, dtype="int64"), failures)
+        told = [(row, reason) for row, reason, _ in failures]
+        return Batch(images, numpy.array(labels, dtype="int64"), numpy.array(items, dtype="int64"), told)

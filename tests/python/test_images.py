@@ -272,16 +272,105 @@ def test_a_loader_that_went_through_a_fork_raises(store):
     assert len(next(steps)) == 5
 
 
-def test_a_progressive_file_of_many_passes_is_refused(store, tmp_path):
-    image = io.BytesIO()
-    picture(3).save(image, format="JPEG", progressive=True)
-    file = image.getvalue()
+def bomb(image, passes):
+    """A progressive file with so many passes beside its own."""
+    content = io.BytesIO()
+    image.save(content, format="JPEG", progressive=True)
+    file = content.getvalue()
     scans = [at for at in range(len(file) - 1) if file[at : at + 2] == b"\xff\xda"]
-    bomb = file[: scans[2]] + 600 * file[scans[1] : scans[2]] + file[scans[2] :]
-    (tmp_path / "bomb.jpg").write_bytes(bomb)
+    return file[: scans[2]] + passes * file[scans[1] : scans[2]] + file[scans[2] :]
+
+
+def test_a_progressive_file_of_many_passes_is_refused(store, tmp_path):
+    (tmp_path / "bomb.jpg").write_bytes(bomb(picture(3), 600))
     bombs = store.import_images(tmp_path, keyspace="bombs")
     with pytest.raises(tapetum.PipelineError, match="bomb.jpg: stage 0, jpeg_decode: the progressive JPEG has more passes"):
         next(iter(Loader(bombs, Pipeline("jpeg_decode | resize 8x8"), 1)))
+
+
+def test_a_decode_that_takes_too_long_is_that_pictures_error(store, tmp_path):
+    # A file of few passes over few pixels is not even asked, and one of a hundred over a megapixel is not decoded in a millisecond.
+    (tmp_path / "late.jpg").write_bytes(bomb(picture(3, (1200, 900)), 100))
+    picture(4).save(tmp_path / "small.jpg")
+    late = store.import_images(tmp_path, keyspace="late")
+    pipeline = Pipeline("jpeg_decode | resize 8x8")
+
+    def batch(**options):
+        return next(iter(Loader(late, pipeline, 2, shuffle=False, deadline=0.001, **options)))
+
+    told = "late.jpg: stage 0, jpeg_decode: the decode did not end by its deadline"
+    with pytest.raises(tapetum.DeadlineError, match=told):
+        batch()
+    skipped, filled = batch(on_error="skip"), batch(on_error="fill")
+    assert list(skipped.items) == [1] and [row for row, reason in skipped.failures if told in reason] == [0]
+    assert not filled.images[0].any() and (filled.images[1] == skipped.images[0]).all()
+    hasty = pipeline.with_deadline(0.001)
+    with pytest.raises(tapetum.DeadlineError, match=told):
+        tapetum.run(hasty, late.keyspace, "late.jpg")
+    with pytest.raises(tapetum.DeadlineError, match="stage 0, jpeg_decode"):
+        tapetum.apply(hasty, late.keyspace["late.jpg"])
+
+
+def test_deadlines_are_a_part_of_a_pipeline():
+    assert str(Pipeline.resnet50().with_deadline(1.5)) == "jpeg_decode deadline=1.5 | random_resized_crop 224 | flip"
+    assert Pipeline.jpeg_decode(deadline=2) == Pipeline("jpeg_decode deadline=2")
+    assert Pipeline("jpeg_decode deadline=20") == Pipeline("jpeg_decode")
+    for wrong in (0, -1, 1e9, float("nan")):
+        with pytest.raises(ValueError, match="0.001 to 86400"):
+            Pipeline("jpeg_decode").with_deadline(wrong)
+
+
+def test_applications_share_the_units_of_a_drive(tmp_path, folder):
+    options = {"capacity": "64MiB", "memory": "128MiB"}
+    for wrong, error, told in [
+        ({"weights": {"train": 1}}, ValueError, "give units too"),
+        ({"weights": {"train": 0}, "units": 1}, tapetum.Error, "a weight of 1 to 1024"),
+        ({"weights": {"": 1}, "units": 1}, tapetum.Error, "no name"),
+    ]:
+        with pytest.raises(error, match=told):
+            tapetum.open(tmp_path / "data", **options, **wrong)
+    with tapetum.open(tmp_path / "data", units=1, weights={"train": 3, "look": 1}, **options) as store:
+        store.import_images(folder)
+        train, look = loader(store, application="train"), loader(store, application="look")
+        assert sum(len(batch) for batch in train) == sum(len(batch) for batch in look) == 20
+        assert (train.stats()["application"], train.stats()["weight"]) == ("train", 3)
+        shares = store.applications()
+        assert {name: (of["weight"], of["pipelines"]) for name, of in shares.items()} == {
+            "default": (1, 0),
+            "train": (3, 20),
+            "look": (1, 20),
+        }
+        assert train.stats()["unit_us"] == shares["train"]["unit_us"] > 0
+        with pytest.raises(tapetum.Error, match="there are default, look, train"):
+            next(iter(loader(store, application="trian")))
+
+
+def test_a_closed_store_ends_its_loaders(path):
+    store = tapetum.open(path, memory="64MiB")
+    images, left = store.images(), loader(store, prefetch=4, threads=2)
+    steps = iter(left)
+    next(steps)
+    store.close()
+    # Nothing holds the store any more, so it opens beside what was made of it.
+    with tapetum.Store.open(path, memory="64MiB") as again:
+        assert len(list(loader(again))) == 4
+        for use in (
+            lambda: next(steps),
+            lambda: next(iter(left)),
+            lambda: left.stats(),
+            lambda: images.keyspace,
+            lambda: next(iter(Loader(images, Pipeline.resnet50(), 2))),
+        ):
+            with pytest.raises(tapetum.ClosedError, match="the store was closed: open it again"):
+                use()
+    assert len(images) == COUNT and images.label(0) == 0
+
+
+def test_a_loader_is_told_what_files_take(store):
+    told = Loader(store.images(), Pipeline("jpeg_decode | resize 8x8"), 4, file_bytes="1MiB")
+    assert len(next(iter(told))) == 4
+    with pytest.raises(ValueError, match="is no size"):
+        Loader(store.images(), Pipeline("jpeg_decode | resize 8x8"), 4, file_bytes="much")
 
 
 def test_a_loader_that_is_left_ends(store):

@@ -85,6 +85,25 @@ def test_a_closed_store_says_so(tmp_path):
         other.close()
 
 
+def test_a_closed_store_ends_what_was_made_of_it(tmp_path):
+    store = tapetum.Store.open(tmp_path / "data", **SMALL)
+    words = store.keyspace("words", create=True, ordered=True)
+    for number in range(100):
+        store[f"{number}"] = words[f"{number:03}"] = b"value"
+    default, iterators = store.keyspace("default"), [iter(store.scan()), iter(words.scan())]
+    [next(iterator) for iterator in iterators]
+    store.close()
+    # What it held is free, though all that was made of it lives.
+    with tapetum.Store.open(tmp_path / "data", **SMALL) as again:
+        assert len(again.keyspace("words")) == 100
+        uses = [lambda: default.get("1"), lambda: words.put("1", b"2"), lambda: words.scan(), lambda: len(words)]
+        uses += [lambda iterator=iterator: next(iterator) for iterator in iterators]
+        for use in [*uses, store.keyspaces, lambda: store.keyspace("words"), store.applications]:
+            with pytest.raises(tapetum.ClosedError, match="the store was closed: open it again"):
+                use()
+    store.close()
+
+
 def _value_of(store, key):
     return store.get(key)
 

@@ -2,7 +2,7 @@
 //!
 //! A folder is what keys have before a `/`; nothing is kept for it, so all folders are there to be written to.
 
-use crate::owned::Owned;
+use crate::handles::Handle;
 use crate::pipeline::picture;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -47,15 +47,15 @@ impl From<Error> for FileError {
     }
 }
 
-static MOUNTS: Mutex<BTreeMap<String, Owned<Store>>> = Mutex::new(BTreeMap::new());
+static MOUNTS: Mutex<BTreeMap<String, Handle<Store>>> = Mutex::new(BTreeMap::new());
 
-fn mounts() -> MutexGuard<'static, BTreeMap<String, Owned<Store>>> {
+fn mounts() -> MutexGuard<'static, BTreeMap<String, Handle<Store>>> {
     MOUNTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Shows a store under a name; another one that had it goes.
-pub fn mount(name: &str, store: Store) {
-    mounts().insert(name.to_owned(), Owned::new(store));
+pub fn mount(name: &str, store: Handle<Store>) {
+    mounts().insert(name.to_owned(), store);
 }
 
 pub fn unmount(name: &str) -> bool {
@@ -86,8 +86,8 @@ impl FileName {
         let mounts = mounts();
         let missing = || format!("{whole}: no store is mounted as {name:?}: tapetum.tensorflow.mount(store, {name:?})");
         let store = mounts.get(name).ok_or_else(|| FileError::new(FileErrorCode::NotFound, missing()))?;
-        let forked = |error: pyo3::PyErr| FileError::new(FileErrorCode::FailedPrecondition, error);
-        let store = store.get().map_err(forked)?.clone();
+        let refused = |error: pyo3::PyErr| FileError::new(FileErrorCode::FailedPrecondition, error);
+        let store = (*store.get().map_err(refused)?).clone();
         let keyspace = (!keyspace.is_empty()).then(|| keyspace.to_owned());
         Ok(FileName { store, whole: whole.into(), keyspace, key: key.trim_end_matches('/').into(), picture })
     }

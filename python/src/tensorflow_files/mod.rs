@@ -11,13 +11,13 @@ mod abi;
 mod files;
 mod plugin;
 
-use crate::store::Store;
+use crate::store::{Store, handles_of, store_of};
 use pyo3::prelude::*;
 
 /// Shows a store as `tapetum://NAME/`.
 #[pyfunction]
 pub fn mount(store: &Bound<'_, Store>, name: &str) -> PyResult<()> {
-    files::mount(name, crate::store::store_of(store)?);
+    files::mount(name, handles_of(store).hold(store_of(store)?)?);
     Ok(())
 }
 

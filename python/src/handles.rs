@@ -1,0 +1,110 @@
+//! What objects of Python hold of an open store, so that closing it takes it from all of them.
+//!
+//! 1. Behind [`StoreHandles::close`] nobody gets what a handle held, and nothing of it is made anew. Calls that have it by then go on to
+//!    their end, and the last of them drops it.
+//! 2. The list has no more than a few entries for each handle that lives.
+
+use crate::errors::ClosedError;
+use crate::owned::Owned;
+use pyo3::{PyErr, PyResult};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Entries of handles that may have gone, before they are looked for.
+const ENTRIES_LEAST: usize = 64;
+
+/// All handles of one open store.
+#[derive(Default)]
+pub struct StoreHandles {
+    list: Mutex<HandleList>,
+}
+
+#[derive(Default)]
+struct HandleList {
+    is_closed: bool,
+    slots: Vec<Weak<dyn Emptied>>,
+    /// How many entries there may be before those of handles that have gone are taken out.
+    entries_max: usize,
+}
+
+trait Emptied: Send + Sync {
+    fn empty(&self);
+}
+
+struct Slot<T>(Mutex<Option<Arc<T>>>);
+
+impl<T> Slot<T> {
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<T>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Send + Sync> Emptied for Slot<T> {
+    fn empty(&self) {
+        // Dropped when the slot is free again: that may take a while.
+        let held = self.lock().take();
+        drop(held);
+    }
+}
+
+/// What one object holds of a store. It belongs to the process that made it, and is gone when the store is closed.
+pub struct Handle<T> {
+    slot: Owned<Arc<Slot<T>>>,
+    all: Arc<StoreHandles>,
+}
+
+fn closed() -> PyErr {
+    ClosedError::new_err("the store was closed: open it again")
+}
+
+impl StoreHandles {
+    /// A handle on `value`.
+    ///
+    /// # Errors
+    /// [`ClosedError`].
+    pub fn hold<T: Send + Sync + 'static>(self: &Arc<Self>, value: T) -> PyResult<Handle<T>> {
+        let slot = Arc::new(Slot(Mutex::new(Some(Arc::new(value)))));
+        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        if list.is_closed {
+            return Err(closed());
+        }
+        if list.slots.len() >= list.entries_max {
+            list.slots.retain(|slot| slot.strong_count() > 0);
+            list.entries_max = (2 * list.slots.len()).max(ENTRIES_LEAST);
+        }
+        let weak: Weak<dyn Emptied> = Arc::<Slot<T>>::downgrade(&slot);
+        list.slots.push(weak);
+        drop(list);
+        Ok(Handle { slot: Owned::new(slot), all: self.clone() })
+    }
+
+    /// Takes from each handle what it holds.
+    pub fn close(&self) {
+        let slots = {
+            let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+            list.is_closed = true;
+            std::mem::take(&mut list.slots)
+        };
+        slots.iter().filter_map(Weak::upgrade).for_each(|slot| slot.empty());
+    }
+}
+
+impl<T: Send + Sync + 'static> Handle<T> {
+    /// # Errors
+    /// [`ClosedError`], when the store was closed, or this was made before a fork.
+    pub fn get(&self) -> PyResult<Arc<T>> {
+        self.slot.get()?.lock().clone().ok_or_else(closed)
+    }
+
+    /// Takes it, so that each later call says that the store was closed. `None` when it was taken before.
+    ///
+    /// # Errors
+    /// [`ClosedError`], when it was made before a fork.
+    pub fn take(&self) -> PyResult<Option<Arc<T>>> {
+        Ok(self.slot.get()?.lock().take())
+    }
+
+    /// Those of the same store.
+    pub fn all(&self) -> &Arc<StoreHandles> {
+        &self.all
+    }
+}
