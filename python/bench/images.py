@@ -4,6 +4,7 @@
     large     2000×1500 → 224², decoded at a half, a quarter or an eighth where a crop is large enough
     trainer   a trainer takes small pictures at a GPU's rate: wall time, and the host's CPU with the drive on a thread of its own
     sizes     JPEG files of 64 KiB to 1 MiB decoded: read and decoded on the host, and through the drive
+    weights   two trainings with different pipelines on one drive: what each gets of its units' time, against its weight
 
 Each contender is a process on one core, which loads an epoch in its turn and waits otherwise; all draw the same crops. A figure is CPU time of
 the process with all its threads and children, as the median of the turns with the quartiles; a ratio is taken round by round.
@@ -28,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import crops  # noqa: E402
 import pictures  # noqa: E402
 import tapetum  # noqa: E402
+import weights  # noqa: E402
 
 HERE = Path(__file__).parent
 DEBIAN_PYTHON = "/usr/bin/python3"
@@ -307,7 +309,7 @@ def file_of(photograph, wanted_bytes):
 
 def options():
     parsed = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parsed.add_argument("--rows", default="small,large,trainer,sizes")
+    parsed.add_argument("--rows", default="small,large,trainer,sizes,weights")
     parsed.add_argument("--contenders", help="those beside tapetum; all that are installed if it is left out")
     parsed.add_argument("--rounds", type=int, default=7)
     parsed.add_argument("--pictures", type=int, default=512)
@@ -330,7 +332,7 @@ def main():
     with tempfile.TemporaryDirectory(dir=given.out.parent) as folder:
         folder = Path(folder)
         rows = given.rows.split(",")
-        small = Set(given, folder, (500, 375), SMALL_BYTES) if {"small", "trainer"} & set(rows) else None
+        small = Set(given, folder, (500, 375), SMALL_BYTES) if {"small", "trainer", "weights"} & set(rows) else None
         for row in rows:
             print(f"images, {row}", flush=True)
             plain = PIPELINE.format("")
@@ -343,8 +345,10 @@ def main():
                 lines = trainer_row(given, small, plain)
             elif row == "sizes":
                 lines = sizes_row(given, folder)
+            elif row == "weights":
+                lines = weights.row(given, small.store, text)
             else:
-                raise SystemExit(f"there is no row {row}: say small, large, trainer, sizes")
+                raise SystemExit(f"there is no row {row}: say small, large, trainer, sizes, weights")
             print("\n".join(lines), flush=True)
             found += [f"## {row}", "", *lines, ""]
     given.out.write_text("\n".join(found))

@@ -64,7 +64,7 @@ Beside the rivals and the disk's limit, in turns (see docs/BENCHMARKS.md; --cont
                      misses | dram-get | hit-rate | latency | extstore | packets | memcaslap | floods | pictures |
                      dispatch | snappy-table | two-applications: the drive's computing, without the store |
                      beside: the server of another tree, named by --server; trees: all of another tree, by --other DIR
-  bench-python images  pictures loaded for training, beside loaders of Python: --rows small,large,trainer,sizes --contenders a,b
+  bench-python images  pictures loaded for training, beside loaders of Python: --rows small,large,trainer,sizes,weights --contenders a,b --size smallest
                      --rivals all (torch, DALI: gigabytes)
 
 Side by side:

@@ -42,13 +42,19 @@ pub fn package(arguments: &Arguments) -> Result<(), Failure> {
 /// Options of python/bench/images.py.
 const IMAGE_OPTIONS: [&str; 8] = ["rows", "contenders", "rounds", "pictures", "core", "seed", "rates", "photographs"];
 
-/// `cargo x bench-python images`: the loading of pictures beside other loaders. `--rivals all` installs those that take gigabytes, too.
+/// `cargo x bench-python images`: the loading of pictures beside other loaders. `--rivals all` installs those that take gigabytes, too;
+/// `--size smallest` is for seeing that all of it runs.
 pub fn bench(name: &str, arguments: &Arguments) -> Result<(), Failure> {
     if name != "images" {
         return Err(format!("there is no row {name} of bench-python: there is images").into());
     }
     let given = |name: &&str| arguments.text(name).map(|value| format!("--{name}={value}"));
-    let options: Vec<String> = IMAGE_OPTIONS.iter().filter_map(given).collect();
+    let mut options: Vec<String> = IMAGE_OPTIONS.iter().filter_map(given).collect();
+    match arguments.text("size").unwrap_or("full") {
+        "full" => {}
+        "smallest" => options.push("--smoke".into()),
+        other => return Err(format!("--size takes full or smallest, not {other}").into()),
+    }
     let requirements = match arguments.text("rivals").unwrap_or("few") {
         "few" => "python/bench/requirements.txt",
         "all" => "python/bench/rivals.txt",
