@@ -133,3 +133,18 @@ with tapetum.Store.open(sys.argv[1], capacity="64MiB", memory="64MiB", sync="no"
         except KeyboardInterrupt:
             print("interrupted")
 """
+
+
+def test_a_closed_store_ends_its_tables(tmp_path):
+    store = tapetum.Store.open(tmp_path / "data", capacity="64MiB", memory="64MiB")
+    records = store.keyspace("records", create=True, fields=FIELDS)
+    records.batch([record(number) for number in range(40)])
+    rows = records.scan(select="id")
+    reader = pyarrow.RecordBatchReader.from_stream(rows)
+    store.close()
+    with pytest.raises(tapetum.ClosedError, match="the store was closed: open it again"):
+        pyarrow.table(rows)
+    with pytest.raises((OSError, pyarrow.ArrowException), match="the store was closed: open it again"):
+        reader.read_all()
+    with tapetum.Store.open(tmp_path / "data", memory="64MiB") as again:
+        assert len(again.keyspace("records")) == 40

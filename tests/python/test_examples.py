@@ -63,4 +63,4 @@ def test_the_bench_draws_the_same_crops_and_ends(tmp_path):
     run("images.py", "--smoke", *options)
     found = (tmp_path / "images.md").read_text()
     assert found.count("| bare |") == 2 and "the drive of tapetum" in found and "| 64 KiB |" in found
-    assert "| a uint8 tensor (Tapetum) | 150,528 |" in found
+    assert "| a uint8 tensor (Tapetum) | 150,528 |" in found and "| 2 : 1 |" in found
