@@ -5,7 +5,9 @@
 //! its counters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
+use crate::locks::whole;
 use crate::protocol::{Opcode, Purpose, Status};
 
 /// Four buckets an octave: a quantile is at most a quarter above the truth.
@@ -21,6 +23,11 @@ pub(crate) struct QueueCounters {
     depth_max: AtomicU64,
 }
 
+/// The counters of all queue pairs of a drive: as many as were ever open at the same time. The list holds one reference of each; a queue
+/// pair's two halves hold more, so a count of one means free for the next.
+#[derive(Default)]
+pub(crate) struct DriveCounters(Mutex<Vec<Arc<QueueCounters>>>);
+
 /// The counters of [`PurposeBytes`].
 #[derive(Default)]
 struct PurposeCounters {
@@ -35,6 +42,32 @@ struct OpcodeCounters {
     failed: AtomicU64,
     latency_sum_us: AtomicU64,
     latency_counts: [AtomicU64; BUCKETS],
+}
+
+impl DriveCounters {
+    /// Counters that no queue pair has.
+    pub(crate) fn free(&self) -> Arc<QueueCounters> {
+        let mut all = whole(self.0.lock());
+        if let Some(free) = all.iter().find(|counters| Arc::strong_count(counters) == 1) {
+            return free.clone();
+        }
+        let fresh = Arc::new(QueueCounters::new());
+        all.push(fresh.clone());
+        fresh
+    }
+
+    /// What was read from flash for one purpose. Cheap: a word of each queue pair.
+    pub(crate) fn read_bytes(&self, purpose: Purpose) -> u64 {
+        let read =
+            |counters: &Arc<QueueCounters>| counters.bytes[purpose.index()].flash_to_local.load(Ordering::Relaxed);
+        whole(self.0.lock()).iter().map(read).sum()
+    }
+
+    pub(crate) fn snapshot(&self) -> CountersSnapshot {
+        let mut snapshot = CountersSnapshot::default();
+        whole(self.0.lock()).iter().for_each(|counters| counters.add_to(&mut snapshot));
+        snapshot
+    }
 }
 
 /// Adds without a locked instruction: right only because each queue pair has one owner at a time.

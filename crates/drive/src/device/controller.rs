@@ -21,6 +21,7 @@ use super::Device;
 use super::compute::ControllerCompute;
 use super::engine::shared::EngineClient;
 use super::events::{CommandEnd, CommandStart, EventTable, HeldCommand, HeldWork};
+use super::flash_share::FlashShare;
 use super::program::{Context, PREFETCH_ROUNDS, TaskState};
 use crate::counters::QueueCounters;
 use crate::event::EventPair;
@@ -75,6 +76,8 @@ pub(crate) struct Controller {
     queue: Box<dyn FlashQueue>,
     /// Made by the first `Compute`, if the drive has no compute units.
     compute: Option<Box<ControllerCompute>>,
+    /// Flash commands of pipelines that the thread that polls runs.
+    share: FlashShare,
     /// Readable for flash and for the ends of pipelines that the drive's units run, if it has any.
     both_events: Option<EventPair>,
     device: Arc<Device>,
@@ -121,6 +124,7 @@ impl Controller {
             queue,
             host,
             compute: client.map(|client| Box::new(ControllerCompute::shared(client))),
+            share: FlashShare::default(),
             both_events,
             counters,
             capacity_bytes: device.flash.capacity_bytes(),

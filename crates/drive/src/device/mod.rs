@@ -20,6 +20,7 @@ mod compute;
 mod controller;
 pub mod engine;
 mod events;
+mod flash_share;
 pub mod program;
 pub mod programs;
 mod ranges;
@@ -27,7 +28,7 @@ pub mod threads;
 
 pub(crate) use controller::{Controller, EndedCommand};
 
-use crate::counters::{CountersSnapshot, QueueCounters};
+use crate::counters::DriveCounters;
 use crate::env::Env;
 use crate::flash::Flash;
 use crate::locks::whole;
@@ -59,9 +60,7 @@ pub(crate) struct Device {
     shared: Mutex<Option<Arc<SharedEngine>>>,
     /// Those that poll the controllers, if the hosts do not.
     pub threads: Option<Arc<DriveThreads>>,
-    /// One for each queue pair that was ever open at the same time as the others. The list holds one reference; a
-    /// queue pair's two halves hold more, so a count of one means free for the next.
-    counters: Mutex<Vec<Arc<QueueCounters>>>,
+    pub counters: Arc<DriveCounters>,
 }
 
 impl Device {
@@ -79,7 +78,7 @@ impl Device {
             units: None,
             shared: Mutex::new(None),
             threads: None,
-            counters: Mutex::new(Vec::new()),
+            counters: Arc::default(),
         }
     }
 
@@ -97,22 +96,11 @@ impl Device {
                 programs: &self.programs,
                 env: &self.env,
                 stages: &self.stages,
-                counters: self.free_counters(),
+                counters: &self.counters,
             };
             *shared = Some(Arc::new(SharedEngine::start(ground, options)?));
         }
         Ok(shared.clone())
-    }
-
-    /// Counters that no queue pair has.
-    pub fn free_counters(&self) -> Arc<QueueCounters> {
-        let mut all = whole(self.counters.lock());
-        if let Some(free) = all.iter().find(|counters| Arc::strong_count(counters) == 1) {
-            return free.clone();
-        }
-        let fresh = Arc::new(QueueCounters::new());
-        all.push(fresh.clone());
-        fresh
     }
 
     pub fn identity(&self) -> Identity {
@@ -128,13 +116,5 @@ impl Device {
             inputs_max: INPUTS_MAX as u16,
             programs: (0..).zip(self.programs.iter().map(|program| program.descriptor())).map(program).collect(),
         }
-    }
-
-    pub fn counters(&self) -> CountersSnapshot {
-        let mut snapshot = CountersSnapshot::default();
-        for counters in whole(self.counters.lock()).iter() {
-            counters.add_to(&mut snapshot);
-        }
-        snapshot
     }
 }

@@ -136,7 +136,7 @@ impl Drive {
     }
 
     fn controller(&self, queue: Box<dyn FlashQueue>, memory: &PairMemory) -> io::Result<Controller> {
-        Controller::new(self.device.clone(), queue, memory.host.clone(), self.device.free_counters())
+        Controller::new(self.device.clone(), queue, memory.host.clone(), self.device.counters.free())
     }
 
     fn pair(&self, controller: Controller, memory: PairMemory) -> io::Result<QueuePair> {
@@ -176,6 +176,6 @@ impl Drive {
     }
 
     pub fn counters(&self) -> CountersSnapshot {
-        self.device.counters()
+        self.device.counters.snapshot()
     }
 }

@@ -222,11 +222,14 @@ impl Controller {
         let Some(mut compute) = self.compute.take() else { return };
         let device = self.device.clone();
         compute.expire(&device);
-        compute.advance(&device, |place, operation| {
+        let mut share = std::mem::take(&mut self.share);
+        compute.advance(&device, |place, operation| share.put(u64::from(place), operation));
+        share.release((&device.counters, &device.env), |place, operation| {
             // SAFETY: the engine's sub-buffers, of which a task's are nobody else's; flash was checked. They are freed after the
             // flash queue.
-            unsafe { self.submit_to_flash(TransferOwner::Task { place }, operation) };
+            unsafe { self.submit_to_flash(TransferOwner::Task { place: place as u32 }, operation) };
         });
+        self.share = share;
         let mut now_us = None;
         while let Some(batch) = compute.ended(&device) {
             let now_us = *now_us.get_or_insert_with(|| device.env.now_us());

@@ -89,7 +89,10 @@ impl Controller {
                     let failure = (status != Status::Success).then_some(StageFailure { stage, status, errno });
                     self.read_ended(pipeline, failure);
                 }
-                TransferOwner::Task { place } => self.task_moved(place, &completion),
+                TransferOwner::Task { place } => {
+                    self.share.ended(transfer.length);
+                    self.task_moved(place, &completion);
+                }
             }
         }
         self.flash_done = flash_done;

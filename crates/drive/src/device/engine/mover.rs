@@ -11,7 +11,8 @@ use super::core::{EngineTask, TaskResult};
 use super::job::is_move;
 use super::shared::EngineShared;
 use super::units::{FinishedTask, RanTask};
-use crate::counters::QueueCounters;
+use crate::counters::{DriveCounters, QueueCounters};
+use crate::device::flash_share::{FlashShare, length};
 use crate::event::{readable, sleep_on};
 use crate::flash::FlashQueue;
 use crate::protocol::{Command, Completion, Opcode, Operation, Purpose, Status};
@@ -48,8 +49,11 @@ pub(super) struct Mover {
     // First, so that it is dropped, and its commands are over, before anybody hears that the mover is gone.
     queue: Box<dyn FlashQueue>,
     shared: Arc<EngineShared>,
+    drive_counters: Arc<DriveCounters>,
+    /// For the bytes that it moves.
     counters: Arc<QueueCounters>,
-    /// By tag of their commands.
+    share: FlashShare,
+    /// By the upper half of their commands' tags; the lower one is the number of the command.
     moving: Vec<Option<MovingTask>>,
     /// Tasks.
     in_flash: usize,
@@ -58,6 +62,11 @@ pub(super) struct Mover {
     flash_done: Vec<Completion>,
     finished: Vec<FinishedTask>,
     _loss: MoverLoss,
+}
+
+/// Of one of a task's commands.
+fn tag(place: usize, number: usize) -> u64 {
+    (place as u64) << 32 | number as u64
 }
 
 /// Tells the queue pairs when the mover has panicked.
@@ -75,11 +84,13 @@ impl Mover {
     /// Flash commands at once; more wait in the queue.
     pub const FLASH_DEPTH: u32 = 64;
 
-    pub fn new(queue: Box<dyn FlashQueue>, shared: Arc<EngineShared>, counters: Arc<QueueCounters>) -> Mover {
+    pub fn new(queue: Box<dyn FlashQueue>, shared: Arc<EngineShared>, drive_counters: Arc<DriveCounters>) -> Mover {
         Mover {
             queue,
             shared: shared.clone(),
-            counters,
+            counters: drive_counters.free(),
+            drive_counters,
+            share: FlashShare::default(),
             moving: Vec::new(),
             in_flash: 0,
             has_unstarted: false,
@@ -146,21 +157,27 @@ impl Mover {
         if place == self.moving.len() {
             self.moving.push(None);
         }
-        let (mut bytes, mut opcode) = (0, Opcode::Read);
-        for operation in task.work.flash() {
-            opcode = operation.opcode();
-            if let Operation::Read { length, .. } | Operation::Write { length, .. } = operation {
-                bytes += u64::from(*length);
-            }
-            let command = Command::new(place as u64, *operation).of(Purpose::Pipeline);
+        let flash = task.work.flash();
+        for (number, operation) in flash.iter().enumerate() {
+            self.share.put(tag(place, number), *operation);
+        }
+        let opcode = flash.last().map_or(Opcode::Read, Operation::opcode);
+        let (bytes, left) = (flash.iter().map(|operation| u64::from(length(operation))).sum(), flash.len());
+        let submitted_us = self.shared.env.now_us();
+        self.moving[place] = Some(MovingTask { task, opcode, bytes, left, failure: None, submitted_us });
+        self.in_flash += 1;
+        self.release();
+    }
+
+    /// Gives the flash what may go there now.
+    fn release(&mut self) {
+        self.share.release((&self.drive_counters, &self.shared.env), |tag, operation| {
+            let command = Command::new(tag, operation).of(Purpose::Pipeline);
             // SAFETY: the engine's sub-buffers, of which a task's are nobody else's; flash was checked. The engine's memory is freed
             // after this queue.
             unsafe { self.queue.submit(&command) };
-        }
-        let (left, submitted_us) = (task.work.flash().len(), self.shared.env.now_us());
-        self.moving[place] = Some(MovingTask { task, opcode, bytes, left, failure: None, submitted_us });
-        self.in_flash += 1;
-        self.has_unstarted = true;
+            self.has_unstarted = true;
+        });
     }
 
     fn poll_flash(&mut self) {
@@ -174,8 +191,9 @@ impl Mover {
         }
         let now_us = self.shared.env.now_us();
         for completion in self.flash_done.drain(..) {
-            let place = &mut self.moving[completion.tag as usize];
+            let place = &mut self.moving[(completion.tag >> 32) as usize];
             let Some(moving) = place else { unreachable!("a flash command of the mover's is a task's") };
+            self.share.ended(length(&moving.task.work.flash()[completion.tag as u32 as usize]));
             self.counters.completed(moving.opcode, completion.status);
             self.counters.latency(moving.opcode, now_us.saturating_sub(moving.submitted_us));
             moving.left -= 1;
@@ -195,6 +213,7 @@ impl Mover {
             let result = failure.unwrap_or(TaskResult::Moved);
             self.finished.push(FinishedTask { task, result, unit_us: None });
         }
+        self.release();
     }
 
     fn sleep(&mut self, until_us: u64) {

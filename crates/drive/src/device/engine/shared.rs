@@ -17,7 +17,7 @@ use super::mailbox::Mailbox;
 use super::mover::Mover;
 use super::units;
 use super::{EngineCounters, EngineOptions};
-use crate::counters::QueueCounters;
+use crate::counters::DriveCounters;
 use crate::device::program::Program;
 use crate::env::Env;
 use crate::event::Event;
@@ -40,8 +40,7 @@ pub(crate) struct EngineGround<'a> {
     pub programs: &'a Arc<[Box<dyn Program>]>,
     pub env: &'a Env,
     pub stages: &'a Arc<EngineCounters>,
-    /// For the bytes that the mover moves.
-    pub counters: Arc<QueueCounters>,
+    pub counters: &'a Arc<DriveCounters>,
 }
 
 pub(super) struct EngineState {
@@ -248,7 +247,7 @@ impl SharedEngine {
         });
         let queue = flash.open_queue_of_one_thread(&local.clone().into(), Mover::FLASH_DEPTH)?;
         let mut engine = SharedEngine { shared: shared.clone(), threads: Vec::new() };
-        let mover = Mover::new(queue, shared.clone(), counters);
+        let mover = Mover::new(queue, shared.clone(), counters.clone());
         engine.threads.push(env.spawn_drive_thread("tapetum-mover", move || mover.run())?);
         units::start(&shared, options, &mut engine.threads)?;
         Ok(engine)
