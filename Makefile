@@ -1,11 +1,12 @@
 # make run    serve memcached on 127.0.0.1:11211 from ./tapetum-data
+# make check  before each commit: format, lints, unit tests, a quick simulation, one client; minutes where little was changed
 # make test   everything that is checked before a change lands
 # make bench  the store beside its rivals (compiles RocksDB, once)
 #
 # All install what is missing (Debian packages through apt-get, Python packages into the target folder) and build.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint test-build test-rust test-clients test-system test-differential test-udp test-nbd test-kill test-device test-power-cut test-damage test-rows test-simulation test-python setup-build setup-images setup-test setup-bench bench clean
+.PHONY: help run check test lint test-build test-rust test-clients test-system test-differential test-udp test-nbd test-kill test-device test-power-cut test-damage test-rows test-simulation test-python setup-build setup-images setup-test setup-bench bench clean
 
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 CARGO := cargo
@@ -37,6 +38,15 @@ help:
 run: setup-build
 	$(CARGO) build --release --locked --package tapetum-server
 	exec $(TARGET)/release/tapetum serve --data ./tapetum-data $(SERVE)
+
+check: test-build
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) test --workspace --locked --lib --quiet
+	$(SIMULATION) 1 --runs 20 --operations 500 --crashes 20000 --troubles 2
+	$(SIMULATION) 1 --load ordered --runs 4 --operations 300 --crashes 5000
+	$(X) test-clients --server $(SERVER) --only test_operations.TestText
+	@echo "make check: all passed"
 
 # In this order: what is quick fails first.
 test: setup-images setup-test
