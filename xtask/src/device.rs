@@ -3,12 +3,13 @@
 //! left out.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use crate::Failure;
 use crate::arguments::Arguments;
 use crate::kill::{CAPACITY_MAX_BYTES, Kill, Plan, Run};
+use crate::loop_device::LoopDevice;
 use crate::workspace;
 use tapetum_bench::server::ServerOptions;
 
@@ -33,31 +34,6 @@ fn on_loop_device(scratch: &Path, plan: &Plan) -> Result<(), Failure> {
         Err(why) => println!("test-device: left out, for want of a loop device ({why})"),
     }
     Ok(())
-}
-
-struct LoopDevice {
-    path: PathBuf,
-}
-
-impl LoopDevice {
-    /// An error says why there can be none.
-    fn over(file: &Path) -> Result<LoopDevice, String> {
-        let output = Command::new("losetup").args(["--find", "--show"]).arg(file).output();
-        let output = output.map_err(|error| format!("losetup cannot be run: {error}"))?;
-        match output.status.success() {
-            true => Ok(LoopDevice { path: String::from_utf8_lossy(&output.stdout).trim().into() }),
-            false => Err(String::from_utf8_lossy(&output.stderr).trim().into()),
-        }
-    }
-}
-
-impl Drop for LoopDevice {
-    fn drop(&mut self) {
-        let detached = Command::new("losetup").arg("--detach").arg(&self.path).status();
-        if !detached.is_ok_and(|status| status.success()) {
-            eprintln!("{} stays behind: losetup --detach it", self.path.display());
-        }
-    }
 }
 
 fn refuses_more_than_there_is(binary: &Path, data: &Path, device: &Path) -> Result<(), Failure> {

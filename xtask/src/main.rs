@@ -18,6 +18,7 @@ mod figures;
 mod fuzz;
 mod kill;
 mod load;
+mod loop_device;
 mod memccapable;
 mod mutants;
 mod nbd;
@@ -60,7 +61,7 @@ Figures (release build; see docs/BENCHMARKS.md):
   figures NAME       flash-reads | index-memory | memory-peak | load | growth-latency | restart | warm; all: these
                      index-scale | overwrites: alone, they take longer
 Beside the rivals and the disk's limit, in turns (see docs/BENCHMARKS.md; --contenders a,b --keep DIR --items N):
-  bench ROW          quick | cold-get | ycsb | ycsb-a | read-latency | load | blocking-get | memcached-get | delta-lookup |
+  bench ROW          block (block devices, as root; --device SIZE --depths 4,32 --throttle no) | quick | cold-get | ycsb | ycsb-a | read-latency | load | blocking-get | memcached-get | delta-lookup |
                      misses | dram-get | hit-rate | latency | extstore | packets | memcaslap | floods | pictures |
                      dispatch | snappy-table | two-applications: the drive's computing, without the store |
                      beside: the server of another tree, named by --server; trees: all of another tree, by --other DIR

@@ -3,6 +3,7 @@
 
 mod arena;
 mod beside;
+mod block;
 mod blocking_get;
 mod cold_get;
 mod contender;
@@ -53,7 +54,7 @@ use crate::rows::Row;
 const KEY_BYTES: u64 = 16;
 
 /// With what each row runs small: contenders that nothing need be compiled for, and as few items as it takes.
-pub const ROWS: [Row; 36] = [
+pub const ROWS: [Row; 37] = [
     Row {
         name: "quick",
         run: quick::run,
@@ -121,6 +122,7 @@ pub const ROWS: [Row; 36] = [
     Row { name: "scan-rows", run: scan_rows::run, smoke: "--rounds 1" },
     Row { name: "transfer", run: transfer::run, smoke: "--items 2000 --rounds 1 --contenders tapetum,tapetum-ordered" },
     Row { name: "walk", run: walk::run, smoke: "--scale 0.0005 --rounds 1" },
+    Row { name: "block", run: block::run, smoke: "--device 64MiB --rounds 1 --seconds 1 --depths 4" },
     Row { name: "trees", run: trees::run, smoke: "--items 1000 --rounds 1 --other THIS" },
 ];
 

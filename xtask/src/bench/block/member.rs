@@ -1,0 +1,121 @@
+//! A member: a loop device over a file, past the page cache, which the kernel holds to so many requests and bytes a second.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use crate::Failure;
+use crate::loop_device::LoopDevice;
+
+/// The kernel's throttle, of control groups of version 1: what it is told of the root holds for all processes, and for what the page cache
+/// writes back.
+const THROTTLE: &str = "/sys/fs/cgroup/blkio";
+
+/// What a member does in a second.
+#[derive(Clone, Copy)]
+pub struct Limits {
+    pub reads_per_second: u64,
+    pub writes_per_second: u64,
+    pub read_bytes_per_second: u64,
+    pub write_bytes_per_second: u64,
+}
+
+impl Limits {
+    fn files(&self) -> [(&'static str, u64); 4] {
+        [
+            ("blkio.throttle.read_iops_device", self.reads_per_second),
+            ("blkio.throttle.write_iops_device", self.writes_per_second),
+            ("blkio.throttle.read_bps_device", self.read_bytes_per_second),
+            ("blkio.throttle.write_bps_device", self.write_bytes_per_second),
+        ]
+    }
+}
+
+impl fmt::Display for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "held to {} reads and {} writes a second, {} and {} MiB",
+            self.reads_per_second,
+            self.writes_per_second,
+            self.read_bytes_per_second >> 20,
+            self.write_bytes_per_second >> 20
+        )
+    }
+}
+
+pub struct Member {
+    device: LoopDevice,
+    /// Its major and minor number, as the kernel writes them.
+    number: String,
+    file: PathBuf,
+}
+
+/// A member's limits, until it is dropped.
+pub struct Throttled {
+    number: String,
+}
+
+impl Member {
+    /// Whether there can be one here.
+    pub fn check() -> Result<(), Failure> {
+        let throttle = Path::new(THROTTLE).join("blkio.throttle.read_iops_device");
+        match throttle.exists() {
+            true => Ok(()),
+            false => {
+                Err(format!("the kernel has no {}: it takes control groups of version 1", throttle.display()).into())
+            }
+        }
+    }
+
+    pub fn new(folder: &Path, name: &str, bytes: u64) -> Result<Member, Failure> {
+        let file = folder.join(name.replace(' ', "-")).with_extension("member");
+        File::create(&file)?.set_len(bytes)?;
+        let device = LoopDevice::over(&file).and_then(LoopDevice::direct);
+        let device = device.map_err(|why| format!("there can be no loop device, which takes root ({why})"))?;
+        let number = fs::read_to_string(sys(&device).join("dev"))?.trim().to_owned();
+        Ok(Member { device, number, file })
+    }
+
+    pub fn device(&self) -> &Path {
+        &self.device.path
+    }
+
+    /// Holds it to `limits`, if there are some.
+    pub fn throttle(&self, limits: Option<Limits>) -> Result<Throttled, Failure> {
+        for (file, limit) in limits.iter().flat_map(Limits::files) {
+            fs::write(Path::new(THROTTLE).join(file), format!("{} {limit}", self.number))?;
+        }
+        Ok(Throttled { number: self.number.clone() })
+    }
+
+    /// Bytes that were written to it so far.
+    pub fn written_bytes(&self) -> Result<u64, Failure> {
+        let stat = fs::read_to_string(sys(&self.device).join("stat"))?;
+        let sectors = stat.split_whitespace().nth(6).and_then(|word| word.parse::<u64>().ok());
+        Ok(sectors.ok_or("a block device's account has no sectors written")? * 512)
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        // Its bytes go when the loop device does.
+        let _ = fs::remove_file(&self.file);
+    }
+}
+
+impl Drop for Throttled {
+    fn drop(&mut self) {
+        let none =
+            Limits { reads_per_second: 0, writes_per_second: 0, read_bytes_per_second: 0, write_bytes_per_second: 0 };
+        for (file, limit) in none.files() {
+            if let Err(error) = fs::write(Path::new(THROTTLE).join(file), format!("{} {limit}", self.number)) {
+                eprintln!("the limit of device {} in {file} stays: {error}", self.number);
+            }
+        }
+    }
+}
+
+fn sys(device: &LoopDevice) -> PathBuf {
+    Path::new("/sys/class/block").join(device.path.file_name().unwrap_or_default())
+}

@@ -1,0 +1,192 @@
+//! The contenders: servers of NBD, each over a member of its own.
+
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::fio::FioTurn;
+use super::member::Member;
+use crate::Failure;
+use crate::nbd::said;
+use tapetum_bench::server::{Server, ServerOptions, die_with_parent};
+
+const DISK: &str = "disk0";
+const START_MAX: Duration = Duration::from_secs(20);
+/// Of Linux' accounts of processes, on every processor that it knows.
+const TICKS_PER_SECOND: f64 = 100.0;
+/// Where the kernel holds page caches to a size.
+const MEMORY: &str = "/sys/fs/cgroup/memory";
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Contender {
+    /// Tapetum, each block by itself.
+    Blocks,
+    Groups8,
+    Groups16,
+    Nbdkit,
+    QemuNbd,
+}
+
+impl Contender {
+    pub const ALL: [Contender; 5] =
+        [Contender::Blocks, Contender::Groups8, Contender::Groups16, Contender::Nbdkit, Contender::QemuNbd];
+
+    pub fn label(self) -> &'static str {
+        match self {
+            Contender::Blocks => "tapetum",
+            Contender::Groups8 => "tapetum groups of 8",
+            Contender::Groups16 => "tapetum groups of 16",
+            Contender::Nbdkit => "nbdkit",
+            Contender::QemuNbd => "qemu-nbd",
+        }
+    }
+
+    pub fn is_ours(self) -> bool {
+        !matches!(self, Contender::Nbdkit | Contender::QemuNbd)
+    }
+
+    fn group_blocks(self) -> &'static str {
+        match self {
+            Contender::Groups8 => "8",
+            Contender::Groups16 => "16",
+            _ => "1",
+        }
+    }
+}
+
+enum Running {
+    Ours(Server),
+    Rival(Rival),
+}
+
+/// A rival's process, and the group that holds its page cache to a size.
+struct Rival {
+    child: Child,
+    group: Option<PathBuf>,
+}
+
+/// A contender that serves its member.
+pub struct Exporter {
+    contender: Contender,
+    // Before its member, which it has open.
+    running: Running,
+    member: Member,
+    socket: PathBuf,
+}
+
+impl Exporter {
+    pub fn start(
+        contender: Contender,
+        member: Member,
+        (binary, folder): (&Path, &Path),
+        (device_bytes, memory_bytes): (u64, u64),
+    ) -> Result<Exporter, Failure> {
+        let name = contender.label().replace(' ', "-");
+        let socket = folder.join(&name).with_extension("sock");
+        let running = match contender.is_ours() {
+            true => {
+                let (device, memory) = (member.device().display().to_string(), memory_bytes.to_string());
+                let store = ["--drive", &device, "--memory", &memory];
+                let mut create = Command::new(binary);
+                create.args(["keyspace", "create", DISK, "--block-device", &device_bytes.to_string()]);
+                said(create.args(["--group-blocks", contender.group_blocks()]).args(store))?;
+                let door = format!("unix:{}", socket.display());
+                let words = ["--threads", "1", "--sync", "everysec", "--nbd", &door].into_iter().chain(store);
+                Running::Ours(ServerOptions::new(binary, &folder.join(&name), &words.collect::<Vec<_>>())?.start()?)
+            }
+            false => Running::Rival(Rival::start(contender, (&member, &socket), memory_bytes)?),
+        };
+        let begun = Instant::now();
+        while UnixStream::connect(&socket).is_err() {
+            if begun.elapsed() > START_MAX {
+                return Err(format!("{} takes no client within {START_MAX:?}", contender.label()).into());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(Exporter { contender, running, member, socket })
+    }
+
+    pub fn contender(&self) -> Contender {
+        self.contender
+    }
+
+    pub fn member(&self) -> &Member {
+        &self.member
+    }
+
+    pub fn uri(&self) -> String {
+        let export = if self.contender.is_ours() { DISK } else { "" };
+        format!("nbd+unix:///{export}?socket={}", self.socket.display())
+    }
+
+    /// Runs a turn, and adds what the server used and its member was written meanwhile.
+    pub fn timed(&self, turn: impl FnOnce(&str) -> Result<FioTurn, Failure>) -> Result<FioTurn, Failure> {
+        let process = match &self.running {
+            Running::Ours(server) => server.process(),
+            Running::Rival(rival) => rival.child.id(),
+        };
+        let (cpu_us, written_bytes) = (cpu_us(process)?, self.member.written_bytes()?);
+        let turn = turn(&self.uri())?;
+        let member_written_bytes = (self.member.written_bytes()? - written_bytes) as f64;
+        Ok(FioTurn { server_cpu_us: self::cpu_us(process)? - cpu_us, member_written_bytes, ..turn })
+    }
+
+    pub fn stop(self) -> Result<(), Failure> {
+        match self.running {
+            Running::Ours(server) => server.terminate(),
+            Running::Rival(_) => Ok(()),
+        }
+    }
+}
+
+/// To a hundredth of a second, with threads that have ended: some servers have one for each connection.
+fn cpu_us(process: u32) -> Result<f64, Failure> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
+    // Behind the name, which may have anything in it, the twelfth and thirteenth word.
+    let words: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |place: usize| words.get(place).and_then(|word| word.parse::<f64>().ok());
+    let ticks = ticks(11).zip(ticks(12)).ok_or_else(|| format!("the account of process {process} has no times"))?;
+    Ok((ticks.0 + ticks.1) * 1e6 / TICKS_PER_SECOND)
+}
+
+impl Rival {
+    fn start(contender: Contender, (member, socket): (&Member, &Path), memory_bytes: u64) -> Result<Rival, Failure> {
+        let mut command;
+        let mut group = None;
+        if contender == Contender::Nbdkit {
+            command = Command::new("nbdkit");
+            command.arg("--foreground").arg("-U").arg(socket).arg("file").arg(member.device());
+            let made = Path::new(MEMORY).join(format!("tapetum-block-{}", std::process::id()));
+            fs::create_dir_all(&made)?;
+            fs::write(made.join("memory.limit_in_bytes"), memory_bytes.to_string())?;
+            group = Some(made);
+        } else {
+            command = Command::new("qemu-nbd");
+            command.args(["-f", "raw", "--cache=none", "--aio=io_uring", "-e", "8", "-t", "-k"]).arg(socket);
+            command.arg(member.device());
+        }
+        die_with_parent(&mut command);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        let child = child.map_err(|error| format!("{command:?}: {error}; apt-get install nbdkit qemu-utils"))?;
+        let rival = Rival { child, group };
+        if let Some(group) = &rival.group {
+            // What it reads and writes from now on counts there.
+            fs::write(group.join("cgroup.procs"), rival.child.id().to_string())?;
+        }
+        Ok(rival)
+    }
+}
+
+impl Drop for Rival {
+    fn drop(&mut self) {
+        // Ended already is as good.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if let Some(group) = &self.group {
+            // Its pages may hold it a moment longer; an empty group takes nothing.
+            let _ = fs::remove_dir(group);
+        }
+    }
+}
