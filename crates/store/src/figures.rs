@@ -2,7 +2,9 @@
 
 use crate::error::Error;
 use crate::hashed::tier::SlabClass;
-use crate::keyspace::catalogue::Keyspace;
+use crate::hashed::write_count::KeyspaceWrites;
+use crate::keyspace::KeyspaceId;
+use crate::keyspace::catalogue::{Keyspace, KeyspaceKind};
 use crate::keyspace::engine::ItemCounts;
 use crate::session::Application;
 use crate::stats::Stats;
@@ -31,6 +33,13 @@ impl Store {
             (keyspace, items)
         };
         base.keyspaces.list().into_iter().map(with_items).collect()
+    }
+
+    /// What was written to segments of each hashed keyspace since the store was opened.
+    pub fn keyspace_writes(&self) -> Vec<(KeyspaceId, KeyspaceWrites)> {
+        let keyspaces = self.base().keyspaces.list().into_iter();
+        let hashed = keyspaces.filter(|keyspace| keyspace.kind == KeyspaceKind::Hashed);
+        hashed.map(|Keyspace { id, .. }| (id, self.hashed().writes_of(id))).collect()
     }
 
     /// The classes of slots that the DRAM tier has, the smallest first; none without a tier.

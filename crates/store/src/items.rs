@@ -5,11 +5,39 @@
 
 use crate::blocking::{Item, KeyspaceHandle};
 use crate::error::Error;
-use crate::hashed::slice::{self, SliceItem};
+use crate::hashed::slice::{self, SliceSize};
 use crate::keyspace::states::KeyspaceRef;
 use crate::media::io::Io;
 use crate::store::Store;
 use tapetum_drive::Purpose;
+use tapetum_kernels::codec::Decompressor;
+use tapetum_kernels::record::{Codec, Header, Record};
+
+const ITEM_SLICES: SliceSize =
+    SliceSize { bytes: 1 << 20, bytes_per_segment: 16 << 10, bytes_max: 16 << 20, buffered_keys: 16 << 10 };
+
+/// An item of a slice.
+struct SliceItem {
+    key: Vec<u8>,
+    header: Header,
+    /// `None`: the value lies in extents of its own, and is to be read by a get.
+    value: Option<Vec<u8>>,
+}
+
+impl SliceItem {
+    fn of(record: &Record<'_>, decompressor: &mut Decompressor) -> Result<SliceItem, Error> {
+        let value = match record.header.codec {
+            Codec::OutOfLine => None,
+            _ => {
+                let mut value = Vec::new();
+                let inflated = decompressor.inflate(record, &mut value);
+                inflated.map_err(|_| Error::Corrupt(format!("the value of the key {:?}", record.key)))?;
+                Some(value)
+            }
+        };
+        Ok(SliceItem { key: record.key.to_vec(), header: record.header, value })
+    }
+}
 
 /// The items of a keyspace, each once, in no order that means anything. An item that was there from the first to the last call of `next`
 /// is shown, with the value that it had at some moment between; one that came, changed or went meanwhile may be shown as it was or as it is.
@@ -57,14 +85,20 @@ impl Items {
         }
         let wanted = (self.keyspace.id(), &self.prefix[..]);
         let (slices, number) = (self.slices, self.slice_next);
+        let mut decompressor = Decompressor::new().map_err(|error| Error::Io(error.to_string()))?;
+        let mut found = Vec::new();
         let gathering = async {
             let installer = engine.take_installer().await;
-            let slices = slices.unwrap_or_else(|| slice::count(&installer));
-            let found = slice::gather(engine, &io, &installer, wanted, slice::bounds(number, slices)).await;
+            let slices = slices.unwrap_or_else(|| slice::count(engine, &installer, &ITEM_SLICES));
+            let show = |record: &Record<'_>| {
+                found.push(SliceItem::of(record, &mut decompressor)?);
+                Ok(())
+            };
+            let gathered = slice::gather(engine, &io, &installer, wanted, slice::bounds(number, slices), show).await;
             engine.return_installer(installer);
-            found.map(|found| (slices, found))
+            gathered.map(|()| slices)
         };
-        let (slices, found) = engine.run_beside_maintenance(&io, gathering)??;
+        let slices = engine.run_beside_maintenance(&io, gathering)??;
         self.slices = Some(slices);
         self.slice_next += 1;
         self.found = found.into_iter();

@@ -15,6 +15,7 @@ use crate::hashed::segment::segment_table::SegmentTable;
 use crate::hashed::segment::view::Segment;
 use crate::hashed::tier::Tier;
 use crate::hashed::tier::access::AccessClock;
+use crate::hashed::write_count::WriteCounts;
 use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::KeyspaceKind;
@@ -87,6 +88,7 @@ pub struct HashedEngine {
     pub tier: Option<Tier>,
     pub access_clock: AccessClock,
     pub item_count: ItemCount,
+    pub write_counts: WriteCounts,
     pub large: LargeSpace,
     /// Dropped keyspaces of which nothing is left and nothing can come.
     pub purged: Mutex<BTreeSet<KeyspaceId>>,

@@ -28,5 +28,6 @@ pub mod segment;
 pub mod session;
 pub mod slice;
 pub mod tier;
+pub mod write_count;
 
 pub use hashed_engine::HashedEngine;

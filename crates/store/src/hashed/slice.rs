@@ -16,22 +16,18 @@ use crate::media::io::{Io, lock};
 use std::collections::HashSet;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
-use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::hash::HashKey;
-use tapetum_kernels::record::{Codec, Header, Kind, Record};
+use tapetum_kernels::record::{Kind, Record};
 
-/// Bytes of records that a slice holds, about.
-const SLICE_BYTES: u64 = 1 << 20;
-/// The same for each segment, of which a slice reads a few pages.
-const SLICE_BYTES_PER_SEGMENT: u64 = 16 << 10;
-const SLICE_BYTES_MAX: u64 = 16 << 20;
-
-/// An item of a slice.
-pub struct SliceItem {
-    pub key: Vec<u8>,
-    pub header: Header,
-    /// `None`: the value lies in extents of its own, and is to be read by a get.
-    pub value: Option<Vec<u8>>,
+/// What a slice holds, about.
+pub struct SliceSize {
+    /// Bytes of records in segments, at least.
+    pub bytes: u64,
+    /// The same for each segment, of which a slice reads a few pages.
+    pub bytes_per_segment: u64,
+    pub bytes_max: u64,
+    /// Keys of the write buffers.
+    pub buffered_keys: u64,
 }
 
 /// Cuts the hash space into so many slices, by the number of the slice.
@@ -43,46 +39,40 @@ pub fn bounds(number: u64, slices: u64) -> RangeInclusive<HashKey> {
     HashKey(edge(number))..=HashKey(last)
 }
 
-/// How many slices the store has now.
-pub fn count(installer: &Installer) -> u64 {
+/// How many slices of a size the store has now.
+pub fn count(engine: &HashedEngine, installer: &Installer, size: &SliceSize) -> u64 {
     let segments = &installer.catalog.segments;
     let bytes: u64 = segments.values().map(|state| state.valid_bytes).sum();
-    let slice_bytes = (segments.len() as u64 * SLICE_BYTES_PER_SEGMENT).clamp(SLICE_BYTES, SLICE_BYTES_MAX);
-    bytes.div_ceil(slice_bytes).max(1)
+    let slice_bytes = (segments.len() as u64 * size.bytes_per_segment).clamp(size.bytes, size.bytes_max);
+    let of_buffers = engine.buffers.entries().div_ceil(size.buffered_keys);
+    bytes.div_ceil(slice_bytes).max(of_buffers).max(1)
 }
 
-/// What a gathering looks for, and what it has found.
-struct Gathering<'a> {
+/// What a gathering looks for, and where it shows it.
+struct Gathering<'a, F> {
     engine: &'a Arc<HashedEngine>,
     keyspace: KeyspaceId,
     prefix: &'a [u8],
     bounds: RangeInclusive<HashKey>,
     now: u32,
-    decompressor: Decompressor,
     /// The keys of which a write buffer has the last word, deletions included.
     in_buffers: HashSet<HashKey>,
-    found: Vec<SliceItem>,
+    show: F,
 }
 
-/// The live items of a keyspace whose keys begin with `prefix`, in a slice of the hash space. The caller holds the installer.
+/// Shows the records of a keyspace's live items whose keys begin with `prefix`, in a slice of the hash space. The caller holds the
+/// installer; `show` is called with a shard held.
 pub async fn gather(
     engine: &Arc<HashedEngine>,
     io: &Io,
     installer: &Installer,
     (keyspace, prefix): (KeyspaceId, &[u8]),
     bounds: RangeInclusive<HashKey>,
-) -> Result<Vec<SliceItem>, Error> {
-    let mut gathering = Gathering {
-        engine,
-        keyspace,
-        prefix,
-        bounds,
-        now: engine.now(),
-        decompressor: Decompressor::new().map_err(|error| Error::Io(error.to_string()))?,
-        in_buffers: HashSet::new(),
-        found: Vec::new(),
-    };
-    gathering.look_in_buffers();
+    show: impl FnMut(&Record<'_>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let mut gathering =
+        Gathering { engine, keyspace, prefix, bounds, now: engine.now(), in_buffers: HashSet::new(), show };
+    gathering.look_in_buffers()?;
     for state in installer.catalog.segments.values() {
         let Some(segment) = engine.segments.get(state.descriptor.number) else { continue };
         let pages = pages_of(&segment, &gathering.bounds);
@@ -100,7 +90,7 @@ pub async fn gather(
             cursor.advance(&state.valid).await?;
         }
     }
-    Ok(gathering.found)
+    Ok(())
 }
 
 fn corrupt(page: Option<u32>) -> Error {
@@ -112,8 +102,8 @@ fn pages_of(segment: &Segment, bounds: &RangeInclusive<HashKey>) -> Range<u32> {
     segment.start_pages(*bounds.start()).start..segment.start_pages(*bounds.end()).end
 }
 
-impl Gathering<'_> {
-    fn look_in_buffers(&mut self) {
+impl<F: FnMut(&Record<'_>) -> Result<(), Error>> Gathering<'_, F> {
+    fn look_in_buffers(&mut self) -> Result<(), Error> {
         let bits = self.engine.geometry.partition_bits;
         let (first, last) = (self.bounds.start().partition(bits), self.bounds.end().partition(bits));
         for shard in &self.engine.buffers.shards()[first..=last] {
@@ -123,10 +113,10 @@ impl Gathering<'_> {
                 self.in_buffers.insert(hash);
                 // SAFETY: the shard names the place, and we hold it.
                 let record = unsafe { self.engine.log.record(buffer, place) };
-                let taken = self.take(&record);
-                assert!(taken.is_ok(), "the arena holds what was compressed");
+                self.take(&record)?;
             }
         }
+        Ok(())
     }
 
     fn take(&mut self, record: &Record<'_>) -> Result<(), Error> {
@@ -135,20 +125,7 @@ impl Gathering<'_> {
             && KeyspaceId::of(&header) == self.keyspace
             && record.key.starts_with(self.prefix)
             && self.engine.is_live(&header, self.now);
-        if !is_wanted {
-            return Ok(());
-        }
-        let value = match header.codec {
-            Codec::OutOfLine => None,
-            _ => {
-                let mut value = Vec::new();
-                let inflated = self.decompressor.inflate(record, &mut value);
-                inflated.map_err(|_| Error::Corrupt(format!("the value of the key {:?}", record.key)))?;
-                Some(value)
-            }
-        };
-        self.found.push(SliceItem { key: record.key.to_vec(), header, value });
-        Ok(())
+        if is_wanted { (self.show)(record) } else { Ok(()) }
     }
 }
 

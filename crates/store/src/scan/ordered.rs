@@ -30,7 +30,8 @@ impl KeyspaceHandle {
         Ok(Scan { keyspace: self.clone(), rest: Some(range), items: Vec::new().into_iter() })
     }
 
-    fn scan_part(&self, range: KeyRange) -> Result<ScanPart, Error> {
+    /// Some items at the range's beginning, and what is left of it.
+    pub(crate) fn scan_part(&self, range: KeyRange) -> Result<ScanPart, Error> {
         self.store().with_session(|session| {
             session.submit_scan(self.keyspace(), 0, range, PART_ITEMS)?;
             let (mut replies, mut scanned) = (Vec::new(), Vec::new());

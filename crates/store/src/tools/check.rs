@@ -28,6 +28,8 @@ pub struct CheckReport {
     pub segments: u64,
     pub records: u64,
     pub valid_records: u64,
+    /// Of hashed keyspaces, keys that the write buffers have the last word on: what was read of the log. Some are in segments too.
+    pub buffered_records: u64,
     /// Values in extents of their own, each read whole.
     pub large_values: u64,
     /// What does not hold, each naming its place.
@@ -39,6 +41,7 @@ impl CheckReport {
         self.segments += other.segments;
         self.records += other.records;
         self.valid_records += other.valid_records;
+        self.buffered_records += other.buffered_records;
         self.large_values += other.large_values;
         self.problems.extend(other.problems);
     }
@@ -64,7 +67,7 @@ pub fn check(store: &Store) -> Result<CheckReport, Error> {
 /// Checks the segments of hashed keyspaces, and the index.
 pub async fn check_hashed(engine: &Arc<HashedEngine>, io: &Io) -> Result<CheckReport, Error> {
     let installer = engine.take_installer().await;
-    let mut report = CheckReport::default();
+    let mut report = CheckReport { buffered_records: engine.buffers.entries(), ..CheckReport::default() };
     for state in installer.catalog.segments.values() {
         report.segments += 1;
         report.problems.extend(pages_made_anew(engine, state.descriptor.number));

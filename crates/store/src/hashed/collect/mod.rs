@@ -21,6 +21,7 @@ use crate::hashed::segment::layout::page_size;
 use crate::hashed::segment::unreadable::Part;
 use crate::hashed::segment::view::Segment;
 use crate::hashed::segment::writer::SegmentWriter;
+use crate::hashed::write_count::WriteTally;
 use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
 use crate::maintenance::pace::{COLLECT_MERGE, COLLECT_WRITE};
@@ -291,7 +292,8 @@ async fn collect_as(
     let page_size = page_size(geometry, records, record_bytes);
     let mut writer =
         SegmentWriter::new(io, geometry, engine.store_id, extents, name, page_size, key_table_bytes_max).await?;
-    let sources = match merge(engine, io, victims, &mut writer).await {
+    let mut written = WriteTally::default();
+    let sources = match merge(engine, io, victims, &mut writer, &mut written).await {
         Ok(sources) => sources,
         Err(failure) => {
             writer.give_up().await?;
@@ -302,6 +304,7 @@ async fn collect_as(
     let mut installer = engine.take_installer().await;
     let done = install_output(engine, io, phase, &mut installer, victims, &sources, segment).await;
     engine.return_installer(installer);
+    engine.write_counts.note(&written);
     done
 }
 
@@ -311,6 +314,7 @@ async fn merge(
     io: &Io,
     victims: &[Victim],
     writer: &mut SegmentWriter,
+    written: &mut WriteTally,
 ) -> Result<Vec<Source>, Failure> {
     let mut cursors = Vec::with_capacity(victims.len());
     // Where nothing is live there is nothing to read.
@@ -335,6 +339,7 @@ async fn merge(
         let gone = is_large && large.is_none();
         if engine.is_live(&header, now) && !gone {
             let record = cursor.record();
+            written.collected(&header, record);
             writer.add(hash, &header, record).await?;
             if let Some(extents) = large
                 && !engine.planted.has(Bug::DropLargeInCollection)

@@ -219,7 +219,9 @@ fn what_has_expired_since_is_not_copied() {
         clock.advance_us(seconds * 1_000_000);
         let merging = async {
             let mut writer = fill(engine, &io, 0, 0).await;
-            let merged = merge(engine, &io, &victims, &mut writer).await.map(|sources| sources.len());
+            let merged = merge(engine, &io, &victims, &mut writer, &mut WriteTally::default())
+                .await
+                .map(|sources| sources.len());
             writer.give_up().await.unwrap();
             merged
         };

@@ -27,6 +27,7 @@ use crate::hashed::manifest_client::InstallFrame;
 use crate::hashed::segment::layout::page_size;
 use crate::hashed::segment::view::Segment;
 use crate::hashed::segment::writer::SegmentWriter;
+use crate::hashed::write_count::WriteTally;
 use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::KeyspaceKind;
@@ -117,7 +118,8 @@ async fn flush_as(
     let mut relied = Relied::default();
     let mut shards = Vec::with_capacity(engine.buffers.shards().len());
     let (mut batch, mut checked) = (Vec::new(), Vec::new());
-    let mut writing = UnitWriter { engine, io, buffer, groups: GroupMerger::default() };
+    let (groups, written) = (GroupMerger::default(), WriteTally::default());
+    let mut writing = UnitWriter { engine, io, buffer, groups, written };
     for (number, shard) in engine.buffers.shards().iter().enumerate() {
         lock(shard).sorted(buffer, &mut batch);
         let generation = engine.index.partition_generation(number);
@@ -161,6 +163,7 @@ async fn flush_as(
     let mut installer = engine.take_installer().await;
     let done = install(engine, io, phase, buffer, &mut installer, segment, relied, shards).await;
     engine.return_installer(installer);
+    engine.write_counts.note(&writing.written);
     // Who waits for this buffer to be in a segment could not see it before.
     engine.log.wake();
     done
@@ -172,6 +175,7 @@ struct UnitWriter<'a> {
     io: &'a Io,
     buffer: u64,
     groups: GroupMerger,
+    written: WriteTally,
 }
 
 impl UnitWriter<'_> {
@@ -183,20 +187,25 @@ impl UnitWriter<'_> {
         entries: &[(HashKey, u32)],
         (checked, now): (Checked, u32),
     ) -> Result<CheckedKey, Error> {
-        let UnitWriter { engine, io, buffer, ref mut groups } = *self;
+        let UnitWriter { engine, io, buffer, ref mut groups, ref mut written } = *self;
         let (hash, place) = entries[0];
         // SAFETY: the table gave the place. The buffer is released at the end of this flush.
         let (Record { header, .. }, bytes) = unsafe { engine.log.record_and_bytes(buffer, place) };
         let keyspace = KeyspaceId::of(&header);
         if header.grouped {
+            // SAFETY: as above.
+            entries.iter().for_each(|entry| written.buffered(&unsafe { engine.log.record(buffer, entry.1) }.header));
             let merged = groups.merge(engine, io, buffer, entries, checked).await?;
             if let Some((header, record)) = merged {
+                written.flushed(&header, record);
                 writer.add(group_hash(hash), &header, record).await?;
             }
             return Ok(CheckedKey { live: merged.is_some(), keyspace, checked });
         }
         let live = header.kind == Kind::Value && engine.is_live(&header, now);
         if live {
+            written.buffered(&header);
+            written.flushed(&header, bytes);
             writer.add(hash, &header, bytes).await?;
             if header.codec == Codec::OutOfLine {
                 let extents = lock(shard).large(Place { buffer, place });

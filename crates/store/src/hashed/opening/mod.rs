@@ -128,6 +128,7 @@ impl FoundHashed {
             tier: Tier::new(options.tier_bytes, options.slabs)
                 .map_err(|error| Error::Io(format!("no memory for the DRAM tier: {error}")))?,
             item_count: Default::default(),
+            write_counts: Default::default(),
             access_clock: AccessClock::new(self.stamp_durable, base.now()),
             large: self.large,
             purged: Default::default(),

@@ -1,6 +1,7 @@
 //! A class of the DRAM tier as it shows itself: what `stats slabs` and `stats items` are made of.
 
 use super::queues::Items;
+use super::slot::HEADER_BYTES;
 use std::collections::VecDeque;
 
 /// Slots of a queue among which one that holds an item is looked for.
@@ -54,6 +55,11 @@ impl SlabQueue {
 }
 
 impl SlabClass {
+    /// The place among all classes, the smallest first, of the one in which an item of so many bytes is kept; `None` if it is in none.
+    pub fn holding(classes: &[SlabClass], value_bytes: u64) -> Option<usize> {
+        classes.iter().position(|class| value_bytes + HEADER_BYTES as u64 <= class.slot_bytes as u64)
+    }
+
     /// Takes in the same class of another part.
     pub fn join(&mut self, other: &SlabClass) {
         self.slabs += other.slabs;
