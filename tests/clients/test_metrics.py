@@ -9,7 +9,12 @@ from adapters import Text
 from server import IS_MEMCACHED, Server, free_port
 
 # What moves by itself, or by being asked for.
-MOVING = {"uptime", "time", "rusage_user", "rusage_system", "cpu_host", "cpu_drive", "bytes_read", "bytes_written"}
+MOVING = {"uptime", "time", "rusage_user", "rusage_system", "cpu_host", "cpu_drive", "bytes_read", "bytes_written",
+          "resident_memory_bytes"}
+# Prometheus has its own units.
+UNITS = [("_us", "_seconds", 1e6), ("_bits", "_bytes", 8)]
+# Families with a sample a keyspace or a bucket, which `stats` has not.
+BESIDE = {"tapetum_keyspace_items", "tapetum_keyspace_segment_bytes", "tapetum_get_seconds", "tapetum_set_seconds"}
 
 
 @unittest.skipIf(IS_MEMCACHED, "memcached has no /metrics")
@@ -44,17 +49,21 @@ class Metrics(unittest.TestCase):
                 sample, = families["tapetum_version_info"].samples
                 self.assertEqual((sample.labels["version"], sample.value), (value.decode(), 1))
                 continue
+            divisor = 1
+            for unit, base_unit, times in UNITS:
+                if name.endswith(unit):
+                    name, divisor = name.removesuffix(unit) + base_unit, times
             family = families.get(f"tapetum_{name}") or families[f"tapetum_{name.removeprefix('total_')}"]
             self.assertIn(family.type, ("counter", "gauge"), name)
             self.assertTrue(family.documentation, name)
             sample, = family.samples
             self.assertEqual(sample.name.endswith("_total"), family.type == "counter", name)
             if name not in MOVING:
-                self.assertEqual(sample.value, float(value), name)
+                self.assertAlmostEqual(sample.value, float(value) / divisor, 6, name)
         # One sample a keyspace; `stats` has the items of the listener's own.
         sample, = families["tapetum_keyspace_items"].samples
         self.assertEqual((sample.labels["keyspace"], sample.value), ("default", float(stats["curr_items"])))
-        ours = [name for name in families if name.startswith("tapetum_") and name != "tapetum_keyspace_items"]
+        ours = [name for name in families if name.startswith("tapetum_") and name not in BESIDE]
         self.assertEqual(len(ours), len(stats))
 
     def test_dashboards_made_for_memcacheds_exporter_find_their_names(self):
@@ -71,6 +80,23 @@ class Metrics(unittest.TestCase):
         self.assertEqual(families["memcached_up"].samples[0].value, 1)
         for name, figure in [("current_items", "curr_items"), ("limit_bytes", "limit_maxbytes")]:
             self.assertEqual(families[f"memcached_{name}"].samples[0].value, float(stats[figure]))
+
+    def samples(self, family):
+        return {(sample.name, *sorted(sample.labels.items())): sample.value for sample in self.families()[family].samples}
+
+    def test_gets_and_sets_are_in_histograms_of_how_long_they_took(self):
+        memory, sets = ("tapetum_get_seconds_count", ("from", "memory")), ("tapetum_set_seconds_count",)
+        gets_before, sets_before = self.samples("tapetum_get_seconds"), self.samples("tapetum_set_seconds")
+        for number in range(10):
+            self.client.set(f"timed{number}", b"v")
+            self.assertEqual(self.client.get(f"timed{number}"), b"v")
+        self.client.get("nobody")
+        gets, sets_after = self.samples("tapetum_get_seconds"), self.samples("tapetum_set_seconds")
+        self.assertEqual(gets[memory] - gets_before[memory], 10)
+        self.assertEqual(sets_after[sets] - sets_before[sets], 10)
+        buckets = [value for (name, *labels), value in gets.items() if name.endswith("_bucket") and ("from", "memory") in labels]
+        self.assertEqual(buckets, sorted(buckets))
+        self.assertEqual(buckets[-1], gets[memory])
 
     def test_counters_go_up(self):
         before = self.families()["tapetum_get_hits"].samples[0].value

@@ -3,14 +3,19 @@ reads, and memcached's own command for the memory is taken from a client that se
 
 import base64
 import json
+import os
 import socket
 import subprocess
+import threading
 import time
 import unittest
 
 import pymemcache
 
 from server import BINARY, IS_MEMCACHED, Server, free_port
+
+
+MEMCACHED_TOOL = "/usr/share/memcached/scripts/memcached-tool"
 
 
 def run(*words, data=None, stdin=""):
@@ -139,6 +144,63 @@ class Tools(unittest.TestCase):
         marks = {item["key"]: (item.get("flags", 0), item.get("expiry", 0)) for item in items}
         expected = {key: (number, 2_000_000_000 if number % 2 else 0) for number, key in enumerate(values)}
         self.assertEqual(marks, {**expected, "key7%": (0, 0)})
+
+    def test_a_dump_of_a_server_under_load_restores_every_key_that_was_untouched(self):
+        untouched = {f"still{number}": b"%d" % number * (number % 50) for number in range(20_000)}
+        client = self.client()
+        client.set_many({key: value for key, value in untouched.items()})
+        client.set("marked", b"flags", flags=7, expire=2_000_000_000)
+        # A key that no text command can name.
+        self.assertEqual(client.raw_command(b"ms aGVsbG8gd29ybGQ= 5 b\r\nthere"), b"HD")
+        untouched["marked"] = b"flags"
+        stop = threading.Event()
+
+        def write_on(who):
+            busy = pymemcache.Client(("127.0.0.1", self.server.port), default_noreply=False)
+            number = 0
+            while not stop.is_set():
+                busy.set_many({f"busy{who}:{number % 700 + step}": b"x" * (number % 900) for step in range(50)})
+                busy.delete(f"busy{who}:{number % 900}")
+                number += 37
+            busy.close()
+
+        writers = [threading.Thread(target=write_on, args=(who,)) for who in range(2)]
+        for writer in writers:
+            writer.start()
+        self.addCleanup(stop.set)
+        dumped = tapetum("dump", "--server", self.address)
+        listed = tapetum("list", "--server", self.address, "--prefix", "still").split()
+        stop.set()
+        for writer in writers:
+            writer.join()
+        self.assertEqual(set(listed), set(untouched) - {"marked"})
+        self.assertEqual(len(listed), len(untouched) - 1)
+        self.assertEqual(tapetum("list", "--server", self.address, "--prefix", "marked", "--long"), "marked\t5\t7\t2000000000\n")
+        other = Server("restored")
+        self.addCleanup(other.close)
+        address = f"127.0.0.1:{other.port}"
+        tapetum("load", "--format", "jsonl", "--skip-bad", "--memcached", address, stdin=dumped)
+        restored = pymemcache.Client(("127.0.0.1", other.port), default_noreply=False)
+        self.addCleanup(restored.close)
+        self.assertTrue(restored.get_many(untouched) == untouched)
+        self.assertEqual(restored.raw_command(b"mg marked f t")[:5], b"HD f7")
+        items = [json.loads(line) for line in dumped.splitlines()]
+        self.assertIn({"key": "hello world", "value": "there"}, items)
+        self.assertEqual(len({item["key"] for item in items}), len(items), "a key is dumped once")
+        # Copied straight from one server to another, what the first has.
+        done = run("warm", "--from", self.address, "--memcached", address)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(restored.get_many(untouched) == untouched)
+
+    @unittest.skipUnless(os.access(MEMCACHED_TOOL, os.R_OK), "Debian's memcached has it")
+    def test_memcacheds_own_tool_lists_and_dumps(self):
+        values = {f"key{number}": f"value{number}" for number in range(500)}
+        self.client().set_many({key: value.encode() for key, value in values.items()})
+        keys = subprocess.run(["perl", MEMCACHED_TOOL, self.address, "keys"], capture_output=True, text=True, check=True).stdout
+        self.assertEqual({line.split()[0].removeprefix("key=") for line in keys.splitlines()}, set(values))
+        dump = subprocess.run(["perl", MEMCACHED_TOOL, self.address, "dump"], capture_output=True, text=True, check=True).stdout
+        adds = dump.splitlines()
+        self.assertEqual({line.split()[1]: value for line, value in zip(adds[::2], adds[1::2])}, values)
 
     def test_json_of_a_server_is_json(self):
         stats = json.loads(tapetum("stats", "--json", "--memcached", self.address))

@@ -201,7 +201,7 @@ impl Pipe {
             let token = token as usize;
             answered(token, Answer::Scanned(part?.items.len()), end(token))?;
         }
-        for Reply { token, outcome } in self.replies.drain(..) {
+        for Reply { token, outcome, .. } in self.replies.drain(..) {
             let token = token as usize;
             let took = end(token);
             match outcome {

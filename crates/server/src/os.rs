@@ -311,6 +311,15 @@ pub fn cpu_time_us() -> (u64, u64) {
     (us(usage.ru_utime), us(usage.ru_stime))
 }
 
+/// What of this process is in DRAM.
+pub fn resident_memory_bytes() -> io::Result<u64> {
+    let statm = std::fs::read_to_string("/proc/self/statm")?;
+    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    // SAFETY: sysconf takes no pointers.
+    let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+    pages.map(|pages| pages * page_bytes).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -359,5 +368,6 @@ mod tests {
     fn knows_free_space_and_cpu_time() {
         assert!(allow_open_files(64).unwrap() >= 64);
         let _ = cpu_time_us();
+        assert!(resident_memory_bytes().unwrap() > 100 << 10);
     }
 }

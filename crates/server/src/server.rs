@@ -13,6 +13,7 @@ use crate::doors::memcached::udp::{Terminal, UdpDoor, UdpOptions};
 use crate::doors::memcached::{Memcached, settings};
 use crate::doors::metrics::MetricsServer;
 use crate::doors::nbd::Nbd;
+use crate::doors::nbd::exports::Export;
 use crate::doors::{DoorError, Doors};
 use crate::logging::LogLosses;
 use crate::net::door::Door;
@@ -22,7 +23,8 @@ use crate::net::listen::{Address, Listener, LoopbackAddress};
 use crate::net::mailbox::Mailbox;
 use crate::net::worker::{Shared, Worker, unix_seconds};
 use crate::os;
-use crate::stats::device_stats::DeviceCounts;
+use crate::stats::device_stats::{DeviceFigures, ServedDevice};
+use crate::stats::latencies::RequestLatencies;
 use crate::stats::{Counters, Figures};
 use crate::store::engine::{Session, Store};
 use crate::store::errands::{self, Errands, Orders};
@@ -55,6 +57,8 @@ pub struct Entrances<D: Door> {
     /// One a worker, or none.
     pub datagrams: Vec<D::Datagrams>,
     pub metrics: Vec<Listener>,
+    /// The block devices that clients find behind the listeners, by their numbers.
+    pub devices: Vec<ServedDevice>,
     /// Where the datagrams come in, for figures and addresses.
     pub udp: Option<Arc<Terminal>>,
 }
@@ -131,7 +135,8 @@ impl Server {
         let listeners = memcached.into_iter().zip(memcached_options);
         let Some(nbd_options) = nbd_options else {
             let (datagrams, listeners) = (datagrams.collect(), listeners.collect());
-            let entrances = Entrances::<Memcached> { listeners, datagrams, metrics, udp: terminal };
+            let entrances =
+                Entrances::<Memcached> { listeners, datagrams, metrics, devices: Vec::new(), udp: terminal };
             return Server::start_doors(entrances, store, options);
         };
         let listeners = listeners.map(|(listener, options)| (listener, Either::First(options)));
@@ -140,6 +145,7 @@ impl Server {
             datagrams: datagrams.map(OfFirst).collect(),
             listeners: listeners.chain(nbd).collect(),
             metrics,
+            devices: nbd_options.exports.iter().map(Export::served).collect(),
             udp: terminal,
         };
         Server::start_doors(entrances, store, options)
@@ -152,13 +158,13 @@ impl Server {
         options: Options,
     ) -> Result<Server, StartError> {
         assert!(options.threads > 0, "a server has at least one worker");
-        let Entrances { listeners, metrics, datagrams, udp } = entrances;
+        let Entrances { listeners, metrics, datagrams, devices, udp } = entrances;
         let (listeners, door_options): (Vec<Listener>, Vec<D::Options>) = listeners.into_iter().unzip();
         let door_options: Arc<[D::Options]> = door_options.into();
         let mailboxes = (0..options.threads).map(|_| Mailbox::new()).collect::<io::Result<Vec<_>>>()?;
         let front_bytes = options.limits.in_flight_bytes as u64;
         let (limits, threads) = (options.limits.clone(), options.threads);
-        let figures = figures(&store, udp.clone(), options);
+        let figures = figures(&store, udp.clone(), devices, options);
         let budget = Budget::new(limits.in_flight_bytes);
         let stopping = AtomicBool::new(false);
         let (errands, orders) = Errands::queue();
@@ -224,12 +230,18 @@ impl Server {
     }
 }
 
-fn figures<S: Store>(store: &Arc<S>, udp: Option<Arc<Terminal>>, options: Options) -> Figures {
-    let [figures_store, items_store, slabs_store, stages_store] = std::array::from_fn(|_| Arc::clone(store));
-    let devices_of = if options.nbd.is_empty() { 0 } else { options.threads };
+fn figures<S: Store>(
+    store: &Arc<S>,
+    udp: Option<Arc<Terminal>>,
+    devices: Vec<ServedDevice>,
+    options: Options,
+) -> Figures {
+    let [figures_store, items_store, writes_store, slabs_store, stages_store] =
+        std::array::from_fn(|_| Arc::clone(store));
     Figures {
         counters: (0..options.threads).map(|_| Counters::default()).collect(),
-        devices: (0..devices_of).map(|_| DeviceCounts::default()).collect(),
+        latencies: (0..options.threads).map(|_| RequestLatencies::default()).collect(),
+        devices: DeviceFigures::new(devices, options.threads),
         connections: AtomicUsize::new(0),
         workers_listening: AtomicUsize::new(0),
         settings: options.settings,
@@ -241,6 +253,7 @@ fn figures<S: Store>(store: &Arc<S>, udp: Option<Arc<Terminal>>, options: Option
         log: options.log,
         store: Box::new(move || figures_store.stats()),
         keyspace_items: Box::new(move || items_store.keyspace_items()),
+        keyspace_writes: Box::new(move || writes_store.keyspace_writes()),
         slabs: Box::new(move || slabs_store.slabs()),
         stages: Box::new(move || stages_store.stages()),
         udp_dropped_unseen: Box::new(move || udp.as_ref().map_or(Some(0), |udp| udp.dropped_unseen())),

@@ -220,3 +220,65 @@ fn ask_on(client: &mut Client, who: u64, done: &AtomicBool) -> BTreeMap<String, 
     }
     acknowledged
 }
+
+/// Puts keys that are long enough for a list of them to fill any socket; their names.
+fn put_many(client: &mut Client, count: usize) -> Vec<String> {
+    let keys: Vec<String> = (0..count).map(|number| format!("{number:0>80}")).collect();
+    for some in keys.chunks(1000) {
+        let sets = some.iter().map(|key| format!("set {key} 0 0 1 noreply\r\nv\r\n"));
+        client.send((sets.collect::<String>() + "mn\r\n").as_bytes());
+        assert_eq!(client.line(), "MN");
+    }
+    keys
+}
+
+/// The lines of a list up to its end.
+fn lines(client: &mut Client, end: &str) -> Vec<String> {
+    let mut next = || {
+        let line = client.line();
+        assert!(!line.is_empty(), "the list did not end");
+        (line != end).then_some(line)
+    };
+    std::iter::from_fn(&mut next).collect()
+}
+
+#[test]
+fn lists_of_keys_come_whole_and_in_their_turn() {
+    let bench = Bench::new();
+    let mut client = bench.client();
+    let keys = put_many(&mut client, 20_000);
+    client
+        .send(b"lru_crawler metadump all\r\nlru_crawler mgdump hash\r\nstats cachedump 1 5\r\nget nobody\r\nquit\r\n");
+    client.stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let told = |lines: Vec<String>, before: &str, behind: &str| {
+        let key = |line: &String| line.strip_prefix(before).unwrap().split(behind).next().unwrap().to_string();
+        let mut keys: Vec<String> = lines.iter().map(key).collect();
+        keys.sort_unstable();
+        keys
+    };
+    assert!(told(lines(&mut client, "END"), "key=", " ") == keys);
+    assert!(told(lines(&mut client, "EN"), "mg ", " ") == keys);
+    let items = lines(&mut client, "END");
+    assert!(items.len() == 5 && items.iter().all(|line| line.ends_with(" [1 b; 0 s]")), "{items:?}");
+    assert_eq!((client.line(), client.line()), ("END".into(), String::new()));
+    bench.server.stop().unwrap();
+}
+
+#[test]
+fn who_asks_for_lists_and_does_not_read_them_disturbs_nobody_and_has_them_later() {
+    let bench = Bench::new();
+    let (mut client, mut silent, gone) = (bench.client(), bench.client(), bench.client());
+    let keys = put_many(&mut client, 60_000);
+    let lists = "lru_crawler metadump all\r\n".repeat(4);
+    silent.send(lists.as_bytes());
+    { gone }.send(lists.as_bytes());
+    for key in keys.iter().step_by(100) {
+        client.send(format!("get {key}\r\n").as_bytes());
+        assert_eq!(client.value(), Ok(Some(b"v".to_vec())));
+    }
+    for _ in 0..4 {
+        assert_eq!(lines(&mut silent, "END").len(), keys.len());
+    }
+    assert!(silent.ask("version\r\n").starts_with("VERSION"));
+    bench.server.stop().unwrap();
+}

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memory_engine::MemoryStore;
-use tapetum::{Condition, KeyspaceRef, Outcome, Request};
+use tapetum::{Condition, KeyspaceRef, Outcome, Reply, Request};
 use tapetum_server::doors::memcached::{Memcached, MemcachedOptions};
 use tapetum_server::logging::LogLosses;
 use tapetum_server::net::connection::Client;
@@ -112,23 +112,17 @@ impl Door for LineDoor {
         Step::Took(end + 1)
     }
 
-    fn complete<S: Session>(
-        &mut self,
-        number: u32,
-        outcome: &Outcome,
-        client: &mut Client,
-        cx: &mut Context<'_, S, ()>,
-    ) {
+    fn complete<S: Session>(&mut self, number: u32, reply: &Reply, client: &mut Client, cx: &mut Context<'_, S, ()>) {
         let Some(Pending { tag, charge_bytes, is_get }) = self.requests[number as usize].take() else {
             unreachable!("one outcome a request")
         };
-        let value = outcome.value().map(|value| cx.session.bytes(value));
+        let value = reply.outcome.value().map(|value| cx.session.bytes(value));
         if is_get {
             client.got(charge_bytes, value.map(<[u8]>::len), cx.gets);
         }
         client.out.append(cx.pool, |out| {
             out.extend_from_slice(tag.as_bytes());
-            match (value, outcome) {
+            match (value, &reply.outcome) {
                 (Some(value), _) => out.extend_from_slice(&[b" =", value, b"\n"].concat()),
                 (None, Outcome::Stored { .. }) => out.extend_from_slice(b" ok\n"),
                 (None, _) => out.extend_from_slice(b" -\n"),
@@ -188,6 +182,7 @@ fn start(limits: Limits) -> Server {
         ],
         datagrams: Vec::new(),
         metrics: Vec::new(),
+        devices: Vec::new(),
         udp: None,
     };
     let options = Options {

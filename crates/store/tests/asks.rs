@@ -120,7 +120,7 @@ fn what_asks_keeps_nobody_waiting_and_takes_its_place_anew() {
     session.submit(6, Request::Get { key }).unwrap();
     let (mut replies, _) = poll(&mut session, 2, 0);
     replies.sort_by_key(|reply| reply.token);
-    assert!(matches!(replies[0], Reply { token: 5, outcome: Outcome::Stored { .. } }));
+    assert!(matches!(replies[0], Reply { token: 5, outcome: Outcome::Stored { .. }, .. }));
     assert_eq!((replies[1].token, value(&session, &replies[1])), (6, &b"next"[..]));
     for token in 0..4 {
         // A put before it that is not decided yet, too.

@@ -140,7 +140,7 @@ impl Session for MemorySession {
                 *value = ValueRange { start: self.values.len(), end: self.values.len() + bytes.len() };
                 self.values.extend_from_slice(&bytes);
             }
-            replies.push(Reply { token, outcome });
+            replies.push(Reply { token, outcome, read_flash: false });
         }
         if !self.held.is_empty() {
             self.event.raise();

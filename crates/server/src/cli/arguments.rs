@@ -103,7 +103,7 @@ pub enum Command {
         #[command(flatten)]
         store: StoreArguments,
     },
-    /// Print the keys of a store, one a line, in no particular order, without a server
+    /// Print the keys of a store, or of a running server, one a line, in no particular order
     List {
         /// Only keys that begin so
         #[arg(long, value_name = "TEXT", default_value = "")]
@@ -111,12 +111,15 @@ pub enum Command {
         /// Also, after tabs: bytes of the value, flags, and expiry in unix seconds (0 is never)
         #[arg(long)]
         long: bool,
+        /// Ask the server that listens there rather than open the data
+        #[arg(long, visible_alias = "server", value_name = "ADDR", conflicts_with = "keyspace")]
+        memcached: Option<Address>,
         #[command(flatten)]
         keyspace: KeyspaceArguments,
         #[command(flatten)]
         store: StoreArguments,
     },
-    /// Print the items of a store as lines that load reads, without a server
+    /// Print the items of a store, or of a running server, as lines that load reads
     Dump {
         /// Only keys that begin so
         #[arg(long, value_name = "TEXT", default_value = "")]
@@ -125,8 +128,11 @@ pub enum Command {
         #[arg(long, value_enum, default_value = "jsonl")]
         format: Format,
         /// Print what can be read of a damaged store, also of one that does not open, and count what cannot
-        #[arg(long)]
+        #[arg(long, conflicts_with = "memcached")]
         skip_bad: bool,
+        /// Ask the server that listens there rather than open the data: a backup while it serves
+        #[arg(long, visible_alias = "server", value_name = "ADDR", conflicts_with = "keyspace")]
+        memcached: Option<Address>,
         #[command(flatten)]
         keyspace: KeyspaceArguments,
         #[command(flatten)]

@@ -27,6 +27,7 @@ use crate::tools::item_lines::Format;
 use crate::tools::load::{Existing, StoreSink, WireSink};
 use crate::tools::pipelines::PipelineRun;
 use crate::tools::remote::{self, Remote};
+use crate::tools::remote_items;
 use crate::tools::warm::{self, WarmSource};
 use crate::tools::{list, load, pipelines, repair};
 use crate::{os, size, stats};
@@ -122,17 +123,19 @@ fn run(command: Command) -> Outcome {
             load((file.as_deref(), format, skip_bad), memcached.as_ref(), (&store, &keyspace))
         }
         Command::Warm { from, memcached, keyspace, store } => warm(&from, memcached.as_ref(), (&store, &keyspace)),
-        Command::List { prefix, long, keyspace, store } => {
+        Command::List { prefix, long, memcached: Some(address), .. } => list_remote(&address, &prefix, long),
+        Command::Dump { prefix, format, memcached: Some(address), .. } => dump_remote(&address, &prefix, format),
+        Command::List { prefix, long, memcached: None, keyspace, store } => {
             let mut out = std::io::stdout();
             read_keyspace((&store, &keyspace), |opened| Ok(list::list(opened, prefix.as_bytes(), long, &mut out)?))
         }
-        Command::Dump { prefix, format, skip_bad: true, keyspace, store } => {
+        Command::Dump { prefix, format, skip_bad: true, memcached: None, keyspace, store } => {
             check_memory(store.memory)?;
             let from = (&store.place(), &offline_options(&store, false));
             let what = (&keyspace.keyspace[..], prefix.as_bytes(), format);
             repair::dump(from, what, &mut std::io::stdout(), &mut std::io::stderr())
         }
-        Command::Dump { prefix, format, skip_bad: false, keyspace, store } => {
+        Command::Dump { prefix, format, skip_bad: false, memcached: None, keyspace, store } => {
             let mut out = std::io::stdout();
             read_keyspace((&store, &keyspace), |opened| Ok(list::dump(opened, prefix.as_bytes(), format, &mut out)?))
         }
@@ -272,7 +275,7 @@ fn load(
 fn warm(from: &Address, memcached: Option<&Address>, of: OfKeyspace<'_>) -> Outcome {
     let from = Remote::from(from);
     let count = || from.figure("curr_items");
-    let source = WarmSource { list: from.connect()?, values: from.connect()?, count: &count };
+    let source = source_of(from, &count, b"")?;
     let warmed = match memcached {
         Some(address) => {
             let stream = Remote::memcached(address).connect()?;
@@ -289,6 +292,28 @@ fn warm(from: &Address, memcached: Option<&Address>, of: OfKeyspace<'_>) -> Outc
     // Where nobody listens, the status alone must do.
     let _ = writeln!(std::io::stderr(), "{warmed}");
     Ok(())
+}
+
+/// A running server whose items that begin with `prefix` are read.
+fn source_of<'a>(
+    from: Remote<'_>,
+    count: &'a dyn Fn() -> Result<u64, String>,
+    prefix: &'a [u8],
+) -> Result<WarmSource<'a>, String> {
+    let lists_all = from.is_tapetum()?;
+    Ok(WarmSource { list: from.connect()?, values: from.connect()?, count, prefix, lists_all })
+}
+
+fn dump_remote(address: &Address, prefix: &str, format: Format) -> Outcome {
+    let from = Remote::memcached(address);
+    let count = || from.figure("curr_items");
+    Ok(remote_items::dump(source_of(from, &count, prefix.as_bytes())?, format, &mut std::io::stdout())?)
+}
+
+fn list_remote(address: &Address, prefix: &str, long: bool) -> Outcome {
+    let from = Remote::memcached(address);
+    let streams = (from.connect()?, from.connect()?);
+    Ok(remote_items::list(streams, prefix.as_bytes(), long, &mut std::io::stdout())?)
 }
 
 fn resize(arguments: &ResizeArguments) -> Outcome {

@@ -8,6 +8,7 @@ use std::time::Instant;
 use super::gets::Gets;
 use super::limits::{Budget, Limits};
 use super::out::Pool;
+use crate::stats::latencies::AnsweredAtOnce;
 use crate::stats::{Counters, Figures};
 use crate::store::engine::Session;
 use crate::store::errands::Errands;
@@ -26,6 +27,10 @@ pub struct Context<'a, S, W> {
     pub scratch: &'a mut Vec<u8>,
     /// Unix seconds.
     pub now: u32,
+    /// When the worker learned of what it works on: by a report of the sockets, or a poll of the store.
+    pub came: Instant,
+    /// To be measured when all of the report is answered.
+    pub at_once: &'a mut AnsweredAtOnce,
     pub gets: &'a mut Gets,
     pub door: &'a mut W,
 }
@@ -49,6 +54,8 @@ impl<S, W> Context<'_, S, W> {
             pool: self.pool,
             scratch: self.scratch,
             now: self.now,
+            came: self.came,
+            at_once: self.at_once,
             gets: self.gets,
             door: part(self.door),
         }
@@ -65,6 +72,7 @@ pub struct Alone<S, W> {
     pub pool: Pool,
     errands: Errands,
     scratch: Vec<u8>,
+    at_once: AnsweredAtOnce,
     pub gets: Gets,
     door: W,
 }
@@ -81,6 +89,7 @@ impl<S: Session, W: Default> Alone<S, W> {
             pool: Pool::default(),
             errands: Errands::queue().0,
             scratch: vec![0; scratch_bytes],
+            at_once: AnsweredAtOnce::default(),
             door: W::default(),
         }
     }
@@ -97,6 +106,8 @@ impl<S: Session, W: Default> Alone<S, W> {
             pool: &mut self.pool,
             scratch: &mut self.scratch,
             now,
+            came: Instant::now(),
+            at_once: &mut self.at_once,
             gets: &mut self.gets,
             door: &mut self.door,
         }

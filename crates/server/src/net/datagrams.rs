@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::io;
 use std::os::fd::RawFd;
 
-use tapetum::Outcome;
+use tapetum::Reply;
 
 use super::context::Context;
 use crate::os::Interest;
@@ -26,7 +26,7 @@ pub trait Datagrams<W>: Send + 'static {
     fn receive<S: Session>(&mut self, cx: &mut Context<'_, S, W>) -> io::Result<()>;
 
     /// The outcome of a request has come.
-    fn complete<S: Session>(&mut self, id: u32, number: u32, outcome: &Outcome, cx: &mut Context<'_, S, W>);
+    fn complete<S: Session>(&mut self, id: u32, number: u32, reply: &Reply, cx: &mut Context<'_, S, W>);
 
     /// A get wants room for a value of `value_bytes`.
     fn ask<S: Session>(&mut self, id: u32, number: u32, value_bytes: usize, cx: &mut Context<'_, S, W>);
@@ -54,7 +54,7 @@ impl<W> Datagrams<W> for NoDatagrams {
         match self.0 {}
     }
 
-    fn complete<S: Session>(&mut self, _id: u32, _number: u32, _outcome: &Outcome, _cx: &mut Context<'_, S, W>) {
+    fn complete<S: Session>(&mut self, _id: u32, _number: u32, _reply: &Reply, _cx: &mut Context<'_, S, W>) {
         match self.0 {}
     }
 

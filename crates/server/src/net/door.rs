@@ -14,7 +14,7 @@
 //!
 //! A door belongs to one client, and so to one worker's thread. It never blocks, and reads no clock but the context's.
 
-use tapetum::Outcome;
+use tapetum::Reply;
 
 use super::connection::Client;
 use super::context::Context;
@@ -46,7 +46,7 @@ pub trait Door: Sized + Send + 'static {
     fn complete<S: Session>(
         &mut self,
         number: u32,
-        outcome: &Outcome,
+        reply: &Reply,
         client: &mut Client,
         cx: &mut Context<'_, S, Self::PerWorker>,
     );

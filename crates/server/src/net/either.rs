@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::RawFd;
 
-use tapetum::Outcome;
+use tapetum::Reply;
 
 use super::connection::Client;
 use super::context::Context;
@@ -67,13 +67,13 @@ impl<A: Door, B: Door> Door for Either<A, B> {
     fn complete<S: Session>(
         &mut self,
         number: u32,
-        outcome: &Outcome,
+        reply: &Reply,
         client: &mut Client,
         cx: &mut Context<'_, S, Self::PerWorker>,
     ) {
         match self {
-            Either::First(door) => door.complete(number, outcome, client, &mut cx.of_part(|both| &mut both.0)),
-            Either::Second(door) => door.complete(number, outcome, client, &mut cx.of_part(|both| &mut both.1)),
+            Either::First(door) => door.complete(number, reply, client, &mut cx.of_part(|both| &mut both.0)),
+            Either::Second(door) => door.complete(number, reply, client, &mut cx.of_part(|both| &mut both.1)),
         }
     }
 
@@ -153,8 +153,8 @@ impl<T: Datagrams<W>, W, V> Datagrams<(W, V)> for OfFirst<T> {
         self.0.receive(&mut cx.of_part(|both| &mut both.0))
     }
 
-    fn complete<S: Session>(&mut self, id: u32, number: u32, outcome: &Outcome, cx: &mut Context<'_, S, (W, V)>) {
-        self.0.complete(id, number, outcome, &mut cx.of_part(|both| &mut both.0));
+    fn complete<S: Session>(&mut self, id: u32, number: u32, reply: &Reply, cx: &mut Context<'_, S, (W, V)>) {
+        self.0.complete(id, number, reply, &mut cx.of_part(|both| &mut both.0));
     }
 
     fn ask<S: Session>(&mut self, id: u32, number: u32, value_bytes: usize, cx: &mut Context<'_, S, (W, V)>) {

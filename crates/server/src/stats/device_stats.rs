@@ -1,11 +1,15 @@
-//! What clients of block devices asked for: how often, how much at once, and how long it took. A set a worker, which alone adds to it.
+//! What clients of block devices asked for: how often, how much at once, and how long it took; and what the store holds of each device. A
+//! set of counters a worker and device, to which that worker alone adds.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tapetum::{KeyspaceId, KeyspaceWrites};
+
+use super::latencies::{Latencies, LatencyHistogram, append_histogram};
 use super::{Figure, FigureKind, count};
-use crate::doors::metrics::family;
+use crate::doors::metrics::{family, label};
 
 /// The commands that are counted, by their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,23 +22,28 @@ pub enum DeviceCommand {
     BlockStatus,
 }
 
-const NAMES: [&str; 6] = ["read", "write", "flush", "trim", "write_zeroes", "block_status"];
+const COMMANDS: [(&str, DeviceCommand); 6] = [
+    ("read", DeviceCommand::Read),
+    ("write", DeviceCommand::Write),
+    ("flush", DeviceCommand::Flush),
+    ("trim", DeviceCommand::Trim),
+    ("write_zeroes", DeviceCommand::WriteZeroes),
+    ("block_status", DeviceCommand::BlockStatus),
+];
 /// Upper bounds of sizes, in bytes; longer ones follow.
 const SIZES: [u32; 4] = [4 << 10, 16 << 10, 64 << 10, 256 << 10];
-/// Upper bounds of latencies are powers of two of a microsecond, up to a minute; longer ones follow.
-const LATENCIES: usize = 26;
 
 #[derive(Debug, Default)]
 struct CommandCounts {
-    latencies: [AtomicU64; LATENCIES + 1],
-    latency_us: AtomicU64,
+    latencies: LatencyHistogram,
     sizes: [AtomicU64; SIZES.len() + 1],
     bytes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub struct DeviceCounts {
-    commands: [CommandCounts; NAMES.len()],
+    commands: [CommandCounts; COMMANDS.len()],
     errors: AtomicU64,
     holes: AtomicU64,
     changes: AtomicU64,
@@ -44,9 +53,7 @@ impl DeviceCounts {
     /// A request was answered, or refused.
     pub fn answered(&self, command: DeviceCommand, bytes: u32, took: Duration, is_error: bool) {
         let counts = &self.commands[command as usize];
-        let took_us = took.as_micros().min(u128::from(u64::MAX)) as u64;
-        count(&counts.latencies[(took_us.max(1).ilog2() as usize + 1).min(LATENCIES)], 1);
-        count(&counts.latency_us, took_us);
+        counts.latencies.add(1, took);
         count(&counts.sizes[SIZES.iter().position(|size| bytes <= *size).unwrap_or(SIZES.len())], 1);
         count(&counts.bytes, bytes.into());
         count(&self.errors, is_error.into());
@@ -62,106 +69,221 @@ impl DeviceCounts {
         count(&self.changes, 1);
     }
 
-    fn all(&self) -> impl Iterator<Item = &AtomicU64> {
-        let of_commands = self
-            .commands
-            .iter()
-            .flat_map(|counts| counts.latencies.iter().chain(&counts.sizes).chain([&counts.latency_us, &counts.bytes]));
-        of_commands.chain([&self.errors, &self.holes, &self.changes])
+    fn reset(&self) {
+        self.commands.iter().for_each(|counts| counts.latencies.reset());
+        let of_commands = self.commands.iter().flat_map(|counts| counts.sizes.iter().chain([&counts.bytes]));
+        let all = of_commands.chain([&self.errors, &self.holes, &self.changes]);
+        all.for_each(|counter| counter.store(0, Ordering::Relaxed));
+    }
+}
+
+/// A block device that is served.
+#[derive(Clone, Debug)]
+pub struct ServedDevice {
+    pub name: String,
+    pub keyspace: KeyspaceId,
+    pub blocks: u64,
+    /// Its blocks lie on flash in groups, so that nobody counts them one by one.
+    pub is_grouped: bool,
+}
+
+/// What the store holds of the devices.
+pub struct HeldDevices<'a> {
+    /// About how many items each keyspace has.
+    pub items: &'a dyn Fn(KeyspaceId) -> u64,
+    pub writes: &'a dyn Fn(KeyspaceId) -> KeyspaceWrites,
+}
+
+/// The figures of all block devices that are served; by default there are none.
+#[derive(Debug, Default)]
+pub struct DeviceFigures {
+    devices: Vec<ServedDevice>,
+    /// By worker, and by device.
+    counts: Vec<Vec<DeviceCounts>>,
+}
+
+impl DeviceFigures {
+    pub fn new(devices: Vec<ServedDevice>, workers: usize) -> DeviceFigures {
+        let of_worker = || devices.iter().map(|_| DeviceCounts::default()).collect();
+        let counts = (0..workers).map(|_| of_worker()).collect();
+        DeviceFigures { devices, counts }
+    }
+
+    pub fn are_there(&self) -> bool {
+        !self.devices.is_empty()
+    }
+
+    /// Those of a worker and a device, by their numbers.
+    pub fn of(&self, worker: usize, device: usize) -> &DeviceCounts {
+        &self.counts[worker][device]
     }
 
     pub fn reset(&self) {
-        self.all().for_each(|counter| counter.store(0, Ordering::Relaxed));
+        self.counts.iter().flatten().for_each(DeviceCounts::reset);
     }
-}
 
-/// The sum over all workers of one counter.
-fn sum(all: &[DeviceCounts], counter: impl Fn(&DeviceCounts) -> &AtomicU64) -> u64 {
-    all.iter().map(|one| counter(one).load(Ordering::Relaxed)).sum()
-}
-
-fn latencies(all: &[DeviceCounts], command: usize) -> [u64; LATENCIES + 1] {
-    std::array::from_fn(|at| sum(all, |one| &one.commands[command].latencies[at]))
-}
-
-/// The bound under which so many of a thousand latencies are, in microseconds.
-fn latency_under(latencies: &[u64], of_thousand: u64) -> u64 {
-    let wanted = (latencies.iter().sum::<u64>() * of_thousand).div_ceil(1000);
-    let mut seen = 0;
-    let at = latencies.iter().position(|count| {
-        seen += count;
-        seen >= wanted && wanted > 0
-    });
-    at.map_or(0, |at| 1 << at)
-}
-
-/// For `stats`; none where no block device is served.
-pub fn figures(all: &[DeviceCounts]) -> Vec<Figure> {
-    use FigureKind::{Counter, Gauge};
-    if all.is_empty() {
-        return Vec::new();
-    }
-    let requests = |command: usize| latencies(all, command).iter().sum::<u64>();
-    let bytes = |command: usize| sum(all, |one| &one.commands[command].bytes);
-    let under = |command: usize, of_thousand| latency_under(&latencies(all, command), of_thousand);
-    let figure = |name, help, value: u64| Figure::new(name, Counter, help, value);
-    let level = |name, value: u64| Figure::new(name, Gauge, "Most such requests took less, in microseconds", value);
-    vec![
-        figure("nbd_reads", "Reads of block devices", requests(0)),
-        figure("nbd_writes", "Writes to block devices", requests(1)),
-        figure("nbd_flushes", "Flushes of block devices", requests(2)),
-        figure("nbd_trims", "Trims of block devices", requests(3)),
-        figure("nbd_zeroes", "Writes of zeroes to block devices", requests(4)),
-        figure("nbd_statuses", "Questions for holes of block devices", requests(5)),
-        figure("nbd_read_bytes", "Bytes that these reads asked for", bytes(0)),
-        figure("nbd_write_bytes", "Bytes of these writes", bytes(1)),
-        figure("nbd_errors", "Requests to block devices that came to an error", sum(all, |one| &one.errors)),
-        figure("nbd_read_holes", "Blocks that reads found absent", sum(all, |one| &one.holes)),
-        figure("nbd_part_changes", "Parts of blocks that were written", sum(all, |one| &one.changes)),
-        level("nbd_read_us_p50", under(0, 500)),
-        level("nbd_read_us_p99", under(0, 990)),
-        level("nbd_read_us_p999", under(0, 999)),
-        level("nbd_write_us_p50", under(1, 500)),
-        level("nbd_write_us_p99", under(1, 990)),
-        level("nbd_write_us_p999", under(1, 999)),
-        level("nbd_flush_us_p50", under(2, 500)),
-        level("nbd_flush_us_p99", under(2, 990)),
-        level("nbd_flush_us_p999", under(2, 999)),
-    ]
-}
-
-/// For Prometheus: histograms of each command.
-pub fn append(page: &mut String, all: &[DeviceCounts]) {
-    if all.is_empty() {
-        return;
-    }
-    let bounds: Vec<String> = (0..LATENCIES).map(|at| ((1u64 << at) as f64 / 1e6).to_string()).collect();
-    family(page, "tapetum_nbd_request_seconds", "histogram", "How long requests to block devices took");
-    append_histograms(page, "seconds", &bounds, |command| {
-        let total_us = sum(all, |one| &one.commands[command].latency_us);
-        (latencies(all, command).to_vec(), (total_us as f64 / 1e6).to_string())
-    });
-    let bounds: Vec<String> = SIZES.iter().map(u32::to_string).collect();
-    family(page, "tapetum_nbd_request_bytes", "histogram", "Bytes that requests to block devices named");
-    append_histograms(page, "bytes", &bounds, |command| {
-        let counts = (0..=SIZES.len()).map(|at| sum(all, |one| &one.commands[command].sizes[at])).collect();
-        (counts, sum(all, |one| &one.commands[command].bytes).to_string())
-    });
-}
-
-/// One histogram a command, of which `of` gives the counts between the bounds and the sum of all.
-fn append_histograms(page: &mut String, unit: &str, bounds: &[String], of: impl Fn(usize) -> (Vec<u64>, String)) {
-    let name = format!("tapetum_nbd_request_{unit}");
-    for (number, command) in NAMES.iter().enumerate() {
-        let (counts, total) = of(number);
-        let mut seen = 0;
-        for (bound, count) in bounds.iter().map(String::as_str).chain(["+Inf"]).zip(&counts) {
-            seen += count;
-            // Writing to a string cannot fail.
-            let _ = writeln!(page, "{name}_bucket{{command=\"{command}\",le=\"{bound}\"}} {seen}");
+    /// For `stats`, of all devices together; none where no block device is served.
+    pub fn figures(&self) -> Vec<Figure> {
+        if self.devices.is_empty() {
+            return Vec::new();
         }
-        let _ = writeln!(page, "{name}_sum{{command=\"{command}\"}} {total}");
-        let _ = writeln!(page, "{name}_count{{command=\"{command}\"}} {seen}");
+        let all = DeviceSum { counts: self.counts.iter().flatten().collect() };
+        let counted = COUNTED.iter().map(|(name, help, of)| Figure::new(name, FigureKind::Counter, help, of(&all)));
+        counted.collect()
+    }
+
+    /// For `stats`, of each device: names begin with its own.
+    pub fn lines(&self, held: &HeldDevices<'_>) -> Vec<(String, String)> {
+        let mut lines = Vec::new();
+        for (number, device) in self.devices.iter().enumerate() {
+            let (sum, facts) = (self.sum(number), HeldFacts::of(device, held));
+            let counted = COUNTED.iter().map(|(name, _, of)| (name.trim_start_matches("nbd_"), of(&sum).to_string()));
+            let mut own: Vec<(&str, String)> = counted.collect();
+            for (command, names) in LEVELS {
+                let latencies = sum.latencies(command);
+                own.extend(names.map(|(name, of_thousand)| (name, latencies.under_us(of_thousand).to_string())));
+            }
+            own.push(("blocks", device.blocks.to_string()));
+            own.extend(facts.holes.map(|holes| ("holes", holes.to_string())));
+            own.extend(facts.compression_ratio.map(|ratio| ("compression_ratio", format!("{ratio:.3}"))));
+            own.push(("flushed_bytes", facts.writes.flushed_bytes.to_string()));
+            own.push(("collected_bytes", facts.writes.collected_bytes.to_string()));
+            own.extend(facts.amplification(&sum).map(|times| ("segment_write_amplification", format!("{times:.3}"))));
+            lines.extend(own.into_iter().map(|(name, value)| (format!("device:{}:{name}", device.name), value)));
+        }
+        lines
+    }
+
+    /// For Prometheus: histograms of each command of each device, and what the store holds of it.
+    pub fn append(&self, page: &mut String, held: &HeldDevices<'_>) {
+        if self.devices.is_empty() {
+            return;
+        }
+        self.append_latencies(page);
+        self.append_sizes(page);
+        let facts: Vec<(String, HeldFacts, u64)> = (self.devices.iter())
+            .map(|device| (label(&device.name), HeldFacts::of(device, held), device.blocks))
+            .collect();
+        let mut gauge = |name: &str, help: &str, value: &dyn Fn(&HeldFacts, u64) -> Option<String>| {
+            family(page, name, "gauge", help);
+            for (device, facts, blocks) in &facts {
+                if let Some(value) = value(facts, *blocks) {
+                    // Writing to a string cannot fail.
+                    let _ = writeln!(page, "{name}{{device={device}}} {value}");
+                }
+            }
+        };
+        gauge("tapetum_nbd_blocks", "Blocks of 4 KiB that a block device has", &|_, blocks| Some(blocks.to_string()));
+        let help = "Of these, blocks never written, or trimmed, about; not told where blocks lie in groups";
+        gauge("tapetum_nbd_holes", help, &|facts, _| facts.holes.map(|holes| holes.to_string()));
+        let help =
+            "Bytes of the blocks that were flushed since the store was opened, for each byte that is kept of them";
+        gauge("tapetum_nbd_compression_ratio", help, &|facts, _| {
+            facts.compression_ratio.map(|ratio| format!("{ratio:.3}"))
+        });
+    }
+
+    fn append_latencies(&self, page: &mut String) {
+        let name = "tapetum_nbd_request_seconds";
+        family(page, name, "histogram", "How long requests to block devices took");
+        self.each_command(|labels, sum, command| sum.latencies(command).append(page, name, labels));
+    }
+
+    fn append_sizes(&self, page: &mut String) {
+        let name = "tapetum_nbd_request_bytes";
+        family(page, name, "histogram", "Bytes that requests to block devices named");
+        self.each_command(|labels, sum, command| {
+            let bounds = SIZES.iter().map(u32::to_string).chain(["+Inf".into()]);
+            let counts = (0..=SIZES.len()).map(|at| sum.of(|one| &one.commands[command as usize].sizes[at]));
+            append_histogram(page, name, labels, bounds.zip(counts), &sum.bytes(command).to_string());
+        });
+    }
+
+    fn each_command(&self, mut tell: impl FnMut(&str, &DeviceSum<'_>, DeviceCommand)) {
+        for (number, device) in self.devices.iter().enumerate() {
+            let sum = self.sum(number);
+            for (name, command) in COMMANDS {
+                tell(&format!("device={},command=\"{name}\"", label(&device.name)), &sum, command);
+            }
+        }
+    }
+
+    fn sum(&self, device: usize) -> DeviceSum<'_> {
+        DeviceSum { counts: self.counts.iter().map(|of_worker| &of_worker[device]).collect() }
+    }
+}
+
+/// Counters that are told as their sum.
+struct DeviceSum<'a> {
+    counts: Vec<&'a DeviceCounts>,
+}
+
+impl DeviceSum<'_> {
+    fn of(&self, counter: impl Fn(&DeviceCounts) -> &AtomicU64) -> u64 {
+        self.counts.iter().map(|one| counter(one).load(Ordering::Relaxed)).sum()
+    }
+
+    fn latencies(&self, command: DeviceCommand) -> Latencies {
+        self.counts.iter().map(|one| &one.commands[command as usize].latencies).collect()
+    }
+
+    fn requests(&self, command: DeviceCommand) -> u64 {
+        self.latencies(command).requests()
+    }
+
+    fn bytes(&self, command: DeviceCommand) -> u64 {
+        self.of(|one| &one.commands[command as usize].bytes)
+    }
+}
+
+type CountedFigure = (&'static str, &'static str, fn(&DeviceSum<'_>) -> u64);
+
+const COUNTED: [CountedFigure; 11] = [
+    ("nbd_reads", "Reads of block devices", |sum| sum.requests(DeviceCommand::Read)),
+    ("nbd_writes", "Writes to block devices", |sum| sum.requests(DeviceCommand::Write)),
+    ("nbd_flushes", "Flushes of block devices", |sum| sum.requests(DeviceCommand::Flush)),
+    ("nbd_trims", "Trims of block devices", |sum| sum.requests(DeviceCommand::Trim)),
+    ("nbd_zeroes", "Writes of zeroes to block devices", |sum| sum.requests(DeviceCommand::WriteZeroes)),
+    ("nbd_statuses", "Questions for holes of block devices", |sum| sum.requests(DeviceCommand::BlockStatus)),
+    ("nbd_read_bytes", "Bytes that these reads asked for", |sum| sum.bytes(DeviceCommand::Read)),
+    ("nbd_write_bytes", "Bytes of these writes", |sum| sum.bytes(DeviceCommand::Write)),
+    ("nbd_errors", "Requests to block devices that came to an error", |sum| sum.of(|one| &one.errors)),
+    ("nbd_read_holes", "Blocks that reads found absent", |sum| sum.of(|one| &one.holes)),
+    ("nbd_part_changes", "Parts of blocks that were written", |sum| sum.of(|one| &one.changes)),
+];
+
+/// Under these most requests of a command are: so many of a thousand took less, in microseconds.
+const LEVELS: [(DeviceCommand, [(&str, u64); 3]); 3] = [
+    (DeviceCommand::Read, [("read_us_p50", 500), ("read_us_p99", 990), ("read_us_p999", 999)]),
+    (DeviceCommand::Write, [("write_us_p50", 500), ("write_us_p99", 990), ("write_us_p999", 999)]),
+    (DeviceCommand::Flush, [("flush_us_p50", 500), ("flush_us_p99", 990), ("flush_us_p999", 999)]),
+];
+
+/// What the store holds of a device.
+struct HeldFacts {
+    /// `None` where its blocks lie in groups.
+    holes: Option<u64>,
+    /// `None` where nothing was flushed.
+    compression_ratio: Option<f64>,
+    writes: KeyspaceWrites,
+}
+
+impl HeldFacts {
+    fn of(device: &ServedDevice, held: &HeldDevices<'_>) -> HeldFacts {
+        let writes = (held.writes)(device.keyspace);
+        let ratio = writes.value_bytes as f64 / writes.record_bytes as f64;
+        HeldFacts {
+            holes: (!device.is_grouped).then(|| device.blocks.saturating_sub((held.items)(device.keyspace))),
+            compression_ratio: (writes.record_bytes > 0).then_some(ratio),
+            writes,
+        }
+    }
+
+    /// Bytes in segments for each that clients wrote; the log comes to that, which all keyspaces share.
+    fn amplification(&self, sum: &DeviceSum<'_>) -> Option<f64> {
+        let (written, asked) =
+            (self.writes.flushed_bytes + self.writes.collected_bytes, sum.bytes(DeviceCommand::Write));
+        (asked > 0).then_some(written as f64 / asked as f64)
     }
 }
 
@@ -170,29 +292,54 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_told_by_command_size_and_latency() {
-        let all = [DeviceCounts::default(), DeviceCounts::default()];
-        for (worker, us) in [(0, 0), (0, 3), (1, 3), (1, 900)] {
-            all[worker].answered(DeviceCommand::Write, 4096, Duration::from_micros(us), false);
+    fn requests_are_told_by_device_command_size_and_latency() {
+        let device = |name: &str, id| ServedDevice {
+            name: name.into(),
+            keyspace: KeyspaceId(id),
+            blocks: 100,
+            is_grouped: id == 2,
+        };
+        let figures = DeviceFigures::new(vec![device("disk0", 1), device("disk1", 2)], 2);
+        for (worker, us) in [(0, 0), (0, 9), (1, 9), (1, 900)] {
+            figures.of(worker, 0).answered(DeviceCommand::Write, 4096, Duration::from_micros(us), false);
         }
-        all[0].answered(DeviceCommand::Read, 4097, Duration::from_secs(3600), true);
-        let value = |name| figures(&all).into_iter().find(|figure| figure.name == name).unwrap().value;
-        assert_eq!((value("nbd_writes"), value("nbd_write_bytes")), ("4".into(), "16384".into()));
-        assert_eq!((value("nbd_write_us_p50"), value("nbd_write_us_p999")), ("4".into(), "1024".into()));
-        assert_eq!((value("nbd_errors"), value("nbd_flush_us_p99")), ("1".into(), "0".into()));
+        figures.of(0, 1).answered(DeviceCommand::Read, 4097, Duration::from_secs(3600), true);
+        let value = |name| figures.figures().into_iter().find(|figure| figure.name == name).unwrap().value;
+        assert_eq!(
+            (value("nbd_writes"), value("nbd_write_bytes"), value("nbd_errors")),
+            ("4".into(), "16384".into(), "1".into())
+        );
+        let writes =
+            KeyspaceWrites { value_bytes: 4096, record_bytes: 1024, flushed_bytes: 30_000, collected_bytes: 2768 };
+        let held = HeldDevices { items: &|_| 60, writes: &|_| writes };
+        let lines = figures.lines(&held);
+        for (name, value) in [
+            ("device:disk0:writes", "4"),
+            ("device:disk0:write_us_p50", "16"),
+            ("device:disk0:write_us_p999", "1024"),
+            ("device:disk0:flush_us_p99", "0"),
+            ("device:disk0:holes", "40"),
+            ("device:disk0:compression_ratio", "4.000"),
+            ("device:disk0:segment_write_amplification", "2.000"),
+            ("device:disk1:errors", "1"),
+        ] {
+            assert!(lines.contains(&(name.into(), value.into())), "{name} {value}: {lines:?}");
+        }
+        assert!(!lines.iter().any(|(name, _)| name == "device:disk1:holes"), "nobody counts them: {lines:?}");
         let mut page = String::new();
-        append(&mut page, &all);
+        figures.append(&mut page, &held);
         for line in [
-            "tapetum_nbd_request_seconds_bucket{command=\"write\",le=\"0.000002\"} 1",
-            "tapetum_nbd_request_seconds_bucket{command=\"write\",le=\"0.000004\"} 3",
-            "tapetum_nbd_request_seconds_count{command=\"write\"} 4",
-            "tapetum_nbd_request_bytes_bucket{command=\"read\",le=\"4096\"} 0",
-            "tapetum_nbd_request_bytes_bucket{command=\"read\",le=\"+Inf\"} 1",
+            "tapetum_nbd_request_seconds_bucket{device=\"disk0\",command=\"write\",le=\"0.000008\"} 1",
+            "tapetum_nbd_request_seconds_bucket{device=\"disk0\",command=\"write\",le=\"0.000016\"} 3",
+            "tapetum_nbd_request_seconds_count{device=\"disk0\",command=\"write\"} 4",
+            "tapetum_nbd_request_bytes_bucket{device=\"disk1\",command=\"read\",le=\"4096\"} 0",
+            "tapetum_nbd_request_bytes_bucket{device=\"disk1\",command=\"read\",le=\"+Inf\"} 1",
+            "tapetum_nbd_holes{device=\"disk0\"} 40",
         ] {
             assert!(page.contains(line), "{line}\n{page}");
         }
-        all.iter().for_each(DeviceCounts::reset);
+        figures.reset();
         assert_eq!(value("nbd_writes"), "0");
-        assert!(figures(&[]).is_empty());
+        assert!(DeviceFigures::default().figures().is_empty());
     }
 }

@@ -9,9 +9,10 @@ use crate::doors::metrics::{family, label};
 use crate::stats::Figure;
 use crate::stats::slab_stats::{self, ClassFigure};
 
-/// A figure of `stats`, what the exporter calls it, and its type there.
+/// A figure of `stats`, what the exporter calls it, and its type: that of the exporter, but where Prometheus would have its name end in
+/// `_total` for it.
 const NAMES: [(&str, &str, &str); 35] = [
-    ("uptime", "uptime_seconds", "counter"),
+    ("uptime", "uptime_seconds", "gauge"),
     ("time", "time_seconds", "gauge"),
     ("rusage_user", "process_user_cpu_seconds_total", "counter"),
     ("rusage_system", "process_system_cpu_seconds_total", "counter"),
@@ -39,7 +40,7 @@ const NAMES: [(&str, &str, &str); 35] = [
     ("moves_within_lru", "lru_crawler_moves_within_lru_total", "counter"),
     ("total_malloced", "malloced_bytes", "gauge"),
     ("extstore_limit_maxbytes", "extstore_bytes_limit", "gauge"),
-    ("extstore_bytes_used", "extstore_bytes_used", "counter"),
+    ("extstore_bytes_used", "extstore_bytes_used", "gauge"),
     ("extstore_bytes_written", "extstore_bytes_written_total", "counter"),
     ("extstore_bytes_read", "extstore_bytes_read_total", "counter"),
     ("extstore_objects_used", "extstore_objects_used", "gauge"),

@@ -4,19 +4,21 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use tapetum::{Keyspace, KeyspaceId, SlabClass, Stats};
+use tapetum::{Keyspace, KeyspaceId, KeyspaceWrites, SlabClass, Stats};
 use tapetum_drive::engine::StageSnapshot;
 
 use crate::doors::metrics;
 use crate::logging::LogLosses;
 use crate::store::full_log::FullLog;
 use crate::store::hot_keys::WarmProgress;
-use device_stats::DeviceCounts;
+use device_stats::{DeviceFigures, HeldDevices};
+use latencies::RequestLatencies;
 
 pub mod device_stats;
 mod drive_stats;
 pub mod exporter_names;
 pub mod keyspace_stats;
+pub mod latencies;
 pub mod slab_stats;
 mod stage_stats;
 
@@ -242,8 +244,9 @@ pub fn count(counter: &AtomicU64, by: u64) {
 pub struct Figures {
     /// One a worker.
     pub counters: Vec<Counters>,
-    /// One a worker, or none where no block device is served.
-    pub devices: Vec<DeviceCounts>,
+    /// One a worker.
+    pub latencies: Vec<RequestLatencies>,
+    pub devices: DeviceFigures,
     pub connections: AtomicUsize,
     /// Workers that accept connections now.
     pub workers_listening: AtomicUsize,
@@ -257,6 +260,7 @@ pub struct Figures {
     pub full_log: FullLog,
     pub store: Box<dyn Fn() -> Stats + Send + Sync>,
     pub keyspace_items: Box<dyn Fn() -> Vec<(Keyspace, u64)> + Send + Sync>,
+    pub keyspace_writes: Box<dyn Fn() -> Vec<(KeyspaceId, KeyspaceWrites)> + Send + Sync>,
     pub slabs: Box<dyn Fn() -> Vec<SlabClass> + Send + Sync>,
     pub stages: Box<dyn Fn() -> Vec<StageSnapshot> + Send + Sync>,
     pub udp_dropped_unseen: Box<dyn Fn() -> Option<u64> + Send + Sync>,
@@ -268,7 +272,8 @@ impl Default for Figures {
     fn default() -> Figures {
         Figures {
             counters: vec![Counters::default()],
-            devices: vec![DeviceCounts::default()],
+            latencies: vec![RequestLatencies::default()],
+            devices: DeviceFigures::default(),
             connections: AtomicUsize::new(0),
             workers_listening: AtomicUsize::new(0),
             settings: Vec::new(),
@@ -279,12 +284,25 @@ impl Default for Figures {
             full_log: FullLog::default(),
             store: Box::new(Stats::default),
             keyspace_items: Box::new(Vec::new),
+            keyspace_writes: Box::new(Vec::new),
             slabs: Box::new(Vec::new),
             stages: Box::new(Vec::new),
             udp_dropped_unseen: Box::new(|| Some(0)),
             log: LogLosses::default(),
         }
     }
+}
+
+/// What the store holds of block devices, as it said of its keyspaces.
+fn held_devices(
+    items: &[(Keyspace, u64)],
+    writes: &[(KeyspaceId, KeyspaceWrites)],
+    tell: impl FnOnce(&HeldDevices<'_>),
+) {
+    let items_of = |id| items.iter().find(|(keyspace, _)| keyspace.id == id).map_or(0, |(_, items)| *items);
+    let writes_of =
+        |id| writes.iter().find(|(other, _)| *other == id).map_or_else(Default::default, |(_, writes)| *writes);
+    tell(&HeldDevices { items: &items_of, writes: &writes_of });
 }
 
 impl Figures {
@@ -304,10 +322,21 @@ impl Figures {
         figures
     }
 
+    /// Of each block device that is served, under names that begin with its own.
+    pub fn device_lines(&self) -> Vec<(String, String)> {
+        let mut lines = Vec::new();
+        if self.devices.are_there() {
+            let (items, writes) = ((self.keyspace_items)(), (self.keyspace_writes)());
+            held_devices(&items, &writes, |held| lines = self.devices.lines(held));
+        }
+        lines
+    }
+
     fn general_with(&self, now: u32, classes: &[SlabClass]) -> Vec<Figure> {
         use FigureKind::{Counter, Gauge, Text};
         let store = (self.store)();
         let (user_us, system_us) = crate::os::cpu_time_us();
+        let resident_bytes = crate::os::resident_memory_bytes().unwrap_or(0);
         let drive_us = tapetum_drive::drive_cpu_us();
         let host_us = (user_us + system_us).saturating_sub(drive_us);
         let seconds = |us: u64| format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
@@ -324,6 +353,12 @@ impl Figures {
             Figure::new("rusage_system", Counter, "Seconds of processor time in the kernel", seconds(system_us)),
             Figure::new("cpu_host", Counter, "Of both, seconds of threads other than the drive's", seconds(host_us)),
             Figure::new("cpu_drive", Counter, "Of both, seconds of the drive's own threads", seconds(drive_us)),
+            Figure::new(
+                "resident_memory_bytes",
+                Gauge,
+                "Memory of the server's process that is in DRAM",
+                resident_bytes,
+            ),
             Figure::new("max_connections", Gauge, "Connections that there may be", self.connections_max),
             Figure::new("curr_connections", Gauge, "Connections that there are", connections),
             Figure::new(
@@ -349,7 +384,7 @@ impl Figures {
         figures.extend(class_figures(classes));
         figures.extend(memcached_figures(&store));
         figures.extend(store_figures(&store));
-        figures.extend(device_stats::figures(&self.devices));
+        figures.extend(self.devices.figures());
         figures.extend(drive_stats::figures(&store.drive_bytes));
         figures.extend(stage_stats::figures(&(self.stages)()));
         figures.extend(self.hot_keys());
@@ -380,8 +415,10 @@ impl Figures {
         let classes = (self.slabs)();
         let figures = self.general_with(now, &classes);
         let mut page = metrics::exposition(&figures);
-        device_stats::append(&mut page, &self.devices);
-        keyspace_stats::append(&mut page, &(self.keyspace_items)());
+        latencies::append(&mut page, &self.latencies);
+        let (items, writes) = ((self.keyspace_items)(), (self.keyspace_writes)());
+        held_devices(&items, &writes, |held| self.devices.append(&mut page, held));
+        keyspace_stats::append(&mut page, &items, &writes);
         exporter_names::append(&mut page, &figures, &classes);
         page
     }
@@ -408,7 +445,8 @@ impl Figures {
 
     pub fn reset(&self) {
         self.counters.iter().for_each(Counters::reset);
-        self.devices.iter().for_each(DeviceCounts::reset);
+        self.latencies.iter().for_each(RequestLatencies::reset);
+        self.devices.reset();
     }
 }
 

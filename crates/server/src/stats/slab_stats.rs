@@ -10,7 +10,7 @@ use tapetum::SlabClass;
 pub struct ClassFigure {
     pub in_stats: &'static str,
     pub in_exporter: &'static str,
-    /// Its type there.
+    /// Its type: that of the exporter, but where Prometheus would have its name end in `_total` for it.
     pub kind: &'static str,
     /// One sentence, without its full stop.
     pub help: &'static str,
@@ -25,6 +25,10 @@ const fn gauge(in_stats: &'static str, in_exporter: &'static str, help: &'static
 
 const fn counter(in_stats: &'static str, in_exporter: &'static str, help: &'static str, value: Value) -> ClassFigure {
     ClassFigure { in_stats, in_exporter, kind: "counter", help, value }
+}
+
+const fn untyped(in_stats: &'static str, in_exporter: &'static str, help: &'static str, value: Value) -> ClassFigure {
+    ClassFigure { in_stats, in_exporter, kind: "untyped", help, value }
 }
 
 pub const OF_SLABS: [ClassFigure; 8] = [
@@ -57,16 +61,16 @@ pub const OF_ITEMS: [ClassFigure; 15] = [
     counter("evicted_unfetched", "items_evicted_unfetched_total", "Of these, not asked for since they came", |class| {
         class.evictions_unused
     }),
-    counter(
+    gauge(
         "evicted_time",
         "items_evicted_time_seconds",
         "How long the last that left had not been asked for, the longest of the parts",
         |class| class.evicted_idle_seconds.into(),
     ),
-    counter("moves_to_warm", "items_moves_to_warm", "Items that moved on into the main queue", |class| {
+    untyped("moves_to_warm", "items_moves_to_warm", "Items that moved on into the main queue", |class| {
         class.moves_to_main
     }),
-    counter("moves_within_lru", "items_moves_within_lru", "Turns of the main queue that let an item stay", |class| {
+    untyped("moves_within_lru", "items_moves_within_lru", "Turns of the main queue that let an item stay", |class| {
         class.moves_within_main
     }),
     counter(

@@ -3,8 +3,8 @@
 use std::os::fd::RawFd;
 
 use tapetum::{
-    Access, Ask, DramItem, Error, Inspection, KeyDigest, Keyspace, KeyspaceRef, Location, Reply, Request, SlabClass,
-    Stats, ValueRange,
+    Access, Ask, DramItem, Error, Inspection, KeyDigest, Keyspace, KeyspaceId, KeyspaceRef, KeyspaceWrites, ListCursor,
+    ListPart, Location, Reply, Request, SlabClass, Stats, ValueRange,
 };
 use tapetum_drive::engine::StageSnapshot;
 
@@ -121,6 +121,10 @@ pub trait Store: Send + Sync + 'static {
     fn keyspace_items(&self) -> Vec<(Keyspace, u64)> {
         Vec::new()
     }
+    /// What was written to segments of each keyspace since the store was opened.
+    fn keyspace_writes(&self) -> Vec<(KeyspaceId, KeyspaceWrites)> {
+        Vec::new()
+    }
     /// The classes of slots in DRAM, the smallest first.
     fn slabs(&self) -> Vec<SlabClass>;
     /// What the drive's programs did as stages of pipelines.
@@ -128,6 +132,9 @@ pub trait Store: Send + Sync + 'static {
         Vec::new()
     }
     /// These block, for long perhaps: not for a worker.
+    fn list_keys(&self, _keyspace: KeyspaceRef, _cursor: &ListCursor) -> Result<ListPart, Error> {
+        Err(Error::Unusable("this store does not list its keys".into()))
+    }
     fn inspect(&self) -> Result<Inspection, Error>;
     fn locate(&self, keyspace: KeyspaceRef, key: &[u8]) -> Result<Location, Error>;
     fn resize_capacity(&self, bytes: u64) -> Result<(), Error>;

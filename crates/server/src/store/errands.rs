@@ -13,11 +13,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use tapetum::KeyspaceRef;
+use tapetum::{KeyspaceRef, ListCursor};
+
+use crate::doors::memcached::protocol::dump::KeyDump;
 
 use crate::store::engine::Store;
 use crate::tools::inspect_lines;
 
+/// What a step of a list takes at most, and the text that is enough for one.
+const LIST_PARTS_MAX: usize = 16;
+const LIST_TEXT_BYTES: usize = 64 << 10;
 /// Errands that wait. At the limit a client is told to try again.
 const WAITING_MAX: usize = 64;
 
@@ -34,6 +39,16 @@ pub enum Errand {
         size: Size,
         bytes: u64,
     },
+    /// A step of a list of keys.
+    List(ListOrder),
+}
+
+/// Where a list of keys goes on, and how its lines look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListOrder {
+    pub keyspace: KeyspaceRef,
+    pub cursor: ListCursor,
+    pub dump: KeyDump,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +63,11 @@ pub enum Answer {
     /// Names and values.
     Lines(Vec<(String, String)>),
     Done,
+    /// Lines of a list; `None`: it ends with these.
+    Listed {
+        text: Vec<u8>,
+        next: Option<ListOrder>,
+    },
     Failed(tapetum::Error),
 }
 
@@ -125,9 +145,26 @@ fn perform<S: Store>(store: &S, memory: &MemoryShares, errand: &Errand) -> Answe
         Errand::Locate { keyspace, key } => {
             lines(store.locate(*keyspace, key).map(|location| inspect_lines::location_lines(&location)))
         }
+        Errand::List(order) => list(store, order.clone()).unwrap_or_else(Answer::Failed),
         Errand::Resize { size: Size::Capacity, bytes } => resized(store.resize_capacity(*bytes), "capacity", *bytes),
         Errand::Resize { size: Size::Memory, bytes } => resized(resize_memory(store, memory, *bytes), "memory", *bytes),
     }
+}
+
+/// Takes parts of a list until it has some text, or others' errands should have their turn.
+fn list<S: Store>(store: &S, order: ListOrder) -> Result<Answer, tapetum::Error> {
+    let ListOrder { keyspace, mut cursor, mut dump } = order;
+    let (classes, mut text) = (store.slabs(), Vec::new());
+    for _ in 0..LIST_PARTS_MAX {
+        let part = store.list_keys(keyspace, &cursor)?;
+        let goes_on = part.keys.iter().all(|key| dump.push(&mut text, key, &classes));
+        let Some(next) = part.next.filter(|_| goes_on) else { return Ok(Answer::Listed { text, next: None }) };
+        cursor = next;
+        if text.len() >= LIST_TEXT_BYTES {
+            break;
+        }
+    }
+    Ok(Answer::Listed { text, next: Some(ListOrder { keyspace, cursor, dump }) })
 }
 
 fn resize_memory<S: Store>(store: &S, memory: &MemoryShares, bytes: u64) -> Result<(), tapetum::Error> {

@@ -3,8 +3,8 @@
 use std::os::fd::RawFd;
 
 use tapetum::{
-    Access, Ask, DramItem, Error, Inspection, KeyDigest, Keyspace, KeyspaceRef, Location, Reply, Request, SlabClass,
-    Stats, ValueRange,
+    Access, Ask, DramItem, Error, Inspection, KeyDigest, Keyspace, KeyspaceId, KeyspaceRef, KeyspaceWrites, ListCursor,
+    ListPart, Location, Reply, Request, SlabClass, Stats, ValueRange,
 };
 use tapetum_drive::engine::StageSnapshot;
 
@@ -121,6 +121,14 @@ impl engine::Store for tapetum::Store {
 
     fn keyspace_items(&self) -> Vec<(Keyspace, u64)> {
         self.keyspace_items()
+    }
+
+    fn keyspace_writes(&self) -> Vec<(KeyspaceId, KeyspaceWrites)> {
+        self.keyspace_writes()
+    }
+
+    fn list_keys(&self, keyspace: KeyspaceRef, cursor: &ListCursor) -> Result<ListPart, Error> {
+        self.list_keys(keyspace, cursor)
     }
 
     fn inspect(&self) -> Result<Inspection, Error> {

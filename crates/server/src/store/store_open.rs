@@ -169,6 +169,7 @@ pub fn check(place: &Place, options: &Options) -> Result<Vec<(&'static str, u64)
             ("segments", report.segments),
             ("records", report.records),
             ("valid_records", report.valid_records),
+            ("buffered_records", report.buffered_records),
         ]),
         false => Err(OpenError::Damaged { path: place.path(), problems: report.problems }),
     }

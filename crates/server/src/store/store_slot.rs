@@ -23,8 +23,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tapetum::{
-    Access, Ask, DramItem, Error, Inspection, KeyDigest, Keyspace, KeyspaceRef, Location, Outcome, Reply, Request,
-    SlabClass, Stats, ValueRange,
+    Access, Ask, DramItem, Error, Inspection, KeyDigest, Keyspace, KeyspaceId, KeyspaceRef, KeyspaceWrites, ListCursor,
+    ListPart, Location, Outcome, Reply, Request, SlabClass, Stats, ValueRange,
 };
 use tapetum_drive::Event;
 use tapetum_drive::engine::StageSnapshot;
@@ -179,6 +179,10 @@ impl<T: Store> Store for StoreSlot<T> {
         store.keyspace_items()
     }
 
+    fn keyspace_writes(&self) -> Vec<(KeyspaceId, KeyspaceWrites)> {
+        self.store().map_or_else(|_| Vec::new(), |store| store.keyspace_writes())
+    }
+
     fn slabs(&self) -> Vec<SlabClass> {
         let store = match &*lock(&self.occupant) {
             Occupant::Store(store) => Arc::clone(store),
@@ -193,6 +197,10 @@ impl<T: Store> Store for StoreSlot<T> {
             Occupant::Absent { stages, .. } => return stages.clone(),
         };
         store.stages()
+    }
+
+    fn list_keys(&self, keyspace: KeyspaceRef, cursor: &ListCursor) -> Result<ListPart, Error> {
+        self.store()?.list_keys(keyspace, cursor)
     }
 
     fn inspect(&self) -> Result<Inspection, Error> {
@@ -237,7 +245,7 @@ impl<S> Drop for Seat<S> {
 }
 
 fn refusal(token: u64, why: &Error) -> Reply {
-    Reply { token, outcome: Outcome::Failed(why.clone()) }
+    Reply { token, outcome: Outcome::Failed(why.clone()), read_flash: false }
 }
 
 impl<S: Session> Session for Seat<S> {

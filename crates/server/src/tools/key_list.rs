@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::doors::memcached::protocol::KEY_BYTES_MAX;
+use crate::doors::memcached::protocol::base64::DECODED_BYTES_MAX;
 use crate::tools::remote::RemoteStream;
 
 /// The longest line of the source's answers.
@@ -36,6 +37,21 @@ pub struct ListedItem {
     pub stamp: u64,
     /// By which the list remembers it.
     pub mark: u64,
+}
+
+impl ListedItem {
+    /// Whether commands name its key as it is, and not in base64.
+    pub fn is_text(&self) -> bool {
+        self.key.iter().all(|byte| *byte > b' ' && *byte != 0x7f)
+    }
+
+    /// Why no command can name its key, if none can.
+    pub fn why_unnamed(&self) -> Option<String> {
+        let bytes_max = if self.is_text() { KEY_BYTES_MAX } else { DECODED_BYTES_MAX };
+        let is_unnamed = self.key.is_empty() || self.key.len() > bytes_max;
+        let key = String::from_utf8_lossy(&self.key);
+        is_unnamed.then(|| format!("its key, {key:?}, cannot be asked for by the text protocol"))
+    }
 }
 
 /// Lists one source again and again.
@@ -192,10 +208,6 @@ fn parse(line: &[u8]) -> Result<ListedItem, String> {
     let (Some(key), Some(expiry), Some(stamp)) = (field("key").and_then(percent_decoded), number("exp"), stamp) else {
         return Err(format!("its line in the list is {text:?}"));
     };
-    if key.is_empty() || key.len() > KEY_BYTES_MAX || key.iter().any(|byte| *byte <= b' ' || *byte == 0x7f) {
-        let key = String::from_utf8_lossy(&key);
-        return Err(format!("its key, {key:?}, cannot be asked for by the text protocol"));
-    }
     let expiry = if expiry <= 0 { 0 } else { u32::try_from(expiry).unwrap_or(u32::MAX) };
     Ok(ListedItem { key, expiry, stamp, mark: mark(line) })
 }

@@ -42,7 +42,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    fn at(number: u64, why: String) -> Failure {
+    pub(super) fn at(number: u64, why: String) -> Failure {
         Failure { number: Some(number), why }
     }
 

@@ -21,6 +21,7 @@ pub mod papers;
 pub mod pipelines;
 pub mod query_rows;
 pub mod remote;
+pub mod remote_items;
 pub mod repair;
 pub mod scan;
 pub mod warm;

@@ -69,6 +69,12 @@ impl<'a> Remote<'a> {
         figure.ok_or_else(|| self.told(NoAnswer::Strange, "stats"))
     }
 
+    /// Whether it is a Tapetum, and not a memcached.
+    pub fn is_tapetum(self) -> Result<bool, String> {
+        let figures = self.stats("")?;
+        Ok(figures.iter().any(|(name, value)| name == "version" && value.contains("-tapetum-")))
+    }
+
     /// Sends one line and returns the answer, however long it takes.
     pub fn command(self, line: &str) -> Result<String, String> {
         let exchange = || -> io::Result<String> {

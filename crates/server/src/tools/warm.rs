@@ -16,6 +16,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::item_lines::ItemLine;
 use super::key_list::{KeyList, KeyLister, ListedItem, read_line, source_lost};
 use super::load::{Failure, Sink, Verdict};
+use crate::doors::memcached::protocol::base64;
 use crate::tools::remote::RemoteStream;
 
 /// Keys that are asked for at once.
@@ -67,16 +68,30 @@ pub struct WarmSource<'a> {
     pub values: Box<dyn RemoteStream>,
     /// How many items it says it has.
     pub count: &'a dyn Fn() -> Result<u64, String>,
+    /// Only keys that begin so.
+    pub prefix: &'a [u8],
+    /// Its lists pass nothing over, as Tapetum's do; memcached's pass over what is in use.
+    pub lists_all: bool,
 }
 
 /// Copies what the source has.
 pub fn warm(source: WarmSource<'_>, sink: &mut dyn Sink) -> Result<Warmed, String> {
     let bar = progress((source.count)()?);
-    let (list, values) = (KeyLister::new(source.list), BufReader::new(source.values));
-    let verdicts = Vec::new();
-    let mut copy =
-        Copy { list, values, sink, verdicts, numbered: 0, judged: 0, changed: 0, warmed: Warmed::default(), bar };
-    let outcome = copy.all(source.count);
+    let WarmSource { list, values, count, prefix, lists_all } = source;
+    let mut copy = Copy {
+        list: KeyLister::new(list),
+        values: BufReader::new(values),
+        prefix,
+        lists_all,
+        sink,
+        verdicts: Vec::new(),
+        numbered: 0,
+        judged: 0,
+        changed: 0,
+        warmed: Warmed::default(),
+        bar,
+    };
+    let outcome = copy.all(count);
     copy.bar.finish_and_clear();
     let Warmed { copied, .. } = copy.warmed;
     outcome.map_err(|why| format!("{why}; items copied before it: {copied}. Run it again to go on"))?;
@@ -101,6 +116,8 @@ fn in_words(failure: Failure) -> String {
 struct Copy<'a> {
     list: KeyLister,
     values: BufReader<Box<dyn RemoteStream>>,
+    prefix: &'a [u8],
+    lists_all: bool,
     sink: &'a mut dyn Sink,
     verdicts: Vec<(u64, Verdict)>,
     /// Items that were given to the sink, and those of them that a verdict has come for.
@@ -131,7 +148,8 @@ impl Copy<'_> {
         for _ in 0..LISTS_MAX {
             let list = self.list.list()?;
             self.warmed.counted = count()?;
-            self.warmed.not_listed = self.warmed.counted.saturating_sub(self.list.listed());
+            let listed = if self.lists_all { self.warmed.counted } else { self.list.listed() };
+            self.warmed.not_listed = self.warmed.counted.saturating_sub(listed);
             let had_changed = std::mem::take(&mut self.changed) > 0;
             if list.is_empty() && !had_changed {
                 break;
@@ -148,7 +166,11 @@ impl Copy<'_> {
         let mut batch = Vec::with_capacity(BATCH);
         while let Some(item) = list.next()? {
             match item {
-                Ok(item) => batch.push(item),
+                Ok(item) if !item.key.starts_with(self.prefix) => {}
+                Ok(item) => match item.why_unnamed() {
+                    None => batch.push(item),
+                    Some(why) => self.leave_out(&why),
+                },
                 Err(why) => self.leave_out(&why),
             }
             if batch.len() == BATCH {
@@ -160,9 +182,46 @@ impl Copy<'_> {
 
     /// Asks for the items of a batch, and gives them to the sink.
     fn copy(&mut self, batch: &mut Vec<ListedItem>) -> Result<(), String> {
-        if batch.is_empty() {
+        let in_base64: Vec<ListedItem> = batch.extract_if(.., |item| !item.is_text()).collect();
+        if !batch.is_empty() {
+            self.copy_text(batch)?;
+        }
+        for item in in_base64 {
+            self.copy_in_base64(item)?;
+        }
+        self.judge();
+        Ok(())
+    }
+
+    /// Asks for an item whose key no `gets` can name.
+    fn copy_in_base64(&mut self, item: ListedItem) -> Result<(), String> {
+        let mut request = b"mg ".to_vec();
+        base64::push(&mut request, &item.key);
+        request.extend_from_slice(b" b f c v\r\n");
+        self.values.get_mut().write_all(&request).map_err(source_lost)?;
+        let line = read_line(&mut self.values).map_err(source_lost)?;
+        if line == b"EN" {
+            self.warmed.gone += 1;
             return Ok(());
         }
+        let (flags, value_bytes, stamp) = meta_head(&line)?;
+        let value = read_value(&mut self.values, value_bytes).map_err(source_lost)?;
+        self.take(item, value, (flags, stamp))
+    }
+
+    /// Takes what came of an item that was asked for.
+    fn take(&mut self, item: ListedItem, value: Vec<u8>, (flags, stamp): (u32, u64)) -> Result<(), String> {
+        if item.stamp != stamp {
+            self.changed += 1;
+            self.list.forget(&item);
+            return Ok(());
+        }
+        self.numbered += 1;
+        let item = ItemLine { key: item.key, value, flags, expiry: item.expiry };
+        self.sink.put(self.numbered, &item, &mut self.verdicts).map_err(in_words)
+    }
+
+    fn copy_text(&mut self, batch: &mut Vec<ListedItem>) -> Result<(), String> {
         let mut request = b"gets".to_vec();
         for item in batch.iter() {
             request.push(b' ');
@@ -186,18 +245,9 @@ impl Copy<'_> {
                 }
             };
             let value = read_value(&mut self.values, value_bytes).map_err(source_lost)?;
-            if item.stamp != stamp {
-                self.changed += 1;
-                self.list.forget(&item);
-                continue;
-            }
-            let expiry = item.expiry;
-            self.numbered += 1;
-            let item = ItemLine { key, value, flags, expiry };
-            self.sink.put(self.numbered, &item, &mut self.verdicts).map_err(in_words)?;
+            self.take(item, value, (flags, stamp))?;
         }
         self.warmed.gone += wanted.count() as u64;
-        self.judge();
         Ok(())
     }
 
@@ -225,7 +275,7 @@ impl Copy<'_> {
     }
 }
 
-fn not_memcached(line: &[u8]) -> String {
+pub(super) fn not_memcached(line: &[u8]) -> String {
     format!("the server that is copied from answers like no memcached: {:?}", String::from_utf8_lossy(line))
 }
 
@@ -249,6 +299,21 @@ fn value_head(line: &[u8]) -> Result<(Vec<u8>, u32, usize, u64), String> {
             (Some(flags), Some(bytes), Some(stamp)) if bytes <= VALUE_BYTES_MAX as u64 => {
                 // Flags have 32 bits; memcached could be built with more.
                 Ok((key.to_vec(), flags as u32, bytes as usize, stamp))
+            }
+            _ => Err(not_memcached(line)),
+        },
+        _ => Err(not_memcached(line)),
+    }
+}
+
+/// `VA <bytes> f<flags> c<stamp>`: flags, bytes and stamp.
+fn meta_head(line: &[u8]) -> Result<(u32, usize, u64), String> {
+    let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+    let number = |word: &[u8]| std::str::from_utf8(word).ok()?.parse::<u64>().ok();
+    match words[..] {
+        [b"VA", bytes, [b'f', flags @ ..], [b'c', stamp @ ..]] => match (number(bytes), number(flags), number(stamp)) {
+            (Some(bytes), Some(flags), Some(stamp)) if bytes <= VALUE_BYTES_MAX as u64 => {
+                Ok((flags as u32, bytes as usize, stamp))
             }
             _ => Err(not_memcached(line)),
         },
@@ -317,7 +382,8 @@ pub mod tests {
     fn copied(list: &str, values: &str, counts: &[u64]) -> (Result<Warmed, String>, WarmedMemory) {
         let asked = Cell::new(0);
         let count = || Ok(counts[asked.replace(asked.get() + 1).min(counts.len() - 1)]);
-        let source = WarmSource { list: Answers::boxed(list), values: Answers::boxed(values), count: &count };
+        let (list, values) = (Answers::boxed(list), Answers::boxed(values));
+        let source = WarmSource { list, values, count: &count, prefix: b"", lists_all: false };
         let mut memory = WarmedMemory::default();
         let outcome = warm(source, &mut memory);
         (outcome, memory)
@@ -326,7 +392,7 @@ pub mod tests {
     #[test]
     fn items_come_with_flags_and_expiry_and_what_is_gone_is_counted() {
         let list = "key=a exp=-1 la=1 cas=1 fetch=no cls=1 size=65\r\nkey=gone exp=5 cas=2\nkey=b%25c exp=4000000000 cas=3\n\
-                    key=a%20space exp=-1 cas=4\nkey=old exp=-1 cas=5\nkey=large exp=-1 cas=6\nkey=last exp=-1 cas=8\nEND\r\n";
+                    key=%20%zz exp=-1 cas=4\nkey=old exp=-1 cas=5\nkey=large exp=-1 cas=6\nkey=last exp=-1 cas=8\nEND\r\n";
         let values = "VALUE a 7 3 1\r\nx\r\n\r\nVALUE b%c 0 0 3\r\n\r\nVALUE old 0 1 5\r\n1\r\nVALUE large 0 1 6\r\n1\r\nEND\r\n";
         let (outcome, WarmedMemory(items)) = copied(list, values, &[7]);
         assert_eq!(outcome, Ok(Warmed { copied: 2, kept: 1, gone: 2, left_out: 2, counted: 7, not_listed: 0 }));

@@ -111,6 +111,8 @@ pub struct Initial {
 pub struct Reply {
     pub token: u64,
     pub outcome: Outcome,
+    /// Flash was read to find what a get shows, or that it shows nothing.
+    pub read_flash: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -33,7 +33,7 @@ fn answers(session: &mut Session, count: usize) -> Vec<(Outcome, Vec<u8>)> {
     let (mut all, mut replies) = (Vec::new(), Vec::new());
     while all.len() < count {
         session.poll(&mut replies);
-        for Reply { token, outcome } in replies.drain(..) {
+        for Reply { token, outcome, .. } in replies.drain(..) {
             let value = outcome.value().map(|value| session.bytes(value).to_vec()).unwrap_or_default();
             all.push((token, outcome, value));
         }

@@ -24,6 +24,7 @@ struct Held {
     /// Whatever the mode, the stamp is to be durable.
     is_barrier: bool,
     outcome: Outcome,
+    read_flash: bool,
     value: Vec<u8>,
 }
 
@@ -86,19 +87,24 @@ impl SessionCore {
     }
 
     pub fn answer(&mut self, token: u64, outcome: Outcome) {
-        self.ready.push(Reply { token, outcome });
+        self.ready.push(Reply { token, outcome, read_flash: false });
     }
 
     /// Answers when the record with `stamp` may be shown.
     pub fn answer_after(&mut self, token: u64, stamp: u64, outcome: Outcome) {
+        self.answer_shown((token, stamp), outcome, false);
+    }
+
+    /// As [`SessionCore::answer_after`]; `read_flash` says whether flash was read for the outcome.
+    pub fn answer_shown(&mut self, (token, stamp): (u64, u64), outcome: Outcome, read_flash: bool) {
         let early = self.base.planted.has(Bug::ReadUndurable)
             && matches!(outcome, Outcome::Value { .. } | Outcome::Leased { .. } | Outcome::Missing);
         if early || self.base.log.may_acknowledge(stamp) {
-            return self.answer(token, outcome);
+            return self.ready.push(Reply { token, outcome, read_flash });
         }
         let value = outcome.value().map(|value| self.values.bytes(value).to_vec()).unwrap_or_default();
         self.held_bytes += value.len();
-        self.held.push(Held { token, stamp, is_barrier: false, outcome, value });
+        self.held.push(Held { token, stamp, is_barrier: false, outcome, read_flash, value });
     }
 
     /// Answers when all that was acknowledged is durable, whoever wrote it.
@@ -109,7 +115,8 @@ impl SessionCore {
             let outcome = log.poisoned().map_or_else(Outcome::Failed, |()| Outcome::Done);
             return self.answer(token, outcome);
         }
-        self.held.push(Held { token, stamp, is_barrier: true, outcome: Outcome::Done, value: Vec::new() });
+        let outcome = Outcome::Done;
+        self.held.push(Held { token, stamp, is_barrier: true, outcome, read_flash: false, value: Vec::new() });
     }
 
     /// Moves the log on, and answers what has become durable. `waits` says whether operations wait for what others do.
@@ -138,7 +145,8 @@ impl SessionCore {
                     if let Some(value) = held.outcome.value_mut() {
                         *value = self.values.add(&held.value);
                     }
-                    self.answer(held.token, held.outcome);
+                    let Held { token, outcome, read_flash, .. } = held;
+                    self.ready.push(Reply { token, outcome, read_flash });
                 }
             }
         }

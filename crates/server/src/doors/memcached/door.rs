@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use tapetum::{KeyspaceRef, Outcome};
+use tapetum::{KeyspaceRef, Reply};
 
+use super::listing::Listing;
 use super::pipeline::{Came, Pipeline, Taken};
 use super::protocol::{BINARY_MAGIC, Parsed, binary, text};
 use super::slots::Slots;
@@ -71,6 +72,7 @@ pub struct Memcached {
     /// Input is thrown away up to the end of the line.
     pub(super) skipped_line: Option<ThenClose>,
     pub(super) many: Option<ManyKeys>,
+    pub(super) listing: Option<Listing>,
     pub(super) slots: Slots,
     pub(super) options: MemcachedOptions,
 }
@@ -95,6 +97,9 @@ impl Door for Memcached {
     }
 
     fn step<S: Session>(&mut self, input: &[u8], client: &mut Client, cx: &mut DoorContext<'_, S>) -> Step {
+        if self.listing.is_some() {
+            return self.go_on_listing(client, cx);
+        }
         if let Some(then) = self.skipped_line {
             return Step::Took(self.skip_line(then, input, client));
         }
@@ -121,13 +126,8 @@ impl Door for Memcached {
         }
     }
 
-    fn complete<S: Session>(
-        &mut self,
-        number: u32,
-        outcome: &Outcome,
-        client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
-    ) {
+    fn complete<S: Session>(&mut self, number: u32, reply: &Reply, client: &mut Client, cx: &mut DoorContext<'_, S>) {
+        let outcome = &reply.outcome;
         let value = outcome.value().map_or(&b""[..], |value| cx.session.bytes(value));
         let form = self.slots.form(number);
         if form.is_get() {
@@ -135,16 +135,23 @@ impl Door for Memcached {
             client.got(self.slots.charge_bytes(number), value_bytes, cx.gets);
         }
         outcomes::count_outcome(cx.counters, form, outcome);
+        if let (Some(request), Some(came)) = (outcomes::timed(form, reply), self.slots.came(number)) {
+            cx.figures.latencies[cx.worker].add(request, 1, cx.came.saturating_duration_since(came));
+        }
         self.slots.complete(number, outcome, value, &mut client.out, cx.pool);
     }
 
     fn complete_errand(&mut self, number: u32, answer: Answer, client: &mut Client, pool: &mut Pool) {
+        if self.listing.is_some() {
+            return self.listed(number, answer, client, pool);
+        }
         let reply = submit::errand_reply(self.slots.form(number), &answer);
         self.slots.complete_with(number, reply, &mut client.out, pool);
     }
 
     fn load(&self) -> Load {
-        Load { pending: self.slots.pending(), held_bytes: self.slots.held_bytes() }
+        let paused = self.listing.as_ref().is_some_and(Listing::is_paused);
+        Load { pending: self.slots.pending() - usize::from(paused), held_bytes: self.slots.held_bytes() }
     }
 
     fn place_of(&self, number: u32) -> usize {
@@ -160,7 +167,11 @@ impl Door for Memcached {
     }
 
     fn needs_input(&self) -> bool {
-        self.many.as_ref().is_none_or(ManyKeys::is_spent)
+        self.listing.is_none() && self.many.as_ref().is_none_or(ManyKeys::is_spent)
+    }
+
+    fn has_work(&self) -> bool {
+        self.listing.as_ref().is_some_and(Listing::is_paused)
     }
 
     fn stalled(&self) -> &'static [u8] {
@@ -183,8 +194,8 @@ impl Door for Memcached {
 
 impl Memcached {
     pub fn new(options: MemcachedOptions) -> Memcached {
-        let (many, slots) = (None, Slots::default());
-        Memcached { protocol: Protocol::Open, scanned_bytes: 0, skipped_line: None, many, slots, options }
+        let (many, listing, slots) = (None, None, Slots::default());
+        Memcached { protocol: Protocol::Open, scanned_bytes: 0, skipped_line: None, many, listing, slots, options }
     }
 
     /// Makes it another client's. It keeps its buffers.
@@ -236,10 +247,12 @@ impl Memcached {
             self.frame_done(0, client);
         }
         if taken.value_bytes.is_some() {
+            cx.at_once.gets += taken.gets as u64;
             count(&cx.counters.cmd_get, taken.gets as u64);
             count(&cx.counters.get_hits, taken.gets as u64);
         }
         if taken.sets > 0 {
+            cx.at_once.sets += taken.sets as u64;
             count(&cx.counters.cmd_set, taken.sets as u64);
             count(&cx.counters.total_items, taken.sets as u64);
         }

@@ -7,6 +7,7 @@
 //! | [`pipeline`] | gets and sets that DRAM answers, in stages over a batch, before anything is submitted |
 //! | `text_commands`, `text_get`, `meta_commands`, `binary_commands` | from a parsed command to the store |
 //! | `submit` | what these share: submitting, errands, figures |
+//! | `listing` | lists of keys, step by step |
 //! | [`slots`] | requests without a reply, in their order |
 //! | [`udp`] | requests in datagrams |
 //! | [`packets`] | the request path over packets in memory |
@@ -20,6 +21,7 @@
 
 mod binary_commands;
 mod door;
+mod listing;
 mod meta_commands;
 mod outcomes;
 pub mod packets;

@@ -1,9 +1,10 @@
 //! What became of a request, counted as memcached counts it.
 
-use tapetum::{Error, Outcome};
+use tapetum::{Error, Outcome, Reply};
 
 use super::protocol::meta_reply::MetaAnswer;
 use super::protocol::reply::{BinaryAnswer, Form, TextAnswer};
+use crate::stats::latencies::TimedRequest;
 use crate::stats::{Counters, count};
 use crate::store::full_log::is_full;
 
@@ -41,6 +42,23 @@ pub fn count_outcome(counters: &Counters, form: Form, outcome: &Outcome) {
         },
         Form::Meta { answer, .. } => count_meta_outcome(counters, answer, outcome),
         _ => {}
+    }
+}
+
+/// Under what it is told how long a request took, if it is.
+pub fn timed(form: Form, reply: &Reply) -> Option<TimedRequest> {
+    match (form, &reply.outcome) {
+        (_, Outcome::Value { .. } | Outcome::Leased { .. }) if form.is_get() => Some(match reply.read_flash {
+            true => TimedRequest::GetFromFlash,
+            false => TimedRequest::GetFromMemory,
+        }),
+        (
+            Form::Text { answer: TextAnswer::Store { .. }, .. }
+            | Form::Binary { answer: BinaryAnswer::Store { .. }, .. }
+            | Form::Meta { answer: MetaAnswer::Set { .. }, .. },
+            Outcome::Stored { .. },
+        ) => Some(TimedRequest::Set),
+        _ => None,
     }
 }
 

@@ -38,7 +38,7 @@ impl<S: Session> Packets<S> {
             self.replies.clear();
             context.session.poll(&mut self.replies);
             for reply in &self.replies {
-                self.connection.complete(reply.token as u32, &reply.outcome, &mut context);
+                self.connection.complete(reply.token as u32, reply, &mut context);
             }
             context.session.take_asks(&mut self.asks);
             for Ask { token, value_bytes } in self.asks.drain(..) {

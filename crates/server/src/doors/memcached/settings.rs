@@ -38,7 +38,7 @@ pub fn settings(options: &Options, listeners: &[Listener], udp: Option<&Terminal
         ("shutdown_command", "no".into()),
         ("detail_enabled", "no".into()),
         ("track_sizes", "no".into()),
-        ("dump_enabled", "no".into()),
+        ("dump_enabled", "yes".into()),
         ("lru_crawler", "no".into()),
         ("temp_lru", "no".into()),
         ("ssl_enabled", "no".into()),

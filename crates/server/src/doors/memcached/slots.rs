@@ -9,6 +9,7 @@
 //! Owned by one worker.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use tapetum::Outcome;
 use tapetum_kernels::checksum::{Salt, checksum};
@@ -26,6 +27,8 @@ struct Slot {
     asker_print: u32,
     /// What it may take in memory until it is answered.
     charge_bytes: usize,
+    /// When it came, if that was said.
+    came: Option<Instant>,
 }
 
 enum State {
@@ -109,10 +112,22 @@ impl Slots {
         let key_at = self.keys_start + self.keys.len() as u64;
         self.keys.extend_from_slice(key);
         let (state, key_bytes, asker_print) = (State::Pending, key.len() as u32, 0);
-        self.queue.push_back(Slot { form, state, key_at, key_bytes, asker_print, charge_bytes });
+        self.queue.push_back(Slot { form, state, key_at, key_bytes, asker_print, charge_bytes, came: None });
         self.pending += 1;
         self.charged_bytes += charge_bytes;
         self.first.wrapping_add(self.queue.len() as u32 - 1)
+    }
+
+    /// The request that was added last came then.
+    pub fn last_came(&mut self, came: Instant) {
+        if let Some(last) = self.queue.back_mut() {
+            last.came = Some(came);
+        }
+    }
+
+    /// When request `number`, which is pending, came, if that was said.
+    pub fn came(&self, number: u32) -> Option<Instant> {
+        self.queue[self.place_of(number)].came
     }
 
     /// The request that was added last, of `key`, may ask for room for its value, and takes effect after that.
@@ -139,7 +154,7 @@ impl Slots {
         self.ready_bytes += bytes.len() + Slots::READY_BYTES;
         let state = State::Ready { bytes, breaks_off_get: false };
         let key_at = self.keys_start + self.keys.len() as u64;
-        self.queue.push_back(Slot { form, state, key_at, key_bytes: 0, asker_print: 0, charge_bytes: 0 });
+        self.queue.push_back(Slot { form, state, key_at, key_bytes: 0, asker_print: 0, charge_bytes: 0, came: None });
         self.release(out, pool);
     }
 

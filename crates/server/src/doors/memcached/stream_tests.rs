@@ -83,7 +83,7 @@ impl Session for Slow {
             _ => Outcome::Stored { stamp: 1 },
         };
         let shows_value = !self.items.contains_key(request.key());
-        let (reply, is_change) = (Reply { token, outcome }, !request.reads());
+        let (reply, is_change) = (Reply { token, outcome, read_flash: false }, !request.reads());
         self.submitted.push(Submitted { reply, shows_value, is_change, value_bytes_allowed });
     }
 
@@ -220,7 +220,7 @@ impl StreamBench {
         let mut replies = Vec::new();
         self.alone.session.poll(&mut replies);
         for reply in replies {
-            self.with(|stream, cx| stream.connection.complete(reply.token as u32, &reply.outcome, cx));
+            self.with(|stream, cx| stream.connection.complete(reply.token as u32, &reply, cx));
         }
         let mut asks = Vec::new();
         self.alone.session.take_asks(&mut asks);

@@ -30,6 +30,7 @@ impl Memcached {
         }
         let admission = client.admit(self.load(), form.is_get(), bytes, cx)?;
         let number = self.slots.push(form, key, admission.charge_bytes);
+        self.slots.last_came(cx.came);
         if form.is_get() {
             self.slots.last_may_ask(request.key());
         }
@@ -96,15 +97,27 @@ impl Memcached {
         client: &mut Client,
         cx: &mut DoorContext<'_, S>,
     ) -> Option<()> {
+        self.errand_numbered(errand, form, client, cx).map(|_| ())
+    }
+
+    /// [`Memcached::errand`]; the number of its request, and whether somebody will do it. If not, it was answered.
+    pub(super) fn errand_numbered<S: Session>(
+        &mut self,
+        errand: Errand,
+        form: Form,
+        client: &mut Client,
+        cx: &mut DoorContext<'_, S>,
+    ) -> Option<(u32, bool)> {
         self.all_answered(client)?;
         let admission = client.admit(self.load(), false, 0, cx)?;
         let number = self.slots.push(form, b"", admission.charge_bytes);
         client.set_barrier();
-        if !client.send(number, errand, admission, cx) {
+        let was_sent = client.send(number, errand, admission, cx);
+        if !was_sent {
             let reply = if form == Form::Silent { Vec::new() } else { text::BUSY.into() };
             self.slots.complete_with(number, reply, &mut client.out, cx.pool);
         }
-        Some(())
+        Some((number, was_sent))
     }
 
     /// A reply that needs nothing from the store.
@@ -127,6 +140,7 @@ impl Memcached {
 /// The figures of `stats`, with the keyspace that its listener serves.
 pub(super) fn general_lines<S>(options: &MemcachedOptions, cx: &DoorContext<'_, S>) -> Vec<(String, String)> {
     let mut lines = stats::lines(cx.figures.general_of(options.keyspace.id(), cx.now));
+    lines.extend(cx.figures.device_lines());
     lines.push(("keyspace".into(), options.keyspace_name.to_string()));
     lines
 }
@@ -149,6 +163,7 @@ pub(super) fn errand_reply(form: Form, answer: &Answer) -> Vec<u8> {
             out
         }
         Answer::Done => b"OK\r\n".to_vec(),
+        Answer::Listed { .. } => unreachable!("a list has its own replies"),
         Answer::Failed(error) => {
             let word = if memlimit { "MEMLIMIT_ADJUST_FAILED" } else { "SERVER_ERROR" };
             format!("{word} {error}\r\n").into_bytes()

@@ -3,6 +3,7 @@
 use tapetum::{Condition, Request};
 
 use super::door::{DoorContext, Memcached, ThenClose};
+use super::protocol::dump::KeyDump;
 use super::protocol::reply::{Form, TextAnswer};
 use super::protocol::{VERSION, expiry_from_client, text};
 use super::submit::{errand_form, general_lines, push_lines};
@@ -67,6 +68,7 @@ impl Memcached {
                 let errand = Errand::Resize { size: Size::Memory, bytes };
                 self.errand(errand, errand_form(true, noreply), client, cx)?;
             }
+            TextCommand::List { dump } => self.list(dump, client, cx)?,
             TextCommand::Quit => client.close(),
         }
         Some(frame.len())
@@ -124,6 +126,13 @@ impl Memcached {
                 let errand = words.next().map_or(Errand::Inspect, locate);
                 return self.errand(errand, errand_form(false, false), client, cx);
             }
+            b"cachedump" => match KeyDump::of_cachedump(words) {
+                Ok(dump) => return self.list(dump, client, cx),
+                Err(complaint) => {
+                    self.say(complaint, client, cx);
+                    return Some(());
+                }
+            },
             b"" => {
                 self.all_answered(client)?;
                 general_lines(&self.options, cx)

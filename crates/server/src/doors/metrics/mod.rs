@@ -176,28 +176,39 @@ impl Reception {
     }
 }
 
-/// The figures in Prometheus' text format. A counter's name ends in `_total`, as is the custom there; a figure that is
-/// no number becomes a label of a gauge that is 1.
+/// The figures in Prometheus' text format. A counter's name ends in `_total`, and units are seconds and bytes, as is the custom there; a figure that
+/// is no number becomes a label of a gauge that is 1.
 pub fn exposition(figures: &[Figure]) -> String {
     let mut out = String::new();
     for Figure { name, kind, help, value } in figures {
+        let (name, value) = in_base_units(name, value);
         let (name, word, sample) = match kind {
             FigureKind::Counter => {
-                (format!("{}_total", name.strip_prefix("total_").unwrap_or(name)), "counter", value.clone())
+                (format!("{}_total", name.strip_prefix("total_").unwrap_or(&name)), "counter", value.clone())
             }
-            FigureKind::Gauge => (name.to_string(), "gauge", value.clone()),
+            FigureKind::Gauge => (name, "gauge", value.clone()),
             FigureKind::Text => (format!("{name}_info"), "gauge", String::new()),
         };
         family(&mut out, &format!("tapetum_{name}"), word, help);
         // Writing to a string cannot fail.
         let _ = match kind {
             FigureKind::Text => {
-                writeln!(out, "tapetum_{name}{{{}={}}} 1", name.trim_end_matches("_info"), label(value))
+                writeln!(out, "tapetum_{name}{{{}={}}} 1", name.trim_end_matches("_info"), label(&value))
             }
             _ => writeln!(out, "tapetum_{name} {sample}"),
         };
     }
     out
+}
+
+/// A figure's name and value, in the units of Prometheus: seconds and bytes.
+fn in_base_units(name: &str, value: &str) -> (String, String) {
+    for (unit, base_unit, of_base) in [("_us", "_seconds", 1e6), ("_bits", "_bytes", 8.0)] {
+        if let (Some(name), Ok(number)) = (name.strip_suffix(unit), value.parse::<u64>()) {
+            return (format!("{name}{base_unit}"), (number as f64 / of_base).to_string());
+        }
+    }
+    (name.into(), value.into())
 }
 
 /// Begins a family of samples.
@@ -219,11 +230,14 @@ mod tests {
         let figures = [
             figure("total_items", FigureKind::Counter, "7"),
             figure("threads", FigureKind::Gauge, "2"),
+            figure("waited_us", FigureKind::Counter, "1500"),
             figure("version", FigureKind::Text, "a\"b\\"),
         ];
         let expected = "# HELP tapetum_items_total What it is.\n# TYPE tapetum_items_total counter\n\
                         tapetum_items_total 7\n\
                         # HELP tapetum_threads What it is.\n# TYPE tapetum_threads gauge\ntapetum_threads 2\n\
+                        # HELP tapetum_waited_seconds_total What it is.\n# TYPE tapetum_waited_seconds_total counter\n\
+                        tapetum_waited_seconds_total 0.0015\n\
                         # HELP tapetum_version_info What it is.\n# TYPE tapetum_version_info gauge\n\
                         tapetum_version_info{version=\"a\\\"b\\\\\"} 1\n";
         assert_eq!(exposition(&figures), expected);

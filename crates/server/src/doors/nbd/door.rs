@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tapetum::Outcome;
+use tapetum::Reply;
 
 use super::exports::Export;
 use super::negotiation::{Negotiated, Negotiation};
@@ -104,14 +104,8 @@ impl Door for Nbd {
         }
     }
 
-    fn complete<S: Session>(
-        &mut self,
-        number: u32,
-        outcome: &Outcome,
-        client: &mut Client,
-        cx: &mut Context<'_, S, ()>,
-    ) {
-        self.serving().complete(number, outcome, client, cx);
+    fn complete<S: Session>(&mut self, number: u32, reply: &Reply, client: &mut Client, cx: &mut Context<'_, S, ()>) {
+        self.serving().complete(number, &reply.outcome, client, cx);
     }
 
     fn complete_errand(&mut self, _number: u32, _answer: Answer, _client: &mut Client, _pool: &mut Pool) {

@@ -1,12 +1,15 @@
 //! The block devices of a store that clients are offered. Plain data, shared by all workers.
 
-use tapetum::{BlockDevice, KeyspaceRef, Store};
+use tapetum::{BLOCK_BYTES, BlockDevice, KeyspaceRef, Store};
 
 use super::protocol::export_flags;
+use crate::stats::device_stats::ServedDevice;
 
 /// A block device under the name of its keyspace.
 #[derive(Clone, Debug)]
 pub struct Export {
+    /// Its place among all, under which it is counted.
+    pub number: usize,
     pub name: String,
     pub keyspace: KeyspaceRef,
     pub device: BlockDevice,
@@ -14,6 +17,16 @@ pub struct Export {
 }
 
 impl Export {
+    /// What figures tell of it by.
+    pub fn served(&self) -> ServedDevice {
+        ServedDevice {
+            name: self.name.clone(),
+            keyspace: self.keyspace.id(),
+            blocks: self.size_bytes() / BLOCK_BYTES as u64,
+            is_grouped: self.device.group_blocks() > 1,
+        }
+    }
+
     pub fn size_bytes(&self) -> u64 {
         self.device.size_bytes()
     }
@@ -47,10 +60,11 @@ pub fn exports_of(store: &Store, read_only: &[String]) -> Result<Vec<Export>, St
         if handle.id() == keyspace.id {
             let (keyspace, name) = (handle.keyspace(), keyspace.name);
             let is_read_only = read_only.contains(&name);
-            exports.push(Export { name, keyspace, device, is_read_only });
+            exports.push(Export { number: 0, name, keyspace, device, is_read_only });
         }
     }
     exports.sort_by(|one, other| one.name.cmp(&other.name));
+    exports.iter_mut().enumerate().for_each(|(number, export)| export.number = number);
     if exports.is_empty() {
         return Err("the store has no block device for --nbd to serve: stop what serves it, and make one with `tapetum keyspace \
                     create NAME --block-device SIZE`"

@@ -260,6 +260,16 @@ impl Client {
         cx.errands.send(Order { errand, worker: cx.worker, token: self.token(number) })
     }
 
+    /// Sends the next of several errands of request `number`, which was admitted with the first; whether somebody will do it.
+    pub fn send_again<S, W>(&self, number: u32, errand: Errand, cx: &Context<'_, S, W>) -> bool {
+        cx.errands.send(Order { errand, worker: cx.worker, token: self.token(number) })
+    }
+
+    /// Whether nothing is sent to it before all is answered, as in a datagram.
+    pub fn is_sent_whole(&self) -> bool {
+        self.is_sent_whole
+    }
+
     /// A get that was charged with `charge_bytes` has its outcome; a value of `value_bytes`, if there was one.
     pub fn got(&mut self, charge_bytes: usize, value_bytes: Option<usize>, gets: &mut Gets) {
         gets.completed(charge_bytes, value_bytes.unwrap_or(0));

@@ -11,7 +11,7 @@ mod stream;
 pub use client::{Admission, AnswerRoom, Client};
 pub use stream::Stream;
 
-use tapetum::Outcome;
+use tapetum::{Outcome, Reply};
 
 use super::context::Context;
 use super::door::{Door, Step};
@@ -57,11 +57,11 @@ impl<D: Door> Connection<D> {
     }
 
     /// The outcome of request `number` has come.
-    pub fn complete<S: Session>(&mut self, number: u32, outcome: &Outcome, cx: &mut Context<'_, S, D::PerWorker>) {
-        if let Outcome::Failed(error) = outcome {
+    pub fn complete<S: Session>(&mut self, number: u32, reply: &Reply, cx: &mut Context<'_, S, D::PerWorker>) {
+        if let Outcome::Failed(error) = &reply.outcome {
             cx.figures.full_log.note(error, cx.now);
         }
-        self.door.complete(number, outcome, &mut self.client, cx);
+        self.door.complete(number, reply, &mut self.client, cx);
     }
 
     /// The errand that is request `number` is done.

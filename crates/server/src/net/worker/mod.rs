@@ -39,6 +39,7 @@ use super::mailbox::{Mail, Mailbox};
 use super::out::Pool;
 use crate::os::{self, Epoll, Interest, Ready};
 use crate::stats::Figures;
+use crate::stats::latencies::{AnsweredAtOnce, TimedRequest};
 use crate::store::engine::Session;
 use crate::store::errands::{Answer, Errands};
 
@@ -114,6 +115,9 @@ pub struct Worker<S, D: Door> {
     gets: Gets,
     door: D::PerWorker,
     now: u32,
+    /// When the worker learned of what it works on.
+    came: Instant,
+    at_once: AnsweredAtOnce,
     /// When stalled clients were last looked for.
     looked_at: u32,
     /// When idle clients were last looked for.
@@ -163,6 +167,8 @@ impl<S: Session, D: Door> Worker<S, D> {
             gets,
             door: D::PerWorker::default(),
             now: unix_seconds(),
+            came: Instant::now(),
+            at_once: AnsweredAtOnce::default(),
             looked_at: 0,
             kicked_at: 0,
             listening: false,
@@ -205,7 +211,9 @@ impl<S: Session, D: Door> Worker<S, D> {
         for _ in 0..REPORTS_MAX {
             self.epoll.wait(timeout_ms, ready)?;
             self.now = unix_seconds();
+            self.came = Instant::now();
             self.events(ready)?;
+            self.measure_answered_at_once();
             let is_batch = ready.len() < os::EVENTS_MAX || self.session.in_flight() >= enough;
             // Clients that wait for memory come before clients that have said nothing yet.
             if is_batch || !self.waiting.is_empty() {
@@ -351,6 +359,8 @@ impl<S: Session, D: Door> Worker<S, D> {
             pool: &mut self.pool,
             scratch: &mut self.scratch,
             now: self.now,
+            came: self.came,
+            at_once: &mut self.at_once,
             gets: &mut self.gets,
             door: &mut self.door,
         }
@@ -368,6 +378,9 @@ impl<S: Session, D: Door> Worker<S, D> {
                 break;
             }
             // A get that asks keeps no other from being submitted, until it is allowed.
+            if !replies.is_empty() {
+                self.came = Instant::now();
+            }
             let gets_left = !replies.is_empty() || !asks.is_empty();
             if gets_left {
                 for id in mem::take(&mut self.capped) {
@@ -388,8 +401,23 @@ impl<S: Session, D: Door> Worker<S, D> {
                 self.with_datagrams(|datagrams, cx| datagrams.go_on(cx));
             }
             self.look_after_queued(completed + SENDS_MAX)?;
+            self.measure_answered_at_once();
         }
         self.watch_datagrams()
+    }
+
+    /// They are answered all together: each took until now.
+    fn measure_answered_at_once(&mut self) {
+        let AnsweredAtOnce { gets, sets } = mem::take(&mut self.at_once);
+        if gets + sets == 0 {
+            return;
+        }
+        let (took, latencies) = (self.came.elapsed(), &self.shared.figures.latencies[self.index]);
+        for (request, requests) in [(TimedRequest::GetFromMemory, gets), (TimedRequest::Set, sets)] {
+            if requests > 0 {
+                latencies.add(request, requests, took);
+            }
+        }
     }
 
     fn watch_datagrams(&mut self) -> io::Result<()> {
@@ -404,9 +432,9 @@ impl<S: Session, D: Door> Worker<S, D> {
     fn complete(&mut self, reply: Reply) {
         let id = (reply.token >> 32) as u32;
         if id >= datagrams::FIRST_ID {
-            return self.with_datagrams(|datagrams, cx| datagrams.complete(id, reply.token as u32, &reply.outcome, cx));
+            return self.with_datagrams(|datagrams, cx| datagrams.complete(id, reply.token as u32, &reply, cx));
         }
-        self.with_stream(id, |stream, cx| stream.connection.complete(reply.token as u32, &reply.outcome, cx));
+        self.with_stream(id, |stream, cx| stream.connection.complete(reply.token as u32, &reply, cx));
     }
 
     /// A get wants room for a long value.

@@ -136,7 +136,7 @@ fn replies(session: &mut Session, count: usize) -> Vec<(u64, Result<Vec<u8>, Out
     let (mut all, mut replies) = (Vec::new(), Vec::new());
     while all.len() < count {
         session.poll(&mut replies);
-        for Reply { token, outcome } in replies.drain(..) {
+        for Reply { token, outcome, .. } in replies.drain(..) {
             let value = outcome.value().map(|value| session.bytes(value).to_vec());
             all.push((token, value.ok_or(outcome)));
         }

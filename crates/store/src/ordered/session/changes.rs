@@ -213,7 +213,7 @@ impl OrderedSession {
         let deleted_by = core.base.keyspaces.mark(op.keyspace.id()).watermark;
         // All of a dropped keyspace is deleted.
         let deleted_by = if deleted_by == u64::MAX { 0 } else { deleted_by };
-        self.answer(core, op.token, Shown { ticket, deleted_by }, outcome);
+        self.answer(core, op.token, Shown { ticket, deleted_by, read_flash: false }, outcome);
     }
 }
 

@@ -213,7 +213,7 @@ impl OrderedSession {
             false => Outcome::Missing,
         };
         let deleted_by = deleted_by(core, &op, &head);
-        self.answer(core, op.token, Shown { ticket, deleted_by }, outcome);
+        self.answer(core, op.token, Shown { ticket, deleted_by, read_flash: true }, outcome);
         self.ops.forget(number, op);
     }
 

@@ -232,7 +232,7 @@ impl OrderedSession {
         // An item that has expired hides the one that is durable, as a removal does.
         let ticket = durability.wait_for(found.head().map(|head| head.stamp));
         let deleted_by = found.head().map_or(0, |head| deleted_by(core, &op, head));
-        self.answer(core, op.token, Shown { ticket, deleted_by }, outcome);
+        self.answer(core, op.token, Shown { ticket, deleted_by, read_flash: is_from_flash }, outcome);
         self.ops.forget(number, op);
         None
     }

@@ -252,7 +252,7 @@ impl OrderedSession {
         let seen = found.head().map(|head| head.stamp);
         let ticket = self.state.cache.give_back(node, page, |meta| meta.durability().wait_for(seen));
         let deleted_by = found.head().map_or(0, |head| deleted_by(core, &op, head));
-        self.answer(core, op.token, Shown { ticket, deleted_by }, outcome);
+        self.answer(core, op.token, Shown { ticket, deleted_by, read_flash: false }, outcome);
         self.ops.forget(number, op);
     }
 

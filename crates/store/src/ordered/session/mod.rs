@@ -240,7 +240,7 @@ impl OrderedSession {
                     if let Some(value) = held.outcome.value_mut() {
                         *value = core.values.add(&held.value);
                     }
-                    core.answer_after(held.token, held.deleted_by, held.outcome);
+                    core.answer_shown((held.token, held.deleted_by), held.outcome, held.read_flash);
                 }
             }
         }
@@ -248,12 +248,12 @@ impl OrderedSession {
 
     /// Answers when what was seen or written is durable, where that is waited for.
     fn answer(&mut self, core: &mut SessionCore, token: u64, shown: Shown, outcome: Outcome) {
-        let Shown { ticket, deleted_by } = shown;
+        let Shown { ticket, deleted_by, read_flash } = shown;
         match ticket.filter(|ticket| self.state.base.log.sync() == Sync::Always && !ticket.is_done()) {
-            None => core.answer_after(token, deleted_by, outcome),
+            None => core.answer_shown((token, deleted_by), outcome, read_flash),
             Some(ticket) => {
                 let value = outcome.value().map(|value| core.values.bytes(value).to_vec()).unwrap_or_default();
-                self.held.push(HeldAnswer { token, ticket, deleted_by, outcome, value });
+                self.held.push(HeldAnswer { token, ticket, deleted_by, read_flash, outcome, value });
             }
         }
     }

@@ -134,11 +134,13 @@ pub struct Shown {
     pub ticket: Option<Arc<DurabilityTicket>>,
     /// The stamp of the deletion of everything that took its item; 0 if none did.
     pub deleted_by: u64,
+    /// Flash was read for it.
+    pub read_flash: bool,
 }
 
 impl Shown {
     pub fn of(ticket: Option<Arc<DurabilityTicket>>) -> Shown {
-        Shown { ticket, deleted_by: 0 }
+        Shown { ticket, deleted_by: 0, read_flash: false }
     }
 }
 
@@ -147,6 +149,7 @@ pub struct HeldAnswer {
     pub token: u64,
     pub ticket: Arc<DurabilityTicket>,
     pub deleted_by: u64,
+    pub read_flash: bool,
     pub outcome: Outcome,
     /// What the outcome's value is.
     pub value: Vec<u8>,

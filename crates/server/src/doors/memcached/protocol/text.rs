@@ -11,6 +11,7 @@
 
 use crate::store::errands::Size;
 
+use super::dump::{self, KeyDump};
 use super::many_keys::{GET_PIECE_BYTES, first_keys};
 use super::meta::{self, Judged};
 use super::{KEY_BYTES_MAX, Parsed, number};
@@ -35,6 +36,7 @@ pub const MEMLIMIT_IN_BYTES: &str = "MEMLIMIT_ADJUST_FAILED input value is megab
 pub const BUSY: &str = "SERVER_ERROR too many of these at once: try again\r\n";
 pub const FULL: &str = "SERVER_ERROR out of memory storing object\r\n";
 pub const LINE_TOO_LONG: &str = "CLIENT_ERROR line too long\r\n";
+pub const NOT_OVER_UDP: &str = "SERVER_ERROR too large for UDP\r\n";
 pub const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +107,10 @@ pub enum TextCommand<'a> {
     },
     Stats {
         argument: &'a [u8],
+    },
+    /// `lru_crawler metadump` and `mgdump`.
+    List {
+        dump: KeyDump,
     },
     /// Ours: `resize capacity|memory <bytes> [noreply]`.
     Resize {
@@ -314,6 +320,10 @@ pub(super) fn parse_line<'a>(tokens: &Tokens<'a>, line: &'a [u8]) -> TextCommand
             None => refused(BAD_FORMAT, noreply),
         },
         (b"stats", _) => TextCommand::Stats { argument: tokens.rest(line, 1) },
+        (b"lru_crawler", 2..) => match KeyDump::of_crawler(dump::words(tokens.rest(line, 1))) {
+            Ok(dump) => TextCommand::List { dump },
+            Err(complaint) => refused(complaint, false),
+        },
         (b"resize", 3 | 4) => resize(tokens),
         (b"cache_memlimit", 2 | 3) => cache_memlimit(tokens),
         (b"version", _) => TextCommand::Version,

@@ -18,12 +18,12 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::{io, iter, mem};
 
-use tapetum::Outcome;
+use tapetum::Reply;
 
 use crate::doors::memcached::door::{DoorContext, Memcached, MemcachedOptions};
 use crate::doors::memcached::pipeline::Pipeline;
 use crate::doors::memcached::protocol::binary::Status;
-use crate::doors::memcached::protocol::reply;
+use crate::doors::memcached::protocol::{reply, text};
 use crate::net::connection::{Client, Connection};
 use crate::net::datagrams::{Datagrams, FIRST_ID};
 use crate::net::listen::{self, LoopbackAddress};
@@ -47,7 +47,7 @@ const PLACES: usize = 512;
 /// What a place keeps of the room for a request that had to wait.
 const REST_KEPT_BYTES: usize = 2048;
 /// In place of a reply that is more than the terms allow, and never more itself.
-const TOO_LARGE: &[u8] = b"SERVER_ERROR too large for UDP\r\n";
+const TOO_LARGE: &[u8] = text::NOT_OVER_UDP.as_bytes();
 
 const _: () = assert!(HEADER_BYTES + TOO_LARGE.len() <= guard::AMPLIFICATION_MAX * (HEADER_BYTES + b"get a\r\n".len()));
 
@@ -341,9 +341,9 @@ impl Datagrams<Pipeline> for UdpDoor {
         received
     }
 
-    fn complete<S: Session>(&mut self, id: u32, number: u32, outcome: &Outcome, cx: &mut DoorContext<'_, S>) {
+    fn complete<S: Session>(&mut self, id: u32, number: u32, reply: &Reply, cx: &mut DoorContext<'_, S>) {
         let at = id - FIRST_ID;
-        self.places[at as usize].connection.complete(number, outcome, cx);
+        self.places[at as usize].connection.complete(number, reply, cx);
         self.advance(at, cx);
     }
 

@@ -3,6 +3,7 @@
 use tapetum::{BLOCK_BYTES, ChangeStep, Error, Outcome};
 
 use super::{NbdContext, Transmission};
+use crate::doors::nbd::exports::Export;
 use crate::doors::nbd::jobs::{Job, Part, PartKind};
 use crate::doors::nbd::protocol::errors;
 use crate::net::connection::Client;
@@ -38,7 +39,7 @@ impl Transmission {
             (PartKind::Read, _) => {
                 job.fill(&part.piece, value);
                 if value.is_none() {
-                    cx.figures.devices[cx.worker].met_hole();
+                    cx.figures.devices.of(cx.worker, self.export.number).met_hole();
                 }
             }
         }
@@ -64,16 +65,17 @@ impl Transmission {
         }
         let job = self.jobs.take(number);
         self.held_bytes -= job.held_bytes;
-        count(&job, cx);
+        count(&job, &self.export, cx);
         job.reply(self.is_structured, &mut client.out, cx.pool);
         self.leave_if_done(client);
     }
 }
 
 /// Counts a job that is done.
-pub(super) fn count<S>(job: &Job, cx: &NbdContext<'_, S>) {
+pub(super) fn count<S>(job: &Job, export: &Export, cx: &NbdContext<'_, S>) {
     let took = cx.instant().saturating_duration_since(job.began);
-    cx.figures.devices[cx.worker].answered(job.command(), job.length, took, job.error != 0);
+    let counts = cx.figures.devices.of(cx.worker, export.number);
+    counts.answered(job.command(), job.length, took, job.error != 0);
 }
 
 /// What a client is told of an error.

@@ -50,7 +50,7 @@ impl Transmission {
         let change = BlockChange::new(piece.within.clone(), patch);
         let part = self.add_part(job, (piece, PartKind::Change(change)), admission.charge_bytes);
         client.keep(admission, cx.budget);
-        cx.figures.devices[cx.worker].changes_part();
+        cx.figures.devices.of(cx.worker, self.export.number).changes_part();
         self.changing.push_back(part);
     }
 
@@ -241,7 +241,7 @@ impl Transmission {
             }
             job.at += u64::from(bytes);
         }
-        count(&job, cx);
+        count(&job, &self.export, cx);
         client.out.append(cx.pool, |out| reply::push_statuses(out, job.cookie, &extents));
         self.wants_turn = true;
     }

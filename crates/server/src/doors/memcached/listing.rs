@@ -1,0 +1,93 @@
+//! Lists of keys, which may be long: a step is an errand, and the next is sent when the client has taken most of what the last one gave. So
+//! a list holds the text of one step, and others' errands have their turn between steps.
+//!
+//! ```text
+//! command ─► errand ─► text of some keys ─► out ─► taken by the client ─► errand ─► …  ─► END
+//! ```
+//! The list is one request of the client: everything after it waits. Between two steps it owes the client nothing that the store has, so one
+//! that leaves, or takes no more, is closed as any other.
+
+use tapetum::ListCursor;
+
+use super::door::{DoorContext, Memcached};
+use super::protocol::dump::KeyDump;
+use super::protocol::text;
+use super::submit::errand_form;
+use crate::net::connection::Client;
+use crate::net::door::Step;
+use crate::net::out::Pool;
+use crate::store::engine::Session;
+use crate::store::errands::{Answer, Errand, ListOrder};
+
+/// With more than so many bytes unsent, the next step waits.
+const UNSENT_BYTES_MAX: usize = 64 << 10;
+
+/// A list that is under way.
+pub(super) struct Listing {
+    /// Of its slot.
+    number: u32,
+    dump: KeyDump,
+    /// The next step, while it is not under way.
+    paused: Option<ListOrder>,
+}
+
+impl Listing {
+    pub fn is_paused(&self) -> bool {
+        self.paused.is_some()
+    }
+}
+
+impl Memcached {
+    /// Begins a list; `None` if it has to wait.
+    pub(super) fn list<S: Session>(
+        &mut self,
+        dump: KeyDump,
+        client: &mut Client,
+        cx: &mut DoorContext<'_, S>,
+    ) -> Option<()> {
+        if client.is_sent_whole() {
+            self.say(text::NOT_OVER_UDP, client, cx);
+            return Some(());
+        }
+        let order = ListOrder { keyspace: self.options.keyspace, cursor: ListCursor::default(), dump };
+        let (number, was_sent) = self.errand_numbered(Errand::List(order), errand_form(false, false), client, cx)?;
+        self.listing = was_sent.then_some(Listing { number, dump, paused: None });
+        Some(())
+    }
+
+    /// Sends the next step of a list, if the client has room for it.
+    pub(super) fn go_on_listing<S: Session>(&mut self, client: &mut Client, cx: &mut DoorContext<'_, S>) -> Step {
+        client.block();
+        let Some(listing) = self.listing.as_mut().filter(|_| client.out.unsent_bytes() <= UNSENT_BYTES_MAX) else {
+            return Step::Stop(0);
+        };
+        if let Some(order) = listing.paused.take()
+            && !client.send_again(listing.number, Errand::List(order), cx)
+        {
+            let number = listing.number;
+            self.listing = None;
+            self.slots.complete_with(number, text::BUSY.into(), &mut client.out, cx.pool);
+        }
+        Step::Stop(0)
+    }
+
+    /// A step is done.
+    pub(super) fn listed(&mut self, number: u32, answer: Answer, client: &mut Client, pool: &mut Pool) {
+        let Some(listing) = &mut self.listing else { unreachable!("a list is under way") };
+        let last = match answer {
+            Answer::Listed { text, next: Some(order) } if !client.closing => {
+                client.out.append_buffer(pool, text);
+                listing.paused = Some(order);
+                return;
+            }
+            Answer::Listed { mut text, .. } => {
+                text.extend_from_slice(listing.dump.end());
+                text
+            }
+            Answer::Failed(error) => format!("SERVER_ERROR {error}\r\n").into_bytes(),
+            Answer::Lines(_) | Answer::Done => unreachable!("a list was asked for"),
+        };
+        self.listing = None;
+        self.slots.complete_with(number, last, &mut client.out, pool);
+    }
+}
