@@ -187,6 +187,9 @@ def other_text_cases():
         b"verbosity x y", b"verbosity 0 1", b"verbosity 0 1 2", b"verbosity -1", b"version", b"version x",
         b"version noreply", b"versio", b"quit", b"quit x", b"get a\r\nquit\r\nget a", b"stats x", b"stats noreply",
         b"stats reset", b"stats reset x", b"stats  reset", b"stat", b"", b" ", b"   ", b"\r", b"x",
+        b"stats detail off", b"stats detail", b"stats detail foo", b"stats cachedump 1", b"stats cachedump a b",
+        b"stats cachedump 99 1", b"lru_crawler", b"lru_crawler foo", b"lru_crawler metadump", b"lru_crawler metadump 99",
+        b"lru_crawler metadump foo", b"watch foo", b"watch fetchers foo",
         b"cache_memlimit", b"cache_memlimit 1024", b"cache_memlimit 1024 noreply", b"cache_memlimit 1024 x",
         b"cache_memlimit 1024 x noreply", b"cache_memlimit x", b"cache_memlimit -1", b"cache_memlimit 0",
         b"cache_memlimit 7", b"cache_memlimit 7 noreply", b"cache_memlimit 1000000001",
@@ -361,8 +364,7 @@ def cases_that_differ():
     yield text("differs: gat of ten thousand keys", b"gat 0 " + b" ".join(b"key%d" % i for i in range(10000)) + b"\r\n")
     yield text("differs: replies before a hang-up", have + b"GET / HTTP/1.1\r\n")
     for line in (b"stats items", b"stats slabs",
-                 b"stats sizes", b"stats conns", b"stats detail on", b"stats detail off", b"stats cachedump 1 1",
-                 b"slabs automove 1", b"lru mode flat", b"lru_crawler crawl 1", b"watch",
+                 b"stats sizes", b"slabs automove 1", b"lru mode flat", b"lru_crawler crawl 1",
                  b"shutdown", b"refresh_certs"):
         yield text(f"differs: {line.decode().split(chr(13))[0]}", have, line + b"\r\n")
     for name, parts in scripts_that_differ():

@@ -21,7 +21,7 @@ NO_COLD = "the DRAM tier has two queues, shown as hot and warm"
 UNFETCHED = "whether an item on flash was ever fetched is not kept: it would cost a write for each first get"
 CRAWLER = "there is no LRU crawler to be set up"
 NO_BUFFERS = "a connection at rest holds no buffer; what all of them hold is bounded by in_flight_bytes_max"
-WATCH = "there is no `watch`: the log goes to standard error"
+WATCH = "lines for who watches go to a buffer of its own at once, and wait in none of a worker: see log_watcher_sent"
 EXTSTORE = "an option of extstore; this store's are sync, evictions, and what `tapetum inspect` shows"
 TLS = "there is no TLS"
 NAPI = "connections are not spread by NAPI ids, but to the worker that has the fewest"
@@ -40,8 +40,7 @@ LEFT_OUT = {
         "slab_reassign_running": SLAB_MOVER, "slabs_moved": SLAB_MOVER, "slab_global_page_pool": SLAB_MOVER,
         "lru_maintainer_juggles": MAINTAINER, "lru_bumps_dropped": MAINTAINER, "lrutail_reflocked": MAINTAINER,
         "malloc_fails": "memory is taken when the server starts, or within its budget; without it the server stops",
-        "log_worker_dropped": WATCH, "log_worker_written": WATCH, "log_watcher_skipped": WATCH, "log_watcher_sent": WATCH,
-        "log_watchers": WATCH,
+        "log_worker_dropped": WATCH, "log_worker_written": WATCH,
         "unexpected_napi_ids": NAPI, "round_robin_fallback": NAPI,
         "expired_unfetched": UNFETCHED, "evicted_unfetched": UNFETCHED, "evicted_active": UNFETCHED,
         "direct_reclaims": "a write that finds no room waits for the collector: see writes_paced",
@@ -49,7 +48,6 @@ LEFT_OUT = {
     "settings": {
         "oldest": "flush_all marks a place in the log, not a time",
         "chunk_size": "the smallest slot of the DRAM tier: see chunk_size in `stats slabs`",
-        "stat_key_prefix": "there is no `stats detail`",
         "reqs_per_event": "a connection gives way by bytes and by requests at once, not by a number of requests",
         "hashpower_init": "the index is as large as its keys need",
         "slab_reassign": SLAB_MOVER, "slab_automove": SLAB_MOVER, "slab_automove_ratio": SLAB_MOVER,
@@ -59,7 +57,7 @@ LEFT_OUT = {
         "tail_repair_time": MAINTAINER, "lru_maintainer_thread": MAINTAINER, "lru_segmented": MAINTAINER,
         "hot_lru_pct": MAINTAINER, "warm_lru_pct": MAINTAINER, "hot_max_factor": MAINTAINER, "warm_max_factor": MAINTAINER,
         "temporary_ttl": "there is no queue for items of a short life: see temp_lru",
-        "watcher_logbuf_size": WATCH, "worker_logbuf_size": WATCH,
+        "worker_logbuf_size": WATCH,
         "read_buf_mem_limit": NO_BUFFERS,
         "inline_ascii_response": "a relic: memcached prints `no` and does nothing with it",
         "ext_item_size": EXTSTORE, "ext_item_age": EXTSTORE, "ext_low_ttl": EXTSTORE, "ext_recache_rate": EXTSTORE,

@@ -16,6 +16,7 @@ use crate::doors::nbd::Nbd;
 use crate::doors::nbd::exports::Export;
 use crate::doors::{DoorError, Doors};
 use crate::logging::LogLosses;
+use crate::net::census::Census;
 use crate::net::door::Door;
 use crate::net::either::{Either, OfFirst};
 use crate::net::limits::{Budget, Limits};
@@ -242,6 +243,7 @@ fn figures<S: Store>(
         counters: (0..options.threads).map(|_| Counters::default()).collect(),
         latencies: (0..options.threads).map(|_| RequestLatencies::default()).collect(),
         devices: DeviceFigures::new(devices, options.threads),
+        observers: Arc::default(),
         connections: AtomicUsize::new(0),
         workers_listening: AtomicUsize::new(0),
         settings: options.settings,
@@ -262,14 +264,25 @@ fn figures<S: Store>(
 
 /// Starts the thread that does errands. A resize may outlast the server, and must not keep its sockets.
 fn do_errands<S: Store>(store: Arc<S>, orders: Orders, front_bytes: u64, shared: &Arc<Shared>) -> io::Result<()> {
-    let (noting, answering) = (Arc::downgrade(shared), Arc::downgrade(shared));
+    let [noting, answering, asking, waking] = std::array::from_fn(|_| Arc::downgrade(shared));
+    shared.figures.observers.serve(shared.mailboxes.len(), move |worker, client| {
+        if let Some(shared) = waking.upgrade() {
+            shared.mailboxes[worker].wake_client(client);
+        }
+    });
+    let take_census = move |asker| {
+        if let Some(shared) = asking.upgrade() {
+            let census = Arc::new(Census::new(asker, shared.mailboxes.len()));
+            shared.mailboxes.iter().for_each(|mailbox| mailbox.ask(Arc::clone(&census)));
+        }
+    };
     let set_total_bytes = Box::new(move |bytes| {
         if let Some(shared) = noting.upgrade() {
             shared.figures.memory_bytes.store(bytes, Ordering::Relaxed);
         }
     });
     let memory = errands::MemoryShares { front_bytes, set_total_bytes };
-    errands::run(store, orders, memory, move |worker, token, answer| {
+    errands::run(store, orders, memory, take_census, move |worker, token, answer| {
         if let Some(shared) = answering.upgrade() {
             shared.mailboxes[worker].answer(token, answer);
         }

@@ -3,10 +3,11 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tapetum_drive::Event;
 
+use super::census::Census;
 use crate::store::errands::Answer;
 
 pub struct Mailbox {
@@ -14,6 +15,10 @@ pub struct Mailbox {
     accepted: Mutex<Vec<Accepted>>,
     /// Errands that are done: the token of each, and its answer.
     answers: Mutex<Vec<(u64, Answer)>>,
+    /// Asked of the worker.
+    censuses: Mutex<Vec<Arc<Census>>>,
+    /// Clients that something waits for, if they are still there.
+    woken: Mutex<Vec<u32>>,
     /// Connections that the worker has or was handed.
     connections: AtomicUsize,
 }
@@ -29,12 +34,15 @@ pub struct Accepted {
 pub struct Mail {
     pub accepted: Vec<Accepted>,
     pub answers: Vec<(u64, Answer)>,
+    pub censuses: Vec<Arc<Census>>,
+    pub woken: Vec<u32>,
 }
 
 impl Mailbox {
     pub fn new() -> io::Result<Mailbox> {
         let (accepted, answers) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
-        Ok(Mailbox { event: Event::new()?, accepted, answers, connections: AtomicUsize::new(0) })
+        let (censuses, woken) = (Mutex::default(), Mutex::default());
+        Ok(Mailbox { event: Event::new()?, accepted, answers, censuses, woken, connections: AtomicUsize::new(0) })
     }
 
     /// Readable when somebody has woken the worker.
@@ -51,6 +59,17 @@ impl Mailbox {
         self.wake();
     }
 
+    pub fn ask(&self, census: Arc<Census>) {
+        lock(&self.censuses).push(census);
+        self.wake();
+    }
+
+    /// Wakes a client of the worker.
+    pub fn wake_client(&self, client: u32) {
+        lock(&self.woken).push(client);
+        self.wake();
+    }
+
     /// Hands a client over, which was counted by [`Mailbox::count_connection`].
     pub fn hand_over(&self, client: Accepted) {
         lock(&self.accepted).push(client);
@@ -59,7 +78,12 @@ impl Mailbox {
 
     pub fn empty(&self) -> Mail {
         self.event.clear();
-        Mail { accepted: std::mem::take(&mut lock(&self.accepted)), answers: std::mem::take(&mut lock(&self.answers)) }
+        Mail {
+            accepted: std::mem::take(&mut lock(&self.accepted)),
+            answers: std::mem::take(&mut lock(&self.answers)),
+            censuses: std::mem::take(&mut lock(&self.censuses)),
+            woken: std::mem::take(&mut lock(&self.woken)),
+        }
     }
 
     pub fn connections(&self) -> usize {

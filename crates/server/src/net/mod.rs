@@ -13,6 +13,7 @@
 //! and the locks of [`mailbox::Mailbox`], which are held for the time of a push.
 
 pub mod arrivals;
+pub mod census;
 pub mod connection;
 pub mod context;
 pub mod datagrams;

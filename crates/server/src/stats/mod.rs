@@ -13,12 +13,14 @@ use crate::store::full_log::FullLog;
 use crate::store::hot_keys::WarmProgress;
 use device_stats::{DeviceFigures, HeldDevices};
 use latencies::RequestLatencies;
+use observers::Observers;
 
 pub mod device_stats;
 mod drive_stats;
 pub mod exporter_names;
 pub mod keyspace_stats;
 pub mod latencies;
+pub mod observers;
 pub mod slab_stats;
 mod stage_stats;
 
@@ -247,6 +249,7 @@ pub struct Figures {
     /// One a worker.
     pub latencies: Vec<RequestLatencies>,
     pub devices: DeviceFigures,
+    pub observers: Arc<Observers>,
     pub connections: AtomicUsize,
     /// Workers that accept connections now.
     pub workers_listening: AtomicUsize,
@@ -274,6 +277,7 @@ impl Default for Figures {
             counters: vec![Counters::default()],
             latencies: vec![RequestLatencies::default()],
             devices: DeviceFigures::default(),
+            observers: Arc::default(),
             connections: AtomicUsize::new(0),
             workers_listening: AtomicUsize::new(0),
             settings: Vec::new(),
@@ -299,9 +303,10 @@ fn held_devices(
     writes: &[(KeyspaceId, KeyspaceWrites)],
     tell: impl FnOnce(&HeldDevices<'_>),
 ) {
-    let items_of = |id| items.iter().find(|(keyspace, _)| keyspace.id == id).map_or(0, |(_, items)| *items);
-    let writes_of =
-        |id| writes.iter().find(|(other, _)| *other == id).map_or_else(Default::default, |(_, writes)| *writes);
+    let items_of = |id: KeyspaceId| items.iter().find(|(keyspace, _)| keyspace.id == id).map_or(0, |(_, items)| *items);
+    let writes_of = |id: KeyspaceId| {
+        writes.iter().find(|(other, _)| *other == id).map_or_else(Default::default, |(_, writes)| *writes)
+    };
     tell(&HeldDevices { items: &items_of, writes: &writes_of });
 }
 
@@ -381,6 +386,7 @@ impl Figures {
             Figure::new("limit_maxbytes", Gauge, "Flash that the store may use", store.flash_limit_bytes),
             Figure::new("bytes", Gauge, "Flash that the store uses", store.flash_used_bytes),
         ]);
+        figures.extend(self.watched());
         figures.extend(class_figures(classes));
         figures.extend(memcached_figures(&store));
         figures.extend(store_figures(&store));
@@ -389,6 +395,16 @@ impl Figures {
         figures.extend(stage_stats::figures(&(self.stages)()));
         figures.extend(self.hot_keys());
         figures
+    }
+
+    fn watched(&self) -> [Figure; 3] {
+        use FigureKind::{Counter, Gauge};
+        let (watchers, sent, skipped) = self.observers.watched();
+        [
+            Figure::new("log_watchers", Gauge, "Clients that watch others' requests", watchers),
+            Figure::new("log_watcher_sent", Counter, "Lines that these were given", sent),
+            Figure::new("log_watcher_skipped", Counter, "Lines that they were not, as they were too slow", skipped),
+        ]
     }
 
     fn hot_keys(&self) -> [Figure; 6] {
@@ -426,6 +442,7 @@ impl Figures {
     /// As `stats settings` gives them.
     pub fn settings(&self) -> Vec<(&'static str, String)> {
         let mut lines = self.settings.clone();
+        lines.push(("detail_enabled", if self.observers.counts_prefixes() { "yes" } else { "no" }.into()));
         lines.push(("maxbytes", self.memory_bytes.load(Ordering::Relaxed).to_string()));
         lines
     }
@@ -447,6 +464,7 @@ impl Figures {
         self.counters.iter().for_each(Counters::reset);
         self.latencies.iter().for_each(RequestLatencies::reset);
         self.devices.reset();
+        self.observers.forget_prefixes();
     }
 }
 

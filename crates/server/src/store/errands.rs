@@ -41,6 +41,8 @@ pub enum Errand {
     },
     /// A step of a list of keys.
     List(ListOrder),
+    /// Who is connected, which the workers tell.
+    Connections,
 }
 
 /// Where a list of keys goes on, and how its lines look.
@@ -118,16 +120,20 @@ impl Errands {
     }
 }
 
-/// Starts the thread. `answered` takes each answer to its worker.
+/// Starts the thread. `answered` takes each answer to its worker; `take_census` asks the workers for who sent a request, and they answer it.
 pub fn run<S: Store>(
     store: Arc<S>,
     orders: Orders,
     memory: MemoryShares,
+    take_census: impl Fn((usize, u64)) + Send + 'static,
     answered: impl Fn(usize, u64, Answer) + Send + 'static,
 ) -> io::Result<()> {
     let thread = std::thread::Builder::new().name("errands".into()).spawn(move || {
         while let Some(Order { errand, worker, token }) = orders.next() {
-            answered(worker, token, perform(&*store, &memory, &errand));
+            match errand {
+                Errand::Connections => take_census((worker, token)),
+                errand => answered(worker, token, perform(&*store, &memory, &errand)),
+            }
         }
     });
     thread.map(drop)
@@ -145,6 +151,7 @@ fn perform<S: Store>(store: &S, memory: &MemoryShares, errand: &Errand) -> Answe
         Errand::Locate { keyspace, key } => {
             lines(store.locate(*keyspace, key).map(|location| inspect_lines::location_lines(&location)))
         }
+        Errand::Connections => unreachable!("the workers tell"),
         Errand::List(order) => list(store, order.clone()).unwrap_or_else(Answer::Failed),
         Errand::Resize { size: Size::Capacity, bytes } => resized(store.resize_capacity(*bytes), "capacity", *bytes),
         Errand::Resize { size: Size::Memory, bytes } => resized(resize_memory(store, memory, *bytes), "memory", *bytes),

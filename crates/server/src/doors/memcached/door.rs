@@ -9,12 +9,13 @@ use super::pipeline::{Came, Pipeline, Taken};
 use super::protocol::{BINARY_MAGIC, Parsed, binary, text};
 use super::slots::Slots;
 use super::udp::UdpDoor;
-use super::{outcomes, submit};
+use super::{outcomes, submit, watching};
 use crate::net::connection::Client;
 use crate::net::context::Context;
 use crate::net::door::{Door, Load, Step};
 use crate::net::out::Pool;
 use crate::stats::count;
+use crate::stats::observers::{WatchSeat, kinds};
 use crate::store::engine::Session;
 use crate::store::errands::Answer;
 
@@ -73,6 +74,7 @@ pub struct Memcached {
     pub(super) skipped_line: Option<ThenClose>,
     pub(super) many: Option<ManyKeys>,
     pub(super) listing: Option<Listing>,
+    pub(super) watching: Option<WatchSeat>,
     pub(super) slots: Slots,
     pub(super) options: MemcachedOptions,
 }
@@ -97,6 +99,9 @@ impl Door for Memcached {
     }
 
     fn step<S: Session>(&mut self, input: &[u8], client: &mut Client, cx: &mut DoorContext<'_, S>) -> Step {
+        if self.watching.is_some() {
+            return self.go_on_watching(input, client, cx);
+        }
         if self.listing.is_some() {
             return self.go_on_listing(client, cx);
         }
@@ -110,7 +115,8 @@ impl Door for Memcached {
             return Step::Stop(0);
         }
         let mut at = 0;
-        if self.slots.are_at_rest() && self.scanned_bytes == 0 && cx.session.answers_at_once() {
+        let is_observed = cx.figures.observers.wants(kinds::REQUESTS);
+        if self.slots.are_at_rest() && self.scanned_bytes == 0 && cx.session.answers_at_once() && !is_observed {
             let taken = self.answer_at_once(input, client, cx);
             if taken.requests() > 0 && !taken.stopped {
                 return Step::Took(taken.input_bytes);
@@ -137,6 +143,16 @@ impl Door for Memcached {
         outcomes::count_outcome(cx.counters, form, outcome);
         if let (Some(request), Some(came)) = (outcomes::timed(form, reply), self.slots.came(number)) {
             cx.figures.latencies[cx.worker].add(request, 1, cx.came.saturating_duration_since(came));
+        }
+        if let Some(observed) = self.slots.take_observed(number) {
+            let told = (&observed.key[..], observed.store);
+            watching::observe(
+                &cx.figures.observers,
+                (cx.worker, client.descriptor()),
+                told,
+                form,
+                (outcome, value.len()),
+            );
         }
         self.slots.complete(number, outcome, value, &mut client.out, cx.pool);
     }
@@ -172,6 +188,7 @@ impl Door for Memcached {
 
     fn has_work(&self) -> bool {
         self.listing.as_ref().is_some_and(Listing::is_paused)
+            || self.watching.as_ref().is_some_and(WatchSeat::has_lines)
     }
 
     fn stalled(&self) -> &'static [u8] {
@@ -194,8 +211,16 @@ impl Door for Memcached {
 
 impl Memcached {
     pub fn new(options: MemcachedOptions) -> Memcached {
-        let (many, listing, slots) = (None, None, Slots::default());
-        Memcached { protocol: Protocol::Open, scanned_bytes: 0, skipped_line: None, many, listing, slots, options }
+        Memcached {
+            protocol: Protocol::Open,
+            scanned_bytes: 0,
+            skipped_line: None,
+            many: None,
+            listing: None,
+            watching: None,
+            slots: Slots::default(),
+            options,
+        }
     }
 
     /// Makes it another client's. It keeps its buffers.

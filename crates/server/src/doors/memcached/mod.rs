@@ -8,6 +8,7 @@
 //! | `text_commands`, `text_get`, `meta_commands`, `binary_commands` | from a parsed command to the store |
 //! | `submit` | what these share: submitting, errands, figures |
 //! | `listing` | lists of keys, step by step |
+//! | `watching` | `watch`, and what is told to those who do |
 //! | [`slots`] | requests without a reply, in their order |
 //! | [`udp`] | requests in datagrams |
 //! | [`packets`] | the request path over packets in memory |
@@ -35,5 +36,6 @@ mod submit;
 mod text_commands;
 mod text_get;
 pub mod udp;
+mod watching;
 
 pub use door::{Memcached, MemcachedOptions};

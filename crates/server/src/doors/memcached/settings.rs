@@ -3,6 +3,7 @@
 use super::udp::Terminal;
 use crate::net::listen::{Address, Listener};
 use crate::server::Options;
+use crate::stats::observers::WATCHER_BYTES_MAX;
 
 /// Names and values.
 pub fn settings(options: &Options, listeners: &[Listener], udp: Option<&Terminal>) -> Vec<(&'static str, String)> {
@@ -36,7 +37,8 @@ pub fn settings(options: &Options, listeners: &[Listener], udp: Option<&Terminal
         ("idle_timeout", options.limits.idle_seconds.to_string()),
         ("num_threads_per_udp", options.threads.to_string()),
         ("shutdown_command", "no".into()),
-        ("detail_enabled", "no".into()),
+        ("stat_key_prefix", ":".into()),
+        ("watcher_logbuf_size", WATCHER_BYTES_MAX.to_string()),
         ("track_sizes", "no".into()),
         ("dump_enabled", "yes".into()),
         ("lru_crawler", "no".into()),

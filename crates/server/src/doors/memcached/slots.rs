@@ -15,6 +15,7 @@ use tapetum::Outcome;
 use tapetum_kernels::checksum::{Salt, checksum};
 
 use crate::doors::memcached::protocol::reply::{self, Form};
+use crate::doors::memcached::watching::ObservedStore;
 use crate::net::out::{OutQueue, Pool};
 
 struct Slot {
@@ -29,6 +30,14 @@ struct Slot {
     charge_bytes: usize,
     /// When it came, if that was said.
     came: Option<Instant>,
+    /// What others are told of it, if somebody looks.
+    observed: Option<Box<ObservedRequest>>,
+}
+
+/// What others are told of a request when its outcome is there.
+pub struct ObservedRequest {
+    pub key: Vec<u8>,
+    pub store: Option<ObservedStore>,
 }
 
 enum State {
@@ -112,7 +121,16 @@ impl Slots {
         let key_at = self.keys_start + self.keys.len() as u64;
         self.keys.extend_from_slice(key);
         let (state, key_bytes, asker_print) = (State::Pending, key.len() as u32, 0);
-        self.queue.push_back(Slot { form, state, key_at, key_bytes, asker_print, charge_bytes, came: None });
+        self.queue.push_back(Slot {
+            form,
+            state,
+            key_at,
+            key_bytes,
+            asker_print,
+            charge_bytes,
+            came: None,
+            observed: None,
+        });
         self.pending += 1;
         self.charged_bytes += charge_bytes;
         self.first.wrapping_add(self.queue.len() as u32 - 1)
@@ -123,6 +141,19 @@ impl Slots {
         if let Some(last) = self.queue.back_mut() {
             last.came = Some(came);
         }
+    }
+
+    /// Others look at the request that was added last.
+    pub fn last_is_observed(&mut self, observed: ObservedRequest) {
+        if let Some(last) = self.queue.back_mut() {
+            last.observed = Some(Box::new(observed));
+        }
+    }
+
+    /// What others are to be told of request `number`, which is pending, once.
+    pub fn take_observed(&mut self, number: u32) -> Option<Box<ObservedRequest>> {
+        let at = self.place_of(number);
+        self.queue[at].observed.take()
     }
 
     /// When request `number`, which is pending, came, if that was said.
@@ -154,7 +185,16 @@ impl Slots {
         self.ready_bytes += bytes.len() + Slots::READY_BYTES;
         let state = State::Ready { bytes, breaks_off_get: false };
         let key_at = self.keys_start + self.keys.len() as u64;
-        self.queue.push_back(Slot { form, state, key_at, key_bytes: 0, asker_print: 0, charge_bytes: 0, came: None });
+        self.queue.push_back(Slot {
+            form,
+            state,
+            key_at,
+            key_bytes: 0,
+            asker_print: 0,
+            charge_bytes: 0,
+            came: None,
+            observed: None,
+        });
         self.release(out, pool);
     }
 

@@ -6,8 +6,11 @@ use super::door::{DoorContext, Memcached, MemcachedOptions};
 use super::protocol::delete_all_at;
 use super::protocol::reply::{Form, TextAnswer};
 use super::protocol::text;
+use super::slots::ObservedRequest;
+use super::watching::ObservedStore;
 use crate::net::connection::Client;
 use crate::net::door::Door;
+use crate::stats::observers::kinds;
 use crate::stats::{self, count};
 use crate::store::engine::Session;
 use crate::store::errands::{Answer, Errand};
@@ -31,6 +34,10 @@ impl Memcached {
         let admission = client.admit(self.load(), form.is_get(), bytes, cx)?;
         let number = self.slots.push(form, key, admission.charge_bytes);
         self.slots.last_came(cx.came);
+        if cx.figures.observers.wants(kinds::REQUESTS) {
+            let store = ObservedStore::of(&request, cx.now);
+            self.slots.last_is_observed(ObservedRequest { key: request.key().to_vec(), store });
+        }
         if form.is_get() {
             self.slots.last_may_ask(request.key());
         }

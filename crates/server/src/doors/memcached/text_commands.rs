@@ -68,6 +68,7 @@ impl Memcached {
                 let errand = Errand::Resize { size: Size::Memory, bytes };
                 self.errand(errand, errand_form(true, noreply), client, cx)?;
             }
+            TextCommand::Watch { kinds } => self.watch(kinds, client, cx),
             TextCommand::List { dump } => self.list(dump, client, cx)?,
             TextCommand::Quit => client.close(),
         }
@@ -112,6 +113,21 @@ impl Memcached {
         self.say(complaint, client, cx);
     }
 
+    fn stats_detail<S: Session>(&mut self, word: &[u8], client: &mut Client, cx: &mut DoorContext<'_, S>) {
+        let observers = &cx.figures.observers;
+        match word {
+            b"on" | b"off" => {
+                observers.count_prefixes(word == b"on");
+                self.say("OK\r\n", client, cx);
+            }
+            b"dump" => {
+                let lines = observers.prefix_lines();
+                self.answer(Form::Silent, client, cx, |out| out.extend_from_slice(&lines));
+            }
+            _ => self.say(text::BAD_DETAIL, client, cx),
+        }
+    }
+
     fn text_stats<S: Session>(
         &mut self,
         argument: &[u8],
@@ -125,6 +141,11 @@ impl Memcached {
                 let locate = |key: &[u8]| Errand::Locate { keyspace, key: key.to_vec() };
                 let errand = words.next().map_or(Errand::Inspect, locate);
                 return self.errand(errand, errand_form(false, false), client, cx);
+            }
+            b"conns" => return self.errand(Errand::Connections, errand_form(false, false), client, cx),
+            b"detail" => {
+                self.stats_detail(words.next().unwrap_or_default(), client, cx);
+                return Some(());
             }
             b"cachedump" => match KeyDump::of_cachedump(words) {
                 Ok(dump) => return self.list(dump, client, cx),

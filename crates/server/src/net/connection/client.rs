@@ -4,6 +4,8 @@
 //! budget is spent, the worker has as many gets as it may, one of its gets asks for room, or its door waits until all is answered.
 //! Then its input stays unread, so that the client feels it. Owned by one worker.
 
+use std::os::fd::RawFd;
+
 use tapetum::{KeyspaceRef, Request};
 
 use super::asked::{AskedValue, TRIED_BYTES};
@@ -61,6 +63,8 @@ impl AnswerRoom<'_> {
 
 pub struct Client {
     id: u32,
+    /// Of its socket, by which others are told of it; -1 without one of its own.
+    descriptor: RawFd,
     /// Its name at the budget.
     pub(super) who: u64,
     /// No frame ends before the input holds so many bytes.
@@ -96,6 +100,7 @@ impl Client {
     pub fn new(worker: usize, id: u32) -> Client {
         Client {
             id,
+            descriptor: -1,
             who: (worker as u64 + 1) << 32 | u64::from(id),
             need_bytes: 0,
             skip_bytes: 0,
@@ -122,6 +127,19 @@ impl Client {
         let out = std::mem::take(&mut self.out);
         *self =
             Client { id, who, out, value_bytes_expected, answers_bytes_max, is_sent_whole: true, ..Client::new(0, 0) };
+    }
+
+    /// Its number among its worker's.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    pub fn descriptor(&self) -> RawFd {
+        self.descriptor
+    }
+
+    pub fn set_descriptor(&mut self, descriptor: RawFd) {
+        self.descriptor = descriptor;
     }
 
     // For doors: input.

@@ -2,16 +2,19 @@
 //! client is blocked it does not read, so that the client feels it. Owned by one worker.
 
 use std::io;
+use std::net::TcpStream;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use super::client::WantedFor;
 use super::{Client, Connection};
 use crate::net::arrivals::PIECE_BYTES;
+use crate::net::census;
 use crate::net::context::Context;
 use crate::net::door::Door;
 use crate::net::limits::{Budget, FREE_BYTES, Limits};
 use crate::net::out::Pool;
 use crate::os::{self, Interest};
+use crate::stats::observers::{Observers, kinds, transport_words};
 use crate::stats::{Counters, count};
 use crate::store::engine::Session;
 
@@ -103,6 +106,35 @@ impl<D: Door> Stream<D> {
         D::READY_SECONDS > 0
             && !self.connection.door.is_ready()
             && now.saturating_sub(self.opened_at) > D::READY_SECONDS
+    }
+
+    /// What it is doing, in memcached's words.
+    pub fn state(&self) -> &'static str {
+        let client = &self.connection.client;
+        if client.waits() {
+            "conn_waiting"
+        } else if self.connection.pending() > 0 {
+            "conn_parse_cmd"
+        } else if !client.out.is_empty() {
+            "conn_mwrite"
+        } else {
+            "conn_read"
+        }
+    }
+
+    /// Tells those who watch connections that it has come, or goes.
+    pub fn tell_watchers(&self, observers: &Observers, what: &str) {
+        if !observers.wants(kinds::CONNECTIONS) {
+            return;
+        }
+        let peer = census::address(self.fd(), TcpStream::peer_addr);
+        let reason = match what {
+            "conn_new" => "",
+            _ if self.connection.client.gone => " reason=error",
+            _ => " reason=normal",
+        };
+        let line = format!("type={what} {}{reason} cfd={}", transport_words(&peer), self.fd());
+        observers.tell(kinds::CONNECTIONS, |out| out.extend_from_slice(line.as_bytes()));
     }
 
     /// Whether it goes on by itself: it stopped only so that others have their turn.

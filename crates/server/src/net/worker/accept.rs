@@ -108,11 +108,13 @@ impl<S: Session, D: Door> Worker<S, D> {
             return;
         }
         let mut client = Client::new(self.index, id);
+        client.set_descriptor(fd.as_raw_fd());
         let door = D::open(&self.options[listener], &mut client, &mut self.pool);
         let mut stream = Box::new(Stream::new(fd, Connection { client, door }, self.now));
         if self.shared.stopping.load(Ordering::Acquire) {
             stream.stop_reading();
         }
+        stream.tell_watchers(&self.shared.figures.observers, "conn_new");
         self.connections[id as usize] = Some(stream);
         self.enqueue(id);
     }

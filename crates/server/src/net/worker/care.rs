@@ -4,11 +4,14 @@ use std::sync::atomic::Ordering;
 use std::{io, mem};
 
 use super::Worker;
+use crate::net::census::{self, Census};
 use crate::net::datagrams::Datagrams;
 use crate::net::door::Door;
 use crate::net::mailbox::Mailbox;
 use crate::stats::count;
+use crate::stats::observers::kinds;
 use crate::store::engine::Session;
+use crate::store::errands::Answer;
 
 impl<S: Session, D: Door> Worker<S, D> {
     pub(super) fn look_after_queued(&mut self, connections_max: usize) -> io::Result<()> {
@@ -32,6 +35,7 @@ impl<S: Session, D: Door> Worker<S, D> {
             self.shared.mailboxes.iter().for_each(Mailbox::wake);
         }
         if stream.is_finished() {
+            stream.tell_watchers(&self.shared.figures.observers, "conn_close");
             stream.finish(budget, &mut self.pool, &mut self.scratch);
             self.free.push(id);
             self.shared.mailboxes[self.index].discount_connection();
@@ -69,6 +73,49 @@ impl<S: Session, D: Door> Worker<S, D> {
         self.waiting = waiting;
     }
 
+    /// Tells a census of this worker's clients; the first worker tells of listeners too.
+    pub(super) fn tell_census(&mut self, census: &Census) {
+        let now = self.now;
+        let clients = self.connections.iter().flatten().map(|stream| {
+            let (state, idle_seconds) = (stream.state(), now.saturating_sub(stream.asked_at));
+            census::client_lines(stream.fd(), state, idle_seconds)
+        });
+        let mut told: Vec<_> = clients.collect();
+        if self.index == 0 {
+            let seconds = now.saturating_sub(self.shared.figures.started_unix_seconds);
+            told.extend(self.shared.listeners.iter().map(|listener| census::listener_lines(listener, seconds)));
+        }
+        if let Some(lines) = census.take(told) {
+            let (worker, token) = census.asker;
+            self.shared.mailboxes[worker].answer(token, Answer::Lines(lines));
+        }
+    }
+
+    /// Looks after a client that something waits for. It may have left, and another may have its number: that one is looked after in vain.
+    pub(super) fn wake_client(&mut self, id: u32) {
+        if (id as usize) < self.connections.len() {
+            self.enqueue(id);
+        }
+    }
+
+    /// Whether somebody watches evictions, of which the first worker tells.
+    pub(super) fn tells_of_evictions(&self) -> bool {
+        self.index == 0 && self.shared.figures.observers.wants(kinds::EVICTIONS)
+    }
+
+    /// Tells how much was evicted since the last look.
+    fn look_for_evictions(&mut self) {
+        let stats = (self.shared.figures.store)();
+        let (segments, items) = (stats.segments_evicted, stats.evictions);
+        let (segments_before, items_before) = mem::replace(&mut self.evictions, (segments, items));
+        let more = (segments.saturating_sub(segments_before), items.saturating_sub(items_before));
+        // At the first look there is nothing to compare with.
+        if mem::replace(&mut self.evictions_looked_at, self.now) != 0 && more.0 > 0 {
+            let line = format!("type=segment_eviction segments={} items={}", more.0, more.1);
+            self.shared.figures.observers.tell(kinds::EVICTIONS, |out| out.extend_from_slice(line.as_bytes()));
+        }
+    }
+
     /// Rare things: listeners that had to pause, clients that hold memory others wait for.
     pub(super) fn look_around(&mut self) -> io::Result<()> {
         let stopping = self.shared.stopping.load(Ordering::Acquire);
@@ -89,6 +136,11 @@ impl<S: Session, D: Door> Worker<S, D> {
                     self.enqueue(id as u32);
                 }
             }
+        }
+        match self.tells_of_evictions() {
+            true if self.evictions_looked_at != self.now => self.look_for_evictions(),
+            true => {}
+            false => self.evictions_looked_at = 0,
         }
         if (self.shared.limits.idle_seconds > 0 || D::READY_SECONDS > 0) && self.kicked_at != self.now {
             self.kicked_at = self.now;

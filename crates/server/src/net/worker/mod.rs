@@ -120,6 +120,9 @@ pub struct Worker<S, D: Door> {
     at_once: AnsweredAtOnce,
     /// When stalled clients were last looked for.
     looked_at: u32,
+    /// When evictions were last looked for, and what there had been.
+    evictions_looked_at: u32,
+    evictions: (u64, u64),
     /// When idle clients were last looked for.
     kicked_at: u32,
     listening: bool,
@@ -170,6 +173,8 @@ impl<S: Session, D: Door> Worker<S, D> {
             came: Instant::now(),
             at_once: AnsweredAtOnce::default(),
             looked_at: 0,
+            evictions_looked_at: 0,
+            evictions: (0, 0),
             kicked_at: 0,
             listening: false,
             paused_at: 0,
@@ -235,7 +240,7 @@ impl<S: Session, D: Door> Worker<S, D> {
         let soon = stopping || !self.waiting.is_empty();
         let kicks =
             (self.shared.limits.idle_seconds > 0 || D::READY_SECONDS > 0) && self.free.len() < self.connections.len();
-        let look = !self.listening || self.shared.budget.someone_waits() || kicks;
+        let look = !self.listening || self.shared.budget.someone_waits() || kicks || self.tells_of_evictions();
         match (soon, look) {
             (true, _) => WAIT_RETRY_MS,
             _ if self.session.in_flight() > 0 => STORE_LOOK_MS,
@@ -277,9 +282,11 @@ impl<S: Session, D: Door> Worker<S, D> {
             ID_SESSION => {}
             ID_EXCHANGE => self.exchange_session()?,
             ID_MAILBOX => {
-                let Mail { accepted, answers } = self.shared.mailboxes[self.index].empty();
+                let Mail { accepted, answers, censuses, woken } = self.shared.mailboxes[self.index].empty();
                 accepted.into_iter().for_each(|client| self.adopt(client));
                 answers.into_iter().for_each(|(token, answer)| self.complete_errand(token, answer));
+                censuses.into_iter().for_each(|census| self.tell_census(&census));
+                woken.into_iter().for_each(|id| self.wake_client(id));
             }
             ID_DATAGRAMS => self.with_datagrams(|datagrams, cx| datagrams.receive(cx))?,
             ID_LISTENER.. => self.accept((ready.id - ID_LISTENER) as usize)?,

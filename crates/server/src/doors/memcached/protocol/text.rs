@@ -9,6 +9,7 @@
 //! Pure functions of their input, see the module above. Which complaint wins where several are due is memcached's choice,
 //! and the differential test holds us to it.
 
+use crate::stats::observers::kinds;
 use crate::store::errands::Size;
 
 use super::dump::{self, KeyDump};
@@ -35,6 +36,7 @@ pub const MEMLIMIT_TOO_SMALL: &str = "MEMLIMIT_TOO_SMALL cannot set maxbytes to 
 pub const MEMLIMIT_IN_BYTES: &str = "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n";
 pub const BUSY: &str = "SERVER_ERROR too many of these at once: try again\r\n";
 pub const FULL: &str = "SERVER_ERROR out of memory storing object\r\n";
+pub const BAD_DETAIL: &str = "CLIENT_ERROR usage: stats detail on|off|dump\r\n";
 pub const LINE_TOO_LONG: &str = "CLIENT_ERROR line too long\r\n";
 pub const NOT_OVER_UDP: &str = "SERVER_ERROR too large for UDP\r\n";
 pub const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
@@ -107,6 +109,10 @@ pub enum TextCommand<'a> {
     },
     Stats {
         argument: &'a [u8],
+    },
+    /// What it wants to be told, by the bits of [`kinds`].
+    Watch {
+        kinds: u8,
     },
     /// `lru_crawler metadump` and `mgdump`.
     List {
@@ -320,6 +326,10 @@ pub(super) fn parse_line<'a>(tokens: &Tokens<'a>, line: &'a [u8]) -> TextCommand
             None => refused(BAD_FORMAT, noreply),
         },
         (b"stats", _) => TextCommand::Stats { argument: tokens.rest(line, 1) },
+        (b"watch", _) => match watched(tokens.rest(line, 1)) {
+            Some(kinds) => TextCommand::Watch { kinds },
+            None => TextCommand::Refused { complaint: Some(ERROR) },
+        },
         (b"lru_crawler", 2..) => match KeyDump::of_crawler(dump::words(tokens.rest(line, 1))) {
             Ok(dump) => TextCommand::List { dump },
             Err(complaint) => refused(complaint, false),
@@ -357,6 +367,19 @@ fn increment<'a>(tokens: &Tokens<'a>, decrement: bool) -> TextCommand<'a> {
         (_, None) => refused(BAD_DELTA, noreply),
         (_, Some(delta)) => TextCommand::Increment { key, delta, decrement, noreply },
     }
+}
+
+/// What the words behind `watch` ask for: gets, if there are none.
+fn watched(list: &[u8]) -> Option<u8> {
+    let kind = |word: &[u8]| match word {
+        b"fetchers" => Some(kinds::FETCHERS),
+        b"mutations" => Some(kinds::MUTATIONS),
+        b"evictions" => Some(kinds::EVICTIONS),
+        b"connevents" => Some(kinds::CONNECTIONS),
+        _ => None,
+    };
+    let all = split(list).try_fold(0, |all, word| Some(all | kind(word)?))?;
+    Some(if all == 0 { kinds::FETCHERS } else { all })
 }
 
 fn resize<'a>(tokens: &Tokens<'a>) -> TextCommand<'a> {

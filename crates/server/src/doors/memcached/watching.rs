@@ -1,0 +1,119 @@
+//! `watch`: the client is told of others' requests from then on, and asks for nothing more. See [`crate::stats::observers`].
+
+use tapetum::{Condition, Outcome, Request};
+
+use super::door::{DoorContext, Memcached};
+use super::protocol::meta_reply::MetaAnswer;
+use super::protocol::reply::{BinaryAnswer, Form, TextAnswer};
+use crate::net::connection::Client;
+use crate::net::door::Step;
+use crate::stats::observers::{KeyRequest, Observers, kinds, push_key};
+use crate::store::engine::Session;
+
+/// With more than so many bytes unsent, lines wait in the watcher's buffer.
+const UNSENT_BYTES_MAX: usize = 64 << 10;
+
+/// What is to be told of a store command when its outcome is there.
+#[derive(Clone, Copy, Debug)]
+pub struct ObservedStore {
+    command: &'static str,
+    /// Seconds; 0 is for ever.
+    ttl: u32,
+    bytes: usize,
+}
+
+impl ObservedStore {
+    pub(super) fn of(request: &Request<'_>, now: u32) -> Option<ObservedStore> {
+        let (command, expiry, bytes) = match request {
+            Request::Put { condition, expiry, value, .. } => {
+                let command = match condition {
+                    Condition::Always => "set",
+                    Condition::Absent => "add",
+                    Condition::Present => "replace",
+                    Condition::Stamp(_) | Condition::StampOrOlder(_) => "cas",
+                };
+                (command, *expiry, value.len())
+            }
+            Request::Append { value, .. } => ("append", 0, value.len()),
+            Request::Prepend { value, .. } => ("prepend", 0, value.len()),
+            _ => return None,
+        };
+        Some(ObservedStore { command, ttl: expiry.saturating_sub(now), bytes })
+    }
+}
+
+impl Memcached {
+    pub(super) fn watch<S: Session>(&mut self, kinds: u8, client: &mut Client, cx: &mut DoorContext<'_, S>) {
+        if client.is_sent_whole() {
+            return self.say(super::protocol::text::NOT_OVER_UDP, client, cx);
+        }
+        self.watching = Some(cx.figures.observers.watch(kinds, (cx.worker, client.id())));
+        self.say("OK\r\n", client, cx);
+    }
+
+    /// Throws input away, and passes on what there is to tell.
+    pub(super) fn go_on_watching<S: Session>(
+        &mut self,
+        input: &[u8],
+        client: &mut Client,
+        cx: &mut DoorContext<'_, S>,
+    ) -> Step {
+        let Some(seat) = self.watching.as_ref().filter(|seat| seat.has_lines()) else {
+            return if input.is_empty() { Step::Stop(0) } else { Step::Took(input.len()) };
+        };
+        if client.out.unsent_bytes() > UNSENT_BYTES_MAX {
+            client.block();
+            return Step::Stop(input.len());
+        }
+        client.out.append_buffer(cx.pool, seat.take());
+        Step::Took(input.len())
+    }
+}
+
+/// Tells those who look of a request that has its outcome.
+pub(super) fn observe(
+    observers: &Observers,
+    (worker, descriptor): (usize, i32),
+    (key, store): (&[u8], Option<ObservedStore>),
+    form: Form,
+    (outcome, value_bytes): (&Outcome, usize),
+) {
+    if let Some(ObservedStore { command, ttl, bytes }) = store {
+        observers.note_key(worker, key, KeyRequest::Set);
+        let status = match outcome {
+            Outcome::Stored { .. } => "stored",
+            Outcome::Exists => "exists",
+            Outcome::Missing => "not_found",
+            Outcome::NotStored => "not_stored",
+            _ => "no_memory",
+        };
+        return observers.tell(kinds::MUTATIONS, |line| {
+            line.extend_from_slice(b"type=item_store key=");
+            push_key(line, key);
+            let rest = format!(" status={status} cmd={command} ttl={ttl} clsid=0 cfd={descriptor} size={bytes}");
+            line.extend_from_slice(rest.as_bytes());
+        });
+    }
+    let is_hit = !matches!(outcome, Outcome::Missing | Outcome::Failed(_));
+    if form.is_get() || matches!(form, Form::Text { answer: TextAnswer::Touch, .. }) {
+        observers.note_key(worker, key, KeyRequest::Get { is_hit });
+        let status = if is_hit { "found" } else { "not_found" };
+        observers.tell(kinds::FETCHERS, |line| {
+            line.extend_from_slice(b"type=item_get key=");
+            push_key(line, key);
+            let rest = format!(" status={status} clsid=0 cfd={descriptor} size={value_bytes}");
+            line.extend_from_slice(rest.as_bytes());
+        });
+    } else if is_delete(form) {
+        observers.note_key(worker, key, KeyRequest::Delete);
+    }
+}
+
+fn is_delete(form: Form) -> bool {
+    matches!(
+        form,
+        Form::Text { answer: TextAnswer::Delete, .. }
+            | Form::Binary { answer: BinaryAnswer::Delete, .. }
+            | Form::Meta { answer: MetaAnswer::Delete { .. }, .. }
+    )
+}

@@ -1,0 +1,335 @@
+//! What clients see of others' requests while they look: `watch`, and the figures by prefix of `stats detail`.
+//!
+//! 1. While nobody looks, a request costs one relaxed load ([`Observers::wants`]).
+//! 2. A watcher's lines wait in a buffer of its own, of a bounded size. What does not fit is dropped and counted, and the watcher is told how many
+//!    lines: nobody waits for it.
+//! 3. Of prefixes so many are counted by each worker; others are not.
+//!
+//! Threads: workers tell, each under a lock of the watcher for a copy of a line; a watcher's own worker takes its lines.
+
+// The server is above the simulator: lines have the time of day, to the microsecond.
+#![allow(clippy::disallowed_methods)]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What somebody looks at, a bit each.
+pub mod kinds {
+    pub const FETCHERS: u8 = 1;
+    pub const MUTATIONS: u8 = 2;
+    /// Nobody tells of these one by one: segments are evicted whole, and keys of theirs are not read.
+    pub const EVICTIONS: u8 = 4;
+    pub const CONNECTIONS: u8 = 8;
+    /// `stats detail on`.
+    pub const DETAIL: u8 = 16;
+    /// What there is to tell of requests.
+    pub const REQUESTS: u8 = FETCHERS | MUTATIONS | DETAIL;
+}
+
+/// Lines that wait for one watcher.
+pub const WATCHER_BYTES_MAX: usize = 256 << 10;
+const PREFIXES_MAX: usize = 10_000;
+
+/// Wakes a client of a worker, by their numbers.
+type Wake = Box<dyn Fn(usize, u32) + Send + Sync>;
+
+#[derive(Default)]
+pub struct Observers {
+    wanted: AtomicU8,
+    watchers: Mutex<Vec<Arc<Watcher>>>,
+    /// The number of the next line.
+    line_next: AtomicU64,
+    sent: AtomicU64,
+    skipped: AtomicU64,
+    /// One a worker; none before the server serves.
+    prefixes: OnceLock<Vec<Mutex<PrefixCounts>>>,
+    wake: OnceLock<Wake>,
+}
+
+/// One client that watches.
+struct Watcher {
+    kinds: u8,
+    worker: usize,
+    client: u32,
+    lines: Mutex<WatchedLines>,
+    has_lines: AtomicBool,
+}
+
+#[derive(Default)]
+struct WatchedLines {
+    text: Vec<u8>,
+    /// Lines that found no room since some were taken.
+    skipped: u64,
+}
+
+/// Whoever holds it watches.
+pub struct WatchSeat {
+    observers: Arc<Observers>,
+    watcher: Arc<Watcher>,
+}
+
+/// What was asked of keys with a prefix.
+#[derive(Clone, Copy, Default)]
+struct PrefixCount {
+    gets: u64,
+    hits: u64,
+    sets: u64,
+    deletes: u64,
+}
+
+type PrefixCounts = BTreeMap<Vec<u8>, PrefixCount>;
+
+/// What was asked of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyRequest {
+    Get { is_hit: bool },
+    Set,
+    Delete,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A list and a buffer are whole whatever their last holder did.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Observers {
+    /// Readies it for so many workers.
+    pub fn serve(&self, workers: usize, wake: impl Fn(usize, u32) + Send + Sync + 'static) {
+        self.prefixes.get_or_init(|| (0..workers).map(|_| Mutex::default()).collect());
+        self.wake.get_or_init(|| Box::new(wake));
+    }
+
+    /// Whether somebody looks at one of these.
+    #[inline]
+    pub fn wants(&self, kinds: u8) -> bool {
+        self.wanted.load(Ordering::Relaxed) & kinds != 0
+    }
+
+    /// Lets a client watch.
+    pub fn watch(self: &Arc<Observers>, kinds: u8, (worker, client): (usize, u32)) -> WatchSeat {
+        let (lines, has_lines) = (Mutex::default(), AtomicBool::new(false));
+        let watcher = Arc::new(Watcher { kinds, worker, client, lines, has_lines });
+        lock(&self.watchers).push(Arc::clone(&watcher));
+        self.wanted.fetch_or(kinds, Ordering::Relaxed);
+        WatchSeat { observers: Arc::clone(self), watcher }
+    }
+
+    fn leave(&self, watcher: &Arc<Watcher>) {
+        let mut watchers = lock(&self.watchers);
+        watchers.retain(|other| !Arc::ptr_eq(other, watcher));
+        let watched = watchers.iter().fold(0, |kinds, watcher| kinds | watcher.kinds);
+        self.wanted.fetch_and(watched | kinds::DETAIL, Ordering::Relaxed);
+    }
+
+    /// Tells those who watch `kind`; `write` appends what the line says behind its time and number.
+    pub fn tell(&self, kind: u8, write: impl FnOnce(&mut Vec<u8>)) {
+        let watchers = lock(&self.watchers);
+        if !watchers.iter().any(|watcher| watcher.kinds & kind != 0) {
+            return;
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let number = self.line_next.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut line = format!("ts={}.{:06} gid={number} ", now.as_secs(), now.subsec_micros()).into_bytes();
+        write(&mut line);
+        line.push(b'\n');
+        for watcher in watchers.iter().filter(|watcher| watcher.kinds & kind != 0) {
+            let was_empty = {
+                let mut lines = lock(&watcher.lines);
+                if lines.text.len() + line.len() > WATCHER_BYTES_MAX {
+                    lines.skipped += 1;
+                    self.skipped.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                }
+                lines.text.extend_from_slice(&line);
+                !watcher.has_lines.swap(true, Ordering::Relaxed)
+            };
+            self.sent.fetch_add(1, Ordering::Relaxed);
+            if was_empty && let Some(wake) = self.wake.get() {
+                wake(watcher.worker, watcher.client);
+            }
+        }
+    }
+
+    /// How many watch, and lines that they were given, and that they were not.
+    pub fn watched(&self) -> (usize, u64, u64) {
+        let watchers = lock(&self.watchers).len();
+        (watchers, self.sent.load(Ordering::Relaxed), self.skipped.load(Ordering::Relaxed))
+    }
+
+    /// Counts by prefix from now on, or no more. What was counted stays.
+    pub fn count_prefixes(&self, on: bool) {
+        match on {
+            true => self.wanted.fetch_or(kinds::DETAIL, Ordering::Relaxed),
+            false => self.wanted.fetch_and(!kinds::DETAIL, Ordering::Relaxed),
+        };
+    }
+
+    pub fn counts_prefixes(&self) -> bool {
+        self.wants(kinds::DETAIL)
+    }
+
+    /// A worker was asked about a key. Its prefix is what stands before the first colon; without one nothing is counted.
+    pub fn note_key(&self, worker: usize, key: &[u8], request: KeyRequest) {
+        let Some(end) = key.iter().position(|byte| *byte == b':').filter(|_| self.counts_prefixes()) else { return };
+        let Some(prefixes) = self.prefixes.get().and_then(|prefixes| prefixes.get(worker)) else { return };
+        let mut counts = lock(prefixes);
+        if !counts.contains_key(&key[..end]) && counts.len() >= PREFIXES_MAX {
+            return;
+        }
+        let count = counts.entry(key[..end].to_vec()).or_default();
+        match request {
+            KeyRequest::Get { is_hit } => {
+                count.gets += 1;
+                count.hits += u64::from(is_hit);
+            }
+            KeyRequest::Set => count.sets += 1,
+            KeyRequest::Delete => count.deletes += 1,
+        }
+    }
+
+    pub fn forget_prefixes(&self) {
+        self.prefixes.get().into_iter().flatten().for_each(|counts| lock(counts).clear());
+    }
+
+    /// As `stats detail dump` has them.
+    pub fn prefix_lines(&self) -> Vec<u8> {
+        let mut sums = PrefixCounts::new();
+        for counts in self.prefixes.get().into_iter().flatten() {
+            for (prefix, count) in lock(counts).iter() {
+                let sum = sums.entry(prefix.clone()).or_default();
+                sum.gets += count.gets;
+                sum.hits += count.hits;
+                sum.sets += count.sets;
+                sum.deletes += count.deletes;
+            }
+        }
+        let mut text = Vec::new();
+        for (prefix, PrefixCount { gets, hits, sets, deletes }) in sums {
+            text.extend_from_slice(b"PREFIX ");
+            text.extend_from_slice(&prefix);
+            text.extend_from_slice(format!(" get {gets} hit {hits} set {sets} del {deletes}\r\n").as_bytes());
+        }
+        text.extend_from_slice(b"END\r\n");
+        text
+    }
+}
+
+impl WatchSeat {
+    /// Whether there are lines to take.
+    pub fn has_lines(&self) -> bool {
+        self.watcher.has_lines.load(Ordering::Relaxed)
+    }
+
+    /// The lines that wait, and a word about those that found no room.
+    pub fn take(&self) -> Vec<u8> {
+        let mut lines = lock(&self.watcher.lines);
+        self.watcher.has_lines.store(false, Ordering::Relaxed);
+        let WatchedLines { mut text, skipped } = std::mem::take(&mut *lines);
+        if skipped > 0 {
+            text.extend_from_slice(format!("[skipped: {skipped}]\n").as_bytes());
+        }
+        text
+    }
+}
+
+impl Drop for WatchSeat {
+    fn drop(&mut self) {
+        self.observers.leave(&self.watcher);
+    }
+}
+
+/// Appends a key as lines of `watch` have it.
+pub fn push_key(line: &mut Vec<u8>, key: &[u8]) {
+    for &byte in key {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => line.push(byte),
+            _ => line.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+        }
+    }
+}
+
+/// What a client of a socket is called in lines about it.
+pub fn transport_words(peer: &str) -> String {
+    let mut words = String::new();
+    // Writing to a string cannot fail.
+    let _ = match peer.strip_prefix("tcp:").or_else(|| peer.strip_prefix("tcp6:")).and_then(|at| at.rsplit_once(':')) {
+        Some((host, port)) => {
+            write!(words, "rip={} rport={port} transport=tcp", host.trim_matches(['[', ']']))
+        }
+        None => write!(words, "rip={peer} rport=0 transport=unix"),
+    };
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn observers() -> (Arc<Observers>, Arc<AtomicU64>) {
+        let (observers, woken) = (Arc::new(Observers::default()), Arc::new(AtomicU64::new(0)));
+        let counter = Arc::clone(&woken);
+        observers.serve(2, move |_, _| {
+            counter.fetch_add(1, Ordering::Relaxed);
+        });
+        (observers, woken)
+    }
+
+    #[test]
+    fn who_watches_is_told_what_it_asked_for_and_woken_once() {
+        let (observers, woken) = observers();
+        assert!(!observers.wants(kinds::REQUESTS));
+        let fetchers = observers.watch(kinds::FETCHERS, (0, 1));
+        let both = observers.watch(kinds::FETCHERS | kinds::MUTATIONS, (1, 2));
+        observers.tell(kinds::FETCHERS, |line| line.extend_from_slice(b"type=item_get"));
+        observers.tell(kinds::MUTATIONS, |line| line.extend_from_slice(b"type=item_store"));
+        observers.tell(kinds::CONNECTIONS, |_| panic!("nobody wants it"));
+        let told = |seat: &WatchSeat| String::from_utf8(seat.take()).unwrap();
+        assert!(told(&fetchers).ends_with(" gid=1 type=item_get\n"));
+        assert_eq!(told(&both).lines().count(), 2);
+        assert_eq!((woken.load(Ordering::Relaxed), fetchers.has_lines()), (2, false));
+        drop(both);
+        assert!(observers.wants(kinds::FETCHERS) && !observers.wants(kinds::MUTATIONS));
+        drop(fetchers);
+        assert!(!observers.wants(u8::MAX));
+    }
+
+    #[test]
+    fn a_watcher_that_takes_nothing_keeps_little_and_hears_how_much_it_missed() {
+        let (observers, _) = observers();
+        let seat = observers.watch(kinds::FETCHERS, (0, 1));
+        for _ in 0..1000 {
+            observers.tell(kinds::FETCHERS, |line| line.resize(1000, b'x'));
+        }
+        let text = seat.take();
+        assert!(text.len() < WATCHER_BYTES_MAX + 100, "{}", text.len());
+        let said = String::from_utf8_lossy(&text[text.len() - 16..]).into_owned();
+        assert!(said.contains("[skipped: 7"), "{said}");
+        let (_, sent, skipped) = observers.watched();
+        assert_eq!(sent + skipped, 1000);
+    }
+
+    #[test]
+    fn prefixes_are_counted_while_that_is_on() {
+        let (observers, _) = observers();
+        observers.count_prefixes(true);
+        observers.note_key(0, b"x:y", KeyRequest::Get { is_hit: true });
+        observers.note_key(1, b"x:z", KeyRequest::Set);
+        observers.note_key(1, b"x:z", KeyRequest::Delete);
+        observers.note_key(1, b"q:z", KeyRequest::Get { is_hit: false });
+        observers.note_key(1, b"none", KeyRequest::Set);
+        let lines = "PREFIX q get 1 hit 0 set 0 del 0\r\nPREFIX x get 1 hit 1 set 1 del 1\r\nEND\r\n";
+        assert_eq!(String::from_utf8(observers.prefix_lines()).unwrap(), lines);
+        observers.forget_prefixes();
+        assert_eq!(observers.prefix_lines(), b"END\r\n");
+    }
+
+    #[test]
+    fn clients_are_named_as_memcached_names_them() {
+        assert_eq!(transport_words("tcp:127.0.0.1:45896"), "rip=127.0.0.1 rport=45896 transport=tcp");
+        assert_eq!(transport_words("tcp6:[::1]:5"), "rip=::1 rport=5 transport=tcp");
+        assert_eq!(transport_words("unix:"), "rip=unix: rport=0 transport=unix");
+    }
+}
