@@ -62,16 +62,8 @@ pub fn grouped(number: u64) -> String {
 
 /// Bytes for people: in the largest binary unit that leaves no more than three digits before the point.
 pub fn shown(bytes: u64) -> String {
-    let units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let mut power = 0;
-    while power + 1 < units.len() && bytes >> (10 * (power + 1)) > 0 {
-        power += 1;
-    }
-    let unit_bytes = 1u64 << (10 * power);
-    match bytes % unit_bytes {
-        0 => format!("{} {}", bytes / unit_bytes, units[power]),
-        _ => format!("{:.1} {}", bytes as f64 / unit_bytes as f64, units[power]),
-    }
+    let (number, unit) = tapetum_drive::Size(bytes).parts();
+    format!("{number} {}", if unit.is_empty() { "bytes" } else { unit })
 }
 
 #[cfg(test)]
@@ -131,5 +123,7 @@ mod tests {
         assert_eq!(shown(0), "0 bytes");
         assert_eq!(shown(1536), "1.5 KiB");
         assert_eq!(shown(10 << 30), "10 GiB");
+        // A store of that capacity, which leaves the file system its share.
+        assert_eq!(shown(tapetum::store_bytes(14 << 30)), "14 GiB");
     }
 }

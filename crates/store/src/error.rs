@@ -2,7 +2,8 @@
 
 use crate::keyspace::keyspace_error::KeyspaceError;
 use std::fmt;
-use tapetum_drive::{Completion, Drive, PipelineFailure};
+use tapetum_drive::{Completion, Drive, PipelineFailure, Size};
+use tapetum_kernels::record::VALUE_BYTES_MAX;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -60,17 +61,25 @@ impl fmt::Display for Error {
                 write!(f, "the key is longer than {limit_bytes} bytes: use a shorter one")
             }
             Error::KeyEmpty => write!(f, "the key is empty: give at least one byte"),
+            Error::ValueTooLarge { limit_bytes } if *limit_bytes >= VALUE_BYTES_MAX => {
+                write!(
+                    f,
+                    "the value is larger than {}, the most that any store takes: split it",
+                    Size(*limit_bytes as u64)
+                )
+            }
             Error::ValueTooLarge { limit_bytes } => {
                 write!(
                     f,
-                    "the value is larger than {limit_bytes} bytes: split it, or create the store with larger segments"
+                    "the value is larger than {}: split it, open the store with more memory, or create one of a larger capacity",
+                    Size(*limit_bytes as u64)
                 )
             }
             Error::BatchTooLarge { limit_bytes, limit_writes } => {
                 write!(
                     f,
-                    "the batch has more than {limit_bytes} bytes or {limit_writes} writes: split it, or create the store with \
-                     larger segments"
+                    "the batch has more than {} or {limit_writes} writes: split it, or create the store with larger segments",
+                    Size(*limit_bytes as u64)
                 )
             }
             Error::Pipeline(failure) => failure.fmt(f),

@@ -83,8 +83,10 @@ impl fmt::Display for FlashError {
             ),
             FlashError::TooSmall { path, capacity_bytes, needed_bytes } => write!(
                 f,
-                "{} has {capacity_bytes} bytes and {needed_bytes} are needed: use a larger one, or ask for less",
-                path.display()
+                "{} has {} and {} are needed: use a larger one, or ask for less",
+                path.display(),
+                Size(*capacity_bytes),
+                Size(*needed_bytes)
             ),
             FlashError::NoSpace { path, needed_bytes } => write!(
                 f,
@@ -120,19 +122,43 @@ impl fmt::Display for FlashError {
     }
 }
 
-/// Bytes as people type them: `14GiB`, `1.5MiB`.
-pub(super) struct Size(pub(super) u64);
+/// Bytes as people type them: `14GiB`, `1.5MiB`; to a tenth of the unit.
+#[derive(Clone, Copy, Debug)]
+pub struct Size(pub u64);
+
+/// The part of its capacity that a store leaves to the file system, and what is rounded to whole pages besides.
+const LEFT_PART: u64 = 4095;
+const ROUNDED_BYTES: u64 = 16 << 10;
+
+impl Size {
+    /// The number and its unit. The size of a store is that of the capacity that was typed for it.
+    pub fn parts(self) -> (String, &'static str) {
+        let Size(bytes) = self;
+        let units = ["", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        let power = (1..units.len()).rev().find(|power| bytes >> (10 * power) > 0).unwrap_or(0);
+        let unit_bytes = |power: usize| 1u64 << (10 * power);
+        let typed_bytes = bytes.saturating_add(bytes / LEFT_PART + ROUNDED_BYTES);
+        for power in (power..units.len()).take(2).rev().filter(|power| *power > 1) {
+            let whole = typed_bytes / unit_bytes(power);
+            if whole > bytes / unit_bytes(power) {
+                return (whole.to_string(), units[power]);
+            }
+        }
+        let number = format!("{:.1}", bytes as f64 / unit_bytes(power) as f64);
+        (number.strip_suffix(".0").map_or(number.clone(), str::to_owned), units[power])
+    }
+
+    /// So many bytes or a little more, in whole KiB or MiB: to be typed as the least that is enough.
+    pub fn at_least(bytes: u64) -> Size {
+        let unit_bytes = if bytes > 1 << 20 { 1 << 20 } else { 1 << 10 };
+        Size(bytes.next_multiple_of(unit_bytes))
+    }
+}
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Size(bytes) = *self;
-        let units = ["", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-        let power = (1..units.len()).rev().find(|power| bytes >> (10 * power) > 0).unwrap_or(0);
-        let unit_bytes = 1 << (10 * power);
-        match bytes % unit_bytes {
-            0 => write!(f, "{}{}", bytes / unit_bytes, units[power]),
-            _ => write!(f, "{:.1}{}", bytes as f64 / unit_bytes as f64, units[power]),
-        }
+        let (number, unit) = self.parts();
+        write!(f, "{number}{unit}")
     }
 }
 
@@ -152,7 +178,12 @@ mod tests {
     #[test]
     fn sizes_are_printed_as_people_type_them() {
         let sizes = [0, 512, 1 << 10, 1536, 14 << 30, (1 << 20) + 1, u64::MAX];
+        let stores = [128 << 20, 512 << 20, 14 << 30, 1 << 40, 3 << 40]
+            .map(|bytes: u64| Size(bytes - bytes / 4096 - 4096).to_string());
+        assert_eq!(stores, ["128MiB", "512MiB", "14GiB", "1TiB", "3TiB"]);
         let shown = sizes.map(|bytes| Size(bytes).to_string());
-        assert_eq!(shown, ["0", "512", "1KiB", "1.5KiB", "14GiB", "1.0MiB", "16.0EiB"]);
+        assert_eq!(shown, ["0", "512", "1KiB", "1.5KiB", "14GiB", "1MiB", "16EiB"]);
+        assert_eq!(Size::at_least((9 << 20) + 1).to_string(), "10MiB");
+        assert_eq!(Size::at_least(1500).to_string(), "2KiB");
     }
 }

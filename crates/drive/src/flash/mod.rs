@@ -20,7 +20,7 @@ mod ring_event;
 pub(crate) mod test_path;
 mod uring;
 
-pub use error::FlashError;
+pub use error::{FlashError, Size};
 
 use std::io;
 use std::os::fd::RawFd;

@@ -182,8 +182,8 @@ fn resize_memory<S: Store>(store: &S, memory: &MemoryShares, bytes: u64) -> Resu
         }
         // The store counts its own part.
         Err(tapetum::Error::Options(why)) => {
-            let front_bytes = memory.front_bytes;
-            Err(tapetum::Error::Options(format!("{why}; the front doors take {front_bytes} bytes besides")))
+            let front = tapetum_drive::Size(memory.front_bytes);
+            Err(tapetum::Error::Options(format!("{why}; the front doors take {front} besides")))
         }
         Err(error) => Err(error),
     }

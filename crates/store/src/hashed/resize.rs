@@ -23,6 +23,7 @@ use crate::phase::{Phase, PhaseCell};
 use crate::planted::Bug;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tapetum_drive::Size;
 
 /// The job of maintenance that does what was asked for.
 pub struct ResizeJob {
@@ -159,17 +160,20 @@ pub fn resize_memory(engine: &HashedEngine, memory_bytes: u64) -> Result<(), Err
     let least_bytes = engine.pools_bytes + options.index_bytes_max();
     if memory_bytes < least_bytes {
         return Err(Error::Options(format!(
-            "pools of {} bytes stay until the store is opened again, and leave the index less than its share of \
-             {memory_bytes}: give {} or more, or stop the store and open it with that much",
-            engine.pools_bytes,
-            engine.pools_bytes * 4 / 3 + 1
+            "pools of {} stay until the store is opened again, and leave the index less than its share of {}: give {} or more, or stop \
+             the store and open it with that much",
+            Size(engine.pools_bytes),
+            Size(memory_bytes),
+            Size::at_least(engine.pools_bytes * 4 / 3 + 1)
         )));
     }
     let index_bytes = engine.index_bytes();
     if engine.options.full == Full::Error && index_bytes > options.index_bytes_max() {
         return Err(Error::Options(format!(
-            "the index has {index_bytes} bytes, and of {memory_bytes} it may have {}: give more, or delete keys first",
-            options.index_bytes_max()
+            "the index has {}, and of {} it may have {}: give more, or delete keys first",
+            Size(index_bytes),
+            Size(memory_bytes),
+            Size(options.index_bytes_max())
         )));
     }
     engine.memory_bytes.store(memory_bytes, Ordering::SeqCst);

@@ -3,6 +3,7 @@
 use super::block_device::DEVICE_BYTES_MAX;
 use super::catalogue::KeyspaceKind;
 use std::fmt;
+use tapetum_drive::Size;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -144,14 +145,16 @@ impl fmt::Display for KeyspaceError {
             ),
             KeyspaceError::DeviceSize { size_bytes } => write!(
                 f,
-                "a block device cannot have {size_bytes} bytes: give a multiple of 4096, at most {DEVICE_BYTES_MAX}"
+                "a block device cannot have {size_bytes} bytes: give a multiple of 4096, at most {}",
+                Size(DEVICE_BYTES_MAX)
             ),
             KeyspaceError::GroupBlocks { blocks } => {
                 write!(f, "a block device cannot have groups of {blocks} blocks: give 1, 2, 4, 8 or 16")
             }
             KeyspaceError::GroupsTooLarge { blocks, segment_bytes } => write!(
                 f,
-                "groups of {blocks} blocks are too large for segments of {segment_bytes} bytes: give fewer, or make a store with larger ones"
+                "groups of {blocks} blocks are too large for segments of {}: give fewer, or make a store with larger ones",
+                Size(*segment_bytes)
             ),
             KeyspaceError::IsGrouped => write!(
                 f,
@@ -162,7 +165,7 @@ impl fmt::Display for KeyspaceError {
                 write!(f, "the keyspace {name:?} is no block device: only one that was created as such has a size")
             }
             KeyspaceError::DeviceShrinks { size_bytes } => {
-                write!(f, "the block device has {size_bytes} bytes, and becomes no smaller: give a larger size")
+                write!(f, "the block device has {}, and becomes no smaller: give a larger size", Size(*size_bytes))
             }
             KeyspaceError::NoRoom => write!(
                 f,

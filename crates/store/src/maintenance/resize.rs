@@ -7,7 +7,7 @@ use crate::media::geometry::whole_pages;
 use crate::media::io::lock;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
-use tapetum_drive::FlashError;
+use tapetum_drive::{FlashError, Size};
 
 /// A resize under way, for who waits for it and for maintenance, which does it. Clones share it.
 #[derive(Clone)]
@@ -62,15 +62,17 @@ pub fn grow_flash(base: &Base, capacity_bytes: u64) -> Result<u64, Error> {
     let (now_bytes, most_bytes) = (base.capacity_bytes(), base.geometry.capacity_max_bytes());
     if capacity_bytes < now_bytes {
         return Err(Error::Options(format!(
-            "the store has {now_bytes} bytes and cannot shrink to {capacity_bytes}: give {now_bytes} or more, or load its \
-             items into a new store"
+            "the store has {} and cannot shrink to {}: give more, or load its items into a new store",
+            Size(now_bytes),
+            Size(capacity_bytes)
         )));
     }
     if capacity_bytes > most_bytes {
         return Err(Error::Options(format!(
-            "a store made with {} bytes can grow to {most_bytes} and not to {capacity_bytes}: give {most_bytes} or less, \
-             or load its items into a new store",
-            base.geometry.created_bytes
+            "a store made with {} can grow to {} and not to {}: give less, or load its items into a new store",
+            Size(base.geometry.created_bytes),
+            Size(most_bytes),
+            Size(capacity_bytes)
         )));
     }
     match base.drive.flash().grow(capacity_bytes) {

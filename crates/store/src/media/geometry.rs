@@ -13,6 +13,7 @@
 //! most as large as a write buffer and lives in extents, which need not be neighbours.
 
 use crate::error::Error;
+use tapetum_drive::Size;
 use tapetum_kernels::extent_address::EXTENTS_MAX;
 
 /// Write buffers, and so log zones: one takes writes while the other is flushed.
@@ -56,7 +57,7 @@ impl Geometry {
     ) -> Result<Geometry, Error> {
         if !segment_bytes.is_power_of_two() || !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment_bytes) {
             return Err(Error::Options(format!(
-                "a segment of {segment_bytes} bytes is not a power of two between 64 KiB and 2 GiB: choose one that is"
+                "a segment of {segment_bytes} bytes is not a power of two between 64KiB and 2GiB: choose one that is"
             )));
         }
         if sector_bytes > PAGE as u32 || !sector_bytes.is_power_of_two() || sector_bytes < 512 {
@@ -66,14 +67,17 @@ impl Geometry {
         }
         if partition_bits > PARTITION_BITS_MAX || segment_bytes >> partition_bits < 8 << 10 {
             return Err(Error::Options(format!(
-                "2^{partition_bits} index partitions are too many for segments of {segment_bytes} bytes: use fewer"
+                "2^{partition_bits} index partitions are too many for segments of {}: use fewer",
+                Size(segment_bytes)
             )));
         }
         let created_bytes = whole_pages(created_bytes);
         let extent_bytes = (segment_bytes / EXTENTS_PER_SEGMENT).max(PAGE);
         if created_bytes.checked_mul(GROWTH_MAX).is_none_or(|most| most / extent_bytes > EXTENTS_MAX.into()) {
             return Err(Error::Options(format!(
-                "a capacity of {created_bytes} bytes is too large for segments of {segment_bytes}: use larger ones"
+                "a capacity of {} is too large for segments of {}: use larger ones",
+                Size(created_bytes),
+                Size(segment_bytes)
             )));
         }
         let geometry = Geometry {
@@ -88,7 +92,10 @@ impl Geometry {
         let least = geometry.extents_offset() + SEGMENTS_MIN * segment_bytes;
         if created_bytes < least {
             return Err(Error::Options(format!(
-                "a capacity of {created_bytes} bytes is too small for segments of {segment_bytes}: give at least {least}"
+                "a capacity of {} is too small for segments of {}: give {} or more",
+                Size(created_bytes),
+                Size(segment_bytes),
+                Size::at_least(least)
             )));
         }
         Ok(geometry)

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tapetum_drive::locks::whole;
 use tapetum_drive::{
-    Command, Completion, HostView, Lease, LocalBuffer, Operation, Purpose, QueueFull, QueuePair, Returned,
+    Command, Completion, HostView, Lease, LocalBuffer, Operation, Purpose, QueueFull, QueuePair, Returned, Size,
 };
 
 /// Locks a mutex; a panic where another thread panicked while it held it.
@@ -202,9 +202,10 @@ impl Io {
             // No waiting helps where there is less.
             None if drive.env().now_us() < until_us && bytes <= drive.local().bytes_total() => Poll::Pending,
             None => Poll::Ready(Err(Error::Options(format!(
-                "the pools of memory are too small: {bytes} bytes were not to be had, {} of {} are in use; give the store more memory",
-                drive.local().bytes_used(),
-                drive.local().bytes_total(),
+                "the pools of memory are too small: {} were not to be had, {} of {} are in use; give the store more memory",
+                Size(bytes as u64),
+                Size(drive.local().bytes_used() as u64),
+                Size(drive.local().bytes_total() as u64),
             )))),
         })
     }

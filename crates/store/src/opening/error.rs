@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
-use tapetum_drive::FlashError;
+use tapetum_drive::{FlashError, Size};
 
 #[derive(Debug)]
 #[non_exhaustive]
@@ -118,9 +118,11 @@ impl fmt::Display for OpenError {
             }
             OpenError::Memory { path, memory_bytes, tier_bytes, least_bytes } => write!(
                 f,
-                "{} has write buffers that {memory_bytes} bytes of memory, {tier_bytes} of them the tier's, are too few for: give at \
-                 least {least_bytes}",
-                path.display()
+                "{} has write buffers that {} of memory, {} of it the tier's, are too few for: give {} or more",
+                path.display(),
+                Size(*memory_bytes),
+                Size(*tier_bytes),
+                Size::at_least(*least_bytes)
             ),
             OpenError::Flash(error) => write!(f, "{error}"),
             OpenError::Store { path, error } => write!(f, "{}: {error}", path.display()),

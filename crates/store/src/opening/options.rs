@@ -6,6 +6,7 @@ use crate::log::Sync;
 use crate::media::geometry::{Geometry, PARTITION_BITS_MAX};
 use crate::memory::budget::MemoryBudget;
 use crate::planted::Planted;
+use tapetum_drive::Size;
 use tapetum_kernels::record::VALUE_BYTES_MAX;
 
 /// What happens to a write when there is no room.
@@ -59,7 +60,10 @@ impl Slabs {
         if tier_bytes > 0 && tier_bytes / Slabs::SLABS_LEAST < slab {
             let enough = slab * Slabs::SLABS_LEAST;
             return Err(Error::Options(format!(
-                "a tier of {tier_bytes} bytes is too small for slabs of {slab}: give it {enough} or more, or smaller slabs"
+                "a tier of {} is too small for slabs of {}: give it {} or more, or smaller slabs",
+                Size(tier_bytes),
+                Size(slab),
+                Size::at_least(enough)
             )));
         }
         Ok(())
@@ -172,8 +176,10 @@ impl StoreOptions {
         let least = self.budget().least_bytes(segment_bytes);
         if self.memory_bytes < least {
             return Err(Error::Options(format!(
-                "{} bytes of memory are too few for write buffers of {}: give {} or more",
-                self.memory_bytes, segment_bytes, least
+                "{} of memory are too few for write buffers of {}: give {} or more",
+                Size(self.memory_bytes),
+                Size(segment_bytes),
+                Size::at_least(least)
             )));
         }
         Ok(())
