@@ -74,7 +74,8 @@ class Server:
         self.log_path = log
         sizes = () if "--capacity" in options else SMALL
         addresses = () if "--memcached" in options else ("--memcached", "127.0.0.1:0")
-        words = [*prefix, BINARY, "serve", "--data", data, *sizes, *addresses, *options]
+        place = () if "--drive" in options else ("--data", data)
+        words = [*prefix, BINARY, "serve", *place, *sizes, *addresses, *options]
         with open(log, "wb") as file:
             self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
 

@@ -42,7 +42,7 @@ class FirstStart(HostTest):
         data = self.folder / "data"
         data.mkdir()
         late = self.start("late", prefix=held_up(data / "drive.unfinished", 1))
-        done = self.tapetum("put", "a", "A", "--data", data, "--capacity", "64MiB", "--memory", "64MiB")
+        done = self.tapetum("put", "a", "A", "--data", data, "--create", "--capacity", "64MiB", "--memory", "64MiB")
         self.assertEqual(done.returncode, 0, done.stderr)
         late.wait_until_it_serves()
         self.assertEqual(late.ask(GET), FOUND)
@@ -56,7 +56,7 @@ class FirstStart(HostTest):
         self.addCleanup(self.run_quietly, "losetup", "--detach", device)
         late = self.start("late", "--drive", device, prefix=held_up(device, 3))
         late.wait_for_log("flash opened")
-        done = self.tapetum("put", "a", "A", "--drive", device, "--memory", "64MiB")
+        done = self.tapetum("put", "a", "A", "--create", "--drive", device, "--memory", "64MiB")
         late.wait_until_it_serves()
         self.assertEqual(late.ask(GET), FOUND if done.returncode == 0 else "END\r\n")
         late.kill()

@@ -56,7 +56,10 @@ impl ServerOptions {
                 command.args(["-U", &port]);
             }
         } else {
-            command.arg("serve").arg("--data").arg(&self.data);
+            command.arg("serve");
+            if !self.options.iter().any(|option| option == "--drive") {
+                command.arg("--data").arg(&self.data);
+            }
             command.args(["--memcached", &self.address.to_string()]).args(&self.options);
             if self.udp {
                 command.args(["--udp", &self.address.to_string()]);

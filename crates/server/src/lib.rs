@@ -19,4 +19,5 @@ pub mod server;
 pub mod size;
 pub mod stats;
 pub mod store;
+pub mod suggestion;
 pub mod tools;

@@ -69,15 +69,11 @@ impl<W: Write> Write for LineWriter<W> {
 
 impl Log {
     /// Takes what this process says, and the messages of its panics, to standard error. Signals that are to be blocked must be before.
-    pub fn of_server() -> io::Result<Log> {
+    pub fn of_server(level: Level) -> io::Result<Log> {
         // A descriptor of its own: whoever waits for the standard library's lock on standard error waits for its reader.
         let log = Log::to(File::from(io::stderr().as_fd().try_clone_to_owned()?));
         let writer = log.writer.clone();
-        tracing_subscriber::fmt()
-            .with_writer(move || writer.clone())
-            .with_max_level(Level::INFO)
-            .with_target(false)
-            .init();
+        tracing_subscriber::fmt().with_writer(move || writer.clone()).with_max_level(level).with_target(false).init();
         let guard = Arc::clone(&log.guard);
         std::panic::set_hook(Box::new(move |panic| {
             let thread = std::thread::current();
@@ -134,9 +130,9 @@ fn flush(guard: &Mutex<Option<WorkerGuard>>) {
     }
 }
 
-/// The log of a command that runs once: it says only what is wrong, and all of that.
-pub fn of_command() {
-    let log = tracing_subscriber::fmt().with_writer(io::stderr).with_max_level(Level::WARN).with_target(false);
+/// The log of a command that runs once.
+pub fn of_command(level: Level) {
+    let log = tracing_subscriber::fmt().with_writer(io::stderr).with_max_level(level).with_target(false);
     // A log that nobody reads any more must stop nothing.
     log.log_internal_errors(false).init();
 }

@@ -26,7 +26,11 @@ impl Scratch {
 
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tapetum"));
-        command.args(words).arg("--data").arg(self.data());
+        command.args(words);
+        let asks_elsewhere = words.contains(&"--drive") || words[0] != "serve" && words.contains(&"--memcached");
+        if !asks_elsewhere {
+            command.arg("--data").arg(self.data());
+        }
         command
     }
 
@@ -56,10 +60,14 @@ impl Drop for Scratch {
     }
 }
 
-const SMALL: [&str; 4] = ["--capacity", "128MiB", "--memory", "32MiB"];
-
+/// With what a small store is opened by, and made by where a command makes one.
 fn small<'a>(words: &[&'a str]) -> Vec<&'a str> {
-    words.iter().chain(&SMALL).copied().collect()
+    let sizes: &[&str] = match words[0] {
+        "serve" => &["--memory", "32MiB", "--capacity", "128MiB"],
+        "put" | "load" => &["--memory", "32MiB", "--capacity", "128MiB", "--create"],
+        _ => &["--memory", "32MiB"],
+    };
+    words.iter().chain(sizes).copied().collect()
 }
 
 /// Starts a server on a socket in the scratch directory, and waits until it serves.
@@ -156,6 +164,33 @@ fn there_must_be_a_store_to_read_one() {
         assert!(error.contains("there is no store at") && error.contains("--data"), "{error}");
     }
     assert!(!scratch.data().exists());
+}
+
+#[test]
+fn a_mistyped_path_is_no_reason_to_make_a_store() {
+    let scratch = Scratch::new("mistyped");
+    for words in [&["put", "k", "v"][..], &["load", "/dev/null"]] {
+        let error = scratch.fails(words);
+        assert!(error.contains("there is no store at") && error.contains("--create"), "{error}");
+        assert!(!scratch.data().exists());
+    }
+    scratch.succeeds(&small(&["put", "k", "v"]));
+    assert_eq!(scratch.succeeds(&["put", "k", "other"]), "");
+    assert_eq!(scratch.succeeds(&["get", "k"]), "other");
+}
+
+#[test]
+fn a_quiet_command_says_only_what_failed_and_a_verbose_one_more() {
+    let scratch = Scratch::new("quiet");
+    let items = scratch.0.join("items.tsv");
+    fs::write(&items, "a\t1\n").unwrap();
+    let load = small(&["load", items.to_str().unwrap()]);
+    let told = |more: &[&str]| String::from_utf8(scratch.run(&[&load[..], more].concat()).stderr).unwrap();
+    assert!(told(&["-v"]).contains("INFO"));
+    assert_eq!(told(&[]), "1 item stored\n");
+    assert_eq!(told(&["-q"]), "");
+    assert!(told(&["-q", "--keyspace", "none"]).contains("no keyspace \"none\""));
+    assert!(told(&["--keyspace", "defalt"]).contains("did you mean \"default\"?"));
 }
 
 #[test]
@@ -263,7 +298,7 @@ fn a_newer_store_is_refused_unchanged() {
 #[test]
 fn too_little_room_leaves_nothing_behind() {
     let scratch = Scratch::new("full");
-    let error = scratch.fails(&["put", "k", "v", "--capacity", "4000TiB"]);
+    let error = scratch.fails(&["put", "k", "v", "--create", "--capacity", "4000TiB"]);
     assert!(error.contains("--capacity") || error.contains("space"), "{error}");
     assert_eq!(fs::read_dir(scratch.data()).unwrap().count(), 0);
 }
@@ -361,7 +396,7 @@ fn bad_lines_are_named_or_left_out() {
 #[test]
 fn a_store_that_fills_up_ends_a_load_with_a_way_out() {
     let scratch = Scratch::new("load-full");
-    let options = ["--capacity", "16MiB", "--memory", "32MiB"];
+    let options = ["--create", "--capacity", "16MiB", "--memory", "32MiB"];
     let error = load_too_much(scratch.command(&["load"]).args(options));
     assert!(error.contains("--capacity") && error.contains("stored before it: "), "{error}");
     assert!(scratch.succeeds(&["check", "--memory", "32MiB"]).contains("no damage"));
@@ -479,7 +514,10 @@ fn a_store_grows_while_it_serves_and_while_it_does_not() {
     let figure = |name: &str| stats[name].as_u64().unwrap() >> 20;
     assert_eq!((figure("flash_limit_bytes"), figure("memory_limit_bytes")), (199, 60));
     let error = scratch.fails(&[&resize[..], &["--capacity", "1TiB"]].concat());
-    assert!(error.contains("capacity stays as it is") && error.contains("can grow to"), "{error}");
+    assert!(
+        error.contains("capacity stays as it is") && error.contains("can grow to 512MiB and not to 1TiB"),
+        "{error}"
+    );
     let error = scratch.fails(&[&resize[..], &["--memory", "1MiB"]].concat());
     assert!(error.contains("memory stays as it is") && error.contains("or more"), "{error}");
     stop(&mut server);
@@ -487,7 +525,7 @@ fn a_store_grows_while_it_serves_and_while_it_does_not() {
     scratch.succeeds(&["resize", "--capacity", "256MiB"]);
     assert_eq!(limit(&scratch), 255);
     // A larger --capacity at the start grows it, a smaller one changes nothing and is told.
-    scratch.succeeds(&["put", "k", "v", "--capacity", "300MiB", "--memory", "32MiB"]);
+    scratch.succeeds(&["put", "k", "v", "--create", "--capacity", "300MiB", "--memory", "32MiB"]);
     assert_eq!(limit(&scratch), 299);
     let output = scratch.run(&small(&["put", "k", "v"]));
     let told = String::from_utf8_lossy(&output.stderr);
@@ -500,7 +538,7 @@ fn a_store_grows_while_it_serves_and_while_it_does_not() {
 #[test]
 fn too_little_memory_is_refused_with_what_is_enough() {
     let scratch = Scratch::new("memory");
-    scratch.succeeds(&["put", "k", "v", "--capacity", "1GiB", "--memory", "256MiB"]);
+    scratch.succeeds(&["put", "k", "v", "--create", "--capacity", "1GiB", "--memory", "256MiB"]);
     let error = scratch.fails(&["get", "k", "--memory", "8MiB"]);
     let least = error.split("--memory ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap().to_owned();
     assert_eq!(scratch.succeeds(&["get", "k", "--memory", &least]), "v");
@@ -588,7 +626,7 @@ fn those_that_read_go_together_and_keep_a_server_out() {
 #[test]
 fn an_item_goes_through_a_pipeline_of_programs() {
     let scratch = Scratch::new("pipeline");
-    scratch.succeeds(&[&["put", "word", "mirror"][..], &SMALL].concat());
+    scratch.succeeds(&small(&["put", "word", "mirror"]));
     let listed = Command::new(env!("CARGO_BIN_EXE_tapetum")).arg("programs").output().unwrap();
     let listed = String::from_utf8(listed.stdout).unwrap();
     assert!(listed.contains("match-record") && listed.contains("zstd-decompress"), "{listed}");

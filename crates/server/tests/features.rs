@@ -55,7 +55,7 @@ impl FeatureStore {
         fs::create_dir_all(&directory).unwrap();
         let store = FeatureStore { directory };
         let steps = [
-            &["put", "key", "value", "--capacity", "64MiB"][..],
+            &["put", "key", "value", "--create", "--capacity", "64MiB"][..],
             &["keyspace", "create", "ordered", "--index", "ordered"],
             &["put", "key", "of ordered", "--keyspace", "ordered"],
         ];

@@ -31,7 +31,12 @@ impl Scratch {
 
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tapetum"));
-        command.args(words).args(["--capacity", "64MiB", "--memory", "32MiB", "--data"]).arg(self.0.join("data"));
+        command.args(words).args(["--memory", "32MiB", "--data"]).arg(self.0.join("data"));
+        match words {
+            ["serve", ..] | ["keyspace", "create", ..] => command.args(["--capacity", "64MiB"]),
+            ["put" | "load", ..] => command.args(["--create", "--capacity", "64MiB"]),
+            _ => &mut command,
+        };
         command
     }
 

@@ -90,7 +90,7 @@ fn open(folder: &Path) -> tapetum::Store {
 #[ignore = "started by the test below"]
 fn serves_until_it_panics() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
-    let log = Log::of_server().unwrap();
+    let log = Log::of_server(tracing::Level::INFO).unwrap();
     let options = Options {
         addresses: vec!["127.0.0.1:0".parse().unwrap()],
         nbd: Vec::new(),

@@ -27,7 +27,10 @@ impl Scratch {
 
     fn run(&self, words: &[&str], input: &[u8]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tapetum"));
-        command.args(words).args(["--capacity", "64MiB", "--memory", "32MiB", "--data"]).arg(self.0.join("data"));
+        command.args(words).args(["--memory", "32MiB", "--data"]).arg(self.0.join("data"));
+        if words.starts_with(&["keyspace", "create"]) {
+            command.args(["--capacity", "64MiB"]);
+        }
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

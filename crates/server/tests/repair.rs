@@ -21,7 +21,7 @@ impl Patient {
         let items = patient.0.join("items.tsv");
         let lines: String = (0..20_000).map(|number| format!("key{number}\t{}\n", value(number))).collect();
         fs::write(&items, lines).unwrap();
-        patient.succeeds(&["load", items.to_str().unwrap(), "--capacity", "32MiB"]);
+        patient.succeeds(&["load", items.to_str().unwrap(), "--create", "--capacity", "32MiB"]);
         patient.succeeds(&["put", "last", "in the log"]);
         patient
     }
@@ -171,7 +171,7 @@ fn an_ordered_keyspace_says_which_keys_it_lost_and_serves_again() {
     let items = patient.0.join("items.tsv");
     patient.succeeds(&["keyspace", "create", "sorted", "--index", "ordered"]);
     let of_sorted = ["--keyspace", "sorted"];
-    patient.succeeds(&[&["load", items.to_str().unwrap(), "--capacity", "32MiB"][..], &of_sorted].concat());
+    patient.succeeds(&[&["load", items.to_str().unwrap(), "--create", "--capacity", "32MiB"][..], &of_sorted].concat());
     let report = patient.succeeds(&["inspect"]);
     assert!(report.contains("groups of ordered keyspaces") && report.contains("trees"), "{report}");
     let place = patient.succeeds(&[&["inspect", "key777"][..], &of_sorted].concat());

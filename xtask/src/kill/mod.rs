@@ -133,7 +133,7 @@ impl<F: Fault> Run<F> {
     /// The store lies on this device, of which it takes a part.
     pub fn on_device(mut self, device: &Path) -> Run<F> {
         let place = ["--drive".into(), device.display().to_string()];
-        self.place.extend(place.iter().map(OsString::from));
+        self.place = place.iter().map(OsString::from).collect();
         self.options.options.extend(place);
         self
     }

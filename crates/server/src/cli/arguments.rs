@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use tapetum::Place;
 
 use crate::cli::fields_arguments::GetArguments;
@@ -23,6 +23,8 @@ use crate::tools::repair::RepairArguments;
 #[derive(Debug, Parser)]
 #[command(name = "tapetum", version, arg_required_else_help = true)]
 pub struct Cli {
+    #[command(flatten)]
+    pub log: LogArguments,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -40,6 +42,8 @@ pub enum Command {
         keyspace: KeyspaceArguments,
         #[command(flatten)]
         store: StoreArguments,
+        #[command(flatten)]
+        creation: CreationArguments,
     },
     /// Print a value, or fields of it, without a server
     Get(GetArguments),
@@ -57,7 +61,7 @@ pub enum Command {
         #[arg(long)]
         json: bool,
         /// Ask the server that listens there rather than open the data
-        #[arg(long, value_name = "ADDR")]
+        #[arg(long, value_name = "ADDR", conflicts_with_all = ["data", "drive", "memory"])]
         memcached: Option<Address>,
         #[command(flatten)]
         store: StoreArguments,
@@ -83,12 +87,14 @@ pub enum Command {
         #[arg(long)]
         skip_bad: bool,
         /// Store into the server that listens there rather than open the data
-        #[arg(long, value_name = "ADDR", conflicts_with = "keyspace")]
+        #[arg(long, value_name = "ADDR", conflicts_with_all = ["keyspace", "create", "data", "drive", "memory"])]
         memcached: Option<Address>,
         #[command(flatten)]
         keyspace: KeyspaceArguments,
         #[command(flatten)]
         store: StoreArguments,
+        #[command(flatten)]
+        creation: CreationArguments,
     },
     /// Copy the items of a running memcached that this store or server does not have
     Warm {
@@ -96,12 +102,14 @@ pub enum Command {
         #[arg(long, value_name = "ADDR")]
         from: Address,
         /// Copy into the server that listens there rather than open the data
-        #[arg(long, value_name = "ADDR", conflicts_with = "keyspace")]
+        #[arg(long, value_name = "ADDR", conflicts_with_all = ["keyspace", "create", "data", "drive", "memory"])]
         memcached: Option<Address>,
         #[command(flatten)]
         keyspace: KeyspaceArguments,
         #[command(flatten)]
         store: StoreArguments,
+        #[command(flatten)]
+        creation: CreationArguments,
     },
     /// Print the keys of a store, or of a running server, one a line, in no particular order
     List {
@@ -164,7 +172,7 @@ pub enum Command {
         #[arg(long, conflicts_with = "map")]
         json: bool,
         /// Ask the server that listens there rather than read the data
-        #[arg(long, value_name = "ADDR", conflicts_with = "keyspace")]
+        #[arg(long, value_name = "ADDR", conflicts_with_all = ["keyspace", "data", "drive", "memory"])]
         memcached: Option<Address>,
         #[command(flatten)]
         store: StoreArguments,
@@ -187,27 +195,105 @@ const LOAD_HELP: &str = r#"Lines of a .tsv file are KEY<tab>VALUE, where \t \n \
 Lines of a .jsonl file are {"key":"k","value":"v"}, with "flags" and "expiry" (unix seconds) if wanted, and
 "value_base64" (or "key_base64") for what is no text."#;
 
-#[derive(Debug, Args)]
-pub struct StoreArguments {
+/// Where a store lies.
+#[derive(Clone, Debug, Args)]
+pub struct PlaceArguments {
     /// The directory of the data
     #[arg(long, value_name = "DIR", default_value = "./tapetum-data")]
     pub data: PathBuf,
     /// A file or block device for the data, instead of a file in --data
-    #[arg(long, value_name = "FILE|DEV")]
+    #[arg(long, value_name = "FILE|DEV", conflicts_with = "data")]
     pub drive: Option<PathBuf>,
-    /// Flash it may use: a new store has it, a smaller one grows to it [default: 10GiB, or half of what is free if that is less; all of a block device]
-    #[arg(long, value_name = "SIZE", value_parser = capacity)]
-    pub capacity: Option<u64>,
-    /// Memory for index, buffers and what is on its way
+}
+
+impl PlaceArguments {
+    pub fn place(&self) -> Place {
+        match &self.drive {
+            Some(drive) => Place::Drive(drive.clone()),
+            None => Place::Directory(self.data.clone()),
+        }
+    }
+}
+
+/// A store that the command itself opens.
+#[derive(Debug, Args)]
+pub struct StoreArguments {
+    #[command(flatten)]
+    pub place: PlaceArguments,
+    /// Memory for index, buffers and requests
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = memory)]
     pub memory: u64,
 }
 
 impl StoreArguments {
     pub fn place(&self) -> Place {
-        match &self.drive {
-            Some(drive) => Place::Drive(drive.clone()),
-            None => Place::Directory(self.data.clone()),
+        self.place.place()
+    }
+}
+
+/// Of commands that make a store where there is none.
+#[derive(Debug, Args)]
+pub struct CapacityArguments {
+    /// Flash the store may use: a new one reserves it, a smaller one grows to it [default: 10GiB, or half of what is free if that is less; all of a block device]
+    #[arg(long, value_name = "SIZE", value_parser = capacity)]
+    pub capacity: Option<u64>,
+}
+
+/// Of commands that make a store only if they are told to: a mistyped path is no reason.
+#[derive(Debug, Args)]
+pub struct CreationArguments {
+    /// Make the store if there is none
+    #[arg(long)]
+    pub create: bool,
+    /// Flash the store may use: a new one reserves it, a smaller one grows to it [default: 10GiB, or half of what is free if that is less; all of a block device]
+    #[arg(long, value_name = "SIZE", requires = "create", value_parser = capacity)]
+    pub capacity: Option<u64>,
+}
+
+/// How much the log, which goes to standard error, says.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Log")]
+pub struct LogArguments {
+    /// What goes to the log: this and what is worse [default: info for serve, warn for the other commands]
+    #[arg(long, value_name = "LEVEL", value_enum, global = true)]
+    pub log: Option<LogLevel>,
+    /// Log one level more; may be repeated
+    #[arg(short, long, action = ArgAction::Count, global = true)]
+    pub verbose: u8,
+    /// Log one level less; may be repeated. The other commands' summaries go with the warnings
+    #[arg(short, long, action = ArgAction::Count, global = true)]
+    pub quiet: u8,
+}
+
+impl LogArguments {
+    /// The level, of a command that logs at `default` if nothing is said.
+    pub fn level(&self, default: LogLevel) -> LogLevel {
+        let wanted = self.log.unwrap_or(default) as i32 + i32::from(self.verbose) - i32::from(self.quiet);
+        LogLevel::ALL[wanted.clamp(0, LogLevel::ALL.len() as i32 - 1) as usize]
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+impl LogLevel {
+    const ALL: [LogLevel; 5] = [LogLevel::Error, LogLevel::Warn, LogLevel::Info, LogLevel::Debug, LogLevel::Trace];
+}
+
+impl From<LogLevel> for tracing::Level {
+    fn from(level: LogLevel) -> tracing::Level {
+        match level {
+            LogLevel::Error => tracing::Level::ERROR,
+            LogLevel::Warn => tracing::Level::WARN,
+            LogLevel::Info => tracing::Level::INFO,
+            LogLevel::Debug => tracing::Level::DEBUG,
+            LogLevel::Trace => tracing::Level::TRACE,
         }
     }
 }
@@ -222,14 +308,10 @@ pub struct ResizeArguments {
     #[arg(long, value_name = "SIZE", value_parser = memory, group = "size", requires = "memcached")]
     pub memory: Option<u64>,
     /// The server whose store it is, which serves meanwhile
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", conflicts_with_all = ["data", "drive"])]
     pub memcached: Option<Address>,
-    /// The directory of the data, if no server runs
-    #[arg(long, value_name = "DIR", default_value = "./tapetum-data")]
-    pub data: PathBuf,
-    /// The file or block device of the data, if it has its own
-    #[arg(long, value_name = "FILE|DEV")]
-    pub drive: Option<PathBuf>,
+    #[command(flatten)]
+    pub place: PlaceArguments,
 }
 
 #[cfg(test)]
@@ -268,5 +350,64 @@ mod tests {
         ] {
             assert!(parse(line).is_err(), "{line}");
         }
+    }
+
+    #[test]
+    fn an_option_that_would_do_nothing_is_refused() {
+        for line in [
+            "check --capacity 1GiB",
+            "get k --capacity 1GiB",
+            "get k --create",
+            "get k --format csv",
+            "get k --explain",
+            "list --drive f --data d",
+            "stats --memcached unix:/x --data d",
+            "stats --memcached unix:/x --memory 1GiB",
+            "inspect --memcached unix:/x --drive d",
+            "load --memcached unix:/x --data d",
+            "load --memcached unix:/x --create",
+            "load --memcached unix:/x --capacity 1GiB",
+            "put k v --capacity 1GiB",
+            "resize --capacity 1GiB --memcached unix:/x --data d",
+            "pipeline run sha256 --file f --data d",
+            "generate papers --table papers --memory 1GiB",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+        for line in [
+            "load --create --capacity 1GiB --data d",
+            "put k v --create --data d",
+            "get k --select a --format csv",
+            "resize --capacity 1GiB --drive d",
+            "generate papers --into d --memory 1GiB",
+        ] {
+            assert!(parse(line).is_ok(), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_mistyped_is_answered_with_what_is_near() {
+        for (line, near) in [
+            ("srve", "'serve'"),
+            ("serve --memry 1GiB", "'--memory'"),
+            ("serve --sync alway", "'always'"),
+            ("keyspace creat a", "'create'"),
+            ("list --keyspce a", "'--keyspace'"),
+        ] {
+            let refusal = parse(line).unwrap_err().to_string();
+            assert!(refusal.contains("similar") && refusal.contains(near), "{line}: {refusal}");
+        }
+    }
+
+    #[test]
+    fn the_log_says_more_or_less() {
+        let level = |line: &str| parse(line).unwrap().log.level(LogLevel::Warn);
+        assert_eq!(level("list"), LogLevel::Warn);
+        assert_eq!(level("list -v"), LogLevel::Info);
+        assert_eq!(level("-vv list"), LogLevel::Debug);
+        assert_eq!(level("list -q"), LogLevel::Error);
+        assert_eq!(level("list -qqqq"), LogLevel::Error);
+        assert_eq!(level("list --log trace -q"), LogLevel::Debug);
+        assert!(parse("list --log loud").is_err());
     }
 }

@@ -15,7 +15,7 @@ use tapetum::{KeyspaceHandle, Options, Place};
 #[cfg(feature = "images")]
 use super::pictures;
 use super::{generating, graphs, inspection, keyspaces, queries, serve};
-use crate::cli::arguments::{Cli, Command, ResizeArguments, StoreArguments};
+use crate::cli::arguments::{Cli, Command, CreationArguments, LogLevel, ResizeArguments, StoreArguments};
 use crate::cli::fields_arguments::GetArguments;
 use crate::cli::keyspace_arguments::{DEFAULT_NAME, KeyspaceArguments};
 use crate::cli::pipeline_arguments::PipelineCommand;
@@ -41,10 +41,11 @@ pub(super) type Outcome = Result<(), Box<dyn Error>>;
 pub fn main() -> ExitCode {
     os::return_freed_memory();
     os::ignore_file_size_signal();
-    match parse_command_line().command {
-        Command::Serve(arguments) => serve::run(&arguments),
+    let Cli { log, command } = parse_command_line();
+    match command {
+        Command::Serve(arguments) => serve::run(&arguments, log.level(LogLevel::Info).into()),
         command => {
-            logging::of_command();
+            logging::of_command(log.level(LogLevel::Warn).into());
             match run(command) {
                 Ok(()) => ExitCode::SUCCESS,
                 // Whoever read the output has seen enough of it, as with `| head`.
@@ -81,7 +82,9 @@ fn parse_command_line() -> Cli {
 fn run(command: Command) -> Outcome {
     match command {
         Command::Serve(_) => unreachable!("it has a log of its own"),
-        Command::Put { key, value, keyspace, store } => put(&key, &value, (&store, &keyspace)),
+        Command::Put { key, value, keyspace, store, creation } => {
+            put(&key, &value, (&store, &keyspace), creating_options(&store, &creation))
+        }
         Command::Get(arguments) if arguments.asks_for_fields() => queries::get_fields(&arguments),
         Command::Get(GetArguments { key, keyspace, store, .. }) => get(&key, (&store, &keyspace)),
         Command::Delete { key, keyspace, store } => delete(&key, (&store, &keyspace)),
@@ -118,11 +121,14 @@ fn run(command: Command) -> Outcome {
             }
             print(&ran.bytes)
         }
-        Command::Load { file, format, skip_bad, memcached, keyspace, store } => {
+        Command::Load { file, format, skip_bad, memcached, keyspace, store, creation } => {
             let file = file.filter(|path| path.as_os_str() != "-");
-            load((file.as_deref(), format, skip_bad), memcached.as_ref(), (&store, &keyspace))
+            let input = (file.as_deref(), format, skip_bad);
+            load(input, memcached.as_ref(), (&store, &keyspace), filling_options(&store, &creation))
         }
-        Command::Warm { from, memcached, keyspace, store } => warm(&from, memcached.as_ref(), (&store, &keyspace)),
+        Command::Warm { from, memcached, keyspace, store, creation } => {
+            warm(&from, memcached.as_ref(), (&store, &keyspace), filling_options(&store, &creation))
+        }
         Command::List { prefix, long, memcached: Some(address), .. } => list_remote(&address, &prefix, long),
         Command::Dump { prefix, format, memcached: Some(address), .. } => dump_remote(&address, &prefix, format),
         Command::List { prefix, long, memcached: None, keyspace, store } => {
@@ -131,7 +137,7 @@ fn run(command: Command) -> Outcome {
         }
         Command::Dump { prefix, format, skip_bad: true, memcached: None, keyspace, store } => {
             check_memory(store.memory)?;
-            let from = (&store.place(), &offline_options(&store, false));
+            let from = (&store.place(), &offline_options(&store));
             let what = (&keyspace.keyspace[..], prefix.as_bytes(), format);
             repair::dump(from, what, &mut std::io::stdout(), &mut std::io::stderr())
         }
@@ -154,13 +160,24 @@ fn run(command: Command) -> Outcome {
         Command::Check { store } => check(&store),
         Command::Repair(arguments) => {
             check_memory(arguments.store.memory)?;
-            repair::run(&arguments, &offline_options(&arguments.store, false))
+            repair::run(&arguments, &offline_options(&arguments.store))
         }
     }
 }
 
-pub(super) fn offline_options(arguments: &StoreArguments, create: bool) -> Options {
-    Options { capacity_bytes: arguments.capacity, memory_bytes: arguments.memory, create, ..Options::new() }
+/// Of a store that must be there.
+pub(super) fn offline_options(arguments: &StoreArguments) -> Options {
+    Options { memory_bytes: arguments.memory, create: false, ..Options::new() }
+}
+
+pub(super) fn creating_options(arguments: &StoreArguments, creation: &CreationArguments) -> Options {
+    let CreationArguments { create, capacity } = *creation;
+    Options { create, capacity_bytes: capacity, ..offline_options(arguments) }
+}
+
+/// For many items at once: closing the store makes all of it durable, once.
+pub(super) fn filling_options(arguments: &StoreArguments, creation: &CreationArguments) -> Options {
+    Options { sync: tapetum::Sync::No, ..creating_options(arguments, creation) }
 }
 
 /// A store, and which of its keyspaces.
@@ -172,7 +189,9 @@ fn with_keyspace<R>(
     options: Options,
     work: impl FnOnce(&KeyspaceHandle) -> Result<R, Box<dyn Error>>,
 ) -> Result<R, Box<dyn Error>> {
-    expect_store_of(&store.place(), keyspace)?;
+    if options.create {
+        expect_store_of(&store.place(), keyspace)?;
+    }
     with_store(store, options, |store| work(&store.keyspace(keyspace)?))
 }
 
@@ -206,11 +225,11 @@ pub(super) fn with_store<R>(
     check_memory(arguments.memory)?;
     let place = arguments.place();
     let store = store_open::open(&place, &options)?;
-    let result = work(&store).map_err(|error| of_store(&place, error));
+    let result = work(&store).map_err(|error| of_store(&place, &store, error));
     let closed = store.close();
     // What went wrong first says more.
     let result = result?;
-    closed.map_err(|error| of_store(&place, error.into()))?;
+    closed.map_err(OpenError::of_store(place.path()))?;
     Ok(result)
 }
 
@@ -219,7 +238,7 @@ pub(super) fn read_store<R>(
     arguments: &StoreArguments,
     work: impl FnOnce(&tapetum::Store) -> Result<R, Box<dyn Error>>,
 ) -> Result<R, Box<dyn Error>> {
-    read_store_with(arguments, &offline_options(arguments, false), work)
+    read_store_with(arguments, &offline_options(arguments), work)
 }
 
 pub(super) fn read_store_with<R>(
@@ -230,18 +249,17 @@ pub(super) fn read_store_with<R>(
     check_memory(arguments.memory)?;
     let place = arguments.place();
     let store = options.open_read_only(place.clone()).map_err(OpenError::from)?;
-    work(&store).map_err(|error| of_store(&place, error))
+    work(&store).map_err(|error| of_store(&place, &store, error))
 }
 
 /// The error with the store's path, if it is the store's.
-fn of_store(place: &Place, error: Box<dyn Error>) -> Box<dyn Error> {
-    let path = place.path();
+fn of_store(place: &Place, store: &tapetum::Store, error: Box<dyn Error>) -> Box<dyn Error> {
     let other = match error.downcast::<tapetum::Error>() {
-        Ok(error) => return OpenError::of_store(path)(*error).into(),
+        Ok(error) => return OpenError::of_open(store, place)(*error).into(),
         Err(other) => other,
     };
     match other.downcast::<list::ListError>().map(|error| *error) {
-        Ok(list::ListError::Store(error)) => OpenError::of_store(path)(error).into(),
+        Ok(list::ListError::Store(error)) => OpenError::of_open(store, place)(error).into(),
         Ok(error) => error.into(),
         Err(other) => other,
     }
@@ -251,28 +269,24 @@ fn load(
     (file, format, skip_bad): (Option<&Path>, Option<Format>, bool),
     memcached: Option<&Address>,
     of: OfKeyspace<'_>,
+    options: Options,
 ) -> Outcome {
     let loaded = match memcached {
         Some(address) => {
             let stream = Remote::memcached(address).connect()?;
             load::load(file, format, skip_bad, &mut WireSink::new(stream, Existing::Replace))?
         }
-        None => {
-            // Closing the store makes all of it durable, once.
-            let options = Options { sync: tapetum::Sync::No, ..offline_options(of.0, true) };
-            with_keyspace(of, options, |keyspace| {
-                Ok(load::load(file, format, skip_bad, &mut StoreSink::new(keyspace, Existing::Replace)?)?)
-            })?
-        }
+        None => with_keyspace(of, options, |keyspace| {
+            Ok(load::load(file, format, skip_bad, &mut StoreSink::new(keyspace, Existing::Replace)?)?)
+        })?,
     };
     let skipped = if skip_bad { format!(", {} bad lines left out", loaded.bad_lines) } else { String::new() };
-    // Where nobody listens, the status alone must do.
     let items = if loaded.items == 1 { "item" } else { "items" };
-    let _ = writeln!(std::io::stderr(), "{} {items} stored{skipped}", loaded.items);
+    tell(&format!("{} {items} stored{skipped}", loaded.items));
     Ok(())
 }
 
-fn warm(from: &Address, memcached: Option<&Address>, of: OfKeyspace<'_>) -> Outcome {
+fn warm(from: &Address, memcached: Option<&Address>, of: OfKeyspace<'_>, options: Options) -> Outcome {
     let from = Remote::from(from);
     let count = || from.figure("curr_items");
     let source = source_of(from, &count, b"")?;
@@ -281,16 +295,11 @@ fn warm(from: &Address, memcached: Option<&Address>, of: OfKeyspace<'_>) -> Outc
             let stream = Remote::memcached(address).connect()?;
             warm::warm(source, &mut WireSink::new(stream, Existing::Keep))?
         }
-        None => {
-            // Closing the store makes all of it durable, once.
-            let options = Options { sync: tapetum::Sync::No, ..offline_options(of.0, true) };
-            with_keyspace(of, options, |keyspace| {
-                Ok(warm::warm(source, &mut StoreSink::new(keyspace, Existing::Keep)?)?)
-            })?
-        }
+        None => with_keyspace(of, options, |keyspace| {
+            Ok(warm::warm(source, &mut StoreSink::new(keyspace, Existing::Keep)?)?)
+        })?,
     };
-    // Where nobody listens, the status alone must do.
-    let _ = writeln!(std::io::stderr(), "{warmed}");
+    tell(&warmed.to_string());
     Ok(())
 }
 
@@ -316,6 +325,14 @@ fn list_remote(address: &Address, prefix: &str, long: bool) -> Outcome {
     Ok(remote_items::list(streams, prefix.as_bytes(), long, &mut std::io::stdout())?)
 }
 
+/// Says on standard error what was done, unless the log takes errors alone (`-q`).
+pub(super) fn tell(done: &str) {
+    if tracing::enabled!(tracing::Level::WARN) {
+        // Where nobody listens, the status alone must do.
+        let _ = writeln!(std::io::stderr(), "{done}");
+    }
+}
+
 fn resize(arguments: &ResizeArguments) -> Outcome {
     let mut out = std::io::stdout();
     for (what, bytes) in [("capacity", arguments.capacity), ("memory", arguments.memory)] {
@@ -337,13 +354,8 @@ fn resize(arguments: &ResizeArguments) -> Outcome {
 }
 
 fn grow(capacity_bytes: u64, arguments: &ResizeArguments) -> Outcome {
-    let store = StoreArguments {
-        data: arguments.data.clone(),
-        drive: arguments.drive.clone(),
-        capacity: None,
-        memory: GROW_MEMORY_BYTES,
-    };
-    let grown = offline_options(&store, false).grow(&store.place(), capacity_bytes);
+    let store = StoreArguments { place: arguments.place.clone(), memory: GROW_MEMORY_BYTES };
+    let grown = offline_options(&store).grow(&store.place(), capacity_bytes);
     Ok(grown.map_err(OpenError::from)?)
 }
 
@@ -357,13 +369,13 @@ pub(super) fn check_memory(memory_bytes: u64) -> Result<(), String> {
     Err(format!("this machine has {has} of memory and swap, and {wanted} were asked for: give a smaller --memory"))
 }
 
-fn put(key: &str, value: &str, of: OfKeyspace<'_>) -> Outcome {
+fn put(key: &str, value: &str, of: OfKeyspace<'_>, options: Options) -> Outcome {
     let mut bytes = value.as_bytes().to_vec();
     if value == "-" {
         bytes.clear();
         std::io::stdin().read_to_end(&mut bytes)?;
     }
-    with_keyspace(of, offline_options(of.0, true), |keyspace| Ok(keyspace.put(key.as_bytes(), &bytes)?))?;
+    with_keyspace(of, options, |keyspace| Ok(keyspace.put(key.as_bytes(), &bytes)?))?;
     Ok(())
 }
 
@@ -395,7 +407,7 @@ fn run_pipeline(
         (key, None) => {
             let (key, (store, keyspace)) = (key.unwrap_or_default(), of);
             let units = pipelines::named_units(compute_units)?;
-            let options = Options { compute_units: units, pin_units: pin, ..offline_options(store, false) };
+            let options = Options { compute_units: units, pin_units: pin, ..offline_options(store) };
             let ran = read_store_with(store, &options, |store| {
                 pipelines::run_item(&store.keyspace(&keyspace.keyspace)?, key, text, (compute_units, pin))
             })?;
@@ -412,7 +424,7 @@ pub(super) fn print(bytes: &[u8]) -> Outcome {
 }
 
 fn delete(key: &str, of: OfKeyspace<'_>) -> Outcome {
-    match with_keyspace(of, offline_options(of.0, false), |keyspace| Ok(keyspace.delete(key.as_bytes())?))? {
+    match with_keyspace(of, offline_options(of.0), |keyspace| Ok(keyspace.delete(key.as_bytes())?))? {
         true => Ok(()),
         false => Err(not_found(key).into()),
     }
@@ -442,7 +454,7 @@ pub(super) fn print_stats(lines: &[(String, String)], json: bool) -> Outcome {
 }
 
 fn check(arguments: &StoreArguments) -> Outcome {
-    let counts = store_open::check(&arguments.place(), &offline_options(arguments, false))?;
+    let counts = store_open::check(&arguments.place(), &offline_options(arguments))?;
     let mut out = std::io::stdout();
     for (name, count) in counts {
         writeln!(out, "{name} {count}")?;

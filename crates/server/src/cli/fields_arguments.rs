@@ -8,6 +8,7 @@ use crate::cli::scan_arguments::RunSide;
 use crate::tools::query_rows::RowFormat;
 
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("of_fields").args(["select", "fields"]).multiple(true))]
 pub struct GetArguments {
     /// The key; with --select or --fields the values of its fields, with commas between them
     pub key: String,
@@ -18,13 +19,13 @@ pub struct GetArguments {
     #[arg(long, value_name = "FORMAT")]
     pub fields: Option<String>,
     /// Where to pick the fields
-    #[arg(long, value_enum, default_value = "drive")]
+    #[arg(long, value_enum, requires = "of_fields", default_value = "drive")]
     pub run: RunSide,
     /// How to print them
-    #[arg(long, value_enum, default_value = "table")]
+    #[arg(long, value_enum, requires = "of_fields", default_value = "table")]
     pub format: RowFormat,
     /// Say on standard error what was read, sent and returned
-    #[arg(long)]
+    #[arg(long, requires = "of_fields")]
     pub explain: bool,
     #[command(flatten)]
     pub keyspace: KeyspaceArguments,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use crate::cli::arguments::StoreArguments;
+use crate::cli::arguments::{PlaceArguments, StoreArguments};
 use crate::cli::keyspace_arguments::IndexArgument;
 use crate::cli::ranges::{capacity, memory};
 use crate::tools::packages::PackageTable;
@@ -45,20 +45,20 @@ pub struct IntoArguments {
     #[arg(long, value_name = "DIR")]
     into: Option<PathBuf>,
     /// How keys of these keyspaces are found
-    #[arg(long, value_enum, default_value = "hashed")]
+    #[arg(long, value_enum, requires = "into", default_value = "hashed")]
     pub index: IndexArgument,
     /// Flash that a new store may use
     #[arg(long, value_name = "SIZE", value_parser = capacity, requires = "into")]
-    capacity: Option<u64>,
-    /// Memory for index, buffers and what is on its way
-    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = memory)]
+    pub capacity: Option<u64>,
+    /// Memory for index, buffers and requests
+    #[arg(long, value_name = "SIZE", requires = "into", default_value = "256MiB", value_parser = memory)]
     memory: u64,
 }
 
 impl IntoArguments {
     pub fn store(&self) -> Option<StoreArguments> {
-        let IntoArguments { capacity, memory, .. } = *self;
-        self.into.clone().map(|data| StoreArguments { data, drive: None, capacity, memory })
+        let place = PlaceArguments { data: self.into.clone()?, drive: None };
+        Some(StoreArguments { place, memory: self.memory })
     }
 }
 

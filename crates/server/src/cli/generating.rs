@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use tapetum::{Options, Store};
 use tapetum_kernels::scan::Format as RecordFormat;
 
-use super::commands::{Outcome, offline_options, with_store};
+use super::commands::{Outcome, offline_options, tell, with_store};
 use super::keyspaces::kind_of;
 use crate::cli::arguments::StoreArguments;
 use crate::cli::generate_arguments::{GenerateCommand, IntoArguments};
@@ -77,7 +77,8 @@ fn print(table: &GeneratedTable<'_>) -> Outcome {
 /// Makes a keyspace of each table.
 fn fill(tables: &[GeneratedTable<'_>], arguments: &StoreArguments, into: &IntoArguments) -> Outcome {
     // Closing the store makes all of it durable, once.
-    let options = Options { sync: tapetum::Sync::No, ..offline_options(arguments, true) };
+    let options =
+        Options { sync: tapetum::Sync::No, create: true, capacity_bytes: into.capacity, ..offline_options(arguments) };
     with_store(arguments, options, |store| tables.iter().try_for_each(|table| fill_keyspace(table, store, into)))
 }
 
@@ -88,7 +89,6 @@ fn fill_keyspace(table: &GeneratedTable<'_>, store: &Store, into: &IntoArguments
     let mut loader = Loader::new(&mut sink);
     (table.each_item)(&mut |key, value| Ok(loader.put(&ItemLine { key, value, ..ItemLine::default() })?))?;
     let items = loader.finish()?;
-    // Where nobody listens, the status alone must do.
-    let _ = writeln!(io::stderr(), "{}: {items} items", table.name);
+    tell(&format!("{}: {items} items", table.name));
     Ok(())
 }

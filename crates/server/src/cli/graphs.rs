@@ -26,7 +26,7 @@ pub fn run(GraphCommand::Bc(arguments): &GraphCommand) -> Outcome {
     // Before the store's threads are made, which must not take them.
     let signals = os::termination_signals()?;
     let units = arguments.units.map(|units| vec![("betweenness".to_owned(), u16::from(units))]);
-    let options = Options { compute_units: units.unwrap_or_default(), ..offline_options(&arguments.store, false) };
+    let options = Options { compute_units: units.unwrap_or_default(), ..offline_options(&arguments.store) };
     read_store_with(&arguments.store, &options, |store| {
         let name = &arguments.edges.keyspace;
         let keyspace = store.keyspace(name)?;

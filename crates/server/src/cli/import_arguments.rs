@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 
-use crate::cli::arguments::StoreArguments;
+use crate::cli::arguments::{CreationArguments, StoreArguments};
 use crate::cli::keyspace_arguments::keyspace_name;
 
 #[derive(Debug, Subcommand)]
@@ -18,5 +18,7 @@ pub enum ImportCommand {
         keyspace: String,
         #[command(flatten)]
         store: StoreArguments,
+        #[command(flatten)]
+        creation: CreationArguments,
     },
 }

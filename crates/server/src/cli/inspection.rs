@@ -28,7 +28,7 @@ pub fn inspect_key(key: &str, json: bool, memcached: Option<&Address>, of: OfKey
 
 /// Adds what only an open store knows of its ordered keyspaces.
 fn inspect_trees(inspection: &mut tapetum::Inspection, arguments: &StoreArguments) {
-    let opened = offline_options(arguments, false).open_read_only(arguments.place()).map_err(OpenError::from);
+    let opened = offline_options(arguments).open_read_only(arguments.place()).map_err(OpenError::from);
     let seen = opened.map_err(|error| error.to_string());
     let seen = seen.and_then(|store| tapetum::inspect(&store).map_err(|error| error.to_string()));
     match seen {

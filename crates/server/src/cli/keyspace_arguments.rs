@@ -6,7 +6,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
 use tapetum::{BlockDevice, checked_keyspace_name};
 
-use crate::cli::arguments::StoreArguments;
+use crate::cli::arguments::{CapacityArguments, StoreArguments};
 use crate::size;
 
 /// The keyspace that every store has.
@@ -32,6 +32,8 @@ pub enum KeyspaceCommand {
         group_blocks: u64,
         #[command(flatten)]
         store: StoreArguments,
+        #[command(flatten)]
+        capacity: CapacityArguments,
     },
     /// Print a store's keyspaces, one a line: its name, its kind, about how many items it has, what block device it is and its format, if there is such, with tabs between
     List {

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::io::Write;
 
-use tapetum::{BlockDevice, Keyspace, KeyspaceError, KeyspaceKind, KeyspaceState, Store};
+use tapetum::{BlockDevice, Keyspace, KeyspaceError, KeyspaceKind, KeyspaceState, Options, Store};
 
 use super::commands::{Outcome, offline_options, read_store, with_store};
 use super::keyspace_arguments::{DEFAULT_NAME, IndexArgument, KeyspaceCommand};
@@ -18,13 +18,14 @@ pub fn run(command: KeyspaceCommand) -> Outcome {
         KeyspaceCommand::Create { index: IndexArgument::Ordered, block_device: Some(_), .. } => {
             return Err("a block device is a hashed keyspace: leave --index ordered out".into());
         }
-        KeyspaceCommand::Create { name, index, block_device, group_blocks, store } => {
+        KeyspaceCommand::Create { name, index, block_device, group_blocks, store, capacity } => {
             if name == DEFAULT_NAME {
                 // Found out in time, nothing is made.
                 return Err(KeyspaceError::NameTaken { name }.to_string().into());
             }
             let block_device = block_device.map(|device| device.in_groups_of(group_blocks)).transpose()?;
-            let created = with_store(&store, offline_options(&store, true), |store| {
+            let options = Options { create: true, capacity_bytes: capacity.capacity, ..offline_options(&store) };
+            let created = with_store(&store, options, |store| {
                 Ok(match block_device {
                     Some(device) => store.create_block_device(&name, device)?,
                     None => store.create_keyspace_of(&name, kind_of(index))?,
@@ -44,7 +45,7 @@ pub fn run(command: KeyspaceCommand) -> Outcome {
         KeyspaceCommand::Format { name, remove: true, store, .. } => set_format(&name, None, &store),
         KeyspaceCommand::Format { name, check, store, .. } => print_format(&name, check, &store),
         KeyspaceCommand::Drop { name, store } => {
-            let dropped = with_store(&store, offline_options(&store, false), |store| Ok(store.drop_keyspace(&name)?));
+            let dropped = with_store(&store, offline_options(&store), |store| Ok(store.drop_keyspace(&name)?));
             dropped.and_then(|()| {
                 say(&format!(
                     "keyspace {name} was dropped, with all that was in it; its room comes back while a server serves the store"
@@ -52,12 +53,12 @@ pub fn run(command: KeyspaceCommand) -> Outcome {
             })
         }
         KeyspaceCommand::Resize { name, size, store } => {
-            let options = offline_options(&store, false);
+            let options = offline_options(&store);
             let resized = with_store(&store, options, |store| Ok(store.resize_block_device(&name, size)?));
             resized.and_then(|()| say(&format!("{name} has {} now", size::shown(size.size_bytes()))))
         }
         KeyspaceCommand::Rename { from, to, store } => {
-            let options = offline_options(&store, false);
+            let options = offline_options(&store);
             let renamed = with_store(&store, options, |store| Ok(store.rename_keyspace(&from, &to)?));
             renamed.and_then(|()| say(&format!("keyspace {from} is called {to} now")))
         }
@@ -131,12 +132,12 @@ fn show(store: &Store, name: &str) -> Result<String, Box<dyn Error>> {
 /// Sets a format, if it is to be checked only if all items fit; or removes it.
 fn set_format(name: &str, format: Option<(&str, bool)>, store: &StoreArguments) -> Outcome {
     let Some((fields, is_checked)) = format else {
-        with_store(store, offline_options(store, false), |store| Ok(store.set_keyspace_format(name, None)?))?;
+        with_store(store, offline_options(store), |store| Ok(store.set_keyspace_format(name, None)?))?;
         return say(&format!("keyspace {name} has no format now"));
     };
     // Whatever is wrong with it shows before the store is opened.
     let format = query_rows::format(fields)?;
-    with_store(store, offline_options(store, false), |store| {
+    with_store(store, offline_options(store), |store| {
         if is_checked {
             format_check::check(&store.keyspace(name)?, &format)?;
         }

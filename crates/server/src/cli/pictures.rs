@@ -4,19 +4,18 @@ use std::fs;
 use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use tapetum::KeyspaceHandle;
 use tapetum::images::{
     BoundPlan, Frame, ImageChance, ImagePlan, ImageSet, JpegQuality, PictureError, encode_jpeg, import_folder,
 };
-use tapetum::{KeyspaceHandle, Options};
 
-use super::commands::{Outcome, offline_options, with_store};
+use super::commands::{Outcome, filling_options, with_store};
 use crate::cli::import_arguments::ImportCommand;
 use crate::cli::pipeline_arguments::PicturesArguments;
 use crate::size;
 
-pub fn import(ImportCommand::Images { dir, keyspace, store }: &ImportCommand) -> Outcome {
-    // Closing the store makes all of it durable, once.
-    let options = Options { sync: tapetum::Sync::No, ..offline_options(store, true) };
+pub fn import(ImportCommand::Images { dir, keyspace, store, creation }: &ImportCommand) -> Outcome {
+    let options = filling_options(store, creation);
     with_store(store, options, |opened| {
         let into = opened.keyspace(keyspace).or_else(|_| opened.create_keyspace(keyspace))?;
         let style = ProgressStyle::with_template("{bar:40} {pos}/{len} files, {elapsed}, {eta} left");

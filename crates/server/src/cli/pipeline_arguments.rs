@@ -21,7 +21,7 @@ pub enum PipelineCommand {
         #[arg(long, value_name = "NAME", conflicts_with = "file", default_value = DEFAULT_NAME, value_parser = keyspace_name())]
         keyspace: String,
         /// A file rather than an item; - is standard input
-        #[arg(long, value_name = "FILE", conflicts_with = "key")]
+        #[arg(long, value_name = "FILE", conflicts_with_all = ["key", "data", "drive", "memory"])]
         file: Option<PathBuf>,
         /// Threads of their own for programs: PROGRAM=NUMBER, with commas between them, such as zstd=1,sha256=2
         #[arg(long, value_name = "UNITS", value_delimiter = ',')]
@@ -56,10 +56,10 @@ pub struct PicturesArguments {
     #[arg(long, value_name = "DIR", requires = "keys")]
     pub out: Option<PathBuf>,
     /// What chance begins with
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", requires = "keys", default_value_t = 0)]
     pub seed: u64,
     /// The most pictures
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", requires = "keys", default_value_t = 100)]
     pub most: usize,
 }
 

@@ -22,7 +22,7 @@ pub fn scan(arguments: &ScanArguments) -> Outcome {
     if units.is_some() && arguments.query.run == RunSide::Host {
         return Err("--units is about threads of the drive: leave out --run host".into());
     }
-    let options = Options { compute_units: units.unwrap_or_default(), ..offline_options(&arguments.store, false) };
+    let options = Options { compute_units: units.unwrap_or_default(), ..offline_options(&arguments.store) };
     let read = |work: &mut dyn FnMut(&KeyspaceHandle) -> Outcome| {
         read_store_with(&arguments.store, &options, |store| work(&store.keyspace(&keyspace.keyspace)?))
     };

@@ -35,9 +35,9 @@ const FILES_PER_WORKER: u64 = 16;
 const STEWARD_LOOK: Duration = Duration::from_secs(1);
 
 /// Serves until a signal comes. Whoever reads the log, or does not, keeps it from nothing.
-pub fn run(arguments: &ServeArguments) -> ExitCode {
+pub fn run(arguments: &ServeArguments, level: tracing::Level) -> ExitCode {
     // In this order: the log's thread must not take the signals.
-    let started = os::termination_signals().and_then(|signals| Ok((signals, Log::of_server()?)));
+    let started = os::termination_signals().and_then(|signals| Ok((signals, Log::of_server(level)?)));
     let (signals, mut log) = match started {
         Ok(started) => started,
         Err(error) => {
@@ -161,7 +161,9 @@ fn open_options(arguments: &ServeArguments) -> tapetum::Options {
         sync: arguments.sync().into(),
         full: arguments.full().into(),
         drive_threads: usize::from(arguments.drive_threads),
-        ..offline_options(&arguments.store, true)
+        create: true,
+        capacity_bytes: arguments.capacity.capacity,
+        ..offline_options(&arguments.store)
     }
 }
 
@@ -172,7 +174,7 @@ fn door_options(
     keyspaces: &[&str],
 ) -> Result<Vec<MemcachedOptions>, OpenError> {
     let options = keyspaces.iter().map(|name| {
-        let keyspace = store.keyspace(name).map_err(OpenError::of_store(place.path()))?.keyspace();
+        let keyspace = store.keyspace(name).map_err(OpenError::of_open(store, place))?.keyspace();
         Ok(MemcachedOptions { keyspace, keyspace_name: (*name).into() })
     });
     options.collect()

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use tapetum_drive::DRIVE_THREADS_MAX;
 
-use crate::cli::arguments::StoreArguments;
+use crate::cli::arguments::{CapacityArguments, StoreArguments};
 use crate::cli::keyspace_arguments::{DEFAULT_NAME, keyspace_name};
 use crate::cli::ranges::{
     IDLE_SECONDS_MAX, item_size, node_cache, slab_factor, slab_size, tier, udp_rate, write_buffer,
@@ -23,6 +23,8 @@ use crate::store::hot_keys::HotKeys;
 pub struct ServeArguments {
     #[command(flatten)]
     pub store: StoreArguments,
+    #[command(flatten)]
+    pub capacity: CapacityArguments,
     /// Where memcached clients connect: HOST:PORT (at every address of HOST) or unix:PATH; may be given several times. [::] is IPv6
     /// alone: give 0.0.0.0 too for both
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:11211")]

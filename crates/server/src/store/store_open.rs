@@ -4,16 +4,23 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tapetum::{KeyspaceError, OpenNote, Options, Place, Store};
+use tapetum::{KeyspaceError, KeyspaceState, OpenNote, Options, Place, Store};
 use tapetum_drive::Flash;
 
 use crate::size;
+use crate::suggestion::nearest;
 use crate::tools::repair;
 
 /// Why there is no store to work on.
 #[derive(Debug)]
 pub enum OpenError {
     Store(tapetum::OpenError),
+    /// The store has no keyspace of this name, but perhaps one whose name is near.
+    UnknownKeyspace {
+        path: PathBuf,
+        name: String,
+        near: Option<String>,
+    },
     /// The check found something; each line names its place.
     Damaged {
         path: PathBuf,
@@ -25,6 +32,20 @@ impl OpenError {
     /// Of a store that is open, at `path`.
     pub fn of_store(path: PathBuf) -> impl Fn(tapetum::Error) -> OpenError {
         move |error| OpenError::Store(tapetum::OpenError::Store { path: path.clone(), error })
+    }
+
+    /// Of `store`, which is open at `place`: it is asked for the name that may have been meant.
+    pub fn of_open(store: &Store, place: &Place) -> impl Fn(tapetum::Error) -> OpenError {
+        move |error| match error {
+            tapetum::Error::Keyspace(KeyspaceError::Unknown { name }) => {
+                let keyspaces = store.keyspaces();
+                let live = keyspaces.iter().filter(|keyspace| keyspace.state == KeyspaceState::Live);
+                let names = live.map(|keyspace| &keyspace.name[..]);
+                let near = nearest(&name, names).map(str::to_owned);
+                OpenError::UnknownKeyspace { path: place.path(), name, near }
+            }
+            error => OpenError::of_store(place.path())(error),
+        }
     }
 
     /// What the store itself says.
@@ -47,6 +68,9 @@ impl fmt::Display for OpenError {
         use tapetum::OpenError as Of;
         let error = match self {
             OpenError::Store(error) => error,
+            OpenError::UnknownKeyspace { path, name, near } => {
+                return write_unknown_keyspace(f, path, name, near.as_deref());
+            }
             OpenError::Damaged { path, problems } => {
                 let advice = repair::advice(self);
                 return write!(
@@ -60,7 +84,8 @@ impl fmt::Display for OpenError {
         match error {
             Of::NoStore { path } => write!(
                 f,
-                "there is no store at {}: give --data or --drive as the server has it, or start a server to make one",
+                "there is no store at {}: give --data or --drive as the server has it; `tapetum serve` makes one, or --create with `tapetum \
+                 put` and `load`",
                 path.display()
             ),
             Of::Foreign { directory, found } => write!(
@@ -112,12 +137,11 @@ pub fn option_to_raise(error: &tapetum::Error) -> &'static str {
 }
 
 fn write_keyspace(f: &mut fmt::Formatter<'_>, path: &Path, error: &KeyspaceError) -> fmt::Result {
+    if let KeyspaceError::Unknown { name } = error {
+        return write_unknown_keyspace(f, path, name, None);
+    }
     let path = path.display();
     match error {
-        KeyspaceError::Unknown { name } => write!(
-            f,
-            "{path} has no keyspace {name:?}: `tapetum keyspace list` prints those it has, `tapetum keyspace create` makes one"
-        ),
         KeyspaceError::TooMany { limit } => write!(
             f,
             "{path} has {limit} keyspaces, dropped ones included whose room has not come back, and takes no more: drop some with \
@@ -128,6 +152,14 @@ fn write_keyspace(f: &mut fmt::Formatter<'_>, path: &Path, error: &KeyspaceError
         }
         error => write!(f, "{error}"),
     }
+}
+
+fn write_unknown_keyspace(f: &mut fmt::Formatter<'_>, path: &Path, name: &str, near: Option<&str>) -> fmt::Result {
+    write!(f, "{} has no keyspace {name:?}: ", path.display())?;
+    if let Some(near) = near {
+        write!(f, "did you mean {near:?}? ")?;
+    }
+    write!(f, "`tapetum keyspace list` prints those it has, `tapetum keyspace create` makes one")
 }
 
 fn write_memory(

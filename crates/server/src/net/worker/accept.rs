@@ -117,5 +117,6 @@ impl<S: Session, D: Door> Worker<S, D> {
         stream.tell_watchers(&self.shared.figures.observers, "conn_new");
         self.connections[id as usize] = Some(stream);
         self.enqueue(id);
+        tracing::debug!("worker {}: client {id} came, by {}", self.index, self.shared.listeners[listener].address());
     }
 }

@@ -40,6 +40,7 @@ impl<S: Session, D: Door> Worker<S, D> {
             self.free.push(id);
             self.shared.mailboxes[self.index].discount_connection();
             self.shared.figures.connections.fetch_sub(1, Ordering::Relaxed);
+            tracing::debug!("worker {}: client {id} is gone", self.index);
             return Ok(());
         }
         if let Some(interest) = stream.interest_change() {
