@@ -13,9 +13,11 @@
 pub mod cli;
 pub mod doors;
 pub mod logging;
+mod machine;
 pub mod net;
 pub mod os;
 pub mod server;
+mod service_manager;
 pub mod size;
 pub mod stats;
 pub mod store;

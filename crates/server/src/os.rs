@@ -282,12 +282,6 @@ pub fn return_freed_memory() {
     }
 }
 
-/// Memory and swap of this machine.
-pub fn memory_bytes() -> u64 {
-    let system = rustix::system::sysinfo();
-    (system.totalram + system.totalswap).saturating_mul(u64::from(system.mem_unit))
-}
-
 /// Columns and rows of the terminal at standard output, if that is one.
 pub fn terminal_size() -> Option<(usize, usize)> {
     // SAFETY: an all-zero winsize is valid and lives through the call.

@@ -126,7 +126,7 @@ impl Server {
         doors.listen(options.limits.backlog)?;
         let Doors { memcached, memcached_options, nbd, nbd_options, metrics, udp, .. } = doors;
         let (terminal, sockets) = udp.map(|udp| (udp.terminal, udp.sockets)).unzip();
-        options.settings = settings::settings(&options, &memcached, terminal.as_deref());
+        options.settings = settings::settings(&options, (&memcached, &memcached_options), terminal.as_deref());
         // Datagrams have one address, whatever listeners there are: the first one's clients send them.
         let of_first = memcached_options.first().cloned().unwrap_or_default();
         let sockets = sockets.into_iter().flatten().enumerate();

@@ -11,6 +11,7 @@ use std::time::Duration;
 use clap::Parser;
 use clap::error::ErrorKind;
 use tapetum::{KeyspaceHandle, Options, Place};
+use tapetum_drive::Size;
 
 #[cfg(feature = "images")]
 use super::pictures;
@@ -30,7 +31,7 @@ use crate::tools::remote::{self, Remote};
 use crate::tools::remote_items;
 use crate::tools::warm::{self, WarmSource};
 use crate::tools::{list, load, pipelines, repair};
-use crate::{os, size, stats};
+use crate::{machine, os, size, stats};
 
 /// Memory to open a store with that is to grow: the index of a large one.
 const GROW_MEMORY_BYTES: u64 = 1 << 30;
@@ -361,12 +362,12 @@ fn grow(capacity_bytes: u64, arguments: &ResizeArguments) -> Outcome {
 
 /// What the machine does not have cannot be given; found out in time, nothing is made.
 pub(super) fn check_memory(memory_bytes: u64) -> Result<(), String> {
-    let has_bytes = os::memory_bytes();
+    let has_bytes = machine::memory_and_swap_bytes();
     if memory_bytes <= has_bytes {
         return Ok(());
     }
-    let (wanted, has) = (size::shown(memory_bytes), size::shown(has_bytes));
-    Err(format!("this machine has {has} of memory and swap, and {wanted} were asked for: give a smaller --memory"))
+    let (wanted, has) = (Size(memory_bytes), Size(has_bytes));
+    Err(format!("--memory {wanted} is more than this machine has, {has} of memory and swap: give less"))
 }
 
 fn put(key: &str, value: &str, of: OfKeyspace<'_>, options: Options) -> Outcome {

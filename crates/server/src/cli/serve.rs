@@ -1,13 +1,16 @@
 //! `tapetum serve`: from the sockets to the store, and back when a signal comes.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tapetum::{Keyspace, Slabs};
+use tapetum_drive::Size;
 use tapetum_kernels::record;
 
 use crate::cli::serve_arguments::{FullArgument, ServeArguments, SyncArgument};
@@ -17,6 +20,7 @@ use crate::doors::memcached::protocol::VERSION;
 use crate::doors::nbd::{NbdOptions, exports};
 use crate::logging::{Log, LogLosses};
 use crate::net::limits::Limits;
+use crate::net::listen::Address;
 use crate::server::{Options, Server};
 use crate::store::hot_keys::{self, WarmProgress};
 use crate::store::item_limit;
@@ -24,7 +28,7 @@ use crate::store::opening::Opening;
 use crate::store::steward::Steward;
 use crate::store::store_open::{self, OpenError};
 use crate::store::store_slot::StoreSlot;
-use crate::{os, size};
+use crate::{machine, os, service_manager, size};
 
 use super::commands::{Outcome, check_memory, expect_store_of, offline_options};
 
@@ -55,6 +59,7 @@ pub fn run(arguments: &ServeArguments, level: tracing::Level) -> ExitCode {
 
 fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) -> Outcome {
     check_memory(arguments.store.memory)?;
+    arguments.check_memory_parts()?;
     let progress = Arc::new(WarmProgress::default());
     let mut server_options = server_options(arguments, Arc::clone(&progress), log)?;
     let options = open_options(arguments);
@@ -71,7 +76,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     let store = store_open::open(&place, &options)?;
     drop(opening);
     refuse_devices(&store, &keyspaces)?;
-    doors.give(&door_options(&store, &place, &keyspaces)?);
+    doors.give(&door_options(&store, &place, &keyspaces, !arguments.no_flush_all)?);
     doors.nbd_options = nbd_options(&store, arguments)?;
     let memcached_count = doors.memcached.len();
     if let Some(list) = &arguments.hot_keys {
@@ -92,13 +97,18 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
         );
     }
     let mut steward = Steward::new(slot, place.clone(), options, arguments.hot_keys(), progress, signals)?;
+    say_durability(arguments);
+    warn_of_memory(arguments.store.memory);
+    warn_of_strangers(&server);
     say_addresses(&server, memcached_count, &place);
+    service_manager::tell_ready(&format!("serving {}", place.path().display()));
     let signal = loop {
         match os::wait_for_signal_until(signals, STEWARD_LOOK)? {
             Some(signal) => break os::signal_name(signal),
             None => steward.look(),
         }
     };
+    service_manager::tell_stopping();
     tracing::info!("stopping after {signal}: serving what has come, then closing the store");
     let stopped = server.stop();
     steward.close()?;
@@ -172,10 +182,11 @@ fn door_options(
     store: &tapetum::Store,
     place: &tapetum::Place,
     keyspaces: &[&str],
+    may_flush: bool,
 ) -> Result<Vec<MemcachedOptions>, OpenError> {
     let options = keyspaces.iter().map(|name| {
         let keyspace = store.keyspace(name).map_err(OpenError::of_open(store, place))?.keyspace();
-        Ok(MemcachedOptions { keyspace, keyspace_name: (*name).into() })
+        Ok(MemcachedOptions { keyspace, keyspace_name: (*name).into(), may_flush })
     });
     options.collect()
 }
@@ -218,6 +229,59 @@ fn say_item_limit(store: &tapetum::Store, wanted_bytes: Option<u64>) {
     }
 }
 
+fn say_durability(arguments: &ServeArguments) {
+    let acknowledged = match arguments.sync() {
+        SyncArgument::Always => "when they are on flash",
+        SyncArgument::Everysec => "at once: a kill or a power failure may lose the last second or so",
+        SyncArgument::No => "at once: a kill may lose the last second or so, a power failure more",
+    };
+    let full = match arguments.full() {
+        FullArgument::Error => "refuses new keys",
+        FullArgument::Evict => "drops the coldest items",
+    };
+    let (sync, policy) = (arguments.sync().name(), arguments.full().name());
+    tracing::info!("writes are acknowledged {acknowledged} (--sync {sync}); a full store {full} (--full {policy})");
+}
+
+/// What does not fit into memory is swapped, or ends the process.
+fn warn_of_memory(memory_bytes: u64) {
+    let limit_bytes = machine::memory_limit_bytes().filter(|limit| *limit < memory_bytes);
+    let (least_bytes, whose) = match limit_bytes {
+        Some(bytes) => (bytes, "the control group of this process allows"),
+        None => (machine::memory_bytes(), "this machine has without swap"),
+    };
+    if least_bytes < memory_bytes {
+        let (memory, least) = (Size(memory_bytes), Size(least_bytes));
+        tracing::warn!(
+            "--memory {memory} is more than the {least} that {whose}: the server will be slow, or be killed; give less"
+        );
+    }
+}
+
+/// Nobody is asked who they are: whoever can connect may read and change everything.
+fn warn_of_strangers(server: &Server) {
+    let tcp = server.addresses().into_iter().filter_map(|address| match address {
+        Address::Tcp(text) => text.parse::<SocketAddr>().ok(),
+        Address::Unix(_) => None,
+    });
+    if let Some(told) = of_strangers(tcp.chain(server.udp_addresses().iter().copied())) {
+        tracing::warn!("{told}");
+    }
+}
+
+/// What is to be known of those of the addresses that other machines reach.
+fn of_strangers(addresses: impl Iterator<Item = SocketAddr>) -> Option<String> {
+    let open: BTreeSet<SocketAddr> = addresses.filter(|address| !address.ip().is_loopback()).collect();
+    let open: Vec<String> = open.iter().map(SocketAddr::to_string).collect();
+    (!open.is_empty()).then(|| {
+        format!(
+            "{} can be reached from other machines, and there is no password and no encryption: whoever connects may read, change and \
+             delete everything; let a firewall choose who does, or listen on 127.0.0.1 or a Unix socket",
+            open.join(" and ")
+        )
+    })
+}
+
 fn say_addresses(server: &Server, memcached_count: usize, place: &tapetum::Place) {
     for (number, address) in server.addresses().into_iter().enumerate() {
         let path = place.path();
@@ -237,4 +301,17 @@ fn say_addresses(server: &Server, memcached_count: usize, place: &tapetum::Place
 
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_other_machines_reach_is_named_once() {
+        let told = |addresses: &[&str]| of_strangers(addresses.iter().map(|address| address.parse().unwrap()));
+        assert_eq!(told(&["127.0.0.1:11211", "[::1]:11211", "127.0.0.2:1"]), None);
+        let warning = told(&["0.0.0.0:11211", "127.0.0.1:1", "0.0.0.0:11211", "[::]:11212"]).unwrap();
+        assert!(warning.starts_with("0.0.0.0:11211 and [::]:11212 can be reached"), "{warning}");
+    }
 }

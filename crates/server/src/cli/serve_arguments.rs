@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use tapetum_drive::DRIVE_THREADS_MAX;
+use tapetum_drive::{DRIVE_THREADS_MAX, Size};
 
 use crate::cli::arguments::{CapacityArguments, StoreArguments};
 use crate::cli::keyspace_arguments::{DEFAULT_NAME, keyspace_name};
@@ -88,6 +88,9 @@ pub struct ServeArguments {
     /// What happens when there is no room [default: error]
     #[arg(long, value_enum)]
     full: Option<FullArgument>,
+    /// Refuse flush_all, which deletes all of a client's keyspace at once
+    #[arg(long)]
+    pub no_flush_all: bool,
     /// Clients at a time
     #[arg(long, value_name = "N", default_value = "1024", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub connections: u32,
@@ -132,6 +135,24 @@ impl ServeArguments {
             _ => Err(format!(
                 "--keyspace is given {named} times, and --memcached {listeners} times: give it once for all listeners, or as often as \
                  --memcached, in the same order"
+            )),
+        }
+    }
+
+    /// An error if one part of the memory alone is more than all of it.
+    pub fn check_memory_parts(&self) -> Result<(), String> {
+        let memory = self.store.memory;
+        let parts = [
+            ("--tier", self.tier.unwrap_or(0)),
+            ("--node-cache", self.node_cache.unwrap_or(0)),
+            ("--write-buffer", self.write_buffer.unwrap_or(0)),
+        ];
+        match parts.into_iter().find(|(_, bytes)| *bytes >= memory) {
+            None => Ok(()),
+            Some((option, bytes)) => Err(format!(
+                "{option} {} does not fit in --memory {}: give a smaller {option}, or a larger --memory",
+                Size(bytes),
+                Size(memory)
             )),
         }
     }
@@ -215,6 +236,15 @@ impl From<FullArgument> for tapetum::Full {
     }
 }
 
+impl FullArgument {
+    pub fn name(self) -> &'static str {
+        match self {
+            FullArgument::Error => "error",
+            FullArgument::Evict => "evict",
+        }
+    }
+}
+
 impl SyncArgument {
     pub fn name(self) -> &'static str {
         match self {
@@ -292,6 +322,17 @@ mod tests {
         }
         assert_eq!(serve("--item-size 1KiB").item_size, Some(1 << 10));
         assert!(parse("resize --capacity 10").is_err() && parse("resize --memory 10 --memcached unix:/x").is_err());
+    }
+
+    #[test]
+    fn a_part_of_the_memory_that_is_more_than_all_of_it_is_named() {
+        let check = |line: &str| serve(line).check_memory_parts();
+        assert_eq!(check("--memory 256MiB --tier 128MiB --node-cache 16MiB --write-buffer 16MiB"), Ok(()));
+        let refusal = check("--tier 1GiB").unwrap_err();
+        assert!(refusal.starts_with("--tier 1GiB does not fit in --memory 256MiB"), "{refusal}");
+        let refusal = check("--memory 1GiB --node-cache 1.5GiB").unwrap_err();
+        assert!(refusal.starts_with("--node-cache 1.5GiB does not fit in --memory 1GiB"), "{refusal}");
+        assert!(check("--memory 64MiB --write-buffer 64MiB").is_err());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 pub mod engine;
 pub mod errands;
 pub mod full_log;
+mod fullness;
 pub mod hot_keys;
 pub mod item_limit;
 pub mod opening;

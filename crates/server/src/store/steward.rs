@@ -20,6 +20,7 @@ use std::sync::Arc;
 use tapetum::{Error, Options, Place, Sync};
 use tapetum_drive::{Flash, Health};
 
+use crate::store::fullness::FullnessWatch;
 use crate::store::hot_keys::{HotKeys, Keeper, WarmProgress};
 use crate::store::opening::Opening;
 use crate::store::room_probe::{self, Room};
@@ -28,6 +29,8 @@ use crate::store::store_slot::StoreSlot;
 
 /// Looks between two tries where a store found no space again, at most. A look is a second.
 const LOOKS_MAX: u32 = 64;
+/// Looks between two at how full the store is.
+const LOOKS_PER_FULLNESS: u32 = 5;
 /// Looks that are left out after one that wrote as much as there was room for.
 const LOOKS_AFTER_WRITE: u32 = 4;
 
@@ -63,6 +66,9 @@ pub struct Steward {
     looks_served: u32,
     /// What the log was told of the file last.
     health: Health,
+    fullness: FullnessWatch,
+    /// Looks since the last one at how full the store is.
+    fullness_looks: u32,
 }
 
 impl Steward {
@@ -93,6 +99,8 @@ impl Steward {
             looks_before: 0,
             looks_served: 0,
             health: Health::Sound,
+            fullness: FullnessWatch::default(),
+            fullness_looks: 0,
         };
         steward.keep_hot_keys();
         Ok(steward)
@@ -147,6 +155,7 @@ impl Steward {
     fn look_at_store(&mut self) {
         let Some(failure) = self.slot.store().ok().and_then(|store| store.failure()) else {
             self.looks_served = (self.looks_served + 1).min(LOOKS_MAX);
+            self.look_how_full();
             return;
         };
         if matches!(failure, Error::NoSpace { .. }) {
@@ -161,6 +170,14 @@ impl Steward {
         } else {
             tracing::error!("{failure}; reads go on, and writes are refused until the server is started again");
             self.condition = Condition::Failed;
+        }
+    }
+
+    fn look_how_full(&mut self) {
+        self.fullness_looks = (self.fullness_looks + 1) % LOOKS_PER_FULLNESS;
+        let Ok(store) = self.slot.store() else { return };
+        if self.fullness_looks == 0 {
+            self.fullness.look(&store.stats(), self.options.full).iter().for_each(|told| tracing::warn!("{told}"));
         }
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tapetum::{KeyspaceError, KeyspaceState, OpenNote, Options, Place, Store};
-use tapetum_drive::Flash;
+use tapetum_drive::{Flash, FlashError, Size};
 
 use crate::size;
 use crate::suggestion::nearest;
@@ -120,6 +120,9 @@ impl fmt::Display for OpenError {
             Of::Memory { path, memory_bytes, tier_bytes, least_bytes } => {
                 write_memory(f, path, (*memory_bytes, *tier_bytes), *least_bytes)
             }
+            Of::Flash(FlashError::NoSpace { .. } | FlashError::TooSmall { .. } | FlashError::FileSizeLimit { .. }) => {
+                write!(f, "{error} (--capacity)")
+            }
             Of::Store { path, error: tapetum::Error::Keyspace(error) } => write_keyspace(f, path, error),
             Of::Store { error: why, .. } => write!(f, "{error}{}{}", option_to_raise(why), repair::advice(self)),
             _ => write!(f, "{error}"),
@@ -168,16 +171,15 @@ fn write_memory(
     (memory_bytes, tier_bytes): (u64, u64),
     least_bytes: u64,
 ) -> fmt::Result {
-    let (memory, least) = (size::shown(memory_bytes), least_bytes >> 20);
-    let (less_tier, or_less) = match tier_bytes {
-        0 => (String::new(), ""),
-        bytes => (format!(" less {} for the tier", size::shown(bytes)), ", or a smaller --tier"),
-    };
-    write!(
-        f,
-        "{} has write buffers that {memory} of memory{less_tier} are too few for: give --memory {least}MiB or more{or_less}",
-        path.display()
-    )
+    let (path, memory, least) = (path.display(), Size(memory_bytes), Size::at_least(least_bytes));
+    match tier_bytes {
+        0 => write!(f, "--memory {memory} is too little for the write buffers of {path}: give {least} or more"),
+        tier_bytes => write!(
+            f,
+            "--tier {} and the write buffers of {path} do not fit in --memory {memory}: give --memory {least} or more, or a smaller --tier",
+            Size(tier_bytes)
+        ),
+    }
 }
 
 impl std::error::Error for OpenError {}
@@ -217,7 +219,7 @@ fn tell(path: &Path, what: OpenNote) {
     match what {
         OpenNote::Made { capacity_bytes, on_device } => {
             let on = if on_device { "on" } else { "at" };
-            tracing::info!("made a store of {} {on} {path}", size::shown(capacity_bytes));
+            tracing::info!("reserved {} {on} {path} for a new store", size::shown(capacity_bytes));
         }
         OpenNote::Grown { from_bytes, to_bytes } => {
             tracing::info!("{path} has grown from {} to {}", size::shown(from_bytes), size::shown(to_bytes));

@@ -59,6 +59,10 @@ impl Memcached {
                 let request = Request::Delete { key, stamp: stamp_of(stamp) };
                 self.submit(form(BinaryAnswer::Delete, quiet), request, key, 0, client, cx)?;
             }
+            BinaryCommand::Flush { .. } if !self.options.may_flush => {
+                count(&cx.counters.cmd_flush, 1);
+                self.refuse(origin, Status::NotAllowed, client, cx);
+            }
             BinaryCommand::Flush { delay, quiet } => {
                 self.flush_all(form(BinaryAnswer::Flush, quiet), i64::from(delay), client, cx)?;
             }

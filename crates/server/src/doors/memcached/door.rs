@@ -28,11 +28,14 @@ pub struct MemcachedOptions {
     /// Whose keys the clients see.
     pub keyspace: KeyspaceRef,
     pub keyspace_name: Arc<str>,
+    /// Whether clients may delete all that it holds at once.
+    pub may_flush: bool,
 }
 
 impl Default for MemcachedOptions {
     fn default() -> MemcachedOptions {
-        MemcachedOptions { keyspace: KeyspaceRef::DEFAULT, keyspace_name: tapetum::DEFAULT_KEYSPACE_NAME.into() }
+        let keyspace_name = tapetum::DEFAULT_KEYSPACE_NAME.into();
+        MemcachedOptions { keyspace: KeyspaceRef::DEFAULT, keyspace_name, may_flush: true }
     }
 }
 

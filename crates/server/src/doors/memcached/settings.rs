@@ -1,12 +1,18 @@
 //! `stats settings`: memcached's names where they mean something here.
 
+use super::door::MemcachedOptions;
 use super::udp::Terminal;
 use crate::net::listen::{Address, Listener};
 use crate::server::Options;
 use crate::stats::observers::WATCHER_BYTES_MAX;
 
 /// Names and values.
-pub fn settings(options: &Options, listeners: &[Listener], udp: Option<&Terminal>) -> Vec<(&'static str, String)> {
+pub fn settings(
+    options: &Options,
+    (listeners, of_each): (&[Listener], &[MemcachedOptions]),
+    udp: Option<&Terminal>,
+) -> Vec<(&'static str, String)> {
+    let may_flush = of_each.iter().all(|options| options.may_flush);
     let (mut port, mut inter, mut socket) = (0, String::from("NULL"), String::from("NULL"));
     for listener in listeners {
         match listener.address() {
@@ -45,7 +51,7 @@ pub fn settings(options: &Options, listeners: &[Listener], udp: Option<&Terminal
         ("temp_lru", "no".into()),
         ("ssl_enabled", "no".into()),
         ("hash_algorithm", "siphash13".into()),
-        ("flush_enabled", "yes".into()),
+        ("flush_enabled", if may_flush { "yes" } else { "no" }.into()),
         ("in_flight_bytes_max", options.limits.in_flight_bytes.to_string()),
     ];
     lines.extend(options.settings.iter().cloned());

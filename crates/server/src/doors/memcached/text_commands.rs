@@ -52,6 +52,12 @@ impl Memcached {
                 let request = Request::Delete { key, stamp: None };
                 self.submit(Form::Text { answer: TextAnswer::Delete, noreply }, request, key, 0, client, cx)?;
             }
+            TextCommand::FlushAll { noreply, .. } if !self.options.may_flush => {
+                count(&cx.counters.cmd_flush, 1);
+                if !noreply {
+                    self.say("CLIENT_ERROR flush_all not allowed\r\n", client, cx);
+                }
+            }
             TextCommand::FlushAll { delay, noreply } => {
                 self.flush_all(Form::Text { answer: TextAnswer::FlushAll, noreply }, delay, client, cx)?;
             }

@@ -1,0 +1,52 @@
+//! What memory this machine has, and how much of it this process may use. No state.
+
+use std::fs;
+use std::path::Path;
+
+/// Memory of this machine, without swap.
+pub fn memory_bytes() -> u64 {
+    let system = rustix::system::sysinfo();
+    system.totalram.saturating_mul(u64::from(system.mem_unit))
+}
+
+/// Memory and swap of this machine.
+pub fn memory_and_swap_bytes() -> u64 {
+    let system = rustix::system::sysinfo();
+    (system.totalram + system.totalswap).saturating_mul(u64::from(system.mem_unit))
+}
+
+/// What the control groups of this process allow it, if they limit it: a container's limit, or that of a systemd unit.
+pub fn memory_limit_bytes() -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    limit_of(&groups, Path::new("/sys/fs/cgroup"))
+}
+
+/// The least limit of the group that `groups` names, in the format of `/proc/self/cgroup`, and of those that it is in.
+fn limit_of(groups: &str, root: &Path) -> Option<u64> {
+    let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let group = root.join(group);
+    let folders = group.ancestors().take_while(|folder| folder.starts_with(root));
+    folders.filter_map(|folder| fs::read_to_string(folder.join("memory.max")).ok()?.trim().parse().ok()).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_limit_of_nested_groups_counts() {
+        let root = std::env::temp_dir().join(format!("tapetum-machine-{}", std::process::id()));
+        let group = root.join("system.slice/tapetum.service");
+        fs::create_dir_all(&group).unwrap();
+        let limit = |group: &str| limit_of(&format!("1:cpu:/x\n0::/{group}\n"), &root);
+        assert_eq!(limit("system.slice/tapetum.service"), None);
+        fs::write(group.join("memory.max"), "max\n").unwrap();
+        fs::write(root.join("system.slice/memory.max"), "1000000\n").unwrap();
+        assert_eq!(limit("system.slice/tapetum.service"), Some(1_000_000));
+        fs::write(group.join("memory.max"), "5000\n").unwrap();
+        assert_eq!(limit("system.slice/tapetum.service"), Some(5_000));
+        assert_eq!(limit(""), None);
+        fs::remove_dir_all(root).unwrap();
+        assert!(memory_and_swap_bytes() >= memory_bytes() && memory_bytes() > 0);
+    }
+}

@@ -1,0 +1,114 @@
+//! Warns before the store is full, and when it begins to evict: each once, until there is room again. That it is full is
+//! [`crate::store::full_log`]'s to tell. One thread.
+
+use tapetum::{Full, Stats};
+
+use crate::size;
+
+/// So little room is told of, and so much again ends it: as parts of all that items may take.
+const NEAR_PART: u64 = 10;
+const FREE_PART: u64 = 6;
+
+#[derive(Debug, Default)]
+pub struct FullnessWatch {
+    flash: RoomWatch,
+    index: RoomWatch,
+    has_evicted: bool,
+}
+
+impl FullnessWatch {
+    /// Looks at the figures of now; what the log is to be told.
+    pub fn look(&mut self, stats: &Stats, full: Full) -> Vec<String> {
+        let mut told = Vec::new();
+        if full == Full::Evict {
+            if stats.evictions > 0 && !std::mem::replace(&mut self.has_evicted, true) {
+                told.push(
+                    "the store is full and evicts from now on: the coldest items make room for new ones (--full evict); a larger \
+                     --capacity keeps more"
+                        .into(),
+                );
+            }
+            return told;
+        }
+        let flash_bytes = stats.flash_limit_bytes.saturating_sub(stats.flash_reserve_bytes);
+        if self.flash.is_near(stats.flash_room_bytes, flash_bytes) {
+            let (room, of) = (size::shown(stats.flash_room_bytes), size::shown(flash_bytes));
+            told.push(format!(
+                "flash is nearly full: {room} of {of} are left, and then new keys are refused; give a larger --capacity (`tapetum resize` \
+                 does while the server runs), serve with --full evict, or delete keys"
+            ));
+        }
+        let entries = stats.index_entries + stats.index_room_entries;
+        if self.index.is_near(stats.index_room_entries, entries) {
+            told.push(format!(
+                "the index is nearly full: there is room for {} more keys, and then new ones are refused; give a larger --memory \
+                 (`tapetum resize` does while the server runs), or delete keys",
+                size::grouped(stats.index_room_entries)
+            ));
+        }
+        told
+    }
+}
+
+/// Of one kind of room.
+#[derive(Debug, Default)]
+struct RoomWatch {
+    was_told: bool,
+}
+
+impl RoomWatch {
+    /// Whether room has become scarce since it was plenty.
+    fn is_near(&mut self, room: u64, of: u64) -> bool {
+        if room >= of / FREE_PART {
+            self.was_told = false;
+        }
+        let is_new = room < of / NEAR_PART && !std::mem::replace(&mut self.was_told, true);
+        // One that filled up at once has been told of by those that were refused.
+        is_new && room > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stats(room: u64, index_room: u64, evictions: u64) -> Stats {
+        Stats {
+            flash_limit_bytes: 110 << 20,
+            flash_reserve_bytes: 10 << 20,
+            flash_room_bytes: room << 20,
+            index_entries: 1000 - index_room,
+            index_room_entries: index_room,
+            evictions,
+            ..Stats::default()
+        }
+    }
+
+    #[test]
+    fn each_kind_of_room_is_told_once_until_there_is_plenty() {
+        let mut watch = FullnessWatch::default();
+        let mut told = |room, index_room| watch.look(&stats(room, index_room, 0), Full::Error).join("\n");
+        assert_eq!(told(100, 1000), "");
+        let flash = told(9, 500);
+        assert!(flash.contains("9 MiB of 100 MiB") && flash.contains("--capacity"), "{flash}");
+        assert_eq!(told(5, 500), "");
+        // A little room, as the collector makes it, does not begin it again.
+        assert_eq!(told(12, 500), "");
+        assert_eq!(told(8, 500), "");
+        let index = told(0, 99);
+        assert!(index.contains("99 more keys") && index.contains("--memory"), "{index}");
+        assert_eq!(told(50, 500), "");
+        assert_ne!(told(9, 500), "");
+        assert_eq!(told(50, 500), "");
+        assert_eq!(told(0, 500), "", "that it is full is told already");
+    }
+
+    #[test]
+    fn a_store_that_evicts_says_so_once_and_is_never_nearly_full() {
+        let mut watch = FullnessWatch::default();
+        let mut told = |evictions| watch.look(&stats(0, 0, evictions), Full::Evict).join("\n");
+        assert_eq!(told(0), "");
+        assert!(told(7).contains("evicts from now on"));
+        assert_eq!(told(8), "");
+    }
+}
