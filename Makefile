@@ -149,6 +149,7 @@ setup-test:
 		/sbin/losetup:mount \
 		/sbin/mkfs.ext4:e2fsprogs \
 		strace:strace \
+		systemd-analyze:systemd \
 		nbdcopy:libnbd-bin \
 		qemu-io:qemu-utils \
 		faketime:faketime \

@@ -8,6 +8,7 @@ use tapetum::Place;
 use crate::cli::fields_arguments::GetArguments;
 use crate::cli::generate_arguments::GenerateCommand;
 use crate::cli::graph_arguments::GraphCommand;
+use crate::cli::help::HelpArguments;
 #[cfg(feature = "images")]
 use crate::cli::import_arguments::ImportCommand;
 use crate::cli::keyspace_arguments::{DEFAULT_NAME, KeyspaceArguments, KeyspaceCommand, keyspace_name};
@@ -21,8 +22,11 @@ use crate::tools::repair::RepairArguments;
 
 /// A durable, compressed key-value store on flash, behind the memcached protocol.
 #[derive(Debug, Parser)]
-#[command(name = "tapetum", version, arg_required_else_help = true)]
+#[command(name = "tapetum", version, arg_required_else_help = true, disable_help_subcommand = true, after_help = PRESETS_HELP)]
 pub struct Cli {
+    /// Take options from this file: those of serve, and from them the others' --data, --drive, --memory and --log
+    #[arg(long, value_name = "FILE", global = true)]
+    pub config: Option<PathBuf>,
     #[command(flatten)]
     pub log: LogArguments,
     #[command(subcommand)]
@@ -189,7 +193,14 @@ pub enum Command {
     },
     /// Say what is damaged in a store that no server has open, and what a repair would cost; with --yes, repair it
     Repair(RepairArguments),
+    /// Print the help of a command, its page of the manual, or completions for a shell
+    Help(HelpArguments),
 }
+
+pub(super) const PRESETS_HELP: &str = "\
+Options may be said elsewhere too, with the same meaning: by a variable, TAPETUM_DRIVE_THREADS=2, or in the file of --config, as
+`drive-threads = 2` (TOML). serve takes all of its options so, the other commands --data, --drive, --memory and --log. The
+command line counts before variables, and variables before the file.";
 
 const LOAD_HELP: &str = r#"Lines of a .tsv file are KEY<tab>VALUE, where \t \n \r \\ and \xHH stand for what cannot.
 Lines of a .jsonl file are {"key":"k","value":"v"}, with "flags" and "expiry" (unix seconds) if wanted, and

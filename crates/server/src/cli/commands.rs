@@ -8,14 +8,14 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser};
 use tapetum::{KeyspaceHandle, Options, Place};
 use tapetum_drive::Size;
 
 #[cfg(feature = "images")]
 use super::pictures;
-use super::{generating, graphs, inspection, keyspaces, queries, serve};
+use super::{generating, graphs, help, inspection, keyspaces, presets, queries, serve};
 use crate::cli::arguments::{Cli, Command, CreationArguments, LogLevel, ResizeArguments, StoreArguments};
 use crate::cli::fields_arguments::GetArguments;
 use crate::cli::keyspace_arguments::{DEFAULT_NAME, KeyspaceArguments};
@@ -42,7 +42,7 @@ pub(super) type Outcome = Result<(), Box<dyn Error>>;
 pub fn main() -> ExitCode {
     os::return_freed_memory();
     os::ignore_file_size_signal();
-    let Cli { log, command } = parse_command_line();
+    let Cli { log, command, .. } = parse_command_line();
     match command {
         Command::Serve(arguments) => serve::run(&arguments, log.level(LogLevel::Info).into()),
         command => {
@@ -68,7 +68,15 @@ pub fn main() -> ExitCode {
 }
 
 fn parse_command_line() -> Cli {
-    Cli::try_parse().unwrap_or_else(|error| {
+    let completed = presets::complete(&Cli::command(), std::env::args_os().collect(), |name| std::env::var(name).ok());
+    let completed = completed.unwrap_or_else(|wrong| Cli::command().error(ErrorKind::ValueValidation, wrong).exit());
+    Cli::try_parse_from(&completed.words).unwrap_or_else(|error| {
+        if let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg)
+            && let Some(origin) = completed.origin_of(option)
+        {
+            // Where nobody listens, the status alone must do.
+            let _ = writeln!(std::io::stderr(), "{option} is from {origin}");
+        }
         let begins_with_option = std::env::args().nth(1).is_some_and(|word| word.starts_with("--"));
         if error.kind() == ErrorKind::UnknownArgument && begins_with_option {
             // Where nobody listens, the status alone must do.
@@ -156,6 +164,7 @@ fn run(command: Command) -> Outcome {
             let every = watch.map(|seconds| Duration::from_secs(u64::from(seconds)));
             inspection::inspect_all(map, every, json, memcached.as_ref(), &store)
         }
+        Command::Help(arguments) => help::run(&arguments),
         Command::Keyspace(command) => keyspaces::run(command),
         Command::Resize(arguments) => resize(&arguments),
         Command::Check { store } => check(&store),

@@ -7,6 +7,7 @@ pub mod generate_arguments;
 mod generating;
 pub mod graph_arguments;
 mod graphs;
+pub mod help;
 #[cfg(feature = "images")]
 pub mod import_arguments;
 mod inspection;
@@ -15,6 +16,7 @@ mod keyspaces;
 #[cfg(feature = "images")]
 mod pictures;
 pub mod pipeline_arguments;
+mod presets;
 mod queries;
 mod ranges;
 pub mod scan_arguments;

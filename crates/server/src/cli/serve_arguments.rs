@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use tapetum_drive::{DRIVE_THREADS_MAX, Size};
 
-use crate::cli::arguments::{CapacityArguments, StoreArguments};
+use crate::cli::arguments::{CapacityArguments, PRESETS_HELP, StoreArguments};
 use crate::cli::keyspace_arguments::{DEFAULT_NAME, keyspace_name};
 use crate::cli::ranges::{
     IDLE_SECONDS_MAX, item_size, node_cache, slab_factor, slab_size, tier, udp_rate, write_buffer,
@@ -19,7 +19,7 @@ use crate::store::hot_keys::HotKeys;
 // An address in square brackets is no link.
 #[allow(rustdoc::broken_intra_doc_links)]
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("tiered").args(["tier", "cache"]).multiple(true))]
+#[command(after_help = PRESETS_HELP, group = clap::ArgGroup::new("tiered").args(["tier", "cache"]).multiple(true))]
 pub struct ServeArguments {
     #[command(flatten)]
     pub store: StoreArguments,

@@ -1,0 +1,352 @@
+//! Options that the command line leaves out: from variables of the environment, and from the file of `--config`.
+//!
+//! ```text
+//! TAPETUM_DRIVE_THREADS=2 ┐
+//!                         ├─► --drive-threads=2, before the words of the command line ─► clap
+//! drive-threads = 2       ┘
+//! ```
+//! Invariants:
+//! 1. An option means the same wherever it is said: all of them reach clap as words.
+//! 2. The command line counts before variables, and variables before the file. What conflicts with what counts before is left out too.
+//! 3. `serve` takes all of its options so. Other commands take only which store it is and what it may take of memory, and the log's level:
+//!    a variable changes no other command's meaning.
+//!
+//! Pure, but for reading the file. One thread.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::Path;
+
+use clap::{Arg, ArgAction, Command};
+use toml_edit::{Document, Item, Value};
+
+use crate::suggestion::nearest;
+
+/// What commands other than `serve` take.
+const OF_ANY_COMMAND: [&str; 4] = ["data", "drive", "memory", "log"];
+/// Options of `serve` that are said on the command line alone.
+const OF_COMMAND_LINE: [&str; 5] = ["config", "help", "quiet", "verbose", "version"];
+
+/// The words of a command line, and where those came from that nobody typed.
+#[derive(Debug, Default)]
+pub struct Completed {
+    pub words: Vec<OsString>,
+    origins: Vec<(String, String)>,
+}
+
+impl Completed {
+    /// Where the value of an option came from, as clap names it (`--memory <SIZE>`), if it was not typed.
+    pub fn origin_of(&self, shown: &str) -> Option<&str> {
+        let option = shown.split([' ', '=', '[']).next()?.strip_prefix("--")?;
+        self.origins.iter().find(|(name, _)| name == option).map(|(_, origin)| &origin[..])
+    }
+}
+
+/// One option, and what is said of it.
+struct Preset {
+    name: String,
+    words: Vec<String>,
+    origin: String,
+}
+
+/// Completes `words`, the first of which is the program's name. `variable` looks a variable up.
+///
+/// # Errors
+/// Each names the file and its line, or the variable.
+pub fn complete(
+    root: &Command,
+    words: Vec<OsString>,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<Completed, String> {
+    let Some(leaf) = Leaf::find(root, &words) else { return Ok(Completed { words, ..Completed::default() }) };
+    let path = config_path(&words, &variable);
+    let file = path.map(|path| read_file(root, Path::new(&path))).transpose()?.unwrap_or_default();
+    let variables = leaf.options().filter_map(|option| from_variable(option, &variable).transpose());
+    let presets = variables.collect::<Result<Vec<_>, _>>()?.into_iter().chain(file);
+    let mut given = leaf.given(&words);
+    let (mut added, mut origins) = (Vec::new(), Vec::new());
+    for Preset { name, words, origin } in presets {
+        let Some(option) = leaf.options().find(|option| option.get_long() == Some(&name)) else { continue };
+        let is_taken = given.iter().any(|other| other == option.get_id() || leaf.conflict(option, other.as_str()));
+        if !is_taken {
+            given.push(option.get_id().clone());
+            added.extend(words.into_iter().map(OsString::from));
+            origins.push((name, origin));
+        }
+    }
+    let mut words = words;
+    drop(words.splice(leaf.at..leaf.at, added));
+    Ok(Completed { words, origins })
+}
+
+/// The command that a command line is of.
+struct Leaf<'a> {
+    root: &'a Command,
+    command: &'a Command,
+    /// The place behind its name.
+    at: usize,
+    is_serve: bool,
+}
+
+impl<'a> Leaf<'a> {
+    /// `None` if no command is named.
+    fn find(root: &'a Command, words: &[OsString]) -> Option<Leaf<'a>> {
+        let (mut command, mut at, mut looked_at) = (root, 0, 1);
+        while let Some(word) = words.get(looked_at).and_then(|word| word.to_str()) {
+            let takes_next = |option: &Arg| {
+                let is_it = word.strip_prefix("--").is_some_and(|name| option.get_long() == Some(name));
+                is_it && option.get_action().takes_values()
+            };
+            if word.starts_with('-') {
+                looked_at += if root.get_arguments().any(takes_next) { 2 } else { 1 };
+            } else if let Some(found) = command.find_subcommand(word) {
+                (command, at, looked_at) = (found, looked_at + 1, looked_at + 1);
+            } else {
+                break;
+            }
+        }
+        let is_serve = command.get_name() == "serve";
+        (at > 0).then_some(Leaf { root, command, at, is_serve })
+    }
+
+    /// Those that may be said elsewhere.
+    fn options(&self) -> impl Iterator<Item = &'a Arg> {
+        let (is_serve, is_resize) = (self.is_serve, self.command.get_name() == "resize");
+        let has_store = self.command.get_arguments().any(|option| option.get_long() == Some("data"));
+        let options = self.command.get_arguments().chain(self.root.get_arguments());
+        options.filter(move |option| match option.get_long() {
+            Some(name) if is_serve => !OF_COMMAND_LINE.contains(&name),
+            // To a resize it is what memory becomes.
+            Some("memory") => has_store && !is_resize,
+            Some(name) => OF_ANY_COMMAND.contains(&name),
+            None => false,
+        })
+    }
+
+    /// Those that the command line says.
+    fn given(&self, words: &[OsString]) -> Vec<clap::Id> {
+        let words = words.iter().map_while(|word| word.to_str().filter(|word| *word != "--"));
+        let names: Vec<&str> = words
+            .filter_map(|word| word.strip_prefix("--"))
+            .map(|word| word.split('=').next().unwrap_or(word))
+            .collect();
+        let options = self.command.get_arguments().chain(self.root.get_arguments());
+        let said = options.filter(|option| option.get_long().is_some_and(|name| names.contains(&name)));
+        said.map(|option| option.get_id().clone()).collect()
+    }
+
+    /// Whether one of them forbids the other.
+    fn conflict(&self, option: &Arg, other: &str) -> bool {
+        let forbids = |one: &Arg, other: &str| {
+            self.command.get_arg_conflicts_with(one).iter().any(|forbidden| forbidden.get_id() == other)
+        };
+        let others = self.command.get_arguments().find(|one| one.get_id() == other);
+        let is_own = self.command.get_arguments().any(|one| one.get_id() == option.get_id());
+        is_own && (forbids(option, other) || others.is_some_and(|other| forbids(other, option.get_id().as_str())))
+    }
+}
+
+fn config_path(words: &[OsString], variable: &impl Fn(&str) -> Option<String>) -> Option<OsString> {
+    let words: Vec<&OsStr> = words.iter().map(OsString::as_os_str).take_while(|word| *word != "--").collect();
+    let behind = words.iter().position(|word| *word == "--config").and_then(|at| words.get(at + 1).copied());
+    let within = words.iter().find_map(|word| word.to_str()?.strip_prefix("--config="));
+    behind.map(OsStr::to_owned).or_else(|| within.map(OsString::from)).or_else(|| {
+        let named = variable("TAPETUM_CONFIG")?;
+        Some(named.into())
+    })
+}
+
+fn takes_several(option: &Arg) -> bool {
+    matches!(option.get_action(), ArgAction::Append)
+}
+
+/// Whether it may stand without a value.
+fn may_stand_alone(option: &Arg) -> bool {
+    !option.get_action().takes_values() || option.get_num_args().is_some_and(|number| number.min_values() == 0)
+}
+
+/// What a variable says, if there is one; an empty one says nothing.
+fn from_variable(option: &Arg, variable: &impl Fn(&str) -> Option<String>) -> Result<Option<Preset>, String> {
+    let Some(name) = option.get_long() else { return Ok(None) };
+    let variable_name = format!("TAPETUM_{}", name.to_uppercase().replace('-', "_"));
+    let Some(text) = variable(&variable_name).filter(|text| !text.is_empty()) else { return Ok(None) };
+    let words = match takes_several(option) {
+        true => text.split(',').map(|text| format!("--{name}={text}")).collect(),
+        false => words_of(option, name, &text).map_err(|wrong| format!("{variable_name}: {wrong}"))?,
+    };
+    Ok(Some(Preset { name: name.into(), words, origin: format!("the variable {variable_name}") }))
+}
+
+/// The words for one value.
+fn words_of(option: &Arg, name: &str, text: &str) -> Result<Vec<String>, String> {
+    match text {
+        "true" if may_stand_alone(option) => Ok(vec![format!("--{name}")]),
+        "false" if may_stand_alone(option) => Ok(Vec::new()),
+        _ if !option.get_action().takes_values() => Err(format!("{text:?} is neither true nor false")),
+        text => Ok(vec![format!("--{name}={text}")]),
+    }
+}
+
+/// What the file says, all of which must be options of `serve`.
+fn read_file(root: &Command, path: &Path) -> Result<Vec<Preset>, String> {
+    let shown = path.display();
+    let text =
+        fs::read_to_string(path).map_err(|error| format!("cannot read {shown}: {error}; give another --config"))?;
+    let document = Document::parse(&text[..]).map_err(|error| format!("{shown}: {error}"))?;
+    let serve = root.find_subcommand("serve").expect("the command line has it");
+    let options: Vec<&Arg> = serve.get_arguments().chain(root.get_arguments()).collect();
+    let names = || options.iter().filter_map(|option| option.get_long()).filter(|name| !OF_COMMAND_LINE.contains(name));
+    let preset = |(name, item): (&str, &Item)| -> Result<Preset, String> {
+        let span = document.key(name).and_then(toml_edit::Key::span).unwrap_or_default();
+        let line = 1 + text[..span.start].matches('\n').count();
+        let place = format!("{shown}, line {line}");
+        let option = names()
+            .find(|known| *known == name)
+            .and_then(|_| options.iter().find(|option| option.get_long() == Some(name)));
+        let Some(option) = option else {
+            let near = nearest(name, names()).map_or(String::new(), |near| format!(": did you mean {near:?}?"));
+            return Err(format!("{place}: `tapetum serve` has no option {name:?}{near}"));
+        };
+        let words = words_of_item(option, name, item).map_err(|wrong| format!("{place}: {name}: {wrong}"))?;
+        Ok(Preset { name: name.into(), words, origin: place })
+    };
+    document.iter().map(preset).collect()
+}
+
+fn words_of_item(option: &Arg, name: &str, item: &Item) -> Result<Vec<String>, String> {
+    let value = item.as_value().ok_or("give a value; there are no sections")?;
+    let Some(several) = value.as_array() else { return words_of(option, name, &text_of(value)?) };
+    let texts = several.iter().map(text_of).collect::<Result<Vec<_>, _>>()?;
+    match option.get_value_delimiter() {
+        Some(delimiter) => words_of(option, name, &texts.join(&delimiter.to_string())),
+        None if takes_several(option) => Ok(texts.iter().map(|text| format!("--{name}={text}")).collect()),
+        None => Err("give one value".into()),
+    }
+}
+
+fn text_of(value: &Value) -> Result<String, String> {
+    match value {
+        Value::String(text) => Ok(text.value().clone()),
+        Value::Integer(number) => Ok(number.value().to_string()),
+        Value::Float(number) => Ok(number.value().to_string()),
+        Value::Boolean(is_on) => Ok(is_on.value().to_string()),
+        _ => Err("give text, a number, or true or false".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::arguments::Cli;
+    use clap::CommandFactory;
+
+    fn completed(line: &str, variables: &[(&str, &str)]) -> Result<String, String> {
+        let words = line.split_whitespace().map(OsString::from).collect();
+        let variable = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).into());
+        let completed = complete(&Cli::command(), words, variable)?;
+        Ok(completed.words.join(OsStr::new(" ")).into_string().unwrap())
+    }
+
+    fn file(name: &str, text: &str) -> String {
+        let path = std::env::temp_dir().join(format!("tapetum-presets-{name}-{}", std::process::id()));
+        fs::write(&path, text).unwrap();
+        path.display().to_string()
+    }
+
+    #[test]
+    fn variables_stand_before_the_command_line_and_give_way_to_it() {
+        let variables =
+            [("TAPETUM_MEMORY", "1GiB"), ("TAPETUM_MEMCACHED", "unix:/x,unix:/y"), ("TAPETUM_CACHE", "true")];
+        let words = |line: &str| completed(line, &variables).unwrap();
+        let said = "--memory=1GiB --memcached=unix:/x --memcached=unix:/y --cache";
+        assert_eq!(words("tapetum serve --threads 1"), format!("tapetum serve {said} --threads 1"));
+        assert_eq!(
+            words("tapetum serve --memory 2GiB --memcached=z --cache"),
+            "tapetum serve --memory 2GiB --memcached=z --cache"
+        );
+        assert_eq!(words("tapetum"), "tapetum");
+        assert_eq!(
+            completed("tapetum serve", &[("TAPETUM_CACHE", "false"), ("TAPETUM_UDP", "true")]).unwrap(),
+            "tapetum serve --udp"
+        );
+        assert_eq!(
+            completed("tapetum serve", &[("TAPETUM_CACHE", ""), ("TAPETUM_UDP", "7")]).unwrap(),
+            "tapetum serve --udp=7"
+        );
+        let error = completed("tapetum serve", &[("TAPETUM_CACHE", "maybe")]).unwrap_err();
+        assert!(error.contains("TAPETUM_CACHE") && error.contains("neither true nor false"), "{error}");
+    }
+
+    #[test]
+    fn other_commands_take_the_store_and_the_log_and_nothing_else() {
+        let variables = [
+            ("TAPETUM_DATA", "d"),
+            ("TAPETUM_MEMORY", "1GiB"),
+            ("TAPETUM_MEMCACHED", "unix:/x"),
+            ("TAPETUM_LOG", "debug"),
+            ("TAPETUM_YES", "true"),
+            ("TAPETUM_CAPACITY", "1GiB"),
+        ];
+        let words = |line: &str| completed(line, &variables).unwrap();
+        assert_eq!(words("tapetum -v get k"), "tapetum -v get --data=d --memory=1GiB --log=debug k");
+        assert_eq!(words("tapetum --log warn repair"), "tapetum --log warn repair --data=d --memory=1GiB");
+        assert_eq!(words("tapetum keyspace create a"), "tapetum keyspace create --data=d --memory=1GiB --log=debug a");
+        assert_eq!(words("tapetum generate papers"), "tapetum generate papers --log=debug");
+        // What is asked of a server needs no data, and a drive of its own no folder.
+        assert_eq!(words("tapetum stats --memcached m"), "tapetum stats --log=debug --memcached m");
+        assert_eq!(words("tapetum list --drive f"), "tapetum list --memory=1GiB --log=debug --drive f");
+        assert_eq!(words("tapetum resize --capacity 1"), "tapetum resize --data=d --log=debug --capacity 1");
+    }
+
+    #[test]
+    fn a_file_is_below_variables_and_its_lists_are_several() {
+        let path = file(
+            "whole",
+            "# Of the server.\nmemcached = [\"127.0.0.1:1\", \"unix:/x\"]\nmemory = \"64MiB\"\ndrive-threads = 2\nslab-factor = 1.5\n\
+             cache = true\nudp = false\nno-flush-all = true\nudp-allow = [\"127.0.0.0/8\", \"::1\"]\ndata = \"d\"\n",
+        );
+        let line = format!("tapetum serve --config {path}");
+        assert_eq!(
+            completed(&line, &[("TAPETUM_MEMORY", "1GiB"), ("TAPETUM_DRIVE", "f")]).unwrap(),
+            format!(
+                "tapetum serve --drive=f --memory=1GiB --memcached=127.0.0.1:1 --memcached=unix:/x --drive-threads=2 --slab-factor=1.5 \
+                 --cache --no-flush-all --udp-allow=127.0.0.0/8,::1 --config {path}"
+            )
+        );
+        assert_eq!(
+            completed("tapetum get k", &[("TAPETUM_CONFIG", &path)]).unwrap(),
+            "tapetum get --memory=64MiB --data=d k"
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_file_is_told_with_its_line() {
+        for (name, text, advice) in [
+            (
+                "unknown",
+                "memory = \"1GiB\"\n\nmemry = 1\n",
+                "line 3: `tapetum serve` has no option \"memry\": did you mean \"memory\"?",
+            ),
+            ("first", "config = \"x\"\n", "line 1: `tapetum serve` has no option \"config\""),
+            ("section", "threads = 1\n[serve]\nmemory = 1\n", "line 2: `tapetum serve` has no option \"serve\""),
+            ("several", "memory = [\"1\", \"2\"]\n", "line 1: memory: give one value"),
+            ("flag", "cache = \"much\"\n", "line 1: cache: \"much\" is neither true nor false"),
+            ("broken", "threads = 1\nmemory = \n", "line 2"),
+        ] {
+            let path = file(name, text);
+            let error = completed(&format!("tapetum serve --config={path}"), &[]).unwrap_err();
+            assert!(error.contains(advice) && error.contains(&path), "{error}");
+        }
+        let error = completed("tapetum get k --config /absent/file", &[]).unwrap_err();
+        assert!(error.contains("/absent/file") && error.contains("--config"), "{error}");
+    }
+
+    #[test]
+    fn a_value_knows_where_it_came_from() {
+        let words = ["tapetum", "serve"].map(OsString::from).to_vec();
+        let variable = |name: &str| (name == "TAPETUM_MEMORY").then(|| "lots".to_owned());
+        let completed = complete(&Cli::command(), words, variable).unwrap();
+        assert_eq!(completed.origin_of("--memory <SIZE>"), Some("the variable TAPETUM_MEMORY"));
+        assert_eq!(completed.origin_of("--data <DIR>"), None);
+    }
+}
