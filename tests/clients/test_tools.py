@@ -109,6 +109,16 @@ class Tools(unittest.TestCase):
         self.assertEqual(self.server.terminate(), 0)
         self.assertEqual(len(tapetum("list", "--prefix", "key", data=self.server.data).split()), items)
 
+    def test_an_expiry_that_memcached_cannot_keep_is_cut_and_told(self):
+        port, memcached = self.memcached()
+        lines = [json.dumps({"key": "late", "value": "v", "expiry": 4_000_000_000}), json.dumps({"key": "ever", "value": "v"})]
+        client = self.client()
+        for address, kept_by, warned in [(f"127.0.0.1:{port}", memcached, True), (self.address, client, False)]:
+            done = run("load", "--format", "jsonl", "--memcached", address, stdin="\n".join(lines))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual("1 items expire after 2038-01-19" in done.stderr, warned, done.stderr)
+            self.assertEqual(kept_by.get_many(["late", "ever"]), {"late": b"v", "ever": b"v"})
+
     def test_a_server_that_cannot_be_asked_is_told_by_the_option_that_named_it(self):
         port, _ = self.memcached()
         silent = f"127.0.0.1:{free_port()}"

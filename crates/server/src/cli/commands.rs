@@ -23,9 +23,10 @@ use crate::cli::pipeline_arguments::PipelineCommand;
 use crate::logging;
 use crate::net::listen::Address;
 use crate::stats::keyspace_stats;
+use crate::store::item_limit;
 use crate::store::store_open::{self, OpenError};
 use crate::tools::item_lines::Format;
-use crate::tools::load::{Existing, StoreSink, WireSink};
+use crate::tools::load::{Existing, StoreSink};
 use crate::tools::pipelines::PipelineRun;
 use crate::tools::remote::{self, Remote};
 use crate::tools::remote_items;
@@ -202,7 +203,20 @@ fn with_keyspace<R>(
     if options.create {
         expect_store_of(&store.place(), keyspace)?;
     }
-    with_store(store, options, |store| work(&store.keyspace(keyspace)?))
+    with_store(store, options, |store| {
+        refuse_device(store, keyspace)?;
+        work(&store.keyspace(keyspace)?)
+    })
+}
+
+/// A block device has blocks under keys of its own, and asks for no others.
+fn refuse_device(store: &tapetum::Store, name: &str) -> Result<(), String> {
+    match store.keyspaces().iter().any(|keyspace| keyspace.name == name && !keyspace.options.is_empty()) {
+        false => Ok(()),
+        true => Err(format!(
+            "the keyspace {name:?} is a block device, which clients of `tapetum serve --nbd ADDR` write: give another --keyspace"
+        )),
+    }
 }
 
 /// Runs `work` on a keyspace of the store without a server, and leaves the store as it is.
@@ -282,10 +296,7 @@ fn load(
     options: Options,
 ) -> Outcome {
     let loaded = match memcached {
-        Some(address) => {
-            let stream = Remote::memcached(address).connect()?;
-            load::load(file, format, skip_bad, &mut WireSink::new(stream, Existing::Replace))?
-        }
+        Some(address) => load::load(file, format, skip_bad, &mut Remote::memcached(address).sink(Existing::Replace)?)?,
         None => with_keyspace(of, options, |keyspace| {
             Ok(load::load(file, format, skip_bad, &mut StoreSink::new(keyspace, Existing::Replace)?)?)
         })?,
@@ -301,10 +312,7 @@ fn warm(from: &Address, memcached: Option<&Address>, of: OfKeyspace<'_>, options
     let count = || from.figure("curr_items");
     let source = source_of(from, &count, b"")?;
     let warmed = match memcached {
-        Some(address) => {
-            let stream = Remote::memcached(address).connect()?;
-            warm::warm(source, &mut WireSink::new(stream, Existing::Keep))?
-        }
+        Some(address) => warm::warm(source, &mut Remote::memcached(address).sink(Existing::Keep)?)?,
         None => with_keyspace(of, options, |keyspace| {
             Ok(warm::warm(source, &mut StoreSink::new(keyspace, Existing::Keep)?)?)
         })?,
@@ -385,8 +393,10 @@ fn put(key: &str, value: &str, of: OfKeyspace<'_>, options: Options) -> Outcome 
         bytes.clear();
         std::io::stdin().read_to_end(&mut bytes)?;
     }
-    with_keyspace(of, options, |keyspace| Ok(keyspace.put(key.as_bytes(), &bytes)?))?;
-    Ok(())
+    with_keyspace(of, options, |keyspace| match item_limit::refusal(bytes.len(), keyspace.store()) {
+        Some(why) => Err(why.into()),
+        None => Ok(keyspace.put(key.as_bytes(), &bytes).map(|_stamp| ())?),
+    })
 }
 
 fn get(key: &str, of: OfKeyspace<'_>) -> Outcome {

@@ -1,12 +1,27 @@
 //! What to do for larger values than a store takes.
 
-use tapetum::ValueLimits;
+use tapetum::{Store, ValueLimits};
+use tapetum_drive::Size;
+use tapetum_kernels::record::VALUE_BYTES_MAX;
 
 use crate::size;
 use crate::store::store_open;
 
+/// Why `store` takes no value of `bytes`, and what to do, if it does not.
+pub fn refusal(bytes: usize, store: &Store) -> Option<String> {
+    let most_bytes = store.value_bytes_max();
+    let told = || {
+        let (most, advice) = (Size(most_bytes as u64), advice(bytes as u64, &store.value_limits()));
+        format!("the value has {}, and this store takes {most} at most: {advice}", Size(bytes as u64))
+    };
+    (bytes > most_bytes).then(told)
+}
+
 /// How values of `wanted_bytes` could be stored, which `limits` do not allow.
 pub fn advice(wanted_bytes: u64, limits: &ValueLimits) -> String {
+    if wanted_bytes > VALUE_BYTES_MAX as u64 {
+        return format!("split it, as no store takes values of more than {}", Size(VALUE_BYTES_MAX as u64));
+    }
     let ValueLimits { by_memory, by_capacity, by_write_buffers } = *limits;
     let mut parts = Vec::new();
     if by_memory < wanted_bytes {
@@ -46,5 +61,8 @@ mod tests {
         assert!(told.ends_with("with --write-buffer 256KiB or more"), "{told}");
         let told = advice(wanted, &ValueLimits { by_memory: less, by_capacity: less, by_write_buffers: less });
         assert!(told.contains("or more, and make") && told.contains("or more and --write-buffer"), "{told}");
+        // No option helps over what the format takes.
+        let told = advice(wanted + 1, &ValueLimits { by_memory: less, by_capacity: less, by_write_buffers: less });
+        assert!(told.starts_with("split it") && told.contains("16MiB") && !told.contains("--"), "{told}");
     }
 }

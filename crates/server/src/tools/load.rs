@@ -5,17 +5,18 @@
 //! ```
 //! A bad line ends the load, or with `--skip-bad` is counted and left out. What else fails ends it always. One thread.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 use std::path::Path;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use tapetum::{Condition, Error, KeyspaceHandle, KeyspaceRef, Outcome, Reply, Request, Session};
+use tapetum::{Condition, Error, KeyspaceHandle, KeyspaceRef, Outcome, Reply, Request, Session, Store};
 
 use super::item_lines::{self, Format, ItemLine};
 use crate::doors::memcached::protocol::KEY_BYTES_MAX;
-use crate::store::store_open;
+use crate::store::{item_limit, store_open};
 use crate::tools::remote::RemoteStream;
 
 /// The longest line: the largest value with every byte escaped, which takes six in JSON.
@@ -60,6 +61,10 @@ pub trait Sink {
     fn put(&mut self, number: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure>;
     /// Waits for everything that is on its way.
     fn finish(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure>;
+    /// What is to be known of items that were stored.
+    fn warnings(&self) -> Option<String> {
+        None
+    }
 }
 
 /// What becomes of an item whose key the sink has already.
@@ -69,19 +74,41 @@ pub enum Existing {
     Keep,
 }
 
+/// Whether memcached's clients can ask for an item by this key.
+fn is_of_memcached(key: &[u8]) -> bool {
+    key.len() <= KEY_BYTES_MAX && key.iter().all(|byte| *byte > b' ' && *byte != 0x7f)
+}
+
 /// A session of a store that this process has open, for one of its keyspaces.
-pub struct StoreSink {
+pub struct StoreSink<'a> {
+    store: &'a Store,
     session: Session,
     keyspace: KeyspaceRef,
+    /// Whether nothing says that its keys are other than memcached's clients have them.
+    is_for_memcached: bool,
+    /// Items by keys that those cannot ask for, and the number of the first.
+    unasked: u64,
+    first_unasked: u64,
     existing: Existing,
     replies: Vec<Reply>,
     in_flight_bytes: usize,
 }
 
-impl StoreSink {
-    pub fn new(keyspace: &KeyspaceHandle, existing: Existing) -> Result<StoreSink, Error> {
-        let (session, keyspace) = (keyspace.store().session()?, keyspace.keyspace());
-        Ok(StoreSink { session, keyspace, existing, replies: Vec::new(), in_flight_bytes: 0 })
+impl<'a> StoreSink<'a> {
+    pub fn new(keyspace: &'a KeyspaceHandle, existing: Existing) -> Result<StoreSink<'a>, Error> {
+        let (store, is_for_memcached) = (keyspace.store(), keyspace.format()?.is_none());
+        let (session, keyspace) = (store.session()?, keyspace.keyspace());
+        Ok(StoreSink {
+            store,
+            session,
+            keyspace,
+            is_for_memcached,
+            unasked: 0,
+            first_unasked: 0,
+            existing,
+            replies: Vec::new(),
+            in_flight_bytes: 0,
+        })
     }
 
     fn poll(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
@@ -117,9 +144,17 @@ impl StoreSink {
     }
 }
 
-impl Sink for StoreSink {
+impl Sink for StoreSink<'_> {
     fn put(&mut self, number: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
         let ItemLine { key, value, flags, expiry } = item;
+        if let Some(why) = item_limit::refusal(value.len(), self.store) {
+            verdicts.push((number, Verdict::Bad(why)));
+            return Ok(());
+        }
+        if self.is_for_memcached && !is_of_memcached(key) {
+            self.first_unasked = if self.unasked == 0 { number } else { self.first_unasked };
+            self.unasked += 1;
+        }
         let condition = match self.existing {
             Existing::Replace => Condition::Always,
             Existing::Keep => Condition::Absent,
@@ -138,6 +173,16 @@ impl Sink for StoreSink {
 
     fn finish(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
         self.wait_until(0, verdicts)
+    }
+
+    fn warnings(&self) -> Option<String> {
+        let StoreSink { unasked, first_unasked, .. } = self;
+        (*unasked > 0).then(|| {
+            format!(
+                "{unasked} keys, the first of them that of item {first_unasked}, cannot be asked for by memcached clients: they are longer \
+                 than {KEY_BYTES_MAX} bytes, or have spaces or control characters; `tapetum get` and programs find them"
+            )
+        })
     }
 }
 
@@ -184,12 +229,31 @@ pub struct WireSink {
     /// Commands that were not sent yet.
     unsent: Vec<u8>,
     /// Items whose answers are to come.
-    waiting: std::collections::VecDeque<u64>,
+    waiting: VecDeque<u64>,
+    /// The last expiry that the server can keep, and how many items had a later one.
+    expiry_max: u32,
+    cut_expiries: u64,
 }
 
+/// The last time that fits into 32 bits with a sign, 2038-01-19 03:14:07 UTC. memcached (1.6.18) answers STORED to a later expiry, and the
+/// item is gone: it takes the number for a negative one.
+const MEMCACHED_EXPIRY_MAX: u32 = i32::MAX as u32;
+/// Greater ones are taken for -1.
+const TAPETUM_EXPIRY_MAX: u32 = u32::MAX - 1;
+
 impl WireSink {
-    pub fn new(stream: Box<dyn RemoteStream>, existing: Existing) -> WireSink {
-        WireSink { stream: BufReader::new(stream), existing, unsent: Vec::new(), waiting: Default::default() }
+    /// # Errors
+    /// When the server does not say what it is.
+    pub fn new(stream: Box<dyn RemoteStream>, existing: Existing) -> io::Result<WireSink> {
+        let mut stream = BufReader::new(stream);
+        stream.get_mut().write_all(b"version\r\n")?;
+        let mut version = String::new();
+        if stream.read_line(&mut version)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let expiry_max = if version.contains("tapetum") { TAPETUM_EXPIRY_MAX } else { MEMCACHED_EXPIRY_MAX };
+        let (unsent, waiting) = (Vec::new(), VecDeque::new());
+        Ok(WireSink { stream, existing, unsent, waiting, expiry_max, cut_expiries: 0 })
     }
 
     fn exchange(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> io::Result<Result<(), Failure>> {
@@ -208,7 +272,9 @@ impl WireSink {
             } else if answer == "NOT_STORED" && self.existing == Existing::Keep {
                 verdicts.push((number, Verdict::Kept));
             } else if answer.starts_with("SERVER_ERROR object too large") {
-                verdicts.push((number, Verdict::Bad("the value is larger than the server takes".into())));
+                let why = "the value is larger than the server takes: split it, or start the server with a larger limit (tapetum serve \
+                           --item-size, to 16MiB; memcached -I)";
+                verdicts.push((number, Verdict::Bad(why.into())));
             } else if answer.starts_with("SERVER_ERROR out of memory") {
                 let why = "the server is full: give it more room (its log names the option), then load again";
                 return Ok(Err(Failure::at(number, why.into())));
@@ -223,12 +289,13 @@ impl WireSink {
 impl Sink for WireSink {
     fn put(&mut self, number: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
         let ItemLine { key, value, flags, expiry } = item;
-        if key.len() > KEY_BYTES_MAX || key.iter().any(|byte| *byte <= b' ' || *byte == 0x7f) {
+        if !is_of_memcached(key) {
             let why = "memcached carries keys of at most 250 bytes, without spaces and control characters";
             verdicts.push((number, Verdict::Bad(why.into())));
             return Ok(());
         }
-        let head = format!(" {flags} {} {}\r\n", exptime(*expiry), value.len());
+        self.cut_expiries += u64::from(*expiry > self.expiry_max && self.expiry_max == MEMCACHED_EXPIRY_MAX);
+        let head = format!(" {flags} {} {}\r\n", exptime((*expiry).min(self.expiry_max)), value.len());
         let command: &[u8] = match self.existing {
             Existing::Replace => b"set ",
             Existing::Keep => b"add ",
@@ -251,13 +318,27 @@ impl Sink for WireSink {
         };
         self.exchange(verdicts).map_err(lost)?
     }
+
+    fn warnings(&self) -> Option<String> {
+        let count = self.cut_expiries;
+        (count > 0).then(|| {
+            format!("{count} items expire after 2038-01-19 03:14:07 UTC, the last time that memcached can keep: there they expire then")
+        })
+    }
 }
 
-/// What memcached takes for unix seconds: small numbers are relative there, and the last one means -1.
+/// What memcached takes for unix seconds: it takes numbers to 30 days for seconds from now, so times in 1970 are told as passed.
 fn exptime(expiry: u32) -> i64 {
     match expiry {
         1..=2_592_000 => -1,
-        other => i64::from(other.min(u32::MAX - 1)),
+        other => i64::from(other),
+    }
+}
+
+/// Tells the log what is to be known of what a sink has stored.
+pub fn warn(sink: &dyn Sink) {
+    if let Some(told) = sink.warnings() {
+        tracing::warn!("{told}");
     }
 }
 
@@ -326,6 +407,7 @@ impl<R: BufRead> Lines<R> {
         self.bar.finish_and_clear();
         let stored = |why| format!("{why}; items stored before it: {}", self.loaded.items);
         outcome.map_err(stored)?;
+        warn(sink);
         Ok(self.loaded)
     }
 
@@ -424,6 +506,7 @@ fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixStream;
 
     #[derive(Default)]
     struct LoadedMemory {
@@ -461,7 +544,35 @@ mod tests {
     #[test]
     fn an_expiry_is_sent_so_that_memcached_takes_it_for_a_time() {
         assert_eq!([0, 1, 2_592_000, 2_592_001, 4_000_000_000].map(exptime), [0, -1, -1, 2_592_001, 4_000_000_000]);
-        assert_eq!(exptime(u32::MAX), 4_294_967_294);
+    }
+
+    /// What a sink sends for an item that expires at `expiry` to a server that names this version, and what it warns of.
+    fn sent(version: &str, expiry: u32) -> (String, bool) {
+        let (mut server, client) = UnixStream::pair().unwrap();
+        server.write_all(format!("VERSION {version}\r\nSTORED\r\n").as_bytes()).unwrap();
+        let mut sink = WireSink::new(Box::new(client), Existing::Replace).unwrap();
+        let (item, mut verdicts) = (ItemLine { key: b"k".into(), expiry, ..ItemLine::default() }, Vec::new());
+        assert!(sink.put(1, &item, &mut verdicts).is_ok() && sink.finish(&mut verdicts).is_ok());
+        assert!(matches!(verdicts[..], [(1, Verdict::Stored)]));
+        let warns = sink.warnings().is_some();
+        drop(sink);
+        let mut sent = String::new();
+        io::Read::read_to_string(&mut server, &mut sent).unwrap();
+        (sent.lines().nth(1).unwrap().to_owned(), warns)
+    }
+
+    #[test]
+    fn an_expiry_that_memcached_cannot_keep_is_its_last_one_there_and_told() {
+        for (version, expiry, line, warns) in [
+            ("1.6.18", 2_147_483_647, "set k 0 2147483647 0", false),
+            ("1.6.18", 2_147_483_648, "set k 0 2147483647 0", true),
+            ("1.6.18", u32::MAX, "set k 0 2147483647 0", true),
+            ("1.6.18", 0, "set k 0 0 0", false),
+            ("1.6.18-tapetum-0.1.0", 4_000_000_000, "set k 0 4000000000 0", false),
+            ("1.6.18-tapetum-0.1.0", u32::MAX, "set k 0 4294967294 0", false),
+        ] {
+            assert_eq!(sent(version, expiry), (line.to_owned(), warns));
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use crate::net::listen::Address;
+use crate::tools::load::{Existing, WireSink};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// For what may take long, such as a resize.
@@ -54,6 +55,11 @@ impl<'a> Remote<'a> {
     /// A connection, which gives up on a server that stays silent.
     pub fn connect(self) -> Result<Box<dyn RemoteStream>, String> {
         open(self.address, TIMEOUT).map_err(|error| self.lost(&error))
+    }
+
+    /// Where items go that are loaded into it.
+    pub fn sink(self, existing: Existing) -> Result<WireSink, String> {
+        WireSink::new(self.connect()?, existing).map_err(|error| self.lost(&error))
     }
 
     /// Names and values, as the server gives them for `stats` and `argument`.

@@ -15,7 +15,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::item_lines::ItemLine;
 use super::key_list::{KeyList, KeyLister, ListedItem, read_line, source_lost};
-use super::load::{Failure, Sink, Verdict};
+use super::load::{self, Failure, Sink, Verdict};
 use crate::doors::memcached::protocol::base64;
 use crate::tools::remote::RemoteStream;
 
@@ -95,6 +95,7 @@ pub fn warm(source: WarmSource<'_>, sink: &mut dyn Sink) -> Result<Warmed, Strin
     copy.bar.finish_and_clear();
     let Warmed { copied, .. } = copy.warmed;
     outcome.map_err(|why| format!("{why}; items copied before it: {copied}. Run it again to go on"))?;
+    load::warn(&*copy.sink);
     Ok(copy.warmed)
 }
 
