@@ -124,7 +124,7 @@ pub enum Command {
         #[arg(long)]
         long: bool,
         /// Ask the server that listens there rather than open the data
-        #[arg(long, visible_alias = "server", value_name = "ADDR", conflicts_with = "keyspace")]
+        #[arg(long, visible_alias = "server", value_name = "ADDR", conflicts_with_all = ["keyspace", "data", "drive", "memory"])]
         memcached: Option<Address>,
         #[command(flatten)]
         keyspace: KeyspaceArguments,
@@ -143,7 +143,7 @@ pub enum Command {
         #[arg(long, conflicts_with = "memcached")]
         skip_bad: bool,
         /// Ask the server that listens there rather than open the data: a backup while it serves
-        #[arg(long, visible_alias = "server", value_name = "ADDR", conflicts_with = "keyspace")]
+        #[arg(long, visible_alias = "server", value_name = "ADDR", conflicts_with_all = ["keyspace", "data", "drive", "memory"])]
         memcached: Option<Address>,
         #[command(flatten)]
         keyspace: KeyspaceArguments,
