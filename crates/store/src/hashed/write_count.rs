@@ -75,7 +75,7 @@ pub struct WriteCounts {
 impl WriteCounts {
     pub fn note(&self, tally: &WriteTally) {
         let mut sum = lock(&self.tally);
-        (0..).zip(&tally.by_id).for_each(|(id, writes)| sum.of(id).add(*writes));
+        (0..=u16::MAX).zip(&tally.by_id).for_each(|(id, writes)| sum.of(id).add(*writes));
     }
 }
 

@@ -182,7 +182,7 @@ mod tests {
     fn what_cannot_work_is_refused_with_a_way_out() {
         let refused = |capacity, segment| Geometry::new(capacity, segment, 6, 512).unwrap_err().to_string();
         assert!(refused(10 << 30, 1000).contains("power of two"));
-        assert!(refused(1 << 20, 1 << 20).contains("give at least"));
+        assert!(refused(1 << 20, 1 << 20).contains("or more"));
         assert!(refused(10 << 30, 64 << 10).contains("use fewer"));
         assert!(refused(8 << 40, 1 << 20).contains("use larger ones"), "more extents than have a number");
         assert!(refused(u64::MAX, 1 << 20).contains("use larger ones"));

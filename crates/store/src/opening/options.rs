@@ -207,6 +207,6 @@ mod tests {
         assert!(check(1.0, None, 1 << 30).contains("a factor of 1.1 to 16"));
         assert!(check(f64::NAN, None, 1 << 30).contains("a factor of 1.1 to 16"));
         assert!(check(2.0, Some(5000), 1 << 30).contains("whole 4 KiB"));
-        assert!(check(2.0, Some(1 << 20), 7 << 20).contains("give it 8388608"));
+        assert!(check(2.0, Some(1 << 20), 7 << 20).contains("give it 8MiB or more"));
     }
 }
