@@ -45,7 +45,7 @@ class Sparse(HostTest):
         filesystem = os.statvfs(self.mounted)
         self.run_quietly("fallocate", "-l", str(filesystem.f_bfree * filesystem.f_frsize - (10 << 20)), self.mounted / "fill")
         before = self.reserved_bytes()
-        self.assertRegex(self.is_refused(), r"is sparse: \d+\.\dMiB of its blocks are not reserved.*has \d+(\.\d)?MiB free")
+        self.assertRegex(self.is_refused(), r"is sparse: \d+(\.\d)?MiB of its blocks are not reserved.*has \d+(\.\d)?MiB free")
         self.assertEqual(self.reserved_bytes(), before)
         (self.mounted / "fill").unlink()
         self.assertEqual(self.serve(data=self.data).ask(GET), FOUND)

@@ -91,7 +91,7 @@ pub enum Command {
         #[arg(long)]
         skip_bad: bool,
         /// Store into the server that listens there rather than open the data
-        #[arg(long, value_name = "ADDR", conflicts_with_all = ["keyspace", "create", "data", "drive", "memory"])]
+        #[arg(long, value_name = "ADDR", conflicts_with_all = ["keyspace", "create", "capacity", "data", "drive", "memory"])]
         memcached: Option<Address>,
         #[command(flatten)]
         keyspace: KeyspaceArguments,
@@ -106,7 +106,7 @@ pub enum Command {
         #[arg(long, value_name = "ADDR")]
         from: Address,
         /// Copy into the server that listens there rather than open the data
-        #[arg(long, value_name = "ADDR", conflicts_with_all = ["keyspace", "create", "data", "drive", "memory"])]
+        #[arg(long, value_name = "ADDR", conflicts_with_all = ["keyspace", "create", "capacity", "data", "drive", "memory"])]
         memcached: Option<Address>,
         #[command(flatten)]
         keyspace: KeyspaceArguments,
