@@ -45,13 +45,13 @@ pub struct IntoArguments {
     #[arg(long, value_name = "DIR")]
     into: Option<PathBuf>,
     /// How keys of these keyspaces are found
-    #[arg(long, value_enum, requires = "into", default_value = "hashed")]
+    #[arg(long, value_enum, conflicts_with = "table", default_value = "hashed")]
     pub index: IndexArgument,
     /// Flash that a new store may use
-    #[arg(long, value_name = "SIZE", value_parser = capacity, requires = "into")]
+    #[arg(long, value_name = "SIZE", value_parser = capacity, conflicts_with = "table")]
     pub capacity: Option<u64>,
     /// Memory for index, buffers and requests
-    #[arg(long, value_name = "SIZE", requires = "into", default_value = "256MiB", value_parser = memory)]
+    #[arg(long, value_name = "SIZE", conflicts_with = "table", default_value = "256MiB", value_parser = memory)]
     memory: u64,
 }
 
