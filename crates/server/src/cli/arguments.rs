@@ -256,8 +256,8 @@ pub struct CreationArguments {
     /// Make the store if there is none
     #[arg(long)]
     pub create: bool,
-    /// Flash the store may use: a new one reserves it, a smaller one grows to it [default: 10GiB, or half of what is free if that is less; all of a block device]
-    #[arg(long, value_name = "SIZE", requires = "create", value_parser = capacity)]
+    /// As --create, and how much flash the store may use: a new one reserves it, a smaller one grows to it [default: 10GiB, or half of what is free if that is less; all of a block device]
+    #[arg(long, value_name = "SIZE", value_parser = capacity)]
     pub capacity: Option<u64>,
 }
 
@@ -378,7 +378,6 @@ mod tests {
             "load --memcached unix:/x --data d",
             "load --memcached unix:/x --create",
             "load --memcached unix:/x --capacity 1GiB",
-            "put k v --capacity 1GiB",
             "resize --capacity 1GiB --memcached unix:/x --data d",
             "pipeline run sha256 --file f --data d",
             "generate papers --table papers --memory 1GiB",
@@ -388,6 +387,7 @@ mod tests {
         for line in [
             "load --create --capacity 1GiB --data d",
             "put k v --create --data d",
+            "put k v --capacity 1GiB --data d",
             "get k --select a --format csv",
             "resize --capacity 1GiB --drive d",
             "generate papers --into d --memory 1GiB",

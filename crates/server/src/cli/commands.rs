@@ -183,7 +183,8 @@ pub(super) fn offline_options(arguments: &StoreArguments) -> Options {
 
 pub(super) fn creating_options(arguments: &StoreArguments, creation: &CreationArguments) -> Options {
     let CreationArguments { create, capacity } = *creation;
-    Options { create, capacity_bytes: capacity, ..offline_options(arguments) }
+    // Who says how large a store is to be means that there shall be one.
+    Options { create: create || capacity.is_some(), capacity_bytes: capacity, ..offline_options(arguments) }
 }
 
 /// For many items at once: closing the store makes all of it durable, once.
