@@ -19,7 +19,7 @@ impl<'py> FromPyObject<'_, 'py> for ByteSize {
         };
         let text = text.to_cow()?;
         let wrong = || {
-            let told = format!("{text:?} is no size: write bytes, or a whole number with KiB, MiB, GiB or TiB");
+            let told = format!("{text:?} is not a size: write bytes, or a whole number with KiB, MiB, GiB or TiB");
             PyValueError::new_err(told)
         };
         parse(&text).map(ByteSize).ok_or_else(wrong)

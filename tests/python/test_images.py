@@ -207,7 +207,7 @@ def test_batches_that_are_never_freed_are_named(store):
     assert len(list(leaking)) == 1
     assert sum(len(batch) for batch in loader(store, hold=bytes_of_one)) == 20
     assert len(list(loader(store, hold=4 * bytes_of_one, timeout=0.5))) == 4
-    with pytest.raises(ValueError, match="is no size"):
+    with pytest.raises(ValueError, match="is not a size"):
         loader(store, hold="much")
 
 
@@ -369,7 +369,7 @@ def test_a_closed_store_ends_its_loaders(path):
 def test_a_loader_is_told_what_files_take(store):
     told = Loader(store.images(), Pipeline("jpeg_decode | resize 8x8"), 4, file_bytes="1MiB")
     assert len(next(iter(told))) == 4
-    with pytest.raises(ValueError, match="is no size"):
+    with pytest.raises(ValueError, match="is not a size"):
         Loader(store.images(), Pipeline("jpeg_decode | resize 8x8"), 4, file_bytes="much")
 
 

@@ -2,7 +2,8 @@
 
 /// A number of bytes. k, m, g and t alone are binary, as in most servers' options; `kB`, `MB` … are decimal.
 pub fn parse(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is no size: write bytes, or a number with KiB, MiB, GiB or TiB, such as 256MiB");
+    let wrong =
+        || format!("{text:?} is not a size: write bytes, or a number with KiB, MiB, GiB or TiB, such as 256MiB");
     let digits = text.find(|character: char| !character.is_ascii_digit() && character != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let unit = unit.trim().to_ascii_lowercase();

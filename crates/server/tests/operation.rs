@@ -130,7 +130,7 @@ fn what_is_wrong_with_a_setting_is_told_with_its_place() {
     assert!(error.contains("tapetum.toml, line 5: ") && error.contains("did you mean \"tier\"?"), "{error}");
     scratch.write_settings("tier = \"lots\"\n");
     let error = scratch.fails(2, &mut serve());
-    assert!(error.contains("tapetum.toml, line 5") && error.contains("\"lots\" is no size"), "{error}");
+    assert!(error.contains("tapetum.toml, line 5") && error.contains("\"lots\" is not a size"), "{error}");
     scratch.write_settings("");
     let error = scratch.fails(2, serve().env("TAPETUM_BACKLOG", "many"));
     assert!(error.contains("the variable TAPETUM_BACKLOG") && error.contains("'many'"), "{error}");

@@ -126,10 +126,10 @@ impl Observers {
 
     /// Tells those who watch `kind`; `write` appends what the line says behind its time and number.
     pub fn tell(&self, kind: u8, write: impl FnOnce(&mut Vec<u8>)) {
-        let watchers = lock(&self.watchers);
-        if !watchers.iter().any(|watcher| watcher.kinds & kind != 0) {
+        if !self.wants(kind) {
             return;
         }
+        let watchers = lock(&self.watchers);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let number = self.line_next.fetch_add(1, Ordering::Relaxed) + 1;
         let mut line = format!("ts={}.{:06} gid={number} ", now.as_secs(), now.subsec_micros()).into_bytes();

@@ -74,8 +74,9 @@ pub struct WriteCounts {
 
 impl WriteCounts {
     pub fn note(&self, tally: &WriteTally) {
-        let mut sum = lock(&self.tally);
-        (0..=u16::MAX).zip(&tally.by_id).for_each(|(id, writes)| sum.of(id).add(*writes));
+        let sum = &mut lock(&self.tally).by_id;
+        sum.resize(sum.len().max(tally.by_id.len()), KeyspaceWrites::default());
+        sum.iter_mut().zip(&tally.by_id).for_each(|(sum, writes)| sum.add(*writes));
     }
 }
 

@@ -11,6 +11,9 @@ use crate::loop_device::LoopDevice;
 /// writes back.
 const THROTTLE: &str = "/sys/fs/cgroup/blkio";
 
+/// Enough to see that there can be a loop device.
+const CHECKED_BYTES: u64 = 1 << 20;
+
 /// What a member does in a second.
 #[derive(Clone, Copy)]
 pub struct Limits {
@@ -57,14 +60,11 @@ pub struct Throttled {
 }
 
 impl Member {
-    /// Whether there can be one here.
-    pub fn check() -> Result<(), Failure> {
-        let throttle = Path::new(THROTTLE).join("blkio.throttle.read_iops_device");
-        match throttle.exists() {
-            true => Ok(()),
-            false => {
-                Err(format!("the kernel has no {}: it takes control groups of version 1", throttle.display()).into())
-            }
+    /// Whether there can be one in this folder.
+    pub fn check(folder: &Path) -> Result<(), Failure> {
+        match Path::new(THROTTLE).join("blkio.throttle.read_iops_device").exists() {
+            true => Member::new(folder, "checked", CHECKED_BYTES).map(drop),
+            false => Err(format!("the kernel has no {THROTTLE}: it takes control groups of version 1").into()),
         }
     }
 

@@ -10,7 +10,7 @@ mod servers;
 
 use self::fio::{Fio, FioTurn};
 use self::member::{Limits, Member};
-use self::servers::{Contender, Exporter};
+use self::servers::{Contender, Exporter, Rival};
 use super::outcome::{Outcome, Reach};
 use super::series::Spread;
 use crate::Failure;
@@ -45,7 +45,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         other => return Err(format!("--throttle takes yes or no, not {other}").into()),
     };
     arguments.finish()?;
-    if let Err(why) = Fio::check().and_then(|()| Member::check()) {
+    let scratch = workspace::Scratch::new("block")?;
+    if let Err(why) = Fio::check().and_then(|()| Rival::check()).and_then(|()| Member::check(scratch.folder())) {
         println!("block: left out ({why})");
         return Ok(());
     }
@@ -56,7 +57,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         device_bytes >> 20
     );
     println!("block: {about}");
-    let scratch = workspace::Scratch::new("block")?;
     let memory_bytes = (device_bytes / MEMORY_SHARE).max(MEMORY_BYTES_MIN);
     let mut exporters = Vec::new();
     for contender in Contender::ALL {

@@ -9,13 +9,11 @@ use std::time::{Duration, Instant};
 use super::fio::FioTurn;
 use super::member::Member;
 use crate::Failure;
-use crate::nbd::said;
+use crate::nbd::{DISK, said};
+use tapetum_bench::process::cpu_us_with_ended_threads;
 use tapetum_bench::server::{Server, ServerOptions, die_with_parent};
 
-const DISK: &str = "disk0";
 const START_MAX: Duration = Duration::from_secs(20);
-/// Of Linux' accounts of processes, on every processor that it knows.
-const TICKS_PER_SECOND: f64 = 100.0;
 /// Where the kernel holds page caches to a size.
 const MEMORY: &str = "/sys/fs/cgroup/memory";
 
@@ -62,7 +60,7 @@ enum Running {
 }
 
 /// A rival's process, and the group that holds its page cache to a size.
-struct Rival {
+pub struct Rival {
     child: Child,
     group: Option<PathBuf>,
 }
@@ -127,10 +125,11 @@ impl Exporter {
             Running::Ours(server) => server.process(),
             Running::Rival(rival) => rival.child.id(),
         };
-        let (cpu_us, written_bytes) = (cpu_us(process)?, self.member.written_bytes()?);
+        let before = (cpu_us_with_ended_threads(process)?, self.member.written_bytes()?);
         let turn = turn(&self.uri())?;
-        let member_written_bytes = (self.member.written_bytes()? - written_bytes) as f64;
-        Ok(FioTurn { server_cpu_us: self::cpu_us(process)? - cpu_us, member_written_bytes, ..turn })
+        let server_cpu_us = (cpu_us_with_ended_threads(process)? - before.0) as f64;
+        let member_written_bytes = (self.member.written_bytes()? - before.1) as f64;
+        Ok(FioTurn { server_cpu_us, member_written_bytes, ..turn })
     }
 
     pub fn stop(self) -> Result<(), Failure> {
@@ -141,17 +140,20 @@ impl Exporter {
     }
 }
 
-/// To a hundredth of a second, with threads that have ended: some servers have one for each connection.
-fn cpu_us(process: u32) -> Result<f64, Failure> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
-    // Behind the name, which may have anything in it, the twelfth and thirteenth word.
-    let words: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks = |place: usize| words.get(place).and_then(|word| word.parse::<f64>().ok());
-    let ticks = ticks(11).zip(ticks(12)).ok_or_else(|| format!("the account of process {process} has no times"))?;
-    Ok((ticks.0 + ticks.1) * 1e6 / TICKS_PER_SECOND)
-}
-
 impl Rival {
+    /// Whether those that are compared with can be run here.
+    pub fn check() -> Result<(), Failure> {
+        for (program, package) in [("nbdkit", "nbdkit"), ("qemu-nbd", "qemu-utils")] {
+            if Command::new(program).arg("--version").output().is_err() {
+                return Err(format!("{program} is missing: apt-get install {package}").into());
+            }
+        }
+        match Path::new(MEMORY).join("memory.limit_in_bytes").exists() {
+            true => Ok(()),
+            false => Err(format!("the kernel has no {MEMORY}: it takes control groups of version 1").into()),
+        }
+    }
+
     fn start(contender: Contender, (member, socket): (&Member, &Path), memory_bytes: u64) -> Result<Rival, Failure> {
         let mut command;
         let mut group = None;

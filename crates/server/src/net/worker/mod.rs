@@ -384,10 +384,10 @@ impl<S: Session, D: Door> Worker<S, D> {
                 self.unfinished = false;
                 break;
             }
-            // A get that asks keeps no other from being submitted, until it is allowed.
             if !replies.is_empty() {
                 self.came = Instant::now();
             }
+            // A get that asks keeps no other from being submitted, until it is allowed.
             let gets_left = !replies.is_empty() || !asks.is_empty();
             if gets_left {
                 for id in mem::take(&mut self.capped) {
