@@ -164,7 +164,7 @@ bench: setup-build setup-bench
 # RocksDB is C++, read by bindgen, which loads libclang, and finds liburing by pkg-config; memcached is built from its source with libevent.
 # fio and nbdkit: block devices.
 setup-bench:
-	@xtask/install-missing fio:fio nbdkit:nbdkit qemu-nbd:qemu-utils memcached:memcached memcaslap:libmemcached-tools c++:build-essential clang:clang \
+	@xtask/install-missing fio:fio nbdkit:nbdkit qemu-nbd:qemu-utils memcached:memcached c++:build-essential clang:clang \
 		pkg-config:pkg-config /usr/include/liburing.h:liburing-dev /usr/include/event.h:libevent-dev xz:xz-utils
 	@ls /usr/lib/llvm-*/lib/libclang.so* >/dev/null 2>&1 || xtask/install-missing /absent:libclang-dev
 

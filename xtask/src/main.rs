@@ -58,13 +58,14 @@ By option, on nightly:
   fuzz               every target in turn   [--runs 3000000] [--only NAME]
   fuzz-corpus        what was found, as few inputs as reach the same code, into fuzz/corpus   [--only NAME]
 Figures (release build; see docs/BENCHMARKS.md):
-  figures NAME       flash-reads | index-memory | memory-peak | load | growth-latency | restart | warm; all: these
-                     index-scale | overwrites: alone, they take longer
+  figures NAME       flash-reads | memory-peak | growth-latency | restart | warm; all: these
+                     index-scale | ordered-operations | ordered-space | overwrites: alone, they take longer
 Beside the rivals and the disk's limit, in turns (see docs/BENCHMARKS.md; --contenders a,b --keep DIR --items N):
   bench ROW          block (block devices, as root; --device SIZE --depths 4,32 --throttle no) | quick | cold-get | ycsb | ycsb-a | read-latency | load | blocking-get | memcached-get | delta-lookup |
-                     misses | dram-get | hit-rate | latency | extstore | packets | memcaslap | floods | pictures |
+                     misses | dram-get | latency | latency-by-load | extstore | packets | floods | ordered | ordered-scan |
+                     ordered-threads | ordered-ablation | filter-scan | filter-scan-json | fields-get | graph | transfer | walk | drive-thread |
                      dispatch | snappy-table | two-applications: the drive's computing, without the store |
-                     beside: the server of another tree, named by --server; trees: all of another tree, by --other DIR
+                     trees: another tree, by --other DIR
   bench-python images  pictures loaded for training, beside loaders of Python: --rows small,large,trainer,sizes,weights --contenders a,b --size smallest
                      --rivals all (torch, DALI: gigabytes)
 

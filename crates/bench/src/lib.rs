@@ -24,7 +24,6 @@ pub mod latencies;
 pub mod nbd_client;
 pub mod nbd_model;
 pub mod pace;
-pub mod policies;
 pub mod process;
 #[cfg(feature = "store")]
 pub mod queries;
@@ -32,7 +31,6 @@ pub mod random;
 pub mod readiness;
 pub mod server;
 pub mod sockets;
-pub mod traces;
 pub mod turn;
 pub mod workload;
 

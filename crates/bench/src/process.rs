@@ -142,17 +142,6 @@ pub fn thread_cpu_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// How often this thread has gone to sleep.
-pub fn thread_switches() -> u64 {
-    // SAFETY: all zero is a valid rusage, and getrusage writes only into it; for this thread it cannot fail.
-    let usage = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
-        usage
-    };
-    usage.ru_nvcsw as u64
-}
-
 fn proc_file(process: u32, name: &str) -> Result<String, Failure> {
     std::fs::read_to_string(format!("/proc/{process}/{name}"))
         .map_err(|error| format!("process {process} cannot be read, it may have ended: {error}").into())

@@ -64,9 +64,6 @@ pub use blocking::{Item, KeyspaceHandle};
 pub use error::Error;
 pub use hashed::index;
 pub use hashed::large::ValueLimits;
-// Open to what measures its hit rate.
-#[doc(hidden)]
-pub use hashed::tier;
 pub use hashed::tier::warm::{Warmed, Warming};
 pub use hashed::tier::{SlabClass, SlabQueue};
 pub use hashed::write_count::KeyspaceWrites;

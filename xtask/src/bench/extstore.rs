@@ -17,8 +17,8 @@ use crate::workspace::Scratch;
 
 const VALUES_BYTES: [u64; 2] = [200, 1024];
 /// Data over DRAM.
-pub(super) const DATA_PARTS: u64 = 8;
-pub(super) const CONNECTIONS: u64 = 64;
+const DATA_PARTS: u64 = 8;
+const CONNECTIONS: u64 = 64;
 const KEPT_ASKED: u64 = 200_000;
 const WARM_UP: Duration = Duration::from_secs(5);
 
@@ -131,7 +131,7 @@ impl Row<'_> {
 }
 
 /// Zipfian GETs of one while the other rests, after a turn that counts for nothing; series are called by `name` of the cache's.
-pub(super) fn take_turns(
+fn take_turns(
     arguments: &Arguments,
     caches: &[Cache; 2],
     population: &Population,

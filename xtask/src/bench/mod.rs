@@ -2,7 +2,6 @@
 //! processes of their own (crates/bench) that load the same items and then run in turns.
 
 mod arena;
-mod beside;
 mod block;
 mod blocking_get;
 mod cold_get;
@@ -12,17 +11,15 @@ mod dispatch;
 mod dram;
 mod dram_get;
 mod drive_thread;
-mod events;
 mod extstore;
 mod fields_get;
 mod filter_scan;
 mod floods;
 mod graph;
-mod hit_rate;
 mod latency;
+mod latency_by_load;
 mod load;
 mod memcached_get;
-mod memcaslap;
 mod misses;
 mod ordered;
 mod ordered_ablation;
@@ -32,10 +29,8 @@ mod outcome;
 mod packets;
 mod peers;
 pub mod picture;
-mod pictures;
 mod quick;
 mod read_latency;
-mod scan_rows;
 mod series;
 mod snappy_table;
 mod stalls;
@@ -54,7 +49,7 @@ use crate::rows::Row;
 const KEY_BYTES: u64 = 16;
 
 /// With what each row runs small: contenders that nothing need be compiled for, and as few items as it takes.
-pub const ROWS: [Row; 37] = [
+pub const ROWS: [Row; 32] = [
     Row {
         name: "quick",
         run: quick::run,
@@ -74,23 +69,19 @@ pub const ROWS: [Row; 37] = [
     Row { name: "misses", run: misses::run, smoke: "--items 2000 --rounds 1" },
     Row { name: "dram-get", run: dram_get::run, smoke: "--items 5000 --rounds 1" },
     Row { name: "packets", run: packets::run, smoke: "--items 2000 --rounds 1 --tier 64MiB --write-buffer 1MiB" },
-    Row { name: "hit-rate", run: hit_rate::run, smoke: "--items 20000 --rounds 1" },
     Row { name: "latency", run: latency::run, smoke: "--data 1MiB --rounds 1" },
     Row { name: "extstore", run: extstore::run, smoke: "--items 5000 --value 200 --flash 256MiB --rounds 1" },
-    Row { name: "memcaslap", run: memcaslap::run, smoke: "--rounds 1 --seconds 1" },
     Row { name: "delta-lookup", run: delta_lookup::run, smoke: "--entries 1100000 --rounds 1" },
     Row { name: "dispatch", run: dispatch::run, smoke: "--commands 6400 --rounds 1" },
     Row { name: "snappy-table", run: snappy_table::run, smoke: "--data 1MiB --rounds 1" },
     Row { name: "two-applications", run: two_applications::run, smoke: "--rounds 1" },
-    Row { name: "events", run: events::run, smoke: "--chains 20 --rounds 1" },
     Row {
         name: "drive-thread",
         run: drive_thread::run,
         smoke: "--items 2000 --rounds 1 --contenders tapetum,tapetum-drive-thread",
     },
     Row { name: "floods", run: floods::run, smoke: "--items 1000 --rounds 1" },
-    Row { name: "pictures", run: pictures::run, smoke: "--items 2000 --rounds 1 --contenders tapetum,limit" },
-    Row { name: "beside", run: beside::run, smoke: "--items 2000 --rounds 1 --server THIS/tapetum" },
+    Row { name: "latency-by-load", run: latency_by_load::run, smoke: "--items 2000 --rounds 1 --contenders tapetum" },
     Row { name: "ordered", run: ordered::run, smoke: "--items 2000 --rounds 1 --contenders tapetum-ordered" },
     Row {
         name: "ordered-threads",
@@ -119,7 +110,6 @@ pub const ROWS: [Row; 37] = [
         run: graph::run,
         smoke: "--items 3000 --rounds 1 --contenders tapetum,tapetum-units,tapetum-ordered",
     },
-    Row { name: "scan-rows", run: scan_rows::run, smoke: "--rounds 1" },
     Row { name: "transfer", run: transfer::run, smoke: "--items 2000 --rounds 1 --contenders tapetum,tapetum-ordered" },
     Row { name: "walk", run: walk::run, smoke: "--scale 0.0005 --rounds 1" },
     Row { name: "block", run: block::run, smoke: "--device 64MiB --rounds 1 --seconds 1 --depths 4" },

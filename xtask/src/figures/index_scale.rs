@@ -1,8 +1,8 @@
 //! Bytes of DRAM the index takes for an entry as the store grows without a hint of its size: at every count between two,
 //! and at a large one; how much more it takes while a partition grows; and what it would be on far larger drives.
 //!
-//! The process is measured as in `index-memory`: resident memory empty with its pools touched, and again at rest with so
-//! many entries; and by `stats`, a thousand times a second while it loads.
+//! Resident memory is taken empty with its pools touched, and again at rest with so many entries, key tables left out, which are kept
+//! where the budget leaves room; and the index by `stats`, a thousand times a second while it loads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -4,9 +4,7 @@
 mod embedded;
 mod flash_reads;
 mod growth_latency;
-mod index_memory;
 mod index_scale;
-mod load;
 mod memory_peak;
 mod ordered_operations;
 mod ordered_space;
@@ -24,11 +22,9 @@ use crate::workspace::{self, Scratch};
 use tapetum_bench::server::{Server, ServerOptions};
 
 /// Those that take a few minutes at most: `all` makes them.
-pub const SHORT: [Row; 7] = [
+pub const SHORT: [Row; 5] = [
     Row { name: "flash-reads", run: flash_reads::run, smoke: "--items 2000 --gets 2000" },
-    Row { name: "index-memory", run: index_memory::run, smoke: "--items 20000" },
     Row { name: "memory-peak", run: memory_peak::run, smoke: "--write 64MiB" },
-    Row { name: "load", run: load::run, smoke: "--items 5000 --capacity 256MiB --memory 64MiB" },
     Row {
         name: "growth-latency",
         run: growth_latency::run,
