@@ -26,6 +26,29 @@ pub struct Shape {
     pub capacity_bytes: u64,
 }
 
+/// The flash that a row gives, where it is told nothing else.
+#[derive(Clone, Copy)]
+pub enum Room {
+    Ample,
+    /// For nodes that are half full, and those that are replaced.
+    Nodes,
+    /// Of which the items take 80 %.
+    Full,
+}
+
+impl Room {
+    /// What an item takes on flash beside key and value: the record's head, its entry in a key table, its part of a page's trailer.
+    const STORED_MORE_BYTES: u64 = 34;
+
+    fn capacity_bytes(self, items: u64, data_bytes: u64) -> u64 {
+        match self {
+            Room::Ample => data_bytes / 2 * 3 + (256 << 20),
+            Room::Nodes => data_bytes / 2 * 5 + (512 << 20),
+            Room::Full => (data_bytes + items * Room::STORED_MORE_BYTES) * 100 / 80,
+        }
+    }
+}
+
 impl Shape {
     /// With a DRAM tier that takes all items, as many bytes more.
     pub fn with_tier(self) -> Shape {
@@ -33,14 +56,14 @@ impl Shape {
         Shape { memory_bytes: self.memory_bytes + tier_bytes, tier_bytes, ..self }
     }
 
-    /// Of incompressible values unless told otherwise; memory an eighth of the data, and the capacity roomy.
-    pub fn parse(arguments: &Arguments, items: u64, value_bytes: u64) -> Result<Shape, Failure> {
+    /// Of incompressible values unless told otherwise; memory an eighth of the data.
+    pub fn parse(arguments: &Arguments, (items, value_bytes): (u64, u64), room: Room) -> Result<Shape, Failure> {
         let items = arguments.number("items", items)?;
         let value_bytes = arguments.size("value", value_bytes)?;
         let random_percent = arguments.number("random-percent", 100)?;
         let data_bytes = items * (super::KEY_BYTES + value_bytes);
         let memory_bytes = arguments.size("memory", (data_bytes / 8).max(32 << 20))?;
-        let capacity_bytes = arguments.size("capacity", data_bytes / 2 * 3 + (256 << 20))?;
+        let capacity_bytes = arguments.size("capacity", room.capacity_bytes(items, data_bytes))?;
         Ok(Shape { items, value_bytes, random_percent, json: false, memory_bytes, tier_bytes: 0, capacity_bytes })
     }
 
@@ -84,6 +107,11 @@ impl Entrant {
             (threads, depth) => format!("{threads} {one}{plural} × {depth}"),
         };
         Entrant { label: format!("{contender} {api}, {load}"), contender, api, threads, depth }
+    }
+
+    /// By its contender, or by contender and way.
+    pub fn is_named(&self, name: &str) -> bool {
+        name == self.contender || name.split_once(' ') == Some((self.contender, self.api))
     }
 }
 
@@ -295,18 +323,22 @@ impl Arena {
         Ok(series)
     }
 
-    /// The entrants with the highest throughput, one of each group.
+    /// The entrants with the highest throughput, one of each group. Where there is one alone, it is not asked.
     pub fn best_of(&mut self, groups: Vec<Vec<Entrant>>, load: &Load, rounds: u64) -> Result<Vec<Entrant>, Failure> {
         let groups: Vec<Vec<Entrant>> = groups
             .into_iter()
             .map(|group| group.into_iter().filter(|entrant| self.has(entrant.contender)).collect())
             .filter(|group: &Vec<Entrant>| !group.is_empty())
             .collect();
-        let all: Vec<Entrant> = groups.iter().flatten().cloned().collect();
+        let all: Vec<Entrant> = groups.iter().filter(|group| group.len() > 1).flatten().cloned().collect();
         let series = self.rounds(&all, load, rounds.min(self.sweep_rounds_max))?;
         let mut series = series.iter();
         let mut best = Vec::new();
-        for group in groups {
+        for mut group in groups {
+            if group.len() == 1 {
+                best.append(&mut group);
+                continue;
+            }
             let rated =
                 group.into_iter().zip(&mut series).map(|(entrant, series)| (entrant, series.throughput().median));
             let rated: Vec<(Entrant, f64)> = rated.collect();

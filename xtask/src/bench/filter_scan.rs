@@ -7,8 +7,7 @@ use std::time::Duration;
 use tapetum_bench::filter::{FLASH_BYTES, KEPT, KEPT_BYTES, LOOKED_AT, RETURNED_BYTES, SENT_BYTES, WAKE_UPS};
 use tapetum_bench::turn::{Length, Report};
 
-use super::arena::{Arena, Entrant, Load, Shape};
-use super::ordered::shape_of;
+use super::arena::{Arena, Entrant, Load, Room, Shape};
 use super::outcome::{Outcome, Reach};
 use super::peers::ORDERED;
 use super::series::{Series, Spread, read_quantile};
@@ -38,7 +37,7 @@ pub fn run_json(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn run_over(arguments: &Arguments, (row, json): (&'static str, bool)) -> Result<(), Failure> {
-    let shape = Shape { json, ..shape_of(arguments, 10_000_000, VALUE_BYTES)? };
+    let shape = Shape { json, ..Shape::parse(arguments, (10_000_000, VALUE_BYTES), Room::Nodes)? };
     let rounds = arguments.number("rounds", 5)?;
     let names = ["tapetum", ORDERED, "rocksdb", "limit"];
     let mut arena = Arena::open(arguments, row, &shape, &names, &names)?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::arena::{Arena, Entrant, Load, Shape};
+use super::arena::{Arena, Entrant, Load, Room, Shape};
 use super::outcome::Outcome;
 use super::picture::{self, Chart, Line, Scale};
 use super::series::{Series, read_quantile};
@@ -14,7 +14,7 @@ const RIVAL_THREADS: u64 = 32;
 const LOADS: [f64; 5] = [0.1, 0.25, 0.5, 0.75, 0.9];
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let shape = Shape::parse(arguments, 2_000_000, 1008)?;
+    let shape = Shape::parse(arguments, (2_000_000, 1008), Room::Ample)?;
     let rounds = arguments.number("rounds", 3)?;
     let names = ["tapetum", "rocksdb"];
     let mut arena = Arena::open(arguments, "latency-by-load", &shape, &names, &names)?;

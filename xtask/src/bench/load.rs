@@ -2,7 +2,7 @@
 
 use tapetum_bench::turn::Command;
 
-use super::arena::{Arena, Shape};
+use super::arena::{Arena, Room, Shape};
 use super::outcome::{Outcome, Reach};
 use super::series::{Series, Spread};
 use crate::Failure;
@@ -12,7 +12,7 @@ use crate::arguments::Arguments;
 const ITEMS_A_TURN: u64 = 1_000_000;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let shape = Shape::parse(arguments, 20_000_000, 100)?;
+    let shape = Shape::parse(arguments, (20_000_000, 100), Room::Ample)?;
     let names = ["tapetum", "rocksdb"];
     let sync = arguments.text("sync").is_some_and(|text| text == "always");
     let mut arena = Arena::open(arguments, "load", &shape, &names, &names)?;

@@ -3,34 +3,28 @@
 
 mod arena;
 mod block;
-mod blocking_get;
-mod cold_get;
 mod contender;
+mod contest;
 mod delta_lookup;
 mod dispatch;
 mod dram;
-mod dram_get;
-mod drive_thread;
+mod embedded;
 mod extstore;
-mod fields_get;
 mod filter_scan;
 mod floods;
-mod graph;
 mod latency;
 mod latency_by_load;
 mod load;
-mod memcached_get;
-mod misses;
 mod ordered;
-mod ordered_ablation;
-mod ordered_scan;
 mod ordered_threads;
 mod outcome;
 mod packets;
 mod peers;
 pub mod picture;
-mod quick;
+mod protocol;
+mod queries;
 mod read_latency;
+mod runner;
 mod series;
 mod snappy_table;
 mod stalls;
@@ -38,8 +32,6 @@ mod transfer;
 mod trees;
 mod two_applications;
 mod walk;
-mod ycsb;
-mod ycsb_a;
 
 use crate::Failure;
 use crate::arguments::Mode;
@@ -52,22 +44,46 @@ const KEY_BYTES: u64 = 16;
 pub const ROWS: [Row; 32] = [
     Row {
         name: "quick",
-        run: quick::run,
+        run: |arguments| runner::run(arguments, &embedded::QUICK),
         smoke: "--items 2000 --rounds 1 --contenders tapetum,limit,server,memcached,extstore",
     },
-    Row { name: "cold-get", run: cold_get::run, smoke: "--items 2000 --rounds 1 --contenders tapetum,limit" },
-    Row { name: "ycsb", run: ycsb::run, smoke: "--items 2000 --rounds 1 --contenders tapetum" },
+    Row {
+        name: "cold-get",
+        run: |arguments| runner::run(arguments, &embedded::COLD_GET),
+        smoke: "--items 2000 --rounds 1 --contenders tapetum,limit",
+    },
+    Row {
+        name: "ycsb",
+        run: |arguments| runner::run(arguments, &embedded::YCSB),
+        smoke: "--items 2000 --rounds 1 --contenders tapetum",
+    },
     Row {
         name: "ycsb-a",
-        run: ycsb_a::run,
+        run: |arguments| runner::run(arguments, &embedded::YCSB_A),
         smoke: "--items 2000 --rounds 1 --overwrites 1 --capacity 256MiB --contenders tapetum",
     },
     Row { name: "read-latency", run: read_latency::run, smoke: "--items 2000 --rounds 1 --contenders tapetum" },
     Row { name: "load", run: load::run, smoke: "--items 2000 --contenders tapetum" },
-    Row { name: "blocking-get", run: blocking_get::run, smoke: "--items 2000 --rounds 1 --contenders tapetum,limit" },
-    Row { name: "memcached-get", run: memcached_get::run, smoke: "--items 2000 --rounds 1" },
-    Row { name: "misses", run: misses::run, smoke: "--items 2000 --rounds 1" },
-    Row { name: "dram-get", run: dram_get::run, smoke: "--items 5000 --rounds 1" },
+    Row {
+        name: "blocking-get",
+        run: |arguments| runner::run(arguments, &embedded::BLOCKING_GET),
+        smoke: "--items 2000 --rounds 1 --contenders tapetum,limit",
+    },
+    Row {
+        name: "memcached-get",
+        run: |arguments| runner::run(arguments, &protocol::MEMCACHED_GET),
+        smoke: "--items 2000 --rounds 1",
+    },
+    Row {
+        name: "misses",
+        run: |arguments| runner::run(arguments, &protocol::MISSES),
+        smoke: "--items 2000 --rounds 1",
+    },
+    Row {
+        name: "dram-get",
+        run: |arguments| runner::run(arguments, &protocol::DRAM_GET),
+        smoke: "--items 5000 --rounds 1",
+    },
     Row { name: "packets", run: packets::run, smoke: "--items 2000 --rounds 1 --tier 64MiB --write-buffer 1MiB" },
     Row { name: "latency", run: latency::run, smoke: "--data 1MiB --rounds 1" },
     Row { name: "extstore", run: extstore::run, smoke: "--items 5000 --value 200 --flash 256MiB --rounds 1" },
@@ -77,19 +93,31 @@ pub const ROWS: [Row; 32] = [
     Row { name: "two-applications", run: two_applications::run, smoke: "--rounds 1" },
     Row {
         name: "drive-thread",
-        run: drive_thread::run,
+        run: |arguments| runner::run(arguments, &embedded::DRIVE_THREAD),
         smoke: "--items 2000 --rounds 1 --contenders tapetum,tapetum-drive-thread",
     },
     Row { name: "floods", run: floods::run, smoke: "--items 1000 --rounds 1" },
     Row { name: "latency-by-load", run: latency_by_load::run, smoke: "--items 2000 --rounds 1 --contenders tapetum" },
-    Row { name: "ordered", run: ordered::run, smoke: "--items 2000 --rounds 1 --contenders tapetum-ordered" },
+    Row {
+        name: "ordered",
+        run: |arguments| runner::run(arguments, &ordered::ORDERED_YCSB),
+        smoke: "--items 2000 --rounds 1 --contenders tapetum-ordered",
+    },
     Row {
         name: "ordered-threads",
         run: ordered_threads::run,
         smoke: "--items 2000 --rounds 1 --contenders tapetum-ordered",
     },
-    Row { name: "ordered-ablation", run: ordered_ablation::run, smoke: "--items 2000 --rounds 1" },
-    Row { name: "ordered-scan", run: ordered_scan::run, smoke: "--items 2000 --rounds 1 --contenders tapetum-ordered" },
+    Row {
+        name: "ordered-ablation",
+        run: |arguments| runner::run(arguments, &ordered::ORDERED_ABLATION),
+        smoke: "--items 2000 --rounds 1",
+    },
+    Row {
+        name: "ordered-scan",
+        run: |arguments| runner::run(arguments, &ordered::ORDERED_SCAN),
+        smoke: "--items 2000 --rounds 1 --contenders tapetum-ordered",
+    },
     Row {
         name: "filter-scan",
         run: filter_scan::run,
@@ -102,12 +130,12 @@ pub const ROWS: [Row; 32] = [
     },
     Row {
         name: "fields-get",
-        run: fields_get::run,
+        run: |arguments| runner::run(arguments, &queries::FIELDS_GET),
         smoke: "--items 500 --rounds 1 --contenders tapetum,tapetum-unit,tapetum-ordered",
     },
     Row {
         name: "graph",
-        run: graph::run,
+        run: |arguments| runner::run(arguments, &queries::GRAPH),
         smoke: "--items 3000 --rounds 1 --contenders tapetum,tapetum-units,tapetum-ordered",
     },
     Row { name: "transfer", run: transfer::run, smoke: "--items 2000 --rounds 1 --contenders tapetum,tapetum-ordered" },

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use super::arena::{Arena, Entrant, Load};
-use super::ordered::shape;
+use super::arena::{Arena, Entrant, Load, Room, Shape};
 use super::outcome::Outcome;
 use super::peers::{ORDERED, ORDERED_ON_ONE, ORDERED_ON_TWO};
 use super::picture::{self, Chart, Line, Scale};
 use crate::Failure;
 use crate::arguments::Arguments;
 
+const VALUE_BYTES: u64 = 1008;
 const DEPTHS: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
 const HOST_THREADS: [u64; 2] = [1, 2];
 /// The contender, and where the drive's half runs.
@@ -19,7 +19,7 @@ const DRIVES: [(&str, &str); 3] =
 const MIXES: [(&str, &str); 2] = [("c", "reads"), ("a", "half reads, half updates")];
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let shape = shape(arguments, 500_000)?;
+    let shape = Shape::parse(arguments, (500_000, VALUE_BYTES), Room::Nodes)?;
     let rounds = arguments.number("rounds", 3)?;
     let names = DRIVES.map(|(name, _)| name);
     let mut arena = Arena::open(arguments, "ordered-threads", &shape, &names, &names)?;

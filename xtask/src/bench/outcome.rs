@@ -6,9 +6,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use tapetum_bench::latencies::quantile_us;
-use tapetum_bench::turn::Report;
 
-use super::arena::Entrant;
 use super::series::{Series, Spread};
 use super::stalls::Watch;
 use crate::Failure;
@@ -70,16 +68,6 @@ impl Outcome {
 
     pub fn series(&mut self, series: impl IntoIterator<Item = Series>) {
         self.series.extend(series);
-    }
-
-    /// What entrants came to under a load, and the store's operations a second ÷ each other's, reported.
-    pub fn beside(&mut self, load: &str, entrants: &[Entrant], mut series: Vec<Series>) {
-        for (entrant, other) in entrants.iter().zip(&series).skip(1).filter(|_| entrants[0].contender == "tapetum") {
-            let ratio = series[0].ratio(other, Report::operations_per_second);
-            self.hold(format!("{load}: operations/s ÷ {}", entrant.label), ratio, Reach::Reported);
-        }
-        series.iter_mut().for_each(|series| series.label = format!("{load}: {}", series.label));
-        self.series(series);
     }
 
     /// A table of figures of its own: what its columns are.

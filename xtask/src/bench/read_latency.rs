@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use super::arena::{Arena, Entrant, Load, Shape};
+use super::arena::{Arena, Entrant, Load, Room, Shape};
 use super::outcome::{Outcome, Reach};
 use super::series::read_quantile;
 use crate::Failure;
 use crate::arguments::Arguments;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let shape = Shape::parse(arguments, 5_000_000, 1008)?;
+    let shape = Shape::parse(arguments, (5_000_000, 1008), Room::Ample)?;
     let rounds = arguments.number("rounds", 9)?;
     let reads = arguments.number("reads-per-second", 5000)? as f64;
     let names = ["tapetum", "rocksdb"];

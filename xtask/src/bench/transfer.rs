@@ -4,8 +4,7 @@
 use tapetum_bench::filter::{KEPT, KEPT_BYTES, RETURNED_BYTES, SENT_BYTES, WAKE_UPS};
 use tapetum_bench::turn::{Length, Report};
 
-use super::arena::{Arena, Entrant, Load};
-use super::ordered::shape_of;
+use super::arena::{Arena, Entrant, Load, Room, Shape};
 use super::outcome::{Outcome, Reach};
 use super::peers::ORDERED;
 use super::picture::{self, Chart, Line, Scale};
@@ -22,7 +21,7 @@ const WAYS: [(&str, &str); 3] = [("query", "bulk"), ("query-by-record", "by reco
 const KINDS: [(&str, &str); 2] = [("tapetum", "hashed"), (ORDERED, "ordered")];
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let shape = shape_of(arguments, 300_000, VALUE_BYTES)?;
+    let shape = Shape::parse(arguments, (300_000, VALUE_BYTES), Room::Nodes)?;
     let rounds = arguments.number("rounds", 5)?;
     let names = KINDS.map(|(name, _)| name);
     let mut arena = Arena::open(arguments, "transfer", &shape, &names, &names)?;

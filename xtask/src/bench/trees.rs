@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use tapetum_bench::turn::{Command, Report};
 
-use super::arena::{Arena, Entrant, Load, Shape};
+use super::arena::{Arena, Entrant, Load, Room, Shape};
 use super::outcome::{Outcome, Reach};
 use super::series::{Series, Spread};
 use crate::Failure;
@@ -20,7 +20,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let other = arguments.text("other").map(PathBuf::from).ok_or(
         "trees needs --other DIR: the target/release of another tree (there: cargo build --release --workspace)",
     )?;
-    let shape = Shape::parse(arguments, 1_000_000, 1008)?;
+    let shape = Shape::parse(arguments, (1_000_000, 1008), Room::Ample)?;
     let small = Shape { value_bytes: 100, items: 4 * shape.items, ..shape.clone() };
     let rounds = arguments.number("rounds", 21)?;
     let about = format!("this tree beside {}", other.display());

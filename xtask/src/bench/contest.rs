@@ -1,0 +1,156 @@
+//! A row as data: what is stored, who takes part, what they are asked to do, and what is held of what they come to.
+//! `runner` runs any of them.
+
+use std::time::Duration;
+
+use tapetum_bench::turn::{Length, Report};
+
+use super::arena::{Entrant, Load, Room, Shape};
+use super::outcome::Reach;
+use super::series::read_quantile;
+
+pub struct Contest {
+    pub name: &'static str,
+    pub about: &'static str,
+    pub items: u64,
+    pub value_bytes: u64,
+    pub rounds: u64,
+    pub room: Room,
+    pub tier: Tier,
+    /// Those that take part, and those that do so only if `--contenders` names them.
+    pub contenders: &'static [&'static str],
+    pub by_name: &'static [&'static str],
+    /// As many times as there are items, after these are stored.
+    pub overwrites: u64,
+    pub stages: fn(&Shape) -> Vec<Stage>,
+}
+
+/// The part of the memory for copies of items in DRAM.
+#[derive(Clone, Copy)]
+pub enum Tier {
+    None,
+    Half,
+    /// Room for all items, beside the memory.
+    All,
+}
+
+/// Trials between a start of the contenders and their end.
+pub struct Stage {
+    /// Empty where there is one alone.
+    pub name: &'static str,
+    pub sync: bool,
+    /// Of `tapetum serve`.
+    pub server_threads: u64,
+    pub trials: Vec<Trial>,
+}
+
+impl Stage {
+    pub fn of(trials: Vec<Trial>) -> Stage {
+        Stage { name: "", sync: false, server_threads: 1, trials }
+    }
+}
+
+/// One load for all, and the ways to ask, of which the fastest of each group takes part in the rounds.
+pub struct Trial {
+    /// Empty where there is one alone.
+    pub name: String,
+    pub load: Load,
+    /// So many of the first items are deleted before.
+    pub removed: u64,
+    /// How long each runs before the rounds, which is not counted.
+    pub warm_up: Duration,
+    /// The turn by which the fastest are found.
+    pub sweep: Duration,
+    pub groups: Vec<Vec<Entrant>>,
+    pub claims: Vec<Claim>,
+    /// Counters that must be the same in every turn of everybody.
+    pub agreed: &'static [&'static str],
+}
+
+impl Trial {
+    pub fn of(load: Load) -> Trial {
+        Trial {
+            name: String::new(),
+            load,
+            removed: 0,
+            warm_up: Duration::ZERO,
+            sweep: Duration::from_millis(500),
+            groups: Vec::new(),
+            claims: Vec::new(),
+            agreed: &[],
+        }
+    }
+
+    /// Named by its mix and what is asked for most in it.
+    pub fn ycsb(mix: &'static str, distribution: &'static str) -> Trial {
+        let load = Load { distribution, ..Load::of(mix) };
+        Trial { name: format!("{}, {distribution}", mix.to_uppercase()), ..Trial::of(load) }
+    }
+
+    /// One operation a turn, however long it takes.
+    pub fn once(mix: &'static str) -> Trial {
+        Trial::of(Load { length: Length::Operations(1), ..Load::of(mix) })
+    }
+}
+
+/// The same way to ask with several numbers of threads or connections, and of operations on their way in each.
+pub fn group(contender: &'static str, api: &'static str, ways: &[(u64, u64)]) -> Vec<Entrant> {
+    ways.iter().map(|&(threads, depth)| Entrant::new(contender, api, threads, depth)).collect()
+}
+
+pub type Figure = (&'static str, fn(&Report) -> f64);
+
+pub const RATE: Figure = ("operations/s", Report::operations_per_second);
+pub const CPU: Figure = ("CPU µs an operation", Report::cpu_us_per_operation);
+pub const P50: Figure = ("P50 of reads, µs", |report| read_quantile(0.5)(report));
+
+/// A figure of an entrant, by itself or over that of others, and what it is to reach. Entrants are named by their contender, or by
+/// contender and way.
+pub struct Claim {
+    pub of: &'static str,
+    pub figure: Figure,
+    pub over: Over,
+    pub reach: Reach,
+    /// Only reported where the figure over that of this entrant is so high.
+    pub unless: Option<(&'static str, f64)>,
+}
+
+#[derive(Clone, Copy)]
+pub enum Over {
+    Nothing,
+    One(&'static str),
+    /// The smaller of both, round by round.
+    Smaller([&'static str; 2]),
+    /// Each other entrant by itself.
+    Each,
+}
+
+impl Claim {
+    pub fn of(of: &'static str, figure: Figure) -> Claim {
+        Claim { of, figure, over: Over::Nothing, reach: Reach::Reported, unless: None }
+    }
+
+    pub fn over(self, other: &'static str) -> Claim {
+        Claim { over: Over::One(other), ..self }
+    }
+
+    pub fn over_smaller(self, others: [&'static str; 2]) -> Claim {
+        Claim { over: Over::Smaller(others), ..self }
+    }
+
+    pub fn over_each(self) -> Claim {
+        Claim { over: Over::Each, ..self }
+    }
+
+    pub fn at_least(self, least: f64) -> Claim {
+        Claim { reach: Reach::AtLeast(least), ..self }
+    }
+
+    pub fn at_most(self, most: f64) -> Claim {
+        Claim { reach: Reach::AtMost(most), ..self }
+    }
+
+    pub fn unless(self, other: &'static str, ratio: f64) -> Claim {
+        Claim { unless: Some((other, ratio)), ..self }
+    }
+}
