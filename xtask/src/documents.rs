@@ -10,6 +10,8 @@ use tapetum_server::cli::arguments::Cli;
 use crate::arguments::{Checked, Mode};
 use crate::{Failure, dispatch, workspace};
 
+/// What `cargo x bench` does beside rows.
+const BESIDE_ROWS: [&str; 2] = ["keep", "report"];
 /// Commands of which the document says how they begin alone.
 const ELLIPSES: [&str; 2] = ["…", "..."];
 
@@ -68,7 +70,9 @@ fn check(command: &str) -> Result<(), Failure> {
     match (first.as_str(), rest) {
         ("bench", [] | [..]) if rest.is_empty() || rest[0] == "ROW" || ELLIPSES.contains(&rest[0].as_str()) => Ok(()),
         ("figures", []) => Ok(()),
-        ("bench", _) if !named(&crate::bench::ROWS) => Err(format!("there is no row {}", rest[0]).into()),
+        ("bench", _) if !named(&crate::bench::ROWS) && !BESIDE_ROWS.contains(&&*rest[0]) => {
+            Err(format!("there is no row {}", rest[0]).into())
+        }
         _ => match dispatch(first, rest, |_| Ok(Mode::Check)) {
             Err(failure) if failure.is::<Checked>() => Ok(()),
             Err(failure) => Err(failure),

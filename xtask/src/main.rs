@@ -25,6 +25,7 @@ mod nbd;
 mod nightly;
 mod power_cut;
 mod python;
+mod results;
 mod rows;
 mod udp;
 mod workspace;
@@ -66,6 +67,8 @@ Beside the rivals and the disk's limit, in turns (see docs/BENCHMARKS.md; --cont
                      ordered-threads | ordered-ablation | filter-scan | filter-scan-json | fields-get | graph | transfer | walk | drive-thread |
                      dispatch | snappy-table | two-applications: the drive's computing, without the store |
                      trees: another tree, by --other DIR
+  bench keep ROW     takes what the row left in the target folder into docs/figures   [--as NAME]
+  bench report       makes the tables and pictures of docs/BENCHMARKS.md of what is kept
   bench-python images  pictures loaded for training, beside loaders of Python: --rows small,large,trainer,sizes,weights --contenders a,b --size smallest
                      --rivals all (torch, DALI: gigabytes)
 

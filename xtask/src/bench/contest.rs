@@ -1,13 +1,14 @@
 //! A row as data: what is stored, who takes part, what they are asked to do, and what is held of what they come to.
 //! `runner` runs any of them.
 
+use crate::results::outcome::Reach;
+use crate::results::series::read_quantile;
 use std::time::Duration;
 
 use tapetum_bench::turn::{Length, Report};
 
-use super::arena::{Entrant, Load, Room, Shape};
-use super::outcome::Reach;
-use super::series::read_quantile;
+use super::arena::{Entrant, Load};
+use super::shape::{Room, Shape};
 
 pub struct Contest {
     pub name: &'static str,

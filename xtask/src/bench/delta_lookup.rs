@@ -11,10 +11,10 @@ use tapetum_bench::random::{Random, mix};
 use tapetum_kernels::hash::HashKey;
 
 use super::dram::{self, each};
-use super::outcome::{Outcome, Reach};
-use super::series::Spread;
 use crate::Failure;
 use crate::arguments::Arguments;
+use crate::results::outcome::{Outcome, Reach};
+use crate::results::spread::Spread;
 
 const BATCH: usize = 32;
 const LOOKUPS: usize = 1 << 20;
@@ -40,13 +40,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let rounds = arguments.number("rounds", 9)?;
     let fingerprint_bits = arguments.number("fingerprint-bits", FINGERPRINT_BITS)? as u32;
     arguments.finish()?;
-    println!("delta-lookup: {entries} entries");
+    let about = format!("{entries} entries, fingerprints of {fingerprint_bits} bits, keys that are there");
+    let mut outcome = Outcome::new(arguments, "delta-lookup", about);
     let mut random = Random::new(mix(entries));
     let (index, sample) = build(entries, fingerprint_bits, &mut random)?;
     let found = measure(arguments, &index, &sample, rounds as usize);
-    let about = format!("{} entries, fingerprints of {fingerprint_bits} bits, keys that are there", index.entries());
     let bits = index.bytes() as f64 * 8.0 / index.entries() as f64;
-    let mut outcome = Outcome::new(arguments, "delta-lookup", about);
     outcome.hold("one dependent random read of 4 GiB, ns", Spread::of(found.dram.clone()), Reach::Reported);
     outcome.hold(
         "a lookup in prefetched batches of 32 ÷ that",
@@ -62,9 +61,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     outcome.hold("a lookup in prefetched batches ÷ that", ratio(&found.batched, &found.alike), Reach::Reported);
     outcome.hold("a lookup in prefetched batches, ns", Spread::of(found.batched), Reach::Reported);
     outcome.hold("a lookup that depends on the last, ns", Spread::of(found.single), Reach::Reported);
-    outcome.hold("bits an entry, pointer included", Spread::of([bits]), Reach::Reported);
-    outcome.hold("strange keys with a candidate", Spread::of([false_candidates(&index, &mut random)]), Reach::Reported);
-    outcome.hold("a merge, ns an insert", Spread::of([merge(&index, &mut random)?]), Reach::Reported);
+    outcome.report("bits an entry, pointer included", bits);
+    outcome.report("strange keys with a candidate", false_candidates(&index, &mut random));
+    outcome.report("a merge, ns an insert", merge(&index, &mut random)?);
     outcome.end()
 }
 

@@ -10,10 +10,10 @@ use tapetum_drive::arbiter::{
 use tapetum_drive::{Command, Lease, LocalRange, MemoryFlash, Operation, ProgramId, QueuePair, Returned};
 
 use super::dram::each;
-use super::outcome::{Outcome, Reach};
-use super::series::Spread;
 use crate::Failure;
 use crate::arguments::Arguments;
+use crate::results::outcome::{Outcome, Reach};
+use crate::results::spread::Spread;
 
 /// As GETs are looked up and submitted.
 const BATCH: usize = 32;
@@ -27,7 +27,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let rounds = arguments.number("rounds", 9)?;
     arguments.finish()?;
     let about = format!("{commands} commands and stages of no work a round");
-    println!("dispatch: {about}");
     let drive = kernels::drive(Arc::new(MemoryFlash::new(1 << 20)), LOCAL_BYTES, vec![Box::new(NoWork)])?;
     let mut pair = drive.queue_pair_of_one_thread(BATCH as u32)?;
     let mut outcome = Outcome::new(arguments, "dispatch", about);

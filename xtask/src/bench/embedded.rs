@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use tapetum_bench::turn::Report;
 
-use super::arena::{Load, Room, Shape};
+use super::arena::Load;
 use super::contest::{CPU, Claim, Contest, Figure, P50, RATE, Stage, Tier, Trial, group};
 use super::peers::ON_DRIVE_THREAD;
+use super::shape::{Room, Shape};
 
 const HOST_CPU: Figure = ("host CPU µs an operation", Report::host_cpu_us_per_operation);
 const DRIVE_CPU: Figure = ("drive CPU µs an operation", Report::drive_cpu_us_per_operation);

@@ -9,10 +9,11 @@ use tapetum_bench::turn::{Report, Turn};
 use tapetum_bench::workload::{Population, Values};
 
 use super::KEY_BYTES;
-use super::outcome::{Outcome, Reach};
-use super::series::{Series, Spread, read_quantile};
 use crate::Failure;
 use crate::arguments::Arguments;
+use crate::results::outcome::{Outcome, Reach};
+use crate::results::series::{Series, read_quantile};
+use crate::results::spread::Spread;
 use crate::workspace::Scratch;
 
 const VALUES_BYTES: [u64; 2] = [200, 1024];
@@ -52,7 +53,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         memory_bytes >> 20,
         flash_bytes >> 20
     );
-    println!("extstore: {about}");
     let mut outcome = Outcome::new(arguments, "extstore", about);
     for value_bytes in values_bytes {
         let scratch = Scratch::new("bench-extstore")?;
@@ -92,12 +92,12 @@ impl Row<'_> {
         let asked = self.arguments.sized(KEPT_ASKED, KEPT_ASKED / 100);
         let kept = [caches[0].kept(&self.population, asked)?, caches[1].kept(&self.population, asked)?];
         let each = [index_bytes_each(&caches[0])?, header_bytes_each(&caches[1], self.value_bytes)?];
-        self.hold("items still there ÷ loaded", once(kept[0]), Reach::AtLeast(1.0));
-        self.hold("extstore's", once(kept[1]), Reach::Reported);
-        self.hold("DRAM of an item on flash ÷ extstore's", once(each[0] / each[1]), Reach::AtMost(0.1));
-        self.hold("the same in bytes", once(each[0]), Reach::Reported);
-        for (cache, name) in caches.iter().zip(["resident, MiB", "extstore's"]) {
-            self.hold(name, once((cache.resident_bytes()? >> 20) as f64), Reach::Reported);
+        self.hold("items still there ÷ loaded", Spread::once(kept[0]), Reach::AtLeast(1.0));
+        self.hold("extstore's items still there ÷ loaded", Spread::once(kept[1]), Reach::Reported);
+        self.hold("DRAM of an item on flash ÷ extstore's", Spread::once(each[0] / each[1]), Reach::AtMost(0.1));
+        self.hold("DRAM of an item on flash, B", Spread::once(each[0]), Reach::Reported);
+        for (cache, name) in caches.iter().zip(["resident, MiB", "extstore's resident, MiB"]) {
+            self.hold(name, Spread::once((cache.resident_bytes()? >> 20) as f64), Reach::Reported);
         }
         Ok(())
     }
@@ -109,7 +109,7 @@ impl Row<'_> {
         self.hold("GETs a second ÷ extstore's", ours.ratio(theirs, Report::operations_per_second), Reach::AtLeast(1.2));
         self.hold("items found a second ÷ extstore's", ours.ratio(theirs, found_per_second), Reach::Reported);
         self.hold("hit rate", ours.spread(hit_rate), Reach::Reported);
-        self.hold("extstore's", theirs.spread(hit_rate), Reach::Reported);
+        self.hold("extstore's hit rate", theirs.spread(hit_rate), Reach::Reported);
         self.hold("P99 ÷ extstore's", ours.ratio(theirs, read_quantile(0.99)), Reach::AtMost(0.7));
         self.outcome.series(series);
         Ok(())
@@ -123,8 +123,8 @@ impl Row<'_> {
             cache.kill()?;
             cache.start()?;
             let after = hit_rate(&cache.turn(&self.population, &second)?);
-            let what = format!("{}: hit rate in the first second after kill -9 and restart ÷ before", cache.name);
-            self.hold(&what, once(after / before), reach);
+            let what = format!("hit rate in the first second after kill -9 ÷ before, {}", cache.name);
+            self.hold(&what, Spread::once(after / before), reach);
         }
         Ok(())
     }
@@ -180,8 +180,4 @@ fn header_bytes_each(cache: &Cache, value_bytes: u64) -> Result<f64, Failure> {
 
 fn stat(stats: &BTreeMap<String, u64>, name: &str) -> Result<u64, Failure> {
     stats.get(name).copied().ok_or_else(|| format!("the server's stats have no number {name}").into())
-}
-
-fn once(figure: f64) -> Spread {
-    Spread::of([figure])
 }

@@ -7,12 +7,14 @@ use std::time::Duration;
 use tapetum_bench::filter::{FLASH_BYTES, KEPT, KEPT_BYTES, LOOKED_AT, RETURNED_BYTES, SENT_BYTES, WAKE_UPS};
 use tapetum_bench::turn::{Length, Report};
 
-use super::arena::{Arena, Entrant, Load, Room, Shape};
-use super::outcome::{Outcome, Reach};
+use super::arena::{Arena, Entrant, Load};
 use super::peers::ORDERED;
-use super::series::{Series, Spread, read_quantile};
+use super::shape::{Room, Shape};
 use crate::Failure;
 use crate::arguments::Arguments;
+use crate::results::outcome::{Outcome, Reach};
+use crate::results::series::{Series, read_quantile};
+use crate::results::spread::Spread;
 
 const VALUE_BYTES: u64 = 100;
 /// Items that are kept of a thousand, and the least that the store's scans are to be times as fast as RocksDB's.
@@ -43,7 +45,6 @@ fn run_over(arguments: &Arguments, (row, json): (&'static str, bool)) -> Result<
     let mut arena = Arena::open(arguments, row, &shape, &names, &names)?;
     let of = if json { ", documents of JSON" } else { "" };
     let about = format!("filtered scans of {} items of {} bytes{of}", shape.items, shape.value_bytes);
-    println!("{row}: {about}");
     let mut outcome = Outcome::new(arguments, row, about);
     arena.load(0)?;
     arena.start_all(false)?;

@@ -15,10 +15,10 @@ use tapetum_bench::sockets;
 use tapetum_bench::turn::{Length, Report, Turn};
 use tapetum_bench::workload::{Population, Values};
 
-use super::outcome::{Outcome, Reach};
-use super::series::{Series, Spread};
 use crate::Failure;
 use crate::arguments::Arguments;
+use crate::results::outcome::{Outcome, Reach};
+use crate::results::series::Series;
 use crate::workspace;
 
 const IDLE: usize = 10_000;
@@ -78,11 +78,15 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             with.reports.push(beside.map_err(|error| format!("those who behave, beside {name}: {error}"))?);
         }
         let kept = with.ratio(&without, Report::operations_per_second);
-        println!("  {name}: throughput kept {}", kept.shown(3));
+        println!("  {name}: throughput kept {}", kept.shown());
         outcome.hold(format!("throughput kept beside {name}"), kept, Reach::AtLeast(0.95));
         let resident = process::read(server.process())?.resident_max_bytes;
-        let share = Spread::of([resident as f64 / MEMORY_BYTES as f64]);
-        outcome.hold(format!("the most resident (VmHWM) by then ÷ --memory {MEMORY}"), share, Reach::AtMost(1.0));
+        let share = resident as f64 / MEMORY_BYTES as f64;
+        outcome.hold_once(
+            format!("the most resident (VmHWM) by then ÷ --memory {MEMORY}, with {name}"),
+            share,
+            Reach::AtMost(1.0),
+        );
         outcome.series([without, with]);
     }
     server.terminate()?;

@@ -12,17 +12,20 @@ use tapetum_bench::turn::{Length, Turn};
 use tapetum_bench::workload::{Population, Values};
 
 use super::KEY_BYTES;
-use super::outcome::Outcome;
-use super::picture::{self, Chart, Line, Scale};
-use super::series::{Spread, read_quantile};
 use crate::Failure;
 use crate::arguments::Arguments;
+use crate::results::chart::{Chart, Line, Scale};
+use crate::results::outcome::Outcome;
+use crate::results::picture::Picture;
+use crate::results::series::read_quantile;
+use crate::results::spread::Spread;
 use crate::workspace::Scratch;
 
 const VALUES_BYTES: [u64; 5] = [64, 1024, 4096, 16_384, 65_536];
 /// Of the GETs, those for items that DRAM holds.
 const HOT_PERCENTS: [u64; 5] = [100, 99, 90, 50, 0];
-const QUANTILES: [(&str, f64); 3] = [("P50", 0.5), ("P99", 0.99), ("P99.9", 0.999)];
+/// The median first.
+const QUANTILES: [f64; 3] = [0.5, 0.99, 0.999];
 /// More would need more of the DRAM for the index than it may take.
 const ITEMS_MAX: u64 = 1_000_000;
 const CONNECTIONS: u64 = 32;
@@ -48,7 +51,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         data_bytes >> 20,
         memory_bytes >> 20
     );
-    println!("latency: {about}");
     let mut outcome = Outcome::new(arguments, "latency", about);
     outcome.columns(&["value, GETs of what DRAM holds", "read from flash", "P50 µs", "P99 µs", "P99.9 µs"]);
     let mut sizes = Vec::new();
@@ -70,7 +72,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         sizes.push(places);
     }
-    draw(arguments, rate, &sizes)?;
+    outcome.picture(picture(rate, &sizes));
     outcome.end()
 }
 
@@ -106,7 +108,7 @@ fn measure(
             }
             let from_flash = read_from_flash(cache)? - before;
             place.from_flash.push(from_flash as f64 / report.latencies.operations() as f64);
-            for (quantiles_us, (_, quantile)) in place.quantiles_us.iter_mut().zip(QUANTILES) {
+            for (quantiles_us, quantile) in place.quantiles_us.iter_mut().zip(QUANTILES) {
                 quantiles_us.push(read_quantile(quantile)(&report));
             }
         }
@@ -118,24 +120,16 @@ fn read_from_flash(cache: &Cache) -> Result<u64, Failure> {
     cache.stats("")?.get("get_from_flash").copied().ok_or_else(|| "the server's stats have no get_from_flash".into())
 }
 
-/// A chart for each quantile, a line in it for each share of hot GETs.
-fn draw(arguments: &Arguments, rate: u64, sizes: &[Vec<Place>]) -> Result<(), Failure> {
-    let titles = QUANTILES.map(|(name, _)| format!("{name} of GETs over TCP, {rate} a second"));
-    let chart = |(quantile, title)| Chart {
-        title,
-        x_label: "bytes of a value",
-        y_label: "microseconds",
-        scale: Scale::Logarithmic,
-        lines: HOT_PERCENTS.iter().enumerate().map(|(share, percent)| line(sizes, quantile, share, *percent)).collect(),
-        mark: None,
-        notes: Vec::new(),
-    };
-    let charts: Vec<Chart> = titles.iter().map(String::as_str).enumerate().map(chart).collect();
-    picture::save(arguments, "latency-by-hit-rate.svg", &picture::column(&charts))
+/// The median, a line for each share of hot GETs. What is beyond it is in the table: tails of so short turns cross each other.
+fn picture(rate: u64, sizes: &[Vec<Place>]) -> Picture {
+    let title = format!("P50 of GETs over TCP, {rate} a second");
+    let lines = HOT_PERCENTS.iter().enumerate().map(|(share, percent)| line(sizes, share, *percent)).collect();
+    let chart = Chart::new(&title, ["bytes of a value", "microseconds"], Scale::Logarithmic, lines);
+    Picture::new("latency", vec![chart])
 }
 
-fn line(sizes: &[Vec<Place>], quantile: usize, share: usize, percent: u64) -> Line {
-    let median_us = |places: &Vec<Place>| Spread::of(places[share].quantiles_us[quantile].iter().copied()).median;
+fn line(sizes: &[Vec<Place>], share: usize, percent: u64) -> Line {
+    let median_us = |places: &Vec<Place>| Spread::of(places[share].quantiles_us[0].iter().copied());
     let points = VALUES_BYTES.iter().map(|bytes| *bytes as f64).zip(sizes.iter().map(median_us)).collect();
     Line { label: format!("{percent} % from DRAM"), points }
 }

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use super::arena::{Arena, Entrant, Load, Room, Shape};
-use super::outcome::Outcome;
-use super::picture::{self, Chart, Line, Scale};
-use super::series::{Series, read_quantile};
+use super::arena::{Arena, Entrant, Load};
+use super::shape::{Room, Shape};
 use crate::Failure;
 use crate::arguments::Arguments;
+use crate::results::chart::{Chart, Line, Scale};
+use crate::results::outcome::Outcome;
+use crate::results::picture::Picture;
+use crate::results::series::{Series, read_quantile};
 
 const RIVAL_THREADS: u64 = 32;
 /// Parts of what RocksDB serves at most.
@@ -19,7 +21,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let names = ["tapetum", "rocksdb"];
     let mut arena = Arena::open(arguments, "latency-by-load", &shape, &names, &names)?;
     let about = format!("uniform GETs of {} items of {} bytes, cold", shape.items, shape.value_bytes);
-    println!("latency-by-load: {about}");
+    let mut outcome = Outcome::new(arguments, "latency-by-load", about);
     arena.load(0)?;
     arena.start_all(false)?;
     let entrants = [Entrant::new("tapetum", "session", 1, 128), Entrant::new("rocksdb", "get", RIVAL_THREADS, 1)];
@@ -27,7 +29,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     // Of the last one: RocksDB, or the store in a smoke run.
     let short = Load::of("c").lasting(Duration::from_millis(700));
     let most = arena.rounds(&entrants[entrants.len() - 1..], &short, rounds)?[0].throughput().median;
-    let mut outcome = Outcome::new(arguments, "latency-by-load", about);
     let mut by_load: Vec<(f64, Vec<Series>)> = Vec::new();
     for part in LOADS {
         let rate = most * part;
@@ -37,28 +38,19 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         by_load.push((rate, series));
     }
     arena.end_all()?;
-    draw(arguments, &entrants, &by_load)?;
+    outcome.picture(picture(&entrants, &by_load));
     by_load.into_iter().for_each(|(_, series)| outcome.series(series));
     outcome.end()
 }
 
-fn draw(arguments: &Arguments, entrants: &[Entrant], by_load: &[(f64, Vec<Series>)]) -> Result<(), Failure> {
+fn picture(entrants: &[Entrant], by_load: &[(f64, Vec<Series>)]) -> Picture {
     let mut lines = Vec::new();
     for (name, quantile) in [("P50", 0.5), ("P99", 0.99)] {
         for (place, entrant) in entrants.iter().enumerate() {
-            let points =
-                by_load.iter().map(|(rate, series)| (*rate, series[place].spread(read_quantile(quantile)).median));
+            let points = by_load.iter().map(|(rate, series)| (*rate, series[place].spread(read_quantile(quantile))));
             lines.push(Line { label: format!("{} {name}", entrant.contender), points: points.collect() });
         }
     }
-    let chart = Chart {
-        title: "Latency of cold GETs by load",
-        x_label: "GETs a second",
-        y_label: "microseconds",
-        scale: Scale::Logarithmic,
-        lines,
-        mark: None,
-        notes: Vec::new(),
-    };
-    picture::save(arguments, "latency-by-load.svg", &chart.svg())
+    let axes = ["GETs a second", "microseconds"];
+    Picture::new("latency-by-load", vec![Chart::new("Latency of cold GETs by load", axes, Scale::Logarithmic, lines)])
 }

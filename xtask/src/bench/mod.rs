@@ -17,24 +17,22 @@ mod latency_by_load;
 mod load;
 mod ordered;
 mod ordered_threads;
-mod outcome;
 mod packets;
 mod peers;
-pub mod picture;
 mod protocol;
 mod queries;
 mod read_latency;
 mod runner;
-mod series;
+mod shape;
 mod snappy_table;
-mod stalls;
 mod transfer;
 mod trees;
 mod two_applications;
 mod walk;
 
 use crate::Failure;
-use crate::arguments::Mode;
+use crate::arguments::{Arguments, Mode};
+use crate::results::report;
 use crate::rows::Row;
 
 /// Of every key.
@@ -144,7 +142,16 @@ pub const ROWS: [Row; 32] = [
     Row { name: "trees", run: trees::run, smoke: "--items 1000 --rounds 1 --other THIS" },
 ];
 
+/// A row, or what is made of the results of rows.
 pub fn run(name: &str, words: &[String], mode: Mode) -> Result<(), Failure> {
+    match name {
+        "report" => return report::write(&Arguments::parse(words, mode)?),
+        "keep" => {
+            let (row, words) = words.split_first().ok_or("bench keep needs the name of a row")?;
+            return report::keep(row, &Arguments::parse(words, mode)?);
+        }
+        _ => {}
+    }
     let Some(row) = ROWS.iter().find(|row| row.name == name) else {
         let names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
         return Err(format!("there is no row {name}; there are {}", names.join(", ")).into());

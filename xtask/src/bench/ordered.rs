@@ -1,9 +1,10 @@
 //! Ordered keyspaces beside RocksDB and LMDB. RocksDB takes part twice: as Retina's authors had it, with direct I/O, no cache and no
 //! filters, and tuned, with a cache as large as the store's memory.
 
-use super::arena::{Load, Room, Shape};
+use super::arena::Load;
 use super::contest::{CPU, Claim, Contest, RATE, Stage, Tier, Trial, group};
 use super::peers::{ORDERED, ORDERED_UNCACHED};
+use super::shape::{Room, Shape};
 
 const PLAIN: &str = "rocksdb-plain";
 /// The most CPU of an operation ÷ that of RocksDB without a cache, in B and C.

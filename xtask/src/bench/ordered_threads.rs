@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use super::arena::{Arena, Entrant, Load, Room, Shape};
-use super::outcome::Outcome;
+use super::arena::{Arena, Entrant, Load};
 use super::peers::{ORDERED, ORDERED_ON_ONE, ORDERED_ON_TWO};
-use super::picture::{self, Chart, Line, Scale};
+use super::shape::{Room, Shape};
 use crate::Failure;
 use crate::arguments::Arguments;
+use crate::results::chart::{Chart, Line, Scale};
+use crate::results::outcome::Outcome;
+use crate::results::picture::Picture;
+use crate::results::series::Series;
 
 const VALUE_BYTES: u64 = 1008;
 const DEPTHS: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -24,7 +27,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let names = DRIVES.map(|(name, _)| name);
     let mut arena = Arena::open(arguments, "ordered-threads", &shape, &names, &names)?;
     let about = format!("{} items of {} bytes, ordered, uniform", shape.items, shape.value_bytes);
-    println!("ordered-threads: {about}");
     arena.load(0)?;
     arena.start_all(false)?;
     let mut outcome = Outcome::new(arguments, "ordered-threads", about.clone());
@@ -34,23 +36,23 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         charts.push(throughput(&mut arena, (mix, title), rounds, &mut outcome)?);
     }
     arena.end_all()?;
-    picture::save(arguments, "ordered-threads.svg", &picture::column(&charts))?;
+    outcome.picture(Picture::new("ordered-threads", charts));
     outcome.end()
 }
 
-fn throughput<'a>(
+fn throughput(
     arena: &mut Arena,
-    (mix, title): (&'static str, &'a str),
+    (mix, title): (&'static str, &str),
     rounds: u64,
     outcome: &mut Outcome,
-) -> Result<Chart<'a>, Failure> {
+) -> Result<Chart, Failure> {
     let mut lines = Vec::new();
     let load = Load::of(mix).lasting(Duration::from_millis(500));
     for (name, place) in DRIVES.into_iter().filter(|(name, _)| arena.has(name)).collect::<Vec<_>>() {
         for threads in HOST_THREADS {
             let entrants = DEPTHS.map(|depth| Entrant::new(name, "session", threads, depth));
             let mut series = arena.rounds(&entrants, &load, rounds)?;
-            let rates = series.iter().map(|series| series.throughput().median);
+            let rates = series.iter().map(Series::throughput);
             let points = DEPTHS.iter().map(|depth| *depth as f64).zip(rates).collect();
             let plural = if threads == 1 { "" } else { "s" };
             lines.push(Line { label: format!("{threads} host thread{plural}, {place}"), points });
@@ -58,6 +60,6 @@ fn throughput<'a>(
             outcome.series(series);
         }
     }
-    let (x_label, y_label) = ("requests on their way in a thread", "operations a second");
-    Ok(Chart { title, x_label, y_label, scale: Scale::Logarithmic, lines, mark: None, notes: Vec::new() })
+    let axes = ["requests on their way in a thread", "operations a second"];
+    Ok(Chart::new(title, axes, Scale::Logarithmic, lines))
 }

@@ -13,11 +13,11 @@ use tapetum_bench::random::{Random, mix};
 use tapetum_server::doors::memcached::packets::Packets;
 
 use super::dram;
-use super::outcome::{Outcome, Reach};
 use super::peers;
-use super::series::Spread;
 use crate::Failure;
 use crate::arguments::Arguments;
+use crate::results::outcome::{Outcome, Reach};
+use crate::results::spread::Spread;
 use crate::workspace::Scratch;
 
 /// A binary header.
@@ -58,7 +58,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         "binary GETs of 64 bytes, {items} items of {VALUE_BYTES} bytes, all in DRAM, write buffers of {} MiB, one thread",
         buffer_bytes >> 20
     );
-    println!("packets: {about}");
+    let mut outcome = Outcome::new(arguments, "packets", about);
     let scratch = Scratch::new("bench-packets")?;
     let capacity_bytes =
         arguments.sized(CAPACITY_BYTES_LEAST, CAPACITY_BYTES_LEAST >> 4).max(CAPACITY_BUFFERS * buffer_bytes);
@@ -74,7 +74,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             .inspect_err(|error| println!("without memcached's own path: {error}"))
             .ok(),
     };
-    let outcome = measure(arguments, &store, rival, (items, rounds), about)?;
+    measure(arguments, (&store, rival), (items, rounds), &mut outcome)?;
     store.close()?;
     outcome.end()
 }
@@ -132,11 +132,10 @@ impl Drop for MemcachedCore {
 
 fn measure(
     arguments: &Arguments,
-    store: &Store,
-    mut rival: Option<MemcachedCore>,
+    (store, mut rival): (&Store, Option<MemcachedCore>),
     (items, rounds): (u64, usize),
-    about: String,
-) -> Result<Outcome, Failure> {
+    outcome: &mut Outcome,
+) -> Result<(), Failure> {
     load(store, 0..items)?;
     load(store, items..items + arguments.sized(FILLERS, FILLERS >> 8))?;
     let mut packets = Packets::new(store.session()?);
@@ -179,7 +178,6 @@ fn measure(
         });
         mixed_ns.push(ns);
     }
-    let mut outcome = Outcome::new(arguments, "packets", about);
     let per_second = |ns: &[f64]| Spread::of(ns.iter().map(|ns| 1e9 / ns));
     outcome.hold("GETs a second", per_second(&gets_ns), Reach::AtLeast(QUERIES_PER_SECOND_LEAST));
     let ratio = gets_ns.iter().zip(&dram_ns).map(|(get, dram)| get / dram);
@@ -197,7 +195,7 @@ fn measure(
         let mixed = multiple(&mixed_ns, &rival_mixed_ns);
         outcome.hold("half GETs, half SETs, a second ÷ memcached's own path", mixed, Reach::Reported);
     }
-    Ok(outcome)
+    Ok(())
 }
 
 /// Digits, made quickly: while packets are made, the store's flush goes on, and its time is not counted.

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::arena::{Load, Room, Shape};
+use super::arena::Load;
 use super::contest::{Claim, Contest, RATE, Stage, Tier, Trial, group};
+use super::shape::{Room, Shape};
 
 const LIMIT_DEPTHS: [(u64, u64); 3] = [(1, 64), (1, 128), (1, 256)];
 

@@ -4,9 +4,10 @@ use tapetum_bench::filter::RETURNED_BYTES;
 use tapetum_bench::graph::TOLD;
 use tapetum_bench::turn::Report;
 
-use super::arena::{Load, Room, Shape};
+use super::arena::Load;
 use super::contest::{CPU, Claim, Contest, Figure, RATE, Stage, Tier, Trial, group};
 use super::peers::{ON_UNIT, ON_UNITS, ORDERED};
+use super::shape::{Room, Shape};
 
 /// The least of the store's rate at the drive ÷ RocksDB's.
 const FIELDS_LEAST: f64 = 1.4;

@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use super::arena::{Arena, Entrant, Load, Room, Shape};
-use super::outcome::{Outcome, Reach};
-use super::series::read_quantile;
+use super::arena::{Arena, Entrant, Load};
+use super::shape::{Room, Shape};
 use crate::Failure;
 use crate::arguments::Arguments;
+use crate::results::outcome::{Outcome, Reach};
+use crate::results::series::read_quantile;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let shape = Shape::parse(arguments, (5_000_000, 1008), Room::Ample)?;
@@ -15,7 +16,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let reads = arguments.number("reads-per-second", 5000)? as f64;
     let names = ["tapetum", "rocksdb"];
     let mut arena = Arena::open(arguments, "read-latency", &shape, &names, &names)?;
-    println!("read-latency: {} items of {} bytes", shape.items, shape.value_bytes);
+    let about = format!(
+        "{reads:.0} reads a second of {} items of {} bytes, beside half of the most overwrites that RocksDB takes",
+        shape.items, shape.value_bytes
+    );
+    let mut outcome = Outcome::new(arguments, "read-latency", about);
     arena.load(1)?;
     arena.start_all(false)?;
 
@@ -27,18 +32,13 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let written = arena.rounds(&threads, &Load::of("write").lasting(Duration::from_secs(5)), 3)?;
     let most = written.iter().map(|series| series.throughput().median).fold(0.0, f64::max);
     let writes = most / 2.0;
-    println!("  {most:.0} writes/s are taken at most; all get {writes:.0} a second from now on");
 
     let load = Load { rate: Some(reads), overwrites: Some(writes), ..Load::of("c").lasting(Duration::from_secs(4)) };
     let entrants = [Entrant::new("tapetum", "session", 1, 256), Entrant::new("rocksdb", "get", 16, 1)];
     let entrants: Vec<Entrant> = entrants.into_iter().filter(|entrant| arena.has(entrant.contender)).collect();
     let series = arena.rounds(&entrants, &load, rounds)?;
     arena.end_all()?;
-    let about = format!(
-        "reads of {} items of {} bytes, {reads:.0} a second, beside {writes:.0} overwrites a second",
-        shape.items, shape.value_bytes
-    );
-    let mut outcome = Outcome::new(arguments, "read-latency", about);
+    outcome.report("overwrites a second", writes);
     for (name, quantile, reach) in
         [("P50", 0.5, Reach::Reported), ("P99", 0.99, Reach::Reported), ("P99.9", 0.999, Reach::AtMost(0.25))]
     {

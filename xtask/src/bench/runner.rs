@@ -3,12 +3,14 @@
 //! Every contest takes `--items`, `--value`, `--random-percent`, `--memory`, `--tier`, `--capacity`, `--overwrites`, `--rounds`,
 //! `--mixes`, `--distribution`, `--sync`, `--contenders` and `--keep`.
 
-use super::arena::{Arena, Entrant, Shape};
+use super::arena::{Arena, Entrant};
 use super::contest::{Claim, Contest, Over, Stage, Tier, Trial};
-use super::outcome::{Outcome, Reach};
-use super::series::{Series, Spread};
+use super::shape::Shape;
 use crate::Failure;
 use crate::arguments::Arguments;
+use crate::results::outcome::{Outcome, Reach};
+use crate::results::series::Series;
+use crate::results::spread::Spread;
 
 const SWEEP_ROUNDS: u64 = 3;
 const DISTRIBUTIONS: [&str; 3] = ["uniform", "zipfian", "latest"];
@@ -22,7 +24,6 @@ pub fn run(arguments: &Arguments, contest: &Contest) -> Result<(), Failure> {
     let mut arena = Arena::open(arguments, contest.name, &shape, &names, contest.contenders)?;
     let synced = if stages.iter().all(|stage| stage.sync) { ", each write synced" } else { "" };
     let about = format!("{}, {} items of {} bytes{synced}", contest.about, shape.items, shape.value_bytes);
-    println!("{}: {about}", contest.name);
     let mut outcome = Outcome::new(arguments, contest.name, about);
     arena.load(overwrites)?;
     for stage in &stages {
@@ -144,6 +145,12 @@ impl Found<'_> {
         place.map(|place| &self.series[place])
     }
 
+    /// Its contender's, with its way where that has several.
+    fn name(&self, entrant: &Entrant) -> String {
+        let alike = self.entrants.iter().filter(|other| other.contender == entrant.contender).count();
+        if alike > 1 { format!("{} {}", entrant.contender, entrant.api) } else { entrant.contender.to_owned() }
+    }
+
     /// Where all that it names take part.
     fn hold(&self, claim: &Claim, names: &[&str], outcome: &mut Outcome) {
         let Some(own) = self.series(claim.of) else { return };
@@ -169,7 +176,7 @@ impl Found<'_> {
             Over::Each => {
                 let others = self.entrants.iter().zip(self.series).filter(|(entrant, _)| !entrant.is_named(claim.of));
                 for (entrant, other) in others {
-                    hold(&format!(" ÷ {} {}", entrant.contender, entrant.api), own.ratio(other, figure));
+                    hold(&format!(" ÷ {}", self.name(entrant)), own.ratio(other, figure));
                 }
             }
         }

@@ -19,10 +19,10 @@ use tapetum_drive::{
 };
 use tapetum_kernels::snappy;
 
-use super::outcome::{Outcome, Reach};
-use super::series::Spread;
 use crate::Failure;
 use crate::arguments::Arguments;
+use crate::results::outcome::{Outcome, Reach};
+use crate::results::spread::Spread;
 use crate::workspace::Scratch;
 
 const ITEM_BYTES: [usize; 5] = [64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20];
@@ -68,7 +68,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         "Snappy over {} MiB of items on flash, of which {random_percent} % does not compress, one at a time",
         data_bytes >> 20
     );
-    println!("snappy-table: {about}");
     let mut outcome = Outcome::new(arguments, "snappy-table", about);
     outcome.columns(&["item, path", "µs", "CPU µs, host", "CPU µs, drive", "bytes across"]);
     let mut across = None;

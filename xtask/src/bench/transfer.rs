@@ -4,13 +4,16 @@
 use tapetum_bench::filter::{KEPT, KEPT_BYTES, RETURNED_BYTES, SENT_BYTES, WAKE_UPS};
 use tapetum_bench::turn::{Length, Report};
 
-use super::arena::{Arena, Entrant, Load, Room, Shape};
-use super::outcome::{Outcome, Reach};
+use super::arena::{Arena, Entrant, Load};
 use super::peers::ORDERED;
-use super::picture::{self, Chart, Line, Scale};
-use super::series::{Series, Spread};
+use super::shape::{Room, Shape};
 use crate::Failure;
 use crate::arguments::Arguments;
+use crate::results::chart::{Chart, Line, Scale};
+use crate::results::outcome::{Outcome, Reach};
+use crate::results::picture::Picture;
+use crate::results::series::Series;
+use crate::results::spread::Spread;
 
 const VALUE_BYTES: u64 = 100;
 /// The mix, and the percentage of the items that it keeps.
@@ -26,7 +29,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let names = KINDS.map(|(name, _)| name);
     let mut arena = Arena::open(arguments, "transfer", &shape, &names, &names)?;
     let about = format!("scans of {} items of {} bytes", shape.items, shape.value_bytes);
-    println!("transfer: {about}");
     let mut outcome = Outcome::new(arguments, "transfer", about.clone());
     arena.load(0)?;
     arena.start_all(false)?;
@@ -41,7 +43,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     arena.end_all()?;
     let labels: Vec<&str> = ways.iter().map(|(_, _, label)| &label[..]).collect();
-    draw(arguments, &about, &labels, &found)?;
+    outcome.picture(picture(&about, &labels, &found));
     tell(&mut outcome, &labels, found);
     outcome.end()
 }
@@ -61,25 +63,22 @@ fn result_bytes(report: &Report) -> f64 {
     report.latencies.counted(KEPT) * KEPT_BYTES as f64 / report.latencies.operations() as f64
 }
 
-fn draw(arguments: &Arguments, about: &str, labels: &[&str], found: &[(f64, Vec<Series>)]) -> Result<(), Failure> {
+fn picture(about: &str, labels: &[&str], found: &[(f64, Vec<Series>)]) -> Picture {
     let lines = |figure: fn(&Report) -> f64| -> Vec<Line> {
         let line = |(place, label): (usize, &&str)| {
-            let points = found.iter().map(|(percent, series)| (*percent, series[place].spread(figure).median));
+            let points = found.iter().map(|(percent, series)| (*percent, series[place].spread(figure)));
             Line { label: (*label).to_owned(), points: points.collect() }
         };
         labels.iter().enumerate().map(line).collect()
     };
-    let chart = |title, y_label, lines| {
-        let (x_label, scale) = ("% of the items kept", Scale::Logarithmic);
-        Chart { title, x_label, y_label, scale, lines, mark: None, notes: Vec::new() }
-    };
+    let chart =
+        |title: &str, y_label, lines| Chart::new(title, ["% of the items kept", y_label], Scale::Logarithmic, lines);
     let titles = ["Time", "Bytes between drive and host"].map(|what| format!("{what}: {about}"));
     let of_result = found.iter().filter_map(|(percent, series)| Some((*percent, series.first()?)));
-    let points = of_result.map(|(percent, series)| (percent, series.spread(result_bytes).median)).collect();
+    let points = of_result.map(|(percent, series)| (percent, series.spread(result_bytes))).collect();
     let mut across = lines(bytes_across);
     across.push(Line { label: "the result alone".into(), points });
-    let charts = [chart(&titles[0], "seconds", lines(seconds)), chart(&titles[1], "bytes", across)];
-    picture::save(arguments, "transfer.svg", &picture::column(&charts))
+    Picture::new("transfer", vec![chart(&titles[0], "seconds", lines(seconds)), chart(&titles[1], "bytes", across)])
 }
 
 fn tell(outcome: &mut Outcome, labels: &[&str], found: Vec<(f64, Vec<Series>)>) {

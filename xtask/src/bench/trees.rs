@@ -5,11 +5,13 @@ use std::path::PathBuf;
 
 use tapetum_bench::turn::{Command, Report};
 
-use super::arena::{Arena, Entrant, Load, Room, Shape};
-use super::outcome::{Outcome, Reach};
-use super::series::{Series, Spread};
+use super::arena::{Arena, Entrant, Load};
+use super::shape::{Room, Shape};
 use crate::Failure;
 use crate::arguments::Arguments;
+use crate::results::outcome::{Outcome, Reach};
+use crate::results::series::Series;
+use crate::results::spread::Spread;
 
 /// The least that a change may leave of each rate.
 const KEPT_LEAST: f64 = 0.98;
@@ -27,7 +29,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut embedded = Arena::beside(arguments, "trees", &shape, ["tapetum", "tapetum-other"], &other)?;
     let mut served = Arena::beside(arguments, "trees-served", &shape, ["server", "server-other"], &other)?;
     let loading = Arena::beside(arguments, "trees-load", &small, ["tapetum", "tapetum-other"], &other)?;
-    println!("trees: {about}");
     let mut outcome = Outcome::new(arguments, "trees", about);
     embedded.load(0)?;
     embedded.start_all(false)?;
@@ -83,7 +84,7 @@ fn report_loads(outcome: &mut Outcome, series: Vec<Series>) {
     let total = |series: &Series, figure: fn(&Report) -> f64| series.reports.iter().map(figure).sum::<f64>();
     let seconds = |series| total(series, |report| report.seconds);
     let cpu_us = |series| total(series, |report| report.usage.cpu_us as f64);
-    hold(outcome, "loading", Spread::of([seconds(other) / seconds(this)]), Spread::of([cpu_us(this) / cpu_us(other)]));
+    hold(outcome, "loading", Spread::once(seconds(other) / seconds(this)), Spread::once(cpu_us(this) / cpu_us(other)));
 }
 
 fn hold(outcome: &mut Outcome, named: &str, rate: Spread, cpu: Spread) {

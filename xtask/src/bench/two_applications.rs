@@ -16,11 +16,12 @@ use tapetum_drive::{
     PipelineSink, PipelineSource, PipelineStage, Program, ProgramId, Returned, SourceRange, Status,
 };
 
-use super::outcome::{Outcome, Reach};
-use super::picture::{self, Chart, Line, Scale};
-use super::series::Spread;
 use crate::Failure;
 use crate::arguments::Arguments;
+use crate::results::chart::{Chart, Line, Scale};
+use crate::results::outcome::{Outcome, Reach};
+use crate::results::picture::Picture;
+use crate::results::spread::Spread;
 
 const KERNELS: [&str; 4] = ["k1", "k2", "k3", "k4"];
 /// About 150 µs of arithmetic and 450 µs for K2, so that what the host does beside a task counts little.
@@ -61,7 +62,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     arguments.finish()?;
     let about =
         format!("K1-K2-K3 and K3-K2-K4 on one drive, {AT_ONCE} of each on their way, items of {ITEM_BYTES} bytes");
-    println!("two-applications: {about}");
+    let mut outcome = Outcome::new(arguments, "two-applications", about);
     let mut turns: Turns = UNITS.iter().map(|_| WEIGHTS.iter().map(|_| Vec::new()).collect()).collect();
     for _ in 0..rounds {
         for (turns, units) in turns.iter_mut().zip(UNITS) {
@@ -70,7 +71,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             }
         }
     }
-    let mut outcome = Outcome::new(arguments, "two-applications", about);
     let columns =
         ["units a program, weights", "unit time, first ÷ second", "pipelines, first ÷ second", "first's a second"];
     outcome.columns(&columns);
@@ -85,7 +85,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         hold(&mut outcome, turns, units, rounds);
     }
-    draw(arguments, &turns)?;
+    outcome.picture(picture(&turns));
     outcome.end()
 }
 
@@ -207,29 +207,23 @@ fn item(drive: &Drive, stages: &[PipelineStage], application: u16) -> Result<Loc
 }
 
 /// A line for each number of units, and one on which all would lie.
-fn draw(arguments: &Arguments, turns: &Turns) -> Result<(), Failure> {
-    let aim = WEIGHTS.map(|weight| (f64::from(weight), f64::from(weight)));
-    let mut lines = vec![Line { label: "as its weight says".into(), points: aim.into() }];
+fn picture(turns: &Turns) -> Picture {
+    let weights = WEIGHTS.map(f64::from);
+    let aim = weights.map(|weight| (weight, Spread::once(weight))).into();
+    let mut lines = vec![Line { label: "as its weight says".into(), points: aim }];
     for (turns, units) in turns.iter().zip(UNITS) {
         let ratio = |turn: &Turn| turn.unit_seconds[0] / turn.unit_seconds[1];
-        let medians = turns.iter().map(|turns| Spread::of(turns.iter().map(ratio)).median);
+        let spreads = turns.iter().map(|turns| Spread::of(turns.iter().map(ratio)));
         let label = match units {
             0 => "inline, unweighted".into(),
             1 => "one unit a program".into(),
             units => format!("{units} units a program"),
         };
-        lines.push(Line { label, points: aim.iter().map(|(weight, _)| *weight).zip(medians).collect() });
+        lines.push(Line { label, points: weights.into_iter().zip(spreads).collect() });
     }
-    let chart = Chart {
-        title: "Two applications, K1-K2-K3 and K3-K2-K4, on one drive",
-        x_label: "weight of the first, where the second's is 1",
-        y_label: "unit time of the first ÷ the second's",
-        scale: Scale::Linear,
-        lines,
-        mark: None,
-        notes: Vec::new(),
-    };
-    picture::save(arguments, "two-applications.svg", &chart.svg())
+    let title = "Two applications, K1-K2-K3 and K3-K2-K4, on one drive";
+    let axes = ["weight of the first, where the second's is 1", "unit time of the first ÷ the second's"];
+    Picture::new("two-applications", vec![Chart::new(title, axes, Scale::Linear, lines)])
 }
 
 #[cfg(test)]

@@ -4,10 +4,10 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::outcome::{Outcome, Reach};
-use super::series::Spread;
 use crate::Failure;
 use crate::arguments::Arguments;
+use crate::results::outcome::{Outcome, Reach};
+use crate::results::spread::Spread;
 use crate::workspace::Scratch;
 
 /// Flash for a database of scale 1, and what a small one needs beside that.
@@ -54,7 +54,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let scratch = Scratch::new("bench-walk")?;
     let data = scratch.folder().join("data");
     let about = format!("the walk through papers, scale {scale}, --memory {memory}");
-    println!("walk: {about}");
     let mut outcome = Outcome::new(arguments, "walk", about);
     let generate = ["generate", "papers", "--scale", &scale, "--capacity", &capacity, "--memory", &memory, "--into"];
     let made = Command::new(&tapetum).args(generate).arg(&data).output()?;

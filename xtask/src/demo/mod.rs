@@ -11,7 +11,8 @@ use tapetum_bench::workload::{Population, Values};
 
 use crate::Failure;
 use crate::arguments::{Arguments, Mode};
-use crate::bench::picture::{Chart, Line, Scale};
+use crate::results::chart::{Chart, Line, Scale};
+use crate::results::spread::Spread;
 use crate::rows::Row;
 use crate::workspace::{self, Scratch};
 use watch::{BIN, Watch};
@@ -168,7 +169,7 @@ fn end(about: &str, loaded: &[Loaded; 2], seen: &[Seen; 2], (picture, times): (&
         let points = seen.by_second.iter().enumerate();
         Line {
             label: name.to_owned(),
-            points: points.map(|(second, rate)| (second as f64 + 0.5, rate * 100.0)).collect(),
+            points: points.map(|(second, rate)| (second as f64 + 0.5, Spread::once(rate * 100.0))).collect(),
         }
     });
     let mut notes = Vec::new();
@@ -181,15 +182,9 @@ fn end(about: &str, loaded: &[Loaded; 2], seen: &[Seen; 2], (picture, times): (&
             format!("  answered again after {} ms", seen.outage.as_millis()),
         ]);
     }
-    let chart = Chart {
-        title: about,
-        x_label: "seconds",
-        y_label: "GETs that found their item, %",
-        scale: Scale::Linear,
-        lines: lines.collect(),
-        mark: Some((times.kill.as_secs_f64(), "kill -9, restart")),
-        notes,
-    };
+    let axes = ["seconds", "GETs that found their item, %"];
+    let chart = Chart::new(about, axes, Scale::Linear, lines.collect());
+    let chart = Chart { mark: Some((times.kill.as_secs_f64(), "kill -9, restart".into())), notes, ..chart };
     std::fs::write(picture, chart.svg())?;
     println!("\ndrawn: {}", picture.display());
     Ok(())

@@ -1,9 +1,10 @@
 //! How many flash reads a GET takes that is answered from flash: random existing keys, 1 KiB values.
 
-use super::{Bench, hold, row};
+use super::Bench;
 use crate::Failure;
 use crate::arguments::Arguments;
 use crate::load::{in_parallel, quiesce, stats, store_all};
+use crate::results::outcome::{Outcome, Reach};
 use tapetum_bench::random::{Random, key16, mix};
 
 const CONNECTIONS: u64 = 16;
@@ -18,6 +19,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         arguments,
         &["--capacity", arguments.sized("8GiB", "512MiB"), "--memory", "256MiB"],
     )?;
+    let about = format!("{gets} GETs of {items} items of {VALUE_BYTES} bytes, {KEYS_IN_ONE_GET} to a multi-get");
+    let mut outcome = Outcome::new(arguments, "flash-reads", about);
     let address = bench.server().address();
     store_all(address, CONNECTIONS, items, |index, value| {
         fill_value(index, value);
@@ -59,19 +62,15 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let reads = after.since(&before, "get_flash_reads")?;
     let read_bytes = after.since(&before, "flash_to_local_bytes")?;
     let reply_bytes = after.since(&before, "local_to_host_bytes")?;
-    let reads_each = reads as f64 / from_flash.max(1) as f64;
-    let bytes_each = read_bytes as f64 / reads.max(1) as f64;
-    row("GETs of existing keys", gets.to_string(), "");
-    row("of them answered from flash", from_flash.to_string(), "");
-    row("flash reads for each of these", format!("{reads_each:.4}"), "at most 1.01");
+    let each = |amount: u64, count: u64| amount as f64 / count.max(1) as f64;
+    outcome.hold_once("GETs answered from flash ÷ all", each(from_flash, gets), Reach::AtLeast(0.5));
+    outcome.hold_once("flash reads of a GET answered from flash", each(reads, from_flash), Reach::AtMost(1.01));
     let bytes_max = after.get("get_flash_read_max_bytes")?;
-    row("bytes of one flash read, mean", format!("{bytes_each:.0}"), "");
-    row("bytes of one flash read, the most", bytes_max.to_string(), "each at most 8192");
-    row("bytes drive to host for one GET", format!("{:.0}", reply_bytes as f64 / gets.max(1) as f64), "");
+    outcome.hold_once("bytes of one flash read, the most", bytes_max as f64, Reach::AtMost(8192.0));
+    outcome.report("bytes of one flash read, in the mean", each(read_bytes, reads));
+    outcome.report("bytes drive to host of a GET", each(reply_bytes, gets));
     bench.end()?;
-    hold(from_flash * 2 > gets, "most GETs are answered from flash")?;
-    hold(reads_each <= 1.01, "at most 1.01 flash reads for a GET answered from flash")?;
-    hold(bytes_max <= 8192, "at most 8 KiB in one flash read")
+    outcome.end()
 }
 
 /// Incompressible, so that 1 KiB stays 1 KiB.

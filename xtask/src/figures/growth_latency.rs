@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use tapetum::{KeyspaceRef, Stats};
 
 use super::embedded::{Embedded, VALUE_BYTES, fill_value, store_items};
-use super::{hold, microseconds, row};
 use crate::Failure;
 use crate::arguments::Arguments;
+use crate::results::outcome::{Outcome, Reach};
+use crate::results::spread::Spread;
 use tapetum_bench::embedded::{Answer, Pipe, settle};
 use tapetum_bench::random::{Random, key16};
 
@@ -20,7 +21,7 @@ const WRITES: usize = 1024;
 /// How often `stats` is asked whether a partition is being built.
 const LOOK: Duration = Duration::from_micros(200);
 /// GETs that a 99.9th percentile needs.
-const GETS_MIN: usize = 20_000;
+const GETS_MIN: f64 = 20_000.0;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let items = arguments.number("items", 5_000_000)?;
@@ -30,7 +31,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let capacity = arguments.size("capacity", 6 << 30)?;
     let memory = arguments.size("memory", 512 << 20)?;
     arguments.finish()?;
-    println!("growth-latency: {items} items, then {rate} new ones a second and {depth} GETs on their way");
+    let about = format!("{items} items, then {rate} new ones a second and {depth} GETs on their way");
+    let mut outcome = Outcome::new(arguments, "growth-latency", about);
     let bench = Embedded::start("growth-latency", capacity, memory)?;
     let store = &bench.store;
     store_items((store, KeyspaceRef::DEFAULT), 0..items, VALUE_BYTES, 2)?;
@@ -84,27 +86,22 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let achieved = written as f64 / spent.as_secs_f64();
     let share = growth.time.as_secs_f64() / spent.as_secs_f64();
     let rebuilt = store.stats().partitions_rebuilt - growth.rebuilt_first;
-    row("new keys a second", format!("{achieved:.0}"), "");
-    row("partitions rebuilt meanwhile", rebuilt.to_string(), &format!("{:.1} % of the time", share * 100.0));
-    row("GETs while a partition grows, and in the rest", format!("{} / {}", growing.len(), resting.len()), "");
-    let mut at = |per_mille: usize| (percentile(&mut growing, per_mille), percentile(&mut resting, per_mille));
+    outcome.hold_once("new keys a second ÷ those asked for", achieved / rate as f64, Reach::AtLeast(0.95));
+    outcome.report("partitions built", rebuilt as f64);
+    outcome.report("part of the time in which one was", share);
+    let rarer = growing.len().min(resting.len());
+    outcome.hold_once("GETs of the rarer kind", rarer as f64, Reach::AtLeast(GETS_MIN));
+    outcome.columns(&["of the GETs", "while a partition grows, µs", "in the rest, µs"]);
     for (name, per_mille) in [("half", 500), ("99 %", 990), ("99.9 %", 999), ("all", 1000)] {
-        let (growing, resting) = at(per_mille);
-        row(
-            &format!("{name} of the GETs within, growing / rest"),
-            format!("{} / {}", microseconds(growing), microseconds(resting)),
-            "",
-        );
+        let within = [&mut growing, &mut resting].map(|times| percentile(times, per_mille) as f64 / 1000.0);
+        outcome.line(name, within.map(Spread::once).into());
     }
-    let (growing_tail, resting_tail) = at(999);
+    let (growing_tail, resting_tail) = (percentile(&mut growing, 999), percentile(&mut resting, 999));
     let ratio = growing_tail as f64 / resting_tail.max(1) as f64;
-    row("P99.9 growing ÷ P99.9 of the rest", format!("{ratio:.2}"), "at most 2");
-    row("the longest wait of a write", microseconds(writer.longest.as_nanos() as u64), "");
+    outcome.hold_once("P99.9 of GETs while a partition grows ÷ in the rest", ratio, Reach::AtMost(2.0));
+    outcome.report("the longest wait of a write, ms", writer.longest.as_secs_f64() * 1e3);
     store.close()?;
-    let told = growing.len().min(resting.len());
-    hold(told >= GETS_MIN, &format!("{GETS_MIN} GETs of either kind: give it more --seconds"))?;
-    hold(achieved >= 0.95 * rate as f64, "the writes came at their rate: give a lower --rate")?;
-    hold(ratio <= 2.0, "P99.9 of GETs while a partition grows at most twice that of the rest")
+    outcome.end()
 }
 
 /// Whether a partition is being built.

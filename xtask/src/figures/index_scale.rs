@@ -5,17 +5,25 @@
 //! where the budget leaves room; and the index by `stats`, a thousand times a second while it loads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tapetum::{KeyspaceRef, Stats, Store, StoreOptions};
 
 use super::embedded::{Embedded, VALUE_BYTES, store_items, touch_pools};
-use super::{hold, mebibytes, row, seconds};
+use super::mebibytes;
 use crate::Failure;
 use crate::arguments::Arguments;
+use crate::results::outcome::{Outcome, Reach};
+use crate::results::spread::Spread;
 use tapetum_bench::embedded::settle;
 use tapetum_bench::process;
 
+/// Bytes of DRAM of an entry, at every count and at the last.
+const EACH_MOST: f64 = 3.0;
+const LAST_MOST: f64 = 2.6;
+/// How far the store's own account may be from what the process takes.
+const APART_MOST: f64 = 0.15;
+const PEAK_MOST: f64 = 1.1;
 /// Stops between the two counts at which the store comes to rest and its memory is taken.
 const STOPS: u64 = 20;
 
@@ -27,10 +35,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let capacity = arguments.size("capacity", 22 << 30)?;
     let memory = arguments.size("memory", 1536 << 20)?;
     arguments.finish()?;
-    println!("index-scale: {from} to {to} entries, then {last}; capacity {}", mebibytes(capacity));
+    let about = format!("{from} to {to} entries, then {last}; capacity {} MiB", mebibytes(capacity));
+    let mut outcome = Outcome::new(arguments, "index-scale", about);
     let count = arguments.sized(STOPS, 1);
     process::return_freed_memory();
-    let begun = Instant::now();
     let bench = Embedded::start("index-scale", capacity, memory)?;
     let store = &bench.store;
     touch_pools(store, arguments)?;
@@ -56,36 +64,31 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Ok((stops, end, seen))
     })?;
 
-    println!("  at rest:    entries   resident, an entry   by stats, an entry");
+    outcome.columns(&["entries, at rest", "as resident memory grew, B an entry", "by stats, B an entry"]);
     for rest in stops.iter().chain(&end) {
-        let (resident, stated) = (rest.resident_each(&empty), rest.stated_each());
-        println!("         {:>12}             {resident:.3} B              {stated:.3} B", rest.stats.index_entries);
+        let each = [rest.resident_each(&empty), rest.stated_each()];
+        outcome.line(rest.stats.index_entries.to_string(), each.map(Spread::once).into());
     }
     let worst_of = |each: &dyn Fn(&Rest) -> f64| stops.iter().map(each).fold(0.0, f64::max);
     let worst_resident = worst_of(&|rest| rest.resident_each(&empty));
     let worst_stated = seen.worst_each.max(worst_of(&Rest::stated_each));
-    row("DRAM for an entry, the worst at rest, as resident memory", format!("{worst_resident:.3} B"), "at most 3.0 B");
-    row("the same by stats, the worst at any moment", format!("{worst_stated:.3} B"), "at most 3.0 B");
+    let mut hold = |what: &str, found: f64, most: f64| outcome.hold_once(what, found, Reach::AtMost(most));
+    hold("B an entry, the worst at rest, as resident memory grew", worst_resident, EACH_MOST);
+    hold("B an entry, the worst at any moment, by stats", worst_stated, EACH_MOST);
     if let Some(end) = &end {
         let entries = end.stats.index_entries;
-        let (resident, stated) = (end.resident_each(&empty), end.stated_each());
-        row(&format!("at {entries} entries, as resident memory"), format!("{resident:.3} B"), "at most 2.6 B");
-        row("the same by stats", format!("{stated:.3} B"), "at most 2.6 B");
+        hold(&format!("B an entry at {entries}, as resident memory grew"), end.resident_each(&empty), LAST_MOST);
+        hold(&format!("B an entry at {entries}, by stats"), end.stated_each(), LAST_MOST);
     }
-    row("partitions rebuilt", store.stats().partitions_rebuilt.to_string(), "");
-    row("peak while one is built ÷ settled before it", format!("{:.3}", seen.peak), "at most 1.1");
-    row("that peak by stats", mebibytes(seen.peak_bytes), &format!("{} looks", seen.looks));
     let basis = end.as_ref().or(stops.last()).expect("there is a stop");
-    projection(&basis.stats, capacity, memory)?;
-    row("all of it took", seconds(begun.elapsed()), "");
+    let apart = (basis.resident_each(&empty) / basis.stated_each() - 1.0).abs();
+    hold("resident memory and stats at the last count, apart by", apart, APART_MOST);
+    hold("the index while a partition is built ÷ before, the most", seen.peak, PEAK_MOST);
+    outcome.hold_once("times that a partition was seen growing", seen.windows as f64, Reach::AtLeast(1.0));
+    outcome.report("partitions built", store.stats().partitions_rebuilt as f64);
+    projection(&mut outcome, &basis.stats, (capacity, memory))?;
     store.close()?;
-    hold(worst_resident <= 3.0 && worst_stated <= 3.0, "at most 3.0 bytes of DRAM for an entry at every count")?;
-    if let Some(end) = &end {
-        let kept = end.resident_each(&empty) <= 2.6 && end.stated_each() <= 2.6;
-        hold(kept, "at most 2.6 bytes of DRAM for an entry at the last count")?;
-    }
-    hold(seen.peak <= 1.1, "at most 1.1 times the settled index while a partition is built")?;
-    hold(seen.looks > 0 && seen.windows > 0, "the index was seen growing")
+    outcome.end()
 }
 
 /// The store at rest.
@@ -136,13 +139,11 @@ struct Watch {
 
 #[derive(Default)]
 struct Seen {
-    looks: u64,
     windows: u64,
     /// Bytes for an entry, the most between the two counts.
     worst_each: f64,
     /// Bytes while partitions were built ÷ bytes before, the most.
     peak: f64,
-    peak_bytes: u64,
 }
 
 impl Watch {
@@ -158,13 +159,9 @@ impl Watch {
             if stats.partitions_rebuilding == 0 {
                 (settled, growing) = (stats, false);
             } else if settled.index_entries >= self.from {
-                seen.looks += 1;
                 seen.windows += u64::from(!growing);
                 growing = true;
-                let ratio = stats.index_bytes as f64 / settled.index_bytes as f64;
-                if ratio > seen.peak {
-                    (seen.peak, seen.peak_bytes) = (ratio, stats.index_bytes);
-                }
+                seen.peak = seen.peak.max(stats.index_bytes as f64 / settled.index_bytes as f64);
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -174,29 +171,27 @@ impl Watch {
 
 /// What an entry would take on larger drives, by the code's own sizes: the delta table with wider pointers, loaded as it is
 /// loaded now, and the segments' part as it is now.
-fn projection(now: &Stats, capacity: u64, memory: u64) -> Result<(), Failure> {
+fn projection(outcome: &mut Outcome, now: &Stats, (capacity, memory): (u64, u64)) -> Result<(), Failure> {
     let entries = now.index_entries.max(1) as f64;
     let segments_each = now.index_segment_bytes as f64 / entries;
     let table_each = (now.index_bytes - now.index_segment_bytes) as f64 / entries;
     let options = StoreOptions::new(capacity, memory);
     let shape = options.index_geometry_at(capacity)?;
     let load = table_each / shape.entry_bytes();
-    println!("  by size of the drive:                pointer   table + segments     sum   XDP's Y - 21 bits");
-    let line = |what: &str, bytes: u64, bits: u32, table: f64| {
+    let mut line = |drive: String, bytes: u64, bits: u32, table_each: f64| {
+        outcome.report(format!("a drive of {drive}: bits of a pointer"), f64::from(bits));
+        outcome.report(format!("a drive of {drive}: B an entry"), table_each + segments_each);
         let xdp = ((bytes as f64).log2() - 21.0) / 8.0;
-        println!(
-            "  {what:<36} {bits:>2} bits    {table:.2} + {segments_each:.2} B     {:.2} B   {xdp:.2} B",
-            table + segments_each
-        );
+        outcome.report(format!("a drive of {drive}: XDP's Y - 21 bits for 2^Y bytes, B"), xdp);
     };
     let bits = now.index_pointer_bits as u32;
-    line(&format!("{} (measured)", mebibytes(capacity)), capacity, bits, table_each);
+    line(format!("{} MiB, as measured", mebibytes(capacity)), capacity, bits, table_each);
     for tebibytes in [1_u64, 32] {
         for segment_bytes in [64 << 20, 2 << 30] {
             let bytes = tebibytes << 40;
             let shape = StoreOptions { segment_bytes, ..options }.index_geometry_at(bytes)?;
-            let what = format!("{tebibytes} TiB, segments of {}", mebibytes(segment_bytes));
-            line(&what, bytes, shape.payload_bits, shape.entry_bytes() * load);
+            let drive = format!("{tebibytes} TiB, segments of {} MiB", mebibytes(segment_bytes));
+            line(drive, bytes, shape.payload_bits, shape.entry_bytes() * load);
         }
     }
     Ok(())

@@ -1,15 +1,16 @@
 //! The most memory the process ever holds, at `--memory 256MiB` with 64 connections that write and read values from one
 //! byte to one mebibyte, over more data than fits, so that it flushes and collects meanwhile.
 
-use super::{Bench, hold, mebibytes, row};
+use super::{Bench, mebibytes};
 use crate::Failure;
 use crate::arguments::Arguments;
 use crate::load::{expect_stored, in_parallel, stats};
+use crate::results::outcome::{Outcome, Reach};
 use tapetum_bench::process;
 use tapetum_bench::random::{Random, key16, mix};
 
 const CONNECTIONS: u64 = 64;
-const LIMIT_BYTES: u64 = 320 << 20;
+const LIMIT_MIB: f64 = 320.0;
 /// A connection's own keys. Sizes are log-uniform, so a value has 75 KiB in the mean: 1.2 GiB live in all.
 const KEYS: u64 = 256;
 
@@ -20,6 +21,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         arguments,
         &["--capacity", arguments.sized("4GiB", "512MiB"), "--memory", "256MiB"],
     )?;
+    let about = format!("--memory 256MiB, {CONNECTIONS} connections, values of 1 B to 1 MiB");
+    let mut outcome = Outcome::new(arguments, "memory-peak", about);
     let (address, process) = (bench.server().address(), bench.server().process());
     let idle = process::read(process)?.resident_bytes;
     in_parallel(address, CONNECTIONS, |connection_index, connection| {
@@ -53,13 +56,17 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     })?;
     let memory = process::read(process)?;
     let after = stats(address)?;
-    row("written by the clients", mebibytes(after.get("user_write_bytes")?), "");
-    row("written to the drive", mebibytes(after.get("flash_write_bytes")?), "");
-    row("resident when started", mebibytes(idle), "");
-    row("resident at most (VmHWM)", mebibytes(memory.resident_max_bytes), "at most 320 MiB");
-    row("memory_used_bytes of stats, at the end", mebibytes(after.get("memory_used_bytes")?), "");
+    outcome.hold_once("MiB resident at most (VmHWM)", mebibytes(memory.resident_max_bytes), Reach::AtMost(LIMIT_MIB));
+    outcome.report("MiB resident when started", mebibytes(idle));
+    for (what, name) in [
+        ("MiB written by the clients", "user_write_bytes"),
+        ("MiB written to the drive", "flash_write_bytes"),
+        ("memory_used_bytes of stats at the end, MiB", "memory_used_bytes"),
+    ] {
+        outcome.report(what, mebibytes(after.get(name)?));
+    }
     bench.end()?;
-    hold(memory.resident_max_bytes <= LIMIT_BYTES, "at most 320 MiB resident at --memory 256MiB")
+    outcome.end()
 }
 
 /// One byte to one mebibyte, each power of two as likely; made from key and sequence alone.

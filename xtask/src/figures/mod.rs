@@ -13,11 +13,9 @@ mod raw_disk;
 mod restart;
 mod warm;
 
-use std::time::Duration;
-
 use crate::Failure;
 use crate::arguments::{Arguments, Mode};
-use crate::rows::{Missed, Row};
+use crate::rows::Row;
 use crate::workspace::{self, Scratch};
 use tapetum_bench::server::{Server, ServerOptions};
 
@@ -79,7 +77,6 @@ impl Bench {
         let binary = arguments.measured_server(binary)?;
         let scratch = Scratch::new(name)?;
         let data = scratch.folder().join("data");
-        println!("{name}: tapetum serve {}", options.join(" "));
         let server = ServerOptions::new(&binary, &data, options)?.start()?;
         Ok(Bench { server, _scratch: scratch })
     }
@@ -93,24 +90,6 @@ impl Bench {
     }
 }
 
-/// Prints one row: what, how much, and against what it is held.
-fn row(what: &str, figure: String, reach: &str) {
-    println!("  {what:<58} {figure:>16}   {reach}");
-}
-
-fn mebibytes(bytes: u64) -> String {
-    format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64)
-}
-
-fn seconds(time: Duration) -> String {
-    format!("{:.3} s", time.as_secs_f64())
-}
-
-fn microseconds(nanoseconds: u64) -> String {
-    format!("{:.0} µs", nanoseconds as f64 / 1000.0)
-}
-
-/// Fails the command when a figure misses what is promised, so that a script can hold it.
-fn hold(kept: bool, promise: &str) -> Result<(), Failure> {
-    if kept { Ok(()) } else { Err(Missed(promise.into()).into()) }
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / (1 << 20) as f64
 }

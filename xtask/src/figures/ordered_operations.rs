@@ -8,9 +8,10 @@ use tapetum_bench::embedded::{create_as, ordered_options, settle, usable};
 use tapetum_bench::random::{Random, key16};
 
 use super::embedded::{fill_value, store_items};
-use super::row;
 use crate::Failure;
 use crate::arguments::Arguments;
+use crate::results::outcome::{Outcome, Reach};
+use crate::results::spread::Spread;
 use crate::workspace::Scratch;
 
 const NAME: &str = "ordered";
@@ -20,8 +21,8 @@ const LONG_BYTES: u64 = 5000;
 /// Keys with such values, behind those of all others.
 const LONG_FROM: u64 = 1 << 40;
 /// The most reads of a lookup in a node and in an extension, and the writes of an update.
-const READS_MOST: [u64; 2] = [1, 2];
-const WRITES_MOST: u64 = 1;
+const READS_MOST: [f64; 2] = [1.0, 2.0];
+const WRITES_MOST: f64 = 1.0;
 
 /// Operations that found the same.
 #[derive(Default)]
@@ -43,16 +44,17 @@ impl Class {
         self.pages_written.push((after.flash_write_bytes - before.flash_write_bytes) / PAGE_BYTES);
     }
 
-    fn show(&mut self) {
-        if self.took.is_empty() {
-            return row(self.label, "none came".into(), "");
-        }
+    /// A line of the table, if one came.
+    fn tell(&mut self, outcome: &mut Outcome, way: &str) {
         let count = self.took.len();
+        if count == 0 {
+            return;
+        }
         let mean = |numbers: &[u64]| numbers.iter().sum::<u64>() as f64 / count as f64;
         self.took.sort_unstable();
-        let (median, tail) = (self.took[count / 2].as_micros(), self.took[count * 99 / 100].as_micros());
-        let flash = format!("{:.2} reads, {:.2} pages written", mean(&self.reads), mean(&self.pages_written));
-        row(self.label, format!("{median} µs, P99 {tail}"), &format!("{flash}, of {count}"));
+        let within = [count / 2, count * 99 / 100].map(|place| self.took[place].as_secs_f64() * 1e6);
+        let figures = [within[0], within[1], mean(&self.reads), mean(&self.pages_written), count as f64];
+        outcome.line(format!("{way}: {}", self.label), figures.map(Spread::once).into());
     }
 
     fn median(numbers: &[u64]) -> u64 {
@@ -77,11 +79,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let capacity = usable(arguments.size("capacity", items * value_bytes * 3 + (512 << 20))?);
     let memory = arguments.size("memory", (items * value_bytes / 8).max(32 << 20))?;
     arguments.finish()?;
+    let about = format!("{items} items of {value_bytes} bytes, one durable operation at a time");
+    let mut outcome = Outcome::new(arguments, "ordered-operations", about);
+    outcome.columns(&["operation", "median µs", "P99 µs", "flash reads", "pages written", "seen"]);
     for assume_atomic_writes in [false, true] {
         let way = if assume_atomic_writes { "in place" } else { "shadowed" };
-        println!(
-            "ordered-operations: {items} items of {value_bytes} bytes, images written {way}, one operation at a time"
-        );
         let scratch = Scratch::new("ordered-operations")?;
         let options =
             StoreOptions { assume_atomic_writes, ..ordered_options((capacity, memory), memory, Sync::Always) };
@@ -96,11 +98,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             all.keyspace.put(&key16(LONG_FROM + index), &all.value)?;
         }
         settle(&store)?;
-        all.reads(operations, long)?;
-        all.writes(operations)?;
+        all.reads((operations, long), &mut outcome, way)?;
+        all.writes(operations, &mut outcome, way)?;
         store.close()?;
     }
-    Ok(())
+    outcome.end()
 }
 
 impl Operations {
@@ -127,7 +129,7 @@ impl Operations {
         self.timed(put).map(|((), taken)| taken)
     }
 
-    fn reads(&mut self, operations: u64, long: u64) -> Result<(), Failure> {
+    fn reads(&mut self, (operations, long): (u64, u64), outcome: &mut Outcome, way: &str) -> Result<(), Failure> {
         let [mut hit, mut missed, mut extension] =
             ["read, node cached", "read, node not cached", "read, value in an extension"].map(Class::new);
         for _ in 0..operations {
@@ -139,17 +141,16 @@ impl Operations {
             let index = LONG_FROM + self.random.below(long);
             extension.add(self.get(index)?);
         }
-        [&mut hit, &mut missed, &mut extension].into_iter().for_each(Class::show);
-        let most = [missed, extension].map(|class| class.reads.into_iter().max().unwrap_or_default());
-        row(
-            "the most reads of a lookup: in a node; in an extension",
-            format!("{}; {}", most[0], most[1]),
-            "at most 1; 2",
-        );
-        super::hold(most[0] <= READS_MOST[0] && most[1] <= READS_MOST[1], "reads of a lookup")
+        [&mut hit, &mut missed, &mut extension].into_iter().for_each(|class| class.tell(outcome, way));
+        for (class, most) in [missed, extension].into_iter().zip(READS_MOST) {
+            let reads = class.reads.into_iter().max().unwrap_or_default();
+            let what = format!("{way}: flash reads of a {}, the most", class.label);
+            outcome.hold_once(what, reads as f64, Reach::AtMost(most));
+        }
+        Ok(())
     }
 
-    fn writes(&mut self, operations: u64) -> Result<(), Failure> {
+    fn writes(&mut self, operations: u64, outcome: &mut Outcome, way: &str) -> Result<(), Failure> {
         let [mut hit, mut missed, mut inserted, mut split] =
             ["update, node cached", "update, node not cached", "insert", "insert that splits a node"].map(Class::new);
         for _ in 0..operations {
@@ -165,13 +166,11 @@ impl Operations {
             if taken.2.flash_write_bytes - taken.1.flash_write_bytes > PAGE_BYTES { &mut split } else { &mut inserted }
                 .add(taken);
         }
-        let writes = [&hit, &missed].map(|class| Class::median(&class.pages_written));
-        [&mut hit, &mut missed, &mut inserted, &mut split].into_iter().for_each(Class::show);
-        row(
-            "pages written by an update: cached; not cached",
-            format!("{}; {}", writes[0], writes[1]),
-            "1; 1, and no log",
-        );
-        super::hold(writes.iter().all(|writes| *writes <= WRITES_MOST), "pages written by an update")
+        for class in [&hit, &missed] {
+            let pages = Class::median(&class.pages_written) as f64;
+            outcome.hold_once(format!("{way}: pages written by an {}", class.label), pages, Reach::AtMost(WRITES_MOST));
+        }
+        [&mut hit, &mut missed, &mut inserted, &mut split].into_iter().for_each(|class| class.tell(outcome, way));
+        Ok(())
     }
 }

@@ -11,9 +11,11 @@ use tapetum_bench::embedded::{DriveShape, Pipe, create_as, keep_full, open_as, o
 use tapetum_bench::random::key16;
 
 use super::embedded::{KEY_BYTES, fill_value, store_items};
-use super::{hold, mebibytes, row, seconds};
+use super::mebibytes;
 use crate::Failure;
 use crate::arguments::Arguments;
+use crate::results::outcome::{Outcome, Reach};
+use crate::results::spread::Spread;
 use crate::workspace::Scratch;
 
 /// Values of up to so many bytes are held to the figures for small ones.
@@ -41,7 +43,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let aims = if is_small { Aims { dram_bytes: 4.0, space: 1.8 } } else { Aims { dram_bytes: 20.0, space: 2.0 } };
     let scratch = Scratch::new("ordered-space")?;
     let folder = scratch.folder().join("data");
-    println!("ordered-space: {items} items of {value_bytes} bytes, memory {}", mebibytes(memory));
+    let about = format!("{items} items of {value_bytes} bytes, memory {:.0} MiB", mebibytes(memory));
+    let mut outcome = Outcome::new(arguments, "ordered-space", about);
     let capacity = usable(capacity);
     let store = create_as(&folder, capacity, &ordered_options((capacity, memory), memory, Sync::No))?;
     let keyspace = store.create_keyspace_of(NAME, KeyspaceKind::Ordered)?.keyspace();
@@ -49,25 +52,22 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let begun = Instant::now();
     store_items((&store, keyspace), 0..items, value_bytes, 1)?;
     settle(&store)?;
-    row("stored in", seconds(begun.elapsed()), "");
+    outcome.report("stored in, s", begun.elapsed().as_secs_f64());
     let amplification = || (store.stats().flash_used_bytes - before.flash_used_bytes) as f64 / data_bytes as f64;
     let loaded = amplification();
     let dram = (store.stats().index_bytes - before.index_bytes) as f64 / items as f64;
-    row("DRAM an item", format!("{dram:.2} B"), &format!("at most {} B", aims.dram_bytes));
-    row("flash ÷ keys and values", format!("{loaded:.3}"), &format!("at most {}", aims.space));
+    outcome.hold_once("DRAM of an item, B", dram, Reach::AtMost(aims.dram_bytes));
+    outcome.hold_once("flash ÷ keys and values", loaded, Reach::AtMost(aims.space));
     delete_half((&store, keyspace), items)?;
     settle(&store)?;
-    row("the same with half deleted, ÷ what is left", format!("{:.3}", amplification() * 2.0), "");
+    outcome.report("the same with half deleted, ÷ what is left", amplification() * 2.0);
     store_items((&store, keyspace), items..items + items / 2, value_bytes, 1)?;
     settle(&store)?;
-    let again = amplification();
-    row("the same with as many others stored", format!("{again:.3}"), &format!("at most {}", aims.space));
+    outcome.hold_once("the same with as many others stored", amplification(), Reach::AtMost(aims.space));
     let used_bytes = store.stats().flash_used_bytes - before.flash_used_bytes;
     drop(store.abandon()?);
-    let ratio = recovery(&folder, memory, used_bytes, value_bytes)?;
-    hold(dram <= aims.dram_bytes, "DRAM an item")?;
-    hold(loaded.max(again) <= aims.space, "flash ÷ keys and values")?;
-    hold(ratio <= RECOVERY_MOST, "an opening that reads all nodes ÷ one sequential read")
+    recovery(&mut outcome, (folder.as_path(), memory), used_bytes, value_bytes)?;
+    outcome.end()
 }
 
 /// Every other one.
@@ -81,33 +81,33 @@ fn delete_half(place: (&Store, KeyspaceRef), items: u64) -> Result<(), Failure> 
     keep_full(place, next, |_| Ok(())).map(drop)
 }
 
-/// Opens the store as a crash left it, and reads as many bytes as it uses; the first ÷ the second, medians of three.
-fn recovery(folder: &Path, memory: u64, used_bytes: u64, value_bytes: u64) -> Result<f64, Failure> {
+/// Opens the store as a crash left it, and reads as many bytes as it uses, in turns.
+fn recovery(
+    outcome: &mut Outcome,
+    (folder, memory): (&Path, u64),
+    used_bytes: u64,
+    value_bytes: u64,
+) -> Result<(), Failure> {
     let (mut openings, mut reads, mut expected) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..3 {
-        reads.push(sequential_read(&folder.join("drive"), used_bytes)?);
+        reads.push(sequential_read(&folder.join("drive"), used_bytes)?.as_secs_f64());
         let begun = Instant::now();
         let store =
             open_as(folder, |capacity| ordered_options((capacity, memory), memory, Sync::No), DriveShape::default())?;
         let found = store.keyspace(NAME)?.get(&key16(KEPT))?;
-        openings.push(begun.elapsed());
+        openings.push(begun.elapsed().as_secs_f64());
         fill_value(KEPT, 0, value_bytes, &mut expected);
         if found.is_none_or(|item| item.value != expected) {
             return Err("an item that was stored is missing or another after the opening".into());
         }
         drop(store.abandon()?);
     }
-    let (opening, read) = (median(&mut openings), median(&mut reads));
-    let ratio = opening.as_secs_f64() / read.as_secs_f64();
-    row("one sequential read of the bytes in use", seconds(read), "");
-    row("an opening after a crash, one item read", seconds(opening), "");
-    row("the second ÷ the first", format!("{ratio:.2}"), &format!("at most {RECOVERY_MOST}"));
-    Ok(ratio)
-}
-
-fn median(times: &mut [Duration]) -> Duration {
-    times.sort_unstable();
-    times[times.len() / 2]
+    let ratios = openings.iter().zip(&reads).map(|(opening, read)| opening / read);
+    let what = "an opening after a crash ÷ one sequential read of the bytes in use";
+    outcome.hold(what, Spread::of(ratios), Reach::AtMost(RECOVERY_MOST));
+    outcome.hold("the opening, one item read, s", Spread::of(openings), Reach::Reported);
+    outcome.hold("the sequential read, s", Spread::of(reads), Reach::Reported);
+    Ok(())
 }
 
 /// Past the system's cache, in reads of 1 MiB, one after the other.

@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::embedded::{VALUE_BYTES, fill_value, store_items};
-use super::{hold, mebibytes, row, seconds};
+use super::mebibytes;
 use crate::Failure;
 use crate::arguments::Arguments;
 use crate::load::expect_stored;
+use crate::results::outcome::{Outcome, Reach};
+use crate::results::spread::Spread;
 use crate::workspace::Scratch;
 use tapetum::KeyspaceRef;
 use tapetum_bench::client::Connection;
@@ -18,7 +20,7 @@ use tapetum_bench::process;
 use tapetum_bench::random::{Random, key16, mix};
 use tapetum_bench::server::{Server, ServerOptions};
 
-const AFTER_STOP_MAX: Duration = Duration::from_secs(1);
+const AFTER_STOP_MAX_S: f64 = 1.0;
 /// Connections that write until the server is killed, and writes that each has on its way.
 const WRITERS: u64 = 8;
 const BATCH: u64 = 64;
@@ -29,57 +31,47 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let runs = arguments.number("runs", 5)?.max(1);
     let capacity = arguments.size("capacity", 8 << 30)?;
     let memory = arguments.size("memory", 512 << 20)?;
-    let after_kill_max = Duration::from_millis(arguments.number("after-kill-max-ms", 4000)?);
+    let after_kill_max_s = arguments.number("after-kill-max-ms", 4000)? as f64 / 1e3;
     let write_for = Duration::from_millis(arguments.number("write-ms", 2000)?);
     let binary = arguments.server();
     arguments.finish()?;
     let binary = arguments.measured_server(binary)?;
     let scratch = Scratch::new("restart")?;
     let data = scratch.folder().join("data");
-    println!("restart: {items} items, capacity {}, memory {}", mebibytes(capacity), mebibytes(memory));
+    let (capacity_mib, memory_mib) = (mebibytes(capacity), mebibytes(memory));
+    let about = format!("{items} items, capacity {capacity_mib} MiB, memory {memory_mib} MiB, caches dropped");
+    let mut outcome = Outcome::new(arguments, "restart", about);
     let begun = Instant::now();
     let store = create(&data, capacity, memory, tapetum::Sync::Always)?;
     store_items((&store, KeyspaceRef::DEFAULT), 0..items, VALUE_BYTES, 2)?;
     settle(&store)?;
     store.close()?;
     drop(store);
-    row("loaded in", seconds(begun.elapsed()), "");
+    outcome.report("loaded in, s", begun.elapsed().as_secs_f64());
 
     let options = ["--capacity", &capacity.to_string(), "--memory", &memory.to_string()];
     let options = ServerOptions::new(&binary, &data, &options)?;
     let mut random = Random::new(11);
-    let (mut after_stop, mut after_kill) = (Vec::new(), Vec::new());
+    let [mut after_stop, mut after_kill, mut resident, mut acknowledged] = [const { Vec::new() }; 4];
     for run in 1..=runs {
         let stopped = Start::measure(arguments, &options, items, &mut random)?;
         let written = write_and_kill(stopped.server, items, write_for, run)?;
         let killed = Start::measure(arguments, &options, items, &mut random)?;
-        println!(
-            "  run {run}: after a clean stop {}, resident at most {}; after kill -9 ({written} writes acknowledged) {}, {}",
-            seconds(stopped.took),
-            mebibytes(stopped.resident_max_bytes),
-            seconds(killed.took),
-            mebibytes(killed.resident_max_bytes),
-        );
+        println!("  run {run}: {:?} after a clean stop, {:?} after kill -9", stopped.took, killed.took);
         killed.server.terminate()?;
-        after_stop.push((stopped.took, stopped.resident_max_bytes));
-        after_kill.push((killed.took, killed.resident_max_bytes));
+        after_stop.push(stopped.took.as_secs_f64());
+        after_kill.push(killed.took.as_secs_f64());
+        resident.extend([stopped.resident_max_bytes, killed.resident_max_bytes].map(mebibytes));
+        acknowledged.push(written as f64);
     }
-    let (stop, kill) = (median(&mut after_stop), median(&mut after_kill));
-    let resident_max = after_stop.iter().chain(&after_kill).map(|(_, resident)| *resident).max().unwrap_or(0);
-    row(
-        "exec to the first right answer, kill -9 mid-write, median",
-        seconds(kill),
-        &format!("at most {}", seconds(after_kill_max)),
-    );
-    row("the same after a clean stop, median", seconds(stop), "at most 1 s");
-    row(
-        "resident at most until then (VmHWM), the most",
-        mebibytes(resident_max),
-        &format!("--memory {}", mebibytes(memory)),
-    );
-    hold(kill <= after_kill_max, "the first right answer soon enough after exec, after kill -9")?;
-    hold(stop <= AFTER_STOP_MAX, "the first right answer 1 s after exec, after a clean stop")?;
-    hold(resident_max <= memory, "resident memory while recovering inside --memory")
+    let after_kill = Spread::of(after_kill);
+    outcome.hold("exec to the first right answer, s: after kill -9", after_kill, Reach::AtMost(after_kill_max_s));
+    let after_stop = Spread::of(after_stop);
+    outcome.hold("exec to the first right answer, s: after a clean stop", after_stop, Reach::AtMost(AFTER_STOP_MAX_S));
+    let resident_max = resident.into_iter().fold(0.0, f64::max);
+    outcome.hold_once("MiB resident at most until then (VmHWM)", resident_max, Reach::AtMost(memory_mib));
+    outcome.hold("writes acknowledged before kill -9", Spread::of(acknowledged), Reach::Reported);
+    outcome.end()
 }
 
 struct Start {
@@ -177,9 +169,4 @@ fn drop_caches() -> Result<(), Failure> {
     dropped
         .and_then(|mut file| file.write_all(b"3"))
         .map_err(|error| format!("the system's caches cannot be dropped ({error}): run this as root").into())
-}
-
-fn median(runs: &mut [(Duration, u64)]) -> Duration {
-    runs.sort_unstable();
-    runs[runs.len() / 2].0
 }

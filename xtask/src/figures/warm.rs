@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::{hold, mebibytes, row, seconds};
+use super::mebibytes;
 use crate::Failure;
 use crate::arguments::Arguments;
+use crate::results::outcome::{Outcome, Reach};
+use crate::results::spread::Spread;
 use crate::workspace::Scratch;
 use tapetum_bench::client::Connection;
 use tapetum_bench::server::{Server, ServerOptions};
@@ -37,7 +39,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let data_bytes = memory * DATA_PARTS;
     let items = items.unwrap_or(data_bytes / (KEY_BYTES + VALUE_BYTES as u64));
     let population = Population::new(items, Values::new(VALUE_BYTES, 100));
-    println!("warm: {items} items, --memory {}, {rate} zipfian GETs a second after each start", mebibytes(memory));
+    let memory_mib = mebibytes(memory);
+    let about = format!("{items} items, --memory {memory_mib}MiB, {rate} zipfian GETs a second after each start");
+    let mut outcome = Outcome::new(arguments, "warm", about);
     let [memory, capacity] = [memory, data_bytes * 2].map(|bytes| bytes.to_string());
     let options = ["--cache", "--threads", "1", "--memory", &memory, "--capacity", &capacity];
     let with_list = ServerOptions::new(&binary, &scratch.folder().join("data"), &options)?;
@@ -51,36 +55,26 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     dram_share(&server, &population, &turn(arguments.time(warm_up), None, 1))?;
     let before = dram_share(&server, &population, &turn(arguments.time(Duration::from_secs(2)), Some(rate), 2))?;
     server.terminate()?;
-    row("GETs answered by DRAM before", format!("{:.1} %", 100.0 * before), "");
+    outcome.report("part of the GETs that DRAM answered before", before);
     let patience = arguments.time(PATIENCE);
     let mut took = [Vec::new(), Vec::new()];
     for run in 1..=runs {
-        for (options, took) in [&without_list, &with_list].into_iter().zip(&mut took) {
+        for ((options, name), took) in [(&without_list, "without"), (&with_list, "with")].into_iter().zip(&mut took) {
             let warmed = Warmed::measure(options, &population, (before * WARM, patience), rate, run)?;
             println!(
-                "  run {run}: first {:.1} %, warm after {}; of {} listed keys {} are in DRAM{}",
-                100.0 * warmed.first,
-                warmed.after.map_or(format!("more than {}", seconds(patience)), seconds),
-                warmed.stats["hot_keys_listed"],
-                warmed.stats["hot_keys_warmed"],
-                if options.options.len() > with_list.options.len() { ", without the list" } else { "" },
+                "  run {run}: {:.3} at first {name} the list; of {} listed keys {} are in DRAM",
+                warmed.first, warmed.stats["hot_keys_listed"], warmed.stats["hot_keys_warmed"],
             );
-            took.push(warmed.after.unwrap_or(patience));
+            took.push(warmed.after.unwrap_or(patience).as_secs_f64());
         }
     }
-    let [without, with] = took.map(|mut took| {
-        took.sort_unstable();
-        took
-    });
-    for (name, took) in [("without", &without), ("with", &with)] {
-        let spread = format!("median; {} to {}", seconds(took[0]), seconds(took[took.len() - 1]));
-        row(&format!("until DRAM answers 95 % of that again, {name} the list"), seconds(median(took)), &spread);
-    }
-    hold(median(&with) * 2 <= median(&without), "with the list DRAM is warm in half the time")
-}
-
-fn median(sorted: &[Duration]) -> Duration {
-    sorted[sorted.len() / 2]
+    let [without, with] = took;
+    let ratios = with.iter().zip(&without).map(|(with, without)| with / without);
+    let what = "until DRAM answers 95 % of that again, with the list ÷ without";
+    outcome.hold(what, Spread::of(ratios), Reach::AtMost(0.5));
+    outcome.hold("the same in seconds, with the list", Spread::of(with), Reach::Reported);
+    outcome.hold("the same in seconds, without it", Spread::of(without), Reach::Reported);
+    outcome.end()
 }
 
 /// What a start came to.

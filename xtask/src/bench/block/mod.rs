@@ -11,10 +11,10 @@ mod servers;
 use self::fio::{Fio, FioTurn};
 use self::member::{Limits, Member};
 use self::servers::{Contender, Exporter, Rival};
-use super::outcome::{Outcome, Reach};
-use super::series::Spread;
 use crate::Failure;
 use crate::arguments::Arguments;
+use crate::results::outcome::{Outcome, Reach};
+use crate::results::spread::Spread;
 use crate::workspace;
 
 /// Of a member, in percent of the device: all contenders have the same.
@@ -56,7 +56,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         "fio over NBD, 70 % reads, 30 % writes of 4 KiB at random in {} MiB, compressible to a third, {seconds} s a turn; members {throttled}",
         device_bytes >> 20
     );
-    println!("block: {about}");
     let memory_bytes = (device_bytes / MEMORY_SHARE).max(MEMORY_BYTES_MIN);
     let mut exporters = Vec::new();
     for contender in Contender::ALL {

@@ -4,7 +4,6 @@
 //!
 //! One thread sleeps for moments and notes when it woke much later than it was to. Busy processors let it wait too, but not for as long.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -73,15 +72,6 @@ impl Stalls {
     }
 }
 
-impl fmt::Display for Stalls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Stalls { count, longest, total, watched } = *self;
-        let (total, watched) = (total.as_secs_f64(), watched.as_secs_f64());
-        write!(f, "The machine stood still {count} times for {} ms or more", STALL_MIN.as_millis())?;
-        write!(f, ", {total:.1} s of {watched:.0} s in all, {:.0} ms at most.", longest.as_secs_f64() * 1e3)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,10 +80,8 @@ mod tests {
     fn what_is_as_late_as_no_busy_processor_makes_it_is_a_stall() {
         let mut stalls = Stalls { watched: Duration::from_secs(4), ..Stalls::default() };
         [0, 7, 8, 20, 1].map(Duration::from_millis).iter().for_each(|late| stalls.note(*late));
-        assert_eq!(
-            stalls.to_string(),
-            "The machine stood still 2 times for 8 ms or more, 0.0 s of 4 s in all, 20 ms at most."
-        );
+        let told = stalls.to_json();
+        assert_eq!((told["count"].as_u64(), told["longest_ms"].as_f64()), (Some(2), Some(20.0)));
         let watch = Watch::begin();
         thread::sleep(MOMENT);
         assert!(watch.end().watched >= MOMENT);

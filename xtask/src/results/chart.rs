@@ -1,13 +1,12 @@
-//! Line charts as plain SVG: one set of axes, a line for each series. No state.
+//! Line charts as plain SVG: one set of axes, a line for each series, the quartiles of each point as a bar. No state.
 
 use std::fmt::Write;
 use std::ops::Range;
 
-use crate::Failure;
-use crate::arguments::Arguments;
+use super::spread::Spread;
 
-const WIDTH: f64 = 760.0;
-const HEIGHT: f64 = 440.0;
+pub const WIDTH: f64 = 760.0;
+pub const HEIGHT: f64 = 440.0;
 const LEFT: f64 = 80.0;
 const RIGHT: f64 = 230.0;
 const TOP: f64 = 50.0;
@@ -18,7 +17,7 @@ const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00
 pub struct Line {
     pub label: String,
     /// In ascending order of x; both above zero where the scale is logarithmic.
-    pub points: Vec<(f64, f64)>,
+    pub points: Vec<(f64, Spread)>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -28,54 +27,53 @@ pub enum Scale {
     Linear,
 }
 
-pub struct Chart<'a> {
-    pub title: &'a str,
-    pub x_label: &'a str,
-    pub y_label: &'a str,
+pub struct Chart {
+    pub title: String,
+    pub x_label: String,
+    pub y_label: String,
     /// Of both axes.
     pub scale: Scale,
     pub lines: Vec<Line>,
     /// A place on the x axis, and what happened there.
-    pub mark: Option<(f64, &'a str)>,
+    pub mark: Option<(f64, String)>,
     /// Lines of text below the names of the series.
     pub notes: Vec<String>,
 }
 
-impl Chart<'_> {
+impl Chart {
+    pub fn new(title: &str, [x_label, y_label]: [&str; 2], scale: Scale, lines: Vec<Line>) -> Chart {
+        let (title, x_label, y_label) = (title.to_owned(), x_label.to_owned(), y_label.to_owned());
+        Chart { title, x_label, y_label, scale, lines, mark: None, notes: Vec::new() }
+    }
+
     pub fn svg(&self) -> String {
         let points = || self.lines.iter().flat_map(|line| &line.points);
-        let across = Axis::over(self.scale, points().map(|point| point.0), LEFT..WIDTH - RIGHT);
-        let up = Axis::over(self.scale, points().map(|point| point.1), HEIGHT - BOTTOM..TOP);
+        let across = Axis::over(self.scale, points().map(|(x, _)| *x), LEFT..WIDTH - RIGHT);
+        let up = Axis::over(self.scale, points().flat_map(|(_, y)| [y.low, y.high]), HEIGHT - BOTTOM..TOP);
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\">\n\
              <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
         );
         self.write_frame(&mut svg, &across, &up);
         self.write_legend(&mut svg);
-        if let Some((x, what)) = self.mark {
-            let x = across.place(x);
+        if let Some((x, what)) = &self.mark {
+            let x = across.place(*x);
             let bottom = HEIGHT - BOTTOM;
             let _ = writeln!(svg, "<path d=\"M{x:.1} {TOP}V{bottom}\" stroke=\"#444\" stroke-dasharray=\"4 3\"/>");
             write_text(&mut svg, (x, TOP - 5.0), "middle", "", what);
         }
         for (line, colour) in self.lines.iter().zip(COLOURS.iter().cycle()) {
-            let places: Vec<(f64, f64)> = line.points.iter().map(|(x, y)| (across.place(*x), up.place(*y))).collect();
-            let path: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-            let path = path.join(" ");
-            let _ = writeln!(svg, "<polyline points=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>");
-            for (x, y) in places {
-                let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>");
-            }
+            line.write(&mut svg, (&across, &up), colour);
         }
         svg + "</svg>\n"
     }
 
     fn write_frame(&self, svg: &mut String, across: &Axis, up: &Axis) {
-        write_text(svg, (LEFT, TOP - 27.0), "start", "font-size=\"15\"", self.title);
-        write_text(svg, ((LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 15.0), "middle", "", self.x_label);
+        write_text(svg, (LEFT, TOP - 27.0), "start", "font-size=\"15\"", &self.title);
+        write_text(svg, ((LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 15.0), "middle", "", &self.x_label);
         let middle = (TOP + HEIGHT - BOTTOM) / 2.0;
         let turned = format!("transform=\"rotate(-90 18 {middle})\"");
-        write_text(svg, (18.0, middle), "middle", &turned, self.y_label);
+        write_text(svg, (18.0, middle), "middle", &turned, &self.y_label);
         for tick in across.ticks() {
             write_text(svg, (across.place(tick), HEIGHT - BOTTOM + 18.0), "middle", "", &shown(tick));
         }
@@ -101,25 +99,21 @@ impl Chart<'_> {
     }
 }
 
-/// Charts one below the other.
-pub fn column(charts: &[Chart<'_>]) -> String {
-    let height = HEIGHT * charts.len() as f64;
-    let mut svg = format!("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\">\n");
-    for (number, chart) in charts.iter().enumerate() {
-        let y = HEIGHT * number as f64;
-        let _ = writeln!(svg, "<svg y=\"{y}\" width=\"{WIDTH}\" height=\"{HEIGHT}\">\n{}</svg>", chart.svg());
+impl Line {
+    fn write(&self, svg: &mut String, (across, up): (&Axis, &Axis), colour: &str) {
+        let places: Vec<(f64, f64)> = self.points.iter().map(|(x, y)| (across.place(*x), up.place(y.median))).collect();
+        let path: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+        let path = path.join(" ");
+        let _ = writeln!(svg, "<polyline points=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>");
+        for ((x, y), (_, spread)) in places.iter().zip(&self.points) {
+            let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>");
+            if spread.low < spread.high {
+                let (low, high) = (up.place(spread.low), up.place(spread.high));
+                let _ =
+                    writeln!(svg, "<path d=\"M{x:.1} {low:.1}V{high:.1}\" stroke=\"{colour}\" stroke-width=\"1.5\"/>");
+            }
+        }
     }
-    svg + "</svg>\n"
-}
-
-/// Keeps a picture beside the other results of `cargo x bench`.
-pub fn save(arguments: &Arguments, name: &str, svg: &str) -> Result<(), Failure> {
-    let folder = arguments.results();
-    std::fs::create_dir_all(&folder)?;
-    let path = folder.join(name);
-    std::fs::write(&path, svg)?;
-    println!("drawn: {}", path.display());
-    Ok(())
 }
 
 fn write_text(svg: &mut String, (x, y): (f64, f64), anchor: &str, extra: &str, text: &str) {
@@ -183,8 +177,12 @@ fn shown(value: f64) -> String {
 mod tests {
     use super::*;
 
-    fn chart(scale: Scale, lines: Vec<Line>) -> Chart<'static> {
-        Chart { title: "t", x_label: "x", y_label: "y", scale, lines, mark: None, notes: Vec::new() }
+    fn chart(scale: Scale, lines: Vec<Line>) -> Chart {
+        Chart::new("t", ["x", "y"], scale, lines)
+    }
+
+    fn line(label: &str, points: &[(f64, f64)]) -> Line {
+        Line { label: label.into(), points: points.iter().map(|(x, y)| (*x, Spread::once(*y))).collect() }
     }
 
     #[test]
@@ -202,8 +200,8 @@ mod tests {
 
     #[test]
     fn a_chart_draws_every_line_and_survives_none() {
-        let line = |label: &str| Line { label: label.into(), points: vec![(1.0, 10.0), (2.0, 30.0)] };
-        let svg = chart(Scale::Logarithmic, vec![line("a < b"), line("c")]).svg();
+        let points = [(1.0, 10.0), (2.0, 30.0)];
+        let svg = chart(Scale::Logarithmic, vec![line("a < b", &points), line("c", &points)]).svg();
         assert_eq!(svg.matches("<polyline").count(), 2);
         assert!(svg.contains("a &lt; b") && svg.ends_with("</svg>\n"));
         for scale in [Scale::Logarithmic, Scale::Linear] {
@@ -213,8 +211,8 @@ mod tests {
 
     #[test]
     fn a_mark_stands_where_it_happened() {
-        let line = Line { label: "a".into(), points: vec![(0.0, 0.0), (10.0, 1.0)] };
-        let svg = Chart { mark: Some((5.0, "then")), ..chart(Scale::Linear, vec![line]) }.svg();
+        let line = line("a", &[(0.0, 0.0), (10.0, 1.0)]);
+        let svg = Chart { mark: Some((5.0, "then".into())), ..chart(Scale::Linear, vec![line]) }.svg();
         let middle = (LEFT + WIDTH - RIGHT) / 2.0;
         assert!(svg.contains(&format!("M{middle:.1} {TOP}V")) && svg.contains(">then</text>"), "{svg}");
     }

@@ -1,0 +1,178 @@
+//! What a row found: the entrants' turns, a table of figures of its own, figures held against what they are to reach, and pictures.
+//! It is printed as Markdown, and left as one JSON in the target folder, from which `cargo x bench keep` takes it into the tree.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use super::origin::origin;
+use super::picture::Picture;
+use super::series::Series;
+use super::spread::Spread;
+use super::stalls::{Stalls, Watch};
+use super::tables;
+use crate::Failure;
+use crate::arguments::Arguments;
+use crate::rows::Missed;
+
+pub struct Outcome {
+    row: &'static str,
+    about: String,
+    /// Where it is left.
+    folder: PathBuf,
+    entrants: Vec<Series>,
+    /// What the columns of the lines are, the name of a line first.
+    columns: Vec<&'static str>,
+    lines: Vec<(String, Vec<Spread>)>,
+    held: Vec<Held>,
+    pictures: Vec<Picture>,
+    /// From the beginning on.
+    watch: Option<Watch>,
+}
+
+struct Held {
+    what: String,
+    found: Spread,
+    reach: Reach,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Reach {
+    AtLeast(f64),
+    AtMost(f64),
+    Reported,
+}
+
+impl Reach {
+    fn kept(self, found: f64) -> bool {
+        match self {
+            Reach::AtLeast(least) => found >= least,
+            Reach::AtMost(most) => found <= most,
+            Reach::Reported => true,
+        }
+    }
+}
+
+impl std::fmt::Display for Reach {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Reach::AtLeast(least) => write!(f, "≥ {least}"),
+            Reach::AtMost(most) => write!(f, "≤ {most}"),
+            Reach::Reported => f.write_str("reported"),
+        }
+    }
+}
+
+impl Outcome {
+    /// Says that the row begins.
+    pub fn new(arguments: &Arguments, row: &'static str, about: String) -> Outcome {
+        println!("{row}: {about}");
+        let (entrants, columns, lines, held, pictures) = Default::default();
+        let folder = arguments.results();
+        Outcome { row, about, folder, entrants, columns, lines, held, pictures, watch: Some(Watch::begin()) }
+    }
+
+    pub fn series(&mut self, series: impl IntoIterator<Item = Series>) {
+        self.entrants.extend(series);
+    }
+
+    /// A table of figures of its own: what its columns are.
+    pub fn columns(&mut self, names: &[&'static str]) {
+        self.columns = names.to_vec();
+    }
+
+    /// A line of it: a name, and a figure for each other column.
+    pub fn line(&mut self, name: impl Into<String>, figures: Vec<Spread>) {
+        assert_eq!(figures.len() + 1, self.columns.len(), "a figure for each column");
+        self.lines.push((name.into(), figures));
+    }
+
+    /// `SUBJECT: WHAT` where the same is said of several.
+    pub fn hold(&mut self, what: impl Into<String>, found: Spread, reach: Reach) {
+        self.held.push(Held { what: what.into(), found, reach });
+    }
+
+    /// What was measured once.
+    pub fn hold_once(&mut self, what: impl Into<String>, found: f64, reach: Reach) {
+        self.hold(what, Spread::once(found), reach);
+    }
+
+    pub fn report(&mut self, what: impl Into<String>, found: f64) {
+        self.hold_once(what, found, Reach::Reported);
+    }
+
+    pub fn picture(&mut self, picture: Picture) {
+        self.pictures.push(picture);
+    }
+
+    /// Prints it, leaves it in the target folder, and fails if something was not reached.
+    pub fn end(mut self) -> Result<(), Failure> {
+        let stalls = self.watch.take().map_or_else(Stalls::default, Watch::end);
+        let result = self.json(stalls);
+        println!("\n{}", tables::all(&result));
+        std::fs::create_dir_all(&self.folder)?;
+        for picture in self.pictures.drain(..) {
+            println!("drawn: {}", picture.save(&self.folder)?.display());
+        }
+        let path = self.folder.join(format!("{}.json", self.row));
+        std::fs::write(&path, laid_out(&result))?;
+        println!("left as {}; `cargo x bench keep {}` takes it into the tree", path.display(), self.row);
+        let missed = self.held.iter().filter(|held| !held.reach.kept(held.found.median));
+        let missed: Vec<&str> = missed.map(|held| held.what.as_str()).collect();
+        if missed.is_empty() { Ok(()) } else { Err(Missed(missed.join("; ")).into()) }
+    }
+
+    fn json(&self, stalls: Stalls) -> Value {
+        let mut result = origin(&self.folder);
+        result["row"] = self.row.into();
+        result["about"] = self.about.clone().into();
+        result["stalls"] = stalls.to_json();
+        result["entrants"] = self.entrants.iter().map(Series::to_json).collect();
+        result["columns"] = json!(self.columns);
+        let line = |(name, figures): &(String, Vec<Spread>)| json!({ "name": name, "figures": figures.iter().map(Spread::to_json).collect::<Vec<_>>() });
+        result["lines"] = self.lines.iter().map(line).collect();
+        let held = |held: &Held| {
+            json!({
+                "what": held.what, "found": held.found.to_json(), "reach": held.reach.to_string(),
+                "reached": held.reach.kept(held.found.median),
+            })
+        };
+        result["held"] = self.held.iter().map(held).collect();
+        result["pictures"] = self.pictures.iter().map(Picture::to_json).collect();
+        result
+    }
+}
+
+/// A line for each member, and for each element of a member that is a list: what changed shows.
+pub fn laid_out(result: &Value) -> String {
+    let mut members = Vec::new();
+    for (name, member) in result.as_object().into_iter().flatten() {
+        let shown = match member.as_array() {
+            Some(elements) if !elements.is_empty() => {
+                let elements: Vec<String> = elements.iter().map(|element| format!("  {element}")).collect();
+                format!("[\n{}\n ]", elements.join(",\n"))
+            }
+            _ => member.to_string(),
+        };
+        members.push(format!(" \"{name}\": {shown}"));
+    }
+    format!("{{\n{}\n}}\n", members.join(",\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arguments::Mode;
+
+    #[test]
+    fn a_result_says_what_was_reached_and_what_was_not() {
+        let mut outcome = Outcome::new(&Arguments::parse(&[], Mode::Measure).unwrap(), "row", "a test".into());
+        let spread = Spread::of([0.7, 0.8, 0.9]);
+        outcome.hold("one", spread.clone(), Reach::AtLeast(0.9));
+        outcome.hold("two", spread, Reach::AtMost(0.9));
+        let result = outcome.json(Stalls::default());
+        assert_eq!((&result["held"][0]["reached"], &result["held"][1]["reached"]), (&json!(false), &json!(true)));
+        assert_eq!(serde_json::from_str::<Value>(&laid_out(&result)).unwrap(), result);
+        assert!(laid_out(&result).contains("\n  {\"found\":{"), "{}", laid_out(&result));
+    }
+}

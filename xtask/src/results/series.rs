@@ -1,0 +1,67 @@
+//! What an entrant did in each of its turns.
+
+use serde_json::{Value, json};
+use tapetum_bench::latencies::{Latencies, quantile_us};
+use tapetum_bench::turn::Report;
+
+use super::spread::Spread;
+
+pub struct Series {
+    pub label: String,
+    pub reports: Vec<Report>,
+}
+
+impl Series {
+    pub fn new(label: &str) -> Series {
+        Series { label: label.to_owned(), reports: Vec::new() }
+    }
+
+    pub fn throughput(&self) -> Spread {
+        self.spread(Report::operations_per_second)
+    }
+
+    pub fn spread(&self, figure: impl Fn(&Report) -> f64) -> Spread {
+        Spread::of(self.reports.iter().map(figure))
+    }
+
+    /// A figure of each turn over that of the other's turn in the same round.
+    pub fn ratio(&self, other: &Series, figure: impl Fn(&Report) -> f64) -> Spread {
+        Spread::of(self.reports.iter().zip(&other.reports).map(|(mine, theirs)| figure(mine) / figure(theirs)))
+    }
+
+    /// All turns together.
+    fn latencies(&self) -> Latencies {
+        let mut all = Latencies::default();
+        self.reports.iter().for_each(|report| all.add(&report.latencies));
+        all
+    }
+
+    pub fn to_json(&self) -> Value {
+        let latencies = self.latencies();
+        let quantiles = |histogram: &_| {
+            json!({
+                "p50_us": quantile_us(histogram, 0.5), "p99_us": quantile_us(histogram, 0.99),
+                "p99_9_us": quantile_us(histogram, 0.999), "p99_99_us": quantile_us(histogram, 0.9999),
+            })
+        };
+        let each = |bytes: u64, report: &Report| bytes as f64 / report.latencies.operations().max(1) as f64;
+        let resident = self.reports.iter().map(|report| report.usage.resident_max_bytes).max().unwrap_or(0);
+        json!({
+            "label": self.label,
+            "operations_per_second": self.throughput().to_json(),
+            "cpu_us_per_operation": self.spread(Report::cpu_us_per_operation).to_json(),
+            "seconds": self.spread(|report| report.seconds).to_json()["turns"],
+            "reads": quantiles(&latencies.reads),
+            "writes": quantiles(&latencies.writes),
+            "missing": latencies.missing,
+            "read_bytes_per_operation": self.spread(|report| each(report.usage.read_bytes, report)).median.round(),
+            "written_bytes_per_operation": self.spread(|report| each(report.usage.written_bytes, report)).median.round(),
+            "resident_max_mib": resident >> 20,
+        })
+    }
+}
+
+/// The latency in microseconds within which this part of a turn's reads was.
+pub fn read_quantile(quantile: f64) -> impl Fn(&Report) -> f64 {
+    move |report| quantile_us(&report.latencies.reads, quantile)
+}

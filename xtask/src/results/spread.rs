@@ -1,0 +1,115 @@
+//! A figure of some turns: the median, and the quartiles as spread.
+
+use serde_json::{Value, json};
+
+use crate::Failure;
+
+/// Digits of a figure that are kept: turns differ by more.
+const DIGITS_KEPT: i32 = 6;
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct Spread {
+    pub low: f64,
+    pub median: f64,
+    pub high: f64,
+    /// Turn by turn.
+    pub turns: Vec<f64>,
+}
+
+impl Spread {
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Spread {
+        let turns: Vec<f64> = values.into_iter().collect();
+        let mut sorted: Vec<f64> = turns.iter().copied().filter(|value| value.is_finite()).collect();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let at = |quarter: usize| sorted.get(sorted.len().saturating_sub(1) * quarter / 4).copied().unwrap_or(0.0);
+        Spread { low: at(1), median: at(2), high: at(3), turns }
+    }
+
+    /// Of one turn, or what has none.
+    pub fn once(value: f64) -> Spread {
+        Spread::of([value])
+    }
+
+    pub fn to_json(&self) -> Value {
+        let Spread { low, median, high, turns } = self;
+        let turns: Vec<f64> = turns.iter().copied().map(rounded).collect();
+        json!({ "median": rounded(*median), "low": rounded(*low), "high": rounded(*high), "turns": turns })
+    }
+
+    pub fn from_json(value: &Value) -> Result<Spread, Failure> {
+        let number = |name: &str| value[name].as_f64().ok_or_else(|| format!("a figure has no {name}: {value}"));
+        let turns = value["turns"].as_array().map(|turns| turns.iter().filter_map(Value::as_f64).collect());
+        Ok(Spread {
+            low: number("low")?,
+            median: number("median")?,
+            high: number("high")?,
+            turns: turns.unwrap_or_default(),
+        })
+    }
+
+    /// The median, with the quartiles where there are some.
+    pub fn shown(&self) -> String {
+        let Spread { low, median, high, turns } = self;
+        match turns.len() {
+            1 => shown(*median),
+            _ => format!("{} ({}–{})", shown(*median), shown(*low), shown(*high)),
+        }
+    }
+}
+
+fn rounded(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    let power = DIGITS_KEPT - 1 - value.abs().log10().floor() as i32;
+    match power {
+        0.. => (value * 10_f64.powi(power)).round() / 10_f64.powi(power),
+        _ => value.round(),
+    }
+}
+
+/// With three digits or so, and large numbers in groups of three.
+pub fn shown(value: f64) -> String {
+    match value.abs() {
+        v if v >= 1000.0 => grouped(value.round() as i64),
+        v if v >= 100.0 => format!("{value:.0}"),
+        v if v >= 10.0 => format!("{value:.1}"),
+        v if v >= 1.0 => format!("{value:.2}"),
+        v if v >= 0.1 || v == 0.0 => format!("{value:.3}"),
+        _ => format!("{value:.4}"),
+    }
+}
+
+fn grouped(value: i64) -> String {
+    let digits = value.unsigned_abs().to_string();
+    let mut text = String::from(if value < 0 { "-" } else { "" });
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spread_is_the_median_and_the_quartiles() {
+        let spread = Spread::of([5.0, 1.0, 2.0, 4.0, 3.0, f64::NAN]);
+        assert_eq!((spread.low, spread.median, spread.high), (2.0, 3.0, 4.0));
+        assert_eq!(spread.shown(), "3.00 (2.00–4.00)");
+        assert_eq!(Spread::of([]).median, 0.0);
+        assert_eq!(Spread::once(1234567.4).shown(), "1,234,567");
+    }
+
+    #[test]
+    fn a_spread_comes_back_from_its_json() {
+        let spread = Spread::of([0.123_456_789, 1e9, 3.0]);
+        let back = Spread::from_json(&spread.to_json()).unwrap();
+        assert_eq!((back.median, back.turns), (3.0, vec![0.123_457, 1e9, 3.0]));
+        assert!(Spread::from_json(&json!({})).is_err());
+    }
+}
