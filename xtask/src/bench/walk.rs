@@ -49,8 +49,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let rounds = arguments.number("rounds", 3)?;
     let memory = arguments.size("memory", 64 << 20)?.to_string();
     let capacity = arguments.size("capacity", CAPACITY_LEAST + (CAPACITY_OF_ONE * number) as u64)?.to_string();
-    let tapetum = arguments.measured_server(None)?;
     arguments.finish()?;
+    let tapetum = arguments.measured_server(None)?;
     let scratch = Scratch::new("bench-walk")?;
     let data = scratch.folder().join("data");
     let about = format!("the walk through papers, scale {scale}, --memory {memory}");

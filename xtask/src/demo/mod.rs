@@ -12,7 +12,7 @@ use tapetum_bench::workload::{Population, Values};
 use crate::Failure;
 use crate::arguments::{Arguments, Mode};
 use crate::results::chart::{Chart, Line, Scale};
-use crate::results::spread::Spread;
+use crate::results::spread::{Spread, grouped};
 use crate::rows::Row;
 use crate::workspace::{self, Scratch};
 use watch::{BIN, Watch};
@@ -200,25 +200,4 @@ fn percent(share: f64) -> String {
 
 fn budget_shown(budget: Budget) -> String {
     format!("{} MiB of DRAM and {} MiB of flash", grouped(budget.memory_bytes >> 20), grouped(budget.flash_bytes >> 20))
-}
-
-/// With a comma before every three digits.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut shown = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            shown.push(',');
-        }
-        shown.push(digit);
-    }
-    shown
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn digits_stand_in_threes() {
-        assert_eq!([7, 999, 1000, 1_234_567].map(super::grouped), ["7", "999", "1,000", "1,234,567"]);
-    }
 }

@@ -19,7 +19,7 @@ pub fn origin(data: &Path) -> Value {
         "machine": {
             "processors": std::thread::available_parallelism().map_or(0, |count| count.get()),
             "model": line_of("/proc/cpuinfo", "model name"),
-            "memory": line_of("/proc/meminfo", "MemTotal"),
+            "memory_bytes": memory_bytes(),
             "kernel": read("/proc/sys/kernel/osrelease"),
             "file_system": file_system(data),
         },
@@ -45,6 +45,11 @@ fn line_of(path: &str, start: &str) -> String {
     line.map_or("unknown".to_owned(), |(_, value)| value.trim().to_owned())
 }
 
+fn memory_bytes() -> u64 {
+    let kibibytes = line_of("/proc/meminfo", "MemTotal");
+    kibibytes.trim_end_matches(" kB").parse::<u64>().unwrap_or(0) << 10
+}
+
 /// The kind and device of the mount that the folder lies in.
 fn file_system(folder: &Path) -> String {
     let mounts = read("/proc/self/mounts");
@@ -64,7 +69,7 @@ mod tests {
     fn a_result_says_where_it_comes_from() {
         let origin = origin(workspace::root());
         assert!(origin["machine"]["processors"].as_u64().unwrap() > 0);
-        assert!(origin["machine"]["memory"].as_str().unwrap().ends_with("kB"));
+        assert!(origin["machine"]["memory_bytes"].as_u64().unwrap() > 1 << 28);
         assert!(origin["command"].as_str().unwrap().starts_with("cargo x"));
         assert_eq!(origin["date"].as_str().unwrap().len(), "2026-11-27T00:00:00Z".len());
     }

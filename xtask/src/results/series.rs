@@ -38,12 +38,13 @@ impl Series {
 
     pub fn to_json(&self) -> Value {
         let latencies = self.latencies();
-        let quantiles = |histogram: &_| {
-            json!({
-                "p50_us": quantile_us(histogram, 0.5), "p99_us": quantile_us(histogram, 0.99),
-                "p99_9_us": quantile_us(histogram, 0.999), "p99_99_us": quantile_us(histogram, 0.9999),
-            })
-        };
+        let quantiles =
+            |histogram: &_| match [0.5, 0.99, 0.999, 0.9999].map(|part| quantile_us(histogram, part).round()) {
+                [.., 0.0] => Value::Null,
+                [p50, p99, p99_9, p99_99] => {
+                    json!({ "p50_us": p50, "p99_us": p99, "p99_9_us": p99_9, "p99_99_us": p99_99 })
+                }
+            };
         let each = |bytes: u64, report: &Report| bytes as f64 / report.latencies.operations().max(1) as f64;
         let resident = self.reports.iter().map(|report| report.usage.resident_max_bytes).max().unwrap_or(0);
         json!({

@@ -21,8 +21,9 @@ impl Spread {
         let turns: Vec<f64> = values.into_iter().collect();
         let mut sorted: Vec<f64> = turns.iter().copied().filter(|value| value.is_finite()).collect();
         sorted.sort_unstable_by(f64::total_cmp);
-        let at = |quarter: usize| sorted.get(sorted.len().saturating_sub(1) * quarter / 4).copied().unwrap_or(0.0);
-        Spread { low: at(1), median: at(2), high: at(3), turns }
+        let last = sorted.len().saturating_sub(1);
+        let at = |place: usize| sorted.get(place).copied().unwrap_or(0.0);
+        Spread { low: at(last / 4), median: at(last / 2), high: at(last - last / 4), turns }
     }
 
     /// Of one turn, or what has none.
@@ -71,7 +72,7 @@ fn rounded(value: f64) -> f64 {
 /// With three digits or so, and large numbers in groups of three.
 pub fn shown(value: f64) -> String {
     match value.abs() {
-        v if v >= 1000.0 => grouped(value.round() as i64),
+        v if v >= 1000.0 => format!("{}{}", if value < 0.0 { "-" } else { "" }, grouped(v.round() as u64)),
         v if v >= 100.0 => format!("{value:.0}"),
         v if v >= 10.0 => format!("{value:.1}"),
         v if v >= 1.0 => format!("{value:.2}"),
@@ -80,9 +81,10 @@ pub fn shown(value: f64) -> String {
     }
 }
 
-fn grouped(value: i64) -> String {
-    let digits = value.unsigned_abs().to_string();
-    let mut text = String::from(if value < 0 { "-" } else { "" });
+/// Digits in threes.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
     for (place, digit) in digits.chars().enumerate() {
         if place > 0 && (digits.len() - place).is_multiple_of(3) {
             text.push(',');
@@ -101,8 +103,16 @@ mod tests {
         let spread = Spread::of([5.0, 1.0, 2.0, 4.0, 3.0, f64::NAN]);
         assert_eq!((spread.low, spread.median, spread.high), (2.0, 3.0, 4.0));
         assert_eq!(spread.shown(), "3.00 (2.00–4.00)");
+        let of_three = Spread::of([3.0, 1.0, 2.0]);
+        assert_eq!((of_three.low, of_three.median, of_three.high), (1.0, 2.0, 3.0));
         assert_eq!(Spread::of([]).median, 0.0);
         assert_eq!(Spread::once(1234567.4).shown(), "1,234,567");
+    }
+
+    #[test]
+    fn digits_stand_in_threes() {
+        assert_eq!([7, 999, 1000, 1_234_567].map(grouped), ["7", "999", "1,000", "1,234,567"]);
+        assert_eq!(shown(-1500.4), "-1,500");
     }
 
     #[test]

@@ -41,8 +41,9 @@ fn head(result: &Value) -> String {
     let mut head = format!("*{}*: {}.\n", text(result, "row"), text(result, "about"));
     let date = text(result, "date").split('T').next().unwrap_or_default();
     let _ = write!(head, "`{}`, {date}, commit {}{changes}", text(result, "command"), &commit[..commit.len().min(7)]);
-    let parts = ["model", "memory", "kernel", "file_system"].map(|name| text(machine, name)).join(", ");
-    let _ = write!(head, "; {} processors, {parts}.", machine["processors"]);
+    let [model, kernel, file_system] = ["model", "kernel", "file_system"].map(|name| text(machine, name));
+    let memory_gib = machine["memory_bytes"].as_f64().unwrap_or_default() / f64::from(1 << 30);
+    let _ = write!(head, "; {} × {model}, {memory_gib:.0} GiB, Linux {kernel}, {file_system}.", machine["processors"]);
     let stalls = &result["stalls"];
     if let (Some(total), Some(watched)) = (stalls["total_s"].as_f64(), stalls["watched_s"].as_f64()) {
         let longest = stalls["longest_ms"].as_f64().unwrap_or_default();
@@ -162,8 +163,8 @@ mod tests {
     fn a_figure_that_misses_its_aim_is_said_to() {
         let result =
             json!({ "held": [held("one", "≥ 5", false), held("two", "≤ 5", true), held("three", "reported", true)] });
-        assert!(all(&result).contains("| one | 2.00 (1.00–2.00); aim ≥ 5, **missed** |"), "{}", all(&result));
-        assert!(all(&result).contains("| three | 2.00 (1.00–2.00) |"));
+        assert!(all(&result).contains("| one | 2.00 (1.00–3.00); aim ≥ 5, **missed** |"), "{}", all(&result));
+        assert!(all(&result).contains("| three | 2.00 (1.00–3.00) |"));
         assert!(!document(&result).contains("three"));
     }
 
@@ -174,6 +175,6 @@ mod tests {
         ] });
         let text = document(&result);
         assert!(text.contains("|  | speed | CPU |\n|---|---|---|\n| A | 2.00"), "{text}");
-        assert!(text.contains("| B | 2.00 (1.00–2.00) |  |"), "{text}");
+        assert!(text.contains("| B | 2.00 (1.00–3.00) |  |"), "{text}");
     }
 }
