@@ -1,6 +1,6 @@
 //! Storing small items in random order until nothing is left to be flushed, merged or collected.
 
-use tapetum_bench::turn::Command;
+use tapetum_bench::turn::{Command, Report};
 
 use super::arena::Arena;
 use super::shape::{Room, Shape};
@@ -20,22 +20,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let named = if sync { "every write synced" } else { "sync off" };
     let about = format!("{} items of {} bytes, {named}, until settled", shape.items, shape.value_bytes);
     let mut outcome = Outcome::new(arguments, "load", about);
-    arena.start_all(sync)?;
-    let names = arena.names();
-    let mut series: Vec<Series> = names.iter().map(|name| Series::new(name)).collect();
-    for from in (0..shape.items).step_by(ITEMS_A_TURN as usize) {
-        let command = Command::Load { from, to: (from + ITEMS_A_TURN).min(shape.items) };
-        for (name, series) in names.iter().zip(&mut series) {
-            series.reports.push(arena.run(name, &command)?);
-        }
-    }
-    for (name, series) in names.iter().zip(&mut series) {
-        series.reports.push(arena.run(name, &Command::Settle)?);
-    }
-    arena.end_all()?;
+    let series = in_turns(&mut arena, sync, (shape.items, ITEMS_A_TURN))?;
     let mut rates = Vec::new();
     for series in &series {
-        let total = |figure: fn(&tapetum_bench::turn::Report) -> f64| series.reports.iter().map(figure).sum::<f64>();
+        let total = |figure: fn(&Report) -> f64| series.reports.iter().map(figure).sum::<f64>();
         let rate = shape.items as f64 / total(|report| report.seconds);
         let each = |figure| total(figure) / shape.items as f64;
         let label = &series.label;
@@ -47,5 +35,26 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let [tapetum, rocksdb] = rates[..] {
         outcome.hold_once("items/s ÷ RocksDB's", tapetum / rocksdb, Reach::AtLeast(1.5));
     }
+    outcome.series(series);
     outcome.end()
+}
+
+/// Each contender stores some items in its turn, as often the first as another; the last turn of each ends when nothing is left to be
+/// flushed or collected.
+pub fn in_turns(arena: &mut Arena, sync: bool, (items, items_a_turn): (u64, u64)) -> Result<Vec<Series>, Failure> {
+    arena.start_all(sync)?;
+    let names = arena.names();
+    let mut series: Vec<Series> = names.iter().map(|name| Series::new(name)).collect();
+    for (turn, from) in (0..items).step_by(items_a_turn as usize).enumerate() {
+        let command = Command::Load { from, to: (from + items_a_turn).min(items) };
+        for place in 0..names.len() {
+            let own = (turn + place) % names.len();
+            series[own].reports.push(arena.run(names[own], &command)?);
+        }
+    }
+    for (name, series) in names.iter().zip(&mut series) {
+        series.reports.push(arena.run(name, &Command::Settle)?);
+    }
+    arena.end_all()?;
+    Ok(series)
 }

@@ -3,9 +3,10 @@
 
 use std::path::PathBuf;
 
-use tapetum_bench::turn::{Command, Report};
+use tapetum_bench::turn::Report;
 
 use super::arena::{Arena, Entrant, Load};
+use super::load;
 use super::shape::{Room, Shape};
 use crate::Failure;
 use crate::arguments::Arguments;
@@ -28,7 +29,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let about = format!("this tree beside {}", other.display());
     let mut embedded = Arena::beside(arguments, "trees", &shape, ["tapetum", "tapetum-other"], &other)?;
     let mut served = Arena::beside(arguments, "trees-served", &shape, ["server", "server-other"], &other)?;
-    let loading = Arena::beside(arguments, "trees-load", &small, ["tapetum", "tapetum-other"], &other)?;
+    let mut loading = Arena::beside(arguments, "trees-load", &small, ["tapetum", "tapetum-other"], &other)?;
     let mut outcome = Outcome::new(arguments, "trees", about);
     embedded.load(0)?;
     embedded.start_all(false)?;
@@ -44,29 +45,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let series = served.rounds(&entrants, &Load::of("c"), rounds)?;
     report(&mut outcome, "memcached GETs", series);
     served.end_all()?;
-    let series = loads(loading, small.items)?;
+    let series = load::in_turns(&mut loading, false, (small.items, ITEMS_A_TURN))?;
     report_loads(&mut outcome, series);
     outcome.end()
-}
-
-/// In turns of some items, each tree as often the first as the other; the last of each ends when nothing is left to be flushed or
-/// collected.
-fn loads(mut arena: Arena, items: u64) -> Result<Vec<Series>, Failure> {
-    arena.start_all(false)?;
-    let names = arena.names();
-    let mut series: Vec<Series> = names.iter().map(|name| Series::new(name)).collect();
-    for (turn, from) in (0..items).step_by(ITEMS_A_TURN as usize).enumerate() {
-        let command = Command::Load { from, to: (from + ITEMS_A_TURN).min(items) };
-        for place in 0..names.len() {
-            let tree = (turn + place) % names.len();
-            series[tree].reports.push(arena.run(names[tree], &command)?);
-        }
-    }
-    for (name, series) in names.iter().zip(&mut series) {
-        series.reports.push(arena.run(name, &Command::Settle)?);
-    }
-    arena.end_all()?;
-    Ok(series)
 }
 
 fn report(outcome: &mut Outcome, named: &str, mut series: Vec<Series>) {
