@@ -2,15 +2,14 @@
 //!
 //! ```text
 //!  0        4     5         11
-//!  +--------+-----+---------+---------+------------+----------+--------+---------+-----------+-------------+--------+-----+--------+
-//!  | crc    | tag | stamp   | key len | stored len | raw len? | flags? | expiry? | keyspace? | dictionary? | marks? | key | stored |
-//!  | u32    | u8  | 48 bits | varint  | varint     | varint   | u32    | u32     | u16       | u32         | u8     |     |        |
-//!  +--------+-----+---------+---------+------------+----------+--------+---------+-----------+-------------+--------+-----+--------+
-//!  tag: bits 0-1 kind · bits 2-3 codec · bit 4 flags · bit 5 expiry · bit 6 keyspace · bit 7 marks
+//!  +--------+-----+---------+---------+------------+----------+--------+---------+-----------+--------+-----+--------+
+//!  | crc    | tag | stamp   | key len | stored len | raw len? | flags? | expiry? | keyspace? | marks? | key | stored |
+//!  | u32    | u8  | 48 bits | varint  | varint     | varint   | u32    | u32     | u16       | u8     |     |        |
+//!  +--------+-----+---------+---------+------------+----------+--------+---------+-----------+--------+-----+--------+
+//!  tag: bits 0-1 kind · bits 2-3 codec (2 is free, and refused) · bit 4 flags · bit 5 expiry · bit 6 keyspace · bit 7 marks
 //!  marks: bit 0 stale · bit 1 leased · bit 2 grouped (see [`crate::block_group`]) · bits 3-7 zero
 //! ```
-//! All numbers are little-endian; a field with `?` is there when its tag bit (for the raw length and the dictionary, the
-//! codec) says so. In a segment the crc covers everything behind it, salted with the store, the record's address in the
+//! All numbers are little-endian; a field with `?` is there when its tag bit (for the raw length, the codec) says so. In a segment the crc covers everything behind it, salted with the store, the record's address in the
 //! segment's stream and the segment's version; in the log it is zero, because the group around it carries one.
 //!
 //! Parsing trusts nothing: lengths are checked against the limits before anybody allocates by them, and no key of a value or a
@@ -21,13 +20,11 @@ pub const KEY_BYTES_MAX: usize = 64 * 1024 - 1;
 /// The longest value, in bytes, before compression.
 pub const VALUE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// The longest header a record can have, in bytes.
-pub const HEADER_BYTES_MAX: usize = 11 + 3 + 4 + 4 + 4 + 4 + 2 + 4 + 1;
-/// The longest record, in bytes.
-pub const RECORD_BYTES_MAX: usize = HEADER_BYTES_MAX + KEY_BYTES_MAX + VALUE_BYTES_MAX;
+pub const HEADER_BYTES_MAX: usize = 11 + 3 + 4 + 4 + 4 + 4 + 2 + 1;
 /// Stamps are log sequence numbers of 48 bits.
 pub const STAMP_MAX: u64 = (1 << 48) - 1;
-const _: () = assert!(KEY_BYTES_MAX == 65_535 && VALUE_BYTES_MAX == 16_777_216 && HEADER_BYTES_MAX == 37);
-const _: () = assert!(RECORD_BYTES_MAX == 16_842_788 && STAMP_MAX == 0xffff_ffff_ffff);
+const _: () = assert!(KEY_BYTES_MAX == 65_535 && VALUE_BYTES_MAX == 16_777_216 && HEADER_BYTES_MAX == 33);
+const _: () = assert!(STAMP_MAX == 0xffff_ffff_ffff);
 
 const TAG_KIND: u8 = 0b11;
 const TAG_CODEC_SHIFT: u8 = 2;
@@ -54,8 +51,6 @@ pub enum Kind {
 pub enum Codec {
     Raw = 0,
     Zstd = 1,
-    /// zstd with a trained dictionary; its place is kept, nothing writes it yet.
-    ZstdDictionary = 2,
     /// The value lies in extents of its own; what is stored here is a [`crate::reference::Reference`].
     OutOfLine = 3,
 }
@@ -98,7 +93,6 @@ pub struct Header {
     /// Unix seconds, 0 for never.
     pub expiry: u32,
     pub keyspace: u16,
-    pub dictionary: u32,
     pub marks: Marks,
     /// In the log a block of a group; in a segment a group.
     pub grouped: bool,
@@ -125,7 +119,6 @@ impl Header {
             flags: 0,
             expiry: 0,
             keyspace: 0,
-            dictionary: 0,
             marks: Marks::NONE,
             grouped: false,
         }
@@ -149,9 +142,6 @@ impl Header {
         let mut length = 11 + varint_bytes(self.key_bytes) + varint_bytes(self.stored_bytes);
         if self.codec != Codec::Raw {
             length += varint_bytes(self.raw_bytes);
-        }
-        if self.codec == Codec::ZstdDictionary {
-            length += 4;
         }
         length
             + 4 * usize::from(self.flags != 0)
@@ -197,7 +187,6 @@ impl Header {
         put(self.flags != 0, &self.flags.to_le_bytes());
         put(self.expiry != 0, &self.expiry.to_le_bytes());
         put(self.keyspace != 0, &self.keyspace.to_le_bytes());
-        put(self.codec == Codec::ZstdDictionary, &self.dictionary.to_le_bytes());
         put(self.mark_bits() != 0, &[self.mark_bits()]);
         at
     }
@@ -216,8 +205,7 @@ impl Header {
             at += 1;
         }
         let field = |bit: u8, bytes: usize| if tag & bit != 0 { bytes } else { 0 };
-        at += field(TAG_FLAGS, 4) + field(TAG_EXPIRY, 4) + field(TAG_KEYSPACE, 2) + field(TAG_MARKS, 1);
-        at + if codec == Codec::ZstdDictionary as u8 { 4 } else { 0 }
+        at + field(TAG_FLAGS, 4) + field(TAG_EXPIRY, 4) + field(TAG_KEYSPACE, 2) + field(TAG_MARKS, 1)
     }
 
     /// Reads a header; returns it with its length in bytes. `bytes` may go on behind the header.
@@ -235,8 +223,8 @@ impl Header {
         let codec = match tag >> TAG_CODEC_SHIFT & 3 {
             0 => Codec::Raw,
             1 => Codec::Zstd,
-            2 => Codec::ZstdDictionary,
-            _ => Codec::OutOfLine,
+            3 => Codec::OutOfLine,
+            _ => return Err(RecordError::Malformed),
         };
         let mut at = 11;
         let key_bytes = varint_parse(bytes, &mut at)?;
@@ -255,7 +243,6 @@ impl Header {
         let flags = take(tag & TAG_FLAGS != 0, 4)?;
         let expiry = take(tag & TAG_EXPIRY != 0, 4)?;
         let keyspace = take(tag & TAG_KEYSPACE != 0, 2)? as u16;
-        let dictionary = take(codec == Codec::ZstdDictionary, 4)?;
         let marked = tag & TAG_MARKS != 0;
         let mark_bits = take(marked, 1)? as u8;
         let (marks, grouped) = (Marks::from_bits(mark_bits), mark_bits & MARK_GROUPED != 0);
@@ -273,20 +260,8 @@ impl Header {
             return Err(RecordError::Malformed);
         }
         let stamp = u64::from_le_bytes(stamp_bytes);
-        let header = Header {
-            kind,
-            codec,
-            stamp,
-            key_bytes,
-            stored_bytes,
-            raw_bytes,
-            flags,
-            expiry,
-            keyspace,
-            dictionary,
-            marks,
-            grouped,
-        };
+        let header =
+            Header { kind, codec, stamp, key_bytes, stored_bytes, raw_bytes, flags, expiry, keyspace, marks, grouped };
         Ok((header, at))
     }
 }
@@ -363,33 +338,22 @@ mod tests {
     use proptest::prelude::*;
 
     fn any_header() -> impl Strategy<Value = Header> {
-        let codec_and_marks = (0..4u8, 0..4u8, any::<bool>());
-        (
-            codec_and_marks,
-            0..=STAMP_MAX,
-            1..300usize,
-            0..5000usize,
-            any::<u32>(),
-            any::<u32>(),
-            any::<u16>(),
-            any::<u32>(),
-        )
-            .prop_map(|((codec, marks, grouped), stamp, key, stored, flags, expiry, keyspace, dictionary)| {
+        let codec_and_marks = (0..3u8, 0..4u8, any::<bool>());
+        (codec_and_marks, 0..=STAMP_MAX, 1..300usize, 0..5000usize, any::<u32>(), any::<u32>(), any::<u16>()).prop_map(
+            |((codec, marks, grouped), stamp, key, stored, flags, expiry, keyspace)| {
                 let mut header = Header::value(stamp, key, stored);
                 header.marks = Marks::from_bits(marks);
                 header.grouped = grouped;
-                header.codec = [Codec::Raw, Codec::Zstd, Codec::ZstdDictionary, Codec::OutOfLine][codec as usize];
+                header.codec = [Codec::Raw, Codec::Zstd, Codec::OutOfLine][codec as usize];
                 header.flags = flags;
                 header.expiry = expiry;
                 header.keyspace = keyspace;
                 if header.codec != Codec::Raw {
                     header.raw_bytes = stored as u32 * 3;
                 }
-                if header.codec == Codec::ZstdDictionary {
-                    header.dictionary = dictionary;
-                }
                 header
-            })
+            },
+        )
     }
 
     proptest! {
@@ -423,12 +387,11 @@ mod tests {
     #[test]
     fn the_longest_header_is_as_long_as_is_said() {
         let header = Header {
-            codec: Codec::ZstdDictionary,
+            codec: Codec::Zstd,
             raw_bytes: VALUE_BYTES_MAX as u32,
             flags: 1,
             expiry: 1,
             keyspace: 1,
-            dictionary: 1,
             marks: Marks { stale: true, leased: true },
             grouped: true,
             ..Header::value(STAMP_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX)
@@ -493,6 +456,16 @@ mod tests {
             bytes[length - 1] = bits;
             assert_eq!(Header::parse(&bytes).is_ok(), valid, "{bits}");
         }
+    }
+
+    #[test]
+    fn the_free_codec_is_refused() {
+        let header = Header { codec: Codec::OutOfLine, ..Header::value(1, 1, 20) };
+        let mut bytes = [0; HEADER_BYTES_MAX];
+        header.encode(&mut bytes);
+        assert!(Header::parse(&bytes).is_ok());
+        bytes[4] = 2 << TAG_CODEC_SHIFT;
+        assert_eq!(Header::parse(&bytes), Err(RecordError::Malformed));
     }
 
     #[test]

@@ -221,11 +221,7 @@ impl<'a> NodeRef<'a> {
         let is_right = header.kind == Kind::Value
             && header.keyspace == 0
             && key_bytes <= NODE_KEY_BYTES_MAX
-            && match header.codec {
-                Codec::Raw | Codec::Zstd => true,
-                Codec::ZstdDictionary => false,
-                Codec::OutOfLine => stored_bytes == REFERENCE_BYTES,
-            };
+            && (header.codec != Codec::OutOfLine || stored_bytes == REFERENCE_BYTES);
         match (bytes.get(key_at..stored_at), bytes.get(stored_at..stored_at + stored_bytes)) {
             (Some(key), Some(stored)) if is_right => {
                 Ok(NodeRecord { header, key, stored, at, bytes: stored_at + stored_bytes - CRC_BYTES })

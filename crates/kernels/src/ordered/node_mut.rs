@@ -90,7 +90,6 @@ impl<'a> NodeMut<'a> {
         let Record { header, key, stored } = record;
         let bytes = node_record_bytes(header);
         let is_record = header.kind == Kind::Value
-            && header.codec != Codec::ZstdDictionary
             && header.keyspace == 0
             && (1..=NODE_KEY_BYTES_MAX).contains(&key.len())
             && (key.len(), stored.len()) == (header.key_bytes as usize, header.stored_bytes as usize)

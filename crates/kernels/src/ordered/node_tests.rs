@@ -159,7 +159,6 @@ fn records_that_no_node_takes_are_refused() {
         raw(1, &long, b""),
         raw(1, b"c", &[0; NODE_RECORD_BYTES_MAX - 10]),
         header(|header| header.keyspace = 1),
-        header(|header| header.codec = Codec::ZstdDictionary),
         header(|header| header.codec = Codec::OutOfLine),
         header(|header| header.stored_bytes = 19),
         Record { header: Header::tombstone(1, 1), key: b"c", stored: b"" },

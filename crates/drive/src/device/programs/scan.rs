@@ -348,7 +348,7 @@ impl EntrySink for LiveSink<'_> {
                     entry.copy_stored(scratch);
                     inflate(scratch, value)
                 }
-                Codec::ZstdDictionary | Codec::OutOfLine => false,
+                Codec::OutOfLine => false,
             }
         });
         if !filled {
