@@ -7,6 +7,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod lanes;
 
 use crate::hash::HashKey;
 
@@ -37,13 +39,13 @@ fn hash_group(secret: &[u8; 16], keys: &[&[u8]], give: &mut impl FnMut(&[HashKey
             && let Some(eight) = alike(keys)
         {
             // SAFETY: the machine has the instructions.
-            return give(&unsafe { avx512::hash_eight(secret, eight) });
+            return give(&unsafe { avx512::hash_lanes(secret, eight) });
         }
         if is_x86_feature_detected!("avx2")
             && let Some(four) = alike(keys)
         {
             // SAFETY: the machine has the instructions.
-            return give(&unsafe { avx2::hash_four(secret, four) });
+            return give(&unsafe { avx2::hash_lanes(secret, four) });
         }
     }
     give(&[HashKey::of(secret, keys[0])])
