@@ -2,100 +2,35 @@
 
 use crate::keyspace::decide::{Answer, is_counted_as_get, leaves_as_is, unchanged};
 use crate::keyspace::item::{Access, ItemHead};
-use crate::keyspace::request::{Condition, Initial, Outcome, Request, Terms, ValueRange};
+use crate::keyspace::request::{Outcome, Request, Terms, ValueRange};
 
-#[derive(Debug, Default)]
-pub enum Verb {
-    #[default]
-    Get,
-    GetAndLease {
-        terms: Terms,
-    },
-    Put {
-        flags: u32,
-        expiry: u32,
-        condition: Condition,
-    },
-    Append {
-        stamp: Option<u64>,
-    },
-    Prepend {
-        stamp: Option<u64>,
-    },
-    Increment {
-        delta: u64,
-        decrement: bool,
-        initial: Option<Initial>,
-        stamp: Option<u64>,
-        touch: Option<u32>,
-    },
-    Touch {
-        expiry: u32,
-    },
-    GetAndTouch {
-        expiry: u32,
-    },
-    Invalidate {
-        stamp: Option<u64>,
-        expiry: Option<u32>,
-    },
-    Delete {
-        stamp: Option<u64>,
-    },
-    DeleteAll {
-        at: u32,
-    },
-}
-
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct OwnedRequest {
     pub key: Vec<u8>,
     value: Vec<u8>,
-    verb: Verb,
+    /// Without key and value.
+    bare: Request<'static>,
     /// It only reads, as far as is known yet.
     reads: bool,
+}
+
+impl Default for OwnedRequest {
+    fn default() -> OwnedRequest {
+        OwnedRequest { key: Vec::new(), value: Vec::new(), bare: Request::Get { key: &[] }, reads: false }
+    }
 }
 
 impl OwnedRequest {
     /// Becomes a copy of `request`; the room for the key is used again.
     pub fn assign(&mut self, request: &Request<'_>) {
-        let (verb, value): (Verb, &[u8]) = match *request {
-            Request::Get { .. } => (Verb::Get, &[]),
-            Request::GetAndLease { terms, .. } => (Verb::GetAndLease { terms }, &[]),
-            Request::Put { value, flags, expiry, condition, .. } => (Verb::Put { flags, expiry, condition }, value),
-            Request::Append { value, stamp, .. } => (Verb::Append { stamp }, value),
-            Request::Prepend { value, stamp, .. } => (Verb::Prepend { stamp }, value),
-            Request::Increment { delta, decrement, initial, stamp, touch, .. } => {
-                (Verb::Increment { delta, decrement, initial, stamp, touch }, &[])
-            }
-            Request::Touch { expiry, .. } => (Verb::Touch { expiry }, &[]),
-            Request::GetAndTouch { expiry, .. } => (Verb::GetAndTouch { expiry }, &[]),
-            Request::Invalidate { stamp, expiry, .. } => (Verb::Invalidate { stamp, expiry }, &[]),
-            Request::Delete { stamp, .. } => (Verb::Delete { stamp }, &[]),
-            Request::DeleteAll { at } => (Verb::DeleteAll { at }, &[]),
-        };
         self.key.clear();
         self.key.extend_from_slice(request.key());
-        (self.value, self.verb, self.reads) = (value.to_vec(), verb, request.reads());
+        self.value = request.value().to_vec();
+        (self.bare, self.reads) = (request.with(&[], &[]), request.reads());
     }
 
     pub fn borrow(&self) -> Request<'_> {
-        let (key, value) = (&self.key[..], &self.value[..]);
-        match self.verb {
-            Verb::Get => Request::Get { key },
-            Verb::GetAndLease { terms } => Request::GetAndLease { key, terms },
-            Verb::Put { flags, expiry, condition } => Request::Put { key, value, flags, expiry, condition },
-            Verb::Append { stamp } => Request::Append { key, value, stamp },
-            Verb::Prepend { stamp } => Request::Prepend { key, value, stamp },
-            Verb::Increment { delta, decrement, initial, stamp, touch } => {
-                Request::Increment { key, delta, decrement, initial, stamp, touch }
-            }
-            Verb::Touch { expiry } => Request::Touch { key, expiry },
-            Verb::GetAndTouch { expiry } => Request::GetAndTouch { key, expiry },
-            Verb::Invalidate { stamp, expiry } => Request::Invalidate { key, stamp, expiry },
-            Verb::Delete { stamp } => Request::Delete { key, stamp },
-            Verb::DeleteAll { at } => Request::DeleteAll { at },
-        }
+        self.bare.with(&self.key, &self.value)
     }
 
     /// The value that it brings.
@@ -109,7 +44,7 @@ impl OwnedRequest {
     }
 
     pub fn deletes_all(&self) -> bool {
-        matches!(self.verb, Verb::DeleteAll { .. })
+        matches!(self.bare, Request::DeleteAll { .. })
     }
 
     /// Whether it only reads, as far as is known yet.
@@ -124,7 +59,7 @@ impl OwnedRequest {
 
     /// A get that found this: if that makes it write, it is no get from now on. Whether it is one still.
     pub fn judge(&mut self, found: Option<ItemHead>) -> bool {
-        if let Verb::GetAndLease { terms } = self.verb {
+        if let Request::GetAndLease { terms, .. } = self.bare {
             self.reads &= match found {
                 Some(item) => leaves_as_is(&self.borrow(), item),
                 None => terms.vivify.is_none(),
@@ -135,15 +70,15 @@ impl OwnedRequest {
 
     /// The answer to a get that found this; not all ask for `access`.
     pub fn found(&self, item: ItemHead, access: impl FnOnce() -> Access, value: ValueRange) -> Outcome {
-        match self.verb {
-            Verb::GetAndLease { .. } => unchanged(item, access(), value),
+        match self.bare {
+            Request::GetAndLease { .. } => unchanged(item, access(), value),
             _ => Answer::Value.outcome(item, value),
         }
     }
 
     /// Whether it leaves no trace as a read.
     pub fn is_unnoticed(&self) -> bool {
-        matches!(self.verb, Verb::GetAndLease { terms: Terms { unnoticed: true, .. } })
+        matches!(self.bare, Request::GetAndLease { terms: Terms { unnoticed: true, .. }, .. })
     }
 }
 
@@ -165,6 +100,33 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// The value that it brings.
+    pub fn value(&self) -> &'a [u8] {
+        match *self {
+            Request::Put { value, .. } | Request::Append { value, .. } | Request::Prepend { value, .. } => value,
+            _ => &[],
+        }
+    }
+
+    /// The same about another key, with another value.
+    fn with<'b>(self, key: &'b [u8], value: &'b [u8]) -> Request<'b> {
+        match self {
+            Request::Get { .. } => Request::Get { key },
+            Request::GetAndLease { terms, .. } => Request::GetAndLease { key, terms },
+            Request::Put { flags, expiry, condition, .. } => Request::Put { key, value, flags, expiry, condition },
+            Request::Append { stamp, .. } => Request::Append { key, value, stamp },
+            Request::Prepend { stamp, .. } => Request::Prepend { key, value, stamp },
+            Request::Increment { delta, decrement, initial, stamp, touch, .. } => {
+                Request::Increment { key, delta, decrement, initial, stamp, touch }
+            }
+            Request::Touch { expiry, .. } => Request::Touch { key, expiry },
+            Request::GetAndTouch { expiry, .. } => Request::GetAndTouch { key, expiry },
+            Request::Invalidate { stamp, expiry, .. } => Request::Invalidate { key, stamp, expiry },
+            Request::Delete { stamp, .. } => Request::Delete { key, stamp },
+            Request::DeleteAll { at } => Request::DeleteAll { at },
+        }
+    }
+
     /// Whether it only reads, unless what it finds makes it write.
     pub fn reads(&self) -> bool {
         match self {
@@ -181,11 +143,6 @@ impl<'a> Request<'a> {
 
     /// Bytes of key and value that it brings.
     pub fn payload_bytes(&self) -> usize {
-        match *self {
-            Request::Put { key, value, .. }
-            | Request::Append { key, value, .. }
-            | Request::Prepend { key, value, .. } => key.len() + value.len(),
-            _ => self.key().len(),
-        }
+        self.key().len() + self.value().len()
     }
 }
