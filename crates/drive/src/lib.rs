@@ -23,6 +23,7 @@ pub mod flash;
 mod host;
 pub mod locks;
 pub mod memory;
+pub mod planted;
 mod protocol;
 pub mod unfinished;
 mod wakeup;

@@ -18,7 +18,6 @@ use crate::model::operation::Kind;
 use crate::workload::{request, told, write};
 use std::rc::Rc;
 use std::sync::Arc;
-use tapetum::planted::{Bug, Planted};
 use tapetum::{
     Condition, Error, KeyspaceHandle, KeyspaceRef, Phase, Reply, Session, Step as MaintenanceStep, Store, StoreOptions,
 };
@@ -149,13 +148,8 @@ pub struct Bench {
     bases: Vec<(Begin, FaultyFlash, Model)>,
 }
 
-fn options(bug: Option<Bug>) -> StoreOptions {
-    StoreOptions {
-        segment_bytes: SEGMENT_BYTES,
-        partition_bits: 0,
-        planted: bug.map(Planted::bug).unwrap_or_default(),
-        ..StoreOptions::new(CAPACITY_BYTES, MEMORY_BYTES)
-    }
+fn options() -> StoreOptions {
+    StoreOptions { segment_bytes: SEGMENT_BYTES, partition_bits: 0, ..StoreOptions::new(CAPACITY_BYTES, MEMORY_BYTES) }
 }
 
 fn noise(seed: u64, bytes: usize) -> Rc<[u8]> {
@@ -316,8 +310,8 @@ impl Open {
 }
 
 impl Bench {
-    pub fn new(bug: Option<Bug>) -> Result<Bench, String> {
-        let options = options(bug);
+    pub fn new() -> Result<Bench, String> {
+        let options = options();
         let memory = || LocalMemory::new(options.local_memory_bytes() as usize);
         let local = [memory(), memory()].map(|local| local.map_err(|error| format!("no local memory: {error}")));
         let [one, other] = local;

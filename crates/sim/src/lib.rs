@@ -4,6 +4,7 @@
 //! One seed decides one [run](mod@run): what sessions ask for, in what order everything moves, where the power fails and what
 //! survives of the writes on their way. A run is one thread; several runs may be under way at once, each by itself.
 
+pub mod bugs;
 pub mod device;
 pub mod exhaustive;
 pub mod hunt;

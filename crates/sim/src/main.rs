@@ -2,8 +2,8 @@
 
 use clap::Parser;
 use std::process::ExitCode;
-use tapetum::planted::{ALL, Bug};
-use tapetum_sim::device::{self, DeviceBug, DeviceSetup};
+use tapetum_sim::bugs::{Bug, OF_DEVICE, OF_STORE};
+use tapetum_sim::device::{self, DeviceSetup};
 use tapetum_sim::hunt::{CRASHES, Found, exhaust, explain, hunt_all, load_for, run_until, shows_in_cases, shrink};
 use tapetum_sim::{Load, Setup, exhaustive};
 
@@ -80,6 +80,12 @@ impl Arguments {
             ..Setup::new(self.seed, self.crashes)
         }
     }
+
+    /// The bugs that are to be planted, of these.
+    fn wanted(&self, bugs: &[(Bug, &str)]) -> Vec<Bug> {
+        let only = self.only.as_deref().unwrap_or_default();
+        bugs.iter().map(|(bug, _)| *bug).filter(|bug| bug.contains(only)).collect()
+    }
 }
 
 fn main() -> ExitCode {
@@ -147,14 +153,12 @@ fn device(arguments: &Arguments) -> bool {
 
 /// As [`planted`], of the device half.
 fn planted_in_device(arguments: &Arguments) -> bool {
-    let wanted =
-        |bug: &DeviceBug| arguments.only.as_ref().is_none_or(|only| format!("{bug:?}").contains(only.as_str()));
-    let bugs: Vec<DeviceBug> = device::BUGS.into_iter().filter(wanted).collect();
+    let bugs = arguments.wanted(OF_DEVICE);
     let mut missed = 0;
     for bug in &bugs {
-        let (runs, failure) = device::hunt(&DeviceSetup::new(arguments.seed), *bug);
+        let (runs, failure) = device::hunt(&DeviceSetup::new(arguments.seed), bug);
         missed += usize::from(failure.is_none());
-        tell(&format!("{bug:?}"), &format!("{runs} runs"), failure.as_deref());
+        tell(bug, &format!("{runs} runs"), failure.as_deref());
     }
     println!("{missed} of {} planted bugs of the device half were not caught", bugs.len());
     missed == 0
@@ -199,13 +203,12 @@ fn planted(arguments: &Arguments) -> bool {
         eprintln!("planted bugs are looked for with assertions on: cargo run -p tapetum-sim -- --planted");
         return false;
     }
-    let wanted = |bug: &&Bug| arguments.only.as_ref().is_none_or(|only| format!("{bug:?}").contains(only.as_str()));
-    let bugs: Vec<Bug> = ALL.iter().filter(wanted).copied().collect();
+    let bugs = arguments.wanted(OF_STORE);
     let found = hunt_all(&arguments.setup(), &bugs, RUNS_PER_BUG_MAX, arguments.threads, tell_hunt);
     if let [(bug, Found { failure: Some(failure), .. })] = &found[..]
-        && !shows_in_cases(*bug)
+        && !shows_in_cases(bug)
     {
-        let setup = Setup { seed: failure.seed, bug: Some(*bug), load: load_for(*bug), ..arguments.setup() };
+        let setup = Setup { seed: failure.seed, bug: Some(*bug), load: load_for(bug), ..arguments.setup() };
         println!("{}", explain(failure, &setup));
     }
     let missed = found.iter().filter(|(_, found)| found.failure.is_none()).count();
@@ -215,16 +218,19 @@ fn planted(arguments: &Arguments) -> bool {
 
 fn tell_hunt(bug: Bug, found: &Found) {
     let effort = format!("{} runs, {} points", found.runs, found.tally.points());
-    tell(&format!("{bug:?}"), &effort, found.failure.as_ref().map(|failure| failure.what.as_str()));
+    tell(bug, &effort, found.failure.as_ref().map(|failure| failure.what.as_str()));
 }
 
-fn tell(name: &str, effort: &str, failure: Option<&str>) {
+fn tell(bug: Bug, effort: &str, failure: Option<&str>) {
     match failure {
         Some(what) => {
             let first = what.lines().next().unwrap_or_default();
             let short: String = first.chars().take(100).collect();
-            println!("{name:<22} caught after {effort}: {short}");
+            println!("{bug:<22} caught after {effort}: {short}");
         }
-        None => println!("{name:<22} NOT CAUGHT in {effort}"),
+        None => {
+            let what = OF_STORE.iter().chain(OF_DEVICE).find(|(name, _)| *name == bug).map_or("", |(_, what)| what);
+            println!("{bug:<22} NOT CAUGHT in {effort}: {what}");
+        }
     }
 }

@@ -12,6 +12,7 @@ mod attested;
 mod life;
 mod trouble;
 
+use crate::bugs::{Bug, with_bug};
 use crate::keyspaces::{Fate, Slot, find_all};
 use crate::model::Model;
 use crate::tally::{State, Tally};
@@ -24,7 +25,6 @@ use std::backtrace::BacktraceStatus;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tapetum::inspect::AreaKind;
-use tapetum::planted::{Bug, Planted};
 use tapetum::{BlockDevice, Error, Full, KeyDigest, KeyspaceKind, Store, StoreOptions, Sync};
 use tapetum_drive::{Drive, Env, Faults, FaultyFlash, LocalMemory, SimClock, SplitMix64, programs};
 use trouble::Trouble;
@@ -186,6 +186,10 @@ fn local_memory(options: &StoreOptions) -> LocalMemory {
 
 /// Runs one seed.
 pub fn run(setup: &Setup) -> Outcome {
+    with_bug(setup.bug, || run_alone(setup))
+}
+
+fn run_alone(setup: &Setup) -> Outcome {
     let mut world = World::new(setup);
     let mut crashes = 0;
     let what = match caught(|| world.live_and_die(setup, &mut crashes)) {
@@ -287,7 +291,6 @@ impl World {
             node_cache_bytes_max: [32 << 10, 64 << 10, 256 << 10, u64::MAX][random.below(4) as usize],
             sync,
             full: if evicts { Full::Evict } else { Full::Error },
-            planted: setup.bug.map(Planted::bug).unwrap_or_default(),
             ..StoreOptions::new(capacity_bytes, MEMORY_BYTES).with_tier(tier_bytes)
         };
         let workload = Workload::new(SplitMix64::new(random.next_u64()), load, setup.keys_max, &slots);

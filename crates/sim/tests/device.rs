@@ -1,6 +1,7 @@
 //! The device half on a small scale: it is deterministic, and holds. `make test-simulation` runs more of it.
 
-use tapetum_sim::device::{BUGS, DeviceSetup, hunt, run, run_all};
+use tapetum_sim::bugs::OF_DEVICE;
+use tapetum_sim::device::{DeviceSetup, hunt, run, run_all};
 use tapetum_sim::run::keep_panics_quiet;
 
 #[test]
@@ -24,7 +25,7 @@ fn every_pipeline_ends_once_whatever_its_units_do() {
 #[test]
 fn planted_bugs_are_caught() {
     keep_panics_quiet();
-    for bug in BUGS {
-        assert!(hunt(&DeviceSetup::new(1), bug).1.is_some(), "{bug:?}");
+    for (bug, _) in OF_DEVICE {
+        assert!(hunt(&DeviceSetup::new(1), bug).1.is_some(), "{bug}");
     }
 }

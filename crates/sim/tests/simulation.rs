@@ -1,7 +1,6 @@
 //! The simulator on a small scale: it is deterministic, the store holds, and a planted bug shows and shrinks. All of them are
 //! hunted by `make test-simulation`.
 
-use tapetum::planted::Bug;
 use tapetum_sim::hunt::{CRASHES, explain, hunt, run_until, shrink};
 use tapetum_sim::run::keep_panics_quiet;
 use tapetum_sim::{Setup, exhaustive, run};
@@ -42,7 +41,7 @@ fn short_lives_meet_every_fault() {
 
 #[test]
 fn one_case_is_tried_in_every_way() {
-    let bench = exhaustive::Bench::new(None).unwrap();
+    let bench = exhaustive::Bench::new().unwrap();
     let steps = vec![exhaustive::Step::PutOne, exhaustive::Step::DeleteOne];
     for begins in [exhaustive::Begin::Empty, exhaustive::Begin::NearlyFull] {
         let (steps, strikes) = (steps.clone(), exhaustive::Strikes::Anywhere);
@@ -55,7 +54,7 @@ fn one_case_is_tried_in_every_way() {
 #[test]
 fn a_failure_shrinks_to_a_smaller_one_that_still_fails() {
     keep_panics_quiet();
-    let setup = Setup { bug: Some(Bug::ForgetTombstone), ..Setup::new(1, CRASHES) };
+    let setup = Setup { bug: Some("ForgetTombstone"), ..Setup::new(1, CRASHES) };
     let failure = hunt(&setup, 20).failure.expect("the planted bug shows");
     let least = shrink(&failure, &setup);
     assert!(run(&least).failure.is_some(), "{least:?}");

@@ -22,7 +22,6 @@ use crate::media::io::lock;
 use crate::media::superblock::Superblock;
 use crate::memory::budget::MemoryBudget;
 use crate::opening::options::StoreOptions;
-use crate::planted::Planted;
 use crate::stats::Stats;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -67,7 +66,6 @@ pub struct Base {
     pub keyspaces: KeyspaceStates,
     pub keyspace_changes: KeyspaceChanges,
     pub options: StoreOptions,
-    pub planted: Planted,
     pub log: Log,
     pub extents: Arc<Mutex<Extents>>,
     /// The manifest with its clients' states; `None` while somebody has it.

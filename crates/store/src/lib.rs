@@ -50,7 +50,6 @@ mod opening;
 #[doc(hidden)]
 pub mod ordered;
 mod phase;
-pub mod planted;
 #[cfg(feature = "sql")]
 pub mod query;
 mod recover;

@@ -17,7 +17,6 @@ use crate::opening::options::StoreOptions;
 use crate::opening::{OpenError, Options, Place};
 use crate::ordered::engine::ORDERED;
 use crate::phase::Phase;
-use crate::planted::Bug;
 use crate::recover;
 use crate::scan::KeyDesks;
 use crate::session::Session;
@@ -27,6 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tapetum_drive::fail_point;
 use tapetum_drive::{Drive, Flash, OverlayFlash, Purpose, QueuePair};
 
 /// Commands a session has on its way at most before they queue in the process.
@@ -349,7 +349,7 @@ impl Store {
         let io = &lock(maintenance).manifest_io().clone();
         let fail = |error: &Error| base.log.poison("closing", error.clone());
         let flush = async {
-            match base.planted.has(Bug::CloseOverFailure) {
+            match fail_point!(CloseOverFailure) {
                 true => io.flush().await,
                 false => base.log.flush_elsewhere(io).await,
             }

@@ -37,8 +37,8 @@ fn a_store_of_format_5_is_refused_with_what_to_do_and_left_as_it_is() {
         Store::open_read_only(&directory).err(),
         inspect_at(&place).err(),
         options.examine(&place, Store::open_read_only_on).err(),
-        options.examine(&place, repair::look).err(),
-        options.operate(&place, |drive, options| repair::repair(drive, options, &mut NoKeeper)).err(),
+        options.examine(&place, |drive, _| repair::look(drive)).err(),
+        options.operate(&place, |drive| repair::repair(drive, &mut NoKeeper)).err(),
         options.grow(&place, 64 << 20).err(),
     ];
     for refusal in refusals {

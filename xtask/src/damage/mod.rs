@@ -18,7 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tapetum::{KeyspaceKind, StoreOptions};
+use tapetum::KeyspaceKind;
 
 use self::harm::Kind;
 use self::probe::Probe;
@@ -49,7 +49,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
     let needed_bytes = threads as u64 * REPLICAS * running::CAPACITY_BYTES;
     let scratch = workspace::scratch_in_memory("damage", needed_bytes)?;
-    let tally = damage(&scratch, threads, (seed, kind), first..first + blocks, running::options(), draw);
+    let tally = damage(&scratch, threads, (seed, kind), first..first + blocks, draw);
     // The seed makes it all again: nothing is kept.
     std::fs::remove_dir_all(scratch)?;
     let tally = tally?;
@@ -73,7 +73,6 @@ fn damage(
     threads: usize,
     (seed, kind): (u64, KeyspaceKind),
     numbers: Range<u64>,
-    options: StoreOptions,
     draw: impl Fn(&mut Random) -> (Moment, Region, Kind) + Sync,
 ) -> Result<Tally, Failure> {
     let subjects = subject::make(seed, kind)?;
@@ -82,7 +81,7 @@ fn damage(
     std::thread::scope(|scope| {
         let thread = |number: usize| {
             let (subjects, next, draw) = (&subjects, &next, &draw);
-            move || work(subjects, options, &scratch.join(number.to_string()), (seed, draw), next, end)
+            move || work(subjects, &scratch.join(number.to_string()), (seed, draw), next, end)
         };
         let threads: Vec<_> = (0..threads).map(|number| scope.spawn(thread(number))).collect();
         let mut tally = Tally::default();
@@ -96,13 +95,13 @@ fn damage(
 /// Does the next damage until `end`.
 fn work(
     subjects: &Subjects,
-    options: StoreOptions,
     path: &Path,
     (seed, draw): (u64, &impl Fn(&mut Random) -> (Moment, Region, Kind)),
     next: &AtomicU64,
     end: u64,
 ) -> Result<Tally, Failure> {
     let mut tally = Tally::default();
+    let options = running::options();
     let mut closed = Probe::new(&subjects.closed, options, &path.with_extension("closed"))?;
     let mut crashed = Probe::new(&subjects.crashed, options, &path.with_extension("crashed"))?;
     loop {
@@ -155,14 +154,16 @@ fn draw(random: &mut Random) -> (Moment, Region, Kind) {
 mod tests {
     use super::*;
     use crate::workspace::Scratch;
-    use tapetum::planted::{Bug, Planted};
+    use tapetum_drive::planted;
 
     #[test]
     fn a_log_that_is_believed_without_checksums_is_found_out() {
-        let options = StoreOptions { planted: Planted::bug(Bug::SkipGroupChecksum), ..running::options() };
         let scratch = Scratch::new("damage-planted").unwrap();
         let flip_log = |_: &mut Random| (Moment::Closed, Region::Log, Kind::Flip);
-        match damage(scratch.folder(), 2, (1, KeyspaceKind::Hashed), 0..2000, options, flip_log) {
+        let (subjects, next) = (subject::make(1, KeyspaceKind::Hashed).unwrap(), AtomicU64::new(0));
+        let work = || work(&subjects, &scratch.folder().join("0"), (1, &flip_log), &next, 2000);
+        // SAFETY: this bug leaves leases alone.
+        match unsafe { planted::with("SkipGroupChecksum", work) } {
             Err(failure) => assert!(failure.to_string().contains("was answered with"), "{failure}"),
             Ok(tally) => panic!("the bug was not seen:\n{tally}"),
         }

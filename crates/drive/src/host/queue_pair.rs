@@ -153,15 +153,6 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Makes a mistake from here on, for a simulator to notice: a buffer is given back while a command is in flight that had it.
-    ///
-    /// # Safety
-    /// The drive's flash moves bytes only while this thread polls, and the drive has no threads of its own: so that nobody writes
-    /// what another looks at.
-    pub unsafe fn plant_lease_in_flight(&mut self) {
-        self.leases.returns_early = true;
-    }
-
     /// Submits a `Flush`.
     ///
     /// # Errors

@@ -51,7 +51,7 @@ pub fn run(arguments: &RepairArguments, options: &Options) -> Result<(), Box<dyn
 
 /// Says what a repair would do. Nothing is written to the store.
 fn look(place: &Place, options: &Options, out: &mut dyn Write) -> Result<(), Box<dyn std::error::Error>> {
-    let report = options.examine(place, repair::look).map_err(OpenError::from)?;
+    let report = options.examine(place, |drive, _| repair::look(drive)).map_err(OpenError::from)?;
     print(&report, "would be", out)?;
     if report.is_clean() {
         return Ok(());
@@ -71,7 +71,7 @@ fn repair(
     out: &mut dyn Write,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let mut keeper = KeepFile::beside(&place.path(), keep)?;
-    let repaired = options.operate(place, |drive, options| repair::repair(drive, options, &mut keeper));
+    let repaired = options.operate(place, |drive| repair::repair(drive, &mut keeper));
     let report = repaired.map_err(OpenError::from)?;
     print(&report, "is", out)?;
     if let Some(kept) = keeper.path() {
@@ -137,8 +137,8 @@ pub fn dump(
     complaints: &mut dyn Write,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let (mut text, mut written) = (Vec::new(), Ok(()));
-    let examined = options.examine(place, |drive, options| {
-        repair::salvage(drive, options, keyspace, |item: SalvagedItem<'_>| {
+    let examined = options.examine(place, |drive, _| {
+        repair::salvage(drive, keyspace, |item: SalvagedItem<'_>| {
             if item.key.starts_with(prefix) {
                 let SalvagedItem { key, value, flags, expiry, .. } = item;
                 item_lines::write(format, &ItemLine { key: key.into(), value: value.into(), flags, expiry }, &mut text);

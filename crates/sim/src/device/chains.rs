@@ -106,11 +106,7 @@ impl ChainWorld {
         let local = LocalMemory::new(LOCAL_BYTES).unwrap_or_else(|error| panic!("no memory: {error}"));
         let (env, _) = Env::simulated(setup.seed);
         let drive = Drive::new(Arc::new(flash.clone()), local, all_programs(), env);
-        let mut pair = drive.queue_pair(4).unwrap_or_else(|error| panic!("no queue pair: {error}"));
-        if setup.bug == Some(super::DeviceBug::LeaseInFlight) {
-            // SAFETY: this flash moves bytes in `poll` alone, and there is one thread.
-            unsafe { pair.plant_lease_in_flight() };
-        }
+        let pair = drive.queue_pair(4).unwrap_or_else(|error| panic!("no queue pair: {error}"));
         let mut fresh = || {
             let Some(mut buffer) = drive.local().allocate(BLOCKS * BLOCK_BYTES) else { panic!("no buffer") };
             random.fill(buffer.bytes_mut());

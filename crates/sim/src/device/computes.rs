@@ -11,7 +11,7 @@
 mod trouble;
 
 use super::pipelines::{DrawnPipeline, DrawnSource, PipelineFate, all_programs};
-use super::{DeviceBug, DeviceSetup, DeviceTally};
+use super::{DeviceSetup, DeviceTally};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tapetum_drive::{
@@ -92,7 +92,6 @@ pub struct ComputeWorld {
     cancels: BTreeMap<u64, u64>,
     /// By slot: what must be there after a power cut.
     durable: BTreeMap<u64, Vec<u8>>,
-    loses_durability: bool,
     number_next: u64,
     reads_fail: bool,
     pub tally: DeviceTally,
@@ -125,7 +124,6 @@ impl ComputeWorld {
             keeping: 0,
             cancels: BTreeMap::new(),
             durable: BTreeMap::new(),
-            loses_durability: setup.bug == Some(DeviceBug::SinkNotDurable),
             number_next: 1,
             reads_fail: random.one_in(2),
             tally: DeviceTally::default(),
@@ -332,8 +330,7 @@ impl ComputeWorld {
         {
             let (flash, durable) = (slot_at(slot), self.random.one_in(2));
             self.durable.remove(&slot);
-            let asked = durable && !self.loses_durability;
-            let sink = PipelineSink::Flash { flash, bytes: ROOM_BYTES as u64, durable: asked };
+            let sink = PipelineSink::Flash { flash, bytes: ROOM_BYTES as u64, durable };
             return Some((sink, BatchSink::Flash { slot, durable }));
         }
         let mut room = ROOM_BYTES as u32;

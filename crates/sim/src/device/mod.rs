@@ -25,11 +25,12 @@ mod shares;
 mod units;
 mod world;
 
+use crate::bugs::{Bug, with_bug};
 use crate::run::caught;
 use pipelines::{DrawnPipeline, DrawnSource, SimKept, all_programs, program_named};
 use std::collections::BTreeMap;
 use std::fmt;
-use tapetum_drive::arbiter::{ArbiterBug, UnitCount};
+use tapetum_drive::arbiter::UnitCount;
 use tapetum_drive::engine::EngineOptions;
 use tapetum_drive::{PipelineResult, SplitMix64};
 use world::{DeviceWorld, FaultRates, SUB_BUFFER_BYTES};
@@ -45,34 +46,12 @@ const CHAIN_STEPS: u64 = 8;
 const COMPUTE_STEPS: u64 = 2;
 const APPLICATIONS: u64 = 3;
 
-/// Faults that are planted, to see that they are noticed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DeviceBug {
-    Arbiter(ArbiterBug),
-    /// A buffer is given back while a command is in flight that had it.
-    LeaseInFlight,
-    /// What is to be on flash for good when its pipeline has ended is written as if it was not.
-    SinkNotDurable,
-}
-
-pub const BUGS: [DeviceBug; 9] = [
-    DeviceBug::Arbiter(ArbiterBug::LostCompletion),
-    DeviceBug::Arbiter(ArbiterBug::SubBufferTwice),
-    DeviceBug::Arbiter(ArbiterBug::NoReservation),
-    DeviceBug::Arbiter(ArbiterBug::StarvedApplication),
-    DeviceBug::Arbiter(ArbiterBug::NoQuarantine),
-    DeviceBug::Arbiter(ArbiterBug::DeadUnitsCount),
-    DeviceBug::Arbiter(ArbiterBug::CancelFreesRunning),
-    DeviceBug::LeaseInFlight,
-    DeviceBug::SinkNotDurable,
-];
-
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceSetup {
     pub seed: u64,
     /// In which pipelines are submitted; what is on its way then still ends.
     pub steps: u64,
-    pub bug: Option<DeviceBug>,
+    pub bug: Option<Bug>,
 }
 
 impl DeviceSetup {
@@ -161,25 +140,35 @@ pub struct DeviceOutcome {
 type Ended = (DeviceTally, u64, Result<(), String>);
 
 pub fn run(setup: &DeviceSetup) -> DeviceOutcome {
-    let ended = caught(|| match setup.seed {
-        seed if seed.is_multiple_of(SHARES_EVERY) => in_world(shares::world(setup), shares::run),
-        seed if seed.is_multiple_of(CHAINS_EVERY) => {
-            let mut world = chains::ChainWorld::new(setup);
-            let done = world.run(setup.steps * CHAIN_STEPS);
-            (world.tally.clone(), world.trace_hash(), done)
-        }
-        seed if seed % COMPUTES_EVERY == 1 => {
-            let mut world = computes::ComputeWorld::new(setup);
-            let done = world.run(setup.steps * COMPUTE_STEPS);
-            (world.tally.clone(), world.trace_hash(), done)
-        }
-        _ => in_world(mixed_world(setup), |world| mixed(world, setup)),
-    });
+    let ended = caught(|| run_seed(setup));
     let (tally, trace_hash, failure) = match ended {
         Ok((tally, trace_hash, done)) => (tally, trace_hash, done.err()),
         Err(panic) => (DeviceTally::default(), 0, Some(panic)),
     };
     DeviceOutcome { tally: DeviceTally { runs: 1, ..tally }, trace_hash, failure }
+}
+
+/// Each kind of run plants only the bugs that it can show. With a bug of the arbiter beneath it, a queue pair would panic while it is
+/// dropped, which would end the process.
+fn run_seed(setup: &DeviceSetup) -> Ended {
+    let bug_among = |bugs: &[Bug]| setup.bug.filter(|bug| bugs.contains(bug));
+    let of_arbiter = setup.bug.filter(|bug| !["LeaseInFlight", "SinkNotDurable"].contains(bug));
+    match setup.seed {
+        seed if seed.is_multiple_of(SHARES_EVERY) => {
+            with_bug(of_arbiter, || in_world(shares::world(setup), shares::run))
+        }
+        seed if seed.is_multiple_of(CHAINS_EVERY) => with_bug(bug_among(&["LeaseInFlight"]), || {
+            let mut world = chains::ChainWorld::new(setup);
+            let done = world.run(setup.steps * CHAIN_STEPS);
+            (world.tally.clone(), world.trace_hash(), done)
+        }),
+        seed if seed % COMPUTES_EVERY == 1 => with_bug(bug_among(&["SinkNotDurable"]), || {
+            let mut world = computes::ComputeWorld::new(setup);
+            let done = world.run(setup.steps * COMPUTE_STEPS);
+            (world.tally.clone(), world.trace_hash(), done)
+        }),
+        _ => with_bug(of_arbiter, || in_world(mixed_world(setup), |world| mixed(world, setup))),
+    }
 }
 
 fn in_world(mut world: DeviceWorld, run: impl FnOnce(&mut DeviceWorld) -> Result<(), String>) -> Ended {
@@ -203,7 +192,7 @@ pub fn run_all(first: &DeviceSetup, runs: u64) -> (DeviceOutcome, u64) {
 }
 
 /// Looks for a planted bug, one seed after the other; how many runs it took, and how it showed.
-pub fn hunt(first: &DeviceSetup, bug: DeviceBug) -> (u64, Option<String>) {
+pub fn hunt(first: &DeviceSetup, bug: Bug) -> (u64, Option<String>) {
     let setup = DeviceSetup { bug: Some(bug), ..*first };
     let (outcome, _) = run_all(&setup, RUNS_PER_BUG_MAX);
     (outcome.tally.runs, outcome.failure)

@@ -2,7 +2,7 @@
 
 use super::pipelines::{PipelineFate, SimKept, SimPipeline, SimSink, all_programs};
 use super::units::{DeviceBytes, SimUnit, UnitTask};
-use super::{DeviceBug, DeviceSetup, DeviceTally};
+use super::{DeviceSetup, DeviceTally};
 use std::collections::{BTreeMap, BTreeSet};
 use tapetum_drive::arbiter::{SubBuffer, TaskOutcome, TaskPacket, UnitCount};
 use tapetum_drive::engine::{EngineCore, EngineOptions, JobEnd, TaskResult, TaskWork};
@@ -60,12 +60,9 @@ impl DeviceWorld {
     pub fn new(setup: &DeviceSetup, options: EngineOptions, inline_units: u64) -> DeviceWorld {
         let local = LocalMemory::new(LOCAL_BYTES).unwrap_or_else(|error| panic!("no memory: {error}"));
         let programs = all_programs();
-        let Some(mut core) = EngineCore::alone(&local, SECTOR_BYTES, &programs, &options) else {
+        let Some(core) = EngineCore::alone(&local, SECTOR_BYTES, &programs, &options) else {
             panic!("the simulation's local memory is too small");
         };
-        if let Some(DeviceBug::Arbiter(bug)) = setup.bug {
-            core.plant(bug);
-        }
         let of_program = |UnitCount { program, units }: &UnitCount| vec![Some(*program); usize::from(*units)];
         let inline = std::iter::repeat_n(None, inline_units as usize);
         let units = options.units.iter().flat_map(of_program).chain(inline).map(SimUnit::new).collect();

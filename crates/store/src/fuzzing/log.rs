@@ -5,7 +5,6 @@ use crate::log::group::{self, GroupHeader, HEADER_BYTES};
 use crate::log::group_salt;
 use crate::log::replay::{Chain, ZoneReader};
 use crate::media::geometry::Geometry;
-use crate::planted::Planted;
 use tapetum_kernels::checksum::Salt;
 use tapetum_kernels::record::{Header, Record};
 
@@ -97,7 +96,7 @@ impl Zone {
 
     /// Replays, and looks for damage behind the end, as recovery does: the records, and whether all is well.
     fn replay(&self) -> (Vec<(u32, u64, Vec<u8>)>, bool) {
-        let reader = ZoneReader { geometry: &self.geometry, store_id: STORE, planted: Planted::default() };
+        let reader = ZoneReader { geometry: &self.geometry, store_id: STORE };
         let mut chain = Chain::new(11, 100);
         let mut records = Vec::new();
         let take = |place, record: Record<'_>| records.push((place, record.header.stamp, record.key.to_vec()));

@@ -17,7 +17,6 @@ use crate::manifest::items::{ClientId, FrameItems};
 use crate::media::geometry::Geometry;
 use crate::media::io::{Io, run};
 use crate::media::wire::{Reader, Writer};
-use crate::planted::Planted;
 use std::sync::Arc;
 use tapetum_drive::{Drive, Env, Flash, LocalMemory, MemoryFlash};
 use tapetum_kernels::data_page::PageSize;
@@ -163,8 +162,7 @@ impl Area {
     }
 
     fn recover(&self) -> Result<Installer, Error> {
-        let planted = Planted::default();
-        let recovered = Manifest::recover(&self.io, self.drive.local(), &self.geometry, Self::STORE, planted);
+        let recovered = Manifest::recover(&self.io, self.drive.local(), &self.geometry, Self::STORE);
         self.run(recovered).map(Installer::from)
     }
 

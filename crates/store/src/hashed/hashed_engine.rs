@@ -25,12 +25,12 @@ use crate::keyspace::states::KeyspaceRef;
 use crate::maintenance::pace::Room;
 use crate::media::io::{Io, lock, run};
 use crate::needs::DrivePrograms;
-use crate::planted::Bug;
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use tapetum_drive::fail_point;
 use tapetum_kernels::block_group::group_hash;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Kind;
@@ -138,7 +138,7 @@ impl HashedEngine {
 
     /// Takes a key out of the DRAM tier that is about to change; whether it was there. The caller holds its shard.
     pub fn forget_in_tier(&self, hash: HashKey) -> bool {
-        let tier = self.tier.as_ref().filter(|_| !self.planted.has(Bug::TierOutlivesWrite));
+        let tier = self.tier.as_ref().filter(|_| !fail_point!(TierOutlivesWrite));
         tier.is_some_and(|tier| tier.remove(hash))
     }
 

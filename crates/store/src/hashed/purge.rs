@@ -27,9 +27,9 @@ use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
 use crate::media::io::{Io, lock};
 use crate::phase::{Phase, PhaseCell};
-use crate::planted::Bug;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use tapetum_drive::fail_point;
 use tapetum_kernels::data_page::PAGE_BYTES;
 use tapetum_kernels::hash::HashKey;
 
@@ -165,7 +165,7 @@ impl Purge {
 
     /// The segment to look at, and from which page on.
     fn next_segment(&mut self, engine: &HashedEngine, installer: &Installer) -> Option<(Arc<Segment>, u32)> {
-        if engine.planted.has(Bug::ForgetUnpurged) {
+        if fail_point!(ForgetUnpurged) {
             return None;
         }
         for state in installer.catalog.segments.values().filter(|state| state.valid_entries > 0) {
@@ -257,7 +257,7 @@ impl Purge {
             return Progress::Done;
         }
         let installer = engine.take_installer().await;
-        let is_over = self.may_forget(engine, &installer) || engine.planted.has(Bug::ForgetUnpurged);
+        let is_over = self.may_forget(engine, &installer) || fail_point!(ForgetUnpurged);
         engine.return_installer(installer);
         if is_over {
             lock(&engine.purged).extend(&self.dropped);

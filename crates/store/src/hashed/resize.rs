@@ -20,10 +20,10 @@ use crate::media::io::{Io, Task, lock, poll_once};
 use crate::media::superblock::Superblock;
 use crate::opening::options::{Full, StoreOptions};
 use crate::phase::{Phase, PhaseCell};
-use crate::planted::Bug;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tapetum_drive::Size;
+use tapetum_drive::fail_point;
 
 /// The job of maintenance that does what was asked for.
 pub struct ResizeJob {
@@ -102,7 +102,7 @@ pub async fn grow(engine: Arc<HashedEngine>, io: Io, phase: Arc<PhaseCell>, capa
 async fn grow_to(engine: &Arc<HashedEngine>, io: &Io, phase: &PhaseCell, capacity_bytes: u64) -> Result<(), Error> {
     let now = *lock(&engine.superblock);
     let superblock = Superblock { capacity_bytes, generation: now.generation + 1, ..now };
-    if engine.planted.has(Bug::TakeRoomEarly) {
+    if fail_point!(TakeRoomEarly) {
         take_room(engine, superblock).await;
         for _ in 0..1000 {
             io.step().await;
@@ -131,7 +131,7 @@ async fn take_room(engine: &Arc<HashedEngine>, superblock: Superblock) {
 }
 
 async fn widen_index(engine: &Arc<HashedEngine>, io: &Io, phase: &PhaseCell, capacity_bytes: u64) -> Result<(), Error> {
-    if engine.planted.has(Bug::KeepPayloadBits) {
+    if fail_point!(KeepPayloadBits) {
         return Ok(());
     }
     engine.index.widen(engine.geometry.segment_bits(capacity_bytes));

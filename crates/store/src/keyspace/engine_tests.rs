@@ -304,7 +304,7 @@ fn a_store_with_keyspaces_of_a_kind_without_an_engine_is_refused_before_anything
     assert_eq!(refused, Error::Keyspace(KeyspaceError::NoEngine { name: "toys".into(), kind: TOY }));
     assert!(refused.to_string().contains("\"toys\" is of a kind (kind 250)"), "{refused}");
     assert_eq!(Store::open_read_only_on(&drive(&flash), &small_options()).err(), Some(refused.clone()));
-    assert_eq!(repair::look(&drive(&flash), &small_options()).err(), Some(refused));
+    assert_eq!(repair::look(&drive(&flash)).err(), Some(refused));
     assert_eq!(writes(), before);
     open(&flash).unwrap();
     let flash = new_flash(4);

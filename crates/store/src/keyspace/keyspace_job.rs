@@ -18,8 +18,8 @@ use crate::manifest::base_marks::MarksEdit;
 use crate::manifest::client::Misfit;
 use crate::manifest::items::FrameItems;
 use crate::media::io::{Task, poll_once};
-use crate::planted::Bug;
 use std::sync::Arc;
+use tapetum_drive::fail_point;
 
 pub struct KeyspaceJob {
     base: Arc<Base>,
@@ -147,7 +147,7 @@ pub async fn apply(base: &Base, installer: &mut Installer, edit: &KeyspaceEdit) 
     let mut items = FrameItems::default();
     edit.put(&mut items);
     MarksEdit::put(&unmarked, &mut items);
-    if !(base.planted.has(Bug::DropUndurably) && matches!(edit, KeyspaceEdit::Drop(_))) {
+    if !(fail_point!(DropUndurably) && matches!(edit, KeyspaceEdit::Drop(_))) {
         let written = installer.append(&items).await;
         written.inspect_err(|error| base.log.poison("a change of keyspaces", error.clone()))?;
     }

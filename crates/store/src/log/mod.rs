@@ -22,13 +22,13 @@ use crate::keyspace::notify::Notifier;
 use crate::keyspace::shared_event::SharedEvent;
 use crate::media::geometry::{BUFFERS, Geometry};
 use crate::media::io::lock;
-use crate::planted::{Bug, Planted};
 use arenas::Arenas;
 use group::{GroupHeader, HEADER_BYTES};
 use sender::Sender;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use tapetum_drive::fail_point;
 use tapetum_drive::{HostArena, QueuePair};
 use tapetum_kernels::checksum::Salt;
 use tapetum_kernels::prefetch::{CACHE_LINE_BYTES, prefetch};
@@ -151,7 +151,6 @@ pub struct Log {
     store_id: u64,
     generation: u32,
     sync: Sync,
-    planted: Planted,
     durable: AtomicU64,
     /// Bytes of the active buffer that are filled, for those who do not want the lock.
     filled_bytes: AtomicU64,
@@ -184,7 +183,6 @@ impl Log {
         mut arenas: [HostArena; BUFFERS as usize],
         (geometry, store_id): (Geometry, u64),
         sync: Sync,
-        planted: Planted,
         start: Start,
     ) -> Log {
         // What recovery found is published: that is written no more, the other buffer's arena not before it is reset.
@@ -225,7 +223,6 @@ impl Log {
             store_id,
             generation: start.generation as u32,
             sync,
-            planted,
             log_write_bytes: AtomicU64::new(0),
             poison: OnceLock::new(),
             waiters: Mutex::new(Vec::new()),
@@ -304,7 +301,7 @@ impl Log {
         }
         state.growth = grown;
         for (number, draft) in drafts.iter().enumerate() {
-            if self.planted.has(Bug::SplitBatch) && number == drafts.len() / 2 {
+            if fail_point!(SplitBatch) && number == drafts.len() / 2 {
                 self.seal(&mut state);
             }
             let (stamp, place) = self.append_one(&mut state, draft);

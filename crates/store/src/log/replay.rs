@@ -10,9 +10,9 @@ use super::group::{self, GroupHeader, HEADER_BYTES};
 use super::group_salt;
 use crate::error::Error;
 use crate::media::geometry::{BUFFERS, Geometry};
-use crate::planted::{Bug, Planted};
 use std::collections::VecDeque;
 use std::ops::Range;
+use tapetum_drive::fail_point;
 use tapetum_kernels::range_checksums::RangeChecksums;
 use tapetum_kernels::record::Record;
 
@@ -44,7 +44,6 @@ pub struct UnsureGroup {
 pub struct ZoneReader<'a> {
     pub geometry: &'a Geometry,
     pub store_id: u64,
-    pub planted: Planted,
 }
 
 /// What one zone gave.
@@ -60,11 +59,10 @@ impl ZoneReader<'_> {
         let bytes = zone.bytes().get(position..)?;
         let header = group::parse(bytes)?;
         let salt = group_salt(self.geometry, self.store_id, buffer, position);
-        let is_here =
-            self.planted.has(Bug::SkipChain) || (header.buffer == buffer && header.position as usize == position);
+        let is_here = fail_point!(SkipChain) || (header.buffer == buffer && header.position as usize == position);
         let holds = || {
-            self.planted.has(Bug::SkipGroupChecksum)
-                || (self.planted.has(Bug::SkipChain) && {
+            fail_point!(SkipGroupChecksum)
+                || (fail_point!(SkipChain) && {
                     let salt = group_salt(self.geometry, self.store_id, header.buffer, header.position as usize);
                     group::holds(&header, salt, zone, position)
                 })
@@ -96,7 +94,7 @@ impl ZoneReader<'_> {
         let sums = RangeChecksums::of(zone);
         while let Some(header) = self.group_at(&sums, buffer, end.position) {
             let follows = chain.previous_crc == header.previous_crc;
-            if !follows && !self.planted.has(Bug::SkipChain) {
+            if !follows && !fail_point!(SkipChain) {
                 break;
             }
             let at = end.position + HEADER_BYTES;
@@ -106,7 +104,7 @@ impl ZoneReader<'_> {
                 stamp_last = stamp_last.max(record.header.stamp);
                 take((at + place) as u32, record);
             });
-            if records != header.records && !self.planted.has(Bug::SkipGroupChecksum) {
+            if records != header.records && !fail_point!(SkipGroupChecksum) {
                 return Err(Error::Corrupt(format!(
                     "the log group at byte {} of buffer {buffer} holds {records} records instead of {}",
                     end.position, header.records
@@ -140,7 +138,7 @@ impl ZoneReader<'_> {
     /// An error if a group behind `from` says that more than the chain has was durable when it was sent, or that the zone has
     /// gone on to a later buffer: that is so only when the manifest has the earlier one in a segment.
     pub fn refuse_gap(&self, zone: &[u8], buffer: u64, from: usize, chain: &Chain) -> Result<(), Error> {
-        if self.planted.has(Bug::SkipLogGap) {
+        if fail_point!(SkipLogGap) {
             return Ok(());
         }
         let sums = RangeChecksums::of(zone);
@@ -170,7 +168,7 @@ mod tests {
     #[test]
     fn a_zone_that_has_gone_on_to_a_later_buffer_convicts_a_manifest_that_has_not() {
         let geometry = Geometry::new(4 << 20, 64 << 10, 2, 512).unwrap();
-        let reader = ZoneReader { geometry: &geometry, store_id: 7, planted: Planted::default() };
+        let reader = ZoneReader { geometry: &geometry, store_id: 7 };
         let chain = Chain::new(0, 9);
         let group_of = |buffer: u64| {
             let header = GroupHeader {

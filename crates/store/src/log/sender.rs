@@ -7,10 +7,10 @@ use super::{Flushing, GROUP_BYTES, Log, LogState, SECOND_US, SealedGroup, Sync};
 use crate::error::Error;
 use crate::media::geometry::BUFFERS;
 use crate::media::io::{Io, lock};
-use crate::planted::Bug;
 use std::future::poll_fn;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
+use tapetum_drive::fail_point;
 use tapetum_drive::{Command, Completion, Lease, Operation, Purpose, QueuePair, Returned};
 
 /// What a thread asks for: to take completions, to send what is worth it, to send whatever is there.
@@ -73,7 +73,7 @@ impl Log {
     }
 
     fn completed(&self, state: &mut LogState, queue: &QueuePair, completion: Completion) {
-        let believed = completion.is_no_space() && self.planted.has(Bug::AcknowledgeFull);
+        let believed = completion.is_no_space() && fail_point!(AcknowledgeFull);
         if !completion.is_success() && !believed {
             let what = if completion.tag == TAG_WRITE { "write" } else { "flush" };
             return self.poison("the commit log", Error::of_command(queue.drive(), what, &completion));
@@ -130,7 +130,7 @@ impl Log {
             length: group.length as u32,
             fua: self.sync == Sync::Always,
         };
-        if self.planted.has(Bug::AcknowledgeEarly) {
+        if fail_point!(AcknowledgeEarly) {
             self.durable.fetch_max(group.stamp_last, Ordering::SeqCst);
         }
         self.log_write_bytes.fetch_add(group.length as u64, Ordering::Relaxed);

@@ -40,7 +40,7 @@ impl Bench {
             generation: 1,
         };
         let queue = drive.queue_pair_with_host(arenas[0].region(), 64).unwrap();
-        let log = Arc::new(Log::new(queue, arenas, (geometry, 1), sync, Planted::default(), start));
+        let log = Arc::new(Log::new(queue, arenas, (geometry, 1), sync, start));
         let io = Io::new(drive.queue_pair(64).unwrap());
         Bench { flash, drive, io, log }
     }
@@ -126,7 +126,7 @@ fn stamps_without_a_record_lie_between_those_of_a_group() {
     bench.write_all();
     assert_eq!(bench.log.durable_stamp(), 3, "of records alone");
     let geometry = Geometry::new(8 << 20, SEGMENT_BYTES, 2, 512).unwrap();
-    let reader = replay::ZoneReader { geometry: &geometry, store_id: 1, planted: Planted::default() };
+    let reader = replay::ZoneReader { geometry: &geometry, store_id: 1 };
     let zone = bench.flash.peek(geometry.zone_offset(0), SEGMENT_BYTES);
     let (mut chain, mut stamps) = (replay::Chain::new(0, 0), Vec::new());
     let end = reader.replay(&zone, 0, &mut chain, |_, record| stamps.push(record.header.stamp)).unwrap();

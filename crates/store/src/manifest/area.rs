@@ -12,7 +12,6 @@ use crate::error::Error;
 use crate::media::flight::Flying;
 use crate::media::geometry::Geometry;
 use crate::media::io::Io;
-use crate::planted::Planted;
 use std::ops::Range;
 use tapetum_drive::{LocalBuffer, LocalMemory, Purpose};
 
@@ -27,7 +26,6 @@ pub struct AreaReader {
     pub local: LocalMemory,
     pub geometry: Geometry,
     pub store_id: u64,
-    pub planted: Planted,
     /// Where on flash what was read last lies.
     pub window: Option<(u64, LocalBuffer)>,
 }
@@ -112,7 +110,7 @@ impl AreaReader {
         area: usize,
         epoch: u64,
     ) -> Result<Option<Recovered<C>>, Error> {
-        let mut state = Replay::new(self.planted);
+        let mut state = Replay::default();
         let mut position = 0;
         let mut sequence = 0;
         let mut snapshot_end = 0;

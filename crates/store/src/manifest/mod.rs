@@ -39,7 +39,6 @@ use crate::error::Error;
 use crate::media::geometry::Geometry;
 use crate::media::io::Io;
 use crate::media::wire::{Reader, Short, Writer};
-use crate::planted::Planted;
 use tapetum_drive::LocalMemory;
 use tapetum_kernels::checksum::{Salt, checksum};
 
@@ -249,10 +248,9 @@ impl Manifest {
         local: &LocalMemory,
         geometry: &Geometry,
         store_id: u64,
-        planted: Planted,
     ) -> Result<Recovered<C>, Error> {
         let mut reader =
-            AreaReader { io: io.clone(), local: local.clone(), geometry: *geometry, store_id, planted, window: None };
+            AreaReader { io: io.clone(), local: local.clone(), geometry: *geometry, store_id, window: None };
         let mut best: Option<Recovered<C>> = None;
         let mut epochs = Vec::new();
         for area in 0..2 {

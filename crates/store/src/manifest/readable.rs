@@ -6,7 +6,6 @@ use super::client::ManifestClients;
 use crate::error::Error;
 use crate::media::geometry::Geometry;
 use crate::media::io::Io;
-use crate::planted::Planted;
 use tapetum_drive::LocalMemory;
 
 impl Manifest {
@@ -18,14 +17,13 @@ impl Manifest {
         geometry: &Geometry,
         store_id: u64,
     ) -> Result<(Recovered<C>, Option<Error>), Error> {
-        let planted = Planted::default();
-        let damage = match Manifest::recover(io, local, geometry, store_id, planted).await {
+        let damage = match Manifest::recover(io, local, geometry, store_id).await {
             Ok(recovered) => return Ok((recovered, None)),
             Err(damage @ Error::Corrupt(_)) => damage,
             Err(error) => return Err(error),
         };
         let mut reader =
-            AreaReader { io: io.clone(), local: local.clone(), geometry: *geometry, store_id, planted, window: None };
+            AreaReader { io: io.clone(), local: local.clone(), geometry: *geometry, store_id, window: None };
         let mut best: Option<Recovered<C>> = None;
         for area in 0..2 {
             let Some(epoch) = reader.epoch_of(area).await? else { continue };

@@ -5,7 +5,7 @@ use super::items::{ClientId, FrameItems};
 use super::{Frame, Kind};
 use crate::error::Error;
 use crate::media::wire::Reader;
-use crate::planted::{Bug, Planted};
+use tapetum_drive::fail_point;
 
 #[derive(Default)]
 pub struct Replay<C> {
@@ -14,7 +14,6 @@ pub struct Replay<C> {
     pub whole: bool,
     /// Of the snapshot so far.
     items: u32,
-    planted: Planted,
 }
 
 /// The client with an id among `clients`.
@@ -50,10 +49,6 @@ pub fn each_item<C: ManifestClients>(
 }
 
 impl<C: ManifestClients> Replay<C> {
-    pub fn new(planted: Planted) -> Replay<C> {
-        Replay { planted, ..Replay::default() }
-    }
-
     pub fn apply(&mut self, frame: &Frame) -> Result<(), Error> {
         match (frame.kind, self.whole) {
             (Kind::Snapshot, false) => {
@@ -65,7 +60,7 @@ impl<C: ManifestClients> Replay<C> {
                 Ok(())
             }
             (Kind::Edit, true) => {
-                if !self.planted.has(Bug::StaleCheckpoint) {
+                if !fail_point!(StaleCheckpoint) {
                     self.clients.each_mut().into_iter().for_each(|client| client.supersede());
                 }
                 each_item(&mut self.clients, frame, |client, edit| client.apply(edit)).map(|_| ())

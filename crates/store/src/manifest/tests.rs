@@ -115,7 +115,7 @@ impl Bench {
 }
 
 fn recover(io: &Io, drive: &Drive, geometry: &Geometry) -> Result<Installer, Error> {
-    let recovering = Manifest::recover(io, drive.local(), geometry, 7, Planted::default());
+    let recovering = Manifest::recover(io, drive.local(), geometry, 7);
     run(io, recovering, || false).unwrap().map(Installer::from)
 }
 
@@ -280,7 +280,7 @@ fn two_clients(number: u32) -> FrameItems {
 }
 
 fn numbers(bench: &Bench) -> (u32, u64) {
-    let recovering = Manifest::recover(&bench.io, bench.drive.local(), &bench.geometry, 7, Planted::default());
+    let recovering = Manifest::recover(&bench.io, bench.drive.local(), &bench.geometry, 7);
     let Numbered { marks, number } = run(&bench.io, recovering, || false).unwrap().unwrap().clients;
     (number.0, marks.trim.buffer_next)
 }

@@ -40,8 +40,8 @@ pub async fn open(
 ) -> Result<OpenedEngines, Error> {
     let found = read_superblock(drive, io).await?;
     found.superblock.features.check_write()?;
-    let mut found = FoundStore::read(drive, io, options, found, makers).await?;
-    found.base.make_durable(&mut found.log, io, options).await?;
+    let mut found = FoundStore::read(drive, io, found, makers).await?;
+    found.base.make_durable(&mut found.log, io).await?;
     found.into_engines((drive, io), options, None, makers).await
 }
 
@@ -54,7 +54,7 @@ pub async fn open_read_only(
     overlay: OverlayFlash,
 ) -> Result<OpenedEngines, Error> {
     let found = read_superblock(drive, io).await?;
-    let found = FoundStore::read(drive, io, options, found, &[ORDERED]).await?;
+    let found = FoundStore::read(drive, io, found, &[ORDERED]).await?;
     found.into_engines((drive, io), options, Some(overlay), &[ORDERED]).await
 }
 
@@ -68,23 +68,17 @@ struct FoundStore {
 
 impl FoundStore {
     /// Reads. Nothing is written but pages of fences that are damaged, after all the rest held.
-    async fn read(
-        drive: &Drive,
-        io: &Io,
-        options: &StoreOptions,
-        found: Found,
-        makers: &[EngineMaker<'_>],
-    ) -> Result<FoundStore, Error> {
+    async fn read(drive: &Drive, io: &Io, found: Found, makers: &[EngineMaker<'_>]) -> Result<FoundStore, Error> {
         let programs = DrivePrograms::find(io).await?;
-        let mut base = FoundBase::read(drive, io, options, found).await?;
+        let mut base = FoundBase::read(drive, io, found).await?;
         let kinds: Vec<_> = makers.iter().map(|maker| maker.kind).chain([KeyspaceKind::Hashed]).collect();
         refuse_other_kinds(&base.installer, &kinds)?;
         claim_segments(&mut base.extents, &base.superblock, &base.installer.catalog)?;
         claim_groups(&mut base.extents, &base.installer.groups)?;
-        let log = base.read_log(io, options).await?;
+        let log = base.read_log(io).await?;
         let extents = Arc::new(Mutex::new(base.take_extents()));
-        let mut hashed = FoundHashed::claim(programs, &mut base, &log, options, &extents)?;
-        base.believe(&log, options.planted)?;
+        let mut hashed = FoundHashed::claim(programs, &mut base, &log, &extents)?;
+        base.believe(&log)?;
         hashed.open_segments(drive, io, &mut base).await?;
         Ok(FoundStore { base, log, hashed, extents })
     }

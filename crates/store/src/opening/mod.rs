@@ -259,12 +259,8 @@ impl Options {
     ///
     /// # Errors
     /// As [`Options::examine`].
-    pub fn operate<T>(
-        &self,
-        place: &Place,
-        work: impl FnOnce(&Drive, &StoreOptions) -> Result<T, Error>,
-    ) -> Result<T, OpenError> {
-        self.open_on(lock(place)?, &place.path(), &Env::system(), &mut |_| {}, work)
+    pub fn operate<T>(&self, place: &Place, work: impl FnOnce(&Drive) -> Result<T, Error>) -> Result<T, OpenError> {
+        self.open_on(lock(place)?, &place.path(), &Env::system(), &mut |_| {}, |drive, _| work(drive))
     }
 
     /// Opens the store that lies on `flash`, and that this process has had open before.

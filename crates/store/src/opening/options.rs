@@ -5,7 +5,6 @@ use crate::hashed::index::IndexGeometry;
 use crate::log::Sync;
 use crate::media::geometry::{Geometry, PARTITION_BITS_MAX};
 use crate::memory::budget::MemoryBudget;
-use crate::planted::Planted;
 use tapetum_drive::Size;
 use tapetum_kernels::record::VALUE_BYTES_MAX;
 
@@ -97,8 +96,6 @@ pub struct StoreOptions {
     pub node_cache_bytes: u64,
     pub sync: Sync,
     pub full: Full,
-    /// Test only.
-    pub planted: Planted,
 }
 
 impl StoreOptions {
@@ -120,7 +117,6 @@ impl StoreOptions {
             node_cache_bytes: 0,
             sync: Sync::default(),
             full: Full::default(),
-            planted: Planted::default(),
         }
     }
 

@@ -35,7 +35,6 @@ use crate::manifest::engine_roots::{EngineRoots, ROOT_BYTES_MAX};
 use crate::manifest::items::FrameItems;
 use crate::media::io::{Io, Task, lock};
 use crate::ordered::node_table::NodeHome;
-use crate::planted::Bug;
 use crate::scan::layout::ScanLayout;
 use crate::session::engine_session::{EngineSession, EngineSlot};
 use crate::stats::Stats;
@@ -45,6 +44,7 @@ use crate::tools::locate::KeyPlace;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use tapetum_drive::fail_point;
 use tapetum_kernels::record::Record;
 
 /// Sessions that name ordered keyspaces at once, at most.
@@ -127,7 +127,7 @@ impl OrderedEngine {
     }
 
     fn slabs(&self) -> Result<SlabOptions, Error> {
-        SlabOptions::new(&self.base.geometry, self.base.store_id, self.base.planted)
+        SlabOptions::new(&self.base.geometry, self.base.store_id)
     }
 
     /// What all trees share; made if it is not there. `slots` is locked by the caller, so that it is made once.
@@ -214,7 +214,7 @@ impl OrderedEngine {
         };
         // An opening to read ends no generation.
         let ended = installer.marks.opening.generation - u64::from(base.overlay.is_none());
-        if root.generation != ended && !base.planted.has(Bug::OrderedStaleCheckpoint) {
+        if root.generation != ended && !fail_point!(OrderedStaleCheckpoint) {
             return None;
         }
         let found = match self.stamp_replayed.load(Ordering::SeqCst) > root.stamp {
@@ -310,7 +310,7 @@ impl OrderedEngine {
         };
         let mut log = OpeningGroups { io, installer };
         let mut replayed = lock(&self.replayed).remove(&id).unwrap_or_default();
-        replayed.retain(|_| !base.planted.has(Bug::OrderedForgetBatch));
+        replayed.retain(|_| !fail_point!(OrderedForgetBatch));
         // SAFETY: they were replayed from there, and nothing is released before the store is open.
         let records = replayed.iter().map(|place| unsafe { base.log.record(place.buffer, place.place) });
         let records = LogRecords::of(records);
@@ -336,7 +336,7 @@ impl OrderedEngine {
 /// Changes of one node need no log: an image with them is durable before they are acknowledged. Batches do.
 impl LogClient for OrderedEngine {
     fn stamp_needed(&self) -> u64 {
-        if self.base.planted.has(Bug::OrderedTrimBatch) { u64::MAX } else { self.batches.stamp_needed() }
+        if fail_point!(OrderedTrimBatch) { u64::MAX } else { self.batches.stamp_needed() }
     }
 
     fn checkpoint_through(&self, stamp: u64) {

@@ -22,12 +22,12 @@ use crate::error::Error;
 use crate::keyspace::key_range::{KeyBound, KeyRange};
 use crate::keyspace::states::KeyspaceRef;
 use crate::log::Sync;
-use crate::planted::Bug;
 use crate::scan::PageCopier;
 use crate::scan::layout::{LayoutError, ListLimits, ScanLayout, ScanList};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
+use tapetum_drive::fail_point;
 use tapetum_drive::{Command, Lease, LocalBuffer, LocalRange, Operation, ProgramId, Purpose, SourceRange, Status};
 use tapetum_kernels::ordered::extension::{EXTENSION_HEAD_BYTES, ExtensionReference};
 use tapetum_kernels::ordered::{NODE_BYTES, NODE_KEY_BYTES_MAX};
@@ -161,7 +161,7 @@ impl NodeLists {
                 PageLook::Taken(page) => {
                     let (page, copied) = self.copy(page, list);
                     let Some(page) = page else { return copied };
-                    let is_shown_early = self.state.base.planted.has(Bug::QueryUndurable);
+                    let is_shown_early = fail_point!(QueryUndurable);
                     let ticket = self.state.cache.give_back(node, page, |meta| meta.wait_for(meta.changed_stamp));
                     list.tickets.extend(ticket.filter(|_| !is_shown_early));
                     return copied;

@@ -11,7 +11,6 @@ use crate::media::extents::Extents;
 use crate::media::geometry::Geometry;
 use crate::media::io::{Io, run};
 use crate::media::wire::Writer;
-use crate::planted::Planted;
 use std::sync::{Arc, Mutex};
 use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash};
 
@@ -92,16 +91,7 @@ impl TestMedia {
     }
 
     pub fn options(class: SlotClass, group_extents: u32) -> SpaceOptions {
-        let planted = Planted::default();
-        SpaceOptions {
-            store_id: STORE,
-            keyspace: KEYSPACE,
-            class,
-            open_groups: 2,
-            group_extents,
-            reserve_extents: 0,
-            planted,
-        }
+        SpaceOptions { store_id: STORE, keyspace: KEYSPACE, class, open_groups: 2, group_extents, reserve_extents: 0 }
     }
 
     /// The space of all groups of a class.

@@ -13,7 +13,6 @@ use crate::media::geometry::{BUFFERS, Geometry};
 use crate::media::io::Io;
 use crate::media::superblock::Superblock;
 use crate::media::transfer::Transfer;
-use crate::opening::options::StoreOptions;
 use std::collections::{BTreeMap, VecDeque};
 use tapetum_drive::{HostArena, HostRegion};
 use tapetum_kernels::hash::HashKey;
@@ -60,7 +59,6 @@ pub async fn replay_log(
     superblock: &Superblock,
     hasher: &KeyHasher,
     clients: &Clients,
-    options: &StoreOptions,
 ) -> Result<Replayed, Error> {
     let geometry = &superblock.geometry;
     let Clients { marks, keyspaces, .. } = clients;
@@ -80,7 +78,7 @@ pub async fn replay_log(
         let keyspace = keyspaces.get(KeyspaceId::of(header));
         keyspace.is_some_and(|keyspace| keyspace.kind == KeyspaceKind::Hashed)
     };
-    let reader = ZoneReader { geometry, store_id: superblock.store_id, planted: options.planted };
+    let reader = ZoneReader { geometry, store_id: superblock.store_id };
     let first = marks.trim.buffer_next;
     for buffer in first..first + BUFFERS {
         let zone = (buffer % BUFFERS) as usize;

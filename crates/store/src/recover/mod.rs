@@ -33,7 +33,6 @@ use crate::media::geometry::{BUFFERS, Geometry, SUPERBLOCK_BYTES};
 use crate::media::io::Io;
 use crate::media::superblock::{Found, Superblock};
 use crate::opening::options::StoreOptions;
-use crate::planted::{Bug, Planted};
 pub use create::create;
 use log_zones::{Replayed, write_unsure_groups};
 pub use log_zones::{read_zone, replay_log};
@@ -41,6 +40,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use stopwatch::Stopwatch;
+use tapetum_drive::fail_point;
 use tapetum_drive::{Drive, OverlayFlash};
 
 /// Stamps that a restart skips, so that none is given twice even where some were given and lost: at most those of the write buffers,
@@ -140,11 +140,11 @@ pub struct OpenedBase {
 
 impl FoundBase {
     /// Reads superblock and manifest. Nobody has claimed any extents.
-    pub async fn read(drive: &Drive, io: &Io, options: &StoreOptions, found: Found) -> Result<FoundBase, Error> {
+    pub async fn read(drive: &Drive, io: &Io, found: Found) -> Result<FoundBase, Error> {
         let watch = Stopwatch::new(drive.env());
         let Found { superblock, behind } = found;
         let (geometry, hasher) = (superblock.geometry, KeyHasher::new(superblock.secret));
-        let recovered = Manifest::recover(io, drive.local(), &geometry, superblock.store_id, options.planted).await?;
+        let recovered = Manifest::recover(io, drive.local(), &geometry, superblock.store_id).await?;
         let installer = Box::new(Installer::from(recovered));
         let extents = Extents::new(geometry.extents(superblock.capacity_bytes));
         let generation_before = installer.marks.opening.generation;
@@ -157,9 +157,9 @@ impl FoundBase {
     }
 
     /// Reads the log.
-    pub async fn read_log(&mut self, io: &Io, options: &StoreOptions) -> Result<FoundLog, Error> {
+    pub async fn read_log(&mut self, io: &Io) -> Result<FoundLog, Error> {
         self.watch.lap("manifest");
-        let replayed = replay_log(io, &self.superblock, &self.hasher, &self.installer, options).await?;
+        let replayed = replay_log(io, &self.superblock, &self.hasher, &self.installer).await?;
         self.watch.lap("log");
         let stamp_durable = replayed.stamp_durable();
         let stamp_base = self.installer.marks.opening.stamp_base;
@@ -168,24 +168,24 @@ impl FoundBase {
     }
 
     /// An error if the log ends before what was durable. When that holds, all holds: something may be written.
-    pub fn believe(&self, log: &FoundLog, planted: Planted) -> Result<(), Error> {
-        match planted.has(Bug::TrustShortLog) {
+    pub fn believe(&self, log: &FoundLog) -> Result<(), Error> {
+        match fail_point!(TrustShortLog) {
             true => Ok(()),
             false => refuse_lost_end(log.replayed.chain.stamp_last, &self.installer.marks),
         }
     }
 
     /// Makes durable all that was believed, by the record "opened".
-    pub async fn make_durable(&mut self, log: &mut FoundLog, io: &Io, options: &StoreOptions) -> Result<(), Error> {
+    pub async fn make_durable(&mut self, log: &mut FoundLog, io: &Io) -> Result<(), Error> {
         let FoundBase { superblock, installer, .. } = self;
         let FoundLog { replayed, stamp_durable, stamp_next } = log;
         if let Some(copy) = self.behind {
             superblock.write(io, &[copy]).await?;
         }
-        if !options.planted.has(Bug::TrustCachedLog) {
+        if !fail_point!(TrustCachedLog) {
             write_unsure_groups(io, &superblock.geometry, replayed).await?;
         }
-        if options.planted.has(Bug::ForgetReplay) {
+        if fail_point!(ForgetReplay) {
             let trim = installer.marks.trim;
             let buffer_next = trim.buffer_next + replayed.records.len() as u64;
             let mut items = FrameItems::default();
@@ -194,7 +194,7 @@ impl FoundBase {
         }
         // A checkpoint that was made in the generation that ends here ends with it; nothing is written to its extents before this is over.
         let opened = installer.open(*stamp_next, *stamp_durable).await;
-        if !options.planted.has(Bug::OpenOverFailure) {
+        if !fail_point!(OpenOverFailure) {
             opened?;
         }
         let opening = &mut installer.marks.opening;
@@ -228,7 +228,7 @@ impl FoundBase {
             generation: installer.marks.opening.generation,
         };
         let ids = (geometry, superblock.store_id);
-        let log = Log::new(queue, replayed.arenas, ids, options.sync, options.planted, start);
+        let log = Log::new(queue, replayed.arenas, ids, options.sync, start);
         let catalogue = installer.keyspaces.clone();
         let keyspaces = KeyspaceStates::new(catalogue, &replayed.deletions, replayed.deletions_sealed);
         log.keep_for_planned(keyspaces.planned_count());
@@ -243,7 +243,6 @@ impl FoundBase {
             keyspaces,
             keyspace_changes: Default::default(),
             options: *options,
-            planted: options.planted,
             log,
             extents,
             installer: Mutex::new(None),
@@ -294,7 +293,6 @@ pub mod tests {
     use crate::keyspace::KeyspaceId;
     use crate::keyspace::deletion_mark::DeletionMark;
     use crate::media::io::run;
-    use crate::planted::Planted;
     use crate::{Request, Store};
     use tapetum_drive::{Env, LocalMemory, MemoryFlash};
 
@@ -356,7 +354,7 @@ pub mod tests {
         let io = Io::new(drive.queue_pair(16).unwrap());
         let delete = async {
             let Superblock { geometry, store_id, .. } = read_superblock(&drive, &io).await?.superblock;
-            let recovered = Manifest::recover(&io, drive.local(), &geometry, store_id, Planted::default()).await?;
+            let recovered = Manifest::recover(&io, drive.local(), &geometry, store_id).await?;
             let mark = DeletionMark { watermark: ends_both, planned_at: 0 };
             let mut items = FrameItems::default();
             MarksEdit::put(&[MarksEdit::Delete(KeyspaceId::DEFAULT, mark)], &mut items);

@@ -20,10 +20,10 @@ use super::values::ValueLists;
 use crate::base::Base;
 use crate::error::Error;
 use crate::keyspace::KeyspaceId;
-use crate::planted::Bug;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
+use tapetum_drive::fail_point;
 use tapetum_drive::programs::scan::{SCAN, SCAN_HEAD_BYTES};
 use tapetum_drive::{Command, Drive, Lease, Operation, PipelineStage, ProgramId, ProgramIdentity, Returned};
 use tapetum_kernels::ordered::NODE_BYTES;
@@ -336,7 +336,7 @@ impl DriveRun {
     ) -> Result<(), QueryError> {
         self.values.add(result.take_deferred());
         let missed = result.take_missed();
-        if !self.base.planted.has(Bug::QueryForgetMissed) {
+        if !fail_point!(QueryForgetMissed) {
             self.missed.extend(missed);
         }
         let stopped = result.take_stopped();

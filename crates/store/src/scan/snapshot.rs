@@ -19,9 +19,9 @@ use crate::keyspace::states::KeyspaceRef;
 use crate::log::Sync;
 use crate::media::geometry::Geometry;
 use crate::media::io::{Io, lock};
-use crate::planted::Bug;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tapetum_drive::fail_point;
 use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::record::{Codec, Kind};
 use tapetum_kernels::scan::result::DeferredRecord;
@@ -81,7 +81,7 @@ impl Snapshot {
                 if KeyspaceId::of(&header) != keyspace {
                     continue;
                 }
-                let forgets = engine.planted.has(Bug::QueryForgetReplaced);
+                let forgets = fail_point!(QueryForgetReplaced);
                 if let Some(segment) = engine.candidate(hash).filter(|_| !forgets) {
                     replaced.entry(segment.descriptor.number).or_default().push(record.key.to_vec());
                 }

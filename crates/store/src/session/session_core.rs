@@ -13,8 +13,8 @@ use crate::base::Base;
 use crate::error::Error;
 use crate::keyspace::notify::Notifier;
 use crate::keyspace::request::{Outcome, Reply};
-use crate::planted::Bug;
 use std::sync::Arc;
+use tapetum_drive::fail_point;
 use tapetum_drive::{QueuePair, Returned};
 
 /// An answer that waits for its record to be durable.
@@ -97,7 +97,7 @@ impl SessionCore {
 
     /// As [`SessionCore::answer_after`]; `read_flash` says whether flash was read for the outcome.
     pub fn answer_shown(&mut self, (token, stamp): (u64, u64), outcome: Outcome, read_flash: bool) {
-        let early = self.base.planted.has(Bug::ReadUndurable)
+        let early = fail_point!(ReadUndurable)
             && matches!(outcome, Outcome::Value { .. } | Outcome::Leased { .. } | Outcome::Missing);
         if early || self.base.log.may_acknowledge(stamp) {
             return self.ready.push(Reply { token, outcome, read_flash });
@@ -111,7 +111,7 @@ impl SessionCore {
     pub fn answer_when_durable(&mut self, token: u64) {
         let log = &self.base.log;
         let stamp = log.want_durable();
-        if stamp <= log.durable_stamp() || self.base.planted.has(Bug::SyncEarly) {
+        if stamp <= log.durable_stamp() || fail_point!(SyncEarly) {
             let outcome = log.poisoned().map_or_else(Outcome::Failed, |()| Outcome::Done);
             return self.answer(token, outcome);
         }

@@ -15,7 +15,6 @@ use crate::media::superblock::Superblock;
 use crate::ordered::anchor_checkpoint::AnchorRoot;
 use crate::ordered::slabs::group_table::GroupTable;
 use crate::ordered::slabs::slot_class::{PAGE_BYTES as NODE_PAGE_BYTES, SlotClass};
-use crate::planted::Planted;
 use crate::recover::read_superblock;
 use crate::store::Store;
 use std::collections::{BTreeMap, BTreeSet};
@@ -194,9 +193,7 @@ pub fn inspect_drive(drive: &Drive) -> Result<Inspection, Error> {
     let io = Io::new(drive.queue_pair(16).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Check);
     let read = async {
         let superblock = &read_superblock(drive, &io).await?.superblock;
-        let recovered =
-            Manifest::recover(&io, drive.local(), &superblock.geometry, superblock.store_id, Planted::default())
-                .await?;
+        let recovered = Manifest::recover(&io, drive.local(), &superblock.geometry, superblock.store_id).await?;
         let installer = Installer::from(recovered);
         let checkpoint: BTreeSet<u32> =
             installer.catalog.checkpoint.iter().flat_map(|checkpoint| checkpoint.extents()).copied().collect();

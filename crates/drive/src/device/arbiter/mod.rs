@@ -39,6 +39,7 @@ pub use outcome::{
 pub use packet::{ARGUMENTS_BYTES, PIPELINE_STAGES_MAX, SubBuffer, TaskPacket};
 pub use pipeline::{PipelineRequest, StageRequest};
 
+use crate::fail_point;
 use crate::protocol::ProgramId;
 use pipeline::{ScheduledPipeline, StepAfter};
 use quarantine::QuarantinedTask;
@@ -69,21 +70,6 @@ pub struct ArbiterOptions {
     pub movers: Vec<ProgramId>,
     /// What a byte from flash costs beside a microsecond of a unit, in 1/1024 microseconds.
     pub flash_byte_cost: u64,
-}
-
-/// Faults that tests plant, to see that they would be noticed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ArbiterBug {
-    LostCompletion,
-    SubBufferTwice,
-    NoReservation,
-    StarvedApplication,
-    /// Sub-buffers of a task that runs beyond its deadline are given to others.
-    NoQuarantine,
-    /// Units that died go on being counted.
-    DeadUnitsCount,
-    /// Sub-buffers of a task that runs are given to others when its pipeline is given up.
-    CancelFreesRunning,
 }
 
 struct UnitState {
@@ -127,7 +113,6 @@ pub struct Arbiter {
     sequence_next: u32,
     /// The least virtual time of those that have work: it never goes back.
     virtual_now: u64,
-    bug: Option<ArbiterBug>,
 }
 
 impl Arbiter {
@@ -164,17 +149,7 @@ impl Arbiter {
             round: 0,
             sequence_next: 0,
             virtual_now: 0,
-            bug: None,
         }
-    }
-
-    /// Makes one mistake from here on.
-    pub fn plant(&mut self, bug: ArbiterBug) {
-        self.bug = Some(bug);
-    }
-
-    fn has(&self, bug: ArbiterBug) -> bool {
-        self.bug == Some(bug)
     }
 
     /// Takes a pipeline; its number names it from here on.
@@ -248,7 +223,7 @@ impl Arbiter {
         let pipeline = self.pipelines.get_mut(&sequence)?;
         let program = pipeline.program();
         let output = self.sub_buffers_free.pop()?;
-        if self.bug == Some(ArbiterBug::SubBufferTwice) && sequence % 7 == 3 {
+        if fail_point!(SubBufferTwice) && sequence % 7 == 3 {
             self.sub_buffers_free.push(output);
         }
         let unit = self.units.get_mut(&program)?;
@@ -267,7 +242,7 @@ impl Arbiter {
             let application = &mut self.applications[number];
             let Some(sequence) = application.waiting.front().copied() else { return };
             let Some(pipeline) = self.pipelines.get_mut(&sequence) else { unreachable!("a waiting pipeline is kept") };
-            let peak = if self.bug == Some(ArbiterBug::NoReservation) { 0 } else { pipeline.peak };
+            let peak = if fail_point!(NoReservation) { 0 } else { pipeline.peak };
             if self.reserved + peak > self.sub_buffers {
                 return;
             }
@@ -280,7 +255,7 @@ impl Arbiter {
 
     /// Who is served first: the least.
     fn order(&self, application: usize) -> u64 {
-        if self.has(ArbiterBug::StarvedApplication) {
+        if fail_point!(StarvedApplication) {
             return application as u64;
         }
         self.applications[application].virtual_time
@@ -323,7 +298,7 @@ impl Arbiter {
         };
         let ScheduledPipeline { application, charged, .. } = *pipeline;
         self.unit_is_back(pipeline.program(), application, charged, Some(cost));
-        if self.bug == Some(ArbiterBug::LostCompletion) && sequence % 11 == 5 {
+        if fail_point!(LostCompletion) && sequence % 11 == 5 {
             return Ok(TaskReport::Counted);
         }
         let Some(pipeline) = self.pipelines.get_mut(&sequence) else { unreachable!("it was there above") };
@@ -383,7 +358,7 @@ impl Arbiter {
         let Some(pipeline) = self.pipelines.get_mut(&sequence) else { return };
         if pipeline.is_running() {
             pipeline.given_up.get_or_insert(outcome);
-            if self.bug == Some(ArbiterBug::CancelFreesRunning) {
+            if fail_point!(CancelFreesRunning) {
                 self.sub_buffers_free.extend(pipeline.take_running().into_iter().flatten());
             }
             return;
@@ -400,7 +375,7 @@ impl Arbiter {
         if let Some(deadline_us) = pipeline.deadline_us {
             self.deadlines.remove(&(deadline_us, sequence));
         }
-        if pipeline.admitted && !self.has(ArbiterBug::NoReservation) {
+        if pipeline.admitted && !fail_point!(NoReservation) {
             self.reserved -= pipeline.peak;
         }
         let application = &mut self.applications[usize::from(pipeline.application)];

@@ -5,7 +5,8 @@
 //! A dead unit writes nothing any more.
 
 use super::pipeline::ScheduledPipeline;
-use super::{Arbiter, ArbiterBug, PipelineOutcome, SubBuffer, TaskCost, TaskReport, UnknownTask, VIRTUAL_PER_US};
+use super::{Arbiter, PipelineOutcome, SubBuffer, TaskCost, TaskReport, UnknownTask, VIRTUAL_PER_US};
+use crate::fail_point;
 use crate::protocol::ProgramId;
 
 /// What a task holds whose pipeline has ended.
@@ -29,7 +30,7 @@ impl Arbiter {
         let ScheduledPipeline { application, charged, .. } = *pipeline;
         let (program, stage) = (pipeline.program(), pipeline.stage());
         let task = QuarantinedTask { program, application, charged, sub_buffers: pipeline.take_running() };
-        if self.has(ArbiterBug::NoQuarantine) {
+        if fail_point!(NoQuarantine) {
             self.sub_buffers_free.extend(task.sub_buffers.iter().flatten());
         } else {
             self.reserved += task.held();
@@ -45,7 +46,7 @@ impl Arbiter {
         cost: Option<TaskCost>,
     ) -> Result<TaskReport, UnknownTask> {
         let Some(quarantined) = self.quarantined.remove(&task) else { return Err(UnknownTask) };
-        if !self.has(ArbiterBug::NoQuarantine) {
+        if !fail_point!(NoQuarantine) {
             self.reserved -= quarantined.held();
             self.sub_buffers_free.extend(quarantined.sub_buffers.iter().flatten());
         }
@@ -93,7 +94,7 @@ impl Arbiter {
     /// A unit without a task is dead. When it was its program's last, pipelines that need the program end.
     pub fn unit_lost(&mut self, program: ProgramId) {
         let Some(unit) = self.units.get_mut(&program) else { return };
-        if self.bug == Some(ArbiterBug::DeadUnitsCount) {
+        if fail_point!(DeadUnitsCount) {
             return;
         }
         unit.total = unit.total.saturating_sub(1);

@@ -19,8 +19,8 @@ use super::job::{EngineJob, FlashSink, JobSink, JobSource, SINK, SOURCE, SourceK
 use super::kept::{KeptResults, KeptState};
 use super::outcomes::{failed, outcome_of, refused};
 use crate::device::arbiter::{
-    ARGUMENTS_BYTES, Arbiter, ArbiterBug, ArbiterOptions, PipelineEnd, PipelineOutcome, PipelineRequest, StageRequest,
-    SubBuffer, TaskCost, TaskOutcome, TaskPacket, UnitCount,
+    ARGUMENTS_BYTES, Arbiter, ArbiterOptions, PipelineEnd, PipelineOutcome, PipelineRequest, StageRequest, SubBuffer,
+    TaskCost, TaskOutcome, TaskPacket, UnitCount,
 };
 use crate::device::program::{Program, TaskState};
 use crate::memory::{BLOCK_BYTES, LocalBuffer, LocalMemory};
@@ -161,11 +161,6 @@ impl EngineCore {
         options: &EngineOptions,
     ) -> Option<EngineCore> {
         EngineCore::new((local, sector_bytes), programs, Arc::new(EngineCounters::new(programs, options)), options)
-    }
-
-    /// Makes one mistake from here on.
-    pub fn plant(&mut self, bug: ArbiterBug) {
-        self.arbiter.plant(bug);
     }
 
     /// Takes a pipeline; its number is for [`EngineCore::cancel`].

@@ -6,6 +6,7 @@
 use super::kept::KeptResult;
 use crate::device::arbiter::{PIPELINE_STAGES_MAX, TaskOutcome};
 use crate::device::program::{CancelFlag, TaskState};
+use crate::fail_point;
 use crate::memory::LocalBuffer;
 use crate::protocol::{
     LocalRange, MemoryAddress, Operation, PipelineFailure, PipelinePlace, PipelineReason, ProgramId, SourceRange,
@@ -194,7 +195,7 @@ impl FlashSink {
                 flash: self.flash,
                 from: MemoryAddress::local(staging.offset),
                 length,
-                fua: self.durable,
+                fua: self.durable && !fail_point!(SinkNotDurable),
             });
             self.flash += u64::from(length);
             self.gathered = 0;

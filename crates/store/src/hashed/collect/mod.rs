@@ -28,9 +28,9 @@ use crate::maintenance::pace::{COLLECT_MERGE, COLLECT_WRITE};
 use crate::media::io::{Io, lock};
 use crate::opening::options::Full;
 use crate::phase::{Phase, PhaseCell};
-use crate::planted::Bug;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tapetum_drive::fail_point;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Codec;
 
@@ -120,7 +120,7 @@ pub fn must_evict(engine: &HashedEngine) -> bool {
 pub async fn collect(engine: Arc<HashedEngine>, io: Io, phase: Arc<PhaseCell>) -> Result<bool, Error> {
     let installer = engine.take_installer().await;
     let victims = choose(&engine, &installer.catalog);
-    let name = engine.segments.names.take(&installer.catalog, engine.planted);
+    let name = engine.segments.names.take(&installer.catalog);
     engine.return_installer(installer);
     let done = if victims.is_empty() {
         Ok(false)
@@ -342,7 +342,7 @@ async fn merge(
             written.collected(&header, record);
             writer.add(hash, &header, record).await?;
             if let Some(extents) = large
-                && !engine.planted.has(Bug::DropLargeInCollection)
+                && !fail_point!(DropLargeInCollection)
             {
                 writer.own_large(&header, extents);
             }
@@ -384,7 +384,7 @@ async fn install_output(
         .map(|(place, source)| {
             let number = victims[source.victim as usize].segment.descriptor.number;
             let alive = installer.catalog.segments[&number].valid.get(source.entry);
-            if !alive && !engine.planted.has(Bug::SkipRecheck) {
+            if !alive && !fail_point!(SkipRecheck) {
                 born_dead.add(place as u32, source.size_bytes);
             }
             alive
@@ -411,7 +411,7 @@ async fn install_output(
     let tally = left_behind.iter().flatten().map(|(_, keyspace)| (*keyspace, -1)).collect();
     let frame = InstallFrame { install, marks, tally };
     let evicts = frame.install.added.is_empty();
-    let too_early = engine.planted.has(Bug::ReuseExtentEarly) || (evicts && engine.planted.has(Bug::EvictExtentsEarly));
+    let too_early = fail_point!(ReuseExtentEarly) || (evicts && fail_point!(EvictExtentsEarly));
     if too_early {
         let early = victims.iter().flat_map(|victim| victim.segment.descriptor.extents());
         early.for_each(|extent| lock(&engine.extents).release(extent));

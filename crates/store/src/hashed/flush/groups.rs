@@ -17,9 +17,9 @@ use crate::hashed::segment::view::Segment;
 use crate::keyspace::KeyspaceId;
 use crate::media::io::Io;
 use crate::media::transfer::Transfer;
-use crate::planted::Bug;
 use std::ops::Range;
 use std::sync::Arc;
+use tapetum_drive::fail_point;
 use tapetum_kernels::block_group::{GROUP_KEY_BYTES, Group, GroupBlock, group_hash, place_of};
 use tapetum_kernels::data_page::PageRun;
 use tapetum_kernels::hash::HashKey;
@@ -93,7 +93,7 @@ impl GroupMerger {
         }
         let count = engine.keyspaces.group_blocks(keyspace);
         let key = &first.key[..GROUP_KEY_BYTES];
-        let misses = entries.len() < count && !engine.planted.has(Bug::BlockTornGroup);
+        let misses = entries.len() < count && !fail_point!(BlockTornGroup);
         let is_older = matches!(checked, Checked::Older { .. }) && misses;
         let older = match is_older {
             true => read_older(engine, io, (keyspace, key), group_hash(entries[0].0), &mut self.older).await?,
@@ -112,7 +112,7 @@ impl GroupMerger {
             let record = record_at(place);
             let block = match record.header.kind {
                 Kind::Value => GroupBlock::of_record(&record),
-                _ if engine.planted.has(Bug::BlockLostHole) => group.block(place_of(hash)),
+                _ if fail_point!(BlockLostHole) => group.block(place_of(hash)),
                 _ => GroupBlock::Hole,
             };
             group.set(place_of(hash), block);

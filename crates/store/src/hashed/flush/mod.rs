@@ -36,11 +36,11 @@ use crate::maintenance::pace::{FLUSH_KEEP, FLUSH_MERGE, FLUSH_MERGE_TIERED, FLUS
 use crate::manifest::base_marks::{LogTrim, MarksEdit};
 use crate::media::io::{Io, lock};
 use crate::phase::{Phase, PhaseCell};
-use crate::planted::Bug;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
+use tapetum_drive::fail_point;
 use tapetum_kernels::block_group::group_hash;
 use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::data_page::PageSize;
@@ -56,7 +56,7 @@ const PAGE_SIZE_SAMPLE_RECORDS: u64 = 256;
 pub async fn flush(engine: Arc<HashedEngine>, io: Io, phase: Arc<PhaseCell>, buffer: u64) -> Result<(), Error> {
     phase.set(Phase::Flush);
     std::future::poll_fn(|_| match engine.log.poisoned() {
-        Ok(()) if !engine.log.buffer_written(buffer) && !engine.planted.has(Bug::FlushBeforeLog) => {
+        Ok(()) if !engine.log.buffer_written(buffer) && !fail_point!(FlushBeforeLog) => {
             engine.log.advance(true, engine.drive.env().now_us());
             Poll::Pending
         }
@@ -65,7 +65,7 @@ pub async fn flush(engine: Arc<HashedEngine>, io: Io, phase: Arc<PhaseCell>, buf
     .await?;
     engine.engines.checkpoint_others_through(KeyspaceKind::Hashed, engine.log.sealed().0);
     let installer = engine.take_installer().await;
-    let name = engine.segments.names.take(&installer.catalog, engine.planted);
+    let name = engine.segments.names.take(&installer.catalog);
     engine.return_installer(installer);
     engine.pace.flush_began(engine.log.filled_bytes());
     let done = flush_as(&engine, &io, &phase, buffer, name).await;
@@ -132,7 +132,7 @@ async fn flush_as(
             false => &batch,
         };
         check_keys(engine, io, &mut relied, of_units, &mut checked).await?;
-        if engine.planted.has(Bug::FreeLargeEarly) {
+        if fail_point!(FreeLargeEarly) {
             let mut early = DeathsBySegment::new();
             for checked in &checked {
                 if let Checked::Older { segment, entry, size_bytes } = *checked {
@@ -234,7 +234,7 @@ async fn install(
     for (number, shard) in shards.iter_mut().enumerate() {
         check_again(engine, io, buffer, number, &relied, shard).await?;
     }
-    let (deaths, tally) = (deaths_by(engine, &shards), tally_of(engine, &shards));
+    let (deaths, tally) = (deaths_by(&shards), tally_of(&shards));
     let (stamp_sealed, log_crc) = engine.log.sealed();
     let installed = &installer.marks;
     let stamp_max = installed.trim.stamp_max.max(stamp_sealed);
@@ -244,7 +244,7 @@ async fn install(
     let install = Install { added, deaths: deaths_of(deaths), dropped: Vec::new() };
     let frame = InstallFrame { install, marks, tally };
     phase.set(Phase::Install);
-    if engine.planted.has(Bug::TrimLogEarly) {
+    if fail_point!(TrimLogEarly) {
         release(engine, buffer);
     }
     let merge = if engine.tier.is_some() { FLUSH_MERGE_TIERED } else { FLUSH_MERGE };
@@ -253,10 +253,10 @@ async fn install(
         let mut batch = Vec::new();
         lock(&engine.buffers.shards()[partition]).sorted(buffer, &mut batch);
         let units = groups::units_of(engine, buffer, batch);
-        units.iter().zip(shards[partition].keys.iter()).map(|((hash, _), key)| (*hash, moved(engine, key))).collect()
+        units.iter().zip(shards[partition].keys.iter()).map(|((hash, _), key)| (*hash, moved(key))).collect()
     })
     .await?;
-    if !engine.planted.has(Bug::TrimLogEarly) {
+    if !fail_point!(TrimLogEarly) {
         keep_wanted(engine, io, buffer).await;
         release(engine, buffer);
     }
@@ -273,7 +273,7 @@ async fn keep_wanted(engine: &HashedEngine, io: &Io, buffer: u64) {
     for (number, shard) in engine.buffers.shards().iter().enumerate() {
         {
             let mut shard = lock(shard);
-            if !engine.planted.has(Bug::TierKeepsGiven) {
+            if !fail_point!(TierKeepsGiven) {
                 shard.begin_giving();
             }
             shard.wanted(buffer, &mut wanted);
@@ -293,9 +293,7 @@ async fn keep_wanted(engine: &HashedEngine, io: &Io, buffer: u64) {
             assert!(inflated.is_ok(), "the arena holds what was compressed");
             let shard = lock(shard);
             match shard.look(hash) {
-                Some((latest, was_read))
-                    if latest == (Place { buffer, place }) || engine.planted.has(Bug::TierKeepsFlushed) =>
-                {
+                Some((latest, was_read)) if latest == (Place { buffer, place }) || fail_point!(TierKeepsFlushed) => {
                     let (now, access) = (engine.access_clock.seconds(), engine.access_by_stamp(was_read, header.stamp));
                     tier.put((hash, now), (ItemHead::of(header), &value), access);
                 }
@@ -349,14 +347,14 @@ async fn check_again(
 }
 
 /// A key that is to be forgotten by a planted bug, or not.
-fn is_forgotten(engine: &HashedEngine, key: CheckedKey) -> bool {
-    !key.live && engine.planted.has(Bug::ForgetTombstone)
+fn is_forgotten(key: CheckedKey) -> bool {
+    !key.live && fail_point!(ForgetTombstone)
 }
 
 /// What becomes of older records, by segment.
-fn deaths_by(engine: &HashedEngine, shards: &[ShardKeys]) -> DeathsBySegment {
+fn deaths_by(shards: &[ShardKeys]) -> DeathsBySegment {
     let mut deaths = DeathsBySegment::new();
-    for key in shards.iter().flat_map(|shard| shard.keys.iter()).filter(|key| !is_forgotten(engine, *key)) {
+    for key in shards.iter().flat_map(|shard| shard.keys.iter()).filter(|key| !is_forgotten(*key)) {
         if let Checked::Older { segment, entry, size_bytes } = key.checked {
             deaths.entry(segment).or_default().add(entry, size_bytes);
         }
@@ -365,14 +363,14 @@ fn deaths_by(engine: &HashedEngine, shards: &[ShardKeys]) -> DeathsBySegment {
 }
 
 /// How many keys come to flash and go, by keyspace.
-fn tally_of(engine: &HashedEngine, shards: &[ShardKeys]) -> ItemTally {
+fn tally_of(shards: &[ShardKeys]) -> ItemTally {
     let keys = shards.iter().flat_map(|shard| shard.keys.iter());
-    keys.map(|key| (key.keyspace, moved(engine, key).items())).collect()
+    keys.map(|key| (key.keyspace, moved(key).items())).collect()
 }
 
 /// What becomes of a key's place in the index.
-fn moved(engine: &HashedEngine, key: CheckedKey) -> Moved {
-    Moved::from_check(key.live && !is_forgotten(engine, key), key.checked)
+fn moved(key: CheckedKey) -> Moved {
+    Moved::from_check(key.live && !is_forgotten(key), key.checked)
 }
 
 /// Readers find the records by the index from here on; the zone and the arena are free.

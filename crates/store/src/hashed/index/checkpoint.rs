@@ -27,9 +27,9 @@ use crate::media::flight::Flying;
 use crate::media::geometry::Geometry;
 use crate::media::io::{Io, lock};
 use crate::media::wire::{Reader, Short, Writer};
-use crate::planted::Bug;
 use std::sync::Mutex;
 use tapetum_drive::LocalMemory;
+use tapetum_drive::fail_point;
 use tapetum_kernels::checksum::{Salt, checksum};
 
 const CHUNK_BYTES_MAX: u64 = 256 << 10;
@@ -159,7 +159,7 @@ pub async fn write(engine: &HashedEngine, io: &Io, installer: &mut Installer) ->
         flying.write(flash, buffer);
     }
     while flying.next("write of a checkpoint").await?.is_some() {}
-    if !engine.planted.has(Bug::TrustCheckpoint) {
+    if !fail_point!(TrustCheckpoint) {
         engine.log.flush_elsewhere(io).await?;
     }
     let mut items = FrameItems::default();

@@ -10,10 +10,10 @@ use crate::hashed::catalog::Catalog;
 use crate::hashed::index::partition_load::rebuild;
 use crate::hashed::key_tables::key_reader::DEPTH;
 use crate::media::io::{Io, lock, run};
-use crate::planted::Bug;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tapetum_drive::Purpose;
+use tapetum_drive::fail_point;
 
 /// What a thread takes beside the partition that it builds: a cut with its list, and key-table pages on their way.
 const THREAD_BYTES: u64 = 4 << 20;
@@ -36,7 +36,7 @@ pub async fn build(engine: &Arc<HashedEngine>, io: &Io, catalog: Catalog) -> Res
     let work = Arc::new(Work {
         engine: engine.clone(),
         catalog,
-        next: AtomicUsize::new(usize::from(engine.planted.has(Bug::SkipPartition))),
+        next: AtomicUsize::new(usize::from(fail_point!(SkipPartition))),
         done: AtomicUsize::new(0),
         failed: AtomicBool::new(false),
         told_us: Mutex::new(env.now_us()),

@@ -13,10 +13,10 @@ use crate::hashed::item_count::by_keyspace::ItemTally;
 use crate::hashed::key_tables::key_reader::{KeyReader, PAGES_PER_READ};
 use crate::keyspace::KeyspaceId;
 use crate::media::io::Io;
-use crate::planted::Bug;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tapetum_drive::fail_point;
 use tapetum_kernels::hash::HashKey;
 
 /// Entries of a cut, about: 64 bytes each while they are sorted.
@@ -113,7 +113,7 @@ async fn load_cut(
         .keys()
         .filter(|number| is_new(number))
         .max_by_key(|number| catalog.segments[number].descriptor.version);
-    let forgotten = newest.copied().filter(|_| engine.planted.has(Bug::GrowWithoutNewest));
+    let forgotten = newest.copied().filter(|_| fail_point!(GrowWithoutNewest));
     let numbers = catalog.segments.keys().filter(move |number| Some(**number) != forgotten);
     let mut slices = numbers.flat_map(|number| {
         let Some(segment) = engine.segments.get(*number) else {
@@ -136,7 +136,7 @@ async fn load_cut(
         for page in read.pages() {
             let within = (page.lower_bound(low)..page.count()).map(|place| (place, page.entry(place)));
             for (place, entry) in within.take_while(|(_, entry)| entry.hash <= high) {
-                let revived = engine.planted.has(Bug::GrowWithDead) && is_new(&number);
+                let revived = fail_point!(GrowWithDead) && is_new(&number);
                 if valid.get(page.first_entry + place as u32) || revived {
                     entries.push((entry.hash, number));
                     tally.add(KeyspaceId(entry.keyspace()), 1);

@@ -18,8 +18,8 @@ use crate::hashed::segment::view::Segment;
 use crate::installer::Installer;
 use crate::media::io::{Io, lock};
 use crate::phase::{Phase, PhaseCell};
-use crate::planted::Bug;
 use std::sync::Arc;
+use tapetum_drive::fail_point;
 use tapetum_kernels::hash::HashKey;
 
 /// What an install does to one key's place in the index.
@@ -79,7 +79,7 @@ pub async fn apply(
     moved: impl Fn(usize) -> Vec<(HashKey, Moved)>,
 ) -> Result<(), Error> {
     let evicts = phase.get() == Phase::Evict;
-    if !(engine.planted.has(Bug::EvictUndurably) && phase.get() == Phase::Evict) {
+    if !(fail_point!(EvictUndurably) && phase.get() == Phase::Evict) {
         make_durable(engine, io, installer, frame).await?;
     }
     let install = &frame.install;
@@ -113,7 +113,7 @@ pub async fn apply(
 fn begin_eviction(engine: &HashedEngine, partition: usize, moved: &[(HashKey, Moved)]) {
     let mut shard = lock(&engine.buffers.shards()[partition]);
     shard.turn_eviction();
-    if !engine.planted.has(Bug::TierOutlivesEviction) {
+    if !fail_point!(TierOutlivesEviction) {
         let out = moved.iter().filter(|(_, moved)| *moved == Moved::Out);
         out.for_each(|(hash, _)| {
             engine.forget_in_tier(*hash);
@@ -138,28 +138,28 @@ async fn make_durable(
 ) -> Result<(), Error> {
     // A watermark reaches one keyspace: ahead of the log, it would outlive earlier writes to others.
     engine.log.make_durable(io, frame.watermark(), || engine.drive.env().now_us()).await?;
-    if engine.planted.has(Bug::InstallEarly) || engine.planted.has(Bug::SkipSegmentFlush) {
+    if fail_point!(InstallEarly) || fail_point!(SkipSegmentFlush) {
         return installer.append(&frame.items()).await;
     }
     let adds = !frame.install.added.is_empty();
-    if engine.planted.has(Bug::RetryFlush) && adds && io.flush().await.is_err() {
+    if fail_point!(RetryFlush) && adds && io.flush().await.is_err() {
         io.flush().await?;
         return installer.append(&frame.items()).await;
     }
     if adds {
         engine.log.flush_elsewhere(io).await?;
     }
-    if engine.planted.has(Bug::ForgetDeath) && !frame.install.deaths.is_empty() {
+    if fail_point!(ForgetDeath) && !frame.install.deaths.is_empty() {
         let mut forgetful = frame.clone();
         forgetful.install.deaths.remove(0);
         return installer.append(&forgetful.items()).await;
     }
-    if engine.planted.has(Bug::SplitFrame) {
+    if fail_point!(SplitFrame) {
         let trim = InstallFrame { install: Install::default(), ..frame.clone() };
         installer.append(&trim.items()).await?;
         return installer.append(&InstallFrame { marks: Vec::new(), ..frame.clone() }.items()).await;
     }
-    if engine.planted.has(Bug::ForgetLargeDeath) {
+    if fail_point!(ForgetLargeDeath) {
         let install = without_large_deaths(&installer.catalog, &frame.install);
         return installer.append(&InstallFrame { install, ..frame.clone() }.items()).await;
     }

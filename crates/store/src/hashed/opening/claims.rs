@@ -7,9 +7,9 @@ use crate::hashed::segment::{Descriptor, LargeEntry};
 use crate::log::Place;
 use crate::media::extents::Extents;
 use crate::media::superblock::Superblock;
-use crate::planted::{Bug, Planted};
 use crate::recover::log_zones::Replayed;
 use std::sync::Arc;
+use tapetum_drive::fail_point;
 use tapetum_kernels::data_page::PAGE_BYTES;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::reference::Reference;
@@ -47,18 +47,14 @@ pub fn claim_large(claims: &mut Claims, descriptor: &Descriptor) -> Result<Large
 }
 
 /// Takes the extents that log records name.
-pub fn claim_log(
-    claims: &mut Claims,
-    replayed: &Replayed,
-    planted: Planted,
-) -> Result<Vec<(HashKey, Place, Arc<LargeExtents>)>, Error> {
+pub fn claim_log(claims: &mut Claims, replayed: &Replayed) -> Result<Vec<(HashKey, Place, Arc<LargeExtents>)>, Error> {
     let mut owned = Vec::with_capacity(replayed.large.len());
     for (hash, place, reference) in &replayed.large {
         let whose = || format!("the log record at byte {} of buffer {}", place.place, place.buffer);
         let Ok(reference) = Reference::parse(reference) else {
             return Err(Error::Corrupt(format!("{} names a large value that makes no sense", whose())));
         };
-        let extents = match planted.has(Bug::ForgetLargeInLog) {
+        let extents = match fail_point!(ForgetLargeInLog) {
             true => claims.forget(&reference.runs),
             false => claims.claim(&reference.runs, whose)?,
         };

@@ -31,13 +31,13 @@ use crate::media::geometry::Geometry;
 use crate::media::io::{Io, lock};
 use crate::needs::DrivePrograms;
 use crate::opening::options::StoreOptions;
-use crate::planted::Bug;
 use crate::recover::{FoundBase, FoundLog, OfEngines};
 use arc_swap::ArcSwapOption;
 use claims::{claim_large, claim_log};
 use fences::{open_segments, segment_table};
 use std::sync::{Arc, Mutex};
 use tapetum_drive::Drive;
+use tapetum_drive::fail_point;
 use tapetum_kernels::hash::HashKey;
 
 /// What is read of hashed keyspaces before the engine is there.
@@ -66,7 +66,6 @@ impl FoundHashed {
         programs: DrivePrograms,
         base: &mut FoundBase,
         log: &FoundLog,
-        options: &StoreOptions,
         extents: &Arc<Mutex<Extents>>,
     ) -> Result<FoundHashed, Error> {
         let large = LargeSpace::new(extents.clone());
@@ -75,7 +74,7 @@ impl FoundHashed {
         for descriptor in base.installer.catalog.segments.values().map(|state| &state.descriptor) {
             large_in_segments.push((descriptor.number, claim_large(&mut claims, descriptor)?));
         }
-        let large_in_log = claim_log(&mut claims, &log.replayed, options.planted)?;
+        let large_in_log = claim_log(&mut claims, &log.replayed)?;
         let checkpoint = base.installer.catalog.checkpoint.take();
         let geometry = &base.superblock.geometry;
         Ok(FoundHashed {
@@ -169,7 +168,7 @@ async fn fill_index(
         store_id: engine.store_id,
         generation,
         entries: catalog.segments.values().map(|state| u64::from(state.valid_entries)).sum(),
-        trusting: engine.planted.has(Bug::TrustCheckpoint) || engine.planted.has(Bug::StaleCheckpoint),
+        trusting: fail_point!(TrustCheckpoint) || fail_point!(StaleCheckpoint),
     };
     let Some(checkpoint) = checkpoint else { return index_recovery::build(engine, io, catalog).await };
     match checkpoint::load(&source, io, engine.drive.local(), &engine.index, &checkpoint).await {

@@ -8,9 +8,9 @@
 
 use crate::hashed::catalog::Catalog;
 use crate::media::io::lock;
-use crate::planted::{Bug, Planted};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use tapetum_drive::fail_point;
 
 pub struct SegmentNames {
     /// Numbers and versions of segments that are being written.
@@ -31,18 +31,18 @@ impl SegmentNames {
     }
 
     /// A number and a version for a new segment.
-    pub fn take(&self, catalog: &Catalog, planted: Planted) -> (u32, u64) {
+    pub fn take(&self, catalog: &Catalog) -> (u32, u64) {
         let mut taken = lock(&self.taken);
         let numbers: Vec<u32> = taken.iter().map(|(number, _)| *number).collect();
         let is_taken = |number: &u32| numbers.contains(number);
         let limit = self.limit();
-        let number = match planted.has(Bug::KeepPayloadBits) {
+        let number = match fail_point!(KeepPayloadBits) {
             true => (0..limit).rev().find(|number| !catalog.segments.contains_key(number) && !is_taken(number)),
             false => None,
         };
         let number = number.unwrap_or_else(|| catalog.number_free(&numbers));
         assert!(number < limit, "a segment is begun only where there is a number to spare");
-        let version = match planted.has(Bug::SameVersion) {
+        let version = match fail_point!(SameVersion) {
             true => 1,
             false => self.version_next.fetch_add(1, Ordering::SeqCst),
         };

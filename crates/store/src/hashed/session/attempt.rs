@@ -14,11 +14,11 @@ use crate::keyspace::item::ItemHead;
 use crate::keyspace::request::{Outcome, Request};
 use crate::keyspace::states::KeyspaceRef;
 use crate::log::{AppendError, Draft};
-use crate::planted::Bug;
 use crate::session::order::OpTarget;
 use crate::session::session_core::{SessionCore, poison};
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
+use tapetum_drive::fail_point;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Codec, Header, Kind, Record};
 
@@ -146,7 +146,7 @@ impl HashedSession {
         loop {
             let sequence = engine.segments.sequence();
             let mut shard = engine.buffers.shard(hash);
-            let late = engine.planted.has(Bug::DecideLate);
+            let late = fail_point!(DecideLate);
             let flash = flash.as_ref().filter(|flash| shard.is_on_flash_as(hash, flash.seen) || late);
             if !needs_current(request) {
                 let Request::Put { key, value, flags, expiry, .. } = *request else {

@@ -17,11 +17,11 @@ use crate::hashed::large::pieces::pieces;
 use crate::hashed::large::verify::corrupt;
 use crate::keyspace::item::ItemHead;
 use crate::media::piece_transfer::{PIECE_BYTES_MAX, PieceTransfer};
-use crate::planted::Bug;
 use crate::session::engine_session::OWN_TAG_BITS;
 use crate::session::session_core::SessionCore;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tapetum_drive::fail_point;
 use tapetum_drive::{Purpose, Returned};
 use tapetum_kernels::record::{Codec, Record};
 use tapetum_kernels::reference::{Reference, crc_append};
@@ -134,7 +134,7 @@ impl HashedSession {
             return self.compute(core, engine, number, op, (item, shown_by), value);
         }
         read.transfer = transfer(core, engine, &read.reference);
-        if engine.planted.has(Bug::FreeLargeUnderReader) {
+        if fail_point!(FreeLargeUnderReader) {
             read.value.extents = Arc::new(engine.large.own(Vec::new()));
         }
         if let Some(transfer) = &mut read.transfer {
@@ -202,7 +202,7 @@ impl HashedSession {
         let LargeRead { value, reference, item, seen, shown_by, stored, crc, .. } = read;
         let raw_bytes = value.raw_bytes as usize;
         let whole = crc == reference.crc && (reference.codec == Codec::Zstd || stored.len() == raw_bytes);
-        if !whole && !engine.planted.has(Bug::TrustLarge) {
+        if !whole && !fail_point!(TrustLarge) {
             return self.refuse(core, number, op, corrupt(&reference));
         }
         let is_get = op.request.is_get() && op.kept.near.is_none();

@@ -19,11 +19,11 @@ use crate::keyspace::item::ItemHead;
 use crate::log::Draft;
 use crate::media::piece_transfer::PieceTransfer;
 use crate::opening::options::Full;
-use crate::planted::Bug;
 use crate::session::session_core::{SessionCore, poison};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tapetum_drive::Returned;
+use tapetum_drive::fail_point;
 use tapetum_kernels::record::{Codec, Header};
 use tapetum_kernels::reference::{Reference, crc_append};
 
@@ -225,7 +225,7 @@ impl HashedSession {
         let Some(reference) = &write.reference else { unreachable!("extents that were taken have a reference") };
         write.transfer = transfer(core, engine, reference);
         if let Some(transfer) = &mut write.transfer {
-            let fua = !engine.planted.has(Bug::AppendBeforeLarge);
+            let fua = !fail_point!(AppendBeforeLarge);
             transfer.write(&mut core.queue, fua, tag_of(number), |at, to| fill(&write.stored, at, to));
         }
         let waits = write.transfer.as_ref().is_none_or(PieceTransfer::is_idle);
@@ -244,7 +244,7 @@ impl HashedSession {
         let Some(transfer) = &mut write.transfer else { unreachable!("a completion has a transfer") };
         transfer.completed(slot, returned);
         while transfer.take().is_some() {}
-        let fua = !engine.planted.has(Bug::AppendBeforeLarge);
+        let fua = !fail_point!(AppendBeforeLarge);
         transfer.write(&mut core.queue, fua, tag_of(number), |at, to| fill(&write.stored, at, to));
         match transfer.outcome() {
             None => {

@@ -21,11 +21,11 @@ use crate::keyspace::KeyspaceId;
 use crate::keyspace::item::Access;
 use crate::keyspace::item::ItemHead;
 use crate::keyspace::request::Outcome;
-use crate::planted::Bug;
 use crate::session::order::Operations;
 use crate::session::session_core::SessionCore;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
+use tapetum_drive::fail_point;
 use tapetum_kernels::block_group::group_hash;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Codec, Kind, Record};
@@ -78,8 +78,7 @@ impl HashedSession {
             let values = core.values.current();
             let start = values.len();
             let found = tier.copy((op.hash, now), values).filter(|Copied { item: found, .. }| {
-                engine.planted.has(Bug::TierForgetsDeletion)
-                    || engine.is_live_now(op.keyspace.id, found.stamp, found.expiry)
+                fail_point!(TierForgetsDeletion) || engine.is_live_now(op.keyspace.id, found.stamp, found.expiry)
             });
             let Some(copied) = found else {
                 values.truncate(start);
@@ -226,7 +225,7 @@ impl HashedSession {
         let record = unsafe { engine.log.record(place.buffer, place.place) };
         let header = record.header;
         let live = header.holds_value() && engine.is_live_now(KeyspaceId::of(&header), header.stamp, header.expiry);
-        let may_show = engine.log.may_acknowledge(header.stamp) || engine.planted.has(Bug::ReadUndurable);
+        let may_show = engine.log.may_acknowledge(header.stamp) || fail_point!(ReadUndurable);
         if !live || !may_show {
             return None;
         }

@@ -13,9 +13,9 @@ use crate::keyspace::item::Access;
 use crate::keyspace::item::ItemHead;
 use crate::keyspace::request::Outcome;
 use crate::keyspace::states::KeyspaceRef;
-use crate::planted::Bug;
 use crate::session::session_core::SessionCore;
 use std::sync::atomic::Ordering;
+use tapetum_drive::fail_point;
 use tapetum_drive::programs::match_record::{Matched, Place};
 use tapetum_drive::{Completion, Returned};
 use tapetum_kernels::block_group::{self, GROUP_KEY_BYTES, Group, GroupBlock, MalformedGroup};
@@ -36,9 +36,9 @@ pub(super) struct GetCount {
 /// Keeps what was read from flash in the DRAM tier, if it is still what there is.
 fn put_into_tier(engine: &HashedEngine, hash: HashKey, seen: Seen, item: ItemHead, value: &[u8]) {
     let Some(tier) = &engine.tier else { return };
-    let item = if engine.planted.has(Bug::TierForgetsMarks) { ItemHead { marks: Marks::NONE, ..item } } else { item };
+    let item = if fail_point!(TierForgetsMarks) { ItemHead { marks: Marks::NONE, ..item } } else { item };
     let shard = engine.buffers.shard(hash);
-    if shard.is_on_flash_as(hash, seen) || engine.planted.has(Bug::TierFillsLate) {
+    if shard.is_on_flash_as(hash, seen) || fail_point!(TierFillsLate) {
         let access = Access { was_read: true, idle_seconds: 0 };
         tier.put((hash, engine.access_clock.seconds()), (item, value), access);
     }
@@ -191,7 +191,7 @@ impl HashedSession {
             ReadStep::Missing if read.has_more_pages() => self.read_next(core, engine, number, op),
             ReadStep::Missing => self.read_decided(core, engine, number, op, None),
             ReadStep::Found(matched) => self.read_decided(core, engine, number, op, Some(matched)),
-            ReadStep::Failed(Error::Io(_)) if engine.planted.has(Bug::MissUnreadable) => {
+            ReadStep::Failed(Error::Io(_)) if fail_point!(MissUnreadable) => {
                 self.read_decided(core, engine, number, op, None);
             }
             ReadStep::Failed(error) => self.refuse(core, number, op, error),

@@ -14,8 +14,8 @@ use crate::keyspace::item::ItemHead;
 use crate::keyspace::request::{Condition, Request};
 use crate::keyspace::states::KeyspaceRef;
 use crate::log::{Draft, Sync};
-use crate::planted::Bug;
 use crate::session::Session;
+use tapetum_drive::fail_point;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::hash_each::hash_each;
 
@@ -137,7 +137,7 @@ impl Session {
         let tier = engine.tier.as_ref()?;
         engine.check_watermark();
         let is_behind = self.hashed.ops.must_wait(hash, &Request::Get { key: &[] });
-        if is_behind && !engine.planted.has(Bug::TierJumpsTheQueue) {
+        if is_behind && !fail_point!(TierJumpsTheQueue) {
             return None;
         }
         // No key is in both, but while a flush hands the item over, whose uses the tier is told then.
@@ -180,7 +180,7 @@ impl Session {
         }
         engine.check_watermark();
         let is_behind = self.hashed.ops.must_wait(hash, &request);
-        if (is_behind && !engine.planted.has(Bug::PutJumpsTheQueue)) || self.hashed.is_paced(engine, &request) {
+        if (is_behind && !fail_point!(PutJumpsTheQueue)) || self.hashed.is_paced(engine, &request) {
             return None;
         }
         let (header, stored) = self.hashed.compress((key, value, flags, expiry));

@@ -18,13 +18,13 @@ use crate::hashed::tier::{Fit, Tier};
 use crate::keyspace::item::ItemHead;
 use crate::media::io::{Io, Task, lock, poll_once};
 use crate::media::transfer::Transfer;
-use crate::planted::Bug;
 use crate::session::KeyDigest;
 use crate::store::Store;
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tapetum_drive::fail_point;
 use tapetum_drive::{LocalBuffer, Purpose};
 use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::data_page::{Corrupt, FoundRecord, PageRun};
@@ -368,7 +368,7 @@ impl Warmer {
     fn put(&mut self, wanted: &Wanted, item: ItemHead) {
         let engine = self.engine.clone();
         let shard = engine.buffers.shard(wanted.hash);
-        if !shard.is_on_flash_as(wanted.hash, wanted.seen) && !engine.planted.has(Bug::TierWarmsLate) {
+        if !shard.is_on_flash_as(wanted.hash, wanted.seen) && !fail_point!(TierWarmsLate) {
             self.moved.push(wanted.hash);
             return;
         }

@@ -8,7 +8,6 @@ use crate::ordered::slabs::group_table::Group;
 use crate::ordered::slabs::slot_class::SlotClass;
 use crate::ordered::slabs::slot_map::SlotMap;
 use crate::ordered::slabs::{SlotSpace, SpaceOptions};
-use crate::planted::Planted;
 use std::sync::Arc;
 
 const KEYSPACE: u16 = 3;
@@ -175,7 +174,6 @@ fn the_slot_of_a_node_that_was_split_stays_until_both_halves_have_given_it_up() 
         open_groups: 1,
         group_extents: 4,
         reserve_extents: 0,
-        planted: Planted::default(),
     };
     let space = SlotSpace::new(SlotMap::new(&geometry).unwrap(), options, [&group], None);
     space.turn_round(0);

@@ -11,7 +11,6 @@ use crate::ordered::slabs::group_table::Group;
 use crate::ordered::slabs::slot_class::SlotClass;
 use crate::ordered::slabs::slot_map::SlotMap;
 use crate::ordered::slabs::{SlotShare, SlotSpace, SpaceOptions};
-use crate::planted::Planted;
 use std::collections::BTreeMap;
 
 pub const KEYS: u8 = 12;
@@ -124,7 +123,6 @@ fn new_space() -> SlotSpace {
         open_groups: 1,
         group_extents: SLOTS,
         reserve_extents: 0,
-        planted: Planted::default(),
     };
     let group = Group { first: 0, extents: SLOTS, keyspace: KeyspaceId::DEFAULT, class, version: 1, open: true };
     SlotSpace::new(map, options, [&group], None)

@@ -10,7 +10,6 @@ use crate::ordered::slabs::keyspace_slots::{KeyspaceSlots, SlabOptions};
 use crate::ordered::slabs::large_groups::WantedSlot;
 use crate::ordered::slabs::slot_class::{PAGE_BYTES, SlotClass};
 use crate::ordered::testing::{KEYSPACE, STORE, TestMedia};
-use crate::planted::Planted;
 use std::collections::{BTreeMap, BTreeSet};
 use tapetum_kernels::ordered::extension::{
     EXTENSION_HEAD_BYTES, ExtensionClass, ExtensionHead, ExtensionReference, stored_crc,
@@ -90,14 +89,7 @@ impl Opened {
 }
 
 fn slab_options(media: &TestMedia) -> SlabOptions {
-    SlabOptions {
-        map: media.map,
-        store_id: STORE,
-        open_groups: 2,
-        group_pages_min: GROUP_SLOTS,
-        reserve_extents: 0,
-        planted: Planted::default(),
-    }
+    SlabOptions { map: media.map, store_id: STORE, open_groups: 2, group_pages_min: GROUP_SLOTS, reserve_extents: 0 }
 }
 
 impl CrashSite {

@@ -11,10 +11,10 @@ use super::super::slabs::slot_round::{RoundImages, SlotRound};
 use crate::error::Error;
 use crate::media::io::{Io, lock, run};
 use crate::media::transfer::Transfer;
-use crate::planted::Bug;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use tapetum_drive::fail_point;
 use tapetum_drive::{Drive, LocalBuffer, Purpose};
 use tapetum_kernels::ordered::extension::ExtensionReference;
 use tapetum_kernels::ordered::{NodeError, NodeRef, SlotSalt};
@@ -133,7 +133,7 @@ fn pieces(space: &SlotSpace) -> Vec<SlotPiece> {
             pieces.push(SlotPiece { first: begin + at, pages, version, group: of, place: at, is_open });
         }
     }
-    if space.options().planted.has(Bug::OrderedSkipGroup) {
+    if fail_point!(OrderedSkipGroup) {
         // The first groups that were opened have most of the images.
         pieces.drain(..pieces.len().min(1));
     }

@@ -36,9 +36,9 @@ use super::slabs::keyspace_slots::KeyspaceSlots;
 use crate::error::Error;
 use crate::media::extents::Extents;
 use crate::media::io::Io;
-use crate::planted::Bug;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
+use tapetum_drive::fail_point;
 use tapetum_drive::{Drive, Purpose};
 
 /// Places that an error names.
@@ -146,7 +146,6 @@ pub async fn recover(
     (extents, log): (&Mutex<Extents>, &mut impl GroupLog),
 ) -> Result<RecoveredKeyspace, Error> {
     let io = &io.of(Purpose::Recover);
-    let planted = slots.nodes().options().planted;
     let found = read_images(drive, io, slots.nodes(), options.memory_bytes).await?;
     none_missing(slots, &found)?;
     let live = live_images(slots, &found.set)?;
@@ -172,7 +171,7 @@ pub async fn recover(
     rewrite.zero(&torn).await?;
     let mut recovered = Vec::with_capacity(nodes.len());
     for node in nodes {
-        let is_unsure = node.stamp > stamp_durable && !planted.has(Bug::OrderedTrustCachedImage);
+        let is_unsure = node.stamp > stamp_durable && !fail_point!(OrderedTrustCachedImage);
         // A part of an image has no id.
         if node.id.is_some() && !is_unsure && !lacks_records(&set, &node.tile, records) {
             recovered.push(node);
@@ -293,9 +292,7 @@ fn hold_dead(
 ) -> Result<DeadImages, Error> {
     let mut held = DeadImages { space: slots.nodes().clone(), slots: Vec::new() };
     let all = || (0..set.len() as u32).map(|image| (image, set.get(image)));
-    if !all().any(|(_, head)| head.stamp > stamp_durable)
-        || slots.nodes().options().planted.has(Bug::OrderedForgetOlder)
-    {
+    if !all().any(|(_, head)| head.stamp > stamp_durable) || fail_point!(OrderedForgetOlder) {
         return Ok(held);
     }
     let mut needed = vec![false; set.len()];

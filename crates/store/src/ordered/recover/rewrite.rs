@@ -13,10 +13,10 @@ use super::{LogRecords, RecoveredNode, claim_extension, place};
 use crate::error::Error;
 use crate::media::extents::Extents;
 use crate::media::io::Io;
-use crate::planted::Bug;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use tapetum_drive::LocalBuffer;
+use tapetum_drive::fail_point;
 use tapetum_kernels::ordered::extension::ExtensionReference;
 use tapetum_kernels::ordered::{ImageSeal, NODE_BYTES, NewNode, NodeError, NodeMut, NodeRef, separator};
 use tapetum_kernels::record::{Codec, Header, Kind, Record};
@@ -114,7 +114,7 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
         self.made_again += make_again(&mut records, log.above(image.stamp(), &low, high.as_deref()));
         let records: Vec<Record<'_>> = records.into_values().collect();
         let extensions = if *is_part { self.claim_extensions(node.slot, &records)? } else { 0 };
-        self.kept_stamp = self.slots.nodes().options().planted.has(Bug::OrderedKeepStamp).then_some(node.stamp);
+        self.kept_stamp = fail_point!(OrderedKeepStamp).then_some(node.stamp);
         self.write_parts(set, (node.id, ids), NodePart { low, high, records: &records }, recovered).await?;
         self.replaced.push(self.slots.nodes().resume(node.slot));
         Ok(extensions)

@@ -12,10 +12,10 @@ use crate::ordered::cache::durability_ticket::DurabilityTicket;
 use crate::ordered::node_table::NodeId;
 use crate::ordered::slabs::SlotShare;
 use crate::ordered::tree::OrderedTree;
-use crate::planted::Bug;
 use crate::session::session_core::SessionCore;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tapetum_drive::fail_point;
 use tapetum_drive::programs::OUTPUT_SHORT;
 use tapetum_drive::programs::node::{NodeArguments, NodeFlags, PutCondition, PutOutcome, PutRequests, PutResult};
 use tapetum_drive::{Lease, LocalBuffer, Purpose, Returned};
@@ -155,7 +155,7 @@ impl OrderedSession {
             }
             meta.changed(op.kept.stamp, result == PutResult::Removed);
             // Free when the image that ceases to name it is durable, as the slots of the images are that name it.
-            meta.shared.extend(gone.filter(|_| !self.state.base.planted.has(Bug::OrderedFreeExtensionEarly)));
+            meta.shared.extend(gone.filter(|_| !fail_point!(OrderedFreeExtensionEarly)));
             (waits.then(|| meta.ticket()), !std::mem::replace(&mut meta.is_listed, true))
         });
         if let Some(extension) = op.kept.extension.take() {

@@ -24,8 +24,8 @@ use crate::media::piece_transfer::{PIECE_BYTES_MAX, PieceTransfer, cut};
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
 use crate::ordered::slabs::SlotShare;
 use crate::ordered::slabs::large_groups::WantedSlot;
-use crate::planted::Bug;
 use crate::session::session_core::SessionCore;
+use tapetum_drive::fail_point;
 use tapetum_drive::{Purpose, Returned};
 use tapetum_kernels::ordered::NODE_BYTES;
 use tapetum_kernels::ordered::extension::{
@@ -154,7 +154,7 @@ impl OrderedSession {
             return self.fail(core, (number, op), error);
         }
         let flushed = self.state.write_back.flush_written();
-        let flushed = if core.base.planted.has(Bug::OrderedNameEarly) { DurabilityTicket::done() } else { flushed };
+        let flushed = if fail_point!(OrderedNameEarly) { DurabilityTicket::done() } else { flushed };
         op.kept.extension = Some(Box::new(NewExtension { reference, share, basis, flushed }));
         self.try_again(number, op);
     }

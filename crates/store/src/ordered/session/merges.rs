@@ -17,9 +17,9 @@ use crate::ordered::cache::PageLook;
 use crate::ordered::cache::page_meta::PageMeta;
 use crate::ordered::node_table::{NodeHome, NodeId};
 use crate::ordered::search::{AnchorChange, AnchorKey};
-use crate::planted::Bug;
 use crate::session::session_core::SessionCore;
 use std::collections::VecDeque;
+use tapetum_drive::fail_point;
 use tapetum_drive::{LocalBuffer, Purpose, QueuePair};
 use tapetum_kernels::ordered::{BLOCK_BYTES, HEAD_BYTES, NODE_BYTES, NodeError, NodeRef, merge, merged_bytes};
 
@@ -180,7 +180,7 @@ impl OrderedSession {
         };
         let mut meta_of_right = state.cache.discard(right.0, right.1);
         of_right.tell(&mut meta_of_right);
-        if core.base.planted.has(Bug::OrderedMergeForgets) {
+        if fail_point!(OrderedMergeForgets) {
             meta_of_right.shared.clear();
             drop(meta_of_right.slot.take().map(|slot| keyspace_tree.nodes.resume(slot)));
         }

@@ -11,10 +11,10 @@ use crate::keyspace::states::KeyspaceRef;
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
 use crate::ordered::cache::page_meta::PageUse;
 use crate::ordered::node_table::{NodeHome, NodeId};
-use crate::planted::Bug;
 use crate::session::session_core::SessionCore;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use tapetum_drive::fail_point;
 use tapetum_drive::programs::node::{ItemPlace, ItemReader, ScanBound, scan_has_more};
 use tapetum_drive::{LocalBuffer, Purpose};
 use tapetum_kernels::ordered::extension::ExtensionReference;
@@ -138,7 +138,7 @@ impl ScanOp {
         let dead = is_dead.then(|| node.low_fence().to_vec());
         let mut rest = self.rest_behind(&node, has_more);
         if let Some(KeyRange { from: from @ KeyBound::Included(_), .. }) = &mut rest
-            && core.base.planted.has(Bug::OrderedScanSkips)
+            && fail_point!(OrderedScanSkips)
         {
             *from = KeyBound::Excluded(from.key().to_vec());
         }

@@ -28,12 +28,12 @@ use crate::ordered::cache::page_meta::{PageMeta, PageUse};
 use crate::ordered::cache::{Installed, PageLook};
 use crate::ordered::node_table::{NodeHome, NodeId};
 use crate::ordered::search::AnchorKey;
-use crate::planted::Bug;
 use crate::session::engine_session::EngineWait;
 use crate::session::order::closed;
 use crate::session::session_core::SessionCore;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use tapetum_drive::fail_point;
 use tapetum_drive::programs::node::{NodeArguments, NodeFlags, ScanRequest};
 use tapetum_drive::{Lease, LocalBuffer, Purpose, Returned};
 use tapetum_kernels::ordered::{NODE_BYTES, NODE_KEY_BYTES_MAX};
@@ -321,7 +321,7 @@ impl OrderedSession {
     fn scan_parameters(&mut self, core: &SessionCore, scan: &mut ScanOp, arguments: NodeArguments) {
         let flags = if scan.range.is_reverse { NodeFlags::REVERSE } else { NodeFlags::NONE };
         let (watermark, now) = (core.base.keyspaces.watermark(scan.keyspace.id()), core.base.now());
-        let now = if core.base.planted.has(Bug::OrderedScanExpired) { 0 } else { now };
+        let now = if fail_point!(OrderedScanExpired) { 0 } else { now };
         scan.deleted_by = core.base.keyspaces.mark(scan.keyspace.id()).watermark;
         let arguments = NodeArguments { watermark, now, flags: arguments.flags.with(flags), ..arguments };
         let limit = (scan.items_max - scan.items.len()).min(usize::from(u16::MAX)) as u16;
@@ -409,7 +409,7 @@ impl OrderedSession {
             ScanStage::Looks(node) => {
                 self.pages_taken -= 1;
                 let ticket = self.state.cache.give_back(node, page, |meta| meta.wait_for(meta.changed_stamp));
-                scan.tickets.extend(ticket.filter(|_| !core.base.planted.has(Bug::OrderedScanUndurable)));
+                scan.tickets.extend(ticket.filter(|_| !fail_point!(OrderedScanUndurable)));
                 gone_on.is_none().then(|| damaged(node))
             }
             ScanStage::Reads(..) | ScanStage::LooksAhead(..) => {

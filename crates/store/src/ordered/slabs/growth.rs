@@ -23,8 +23,8 @@ use super::space_state::SpaceState;
 use crate::error::Error;
 use crate::media::extents::Extents;
 use crate::media::io::{Io, lock};
-use crate::planted::Bug;
 use std::sync::Mutex;
+use tapetum_drive::fail_point;
 
 /// A group with fewer than one in so many slots free is as good as full.
 const FULL_PART: u32 = 32;
@@ -226,10 +226,9 @@ impl SlotSpace {
     }
 
     fn plan(&self) -> GroupPlan {
-        let planted = self.options().planted;
         self.with(|state| match self.options().class {
             SlotClass::Nodes => {
-                let close_early = planted.has(Bug::OrderedCloseEarly);
+                let close_early = fail_point!(OrderedCloseEarly);
                 state.plan_nodes(self.slots_wanted(state), self.group_slots(), close_early)
             }
             SlotClass::Extensions(_) => state.plan_extensions(),

@@ -8,7 +8,6 @@ use super::space::{SlotSpace, SpaceOptions};
 use crate::keyspace::KeyspaceId;
 use crate::maintenance::room::{LARGE_FREE_SEGMENTS, segment_extents};
 use crate::media::geometry::Geometry;
-use crate::planted::Planted;
 
 /// Free slots for nodes that open groups have together: enough that slots close to their neighbours can be found, and that they do not run
 /// out while the manifest names other groups; few enough that few slots can be torn.
@@ -30,7 +29,6 @@ pub struct SlabOptions {
     pub group_pages_min: u32,
     /// Free extents that extensions beyond the slabs leave to what must not fail.
     pub reserve_extents: u32,
-    pub planted: Planted,
 }
 
 #[derive(Clone)]
@@ -45,14 +43,14 @@ impl SlabOptions {
     ///
     /// # Errors
     /// As [`SlotMap::new`].
-    pub fn new(geometry: &Geometry, store_id: u64, planted: Planted) -> Result<SlabOptions, crate::Error> {
+    pub fn new(geometry: &Geometry, store_id: u64) -> Result<SlabOptions, crate::Error> {
         let map = SlotMap::new(geometry)?;
         let reserve_extents = LARGE_FREE_SEGMENTS * segment_extents(geometry);
         let group_pages_min = GROUP_PAGES_MIN;
         let group_pages = map.pages(map.extents_of(GROUP_PAGES_MIN));
         let open_slots = (geometry.created_bytes / PAGE_BYTES / OPEN_PART).clamp(OPEN_SLOTS_MIN, OPEN_SLOTS_MAX);
         let open_groups = (open_slots as u32 / group_pages).max(1);
-        Ok(SlabOptions { map, store_id, open_groups, group_pages_min, reserve_extents, planted })
+        Ok(SlabOptions { map, store_id, open_groups, group_pages_min, reserve_extents })
     }
 
     fn of(&self, keyspace: KeyspaceId, class: SlotClass) -> SpaceOptions {
@@ -63,8 +61,8 @@ impl SlabOptions {
             SlotClass::Large => (1, 1),
         };
         let group_extents = self.map.extents_of(pages);
-        let SlabOptions { store_id, reserve_extents, planted, .. } = *self;
-        SpaceOptions { store_id, keyspace, class, open_groups, group_extents, reserve_extents, planted }
+        let SlabOptions { store_id, reserve_extents, .. } = *self;
+        SpaceOptions { store_id, keyspace, class, open_groups, group_extents, reserve_extents }
     }
 }
 

@@ -6,8 +6,8 @@ use super::slot_map::SlotMap;
 use super::space::SpaceOptions;
 use super::space_state::SpaceState;
 use crate::media::io::lock;
-use crate::planted::Bug;
 use std::sync::{Arc, Mutex};
+use tapetum_drive::fail_point;
 use tapetum_kernels::ordered::SlotSalt;
 
 /// See the [module](self).
@@ -84,7 +84,7 @@ impl SlotGuards {
     }
 
     pub fn drop_share(&self, number: u32) {
-        let early = self.options.planted.has(Bug::OrderedReuseSlotEarly);
+        let early = fail_point!(OrderedReuseSlotEarly);
         let dropped = self.with_slot(number, |state, first, slot| {
             let is_freed = state.with_flying(first, |group| match early {
                 false => group.drop_share(slot),

@@ -12,7 +12,6 @@ use super::space_state::SpaceState;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::engine::ImageMarks;
 use crate::media::io::lock;
-use crate::planted::Planted;
 use std::sync::{Arc, Mutex};
 use tapetum_kernels::ordered::{SlotAddress, SlotSalt};
 
@@ -32,7 +31,6 @@ pub struct SpaceOptions {
     pub group_extents: u32,
     /// Free extents that extensions beyond the slabs leave to others.
     pub reserve_extents: u32,
-    pub planted: Planted,
 }
 
 /// How many slots there are.

@@ -43,7 +43,6 @@ mod tests {
     use crate::hashed::collect::victim::tests::{SMALL_BYTES, drive_in_memory, small_options};
     use crate::media::io::run;
     use crate::opening::engines::open;
-    use crate::planted::Planted;
     use crate::recover::create;
     use tapetum_drive::Env;
 
@@ -58,7 +57,7 @@ mod tests {
         let keyspace = KeyspaceId(7);
         let slots_of = |hashed: &HashedEngine| {
             let base = hashed.base.clone();
-            let slabs = SlabOptions::new(&base.geometry, base.store_id, Planted::default()).unwrap();
+            let slabs = SlabOptions::new(&base.geometry, base.store_id).unwrap();
             let table = lock(&base.installer).as_ref().unwrap().groups.clone();
             (base, KeyspaceSlots::new(&slabs, keyspace, &table), table)
         };

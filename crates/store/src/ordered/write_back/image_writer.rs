@@ -11,13 +11,13 @@ use crate::ordered::cache::page_meta::FlyingImage;
 use crate::ordered::node_table::NodeHome;
 use crate::ordered::slabs::{RESERVED_SLOTS, SlotShare};
 use crate::ordered::tree::OrderedState;
-use crate::planted::Bug;
 use std::collections::BTreeSet;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
+use tapetum_drive::fail_point;
 use tapetum_drive::programs::node::{ANY_NODE, ARGUMENTS_BYTES, NodeArguments, NodeFlags};
 use tapetum_drive::{
     Command, Completion, Drive, Lease, LocalBuffer, LocalRange, MemoryAddress, Operation, Purpose, QueuePair, Returned,
@@ -159,7 +159,7 @@ impl ImageWriter {
             (TAG_WRITE, Lease::Buffer(copy)) => {
                 self.copies.push(copy);
                 self.writing -= 1;
-                if state.base.planted.has(Bug::OrderedAcknowledgeEarly)
+                if fail_point!(OrderedAcknowledgeEarly)
                     && let Some(image) = &mut self.images[number]
                 {
                     image.tickets.drain(..).for_each(|ticket| ticket.image_done());
@@ -338,7 +338,7 @@ impl ImageWriter {
         if !completion.is_success() {
             return self.fail(state, "program over a data node", completion);
         }
-        let is_early = state.base.planted.has(Bug::OrderedImageBeforeLog);
+        let is_early = fail_point!(OrderedImageBeforeLog);
         match image.log_stamp > state.base.log.durable_stamp() && !is_early {
             true => self.held.push((number, copy)),
             false => self.write(number, copy),

@@ -13,7 +13,6 @@ use crate::keyspace::catalogue::{Keyspace, KeyspaceKind};
 use crate::keyspace::deletion::note_deletion;
 use crate::keyspace::deletion_mark::DeletionMarks;
 use crate::media::io::{Io, run};
-use crate::opening::options::StoreOptions;
 use crate::ordered::check::read_value;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
@@ -40,14 +39,13 @@ pub struct SalvagedItem<'a> {
 /// written.
 pub fn salvage(
     drive: &Drive,
-    options: &StoreOptions,
     keyspace: &str,
     visit: impl FnMut(SalvagedItem<'_>) -> ControlFlow<()>,
 ) -> Result<RepairReport, Error> {
     let patient = Patient::new(drive)?;
     let walk = async {
         let mut report = RepairReport::default();
-        let roots = read_roots(&patient.above, &patient.io, options, &mut report).await?;
+        let roots = read_roots(&patient.above, &patient.io, &mut report).await?;
         let named = roots.installer.keyspaces.find(keyspace).map_err(Error::Keyspace)?.clone();
         let keyspace = named.id;
         let decompressor = Decompressor::new().map_err(|error| Error::Io(error.to_string()))?;

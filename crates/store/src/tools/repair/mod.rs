@@ -37,7 +37,6 @@ use crate::hashed::large::LargeEntries;
 use crate::hashed::segment::Descriptor;
 use crate::hashed::segment::writer::SegmentWriter;
 use crate::media::io::{Io, lock, run};
-use crate::opening::options::StoreOptions;
 use roots::{Roots, read_roots};
 use segments::{FoundSegment, key_of, look as look_at_segment};
 use std::ops::Range;
@@ -61,11 +60,11 @@ pub trait Keeper {
 }
 
 /// What a repair would find. Nothing is written.
-pub fn look(drive: &Drive, options: &StoreOptions) -> Result<RepairReport, Error> {
+pub fn look(drive: &Drive) -> Result<RepairReport, Error> {
     let patient = Patient::new(drive)?;
     let mut report = RepairReport::default();
     let looking = async {
-        let roots = read_roots(&patient.above, &patient.io, options, &mut report).await?;
+        let roots = read_roots(&patient.above, &patient.io, &mut report).await?;
         for state in roots.installer.catalog.segments.values() {
             let found = look_at_segment(&patient.io, &roots, state, &mut report).await?;
             if found.is_damaged {
@@ -82,12 +81,12 @@ pub fn look(drive: &Drive, options: &StoreOptions) -> Result<RepairReport, Error
 }
 
 /// Repairs the store on a drive, which may be written to; `keeper` gets what is replaced.
-pub fn repair(drive: &Drive, options: &StoreOptions, keeper: &mut dyn Keeper) -> Result<RepairReport, Error> {
+pub fn repair(drive: &Drive, keeper: &mut dyn Keeper) -> Result<RepairReport, Error> {
     let patient = Patient::new(drive)?;
     let below = Io::new(drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Recover);
     let repairing = async {
         let mut report = RepairReport::default();
-        let roots = read_roots(&patient.above, &patient.io, options, &mut report).await?;
+        let roots = read_roots(&patient.above, &patient.io, &mut report).await?;
         roots.superblock.features.check_write()?;
         Surgery { patient: &patient, below: &below, roots, report, keeper, versions: 0, replaced: Vec::new() }
             .run()

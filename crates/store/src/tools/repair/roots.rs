@@ -17,7 +17,6 @@ use crate::media::extents::Extents;
 use crate::media::geometry::SUPERBLOCK_BYTES;
 use crate::media::io::Io;
 use crate::media::superblock::{Found, Superblock};
-use crate::opening::options::StoreOptions;
 use crate::ordered::anchor_checkpoint::{self, AnchorMedia, AnchorRoot, CheckpointKeyspace};
 use crate::ordered::slabs::claims::claim_groups;
 use crate::ordered::slabs::group_table::GroupEdit;
@@ -85,12 +84,7 @@ impl Roots {
 }
 
 /// Reads them on a drive whose writes change nothing: what cannot be read is zeros there.
-pub async fn read_roots(
-    drive: &Drive,
-    io: &Io,
-    options: &StoreOptions,
-    report: &mut RepairReport,
-) -> Result<Roots, Error> {
+pub async fn read_roots(drive: &Drive, io: &Io, report: &mut RepairReport) -> Result<Roots, Error> {
     zero_unreadable(io, 0..(2 * SUPERBLOCK_BYTES).min(drive.flash().capacity_bytes()), report).await?;
     let Found { superblock, behind } = read_superblock(drive, io).await?;
     let (geometry, hasher) = (superblock.geometry, KeyHasher::new(superblock.secret));
@@ -103,7 +97,7 @@ pub async fn read_roots(
     refuse_other_kinds(&installer, &[KeyspaceKind::Hashed, KeyspaceKind::Ordered])?;
     let is_log_damaged = match &damage {
         Some(_) => true,
-        None => match replay_log(io, &superblock, &hasher, &installer, options).await {
+        None => match replay_log(io, &superblock, &hasher, &installer).await {
             Ok(replayed) => refuse_lost_end(replayed.chain.stamp_last, &installer.marks).is_err(),
             Err(Error::Corrupt(_)) => true,
             Err(error) => return Err(error),

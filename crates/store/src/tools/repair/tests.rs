@@ -7,9 +7,8 @@ use crate::manifest::base_marks::MarksEdit;
 use crate::manifest::items::FrameItems;
 use crate::media::geometry::Geometry;
 use crate::media::superblock::Superblock;
-use crate::planted::Planted;
 use crate::recover::read_superblock;
-use crate::{Request, Store, Sync};
+use crate::{Request, Store, StoreOptions, Sync};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use tapetum_drive::{Env, FaultyFlash, LocalMemory, Opcode, SplitMix64, programs};
@@ -175,19 +174,19 @@ fn found(store: &Store, key: &str) -> Option<Vec<u8>> {
 #[track_caller]
 fn treat(flash: &FaultyFlash, history: &History, what: &str) -> RepairReport {
     let before = flash.peek(0, CAPACITY_BYTES);
-    let looked = look(&drive(flash), &options(Sync::No)).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let looked = look(&drive(flash)).unwrap_or_else(|error| panic!("{what}: {error}"));
     let mut salvaged = BTreeMap::new();
-    let told = salvage(&drive(flash), &options(Sync::No), crate::DEFAULT_KEYSPACE_NAME, |item| {
+    let told = salvage(&drive(flash), crate::DEFAULT_KEYSPACE_NAME, |item| {
         salvaged.insert(String::from_utf8(item.key.to_vec()).unwrap(), item.value.to_vec());
         ControlFlow::Continue(())
     });
     let told = told.unwrap();
     assert!(flash.peek(0, CAPACITY_BYTES) == before, "{what}: a look changed something");
     let mut kept = Kept::default();
-    let report = repair(&drive(flash), &options(Sync::No), &mut kept).unwrap();
+    let report = repair(&drive(flash), &mut kept).unwrap();
     assert_eq!(looked, report, "{what}: a look says something else than the repair");
     assert_eq!(told.losses, report.losses, "{what}");
-    let again = look(&drive(flash), &options(Sync::No)).unwrap();
+    let again = look(&drive(flash)).unwrap();
     assert!(again.is_clean(), "{what}: the second time there is {again:?}");
     let store = Store::open_on(&drive(flash), &options(Sync::No)).unwrap_or_else(|error| panic!("{what}: {error}"));
     assert_eq!(crate::check(&store).unwrap().problems, Vec::<String>::new(), "{what}");
@@ -219,7 +218,7 @@ fn a_whole_store_is_left_as_it_is() {
         let (flash, history) = patient(closed);
         let (before, writes) = (flash.peek(0, CAPACITY_BYTES), flash.submitted(Opcode::Write));
         let mut kept = Kept::default();
-        let report = repair(&drive(&flash), &options(Sync::No), &mut kept).unwrap();
+        let report = repair(&drive(&flash), &mut kept).unwrap();
         assert!(report.is_clean() && kept.0.is_empty(), "{report:?}");
         assert!(flash.submitted(Opcode::Write) == writes && flash.peek(0, CAPACITY_BYTES) == before);
         assert!(treat(&flash, &history, "whole").is_clean());
@@ -241,7 +240,7 @@ fn four_hundred_turned_bits_cost_what_is_listed_and_nothing_else() {
                 let area = if seed % 4 == 1 { 0 } else { 1 };
                 harm(&flash, &mut random, geometry().manifest_offset(area)..geometry().manifest_offset(area + 1), 1);
             }
-            if look(&drive(&flash), &options(Sync::No)).is_err_and(|error| error.to_string().contains("neither")) {
+            if look(&drive(&flash)).is_err_and(|error| error.to_string().contains("neither")) {
                 continue;
             }
             let report = treat(&flash, &history, &format!("closed {closed}, seed {seed}"));
@@ -266,8 +265,7 @@ fn a_few_turned_bits_in_one_part_are_repaired() {
         let count = 1 + random.below(3) as usize;
         let is_harmed = harm(&flash, &mut random, copy.clone(), count);
         // Of a young store one area has a list.
-        let refused =
-            look(&drive(&flash), &options(Sync::No)).is_err_and(|error| error.to_string().contains("neither"));
+        let refused = look(&drive(&flash)).is_err_and(|error| error.to_string().contains("neither"));
         if is_harmed && !refused {
             treat(&flash, &history, &format!("seed {seed}, {count} in {copy:?}"));
         }
@@ -280,11 +278,11 @@ fn what_was_kept_brings_the_damage_back() {
     let mut random = SplitMix64::new(1);
     harm(&flash, &mut random, geometry().extents_offset()..CAPACITY_BYTES, 30);
     harm(&flash, &mut random, log_zones(), 3);
-    let before = look(&drive(&flash), &options(Sync::No)).unwrap();
+    let before = look(&drive(&flash)).unwrap();
     assert!(!before.losses.is_empty());
     let mut kept = Kept::default();
-    repair(&drive(&flash), &options(Sync::No), &mut kept).unwrap();
-    assert!(look(&drive(&flash), &options(Sync::No)).unwrap().is_clean());
+    repair(&drive(&flash), &mut kept).unwrap();
+    assert!(look(&drive(&flash)).unwrap().is_clean());
     let drive = drive(&flash);
     let io = Io::new(drive.queue_pair(4).unwrap());
     let undo = async {
@@ -295,7 +293,7 @@ fn what_was_kept_brings_the_damage_back() {
         }
     };
     run(&io, undo, || false).unwrap();
-    assert_eq!(look(&drive, &options(Sync::No)).unwrap(), before);
+    assert_eq!(look(&drive).unwrap(), before);
 }
 
 #[test]
@@ -305,7 +303,7 @@ fn a_store_without_a_manifest_is_refused() {
         flash.flip(geometry().manifest_offset(area) + 20, 1);
     }
     let before = flash.peek(0, CAPACITY_BYTES);
-    let refused = repair(&drive(&flash), &options(Sync::No), &mut Kept::default());
+    let refused = repair(&drive(&flash), &mut Kept::default());
     assert!(matches!(refused, Err(Error::Corrupt(_))), "{refused:?}");
     assert!(flash.peek(0, CAPACITY_BYTES) == before);
 }
@@ -319,13 +317,13 @@ fn everything_stays_deleted_that_was_deleted_with_everything() {
     drop(store);
     harm(&flash, &mut SplitMix64::new(2), geometry().extents_offset()..CAPACITY_BYTES, 20);
     let mut shown = Vec::new();
-    salvage(&drive(&flash), &options(Sync::No), crate::DEFAULT_KEYSPACE_NAME, |item| {
+    salvage(&drive(&flash), crate::DEFAULT_KEYSPACE_NAME, |item| {
         shown.push(item.key.to_vec());
         ControlFlow::Continue(())
     })
     .unwrap();
     assert_eq!(shown, [b"new"]);
-    repair(&drive(&flash), &options(Sync::No), &mut Kept::default()).unwrap();
+    repair(&drive(&flash), &mut Kept::default()).unwrap();
     let store = Store::open_on(&drive(&flash), &options(Sync::No)).unwrap();
     assert!(history.writes.keys().all(|key| found(&store, key).is_none()));
     assert_eq!(found(&store, "new").as_deref(), Some(&b"1"[..]));
@@ -348,7 +346,7 @@ fn partly_deleted() -> (FaultyFlash, u64, u64) {
     let io = Io::new(drive.queue_pair(16).unwrap());
     let install = async {
         let Superblock { geometry, store_id, .. } = read_superblock(&drive, &io).await?.superblock;
-        let recovered = Manifest::recover(&io, drive.local(), &geometry, store_id, Planted::default()).await?;
+        let recovered = Manifest::recover(&io, drive.local(), &geometry, store_id).await?;
         let mut items = FrameItems::default();
         let mark = DeletionMark { watermark, planned_at: 0 };
         MarksEdit::put(&[MarksEdit::Delete(KeyspaceId::DEFAULT, mark)], &mut items);
@@ -360,7 +358,7 @@ fn partly_deleted() -> (FaultyFlash, u64, u64) {
 
 fn salvaged(flash: &FaultyFlash, keyspace: &str) -> Vec<Vec<u8>> {
     let mut keys = Vec::new();
-    salvage(&drive(flash), &options(Sync::No), keyspace, |item| {
+    salvage(&drive(flash), keyspace, |item| {
         keys.push(item.key.to_vec());
         ControlFlow::Continue(())
     })
@@ -390,10 +388,10 @@ fn a_log_that_ends_before_a_deletion_that_the_manifest_knows_is_refused_and_repa
     }
     let refused = Store::open_on(&drive(&flash), &options(Sync::No)).err().unwrap().to_string();
     assert!(refused.contains(&format!("the manifest has a deletion with stamp {watermark}")), "{refused}");
-    let report = repair(&drive(&flash), &options(Sync::No), &mut Kept::default()).unwrap();
+    let report = repair(&drive(&flash), &mut Kept::default()).unwrap();
     let is_told = |loss: &Loss| matches!(loss, Loss::Writes { stamps, .. } if stamps.contains(&before));
     assert!(report.losses.iter().any(is_told), "{:?}", report.losses);
-    assert!(look(&drive(&flash), &options(Sync::No)).unwrap().is_clean());
+    assert!(look(&drive(&flash)).unwrap().is_clean());
     let store = Store::open_on(&drive(&flash), &options(Sync::No)).unwrap();
     let other = store.keyspace("other").unwrap();
     assert!(other.get(b"before").unwrap().is_none() && found(&store, "gone").is_none());

@@ -7,7 +7,6 @@ use crate::installer::Installer;
 use crate::keyspace::catalogue::KeyspaceKind;
 use crate::manifest::Manifest;
 use crate::ordered::slabs::slot_class::SlotClass;
-use crate::planted::Planted;
 use crate::recover::read_superblock;
 use crate::tools::locate::{KeyPlace, NodePlace, locate};
 use crate::{KeyspaceHandle, Store, Sync, Write};
@@ -117,7 +116,7 @@ fn pages(flash: &FaultyFlash, of_nodes: bool, open_too: bool) -> Vec<u64> {
     let read = async {
         let superblock = read_superblock(&drive, &io).await.unwrap().superblock;
         let (geometry, id) = (superblock.geometry, superblock.store_id);
-        let recovered = Manifest::recover(&io, drive.local(), &geometry, id, Planted::default()).await.unwrap();
+        let recovered = Manifest::recover(&io, drive.local(), &geometry, id).await.unwrap();
         let installer = Installer::from(recovered);
         let groups = installer.groups.iter().filter(|group| (group.class == SlotClass::Nodes) == of_nodes);
         let pages = groups.flat_map(|group| {
@@ -179,7 +178,7 @@ fn flip(flash: &FaultyFlash, pages: &[u64], random: &mut SplitMix64) {
 
 fn salvaged(flash: &FaultyFlash) -> (BTreeMap<Vec<u8>, Vec<u8>>, RepairReport) {
     let mut items = BTreeMap::new();
-    let report = salvage(&drive(flash), &options(Sync::Always), NAME, |item| {
+    let report = salvage(&drive(flash), NAME, |item| {
         assert!(items.insert(item.key.to_vec(), item.value.to_vec()).is_none(), "shown twice");
         ControlFlow::Continue(())
     });
@@ -188,12 +187,12 @@ fn salvaged(flash: &FaultyFlash) -> (BTreeMap<Vec<u8>, Vec<u8>>, RepairReport) {
 
 /// Repairs, and looks at each key.
 fn repaired(flash: &FaultyFlash, history: &TreeHistory) -> RepairReport {
-    let looked = look(&drive(flash), &options(Sync::Always)).unwrap();
+    let looked = look(&drive(flash)).unwrap();
     let (dumped, told) = salvaged(flash);
-    let report = repair(&drive(flash), &options(Sync::Always), &mut Kept::default()).unwrap();
+    let report = repair(&drive(flash), &mut Kept::default()).unwrap();
     assert_eq!(looked.losses, report.losses, "a look says what a repair does");
     assert!(told.losses.iter().all(|loss| report.losses.contains(loss)));
-    let again = look(&drive(flash), &options(Sync::Always)).unwrap();
+    let again = look(&drive(flash)).unwrap();
     assert!(again.is_clean(), "{again:?} after {report:?}");
     let store = Store::open_on(&drive(flash), &options(Sync::Always)).unwrap();
     assert_eq!(crate::check(&store).unwrap().problems, Vec::<String>::new(), "after {report:?}");
@@ -330,7 +329,7 @@ fn stamps_of_nodes_between_those_of_the_log_are_no_lost_writes() {
     let mut page = read_page(&flash, at / PAGE_BYTES * PAGE_BYTES);
     page[(at % PAGE_BYTES) as usize + 60] ^= 1;
     write_page(&flash, at / PAGE_BYTES * PAGE_BYTES, &page);
-    let report = repair(&drive(&flash), &options(Sync::Always), &mut Kept::default()).unwrap();
+    let report = repair(&drive(&flash), &mut Kept::default()).unwrap();
     assert!(report.ranges_lost() <= 2, "{report:?}");
-    assert!(look(&drive(&flash), &options(Sync::Always)).unwrap().is_clean());
+    assert!(look(&drive(&flash)).unwrap().is_clean());
 }

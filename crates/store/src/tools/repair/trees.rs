@@ -17,7 +17,6 @@ use crate::ordered::check::read_value;
 use crate::ordered::images::{Gap, ImageSet, LiveImages, Tile};
 use crate::ordered::recover::LogRecords;
 use crate::ordered::slabs::keyspace_slots::{KeyspaceSlots, SlabOptions};
-use crate::planted::Planted;
 use std::collections::{BTreeMap, BTreeSet};
 use tapetum_kernels::ordered::extension::ExtensionReference;
 use tapetum_kernels::ordered::{NODE_BYTES, NodeRecord, NodeRef};
@@ -98,7 +97,7 @@ impl TreeLog {
 
 /// Where the slots of a keyspace lie.
 pub fn slots_of(roots: &Roots, keyspace: KeyspaceId) -> Result<KeyspaceSlots, Error> {
-    let slabs = SlabOptions::new(&roots.superblock.geometry, roots.superblock.store_id, Planted::default())?;
+    let slabs = SlabOptions::new(&roots.superblock.geometry, roots.superblock.store_id)?;
     Ok(KeyspaceSlots::new(&slabs, keyspace, &roots.installer.groups))
 }
 

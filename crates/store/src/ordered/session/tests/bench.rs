@@ -16,7 +16,6 @@ use crate::ordered::slabs::keyspace_slots::{KeyspaceSlots, SlabOptions};
 use crate::ordered::slabs::slot_class::SlotClass;
 use crate::ordered::slabs::tending::open_more;
 use crate::ordered::tree::{OrderedLimits, OrderedState, OrderedTree};
-use crate::planted::Planted;
 use crate::session::engine_session::{EngineSlot, EngineWait};
 use crate::session::order::OpTarget;
 use crate::session::session_core::SessionCore;
@@ -93,7 +92,7 @@ impl Bench {
         for size in 0..5 {
             add(SlotClass::Extensions(size), 160);
         }
-        let slabs = SlabOptions::new(&base.geometry, base.store_id, Planted::default()).unwrap();
+        let slabs = SlabOptions::new(&base.geometry, base.store_id).unwrap();
         let slots = KeyspaceSlots::new(&slabs, KEYSPACE.id(), &groups);
         let limits = OrderedLimits {
             cache_pages,
