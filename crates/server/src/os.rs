@@ -1,15 +1,18 @@
 //! The system calls of the event loop behind safe functions. No state but the descriptors.
 
 use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+use rustix::buffer::spare_capacity;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll};
+use rustix::net::{SendFlags, Shutdown, SocketFlags, sockopt};
+use rustix::process::{Resource, Rlimit, Signal};
+
+/// The error of a call that libc makes.
 pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
-}
-
-fn check_size(result: isize) -> io::Result<usize> {
-    usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
 /// Which readiness to report.
@@ -27,17 +30,13 @@ impl Interest {
     pub const READ: Interest = Interest { read: true, write: false, exclusive: false, edge: false };
     pub const NONE: Interest = Interest { read: false, write: false, exclusive: false, edge: false };
 
-    fn bits(self) -> u32 {
-        let mut bits = 0;
-        for (wanted, bit) in [
-            (self.read, libc::EPOLLIN),
-            (self.write, libc::EPOLLOUT),
-            (self.exclusive, libc::EPOLLEXCLUSIVE),
-            (self.edge, libc::EPOLLET),
-        ] {
-            bits |= if wanted { bit as u32 } else { 0 };
-        }
-        bits
+    fn flags(self) -> epoll::EventFlags {
+        let mut flags = epoll::EventFlags::empty();
+        flags.set(epoll::EventFlags::IN, self.read);
+        flags.set(epoll::EventFlags::OUT, self.write);
+        flags.set(epoll::EventFlags::EXCLUSIVE, self.exclusive);
+        flags.set(epoll::EventFlags::ET, self.edge);
+        flags
     }
 }
 
@@ -54,116 +53,88 @@ pub struct Ready {
 /// once the flash waits for the sockets, and then the sockets for the flash.
 pub const EVENTS_MAX: usize = 16;
 
-pub struct Epoll {
-    fd: OwnedFd,
-    events: Vec<libc::epoll_event>,
-}
+pub struct Epoll(OwnedFd);
 
 impl Epoll {
     pub fn new() -> io::Result<Epoll> {
-        // SAFETY: no pointers; the descriptor is new and ours alone.
-        let fd = unsafe { OwnedFd::from_raw_fd(check(libc::epoll_create1(libc::EPOLL_CLOEXEC))?) };
-        Ok(Epoll { fd, events: vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX] })
-    }
-
-    fn control(&self, operation: libc::c_int, fd: RawFd, id: u64, interest: Interest) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: interest.bits(), u64: id };
-        // SAFETY: `event` lives through the call.
-        check(unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), operation, fd, &mut event) })?;
-        Ok(())
+        Ok(Epoll(epoll::create(epoll::CreateFlags::CLOEXEC)?))
     }
 
     pub fn add(&self, fd: RawFd, id: u64, interest: Interest) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, fd, id, interest)
+        Ok(epoll::add(&self.0, watched(&fd), epoll::EventData::new_u64(id), interest.flags())?)
     }
 
     pub fn change(&self, fd: RawFd, id: u64, interest: Interest) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_MOD, fd, id, interest)
+        Ok(epoll::modify(&self.0, watched(&fd), epoll::EventData::new_u64(id), interest.flags())?)
     }
 
     pub fn remove(&self, fd: RawFd) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_DEL, fd, 0, Interest::NONE)
+        Ok(epoll::delete(&self.0, watched(&fd))?)
     }
 
     /// Waits until something is ready or `timeout_ms` have passed; -1 is for ever.
-    pub fn wait(&mut self, timeout_ms: i32, ready: &mut Vec<Ready>) -> io::Result<()> {
+    pub fn wait(&self, timeout_ms: i32, ready: &mut Vec<Ready>) -> io::Result<()> {
+        use epoll::EventFlags;
         ready.clear();
-        let room = self.events.len() as libc::c_int;
-        // SAFETY: the kernel writes at most `room` events into the vector, which holds as many.
-        let count = unsafe { libc::epoll_wait(self.fd.as_raw_fd(), self.events.as_mut_ptr(), room, timeout_ms) };
-        let count = match check(count) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
-            other => other? as usize,
+        let timeout = u64::try_from(timeout_ms).ok().map(|ms| timespec(Duration::from_millis(ms)));
+        let mut events = [MaybeUninit::uninit(); EVENTS_MAX];
+        let events: &[epoll::Event] = match epoll::wait(&self.0, &mut events, timeout.as_ref()) {
+            Err(rustix::io::Errno::INTR) => &[],
+            waited => waited?.0,
         };
-        ready.extend(self.events[..count].iter().map(|event| {
-            let bits = event.events as i32;
-            Ready {
-                id: event.u64,
-                read: bits & (libc::EPOLLIN | libc::EPOLLRDHUP) != 0,
-                write: bits & libc::EPOLLOUT != 0,
-                gone: bits & (libc::EPOLLHUP | libc::EPOLLERR) != 0,
-            }
+        ready.extend(events.iter().map(|&epoll::Event { flags, data }| Ready {
+            id: data.u64(),
+            read: flags.intersects(EventFlags::IN | EventFlags::RDHUP),
+            write: flags.contains(EventFlags::OUT),
+            gone: flags.intersects(EventFlags::HUP | EventFlags::ERR),
         }));
         Ok(())
     }
 }
 
-pub fn read(fd: RawFd, into: &mut [u8]) -> io::Result<usize> {
-    // SAFETY: the kernel writes at most `into.len()` bytes there.
-    check_size(unsafe { libc::read(fd, into.as_mut_ptr().cast(), into.len()) })
+/// Sessions name descriptors that they keep.
+fn watched(fd: &RawFd) -> BorrowedFd<'_> {
+    // SAFETY: lent to one call, which refuses a descriptor that is closed.
+    unsafe { BorrowedFd::borrow_raw(*fd) }
 }
 
-/// Reads into the spare capacity of `into`, at most `bytes_max`, and makes what came part of it.
-pub fn read_more(fd: RawFd, into: &mut Vec<u8>, bytes_max: usize) -> io::Result<usize> {
-    let spare = into.spare_capacity_mut();
-    let room = spare.len().min(bytes_max);
-    // SAFETY: the kernel writes at most `room` bytes into the spare capacity.
-    let count = check_size(unsafe { libc::read(fd, spare.as_mut_ptr().cast(), room) })?;
-    assert!(count <= room, "the kernel returned more than was asked for");
-    // SAFETY: the kernel has written the first `count` spare bytes.
-    unsafe { into.set_len(into.len() + count) };
-    Ok(count)
+fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() }
 }
 
-/// One write of several pieces; how many bytes went.
-pub fn write_all_at_once(fd: RawFd, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-    // SAFETY: an IoSlice is laid out as an iovec, and the borrowed pieces live through the call.
-    check_size(unsafe { libc::writev(fd, pieces.as_ptr().cast(), pieces.len() as libc::c_int) })
+pub fn read(fd: impl AsFd, into: &mut [u8]) -> io::Result<usize> {
+    Ok(rustix::io::read(fd, into)?)
 }
 
-/// What [`write_all_at_once`] does, to a socket: one piece, which most replies are, goes by the call that costs least.
-pub fn send(socket: RawFd, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+/// Reads into the spare capacity of `into`, and makes what came part of it.
+pub fn read_more(fd: impl AsFd, into: &mut Vec<u8>) -> io::Result<usize> {
+    Ok(rustix::io::read(fd, spare_capacity(into))?)
+}
+
+/// One write of several pieces to a socket; how many bytes went.
+pub fn send(socket: impl AsFd, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
     match pieces {
-        // SAFETY: the kernel reads the piece, which lives through the call.
-        [piece] => check_size(unsafe { libc::send(socket, piece.as_ptr().cast(), piece.len(), libc::MSG_NOSIGNAL) }),
-        pieces => write_all_at_once(socket, pieces),
+        // As most replies are; of the two calls this costs less.
+        [piece] => Ok(rustix::net::send(socket, piece, SendFlags::NOSIGNAL)?),
+        pieces => Ok(rustix::io::writev(socket, pieces)?),
     }
 }
 
 /// The next connection waiting at `listener`, not blocking.
-pub fn accept(listener: RawFd) -> io::Result<OwnedFd> {
-    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: null says that the peer's address is not wanted; the descriptor is new and ours alone.
-    unsafe {
-        let fd = check(libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), flags))?;
-        Ok(OwnedFd::from_raw_fd(fd))
-    }
+pub fn accept(listener: impl AsFd) -> io::Result<OwnedFd> {
+    Ok(rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?)
 }
 
 /// Sends small replies at once. Sockets that are not TCP have no such delay.
-pub fn set_no_delay(fd: RawFd) {
-    let on: libc::c_int = 1;
-    // SAFETY: the option's value lives through the call and is as long as said. A failure costs latency only.
-    let _ = unsafe {
-        let size = size_of::<libc::c_int>() as libc::socklen_t;
-        libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, (&raw const on).cast(), size)
-    };
+pub fn set_no_delay(socket: impl AsFd) {
+    // A failure costs latency only.
+    let _ = sockopt::set_tcp_nodelay(socket, true);
 }
 
 /// Says that nothing more will be written.
-pub fn shut_down_write(fd: RawFd) {
-    // SAFETY: no pointers. A peer that is gone needs no farewell.
-    let _ = unsafe { libc::shutdown(fd, libc::SHUT_WR) };
+pub fn shut_down_write(socket: impl AsFd) {
+    // Fails only where the peer has gone.
+    let _ = rustix::net::shutdown(socket, Shutdown::Write);
 }
 
 /// Blocks the signals that stop a server, in this thread and those it makes, and returns a descriptor that reads them instead. SIGHUP is
@@ -226,13 +197,13 @@ pub fn signal_name(signal: i32) -> String {
 
 /// Waits for one of the signals for so long, and says which.
 pub fn wait_for_signal_until(signals: BorrowedFd<'_>, timeout: Duration) -> io::Result<Option<i32>> {
-    let mut watched = libc::pollfd { fd: signals.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    let timeout_ms = timeout.as_millis().min(1 << 20) as libc::c_int;
-    // SAFETY: `watched` lives through the call, and is one.
-    match check(unsafe { libc::poll(&mut watched, 1, timeout_ms) }) {
-        Ok(0) => Ok(None),
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
-        other => other.and_then(|_| wait_for_signal(signals)).map(Some),
+    let mut polled = [PollFd::new(&signals, PollFlags::IN)];
+    match rustix::event::poll(&mut polled, Some(&timespec(timeout))) {
+        Ok(0) | Err(rustix::io::Errno::INTR) => Ok(None),
+        other => {
+            other?;
+            wait_for_signal(signals).map(Some)
+        }
     }
 }
 
@@ -240,7 +211,7 @@ pub fn wait_for_signal_until(signals: BorrowedFd<'_>, timeout: Duration) -> io::
 pub fn wait_for_signal(signals: BorrowedFd<'_>) -> io::Result<i32> {
     let mut record = [0u8; size_of::<libc::signalfd_siginfo>()];
     loop {
-        match read(signals.as_raw_fd(), &mut record) {
+        match read(signals, &mut record) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             other => {
                 let count = other?;
@@ -253,22 +224,21 @@ pub fn wait_for_signal(signals: BorrowedFd<'_>) -> io::Result<i32> {
 
 /// Asks this process to stop, as a user would.
 pub fn terminate_this_process() {
-    // SAFETY: no pointers; the process may always signal itself.
-    let _ = unsafe { libc::kill(libc::getpid(), libc::SIGTERM) };
+    // The process may always signal itself.
+    let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::TERM);
 }
 
-/// Raises the limit on open files to `files`, as far as this process may.
+/// Raises the limit on open files to `files`, as far as this process may; the limit then.
 pub fn allow_open_files(files: u64) -> io::Result<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` lives through both calls.
-    unsafe {
-        check(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit))?;
-        if limit.rlim_cur < files {
-            limit.rlim_cur = files.min(limit.rlim_max);
-            check(libc::setrlimit(libc::RLIMIT_NOFILE, &limit))?;
-        }
+    let Rlimit { current, maximum } = rustix::process::getrlimit(Resource::Nofile);
+    // `None` is no limit.
+    let current = current.unwrap_or(u64::MAX);
+    if current >= files {
+        return Ok(current);
     }
-    Ok(limit.rlim_cur)
+    let raised = maximum.map_or(files, |maximum| maximum.min(files));
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum })?;
+    Ok(raised)
 }
 
 /// Returns large blocks to the system as soon as they are freed: buffers come and go with the clients.
@@ -284,12 +254,7 @@ pub fn return_freed_memory() {
 
 /// Columns and rows of the terminal at standard output, if that is one.
 pub fn terminal_size() -> Option<(usize, usize)> {
-    // SAFETY: an all-zero winsize is valid and lives through the call.
-    let size = unsafe {
-        let mut size: libc::winsize = std::mem::zeroed();
-        check(libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &mut size)).ok()?;
-        size
-    };
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
     (size.ws_col > 0 && size.ws_row > 0).then_some((usize::from(size.ws_col), usize::from(size.ws_row)))
 }
 
@@ -309,20 +274,20 @@ pub fn cpu_time_us() -> (u64, u64) {
 pub fn resident_memory_bytes() -> io::Result<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm")?;
     let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
-    // SAFETY: sysconf takes no pointers.
-    let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+    let page_bytes = rustix::param::page_size() as u64;
     pages.map(|pages| pages * page_bytes).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;
     use tapetum_drive::Event;
 
     #[test]
     fn an_event_wakes_until_it_is_cleared() {
-        let (mut epoll, event, mut ready) = (Epoll::new().unwrap(), Event::new().unwrap(), Vec::new());
+        let (epoll, event, mut ready) = (Epoll::new().unwrap(), Event::new().unwrap(), Vec::new());
         epoll.add(event.as_raw_fd(), 7, Interest::READ).unwrap();
         epoll.wait(0, &mut ready).unwrap();
         assert!(ready.is_empty());
@@ -336,21 +301,23 @@ mod tests {
     }
 
     #[test]
-    fn reads_no_more_than_asked_into_spare_capacity() {
+    fn reads_into_spare_capacity_and_no_further() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let pieces = [IoSlice::new(b"abc"), IoSlice::new(b"defgh")];
-        assert_eq!(send(theirs.as_raw_fd(), &pieces).unwrap(), 8);
-        let mut buffer = Vec::with_capacity(64);
+        assert_eq!(send(&theirs, &pieces).unwrap(), 8);
+        let mut buffer = Vec::with_capacity(6);
         buffer.push(b'>');
-        assert_eq!(read_more(ours.as_raw_fd(), &mut buffer, 5).unwrap(), 5);
-        assert_eq!(buffer, b">abcde");
-        assert_eq!(read_more(ours.as_raw_fd(), &mut buffer, 100).unwrap(), 3);
+        let room = buffer.capacity() - 1;
+        assert_eq!(read_more(&ours, &mut buffer).unwrap(), room.min(8));
+        assert_eq!(buffer, b">abcdefgh"[..buffer.len()]);
+        buffer.reserve_exact(8);
+        assert_eq!(read_more(&ours, &mut buffer).unwrap(), 8 - room.min(8));
         assert_eq!(buffer, b">abcdefgh");
     }
 
     #[test]
     fn reports_a_peer_that_left() {
-        let (mut epoll, mut ready) = (Epoll::new().unwrap(), Vec::new());
+        let (epoll, mut ready) = (Epoll::new().unwrap(), Vec::new());
         let (ours, theirs) = UnixStream::pair().unwrap();
         epoll.add(ours.as_raw_fd(), 1, Interest::NONE).unwrap();
         drop(theirs);

@@ -6,7 +6,7 @@
 //! So the items of all are on their way from memory at once, and neither the kernel's code for a read nor ours for an answer drives the
 //! other out of the processor's cache for each request. Owned by one worker.
 
-use std::os::fd::RawFd;
+use std::os::fd::AsFd;
 
 use crate::os;
 
@@ -28,8 +28,8 @@ impl Arrivals {
     }
 
     /// Reads what the socket of connection `id` has, at most a piece; whether it had any.
-    pub fn read(&mut self, id: u32, fd: RawFd) -> bool {
-        match os::read(fd, &mut self.pieces[self.came.len()]) {
+    pub fn read(&mut self, id: u32, socket: impl AsFd) -> bool {
+        match os::read(socket, &mut self.pieces[self.came.len()]) {
             Ok(bytes @ 1..) => {
                 self.came.push((id, bytes));
                 true

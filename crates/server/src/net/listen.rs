@@ -6,7 +6,7 @@
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -128,11 +128,17 @@ impl Listener {
     }
 }
 
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Tcp(socket, _) | Listener::Unix(socket, _) => socket.as_fd(),
+        }
+    }
+}
+
 impl AsRawFd for Listener {
     fn as_raw_fd(&self) -> RawFd {
-        match self {
-            Listener::Tcp(socket, _) | Listener::Unix(socket, _) => socket.as_raw_fd(),
-        }
+        self.as_fd().as_raw_fd()
     }
 }
 
@@ -345,7 +351,7 @@ mod tests {
         let client = TcpStream::connect(at.to_string()).unwrap();
         // Who closes first is left with the lingering end.
         let accepted = loop {
-            match crate::os::accept(first.as_raw_fd()) {
+            match crate::os::accept(&first) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 accepted => break accepted.unwrap(),
             }

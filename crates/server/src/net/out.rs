@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::os::fd::RawFd;
+use std::os::fd::AsFd;
 
 use crate::os;
 
@@ -80,8 +80,8 @@ impl OutQueue {
         }
     }
 
-    /// Sends what `fd` takes; how many bytes that was.
-    pub fn send(&mut self, fd: RawFd, pool: &mut Pool) -> io::Result<usize> {
+    /// Sends what `socket` takes; how many bytes that was.
+    pub fn send(&mut self, socket: impl AsFd, pool: &mut Pool) -> io::Result<usize> {
         let mut total = 0;
         while self.unsent_bytes > 0 {
             let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
@@ -91,7 +91,7 @@ impl OutQueue {
                 *piece = IoSlice::new(&chunk[from..]);
                 count += 1;
             }
-            match os::send(fd, &pieces[..count]) {
+            match os::send(&socket, &pieces[..count]) {
                 Ok(written) => {
                     total += written;
                     self.advance(written, pool);
@@ -141,7 +141,6 @@ impl OutQueue {
 mod tests {
     use super::*;
     use std::io::Read;
-    use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;
 
     #[test]
@@ -163,7 +162,7 @@ mod tests {
         let mut received = Vec::new();
         let mut buffer = [0; 8192];
         while received.len() < expected.len() {
-            queue.send(ours.as_raw_fd(), &mut pool).unwrap();
+            queue.send(&ours, &mut pool).unwrap();
             let count = theirs.read(&mut buffer).unwrap();
             received.extend_from_slice(&buffer[..count]);
         }
@@ -177,6 +176,6 @@ mod tests {
         drop(theirs);
         let (mut queue, mut pool) = (OutQueue::default(), Pool::default());
         queue.append(&mut pool, |out| out.push(1));
-        assert!(queue.send(ours.as_raw_fd(), &mut pool).is_err());
+        assert!(queue.send(&ours, &mut pool).is_err());
     }
 }

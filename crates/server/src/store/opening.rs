@@ -29,7 +29,7 @@ pub struct Opening {
 impl Opening {
     pub fn watch(signals: BorrowedFd<'_>) -> io::Result<Opening> {
         let (done, signals) = (Arc::new(Event::new()?), signals.try_clone_to_owned()?);
-        let mut epoll = Epoll::new()?;
+        let epoll = Epoll::new()?;
         epoll.add(signals.as_raw_fd(), ID_SIGNALS, Interest::READ)?;
         epoll.add(done.as_raw_fd(), ID_DONE, Interest::READ)?;
         let life = move || {

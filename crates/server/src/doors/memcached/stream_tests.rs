@@ -206,7 +206,7 @@ impl StreamBench {
 
     fn read(&mut self) {
         let mut arrivals = Arrivals::new();
-        if self.arrives && self.stream.brings_little() && arrivals.read(0, self.stream.fd()) {
+        if self.arrives && self.stream.brings_little() && arrivals.read(0, self.stream.socket()) {
             for (_, piece) in arrivals.iter() {
                 self.with(|stream, cx| stream.take_arrived(piece, cx));
             }

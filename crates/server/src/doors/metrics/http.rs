@@ -61,7 +61,7 @@ impl Peer {
     fn read(&mut self) -> io::Result<Option<HttpRequest>> {
         let mut chunk = [0; 1024];
         loop {
-            match os::read(self.fd(), &mut chunk) {
+            match os::read(&self.socket, &mut chunk) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(bytes) => self.request.extend_from_slice(&chunk[..bytes]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
@@ -80,7 +80,7 @@ impl Peer {
     /// Whether all is sent.
     fn send(&mut self) -> io::Result<bool> {
         while self.sent_bytes < self.answer.len() {
-            match os::send(self.fd(), &[IoSlice::new(&self.answer[self.sent_bytes..])]) {
+            match os::send(&self.socket, &[IoSlice::new(&self.answer[self.sent_bytes..])]) {
                 Ok(bytes) => self.sent_bytes += bytes,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -97,9 +97,9 @@ impl Peer {
             // A peer that does not take it is closed all the same.
             let _ = self.send();
         }
-        os::shut_down_write(self.fd());
+        os::shut_down_write(&self.socket);
         // Bounded: a peer that keeps sending is cut off.
-        let _ = os::read(self.fd(), &mut [0; 2 * REQUEST_BYTES_MAX]);
+        let _ = os::read(&self.socket, &mut [0; 2 * REQUEST_BYTES_MAX]);
     }
 }
 

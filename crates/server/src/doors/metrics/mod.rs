@@ -124,7 +124,7 @@ impl Reception {
 
     fn accept(&mut self, listener: usize) -> io::Result<()> {
         for _ in 0..ACCEPTS_MAX {
-            match os::accept(self.listeners[listener].as_raw_fd()) {
+            match os::accept(&self.listeners[listener]) {
                 Ok(socket) => self.welcome(socket)?,
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN | libc::EINTR | libc::ECONNABORTED) => return Ok(()),

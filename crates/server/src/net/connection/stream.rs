@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::TcpStream;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use super::client::WantedFor;
 use super::{Client, Connection};
@@ -70,6 +70,10 @@ impl<D: Door> Stream<D> {
 
     pub fn fd(&self) -> RawFd {
         self.fd.as_raw_fd()
+    }
+
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 
     pub(crate) fn wants_input(&self) -> bool {
@@ -155,7 +159,7 @@ impl<D: Door> Stream<D> {
         let words = self.connection.door.stalled();
         if !words.is_empty() && self.connection.pending() == 0 && self.connection.client.out.is_empty() {
             // A client that does not take them is closed all the same.
-            let _ = os::send(self.fd(), &[io::IoSlice::new(words)]);
+            let _ = os::send(&self.fd, &[io::IoSlice::new(words)]);
         }
         self.connection.client.give_up();
     }
@@ -225,7 +229,7 @@ impl<D: Door> Stream<D> {
         cx: &mut Context<'_, S, D::PerWorker>,
     ) -> io::Result<Option<(usize, usize)>> {
         let mut scratch = std::mem::take(cx.scratch);
-        let result = os::read(self.fd(), &mut scratch);
+        let result = os::read(&self.fd, &mut scratch);
         if let Ok(bytes) = result {
             self.take(&scratch[..bytes], cx);
         }
@@ -240,7 +244,7 @@ impl<D: Door> Stream<D> {
             return Ok(None);
         }
         let room = self.input.capacity() - self.input.len();
-        let bytes = os::read_more(self.fd(), &mut self.input, room)?;
+        let bytes = os::read_more(&self.fd, &mut self.input)?;
         self.consume_input(cx);
         Ok(Some((bytes, room)))
     }
@@ -314,7 +318,7 @@ impl<D: Door> Stream<D> {
         if client.out.is_empty() && !client.gone {
             return false;
         }
-        match client.out.send(self.fd.as_raw_fd(), pool) {
+        match client.out.send(&self.fd, pool) {
             Ok(0) if !client.gone => return false,
             Ok(bytes) if !client.gone => {
                 self.moved_at = now;
@@ -371,10 +375,10 @@ impl<D: Door> Stream<D> {
             budget.change_waiting(false);
         }
         if !self.connection.client.gone {
-            os::shut_down_write(self.fd());
+            os::shut_down_write(&self.fd);
             // Bounded: a client that keeps sending is cut off.
             for _ in 0..16 {
-                if !matches!(os::read(self.fd(), scratch), Ok(1..)) {
+                if !matches!(os::read(&self.fd, scratch), Ok(1..)) {
                     break;
                 }
             }

@@ -58,7 +58,7 @@ impl<S: Session, D: Door> Worker<S, D> {
         let shared = Arc::clone(&self.shared);
         let Some(listener) = shared.listeners.get(at).filter(|_| self.listening) else { return Ok(()) };
         for _ in 0..ACCEPTS_MAX {
-            match os::accept(listener.as_raw_fd()) {
+            match os::accept(listener) {
                 Ok(fd) => self.welcome(Accepted { fd, listener: at }),
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN | libc::EINTR | libc::ECONNABORTED) => return Ok(()),
@@ -79,12 +79,12 @@ impl<S: Session, D: Door> Worker<S, D> {
             let words = D::refusal(&self.options[client.listener]);
             if !words.is_empty() {
                 // A client that does not take them is closed all the same.
-                let _ = os::send(client.fd.as_raw_fd(), &[io::IoSlice::new(words)]);
+                let _ = os::send(&client.fd, &[io::IoSlice::new(words)]);
             }
             return;
         }
         count(&counters.total_connections, 1);
-        os::set_no_delay(client.fd.as_raw_fd());
+        os::set_no_delay(&client.fd);
         let load = |at: usize| shared.mailboxes[at].connections();
         let least = (0..shared.mailboxes.len()).min_by_key(|&at| (load(at), at != self.index)).unwrap_or(self.index);
         shared.mailboxes[least].count_connection();

@@ -256,7 +256,7 @@ impl<S: Session, D: Door> Worker<S, D> {
         for (at, event) in ready.iter().enumerate() {
             let stream = usize::try_from(event.id).ok().and_then(|id| self.connections.get(id)?.as_ref());
             let little = stream.filter(|stream| event.read && !event.gone && stream.brings_little());
-            let came = little.is_some_and(|stream| arrivals.read(event.id as u32, stream.fd()));
+            let came = little.is_some_and(|stream| arrivals.read(event.id as u32, stream.socket()));
             others |= u32::from(!came) << at;
         }
         self.take_arrivals(&arrivals);
