@@ -4,8 +4,6 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use tapetum_server::logging::LogLosses;
-use tapetum_server::net::limits::Limits;
 use tapetum_server::os;
 use tapetum_server::server::{Options, Server};
 
@@ -16,18 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = arguments.next().unwrap_or_else(|| "127.0.0.1:21211".into());
     let late = arguments.next().is_some();
     let signals = os::termination_signals()?;
-    let options = Options {
-        addresses: vec![address.parse()?],
-        nbd: Vec::new(),
-        threads: 2,
-        limits: Limits::default(),
-        settings: Vec::new(),
-        memory_bytes: 0,
-        metrics: None,
-        udp: None,
-        hot_keys: Arc::default(),
-        log: LogLosses::default(),
-    };
+    let options = Options::at(vec![address.parse()?]);
     let mut store = memory_engine::MemoryStore::new();
     store.late = late;
     let server = Server::start(Arc::new(store), options)?;

@@ -52,6 +52,24 @@ pub struct Options {
     pub log: LogLosses,
 }
 
+impl Options {
+    /// Of memcached at `addresses` and nothing beside, by two threads.
+    pub fn at(addresses: Vec<Address>) -> Options {
+        Options {
+            addresses,
+            nbd: Vec::new(),
+            threads: 2,
+            limits: Limits::default(),
+            settings: Vec::new(),
+            memory_bytes: 0,
+            metrics: None,
+            udp: None,
+            hot_keys: Arc::default(),
+            log: LogLosses::default(),
+        }
+    }
+}
+
 /// How clients of the door `D` come in: bound sockets, with what each gives to its clients.
 pub struct Entrances<D: Door> {
     pub listeners: Vec<(Listener, D::Options)>,

@@ -58,16 +58,9 @@ impl Bench {
         let exports = exports::exports_of(&store, &["frozen".into()]).unwrap();
         let slot = Arc::new(StoreSlot::new(store));
         let server_options = Options {
-            addresses: Vec::new(),
             nbd: vec!["127.0.0.1:0".parse().unwrap()],
-            threads: 2,
             limits: Limits { in_flight_bytes: 4 << 20, ..Limits::default() },
-            settings: Vec::new(),
-            memory_bytes: 0,
-            metrics: None,
-            udp: None,
-            hot_keys: Arc::default(),
-            log: Default::default(),
+            ..Options::at(Vec::new())
         };
         let mut doors = Doors::bind(&server_options).unwrap();
         doors.nbd_options = Some(NbdOptions::new(exports, sync == Sync::Always));

@@ -3,21 +3,21 @@
 
 #![allow(clippy::disallowed_methods)]
 
+mod outside;
+
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
-struct Scratch(PathBuf);
+use outside::{Folder, Served, failed, stop, succeeded, tapetum};
+
+struct Scratch(Folder);
 
 impl Scratch {
     fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("tapetum-cli-{name}-{}", std::process::id()));
-        // Left by an earlier process of the same number, if at all.
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Scratch(path)
+        Scratch(Folder::new(&format!("cli-{name}")))
     }
 
     fn data(&self) -> PathBuf {
@@ -25,8 +25,7 @@ impl Scratch {
     }
 
     fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tapetum"));
-        command.args(words);
+        let mut command = tapetum(words);
         let asks_elsewhere = words.contains(&"--drive") || words[0] != "serve" && words.contains(&"--memcached");
         if !asks_elsewhere {
             command.arg("--data").arg(self.data());
@@ -40,23 +39,12 @@ impl Scratch {
 
     #[track_caller]
     fn succeeds(&self, words: &[&str]) -> String {
-        let output = self.run(words);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
+        succeeded(self.run(words))
     }
 
     #[track_caller]
     fn fails(&self, words: &[&str]) -> String {
-        let output = self.run(words);
-        assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stdout));
-        String::from_utf8(output.stderr).unwrap()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // What stays behind is in the temporary directory.
-        let _ = fs::remove_dir_all(&self.0);
+        failed(self.run(words))
     }
 }
 
@@ -71,35 +59,10 @@ fn small<'a>(words: &[&'a str]) -> Vec<&'a str> {
 }
 
 /// Starts a server on a socket in the scratch directory, and waits until it serves.
-fn serve(scratch: &Scratch) -> Child {
-    serve_with(scratch, &[]).0
-}
-
-/// With more options; and its log, to that point and behind it.
-fn serve_with(scratch: &Scratch, options: &[&str]) -> (Child, String, BufReader<ChildStderr>) {
+fn serve(scratch: &Scratch, options: &[&str]) -> Served {
     let socket = format!("unix:{}", scratch.0.join("socket").display());
     let words = ["serve", "--threads", "1", "--memcached", &socket];
-    let mut command = scratch.command(&small(&[&words, options].concat()));
-    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap());
-    let mut log = String::new();
-    while !log.contains("to memcached clients at") {
-        assert!(lines.read_line(&mut log).unwrap() > 0, "the server ended: {log}");
-    }
-    (child, log, lines)
-}
-
-/// All that it said.
-fn stop_and_read((server, log, rest): &mut (Child, String, BufReader<ChildStderr>)) -> String {
-    stop(server);
-    rest.read_to_string(log).unwrap();
-    std::mem::take(log)
-}
-
-fn stop(server: &mut Child) {
-    let killed = Command::new("kill").arg("-TERM").arg(server.id().to_string()).status().unwrap();
-    assert!(killed.success());
-    assert!(server.wait().unwrap().success());
+    Served::start(&mut scratch.command(&small(&[&words, options].concat())))
 }
 
 fn bytes_of(path: &Path) -> Vec<u8> {
@@ -127,7 +90,7 @@ fn puts_gets_and_deletes_without_a_server() {
 fn without_a_command_there_is_help_and_nothing_else() {
     let scratch = Scratch::new("alone");
     let alone = |words: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_tapetum")).current_dir(&scratch.0).args(words).output().unwrap();
+        let output = tapetum(words).current_dir(&*scratch.0).output().unwrap();
         assert_eq!(output.status.code(), Some(2));
         String::from_utf8(output.stderr).unwrap()
     };
@@ -135,7 +98,7 @@ fn without_a_command_there_is_help_and_nothing_else() {
     assert!(help.contains("Usage: tapetum [OPTIONS] <COMMAND>") && help.contains("Serve clients"), "{help}");
     let tip = alone(&["--memory", "64MiB"]);
     assert!(tip.contains("unexpected argument '--memory'") && tip.contains("tapetum serve"), "{tip}");
-    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(&*scratch.0).unwrap().count(), 0);
 }
 
 #[test]
@@ -145,8 +108,7 @@ fn a_server_says_what_it_restored_and_what_it_cannot_take() {
     let lines: String = (0..4_321).map(|number| format!("key{number}\tvalue\n")).collect();
     fs::write(&items, lines).unwrap();
     scratch.succeeds(&small(&["load", items.to_str().unwrap()]));
-    let mut server = serve_with(&scratch, &["--item-size", "16MiB"]);
-    let log = stop_and_read(&mut server);
+    let log = serve(&scratch, &["--item-size", "16MiB"]).stop();
     assert!(log.contains("restored 4,321 items"), "{log}");
     // An eighth of the memory, a sixteenth of the capacity.
     for advice in ["values are limited to", "--memory 143MiB or more", "--capacity 257MiB or more"] {
@@ -199,13 +161,13 @@ fn a_quiet_command_says_only_what_failed_and_a_verbose_one_more() {
 #[test]
 fn a_running_server_keeps_others_out_and_stops_cleanly() {
     let scratch = Scratch::new("locked");
-    let mut server = serve(&scratch);
+    let server = serve(&scratch, &[]);
     let socket = format!("unix:{}", scratch.0.join("socket").display());
     let error = scratch.fails(&small(&["get", "k"]));
     assert!(error.contains("is in use") && error.contains("client"), "{error}");
     let stats = scratch.succeeds(&["stats", "--json", "--memcached", &socket]);
     assert!(stats.contains("\"threads\": 1") && stats.contains("\"local_to_host_bytes\": "), "{stats}");
-    stop(&mut server);
+    server.stop();
     assert!(scratch.succeeds(&small(&["check"])).contains("no damage"));
     let error = scratch.fails(&["stats", "--memcached", &socket]);
     assert!(error.contains("check that the server runs"), "{error}");
@@ -225,7 +187,8 @@ fn the_drive_may_have_threads_of_its_own() {
     // Of each kind of end: killed with what it holds, and stopped.
     for (round, end) in ["-KILL", "-TERM"].into_iter().enumerate() {
         let _ = fs::remove_file(&path);
-        let mut server = serve_with(&scratch, &["--drive-threads", "2", "--write-buffer", "64KiB", "--sync", "no"]).0;
+        let options = ["--drive-threads", "2", "--write-buffer", "64KiB", "--sync", "no"];
+        let mut server = serve(&scratch, &options).child;
         let socket = UnixStream::connect(&path).unwrap();
         let mut lines = BufReader::new(socket.try_clone().unwrap());
         let mut line = || {
@@ -383,14 +346,14 @@ fn bad_lines_are_named_or_left_out() {
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && told.contains("2 items stored, 1 bad lines left out"), "{told}");
     // Over the wire too, where keys are what the protocol carries.
-    let mut server = serve(&scratch);
+    let server = serve(&scratch, &[]);
     let socket = format!("unix:{}", scratch.0.join("socket").display());
     fs::write(path, b"c\t3\ntwo words\t4\n").unwrap();
     let error = scratch.fails(&["load", path, "--memcached", &socket]);
     assert!(error.contains("line 2: ") && error.contains("spaces"), "{error}");
     let output = scratch.run(&["load", path, "--memcached", &socket, "--skip-bad"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    stop(&mut server);
+    server.stop();
     let mut keys: Vec<String> = scratch.succeeds(&small(&["list"])).lines().map(str::to_owned).collect();
     keys.sort_unstable();
     assert_eq!(keys, ["a", "b", "c"]);
@@ -477,7 +440,7 @@ fn a_look_inside_says_the_same_of_a_server_and_of_its_data() {
     let items = scratch.0.join("items.tsv");
     fs::write(&items, lines).unwrap();
     scratch.succeeds(&small(&["load", items.to_str().unwrap()]));
-    let mut server = serve(&scratch);
+    let server = serve(&scratch, &[]);
     // What the load has left to be flushed becomes a segment first.
     while !scratch.succeeds(&["stats", "--json", "--memcached", &socket]).contains("\"buffers_sealed\": 0") {}
     let live: serde_json::Value =
@@ -486,7 +449,7 @@ fn a_look_inside_says_the_same_of_a_server_and_of_its_data() {
     let map = scratch.succeeds(&["inspect", "--map", "--memcached", &socket]);
     let place = scratch.succeeds(&["inspect", "key7", "--memcached", &socket]);
     assert!(place.contains("live true") && place.contains("key_bytes 4"), "{place}");
-    stop(&mut server);
+    server.stop();
     let closed: serde_json::Value = serde_json::from_str(&scratch.succeeds(&["inspect", "--json"])).unwrap();
     assert_eq!((&live["superblock"], &live["segments"]), (&closed["superblock"], &closed["segments"]));
     let segments = closed["segments"].as_array().unwrap();
@@ -510,7 +473,7 @@ fn a_store_grows_while_it_serves_and_while_it_does_not() {
         stats["flash_limit_bytes"].as_u64().unwrap() >> 20
     };
     let resize = ["resize", "--memcached", &socket];
-    let mut server = serve(&scratch);
+    let server = serve(&scratch, &[]);
     scratch.succeeds(&[&resize[..], &["--capacity", "200MiB", "--memory", "64MiB"]].concat());
     let stats = scratch.succeeds(&["stats", "--json", "--memcached", &socket]);
     let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
@@ -523,7 +486,7 @@ fn a_store_grows_while_it_serves_and_while_it_does_not() {
     );
     let error = scratch.fails(&[&resize[..], &["--memory", "1MiB"]].concat());
     assert!(error.contains("memory stays as it is") && error.contains("or more"), "{error}");
-    stop(&mut server);
+    server.stop();
     assert_eq!(limit(&scratch), 199);
     scratch.succeeds(&["resize", "--capacity", "256MiB"]);
     assert_eq!(limit(&scratch), 255);
@@ -595,13 +558,13 @@ fn what_only_reads_changes_no_byte_of_a_closed_or_a_crashed_store() {
     };
     scratch.succeeds(&small(&["put", "closed", "v"]));
     unchanged("closed");
-    let mut server = serve(&scratch);
+    let mut server = serve(&scratch, &[]);
     let socket = format!("unix:{}", scratch.0.join("socket").display());
     let items = scratch.0.join("items.tsv");
     fs::write(&items, "crashed\tin the log\n").unwrap();
     scratch.succeeds(&["load", items.to_str().unwrap(), "--memcached", &socket]);
-    server.kill().unwrap();
-    server.wait().unwrap();
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
     unchanged("crashed");
     assert_eq!(scratch.succeeds(&small(&["get", "crashed"])), "in the log");
     assert_eq!(scratch.succeeds(&small(&["list"])).lines().count(), 2);
@@ -630,7 +593,7 @@ fn those_that_read_go_together_and_keep_a_server_out() {
 fn an_item_goes_through_a_pipeline_of_programs() {
     let scratch = Scratch::new("pipeline");
     scratch.succeeds(&small(&["put", "word", "mirror"]));
-    let listed = Command::new(env!("CARGO_BIN_EXE_tapetum")).arg("programs").output().unwrap();
+    let listed = tapetum(&["programs"]).output().unwrap();
     let listed = String::from_utf8(listed.stdout).unwrap();
     assert!(listed.contains("match-record") && listed.contains("zstd-decompress"), "{listed}");
     let digest = "00154761637ca746c354a6d9cfbf1da1a92e79afa6bb127bb8a1c434e9c73170\n";

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use memory_engine::MemoryStore;
 use tapetum_server::doors::memcached::udp::UdpOptions;
-use tapetum_server::logging::LogLosses;
 use tapetum_server::net::limits::Limits;
 use tapetum_server::server::{Options, Server};
 
@@ -33,18 +32,7 @@ impl Bench {
         };
         let mut store = MemoryStore::new();
         store.late = true;
-        let options = Options {
-            addresses: vec!["127.0.0.1:0".parse().unwrap()],
-            nbd: Vec::new(),
-            threads: 2,
-            limits,
-            settings: Vec::new(),
-            memory_bytes: 0,
-            metrics: None,
-            hot_keys: Arc::default(),
-            log: LogLosses::default(),
-            udp: Some(udp),
-        };
+        let options = Options { limits, udp: Some(udp), ..Options::at(vec!["127.0.0.1:0".parse().unwrap()]) };
         let server = Server::start(Arc::new(store), options).unwrap();
         let (tcp, udp) = (server.addresses()[0].to_string(), server.udp_addresses()[0]);
         Bench { server: Some(server), tcp, udp }

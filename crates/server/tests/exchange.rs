@@ -47,16 +47,8 @@ impl Bench {
         Store::create_on(&drive, &options()).unwrap();
         let slot = Arc::new(StoreSlot::new(Store::open_on(&drive, &options()).unwrap()));
         let options = Options {
-            addresses: vec!["127.0.0.1:0".parse().unwrap()],
-            nbd: Vec::new(),
-            threads: 2,
             limits: Limits { in_flight_bytes: 1 << 20, ..Limits::default() },
-            settings: Vec::new(),
-            memory_bytes: 0,
-            metrics: None,
-            udp: None,
-            hot_keys: Arc::default(),
-            log: Default::default(),
+            ..Options::at(vec!["127.0.0.1:0".parse().unwrap()])
         };
         let server = Server::start(Arc::clone(&slot), options).unwrap();
         let address = server.addresses()[0].to_string();

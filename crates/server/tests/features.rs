@@ -2,10 +2,13 @@
 
 #![allow(clippy::disallowed_methods)]
 
+mod outside;
+
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::Output;
 
+use outside::{Folder, succeeded, tapetum};
 use tapetum_kernels::checksum::{Salt, checksum};
 
 /// As the superblock is drawn in `crates/store/src/media/superblock.rs`.
@@ -44,31 +47,27 @@ const WRITERS: &[&[&str]] = &[
 ];
 
 struct FeatureStore {
-    directory: PathBuf,
+    directory: Folder,
 }
 
 impl FeatureStore {
     /// One item in each kind of keyspace, closed.
     fn new(name: &str) -> FeatureStore {
-        let directory = std::env::temp_dir().join(format!("tapetum-features-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&directory);
-        fs::create_dir_all(&directory).unwrap();
-        let store = FeatureStore { directory };
+        let store = FeatureStore { directory: Folder::new(&format!("features-{name}")) };
         let steps = [
             &["put", "key", "value", "--create", "--capacity", "64MiB"][..],
             &["keyspace", "create", "ordered", "--index", "ordered"],
             &["put", "key", "of ordered", "--keyspace", "ordered"],
         ];
         for words in steps {
-            let output = store.run(words);
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            succeeded(store.run(words));
         }
         store
     }
 
     fn run(&self, words: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tapetum"));
-        command.args(words).arg("--data").arg(self.directory.join("data"));
+        let mut command = tapetum(words);
+        command.arg("--data").arg(self.directory.join("data"));
         if words[0] == "serve" {
             command.args(["--memcached", &format!("unix:{}", self.directory.join("socket").display())]);
         }
@@ -104,13 +103,6 @@ impl FeatureStore {
         for part in parts.into_iter().chain(["bit 5", "the newer tapetum that made it", "nothing was written"]) {
             assert!(error.contains(part), "{words:?}: {error}");
         }
-    }
-}
-
-impl Drop for FeatureStore {
-    fn drop(&mut self) {
-        // What stays behind is in the temporary directory.
-        let _ = fs::remove_dir_all(&self.directory);
     }
 }
 

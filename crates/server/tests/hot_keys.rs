@@ -2,12 +2,16 @@
 
 #![allow(clippy::disallowed_methods)]
 
+mod outside;
+
 use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
+
+use outside::{Folder, Served, stop, tapetum};
 use tapetum_server::store::hot_keys::check_place;
 
 /// By then a server has done what it is waited for.
@@ -18,17 +22,13 @@ const KEYS: usize = 3000;
 const VALUE_BYTES: usize = 4000;
 
 struct Bench {
-    folder: PathBuf,
+    folder: Folder,
     server: Option<Child>,
 }
 
 impl Bench {
     fn new(name: &str) -> Bench {
-        let folder = std::env::temp_dir().join(format!("tapetum-hot-{name}-{}", std::process::id()));
-        // Left by an earlier process of the same number, if at all.
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).unwrap();
-        Bench { folder, server: None }
+        Bench { folder: Folder::new(&format!("hot-{name}")), server: None }
     }
 
     fn list(&self) -> PathBuf {
@@ -38,23 +38,16 @@ impl Bench {
     /// Starts the server; what it logged until it served.
     fn start(&mut self, every: &str) -> String {
         let socket = format!("unix:{}", self.folder.join("socket").display());
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tapetum"));
-        command.args(["serve", "--threads", "1", "--capacity", "128MiB", "--memory", "48MiB", "--tier", "16MiB"]);
+        let mut command = tapetum(&["serve"]);
+        command.args(["--threads", "1", "--capacity", "128MiB", "--memory", "48MiB", "--tier", "16MiB"]);
         command.args(["--memcached", &socket, "--hot-keys-every", every, "--data"]).arg(self.folder.join("data"));
-        let mut server = command.stderr(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(server.stderr.take().unwrap()).lines();
-        let mut log = String::new();
-        while !log.contains("to memcached clients at") {
-            log += &lines.next().expect("the server ended").unwrap();
-        }
-        self.server = Some(server);
+        let Served { child, log, .. } = Served::start(&mut command);
+        self.server = Some(child);
         log
     }
 
     fn stop(&mut self) {
-        let mut server = self.server.take().unwrap();
-        let killed = Command::new("kill").arg("-TERM").arg(server.id().to_string()).status().unwrap();
-        assert!(killed.success() && server.wait().unwrap().success());
+        stop(&mut self.server.take().unwrap());
     }
 
     fn kill(&mut self) {
@@ -74,8 +67,6 @@ impl Drop for Bench {
             let _ = server.kill();
             let _ = server.wait();
         }
-        // What stays behind is in the temporary directory.
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -241,23 +232,14 @@ fn a_place_of_something_else_is_refused_and_stays_as_it_is() {
     fs::create_dir(bench.folder.join("data")).unwrap();
     for (place, why) in [
         (notes.clone(), "something else"),
-        (bench.folder.clone(), "no file"),
+        (bench.folder.to_path_buf(), "no file"),
         (bench.folder.join("a/b"), "no folder"),
         // The store that is made there first.
         (bench.folder.join("data/drive"), "something else"),
     ] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tapetum"));
-        command.args([
-            "serve",
-            "--capacity",
-            "128MiB",
-            "--memory",
-            "48MiB",
-            "--tier",
-            "16MiB",
-            "--memcached",
-            "127.0.0.1:0",
-        ]);
+        let words =
+            ["serve", "--capacity", "128MiB", "--memory", "48MiB", "--tier", "16MiB", "--memcached", "127.0.0.1:0"];
+        let mut command = tapetum(&words);
         command.arg("--hot-keys").arg(&place).arg("--data").arg(bench.folder.join("data"));
         let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

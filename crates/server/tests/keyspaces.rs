@@ -3,22 +3,21 @@
 
 #![allow(clippy::disallowed_methods)]
 
+mod outside;
+
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Output};
 
-struct Scratch(PathBuf);
+use outside::{Folder, Served, stop, succeeded, tapetum};
+
+struct Scratch(Folder);
 
 impl Scratch {
     fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("tapetum-keyspaces-{name}-{}", std::process::id()));
-        // Left by an earlier process of the same number, if at all.
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Scratch(path)
+        Scratch(Folder::new(&format!("keyspaces-{name}")))
     }
 
     fn path(&self, name: &str) -> String {
@@ -30,8 +29,8 @@ impl Scratch {
     }
 
     fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tapetum"));
-        command.args(words).args(["--memory", "32MiB", "--data"]).arg(self.0.join("data"));
+        let mut command = tapetum(words);
+        command.args(["--memory", "32MiB", "--data"]).arg(self.0.join("data"));
         match words {
             ["serve", ..] | ["keyspace", "create", ..] => command.args(["--capacity", "64MiB"]),
             ["put" | "load", ..] => command.args(["--create", "--capacity", "64MiB"]),
@@ -46,9 +45,7 @@ impl Scratch {
 
     #[track_caller]
     fn succeeds(&self, words: &[&str]) -> String {
-        let output = self.run(words);
-        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
+        succeeded(self.run(words))
     }
 
     #[track_caller]
@@ -72,31 +69,13 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // What stays behind is in the temporary directory.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Starts a server on `socket`, and waits until it serves.
 fn serve(scratch: &Scratch, options: &[&str]) -> Child {
     let words = [&["serve", "--threads", "2"], options].concat();
-    let mut server = scratch.command(&words).stderr(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(server.stderr.take().unwrap());
-    let mut log = String::new();
-    while !log.contains("to memcached clients at") {
-        assert!(lines.read_line(&mut log).unwrap() > 0, "the server ended: {log}");
-    }
+    let Served { child, mut rest, .. } = Served::start(&mut scratch.command(&words));
     // Its log goes on, and must not stop it.
-    std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
-    server
-}
-
-fn stop(server: &mut Child) {
-    let killed = Command::new("kill").arg("-TERM").arg(server.id().to_string()).status().unwrap();
-    assert!(killed.success());
-    assert!(server.wait().unwrap().success());
+    std::thread::spawn(move || std::io::copy(&mut rest, &mut std::io::sink()));
+    child
 }
 
 #[test]

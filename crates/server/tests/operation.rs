@@ -2,21 +2,21 @@
 
 #![allow(clippy::disallowed_methods)]
 
+mod outside;
+
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::process::{Command, Output};
 
-struct Scratch(PathBuf);
+use outside::{Folder, Served, tapetum};
+
+struct Scratch(Folder);
 
 impl Scratch {
     fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("tapetum-operation-{name}-{}", std::process::id()));
-        // Left by an earlier process of the same number, if at all.
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Scratch(path)
+        Scratch(Folder::new(&format!("operation-{name}")))
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -25,8 +25,8 @@ impl Scratch {
 
     /// The command, in the folder.
     fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tapetum"));
-        command.args(words).current_dir(&self.0);
+        let mut command = tapetum(words);
+        command.current_dir(&*self.0);
         command
     }
 
@@ -50,39 +50,6 @@ impl Scratch {
         let mut answer = Vec::new();
         client.read_to_end(&mut answer).unwrap();
         answer
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // What stays behind is in the temporary directory.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A server that serves.
-struct Served {
-    child: Child,
-    log: String,
-    rest: BufReader<ChildStderr>,
-}
-
-impl Served {
-    fn start(command: &mut Command) -> Served {
-        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        let (mut rest, mut log) = (BufReader::new(child.stderr.take().unwrap()), String::new());
-        while !log.contains("to memcached clients at") {
-            assert!(rest.read_line(&mut log).unwrap() > 0, "the server ended: {log}");
-        }
-        Served { child, log, rest }
-    }
-
-    /// All that it logged.
-    fn stop(mut self) -> String {
-        let killed = Command::new("kill").arg("-TERM").arg(self.child.id().to_string()).status().unwrap();
-        assert!(killed.success() && self.child.wait().unwrap().success());
-        self.rest.read_to_string(&mut self.log).unwrap();
-        self.log
     }
 }
 

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use tapetum::{Error, Inspection, KeyspaceRef, Location, Reply, Request, SlabClass, Stats, ValueRange};
 use tapetum_server::logging::Log;
-use tapetum_server::net::limits::Limits;
 use tapetum_server::server::{Options, Server};
 use tapetum_server::store::engine::{Session, Store};
 
@@ -91,18 +90,7 @@ fn open(folder: &Path) -> tapetum::Store {
 fn serves_until_it_panics() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
     let log = Log::of_server(tracing::Level::INFO).unwrap();
-    let options = Options {
-        addresses: vec!["127.0.0.1:0".parse().unwrap()],
-        nbd: Vec::new(),
-        threads: 2,
-        limits: Limits::default(),
-        settings: Vec::new(),
-        memory_bytes: 0,
-        metrics: None,
-        udp: None,
-        hot_keys: Arc::default(),
-        log: log.losses(),
-    };
+    let options = Options { log: log.losses(), ..Options::at(vec!["127.0.0.1:0".parse().unwrap()]) };
     let server = Server::start(Arc::new(PanickingStore(open(&folder))), options).unwrap();
     tracing::info!("listening at {}", server.addresses()[0]);
     std::thread::sleep(Duration::from_secs(60));

@@ -2,32 +2,23 @@
 
 #![allow(clippy::disallowed_methods)]
 
-use std::fs;
+mod outside;
+
 use std::io::Write;
-use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
-struct Scratch(PathBuf);
+use outside::{Folder, failed, tapetum};
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // The next run would do it.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+struct Scratch(Folder);
 
 impl Scratch {
     fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("tapetum-queries-{name}-{}", std::process::id()));
-        // Left by an earlier process of the same number, if at all.
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Scratch(path)
+        Scratch(Folder::new(&format!("queries-{name}")))
     }
 
     fn run(&self, words: &[&str], input: &[u8]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tapetum"));
-        command.args(words).args(["--memory", "32MiB", "--data"]).arg(self.0.join("data"));
+        let mut command = tapetum(words);
+        command.args(["--memory", "32MiB", "--data"]).arg(self.0.join("data"));
         if words.starts_with(&["keyspace", "create"]) {
             command.args(["--capacity", "64MiB"]);
         }
@@ -51,15 +42,13 @@ impl Scratch {
 
     #[track_caller]
     fn fails(&self, words: &[&str]) -> String {
-        let output = self.run(words, b"");
-        assert_eq!(output.status.code(), Some(1), "{words:?}: {}", String::from_utf8_lossy(&output.stdout));
-        String::from_utf8(output.stderr).unwrap()
+        failed(self.run(words, b""))
     }
 }
 
 fn generated(table: &str) -> Vec<u8> {
     let words = ["generate", "papers", "--scale", "0.001", "--seed", "3", "--table", table];
-    let output = Command::new(env!("CARGO_BIN_EXE_tapetum")).args(words).output().unwrap();
+    let output = tapetum(&words).output().unwrap();
     assert!(output.status.success());
     output.stdout
 }

@@ -2,22 +2,22 @@
 
 #![allow(clippy::disallowed_methods)]
 
+mod outside;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::Output;
 
-struct Patient(PathBuf);
+use outside::{Folder, failed, succeeded, tapetum};
+
+struct Patient(Folder);
 
 impl Patient {
     /// A store of some thousand items, of which the last are in the log alone.
     fn new(name: &str) -> Patient {
-        let folder = std::env::temp_dir().join(format!("tapetum-repair-{name}-{}", std::process::id()));
-        // Left by an earlier process of the same number, if at all.
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).unwrap();
-        let patient = Patient(folder);
+        let patient = Patient(Folder::new(&format!("repair-{name}")));
         let items = patient.0.join("items.tsv");
         let lines: String = (0..20_000).map(|number| format!("key{number}\t{}\n", value(number))).collect();
         fs::write(&items, lines).unwrap();
@@ -31,22 +31,17 @@ impl Patient {
     }
 
     fn run(&self, words: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tapetum"));
-        command.args(words).args(["--memory", "32MiB", "--data"]).arg(self.0.join("data")).output().unwrap()
+        tapetum(words).args(["--memory", "32MiB", "--data"]).arg(self.0.join("data")).output().unwrap()
     }
 
     #[track_caller]
     fn succeeds(&self, words: &[&str]) -> String {
-        let output = self.run(words);
-        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
+        succeeded(self.run(words))
     }
 
     #[track_caller]
     fn fails(&self, words: &[&str]) -> String {
-        let output = self.run(words);
-        assert_eq!(output.status.code(), Some(1), "{words:?}");
-        String::from_utf8(output.stderr).unwrap()
+        failed(self.run(words))
     }
 
     fn bytes(&self) -> Vec<u8> {
@@ -76,13 +71,6 @@ impl Patient {
         let log = areas.iter().find(|area| area["kind"] == "log").unwrap();
         let start = log["offset_bytes"].as_u64().unwrap() as usize;
         [start, start + log["length_bytes"].as_u64().unwrap() as usize, self.bytes().len()]
-    }
-}
-
-impl Drop for Patient {
-    fn drop(&mut self) {
-        // What stays behind is in the temporary directory.
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

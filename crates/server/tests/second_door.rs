@@ -16,7 +16,6 @@ use std::time::Duration;
 use memory_engine::MemoryStore;
 use tapetum::{Condition, KeyspaceRef, Outcome, Reply, Request};
 use tapetum_server::doors::memcached::{Memcached, MemcachedOptions};
-use tapetum_server::logging::LogLosses;
 use tapetum_server::net::connection::Client;
 use tapetum_server::net::context::Context;
 use tapetum_server::net::datagrams::NoDatagrams;
@@ -185,18 +184,7 @@ fn start(limits: Limits) -> Server {
         devices: Vec::new(),
         udp: None,
     };
-    let options = Options {
-        addresses: Vec::new(),
-        nbd: Vec::new(),
-        threads: 2,
-        limits,
-        settings: Vec::new(),
-        memory_bytes: 0,
-        metrics: None,
-        udp: None,
-        hot_keys: Arc::default(),
-        log: LogLosses::default(),
-    };
+    let options = Options { limits, ..Options::at(Vec::new()) };
     let mut store = MemoryStore::new();
     store.late = true;
     Server::start_doors(entrances, Arc::new(store), options).unwrap()

@@ -11,7 +11,6 @@ use std::thread;
 use std::time::Duration;
 
 use memory_engine::MemoryStore;
-use tapetum_server::logging::LogLosses;
 use tapetum_server::net::limits::Limits;
 use tapetum_server::net::listen::Address;
 use tapetum_server::server::{Options, Server};
@@ -31,18 +30,7 @@ impl Bench {
 
     fn over(store: MemoryStore, limits: Limits) -> Bench {
         let addresses = vec!["127.0.0.1:0".parse().unwrap()];
-        let options = Options {
-            addresses,
-            nbd: Vec::new(),
-            threads: 2,
-            limits,
-            settings: Vec::new(),
-            memory_bytes: 0,
-            metrics: None,
-            udp: None,
-            hot_keys: Arc::default(),
-            log: LogLosses::default(),
-        };
+        let options = Options { limits, ..Options::at(addresses) };
         let server = Server::start(Arc::new(store), options).unwrap();
         let address = server.addresses()[0].to_string();
         Bench { server: Some(server), address }
@@ -82,18 +70,7 @@ impl Drop for Bench {
 }
 
 fn options(addresses: Vec<Address>) -> Options {
-    Options {
-        addresses,
-        nbd: Vec::new(),
-        threads: 1,
-        limits: Limits::default(),
-        settings: Vec::new(),
-        memory_bytes: 0,
-        metrics: None,
-        udp: None,
-        hot_keys: Arc::default(),
-        log: LogLosses::default(),
-    }
+    Options { threads: 1, ..Options::at(addresses) }
 }
 
 fn late_store() -> MemoryStore {

@@ -3,31 +3,22 @@
 
 #![allow(clippy::disallowed_methods)]
 
+mod outside;
+
 use std::fs;
-use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::Output;
 
-struct Scratch(PathBuf);
+use outside::{Folder, failed, tapetum};
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // The next run would do it.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+struct Scratch(Folder);
 
 impl Scratch {
     fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("tapetum-walk-{name}-{}", std::process::id()));
-        // Left by an earlier process of the same number, if at all.
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Scratch(path)
+        Scratch(Folder::new(&format!("walk-{name}")))
     }
 
     fn run(&self, words: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tapetum"));
-        command.args(words).args(["--memory", "48MiB", "--data"]).arg(self.0.join("data")).output().unwrap()
+        tapetum(words).args(["--memory", "48MiB", "--data"]).arg(self.0.join("data")).output().unwrap()
     }
 
     /// What it printed, and what it told beside that.
@@ -41,17 +32,14 @@ impl Scratch {
 
     #[track_caller]
     fn fails(&self, words: &[&str]) -> String {
-        let output = self.run(words);
-        assert_eq!(output.status.code(), Some(1), "{words:?}: {}", String::from_utf8_lossy(&output.stdout));
-        String::from_utf8(output.stderr).unwrap()
+        failed(self.run(words))
     }
 
     #[track_caller]
     fn generates(&self, words: &[&str]) {
         let into = self.0.join("data");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tapetum"));
         let more = ["--capacity", "128MiB", "--memory", "48MiB", "--into"];
-        let output = command.arg("generate").args(words).args(more).arg(into).output().unwrap();
+        let output = tapetum(&["generate"]).args(words).args(more).arg(into).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 

@@ -1,0 +1,89 @@
+//! For tests of the binary from outside: a folder for its data, and what came of a command.
+
+// Each test takes of it what it needs.
+#![allow(dead_code)]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+
+/// A folder that goes with the test.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("tapetum-{name}-{}", std::process::id()));
+        // Left by an earlier process of the same number, if at all.
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+}
+
+impl Deref for Folder {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What stays behind is in the temporary directory.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+pub fn tapetum(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tapetum"));
+    command.args(words);
+    command
+}
+
+/// What it printed.
+#[track_caller]
+pub fn succeeded(output: Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What it said.
+#[track_caller]
+pub fn failed(output: Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stdout));
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// A server that serves.
+pub struct Served {
+    pub child: Child,
+    /// What it said until then.
+    pub log: String,
+    pub rest: BufReader<ChildStderr>,
+}
+
+impl Served {
+    pub fn start(command: &mut Command) -> Served {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let (mut rest, mut log) = (BufReader::new(child.stderr.take().unwrap()), String::new());
+        while !log.contains("to memcached clients at") {
+            assert!(rest.read_line(&mut log).unwrap() > 0, "the server ended: {log}");
+        }
+        Served { child, log, rest }
+    }
+
+    /// Stops it as a user would; all that it said.
+    pub fn stop(mut self) -> String {
+        stop(&mut self.child);
+        self.rest.read_to_string(&mut self.log).unwrap();
+        self.log
+    }
+}
+
+pub fn stop(server: &mut Child) {
+    let killed = Command::new("kill").arg("-TERM").arg(server.id().to_string()).status().unwrap();
+    assert!(killed.success() && server.wait().unwrap().success());
+}
