@@ -87,9 +87,6 @@ impl JpegDecoder {
         let wanted = DecodeRegion { rect: turned_back(wanted, upright, turn), scale }.scaled(stored);
         let channels = if options.grey { 1 } else { 3 };
         let shape = FrameShape::of_pixels(wanted.rect.width, wanted.rect.height, channels);
-        if options.header_only {
-            return Ok(turn.shape_of(shape).encode().to_vec());
-        }
         let mut frame = blank(shape)?;
         let call = header.call(file, wanted, channels);
         header.decode_region(&call, wanted, &mut deadline, (channels, &mut frame[HEADER_BYTES..]))?;

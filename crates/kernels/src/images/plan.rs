@@ -139,7 +139,6 @@ impl ImagePlan {
                     crop: CropRule::Whole,
                     place: 0,
                     scale_to,
-                    header_only: false,
                     deadline_ms,
                 })
             }
@@ -192,14 +191,6 @@ impl ImagePlan {
     /// The shape of each picture that comes out, if all have one.
     pub fn shape(&self) -> Option<FrameShape> {
         self.shape.frame()
-    }
-
-    /// The first stage, as it gives the header of what it decodes alone.
-    pub fn header_stage(&self) -> Option<ImageStage> {
-        let Some(PlannedStage { stage: ImageStage::JpegDecode(options), .. }) = self.stages.first() else {
-            return None;
-        };
-        Some(ImageStage::JpegDecode(JpegOptions { header_only: true, ..*options }))
     }
 
     /// The shape that comes out for a picture that is decoded to this one.

@@ -39,8 +39,6 @@ pub struct JpegOptions {
     pub place: u8,
     /// A crop at least twice as large as this is decoded at a half, a quarter or an eighth of its size: less work, other pixels.
     pub scale_to: Option<(u16, u16)>,
-    /// Nothing is decoded: what comes is the header of the frame that would.
-    pub header_only: bool,
     /// A decode that works longer on one picture is an error.
     pub deadline_ms: u32,
 }
@@ -72,7 +70,7 @@ pub enum ImageStage {
 
 // Parameters, little endian. All begin with a byte of flags:
 //
-//   jpeg_decode    flags u8 (1 grey, 2 orient, 4 scaled, 8 header only) · place u8 · width u16 · height u16 · crop 17 · deadline in ms u32
+//   jpeg_decode    flags u8 (1 grey, 2 orient, 4 scaled) · place u8 · width u16 · height u16 · crop 17 · deadline in ms u32
 //   resize         flags u8 (1 short) · width u16 · height u16
 //   *_crop         flags u8 (1 resized) · place u8 · width u16 · height u16 · crop 17
 //   flip           flags u8 · place u8 · probability f32
@@ -82,7 +80,6 @@ pub enum ImageStage {
 const FLAG_GREY: u8 = 1;
 const FLAG_ORIENT: u8 = 2;
 const FLAG_SCALED: u8 = 4;
-const FLAG_HEADER_ONLY: u8 = 8;
 const FLAG_SHORT: u8 = 1;
 const FLAG_RESIZED: u8 = 1;
 
@@ -144,10 +141,9 @@ impl ImageStage {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         match *self {
-            ImageStage::JpegDecode(JpegOptions { grey, orient, crop, place, scale_to, header_only, deadline_ms }) => {
+            ImageStage::JpegDecode(JpegOptions { grey, orient, crop, place, scale_to, deadline_ms }) => {
                 let flag = |is: bool, flag| if is { flag } else { 0 };
-                let scaled = flag(scale_to.is_some(), FLAG_SCALED) | flag(header_only, FLAG_HEADER_ONLY);
-                out.push(flag(grey, FLAG_GREY) | flag(orient, FLAG_ORIENT) | scaled);
+                out.push(flag(grey, FLAG_GREY) | flag(orient, FLAG_ORIENT) | flag(scale_to.is_some(), FLAG_SCALED));
                 put_crop(&mut out, place, scale_to, crop);
                 out.extend_from_slice(&deadline_ms.to_le_bytes());
             }
@@ -184,7 +180,7 @@ impl ImageStage {
             "jpeg_decode" => {
                 let (flags, place, size) = (from.byte()?, from.byte()?, from.size()?);
                 let (crop, deadline_ms) = (CropRule::decode(&from.take()?)?, from.word()?);
-                let is_known = flags & !(FLAG_GREY | FLAG_ORIENT | FLAG_SCALED | FLAG_HEADER_ONLY) == 0;
+                let is_known = flags & !(FLAG_GREY | FLAG_ORIENT | FLAG_SCALED) == 0;
                 if !is_known || !(1..=DECODE_DEADLINE_MS_MAX).contains(&deadline_ms) {
                     return Err(ImageError::Parameters);
                 }
@@ -194,7 +190,6 @@ impl ImageStage {
                     crop,
                     place,
                     scale_to: (flags & FLAG_SCALED != 0).then_some(size),
-                    header_only: flags & FLAG_HEADER_ONLY != 0,
                     deadline_ms,
                 })
             }
