@@ -85,6 +85,7 @@ pub use keyspace::states::KeyspaceRef;
 pub use log::Sync;
 pub use maintenance::Step;
 pub use maintenance::resize::Resizing;
+pub use maintenance::under_way::UnderWay;
 pub use opening::options::{Full, Slabs, StoreOptions};
 pub use opening::{OpenError, OpenNote, Options, Place, inspect_at, lock, store_bytes};
 pub use phase::Phase;

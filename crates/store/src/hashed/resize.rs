@@ -53,7 +53,7 @@ impl Job for ResizeJob {
         let Some(resizing) = self.asked() else { return false };
         let task = self.task.get_or_insert_with(|| {
             let (engine, io, phase) = (self.engine.clone(), self.io.clone(), self.phase.clone());
-            Box::pin(grow(engine, io, phase, resizing.capacity_bytes()))
+            Box::pin(grow(engine, io, phase, *resizing.asked()))
         });
         let Some(done) = poll_once(task) else { return false };
         self.task = None;

@@ -4,10 +4,10 @@ use super::block_device::BlockDevice;
 use super::catalogue::{Catalogue, KeyspaceEdit, KeyspaceKind};
 use super::keyspace_error::KeyspaceError;
 use crate::error::Error;
+use crate::maintenance::under_way::UnderWay;
 use crate::media::io::lock;
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::sync::Mutex;
 use tapetum_kernels::scan::Format;
 
 /// Changes that wait at most; each keeps a caller waiting.
@@ -36,39 +36,8 @@ impl KeyspaceWish {
     }
 }
 
-struct ChangeState {
-    wish: KeyspaceWish,
-    result: Mutex<Option<Result<(), Error>>>,
-    ended: Condvar,
-}
-
-/// A change under way, for who waits for it and for maintenance, which makes it. Clones share it.
-#[derive(Clone)]
-pub struct KeyspaceChange {
-    state: Arc<ChangeState>,
-}
-
-impl KeyspaceChange {
-    /// What it came to, once it is over.
-    pub fn result(&self) -> Option<Result<(), Error>> {
-        lock(&self.state.result).clone()
-    }
-
-    /// Waits until it is over, or for `timeout`.
-    pub fn wait(&self, timeout: Duration) {
-        let result = lock(&self.state.result);
-        drop(self.state.ended.wait_timeout_while(result, timeout, |result| result.is_none()));
-    }
-
-    pub(crate) fn wish(&self) -> &KeyspaceWish {
-        &self.state.wish
-    }
-
-    pub(crate) fn end(&self, result: Result<(), Error>) {
-        *lock(&self.state.result) = Some(result);
-        self.state.ended.notify_all();
-    }
-}
+/// A change under way.
+pub type KeyspaceChange = UnderWay<KeyspaceWish>;
 
 /// Changes in the order in which they were asked for.
 #[derive(Default)]
@@ -82,8 +51,7 @@ impl KeyspaceChanges {
         if waiting.len() >= WAITING_MAX {
             return Err(Error::Options("many keyspaces are being changed: try again when that is done".into()));
         }
-        let state = ChangeState { wish, result: Mutex::new(None), ended: Condvar::new() };
-        let change = KeyspaceChange { state: Arc::new(state) };
+        let change = UnderWay::new(wish);
         waiting.push_back(change.clone());
         Ok(change)
     }

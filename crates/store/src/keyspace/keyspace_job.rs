@@ -62,7 +62,7 @@ impl Job for KeyspaceJob {
         if self.under_way.is_none()
             && let Some(change) = self.base.keyspace_changes.next()
         {
-            let task = Box::pin(make(self.base.clone(), change.wish().clone()));
+            let task = Box::pin(make(self.base.clone(), change.asked().clone()));
             self.under_way = Some((change, task));
         }
         if self.forgetting.is_none() && self.base.keyspaces.has_dropped() {

@@ -7,6 +7,7 @@ pub mod job;
 pub mod pace;
 pub mod resize;
 pub mod room;
+pub mod under_way;
 
 use crate::base::Base;
 use crate::keyspace::engine::Engine;

@@ -1,47 +1,15 @@
 //! Resizes of an open store: who asks for one, and who waits for its end. The engine whose job takes the new room does it
 //! (`hashed/resize.rs`).
 
+use super::under_way::UnderWay;
 use crate::base::Base;
 use crate::error::Error;
 use crate::media::geometry::whole_pages;
 use crate::media::io::lock;
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
 use tapetum_drive::{FlashError, Size};
 
-/// A resize under way, for who waits for it and for maintenance, which does it. Clones share it.
-#[derive(Clone)]
-pub struct Resizing {
-    state: Arc<State>,
-}
-
-struct State {
-    capacity_bytes: u64,
-    result: Mutex<Option<Result<(), Error>>>,
-    ended: Condvar,
-}
-
-impl Resizing {
-    /// What it came to, once it is over.
-    pub fn result(&self) -> Option<Result<(), Error>> {
-        lock(&self.state.result).clone()
-    }
-
-    /// Waits until it is over, or for `timeout`.
-    pub fn wait(&self, timeout: Duration) {
-        let result = lock(&self.state.result);
-        drop(self.state.ended.wait_timeout_while(result, timeout, |result| result.is_none()));
-    }
-
-    pub(crate) fn capacity_bytes(&self) -> u64 {
-        self.state.capacity_bytes
-    }
-
-    pub(crate) fn end(&self, result: Result<(), Error>) {
-        *lock(&self.state.result) = Some(result);
-        self.state.ended.notify_all();
-    }
-}
+/// A resize under way, to so many bytes.
+pub type Resizing = UnderWay<u64>;
 
 /// Leaves a resize for maintenance to do; one at a time.
 pub fn ask(base: &Base, capacity_bytes: u64) -> Result<Resizing, Error> {
@@ -49,8 +17,7 @@ pub fn ask(base: &Base, capacity_bytes: u64) -> Result<Resizing, Error> {
     if asked.as_ref().is_some_and(|resizing| resizing.result().is_none()) {
         return Err(Error::Options("the store is being resized already: try again when that is done".into()));
     }
-    let state = State { capacity_bytes, result: Mutex::new(None), ended: Condvar::new() };
-    let resizing = Resizing { state: Arc::new(state) };
+    let resizing = UnderWay::new(capacity_bytes);
     *asked = Some(resizing.clone());
     base.wakeup.wake();
     Ok(resizing)
@@ -82,24 +49,5 @@ pub fn grow_flash(base: &Base, capacity_bytes: u64) -> Result<u64, Error> {
             Err(Error::Options(error.to_string()))
         }
         Err(error) => Err(Error::Io(error.to_string())),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tapetum_drive::Env;
-
-    #[test]
-    fn who_waits_for_a_resize_sees_its_end() {
-        let state = State { capacity_bytes: 1, result: Mutex::new(None), ended: Condvar::new() };
-        let resizing = Resizing { state: Arc::new(state) };
-        resizing.wait(Duration::from_millis(1));
-        assert_eq!(resizing.result(), None);
-        let maintenance = resizing.clone();
-        let ending = Env::system().spawn("resize", move || maintenance.end(Ok(()))).unwrap();
-        resizing.wait(Duration::from_secs(600));
-        assert_eq!(resizing.result(), Some(Ok(())));
-        ending.join().unwrap();
     }
 }

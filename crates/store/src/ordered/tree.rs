@@ -1,7 +1,6 @@
 //! The tree of one ordered keyspace, and what all trees share.
 
 use super::cache::MirrorCache;
-use super::cache::page_meta::PageUse;
 use super::node_programs::NodePrograms;
 use super::node_table::{NodeHome, NodeId};
 use super::search::{AnchorChange, SearchError, SearchLimits, SearchTree};
@@ -256,9 +255,6 @@ impl OrderedState {
         }
     }
 }
-
-/// How pages that are read for a client count.
-pub const BY_KEY: PageUse = PageUse::ByKey;
 
 /// What a caller is told of the search layer.
 pub fn of_search(error: SearchError) -> Error {
