@@ -60,23 +60,29 @@ pub fn list(keyspace: &KeyspaceHandle, prefix: &[u8], long: bool, out: &mut dyn 
         return list_ordered(keyspace, prefix, long, out);
     }
     let mut text = Vec::new();
-    let mut written = Ok(ControlFlow::Continue(()));
-    tapetum::scan(keyspace.store(), keyspace.keyspace(), prefix, |item: Scanned<'_>| {
+    let walked = walk(keyspace, prefix, |item| {
         let Scanned { value_bytes, flags, expiry, .. } = item;
         write_key(item.key, long.then_some((value_bytes, flags, expiry)), &mut text);
-        if text.len() >= BATCH_BYTES {
-            written = write_out(out, &mut text);
-        }
-        if matches!(written, Ok(ControlFlow::Continue(()))) {
-            ControlFlow::Continue(())
-        } else {
-            ControlFlow::Break(())
-        }
+        if text.len() >= BATCH_BYTES { write_out(out, &mut text) } else { Ok(ControlFlow::Continue(())) }
     })?;
-    match written? {
+    match walked {
         ControlFlow::Continue(()) => write_out(out, &mut text).map(|_| ()),
         ControlFlow::Break(()) => Ok(()),
     }
+}
+
+/// Gives `each` the items of a hashed keyspace until it breaks off or fails; what it said last.
+fn walk(
+    keyspace: &KeyspaceHandle,
+    prefix: &[u8],
+    mut each: impl FnMut(Scanned<'_>) -> Result<ControlFlow<()>, ListError>,
+) -> Result<ControlFlow<()>, ListError> {
+    let mut said = Ok(ControlFlow::Continue(()));
+    tapetum::scan(keyspace.store(), keyspace.keyspace(), prefix, |item: Scanned<'_>| {
+        said = each(item);
+        if matches!(said, Ok(ControlFlow::Continue(()))) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    said
 }
 
 /// Appends a line with a key, and, if wanted, the bytes of its value, flags and expiry.
@@ -125,21 +131,16 @@ pub fn dump(keyspace: &KeyspaceHandle, prefix: &[u8], format: Format, out: &mut 
     }
     let mut keys: Vec<DumpKey> = Vec::new();
     let mut values_bytes = 0;
-    let mut written = Ok(ControlFlow::Continue(()));
-    tapetum::scan(keyspace.store(), keyspace.keyspace(), prefix, |item: Scanned<'_>| {
+    let walked = walk(keyspace, prefix, |item| {
         keys.push(DumpKey { key: item.key.to_vec(), expiry: item.expiry });
         values_bytes += item.value_bytes as usize;
-        if keys.len() >= BATCH_KEYS || values_bytes >= BATCH_BYTES {
-            written = dump_items(keyspace, &mut keys, format, out);
-            values_bytes = 0;
+        if keys.len() < BATCH_KEYS && values_bytes < BATCH_BYTES {
+            return Ok(ControlFlow::Continue(()));
         }
-        if matches!(written, Ok(ControlFlow::Continue(()))) {
-            ControlFlow::Continue(())
-        } else {
-            ControlFlow::Break(())
-        }
+        values_bytes = 0;
+        dump_items(keyspace, &mut keys, format, out)
     })?;
-    match written? {
+    match walked {
         ControlFlow::Continue(()) => dump_items(keyspace, &mut keys, format, out).map(|_| ()),
         ControlFlow::Break(()) => Ok(()),
     }
