@@ -13,21 +13,21 @@ use std::time::Duration;
 use crate::Failure;
 use crate::workspace::{self, Profile};
 
-/// How long whatever runs for a time runs in a smoke run.
+/// The run time of everything timed in a smoke run.
 const SMOKE_TIME: Duration = Duration::from_millis(30);
 
-/// What a row or a figure is run for.
+/// The purpose of running a row or a figure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Its figures, on the release build.
     Measure,
-    /// To see that it ends: small and short, by the binaries in this folder. What it measures says nothing.
+    /// To see that it ends: small and short, with the binaries in this folder. Its figures mean nothing.
     Smoke { binaries: PathBuf },
     /// To see that there are such options: `finish` ends it with [`Checked`].
     Check,
 }
 
-/// How a run ends that was to check its options alone.
+/// The end of a run that only checks its options.
 #[derive(Debug)]
 pub struct Checked;
 
@@ -107,7 +107,7 @@ impl Arguments {
         self.sized(time, time.min(SMOKE_TIME))
     }
 
-    /// Where a row or figure leaves what it found.
+    /// Where a row or figure writes its results.
     pub fn results(&self) -> PathBuf {
         workspace::target().join(self.sized("bench", "bench/smoke"))
     }

@@ -20,7 +20,7 @@ struct Subject {
 /// Tests of packages. A mutant may make one wait for ever, so there is an end.
 struct Judge {
     packages: &'static str,
-    /// What `cargo` is told beside, when it compiles as well.
+    /// Further arguments of `cargo`, also when it compiles.
     cargo: &'static [&'static str],
     /// What the tests are told.
     tests: &'static [&'static str],
@@ -28,7 +28,7 @@ struct Judge {
 }
 
 impl Judge {
-    /// Judges; the names of those that no test of this one catches. What makes a test wait for ever is caught.
+    /// Judges mutants; the names of those that none of its tests catches. A mutant that makes a test hang counts as caught.
     fn missed(&self, mut mutants: Command, output: &Path) -> Result<Vec<String>, Failure> {
         mutants.args(["--test-package", self.packages, "--timeout", &self.timeout_s.to_string()]);
         mutants.args(self.cargo.iter().map(|argument| format!("--cargo-arg={argument}")));

@@ -1,10 +1,10 @@
-//! The log, which goes to standard error. That of a server blocks nobody, whatever whoever reads it does.
+//! The log, which goes to standard error. A server's log never blocks the server, whatever its reader does.
 //!
 //! Lines go through a bounded queue to a thread of their own. While nobody reads (a pager, a terminal that is stopped, a log driver that
-//! hangs) the queue fills, and what does not fit is dropped and counted. At the end the queue is given a bounded time to empty.
+//! hangs) the queue fills, and lines that do not fit are dropped and counted. At the end the queue is given a bounded time to empty.
 //!
-//! A panic ends the process, whatever thread it is in, before it releases a lock: what that guards may be half-changed, and
-//! a store that was told to end at any moment loses nothing that it acknowledged.
+//! A panic in any thread ends the process before a lock is released, since the data under the lock may be half-changed. A store loses
+//! nothing that it acknowledged by that.
 
 // The server is above the simulator: this is a thread of the system.
 #![allow(clippy::disallowed_methods)]
@@ -19,9 +19,9 @@ use std::time::Duration;
 use tracing::Level;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 
-/// Lines that wait to be written: more than a server says from its start to its end in good health.
+/// Lines that wait to be written: more than a healthy server logs from start to end.
 const LINES_MAX: usize = 1024;
-/// What the lines that wait may take to go at the end.
+/// How long the waiting lines may take at the end.
 const FLUSH_TIME: Duration = Duration::from_secs(2);
 
 /// A log that lines are written to until [`Log::end`].
@@ -70,7 +70,7 @@ impl<W: Write> Write for LineWriter<W> {
 impl Log {
     /// Takes what this process says, and the messages of its panics, to standard error. Signals that are to be blocked must be before.
     pub fn of_server(level: Level) -> io::Result<Log> {
-        // A descriptor of its own: whoever waits for the standard library's lock on standard error waits for its reader.
+        // A descriptor of its own: behind the standard library's lock on standard error one would wait for its reader.
         let log = Log::to(File::from(io::stderr().as_fd().try_clone_to_owned()?));
         let writer = log.writer.clone();
         tracing_subscriber::fmt().with_writer(move || writer.clone()).with_max_level(level).with_target(false).init();
@@ -133,7 +133,7 @@ fn flush(guard: &Mutex<Option<WorkerGuard>>) {
 /// The log of a command that runs once.
 pub fn of_command(level: Level) {
     let log = tracing_subscriber::fmt().with_writer(io::stderr).with_max_level(level).with_target(false);
-    // A log that nobody reads any more must stop nothing.
+    // A log whose reader has gone must not stop the command.
     log.log_internal_errors(false).init();
 }
 

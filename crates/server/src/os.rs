@@ -49,8 +49,8 @@ pub struct Ready {
     pub gone: bool,
 }
 
-/// What one wait reports. Few, so that what these ask for is on its way to flash, or answered, while the next are read: with all at
-/// once the flash waits for the sockets, and then the sockets for the flash.
+/// The most sockets that one wait reports. Few, so that their requests are at the flash, or answered, while the next sockets are read: with
+/// all at once the flash waits for the sockets, and then the sockets for the flash.
 pub const EVENTS_MAX: usize = 16;
 
 pub struct Epoll(OwnedFd);
@@ -137,9 +137,9 @@ pub fn shut_down_write(socket: impl AsFd) {
     let _ = rustix::net::shutdown(socket, Shutdown::Write);
 }
 
-/// Blocks the signals that stop a server, in this thread and those it makes, and returns a descriptor that reads them instead. SIGHUP is
-/// one of them, as a terminal that closes sends it, unless whoever started the server said that it is to outlive that (`nohup`). SIGQUIT
-/// is left to end it at once, with a core dump where those are on: a way out if stopping takes too long.
+/// Blocks the signals that stop a server, in this thread and those it makes, and returns a descriptor that reads them instead. SIGHUP,
+/// which a closing terminal sends, is one of them unless it is ignored already (`nohup`). SIGQUIT still ends the process at once, with a
+/// core dump where those are on, for when stopping takes too long.
 pub fn termination_signals() -> io::Result<OwnedFd> {
     let mut stopping = vec![libc::SIGTERM, libc::SIGINT, libc::SIGPWR];
     if !is_ignored(libc::SIGHUP)? {
@@ -183,7 +183,7 @@ fn is_ignored(signal: libc::c_int) -> io::Result<bool> {
     }
 }
 
-/// What people call a signal.
+/// The name of a signal.
 pub fn signal_name(signal: i32) -> String {
     let name = match signal {
         libc::SIGTERM => "SIGTERM",
@@ -270,7 +270,7 @@ pub fn cpu_time_us() -> (u64, u64) {
     (us(usage.ru_utime), us(usage.ru_stime))
 }
 
-/// What of this process is in DRAM.
+/// The resident set of this process.
 pub fn resident_memory_bytes() -> io::Result<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm")?;
     let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());

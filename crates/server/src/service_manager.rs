@@ -1,5 +1,5 @@
-//! Tells whoever started this server how it is, if they asked by NOTIFY_SOCKET: systemd does for a unit of `Type=notify`. One datagram a
-//! message; a manager that does not listen is not waited for. No state.
+//! Tells the service manager named by NOTIFY_SOCKET how the server is; systemd sets that for a unit of `Type=notify`. One datagram a
+//! message; never waits. No state.
 
 use std::ffi::OsStr;
 use std::io;

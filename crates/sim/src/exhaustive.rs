@@ -66,7 +66,7 @@ pub enum Step {
 pub const STEPS: [Step; 6] =
     [Step::PutOne, Step::PutLargeTwo, Step::AppendOne, Step::AddTwo, Step::DeleteOne, Step::BatchBoth];
 
-/// What was enumerated.
+/// How much was enumerated.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Count {
     pub cases: u64,
@@ -104,7 +104,7 @@ pub enum Strikes {
     RecoveryAfterFlush(u64),
 }
 
-/// What is there before.
+/// The store before the sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Begin {
     Empty,
@@ -294,7 +294,7 @@ impl Open {
         self.model.all_read()
     }
 
-    /// Lets maintenance do all there is to do.
+    /// Runs maintenance until it is idle.
     fn rest(&mut self, before: &mut impl FnMut(&Model) -> Result<(), String>) -> Result<(), String> {
         let mut idle = 0;
         while idle < IDLE_STEPS {
@@ -411,7 +411,7 @@ impl Bench {
         Ok(())
     }
 
-    /// A store that is opened to read says what one says that is opened to write, and gives the flash nothing but reads.
+    /// A store opened to read must answer as one opened to write does, and must not write to the flash.
     fn try_reader(&self, flash: &FaultyFlash) -> Result<(), String> {
         let answers = |store: Result<Store, Error>| {
             let store = store.map_err(|error| format!("it does not open: {error}"))?;

@@ -19,7 +19,7 @@ const TRIES_MAX: u32 = 200;
 /// Runs between two looks at the tally.
 const RUNS_PER_LOOK: u64 = 16;
 
-/// What many runs came to.
+/// The outcome of many runs.
 #[derive(Clone, Default, Debug)]
 pub struct Found {
     pub tally: Tally,
@@ -49,8 +49,8 @@ pub fn run_until(first: &Setup, threads: usize, enough: impl Fn(&Found) -> bool)
     found
 }
 
-/// Numbers below `count`, worked on by several threads, each by what `make` makes of it. The results are heard in order,
-/// whatever the threads, until `hear` breaks off.
+/// Works on the numbers below `count` with several threads, each with a worker from `make`. `hear` gets the results in order, until it
+/// breaks off.
 fn in_parallel<T: Send + 'static, W: FnMut(u64) -> T>(
     count: u64,
     threads: usize,
@@ -83,7 +83,7 @@ fn in_parallel<T: Send + 'static, W: FnMut(u64) -> T>(
     }
 }
 
-/// Who sends after that is told that nobody hears.
+/// Later sends fail, which ends the workers.
 fn hear_in_order<T>(results: mpsc::Receiver<(u64, T)>, mut hear: impl FnMut(T) -> ControlFlow<()>) {
     let (mut due, mut early) = (0, BTreeMap::new());
     for (number, result) in results {
@@ -139,8 +139,8 @@ pub fn load_for(bug: Bug) -> Option<Load> {
     }
 }
 
-/// Whether a bug shows in the exhaustive cases alone: runs hardly ever meet what it takes, a power failure in the one recovery after a flush
-/// that failed.
+/// Whether a bug shows in the exhaustive cases alone: it takes a power failure in the one recovery after a failed flush, which runs hardly
+/// ever meet.
 pub fn shows_in_cases(bug: Bug) -> bool {
     bug == "OrderedForgetOlder"
 }

@@ -1,7 +1,7 @@
 //! The keyspaces of a run: slots, each of which has a keyspace or none. The first has the default one, for good.
 //!
-//! A key of the run belongs to a slot, and the same bytes are a key of every slot: so whatever one keyspace shows of another is seen.
-//! What a slot's keyspace is after a crash is what it was, or what a change on its way was to make of it.
+//! A key of the run belongs to a slot, and the same bytes are a key of every slot: so an item that leaks from one keyspace into another is
+//! seen. After a crash a slot's keyspace is as it was, or as a change on its way was to make it.
 
 use tapetum::{BlockDevice, Keyspace, KeyspaceKind, KeyspaceState, KeyspaceWish};
 use tapetum_drive::SplitMix64;
@@ -67,7 +67,7 @@ impl Slot {
     /// A change to ask for, if one is due.
     pub fn draw(&mut self, random: &mut SplitMix64) -> Option<KeyspaceWish> {
         if self.asked.is_some() {
-            // Nobody knows what the last one came to.
+            // The outcome of the last one is not known.
             return None;
         }
         self.names_given += 1;

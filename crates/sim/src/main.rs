@@ -40,7 +40,7 @@ struct Arguments {
     keys: u64,
     #[arg(long, default_value_t = 5000)]
     steps: u64,
-    /// What runs are like, in place of what their seeds decide.
+    /// The load of all runs, in place of the loads that their seeds decide.
     #[arg(long)]
     load: Option<Load>,
     /// Tries every sequence of at most three operations, every moment to fail at, and what may survive of it; with `--load ordered` those of
@@ -60,7 +60,7 @@ struct Arguments {
     /// Plants one bug after the other; fails if one is not caught.
     #[arg(long)]
     planted: bool,
-    /// Plants only bugs with this in their name; if it is one, what it did is told.
+    /// Plants only bugs with this in their name; if it is one, tells how it was caught.
     #[arg(long)]
     only: Option<String>,
     #[arg(long, default_value_t = 2)]

@@ -133,7 +133,7 @@ struct World {
     capacity: Capacity,
     /// Resizes go in large steps: to segment numbers that the index must be rebuilt for.
     roomy: bool,
-    /// What the power fails in most often.
+    /// The state in which the power fails most often.
     often: Option<State>,
     /// There are slots of ordered keyspaces; large values of hashed ones are not written then.
     has_ordered: bool,
@@ -166,14 +166,14 @@ struct Kept {
     capacity: Capacity,
 }
 
-/// What the store may say that it has of its drive.
+/// The capacities that the store may report.
 #[derive(Clone, Copy)]
 struct Capacity {
     /// The most it can grow to.
     max_bytes: u64,
     /// What it said last.
     known_bytes: u64,
-    /// What it was told to grow to, without an answer before the power failed.
+    /// The size it was told to grow to, without an answer before the power failed.
     asked_bytes: Option<u64>,
 }
 
@@ -490,7 +490,7 @@ impl World {
         }
         let ended = life.run_until_crash(self, aim);
         if let Err(Stop::Crash) = ended {
-            // What was acknowledged when the power went still comes out.
+            // Replies that were due when the power failed still come.
             life.last_replies(self)?;
         }
         ended

@@ -1,4 +1,4 @@
-//! What sessions ask for: operations drawn from a seed over a small set of keys.
+//! The requests of sessions: operations drawn from a seed over a small set of keys.
 
 mod devices;
 mod keys;
@@ -43,7 +43,7 @@ pub struct Workload {
     operation_next: u64,
 }
 
-/// What a run is like.
+/// The load of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Load {
     Mixed,

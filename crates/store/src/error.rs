@@ -87,7 +87,7 @@ impl fmt::Display for Error {
             Error::FullIndex => write!(f, "the index is full: give the store more memory"),
             Error::FullManifest => write!(
                 f,
-                "the list of items is full, which a store of small items reaches that was made small and has grown: delete keys, or \
+                "the manifest is full: its size was set when the store was made, and the store has grown since. Delete keys, or \
                  make a store of a larger capacity and fill it by `tapetum dump` and `tapetum load`"
             ),
             Error::Keyspace(error) => error.fmt(f),

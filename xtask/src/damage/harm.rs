@@ -1,4 +1,4 @@
-//! What is done to blocks of a file, and undone.
+//! Damage to blocks of a file, done and undone.
 
 use std::collections::BTreeMap;
 use std::fs::File;

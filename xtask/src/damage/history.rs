@@ -1,4 +1,4 @@
-//! What was written to the store, in order, and so what each key may hold.
+//! The writes to the store, in order, and so the values that each key may hold.
 //!
 //! A write's time is its place in the history. Every value says which key and which write it is and is checked to its last
 //! byte by making it again, so an older value is known for what it is.

@@ -1,6 +1,6 @@
-//! Damaged blocks: bits turned, blocks zeroed, exchanged, or put back as they were earlier, in every part of a store's file,
-//! before it is opened and below it while it runs. Every key that may be concerned is then read: it has its right value or
-//! a typed error, never another value, and nothing panics. What no store can see (docs/FORMAT.md), a log that lost its end, is told apart.
+//! Damaged blocks: bits turned, blocks zeroed, exchanged, or put back as they were earlier, in every part of a store's file, before it is
+//! opened and below it while it runs. Every key that may be concerned is then read: it has its right value or a typed error, never another
+//! value, and nothing panics. A log that lost its end, which no store can see (docs/FORMAT.md), is counted apart.
 //!
 //! With `--index ordered` what is written and read is an ordered keyspace: data nodes, extensions, the checkpoint of anchors.
 //!

@@ -1,5 +1,4 @@
-//! One damage and what the store makes of it: applied to a file below a store or before it is opened, looked at through
-//! every key that may be concerned, and undone.
+//! One damage: done to a file below a store or before it is opened, checked by reading every key that may be concerned, and undone.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -244,7 +243,7 @@ impl<'a> Probe<'a> {
     }
 }
 
-/// A refusal says that the store is damaged; any other error would lead its user astray.
+/// A refusal must say that the store is damaged; any other error would mislead the user.
 fn refusal(error: Error) -> Result<Outcome, Failure> {
     match error {
         Error::Corrupt(_) | Error::Unusable(_) => Ok(Outcome::Refused),
@@ -276,7 +275,7 @@ fn check(store: &mut Running) -> Result<bool, Failure> {
     }
 }
 
-/// What keys were answered with.
+/// The answers to reads of keys.
 #[derive(Default)]
 struct Answers {
     contents: Vec<(u32, Option<u32>)>,

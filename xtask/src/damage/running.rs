@@ -1,4 +1,4 @@
-//! A store that runs in this process without threads of its own: what it does and when is decided here.
+//! A store that runs in this process without threads: every step of it is made here.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub struct Running {
     session: Session,
 }
 
-/// What a read was answered with.
+/// The answer to a read.
 pub enum Answer {
     Content(Content),
     /// Bytes that the key never had.

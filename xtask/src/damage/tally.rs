@@ -1,4 +1,4 @@
-//! How often each kind of damage struck each region, and what came of it.
+//! Counts of each kind of damage by region and outcome.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ pub enum Moment {
     Writing,
 }
 
-/// What came of one damage; a wrong answer is none of these but the end of the test.
+/// The outcome of one damage. A wrong answer is not among these: it ends the test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
     /// The store would not open and said what is damaged.

@@ -19,7 +19,7 @@ const BATCH_MAX: u64 = 32;
 pub struct Shared {
     /// Of the keyspaces: every other client writes to the second one, which may be the first.
     pub addresses: [SocketAddr; 2],
-    /// The server is about to be killed: from here on a broken connection is what one expects.
+    /// The server is about to be killed: from here on a broken connection is expected.
     pub killing: AtomicBool,
     pub acknowledged: AtomicU64,
     /// For each client and key, the highest write that a reader was shown.
@@ -43,7 +43,7 @@ impl Shared {
         if broken && self.killing.load(Ordering::SeqCst) {
             return Ok(());
         }
-        // Bytes that are no reply are the server's fault even when it is dying, but for a line cut short by its end.
+        // A malformed reply is the server's fault even while it is killed, except for a last line that is cut short.
         if error.kind() == io::ErrorKind::InvalidData && self.killing.load(Ordering::SeqCst) {
             let text = error.to_string();
             return if text.contains("broke off") { Ok(()) } else { Err(text.into()) };

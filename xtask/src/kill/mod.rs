@@ -3,7 +3,7 @@
 //! from a seed; the interleaving is the machine's, so a seed shows a failure again often, not always. Where the store has an ordered
 //! keyspace beside its hashed one, every other client writes there.
 //!
-//! This tests the process: what the kernel has, it keeps. [`Run`] takes any [`Fault`]; `power_cut` has one that takes more.
+//! This tests the process: the kernel keeps the writes that it has. [`Run`] takes any [`Fault`]; `power_cut` has one that takes more.
 
 mod client;
 mod model;
@@ -74,7 +74,7 @@ fn grow(shared: &Shared, capacity_bytes: u64) -> Result<(), Failure> {
     };
     match ask() {
         Ok(answer) if answer.starts_with("OK") => Ok(()),
-        // The fault was faster.
+        // The fault came first.
         _ if shared.killing.load(Ordering::SeqCst) => Ok(()),
         other => Err(format!("a resize to {capacity_bytes} bytes was answered {other:?}").into()),
     }

@@ -1,8 +1,7 @@
-//! What a key may hold after the server was killed.
+//! The values that a key may hold after the server was killed.
 //!
-//! One connection owns a key and writes it in order, so the truth after a crash is the last acknowledged write or one of
-//! the later ones that were sent and not answered. Whichever is found then is the truth from there on: what was in doubt
-//! stays as first seen.
+//! One connection owns a key and writes it in order, so the truth after a crash is the last acknowledged write or one of the later ones
+//! that were sent and not answered. The one found first after the crash is the truth from then on: it must not change any more.
 
 use std::collections::VecDeque;
 

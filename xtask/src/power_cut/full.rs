@@ -1,5 +1,5 @@
-//! A file system that is full for a while: writes are refused with words that say so, reads go on, and when there is room again the same
-//! connection writes on. Now and then the power fails while it is full. What was acknowledged is there all the time.
+//! A file system that is full for a while: writes are refused with that reason, reads go on, and when there is room again the same
+//! connection can write. Now and then the power fails while it is full. What was acknowledged is there all the time.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -84,7 +84,7 @@ impl Full {
             self.mount.set_room(room);
             self.write_until_refused(&mut connection)?;
             if room == Room::None {
-                // What is in doubt is not durable, and not shown.
+                // A write in doubt is not durable, and not shown.
                 self.verify(&mut connection, false)?;
             }
             if self.random.one_in(3) {

@@ -143,7 +143,7 @@ impl Fault for PowerCut {
         self.cut.sectors_lost += cut.sectors_lost;
         self.cut.sectors_kept += cut.sectors_kept;
         self.cut.names_lost += cut.names_lost;
-        // What waits for the drive dies only when it is let go.
+        // A thread that waits for the drive ends only when its request is answered.
         let killed = server.kill_and_then(|| self.mount.release());
         self.mount.restore();
         killed

@@ -79,7 +79,7 @@ impl Mount {
         self.shared.lock().cut(random)
     }
 
-    /// Lets go of those that wait for an answer and cannot hear it any more.
+    /// Answers the requests whose callers cannot hear any more.
     pub fn release(&self) {
         self.shared.lock().power = Power::Off;
         self.shared.switched.notify_all();
@@ -99,7 +99,7 @@ impl Mount {
 }
 
 impl Drop for Mount {
-    /// The rings of a server that was killed let go of its files a moment after it has ended.
+    /// The rings of a killed server close its files a moment after it has ended.
     fn drop(&mut self) {
         for _ in 0..UNMOUNT_TRIES {
             // SAFETY: the path ends with a zero and lives through the call.

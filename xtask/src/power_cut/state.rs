@@ -1,4 +1,4 @@
-//! What the file system holds and what power does to it: one value, behind the mount's lock.
+//! The contents of the file system, and what power cuts do to them: one value, behind the mount's lock.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -17,7 +17,7 @@ use tapetum_bench::random::Random;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Power {
     On,
-    /// Who asks waits: nobody hears anything from a drive without power.
+    /// Requests wait: a drive without power answers nothing.
     Cut,
     /// Who asked is gone: the kernel is told so.
     Off,

@@ -1,5 +1,4 @@
-//! A file on a drive with a volatile cache: what was written and not synced since is gone, or there, or half there, after
-//! the power is cut, sector by sector and in no order.
+//! A file on a drive with a volatile cache: after a power cut, each unsynced sector is gone or there, in no order.
 //!
 //! The backing file has what is durable; what is not is kept here in every version that was written, because any of them
 //! may be what the drive got to.

@@ -1,4 +1,4 @@
-//! Datagrams as somebody sends them who means harm: what is no request, what strangers may not ask for, and requests whose replies
+//! Hostile datagrams: malformed requests, requests that strangers may not make, and requests whose replies
 //! are as large as can be had for their size. All of it from a seed.
 
 use tapetum_bench::random::Random;

@@ -1,6 +1,6 @@
-//! A flood of hostile datagrams against a server to which the sender is a stranger. What is no request, or none that strangers may
-//! make, must be met with silence; every other must be answered by at most one datagram, and at most three times its bytes. At
-//! the end the server must still serve, and what it counted must be what was sent.
+//! A flood of hostile datagrams against a server to which the sender is a stranger. Malformed requests, and those that strangers may not
+//! make, must get no answer; every other must be answered by at most one datagram, and at most three times its bytes. At
+//! the end the server must still serve, and have counted every datagram.
 //!
 //! After every burst a request that will be answered is sent from the same socket, so that the kernel's queue holds all that is on
 //! its way and nothing is lost.
@@ -191,7 +191,7 @@ fn report(tallies: &BTreeMap<Kind, Tally>, seed: u64) {
     let sum = |figure: fn(&Tally) -> u64| tallies.values().map(figure).sum::<u64>();
     let (sent_bytes, answered_bytes) = (sum(|tally| tally.sent_bytes), sum(|tally| tally.answered_bytes));
     println!(
-        "test-udp: {} hostile datagrams; bytes out ÷ bytes in {:.2}; none answered that was no request; seed {seed}",
+        "test-udp: {} hostile datagrams; bytes out ÷ bytes in {:.2}; no malformed one answered; seed {seed}",
         sum(|tally| tally.sent),
         answered_bytes as f64 / sent_bytes as f64
     );

@@ -24,7 +24,7 @@ use crate::tools::repair::RepairArguments;
 #[derive(Debug, Parser)]
 #[command(name = "tapetum", version, arg_required_else_help = true, disable_help_subcommand = true, after_help = PRESETS_HELP)]
 pub struct Cli {
-    /// Take options from this file: those of serve, and from them the others' --data, --drive, --memory and --log
+    /// Take options from this file: all of serve's; other commands take --data, --drive, --memory and --log of them
     #[arg(long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
     #[command(flatten)]
@@ -75,7 +75,7 @@ pub enum Command {
     /// Compute with the programs of a drive
     #[command(subcommand)]
     Pipeline(PipelineCommand),
-    /// Import what is not lines
+    /// Import files that are not lines of text
     #[cfg(feature = "images")]
     #[command(subcommand)]
     Import(ImportCommand),
@@ -84,7 +84,7 @@ pub enum Command {
     Load {
         /// The file; - or nothing is standard input
         file: Option<PathBuf>,
-        /// What its lines are [default: what its name ends in, or tsv]
+        /// The format of its lines [default: as its name ends, or tsv]
         #[arg(long, value_enum)]
         format: Option<Format>,
         /// Leave out lines that cannot be stored, and count them, rather than stop at the first
@@ -136,10 +136,10 @@ pub enum Command {
         /// Only keys that begin so
         #[arg(long, value_name = "TEXT", default_value = "")]
         prefix: String,
-        /// What lines to print; tsv has no place for flags and expiry
+        /// The format of the lines; tsv has no place for flags and expiry
         #[arg(long, value_enum, default_value = "jsonl")]
         format: Format,
-        /// Print what can be read of a damaged store, also of one that does not open, and count what cannot
+        /// Print the items of a damaged store that can be read, also of one that does not open, and count the others
         #[arg(long, conflicts_with = "memcached")]
         skip_bad: bool,
         /// Ask the server that listens there rather than open the data: a backup while it serves
@@ -160,7 +160,7 @@ pub enum Command {
     Graph(GraphCommand),
     /// Look inside a store, or a running server: superblock, manifest and segments, or where a key lives
     Inspect {
-        /// Say where this key lives, rather than what there is
+        /// Tell where this key lives, rather than what the store holds
         key: Option<String>,
         /// The keyspace of the key
         #[arg(long, value_name = "NAME", requires = "key", default_value = DEFAULT_NAME, value_parser = keyspace_name())]
@@ -265,7 +265,7 @@ pub struct CreationArguments {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Log")]
 pub struct LogArguments {
-    /// What goes to the log: this and what is worse [default: info for serve, warn for the other commands]
+    /// The lowest level that goes to the log [default: info for serve, warn for the other commands]
     #[arg(long, value_name = "LEVEL", value_enum, global = true)]
     pub log: Option<LogLevel>,
     /// Log one level more; may be repeated
@@ -277,7 +277,7 @@ pub struct LogArguments {
 }
 
 impl LogArguments {
-    /// The level, of a command that logs at `default` if nothing is said.
+    /// The level of a command whose default is `default`.
     pub fn level(&self, default: LogLevel) -> LogLevel {
         let wanted = self.log.unwrap_or(default) as i32 + i32::from(self.verbose) - i32::from(self.quiet);
         LogLevel::ALL[wanted.clamp(0, LogLevel::ALL.len() as i32 - 1) as usize]
@@ -315,7 +315,7 @@ pub struct ResizeArguments {
     /// Flash that the store may use from now on; it cannot shrink
     #[arg(long, value_name = "SIZE", value_parser = capacity, group = "size")]
     pub capacity: Option<u64>,
-    /// Memory that a running server may use until it stops; without one, say it to serve
+    /// Memory that a running server may use until it stops; without a server, give it to serve
     #[arg(long, value_name = "SIZE", value_parser = memory, group = "size", requires = "memcached")]
     pub memory: Option<u64>,
     /// The server whose store it is, which serves meanwhile

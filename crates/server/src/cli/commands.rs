@@ -50,7 +50,7 @@ pub fn main() -> ExitCode {
             logging::of_command(log.level(LogLevel::Warn).into());
             match run(command) {
                 Ok(()) => ExitCode::SUCCESS,
-                // Whoever read the output has seen enough of it, as with `| head`.
+                // The reader of the output has closed it, as `| head` does.
                 Err(error)
                     if error
                         .downcast_ref::<io::Error>()
@@ -183,11 +183,11 @@ pub(super) fn offline_options(arguments: &StoreArguments) -> Options {
 
 pub(super) fn creating_options(arguments: &StoreArguments, creation: &CreationArguments) -> Options {
     let CreationArguments { create, capacity } = *creation;
-    // Who says how large a store is to be means that there shall be one.
+    // A capacity implies `--create`.
     Options { create: create || capacity.is_some(), capacity_bytes: capacity, ..offline_options(arguments) }
 }
 
-/// For many items at once: closing the store makes all of it durable, once.
+/// For many items at once: closing the store makes all of them durable, once.
 pub(super) fn filling_options(arguments: &StoreArguments, creation: &CreationArguments) -> Options {
     Options { sync: tapetum::Sync::No, ..creating_options(arguments, creation) }
 }
@@ -228,7 +228,7 @@ pub(super) fn read_keyspace<R>(
     read_store(store, |store| work(&store.keyspace(keyspace)?))
 }
 
-/// A store that is made has no keyspace but the default: found out in time, nothing is made.
+/// A new store has no keyspace but the default: checked before anything is made.
 pub(super) fn expect_store_of(place: &Place, keyspace: &str) -> Result<(), String> {
     let path = place.path();
     if keyspace == DEFAULT_NAME || path.exists() {
@@ -252,7 +252,7 @@ pub(super) fn with_store<R>(
     let store = store_open::open(&place, &options)?;
     let result = work(&store).map_err(|error| of_store(&place, &store, error));
     let closed = store.close();
-    // What went wrong first says more.
+    // The first error says more.
     let result = result?;
     closed.map_err(OpenError::of_store(place.path()))?;
     Ok(result)
@@ -378,7 +378,7 @@ fn grow(capacity_bytes: u64, arguments: &ResizeArguments) -> Outcome {
     Ok(grown.map_err(OpenError::from)?)
 }
 
-/// What the machine does not have cannot be given; found out in time, nothing is made.
+/// More memory than the machine has is refused before anything is made.
 pub(super) fn check_memory(memory_bytes: u64) -> Result<(), String> {
     let has_bytes = machine::memory_and_swap_bytes();
     if memory_bytes <= has_bytes {

@@ -24,7 +24,7 @@ pub struct GetArguments {
     /// How to print them
     #[arg(long, value_enum, requires = "of_fields", default_value = "table")]
     pub format: RowFormat,
-    /// Say on standard error what was read, sent and returned
+    /// Tell on standard error how much was read, sent and returned
     #[arg(long, requires = "of_fields")]
     pub explain: bool,
     #[command(flatten)]

@@ -76,7 +76,7 @@ fn print(table: &GeneratedTable<'_>) -> Outcome {
 
 /// Makes a keyspace of each table.
 fn fill(tables: &[GeneratedTable<'_>], arguments: &StoreArguments, into: &IntoArguments) -> Outcome {
-    // Closing the store makes all of it durable, once.
+    // Closing the store makes all items durable, once.
     let options =
         Options { sync: tapetum::Sync::No, create: true, capacity_bytes: into.capacity, ..offline_options(arguments) };
     with_store(arguments, options, |store| tables.iter().try_for_each(|table| fill_keyspace(table, store, into)))

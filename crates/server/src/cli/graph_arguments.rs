@@ -56,7 +56,7 @@ pub struct BetweennessArguments {
     /// How to print the nodes
     #[arg(long, value_enum, default_value = "table")]
     pub format: RowFormat,
-    /// Say on standard error what was read, sent and returned
+    /// Tell on standard error how much was read, sent and returned
     #[arg(long)]
     pub explain: bool,
     #[command(flatten)]

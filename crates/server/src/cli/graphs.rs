@@ -20,7 +20,7 @@ use crate::tools::measure::Measure;
 use crate::tools::query_rows::{self, RowShape};
 
 pub fn run(GraphCommand::Bc(arguments): &GraphCommand) -> Outcome {
-    // Whatever is wrong with it shows before the store is opened, if the command line says all of it.
+    // Its errors show before the store is opened, if the command line has all of it.
     let format = arguments.fields.as_deref().map(query_rows::format).transpose()?;
     let compiled = format.map(|format| compile(&format, arguments)).transpose()?;
     // Before the store's threads are made, which must not take them.

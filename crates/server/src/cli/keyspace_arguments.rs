@@ -35,7 +35,8 @@ pub enum KeyspaceCommand {
         #[command(flatten)]
         capacity: CapacityArguments,
     },
-    /// Print a store's keyspaces, one a line: its name, its kind, about how many items it has, what block device it is and its format, if there is such, with tabs between
+    /// Print a store's keyspaces, one a line: its name, its kind, about how many items it has, its block device and its format, if it has
+    /// them, with tabs between
     List {
         /// As JSON, with numbers, kinds, states and formats, dropped ones included whose room has not come back
         #[arg(long)]
@@ -50,7 +51,7 @@ pub enum KeyspaceCommand {
         #[command(flatten)]
         store: StoreArguments,
     },
-    /// Keep with a keyspace what its keys and values are made of, so that queries need no --fields; without FIELDS, print it
+    /// Keep the fields of a keyspace's keys and values with it, so that queries need no --fields; without FIELDS, print them
     Format {
         #[arg(value_parser = keyspace_name())]
         name: String,

@@ -20,7 +20,7 @@ pub fn run(command: KeyspaceCommand) -> Outcome {
         }
         KeyspaceCommand::Create { name, index, block_device, group_blocks, store, capacity } => {
             if name == DEFAULT_NAME {
-                // Found out in time, nothing is made.
+                // Checked before anything is made.
                 return Err(KeyspaceError::NameTaken { name }.to_string().into());
             }
             let block_device = block_device.map(|device| device.in_groups_of(group_blocks)).transpose()?;
@@ -66,7 +66,7 @@ pub fn run(command: KeyspaceCommand) -> Outcome {
     done.map_err(of_served)
 }
 
-/// Those that there are, by name.
+/// The store's keyspaces, by name.
 fn list(store: &Store, json: bool) -> String {
     let mut keyspaces = store.keyspace_items();
     keyspaces.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
@@ -135,7 +135,7 @@ fn set_format(name: &str, format: Option<(&str, bool)>, store: &StoreArguments) 
         with_store(store, offline_options(store), |store| Ok(store.set_keyspace_format(name, None)?))?;
         return say(&format!("keyspace {name} has no format now"));
     };
-    // Whatever is wrong with it shows before the store is opened.
+    // Its errors show before the store is opened.
     let format = query_rows::format(fields)?;
     with_store(store, offline_options(store), |store| {
         if is_checked {

@@ -7,9 +7,9 @@
 //! ```
 //! Invariants:
 //! 1. An option means the same wherever it is said: all of them reach clap as words.
-//! 2. The command line counts before variables, and variables before the file. What conflicts with what counts before is left out too.
-//! 3. `serve` takes all of its options so. Other commands take only which store it is and what it may take of memory, and the log's level:
-//!    a variable changes no other command's meaning.
+//! 2. The command line wins over variables, and variables win over the file. An option that conflicts with one that wins is left out too.
+//! 3. `serve` takes all of its options so. Other commands take only the store's place, its memory and the log's level: no variable changes
+//!    what another command does.
 //!
 //! Pure, but for reading the file. One thread.
 
@@ -27,7 +27,7 @@ const OF_ANY_COMMAND: [&str; 4] = ["data", "drive", "memory", "log"];
 /// Options of `serve` that are said on the command line alone.
 const OF_COMMAND_LINE: [&str; 5] = ["config", "help", "quiet", "verbose", "version"];
 
-/// The words of a command line, and where those came from that nobody typed.
+/// The words of a command line, and the origin of those that nobody typed.
 #[derive(Debug, Default)]
 pub struct Completed {
     pub words: Vec<OsString>,
@@ -165,7 +165,7 @@ fn may_stand_alone(option: &Arg) -> bool {
     !option.get_action().takes_values() || option.get_num_args().is_some_and(|number| number.min_values() == 0)
 }
 
-/// What a variable says, if there is one; an empty one says nothing.
+/// The value of a variable; an empty one counts as absent.
 fn from_variable(option: &Arg, variable: &impl Fn(&str) -> Option<String>) -> Result<Option<Preset>, String> {
     let Some(name) = option.get_long() else { return Ok(None) };
     let variable_name = format!("TAPETUM_{}", name.to_uppercase().replace('-', "_"));

@@ -28,7 +28,7 @@ pub fn scan(arguments: &ScanArguments) -> Outcome {
     };
     let (range, limit) = (arguments.range()?, arguments.limit);
     if arguments.is_query() {
-        // Whatever is wrong with it shows before the store is opened, if the command line says all of it.
+        // Its errors show before the store is opened, if the command line has all of it.
         let (rows, fields) = (arguments.row_format()?, arguments.query.fields.as_deref());
         let format = fields.map(query_rows::format).transpose()?;
         let compiled = format.map(|format| compile(&format, arguments)).transpose()?;

@@ -1,4 +1,4 @@
-//! From where to where the options of the command line go: each value is taken, or refused with what would be.
+//! The ranges of the command line's options. A value outside is refused with the range.
 
 use crate::size;
 
@@ -10,7 +10,7 @@ pub fn capacity(text: &str) -> Result<u64, String> {
     size::within(text, 2 << 20, 8 << 50)
 }
 
-/// How much suffices depends on the store: see [`crate::store::store_open::OpenError::Memory`]. Less than this is a unit forgotten.
+/// How much a store needs: see [`crate::store::store_open::OpenError::Memory`]. Less than this is a forgotten unit.
 pub fn memory(text: &str) -> Result<u64, String> {
     size::within(text, 1 << 20, 1 << 50)
 }

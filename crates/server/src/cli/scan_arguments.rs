@@ -58,7 +58,7 @@ pub struct QueryArguments {
     /// Which records: "year = 2000 and venue like 'VLDB%'"
     #[arg(long = "where", value_name = "CONDITION")]
     pub condition: Option<String>,
-    /// What to show of them: "title, year + 1 as next", or "count(*), avg(year)"; all fields if not said
+    /// What to show of them: "title, year + 1 as next", or "count(*), avg(year)" [default: all fields]
     #[arg(long, value_name = "COLUMNS")]
     pub select: Option<String>,
     /// One row for all records with the same of these
@@ -79,7 +79,7 @@ pub struct QueryArguments {
     /// What to do about a record that does not fit the fields
     #[arg(long, value_enum, default_value = "fail")]
     pub on_error: OnError,
-    /// Say on standard error what was read, sent and returned
+    /// Tell on standard error how much was read, sent and returned
     #[arg(long)]
     pub explain: bool,
 }

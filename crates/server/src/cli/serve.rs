@@ -38,7 +38,7 @@ const FILES_PER_WORKER: u64 = 16;
 /// How often somebody looks after the store.
 const STEWARD_LOOK: Duration = Duration::from_secs(1);
 
-/// Serves until a signal comes. Whoever reads the log, or does not, keeps it from nothing.
+/// Serves until a signal comes. A log that nobody reads does not block it.
 pub fn run(arguments: &ServeArguments, level: tracing::Level) -> ExitCode {
     // In this order: the log's thread must not take the signals.
     let started = os::termination_signals().and_then(|signals| Ok((signals, Log::of_server(level)?)));
@@ -69,7 +69,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     if let Some(list) = &arguments.hot_keys {
         hot_keys::check_place(list)?;
     }
-    // What is wrong with an address is wrong before there is a store: an empty one must not be left behind.
+    // Addresses are checked before a store is made: no empty store must be left behind.
     let mut doors = Doors::bind(&server_options)?;
     let was_there = place.path().exists();
     let opening = Opening::watch(signals)?;
@@ -93,7 +93,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     let server = Server::start_behind(doors, Arc::clone(&slot), server_options)?;
     if arguments.is_without_list() {
         tracing::info!(
-            "DRAM will not be warmed after a restart: beside a block device is no place for a list of what is hot; give --hot-keys FILE"
+            "DRAM will not be warmed after a restart: there is no place for the list of hot keys beside a block device; give --hot-keys FILE"
         );
     }
     let mut steward = Steward::new(slot, place.clone(), options, arguments.hot_keys(), progress, signals)?;
@@ -243,7 +243,7 @@ fn say_durability(arguments: &ServeArguments) {
     tracing::info!("writes are acknowledged {acknowledged} (--sync {sync}); a full store {full} (--full {policy})");
 }
 
-/// What does not fit into memory is swapped, or ends the process.
+/// Memory beyond the machine's is swapped, or the process is killed.
 fn warn_of_memory(memory_bytes: u64) {
     let limit_bytes = machine::memory_limit_bytes().filter(|limit| *limit < memory_bytes);
     let (least_bytes, whose) = match limit_bytes {
@@ -258,7 +258,7 @@ fn warn_of_memory(memory_bytes: u64) {
     }
 }
 
-/// Nobody is asked who they are: whoever can connect may read and change everything.
+/// There is no authentication: whoever can connect may read and change everything.
 fn warn_of_strangers(server: &Server) {
     let tcp = server.addresses().into_iter().filter_map(|address| match address {
         Address::Tcp(text) => text.parse::<SocketAddr>().ok(),
@@ -269,7 +269,7 @@ fn warn_of_strangers(server: &Server) {
     }
 }
 
-/// What is to be known of those of the addresses that other machines reach.
+/// A warning for the addresses that other machines can reach.
 fn of_strangers(addresses: impl Iterator<Item = SocketAddr>) -> Option<String> {
     let open: BTreeSet<SocketAddr> = addresses.filter(|address| !address.ip().is_loopback()).collect();
     let open: Vec<String> = open.iter().map(SocketAddr::to_string).collect();

@@ -34,7 +34,7 @@ pub struct ServeArguments {
     #[arg(long, value_name = "NAME", value_parser = keyspace_name())]
     pub keyspace: Vec<String>,
     /// Where clients of NBD find the store's block devices, each under its keyspace's name: HOST:PORT or unix:PATH; may be given several
-    /// times. Nobody is asked who he is: give an address that only trusted clients reach
+    /// times. There is no authentication: give an address that only trusted clients reach
     #[arg(long, value_name = "ADDR")]
     pub nbd: Vec<Address>,
     /// A block device that NBD clients may read only; may be given several times
@@ -52,23 +52,24 @@ pub struct ServeArguments {
     #[arg(long, value_name = "N", default_value = "0",
           value_parser = clap::value_parser!(u8).range(0..=DRIVE_THREADS_MAX as i64))]
     pub drive_threads: u8,
-    /// What a cache wants, where nothing else is said: --sync everysec, --full evict, and half of --memory as --tier
+    /// Other defaults, for a cache: --sync everysec, --full evict, and half of --memory as --tier
     #[arg(long)]
     pub cache: bool,
-    /// What a write buffer of a new store takes, of which --memory has two: a power of two. Large ones spare flash what is written over
-    /// soon [default: by --memory and --capacity, at most 64MiB]
+    /// The size of each of a new store's two write buffers, out of --memory: a power of two. With large ones, values that are overwritten
+    /// soon never go to flash [default: by --memory and --capacity, at most 64MiB]
     #[arg(long, value_name = "SIZE", value_parser = write_buffer)]
     pub write_buffer: Option<u64>,
     /// The part of --memory for copies in DRAM of items that are often asked for; 0 is none [default: none]
     #[arg(long, value_name = "SIZE", value_parser = tier)]
     pub tier: Option<u64>,
-    /// There, slots of each size ÷ those of the size before, 1.1 to 16
+    /// With --tier: the ratio between one slot size and the next, 1.1 to 16
     #[arg(long, value_name = "FACTOR", requires = "tiered", default_value = "1.25", value_parser = slab_factor)]
     pub slab_factor: f64,
-    /// There, what is given to one size of slots at once: the largest item too [default: a 64th of the tier, or of a sixteenth of a large one, at most 10MB]
+    /// With --tier: bytes given to one slot size at a time, and so the largest item there [default: a 64th of the tier, or of a sixteenth
+    /// of a large one, at most 10MB]
     #[arg(long, value_name = "SIZE", requires = "tiered", value_parser = slab_size)]
     pub slab_size: Option<u64>,
-    /// Where the keys of what is in DRAM are listed, to warm it after a restart [default: beside the data; none for a block device]
+    /// The list of the keys in DRAM, from which it is warmed after a restart [default: beside the data; none for a block device]
     #[arg(long, value_name = "FILE", requires = "tiered")]
     pub hot_keys: Option<PathBuf>,
     /// How often that list is saved, in seconds; 0 is never, and nothing is warmed
@@ -112,10 +113,10 @@ struct UdpArguments {
     /// Take requests over UDP too: HOST:PORT, or a port on loopback; at every address of HOST
     #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = crate::doors::memcached::udp::ADDRESS_DEFAULT)]
     udp: Option<LoopbackAddress>,
-    /// Peers that may ask over UDP for whatever they like; all others get little, and change single items quietly [default: loopback]
+    /// Peers that may send any request over UDP; all others get little, and change single items quietly [default: loopback]
     #[arg(long, value_name = "CIDR,...", value_delimiter = ',', requires = "udp", default_value = "127.0.0.0/8,::1")]
     udp_allow: Vec<Network>,
-    /// What each other peer is sent over UDP, a second; 0 is nothing
+    /// Bytes a second that each other peer is sent over UDP; 0 is none
     #[arg(long, value_name = "SIZE", value_parser = udp_rate, requires = "udp", default_value = "1MiB")]
     udp_rate: u32,
     /// The longest datagram to send
@@ -203,9 +204,9 @@ impl ServeArguments {
 pub enum SyncArgument {
     /// When it is durable
     Always,
-    /// At once; made durable every second, which a kill or a power failure may lose
+    /// At once; made durable every second: a kill or a power failure may lose the last one
     Everysec,
-    /// At once; written every second, which a kill may lose, and made durable when a buffer is full, which a power failure may lose
+    /// At once; written every second, and made durable when a buffer is full: a kill may lose the last second, a power failure the buffers
     No,
 }
 

@@ -14,7 +14,7 @@ use crate::doors::nbd::NbdOptions;
 use crate::net::listen::{Address, Listener};
 use crate::server::Options;
 
-/// Lets nobody in yet.
+/// Clients are refused until `listen`.
 pub struct Doors {
     pub memcached: Vec<Listener>,
     /// What each of them gives to its clients.
@@ -69,7 +69,7 @@ impl fmt::Display for DoorError {
                 )
             }
             (io::ErrorKind::AlreadyExists, _) => write!(f, "move it, or give another {option} ADDR"),
-            // Only names are looked up, and their lookup has errors of its own.
+            // Only names are looked up, and the lookup reports its own errors.
             (_, None) => write!(f, "give {option} a name that this machine can look up, or an IP address"),
             _ => write!(f, "give another {option} ADDR"),
         }

@@ -1,4 +1,4 @@
-//! What the sockets of one report have brought, where that is little: read from all of them before any of it is looked at.
+//! Short inputs of the sockets that epoll reported: read from all of them before any is parsed.
 //!
 //! ```text
 //!   read · read · read ─► items fetched ─► answer · answer · answer
@@ -10,19 +10,19 @@ use std::os::fd::AsFd;
 
 use crate::os;
 
-/// Room for what one socket brings. Who sends as much has a batch of his own.
+/// Room for the input of one socket. A client that sends more fills a batch alone.
 pub const PIECE_BYTES: usize = 4 << 10;
 
 /// By default it has no room.
 #[derive(Default)]
 pub struct Arrivals {
     pieces: Vec<[u8; PIECE_BYTES]>,
-    /// Whose they are, and how long.
+    /// The connection of each, and its length.
     came: Vec<(u32, usize)>,
 }
 
 impl Arrivals {
-    /// With room for all of one report.
+    /// With room for all sockets of one report.
     pub fn new() -> Arrivals {
         Arrivals { pieces: vec![[0; PIECE_BYTES]; os::EVENTS_MAX], came: Vec::with_capacity(os::EVENTS_MAX) }
     }
@@ -34,12 +34,12 @@ impl Arrivals {
                 self.came.push((id, bytes));
                 true
             }
-            // Whoever reads next deals with what there is instead.
+            // The next reader handles the end or the error.
             Ok(0) | Err(_) => false,
         }
     }
 
-    /// Whose they are, and what they are.
+    /// The connection of each, and its bytes.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &[u8])> + Clone {
         self.came.iter().zip(&self.pieces).map(|(&(id, bytes), piece)| (id, &piece[..bytes]))
     }

@@ -1,5 +1,5 @@
-//! Who is connected: asked of each worker about its own clients, as `stats conns` tells it. Each worker answers when its turn comes; the last one
-//! sends all to who asked.
+//! The connected clients, for `stats conns`. Each worker tells of its own when its turn comes; the last one sends all lines to the worker
+//! that asked.
 
 use std::mem::ManuallyDrop;
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ use super::listen::{Address, Listener};
 pub type ConnectionLines = Vec<(&'static str, String)>;
 
 pub struct Census {
-    /// The worker of who asked, and its request's token.
+    /// The worker that asked, and its request's token.
     pub asker: (usize, u64),
     left: AtomicUsize,
     /// By the descriptor of the connection.

@@ -1,4 +1,4 @@
-//! What a worker lends to a connection while it works on it; and the same for one connection without a worker.
+//! A worker's state, lent to a connection while the worker works on it; and the same for a connection without a worker.
 
 // The server is above the simulator: it may read the clock.
 #![allow(clippy::disallowed_methods)]

@@ -1,6 +1,5 @@
-//! The gets that a worker has submitted. What they bring is not known before it is there, so they are charged with what
-//! their connection's last ones brought: a new connection starts with a cautious guess and comes down within a few gets.
-//! Owned by one worker.
+//! The gets that a worker has submitted. The length of a value is not known before it is read, so a get is charged with the length of its
+//! connection's last values: a new connection starts with a cautious guess and comes down within a few gets. Owned by one worker.
 
 use crate::net::limits::Budget;
 
@@ -17,7 +16,7 @@ pub struct Gets {
 }
 
 impl Gets {
-    /// More would gain nothing, and make a surprise dearer.
+    /// More gets gain nothing, and values longer than expected would cost more.
     const IN_FLIGHT_MAX: usize = 512;
     pub const VALUE_BYTES_AT_FIRST: usize = 128 << 10;
 

@@ -1,10 +1,9 @@
-//! What clients may take: connections, item size, and memory for what is on its way in or out.
+//! Limits on clients: connections, item size, and memory for input and replies on their way.
 //!
-//! Every connection charges the bytes that it holds to one shared budget. Charging never fails: a connection *asks*
-//! before it takes more than a little, and stops reading while the answer is no. So that many half-sent values cannot
-//! wait for each other for ever, one connection at a time may go over: the holder of the overdraft. The most that
-//! clients hold is therefore about the budget, one item, and `FREE_BYTES` a connection: a longer value than its connection's last ones let
-//! expect, and than what room there is suffices for any get on its way, asks before it is read (`net/connection/asked.rs`).
+//! Every connection charges the bytes that it holds to one shared budget. Charging never fails: a connection *asks* before it takes more
+//! than a little, and stops reading while the answer is no. So that many half-sent values cannot wait for each other for ever, one
+//! connection at a time may go over: the holder of the overdraft. The most that clients hold is therefore about the budget, one item, and
+//! `FREE_BYTES` a connection: a value that is longer than its get was charged with asks before it is read (`net/connection/asked.rs`).
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 

@@ -30,7 +30,7 @@ pub struct Accepted {
     pub listener: usize,
 }
 
-/// What a mailbox held.
+/// The contents of a mailbox.
 pub struct Mail {
     pub accepted: Vec<Accepted>,
     pub answers: Vec<(u64, Answer)>,
@@ -99,7 +99,7 @@ impl Mailbox {
     }
 }
 
-/// A list is whole whatever its last holder did.
+/// A list is whole even if its last holder panicked.
 fn lock<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
     list.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,5 @@
-//! What clients of block devices asked for: how often, how much at once, and how long it took; and what the store holds of each device. A
-//! set of counters a worker and device, to which that worker alone adds.
+//! Requests of block devices' clients: how many, how large, how long they took; and the store's figures of each device. One set of counters
+//! a worker and device, which that worker alone changes.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -83,7 +83,7 @@ pub struct ServedDevice {
     pub name: String,
     pub keyspace: KeyspaceId,
     pub blocks: u64,
-    /// Its blocks lie on flash in groups, so that nobody counts them one by one.
+    /// Its blocks lie on flash in groups, so single blocks are not counted.
     pub is_grouped: bool,
 }
 
@@ -252,7 +252,7 @@ const COUNTED: [CountedFigure; 11] = [
     ("nbd_part_changes", "Parts of blocks that were written", |sum| sum.of(|one| &one.changes)),
 ];
 
-/// Under these most requests of a command are: so many of a thousand took less, in microseconds.
+/// Percentiles that `stats` shows, in thousandths.
 const LEVELS: [(DeviceCommand, [(&str, u64); 3]); 3] = [
     (DeviceCommand::Read, [("read_us_p50", 500), ("read_us_p99", 990), ("read_us_p999", 999)]),
     (DeviceCommand::Write, [("write_us_p50", 500), ("write_us_p99", 990), ("write_us_p999", 999)]),

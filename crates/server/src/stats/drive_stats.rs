@@ -1,4 +1,4 @@
-//! Bytes that cross between flash, the drive's local memory and the host, by what they were moved for.
+//! Bytes that cross between flash, the drive's local memory and the host, by purpose.
 
 use tapetum_drive::{Purpose, PurposeBytes};
 

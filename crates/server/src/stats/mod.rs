@@ -1,5 +1,4 @@
-//! The figures that `stats` and Prometheus are answered with: counters that each worker keeps by itself, what the server was started with,
-//! and the store's own figures.
+//! The figures of `stats` and Prometheus: counters of each worker, the server's options, and the store's own figures.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -112,7 +111,7 @@ counters!(
     udp_answered: "Requests in datagrams that were answered",
     udp_sent: "Datagrams that were sent",
     udp_refused_size: "Of those answered, requests whose reply was too large to be sent, and said so",
-    udp_dropped_no_request: "Datagrams met with silence that were no request, or not wholly",
+    udp_dropped_no_request: "Datagrams without an answer that were malformed, or held a part of a request",
     udp_dropped_fragment: "Datagrams met with silence that were parts of a request",
     udp_dropped_not_allowed: "Datagrams met with silence that asked for what only trusted peers may",
     udp_dropped_rate: "Datagrams met with silence whose peers had been sent enough",
@@ -187,7 +186,7 @@ store_figures!(
     writes_paced: Counter, "Writes that waited for flush or collector before they began",
 );
 
-/// memcached's figures of what never happens here, for clients and dashboards that ask for them.
+/// Figures of memcached that are always zero here, for clients and dashboards that ask for them.
 const NEVER: [(&str, &str); 7] = [
     ("auth_cmds", "Commands that asked to be let in: nobody need ask"),
     ("auth_errors", "Of these, those that were refused"),
@@ -242,7 +241,7 @@ pub fn count(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
 }
 
-/// What every worker knows, for `stats` to gather.
+/// The figures of all workers, for `stats` to gather.
 pub struct Figures {
     /// One a worker.
     pub counters: Vec<Counters>,
@@ -255,7 +254,7 @@ pub struct Figures {
     pub workers_listening: AtomicUsize,
     /// Name and value, as `stats settings` gives them.
     pub settings: Vec<(&'static str, String)>,
-    /// The whole budget, which can change; 0 where nobody said.
+    /// The whole budget of memory, which can change; 0 if unknown.
     pub memory_bytes: AtomicU64,
     pub connections_max: usize,
     pub started_unix_seconds: u32,

@@ -1,9 +1,9 @@
-//! What clients see of others' requests while they look: `watch`, and the figures by prefix of `stats detail`.
+//! `watch`, which shows clients the requests of others, and the counts by prefix of `stats detail`.
 //!
 //! 1. While nobody looks, a request costs one relaxed load ([`Observers::wants`]).
 //! 2. A watcher's lines wait in a buffer of its own, of a bounded size. What does not fit is dropped and counted, and the watcher is told how many
 //!    lines: nobody waits for it.
-//! 3. Of prefixes so many are counted by each worker; others are not.
+//! 3. Each worker counts a bounded number of prefixes; further ones are not counted.
 //!
 //! Threads: workers tell, each under a lock of the watcher for a copy of a line; a watcher's own worker takes its lines.
 
@@ -16,11 +16,11 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What somebody looks at, a bit each.
+/// What is watched, a bit each.
 pub mod kinds {
     pub const FETCHERS: u8 = 1;
     pub const MUTATIONS: u8 = 2;
-    /// Nobody tells of these one by one: segments are evicted whole, and keys of theirs are not read.
+    /// Evictions are not told one by one: segments are evicted whole, and their keys are not read.
     pub const EVICTIONS: u8 = 4;
     pub const CONNECTIONS: u8 = 8;
     /// `stats detail on`.
@@ -91,7 +91,7 @@ pub enum KeyRequest {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A list and a buffer are whole whatever their last holder did.
+    // A list and a buffer are whole even if their last holder panicked.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -102,7 +102,7 @@ impl Observers {
         self.wake.get_or_init(|| Box::new(wake));
     }
 
-    /// Whether somebody looks at one of these.
+    /// Whether one of these is watched.
     #[inline]
     pub fn wants(&self, kinds: u8) -> bool {
         self.wanted.load(Ordering::Relaxed) & kinds != 0

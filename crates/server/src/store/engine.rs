@@ -8,12 +8,12 @@ use tapetum::{
 };
 use tapetum_drive::engine::StageSnapshot;
 
-/// Used by one thread at a time. Requests for one key take effect in the order of submission, but for one that asks, which takes effect
-/// after it is allowed; replies come in any order.
-/// [`crate::store::store_slot::Seat`] forwards each of these, those with a default too.
+/// Used by one thread at a time. Requests for one key take effect in the order of submission, except one that asks for room, which takes
+/// effect when it is allowed; replies come in any order. [`crate::store::store_slot::Seat`] forwards each of these, those with a default
+/// too.
 pub trait Session: Send + 'static {
-    /// Never blocks; copies what it needs. A refusal comes as a reply. Only for who has seen that there is room. Keys, here and below,
-    /// are those of `keyspace`.
+    /// Never blocks; copies what it needs. A refusal comes as a reply. The caller has checked `has_room`. Keys, here and below, are those
+    /// of `keyspace`.
     fn submit(&mut self, keyspace: KeyspaceRef, token: u64, request: Request<'_>);
     /// Whether one more request may be submitted; if not, replies make room.
     fn has_room(&self) -> bool {
@@ -46,8 +46,7 @@ pub trait Session: Send + 'static {
         self.submit(keyspace, token, request);
     }
 
-    /// A reply comes when all that was acknowledged is durable: see [`tapetum::Session::submit_sync`]. Only for who has seen that
-    /// there is room.
+    /// A reply comes when all that was acknowledged is durable: see [`tapetum::Session::submit_sync`]. The caller has checked `has_room`.
     fn submit_sync(&mut self, _token: u64) {
         unreachable!("nobody asks it for more than its answers say")
     }
@@ -131,7 +130,7 @@ pub trait Store: Send + Sync + 'static {
     fn stages(&self) -> Vec<StageSnapshot> {
         Vec::new()
     }
-    /// These block, for long perhaps: not for a worker.
+    /// These may block for long: not for a worker.
     fn list_keys(&self, _keyspace: KeyspaceRef, _cursor: &ListCursor) -> Result<ListPart, Error> {
         Err(Error::Unusable("this store does not list its keys".into()))
     }

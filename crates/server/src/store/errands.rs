@@ -28,7 +28,7 @@ const WAITING_MAX: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Errand {
-    /// What is inside the store.
+    /// An inspection of the store.
     Inspect,
     /// Where a key lives.
     Locate {
@@ -59,7 +59,7 @@ pub enum Size {
     Memory,
 }
 
-/// What came of an errand. The door puts it into its protocol's words.
+/// The result of an errand. The door words it for its protocol.
 #[derive(Debug)]
 pub enum Answer {
     /// Names and values.

@@ -1,5 +1,5 @@
-//! Tells the log that the store is full, and which option makes room: clients are told in the protocol's words, which name none.
-//! Once a minute, whatever the number of clients and workers. Any thread.
+//! Tells the log that the store is full, and which option makes room: the protocol's own errors name no option. Once a minute, whatever the
+//! number of clients and workers. Any thread.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -19,8 +19,8 @@ fn advice(error: &Error) -> Option<&'static str> {
         ),
         Error::FullIndex => Some("the index is full; serve with a larger --memory, or delete keys"),
         Error::FullManifest => Some(
-            "the list of items is full, as the store was made small and has grown; delete keys, or make a store with a larger \
-             --capacity and fill it by `tapetum dump` and `tapetum load`",
+            "the manifest is full: its size was set when the store was made, and the store has grown since; delete keys, or make a \
+             store with a larger --capacity and fill it by `tapetum dump` and `tapetum load`",
         ),
         _ => None,
     }

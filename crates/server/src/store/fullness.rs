@@ -1,11 +1,11 @@
-//! Warns before the store is full, and when it begins to evict: each once, until there is room again. That it is full is
-//! [`crate::store::full_log`]'s to tell. One thread.
+//! Warns before the store is full, and when it begins to evict: each once, until there is room again. [`crate::store::full_log`] tells that
+//! it is full. One thread.
 
 use tapetum::{Full, Stats};
 
 use crate::size;
 
-/// So little room is told of, and so much again ends it: as parts of all that items may take.
+/// The warning comes at less room than the first, and ends at more than the second: as parts of all room for items.
 const NEAR_PART: u64 = 10;
 const FREE_PART: u64 = 6;
 
@@ -17,7 +17,7 @@ pub struct FullnessWatch {
 }
 
 impl FullnessWatch {
-    /// Looks at the figures of now; what the log is to be told.
+    /// Looks at the current figures; returns the warning to log.
     pub fn look(&mut self, stats: &Stats, full: Full) -> Vec<String> {
         let mut told = Vec::new();
         if full == Full::Evict {

@@ -1,4 +1,4 @@
-//! What to do for larger values than a store takes.
+//! Advice for values that are larger than a store takes.
 
 use tapetum::{Store, ValueLimits};
 use tapetum_drive::Size;

@@ -1,5 +1,5 @@
-//! Signals while a store is opened or made, which may take minutes. One that stops a server ends it at once: nobody is served from that
-//! store yet, and what an opening has done by then survives the end of the process as it survives a crash.
+//! Signals while a store is opened or made, which may take minutes. A signal that stops a server ends it at once: no client is served yet,
+//! and an opening may be cut short at any point, as by a crash.
 
 // The server is above the simulator: this is a thread of the system.
 #![allow(clippy::disallowed_methods)]

@@ -1,5 +1,5 @@
-//! Whether a file system that was full has room again. What it says of itself is not enough: quotas, reserves and copies on write are
-//! not in it. So the blocks of the store are reserved, or, where that says nothing, as many bytes are written as a store needs soon.
+//! Whether a file system that was full has room again. Its own count of free bytes is not enough: it leaves out quotas, reserves and copy
+//! on write. So the store's blocks are reserved, or, where reserving proves nothing, as many bytes are written as a store needs soon.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ const PROBED_PART: u64 = 64;
 const PROBED_BYTES_MIN: u64 = 4 << 20;
 const PROBED_BYTES_MAX: u64 = 64 << 20;
 
-/// What a look came to.
+/// The result of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
     /// All of the store's blocks are its own.
@@ -45,7 +45,7 @@ fn write_beside(path: &Path, capacity_bytes: u64) -> Room {
         return Room::Unknown;
     }
     let bytes = (capacity_bytes / PROBED_PART).clamp(PROBED_BYTES_MIN, PROBED_BYTES_MAX);
-    // Where there is too little by its own account, the last of it is left to others. Some file systems say nothing.
+    // With too little free space by its own count, the rest is left to others. Some file systems do not count.
     if unfinished::free_bytes(unfinished::folder_of(path)).is_ok_and(|free| (1..bytes).contains(&free)) {
         return Room::No;
     }

@@ -27,7 +27,7 @@ use crate::store::room_probe::{self, Room};
 use crate::store::store_open::{self, OpenError};
 use crate::store::store_slot::StoreSlot;
 
-/// Looks between two tries where a store found no space again, at most. A look is a second.
+/// The most looks, a second each, between two tries where a store found no space again.
 const LOOKS_MAX: u32 = 64;
 /// Looks between two at how full the store is.
 const LOOKS_PER_FULLNESS: u32 = 5;
@@ -51,7 +51,7 @@ pub struct Steward {
     /// Where signals are read that stop the server.
     signals: OwnedFd,
     condition: Condition,
-    /// What the store lies on, while there is none.
+    /// The flash below, while there is no store.
     flash: Option<Arc<dyn Flash>>,
     /// The store's budget of memory, which a resize may have changed.
     memory_bytes: u64,
@@ -123,7 +123,7 @@ impl Steward {
         }
     }
 
-    /// Writes to a file that has no name are acknowledged for nothing.
+    /// Writes to a file without a name are lost with the process.
     fn look_at_file(&mut self) {
         let Ok(store) = self.slot.store() else { return };
         let health = store.drive().flash().health();
@@ -192,7 +192,7 @@ impl Steward {
             Ok(Room::No) => {}
             Ok(Room::TooLittle) => self.looks_left = LOOKS_AFTER_WRITE,
             Ok(Room::Unknown) => {
-                // Each try takes the reads away for as long as it lasts.
+                // During a try there are no reads.
                 self.wait_longer();
                 self.open_again(Room::Unknown);
             }
@@ -217,7 +217,7 @@ impl Steward {
                 tracing::info!("the store is open again: writes are taken");
                 if self.options.sync != Sync::Always {
                     tracing::warn!(
-                        "of what was acknowledged in the last second before, some may be lost, as after a kill: see --sync"
+                        "writes that were acknowledged in the last second before that may be lost, as after a kill: see --sync"
                     );
                 }
                 (self.condition, self.looks_served) = (Condition::Serving, 0);

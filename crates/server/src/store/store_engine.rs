@@ -1,4 +1,4 @@
-//! The store as what the doors ask: each call goes on to the embedded crate.
+//! The embedded crate's store and session behind the doors' traits.
 
 use std::os::fd::RawFd;
 

@@ -1,4 +1,4 @@
-//! Opening a store for the command line: what came upon it goes to the log, and what is wrong is said in the words of its options.
+//! Opening a store for the command line: what recovery did goes to the log, and errors name the command line's options.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -96,12 +96,12 @@ impl fmt::Display for OpenError {
             ),
             Of::ForeignUnfinished { path } => write!(
                 f,
-                "{} is in the way, and no store that was being made: move it, or give another --drive; nothing was written",
+                "{} is in the way, and is not an unfinished store: move it, or give another --drive; nothing was written",
                 path.display()
             ),
             Of::NameTaken { path } => write!(
                 f,
-                "{} was not there, or is a link to nothing, and has the name that a new store was to have: look at it, then \
+                "{} took the name of the new store while that was made, or is a dangling link: look at it, then \
                  start again, or give another --data or --drive; nothing in it was changed",
                 path.display()
             ),

@@ -1,5 +1,5 @@
-//! The place of the store that is served. The store in it can be exchanged while clients stay connected: one that has failed must be
-//! opened again, as another object over the same drive.
+//! Holds the store that is served. The store can be exchanged while clients stay connected: a failed store must be opened again, as another
+//! object over the same drive.
 //!
 //! ```text
 //!   StoreSlot ── store (errands and figures borrow it) ── withdraw ─► nobody has it any more ─► put
@@ -37,7 +37,7 @@ const BORROWERS_LOOK: Duration = Duration::from_millis(5);
 /// Refusals that an empty seat keeps until they are taken, about as many requests as a session.
 const REFUSALS_MAX: usize = 4096;
 
-/// The store, or what is said while there is none.
+/// The store, or the reason why there is none.
 enum Occupant<T> {
     Store(Arc<T>),
     Absent {
@@ -220,7 +220,7 @@ impl<T: Store> Store for StoreSlot<T> {
     }
 }
 
-/// Who answers a worker's requests. A session in a box would be one more step for every get.
+/// What answers a worker's requests. A boxed session would cost every get one more dereference.
 enum Sitter<S> {
     Session(S),
     Nobody {

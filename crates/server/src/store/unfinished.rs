@@ -18,7 +18,8 @@ use tapetum_drive::{FileClaim, FlashError};
 const WAIT: Duration = Duration::from_millis(50);
 const WAITS_MAX: usize = 60;
 
-/// Begins the file that is to be at `path`, under its other name; nobody else does meanwhile. What `is_ours` knows is written over.
+/// Begins the file that is to be at `path`, under its other name; no other process does meanwhile. A file that `is_ours` accepts is
+/// overwritten.
 pub fn begin(path: &Path, is_ours: impl FnOnce(&Path) -> io::Result<bool>) -> io::Result<File> {
     let unfinished = path_of(path);
     let claim = FileClaim::take(&unfinished, 0o666).map_err(|error| match error {

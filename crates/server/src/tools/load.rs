@@ -468,7 +468,7 @@ impl<R: BufRead> Lines<R> {
                     }
                 }
                 Verdict::Bad(why) => {
-                    let told = format!("line {line}: {why}; mend it, or leave out bad lines with --skip-bad");
+                    let told = format!("line {line}: {why}; correct it, or leave out bad lines with --skip-bad");
                     outcome = outcome.and(Err(told));
                 }
             }

@@ -1,4 +1,4 @@
-//! How pipelines are asked for: from memory, flash or what was kept, to any of them, some to too little room.
+//! Submits drawn pipelines: from memory, flash or a kept result, to any of them, some with too little room.
 
 use super::pipelines::{DrawnPipeline, DrawnSource, PipelineFate, SimKept, SimPipeline, SimSink};
 use super::world::{DeviceWorld, OWNER, SECTOR_BYTES, SLOT_BYTES};

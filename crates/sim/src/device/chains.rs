@@ -4,8 +4,9 @@
 //! ```text
 //! a free buffer ─ lent ─► command ─ event ─► command ─ event ─► … ─► the last one's end ─► a free buffer, looked at
 //! ```
-//! What is checked: each command ends once, and as it may; a buffer comes back once, with its chain's last end, when no command that
-//! had it is in flight; its bytes are what the chain's commands make of them; the bytes of free buffers are what the host left there.
+//! What is checked: each command ends once, with an end that is allowed; a buffer comes back once, with its chain's last end, when no
+//! command that had it is in flight; its bytes are what the chain's commands make of them; the bytes of free buffers are what the host left
+//! there.
 
 use super::DeviceSetup;
 use super::DeviceTally;
@@ -397,7 +398,7 @@ impl ChainWorld {
             let steps: Vec<_> = commands.iter().map(|command| (command.step, command.end)).collect();
             return Err(format!("the buffer differs at {at} after {steps:?}"));
         }
-        // What may be anything is known from here on.
+        // Takes bytes that could be anything as known from here on.
         let bytes = buffer.bytes().iter().copied().map(Some).collect();
         self.areas_free.extend(areas);
         self.free.push(HostBuffer { buffer, bytes });
@@ -405,7 +406,7 @@ impl ChainWorld {
     }
 }
 
-/// Where the bytes are others than must be there.
+/// The places of wrong bytes.
 fn differs(found: &[u8], expected: &[Option<u8>]) -> Option<usize> {
     found.iter().zip(expected).position(|(found, expected)| expected.is_some_and(|expected| expected != *found))
 }

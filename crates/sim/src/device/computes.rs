@@ -63,7 +63,7 @@ struct BatchPipeline {
 struct Batch {
     pipelines: Vec<BatchPipeline>,
     range: LocalRange,
-    /// In the buffer: what nobody may change.
+    /// In the buffer: bytes that must not change.
     sources: Vec<(usize, Vec<u8>)>,
     /// Numbers of kept results that a reader of the batch has for itself.
     taken: BTreeSet<u64>,
@@ -417,7 +417,7 @@ impl ComputeWorld {
         may_be.then_some(()).ok_or_else(error)
     }
 
-    /// Looks at what a pipeline gave, and frees what it had.
+    /// Checks a pipeline's output, and frees what it held.
     fn end(
         &mut self,
         (number, result): (usize, &PipelineResult),

@@ -37,7 +37,7 @@ use world::{DeviceWorld, FaultRates, SUB_BUFFER_BYTES};
 
 /// Runs in which a planted bug must show.
 pub const RUNS_PER_BUG_MAX: u64 = 200;
-/// Of the seeds, one in so many measures shares, without faults, runs chains of commands, or batches of pipelines.
+/// One seed in so many measures shares without faults, runs chains of commands, or runs batches of pipelines.
 const SHARES_EVERY: u64 = 8;
 const CHAINS_EVERY: u64 = 4;
 const COMPUTES_EVERY: u64 = 4;
@@ -49,7 +49,7 @@ const APPLICATIONS: u64 = 3;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceSetup {
     pub seed: u64,
-    /// In which pipelines are submitted; what is on its way then still ends.
+    /// Steps in which pipelines are submitted; those on their way are then run to their end.
     pub steps: u64,
     pub bug: Option<Bug>,
 }
@@ -128,7 +128,7 @@ impl fmt::Display for DeviceTally {
     }
 }
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceOutcome {
     pub tally: DeviceTally,
@@ -136,7 +136,7 @@ pub struct DeviceOutcome {
     pub failure: Option<String>,
 }
 
-/// What a run that did not panic came to.
+/// The outcome of a run that did not panic.
 type Ended = (DeviceTally, u64, Result<(), String>);
 
 pub fn run(setup: &DeviceSetup) -> DeviceOutcome {
@@ -198,7 +198,7 @@ pub fn hunt(first: &DeviceSetup, bug: Bug) -> (u64, Option<String>) {
     (outcome.tally.runs, outcome.failure)
 }
 
-/// Some programs have units of their own, the others run on who waits.
+/// Some programs have units of their own; the others run on whoever waits.
 fn mixed_world(setup: &DeviceSetup) -> DeviceWorld {
     let mut random = SplitMix64::new(setup.seed);
     let programs = all_programs();

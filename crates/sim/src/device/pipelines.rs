@@ -1,4 +1,4 @@
-//! Pipelines of the device's simulation: what each asks for, and which end of it is right.
+//! Pipelines of the device's simulation: the request of each, and the ends that are right for it.
 
 use std::collections::BTreeSet;
 use tapetum_drive::program::{Context, Program, ProgramDescriptor, ProgramResult};
@@ -52,7 +52,7 @@ impl Program for Balk {
     }
 }
 
-/// What the drive of the simulation has.
+/// The programs of the simulated drive.
 pub fn all_programs() -> Vec<Box<dyn Program>> {
     let balks = BALKS.map(|name| Box::new(Balk(name)) as Box<dyn Program>);
     programs::built_in().into_iter().chain(balks).collect()
@@ -140,7 +140,7 @@ impl Drawing<'_> {
         }
     }
 
-    /// The one stage of a pipeline that fails, or does not: were there two, which fails first were a question of parts.
+    /// The one stage that may fail: with two, which one fails first would depend on how the bytes are cut into parts.
     fn balk(&mut self, random: &mut SplitMix64) {
         let after_bytes = random.below(2 * SOURCE_BYTES_MAX) as u32;
         let status = 1 + random.below(1000) as u16;

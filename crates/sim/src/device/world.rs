@@ -1,4 +1,4 @@
-//! The engine's core with simulated units around it, and all that must hold after each of their steps.
+//! The engine's core with simulated units around it, and the checks after each of their steps.
 
 use super::pipelines::{PipelineFate, SimKept, SimPipeline, SimSink, all_programs};
 use super::units::{DeviceBytes, SimUnit, UnitTask};
@@ -202,7 +202,7 @@ impl DeviceWorld {
             dies = true;
         }
         if let Some(deadline_us) = deadline_us.filter(|_| can_die && self.random.one_in(self.rates.hangs)) {
-            // For long: the deadline ends its pipeline.
+            // Long enough that the deadline ends its pipeline.
             ends_us = ends_us.max(deadline_us + 1 + self.random.below(20_000));
             dies = self.random.one_in(2);
             self.tally.hung += 1;
@@ -379,7 +379,7 @@ impl DeviceWorld {
         Ok(())
     }
 
-    /// All that is on its way ends; then nothing is held by anybody.
+    /// Runs everything to its end; then nothing may be held.
     pub fn settle(&mut self) -> Result<(), String> {
         const STEPS_MAX: u64 = 1 << 20;
         for _ in 0..STEPS_MAX {

@@ -1,5 +1,5 @@
-//! A flush fails, the process ends and the power stays. What the flush was to save is read by the next opening, and no later flush saves it:
-//! until that opening has written it again, the power may fail.
+//! A flush fails, the process ends and the power stays. The next opening reads the writes that the flush should have made durable, and no
+//! later flush makes them durable. The power may fail at any moment until that opening has written them again.
 
 use super::{Bench, Case, Count, Open, Strikes, ordered, parts};
 use crate::model::Model;

@@ -39,7 +39,7 @@ struct Possibility {
     lost: bool,
 }
 
-/// What every operation sees alike.
+/// The conditions that all operations share.
 #[derive(Clone, Copy, Default)]
 pub struct Rules {
     pub now: u32,
@@ -145,8 +145,8 @@ impl Key {
         self.pending.push(Pending { id, session, kind, stamp_above, grouped });
     }
 
-    /// The client was told that nobody knows whether the operation took effect, or will. It counts as on its way, in no
-    /// order with others, until a crash ends it.
+    /// The client was told that the outcome of the operation is unknown. It counts as on its way, in no order with others, until a crash
+    /// ends it.
     pub fn doubt(&mut self, id: OperationId) {
         let doubted = self.pending.iter_mut().filter(|pending| pending.id == id);
         doubted.for_each(|pending| pending.session = usize::MAX - id as usize);
@@ -351,7 +351,7 @@ impl Key {
         for possibility in reached {
             let mut possibility = possibility.at_rest(|id| self.is_group(id));
             possibility.pass_time(rules.now);
-            // What may be there without a loss does not count as lost.
+            // A state that is possible without a loss does not count as lost.
             let kept = Possibility { lost: false, ..possibility.clone() };
             if !self.possible.contains(&kept) && !self.possible.contains(&possibility) {
                 self.possible.push(possibility);

@@ -183,8 +183,8 @@ impl Model {
         }
     }
 
-    /// What keys of ordered keyspaces show is taken as it comes, from the next reads on: damage may have taken their newest images. Not of
-    /// those that are attested.
+    /// Damage may have taken the newest images of ordered keyspaces: from the next reads on, any value of their keys is accepted, except of
+    /// keys that are attested.
     pub fn set_pages_adrift(&mut self, is_attested: impl Fn(usize) -> bool) {
         let is_adrift = |key: usize| self.in_pages[key] && !is_attested(key);
         self.pages_adrift = Some((0..self.keys.len()).map(is_adrift).collect());
@@ -268,7 +268,7 @@ impl Model {
         Ok(())
     }
 
-    /// What these keys had is gone with their keyspace; none of them has an operation on its way. Nothing brings it back.
+    /// The items of these keys are gone with their keyspace, for good; none of the keys has an operation on its way.
     pub fn empty(&mut self, keys: impl Iterator<Item = usize>) {
         for key in keys {
             self.note(key, || "its keyspace is gone, or new".into());

@@ -1,4 +1,4 @@
-//! What a store may lose that acknowledges before it is durable: the end of its log, and nothing before it.
+//! The loss allowed to a store that acknowledges before a write is durable: the end of its log, and nothing before it.
 //!
 //! Stamps are the log's order. If a record with stamp C is there after a crash, every write with a lower stamp took
 //! effect: no key may show anything older than its last write up to C.

@@ -1,4 +1,4 @@
-//! What an image of an ordered keyspace attests: damage of the images before it is no torn write, and is to be said.
+//! Which images of an ordered keyspace are attested by later images. Damage in an attested image is no torn write, and must be an error.
 //!
 //! The store counts what has become durable. Of each key it is kept how much that was when the key was last known to be in a durable image;
 //! at a crash the marks say how much of it the manifest or an image attests.

@@ -27,7 +27,7 @@ const IN_FLIGHT_MAX: usize = 12;
 const CHANGE_ONE_IN: u64 = 80;
 /// The same where a keyspace is to be made that lasts.
 const MAKE_ONE_IN: u64 = 8;
-/// So many polls without an end mean that the store hangs.
+/// After so many polls without an end the store counts as hung.
 const PATIENCE: u32 = 20_000;
 /// During so many of them one session is polled alone.
 const ALONE: u32 = 2000;
@@ -72,7 +72,7 @@ pub struct Life {
     may_ask: Vec<(usize, usize, u64)>,
     /// The drive was told to fail commands; the store has noticed and takes no more writes.
     faulty: bool,
-    /// What is read may be something else than was written.
+    /// Reads may bring other bytes than were written.
     damaged: bool,
     poisoned: bool,
     /// A read was, when every key was asked for.
@@ -637,7 +637,7 @@ impl Life {
         self.look(world)
     }
 
-    /// Notes what the store does; an error when the power is off.
+    /// Notes the state of the store; an error when the power is off.
     fn look(&mut self, world: &mut World) -> Result<(), Stop> {
         let phases = self.store.phases();
         world.state = self.state(world);
@@ -717,7 +717,7 @@ impl Life {
         self.note(world, id, key, &told)
     }
 
-    /// Holds against the model what operation `id` was told.
+    /// Checks the reply to operation `id` against the model.
     fn note(&mut self, world: &mut World, id: u64, key: Option<usize>, told: &Told) -> Result<(), Stop> {
         let stamp = match told.item() {
             Some(item) => {
@@ -773,7 +773,7 @@ impl Life {
         Ok(())
     }
 
-    /// After the power went: replies that were due still come, and they count.
+    /// After a power failure: replies that were due still come, and count.
     pub fn last_replies(&mut self, world: &mut World) -> Result<(), Stop> {
         for _ in 0..3 {
             for session in 0..self.sessions.len() {

@@ -1,5 +1,5 @@
-//! Trouble: a copy of the store, as a crash left it, meets one class of faults. What it may not do then: answer wrongly, lose
-//! what it acknowledged, panic, hang. It may refuse, with a typed error.
+//! Trouble: a copy of the store, as a crash left it, meets one class of faults. It must not answer wrongly, lose what it acknowledged,
+//! panic or hang. It may refuse, with a typed error.
 //!
 //! ```text
 //! copy ─┬► open, read all ──► work, the drive fails in one way ──► crash or close ─┬─► again, or open, read all, and the end
@@ -20,7 +20,7 @@
 //! places one may be in the image that attests another, and a write that the drive never made, or made elsewhere, is missed only until the
 //! slots are named the next time: of ordered keyspaces nothing is judged then but that they open, or say why not, and are read without a panic.
 //!
-//! A drive that is full refuses writes and loses nothing; how room is made again, of ordered keyspaces, is in [`super::life`].
+//! A full drive refuses writes and loses nothing; [`super::life`] makes room again in ordered keyspaces.
 //!
 //! Where commands only fail, or are short, everything must be there as soon as the drive works again.
 
@@ -115,7 +115,7 @@ impl World {
         let ended = self.endure(trouble);
         self.trouble = None;
         match ended {
-            // What happened is told by the model of the copy.
+            // The copy's model tells what happened.
             Err(Stop::Wrong(what)) => return Err(Stop::Wrong(format!("in {trouble:?}: {what}"))),
             Err(Stop::Refused) => self.tally.refused_to_open += 1,
             Ok(()) | Err(Stop::Crash) => {}
@@ -234,7 +234,7 @@ impl World {
         self.images_damaged = 0;
     }
 
-    /// The store is opened, and read, while the drive fails: it opens or says why not, and what it wrote is in nobody's way.
+    /// The store is opened, and read, while the drive fails: it opens or says why not, and its writes must not disturb the next opening.
     fn fail_in_recovery(&mut self, fault: Fault) -> Result<(), Stop> {
         let within = self.region();
         let faults = faults(fault, within, &mut self.random);

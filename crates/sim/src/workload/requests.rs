@@ -1,4 +1,4 @@
-//! Operations as the store is asked for them, and what it says as the model hears it.
+//! The model's operations as requests to the store, and the store's replies as the model's answers.
 
 use crate::model::operation::{Item, Kind, Told};
 use std::rc::Rc;
@@ -63,7 +63,7 @@ pub fn told_at_once(session: &mut Session, keyspace: KeyspaceRef, key: &[u8], ki
     }
 }
 
-/// What the client was told; an error is one that it should never see here.
+/// The client's answer; `Err` for one that must never come here.
 pub fn told(session: &Session, outcome: Outcome) -> Result<Told, Error> {
     Ok(match outcome {
         Outcome::Value { flags, stamp, expiry, value } => {

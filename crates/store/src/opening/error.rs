@@ -98,12 +98,12 @@ impl fmt::Display for OpenError {
             ),
             OpenError::ForeignUnfinished { path } => write!(
                 f,
-                "{} is in the way, and no store that was being made: move it, or give another path; nothing was written",
+                "{} is in the way, and is not an unfinished store: move it, or give another path; nothing was written",
                 path.display()
             ),
             OpenError::NameTaken { path } => write!(
                 f,
-                "{} was not there, or is a link to nothing, and has the name that a new store was to have: look at it, then \
+                "{} took the name of the new store while that was made, or is a dangling link: look at it, then \
                  open the store again, or give another path; nothing in it was changed",
                 path.display()
             ),

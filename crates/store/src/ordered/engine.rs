@@ -119,8 +119,8 @@ impl OrderedEngine {
         let is_aligned = self.base.geometry.extents_offset().is_multiple_of(PAGE_BYTES);
         if !promised && self.base.options.assume_atomic_writes {
             tracing::warn!(
-                "nodes of ordered keyspaces are written in place, as the options say that the drive's writes of 4 KiB are atomic, which \
-                 it does not: if they are not, a power failure may lose nodes"
+                "nodes of ordered keyspaces are written in place, because the options assume atomic writes of 4 KiB, which the drive \
+                 does not promise: if they are not atomic, a power failure may lose nodes"
             );
         }
         is_aligned && (promised || self.base.options.assume_atomic_writes)

@@ -4,8 +4,8 @@
 //! ```text
 //! command ─► errand ─► text of some keys ─► out ─► taken by the client ─► errand ─► …  ─► END
 //! ```
-//! The list is one request of the client: everything after it waits. Between two steps it owes the client nothing that the store has, so one
-//! that leaves, or takes no more, is closed as any other.
+//! The list is one request of the client: everything after it waits. Between two steps it holds nothing of the store, so a client that
+//! leaves, or reads no more, is closed as any other.
 
 use tapetum::ListCursor;
 

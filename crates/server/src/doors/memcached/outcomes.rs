@@ -1,4 +1,4 @@
-//! What became of a request, counted as memcached counts it.
+//! The outcomes of requests, counted as memcached counts them.
 
 use tapetum::{Error, Outcome, Reply};
 
@@ -8,7 +8,7 @@ use crate::stats::latencies::TimedRequest;
 use crate::stats::{Counters, count};
 use crate::store::full_log::is_full;
 
-/// Counts what became of a request.
+/// Counts a request's outcome.
 pub fn count_outcome(counters: &Counters, form: Form, outcome: &Outcome) {
     let found = !matches!(outcome, Outcome::Missing);
     let pick = |hit, miss| if found { hit } else { miss };
@@ -45,7 +45,7 @@ pub fn count_outcome(counters: &Counters, form: Form, outcome: &Outcome) {
     }
 }
 
-/// Under what it is told how long a request took, if it is.
+/// The histogram of a request's latency, if it has one.
 pub fn timed(form: Form, reply: &Reply) -> Option<TimedRequest> {
     match (form, &reply.outcome) {
         (_, Outcome::Value { .. } | Outcome::Leased { .. }) if form.is_get() => Some(match reply.read_flash {

@@ -6,8 +6,8 @@
 //!                   its bucket is   its item is
 //!                     fetched         fetched
 //! ```
-//! It takes them from the front of the input as long as DRAM has what they ask for, and takes what they bring. The first for which
-//! that is not so, and what comes after it, goes the way of all requests (`commands`). Owned by one worker.
+//! It takes them from the front of the input, for as long as DRAM has the items of the gets and room for the sets. The first other request,
+//! and all behind it, are submitted as usual (`commands`). Owned by one worker.
 
 use std::ops::Range;
 
@@ -82,7 +82,7 @@ pub struct Taken {
     pub input_bytes: usize,
     pub gets: usize,
     pub sets: usize,
-    /// The text get that is still to be gone on with.
+    /// The text get whose keys are not all taken.
     pub many: Option<ManyKeys>,
     /// The last value of a get.
     pub value_bytes: Option<usize>,
@@ -100,7 +100,7 @@ pub struct Pipeline {
     batch: Vec<TakenRequest>,
     /// Of their keys.
     digests: [KeyDigest; BATCH],
-    /// So many requests are taken into a batch: what is parsed in vain is little where many are not answered here.
+    /// Batch size. Small, because requests parsed here but not answered are parsed again by the slow path.
     ahead: usize,
 }
 
@@ -142,7 +142,7 @@ impl Pipeline {
         taken
     }
 
-    /// Brings nearer what the first requests of several inputs, at most a batch, ask for. It may guess: nothing depends on it.
+    /// Prefetches the items of the first requests of several inputs, a batch at most. A hint: nothing depends on it.
     pub fn fetch_ahead<'a, S: Session>(&mut self, inputs: impl Iterator<Item = (KeyspaceRef, &'a [u8])>, session: &S) {
         if !session.answers_at_once() {
             return;

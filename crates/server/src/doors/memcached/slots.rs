@@ -28,13 +28,13 @@ struct Slot {
     asker_print: u32,
     /// What it may take in memory until it is answered.
     charge_bytes: usize,
-    /// When it came, if that was said.
+    /// When it came, if that is measured.
     came: Option<Instant>,
-    /// What others are told of it, if somebody looks.
+    /// What watchers are told of it, if there are any.
     observed: Option<Box<ObservedRequest>>,
 }
 
-/// What others are told of a request when its outcome is there.
+/// What watchers are told of a request when its outcome is known.
 pub struct ObservedRequest {
     pub key: Vec<u8>,
     pub store: Option<ObservedStore>,
@@ -150,7 +150,7 @@ impl Slots {
         }
     }
 
-    /// What others are to be told of request `number`, which is pending, once.
+    /// What watchers are to be told of request `number`, which is pending; taken once.
     pub fn take_observed(&mut self, number: u32) -> Option<Box<ObservedRequest>> {
         let at = self.place_of(number);
         self.queue[at].observed.take()
@@ -271,7 +271,7 @@ impl Slots {
         }
     }
 
-    /// Nothing is left: a connection at rest keeps little.
+    /// Frees the buffers: an idle connection keeps little.
     fn forget(&mut self) {
         self.keys_start += self.keys.len() as u64;
         self.keys.clear();

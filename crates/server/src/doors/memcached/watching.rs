@@ -70,7 +70,7 @@ impl Memcached {
     }
 }
 
-/// Tells those who look of a request that has its outcome.
+/// Tells the watchers of a request that has its outcome.
 pub(super) fn observe(
     observers: &Observers,
     (worker, descriptor): (usize, i32),

@@ -1,7 +1,7 @@
 //! The figures for Prometheus: a small HTTP server of its own, off unless asked for.
 //!
-//! One thread serves up to 64 peers at once and waits for none of them: one that does not send or does not read costs the
-//! others nothing, and is closed in time. It shares only the figures, and needs nothing of the workers.
+//! One thread serves up to 64 peers at once and waits for none of them: a peer that neither sends nor reads costs the others nothing, and
+//! is closed when its time is over. It shares only the figures, and needs nothing of the workers.
 
 // The server is above the simulator: this is a thread of the system, and looks at the clock.
 #![allow(clippy::disallowed_methods)]
@@ -26,11 +26,11 @@ use http::{Peer, PeerProgress};
 pub const ADDRESS_DEFAULT: &str = "127.0.0.1:9150";
 /// Peers at once; one more takes the place of the oldest that has not asked yet. A few scrape, and port scanners come too.
 const PEERS_MAX: usize = 64;
-/// What a peer may take to send its request, and again to take the answer: as long as Prometheus waits by default.
+/// The time in which a peer must send its request, and again take the answer: as long as Prometheus waits by default.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Peers let in before those who are in have their turn.
+/// Peers accepted before the connected ones have their turn.
 const ACCEPTS_MAX: usize = 16;
-/// How long nobody is let in for want of descriptors.
+/// Pause after accepting failed, most likely for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
 const ID_STOP: u64 = u64::MAX;
@@ -128,7 +128,7 @@ impl Reception {
                 Ok(socket) => self.welcome(socket)?,
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN | libc::EINTR | libc::ECONNABORTED) => return Ok(()),
-                    // Out of descriptors, most likely: they come back.
+                    // Out of descriptors, most likely: some will be freed.
                     _ => {
                         std::thread::sleep(PAUSE);
                         return Ok(());

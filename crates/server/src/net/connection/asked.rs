@@ -1,10 +1,10 @@
-//! Gets that ask before they bring their values (`tapetum::Session::take_asks`): a value that is longer than the charge of its get
-//! comes when there is room for it. Without this, a client that asked for small values and then for many large ones at once would
-//! be brought all of them, whatever the budget has.
+//! Gets that ask before they bring their values (`tapetum::Session::take_asks`): a value that is longer than the charge of its get comes
+//! when there is room for it. Without this, a client that got small values and then many large ones at once would make the server hold all
+//! of them, beyond the budget.
 //!
 //! Replies leave in an order ([`Door::place_of`]), so room is given in that order. The first of all may take the budget's overdraft; the
 //! others only what is left of the budget and of the connection's own limit. A value so small that every connection may hold it comes at
-//! once. While a get waits, nothing more is taken. A get that asks takes effect when it is allowed, so a door submits no request that
+//! once. While a get waits, no more input is taken. A get that asks takes effect when it is allowed, so a door submits no request that
 //! would change its item before it is answered.
 
 use super::client::{REQUEST_BYTES, WantedFor};
@@ -15,7 +15,7 @@ use crate::net::gets::Gets;
 use crate::net::limits::FREE_BYTES;
 use crate::store::engine::Session;
 
-/// What a get that is tried brings without asking: within what every connection may hold.
+/// The longest value that comes without asking: within what every connection may hold.
 pub const TRIED_BYTES: usize = FREE_BYTES / 2;
 
 /// A get that asks and has no answer yet.
@@ -79,7 +79,7 @@ impl<D: Door> Connection<D> {
         is_room
     }
 
-    /// The session that was to bring the values is gone: each get is answered as if it had not asked.
+    /// The session that read the values is gone: each get is answered as if it had not asked.
     pub fn stop_asking(&mut self, gets: &mut Gets) {
         let asked = std::mem::take(&mut self.client.asked);
         if !asked.is_empty() {

@@ -1,4 +1,4 @@
-//! What one client may hold, and what it waits for: the side of a connection that a door works with.
+//! The limits of one client, and what it waits for: the side of a connection that a door works with.
 //!
 //! A client is *blocked* while a limit keeps it from going on: its unanswered requests or unsent replies are at their limit, the shared
 //! budget is spent, the worker has as many gets as it may, one of its gets asks for room, or its door waits until all is answered.
@@ -45,7 +45,7 @@ pub struct Admission {
     value_bytes_unasked: Option<usize>,
 }
 
-/// How much a client's replies may take that are written without being submitted: see [`Client::answer_room`].
+/// The room for replies to requests that are answered at once: see [`Client::answer_room`].
 pub struct AnswerRoom<'a> {
     who: u64,
     budget: &'a Budget,
@@ -198,8 +198,8 @@ impl Client {
 
     // For doors: requests.
 
-    /// Leave to submit a request that holds `bytes` until it is answered; `None` blocks. `is_get`: it brings a value, which is likely
-    /// to take those bytes. A request so small that every client may have it does not ask the budget.
+    /// Admits a request that holds `bytes` until it is answered; `None` blocks the client. `is_get`: it brings a value, which is likely to
+    /// take those bytes. A request so small that every client may have it does not ask the budget.
     pub fn admit<S: Session, W>(
         &mut self,
         load: Load,
@@ -336,7 +336,7 @@ impl Client {
         self.capped
     }
 
-    /// Drops everything unsent: nobody takes it.
+    /// Drops everything unsent: the client has gone.
     pub fn give_up(&mut self) {
         self.gone = true;
         self.closing = true;

@@ -6,10 +6,10 @@
 //!                   one write to each connection completed and to a few of the others; again while that gave anything
 //!        -> wait
 //! ```
-//! Everything that one report (`os::Epoll`) asks for is submitted before one poll, so that it goes to flash as one batch,
-//! and nothing ever waits for one read. Where DRAM answers most of it, a few more reports are taken before that poll, so that it still is a
-//! batch: a doorbell of the drive costs as much as an answer. Answers from DRAM are sent after the doorbell, while flash reads; answers of
-//! flash that come meanwhile go before the rest of them. New connections are spread over the workers: a worker that accepts one hands it to
+//! Everything that one report (`os::Epoll`) asks for is submitted before one poll, so that it goes to flash as one batch, and nothing ever
+//! waits for one read. Where DRAM answers most of it, a few more reports are taken before that poll, so that it still is a batch: a
+//! doorbell of the drive costs as much as an answer. Answers from DRAM are sent after the flash reads were started; answers from flash that
+//! come meanwhile are sent before the remaining ones. New connections are spread over the workers: a worker that accepts one hands it to
 //! the worker that has the fewest. A worker owns its connections; it shares the budget, the figures and the mailboxes.
 
 // The server is above the simulator: it may read the clock. Relative expiries need it, once a round.
@@ -52,13 +52,13 @@ const REPORTS_TIME: Duration = Duration::from_micros(300);
 const ROUNDS_MAX: usize = 16;
 /// Connections looked after, beside those that flash has just answered, before the store is polled again.
 const SENDS_MAX: usize = 16;
-/// How soon a connection that waits for memory asks again, if nothing happens before.
+/// How often a connection that waits for memory checks again.
 const WAIT_RETRY_MS: i32 = 10;
-/// How often stalled clients and paused listeners are looked for while nothing happens.
+/// How often an idle worker looks for stalled clients and paused listeners.
 const LOOK_MS: i32 = 1000;
-/// How often the store is polled at least while it owes replies, though it says when it has some.
+/// The store is polled at least so often while requests are in flight, although its event tells of replies.
 const STORE_LOOK_MS: i32 = 100;
-/// How long after a stop replies are waited for, and sent.
+/// How long a stop waits for replies, and sends them.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
 const ID_MAILBOX: u64 = u64::MAX;
@@ -115,7 +115,7 @@ pub struct Worker<S, D: Door> {
     gets: Gets,
     door: D::PerWorker,
     now: u32,
-    /// When the worker learned of what it works on.
+    /// When the worker was told of the work it does.
     came: Instant,
     at_once: AnsweredAtOnce,
     /// When stalled clients were last looked for.

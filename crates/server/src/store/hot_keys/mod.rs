@@ -1,12 +1,12 @@
-//! What is hot outlives a restart: a list of the keys whose items are in DRAM, saved now and then, from which DRAM is warmed
-//! when the server starts.
+//! The hot items outlive a restart: a list of the keys whose items are in DRAM is saved now and then, and DRAM is warmed from it when the
+//! server starts.
 //!
 //! ```text
 //! start: list ─► Store::warm ─► DRAM        every so often, and at the end: DRAM ─► Store::hot_keys ─► another file ─► list
 //! ```
-//! The list is a hint, and holds no values: what it names is read from flash as it is now. One that is torn, damaged or of
-//! another store is passed over with a line in the log. It is replaced when a whole new one is durable, and stays as it is
-//! until DRAM has been warmed from it.
+//! The list is a hint, and holds no values: its items are read from flash as they are at the start. One that is torn, damaged or of another
+//! store is passed over with a line in the log. It is replaced when a whole new one is durable, and stays as it is until DRAM has been
+//! warmed from it.
 //!
 //! Threads: one of its own. Requests are served meanwhile.
 
@@ -86,7 +86,7 @@ impl Keeper {
     /// Saves the list for the last time, unless it was still warming.
     pub fn stop(self) {
         drop(self.stop);
-        // A panic there has been reported, and the list is a hint.
+        // A panic there has been reported; without the list only warming is lost.
         let _ = self.thread.join();
     }
 }

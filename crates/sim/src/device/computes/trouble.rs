@@ -33,7 +33,7 @@ impl ComputeWorld {
         if completion.is_success() { Ok(()) } else { Err(format!("{completion:?} of a cancellation")) }
     }
 
-    /// Looks at what the power's failing now would leave.
+    /// Checks what a power failure at this moment would leave.
     pub(super) fn cut_power(&mut self) -> Result<(), String> {
         let seed = self.random.next_u64();
         let survives = |place: usize| SplitMix64::new(seed ^ place as u64).one_in(2);

@@ -14,12 +14,12 @@ pub struct Request<'a> {
     pub terms: Terms,
 }
 
-/// Why a datagram is met with silence.
+/// Why a datagram gets no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Silence {
-    /// It comes from a service, which would be answered by what asked for nothing.
+    /// It comes from a well-known service's port: that service has asked for nothing.
     Port,
-    /// It is no request, or not wholly.
+    /// It is malformed, or not all of it is requests.
     NoRequest,
     /// It is a part of a request.
     Fragment,
@@ -50,7 +50,7 @@ pub fn admit<'a>(
         if audience != Audience::Everybody {
             return Err(Silence::NotAllowed);
         }
-        // As much as the reply may take, since nobody knows yet how much it will; and a long request is work.
+        // The longest reply that is possible, as its length is not known yet; and long requests cost work.
         if !guard.take(peer.ip(), reply_bytes_max.max(datagram.len()), now_seconds) {
             return Err(Silence::Rate);
         }

@@ -10,7 +10,7 @@
 /// `number` counts the datagrams of a message from 0, `count` is how many there are.
 pub const HEADER_BYTES: usize = 8;
 
-/// Why a datagram is no request.
+/// Why a datagram is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadFrame {
     /// Shorter than a header and one byte, or numbers that make no sense.
@@ -65,7 +65,7 @@ mod tests {
         for length in 0..=HEADER_BYTES {
             assert_eq!(request(&framed(0, 1, b"")[..length]), Err(BadFrame::Malformed));
         }
-        // What the last two bytes hold is nobody's business.
+        // The last two bytes are reserved and not looked at.
         let mut reserved = framed(0, 1, b"x");
         reserved[7] = 9;
         assert_eq!(request(&reserved), Ok((0x1234, &b"x"[..])));

@@ -1,5 +1,5 @@
-//! Who may ask what over UDP, and how much they may be answered. The sender's address of a datagram can be forged, so that a
-//! reply may go to somebody who asked for nothing: what strangers are answered must not be worth forging for.
+//! Who may ask what over UDP, and how much they may be answered. The sender's address of a datagram can be forged, so that a reply may go
+//! to somebody who asked for nothing: replies to strangers must not be worth forging for.
 //!
 //! Peers on the allow list are *trusted*. What others are sent is at most one datagram, at most [`AMPLIFICATION_MAX`] times what they
 //! sent, and comes out of a bucket of tokens. There is a fixed number of buckets, and which is a peer's is a secret hash of its
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// As QUIC has it (RFC 9000, section 8.1).
 pub const AMPLIFICATION_MAX: usize = 3;
 const BUCKETS: usize = 8192;
-/// Nobody asks from the ports of well-known services, of which some answer whatever they are sent.
+/// Ports of well-known services: no client asks from them, and some services answer anything.
 const SERVICE_PORT_MAX: u16 = 1023;
 /// Services above those: SSDP, mDNS, memcached.
 const SERVICE_PORTS: [u16; 3] = [1900, 5353, 11211];
@@ -62,7 +62,7 @@ pub enum Terms {
     Stranger { reply_bytes_max: usize },
 }
 
-/// What workers' clocks differ by at most: each looks at the time once a round.
+/// How much the workers' clocks may differ: each reads the time once a round.
 const CLOCKS_APART_MAX_SECONDS: u32 = 10;
 
 pub struct Guard {
@@ -83,7 +83,7 @@ impl Guard {
         Guard { allow, rate_bytes, datagram_bytes_max, port, secret: RandomState::new(), buckets }
     }
 
-    /// Whether something that asks may live at this port.
+    /// Whether a client may use this port.
     pub fn may_ask(&self, port: u16) -> bool {
         port > SERVICE_PORT_MAX && port != self.port && !SERVICE_PORTS.contains(&port)
     }

@@ -3,9 +3,9 @@
 //! ```text
 //!   receive (one system call) -> admit -> a connection each -> the store, one batch -> send (one system call)
 //! ```
-//! Every datagram is a client of its own: what is in it is done in its order, and answered by one message. There is a fixed
-//! number of places for requests that are not answered yet; while all are taken nothing is received, and the kernel drops what
-//! its queue does not hold. What cannot go on for want of memory is dropped. A worker owns its door; doors share the guard.
+//! Every datagram is a client of its own: what is in it is done in its order, and answered by one message. There is a fixed number of
+//! places for requests that are not answered yet; while all are taken nothing is received, and the kernel drops what its queue does not
+//! hold. A request that finds no memory is dropped. A worker owns its door; doors share the guard.
 
 pub mod admission;
 pub mod frame;
@@ -44,9 +44,9 @@ pub use socket::{Name, UdpSocket};
 pub const ADDRESS_DEFAULT: &str = "127.0.0.1:11211";
 /// Requests of one worker that are not answered yet.
 const PLACES: usize = 512;
-/// What a place keeps of the room for a request that had to wait.
+/// The buffer capacity that a place keeps after a request that had to wait.
 const REST_KEPT_BYTES: usize = 2048;
-/// In place of a reply that is more than the terms allow, and never more itself.
+/// Sent in place of a reply that is longer than the terms allow; itself shorter than any limit.
 const TOO_LARGE: &[u8] = text::NOT_OVER_UDP.as_bytes();
 
 const _: () = assert!(HEADER_BYTES + TOO_LARGE.len() <= guard::AMPLIFICATION_MAX * (HEADER_BYTES + b"get a\r\n".len()));
@@ -108,7 +108,7 @@ struct Place {
     terms: Terms,
     /// What of the request waits until something before it is answered.
     rest: Vec<u8>,
-    /// There was no memory for a value that it asks for: no reply is true.
+    /// There was no memory for a value that it asks for: it gets no reply.
     withheld: bool,
 }
 
@@ -347,7 +347,7 @@ impl Datagrams<Pipeline> for UdpDoor {
         self.advance(at, cx);
     }
 
-    // Nothing waits for room: a value that has none is withheld.
+    // A get here does not wait for room: its value is withheld.
     fn ask<S: Session>(&mut self, id: u32, number: u32, value_bytes: usize, cx: &mut DoorContext<'_, S>) {
         let place = &mut self.places[(id - FIRST_ID) as usize];
         place.connection.ask(number, value_bytes, cx);

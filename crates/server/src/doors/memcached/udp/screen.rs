@@ -1,8 +1,6 @@
-//! Looks a request over before anything of it is done: it is taken whole or not at all. Pure; the parsers are those that will
-//! take it.
+//! Checks a datagram before any of its requests is done: it is taken whole or not at all. Pure; the parsers are those that will take it.
 //!
-//! Bytes that are no request are met with silence, whoever sent them: it may be the reply of another server, and a reply to that
-//! would come back in turn.
+//! Malformed requests get no answer, whoever sent them: they may be the reply of another server, which would answer in turn.
 
 use crate::doors::memcached::protocol::binary::{self, Origin};
 use crate::doors::memcached::protocol::{BINARY_MAGIC, Parsed, text};

@@ -16,7 +16,7 @@ pub const BATCH: usize = 64;
 const DATAGRAM_BYTES_MAX: usize = 64 << 10;
 /// Rooms begin a little apart, so that the short datagrams in them do not all want the same places of the processor's cache.
 const ROOM_BYTES: usize = DATAGRAM_BYTES_MAX + 192;
-/// What the kernel cuts into datagrams by itself is no longer than one it would send.
+/// The longest run that the kernel cuts into datagrams: no longer than a datagram may be.
 const RUN_BYTES_MAX: usize = 65_000;
 /// For bursts that come while the worker is at something else.
 const KERNEL_QUEUE_BYTES: usize = 1 << 20;
@@ -113,10 +113,10 @@ impl UdpSocket {
         Ok(UdpSocket { fd, cuts_runs: Cell::new(true) })
     }
 
-    /// Throws away what came before there was anybody to answer it: its senders have given it up.
+    /// Throws away datagrams that came before the server served: their senders have given up.
     pub fn discard(&self) {
         let mut byte = [0; 1];
-        // What is longer than the room for it goes as well.
+        // A longer datagram is cut and goes as well.
         let next = || net::recv(&self.fd, &mut byte[..], RecvFlags::DONTWAIT);
         std::iter::repeat_with(next).take(KERNEL_QUEUE_DATAGRAMS).take_while(Result::is_ok).for_each(drop);
     }
@@ -164,9 +164,9 @@ impl UdpSocket {
                 }
                 Err(error) => match error.kind() {
                     io::ErrorKind::Interrupted => {}
-                    // There is no room for more now, and what waits for some is no longer wanted when there is.
+                    // The kernel's queue is full. The rest is dropped: it would come too late.
                     io::ErrorKind::WouldBlock => break,
-                    // The device that leads there does not know how, or sends no datagrams as long.
+                    // The device that leads there cannot cut runs, or sends no datagrams of this length.
                     _ if self.cuts_runs.get() && outbox.run(at) > 1 && may_be_the_device(&error) => {
                         self.cuts_runs.set(false);
                     }
@@ -221,7 +221,7 @@ pub struct Sent {
     pub bytes: usize,
 }
 
-/// Whether it is how datagrams were to be sent that failed, rather than to whom.
+/// Whether the error may be about how datagrams are sent, rather than about the peer.
 fn may_be_the_device(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP))
 }
