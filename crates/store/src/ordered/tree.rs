@@ -176,22 +176,26 @@ impl OrderedState {
         slots: &KeyspaceSlots,
         found: impl IntoIterator<Item = FoundNode>,
     ) -> Result<Arc<OrderedTree>, Error> {
-        let mut tree = None;
+        let mut made = None;
         for FoundNode { anchor, home, records } in found {
             let node = self.cache.table.give().ok_or(Error::FullIndex)?;
             self.cache.table.set(node, home);
-            let tree = match &tree {
-                None => tree.insert(self.add(slots.clone(), node)?),
-                Some(tree) => tree,
+            let (tree, search) = match &mut made {
+                Some(made) => made,
+                None => {
+                    let tree = self.add(slots.clone(), node)?;
+                    let search = tree.search.handle().map_err(of_search)?;
+                    made.insert((tree, search))
+                }
             };
             tree.items.fetch_add(records.into(), Ordering::Relaxed);
-            let mut handle = tree.search.handle().map_err(of_search)?;
             if !anchor.is_empty() {
-                let inserted = handle.insert(&anchor, node.0.into()).map_err(of_search)?;
+                let inserted = search.insert(&anchor, node.0.into()).map_err(of_search)?;
                 assert_eq!(inserted, AnchorChange::Done, "anchors are apart");
             }
         }
-        tree.ok_or_else(|| Error::Corrupt("an ordered keyspace has no data node".into()))
+        let (tree, _) = made.ok_or_else(|| Error::Corrupt("an ordered keyspace has no data node".into()))?;
+        Ok(tree)
     }
 
     fn add(&self, slots: KeyspaceSlots, leftmost: NodeId) -> Result<Arc<OrderedTree>, Error> {

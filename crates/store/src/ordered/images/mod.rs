@@ -19,10 +19,13 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// What an image takes at most while the rule is applied, beside its fences: itself, its places in order and heap, and two tiles.
+/// What an image takes at most while the rule is applied, beside its fences: itself, its places in order and heap, and two tiles. While images
+/// are put in order, it is there twice, and its place, before and after; that takes no more.
 pub const IMAGE_BYTES_MAX: u64 =
     (size_of::<PackedImage>() + size_of::<(u64, u32)>() + size_of::<HeapImage>() + 2 * size_of::<Tile>()) as u64;
 const _: () = assert!(size_of::<PackedImage>() == 32 && size_of::<Tile>() == 12 && IMAGE_BYTES_MAX == 88);
+const _: () =
+    assert!(2 * size_of::<PackedImage>() + size_of::<(u64, u32)>() + size_of::<u32>() <= IMAGE_BYTES_MAX as usize);
 /// Images whose fences have a name.
 const IMAGES_MAX: usize = 1 << 31;
 const NO_FENCE: u16 = u16::MAX;
@@ -159,9 +162,31 @@ impl ImageSet {
         self.images.iter().map(|image| image.stamp).max().unwrap_or(0)
     }
 
-    /// Bytes that the set takes, and the rule will take of it.
+    /// Bytes that the set takes, and the rule will take of it; fences are there twice while images are put in order.
     pub fn bytes(&self) -> u64 {
-        self.images.len() as u64 * IMAGE_BYTES_MAX + self.fences.len() as u64
+        self.images.len() as u64 * IMAGE_BYTES_MAX + 2 * self.fences.len() as u64
+    }
+
+    /// Puts the images in the order of their low fences, so that who goes through the keys goes through memory in that order, too. For each place,
+    /// where its image is now.
+    pub fn put_in_order(&mut self) -> Vec<u32> {
+        let by_low = self.by_low(0..self.images.len() as u32);
+        let mut ordered =
+            ImageSet { images: Vec::with_capacity(by_low.len()), fences: Vec::with_capacity(self.fences.len()) };
+        let mut places = vec![0; by_low.len()];
+        for (_, image) in by_low {
+            places[image as usize] = ordered.push(&self.get(image));
+        }
+        *self = ordered;
+        places
+    }
+
+    /// Images in the order of their low fences, each behind the first bytes of that: most fences are told apart without a look at them.
+    fn by_low(&self, images: impl Iterator<Item = u32>) -> Vec<(u64, u32)> {
+        let mut by_low: Vec<(u64, u32)> = images.map(|image| (first_bytes(self.low(image)), image)).collect();
+        // Which is quick where there are long runs in order.
+        by_low.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| self.low(a.1).cmp(self.low(b.1))));
+        by_low
     }
 
     fn low(&self, image: u32) -> &[u8] {
@@ -205,10 +230,7 @@ impl ImageSet {
     /// The same, as if there were no images with higher stamps.
     pub fn live_up_to(&self, stamp: u64) -> Result<LiveImages, SameStamp> {
         let images = (0..self.images.len() as u32).filter(|image| self.images[*image as usize].stamp <= stamp);
-        // Most fences are told apart without a look at them.
-        let mut by_low: Vec<(u64, u32)> = images.map(|image| (first_bytes(self.low(image)), image)).collect();
-        by_low.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| self.low(a.1).cmp(self.low(b.1))));
-        let by_low: Vec<u32> = by_low.into_iter().map(|(_, image)| image).collect();
+        let by_low: Vec<u32> = self.by_low(images).into_iter().map(|(_, image)| image).collect();
         let sweep = Sweep {
             set: self,
             by_low: &by_low,

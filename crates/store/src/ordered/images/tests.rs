@@ -45,6 +45,25 @@ fn update_before_free() {
 }
 
 #[test]
+fn images_in_order_are_those_that_there_were() {
+    let mut set = set_of(&[(5, 100, ALL), (6, 0, 100), (7, 50, 100), (8, 0, 50)]);
+    let heads = |set: &ImageSet, places: &[u32]| -> Vec<(u64, u32)> {
+        places.iter().map(|place| (set.get(*place).stamp, set.get(*place).slot)).collect()
+    };
+    let before = heads(&set, &[0, 1, 2, 3]);
+    let live = |set: &ImageSet| -> Vec<_> {
+        let tiles = set.live().unwrap().tiles;
+        tiles.iter().map(|tile| (set.get(tile.image()).slot, set.fences_of(tile).0.to_vec())).collect()
+    };
+    let live_before = live(&set);
+    let places = set.put_in_order();
+    assert_eq!(heads(&set, &places), before);
+    assert_eq!(live(&set), live_before);
+    let lows: Vec<_> = (0..4).map(|place| set.get(place).low.to_vec()).collect();
+    assert!(lows.is_sorted(), "{lows:?}");
+}
+
+#[test]
 fn split_none_lower_only_upper_only_and_both() {
     let (old, lower, upper) = ((5, 0, ALL), (6, 0, 100), (7, 100, ALL));
     assert_eq!(tiles(&[old]), [(0, 0, ALL)]);
@@ -128,7 +147,7 @@ fn sets_of_several_readers_are_one() {
     assert_eq!(all.get(2), ImageHead { low: &[40], high: Some(&[60]), stamp: 3, slot: 0, id: 7, records: 3 });
     let live = all.live().unwrap();
     assert_eq!(live.tiles.iter().map(Tile::image).collect::<Vec<_>>(), [0, 2, 1]);
-    assert_eq!(all.bytes(), 3 * IMAGE_BYTES_MAX + 4, "a set counts its fences, and the rule what it will take");
+    assert_eq!(all.bytes(), 3 * IMAGE_BYTES_MAX + 2 * 4, "a set counts its fences, and what it and the rule will take");
 }
 
 #[test]
