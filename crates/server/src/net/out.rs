@@ -14,20 +14,43 @@ const PIECES_MAX: usize = 64;
 
 /// Buffers that nobody uses just now.
 #[derive(Default)]
-pub struct Pool(Vec<Vec<u8>>);
+pub struct Pool {
+    small: Vec<Vec<u8>>,
+    large: Vec<Vec<u8>>,
+    large_bytes: usize,
+}
 
 impl Pool {
-    const KEPT_MAX: usize = 64;
+    const SMALL_MAX: usize = 64;
+    const SMALL_BYTES_MAX: usize = 2 * CHUNK_BYTES;
+    /// Of all large ones: what one client may have on its way. Without them each of its long reads would map memory anew.
+    const LARGE_BYTES_MAX: usize = 2 << 20;
 
     pub fn take(&mut self) -> Vec<u8> {
-        self.0.pop().unwrap_or_default()
+        self.small.pop().unwrap_or_default()
     }
 
-    /// Keeps `buffer` for later, unless it is large or there are enough.
+    /// So many zeros.
+    pub fn take_zeroed(&mut self, bytes: usize) -> Vec<u8> {
+        let fits = |buffer: &Vec<u8>| (bytes..=2 * bytes).contains(&buffer.capacity());
+        let Some(at) = self.large.iter().position(fits) else { return vec![0; bytes] };
+        let mut buffer = self.large.swap_remove(at);
+        self.large_bytes -= buffer.capacity();
+        buffer.resize(bytes, 0);
+        buffer
+    }
+
+    /// Keeps `buffer` for later, unless there are enough.
     pub fn give(&mut self, mut buffer: Vec<u8>) {
-        if self.0.len() < Pool::KEPT_MAX && buffer.capacity() <= 2 * CHUNK_BYTES {
-            buffer.clear();
-            self.0.push(buffer);
+        let bytes = buffer.capacity();
+        buffer.clear();
+        if bytes <= Pool::SMALL_BYTES_MAX {
+            if self.small.len() < Pool::SMALL_MAX {
+                self.small.push(buffer);
+            }
+        } else if self.large_bytes + bytes <= Pool::LARGE_BYTES_MAX {
+            self.large_bytes += bytes;
+            self.large.push(buffer);
         }
     }
 }
@@ -168,6 +191,21 @@ mod tests {
         }
         assert!(received == expected && queue.is_empty());
         assert_eq!(queue.chunks.capacity(), 0);
+    }
+
+    #[test]
+    fn a_large_buffer_is_used_again_as_zeros_and_no_more_are_kept_than_may_be() {
+        let mut pool = Pool::default();
+        let large = Pool::LARGE_BYTES_MAX / 4;
+        for _ in 0..6 {
+            pool.give(vec![7; large]);
+        }
+        assert_eq!((pool.large.len(), pool.large_bytes), (4, Pool::LARGE_BYTES_MAX));
+        let buffer = pool.take_zeroed(large - 10);
+        assert!(buffer.len() == large - 10 && buffer.iter().all(|byte| *byte == 0));
+        assert_eq!(pool.large.len(), 3);
+        assert_eq!(pool.take_zeroed(large + 1), vec![0; large + 1]);
+        assert_eq!((pool.large.len(), pool.take_zeroed(10).len()), (3, 10), "a small one takes no large one's place");
     }
 
     #[test]

@@ -77,6 +77,11 @@ impl BlockDevice {
         1 << self.group_bits
     }
 
+    /// Whether a block lies together with none before it.
+    pub fn is_first_of_group(self, block: u64) -> bool {
+        block.is_multiple_of(self.group_blocks())
+    }
+
     pub(crate) fn group_bits(self) -> u8 {
         self.group_bits
     }

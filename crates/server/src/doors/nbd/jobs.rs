@@ -58,12 +58,12 @@ pub struct Job {
 
 impl Job {
     /// Of a request that is not refused.
-    pub fn new(request: &NbdRequest, held_bytes: usize, began: Instant) -> Job {
+    pub fn new(request: &NbdRequest, held_bytes: usize, began: Instant, pool: &mut Pool) -> Job {
         let (mut start, mut end) = (request.offset, request.offset.saturating_add(request.length.into()));
         let task = match request.command {
             Command::Read => {
                 let blocks = end.div_ceil(BLOCK) - start / BLOCK;
-                let (bytes, holes) = (vec![0; request.length as usize], vec![false; blocks as usize]);
+                let (bytes, holes) = (pool.take_zeroed(request.length as usize), vec![false; blocks as usize]);
                 Task::Read { bytes, holes, is_whole: request.is_whole() }
             }
             Command::Write => Task::Write,

@@ -1,7 +1,7 @@
 //! The transmission of one client: its requests on their way, a part a block, answered in the order in which they are done.
 //!
 //! A step does three things, as far as each goes: the next request of a change whose block was read; what the client sent; a part of a job
-//! that needs no more of the client. Jobs take turns, a part each, so a long one keeps no other waiting, and reads leave some of a client's
+//! that needs no more of the client. Jobs take turns, a part each or the parts of a group of blocks, so a long one keeps no other waiting, and reads leave some of a client's
 //! requests to the rest. What goes to the store stands in `submitting`, what comes of it in `completing`.
 
 mod completing;
@@ -197,7 +197,7 @@ impl Transmission {
             client.keep(admission, cx.budget);
         }
         self.held_bytes += held_bytes;
-        let job = Job::new(request, held_bytes, cx.instant());
+        let job = Job::new(request, held_bytes, cx.instant(), cx.pool);
         let needs_work = !matches!(job.task, Task::Write) && !job.is_handed_out();
         let number = self.jobs.add(job);
         match needs_work {

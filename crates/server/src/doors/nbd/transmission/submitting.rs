@@ -142,23 +142,31 @@ impl Transmission {
         Some(())
     }
 
-    /// Submits the get of the next block of a read.
+    /// Submits the gets of a read up to where its group of blocks ends: those that follow each other share the group's read of flash.
     pub(super) fn read<S: Session>(
         &mut self,
         number: usize,
         client: &mut Client,
         cx: &mut NbdContext<'_, S>,
     ) -> Option<()> {
-        if self.pending >= cx.limits.connection_requests / 4 * 3 {
+        let device = self.export.device;
+        // A group's gets go together, unless there never is room for so many.
+        let most = cx.limits.connection_requests / 4 * 3;
+        if self.pending > 0 && self.pending + device.group_blocks() as usize > most {
             client.block();
             return None;
         }
-        let admission = client.admit_part(self.load(), Some(BLOCK_BYTES), cx)?;
-        let piece = self.next_piece(number);
-        let key = self.export.device.key(piece.block);
-        let part = self.add_part(number, (piece, PartKind::Read), 0);
-        self.submit(part, Request::Get { key: &key }, admission, client, cx);
-        Some(())
+        loop {
+            let admission = client.admit_part(self.load(), Some(BLOCK_BYTES), cx)?;
+            let piece = self.next_piece(number);
+            let key = device.key(piece.block);
+            let part = self.add_part(number, (piece, PartKind::Read), 0);
+            self.submit(part, Request::Get { key: &key }, admission, client, cx);
+            let job = self.jobs.get(number);
+            if job.is_handed_out() || device.is_first_of_group(job.piece().block) {
+                return Some(());
+            }
+        }
     }
 
     /// Takes a job's next piece.
