@@ -142,30 +142,30 @@ impl Transmission {
         Some(())
     }
 
-    /// Submits the gets of a read up to where its group of blocks ends: those that follow each other share the group's read of flash.
+    /// Submits the gets of a read up to where its group of blocks ends: those that follow the first share its read of flash.
     pub(super) fn read<S: Session>(
         &mut self,
         number: usize,
         client: &mut Client,
         cx: &mut NbdContext<'_, S>,
     ) -> Option<()> {
-        let device = self.export.device;
-        // A group's gets go together, unless there never is room for so many.
-        let most = cx.limits.connection_requests / 4 * 3;
-        if self.pending > 0 && self.pending + device.group_blocks() as usize > most {
+        if self.load().pending >= cx.limits.connection_requests / 4 * 3 {
             client.block();
             return None;
         }
+        let mut follows = false;
         loop {
             let admission = client.admit_part(self.load(), Some(BLOCK_BYTES), cx)?;
             let piece = self.next_piece(number);
-            let key = device.key(piece.block);
-            let part = self.add_part(number, (piece, PartKind::Read), 0);
+            let key = self.export.device.key(piece.block);
+            let part = self.add_part(number, (piece, PartKind::Read { follows }), 0);
+            self.following += usize::from(follows);
             self.submit(part, Request::Get { key: &key }, admission, client, cx);
             let job = self.jobs.get(number);
-            if job.is_handed_out() || device.is_first_of_group(job.piece().block) {
+            if job.is_handed_out() || self.export.device.is_first_of_group(job.piece().block) {
                 return Some(());
             }
+            follows = true;
         }
     }
 
