@@ -44,8 +44,9 @@ Tests (each builds what it needs, starts its own server on a free loopback port 
   test-memccapable   memccapable of libmemcached-tools: 54 of 54
   test-differential  the same bytes to memcached and to the server, replies compared      [--only PATTERN]
   test-udp           hostile datagrams: silence, or little for little   [--datagrams 1000000] [--seed N]
-  test-nbd           block devices: nbdcopy, qemu-io and the like; random requests; kill -9   [--operations 100000] [--cycles 10] [--seed N]
-                     [--file-system ext4: that alone, by nbdfuse and a loop device, as root]
+  test-nbd           block devices: nbdcopy, qemu-io and the like; random requests; a thousand clients; kill -9, under a file system too
+                     [--operations 100000] [--cycles 10] [--seed N] [--clients 1000] [--pause-ms 0]
+                     [--file-system ext4|xfs: that alone, by nbdfuse and a loop device, as root]
   test-kill          kill -9 under load, restart, verify   [--cycles 30] [--seed N] [--connections 8]
   test-power-cut     the same on a file system that loses what was not synced   [--cycles 30] [--seed N] [--connections 8]
   test-device        kill -9 of a store on a loop device, as root   [--cycles 30] [--seed N] [--connections 8]

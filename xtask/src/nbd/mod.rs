@@ -1,14 +1,19 @@
 //! Block devices as their clients see them: the tools that people have (nbdinfo, nbdcopy, qemu-io, qemu-img) against a server, random
-//! requests against a model, and kill -9 under a writer of patterns.
+//! requests against a model, clients by the thousand, and kill -9 under writers of patterns and under a file system.
 
-mod file_system;
+pub mod file_system;
+pub mod fuse_disk;
 pub mod pattern;
 mod tools;
+mod visitors;
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
+use self::file_system::{EXT4, FileSystem};
+use self::fuse_disk::FuseDisk;
 use crate::Failure;
 use crate::arguments::Arguments;
 use crate::kill::Kill;
@@ -30,26 +35,47 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let operations = arguments.number("operations", 100_000)?;
     let cycles = arguments.number("cycles", 10)?;
     let seed = arguments.number("seed", u64::from(std::process::id()))?;
+    let clients = arguments.number("clients", 1000)?;
+    let pause = Duration::from_millis(arguments.number("pause-ms", 0)?);
     let file_system = arguments.text("file-system").map(str::to_owned);
     let binary = arguments.server();
     arguments.finish()?;
     let binary = workspace::server(binary, Profile::Test)?;
-    let file_system = file_system.map(|name| file_system::FileSystem::named(&name)).transpose()?;
+    let file_system = file_system.map(|name| FileSystem::named(&name)).transpose()?;
     workspace::keeping("nbd", |scratch| {
         if let Some(file_system) = file_system {
-            return file_system.run(&Disk::make(&binary, &scratch.join("files"), "always", 1)?, scratch);
+            return files(file_system, &binary, scratch, (cycles, seed));
         }
         tools::run(&Disk::make(&binary, &scratch.join("tools"), "always", 1)?, scratch)?;
         random(&Disk::make(&binary, &scratch.join("random"), "everysec", 1)?, operations, seed)?;
         random(&Disk::make(&binary, &scratch.join("random-grouped"), "everysec", 8)?, operations / 4, seed)?;
+        visitors::run(&Disk::make(&binary, &scratch.join("visitors"), "everysec", 1)?, clients, pause)?;
         for (sync, group_blocks) in [("no", 8), ("always", 1)] {
             let disk = Disk::make(&binary, &scratch.join(format!("kill-{sync}")), sync, group_blocks)?;
             let durable = pattern::run(&disk, (cycles.div_ceil(2), seed), &mut Kill)?;
             println!("test-nbd: kills at --sync {sync}: {durable} writes of blocks were durable, none lost");
         }
-        Ok(())
+        match FuseDisk::check(scratch) {
+            Ok(()) => files(EXT4, &binary, scratch, (cycles.div_ceil(4), seed)),
+            Err(why) => {
+                println!("test-nbd: LEFT OUT, a file system: {why}");
+                Ok(())
+            }
+        }
     })
     .map_err(|failure| format!("{failure}\nseed {seed}").into())
+}
+
+/// A file system on a device, and kills under it.
+fn files(file_system: FileSystem, binary: &Path, scratch: &Path, (cycles, seed): (u64, u64)) -> Result<(), Failure> {
+    let name = file_system.name;
+    file_system.keeps(&Disk::make(binary, &scratch.join("files"), "always", 1)?, &scratch.join("kept"))?;
+    for (sync, group_blocks) in [("no", 8), ("always", 1)] {
+        let disk = Disk::make(binary, &scratch.join(format!("files-{sync}")), sync, group_blocks)?;
+        let made = file_system.survives(&disk, &scratch.join("killed"), (cycles, seed), &mut Kill)?;
+        println!("test-nbd: {cycles} kills under {name} at --sync {sync}: {made} files were durable, none lost");
+    }
+    Ok(())
 }
 
 /// A store with two block devices.

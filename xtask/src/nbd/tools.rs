@@ -30,8 +30,12 @@ pub fn run(disk: &Disk, scratch: &Path) -> Result<(), Failure> {
     }
     holes_are_told(disk)?;
     qemu(disk, &image, &copy)?;
-    server.terminate()?;
     println!("test-nbd: nbdinfo, nbdcopy, qemu-img and qemu-io");
+    match Command::new("fio").arg("--version").output() {
+        Ok(_) => fio(disk, scratch)?,
+        Err(_) => println!("test-nbd: LEFT OUT, fio with verify: apt-get install fio"),
+    }
+    server.terminate()?;
     Ok(())
 }
 
@@ -63,6 +67,20 @@ fn holes_are_told(disk: &Disk) -> Result<(), Failure> {
         Some(10.0..70.0) => Ok(()),
         _ => Err(format!("of a disk with holes nbdinfo says:\n{map}").into()),
     }
+}
+
+/// fio writes at random, in pieces of many sizes, and reads back what it wrote.
+fn fio(disk: &Disk, scratch: &Path) -> Result<(), Failure> {
+    let uri = format!("--uri={}", disk.uri(DISK));
+    let words =
+        ["--name=verify", "--ioengine=nbd", "--rw=randwrite", "--bsrange=512-128k", "--bs_unaligned", "--iodepth=16"];
+    let check =
+        ["--verify=crc32c", "--verify_fatal=1", "--do_verify=1", "--serialize_overlap=1", "--output-format=terse"];
+    let size = format!("--size={DISK_BYTES}");
+    // It keeps a file of its state where it runs.
+    said(Command::new("fio").current_dir(scratch).args(words).args(check).args([&uri, &size]))?;
+    println!("test-nbd: fio with verify");
+    Ok(())
 }
 
 fn qemu(disk: &Disk, image: &Path, copy: &Path) -> Result<(), Failure> {

@@ -20,8 +20,9 @@ use self::volatile::Cut;
 use crate::Failure;
 use crate::arguments::Arguments;
 use crate::kill::{Fault, Plan, Run};
-use crate::nbd::Disk;
-use crate::nbd::pattern;
+use crate::nbd::file_system::EXT4;
+use crate::nbd::fuse_disk::FuseDisk;
+use crate::nbd::{Disk, pattern};
 use crate::workspace;
 use tapetum_bench::random::Random;
 use tapetum_bench::server::Server;
@@ -83,6 +84,12 @@ fn under_device(scratch: &Path, plan: &Plan) -> Result<(), Failure> {
             "test-power-cut: {cycles} cuts under a block device at --sync {sync}: {durable} writes of blocks were durable, none lost; \
              {lost} unsynced sectors lost"
         );
+        if let Err(why) = FuseDisk::check(&scratch) {
+            println!("test-power-cut: LEFT OUT, a file system on it: {why}");
+            continue;
+        }
+        let made = EXT4.survives(&disk, &scratch, (cycles, plan.seed), &mut fault)?;
+        println!("test-power-cut: {cycles} cuts under ext4 on it: {made} files were durable, none lost");
     }
     Ok(())
 }
