@@ -24,6 +24,8 @@ pub struct Contest {
     /// As many times as there are items, after these are stored.
     pub overwrites: u64,
     pub stages: fn(&Shape) -> Vec<Stage>,
+    /// What a picture shows of each entrant, if there is one.
+    pub pictured: Option<Figure>,
 }
 
 /// The part of the memory for copies of items in DRAM.

@@ -26,6 +26,7 @@ const COLD: Contest = Contest {
     by_name: &[],
     overwrites: 0,
     stages: |_| Vec::new(),
+    pictured: None,
 };
 
 /// Every contender, each asked in one way, within five minutes.

@@ -29,6 +29,7 @@ pub const ORDERED_YCSB: Contest = Contest {
     by_name: &["tapetum"],
     overwrites: 0,
     stages: ycsb,
+    pictured: None,
 };
 
 fn ycsb(_: &Shape) -> Vec<Stage> {
@@ -109,6 +110,7 @@ pub const ORDERED_ABLATION: Contest = Contest {
     contenders: &[ORDERED_UNCACHED, ORDERED],
     by_name: &[],
     stages: ablation,
+    pictured: Some(RATE),
     ..ORDERED_YCSB
 };
 

@@ -27,6 +27,7 @@ pub const FIELDS_GET: Contest = Contest {
     by_name: &[],
     overwrites: 0,
     stages: fields_get,
+    pictured: None,
 };
 
 fn fields_get(_: &Shape) -> Vec<Stage> {

@@ -4,11 +4,14 @@
 //! `--mixes`, `--distribution`, `--sync`, `--contenders` and `--keep`.
 
 use super::arena::{Arena, Entrant};
-use super::contest::{Claim, Contest, Over, Stage, Tier, Trial};
+use super::contest::{Claim, Contest, Figure, Over, Stage, Tier, Trial};
 use super::shape::Shape;
 use crate::Failure;
 use crate::arguments::Arguments;
+use crate::results::bars::{BarSet, Bars};
+use crate::results::chart::Scale;
 use crate::results::outcome::{Outcome, Reach};
+use crate::results::picture::Picture;
 use crate::results::series::Series;
 use crate::results::spread::Spread;
 
@@ -26,15 +29,29 @@ pub fn run(arguments: &Arguments, contest: &Contest) -> Result<(), Failure> {
     let about = format!("{}, {} items of {} bytes{synced}", contest.about, shape.items, shape.value_bytes);
     let mut outcome = Outcome::new(arguments, contest.name, about);
     arena.load(overwrites)?;
+    let mut sets = Vec::new();
     for stage in &stages {
         arena.set_server_threads(stage.server_threads);
         arena.start_all(stage.sync)?;
         for trial in &stage.trials {
-            run_trial(&mut arena, (stage, trial), rounds, &mut outcome)?;
+            let series = run_trial(&mut arena, (stage, trial), rounds, &mut outcome)?;
+            sets.extend(contest.pictured.map(|figure| bars(&trial.name, &series, figure)));
+            outcome.series(series);
         }
         arena.end_all()?;
     }
+    if let Some((x_label, _)) = contest.pictured {
+        let (title, x_label) = (contest.about.to_owned(), x_label.to_owned());
+        let bars = Bars { title, x_label, scale: Scale::Linear, sets };
+        outcome.picture(Picture::of_bars(contest.name, bars));
+    }
     outcome.end()
+}
+
+fn bars(name: &str, series: &[Series], (_, figure): Figure) -> BarSet {
+    let label = |series: &Series| series.label.rsplit(": ").next().unwrap_or_default().to_owned();
+    let bars = series.iter().map(|series| (label(series), series.spread(figure)));
+    BarSet { name: name.to_owned(), bars: bars.collect() }
 }
 
 fn shape(arguments: &Arguments, contest: &Contest) -> Result<Shape, Failure> {
@@ -95,7 +112,7 @@ fn run_trial(
     (stage, trial): (&Stage, &Trial),
     rounds: u64,
     outcome: &mut Outcome,
-) -> Result<(), Failure> {
+) -> Result<Vec<Series>, Failure> {
     if trial.removed > 0 {
         arena.remove(0, trial.removed)?;
     }
@@ -115,8 +132,7 @@ fn run_trial(
     if !names.is_empty() {
         series.iter_mut().for_each(|series| series.label = format!("{}: {}", names.join(", "), series.label));
     }
-    outcome.series(series);
-    Ok(())
+    Ok(series)
 }
 
 /// Every turn of everybody counted the same.

@@ -10,7 +10,10 @@ use tapetum_bench::random::{Random, key16};
 use super::embedded::{fill_value, store_items};
 use crate::Failure;
 use crate::arguments::Arguments;
+use crate::results::bars::{BarSet, Bars};
+use crate::results::chart::Scale;
 use crate::results::outcome::{Outcome, Reach};
+use crate::results::picture::Picture;
 use crate::results::spread::Spread;
 use crate::workspace::Scratch;
 
@@ -44,8 +47,8 @@ impl Class {
         self.pages_written.push((after.flash_write_bytes - before.flash_write_bytes) / PAGE_BYTES);
     }
 
-    /// A line of the table, if one came.
-    fn tell(&mut self, outcome: &mut Outcome, way: &str) {
+    /// A line of the table and a bar, if one came.
+    fn tell(&mut self, outcome: &mut Outcome, way: &mut BarSet) {
         let count = self.took.len();
         if count == 0 {
             return;
@@ -54,7 +57,9 @@ impl Class {
         self.took.sort_unstable();
         let within = [count / 2, count * 99 / 100].map(|place| self.took[place].as_secs_f64() * 1e6);
         let figures = [within[0], within[1], mean(&self.reads), mean(&self.pages_written), count as f64];
-        outcome.line(format!("{way}: {}", self.label), figures.map(Spread::once).into());
+        outcome.line(format!("{}: {}", way.name, self.label), figures.map(Spread::once).into());
+        let bar = Spread { low: within[0], median: within[0], high: within[1], turns: Vec::new() };
+        way.bars.push((self.label.to_owned(), bar));
     }
 
     fn median(numbers: &[u64]) -> u64 {
@@ -82,8 +87,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let about = format!("{items} items of {value_bytes} bytes, one durable operation at a time");
     let mut outcome = Outcome::new(arguments, "ordered-operations", about);
     outcome.columns(&["operation", "median µs", "P99 µs", "flash reads", "pages written", "seen"]);
+    let mut sets = Vec::new();
     for assume_atomic_writes in [false, true] {
-        let way = if assume_atomic_writes { "in place" } else { "shadowed" };
+        let name = if assume_atomic_writes { "in place" } else { "shadowed" };
+        let mut way = BarSet { name: name.to_owned(), bars: Vec::new() };
         let scratch = Scratch::new("ordered-operations")?;
         let options =
             StoreOptions { assume_atomic_writes, ..ordered_options((capacity, memory), memory, Sync::Always) };
@@ -98,10 +105,14 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             all.keyspace.put(&key16(LONG_FROM + index), &all.value)?;
         }
         settle(&store)?;
-        all.reads((operations, long), &mut outcome, way)?;
-        all.writes(operations, &mut outcome, way)?;
+        all.reads((operations, long), &mut outcome, &mut way)?;
+        all.writes(operations, &mut outcome, &mut way)?;
         store.close()?;
+        sets.push(way);
     }
+    let (title, x_label) = ("One operation of an ordered keyspace".into(), "µs: median, and up to P99".into());
+    let bars = Bars { title, x_label, scale: Scale::Logarithmic, sets };
+    outcome.picture(Picture::of_bars("ordered-operations", bars));
     outcome.end()
 }
 
@@ -129,7 +140,12 @@ impl Operations {
         self.timed(put).map(|((), taken)| taken)
     }
 
-    fn reads(&mut self, (operations, long): (u64, u64), outcome: &mut Outcome, way: &str) -> Result<(), Failure> {
+    fn reads(
+        &mut self,
+        (operations, long): (u64, u64),
+        outcome: &mut Outcome,
+        way: &mut BarSet,
+    ) -> Result<(), Failure> {
         let [mut hit, mut missed, mut extension] =
             ["read, node cached", "read, node not cached", "read, value in an extension"].map(Class::new);
         for _ in 0..operations {
@@ -144,13 +160,13 @@ impl Operations {
         [&mut hit, &mut missed, &mut extension].into_iter().for_each(|class| class.tell(outcome, way));
         for (class, most) in [missed, extension].into_iter().zip(READS_MOST) {
             let reads = class.reads.into_iter().max().unwrap_or_default();
-            let what = format!("{way}: flash reads of a {}, the most", class.label);
+            let what = format!("{}: flash reads of a {}, the most", way.name, class.label);
             outcome.hold_once(what, reads as f64, Reach::AtMost(most));
         }
         Ok(())
     }
 
-    fn writes(&mut self, operations: u64, outcome: &mut Outcome, way: &str) -> Result<(), Failure> {
+    fn writes(&mut self, operations: u64, outcome: &mut Outcome, way: &mut BarSet) -> Result<(), Failure> {
         let [mut hit, mut missed, mut inserted, mut split] =
             ["update, node cached", "update, node not cached", "insert", "insert that splits a node"].map(Class::new);
         for _ in 0..operations {
@@ -168,7 +184,11 @@ impl Operations {
         }
         for class in [&hit, &missed] {
             let pages = Class::median(&class.pages_written) as f64;
-            outcome.hold_once(format!("{way}: pages written by an {}", class.label), pages, Reach::AtMost(WRITES_MOST));
+            outcome.hold_once(
+                format!("{}: pages written by an {}", way.name, class.label),
+                pages,
+                Reach::AtMost(WRITES_MOST),
+            );
         }
         [&mut hit, &mut missed, &mut inserted, &mut split].into_iter().for_each(|class| class.tell(outcome, way));
         Ok(())

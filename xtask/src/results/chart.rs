@@ -12,7 +12,7 @@ const RIGHT: f64 = 230.0;
 const TOP: f64 = 50.0;
 const BOTTOM: f64 = 60.0;
 /// Told apart by those who do not see every colour too (Okabe and Ito).
-const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
+pub(super) const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 
 pub struct Line {
     pub label: String,
@@ -116,20 +116,20 @@ impl Line {
     }
 }
 
-fn write_text(svg: &mut String, (x, y): (f64, f64), anchor: &str, extra: &str, text: &str) {
+pub(super) fn write_text(svg: &mut String, (x, y): (f64, f64), anchor: &str, extra: &str, text: &str) {
     let text = text.replace('&', "&amp;").replace('<', "&lt;");
     let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" {extra}>{text}</text>");
 }
 
 /// An axis from one place of the picture to another.
-struct Axis {
+pub(super) struct Axis {
     scale: Scale,
     values: Range<f64>,
     places: Range<f64>,
 }
 
 impl Axis {
-    fn over(scale: Scale, values: impl Iterator<Item = f64> + Clone, places: Range<f64>) -> Axis {
+    pub(super) fn over(scale: Scale, values: impl Iterator<Item = f64> + Clone, places: Range<f64>) -> Axis {
         let low = values.clone().fold(f64::INFINITY, f64::min);
         let high = values.fold(0.0, f64::max);
         let values = match scale {
@@ -140,7 +140,7 @@ impl Axis {
         Axis { scale, values, places }
     }
 
-    fn place(&self, value: f64) -> f64 {
+    pub(super) fn place(&self, value: f64) -> f64 {
         let Range { start, end } = self.values;
         let share = match self.scale {
             Scale::Linear => (value - start) / (end - start),
@@ -150,7 +150,7 @@ impl Axis {
     }
 
     /// 1, 2 and 5 of each power of ten; or steps of such a one, ten at most.
-    fn ticks(&self) -> Vec<f64> {
+    pub(super) fn ticks(&self) -> Vec<f64> {
         let Range { start, end } = self.values;
         let round = |first: i32| (first..first + 12).flat_map(|power| [1.0, 2.0, 5.0].map(|d| d * 10_f64.powi(power)));
         match self.scale {
@@ -165,7 +165,7 @@ impl Axis {
     }
 }
 
-fn shown(value: f64) -> String {
+pub(super) fn shown(value: f64) -> String {
     match value {
         v if v >= 1e6 => format!("{} M", v / 1e6),
         v if v >= 1e3 => format!("{} k", v / 1e3),
