@@ -15,6 +15,7 @@ mod floods;
 mod latency;
 mod latency_by_load;
 mod load;
+mod mariadb;
 mod ordered;
 mod ordered_threads;
 mod packets;
@@ -23,6 +24,7 @@ mod protocol;
 mod queries;
 mod read_latency;
 mod runner;
+mod scan_rows;
 mod shape;
 mod snappy_table;
 mod transfer;
@@ -39,7 +41,7 @@ use crate::rows::Row;
 const KEY_BYTES: u64 = 16;
 
 /// With what each row runs small: contenders that nothing need be compiled for, and as few items as it takes.
-pub const ROWS: [Row; 32] = [
+pub const ROWS: [Row; 34] = [
     Row {
         name: "quick",
         run: |arguments| runner::run(arguments, &embedded::QUICK),
@@ -136,9 +138,11 @@ pub const ROWS: [Row; 32] = [
         run: |arguments| runner::run(arguments, &queries::GRAPH),
         smoke: "--items 3000 --rounds 1 --contenders tapetum,tapetum-units,tapetum-ordered",
     },
+    Row { name: "scan-rows", run: scan_rows::run, smoke: "--rounds 1" },
     Row { name: "transfer", run: transfer::run, smoke: "--items 2000 --rounds 1 --contenders tapetum,tapetum-ordered" },
     Row { name: "walk", run: walk::run, smoke: "--scale 0.0005 --rounds 1" },
     Row { name: "block", run: block::run, smoke: "--device 64MiB --rounds 1 --seconds 1 --depths 4" },
+    Row { name: "mariadb", run: mariadb::run, smoke: "--rows 4000 --rounds 1 --seconds 2" },
     Row { name: "trees", run: trees::run, smoke: "--items 1000 --rounds 1 --other THIS" },
 ];
 

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use crate::Failure;
+use crate::arguments::Arguments;
 use crate::loop_device::LoopDevice;
 
 /// The kernel's throttle, of control groups of version 1: what it is told of the root holds for all processes, and for what the page cache
@@ -24,6 +25,20 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// As `--throttle`, `--reads`, `--writes`, `--read-bytes` and `--write-bytes` say. `None`: the member does what it can.
+    pub fn parse(arguments: &Arguments) -> Result<Option<Limits>, Failure> {
+        match arguments.text("throttle").unwrap_or("yes") {
+            "yes" => Ok(Some(Limits {
+                reads_per_second: arguments.number("reads", 20_000)?,
+                writes_per_second: arguments.number("writes", 2_000)?,
+                read_bytes_per_second: arguments.size("read-bytes", 500 << 20)?,
+                write_bytes_per_second: arguments.size("write-bytes", 250 << 20)?,
+            })),
+            "no" => Ok(None),
+            other => Err(format!("--throttle takes yes or no, not {other}").into()),
+        }
+    }
+
     fn files(&self) -> [(&'static str, u64); 4] {
         [
             ("blkio.throttle.read_iops_device", self.reads_per_second),

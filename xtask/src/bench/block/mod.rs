@@ -5,8 +5,8 @@
 //! Afterwards each device is read from end to end, beside the bare member.
 
 mod fio;
-mod member;
-mod servers;
+pub mod member;
+pub mod servers;
 
 use self::fio::{Fio, FioTurn};
 use self::member::{Limits, Member};
@@ -34,16 +34,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let rounds = arguments.number("rounds", 3)?;
     let seconds = arguments.number("seconds", 20)?;
     let depths = depths(arguments.text("depths").unwrap_or("4,8,16,32,64"))?;
-    let limits = match arguments.text("throttle").unwrap_or("yes") {
-        "yes" => Some(Limits {
-            reads_per_second: arguments.number("reads", 20_000)?,
-            writes_per_second: arguments.number("writes", 2_000)?,
-            read_bytes_per_second: arguments.size("read-bytes", 500 << 20)?,
-            write_bytes_per_second: arguments.size("write-bytes", 250 << 20)?,
-        }),
-        "no" => None,
-        other => return Err(format!("--throttle takes yes or no, not {other}").into()),
-    };
+    let limits = Limits::parse(arguments)?;
     arguments.finish()?;
     let scratch = workspace::Scratch::new("block")?;
     if let Err(why) = Fio::check().and_then(|()| Rival::check()).and_then(|()| Member::check(scratch.folder())) {

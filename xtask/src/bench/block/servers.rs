@@ -21,6 +21,8 @@ const MEMORY: &str = "/sys/fs/cgroup/memory";
 pub enum Contender {
     /// Tapetum, each block by itself.
     Blocks,
+    /// A page of InnoDB.
+    Groups4,
     Groups8,
     Groups16,
     Nbdkit,
@@ -28,12 +30,14 @@ pub enum Contender {
 }
 
 impl Contender {
+    /// Those of the row `block`.
     pub const ALL: [Contender; 5] =
         [Contender::Blocks, Contender::Groups8, Contender::Groups16, Contender::Nbdkit, Contender::QemuNbd];
 
     pub fn label(self) -> &'static str {
         match self {
             Contender::Blocks => "tapetum",
+            Contender::Groups4 => "tapetum groups of 4",
             Contender::Groups8 => "tapetum groups of 8",
             Contender::Groups16 => "tapetum groups of 16",
             Contender::Nbdkit => "nbdkit",
@@ -47,6 +51,7 @@ impl Contender {
 
     fn group_blocks(self) -> &'static str {
         match self {
+            Contender::Groups4 => "4",
             Contender::Groups8 => "8",
             Contender::Groups16 => "16",
             _ => "1",
@@ -119,15 +124,19 @@ impl Exporter {
         format!("nbd+unix:///{export}?socket={}", self.socket.display())
     }
 
+    /// CPU time of the server so far.
+    pub fn cpu_us(&self) -> Result<u64, Failure> {
+        match &self.running {
+            Running::Ours(server) => cpu_us_with_ended_threads(server.process()),
+            Running::Rival(rival) => cpu_us_with_ended_threads(rival.child.id()),
+        }
+    }
+
     /// Runs a turn, and adds what the server used and its member was written meanwhile.
     pub fn timed(&self, turn: impl FnOnce(&str) -> Result<FioTurn, Failure>) -> Result<FioTurn, Failure> {
-        let process = match &self.running {
-            Running::Ours(server) => server.process(),
-            Running::Rival(rival) => rival.child.id(),
-        };
-        let before = (cpu_us_with_ended_threads(process)?, self.member.written_bytes()?);
+        let before = (self.cpu_us()?, self.member.written_bytes()?);
         let turn = turn(&self.uri())?;
-        let server_cpu_us = (cpu_us_with_ended_threads(process)? - before.0) as f64;
+        let server_cpu_us = (self.cpu_us()? - before.0) as f64;
         let member_written_bytes = (self.member.written_bytes()? - before.1) as f64;
         Ok(FioTurn { server_cpu_us, member_written_bytes, ..turn })
     }

@@ -1,0 +1,103 @@
+//! Rows that one core parses and filters in a second: a condition program over batches of rows, of a fixed format and of JSON.
+
+#![allow(clippy::disallowed_methods)] // It measures real time.
+
+use std::time::{Duration, Instant};
+
+use tapetum_bench::random::Random;
+use tapetum_kernels::scan::program::{Comparison, Constant, Instruction, Program};
+use tapetum_kernels::scan::query::{MisfitPolicy, QueryOutput};
+use tapetum_kernels::scan::{BATCH_ROWS, Format, OwnedScalar, Query, QueryRun, RowBatch, ScalarType};
+
+use crate::Failure;
+use crate::arguments::Arguments;
+use crate::results::outcome::{Outcome, Reach};
+use crate::results::spread::Spread;
+
+/// Of a row, about.
+const ROW_BYTES: usize = 100;
+const KEY_BYTES: usize = 8;
+
+/// A format and how its rows are made.
+struct RowKind {
+    name: &'static str,
+    format: &'static str,
+    value: fn(u64, &mut Random) -> Vec<u8>,
+}
+
+const KINDS: [RowKind; 2] = [
+    RowKind {
+        name: "fixed",
+        format: "key: id u64be; value: number u64le, year u16le, rest bytes",
+        value: |number, random| {
+            let mut value = vec![0; ROW_BYTES - KEY_BYTES];
+            random.fill(&mut value);
+            value[..8].copy_from_slice(&number.to_le_bytes());
+            value
+        },
+    },
+    RowKind {
+        name: "JSON",
+        format: "key: id u64be; value: number json $.number int, year json $.year int",
+        value: |number, random| {
+            let text = format!(r#"{{"title":"the {number}th","year":{},"number":{number},"#, 1990 + random.below(30));
+            let rest = (ROW_BYTES - KEY_BYTES).saturating_sub(text.len() + 11);
+            format!(r#"{text}"rest":"{}"}}"#, "x".repeat(rest)).into_bytes()
+        },
+    },
+];
+
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let rounds = arguments.number("rounds", 9)?;
+    let time = arguments.time(Duration::from_millis(300));
+    arguments.finish()?;
+    let about = format!("rows of {ROW_BYTES} bytes, of which 1 % are kept, on one core");
+    let mut outcome = Outcome::new(arguments, "scan-rows", about);
+    for kind in &KINDS {
+        let (batch, query) = (batch(kind), query(kind)?);
+        let rates: Vec<f64> = (0..rounds).map(|_| rate(&batch, &query, time)).collect::<Result<_, Failure>>()?;
+        outcome.hold(format!("{}: rows a second", kind.name), Spread::of(rates), Reach::Reported);
+    }
+    outcome.end()
+}
+
+fn batch(kind: &RowKind) -> RowBatch {
+    let (mut batch, mut random) = (RowBatch::new(), Random::new(3));
+    for number in 0..BATCH_ROWS as u64 {
+        batch.push(&number.to_be_bytes(), &(kind.value)(number, &mut random));
+    }
+    batch
+}
+
+/// The ids of one in a hundred rows.
+fn query(kind: &RowKind) -> Result<Query, Failure> {
+    let format = Format::parse(kind.format)?;
+    let types: Vec<ScalarType> = format.fields().iter().map(|field| field.kind.scalar_type()).collect();
+    let limit = BATCH_ROWS as u64 / 100;
+    let constant = match types[1] {
+        ScalarType::Unsigned => OwnedScalar::Unsigned(limit),
+        _ => OwnedScalar::Int(limit as i64),
+    };
+    let instructions = vec![
+        Instruction::Field(1),
+        Instruction::Constant(0),
+        Instruction::Compare(Comparison::Less, 0, 1),
+        Instruction::Keep(2),
+        Instruction::Field(0),
+    ];
+    let program = Program::new(instructions, vec![Constant::of(constant)], &types);
+    let program = program.map_err(|error| format!("{error:?}"))?;
+    let output = QueryOutput::Rows { columns: vec![4], order: None, limit: None };
+    Query::new(format, program, output, MisfitPolicy::Fail).map_err(|error| format!("{error:?}").into())
+}
+
+fn rate(batch: &RowBatch, query: &Query, time: Duration) -> Result<f64, Failure> {
+    let (mut run, mut out, begun) = (QueryRun::new(query), Vec::new(), Instant::now());
+    let mut rows = 0;
+    while begun.elapsed() < time {
+        out.clear();
+        run.run(std::hint::black_box(batch), &mut out).map_err(|error| format!("{error:?}"))?;
+        rows += batch.len();
+    }
+    Ok(rows as f64 / begun.elapsed().as_secs_f64())
+}
