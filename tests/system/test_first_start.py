@@ -85,5 +85,5 @@ class FirstStart(HostTest):
         (data / "drive").symlink_to("elsewhere")
         server = self.start("log")
         self.assertEqual(server.process.wait(timeout=60), 1)
-        self.assertIn("is a link to nothing", server.log)
+        self.assertIn("is a dangling link", server.log)
         self.assertEqual([path.name for path in data.iterdir()], ["drive"])
