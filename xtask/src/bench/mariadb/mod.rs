@@ -62,7 +62,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let seconds = arguments.number("seconds", 30)?;
     let threads = arguments.number("threads", 16)?;
     let limits = Limits::parse(arguments)?;
-    let binary = arguments.measured_server(None)?;
     arguments.finish()?;
     let scratch = Scratch::new("mariadb")?;
     let check = database::check().and_then(|()| sysbench::check()).and_then(|()| Member::check(scratch.folder()));
@@ -70,6 +69,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         println!("mariadb: left out ({why})");
         return Ok(());
     }
+    let binary = arguments.measured_server(None)?;
     let data_bytes = rows * ROW_BYTES;
     let pool_bytes = (data_bytes / POOL_SHARE).max(POOL_BYTES_MIN);
     let about = format!(
