@@ -5,8 +5,8 @@ use std::fmt::Write;
 use super::chart::{Axis, COLOURS, Scale, shown, write_text};
 use super::spread::Spread;
 
-const WIDTH: f64 = 760.0;
-const LEFT: f64 = 250.0;
+const WIDTH: f64 = 840.0;
+const LEFT: f64 = 330.0;
 const RIGHT: f64 = 110.0;
 const TOP: f64 = 50.0;
 const BOTTOM: f64 = 50.0;
