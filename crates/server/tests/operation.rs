@@ -101,6 +101,8 @@ fn what_is_wrong_with_a_setting_is_told_with_its_place() {
     scratch.write_settings("");
     let error = scratch.fails(2, serve().env("TAPETUM_BACKLOG", "many"));
     assert!(error.contains("the variable TAPETUM_BACKLOG") && error.contains("'many'"), "{error}");
+    let error = scratch.fails(2, serve().env("TAPETUM_SINC", "always"));
+    assert!(error.contains("did you mean TAPETUM_SYNC?"), "{error}");
     let error = scratch.fails(1, serve().env("TAPETUM_TIER", "1GiB"));
     assert!(error.contains("--tier 1GiB does not fit in --memory 32MiB"), "{error}");
     assert!(!scratch.path("tapetum-data").exists());
@@ -141,7 +143,7 @@ fn the_manual_and_the_completions_know_every_command_and_option() {
         let script = said(&["help", "--completions", shell]);
         assert!(script.contains("drive-threads") && script.contains("keyspace"), "{shell}");
     }
-    let error = scratch.fails(1, &mut scratch.command(&["help", "keyspace", "creat"]));
+    let error = scratch.fails(2, &mut scratch.command(&["help", "keyspace", "creat"]));
     assert!(error.contains("did you mean \"create\"?"), "{error}");
 }
 

@@ -15,7 +15,7 @@ use tapetum_drive::Size;
 
 #[cfg(feature = "images")]
 use super::pictures;
-use super::{generating, graphs, help, inspection, keyspaces, presets, queries, serve};
+use super::{generating, graphs, help, inspection, keyspaces, mistypes, presets, queries, serve};
 use crate::cli::arguments::{Cli, Command, CreationArguments, LogLevel, ResizeArguments, StoreArguments};
 use crate::cli::fields_arguments::GetArguments;
 use crate::cli::keyspace_arguments::{DEFAULT_NAME, KeyspaceArguments};
@@ -69,7 +69,9 @@ pub fn main() -> ExitCode {
 }
 
 fn parse_command_line() -> Cli {
-    let completed = presets::complete(&Cli::command(), std::env::args_os().collect(), |name| std::env::var(name).ok());
+    let variables =
+        std::env::vars_os().filter_map(|(name, text)| Some((name.into_string().ok()?, text.into_string().ok()?)));
+    let completed = presets::complete(&Cli::command(), std::env::args_os().collect(), &variables.collect());
     let completed = completed.unwrap_or_else(|wrong| Cli::command().error(ErrorKind::ValueValidation, wrong).exit());
     Cli::try_parse_from(&completed.words).unwrap_or_else(|error| {
         if let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg)
@@ -84,7 +86,7 @@ fn parse_command_line() -> Cli {
             let _ =
                 writeln!(std::io::stderr(), "tip: options follow a command; a server is started by `tapetum serve`\n");
         }
-        error.exit()
+        mistypes::explain(error, &Cli::command(), &completed.words).exit()
     })
 }
 

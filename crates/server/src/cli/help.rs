@@ -1,6 +1,7 @@
 //! `tapetum help`: a command's help, its page of the manual, and what shells need to complete commands and options. All of it is made from
 //! the command line's own description.
 
+use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
@@ -31,7 +32,8 @@ pub fn run(arguments: &HelpArguments) -> Outcome {
     let mut command = &mut root;
     for name in &arguments.command {
         if command.find_subcommand(name).is_none() {
-            return Err(unknown(command, name).into());
+            let unknown = unknown(command, name);
+            Cli::command().error(ErrorKind::InvalidSubcommand, unknown).exit();
         }
         command = command.find_subcommand_mut(name).expect("it was found above");
     }

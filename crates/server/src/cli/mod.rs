@@ -13,6 +13,7 @@ pub mod import_arguments;
 mod inspection;
 pub mod keyspace_arguments;
 mod keyspaces;
+mod mistypes;
 #[cfg(feature = "images")]
 mod pictures;
 pub mod pipeline_arguments;

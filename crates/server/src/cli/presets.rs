@@ -13,6 +13,7 @@
 //!
 //! Pure, but for reading the file. One thread.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::Path;
@@ -20,7 +21,7 @@ use std::path::Path;
 use clap::{Arg, ArgAction, Command};
 use toml_edit::{Document, Item, Value};
 
-use crate::suggestion::nearest;
+use crate::suggestion::{is_one_slip, nearest};
 
 /// What commands other than `serve` take.
 const OF_ANY_COMMAND: [&str; 4] = ["data", "drive", "memory", "log"];
@@ -49,20 +50,20 @@ struct Preset {
     origin: String,
 }
 
-/// Completes `words`, the first of which is the program's name. `variable` looks a variable up.
+/// The variables of the environment, by name.
+pub type Variables = BTreeMap<String, String>;
+
+/// Completes `words`, the first of which is the program's name.
 ///
 /// # Errors
 /// Each names the file and its line, or the variable.
-pub fn complete(
-    root: &Command,
-    words: Vec<OsString>,
-    variable: impl Fn(&str) -> Option<String>,
-) -> Result<Completed, String> {
+pub fn complete(root: &Command, words: Vec<OsString>, variables: &Variables) -> Result<Completed, String> {
     let Some(leaf) = Leaf::find(root, &words) else { return Ok(Completed { words, ..Completed::default() }) };
-    let path = config_path(&words, &variable);
+    refuse_mistyped(root, &leaf, variables)?;
+    let path = config_path(&words, variables);
     let file = path.map(|path| read_file(root, Path::new(&path))).transpose()?.unwrap_or_default();
-    let variables = leaf.options().filter_map(|option| from_variable(option, &variable).transpose());
-    let presets = variables.collect::<Result<Vec<_>, _>>()?.into_iter().chain(file);
+    let from_variables = leaf.options().filter_map(|option| from_variable(option, variables).transpose());
+    let presets = from_variables.collect::<Result<Vec<_>, _>>()?.into_iter().chain(file);
     let mut given = leaf.given(&words);
     let (mut added, mut origins) = (Vec::new(), Vec::new());
     for Preset { name, words, origin } in presets {
@@ -80,9 +81,9 @@ pub fn complete(
 }
 
 /// The command that a command line is of.
-struct Leaf<'a> {
+pub(super) struct Leaf<'a> {
     root: &'a Command,
-    command: &'a Command,
+    pub(super) command: &'a Command,
     /// The place behind its name.
     at: usize,
     is_serve: bool,
@@ -90,7 +91,7 @@ struct Leaf<'a> {
 
 impl<'a> Leaf<'a> {
     /// `None` if no command is named.
-    fn find(root: &'a Command, words: &[OsString]) -> Option<Leaf<'a>> {
+    pub(super) fn find(root: &'a Command, words: &[OsString]) -> Option<Leaf<'a>> {
         let (mut command, mut at, mut looked_at) = (root, 0, 1);
         while let Some(word) = words.get(looked_at).and_then(|word| word.to_str()) {
             let takes_next = |option: &Arg| {
@@ -146,12 +147,12 @@ impl<'a> Leaf<'a> {
     }
 }
 
-fn config_path(words: &[OsString], variable: &impl Fn(&str) -> Option<String>) -> Option<OsString> {
+fn config_path(words: &[OsString], variables: &Variables) -> Option<OsString> {
     let words: Vec<&OsStr> = words.iter().map(OsString::as_os_str).take_while(|word| *word != "--").collect();
     let behind = words.iter().position(|word| *word == "--config").and_then(|at| words.get(at + 1).copied());
     let within = words.iter().find_map(|word| word.to_str()?.strip_prefix("--config="));
     behind.map(OsStr::to_owned).or_else(|| within.map(OsString::from)).or_else(|| {
-        let named = variable("TAPETUM_CONFIG")?;
+        let named = variables.get("TAPETUM_CONFIG")?;
         Some(named.into())
     })
 }
@@ -165,14 +166,34 @@ fn may_stand_alone(option: &Arg) -> bool {
     !option.get_action().takes_values() || option.get_num_args().is_some_and(|number| number.min_values() == 0)
 }
 
+fn variable_name(option: &str) -> String {
+    format!("TAPETUM_{}", option.to_uppercase().replace('-', "_"))
+}
+
+/// An error for a variable that is one slip away from one of the command's. Others that begin so may be for other programs: Kubernetes sets
+/// `TAPETUM_SERVICE_HOST` beside a service of this name.
+fn refuse_mistyped(root: &Command, leaf: &Leaf<'_>, variables: &Variables) -> Result<(), String> {
+    let serve = root.find_subcommand("serve").expect("the command line has it");
+    let known: Vec<String> =
+        serve.get_arguments().chain(root.get_arguments()).filter_map(Arg::get_long).map(variable_name).collect();
+    let own: Vec<String> = leaf.options().filter_map(Arg::get_long).chain(["config"]).map(variable_name).collect();
+    let unknown = variables.keys().filter(|name| name.starts_with("TAPETUM_") && !known.contains(name));
+    for name in unknown {
+        if let Some(meant) = own.iter().find(|meant| is_one_slip(name, meant)) {
+            return Err(format!("no option is set by the variable {name}: did you mean {meant}?"));
+        }
+    }
+    Ok(())
+}
+
 /// The value of a variable; an empty one counts as absent.
-fn from_variable(option: &Arg, variable: &impl Fn(&str) -> Option<String>) -> Result<Option<Preset>, String> {
+fn from_variable(option: &Arg, variables: &Variables) -> Result<Option<Preset>, String> {
     let Some(name) = option.get_long() else { return Ok(None) };
-    let variable_name = format!("TAPETUM_{}", name.to_uppercase().replace('-', "_"));
-    let Some(text) = variable(&variable_name).filter(|text| !text.is_empty()) else { return Ok(None) };
+    let variable_name = variable_name(name);
+    let Some(text) = variables.get(&variable_name).filter(|text| !text.is_empty()) else { return Ok(None) };
     let words = match takes_several(option) {
         true => text.split(',').map(|text| format!("--{name}={text}")).collect(),
-        false => words_of(option, name, &text).map_err(|wrong| format!("{variable_name}: {wrong}"))?,
+        false => words_of(option, name, text).map_err(|wrong| format!("{variable_name}: {wrong}"))?,
     };
     Ok(Some(Preset { name: name.into(), words, origin: format!("the variable {variable_name}") }))
 }
@@ -204,6 +225,9 @@ fn read_file(root: &Command, path: &Path) -> Result<Vec<Preset>, String> {
             .find(|known| *known == name)
             .and_then(|_| options.iter().find(|option| option.get_long() == Some(name)));
         let Some(option) = option else {
+            if item.is_table() {
+                return Err(format!("{place}: options stand in no section: leave the line [{name}] out"));
+            }
             let near = nearest(name, names()).map_or(String::new(), |near| format!(": did you mean {near:?}?"));
             return Err(format!("{place}: `tapetum serve` has no option {name:?}{near}"));
         };
@@ -242,8 +266,8 @@ mod tests {
 
     fn completed(line: &str, variables: &[(&str, &str)]) -> Result<String, String> {
         let words = line.split_whitespace().map(OsString::from).collect();
-        let variable = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).into());
-        let completed = complete(&Cli::command(), words, variable)?;
+        let variables = variables.iter().map(|(name, text)| ((*name).into(), (*text).into())).collect();
+        let completed = complete(&Cli::command(), words, &variables)?;
         Ok(completed.words.join(OsStr::new(" ")).into_string().unwrap())
     }
 
@@ -275,6 +299,21 @@ mod tests {
         );
         let error = completed("tapetum serve", &[("TAPETUM_CACHE", "maybe")]).unwrap_err();
         assert!(error.contains("TAPETUM_CACHE") && error.contains("neither true nor false"), "{error}");
+    }
+
+    #[test]
+    fn a_mistyped_variable_is_refused_and_those_of_others_are_not() {
+        let error = completed("tapetum serve", &[("TAPETUM_SINC", "always")]).unwrap_err();
+        assert!(error.contains("TAPETUM_SINC: did you mean TAPETUM_SYNC?"), "{error}");
+        let error = completed("tapetum get k", &[("TAPETUM_DTAA", "d")]).unwrap_err();
+        assert!(error.contains("did you mean TAPETUM_DATA?"), "{error}");
+        let others = [
+            ("TAPETUM_SERVICE_HOST", "10.0.0.1"),
+            ("TAPETUM_PORT_11211_TCP", "tcp://10.0.0.1:11211"),
+            ("TAPETUM_PORT", "x"),
+            ("TAPETUM_UDP_RATE", "1"),
+        ];
+        assert_eq!(completed("tapetum get k", &others).unwrap(), "tapetum get k");
     }
 
     #[test]
@@ -328,7 +367,11 @@ mod tests {
                 "line 3: `tapetum serve` has no option \"memry\": did you mean \"memory\"?",
             ),
             ("first", "config = \"x\"\n", "line 1: `tapetum serve` has no option \"config\""),
-            ("section", "threads = 1\n[serve]\nmemory = 1\n", "line 2: `tapetum serve` has no option \"serve\""),
+            (
+                "section",
+                "threads = 1\n[serve]\nmemory = 1\n",
+                "line 2: options stand in no section: leave the line [serve] out",
+            ),
             ("several", "memory = [\"1\", \"2\"]\n", "line 1: memory: give one value"),
             ("flag", "cache = \"much\"\n", "line 1: cache: \"much\" is neither true nor false"),
             ("broken", "threads = 1\nmemory = \n", "line 2"),
@@ -344,8 +387,8 @@ mod tests {
     #[test]
     fn a_value_knows_where_it_came_from() {
         let words = ["tapetum", "serve"].map(OsString::from).to_vec();
-        let variable = |name: &str| (name == "TAPETUM_MEMORY").then(|| "lots".to_owned());
-        let completed = complete(&Cli::command(), words, variable).unwrap();
+        let variables = Variables::from([("TAPETUM_MEMORY".into(), "lots".into())]);
+        let completed = complete(&Cli::command(), words, &variables).unwrap();
         assert_eq!(completed.origin_of("--memory <SIZE>"), Some("the variable TAPETUM_MEMORY"));
         assert_eq!(completed.origin_of("--data <DIR>"), None);
     }

@@ -1,0 +1,93 @@
+//! What the command line says of mistyped options, commands and numbers, where clap has no suggestion, or too many. Pure.
+
+use std::error::Error as _;
+use std::ffi::OsString;
+use std::num::{IntErrorKind, ParseIntError};
+
+use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
+use clap::{Arg, Command};
+
+use super::presets::Leaf;
+use crate::suggestion::nearest;
+
+/// The same error with the one name that was probably meant, or with what a number must be.
+pub fn explain(mut error: Error, root: &Command, words: &[OsString]) -> Error {
+    let leaf = Leaf::find(root, words);
+    let command = leaf.as_ref().map_or(root, |leaf| leaf.command);
+    match error.kind() {
+        ErrorKind::UnknownArgument if error.get(ContextKind::SuggestedArg).is_none() => {
+            let options = command.get_arguments().chain(root.get_arguments()).filter_map(Arg::get_long);
+            let typed = text(&error, ContextKind::InvalidArg).and_then(|typed| typed.strip_prefix("--"));
+            if let Some(near) = typed.and_then(|typed| nearest(typed, options)) {
+                error.insert(ContextKind::SuggestedArg, ContextValue::String(format!("--{near}")));
+            }
+        }
+        ErrorKind::InvalidSubcommand => {
+            let names = command.get_subcommands().map(Command::get_name);
+            let near = text(&error, ContextKind::InvalidSubcommand).and_then(|typed| nearest(typed, names));
+            if let Some(near) = near {
+                error.insert(ContextKind::SuggestedSubcommand, ContextValue::String(near.into()));
+            }
+        }
+        ErrorKind::ValueValidation => return of_number(&error).unwrap_or(error),
+        _ => {}
+    }
+    error
+}
+
+/// Instead of "invalid digit found in string".
+fn of_number(error: &Error) -> Option<Error> {
+    let wrong: &ParseIntError = error.source()?.downcast_ref()?;
+    let (typed, option) = (text(error, ContextKind::InvalidValue)?, text(error, ContextKind::InvalidArg)?);
+    let advice = match wrong.kind() {
+        IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "give a smaller number",
+        _ => "give a whole number",
+    };
+    let message = format!("invalid value '{typed}' for '{option}': {advice}\n\nFor more information, try '--help'.\n");
+    Some(Error::raw(ErrorKind::ValueValidation, message))
+}
+
+fn text(error: &Error, kind: ContextKind) -> Option<&str> {
+    match error.get(kind)? {
+        ContextValue::String(text) => Some(text),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::*;
+    use crate::cli::arguments::Cli;
+
+    #[track_caller]
+    fn says(line: &str, told: &str) {
+        let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+        let error = Cli::try_parse_from(&words).unwrap_err();
+        let error = explain(error, &Cli::command(), &words);
+        assert_eq!(error.exit_code(), 2);
+        let error = error.render().to_string();
+        assert!(error.contains(told), "{line}: {error}");
+    }
+
+    #[test]
+    fn the_name_that_was_meant_is_told_however_short_it_is() {
+        says("tapetum serve --upd 1", "a similar argument exists: '--udp'");
+        says("tapetum keyspace list --lgo info", "a similar argument exists: '--log'");
+        says("tapetum inspect --mpa", "a similar argument exists: '--map'");
+        says("tapetum serve --capacty 1GiB", "a similar argument exists: '--capacity'");
+        says("tapetum pipeline rn x", "a similar subcommand exists: 'run'");
+        says("tapetum keyspace creat x", "a similar subcommand exists: 'create'");
+        says("tapetum srve", "a similar subcommand exists: 'serve'");
+        says("tapetum get k --xyzzy", "unexpected argument '--xyzzy'");
+    }
+
+    #[test]
+    fn a_number_that_is_none_is_refused_in_plain_words() {
+        says("tapetum serve --threads many", "invalid value 'many' for '--threads <N>': give a whole number");
+        says("tapetum serve --idle-timeout 5s", "give a whole number");
+        says("tapetum serve --backlog 99999999999999999999", "give a smaller number");
+        says("tapetum serve --threads 0", "0 is not in 1..=1024");
+    }
+}
