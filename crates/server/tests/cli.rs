@@ -293,6 +293,9 @@ fn a_drive_of_its_own_may_lie_anywhere() {
     let error = scratch.fails(&small(&["put", "k", "v", "--drive", other.to_str().unwrap()]));
     assert!(error.contains("other.drive.unfinished") && error.contains("move it"), "{error}");
     assert_eq!(bytes_of(&beside), b"of mine");
+    let nowhere = scratch.0.join("nowhere");
+    let error = scratch.fails(&["put", "k", "v", "--create", "--drive", nowhere.join("drive").to_str().unwrap()]);
+    assert!(error.contains(&format!("{} does not exist", nowhere.display())), "{error}");
 }
 
 #[test]

@@ -28,7 +28,13 @@ pub(super) fn create_file(
             place::make_directory(directory)?;
             true
         }
-        Place::Drive(_) => false,
+        Place::Drive(_) => {
+            let folder = unfinished::folder_of(path);
+            if !folder.is_dir() {
+                return Err(OpenError::flash(FlashError::NotFound { path: folder.into() }));
+            }
+            false
+        }
     };
     let capacity_bytes = store_bytes(capacity(path, options)?);
     let unfinished = unfinished::path_of(path);
