@@ -69,8 +69,8 @@ pub enum KeyDump {
 impl KeyDump {
     /// What the words behind `lru_crawler` ask for, or the complaint.
     pub fn of_crawler<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> Result<KeyDump, &'static str> {
-        let (verb, classes) = (words.next().unwrap_or_default(), words.next());
-        let (Some(classes), b"metadump" | b"mgdump") = (classes, verb) else { return Err(ERROR) };
+        let (verb, classes, more) = (words.next().unwrap_or_default(), words.next(), words.next());
+        let (Some(classes), None, b"metadump" | b"mgdump") = (classes, more, verb) else { return Err(ERROR) };
         let classes = ClassSet::parse(classes).ok_or(BAD_CLASS)?;
         Ok(if verb == b"mgdump" { KeyDump::Mg { classes } } else { KeyDump::Meta { classes } })
     }
@@ -208,7 +208,7 @@ mod tests {
         for line in ["metadump 99", "metadump foo", "metadump 1,,2", "mgdump 0"] {
             assert_eq!(crawler(line), Err(BAD_CLASS), "{line}");
         }
-        for line in ["", "metadump", "mgdump", "foo", "foo all"] {
+        for line in ["", "metadump", "mgdump", "mgdump all more", "foo", "foo all"] {
             assert_eq!(crawler(line), Err(ERROR), "{line}");
         }
         let cachedump = |line: &str| KeyDump::of_cachedump(words(line.as_bytes())).unwrap_err();
