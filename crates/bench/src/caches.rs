@@ -1,5 +1,5 @@
 //! Two caches within the same DRAM and flash: `tapetum serve --cache`, and memcached with extstore, set as it keeps most. Each is
-//! a server process with one worker thread, which can be killed and started again on what it left.
+//! a server process with one worker thread, which can be killed and started again on its data.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -17,14 +17,14 @@ use crate::sockets;
 use crate::turn::{Length, Report, Turn};
 use crate::workload::{Key, Population};
 
-/// extstore's page cache gets as much as its memory again. Its hash table, write buffers and threads are not in what it calls
-/// its memory.
+/// Beside its memory, extstore gets a page cache of the same size, and this for its hash table, write buffers and threads, which -m does
+/// not count.
 const EXTSTORE_BESIDE_BYTES: u64 = 128 << 20;
-/// What stays in DRAM of an item on flash lies in one small class of slabs, and the slabs are others' at first: they are moved every
-/// three seconds at least rather than every thirty, and what is to be written is looked for every millisecond rather than every second.
-/// Otherwise most items are dropped while slabs are moved.
+/// The DRAM part of an item on flash lies in one small class of slabs, and other classes have the slabs at first. So slabs are moved every
+/// three seconds rather than every thirty, and extstore looks for items to write every millisecond rather than every second. Otherwise it
+/// evicts most items while slabs are moved.
 const EXTSTORE_KEEPS_MOST: &str = "ext_item_size=128,ext_wbuf_size=2,ext_max_sleep=1000,slab_automove_window=3";
-/// Stored more quickly, items of a KiB are dropped all the same.
+/// If items of a KiB are stored faster, it still evicts some.
 pub const LOAD_BYTES_PER_SECOND: u64 = 12 << 20;
 /// With less it does not start.
 const EXTSTORE_MEMORY_BYTES_MIN: u64 = 64 << 20;
@@ -49,7 +49,7 @@ impl Budget {
         self.memory_bytes.max(EXTSTORE_MEMORY_BYTES_MIN)
     }
 
-    /// What holds extstore and its page cache.
+    /// The limit of extstore's control group, page cache included.
     pub fn extstore_confined_bytes(&self) -> u64 {
         self.extstore_memory_bytes() * 2 + EXTSTORE_BESIDE_BYTES
     }
@@ -121,7 +121,7 @@ impl Cache {
         unsafe { libc::kill(self.process() as libc::pid_t, signal) };
     }
 
-    /// Waits until nothing more is written for what was stored.
+    /// Waits until the writes that the stored items cause have ended.
     pub fn settle(&self) -> Result<(), Failure> {
         sockets::settle(self.process())
     }
@@ -200,6 +200,16 @@ pub fn load(
         std::thread::sleep(due.saturating_sub(begun.elapsed()));
     }
     Ok(())
+}
+
+/// The slab classes in which extstore keeps the DRAM part of items on flash, from its `stats slabs`: a whole item does not fit into them.
+/// The bytes of a chunk, and how many chunks are used.
+pub fn header_chunks(slabs: &BTreeMap<String, u64>, value_bytes: u64) -> impl Iterator<Item = (u64, u64)> {
+    let classes = slabs.iter().filter_map(|(name, bytes)| Some((name.strip_suffix(":chunk_size")?, *bytes)));
+    classes.filter(move |(_, bytes)| *bytes < value_bytes).map(move |(class, bytes)| {
+        let used = slabs.get(&format!("{class}:used_chunks")).copied().unwrap_or(0);
+        (bytes, used)
+    })
 }
 
 fn expect_memcached() -> Result<(), Failure> {

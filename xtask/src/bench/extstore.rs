@@ -170,11 +170,8 @@ fn index_bytes_each(cache: &Cache) -> Result<f64, Failure> {
 /// The same: the chunks of those classes that no whole item fits, which are the headers of what is on flash, and the hash table.
 fn header_bytes_each(cache: &Cache, value_bytes: u64) -> Result<f64, Failure> {
     let (stats, slabs) = (cache.stats("")?, cache.stats("slabs")?);
-    let classes = slabs.iter().filter_map(|(name, bytes)| Some((name.strip_suffix(":chunk_size")?, *bytes)));
-    let mut header_bytes = stat(&stats, "hash_bytes")?;
-    for (class, chunk_bytes) in classes.filter(|(_, bytes)| *bytes < value_bytes) {
-        header_bytes += chunk_bytes * stat(&slabs, &format!("{class}:used_chunks"))?;
-    }
+    let chunks = caches::header_chunks(&slabs, value_bytes);
+    let header_bytes = stat(&stats, "hash_bytes")? + chunks.map(|(bytes, used)| bytes * used).sum::<u64>();
     Ok(header_bytes as f64 / stat(&stats, "extstore_objects_used")?.max(1) as f64)
 }
 

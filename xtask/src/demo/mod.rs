@@ -1,5 +1,5 @@
 //! `cargo x demo`: Tapetum and memcached with extstore side by side, with the same DRAM and flash. Both are loaded, asked, killed
-//! with SIGKILL, and started again; what a client sees is printed as it happens, and drawn.
+//! with SIGKILL, and started again; a client's answers are counted, printed as they come, and drawn.
 
 mod watch;
 
@@ -66,8 +66,12 @@ fn demo(arguments: &Arguments) -> Result<(), Failure> {
         format!("{} items of {} bytes; each has {}", grouped(items), grouped(value_bytes), budget_shown(budget));
     println!("{about}\n");
     let loaded = load(&caches, &population, load_rate)?;
+    let why = why_evicted(&caches[1], value_bytes, budget)?;
+    if let Some([takes, hold]) = &why {
+        println!("\n  {}: {takes} {hold}; it evicted the other items", NAMES[1]);
+    }
     let seen = ask_and_kill(&mut caches, &population, rate, times)?;
-    end(&about, &loaded, &seen, (&picture, times))
+    end(&about, (&loaded, why), &seen, (&picture, times))
 }
 
 /// Where it is drawn: in the documents, but for a smoke run.
@@ -77,7 +81,7 @@ fn usual_picture(arguments: &Arguments) -> Result<PathBuf, Failure> {
     Ok(folder.join("demo.svg"))
 }
 
-/// What each of the caches has once it is loaded.
+/// The state of a cache once it is loaded.
 struct Loaded {
     kept: f64,
     resident_bytes: u64,
@@ -104,7 +108,20 @@ fn load(caches: &[Cache; 2], population: &Population, rate: u64) -> Result<[Load
     Ok(loaded)
 }
 
-/// What a client of each saw.
+/// Why extstore evicted items that flash had room for, in two lines: its memory is full of what it keeps there of each item on flash.
+fn why_evicted(extstore: &Cache, value_bytes: u64, budget: Budget) -> Result<Option<[String; 2]>, Failure> {
+    let (stats, slabs) = (extstore.stats("")?, extstore.stats("slabs")?);
+    let is = |name: &str| stats.get(name).copied().unwrap_or(0) > 0;
+    let class = caches::header_chunks(&slabs, value_bytes).max_by_key(|(_, used)| *used);
+    Ok(class.filter(|_| is("evictions") && !is("extstore_objects_evicted")).map(|(bytes, _)| {
+        [
+            format!("each item on flash takes {bytes} B of"),
+            format!("DRAM, and {} MiB hold no more", budget.memory_bytes >> 20),
+        ]
+    }))
+}
+
+/// The answers that a client of a cache got.
 struct Seen {
     by_second: Vec<f64>,
     before: f64,
@@ -133,7 +150,7 @@ fn ask_and_kill(
                 println!("  kill -9 of both; both are started again");
             }
             second += SECOND;
-            // A little later, so that what was due in this second is answered.
+            // A little later, so that the GETs of this second are answered.
             std::thread::sleep((second + BIN).saturating_sub(begun.elapsed()));
             let rates = watches.each_ref().map(|watch| watch.hit_rate(second - SECOND..second));
             columns(&second.as_secs().to_string(), rates.map(percent));
@@ -159,7 +176,12 @@ impl Seen {
     }
 }
 
-fn end(about: &str, loaded: &[Loaded; 2], seen: &[Seen; 2], (picture, times): (&Path, Times)) -> Result<(), Failure> {
+fn end(
+    about: &str,
+    (loaded, why): (&[Loaded; 2], Option<[String; 2]>),
+    seen: &[Seen; 2],
+    (picture, times): (&Path, Times),
+) -> Result<(), Failure> {
     println!();
     columns("", NAMES.map(str::to_owned));
     columns("found before the kill", seen.each_ref().map(|seen| percent(seen.before)));
@@ -182,6 +204,7 @@ fn end(about: &str, loaded: &[Loaded; 2], seen: &[Seen; 2], (picture, times): (&
             format!("  answered again after {} ms", seen.outage.as_millis()),
         ]);
     }
+    notes.extend(why.into_iter().flatten().map(|line| format!("  {line}")));
     let axes = ["seconds", "GETs that found their item, %"];
     let chart = Chart::new(about, axes, Scale::Linear, lines.collect());
     let chart = Chart { mark: Some((times.kill.as_secs_f64(), "kill -9, restart".into())), notes, ..chart };
