@@ -238,11 +238,6 @@ impl LatencySnapshot {
         self.counts.iter().sum()
     }
 
-    /// Zero when nothing was timed.
-    pub fn mean_us(&self) -> u64 {
-        self.sum_us.checked_div(self.count()).unwrap_or(0)
-    }
-
     /// The latency that a share `quantile` (0 to 1) stayed within: the upper end of its bucket. Zero when nothing was
     /// timed.
     pub fn quantile_us(&self, quantile: f64) -> u64 {
@@ -316,7 +311,7 @@ mod tests {
         let reads = snapshot.opcode(Opcode::Read);
         assert_eq!((reads.completed, reads.failed), (101, 1));
         assert_eq!(snapshot.opcode(Opcode::Execute).failed, 0);
-        assert_eq!(reads.latency.mean_us(), 50);
+        assert_eq!(reads.latency.sum_us, 5050);
         assert!((50..=63).contains(&reads.latency.quantile_us(0.5)));
         assert!((100..=111).contains(&reads.latency.quantile_us(1.0)));
         assert_eq!(snapshot.opcode(Opcode::Write).latency.quantile_us(0.99), 0);

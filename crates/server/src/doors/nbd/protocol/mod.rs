@@ -35,7 +35,6 @@ pub mod errors {
     pub const IO: u32 = 5;
     pub const INVAL: u32 = 22;
     pub const NOSPC: u32 = 28;
-    pub const NOTSUP: u32 = 95;
 }
 
 /// The bytes at a place, which are there.
