@@ -122,7 +122,7 @@ impl QueryAsked<'_> {
             other => return Err(PyValueError::new_err(format!("on_error is {other:?}: say raise or skip"))),
         };
         let unknown =
-            "nobody has said what the records are made of: give fields, here or to store.keyspace(name, fields=...)";
+            "the format of the records is not known: give fields, here or to store.keyspace(name, fields=...)";
         let format = match self.fields {
             Some(fields) => fields_of(py, fields)?,
             None => keyspace.get()?.format().map_err(errors::store)?.ok_or_else(|| errors::store(unknown))?,

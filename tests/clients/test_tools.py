@@ -116,7 +116,7 @@ class Tools(unittest.TestCase):
         for address, kept_by, warned in [(f"127.0.0.1:{port}", memcached, True), (self.address, client, False)]:
             done = run("load", "--format", "jsonl", "--memcached", address, stdin="\n".join(lines))
             self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertEqual("1 items expire after 2038-01-19" in done.stderr, warned, done.stderr)
+            self.assertEqual("1 item expires after 2038-01-19" in done.stderr, warned, done.stderr)
             self.assertEqual(kept_by.get_many(["late", "ever"]), {"late": b"v", "ever": b"v"})
 
     def test_a_server_that_cannot_be_asked_is_told_by_the_option_that_named_it(self):

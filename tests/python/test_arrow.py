@@ -75,7 +75,7 @@ def test_errors_stand_at_the_word(store):
     with pytest.raises(tapetum.QueryError) as raised:
         records.scan(select="id", fields="key: id u33")
     assert (raised.value.clause, raised.value.word) == ("fields", "u33")
-    with pytest.raises(tapetum.Error, match="nobody has said what the records are made of"):
+    with pytest.raises(tapetum.Error, match="the format of the records is not known"):
         store.scan(where="id = 1")
     with pytest.raises(ValueError, match="raise or skip"):
         records.scan(select="id", on_error="ignore")

@@ -132,7 +132,7 @@ fn a_keyspace_keeps_its_format() {
     scratch.succeeds(&["keyspace", "create", "papers"], b"");
     scratch.succeeds(&["load", "--keyspace", "papers"], &generated("papers"));
     let asked = ["scan", "papers", "--where", "id = 17", "--select", "id", "--format", "csv"];
-    assert!(scratch.fails(&asked).contains("nobody has said what the records of papers are made of"));
+    assert!(scratch.fails(&asked).contains("the format of the records of papers is not known"));
     let format = "key: id u32be; value: year u16le, venue string8, title string";
     let set = scratch.succeeds(&["keyspace", "format", "papers", "papers", "--check"], b"").0;
     assert_eq!(set, format!("records of papers are {format}\n"));

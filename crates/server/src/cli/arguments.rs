@@ -198,9 +198,9 @@ pub enum Command {
 }
 
 pub(super) const PRESETS_HELP: &str = "\
-Options may be said elsewhere too, with the same meaning: by a variable, TAPETUM_DRIVE_THREADS=2, or in the file of --config, as
-`drive-threads = 2` (TOML). serve takes all of its options so, the other commands --data, --drive, --memory and --log. The
-command line counts before variables, and variables before the file.";
+Options may also be set by variables, such as TAPETUM_DRIVE_THREADS=2, or in the file of --config (TOML), such as
+`drive-threads = 2`: all of serve's, and of the other commands --data, --drive, --memory and --log. The command line wins over
+variables, and variables win over the file.";
 
 const LOAD_HELP: &str = r#"Lines of a .tsv file are KEY<tab>VALUE, where \t \n \r \\ and \xHH stand for what cannot.
 Lines of a .jsonl file are {"key":"k","value":"v"}, with "flags" and "expiry" (unix seconds) if wanted, and

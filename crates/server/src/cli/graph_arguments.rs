@@ -65,7 +65,7 @@ pub struct BetweennessArguments {
 
 const BC_HELP: &str = "\
 Graphs of up to 50,000 edges are computed exactly, of larger ones 1,000 nodes are sources and the rest is estimated, unless --exact or
---samples says otherwise; what was done is said on standard error. The edges stay at the drive: it scans, computes and gives the first nodes.";
+--samples says otherwise; standard error says which. The edges stay at the drive: it scans, computes and gives the first nodes.";
 
 #[cfg(test)]
 mod tests {

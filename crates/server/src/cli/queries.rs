@@ -61,7 +61,7 @@ pub fn scan(arguments: &ScanArguments) -> Outcome {
 pub(super) fn kept_format(keyspace: &KeyspaceHandle, name: &str) -> Result<Format, Box<dyn Error>> {
     let none = || {
         format!(
-            "nobody has said what the records of {name} are made of: say it with --fields, or keep it with \
+            "the format of the records of {name} is not known: give --fields, or keep it with \
              `tapetum keyspace format {name} FIELDS`"
         )
     };

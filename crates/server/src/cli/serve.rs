@@ -109,7 +109,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
         }
     };
     service_manager::tell_stopping();
-    tracing::info!("stopping after {signal}: serving what has come, then closing the store");
+    tracing::info!("stopping after {signal}: answering the requests that have come, then closing the store");
     let stopped = server.stop();
     steward.close()?;
     tracing::info!("closed");

@@ -47,7 +47,7 @@ fn look(kind: AreaKind) -> (char, u8) {
 #[derive(Clone, Default)]
 struct Cell {
     bytes: BTreeMap<AreaKind, u64>,
-    /// Of the bytes of records, those that are valid.
+    /// How many of the records' bytes are valid.
     valid_bytes: u64,
 }
 

@@ -33,7 +33,7 @@ struct FormatCheck {
     fields: FieldReader,
     items: u64,
     misfits: u64,
-    /// Of the first: its key, and at which field it does not fit.
+    /// The first item that does not fit: its key, and the field at which it does not.
     first: Option<(Vec<u8>, usize, Misfit)>,
 }
 

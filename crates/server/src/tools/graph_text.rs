@@ -16,7 +16,7 @@ impl EdgesText {
     /// # Errors
     /// What is missing.
     pub fn parse(text: &str) -> Result<EdgesText, String> {
-        let shape = "edges are said as \"FROM, TO from KEYSPACE where CONDITION\", with from KEYSPACE at least";
+        let shape = "write edges as \"FROM, TO from KEYSPACE where CONDITION\", with from KEYSPACE at least";
         let (columns, rest) = split_at_word(text, "from").ok_or(shape)?;
         let (name, condition) = match split_at_word(rest, "where") {
             Some((name, condition)) => (name, Some(condition.trim().to_owned())),

@@ -69,10 +69,10 @@ fn encoded(stages: &[(ProgramId, Vec<u8>)]) -> Result<Vec<PipelineStage>, HostPi
     stages.iter().enumerate().map(stage).collect()
 }
 
-/// What comes of `source`, at most `output_bytes_max`. Local memory must have room for both.
+/// The output of the pipeline for `source`, at most `output_bytes_max`. Local memory must have room for both.
 ///
 /// # Errors
-/// What is wrong with the pipeline, or went wrong in it, by the place of its stage.
+/// A pipeline that cannot run, or a stage that failed, with the stage's place.
 pub fn run(
     drive: &Drive,
     stages: &[(ProgramId, Vec<u8>)],

@@ -1,6 +1,6 @@
 //! `inspect`: superblock, manifest, segments, groups and trees as tables or JSON, and the map, once or again and again.
 
-// The server is above the simulator: what watches may wait.
+// The server is above the simulator: a command that watches may sleep.
 #![allow(clippy::disallowed_methods)]
 
 use std::io::{self, IsTerminal, Write};

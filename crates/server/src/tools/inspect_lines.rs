@@ -41,7 +41,7 @@ fn joined(fields: &[(&str, u64)]) -> String {
     fields.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
 }
 
-/// Reads what [`to_lines`] says. What a newer server says beyond that is passed over.
+/// Reads the lines of [`to_lines`]. Lines that only a newer server has are ignored.
 pub fn from_lines(lines: &[(String, String)]) -> Result<Inspection, String> {
     let mut inspection = Inspection::default();
     for (name, value) in lines {
@@ -73,7 +73,7 @@ pub fn from_lines(lines: &[(String, String)]) -> Result<Inspection, String> {
     Ok(inspection)
 }
 
-/// Adds a segment, groups or a tree. Fields that a newer server has are passed over.
+/// Adds a segment, groups or a tree. Fields that only a newer server has are ignored.
 fn add_fields(part: &str, fields: &[(&str, u64)], inspection: &mut Inspection) {
     match part {
         "segment" => {

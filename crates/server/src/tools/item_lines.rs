@@ -20,7 +20,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// What the name of a file says.
+    /// The format that a file's name ends with.
     pub fn of_name(path: &std::path::Path) -> Option<Format> {
         match path.extension()?.to_str()? {
             "tsv" | "txt" => Some(Format::Tsv),
@@ -166,17 +166,17 @@ fn set_once(place: &mut Option<Vec<u8>>, name: &str, bytes: Vec<u8>) -> Result<(
 fn text(name: &str, member: &Value) -> Result<Vec<u8>, String> {
     match member {
         Value::String(text) => Ok(text.as_bytes().to_vec()),
-        _ => Err(format!("{name:?} is no string: put it into quotes")),
+        _ => Err(format!("{name:?} is not a string: put it into quotes")),
     }
 }
 
 fn base64(name: &str, member: &Value) -> Result<Vec<u8>, String> {
-    BASE64.decode(text(name, member)?).map_err(|error| format!("{name:?} is no base64: {error}"))
+    BASE64.decode(text(name, member)?).map_err(|error| format!("{name:?} is not base64: {error}"))
 }
 
 fn number(name: &str, member: &Value) -> Result<u32, String> {
     let number = member.as_u64().and_then(|number| u32::try_from(number).ok());
-    number.ok_or_else(|| format!("{name:?} is no whole number from 0 to 4294967295"))
+    number.ok_or_else(|| format!("{name:?} is not a whole number from 0 to 4294967295"))
 }
 
 #[cfg(test)]

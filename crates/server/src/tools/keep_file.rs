@@ -4,7 +4,7 @@
 //!  16 bytes "TAPETUM KEPT 1\n\0", then ranges in the order in which they were replaced:
 //!  offset on the drive u64 · length u64 · crc32c of both and the bytes u32 · zero u32 · the bytes
 //! ```
-//! Numbers are little-endian. A file that ends amid a range, or has a wrong checksum, is not believed at all.
+//! Numbers are little-endian. A file that ends amid a range, or has a wrong checksum, is refused as a whole.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -113,8 +113,9 @@ fn head_of(offset: u64, bytes: &[u8]) -> [u8; HEAD_BYTES] {
 pub fn undo(kept: &Path, drive: &Path) -> Result<u64, String> {
     let failed = |error: io::Error| format!("cannot read {}: {error}", kept.display());
     let ranges = ranges(kept).map_err(failed)?;
-    let ranges =
-        ranges.ok_or_else(|| format!("{} is not whole, or not of a repair: nothing was written", kept.display()))?;
+    let ranges = ranges.ok_or_else(|| {
+        format!("{} is incomplete, or not a file that a repair kept: nothing was written", kept.display())
+    })?;
     let file = File::open(kept).map_err(failed)?;
     let put = || -> io::Result<u64> {
         let drive = File::options().write(true).open(drive)?;
@@ -131,7 +132,7 @@ pub fn undo(kept: &Path, drive: &Path) -> Result<u64, String> {
     put().map_err(|error| format!("cannot put back what {} had: {error}; try again", drive.display()))
 }
 
-/// Where bytes lie in the file, where they belong, and how many; `None` if anything does not hold.
+/// Of each range: its place in the file, its place on the drive, and its length. `None` if a length or a checksum is wrong.
 fn ranges(kept: &Path) -> io::Result<Option<Vec<(u64, u64, usize)>>> {
     let mut file = BufReader::new(File::open(kept)?);
     let end = file.seek(SeekFrom::End(0))?;

@@ -1,9 +1,9 @@
 //! The list of a running memcached's items: `lru_crawler metadump all`, taken to its end before any of them is asked for.
 //!
-//! memcached's crawler passes over an item that is in use at that moment: one that anybody gets, or whose lock is held for another
-//! item's sake. So a list that is read beside one's own gets lacks some of the items of an idle server, and any list may lack some of a
-//! busy one. A list is therefore taken alone, into a file, and taken again until it brings nothing new: items that were listed before are
-//! known by a hash of their key. The file has no name, so it goes with the process. One thread.
+//! memcached's crawler skips an item that is in use at that moment: a client gets it, or its lock is held for another item. So a list lacks
+//! some items if we get items while we read it, and may always lack some of a busy server's. We therefore read a list to its end, into a
+//! file, before we get anything, and take lists until one has nothing new: the keys of earlier lists are remembered by their hashes. The
+//! file has no name, so it goes with the process. One thread.
 
 // The server is above the simulator: the command line may wait.
 #![allow(clippy::disallowed_methods)]
@@ -23,7 +23,7 @@ use crate::tools::remote::RemoteStream;
 const LINE_BYTES_MAX: u64 = 4096;
 /// Items that are remembered, some 16 bytes each. A larger source is listed once.
 const REMEMBERED_MAX: usize = 1 << 25;
-/// A source whose crawler is busy is asked again as often, 60 s in all: its own crawls take seconds.
+/// How often a source whose crawler is busy is asked again, over 60 s: its own crawls take seconds.
 const BUSY_TRIES: u32 = 300;
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
 
@@ -33,9 +33,9 @@ pub struct ListedItem {
     pub key: Vec<u8>,
     /// Unix seconds; 0 is never.
     pub expiry: u32,
-    /// What it is known by until it changes; its expiry may change then too.
+    /// The source's CAS unique: it changes when the item does.
     pub stamp: u64,
-    /// By which the list remembers it.
+    /// A hash of the key, by which the lister remembers it.
     pub mark: u64,
 }
 
@@ -62,9 +62,9 @@ pub struct KeyLister {
     busy_pause: Duration,
 }
 
-/// Items that one list has and those before had not.
+/// The items of one list that no list before it had.
 pub struct KeyList {
-    /// None where there are none.
+    /// `None` if there are no new items.
     file: Option<BufReader<File>>,
 }
 
@@ -124,7 +124,7 @@ impl KeyLister {
             }
             std::thread::sleep(self.busy_pause);
         }
-        Err("the LRU crawler of the server that is copied from is busy all the time: try again in a while".into())
+        Err("the LRU crawler of the source server is busy all the time: try again later".into())
     }
 
     fn is_new(&mut self, line: &[u8]) -> bool {
@@ -152,7 +152,7 @@ impl KeyList {
     }
 }
 
-/// Of the key as it is listed.
+/// A hash of the key as it is listed.
 fn mark(line: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(line.split(|byte| *byte == b' ').next().unwrap_or_default());
@@ -175,14 +175,14 @@ fn no_room(error: io::Error) -> String {
 }
 
 pub fn source_lost(error: io::Error) -> String {
-    format!("the server that is copied from does not answer any more: {error}")
+    format!("the source server does not answer any more: {error}")
 }
 
 fn no_list(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
     format!(
-        "the server that is copied from does not list its items ({text:?}): it must be a memcached with its LRU crawler \
-         on (1.6.18 has been tried)"
+        "the source server does not list its items ({text:?}): it must be a memcached with its LRU crawler \
+         on (1.6.18 and 1.6.38 have been tried)"
     )
 }
 

@@ -6,7 +6,7 @@ use tapetum_kernels::scan::format::{ByteOrder, Field, FieldKind, Part};
 /// The bytes of a key of this format.
 ///
 /// # Errors
-/// At the field whose value it is not.
+/// The first field whose value cannot be read.
 pub fn encode(format: &Format, text: &str) -> Result<Vec<u8>, String> {
     let fields: Vec<&Field> = format.fields().iter().filter(|field| field.part == Part::Key).collect();
     // The last field may have commas of its own.
@@ -58,7 +58,7 @@ fn encode_field(kind: &FieldKind, value: &str, key: &mut Vec<u8>) -> Result<(), 
             key.extend_from_slice(value.as_bytes());
             Ok(())
         }
-        FieldKind::Json { .. } => Err("is in JSON, of which no key is made here".into()),
+        FieldKind::Json { .. } => Err("is in JSON, and such keys cannot be typed here".into()),
     }
 }
 

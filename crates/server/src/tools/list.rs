@@ -9,7 +9,7 @@ use tapetum::{Error, Item, KeyspaceHandle, KeyspaceKind, Scanned};
 use super::item_lines::{self, Format, ItemLine};
 use super::scan;
 
-/// What is gathered before it is written, or read from flash at once.
+/// Bytes that are gathered before they are written, and items that are read from flash at once.
 const BATCH_BYTES: usize = 1 << 20;
 const BATCH_KEYS: usize = 256;
 
@@ -17,7 +17,7 @@ const BATCH_KEYS: usize = 256;
 pub enum ListError {
     Store(Error),
     Output(io::Error),
-    /// The store lists this key, and has no item of it.
+    /// The store lists this key, and has no item for it.
     Lost(Vec<u8>),
 }
 
@@ -43,7 +43,7 @@ impl std::fmt::Display for ListError {
 
 impl std::error::Error for ListError {}
 
-/// Writes what was gathered; a reader that has gone (`| head`) has seen enough.
+/// Writes the gathered lines. A reader that has closed the output (`| head`) has seen enough.
 pub(super) fn write_out(out: &mut dyn Write, text: &mut Vec<u8>) -> Result<ControlFlow<()>, ListError> {
     let written = out.write_all(text).and_then(|()| out.flush());
     text.clear();
@@ -71,7 +71,7 @@ pub fn list(keyspace: &KeyspaceHandle, prefix: &[u8], long: bool, out: &mut dyn 
     }
 }
 
-/// Gives `each` the items of a hashed keyspace until it breaks off or fails; what it said last.
+/// Calls `each` with the items of a hashed keyspace until it breaks off or fails, and returns its last answer.
 fn walk(
     keyspace: &KeyspaceHandle,
     prefix: &[u8],
@@ -113,7 +113,7 @@ struct DumpKey {
 }
 
 impl DumpKey {
-    /// What was found of it; nothing of one that has expired since it was listed.
+    /// Its item; `None` if it has expired since it was listed.
     fn line(self, item: Option<Item>) -> Result<Option<ItemLine>, ListError> {
         let DumpKey { key, expiry } = self;
         match item {

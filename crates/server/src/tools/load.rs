@@ -3,7 +3,7 @@
 //! ```text
 //! lines ─► items ─► sink: many on their way at once ─► verdicts, each with its item's number, which is that of its line
 //! ```
-//! A bad line ends the load, or with `--skip-bad` is counted and left out. What else fails ends it always. One thread.
+//! A bad line ends the load, or with `--skip-bad` is counted and left out. Any other failure always ends it. One thread.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -21,7 +21,7 @@ use crate::tools::remote::RemoteStream;
 
 /// The longest line: the largest value with every byte escaped, which takes six in JSON.
 const LINE_BYTES_MAX: usize = 6 * (16 << 20) + (1 << 20);
-/// What may be on its way at once.
+/// Bytes and items on their way at once, at most.
 const IN_FLIGHT_ITEMS: usize = 1024;
 const IN_FLIGHT_BYTES: usize = 4 << 20;
 /// Bad lines that are told one by one.
@@ -47,7 +47,7 @@ impl Failure {
         Failure { number: Some(number), why }
     }
 
-    /// In words; `what` is what is numbered.
+    /// The failure in words. `what` names the numbered thing, such as a line.
     pub fn told(self, what: &str) -> String {
         match self.number {
             Some(number) => format!("{what} {number}: {}", self.why),
@@ -61,7 +61,7 @@ pub trait Sink {
     fn put(&mut self, number: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure>;
     /// Waits for everything that is on its way.
     fn finish(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure>;
-    /// What is to be known of items that were stored.
+    /// A warning about items that were stored otherwise than given.
     fn warnings(&self) -> Option<String> {
         None
     }
@@ -84,7 +84,7 @@ pub struct StoreSink<'a> {
     store: &'a Store,
     session: Session,
     keyspace: KeyspaceRef,
-    /// Whether nothing says that its keys are other than memcached's clients have them.
+    /// Whether memcached's clients may use the keyspace: it has no format.
     is_for_memcached: bool,
     /// Items by keys that those cannot ask for, and the number of the first.
     unasked: u64,
@@ -238,7 +238,7 @@ pub struct WireSink {
 /// The last time that fits into 32 bits with a sign, 2038-01-19 03:14:07 UTC. memcached (1.6.18) answers STORED to a later expiry, and the
 /// item is gone: it takes the number for a negative one.
 const MEMCACHED_EXPIRY_MAX: u32 = i32::MAX as u32;
-/// Greater ones are taken for -1.
+/// memcached takes greater ones for -1.
 const TAPETUM_EXPIRY_MAX: u32 = u32::MAX - 1;
 
 impl WireSink {
@@ -322,7 +322,8 @@ impl Sink for WireSink {
     fn warnings(&self) -> Option<String> {
         let count = self.cut_expiries;
         (count > 0).then(|| {
-            format!("{count} items expire after 2038-01-19 03:14:07 UTC, the last time that memcached can keep: there they expire then")
+            let expire = if count == 1 { "item expires" } else { "items expire" };
+            format!("{count} {expire} after 2038-01-19 03:14:07 UTC, the last time that memcached can keep, and so at that time there")
         })
     }
 }
@@ -335,7 +336,7 @@ fn exptime(expiry: u32) -> i64 {
     }
 }
 
-/// Tells the log what is to be known of what a sink has stored.
+/// Logs the sink's warning, if it has one.
 pub fn warn(sink: &dyn Sink) {
     if let Some(told) = sink.warnings() {
         tracing::warn!("{told}");
@@ -401,7 +402,7 @@ impl<R: BufRead> Lines<R> {
 
     fn load(mut self, sink: &mut dyn Sink) -> Result<Loaded, String> {
         let outcome = self.load_lines(sink);
-        // What is on its way is stored all the same, and counted.
+        // Items on their way are stored all the same, and counted.
         let finished = sink.finish(&mut self.verdicts).map_err(in_words);
         let outcome = outcome.and(finished).and(self.judge()).and_then(|()| self.expect_all_judged());
         self.bar.finish_and_clear();
@@ -441,7 +442,7 @@ impl<R: BufRead> Lines<R> {
         Ok(())
     }
 
-    /// Nothing may be lost without a word.
+    /// An error if an item has no verdict.
     fn expect_all_judged(&self) -> Result<(), String> {
         let Lines { taken, judged, .. } = self;
         match taken == judged {
@@ -450,7 +451,7 @@ impl<R: BufRead> Lines<R> {
         }
     }
 
-    /// Counts what the verdicts say; the first bad line, where that is an error.
+    /// Counts the verdicts. Returns the first bad line, if a bad line is an error.
     fn judge(&mut self) -> Result<(), String> {
         let mut outcome = Ok(());
         self.judged += self.verdicts.len() as u64;

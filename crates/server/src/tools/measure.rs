@@ -21,7 +21,7 @@ impl Measure {
         Measure { from: Instant::now(), cpu_us: cpu_us(), counters: store.drive().counters() }
     }
 
-    /// What it took since.
+    /// The time and bytes taken since `begin`.
     pub fn told(&self, store: &Store) -> String {
         let (now, before) = (store.drive().counters(), &self.counters);
         format!(

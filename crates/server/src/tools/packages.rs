@@ -44,13 +44,13 @@ struct Package {
     kilobytes: u32,
     section: String,
     version: String,
-    /// How, and whom, by name.
+    /// The kind of the relation, and the names of the packages.
     needs: Vec<(&'static str, String)>,
 }
 
 pub struct PackageDatabase {
     packages: BTreeMap<String, Package>,
-    /// Whom a virtual package stands for.
+    /// The packages that provide a virtual package.
     provided: BTreeMap<String, BTreeSet<String>>,
 }
 

@@ -23,7 +23,7 @@ const OUTPUT_BYTES_MAX: u32 = 1 << 30;
 /// The longest output of a pipeline that runs in the store's own local memory.
 const NEAR_OUTPUT_BYTES_MAX: u32 = 1 << 20;
 
-/// What is written instead of a program's name.
+/// Short names that people type, and the programs they stand for.
 const SHORT_NAMES: [(&str, bool, &str); 4] = [
     ("zstd", false, "zstd-compress"),
     ("zstd", true, "zstd-decompress"),
@@ -66,7 +66,7 @@ impl fmt::Display for PipelineTextError {
                 write!(f, "stage {stage}: fetch brings the bytes, so it can only be the first word")
             }
             PipelineTextError::UnitsWithoutNumber { text } => {
-                write!(f, "{text:?} are no compute units: write PROGRAM=NUMBER, such as zstd=1")
+                write!(f, "{text:?} does not name compute units: write PROGRAM=NUMBER, such as zstd=1")
             }
             PipelineTextError::Run(error) => error.fmt(f),
             PipelineTextError::NoDrive(error) => write!(f, "there is no drive to compute on: {error}"),
@@ -93,7 +93,7 @@ pub fn list() -> Result<String, PipelineTextError> {
     Ok(out)
 }
 
-/// The program that is called so, with or without -d.
+/// The program of this name, with or without -d.
 fn stage_program(
     identity: &Identity,
     stage: usize,
@@ -181,7 +181,7 @@ pub struct PipelineRun {
     pub stages: Vec<StageSnapshot>,
 }
 
-/// What comes of `bytes`; of a digest its text.
+/// The output of the pipeline for `bytes`; a digest comes as text.
 pub fn run(
     text: &str,
     (compute_units, pin): (&[String], bool),
@@ -199,8 +199,8 @@ pub fn run(
     Ok(PipelineRun { bytes: if is_digest { hex(&out) } else { out }, stages: drive.stage_counters() })
 }
 
-/// What comes of an item, computed by the drive that it is on, in the store's local memory. `None` when there is no such key. An output
-/// that is too long for that memory is computed as [`run`] does it, with these units.
+/// The output of the pipeline for an item, computed by the item's drive in the store's local memory. `None` if there is no such key. An
+/// output that is too long for that memory is computed as by [`run`], with these units.
 pub fn run_item(
     keyspace: &KeyspaceHandle,
     key: &str,
@@ -232,7 +232,7 @@ pub fn run_item(
     }
 }
 
-/// What the stages did that did something, a line each.
+/// A line for each stage that did something.
 pub fn stage_lines(stages: &[StageSnapshot]) -> String {
     let width = stages.iter().map(|stage| stage.name.len()).max().unwrap_or(0);
     let mut out = format!(

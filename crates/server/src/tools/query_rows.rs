@@ -32,7 +32,7 @@ pub enum RowFormat {
     Arrow,
 }
 
-/// Takes the rows of a result. What goes wrong shows at the end.
+/// Takes the rows of a result. An error is kept, and returned at the end.
 pub trait RowOut {
     fn row(&mut self, values: &[Option<Scalar<'_>>]);
     fn finish(self: Box<Self>) -> io::Result<()>;
@@ -46,7 +46,7 @@ fn row_out<'a>(
     match format {
         #[cfg(feature = "arrow")]
         RowFormat::Arrow if io::stdout().is_terminal() => {
-            Err(io::Error::other("a stream of Arrow is no text: send standard output to a file or a program"))
+            Err(io::Error::other("a stream of Arrow is not text: send standard output to a file or a program"))
         }
         #[cfg(feature = "arrow")]
         RowFormat::Arrow => Ok(Box::new(super::arrow_rows::ArrowRows::new(columns, out)?)),
@@ -84,7 +84,7 @@ impl<'a> RowShape<'a> {
     }
 }
 
-/// Prints the rows that `run` gives; nothing where it gives nothing.
+/// Prints the rows that `run` gives, or nothing if it gives none.
 pub fn print<T>(
     RowShape { columns, order, format }: RowShape<'_>,
     out: &mut dyn Write,

@@ -1,5 +1,5 @@
 //! A running server that the command line names: its figures, and commands to it, asked for as any client does; and figures as JSON.
-//! What goes wrong is told with the option that named the server. No state.
+//! Errors name the option that named the server. No state.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use crate::net::listen::Address;
 use crate::tools::load::{Existing, WireSink};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// For what may take long, such as a resize.
+/// How long a slow command, such as a resize, may take.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// A connection of either kind.
@@ -93,7 +93,7 @@ impl<'a> Remote<'a> {
             }
         };
         match exchange() {
-            // As memcached answers what it does not know.
+            // memcached's answer to a command that it does not know.
             Ok(answer) if answer == "ERROR" => Err(self.told(NoAnswer::Refused(answer), line)),
             answer => answer.map_err(|error| self.lost(&error)),
         }
@@ -155,7 +155,7 @@ fn ask<S: Read + Write>(mut stream: S, argument: &str) -> Result<Vec<(String, St
     Err(NoAnswer::Lost(io::ErrorKind::UnexpectedEof.into()))
 }
 
-/// One JSON object; what is a number stays one.
+/// One JSON object. Numbers stay numbers.
 pub fn json(lines: &[(String, String)]) -> String {
     let fields: Vec<String> =
         lines.iter().map(|(name, value)| format!("{}: {}", quoted(name), scalar(value))).collect();

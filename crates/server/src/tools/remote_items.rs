@@ -10,7 +10,7 @@ use super::warm::{self, WarmSource, Warmed};
 use crate::doors::memcached::protocol::base64;
 use crate::tools::remote::RemoteStream;
 
-/// What is gathered before it is written.
+/// Bytes that are gathered before they are written.
 const TEXT_BYTES: usize = 256 << 10;
 /// Items that are asked about at once.
 const BATCH: usize = 64;
@@ -113,7 +113,7 @@ fn push_long(
     text: &mut Vec<u8>,
 ) -> Result<(), String> {
     if let Some(why) = items.iter().find_map(ListedItem::why_unnamed) {
-        return Err(format!("of an item more cannot be told than its key: {why}"));
+        return Err(format!("--long cannot look an item up: {why}"));
     }
     let mut request = Vec::new();
     for item in items {

@@ -13,7 +13,7 @@ use super::keep_file::{self, KeepFile};
 use crate::cli::arguments::StoreArguments;
 use crate::store::store_open::OpenError;
 
-/// What is gathered before it is written.
+/// Bytes that are gathered before they are written.
 const BATCH_BYTES: usize = 1 << 20;
 
 const REPAIR_HELP: &str = r#"An item that cannot be read is lost, and named by its key where that can be read. Where the commit log or the

@@ -23,7 +23,7 @@ use crate::tools::remote::RemoteStream;
 const BATCH: usize = 64;
 /// Lists that are taken at most: a source that is written to has new items in each.
 const LISTS_MAX: u32 = 5;
-/// The largest value that is believed.
+/// The largest value that a source may announce: memcached's own limit.
 const VALUE_BYTES_MAX: usize = 1 << 30;
 /// Items left out that are told one by one.
 const LEFT_OUT_TOLD: u64 = 10;
@@ -61,7 +61,7 @@ impl fmt::Display for Warmed {
     }
 }
 
-/// A memcached server that is copied from.
+/// The source: a memcached server.
 pub struct WarmSource<'a> {
     /// Two connections to it.
     pub list: Box<dyn RemoteStream>,
@@ -277,7 +277,7 @@ impl Copy<'_> {
 }
 
 pub(super) fn not_memcached(line: &[u8]) -> String {
-    format!("the server that is copied from answers like no memcached: {:?}", String::from_utf8_lossy(line))
+    format!("the source server does not answer like memcached: {:?}", String::from_utf8_lossy(line))
 }
 
 /// A value of so many bytes, and its line end.

@@ -66,8 +66,8 @@ pub fn exports_of(store: &Store, read_only: &[String]) -> Result<Vec<Export>, St
     exports.sort_by(|one, other| one.name.cmp(&other.name));
     exports.iter_mut().enumerate().for_each(|(number, export)| export.number = number);
     if exports.is_empty() {
-        return Err("the store has no block device for --nbd to serve: stop what serves it, and make one with `tapetum keyspace \
-                    create NAME --block-device SIZE`"
+        return Err("the store has no block device for --nbd to serve: make one with `tapetum keyspace create NAME --block-device \
+                    SIZE` while no server runs on it"
             .into());
     }
     match read_only.iter().find(|name| !exports.iter().any(|export| export.name == **name)) {

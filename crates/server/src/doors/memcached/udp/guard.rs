@@ -44,7 +44,7 @@ impl FromStr for Network {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Network, String> {
-        let wrong = || format!("{text:?} is no network: give an address, or one with its bits, such as 10.0.0.0/8");
+        let wrong = || format!("{text:?} is not a network: give an address, or one with its bits, such as 10.0.0.0/8");
         let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
         let first: IpAddr = address.parse().map_err(|_| wrong())?;
         let width = if first.is_ipv4() { 32 } else { 128 };
