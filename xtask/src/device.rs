@@ -46,7 +46,7 @@ fn refuses_more_than_there_is(binary: &Path, data: &Path, device: &Path) -> Resu
     }
 }
 
-/// The store has what it was told to take and has grown by, not the device.
+/// The store has the capacity that it was told to take, and has grown by; it does not have the whole device.
 fn stayed_within(binary: &Path, device: &Path) -> Result<(), Failure> {
     let output = Command::new(binary).args(["inspect", "--json", "--drive"]).arg(device).output()?;
     let inspection: serde_json::Value = serde_json::from_slice(&output.stdout)?;

@@ -10,12 +10,12 @@ use tapetum_server::cli::arguments::Cli;
 use crate::arguments::{Checked, Mode};
 use crate::{Failure, dispatch, workspace};
 
-/// What `cargo x bench` does beside rows.
+/// Words of `cargo x bench` that are not rows.
 const BESIDE_ROWS: [&str; 2] = ["keep", "report"];
 /// Commands of which the document says how they begin alone.
 const ELLIPSES: [&str; 2] = ["…", "..."];
 
-/// README and what lies in docs, by their paths.
+/// README and the documents in docs, by their paths.
 fn documents() -> Vec<(PathBuf, String)> {
     let root = workspace::root();
     let mut paths = vec![root.join("README.md")];
@@ -26,7 +26,7 @@ fn documents() -> Vec<(PathBuf, String)> {
     paths.into_iter().map(|path| (path.clone(), std::fs::read_to_string(path).unwrap())).collect()
 }
 
-/// What stands in code: each line of a block, without its prompt and its comment, and each span between two backticks.
+/// The code in a document: each line of a block, without its prompt and its comment, and each span between two backticks.
 fn code(text: &str) -> Vec<String> {
     let (mut found, mut in_block) = (Vec::new(), false);
     for line in text.lines() {
@@ -53,14 +53,14 @@ fn commands(start: &str) -> Vec<(PathBuf, String)> {
 }
 
 fn words(text: &str) -> Vec<String> {
-    // Options in brackets may be left out, and are there all the same.
+    // Options in brackets may be left out, and exist.
     text.replace(['[', ']'], "").split_whitespace().map(str::to_owned).collect()
 }
 
 /// Whether there is such a command, with such options.
 fn check(command: &str) -> Result<(), Failure> {
     let mut words = words(command);
-    // Names that stand for what the reader puts there.
+    // Placeholders for words of the reader's own.
     words.iter_mut().filter(|word| word.as_str() == "N" || word.as_str() == "F").for_each(|word| *word = "1".into());
     let Some((first, rest)) = words.split_first() else { return Ok(()) };
     if ELLIPSES.contains(&first.as_str()) {
@@ -81,7 +81,7 @@ fn check(command: &str) -> Result<(), Failure> {
     }
 }
 
-/// The words of a command for a shell, up to where its output goes; what stands in quotes is one.
+/// The words of a command for a shell, up to where its output goes; quoted text is one word.
 fn shell_words(command: &str) -> Vec<String> {
     let (mut words, mut quote, mut in_word) = (Vec::new(), None, false);
     for letter in command.chars() {

@@ -13,7 +13,7 @@ use crate::arguments::Arguments;
 use crate::nightly;
 use crate::workspace;
 
-/// What cargo-fuzz gives as well: coverage by edges, and by comparisons.
+/// The flags that cargo-fuzz gives too: coverage by edges, and by comparisons.
 const RUSTFLAGS: &str = "-Zsanitizer=address -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing";
@@ -130,7 +130,7 @@ impl Fuzzer {
         if !command.status()?.success() {
             return Err(format!("{name} could not be merged; see {}", log.display()).into());
         }
-        // What once failed stays, whatever it reaches.
+        // Inputs that failed once stay, whatever code they reach.
         for file in fs::read_dir(&corpus)? {
             let file = file?;
             if !file.file_name().as_encoded_bytes().starts_with(b"failed-") {
@@ -147,7 +147,7 @@ impl Fuzzer {
         Ok(())
     }
 
-    /// Where what was found is kept from run to run.
+    /// The folder that keeps inputs from run to run.
     fn found(&self, name: &str) -> Result<PathBuf, Failure> {
         let folder = self.folder.join("found").join(name);
         fs::create_dir_all(&folder)?;

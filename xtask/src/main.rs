@@ -1,8 +1,8 @@
-//! `cargo x COMMAND`: what make and CI call. Most of it drives the built binaries from outside, over loopback,
+//! `cargo x COMMAND`: the commands of make and CI. Most of it drives the built binaries from outside, over loopback,
 //! as a user would; figures that are not about sockets embed the store. Nothing here is linked into it.
 
-// A driver of real processes measures real time and waits for it; the bans of clippy.toml are for what the simulator
-// must own.
+// A driver of real processes measures real time and waits for it; the bans of clippy.toml are for code that the
+// simulator must own.
 #![allow(clippy::disallowed_methods)]
 
 mod arguments;
@@ -100,7 +100,7 @@ fn run(words: &[String]) -> Result<(), Failure> {
     dispatch(command, rest, rows::mode)
 }
 
-/// `mode` tells of a row's words what they are run for.
+/// `mode` finds the purpose of a row's run in its words.
 fn dispatch(command: &str, rest: &[String], mode: fn(&[String]) -> Result<Mode, Failure>) -> Result<(), Failure> {
     let options = |words: &[String]| match mode(words)? {
         Mode::Smoke { .. } => Err(format!("{command} has no smoke run").into()),

@@ -1,5 +1,5 @@
 //! cargo-mutants over the modules that durability rests on: each function is changed a little, in a copy of the checkout,
-//! and a test must fail. Judges are asked in turn, the quickest first; each is given only what those before it let pass.
+//! and a test must fail. Judges run in turn, the quickest first; each gets only the mutants that those before it let pass.
 //!
 //! It ends with an error that names the mutants which survive; what was done to each is in the target folder, in `mutants-PACKAGE/mutants.out`.
 
@@ -10,7 +10,7 @@ use crate::Failure;
 use crate::arguments::Arguments;
 use crate::workspace;
 
-/// Files of one package, and who judges their mutants, in turn.
+/// Files of one package, and the judges of their mutants, in turn.
 struct Subject {
     package: &'static str,
     files: &'static [&'static str],
@@ -22,7 +22,7 @@ struct Judge {
     packages: &'static str,
     /// Further arguments of `cargo`, also when it compiles.
     cargo: &'static [&'static str],
-    /// What the tests are told.
+    /// Arguments of the tests.
     tests: &'static [&'static str],
     timeout_s: u32,
 }
@@ -162,7 +162,7 @@ fn command(program: &Path, output: &Path) -> Command {
     mutants.current_dir(workspace::root()).arg("mutants").arg("--output").arg(output);
     mutants.env("CARGO_TARGET_DIR", workspace::target().join("mutants"));
     mutants.args(["--baseline", "skip"]);
-    // A debug print is not what anything rests on.
+    // Nothing rests on a debug print.
     mutants.args(["--exclude-re", "impl (Debug|Display)"]);
     mutants
 }

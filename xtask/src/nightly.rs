@@ -1,4 +1,4 @@
-//! The nightly toolchain, for what stable cannot instrument: the fuzzer, and tests under AddressSanitizer.
+//! The nightly toolchain, for the fuzzer and for tests under AddressSanitizer: stable cannot instrument code.
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ pub fn tool(name: &str) -> Command {
     command
 }
 
-/// The machine's target. Named to cargo, it keeps what runs while building from being instrumented.
+/// The machine's target. If cargo is given it, build scripts are not instrumented.
 pub fn host() -> Result<String, Failure> {
     let output = tool("rustc").arg("-vV").output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -36,6 +36,6 @@ pub fn test_asan(arguments: &Arguments) -> Result<(), Failure> {
     cargo.args(["--", "--skip", "models"]).args(only);
     match cargo.status()?.success() {
         true => Ok(()),
-        false => Err("AddressSanitizer or a test is not content; the message is above".into()),
+        false => Err("AddressSanitizer found an error, or a test failed; the message is above".into()),
     }
 }

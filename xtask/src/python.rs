@@ -15,7 +15,7 @@ pub fn clients(arguments: &Arguments) -> Result<(), Failure> {
     run("clients", &environment("venv", "tests/clients/requirements.txt", &[])?.join("bin/python"), arguments)
 }
 
-/// `--only PATTERN` picks tests. PyTorch is used where the system has it; what is skipped without it says so.
+/// `--only PATTERN` picks tests. PyTorch is used where the system has it; tests that are skipped without it say so.
 pub fn package(arguments: &Arguments) -> Result<(), Failure> {
     let only = arguments.text("only").map(str::to_owned);
     arguments.finish()?;
@@ -26,7 +26,7 @@ pub fn package(arguments: &Arguments) -> Result<(), Failure> {
     workspace::keeping("python", |scratch| {
         let mut tests = Command::new(&python);
         tests.current_dir(workspace::root().join("tests/python"));
-        // -rs: what was skipped, and why.
+        // -rs: lists the skipped tests, and why.
         tests.args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--basetemp"]).arg(scratch.join("pytest"));
         only.iter().for_each(|pattern| {
             tests.args(["-k", pattern]);

@@ -30,7 +30,7 @@ pub struct Row {
     pub smoke: &'static str,
 }
 
-/// A figure that misses its reach: the row ended, and fails all the same.
+/// A figure that misses its aim. The row ended, and fails.
 #[derive(Debug)]
 pub struct Missed(pub String);
 
@@ -56,7 +56,7 @@ impl Row {
         }
     }
 
-    /// Runs it small; what it misses does not matter.
+    /// Runs it small; missed aims do not matter.
     pub fn smoke(&self, binaries: PathBuf) -> Result<(), Failure> {
         let this = binaries.to_string_lossy().into_owned();
         let words: Vec<String> = self.smoke.split_whitespace().map(|word| word.replace(THIS, &this)).collect();

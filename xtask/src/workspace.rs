@@ -83,7 +83,7 @@ fn remove_left_behind(passing: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// As [`scratch`], but in memory where a file system there has the room: for what has nothing to do with a disk's speed.
+/// As [`scratch`], but in memory where a file system there has the room: for tests that do not depend on a disk's speed.
 pub fn scratch_in_memory(name: &str, needed_bytes: u64) -> Result<PathBuf, Failure> {
     // SAFETY: all zeros is a value of this struct of numbers.
     let mut system: libc::statvfs = unsafe { std::mem::zeroed() };
@@ -98,9 +98,9 @@ pub fn scratch_in_memory(name: &str, needed_bytes: u64) -> Result<PathBuf, Failu
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
-    /// Optimised, asserts on: what tests run.
+    /// Optimised, with asserts: for tests.
     Test,
-    /// What users run, and what figures measure.
+    /// The build of users and of figures.
     Release,
 }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// A line longer than any reply means that the stream is out of step.
 const LINE_BYTES_MAX: usize = 8192;
-/// The first room for what comes; it grows with values that are larger.
+/// Room for received bytes at first. Larger values make it grow.
 const RECEIVE_BYTES: usize = 128 << 10;
 
 /// A reply of one line.
@@ -30,7 +30,7 @@ pub enum Line {
     NotFound,
     Ok,
     Number(u64),
-    /// ERROR, CLIENT_ERROR, SERVER_ERROR, or what no server should say: the whole line.
+    /// ERROR, CLIENT_ERROR, SERVER_ERROR, or a line that no server should send: the whole line.
     Other(String),
 }
 
@@ -46,7 +46,7 @@ pub struct Connection {
     received: Received,
 }
 
-/// What has come: the bytes between `taken` and `filled` are still to be taken.
+/// Received bytes. Those between `taken` and `filled` are still to be taken.
 struct Received {
     buffer: Vec<u8>,
     taken: usize,

@@ -21,7 +21,7 @@ pub trait Contender: Sized + Sync {
         Err("this contender has no way to delete items".into())
     }
 
-    /// Waits until what writes have left to be done is done.
+    /// Waits until all work that writes left behind is done.
     fn settle(&mut self) -> Result<(), Failure>;
 
     fn turn(&self, turn: &Turn) -> Result<Latencies, Failure>;

@@ -13,13 +13,13 @@ use crate::readiness::Readiness;
 use crate::turn::Turn;
 use crate::workload::{Operation, Operations, Population, Values, key};
 
-/// What one system call moves, and what one socket has on its way at most.
+/// Datagrams of one system call, and the most that one socket has on their way.
 const BATCH: usize = 64;
 /// More than a reply has that is one datagram.
 const ROOM_BYTES: usize = 2048;
 /// memcached's frame: request id, number of the datagram, datagrams of the message, reserved; each two bytes.
 const FRAME_BYTES: usize = 8;
-/// A server that answers nobody for so long has stopped, or lost what it was sent.
+/// A server that is silent for so long has stopped, or lost the requests.
 const SILENCE_MAX_MS: i32 = 5000;
 
 /// Runs a turn over sockets of its own, on this thread.
@@ -69,7 +69,7 @@ struct Asked {
     since: Instant,
 }
 
-/// A socket, and what was asked by it. A request's id is its place in `asked`.
+/// A socket and its requests. A request's id is its place in `asked`.
 struct Line {
     socket: UdpSocket,
     asked: Vec<Option<Asked>>,

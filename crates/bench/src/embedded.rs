@@ -39,7 +39,7 @@ pub fn create_as(folder: &Path, capacity_bytes: u64, options: &StoreOptions) -> 
     std::fs::create_dir_all(folder)?;
     let env = Env::system();
     let flash = Arc::new(FileFlash::create(&folder.join("drive"), capacity_bytes, IoEngine::Auto, &env)?);
-    // By a drive of its own: what creation writes is not the store's to count.
+    // By a drive of its own, whose counters are dropped: creation does not count.
     Store::create_on(&drive(&flash, SMALL_LOCAL_BYTES, &env)?, options)?;
     open_flash(&flash, options, &env)
 }
@@ -102,7 +102,7 @@ fn drive(flash: &Arc<FileFlash>, local_bytes: usize, env: &Env) -> Result<Drive,
     Ok(Drive::new(flash.clone(), LocalMemory::new(local_bytes)?, programs::built_in(), env.clone()))
 }
 
-/// What an operation was answered with.
+/// The answer to an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer<'a> {
     Value(&'a [u8]),

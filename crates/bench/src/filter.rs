@@ -5,7 +5,7 @@ use crate::Failure;
 use crate::turn::Turn;
 use crate::workload::{Key, number_of_json};
 
-/// What a kept item gives: the length of its key, the key, and its number.
+/// The output for a kept item: the length of its key, the key, and its number.
 pub const KEPT_BYTES: u64 = 2 + size_of::<Key>() as u64 + 8;
 
 /// The name of a count: items that were kept.

@@ -1,4 +1,4 @@
-//! A graph whose edges are items: item i is an edge from i % nodes. A few nodes are what most edges lead to, as papers that are cited.
+//! A graph whose edges are items: item i is an edge from i % nodes. Most edges lead to a few nodes, as citations do.
 //! Whoever brings the items, the same query makes edges of them, and the same code computes their betweenness.
 
 use tapetum_kernels::graph::{
@@ -16,7 +16,7 @@ pub const SEED: u64 = 1;
 /// Nodes that are shown.
 pub const TOP: u32 = 10;
 pub const MEMORY_BYTES: u64 = 1 << 30;
-/// What two contenders must agree on: the nodes that are shown, and the size of the graph.
+/// The figures that two contenders must agree on: the nodes that are shown, and the size of the graph.
 pub const TOLD: [&str; 3] = ["nodes", "edges", "top nodes"];
 
 const EDGES_A_NODE: u64 = 10;
@@ -72,7 +72,7 @@ impl EdgeSet {
         Query::new(format, program, output, MisfitPolicy::Fail).map_err(|error| format!("{error:?}").into())
     }
 
-    /// Computes betweenness on this thread, of items that `next` gives one after the other to what it is called with; false behind the last.
+    /// Computes betweenness on this thread. `next` passes the next item to the function that it is called with, and returns false at the end.
     pub fn compute(
         self,
         mut next: impl FnMut(&mut dyn FnMut(&[u8], &[u8])) -> Result<bool, Failure>,
@@ -114,7 +114,7 @@ impl EdgeSet {
     }
 }
 
-/// Counts what a graph was, and which nodes have the most: [`TOLD`].
+/// Counts the graph's size and a hash of its first nodes: [`TOLD`].
 pub fn count(latencies: &mut Latencies, summary: GraphSummary, top: &[(u64, f64)]) {
     let hash = top.iter().fold(0, |hash, (node, _)| crate::random::mix(hash ^ node));
     for (name, more) in TOLD.into_iter().zip([summary.nodes, summary.edges, hash >> 32]) {

@@ -11,7 +11,7 @@ use crate::Failure;
 use crate::process::thread_cpu_ns;
 use crate::random::mix;
 
-/// Nothing: what is left is what it takes to run a program.
+/// Does nothing, so that a run costs only the dispatch of a program.
 pub struct NoWork;
 
 impl Program for NoWork {

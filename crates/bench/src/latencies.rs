@@ -14,7 +14,7 @@ pub struct Latencies {
     pub writes: Histogram<u64>,
     /// Reads that found nothing.
     pub missing: u64,
-    /// What else was counted, by name.
+    /// Further counts, by name.
     pub counts: BTreeMap<String, u64>,
 }
 
@@ -50,7 +50,7 @@ impl Latencies {
         *self.counts.entry(name.to_owned()).or_default() += more;
     }
 
-    /// What a count came to.
+    /// The sum of a count.
     pub fn counted(&self, name: &str) -> f64 {
         self.counts.get(name).copied().unwrap_or(0) as f64
     }

@@ -1,10 +1,10 @@
-//! What it takes to set the store beside its rivals: YCSB workloads, latencies as histograms, what a process used, and turns.
+//! Tools to measure the store beside its rivals: YCSB workloads, histograms of latencies, what a process used, and turns.
 //!
 //! Every contender (the store, a raw loop that is the limit, each rival) is a process of its own that takes commands on its
 //! standard input and answers each with one line of JSON ([`contend`]). `cargo x bench` starts them, has each load the same
-//! items, and lets them run in turns, a second or two each, so that what the machine does meanwhile happens to all of them.
+//! items, and lets them run in turns, a second or two each, so that a slow moment of the machine meets all of them.
 
-// A bench measures real time with real threads; the bans of clippy.toml are for what the simulator must own.
+// A bench measures real time with real threads; the bans of clippy.toml are for code that the simulator must own.
 #![allow(clippy::disallowed_methods)]
 
 pub mod blocking;

@@ -22,7 +22,7 @@ pub const WHOLE: u16 = 4;
 /// How long an answer is waited for: long, as machines are busy.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What a request came to: its error, 0 if none; what it read; the extents that it was told, each with its status.
+/// The outcome of a request: its error, 0 if none; the bytes read; the extents told, each with its status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NbdReply {
     pub error: u32,
@@ -35,7 +35,7 @@ pub struct NbdClient {
     pub size_bytes: u64,
     pub flags: u16,
     cookie_next: u64,
-    /// Of requests on their way: where a read began, and what has come.
+    /// Requests on their way: where a read began, and the bytes received so far.
     pending: HashMap<u64, (u64, NbdReply)>,
 }
 
@@ -166,7 +166,7 @@ impl NbdClient {
         Ok(u64::from(self.u32()?) << 32 | u64::from(self.u32()?))
     }
 
-    /// The next reply that is whole: of which request, and what it came to.
+    /// The next complete reply: the request's cookie, and its outcome.
     pub fn receive(&mut self) -> io::Result<(u64, NbdReply)> {
         loop {
             let (cookie, is_last) = match self.u32()? {

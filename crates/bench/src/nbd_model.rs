@@ -1,5 +1,5 @@
 //! Random requests to a block device against a model of it, as fsx does to a file. Many are on their way at once, of which no two touch the
-//! same bytes, though often the same block: what each came to is known whatever their order.
+//! same bytes, though often the same block: the result of each is known whatever their order.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ struct Flying {
     range: Range<u64>,
 }
 
-/// What a device holds.
+/// The bytes of a device, as they must be.
 pub struct DeviceModel {
     pub bytes: Vec<u8>,
     flying: Vec<Flying>,

@@ -1,4 +1,4 @@
-//! What processes use, as the kernel counts it: resident memory, CPU, bytes read and written.
+//! The resources that processes use, as the kernel counts them: resident memory, CPU, bytes read and written.
 
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ pub fn read(process: u32) -> Result<ProcessMemory, Failure> {
     Ok(ProcessMemory { resident_bytes: field(&status, "VmRSS:")?, resident_max_bytes: field(&status, "VmHWM:")? })
 }
 
-/// Has the allocator give back what is freed, as the server has it, so that what is resident is what is in use.
+/// Makes the allocator return freed memory to the system, as the server does, so that resident memory is memory in use.
 pub fn return_freed_memory() {
     // SAFETY: no pointers; called before other threads allocate.
     #[cfg(target_env = "gnu")]
@@ -38,12 +38,12 @@ fn drive_cpu_us() -> u64 {
     0
 }
 
-/// What some processes together used until now, or between two looks.
+/// The resources that some processes used together, until now or between two looks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
     /// In user space and in the kernel.
     pub cpu_us: u64,
-    /// Of it, what threads of the drive's own used. Known of this process alone.
+    /// The part that the drive's own threads used. Known only for this process.
     pub drive_cpu_us: u64,
     /// From storage, not from the kernel's cache.
     pub read_bytes: u64,

@@ -1,4 +1,4 @@
-//! What queries an embedded store is asked, at the drive or on the host: filtered scans, two fields of a value, betweenness of a graph.
+//! Queries to an embedded store, at the drive or on the host: filtered scans, two fields of a value, betweenness of a graph.
 
 use std::time::Instant;
 
@@ -62,7 +62,7 @@ pub fn run(
         let mut report = keyspace.query(&query, side, &mut take)?;
         latencies.read(asked.elapsed());
         if side == QuerySide::Host {
-            // Its report is of what pipelines move, of which there are none.
+            // Its report counts the bytes that pipelines move, and there are no pipelines.
             let after = moved(keyspace);
             report.flash_bytes = after.flash_to_local - before.flash_to_local;
             report.sent_bytes = after.host_to_local - before.host_to_local;
@@ -74,7 +74,7 @@ pub fn run(
     Ok(latencies)
 }
 
-/// What scans moved, as the drive counts it.
+/// The bytes that scans moved, as the drive counts them.
 fn moved(keyspace: &KeyspaceHandle) -> PurposeBytes {
     keyspace.store().drive().counters().purpose(Purpose::Scan)
 }

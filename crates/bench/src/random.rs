@@ -1,4 +1,4 @@
-//! A deterministic generator (SplitMix64) and what the loads make with it. Everything is a pure function of a seed, so
+//! A deterministic generator (SplitMix64) and the values that loads make with it. Everything is a pure function of a seed, so
 //! that a value can be checked without having been kept.
 
 pub struct Random(u64);

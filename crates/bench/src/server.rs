@@ -141,7 +141,7 @@ impl Server {
         self.kill_and_then(|| ())
     }
 
-    /// SIGKILL, then `let_go` of what the process waits for uninterruptibly, then its end.
+    /// SIGKILL, then `let_go`, which ends the calls in which the process waits uninterruptibly, then its end.
     pub fn kill_and_then(mut self, let_go: impl FnOnce()) -> Result<(), Failure> {
         let ended = self.child.try_wait()?;
         if ended.is_none() {
@@ -185,7 +185,7 @@ impl Drop for Server {
 /// None stays behind where a run is killed. It dies with the thread that starts it, not only with the process.
 pub fn die_with_parent(command: &mut Command) {
     let ask = || {
-        // SAFETY: takes two integers, and changes nothing but who is told of the parent's end.
+        // SAFETY: takes two integers, and only changes which signal the parent's end sends.
         match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),

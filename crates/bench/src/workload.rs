@@ -1,5 +1,5 @@
 //! YCSB's workloads: which operation comes next, on which item, and what an item's value is. Everything is a function of a
-//! seed, and every value names its item, so that what a contender answers can be checked without having been kept.
+//! seed, and every value names its item, so that a contender's answer can be checked without keeping the values.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, OnceLock};
@@ -112,7 +112,7 @@ impl Population {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Ranks are drawn as for the items that there were at the first call: what is inserted later changes next to nothing.
+    /// Ranks are drawn for the number of items at the first call: later inserts change next to nothing.
     fn rank(&self, random: &mut Random) -> u64 {
         let zipfian = self.zipfian.get_or_init(|| Zipfian::new(self.count().max(3), ZIPFIAN_EXPONENT));
         zipfian.draw(random)

@@ -1,7 +1,7 @@
 //! The writes to the store, in order, and so the values that each key may hold.
 //!
 //! A write's time is its place in the history. Every value says which key and which write it is and is checked to its last
-//! byte by making it again, so an older value is known for what it is.
+//! byte by making it again, so an older value is recognised.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub const KEYS: u32 = 1000;
 /// Behind the keys that are written come some that never are: a miss must stay one.
 pub const KEYS_ABSENT: u32 = 60;
 
-/// What a key holds: the write of that time, or nothing.
+/// The value of a key: the write of that time, or nothing.
 pub type Content = Option<u32>;
 
 #[derive(Clone, Default)]
@@ -69,7 +69,7 @@ impl History {
         content.is_none_or(|time| self.writes.get(time as usize) == Some(&(key, true)))
     }
 
-    /// What a key held before the write of `time`.
+    /// The value of a key before the write of `time`.
     pub fn content_before(&self, key: u32, time: u32) -> Content {
         let writes = self.writes[..time as usize].iter().enumerate();
         let last = writes.rev().find(|(_, (written, _))| *written == key);
@@ -99,7 +99,7 @@ pub fn value(key: u32, time: u32) -> Vec<u8> {
     value
 }
 
-/// Which write a value is of; an error if it is none that its key ever had.
+/// The write that made a value; an error if its key never had it.
 pub fn read_value(key: u32, bytes: &[u8]) -> Result<u32, String> {
     let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let time = std::str::from_utf8(line).ok().and_then(|line| line.split_once(' ')).and_then(|(owner, time)| {

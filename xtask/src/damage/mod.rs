@@ -2,7 +2,7 @@
 //! opened and below it while it runs. Every key that may be concerned is then read: it has its right value or a typed error, never another
 //! value, and nothing panics. A log that lost its end, which no store can see (docs/FORMAT.md), is counted apart.
 //!
-//! With `--index ordered` what is written and read is an ordered keyspace: data nodes, extensions, the checkpoint of anchors.
+//! With `--index ordered` the test writes and reads an ordered keyspace: data nodes, extensions, the checkpoint of anchors.
 //!
 //! Each damage is decided by the seed and its number alone, and is undone before the next.
 
@@ -29,7 +29,7 @@ use crate::arguments::Arguments;
 use crate::workspace;
 use tapetum_bench::random::{Random, mix};
 
-/// Of so many damages, one meets a store that takes writes meanwhile: these cost the most.
+/// One damage in so many is done while the store takes writes: these take the longest.
 const WRITING_ONE_IN: u64 = 16;
 const THREADS_MAX: usize = 8;
 /// Files of a thread: of two subjects, to be opened and open.

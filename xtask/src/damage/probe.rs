@@ -102,12 +102,12 @@ impl<'a> Probe<'a> {
         harm.apply(&self.copy.file)?;
         let outcome = self.open_damaged(&harm, random);
         harm.undo(&self.copy.file)?;
-        // What an opening writes.
+        // The parts that an opening writes.
         self.copy.file.write_all_at(&subject.image[..subject.opened_bytes()], 0)?;
         outcome.map(Some)
     }
 
-    /// Opens the file as it is, looks at every key and at what lies where.
+    /// Opens the file as it is, reads every key, and reads the place of each part.
     #[cfg(test)]
     pub fn look(&self, random: &mut Random) -> Result<tapetum::Inspection, Failure> {
         let mut store = self.open(random)??;
@@ -300,7 +300,7 @@ impl Answers {
         }
     }
 
-    /// An error if any answer is not what the history has.
+    /// An error if an answer differs from the history.
     fn judge(&self, history: &History) -> Result<(), String> {
         self.judge_by(|key, content| history.may_hold(key, content), |key| history.content(key))
     }
@@ -311,7 +311,7 @@ impl Answers {
         self.judge_by(|key, found| content(key) == found, content)
     }
 
-    /// Whether all that is not what the history has are keys which `may_be` and that hold what they had some time.
+    /// Whether all keys that differ from the history are ones that `may_be` allows, and hold a value that they had at some time.
     fn judge_older(&self, history: &History, may_be: impl Fn(u32) -> bool) -> bool {
         let may_hold = |key, content| history.may_hold(key, content) || may_be(key) && history.had(key, content);
         self.judge_by(may_hold, |key| history.content(key)).is_ok()

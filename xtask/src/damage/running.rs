@@ -23,7 +23,7 @@ const ORDERED: &str = "sorted";
 
 pub struct Running {
     store: Store,
-    /// What is read and written.
+    /// The keys that are read and written.
     keyspace: KeyspaceRef,
     session: Session,
 }

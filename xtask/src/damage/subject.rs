@@ -30,12 +30,12 @@ pub const BLOCK_BYTES: usize = 4096;
 const EPOCHS: u64 = 3;
 /// Moments that are remembered, of the last ones.
 const OLDER_MAX: usize = 10;
-/// What is read at once of a drive.
+/// Bytes of a drive that are read at once.
 const LOOK_BYTES: usize = 64 << 10;
 /// Writes at the end, each durable before the next.
 const TAIL: usize = 24;
 
-/// What a block serves for.
+/// The part of the store that a block belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Region {
     Superblock,
@@ -70,10 +70,10 @@ impl Region {
     ];
 }
 
-/// Blocks by what they serve for, each with its segment if it has one.
+/// Blocks by the part they belong to, each with its segment if it has one.
 pub type Blocks = BTreeMap<Region, Vec<(usize, Option<u32>)>>;
 
-/// A file of a store, and what the store must say.
+/// A file of a store, and the answers that the store must give.
 pub struct Subject {
     /// Of the keyspace that is read and written.
     pub kind: KeyspaceKind,

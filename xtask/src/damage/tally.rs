@@ -20,7 +20,7 @@ pub enum Moment {
 /// The outcome of one damage. A wrong answer is not among these: it ends the test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
-    /// The store would not open and said what is damaged.
+    /// The store did not open, and named the damage.
     Refused,
     /// Some keys were answered with an error, the others right.
     Error,

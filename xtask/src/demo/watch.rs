@@ -87,7 +87,7 @@ impl<'a> Watch<'a> {
         Ok(answered.ok())
     }
 
-    /// The share of what was asked for in this stretch that was found.
+    /// The share of this stretch's GETs that found their item.
     pub fn hit_rate(&self, stretch: Range<Duration>) -> f64 {
         let counts = self.counts.lock().expect("no panics while counting");
         let (first, end) = (bin(stretch.start), bin(stretch.end).min(counts.bins.len()));

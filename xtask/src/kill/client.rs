@@ -15,7 +15,7 @@ const KEYS: usize = 400;
 const COUNTERS: usize = 20;
 const BATCH_MAX: u64 = 32;
 
-/// What all threads of a run share.
+/// The state that all threads of a run share.
 pub struct Shared {
     /// Of the keyspaces: every other client writes to the second one, which may be the first.
     pub addresses: [SocketAddr; 2],

@@ -25,7 +25,7 @@ use tapetum_bench::server::{Server, ServerOptions, free_address};
 
 /// Small enough for a large value now and then to lie out of line, and for the collector to have work.
 const CAPACITY_BYTES: u64 = 128 << 20;
-/// What a store made so may grow to, and by how much at once.
+/// The capacity that such a store may grow to, and the step.
 pub const CAPACITY_MAX_BYTES: u64 = 4 * CAPACITY_BYTES;
 const GROWTH_BYTES: u64 = CAPACITY_BYTES / 4;
 
@@ -33,7 +33,7 @@ const MEMORY: &str = "128MiB";
 /// The keyspace of every other client.
 const ORDERED: &str = "sorted";
 
-/// What the tests that strike a server are told.
+/// The options of the tests that strike a server.
 pub struct Plan {
     pub cycles: u64,
     pub seed: u64,
@@ -96,7 +96,7 @@ impl Fault for Kill {
 /// A server under load that a fault strikes again and again.
 pub struct Run<F> {
     options: ServerOptions,
-    /// What tells where the data are.
+    /// The options that name the place of the data.
     place: Vec<OsString>,
     shared: Shared,
     clients: Vec<Client>,

@@ -53,8 +53,8 @@ impl KeyModel {
         self.in_doubt.len()
     }
 
-    /// Settles the key on what was found after a restart. `seen` is the highest sequence number that any reader was
-    /// shown before the crash: what was once shown may not be taken back.
+    /// Settles the key on the value found after a restart. `seen` is the highest sequence number that any reader was
+    /// shown before the crash: a value that was shown may not be taken back.
     pub fn settle(&mut self, seen: u64, found: Found) -> Result<(), String> {
         let mut candidates = std::iter::once(self.acknowledged).chain(self.in_doubt.iter().copied());
         // Of several deletes in doubt the newest explains the most.
@@ -73,7 +73,7 @@ impl KeyModel {
     }
 }
 
-/// What a get showed.
+/// The answer to a get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
     Missing,
@@ -116,7 +116,7 @@ pub fn fill_value(key: &[u8], sequence: u64, value: &mut Vec<u8>) {
     }
 }
 
-/// Reads back what `fill_value` made, or says what is wrong with it.
+/// Reads a value of `fill_value` back, or says why it is wrong.
 pub fn parse_value(key: &[u8], flags: u32, bytes: &[u8], again: &mut Vec<u8>) -> Result<Found, String> {
     if let Some(number) = std::str::from_utf8(bytes).ok().and_then(|text| text.trim_end().parse().ok()) {
         return Ok(Found::Number(number));

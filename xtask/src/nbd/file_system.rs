@@ -185,7 +185,7 @@ impl Files {
             if !(durable..=begun).contains(&version) {
                 return Err(format!("file {file} has version {version}: {durable} was durable, {begun} begun").into());
             }
-            // What is shown after a restart is durable.
+            // A value that is read after a restart is durable.
             *versions = Versions { durable: version, begun: version };
         }
         Ok(())

@@ -55,7 +55,7 @@ impl FuseDisk {
 impl Drop for FuseDisk {
     fn drop(&mut self) {
         drop(self.device.take());
-        // What is gone already says so, and that is as good.
+        // If it is gone already, fusermount3 fails, which is as good.
         let _ = Command::new("fusermount3").arg("-u").arg(&self.folder).output();
         let _ = self.fuse.wait();
     }

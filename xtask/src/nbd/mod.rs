@@ -85,7 +85,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// One whose blocks lie in groups of so many on flash.
+    /// A block device whose blocks lie on flash in groups of so many.
     pub fn make(binary: &Path, data: &Path, sync: &str, group_blocks: u64) -> Result<Disk, Failure> {
         for (name, size) in [(DISK, DISK_BYTES), (FROZEN, 1 << 20)] {
             let mut create = Command::new(binary);
@@ -114,7 +114,7 @@ impl Disk {
     }
 }
 
-/// Runs a command to its end: what it said.
+/// Runs a command to its end, and returns its output.
 pub fn said(command: &mut Command) -> Result<String, Failure> {
     let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -124,7 +124,7 @@ pub fn said(command: &mut Command) -> Result<String, Failure> {
     Err(format!("{command:?} failed: {}{text}", String::from_utf8_lossy(&output.stderr)).into())
 }
 
-/// So many random requests come to what a model says, and are there after a restart.
+/// So many random requests: their answers, and the blocks after a restart, must be the model's.
 fn random(disk: &Disk, operations: u64, seed: u64) -> Result<(), Failure> {
     let server = disk.start()?;
     let (mut model, mut random) = (DeviceModel::new(DISK_BYTES), Random::new(seed));

@@ -64,7 +64,7 @@ struct Writer {
     promised: u64,
 }
 
-/// On its way: the blocks of a write with their version, or what a flush will make durable.
+/// A request on its way: the blocks of a write with their version, or the writes that a flush will make durable.
 enum Flight {
     Write { first: u64, count: u64, version: u64, is_forced: bool },
     Flush { answered: Vec<u64> },
@@ -176,7 +176,7 @@ impl Writer {
                 let Version { durable, sent, .. } = known;
                 return Err(format!("block {block} has version {version}: {durable} was durable, {sent} sent").into());
             }
-            // What a restarted server shows is durable.
+            // A value that a restarted server shows is durable.
             *known = Version { durable: version, answered: version, sent: version };
         }
         Ok(())

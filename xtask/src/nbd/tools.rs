@@ -1,4 +1,4 @@
-//! The tools that people have: what they copy in comes out again, and what they check holds.
+//! The tools that people have: data that they copied in come out again, and their checks pass.
 
 use std::fs;
 use std::path::Path;

@@ -10,7 +10,7 @@ use crate::Failure;
 use tapetum_bench::nbd_client::{DISCONNECT, NbdClient, READ, greet};
 use tapetum_bench::process;
 
-/// The most that the server may have grown by: what its pools take at first use.
+/// The most that the server may have grown by: its pools take memory at first use.
 const GROWTH_BYTES_MAX: u64 = 16 << 20;
 /// Before its memory is looked at for the first time.
 const FIRST: u64 = 50;

@@ -28,9 +28,9 @@ struct Full {
     mount: Mount,
     options: ServerOptions,
     random: Random,
-    /// By key, the number of the last write that was acknowledged.
+    /// The number of each key's last acknowledged write.
     acknowledged: BTreeMap<u64, u64>,
-    /// Of the write that was refused last, key and number: it may be there, after the store was opened again.
+    /// Key and number of the write that was refused last. The key may have it after the store was opened again.
     in_doubt: Option<(u64, u64)>,
     writes: u64,
 }
@@ -149,7 +149,7 @@ impl Full {
         Err(format!("there is room again, and sets are still refused after {PATIENCE:?}").into())
     }
 
-    /// Everything that was acknowledged is there, but where the write in doubt is in its place.
+    /// An error unless every key has its last acknowledged write, or the write in doubt.
     fn verify(&self, connection: &mut Connection, asks_for_doubtful: bool) -> Result<(), Failure> {
         for (&key, &write) in &self.acknowledged {
             let doubted = self.in_doubt.filter(|(doubted, _)| *doubted == key).map(|(_, write)| write);

@@ -29,7 +29,7 @@ use tapetum_bench::server::Server;
 
 /// Cuts after which a drive that forgets syncs must have been found out.
 const CYCLES_FORGETFUL: u64 = 10;
-/// New stores whose first life ends with a cut: names are at stake there alone, and most cuts lose some that were not synced.
+/// New stores whose first life ends with a cut: only there are names at stake, and most cuts lose some that were not synced.
 const NEW_STORES: u64 = 5;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -115,7 +115,7 @@ fn first_line(failure: &Failure) -> String {
     failure.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
-/// What a store has.
+/// The keyspaces of a store.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keyspaces {
     Default,

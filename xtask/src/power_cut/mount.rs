@@ -1,8 +1,8 @@
 //! A file system whose files and folders lose what was not synced when the power is cut, mounted through FUSE.
 //!
-//! Everything passes the page cache by, so what is asked of this is what its user asked of the kernel: a write comes with
-//! O_DSYNC when its file was opened so or it alone was made so (RWF_DSYNC), and a flush comes as a sync. Names are durable when their
-//! folder was synced, lengths at once.
+//! Nothing goes through the page cache, so this file system gets the requests that its user made of the kernel: a write has O_DSYNC if its
+//! file was opened with it or the write asked for it (RWF_DSYNC), and a flush comes as a sync. Names are durable when their folder was
+//! synced, lengths at once.
 //!
 //! The kernel asks from several threads, the test switches the power: all of it under one lock.
 
@@ -79,7 +79,7 @@ impl Mount {
         self.shared.lock().cut(random)
     }
 
-    /// Answers the requests whose callers cannot hear any more.
+    /// Answers the requests whose callers have gone.
     pub fn release(&self) {
         self.shared.lock().power = Power::Off;
         self.shared.switched.notify_all();
@@ -112,7 +112,7 @@ impl Drop for Mount {
     }
 }
 
-/// What the kernel speaks to.
+/// The file system as the kernel calls it.
 struct VolatileFolder {
     shared: Arc<Shared>,
 }

@@ -2,7 +2,7 @@
 //! cut of the power, of the changes before that the first few are there and the others are not, as a journal has it. A folder whose own
 //! name is lost takes along what was durable in it.
 //!
-//! 1. What is durable follows from what is there now by taking back the pending changes.
+//! 1. The durable names are the present names with the pending changes undone.
 //! 2. A change is whole or not at all: a file that is renamed has one of its two names.
 //! 3. An inode is kept while anything may still name it.
 
@@ -68,7 +68,7 @@ impl Names {
         self.change(vec![Step { folder, name: name.into(), inode: None }]);
     }
 
-    /// Takes the place of what has the new name.
+    /// Renames, and replaces whatever has the new name.
     pub fn rename(&mut self, from: (u64, &OsStr), to: (u64, &OsStr)) {
         let Some(inode) = self.find(from.0, from.1) else { return };
         let old = Step { folder: from.0, name: from.1.into(), inode: None };
@@ -142,7 +142,7 @@ mod tests {
         OsStr::new(text)
     }
 
-    /// What is found at `path` after each of many cuts.
+    /// What `path` names after each of many cuts.
     fn after_cuts(names: impl Fn() -> Names, found: impl Fn(&Names) -> Option<u64>) -> BTreeSet<Option<u64>> {
         let mut random = Random::new(1);
         (0..50)

@@ -19,7 +19,7 @@ pub enum Power {
     On,
     /// Requests wait: a drive without power answers nothing.
     Cut,
-    /// Who asked is gone: the kernel is told so.
+    /// The caller has gone: the kernel gets an error.
     Off,
 }
 
@@ -33,7 +33,7 @@ pub enum Forgets {
     Names,
 }
 
-/// What was asked of a mount.
+/// Counts of the requests to a mount.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked {
     pub syncs: u64,
@@ -90,7 +90,7 @@ impl State {
         Ok(sum)
     }
 
-    /// Files that nothing names, and nothing may name after a cut. Who has one open still gets errors.
+    /// Removes the files that nothing names, and nothing may name after a cut. A caller that has one open gets errors.
     fn forget_dead(&mut self) -> io::Result<()> {
         let alive = self.names.alive();
         let dead: Vec<u64> = self.files.keys().copied().filter(|inode| !alive.contains(inode)).collect();

@@ -1,7 +1,7 @@
 //! A file on a drive with a volatile cache: after a power cut, each unsynced sector is gone or there, in no order.
 //!
-//! The backing file has what is durable; what is not is kept here in every version that was written, because any of them
-//! may be what the drive got to.
+//! The backing file has the durable bytes. Unsynced sectors are kept here in every version that was written: the drive may have got to any
+//! of them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,7 +22,7 @@ pub struct VolatileFile {
     unsynced: BTreeMap<u64, Vec<Sector>>,
 }
 
-/// What a cut of the power did.
+/// What a power cut did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cut {
     /// Unsynced sectors that lost their last write.
@@ -94,7 +94,7 @@ impl VolatileFile {
         self.make_durable(unsynced)
     }
 
-    /// Makes durable what was written to a range: all that a write with O_DSYNC promises.
+    /// Makes a range durable. A write with O_DSYNC promises no more.
     pub fn sync_range(&mut self, offset: u64, count: usize) -> io::Result<()> {
         let first = offset / SECTOR_BYTES as u64;
         let end = (offset + count as u64).div_ceil(SECTOR_BYTES as u64);
@@ -120,7 +120,7 @@ impl VolatileFile {
 
     /// Cuts the power: each unsynced sector is as it was durable, or as one of its writes left it.
     pub fn cut(&mut self, random: &mut Random) -> io::Result<Cut> {
-        // From nothing that survives to nearly everything: a write that alone got through is as telling as one that did not.
+        // From no survivors to nearly all: one write that got through alone tells as much as one that was lost alone.
         let survive_one_in = [u64::MAX, 16, 2, 1][random.below(4) as usize];
         let spare_one_in = if survive_one_in == 1 { 16 } else { u64::MAX };
         let mut cut = Cut::default();

@@ -11,7 +11,7 @@ const LEFT: f64 = 80.0;
 const RIGHT: f64 = 230.0;
 const TOP: f64 = 50.0;
 const BOTTOM: f64 = 60.0;
-/// Told apart by those who do not see every colour too (Okabe and Ito).
+/// Colours that colour-blind people can tell apart too (Okabe and Ito).
 pub(super) const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 
 pub struct Line {

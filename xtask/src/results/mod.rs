@@ -1,5 +1,5 @@
-//! What rows find (`outcome`), as one JSON each; and what is made of those that are kept in docs/figures (`report`): the tables and the
-//! pictures of docs/BENCHMARKS.md.
+//! The results of rows, one JSON each (`outcome`), and the tables and pictures that docs/BENCHMARKS.md has of those kept in docs/figures
+//! (`report`).
 
 pub mod bars;
 pub mod chart;

@@ -21,7 +21,7 @@ pub struct Outcome {
     /// Where it is left.
     folder: PathBuf,
     entrants: Vec<Series>,
-    /// What the columns of the lines are, the name of a line first.
+    /// The headings of the columns; the first is that of the lines' names.
     columns: Vec<&'static str>,
     lines: Vec<(String, Vec<Spread>)>,
     held: Vec<Held>,
@@ -87,12 +87,12 @@ impl Outcome {
         self.lines.push((name.into(), figures));
     }
 
-    /// `SUBJECT: WHAT` where the same is said of several.
+    /// Holds a figure against its aim. `what` is `SUBJECT: WHAT` if several subjects have the same figure.
     pub fn hold(&mut self, what: impl Into<String>, found: Spread, reach: Reach) {
         self.held.push(Held { what: what.into(), found, reach });
     }
 
-    /// What was measured once.
+    /// A figure that was measured once.
     pub fn hold_once(&mut self, what: impl Into<String>, found: f64, reach: Reach) {
         self.hold(what, Spread::once(found), reach);
     }
@@ -105,7 +105,7 @@ impl Outcome {
         self.pictures.push(picture);
     }
 
-    /// Prints it, leaves it in the target folder, and fails if something was not reached.
+    /// Prints the outcome, writes it to the target folder, and fails if an aim was missed.
     pub fn end(mut self) -> Result<(), Failure> {
         let stalls = self.watch.take().map_or_else(Stalls::default, Watch::end);
         let result = self.json(stalls);
@@ -143,7 +143,7 @@ impl Outcome {
     }
 }
 
-/// A line for each member, and for each element of a member that is a list: what changed shows.
+/// A line for each member, and for each element of a list, so that a diff shows what changed.
 pub fn laid_out(result: &Value) -> String {
     let mut members = Vec::new();
     for (name, member) in result.as_object().into_iter().flatten() {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::Failure;
 
-/// Digits of a figure that are kept: turns differ by more.
+/// Digits that are kept of a figure. Turns differ by more than the rest.
 const DIGITS_KEPT: i32 = 6;
 
 #[derive(Clone, PartialEq, Debug)]
@@ -26,7 +26,7 @@ impl Spread {
         Spread { low: at(last / 4), median: at(last / 2), high: at(last - last / 4), turns }
     }
 
-    /// Of one turn, or what has none.
+    /// A figure of one turn, or one that was not measured in turns.
     pub fn once(value: f64) -> Spread {
         Spread::of([value])
     }

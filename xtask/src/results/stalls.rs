@@ -1,8 +1,8 @@
-//! How long the machine stood still while a row was measured. A hypervisor that holds it to a share of its processors, in which what
-//! emulates its disk may count, stops all of it at once, some milliseconds of every tenth of a second. Latencies have that in them,
-//! and so has whoever works the more for an operation; nothing in the machine can help it.
+//! How long the machine stood still while a row was measured. A hypervisor gives a machine a share of its processors; the emulation of the
+//! disk may count towards it. At the end of the share it stops the whole machine, for some milliseconds of each tenth of a second. That
+//! time is part of the latencies, and costs a contender that needs more CPU for an operation more. The machine cannot prevent it.
 //!
-//! One thread sleeps for moments and notes when it woke much later than it was to. Busy processors let it wait too, but not for as long.
+//! One thread sleeps for a moment, again and again, and counts how much too late it wakes. Busy processors delay it too, but for less.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ pub struct Stalls {
     count: u64,
     longest: Duration,
     total: Duration,
-    /// As long as was watched.
+    /// How long the machine was watched.
     watched: Duration,
 }
 
@@ -41,7 +41,7 @@ impl Watch {
 
     pub fn end(self) -> Stalls {
         self.over.store(true, Ordering::Relaxed);
-        self.thread.join().expect("who only sleeps does not panic")
+        self.thread.join().expect("a thread that only sleeps does not panic")
     }
 }
 

@@ -1,5 +1,4 @@
-//! Tables of Markdown out of a result's JSON (see `outcome`): what is held, the figures of a table of the row's own, and what the
-//! contenders did.
+//! Markdown tables of a result's JSON (see `outcome`): figures beside their aims, the row's own table, and what the contenders did.
 
 use std::fmt::Write;
 
@@ -13,7 +12,7 @@ pub fn all(result: &Value) -> String {
     format!("{}{}{}{}\n", head(result), held_table(&held), own_table(result), entrants_table(result))
 }
 
-/// As docs/BENCHMARKS.md has it: of what is held, only what has an aim, if anything has.
+/// The form for docs/BENCHMARKS.md: if any figure has an aim, only the figures that have one.
 pub fn document(result: &Value) -> String {
     let held = list(&result["held"]);
     let aimed: Vec<&Value> = held.iter().copied().filter(|held| has_aim(held)).collect();
@@ -52,7 +51,7 @@ fn head(result: &Value) -> String {
     head + "\n"
 }
 
-/// A figure, or what there is in its place.
+/// A figure, or why it cannot be read.
 fn cell(value: &Value) -> String {
     Spread::from_json(value).map_or_else(|why| why.to_string(), |spread| spread.shown())
 }
@@ -67,7 +66,7 @@ fn held_cell(held: &Value) -> String {
     }
 }
 
-/// Of what is said of several subjects, a line a subject: `SUBJECT: WHAT`. Otherwise a line each.
+/// A line for each subject if the figures are called `SUBJECT: WHAT`; otherwise a line for each figure.
 fn held_table(held: &[&Value]) -> String {
     if held.is_empty() {
         return String::new();

@@ -47,7 +47,7 @@ impl Kind {
     }
 }
 
-/// Gets, what changes one item quietly, and the noop that ends a row of them.
+/// Gets, quiet changes of one item, and the noop that ends a row of them.
 const BINARY_OPCODES: [u8; 15] =
     [0x00, 0x09, 0x0a, 0x0c, 0x0d, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x19, 0x1a, 0x1e, 0x24];
 
@@ -151,7 +151,7 @@ fn cut(random: &mut Random) -> Vec<u8> {
     request
 }
 
-/// What a server of either protocol says.
+/// The answers of a server, in either protocol.
 fn reply(random: &mut Random) -> Vec<u8> {
     let mut values = vec![b'v'; below(random, 900)];
     random.fill(&mut values);

@@ -34,7 +34,7 @@ fn key(number: u64) -> String {
     format!("large{number}")
 }
 
-/// What one kind of datagrams came to.
+/// The results of one kind of datagrams.
 #[derive(Default)]
 struct Tally {
     sent: u64,
@@ -51,7 +51,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     arguments.finish()?;
     let binary = workspace::server(binary, Profile::Test)?;
     let scratch = Scratch::new("udp")?;
-    // Nobody here has an address of this network. What a peer is sent a second is not what is tested.
+    // Nobody here has an address of this network. The limit of bytes a second is not tested here.
     let words =
         ["--capacity", "256MiB", "--memory", "64MiB", "--udp-allow", "192.0.2.0/24", "--udp-rate", "4294967295"];
     let options = ServerOptions::new(&binary, &scratch.folder().join("data"), &words)?;
@@ -88,7 +88,7 @@ fn store(witness: &mut Connection) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Somebody who is not a stranger is served.
+/// The server still answers a client over TCP.
 fn expect_service(witness: &mut Connection) -> Result<(), Failure> {
     let mut found = Vec::new();
     witness.queue_set(b"after", 0, b"the flood");
@@ -104,7 +104,7 @@ fn expect_service(witness: &mut Connection) -> Result<(), Failure> {
     }
 }
 
-/// The sender, and what it has sent lately, by id.
+/// The sender, and its latest datagrams by id.
 struct Flood {
     socket: UdpSocket,
     sent: Vec<Option<(Kind, Vec<u8>)>>,
@@ -142,7 +142,7 @@ impl Flood {
                 }
             }
         }
-        // What took longer than the last of them.
+        // Answers that took longer than the last of them.
         self.socket.set_read_timeout(Some(LATE_WAIT))?;
         let mut buffer = [0; 65536];
         while let Ok(length) = self.socket.recv(&mut buffer) {

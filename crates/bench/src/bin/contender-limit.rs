@@ -3,7 +3,7 @@
 //!
 //! `sequential`: several threads read all of it, in order, in large pieces.
 //!
-//! It reads only where something was written: what a file system merely reserved it answers without asking the disk.
+//! It reads only written blocks: a file system answers reads of blocks that are only reserved without asking the disk.
 
 #![allow(clippy::disallowed_methods)] // It measures real time.
 
@@ -99,7 +99,7 @@ impl Contender for Limit {
     }
 }
 
-/// An operation: what is read at once.
+/// An operation: the bytes read at once.
 const PIECE_BYTES: u64 = 1 << 20;
 
 /// Bytes that direct I/O may fill.
@@ -216,7 +216,7 @@ impl<'a> Reader<'a> {
         self.in_flight += 1;
     }
 
-    /// Sends what was pushed and waits for a read to be complete.
+    /// Submits the pushed reads and waits until one is complete.
     fn wait(&self) -> Result<(), Failure> {
         match self.ring.submit_and_wait(1) {
             Err(error) if error.kind() != std::io::ErrorKind::Interrupted => Err(error.into()),
@@ -248,7 +248,7 @@ impl<'a> Reader<'a> {
 
 impl Drop for Reader<'_> {
     fn drop(&mut self) {
-        // After an error reads may be on their way still; the process ends, and must not free what they write into.
+        // After an error reads may still be on their way; the process ends, and must not free the memory they write into.
         if self.in_flight > 0 {
             std::mem::forget(std::mem::take(&mut self.buffers));
         }

@@ -1,4 +1,4 @@
-//! memcached, with memory for everything: what its protocol costs when nothing is read from a disk.
+//! memcached, with memory for everything: the cost of its protocol when nothing is read from a disk.
 
 use std::process::ExitCode;
 

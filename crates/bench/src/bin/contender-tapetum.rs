@@ -163,7 +163,7 @@ impl Tapetum {
     }
 }
 
-/// What an operation on its way is.
+/// An operation on its way.
 #[derive(Clone, Copy)]
 struct Asked {
     index: u64,
