@@ -25,8 +25,8 @@ const DESKS_MAX: usize = 16;
 const KEPT_SHARE: usize = 16;
 /// What a desk has for a query, what it looks at, and what comes of it.
 pub(super) const DESK_WORK_BYTES: usize = 64 << 10;
-/// A pipeline brings a node, or a piece of a value, at a time.
-const PART_BYTES: u32 = 8 << 10;
+/// A pipeline brings a node, or a value of up to 16 KiB, at a time.
+const PART_BYTES: u32 = 20 << 10;
 /// Commands of the flash at once: a node, or a piece of a value that is read ahead.
 const FLASH_DEPTH: u32 = 4;
 /// A desk's share of local memory, with the parts of its pair: of which a pipeline has at most a dozen.

@@ -110,8 +110,8 @@ impl RocksDb {
     /// From the first on, read ahead.
     fn all_items(&self) -> DBRawIterator<'_> {
         let mut read = ReadOptions::default();
+        // Not async_io: an iterator over several levels can then wait for ever for a read that it has cancelled (RocksDB's issue 13774).
         read.set_readahead_size(FILTER_READAHEAD_BYTES);
-        read.set_async_io(true);
         // It would drive out what gets use.
         read.fill_cache(false);
         let mut iterator = self.db.raw_iterator_opt(read);
