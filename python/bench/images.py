@@ -2,12 +2,13 @@
 
     small     500×375 → 224² uint8, every contender
     large     2000×1500 → 224², decoded at a half, a quarter or an eighth where a crop is large enough
+    stages    what each stage takes of a small picture, and what leaves the drive
     trainer   a trainer takes small pictures at a GPU's rate: wall time, and the host's CPU with the drive on a thread of its own
     sizes     JPEG files of 64 KiB to 1 MiB decoded: read and decoded on the host, and through the drive
     weights   two trainings with different pipelines on one drive: what each gets of its units' time, against its weight
 
 Each contender is a process on one core, which loads an epoch in its turn and waits otherwise; all draw the same crops. A figure is CPU time of
-the process with all its threads and children, as the median of the turns with the quartiles; a ratio is taken round by round.
+the process with all its threads and children; a ratio is taken round by round. What rows found is left as one JSON, by row.
 """
 
 import argparse
@@ -30,6 +31,7 @@ import crops  # noqa: E402
 import pictures  # noqa: E402
 import tapetum  # noqa: E402
 import weights  # noqa: E402
+from found import Found  # noqa: E402
 
 HERE = Path(__file__).parent
 DEBIAN_PYTHON = "/usr/bin/python3"
@@ -46,6 +48,8 @@ AIMS = {
     "large": {"v2-u8": 2.1, "simplejpeg": 1.1},
 }
 BARE_MOST = 1.08
+#: Of figure 9: the host's CPU at every rate, and the wall at the highest, at which every loader keeps the trainer waiting.
+HOST_MOST, WALL_MOST = 0.35, 0.64
 OF_DEBIAN = ("torchvision-debian", "torchvision-debian-float")
 SMALL = ("tapetum", "tapetum-chw", "bare", "pil", "pil-float", *OF_DEBIAN, "v2-u8", "v2-float", "simplejpeg", "dali", "tensorflow")
 LARGE = ("tapetum", "bare", "pil", "v2-u8", "simplejpeg")
@@ -112,7 +116,10 @@ class Set:
             images = store.import_images(self.folder)
             # In the order of the store, so that an item is the same picture for all.
             self.files = [self.folder / images.key(item).decode() for item in range(len(images))]
-        print(f"{len(self.files)} pictures of {size[0]}×{size[1]} from {self.source}, {self.mean_bytes / 1000:.0f} kB each", flush=True)
+
+    def about(self):
+        width, height = self.size
+        return f"{len(self.files)} pictures of {width}×{height}, of {self.mean_bytes / 1000:.0f} kB, to 224²; cut of {self.source}"
 
     def quality(self, photographs, wanted_bytes):
         """The quality at which files of this size come nearest to ``wanted_bytes`` in the mean."""
@@ -145,19 +152,6 @@ def jpeg_bytes(image, quality):
     with tempfile.SpooledTemporaryFile() as file:
         image.save(file, "JPEG", quality=quality)
         return file.tell()
-
-
-def spread(values):
-    values = sorted(values)
-    if len(values) < 2:
-        return values[0], values[0], values[0]
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return middle, low, high
-
-
-def text(values, form="{:.2f}"):
-    middle, low, high = (form.format(value) for value in spread(values))
-    return f"{middle} ({low}–{high})"
 
 
 def distance(of, epoch, file):
@@ -202,78 +196,73 @@ def by_picture(turns, key):
     return [turn[key] / turn["pictures"] * 1e6 for turn in turns]
 
 
-def stage_table(turns):
-    """Microseconds a picture by the drive's programs, and bytes that went in and out of them, in all turns but the first."""
-    lines = ["| stage | µs a picture | tasks | bytes in | bytes out |", "|---|---|---|---|---|"]
-    pictures_made = sum(turn["pictures"] for turn in turns[1:])
-    for name, of in turns[-1]["stages"].items():
-        was = turns[0]["stages"].get(name, dict.fromkeys(of, 0))
-        if pictures_made > 0 and of["tasks"] > was["tasks"]:
-            keys = ("unit_us", "tasks", "bytes_in", "bytes_out")
-            took, tasks, came, went = ((of[key] - was[key]) / pictures_made for key in keys)
-            lines.append(f"| {name} | {took:.0f} | {tasks:.1f} | {came:,.0f} | {went:,.0f} |")
-    return lines
-
-
 def load_row(given, row, of, labels, pipeline):
     """One of the rows small and large."""
     contenders = start(given, of, labels, pipeline)
     rounds(given, contenders, of)
-    ours = contenders[0]
-    lines = ["| contender | CPU µs a picture | pictures a CPU second | Tapetum ÷ it | aim | levels from PIL |", "|---|---|---|---|---|---|"]
+    found = Found(of.about(), ["contender", "CPU µs a picture", "levels from PIL"])
+    ours = by_picture(contenders[0].turns, "cpu")
     for contender in contenders:
-        took, aim = by_picture(contender.turns, "cpu"), AIMS[row].get(contender.label)
-        ratios = [theirs / mine for theirs, mine in zip(took, by_picture(ours.turns, "cpu"))]
-        aimed = f"≥ {aim}" if aim else "reported"
+        took = by_picture(contender.turns, "cpu")
+        found.line(contender.label, took, round(contender.levels, 1))
         if contender.label == "bare":
-            ratios, aimed = [1 / ratio for ratio in ratios], f"its CPU time by Tapetum's ≤ {BARE_MOST}"
-        rate = 1e6 / spread(took)[0]
-        lines.append(f"| {contender.label} | {text(took, '{:.0f}')} | {rate:.0f} | {text(ratios)} | {aimed} | {contender.levels:.1f} |")
-    lines += ["", *stage_table(ours.turns)]
+            found.hold("Tapetum's CPU ÷ a bare loop's around the same decoder", [mine / bare for mine, bare in zip(ours, took)], most=BARE_MOST)
+        elif contender is not contenders[0]:
+            ratios = [theirs / mine for theirs, mine in zip(took, ours)]
+            found.hold(f"CPU of {contender.label} ÷ Tapetum's", ratios, least=AIMS[row].get(contender.label))
     for contender in contenders:
         contender.end()
-    return lines + ["", *bytes_lines(of)] if row == "small" else lines
+    return found
 
 
-def bytes_lines(of):
+def stages_row(given, of, pipeline):
+    """Figure 8: what each of the drive's programs takes, and what leaves the drive."""
+    found = Found(of.about(), ["stage", "µs a picture", "tasks a picture", "bytes in", "bytes out"])
+    contender = start(given, of, ["tapetum"], pipeline)[0]
+    turns = [contender.turn(epoch=number) for number in range(given.rounds + 1)]
+    contender.end()
+    for name, last in turns[-1]["stages"].items():
+        first = turns[0]["stages"].get(name)
+        if first is not None and last["tasks"] > first["tasks"]:
+            of_turns = [turn["stages"][name] for turn in turns]
+            keys = ("unit_us", "tasks", "bytes_in", "bytes_out")
+            found.line(name, *([(now[key] - was[key]) / turns[0]["pictures"] for was, now in zip(of_turns, of_turns[1:])] for key in keys))
     decoded, tensor = 3 * of.size[0] * of.size[1], 3 * 224 * 224
-    return [
-        "| what leaves the drive, bytes a picture | |",
-        "|---|---|",
-        f"| the JPEG file | {of.mean_bytes:,.0f} |",
-        f"| the decoded picture | {decoded:,} |",
-        f"| a uint8 tensor (Tapetum) | {tensor:,} |",
-        f"| a float tensor | {4 * tensor:,} |",
-    ]
+    sizes = {"the JPEG file": of.mean_bytes, "the decoded picture": decoded, "a uint8 tensor (Tapetum)": tensor, "a float tensor": 4 * tensor}
+    for what, size in sizes.items():
+        found.hold(f"bytes a picture: {what}", round(size))
+    return found
 
 
 def trainer_row(given, of, pipeline):
     """Figure 9: a trainer that is busy with each batch for as long as a GPU of such a rate is."""
     labels = ["pil", "v2-u8", "torchvision-debian"]
-    lines = ["| rate of the trainer | loader | wall, s | waited, s | host's CPU, s | wall, Tapetum ÷ it | host's CPU, Tapetum ÷ it |", "|" + "---|" * 7]
+    found = Found(of.about(), ["pictures a second that the trainer takes, and its loader", "wall s", "waited s", "host's CPU s"])
     ours = Contender("tapetum", "tapetum", of.config(pipeline, units=1), given.core)
     # A DataLoader that loads ahead has a process for that.
     others = start(given, of, labels, pipeline, workers=1)
-    for rate in map(int, given.rates.split(",")):
+    rates = [int(rate) for rate in given.rates.split(",")]
+    for rate in rates:
         for contender in (ours, *others):
             contender.turns.clear()
         rounds(given, [ours, *others], rate=rate)
         for contender in (ours, *others):
-            pair = list(zip(ours.turns, contender.turns))
-            wall, host = ([mine[key] / theirs[key] for mine, theirs in pair] for key in ("wall", "host"))
-            means = [text([turn[key] for turn in contender.turns]) for key in ("wall", "waited", "host")]
-            lines.append(f"| {rate} a second | {contender.label} | {' | '.join(means)} | {text(wall)} | {text(host)} |")
-        drive = text([turn["drive"] for turn in ours.turns])
-        lines.append(f"| | the drive of tapetum | | | {drive} | | |")
+            found.line(f"{rate}, {contender.label}", *([turn[key] for turn in contender.turns] for key in ("wall", "waited", "host")))
+        found.hold(f"{rate} a second: CPU s of Tapetum's drive besides", [turn["drive"] for turn in ours.turns])
+        for contender in others:
+            wall, host = ([mine[key] / theirs[key] for mine, theirs in zip(ours.turns, contender.turns)] for key in ("wall", "host"))
+            found.hold(f"{rate}, {contender.label}: Tapetum's wall ÷ it", wall, most=WALL_MOST if rate == max(rates) else None)
+            found.hold(f"{rate}, {contender.label}: Tapetum's host's CPU ÷ it", host, most=HOST_MOST)
     for contender in (ours, *others):
         contender.end()
-    return lines
+    return found
 
 
 def sizes_row(given, folder):
     """Table 1: the host reads a file out of the store and decodes it, or the drive decodes it and the host reads pixels."""
     source = max(pictures.photographs(given.photographs).values(), key=lambda photograph: photograph.width * photograph.height)
-    lines = ["| file | pixels | µs, host's path | µs, drive's path | bytes across, host / drive |", "|" + "---|" * 5]
+    columns = ["file", "µs, the host decodes", "µs, the drive decodes", "bytes across, the file", "bytes across, its pixels"]
+    found = Found("single pictures decoded on the host and at the drive", columns)
     pipeline = tapetum.Pipeline("jpeg_decode")
     with tapetum.open(folder / "store-sizes", capacity=128 << 20) as store:
         keyspace = store.keyspace("images", create=True)
@@ -281,14 +270,14 @@ def sizes_row(given, folder):
             file = file_of(source, size << 10)
             keyspace.put(f"{size}", file)
             took = {"host": [], "drive": []}
-            for _ in range(given.rounds * 10):
+            for _ in range(given.rounds * 3):
                 for path, work in (("host", lambda: tapetum.apply(pipeline, keyspace.get(f"{size}"))), ("drive", lambda: tapetum.run(pipeline, keyspace, f"{size}"))):
                     began = time.perf_counter()
                     made = work()
                     took[path].append((time.perf_counter() - began) * 1e6)
-            paths = " | ".join(text(took[path], "{:.0f}") for path in took)
-            lines.append(f"| {size} KiB | {made.shape[1]}×{made.shape[0]} | {paths} | {len(file):,} / {made.nbytes:,} |")
-    return lines
+            found.line(f"{size} KiB, {made.shape[1]}×{made.shape[0]}", took["host"], took["drive"], len(file), made.nbytes)
+            found.hold(f"{size} KiB: the drive's time ÷ the host's", [drive / host for drive, host in zip(took["drive"], took["host"])])
+    return found
 
 
 def file_of(photograph, wanted_bytes):
@@ -309,7 +298,7 @@ def file_of(photograph, wanted_bytes):
 
 def options():
     parsed = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parsed.add_argument("--rows", default="small,large,trainer,sizes,weights")
+    parsed.add_argument("--rows", default="small,large,stages,trainer,sizes,weights")
     parsed.add_argument("--contenders", help="those beside tapetum; all that are installed if it is left out")
     parsed.add_argument("--rounds", type=int, default=7)
     parsed.add_argument("--pictures", type=int, default=512)
@@ -318,7 +307,7 @@ def options():
     parsed.add_argument("--rates", default="400,800,1600", help="pictures a second that the trainer takes")
     parsed.add_argument("--photographs", action="append", metavar="DIR", help=f"{BACKGROUNDS} if it is there, or those of scikit-image")
     parsed.add_argument("--smoke", action="store_true", help="as small as can be: that it ends")
-    parsed.add_argument("--out", type=Path, default=Path("images.md"))
+    parsed.add_argument("--out", type=Path, default=Path("images.json"))
     return parsed
 
 
@@ -328,31 +317,29 @@ def main():
         given.rounds, given.pictures, given.rates = 1, 8, "1600"
     if given.photographs is None:
         given.photographs = [BACKGROUNDS] if Path(BACKGROUNDS).is_dir() else []
-    found = []
+    found = {}
     with tempfile.TemporaryDirectory(dir=given.out.parent) as folder:
         folder = Path(folder)
         rows = given.rows.split(",")
-        small = Set(given, folder, (500, 375), SMALL_BYTES) if {"small", "trainer", "weights"} & set(rows) else None
+        small = Set(given, folder, (500, 375), SMALL_BYTES) if {"small", "stages", "trainer", "weights"} & set(rows) else None
         for row in rows:
-            print(f"images, {row}", flush=True)
             plain = PIPELINE.format("")
             if row == "small":
-                lines = load_row(given, row, small, SMALL, plain)
+                found[row] = load_row(given, row, small, SMALL, plain)
             elif row == "large":
                 large = Set(argparse.Namespace(**{**vars(given), "pictures": -(-given.pictures // 4)}), folder, (2000, 1500), None)
-                lines = load_row(given, row, large, LARGE, PIPELINE.format(" scaled"))
+                found[row] = load_row(given, row, large, LARGE, PIPELINE.format(" scaled"))
+            elif row == "stages":
+                found[row] = stages_row(given, small, plain)
             elif row == "trainer":
-                lines = trainer_row(given, small, plain)
+                found[row] = trainer_row(given, small, plain)
             elif row == "sizes":
-                lines = sizes_row(given, folder)
+                found[row] = sizes_row(given, folder)
             elif row == "weights":
-                lines = weights.row(given, small.store, text)
+                found[row] = weights.row(given, small)
             else:
-                raise SystemExit(f"there is no row {row}: say small, large, trainer, sizes, weights")
-            print("\n".join(lines), flush=True)
-            found += [f"## {row}", "", *lines, ""]
-    given.out.write_text("\n".join(found))
-    print(f"the tables are in {given.out}")
+                raise SystemExit(f"there is no row {row}: say small, large, stages, trainer, sizes, weights")
+    given.out.write_text(json.dumps({row: vars(of) for row, of in found.items()}))
 
 
 if __name__ == "__main__":

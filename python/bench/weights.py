@@ -4,11 +4,11 @@ Both take batches as fast as they come, so pictures of both wait for a unit all 
 training got is the time that units worked for its pictures, as the store counts it by application.
 """
 
-import statistics
 import threading
 import time
 
 import tapetum
+from found import Found
 
 #: By application. The second decodes all of a picture, and makes floats of it.
 PIPELINES = {
@@ -70,22 +70,19 @@ def turn(path, weights, seconds):
     return {name: tuple(late - early for late, early in zip(after[name], before[name])) for name in named}
 
 
-def row(given, path, text):
-    """The lines of the table, and how far the training that is furthest from its weight is from it, in each round."""
-    lines = ["| weights | units' time, first ÷ second | pictures, first ÷ second | furthest from its weight | aim |", "|---|---|---|---|---|"]
+def row(given, of):
+    """What each training got, and how far the one that is furthest from its weight is from it, in each round."""
+    found = Found(of.about(), ["weights of two trainings", "units' time, first ÷ second", "pictures, first ÷ second"])
     for weights in WEIGHTS:
-        turns = [turn(path, weights, SMOKE_S if given.smoke else TURN_S) for _ in range(given.rounds)]
+        turns = [turn(of.store, weights, SMOKE_S if given.smoke else TURN_S) for _ in range(given.rounds)]
         ratios, pictures, distances = [], [], []
         for got in turns:
             (first_us, first), (second_us, second) = got.values()
             ratios.append(first_us / max(second_us, 1))
             pictures.append(first / max(second, 1))
-            shares = [weight / sum(weights) * (first_us + second_us) for weight in weights]
+            shares = [max(weight / sum(weights) * (first_us + second_us), 1) for weight in weights]
             distances.append(max(abs(us / share - 1) for us, share in zip((first_us, second_us), shares)))
-        aim = f"≤ {DISTANCE_MOST:.2f}, {'reached' if statistics.median(distances) <= DISTANCE_MOST else 'missed'}"
-        if given.smoke:
-            # An epoch of so few pictures is over at once, and between two of them a training has none at the drive.
-            aim = "not held: too few pictures"
         named = " : ".join(map(str, weights))
-        lines.append(f"| {named} | {text(ratios)} | {text(pictures)} | {text(distances)} | {aim} |")
-    return lines
+        found.line(named, ratios, pictures)
+        found.hold(f"{named}: furthest from its weight, as a part of it", distances, most=DISTANCE_MOST)
+    return found

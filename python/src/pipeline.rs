@@ -7,7 +7,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use tapetum::KeyspaceHandle;
 use tapetum::images::{
-    BoundPlan, Frame, FrameShape, ImageChance, ImageError, ImagePlan, PictureError, PictureProblem, SampleOrder,
+    BoundPlan, Frame, FrameShape, ImageChance, ImageError, ImagePlan, OutputRoom, PictureError, PictureProblem, SampleOrder,
     SampleType,
 };
 use tapetum_drive::thread_cpu_us;
@@ -15,9 +15,22 @@ use tapetum_kernels::images::DECODE_DEADLINE_MS_MAX;
 
 /// Stages with | between them, as text or composed by methods. What does not fit is refused when it is composed, with its stage.
 #[pyclass(frozen, eq, module = "tapetum")]
-#[derive(Clone, PartialEq)]
+#[derive(Clone)]
 pub struct Pipeline {
     pub plan: ImagePlan,
+    room: OutputRoom,
+}
+
+impl PartialEq for Pipeline {
+    fn eq(&self, other: &Pipeline) -> bool {
+        self.plan == other.plan
+    }
+}
+
+impl From<ImagePlan> for Pipeline {
+    fn from(plan: ImagePlan) -> Pipeline {
+        Pipeline { plan, room: OutputRoom::default() }
+    }
 }
 
 /// Shape and type of samples, as numpy has them.
@@ -41,13 +54,13 @@ pub fn shape_of(shape: FrameShape) -> ((u32, u32, u32), &'static str) {
 /// By what went wrong.
 pub fn picture(
     keyspace: &KeyspaceHandle,
-    plan: &ImagePlan,
+    Pipeline { plan, room }: &Pipeline,
     key: &[u8],
     chance: ImageChance,
 ) -> Result<(Vec<u8>, FrameShape), PictureError> {
     let failed = |problem| PictureError { key: key.to_vec(), problem };
     let bound = BoundPlan::new(keyspace.store(), plan).map_err(|error| failed(PictureProblem::Store(error)))?;
-    let made = bound.run(keyspace, key, chance)?;
+    let made = bound.with_room(room).run(keyspace, key, chance)?;
     let bytes = made.len();
     samples_of(plan, made).map_err(|_| failed(PictureProblem::Length { bytes }))
 }
@@ -87,7 +100,7 @@ impl Pipeline {
     #[new]
     #[pyo3(signature = (text="jpeg_decode"))]
     pub fn new(text: &str) -> PyResult<Pipeline> {
-        Ok(Pipeline { plan: text.parse().map_err(errors::pipeline)? })
+        Ok(text.parse::<ImagePlan>().map_err(errors::pipeline)?.into())
     }
 
     /// ProcPIPE's composition for ResNet-50.
@@ -117,7 +130,7 @@ impl Pipeline {
         if !(1.0..=f64::from(DECODE_DEADLINE_MS_MAX)).contains(&milliseconds) {
             return Err(PyValueError::new_err(format!("a deadline of {seconds} s: give 0.001 to 86400")));
         }
-        Ok(Pipeline { plan: self.plan.with_deadline_ms(milliseconds as u32).map_err(errors::pipeline)? })
+        Ok(self.plan.with_deadline_ms(milliseconds as u32).map_err(errors::pipeline)?.into())
     }
 
     /// The shorter side becomes `size`; of (height, width) both do.
@@ -160,7 +173,7 @@ impl Pipeline {
 
     /// The end: so many pictures, one behind the other.
     pub fn batch(&self, count: u32) -> PyResult<Pipeline> {
-        Ok(Pipeline { plan: self.plan.with_batch(count).map_err(errors::pipeline)? })
+        Ok(self.plan.with_batch(count).map_err(errors::pipeline)?.into())
     }
 
     /// How many pictures of which shape and type a batch has; None without one.
@@ -195,7 +208,7 @@ impl Pipeline {
         let handle = keyspace.handle()?;
         let (seed, epoch, item) = chance;
         let chance = ImageChance { seed, epoch, item };
-        let made = py.detach(|| picture(&handle, &self.plan, key.bytes(), chance));
+        let made = py.detach(|| picture(&handle, self, key.bytes(), chance));
         Ok(as_picture(made.map_err(|error| errors::picture(&error))?))
     }
 

@@ -59,8 +59,12 @@ def test_a_few_steps_of_training(folder, tmp_path, loader):
 
 def test_the_bench_draws_the_same_crops_and_ends(tmp_path):
     picture(5, (2400, 1800)).save(tmp_path / "large.png")
-    options = ["--contenders", "bare", "--photographs", tmp_path, "--out", tmp_path / "images.md"]
+    options = ["--contenders", "bare", "--photographs", tmp_path, "--out", tmp_path / "images.json"]
     run("images.py", "--smoke", *options)
-    found = (tmp_path / "images.md").read_text()
-    assert found.count("| bare |") == 2 and "the drive of tapetum" in found and "| 64 KiB |" in found
-    assert "| a uint8 tensor (Tapetum) | 150,528 |" in found and "| 2 : 1 |" in found
+    found = json.loads((tmp_path / "images.json").read_text())
+    lines = {row: [line["name"] for line in of["lines"]] for row, of in found.items()}
+    assert lines["small"] == lines["large"] == ["tapetum", "bare"] and lines["trainer"] == ["1600, tapetum"]
+    assert lines["sizes"][0].startswith("64 KiB, ") and "2 : 1" in lines["weights"]
+    assert "jpeg_decode" in lines["stages"]
+    held = {held["what"]: held["turns"] for held in found["stages"]["held"]}
+    assert held["bytes a picture: a uint8 tensor (Tapetum)"] == [150_528]

@@ -70,7 +70,7 @@ Beside the rivals and the disk's limit, in turns (see docs/BENCHMARKS.md; --cont
                      trees: another tree, by --other DIR
   bench keep ROW     takes what the row left in the target folder into docs/figures   [--as NAME]
   bench report       makes the tables and pictures of docs/BENCHMARKS.md of what is kept
-  bench-python images  pictures loaded for training, beside loaders of Python: --rows small,large,trainer,sizes,weights --contenders a,b --size smallest
+  bench-python images  pictures loaded for training, beside loaders of Python: --rows small,large,stages,trainer,sizes,weights --contenders a,b --size smallest
                      --rivals all (torch, DALI: gigabytes)
 
 Side by side:
@@ -139,7 +139,7 @@ fn dispatch(command: &str, rest: &[String], mode: fn(&[String]) -> Result<Mode, 
         }
         "bench-python" => {
             let (name, rest) = rest.split_first().ok_or("bench-python needs a row: images")?;
-            python::bench(name, &options(rest)?)
+            bench::images::run(name, &options(rest)?)
         }
         "help" | "--help" | "-h" => {
             println!("{USAGE}");

@@ -1,7 +1,7 @@
 //! Tests written in Python. By unittest: tests/clients, real clients in a virtual environment of the target folder, and
 //! tests/system, the server on what an operating system does to it (file systems, limits, clocks, signals), which needs no
 //! packages. They start the server themselves, since some restart it. By pytest: tests/python, the package in python/, which is
-//! built and installed into an environment of its own. And figures of that package, by python/bench.
+//! built and installed into an environment of its own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -39,41 +39,9 @@ pub fn package(arguments: &Arguments) -> Result<(), Failure> {
     })
 }
 
-/// Options of python/bench/images.py.
-const IMAGE_OPTIONS: [&str; 8] = ["rows", "contenders", "rounds", "pictures", "core", "seed", "rates", "photographs"];
-
-/// `cargo x bench-python images`: the loading of pictures beside other loaders. `--rivals all` installs those that take gigabytes, too;
-/// `--size smallest` is for seeing that all of it runs.
-pub fn bench(name: &str, arguments: &Arguments) -> Result<(), Failure> {
-    if name != "images" {
-        return Err(format!("there is no row {name} of bench-python: there is images").into());
-    }
-    let given = |name: &&str| arguments.text(name).map(|value| format!("--{name}={value}"));
-    let mut options: Vec<String> = IMAGE_OPTIONS.iter().filter_map(given).collect();
-    match arguments.text("size").unwrap_or("full") {
-        "full" => {}
-        "smallest" => options.push("--smoke".into()),
-        other => return Err(format!("--size takes full or smallest, not {other}").into()),
-    }
-    let requirements = match arguments.text("rivals").unwrap_or("few") {
-        "few" => "python/bench/requirements.txt",
-        "all" => "python/bench/rivals.txt",
-        other => return Err(format!("--rivals takes few or all, not {other}").into()),
-    };
-    arguments.finish()?;
-    let python = install(&environment("venv-bench", requirements, &[])?.join("bin"), "release")?;
-    let results = workspace::target().join("bench");
-    std::fs::create_dir_all(&results)?;
-    let mut images = Command::new(python);
-    images
-        .arg(workspace::root().join("python/bench/images.py"))
-        .args(options)
-        .arg("--out")
-        .arg(results.join("images.md"));
-    if !images.status()?.success() {
-        return Err("python/bench/images.py failed; its message is above".into());
-    }
-    Ok(())
+/// The interpreter of an environment with these requirements, and with the package's release build.
+pub fn bench_interpreter(requirements: &str) -> Result<PathBuf, Failure> {
+    install(&environment("venv-bench", requirements, &[])?.join("bin"), "release")
 }
 
 /// Builds ./python and installs it as a user does, but for the profile, into the environment of these programs, which has what builds it.

@@ -3,11 +3,11 @@
 //! A folder is what keys have before a `/`; nothing is kept for it, so all folders are there to be written to.
 
 use crate::handles::Handle;
-use crate::pipeline::picture;
+use crate::pipeline::{Pipeline, picture};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use tapetum::images::{ImageChance, ImagePlan};
+use tapetum::images::{ImageChance, ImagePlan, PictureError, PictureProblem};
 use tapetum::{Error, KeyBound, KeyRange, KeyspaceHandle, KeyspaceKind, Store, Write};
 
 /// The names of a folder, at most.
@@ -68,7 +68,7 @@ pub struct FileName {
     whole: String,
     keyspace: Option<String>,
     key: String,
-    picture: Option<(ImagePlan, ImageChance)>,
+    picture: Option<(Pipeline, ImageChance)>,
 }
 
 impl FileName {
@@ -118,15 +118,14 @@ impl FileName {
         if key.is_empty() {
             return Err(self.missing());
         }
-        let Some((plan, chance)) = &self.picture else {
+        let Some((pipeline, chance)) = &self.picture else {
             return keyspace.get(key)?.map(|item| item.value).ok_or_else(|| self.missing());
         };
-        if keyspace.get(key)?.is_none() {
-            return Err(self.missing());
+        match picture(&keyspace, pipeline, key, *chance) {
+            Ok((samples, _)) => Ok(samples),
+            Err(PictureError { problem: PictureProblem::Missing, .. }) => Err(self.missing()),
+            Err(told) => Err(FileError::new(FileErrorCode::FailedPrecondition, told)),
         }
-        let (samples, _) = picture(&keyspace, plan, key, *chance)
-            .map_err(|told| FileError::new(FileErrorCode::FailedPrecondition, told))?;
-        Ok(samples)
     }
 
     pub fn write(&self, bytes: &[u8]) -> Result<(), FileError> {
@@ -209,7 +208,7 @@ impl FileName {
 }
 
 /// A pipeline, and what chance depends on, out of a name: "resnet50&seed=1&epoch=2&item=3".
-fn asked_picture(asked: &str) -> Result<(ImagePlan, ImageChance), String> {
+fn asked_picture(asked: &str) -> Result<(Pipeline, ImageChance), String> {
     let mut parts = asked.split('&');
     let text = parts.next().unwrap_or_default();
     let plan = text.parse::<ImagePlan>().map_err(|error| error.to_string())?;
@@ -223,5 +222,5 @@ fn asked_picture(asked: &str) -> Result<(ImagePlan, ImageChance), String> {
             _ => return Err(format!("{part}: behind the pipeline stand seed, epoch and item, such as &seed=1")),
         }
     }
-    Ok((plan, chance))
+    Ok((plan.into(), chance))
 }

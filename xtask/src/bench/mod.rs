@@ -12,6 +12,7 @@ mod embedded;
 mod extstore;
 mod filter_scan;
 mod floods;
+pub mod images;
 mod latency;
 mod latency_by_load;
 mod load;

@@ -22,7 +22,7 @@ pub struct Outcome {
     folder: PathBuf,
     entrants: Vec<Series>,
     /// The headings of the columns; the first is that of the lines' names.
-    columns: Vec<&'static str>,
+    columns: Vec<String>,
     lines: Vec<(String, Vec<Spread>)>,
     held: Vec<Held>,
     pictures: Vec<Picture>,
@@ -72,13 +72,18 @@ impl Outcome {
         Outcome { row, about, folder, entrants, columns, lines, held, pictures, watch: Some(Watch::begin()) }
     }
 
+    /// What is known of it only when it was measured.
+    pub fn about(&mut self, about: String) {
+        self.about = about;
+    }
+
     pub fn series(&mut self, series: impl IntoIterator<Item = Series>) {
         self.entrants.extend(series);
     }
 
     /// A table of figures of its own: what its columns are.
-    pub fn columns(&mut self, names: &[&'static str]) {
-        self.columns = names.to_vec();
+    pub fn columns(&mut self, names: &[impl AsRef<str>]) {
+        self.columns = names.iter().map(|name| name.as_ref().to_owned()).collect();
     }
 
     /// A line of it: a name, and a figure for each other column.

@@ -5,19 +5,28 @@ use crate::blocking::KeyspaceHandle;
 use crate::error::Error;
 use crate::session::{Application, ItemPipeline};
 use crate::store::Store;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use tapetum_drive::{PipelineFailure, PipelineReason, ProgramId};
 use tapetum_kernels::images::{ImageChance, ImagePlan};
 
-/// Room for an output whose size nobody knows before it is there; more is tried when it does not do.
+/// Room for an output whose size nobody knows before it is there; so many times as much is tried when it does not do.
 const OUTPUT_BYTES_FIRST: u32 = 2 << 20;
 const OUTPUT_BYTES_MOST: u32 = 64 << 20;
+const GROWTH: u32 = 4;
 
 #[derive(Clone, Debug)]
 pub struct BoundPlan {
     plan: ImagePlan,
     stages: Vec<(ProgramId, Vec<u8>)>,
     application: Application,
+    room: OutputRoom,
 }
+
+/// Room for a picture whose size nobody knows before it is there: as much as the longest so far took, so that few are made twice. Clones
+/// are the same.
+#[derive(Clone, Debug)]
+pub struct OutputRoom(Arc<AtomicU32>);
 
 impl BoundPlan {
     /// # Errors
@@ -31,7 +40,12 @@ impl BoundPlan {
             Ok((program.ok_or_else(lacks)?.id, planned.stage.encode()))
         });
         let stages = stages.collect::<Result<_, Error>>()?;
-        Ok(BoundPlan { plan: plan.clone(), stages, application: Application::default() })
+        Ok(BoundPlan { plan: plan.clone(), stages, application: Application::default(), room: OutputRoom::default() })
+    }
+
+    /// The same, with what pictures of this plan are known to take.
+    pub fn with_room(self, room: &OutputRoom) -> BoundPlan {
+        BoundPlan { room: room.clone(), ..self }
     }
 
     /// The same, with its pictures counted as those of an application.
@@ -55,18 +69,37 @@ impl BoundPlan {
     /// By the stage that went wrong.
     pub fn run(&self, keyspace: &KeyspaceHandle, key: &[u8], chance: ImageChance) -> Result<Vec<u8>, PictureError> {
         let known = self.plan.batch().and_then(|(_, shape)| u32::try_from(shape.bytes()).ok());
-        let mut output_bytes_max = known.unwrap_or(OUTPUT_BYTES_FIRST);
+        let mut output_bytes_max = known.unwrap_or_else(|| self.room.bytes());
         loop {
             match keyspace.get_through(key, &self.pipeline(chance, output_bytes_max)) {
-                Ok(Some(output)) => return Ok(output),
+                Ok(Some(output)) => {
+                    self.room.took(output.len());
+                    return Ok(output);
+                }
                 Ok(None) => return Err(PictureError { key: key.to_vec(), problem: PictureProblem::Missing }),
                 Err(Error::Pipeline(PipelineFailure { reason: PipelineReason::OutputTooLong, .. }))
                     if output_bytes_max < OUTPUT_BYTES_MOST =>
                 {
-                    output_bytes_max *= 2;
+                    output_bytes_max = output_bytes_max.saturating_mul(GROWTH).min(OUTPUT_BYTES_MOST);
                 }
                 Err(error) => return Err(PictureError::of(key, &self.plan, error)),
             }
         }
+    }
+}
+
+impl OutputRoom {
+    fn bytes(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn took(&self, bytes: usize) {
+        self.0.fetch_max(u32::try_from(bytes).unwrap_or(OUTPUT_BYTES_MOST), Ordering::Relaxed);
+    }
+}
+
+impl Default for OutputRoom {
+    fn default() -> OutputRoom {
+        OutputRoom(Arc::new(OUTPUT_BYTES_FIRST.into()))
     }
 }

@@ -17,7 +17,7 @@ mod picture_error;
 mod reader;
 mod set;
 
-pub use bound_plan::BoundPlan;
+pub use bound_plan::{BoundPlan, OutputRoom};
 pub use import::{ImportError, ImportReport, import_folder};
 pub use loader::{LoaderOptions, LoaderStats, PictureLoader};
 pub use picture_error::{PictureError, PictureProblem};

@@ -1,0 +1,101 @@
+//! The loading of pictures beside other loaders, which python/bench measures: `cargo x bench-python images`. Each of its rows leaves a
+//! result of its own, `images-ROW`.
+
+use serde_json::Value;
+
+use crate::Failure;
+use crate::arguments::Arguments;
+use crate::python;
+use crate::results::outcome::{Outcome, Reach};
+use crate::results::spread::Spread;
+use crate::rows::Missed;
+use crate::workspace;
+
+/// The rows of python/bench/images.py, and what they leave.
+const ROWS: [(&str, &str); 6] = [
+    ("small", "images-small"),
+    ("large", "images-large"),
+    ("stages", "images-stages"),
+    ("trainer", "images-trainer"),
+    ("sizes", "images-sizes"),
+    ("weights", "images-weights"),
+];
+/// Options of python/bench/images.py.
+const OPTIONS: [&str; 7] = ["contenders", "rounds", "pictures", "core", "seed", "rates", "photographs"];
+
+/// `--rivals all` installs those that take gigabytes, too; `--size smallest` is for seeing that all of it runs.
+pub fn run(name: &str, arguments: &Arguments) -> Result<(), Failure> {
+    if name != "images" {
+        return Err(format!("there is no row {name} of bench-python: there is images").into());
+    }
+    let rows = arguments.text("rows").map(rows_of).transpose()?.unwrap_or_else(|| ROWS.to_vec());
+    let given = |name: &&str| arguments.text(name).map(|value| format!("--{name}={value}"));
+    let mut options: Vec<String> = OPTIONS.iter().filter_map(given).collect();
+    let is_smallest = match arguments.text("size").unwrap_or("full") {
+        "full" => false,
+        "smallest" => true,
+        other => return Err(format!("--size takes full or smallest, not {other}").into()),
+    };
+    options.extend(is_smallest.then(|| "--smoke".to_owned()));
+    let requirements = match arguments.text("rivals").unwrap_or("few") {
+        "few" => "python/bench/requirements.txt",
+        "all" => "python/bench/rivals.txt",
+        other => return Err(format!("--rivals takes few or all, not {other}").into()),
+    };
+    arguments.finish()?;
+    let python = python::bench_interpreter(requirements)?;
+    std::fs::create_dir_all(arguments.results())?;
+    let mut missed = Vec::new();
+    for (row, left_as) in rows {
+        let mut outcome = Outcome::new(arguments, left_as, "pictures loaded for training".into());
+        let found = arguments.results().join("images-found.json");
+        let script = workspace::root().join("python/bench/images.py");
+        let mut images = std::process::Command::new(&python);
+        images.arg(script).args(&options).arg(format!("--rows={row}")).arg("--out").arg(&found);
+        if !images.status()?.success() {
+            return Err(format!("python/bench/images.py failed in the row {row}; its message is above").into());
+        }
+        let text = std::fs::read_to_string(&found)?;
+        take(&mut outcome, &serde_json::from_str::<Value>(&text)?[row], is_smallest)?;
+        std::fs::remove_file(&found)?;
+        match outcome.end().map_err(|error| error.downcast::<Missed>()) {
+            Ok(()) => {}
+            Err(Ok(of_row)) => missed.push(format!("{left_as}: {}", of_row.0)),
+            Err(Err(error)) => return Err(error),
+        }
+    }
+    if missed.is_empty() { Ok(()) } else { Err(Missed(missed.join("; ")).into()) }
+}
+
+fn rows_of(names: &str) -> Result<Vec<(&'static str, &'static str)>, Failure> {
+    let row = |name: &str| {
+        let unknown = || format!("--rows takes small, large, stages, trainer, sizes and weights, not {name}").into();
+        ROWS.into_iter().find(|(row, _)| *row == name).ok_or_else(unknown)
+    };
+    names.split(',').map(row).collect()
+}
+
+/// What python/bench/found.py left of a row. As small as can be it reaches nothing.
+fn take(outcome: &mut Outcome, found: &Value, is_smallest: bool) -> Result<(), Failure> {
+    let text = |value: &Value| value.as_str().map(str::to_owned).ok_or_else(|| format!("{value} is no text"));
+    let spread = |turns: &Value| {
+        let turns = turns.as_array().ok_or_else(|| format!("{turns} is no list of turns"))?;
+        Ok::<_, Failure>(Spread::of(turns.iter().filter_map(Value::as_f64)))
+    };
+    let list = |name: &str| found[name].as_array().cloned().unwrap_or_default();
+    outcome.about(text(&found["about"])?);
+    outcome.columns(&list("columns").iter().map(text).collect::<Result<Vec<_>, _>>()?);
+    for line in list("lines") {
+        let figures = line["figures"].as_array().into_iter().flatten().map(spread).collect::<Result<_, _>>()?;
+        outcome.line(text(&line["name"])?, figures);
+    }
+    for held in list("held") {
+        let reach = match (held["least"].as_f64(), held["most"].as_f64()) {
+            (Some(least), _) if !is_smallest => Reach::AtLeast(least),
+            (_, Some(most)) if !is_smallest => Reach::AtMost(most),
+            _ => Reach::Reported,
+        };
+        outcome.hold(text(&held["what"])?, spread(&held["turns"])?, reach);
+    }
+    Ok(())
+}
