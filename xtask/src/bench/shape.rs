@@ -73,7 +73,8 @@ impl Shape {
             random_percent: self.random_percent,
             json: self.json,
             sync,
-            compress: self.random_percent < 100,
+            // Documents compress, and the store compresses what does.
+            compress: self.json || self.random_percent < 100,
             threads,
             drive_threads: peers::drive_threads(name),
             compute_units: peers::compute_units(name),
