@@ -90,6 +90,15 @@ fn the_first_query_of_a_key_waits_for_local_memory() {
     assert_eq!(found.len(), 1);
 }
 
+/// One that waited before it has anything on its way would wait for memory, of which it has enough.
+#[test]
+fn a_query_with_a_desk_asks_the_drive_at_once() {
+    let (_, store) = store();
+    let papers = fill(&store);
+    let mut task = papers.begin_query(&query(0, year()), &KeyRange::of_key(&1_u32.to_be_bytes())).unwrap();
+    assert_eq!((task.step(&mut into(&mut Rows::new())).unwrap(), task.commands()), (None, 1));
+}
+
 /// Also one that a query was given up with.
 #[test]
 fn a_desk_is_lent_again() {

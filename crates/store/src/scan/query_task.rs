@@ -135,7 +135,8 @@ impl QueryTask {
                 let Some(layout) = layout.take() else { unreachable!("it is taken once") };
                 let run = DriveRun::new(base, of, layout, self.results, tools)?;
                 self.stage = TaskStage::Runs(Box::new(run));
-                Ok(None)
+                // At once: with nothing on its way a wait would be one for memory.
+                self.step(rows)
             }
             TaskStage::Runs(run) => {
                 if !run.step(result, rows, &mut self.report)? {
@@ -188,6 +189,11 @@ impl QueryTask {
     #[cfg(test)]
     pub(super) fn is_frozen(&self) -> bool {
         !matches!(self.stage, TaskStage::Freezes(..))
+    }
+
+    #[cfg(test)]
+    pub(super) fn commands(&self) -> u64 {
+        self.report.commands
     }
 
     fn finish(&mut self, rows: &mut dyn RowSink) -> Result<QueryReport, QueryError> {
