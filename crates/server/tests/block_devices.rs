@@ -368,6 +368,14 @@ fn requests_that_cannot_be_are_refused_and_the_next_one_is_served() {
         assert_eq!(reply.error, error, "{command:?} of {length} at {offset}");
     }
     assert_eq!(read(&mut client, 0, 4), b"kept");
+    // What is refused is answered behind its data: clients take an earlier answer for one to nothing.
+    let sent = client.send((WRITE, 0), DEVICE_BYTES - 1, 8192, &[7; 5000]).unwrap();
+    client.stream().set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    assert_eq!(client.receive().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    client.stream().set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    client.stream().write_all(&[7; 3192]).unwrap();
+    let (cookie, reply) = client.receive().unwrap();
+    assert_eq!((cookie, reply.error), (sent, 28));
     // Whoever announces more than may be sent is told so, and closed.
     let sent = client.send((WRITE, 0), 0, too_much, b"begins").unwrap();
     let (cookie, reply) = client.receive().unwrap();

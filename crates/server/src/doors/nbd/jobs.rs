@@ -87,6 +87,13 @@ impl Job {
         Job { cookie, began, length, task, start, at: start, end, parts: 0, error: 0, needs_sync, held_bytes }
     }
 
+    /// Of a write that is refused: its bytes come all the same.
+    pub fn of_refused_write(request: &NbdRequest, error: u32, began: Instant) -> Job {
+        let NbdRequest { cookie, length, .. } = *request;
+        let (at, end, task) = (0, length.into(), Task::Write);
+        Job { cookie, began, length, task, start: at, at, end, parts: 0, error, needs_sync: false, held_bytes: 0 }
+    }
+
     /// Under which command it is counted.
     pub fn command(&self) -> DeviceCommand {
         match self.task {

@@ -174,14 +174,19 @@ impl Transmission {
         Some(taken_bytes)
     }
 
-    fn refuse<S>(&self, request: &NbdRequest, error: u32, client: &mut Client, cx: &mut NbdContext<'_, S>) {
+    fn refuse<S>(&mut self, request: &NbdRequest, error: u32, client: &mut Client, cx: &mut NbdContext<'_, S>) {
+        client.frame_done(0);
+        let payload_bytes = request.payload_bytes();
+        if (1..=PAYLOAD_BYTES_MAX).contains(&payload_bytes) {
+            self.writing = Some(self.jobs.add(Job::of_refused_write(request, error, cx.instant())));
+            return;
+        }
         let is_chunk = self.is_structured && matches!(request.command, Command::Read | Command::BlockStatus);
         let push = if is_chunk { reply::push_error } else { reply::push_simple };
         client.out.append(cx.pool, |out| push(out, request.cookie, error));
-        match request.payload_bytes() {
+        if payload_bytes > 0 {
             // Nobody reads through so much for a client that does not keep to what it was told.
-            bytes if bytes > PAYLOAD_BYTES_MAX => client.close(),
-            bytes => client.frame_done(bytes as usize),
+            client.close();
         }
     }
 
@@ -212,7 +217,8 @@ impl Transmission {
         Some(())
     }
 
-    /// Takes the next block of a write, if it has come.
+    /// Takes the next block of a write, if it has come. One of a write that failed is thrown away; the answer follows the last, as clients do
+    /// not look for one to a request that they are still sending.
     fn take_payload<S: Session>(
         &mut self,
         number: usize,
@@ -221,28 +227,33 @@ impl Transmission {
         cx: &mut NbdContext<'_, S>,
     ) -> Option<usize> {
         let job = self.jobs.get_mut(number);
-        if job.error != 0 {
-            client.frame_done((job.end - job.at) as usize);
-            job.at = job.end;
-            self.writing = None;
-            self.settle(number, client, cx);
-            return Some(0);
-        }
         let piece = job.piece();
         let Some(bytes) = input.get(..piece.within.len()) else {
             client.need(piece.within.len());
             return None;
         };
+        if job.error != 0 {
+            client.frame_done(0);
+            job.at += bytes.len() as u64;
+            self.end_payload(number);
+            self.settle(number, client, cx);
+            return Some(bytes.len());
+        }
         let admission = client.admit(self.load(), false, BLOCK_BYTES, cx)?;
         client.frame_done(0);
         self.jobs.get_mut(number).at += bytes.len() as u64;
-        if self.jobs.get(number).is_handed_out() {
-            self.writing = None;
-        }
+        self.end_payload(number);
         match piece.is_whole() {
             true => self.put(number, (piece, bytes, admission.charge_bytes), admission, client, cx),
             false => self.change(number, (piece, Patch::Bytes(bytes.to_vec())), admission, client, cx),
         }
         Some(bytes.len())
+    }
+
+    /// The bytes of this write may all have come.
+    fn end_payload(&mut self, number: usize) {
+        if self.jobs.get(number).is_handed_out() {
+            self.writing = None;
+        }
     }
 }
