@@ -185,10 +185,7 @@ fn reply_in_runs((cookie, start): (u64, u64), bytes: &[u8], holes: &[bool], out:
 }
 
 pub enum PartKind {
-    Read {
-        /// It was submitted behind another of its group.
-        follows: bool,
-    },
+    Read,
     Put,
     Delete,
     Change(BlockChange),
@@ -206,13 +203,9 @@ pub struct Part {
 }
 
 impl Part {
-    pub fn follows(&self) -> bool {
-        matches!(self.kind, PartKind::Read { follows: true })
-    }
-
     pub fn is_get(&self) -> bool {
         match &self.kind {
-            PartKind::Read { .. } => true,
+            PartKind::Read => true,
             PartKind::Change(change) => change.reads(),
             PartKind::Put | PartKind::Delete | PartKind::Sync => false,
         }

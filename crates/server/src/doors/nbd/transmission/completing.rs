@@ -21,7 +21,6 @@ impl Transmission {
     ) {
         self.pending -= 1;
         let part = self.parts.get_mut(number as usize);
-        self.following -= usize::from(part.follows());
         let value = outcome.value().map(|value| cx.session.bytes(value));
         if part.is_get() {
             client.got(part.charge_bytes, value.map(<[u8]>::len), cx.gets);
@@ -36,8 +35,8 @@ impl Transmission {
                 ChangeStep::Done => {}
             },
             // Whoever has put this here does not speak of blocks.
-            (PartKind::Read { .. }, _) if value.is_some_and(|value| value.len() != BLOCK_BYTES) => job.fail(errors::IO),
-            (PartKind::Read { .. }, _) => {
+            (PartKind::Read, _) if value.is_some_and(|value| value.len() != BLOCK_BYTES) => job.fail(errors::IO),
+            (PartKind::Read, _) => {
                 job.fill(&part.piece, value);
                 if value.is_none() {
                     cx.figures.devices.of(cx.worker, self.export.number).met_hole();
@@ -82,7 +81,7 @@ pub(super) fn count<S>(job: &Job, export: &Export, cx: &NbdContext<'_, S>) {
 /// What a client is told of an error.
 fn error_of(error: &Error, of: &PartKind) -> u32 {
     match error {
-        _ if matches!(of, PartKind::Read { .. }) => errors::IO,
+        _ if matches!(of, PartKind::Read) => errors::IO,
         Error::NoSpace { .. } => errors::NOSPC,
         error if is_full(error) => errors::NOSPC,
         Error::ReadOnly => errors::PERM,

@@ -44,8 +44,6 @@ pub struct Transmission {
     writing: Option<usize>,
     /// Parts that the store has.
     pending: usize,
-    /// Of these, gets that follow another of their group: they count for nothing against what a client may have submitted.
-    following: usize,
     held_bytes: usize,
     /// The client takes its leave: what it asked for is done, and no more.
     has_left: bool,
@@ -71,7 +69,6 @@ impl Transmission {
             changing: VecDeque::new(),
             writing: None,
             pending: 0,
-            following: 0,
             held_bytes: 0,
             has_left: false,
             wants_turn: false,
@@ -79,7 +76,7 @@ impl Transmission {
     }
 
     pub fn load(&self) -> Load {
-        Load { pending: self.pending - self.following, held_bytes: self.held_bytes }
+        Load { pending: self.pending, held_bytes: self.held_bytes }
     }
 
     fn is_idle(&self) -> bool {

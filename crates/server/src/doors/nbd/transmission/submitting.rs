@@ -153,19 +153,16 @@ impl Transmission {
             client.block();
             return None;
         }
-        let mut follows = false;
         loop {
             let admission = client.admit_part(self.load(), Some(BLOCK_BYTES), cx)?;
             let piece = self.next_piece(number);
             let key = self.export.device.key(piece.block);
-            let part = self.add_part(number, (piece, PartKind::Read { follows }), 0);
-            self.following += usize::from(follows);
+            let part = self.add_part(number, (piece, PartKind::Read), 0);
             self.submit(part, Request::Get { key: &key }, admission, client, cx);
             let job = self.jobs.get(number);
             if job.is_handed_out() || self.export.device.is_first_of_group(job.piece().block) {
                 return Some(());
             }
-            follows = true;
         }
     }
 
