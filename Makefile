@@ -143,6 +143,7 @@ setup-test:
 		strace:strace \
 		systemd-analyze:systemd \
 		nbdcopy:libnbd-bin \
+		/usr/lib/python3/dist-packages/nbd.py:python3-libnbd \
 		qemu-io:qemu-utils \
 		faketime:faketime \
 		/usr/include/libmemcached/memcached.h:libmemcached-dev \

@@ -44,7 +44,7 @@ Tests (each builds what it needs, starts its own server on a free loopback port 
   test-memccapable   memccapable of libmemcached-tools: 54 of 54
   test-differential  the same bytes to memcached and to the server, replies compared      [--only PATTERN]
   test-udp           hostile datagrams: silence, or little for little   [--datagrams 1000000] [--seed N]
-  test-nbd           block devices: nbdcopy, qemu-io and the like; random requests; a thousand clients; kill -9, under a file system too
+  test-nbd           block devices: nbdcopy, qemu-io and the like; libnbd; random requests; a thousand clients; kill -9, under a file system too
                      [--operations 100000] [--cycles 10] [--seed N] [--clients 1000] [--pause-ms 0]
                      [--file-system ext4|xfs: that alone, by nbdfuse and a loop device, as root]
   test-kill          kill -9 under load, restart, verify   [--cycles 30] [--seed N] [--connections 8]

@@ -1,7 +1,7 @@
 //! Tests written in Python. By unittest: tests/clients, real clients in a virtual environment of the target folder, and
 //! tests/system, the server on what an operating system does to it (file systems, limits, clocks, signals), which needs no
-//! packages. They start the server themselves, since some restart it. By pytest: tests/python, the package in python/, which is
-//! built and installed into an environment of its own.
+//! packages, and tests/nbd, block devices by libnbd. They start the server themselves, since some restart it. By pytest: tests/python, the
+//! package in python/, which is built and installed into an environment of its own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -77,6 +77,17 @@ fn run(tests: &str, interpreter: &Path, arguments: &Arguments) -> Result<(), Fai
     workspace::keeping(tests, |scratch| unittest(tests, interpreter, &binary, scratch, only.as_deref()))
 }
 
+/// By the first interpreter that has libnbd's module: Debian's package puts it into the system's own, which need not be the first in PATH.
+pub fn devices(binary: &Path, scratch: &Path) -> Result<(), Failure> {
+    let has_module = |python: &&str| {
+        let imported = Command::new(python).args(["-c", "import nbd"]).output();
+        imported.is_ok_and(|output| output.status.success())
+    };
+    let python = ["/usr/bin/python3", "python3"].into_iter().find(has_module);
+    let python = python.ok_or("python3 has no module nbd, by which libnbd is asked: apt-get install python3-libnbd")?;
+    unittest("nbd", Path::new(python), binary, scratch, None)
+}
+
 fn unittest(tests: &str, interpreter: &Path, binary: &Path, scratch: &Path, only: Option<&str>) -> Result<(), Failure> {
     let mut python = Command::new(interpreter);
     python.current_dir(workspace::root().join("tests").join(tests)).args(["-m", "unittest"]);
@@ -84,7 +95,8 @@ fn unittest(tests: &str, interpreter: &Path, binary: &Path, scratch: &Path, only
         Some(name) => python.arg(name),
         None => python.arg("discover"),
     };
-    python.env("TAPETUM_SERVER", binary).env("TAPETUM_SCRATCH", scratch);
+    // They run in another folder.
+    python.env("TAPETUM_SERVER", std::path::absolute(binary)?).env("TAPETUM_SCRATCH", scratch);
     // No byte code beside the sources.
     python.env("PYTHONDONTWRITEBYTECODE", "1");
     if !python.status()?.success() {

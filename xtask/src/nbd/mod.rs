@@ -1,5 +1,6 @@
-//! Block devices as their clients see them: the tools that people have (nbdinfo, nbdcopy, qemu-io, qemu-img) against a server, random
-//! requests against a model, clients by the thousand, and kill -9 under writers of patterns and under a file system.
+//! Block devices as their clients see them: the tools that people have (nbdinfo, nbdcopy, qemu-io, qemu-img) against a server, libnbd's
+//! whole interface (tests/nbd), random requests against a model, clients by the thousand, and kill -9 under writers of patterns and under
+//! a file system.
 
 pub mod file_system;
 pub mod fuse_disk;
@@ -17,6 +18,7 @@ use self::fuse_disk::FuseDisk;
 use crate::Failure;
 use crate::arguments::Arguments;
 use crate::kill::Kill;
+use crate::python;
 use crate::workspace::{self, Profile};
 use tapetum_bench::nbd_client::{NbdClient, READ};
 use tapetum_bench::nbd_model::DeviceModel;
@@ -47,6 +49,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             return files(file_system, &binary, scratch, (cycles, seed));
         }
         tools::run(&Disk::make(&binary, &scratch.join("tools"), "always", 1)?, scratch)?;
+        python::devices(&binary, &scratch.join("libnbd"))?;
         random(&Disk::make(&binary, &scratch.join("random"), "everysec", 1)?, operations, seed)?;
         random(&Disk::make(&binary, &scratch.join("random-grouped"), "everysec", 8)?, operations / 4, seed)?;
         visitors::run(&Disk::make(&binary, &scratch.join("visitors"), "everysec", 1)?, clients, pause)?;
