@@ -3,9 +3,12 @@
 //! keys. A turn's threads are its connections. At a rate, whoever has been free the longest asks, and the client never sleeps. `udp`: see [`datagrams`]. The CPU that is counted is the server's.
 
 use std::collections::VecDeque;
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::Failure;
@@ -15,6 +18,7 @@ use crate::confine::Confined;
 use crate::contend::Contender;
 use crate::datagrams;
 use crate::latencies::Latencies;
+use crate::nbd_client::{about, option, read_option_reply};
 use crate::pace::Pace;
 use crate::process::Usage;
 use crate::random::{Random, mix};
@@ -29,14 +33,43 @@ const REST: Duration = Duration::from_millis(500);
 /// A server that answers nobody for so long has stopped.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
+/// The keyspace that is a block device.
+const EXPORT: &str = "disk0";
+/// Of NBD's handshake.
+const GREETING_BYTES: usize = 18;
+const OPTION_GO: u32 = 7;
+const REPLY_ACK: u32 = 1;
+const REPLY_INFO: u32 = 3;
+
 pub struct Sockets {
     server: Server,
     population: Population,
+    /// Of its block device, to which it says nothing.
+    _visitor: Option<UnixStream>,
     // Goes when the server has gone.
     _confined: Option<Confined>,
 }
 
 impl Sockets {
+    /// `tapetum serve` with a block device, and a client of that which asks for nothing.
+    pub fn exporting(setup: &Setup, binary: PathBuf, options: &[&str]) -> Result<Sockets, Failure> {
+        let (data, socket) = (setup.data.join("data"), setup.data.join("export.sock"));
+        if !data.exists() {
+            let size = setup.export_bytes.to_string();
+            let made = Command::new(&binary)
+                .args(["keyspace", "create", EXPORT, "--block-device", &size, "--data"])
+                .arg(&data)
+                .args(["--capacity", &setup.capacity_bytes.to_string(), "--memory", &setup.memory_bytes.to_string()])
+                .output()?;
+            if !made.status.success() {
+                return Err(format!("no block device: {}", String::from_utf8_lossy(&made.stderr)).into());
+            }
+        }
+        let door = format!("unix:{}", socket.display());
+        let sockets = Sockets::tapetum(setup, binary, &[options, &["--nbd", &door]].concat())?;
+        Ok(Sockets { _visitor: Some(visit(&socket, EXPORT)?), ..sockets })
+    }
+
     /// `tapetum serve`.
     pub fn tapetum(setup: &Setup, binary: PathBuf, options: &[&str]) -> Result<Sockets, Failure> {
         let server = ServerOptions::new(&binary, &setup.data.join("data"), options)?;
@@ -61,7 +94,7 @@ impl Sockets {
     fn start(setup: &Setup, server: ServerOptions) -> Result<Sockets, Failure> {
         let values = Values::new(setup.value_bytes as usize, setup.random_percent);
         let population = Population::new(setup.items, values);
-        Ok(Sockets { server: server.start()?, population, _confined: None })
+        Ok(Sockets { server: server.start()?, population, _visitor: None, _confined: None })
     }
 }
 
@@ -87,6 +120,20 @@ impl Contender for Sockets {
 
     fn close(self) -> Result<(), Failure> {
         self.server.terminate()
+    }
+}
+
+/// A connection to an export that nothing is asked of.
+fn visit(socket: &Path, export: &str) -> Result<UnixStream, Failure> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.read_exact(&mut [0; GREETING_BYTES])?;
+    stream.write_all(&[&[0, 0, 0, 3][..], &option(OPTION_GO, &about(export))].concat())?;
+    loop {
+        match read_option_reply(&mut stream)?.0 {
+            REPLY_ACK => return Ok(stream),
+            REPLY_INFO => {}
+            other => return Err(format!("the export was refused: {other:#x}").into()),
+        }
     }
 }
 

@@ -41,6 +41,8 @@ pub struct Setup {
     pub compute_units: u64,
     /// Bytes for cached nodes, beside the memory, where the embedded store keeps the items in an ordered keyspace.
     pub ordered: Option<u64>,
+    /// The size of a block device that `tapetum serve` has beside the items, exported to a client that asks for nothing; 0 is none.
+    pub export_bytes: u64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -178,6 +180,7 @@ impl Setup {
             "capacity_bytes": self.capacity_bytes, "items": self.items, "value_bytes": self.value_bytes, "random_percent": self.random_percent,
             "json": self.json, "sync": self.sync, "compress": self.compress, "threads": self.threads,
             "drive_threads": self.drive_threads, "compute_units": self.compute_units, "ordered": self.ordered,
+            "export_bytes": self.export_bytes,
         })
     }
 
@@ -197,6 +200,7 @@ impl Setup {
             drive_threads: number(value, "drive_threads")?,
             compute_units: number(value, "compute_units")?,
             ordered: value["ordered"].as_u64(),
+            export_bytes: number(value, "export_bytes")?,
         })
     }
 }
@@ -307,6 +311,7 @@ mod tests {
             drive_threads: 8,
             compute_units: 10,
             ordered: Some(9),
+            export_bytes: 11,
         };
         assert_eq!(Setup::from_json(&setup.to_json()).unwrap(), setup);
         assert!(Setup::from_json(&json!({})).is_err());

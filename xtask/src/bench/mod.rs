@@ -42,7 +42,7 @@ use crate::rows::Row;
 const KEY_BYTES: u64 = 16;
 
 /// With what each row runs small: contenders that nothing need be compiled for, and as few items as it takes.
-pub const ROWS: [Row; 34] = [
+pub const ROWS: [Row; 35] = [
     Row {
         name: "quick",
         run: |arguments| runner::run(arguments, &embedded::QUICK),
@@ -83,6 +83,11 @@ pub const ROWS: [Row; 34] = [
     Row {
         name: "dram-get",
         run: |arguments| runner::run(arguments, &protocol::DRAM_GET),
+        smoke: "--items 5000 --rounds 1",
+    },
+    Row {
+        name: "idle-export",
+        run: |arguments| runner::run(arguments, &protocol::IDLE_EXPORT),
         smoke: "--items 5000 --rounds 1",
     },
     Row { name: "packets", run: packets::run, smoke: "--items 2000 --rounds 1 --tier 64MiB --write-buffer 1MiB" },

@@ -24,6 +24,9 @@ pub const ORDERED_UNCACHED: &str = "tapetum-ordered-uncached";
 /// The first with one and two threads of the drive's own.
 pub const ORDERED_ON_ONE: &str = "tapetum-ordered-drive-thread";
 pub const ORDERED_ON_TWO: &str = "tapetum-ordered-drive-threads";
+/// `tapetum serve` with a block device beside the items, exported to a client that asks for nothing.
+pub const EXPORTING: &str = "server-exporting";
+const EXPORT_BYTES: u64 = 1 << 30;
 /// As few cached nodes as operations go on with.
 const NODE_CACHE_BYTES_LEAST: u64 = 256 << 10;
 
@@ -38,7 +41,11 @@ const PEERS: [(&str, &str); 4] = [
 /// Builds what is needed for these contenders, and says where each is. A smoke run has them built already, but for the rivals.
 pub fn binaries(arguments: &Arguments, names: &[&'static str]) -> Result<Vec<(&'static str, PathBuf)>, Failure> {
     let binary = |name: &str| {
-        let name = if name.starts_with("tapetum") { "tapetum" } else { name };
+        let name = match name {
+            EXPORTING => "server",
+            name if name.starts_with("tapetum") => "tapetum",
+            name => name,
+        };
         match arguments.smoke_binaries() {
             Some(folder) => Ok(folder.join(format!("contender-{name}"))),
             None => build_binary(name),
@@ -98,7 +105,7 @@ fn build(which: &[&str], target: Option<PathBuf>) -> Result<(), Failure> {
 
 /// Those that are asked over sockets, by one client thread with many connections.
 pub fn is_server(name: &str) -> bool {
-    ["server", "server-other", "memcached", "extstore"].contains(&name)
+    ["server", "server-other", EXPORTING, "memcached", "extstore"].contains(&name)
 }
 
 /// Threads of the drive's own that this one has.
@@ -126,6 +133,11 @@ pub fn node_cache_bytes(name: &str, memory_bytes: u64) -> Option<u64> {
         ORDERED_UNCACHED => Some(NODE_CACHE_BYTES_LEAST),
         _ => None,
     }
+}
+
+/// The size of the block device that this one exports.
+pub fn export_bytes(name: &str) -> u64 {
+    if name == EXPORTING { EXPORT_BYTES } else { 0 }
 }
 
 /// What such a one loaded is gone when it ends.

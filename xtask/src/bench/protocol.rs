@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::arena::Load;
-use super::contest::{Claim, Contest, RATE, Stage, Tier, Trial, group};
+use super::contest::{CPU, Claim, Contest, RATE, Stage, Tier, Trial, group};
+use super::peers::EXPORTING;
 use super::shape::{Room, Shape};
 
 const LIMIT_DEPTHS: [(u64, u64); 3] = [(1, 64), (1, 128), (1, 256)];
@@ -93,4 +94,29 @@ fn dram_get(_: &Shape) -> Vec<Stage> {
         trial(("over UDP, 32 datagrams on their way over 4 sockets", "udp", (4, 32), 1.2)),
     ];
     vec![Stage::of(trials.into())]
+}
+
+/// What a block device costs memcached's clients while nobody asks it for anything: the same server, with one that is exported over a Unix
+/// socket to a client that is idle, and without.
+pub const IDLE_EXPORT: Contest = Contest {
+    name: "idle-export",
+    about: "over loopback, all in DRAM, one server thread, with a block device that is exported and idle, and without",
+    contenders: &["server", EXPORTING],
+    stages: idle_export,
+    ..DRAM_GET
+};
+
+fn idle_export(_: &Shape) -> Vec<Stage> {
+    let trial = |(name, mix)| Trial {
+        name: String::from(name),
+        groups: ["server", EXPORTING].map(|contender| group(contender, "get", &[(64, 1)])).into(),
+        claims: vec![
+            Claim::of(EXPORTING, RATE).over("server").at_least(0.95),
+            Claim::of(EXPORTING, CPU).over("server"),
+        ],
+        ..Trial::of(Load::of(mix))
+    };
+    // Before the GETs every item comes into the tier.
+    let gets = Trial { warm_up: Duration::from_secs(10), ..trial(("GETs", "c")) };
+    vec![Stage::of(vec![gets, trial(("SETs", "write"))])]
 }

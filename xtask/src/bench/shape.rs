@@ -79,6 +79,7 @@ impl Shape {
             drive_threads: peers::drive_threads(name),
             compute_units: peers::compute_units(name),
             ordered: peers::node_cache_bytes(name, self.memory_bytes),
+            export_bytes: peers::export_bytes(name),
         }
     }
 }

@@ -14,6 +14,9 @@ fn main() -> ExitCode {
         let sync = if setup.sync { "always" } else { "no" };
         let options =
             ["--threads", &threads, "--capacity", &capacity, "--memory", &memory, "--tier", &tier, "--sync", sync];
-        Sockets::tapetum(setup, binary, &options)
+        match setup.export_bytes {
+            0 => Sockets::tapetum(setup, binary, &options),
+            _ => Sockets::exporting(setup, binary, &options),
+        }
     })
 }
