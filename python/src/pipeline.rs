@@ -7,8 +7,8 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use tapetum::KeyspaceHandle;
 use tapetum::images::{
-    BoundPlan, Frame, FrameShape, ImageChance, ImageError, ImagePlan, OutputRoom, PictureError, PictureProblem, SampleOrder,
-    SampleType,
+    BoundPlan, Frame, FrameShape, ImageChance, ImageError, ImagePlan, OutputRoom, PictureError, PictureProblem,
+    SampleOrder, SampleType,
 };
 use tapetum_drive::thread_cpu_us;
 use tapetum_kernels::images::DECODE_DEADLINE_MS_MAX;

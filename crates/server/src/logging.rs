@@ -73,7 +73,12 @@ impl Log {
         // A descriptor of its own: behind the standard library's lock on standard error one would wait for its reader.
         let log = Log::to(File::from(io::stderr().as_fd().try_clone_to_owned()?));
         let writer = log.writer.clone();
-        tracing_subscriber::fmt().with_writer(move || writer.clone()).with_max_level(level).with_target(false).init();
+        tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .with_max_level(level)
+            .with_target(false)
+            .init();
         let guard = Arc::clone(&log.guard);
         std::panic::set_hook(Box::new(move |panic| {
             let thread = std::thread::current();
@@ -132,7 +137,8 @@ fn flush(guard: &Mutex<Option<WorkerGuard>>) {
 
 /// The log of a command that runs once.
 pub fn of_command(level: Level) {
-    let log = tracing_subscriber::fmt().with_writer(io::stderr).with_max_level(level).with_target(false);
+    let log =
+        tracing_subscriber::fmt().with_ansi(false).with_writer(io::stderr).with_max_level(level).with_target(false);
     // A log whose reader has gone must not stop the command.
     log.log_internal_errors(false).init();
 }

@@ -158,7 +158,7 @@ fn queries_of_one_key_share_local_memory() {
     }
     let is_there = |number: &u32| papers.get(&(number * 7).to_be_bytes()).unwrap().is_some();
     assert_eq!(rows.len(), (1..=16).filter(is_there).count());
-    assert!(bytes_most < 16 * (256 << 10), "{bytes_most} bytes of local memory");
+    assert!(bytes_most < 16 * (320 << 10), "{bytes_most} bytes of local memory");
 }
 
 /// Writers split and merge nodes meanwhile, and have them written.
