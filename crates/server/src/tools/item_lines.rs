@@ -211,7 +211,7 @@ mod tests {
             (Format::Jsonl, r#"{"key":"k","value":1}"#, "put it into quotes"),
             (Format::Jsonl, r#"{"key":"k","value":"v","flag":1}"#, "no member \"flag\""),
             (Format::Jsonl, r#"{"key":"k","value":"v","value_base64":""}"#, "twice"),
-            (Format::Jsonl, r#"{"key":"k","value_base64":"%"}"#, "no base64"),
+            (Format::Jsonl, r#"{"key":"k","value_base64":"%"}"#, "not base64"),
             (Format::Jsonl, r#"{"key":"k","value":"v","flags":-1}"#, "whole number"),
         ] {
             let error = parse(format, line.as_bytes()).unwrap_err();

@@ -434,7 +434,7 @@ pub mod tests {
         assert!(lost.contains("does not answer") && lost.contains("Run it again"), "{lost}");
         assert!(error("key=a exp=-1 cas=1\nkey=b exp=-1 cas=2\n", "").contains("does not answer"));
         assert!(error("CLIENT_ERROR lru crawler disabled\r\n", "").contains("LRU crawler on"));
-        assert!(error("key=a exp=-1 cas=1\nEND\n", "VALUE b 0 1 1\r\nx\r\nEND\r\n").contains("like no memcached"));
-        assert!(error("key=a exp=-1 cas=1\nEND\n", "VALUE a 0 99999999999999 1\r\n").contains("like no memcached"));
+        assert!(error("key=a exp=-1 cas=1\nEND\n", "VALUE b 0 1 1\r\nx\r\nEND\r\n").contains("answer like memcached"));
+        assert!(error("key=a exp=-1 cas=1\nEND\n", "VALUE a 0 99999999999999 1\r\n").contains("answer like memcached"));
     }
 }
