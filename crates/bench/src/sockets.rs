@@ -3,11 +3,9 @@
 //! keys. A turn's threads are its connections. At a rate, whoever has been free the longest asks, and the client never sleeps. `udp`: see [`datagrams`]. The CPU that is counted is the server's.
 
 use std::collections::VecDeque;
-use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -18,12 +16,12 @@ use crate::confine::Confined;
 use crate::contend::Contender;
 use crate::datagrams;
 use crate::latencies::Latencies;
-use crate::nbd_client::{about, option, read_option_reply};
+use crate::nbd_client::NbdClient;
 use crate::pace::Pace;
 use crate::process::Usage;
 use crate::random::{Random, mix};
 use crate::readiness::Readiness;
-use crate::server::{Server, ServerOptions};
+use crate::server::{Server, ServerOptions, free_address};
 use crate::turn::{Setup, Turn};
 use crate::workload::{Key, Operation, Operations, Population, Values, key};
 
@@ -35,17 +33,12 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// The keyspace that is a block device.
 const EXPORT: &str = "disk0";
-/// Of NBD's handshake.
-const GREETING_BYTES: usize = 18;
-const OPTION_GO: u32 = 7;
-const REPLY_ACK: u32 = 1;
-const REPLY_INFO: u32 = 3;
 
 pub struct Sockets {
     server: Server,
     population: Population,
     /// Of its block device, to which it says nothing.
-    _visitor: Option<UnixStream>,
+    _visitor: Option<NbdClient>,
     // Goes when the server has gone.
     _confined: Option<Confined>,
 }
@@ -53,7 +46,7 @@ pub struct Sockets {
 impl Sockets {
     /// `tapetum serve` with a block device, and a client of that which asks for nothing.
     pub fn exporting(setup: &Setup, binary: PathBuf, options: &[&str]) -> Result<Sockets, Failure> {
-        let (data, socket) = (setup.data.join("data"), setup.data.join("export.sock"));
+        let (data, door) = (setup.data.join("data"), free_address()?.to_string());
         if !data.exists() {
             let size = setup.export_bytes.to_string();
             let made = Command::new(&binary)
@@ -65,9 +58,8 @@ impl Sockets {
                 return Err(format!("no block device: {}", String::from_utf8_lossy(&made.stderr)).into());
             }
         }
-        let door = format!("unix:{}", socket.display());
         let sockets = Sockets::tapetum(setup, binary, &[options, &["--nbd", &door]].concat())?;
-        Ok(Sockets { _visitor: Some(visit(&socket, EXPORT)?), ..sockets })
+        Ok(Sockets { _visitor: Some(NbdClient::open(&door, EXPORT, false)?), ..sockets })
     }
 
     /// `tapetum serve`.
@@ -120,20 +112,6 @@ impl Contender for Sockets {
 
     fn close(self) -> Result<(), Failure> {
         self.server.terminate()
-    }
-}
-
-/// A connection to an export that nothing is asked of.
-fn visit(socket: &Path, export: &str) -> Result<UnixStream, Failure> {
-    let mut stream = UnixStream::connect(socket)?;
-    stream.read_exact(&mut [0; GREETING_BYTES])?;
-    stream.write_all(&[&[0, 0, 0, 3][..], &option(OPTION_GO, &about(export))].concat())?;
-    loop {
-        match read_option_reply(&mut stream)?.0 {
-            REPLY_ACK => return Ok(stream),
-            REPLY_INFO => {}
-            other => return Err(format!("the export was refused: {other:#x}").into()),
-        }
     }
 }
 

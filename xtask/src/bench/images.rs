@@ -11,15 +11,10 @@ use crate::results::spread::Spread;
 use crate::rows::Missed;
 use crate::workspace;
 
-/// The rows of python/bench/images.py, and what they leave.
-const ROWS: [(&str, &str); 6] = [
-    ("small", "images-small"),
-    ("large", "images-large"),
-    ("stages", "images-stages"),
-    ("trainer", "images-trainer"),
-    ("sizes", "images-sizes"),
-    ("weights", "images-weights"),
-];
+/// What the rows leave. In python/bench/images.py they are called without the prefix.
+const RESULTS: [&str; 6] =
+    ["images-small", "images-large", "images-stages", "images-trainer", "images-sizes", "images-weights"];
+const PREFIX: &str = "images-";
 /// Options of python/bench/images.py.
 const OPTIONS: [&str; 7] = ["contenders", "rounds", "pictures", "core", "seed", "rates", "photographs"];
 
@@ -28,7 +23,7 @@ pub fn run(name: &str, arguments: &Arguments) -> Result<(), Failure> {
     if name != "images" {
         return Err(format!("there is no row {name} of bench-python: there is images").into());
     }
-    let rows = arguments.text("rows").map(rows_of).transpose()?.unwrap_or_else(|| ROWS.to_vec());
+    let results = arguments.text("rows").map(results_of).transpose()?.unwrap_or_else(|| RESULTS.to_vec());
     let given = |name: &&str| arguments.text(name).map(|value| format!("--{name}={value}"));
     let mut options: Vec<String> = OPTIONS.iter().filter_map(given).collect();
     let is_smallest = match arguments.text("size").unwrap_or("full") {
@@ -46,7 +41,8 @@ pub fn run(name: &str, arguments: &Arguments) -> Result<(), Failure> {
     let python = python::bench_interpreter(requirements)?;
     std::fs::create_dir_all(arguments.results())?;
     let mut missed = Vec::new();
-    for (row, left_as) in rows {
+    for left_as in results {
+        let row = &left_as[PREFIX.len()..];
         let mut outcome = Outcome::new(arguments, left_as, "pictures loaded for training".into());
         let found = arguments.results().join("images-found.json");
         let script = workspace::root().join("python/bench/images.py");
@@ -67,12 +63,13 @@ pub fn run(name: &str, arguments: &Arguments) -> Result<(), Failure> {
     if missed.is_empty() { Ok(()) } else { Err(Missed(missed.join("; ")).into()) }
 }
 
-fn rows_of(names: &str) -> Result<Vec<(&'static str, &'static str)>, Failure> {
-    let row = |name: &str| {
+/// Of rows as they are named in `--rows`.
+fn results_of(names: &str) -> Result<Vec<&'static str>, Failure> {
+    let result = |name: &str| {
         let unknown = || format!("--rows takes small, large, stages, trainer, sizes and weights, not {name}").into();
-        ROWS.into_iter().find(|(row, _)| *row == name).ok_or_else(unknown)
+        RESULTS.into_iter().find(|result| result[PREFIX.len()..] == *name).ok_or_else(unknown)
     };
-    names.split(',').map(row).collect()
+    names.split(',').map(result).collect()
 }
 
 /// What python/bench/found.py left of a row. As small as can be it reaches nothing.

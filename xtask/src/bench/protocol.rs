@@ -96,8 +96,8 @@ fn dram_get(_: &Shape) -> Vec<Stage> {
     vec![Stage::of(trials.into())]
 }
 
-/// What a block device costs memcached's clients while nobody asks it for anything: the same server, with one that is exported over a Unix
-/// socket to a client that is idle, and without.
+/// What a block device costs memcached's clients while nobody asks it for anything: the same server, with one that is exported to a client
+/// that is idle, and without.
 pub const IDLE_EXPORT: Contest = Contest {
     name: "idle-export",
     about: "over loopback, all in DRAM, one server thread, with a block device that is exported and idle, and without",

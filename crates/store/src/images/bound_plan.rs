@@ -10,10 +10,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tapetum_drive::{PipelineFailure, PipelineReason, ProgramId};
 use tapetum_kernels::images::{ImageChance, ImagePlan};
 
-/// Room for an output whose size nobody knows before it is there; so many times as much is tried when it does not do.
+/// Room for an output whose size nobody knows before it is there; twice as much is tried when it does not do.
 const OUTPUT_BYTES_FIRST: u32 = 2 << 20;
 const OUTPUT_BYTES_MOST: u32 = 64 << 20;
-const GROWTH: u32 = 4;
 
 #[derive(Clone, Debug)]
 pub struct BoundPlan {
@@ -80,7 +79,7 @@ impl BoundPlan {
                 Err(Error::Pipeline(PipelineFailure { reason: PipelineReason::OutputTooLong, .. }))
                     if output_bytes_max < OUTPUT_BYTES_MOST =>
                 {
-                    output_bytes_max = output_bytes_max.saturating_mul(GROWTH).min(OUTPUT_BYTES_MOST);
+                    output_bytes_max = output_bytes_max.saturating_mul(2).min(OUTPUT_BYTES_MOST);
                 }
                 Err(error) => return Err(PictureError::of(key, &self.plan, error)),
             }
