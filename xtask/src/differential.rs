@@ -3,7 +3,7 @@
 //! durable, and to one that answers at once.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::Failure;
 use crate::arguments::Arguments;
@@ -15,13 +15,19 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let only = arguments.text("only").map(str::to_owned);
     arguments.finish()?;
     let binary = workspace::server(binary, Profile::Test)?;
-    for sync in ["always", "everysec"] {
-        println!("--sync {sync}:");
-        workspace::keeping("differential", |scratch| compare(&binary, scratch, sync, only.as_deref()))?;
-    }
-    Ok(())
+    // Beside each other: most of the time passes in waiting for the disk.
+    let (binary, only) = (&binary, only.as_deref());
+    std::thread::scope(|scope| {
+        let compared = ["always", "everysec"].map(|sync| {
+            let name = format!("differential-{sync}");
+            let compare = move || workspace::keeping(&name, |scratch| compare(binary, scratch, sync, only));
+            scope.spawn(compare)
+        });
+        compared.into_iter().try_for_each(|thread| thread.join().expect("comparing does not panic"))
+    })
 }
 
+/// What the scripts say is printed script by script, as another server is compared meanwhile.
 fn compare(binary: &Path, scratch: &Path, sync: &str, only: Option<&str>) -> Result<(), Failure> {
     let words = ["--capacity", "2GiB", "--tier", "64MiB", "--sync", sync];
     let options = ServerOptions::new(binary, &scratch.join("data"), &words)?;
@@ -36,7 +42,9 @@ fn compare(binary: &Path, scratch: &Path, sync: &str, only: Option<&str>) -> Res
         if let Some(pattern) = only {
             python.args(["--only", pattern]);
         }
-        if !python.status()?.success() {
+        let output = python.stderr(Stdio::inherit()).output()?;
+        print!("--sync {sync}: {}", String::from_utf8_lossy(&output.stdout));
+        if !output.status.success() {
             return Err("replies differ from memcached's; the differences are above".into());
         }
     }

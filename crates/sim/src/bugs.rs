@@ -8,7 +8,6 @@ pub type Bug = &'static str;
 /// image has to be on its way over the edit of the manifest that closes its group, all slots of which have to be in use by then, and to be
 /// torn.
 pub const OF_STORE: &[(Bug, &str)] = &[
-    // First those that take many runs to catch: the others are tried beside them.
     ("CloseOverFailure", "a store that has failed closes as if it had not"),
     ("FlushBeforeLog", "a write buffer is flushed while the log has not written all of it"),
     ("AcknowledgeEarly", "a write is acknowledged when its group is sent, not when it is durable"),

@@ -217,7 +217,8 @@ fn planted(arguments: &Arguments) -> bool {
 }
 
 fn tell_hunt(bug: Bug, found: &Found) {
-    let effort = format!("{} runs, {} points", found.runs, found.tally.points());
+    let seed = found.failure.as_ref().map_or(String::new(), |failure| format!(", at seed {}", failure.seed));
+    let effort = format!("{} runs, {} points{seed}", found.runs, found.tally.points());
     tell(bug, &effort, found.failure.as_ref().map(|failure| failure.what.as_str()));
 }
 
