@@ -14,6 +14,9 @@ use crate::suggestion::nearest;
 pub fn explain(mut error: Error, root: &Command, words: &[OsString]) -> Error {
     let leaf = Leaf::find(root, words);
     let command = leaf.as_ref().map_or(root, |leaf| leaf.command);
+    if let Some(error) = of_negative(&error, words) {
+        return error;
+    }
     match error.kind() {
         ErrorKind::UnknownArgument if error.get(ContextKind::SuggestedArg).is_none() => {
             let options = command.get_arguments().chain(root.get_arguments()).filter_map(Arg::get_long);
@@ -44,6 +47,24 @@ fn of_number(error: &Error) -> Option<Error> {
         _ => "give a whole number",
     };
     let message = format!("invalid value '{typed}' for '{option}': {advice}\n\nFor more information, try '--help'.\n");
+    Some(Error::raw(ErrorKind::ValueValidation, message))
+}
+
+/// `--capacity -1`, of which clap takes the second word for an option too.
+fn of_negative(error: &Error, words: &[OsString]) -> Option<Error> {
+    let typed = text(error, ContextKind::InvalidArg)?;
+    if error.kind() != ErrorKind::UnknownArgument
+        || !typed.strip_prefix('-')?.starts_with(|digit: char| digit.is_ascii_digit())
+    {
+        return None;
+    }
+    let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).collect();
+    let [option, value] = words.windows(2).find(|pair| pair[0].starts_with("--") && pair[1].starts_with(typed))? else {
+        return None;
+    };
+    let message = format!(
+        "invalid value '{value}' for '{option}': no option takes a number below 0\n\nFor more information, try '--help'.\n"
+    );
     Some(Error::raw(ErrorKind::ValueValidation, message))
 }
 
@@ -89,5 +110,10 @@ mod tests {
         says("tapetum serve --idle-timeout 5s", "give a whole number");
         says("tapetum serve --backlog 99999999999999999999", "give a smaller number");
         says("tapetum serve --threads 0", "0 is not in 1..=1024");
+        says(
+            "tapetum serve --capacity -1GiB",
+            "invalid value '-1GiB' for '--capacity': no option takes a number below 0",
+        );
+        says("tapetum put balance -5", "use '-- -5'");
     }
 }
