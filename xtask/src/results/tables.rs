@@ -6,18 +6,27 @@ use serde_json::Value;
 
 use super::spread::{Spread, shown};
 
+/// Of a document's table of contenders, where there are pictures of them: more would bury them.
+const CONTENDERS_BESIDE_PICTURES_MAX: usize = 24;
+
 /// All of a result.
 pub fn all(result: &Value) -> String {
     let held: Vec<&Value> = list(&result["held"]);
     format!("{}{}{}{}\n", head(result), held_table(&held), own_table(result), entrants_table(result))
 }
 
-/// The form for docs/BENCHMARKS.md: if any figure has an aim, only the figures that have one.
+/// The form for docs/BENCHMARKS.md: if any figure has an aim, only the figures that have one; and contenders only where they are few, or
+/// nothing else shows them.
 pub fn document(result: &Value) -> String {
     let held = list(&result["held"]);
     let aimed: Vec<&Value> = held.iter().copied().filter(|held| has_aim(held)).collect();
     let held = if aimed.is_empty() { held } else { aimed };
-    format!("{}{}{}{}", head(result), held_table(&held), own_table(result), entrants_table(result))
+    let are_drawn = !list(&result["pictures"]).is_empty();
+    let entrants = match are_drawn && list(&result["entrants"]).len() > CONTENDERS_BESIDE_PICTURES_MAX {
+        true => String::new(),
+        false => entrants_table(result),
+    };
+    format!("{}{}{}{entrants}", head(result), held_table(&held), own_table(result))
 }
 
 fn list(value: &Value) -> Vec<&Value> {
@@ -139,13 +148,20 @@ fn entrants_table(result: &Value) -> String {
     table(&columns, lines)
 }
 
-/// With an empty line before it; nothing where there are no lines.
+/// With an empty line before it, and without the columns in which no line has anything; nothing where there are no lines.
 fn table(columns: &[&str], lines: impl Iterator<Item = Vec<String>>) -> String {
-    let lines: Vec<String> = lines.map(|cells| format!("| {} |\n", cells.join(" | "))).collect();
+    let lines: Vec<Vec<String>> = lines.collect();
     if lines.is_empty() {
         return String::new();
     }
-    format!("\n| {} |\n|{}\n{}", columns.join(" | "), "---|".repeat(columns.len()), lines.concat())
+    let is_filled = |at: &usize| lines.iter().any(|cells| !cells[*at].is_empty());
+    let filled: Vec<usize> = (0..columns.len()).filter(is_filled).collect();
+    let line = |cell: &dyn Fn(usize) -> String| {
+        let cells: Vec<String> = filled.iter().map(|at| cell(*at)).collect();
+        format!("| {} |\n", cells.join(" | "))
+    };
+    let rows: String = lines.iter().map(|cells| line(&|at| cells[at].clone())).collect();
+    format!("\n{}|{}\n{rows}", line(&|at| columns[at].to_owned()), "---|".repeat(filled.len()))
 }
 
 #[cfg(test)]
@@ -175,5 +191,16 @@ mod tests {
         let text = document(&result);
         assert!(text.contains("|  | speed | CPU |\n|---|---|---|\n| A | 2.00"), "{text}");
         assert!(text.contains("| B | 2.00 (1.00–3.00) |  |"), "{text}");
+    }
+
+    #[test]
+    fn many_contenders_are_left_to_their_picture_and_empty_columns_out() {
+        let entrant = json!({ "label": "a store", "reads": { "p50_us": 7.0 } });
+        let mut result = json!({ "entrants": vec![entrant; CONTENDERS_BESIDE_PICTURES_MAX + 1] });
+        assert!(document(&result).contains("| a store |"));
+        assert!(!document(&result).contains("writes P50"), "{}", document(&result));
+        result["pictures"] = json!([{}]);
+        assert!(!document(&result).contains("a store"));
+        assert!(all(&result).contains("| a store |"));
     }
 }
