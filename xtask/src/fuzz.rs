@@ -161,7 +161,6 @@ fn corpus(name: &str) -> Result<PathBuf, Failure> {
     Ok(folder)
 }
 
-/// The targets, as the fuzzer itself lists them.
 fn list(binary: &Path) -> Result<Vec<Target>, Failure> {
     let output = Command::new(binary).env("FUZZ_TARGET", "list").output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -20,7 +20,6 @@ const LINE_BYTES_MAX: usize = 8192;
 /// Room for received bytes at first. Larger values make it grow.
 const RECEIVE_BYTES: usize = 128 << 10;
 
-/// A reply of one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Line {
     Stored,
@@ -115,7 +114,6 @@ impl Connection {
         }
     }
 
-    /// A reply of one line, if it is there.
     pub fn take_line(&mut self) -> io::Result<Option<Line>> {
         let Some(line) = self.received.line()? else { return Ok(None) };
         let reply = match line {

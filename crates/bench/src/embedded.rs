@@ -102,7 +102,6 @@ fn drive(flash: &Arc<FileFlash>, local_bytes: usize, env: &Env) -> Result<Drive,
     Ok(Drive::new(flash.clone(), LocalMemory::new(local_bytes)?, programs::built_in(), env.clone()))
 }
 
-/// The answer to an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer<'a> {
     Value(&'a [u8]),

@@ -100,7 +100,6 @@ pub fn drive(flash: Arc<dyn Flash>, local_bytes: usize, programs: Vec<Box<dyn Pr
     Ok(Drive::new(flash, local, programs, Env::system()))
 }
 
-/// The program of this name.
 pub fn program_named(drive: &Drive, name: &str) -> Result<ProgramId, Failure> {
     let programs = drive.identity().programs;
     let found = programs.iter().find(|program| program.name == name).map(|program| program.id);

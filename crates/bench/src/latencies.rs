@@ -45,12 +45,10 @@ impl Latencies {
         other.counts.iter().for_each(|(name, count)| self.count(name, *count));
     }
 
-    /// Adds to a count.
     pub fn count(&mut self, name: &str, more: u64) {
         *self.counts.entry(name.to_owned()).or_default() += more;
     }
 
-    /// The sum of a count.
     pub fn counted(&self, name: &str) -> f64 {
         self.counts.get(name).copied().unwrap_or(0) as f64
     }

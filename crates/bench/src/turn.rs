@@ -62,7 +62,6 @@ pub enum Command {
     Turn(Turn),
 }
 
-/// How long a turn is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Length {
     Time(Duration),

@@ -28,7 +28,6 @@ pub(crate) struct QueueCounters {
 #[derive(Default)]
 pub(crate) struct DriveCounters(Mutex<Vec<Arc<QueueCounters>>>);
 
-/// The counters of [`PurposeBytes`].
 #[derive(Default)]
 struct PurposeCounters {
     flash_to_local: AtomicU64,
@@ -188,7 +187,6 @@ impl CountersSnapshot {
     }
 }
 
-/// Bytes that were moved for one purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PurposeBytes {
     pub flash_to_local: u64,
@@ -208,7 +206,6 @@ impl std::ops::AddAssign for PurposeBytes {
     }
 }
 
-/// One opcode's counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpcodeSnapshot {
     /// Commands completed, however they ended.

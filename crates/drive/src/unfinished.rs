@@ -13,7 +13,6 @@ pub fn path_of(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// The folder that a file is in.
 pub fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

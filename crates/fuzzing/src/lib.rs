@@ -24,7 +24,6 @@ mod scans;
 
 use tapetum_kernels::images::fuzzing as images;
 
-/// One target.
 pub struct Target {
     pub name: &'static str,
     pub body: fn(&[u8]),

@@ -61,7 +61,6 @@ fn items(input: &mut Input<'_>) -> Vec<Item> {
     items
 }
 
-/// The pages that hold the items.
 fn data_pages(items: &[Item], size: PageSize) -> Vec<u8> {
     let mut stream = Vec::new();
     for item in items {

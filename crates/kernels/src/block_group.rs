@@ -18,7 +18,6 @@
 use crate::hash::HashKey;
 use crate::record::{Codec, Header, Record};
 
-/// The most blocks of a group.
 pub const GROUP_BLOCKS_MAX: usize = 16;
 /// Of a group's key; a block's has its place behind.
 pub const GROUP_KEY_BYTES: usize = 8;
@@ -61,7 +60,6 @@ pub fn hash_of(secret: &[u8; 16], key: &[u8]) -> HashKey {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MalformedGroup;
 
-/// A block as a group has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum GroupBlock<'a> {
     #[default]
@@ -83,7 +81,6 @@ impl<'a> GroupBlock<'a> {
     }
 }
 
-/// The blocks of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Group<'a> {
     count: usize,
@@ -145,7 +142,6 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Reads a frame.
     pub fn parse(frame: &'a [u8]) -> Result<Group<'a>, MalformedGroup> {
         let (head, rest) = frame.split_at_checked(FRAME_HEAD_BYTES).ok_or(MalformedGroup)?;
         let map = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);

@@ -181,7 +181,6 @@ impl Fences {
         index as u32 * 64 + word.trailing_zeros()
     }
 
-    /// Pages of the segment.
     pub fn pages(&self) -> u32 {
         self.pages
     }

@@ -47,7 +47,6 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The entry of a record of `size_bytes`.
     pub fn of_record(hash: HashKey, header: &Header, size_bytes: u32) -> Entry {
         Entry { hash, size_bytes, route: header.keyspace.into() }
     }

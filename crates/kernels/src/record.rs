@@ -15,7 +15,6 @@
 //! Parsing trusts nothing: lengths are checked against the limits before anybody allocates by them, and no key of a value or a
 //! deletion is empty, so that zeros are no record.
 
-/// The longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 64 * 1024 - 1;
 /// The longest value, in bytes, before compression.
 pub const VALUE_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -137,7 +136,6 @@ impl Header {
         Header { kind: Kind::Control, ..Header::value(stamp, 0, body_bytes) }
     }
 
-    /// Length of the encoded header in bytes.
     pub fn header_bytes(&self) -> usize {
         let mut length = 11 + varint_bytes(self.key_bytes) + varint_bytes(self.stored_bytes);
         if self.codec != Codec::Raw {

@@ -102,7 +102,6 @@ impl Reference {
     }
 }
 
-/// Goes on with a crc.
 pub fn crc_append(crc: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, bytes)
 }

@@ -133,7 +133,6 @@ pub fn other_of(bucket: u32, tag: u16, buckets: u32) -> u32 {
     (if sum >= u64::from(buckets) { sum - u64::from(buckets) } else { sum }) as u32
 }
 
-/// The tag in a slot.
 pub fn tag_at(tags: &[u64; TAG_WORDS], slot: usize) -> u16 {
     (tags[slot / 4] >> (slot % 4 * 16)) as u16
 }

@@ -9,7 +9,6 @@ pub fn memory_bytes() -> u64 {
     system.totalram.saturating_mul(u64::from(system.mem_unit))
 }
 
-/// Memory and swap of this machine.
 pub fn memory_and_swap_bytes() -> u64 {
     let system = rustix::system::sysinfo();
     (system.totalram + system.totalswap).saturating_mul(u64::from(system.mem_unit))

@@ -183,7 +183,6 @@ fn is_ignored(signal: libc::c_int) -> io::Result<bool> {
     }
 }
 
-/// The name of a signal.
 pub fn signal_name(signal: i32) -> String {
     let name = match signal {
         libc::SIGTERM => "SIGTERM",
@@ -207,7 +206,6 @@ pub fn wait_for_signal_until(signals: BorrowedFd<'_>, timeout: Duration) -> io::
     }
 }
 
-/// Waits for one of the signals and says which.
 pub fn wait_for_signal(signals: BorrowedFd<'_>) -> io::Result<i32> {
     let mut record = [0u8; size_of::<libc::signalfd_siginfo>()];
     loop {

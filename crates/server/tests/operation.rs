@@ -23,7 +23,6 @@ impl Scratch {
         self.0.join(name)
     }
 
-    /// The command, in the folder.
     fn command(&self, words: &[&str]) -> Command {
         let mut command = tapetum(words);
         command.current_dir(&*self.0);

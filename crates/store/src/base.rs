@@ -119,7 +119,6 @@ impl Base {
         if self.overlay.is_some() { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
-    /// An error if a keyspace was dropped.
     pub fn refuse_dropped(&self, keyspace: KeyspaceRef) -> Result<(), Error> {
         if self.keyspaces.is_open(keyspace) { Ok(()) } else { Err(Error::Keyspace(KeyspaceError::Gone)) }
     }

@@ -16,7 +16,6 @@ use tapetum_kernels::record::{Codec, Header, Record};
 const ITEM_SLICES: SliceSize =
     SliceSize { bytes: 1 << 20, bytes_per_segment: 16 << 10, bytes_max: 16 << 20, buffered_keys: 16 << 10 };
 
-/// An item of a slice.
 struct SliceItem {
     key: Vec<u8>,
     header: Header,

@@ -25,7 +25,6 @@ pub enum Phase {
 const ALL: [Phase; 8] =
     [Phase::Idle, Phase::Flush, Phase::Install, Phase::Merge, Phase::Collect, Phase::Grow, Phase::Evict, Phase::Resize];
 
-/// The phase of one task.
 #[derive(Default)]
 pub struct PhaseCell(AtomicU8);
 

@@ -91,7 +91,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     outcome.end()
 }
 
-/// The store at rest.
 struct Rest {
     /// But for key tables, which are kept where the budget leaves room.
     resident_bytes: u64,

@@ -143,7 +143,6 @@ impl DerefMut for CoreAccess<'_> {
     }
 }
 
-/// What came of a step.
 pub(super) enum ComputeStep {
     /// There is no task that could run.
     Rests,

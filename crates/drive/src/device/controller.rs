@@ -40,7 +40,6 @@ use transfers::{FlashTransfer, TransferOwner};
 /// One in this many runs of programs is timed: a clock costs as much as a small program.
 const RUNS_TIMED_EVERY: u64 = 16;
 
-/// The end of a command.
 #[derive(Clone, Copy)]
 pub(crate) struct EndedCommand {
     /// The host's place for it.

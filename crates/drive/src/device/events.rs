@@ -34,7 +34,6 @@ impl CommandEnd {
     }
 }
 
-/// When a command may start.
 pub(super) enum CommandStart {
     Now,
     After(EventId),

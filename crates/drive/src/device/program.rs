@@ -83,7 +83,6 @@ impl TaskState {
 pub trait Program: Send + Sync {
     fn descriptor(&self) -> ProgramDescriptor;
 
-    /// Computes.
     fn run(&self, context: Context<'_>) -> ProgramResult;
 
     /// Brings nearer to the processor what [`Program::run`] will look at. Called for all runs of a batch, once with each round below

@@ -22,7 +22,6 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The most threads that a drive has.
 pub const DRIVE_THREADS_MAX: usize = 64;
 
 /// A command on its way to a drive thread.

@@ -52,7 +52,6 @@ impl FileClaim {
         self.file
     }
 
-    /// Removes the file.
     pub fn remove(self) -> io::Result<()> {
         fs::remove_file(&self.path)
     }
@@ -67,7 +66,6 @@ pub(super) enum Lock {
     Shared,
 }
 
-/// Opens a file with a lock.
 pub(super) fn open_locked(options: &OpenOptions, path: &Path, lock: Lock) -> Result<File, FlashError> {
     let failed = |doing, source| FlashError::Io { path: path.into(), doing, source };
     let operation = match lock {

@@ -60,7 +60,6 @@ impl ComputeBench {
         LocalRange { offset: self.buffer.offset() + at, length }
     }
 
-    /// A list of ranges.
     pub fn list(&mut self, ranges: &[(u64, u64)]) -> LocalRange {
         let list = self.at(self.ranges_at, (ranges.len() * SourceRange::ENCODED_BYTES) as u32);
         for (offset, bytes) in ranges {

@@ -108,7 +108,6 @@ fn hosts_on_many_threads_share_few_drive_threads() {
     assert_eq!(drive.local().bytes_used(), 0);
 }
 
-/// A program that panics.
 struct Panics;
 
 impl Program for Panics {

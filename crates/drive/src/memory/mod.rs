@@ -119,7 +119,6 @@ impl PairMemory {
         }
     }
 
-    /// Bytes of all of it.
     pub fn bytes_total(&self) -> usize {
         self.local.bytes_total() + self.host.as_ref().map_or(0, HostRegion::bytes_total)
     }

@@ -77,12 +77,10 @@ pub struct MemoryAddress {
 }
 
 impl MemoryAddress {
-    /// In local memory.
     pub const fn local(offset: u64) -> MemoryAddress {
         MemoryAddress { region: RegionId::LOCAL, offset }
     }
 
-    /// In the host's region.
     pub const fn host(offset: u64) -> MemoryAddress {
         MemoryAddress { region: RegionId::HOST, offset }
     }
@@ -152,7 +150,6 @@ pub enum Opcode {
 }
 
 impl Opcode {
-    /// How many opcodes there are.
     pub const COUNT: usize = Self::ALL.len();
     pub const ALL: [Opcode; 9] = [
         Opcode::Read,
@@ -269,7 +266,6 @@ impl Command {
         Command { tag, operation, events: EventUse::NONE, purpose: Purpose::Other }
     }
 
-    /// For this purpose.
     #[must_use]
     pub const fn of(mut self, purpose: Purpose) -> Command {
         self.purpose = purpose;

@@ -91,7 +91,6 @@ const STATUS_OUTSIDE_LEASE: u16 = 8;
 const STATUS_UNKNOWN_REGION: u16 = 9;
 
 impl Completion {
-    /// Bytes of an encoded completion.
     pub const ENCODED_BYTES: usize = 48;
 
     pub fn encode(&self) -> [u8; Self::ENCODED_BYTES] {

@@ -10,7 +10,6 @@ use super::wire::{DecodeError, get, put, same_or_not_zero};
 
 /// The most descriptors of a command: the batch of ProcPIPE.
 pub const PIPELINES_MAX: usize = 128;
-/// The most programs of a pipeline.
 pub const PROGRAMS_MAX: usize = 8;
 /// The most bytes that a program is told beside its input.
 pub const PARAMETERS_MAX: usize = 27; // so that a task packet is a cache line

@@ -9,10 +9,8 @@ use std::fmt;
 
 /// The form of [`Identity`] that this version writes.
 const IDENTITY_VERSION: u16 = 1;
-/// The longest name of a program.
 pub const PROGRAM_NAME_BYTES: usize = 32;
 
-/// One program of a drive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramIdentity {
     pub id: ProgramId,
@@ -86,7 +84,6 @@ impl Identity {
         HEAD_BYTES + programs * ENTRY_BYTES
     }
 
-    /// The program of this name and version.
     pub fn program(&self, name: &str, version: u16) -> Option<ProgramId> {
         self.programs.iter().find(|program| program.name == name && program.version == version).map(|found| found.id)
     }

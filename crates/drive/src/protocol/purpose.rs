@@ -26,7 +26,6 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// How many purposes there are.
     pub const COUNT: usize = Self::ALL.len();
     /// Each at the place of its number.
     pub const ALL: [Purpose; 11] = [

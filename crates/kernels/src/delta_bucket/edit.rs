@@ -28,7 +28,6 @@ pub struct Bucket {
     known: Vec<u128>,
 }
 
-/// What [`Bucket::encode`] wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Encoded {
     /// The next slot and entry to write; all are written at [`SLOTS`].
@@ -40,7 +39,6 @@ pub struct Encoded {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlotTooLarge;
 
-/// What [`Bucket::insert`] did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Inserted {
     New,

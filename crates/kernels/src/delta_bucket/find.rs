@@ -264,7 +264,6 @@ impl Slot {
     }
 }
 
-/// The payload of an entry.
 #[inline(always)]
 fn payload<W: Words + ?Sized>(words: &W, layout: EntryLayout, rank: usize) -> u32 {
     (entry(words, layout, rank) & (u64::MAX >> (64 - layout.payload_bits))) as u32

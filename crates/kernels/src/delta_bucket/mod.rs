@@ -50,7 +50,6 @@ pub mod splice;
 use crate::hash::HashKey;
 
 pub const SLOT_BITS: u32 = 8;
-/// Slots of a bucket.
 pub const SLOTS: u32 = 1 << SLOT_BITS;
 /// The bit at which the tenancy begins.
 pub const TENANCY_START: usize = 64;
@@ -74,7 +73,6 @@ impl Position {
     }
 }
 
-/// The slot of a tail.
 #[inline(always)]
 pub fn slot(tail: u128) -> u32 {
     (tail >> (128 - SLOT_BITS)) as u32
@@ -109,7 +107,6 @@ impl EntryLayout {
         self.payload_bits
     }
 
-    /// Bits of an entry.
     #[inline(always)]
     pub fn width(self) -> u32 {
         self.fingerprint_bits + self.payload_bits

@@ -63,7 +63,6 @@ pub struct GraphSummary {
     pub nulls: u64,
 }
 
-/// A plan at work.
 pub struct GraphWork {
     plan: GraphPlan,
     /// A frame that is not whole yet.

@@ -52,7 +52,6 @@ impl ImageChance {
     }
 }
 
-/// A sequence of draws.
 pub struct ImageDraws {
     chance: ImageChance,
     place: u8,

@@ -3,7 +3,6 @@
 use super::{FRAME_BYTES_MAX, PIXELS_MAX};
 use crate::image_error::ImageError;
 
-/// What a sample is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SampleType {
     U8,

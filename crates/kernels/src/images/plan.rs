@@ -15,7 +15,6 @@ pub const PLAN_STAGES_MAX: usize = 6;
 /// Pictures of a batch.
 pub const BATCH_MAX: u32 = 65_536;
 
-/// A stage as it was written.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WrittenStage {
     JpegDecode { grey: bool, orient: bool, scaled: bool, deadline_ms: u32 },

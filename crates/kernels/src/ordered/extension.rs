@@ -28,7 +28,6 @@ use super::{NODE_KEY_BYTES_MAX, SlotAddress, SlotSalt};
 use crate::checksum::{checksum, crc32c_append};
 use crate::record::{Codec, VALUE_BYTES_MAX};
 
-/// Bytes of a reference.
 pub const REFERENCE_BYTES: usize = 20;
 /// Bytes in front of an extension's key.
 pub const EXTENSION_HEAD_BYTES: usize = 32;
@@ -44,7 +43,6 @@ const _: () = assert!(SMALLEST_BYTES << (EXTENSION_SLABS - 1) == LARGEST_SLAB_BY
 const _: () = assert!(EXTENSION_PREFIX_BYTES_MAX as u64 <= SMALLEST_BYTES);
 const _: () = assert!(SlotAddress::BYTES == 7);
 
-/// The size of an extension.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ExtensionClass {
     /// 4 KiB × 2ⁿ, of [`EXTENSION_SLABS`] sizes.

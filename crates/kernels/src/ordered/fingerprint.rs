@@ -8,7 +8,6 @@ pub const FINGERPRINTS: usize = 16;
 
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The fingerprint of a key.
 #[inline]
 pub fn fingerprint(key: &[u8]) -> u8 {
     let mut state = key.len() as u64;

@@ -79,13 +79,11 @@ pub(super) const fn slots_end(count: usize) -> usize {
     HEAD_BYTES + count.div_ceil(FINGERPRINTS) * BLOCK_BYTES
 }
 
-/// Where the fingerprint of a slot is.
 #[inline]
 pub(super) fn fingerprint_at(slot: usize) -> usize {
     HEAD_BYTES + slot / FINGERPRINTS * BLOCK_BYTES + slot % FINGERPRINTS
 }
 
-/// Where the offset of a slot is.
 #[inline]
 pub(super) fn offset_at(slot: usize) -> usize {
     HEAD_BYTES + slot / FINGERPRINTS * BLOCK_BYTES + FINGERPRINTS + 2 * (slot % FINGERPRINTS)
@@ -220,7 +218,6 @@ pub(super) fn crc_of(bytes: &NodePage) -> u32 {
     u32::from_le_bytes([bytes[CRC], bytes[CRC + 1], bytes[CRC + 2], bytes[CRC + 3]])
 }
 
-/// All that the crc covers.
 pub(super) fn covered(bytes: &NodePage) -> &[u8] {
     &bytes[CRC + CRC_BYTES..]
 }

@@ -14,7 +14,6 @@ pub struct NodeRef<'a> {
     pub(super) head: NodeHead,
 }
 
-/// A record of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeRecord<'a> {
     pub header: Header,
@@ -27,7 +26,6 @@ pub struct NodeRecord<'a> {
 }
 
 impl<'a> NodeRecord<'a> {
-    /// Where its stored bytes are in the page.
     pub fn stored_at(&self) -> usize {
         self.at + self.bytes - self.stored.len()
     }
@@ -170,7 +168,6 @@ impl<'a> NodeRef<'a> {
         Ok(self.find(key)?.map(|(_, record)| record))
     }
 
-    /// The record of `key`, with its slot.
     #[inline]
     pub(super) fn find(&self, key: &[u8]) -> Result<Option<(usize, NodeRecord<'a>)>, NodeError> {
         let wanted = fingerprint(key);

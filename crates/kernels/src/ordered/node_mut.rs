@@ -18,7 +18,6 @@ pub struct NodeMut<'a> {
     head: NodeHead,
 }
 
-/// What a node is made with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NewNode<'k> {
     pub keyspace: u16,

@@ -31,7 +31,6 @@ pub enum SplitSide {
     Right,
 }
 
-/// How a node was split.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeSplit {
     /// The half in which the arrival belongs; left without one.

@@ -21,7 +21,6 @@ pub fn node(low_fence: &[u8], high_fence: Option<&[u8]>) -> Box<NodePage> {
     page
 }
 
-/// A record of a raw value.
 pub fn raw<'a>(stamp: u64, key: &'a [u8], stored: &'a [u8]) -> Record<'a> {
     Record { header: Header::value(stamp, key.len(), stored.len()), key, stored }
 }

@@ -26,7 +26,6 @@ pub struct TooManyGroups;
 /// What a state takes in a partial, about, beside bytes and strings.
 const STATE_BYTES: usize = 24;
 
-/// An aggregate, and the type of its values.
 pub type TypedAggregate = (AggregateKind, ScalarType);
 
 pub struct Groups {

@@ -135,7 +135,6 @@ impl Query {
         self.policy
     }
 
-    /// The type of a register that the query names.
     pub(super) fn register_type(&self, register: Register) -> ScalarType {
         let Some(of) = self.program.register_type(register) else { unreachable!("a checked query names registers") };
         of
@@ -155,7 +154,6 @@ impl Query {
         aggregates.iter().map(typed).collect()
     }
 
-    /// The types of the columns of the result.
     pub fn result_types(&self) -> Vec<ScalarType> {
         match &self.output {
             QueryOutput::Rows { columns, .. } => self.types(columns),

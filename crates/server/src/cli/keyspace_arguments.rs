@@ -119,7 +119,6 @@ pub fn keyspace_name() -> impl TypedValueParser<Value = String> {
     OsStringValueParser::new().try_map(|name| checked_keyspace_name(name.as_bytes()).map(str::to_owned))
 }
 
-/// A size of a block device.
 fn device_size(text: &str) -> Result<BlockDevice, String> {
     BlockDevice::new(size::parse(text)?).map_err(|error| error.to_string())
 }

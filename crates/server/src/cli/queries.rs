@@ -57,7 +57,6 @@ pub fn scan(arguments: &ScanArguments) -> Outcome {
     })
 }
 
-/// The format that the keyspace keeps.
 pub(super) fn kept_format(keyspace: &KeyspaceHandle, name: &str) -> Result<Format, Box<dyn Error>> {
     let none = || {
         format!(

@@ -41,7 +41,6 @@ impl Census {
     }
 }
 
-/// The lines of a connected client.
 pub fn client_lines(descriptor: RawFd, state: &'static str, idle_seconds: u32) -> (RawFd, ConnectionLines) {
     let lines = vec![
         ("addr", address(descriptor, TcpStream::peer_addr)),
@@ -52,7 +51,6 @@ pub fn client_lines(descriptor: RawFd, state: &'static str, idle_seconds: u32) -
     (descriptor, lines)
 }
 
-/// The lines of a listening socket.
 pub fn listener_lines(listener: &Listener, seconds: u32) -> (RawFd, ConnectionLines) {
     let address = match listener.address() {
         Address::Tcp(address) if address.starts_with('[') => format!("tcp6:{address}"),

@@ -51,7 +51,6 @@ pub struct Budget {
     used_bytes: AtomicUsize,
     /// Who holds the overdraft; 0 is nobody.
     overdraft: AtomicU64,
-    /// Connections that wait.
     waiting: AtomicUsize,
 }
 

@@ -30,7 +30,6 @@ pub struct Accepted {
     pub listener: usize,
 }
 
-/// The contents of a mailbox.
 pub struct Mail {
     pub accepted: Vec<Accepted>,
     pub answers: Vec<(u64, Answer)>,

@@ -30,7 +30,6 @@ impl Pool {
         self.small.pop().unwrap_or_default()
     }
 
-    /// So many zeros.
     pub fn take_zeroed(&mut self, bytes: usize) -> Vec<u8> {
         let fits = |buffer: &Vec<u8>| (bytes..=2 * bytes).contains(&buffer.capacity());
         let Some(at) = self.large.iter().position(fits) else { return vec![0; bytes] };

@@ -77,7 +77,6 @@ impl DeviceCounts {
     }
 }
 
-/// A block device that is served.
 #[derive(Clone, Debug)]
 pub struct ServedDevice {
     pub name: String,

@@ -125,7 +125,6 @@ const CURR_ITEMS_HELP: &str = "Items: at most so many, and just so many when not
 /// Declares the store's figures once, a line a field of [`Stats`].
 macro_rules! store_figures {
     ($($name:ident: $kind:ident, $help:literal,)*) => {
-        /// The store's figures.
         pub fn store_figures(store: &Stats) -> Vec<Figure> {
             vec![
                 Figure::new("curr_items", FigureKind::Gauge, CURR_ITEMS_HELP, store.items),

@@ -40,7 +40,6 @@ type Wake = Box<dyn Fn(usize, u32) + Send + Sync>;
 pub struct Observers {
     wanted: AtomicU8,
     watchers: Mutex<Vec<Arc<Watcher>>>,
-    /// The number of the next line.
     line_next: AtomicU64,
     sent: AtomicU64,
     skipped: AtomicU64,
@@ -49,7 +48,6 @@ pub struct Observers {
     wake: OnceLock<Wake>,
 }
 
-/// One client that watches.
 struct Watcher {
     kinds: u8,
     worker: usize,
@@ -82,7 +80,6 @@ struct PrefixCount {
 
 type PrefixCounts = BTreeMap<Vec<u8>, PrefixCount>;
 
-/// What was asked of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyRequest {
     Get { is_hit: bool },
@@ -108,7 +105,6 @@ impl Observers {
         self.wanted.load(Ordering::Relaxed) & kinds != 0
     }
 
-    /// Lets a client watch.
     pub fn watch(self: &Arc<Observers>, kinds: u8, (worker, client): (usize, u32)) -> WatchSeat {
         let (lines, has_lines) = (Mutex::default(), AtomicBool::new(false));
         let watcher = Arc::new(Watcher { kinds, worker, client, lines, has_lines });

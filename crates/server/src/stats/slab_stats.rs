@@ -6,7 +6,6 @@
 
 use tapetum::SlabClass;
 
-/// A figure of a class.
 pub struct ClassFigure {
     pub in_stats: &'static str,
     pub in_exporter: &'static str,

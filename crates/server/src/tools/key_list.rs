@@ -27,7 +27,6 @@ const REMEMBERED_MAX: usize = 1 << 25;
 const BUSY_TRIES: u32 = 300;
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
 
-/// An item of the list.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ListedItem {
     pub key: Vec<u8>,

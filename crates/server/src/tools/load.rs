@@ -343,7 +343,6 @@ pub fn warn(sink: &dyn Sink) {
     }
 }
 
-/// What a load did.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Loaded {
     pub items: u64,

@@ -53,7 +53,6 @@ impl PaperTable {
     }
 }
 
-/// The format of the table of this name.
 pub fn format_text(name: &str) -> Option<&'static str> {
     let of_papers = PaperTable::ALL.into_iter().find(|table| table.name() == name).map(PaperTable::format_text);
     let of_packages = PackageTable::ALL.into_iter().find(|table| table.name() == name).map(PackageTable::format_text);

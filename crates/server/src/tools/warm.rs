@@ -74,7 +74,6 @@ pub struct WarmSource<'a> {
     pub lists_all: bool,
 }
 
-/// Copies what the source has.
 pub fn warm(source: WarmSource<'_>, sink: &mut dyn Sink) -> Result<Warmed, String> {
     let bar = progress((source.count)()?);
     let WarmSource { list, values, count, prefix, lists_all } = source;

@@ -57,7 +57,6 @@ pub fn failed(output: Output) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// A server that serves.
 pub struct Served {
     pub child: Child,
     /// What it said until then.

@@ -57,7 +57,6 @@ impl Bitmap {
         self.words.iter().map(|word| word.load(Ordering::SeqCst))
     }
 
-    /// A copy of its words.
     pub fn to_words(&self) -> Vec<u64> {
         self.words().collect()
     }

@@ -240,12 +240,10 @@ impl HashedEngine {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Segment numbers that nobody has.
     pub fn numbers_left(&self) -> usize {
         self.segments.names.left(self.levels.segments.load(Ordering::Relaxed) as usize)
     }
 
-    /// What the index may grow to.
     pub fn index_bytes_max(&self) -> u64 {
         self.budget().index_bytes_max()
     }

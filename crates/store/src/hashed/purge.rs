@@ -116,7 +116,6 @@ struct Doomed {
     is_dropped: bool,
 }
 
-/// Takes a step.
 pub async fn step(
     engine: Arc<HashedEngine>,
     io: Io,

@@ -105,7 +105,6 @@ impl Keyspace {
     }
 }
 
-/// A change of the catalogue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KeyspaceEdit {
     /// Of a live keyspace.
@@ -181,7 +180,6 @@ impl Catalogue {
         })
     }
 
-    /// The ids of the live ones.
     pub fn live_ids(&self) -> impl Iterator<Item = KeyspaceId> + '_ {
         self.names.values().copied()
     }

@@ -36,7 +36,6 @@ impl KeyspaceWish {
     }
 }
 
-/// A change under way.
 pub type KeyspaceChange = UnderWay<KeyspaceWish>;
 
 /// Changes in the order in which they were asked for.

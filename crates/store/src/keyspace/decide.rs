@@ -22,7 +22,6 @@ impl<'a> Current<'a> {
     }
 }
 
-/// What becomes of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Decision {
     /// Nothing is written; this is the answer.

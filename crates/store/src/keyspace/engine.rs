@@ -51,7 +51,6 @@ impl ImageMarks {
     }
 }
 
-/// Numbers of items, by keyspace.
 pub type ItemCounts = BTreeMap<KeyspaceId, u64>;
 
 pub trait Engine: LogClient {
@@ -92,7 +91,6 @@ pub trait Engine: LogClient {
         0
     }
 
-    /// Adds its figures.
     fn add_stats(&self, stats: &mut Stats);
 
     /// Where the records of a range of keys lie, for a query at the drive; `None`: an engine that tells it another way.
@@ -148,7 +146,6 @@ impl EngineList {
         self.engines.get().into_iter().flatten().filter_map(Weak::upgrade).collect()
     }
 
-    /// The engine of a kind.
     pub fn find(&self, kind: KeyspaceKind) -> Option<Arc<dyn Engine>> {
         self.live().into_iter().find(|engine| engine.kind() == kind)
     }

@@ -49,7 +49,6 @@ impl KeyHasher {
         }
     }
 
-    /// The hash key of a record.
     #[inline]
     pub fn hash_of(&self, header: &Header, key: &[u8]) -> HashKey {
         match header.grouped {

@@ -31,7 +31,6 @@ const SET_OPTIONS: u8 = 6;
 const FORMAT_HEAD_BYTES: usize = 1 + 4;
 const _: () = assert!(FORMATS_BYTES_MAX <= u16::MAX as usize);
 
-/// The keyspaces that a snapshot has.
 fn in_snapshot(catalogue: &Catalogue) -> impl Iterator<Item = &Keyspace> + Send {
     catalogue.iter().filter(|keyspace| keyspace.id != KeyspaceId::DEFAULT || !keyspace.format.is_empty())
 }

@@ -35,7 +35,6 @@ impl KeyspaceId {
     /// The keyspace `default`: always there.
     pub const DEFAULT: KeyspaceId = KeyspaceId(0);
 
-    /// The keyspace that a record is in.
     pub fn of(header: &Header) -> KeyspaceId {
         KeyspaceId(header.keyspace)
     }

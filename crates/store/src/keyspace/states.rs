@@ -47,7 +47,6 @@ impl KeyspaceRef {
         self.group_bits > 0
     }
 
-    /// How many blocks a group of it has.
     pub(crate) fn group_blocks(self) -> usize {
         1 << self.group_bits
     }
@@ -59,7 +58,6 @@ impl Default for KeyspaceRef {
     }
 }
 
-/// A keyspace's cell.
 struct KeyspaceCell {
     watermark: AtomicU64,
     /// The watermark that it began with, and that needs no mark: what lies below was another keyspace's, and is gone.
@@ -144,7 +142,6 @@ impl KeyspaceStates {
         self.has_groups.load(Ordering::SeqCst)
     }
 
-    /// How many blocks a group of a keyspace has.
     pub fn group_blocks(&self, id: KeyspaceId) -> usize {
         1 << self.cell(id).group_bits.load(Ordering::SeqCst)
     }
@@ -173,12 +170,10 @@ impl KeyspaceStates {
         catalogue.iter().map(|keyspace| keyspace.id).filter(|id| !catalogue.is_live(*id)).collect()
     }
 
-    /// Whether there are any of them.
     pub fn has_dropped(&self) -> bool {
         self.dropped_count.load(Ordering::Relaxed) > 0
     }
 
-    /// All that there are.
     pub fn list(&self) -> Vec<Keyspace> {
         lock(&self.catalogue).iter().cloned().collect()
     }
@@ -299,7 +294,6 @@ impl KeyspaceStates {
         self.planned_next.load(Ordering::SeqCst)
     }
 
-    /// Keyspaces that have a planned deletion.
     pub fn planned_count(&self) -> u32 {
         self.planned_count.load(Ordering::SeqCst)
     }

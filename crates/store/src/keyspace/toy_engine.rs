@@ -128,7 +128,6 @@ impl ToyEngine {
         }
     }
 
-    /// Checkpoints that were made.
     pub fn checkpoints(&self) -> u64 {
         lock(&self.state).count
     }

@@ -18,7 +18,6 @@ use crate::phase::Phase;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a step came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// There is more to do at once.
@@ -108,7 +107,6 @@ impl Maintenance {
         self.over
     }
 
-    /// What the manifest is written with.
     pub fn manifest_io(&self) -> &Io {
         &self.io
     }

@@ -43,7 +43,6 @@ impl Features {
     }
 }
 
-/// The numbers of bits.
 fn named(bits: u64) -> String {
     let numbers: Vec<String> = (0..64).filter(|bit| bits >> bit & 1 == 1).map(|bit: u32| bit.to_string()).collect();
     match numbers.split_last() {

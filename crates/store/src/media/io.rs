@@ -256,7 +256,6 @@ impl Io {
 
 pub type Task<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// One poll of a task.
 pub fn poll_once<T>(task: &mut Task<T>) -> Option<T> {
     match task.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => Some(value),

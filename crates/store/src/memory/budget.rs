@@ -11,7 +11,6 @@ use crate::media::geometry::BUFFERS;
 
 /// Cached nodes take one in so many bytes of local memory, if nothing else is said.
 const NODE_CACHE_PART: u64 = 4;
-/// The least share of local memory.
 const LOCAL_BYTES_MIN: u64 = 4 << 20;
 /// The least budget beside the tier.
 const MEMORY_BYTES_MIN: u64 = 16 << 20;
@@ -52,7 +51,6 @@ impl MemoryBudget {
         BUFFERS * segment_bytes + segment_bytes / 2
     }
 
-    /// What the index may grow to.
     pub fn index_bytes_max(&self) -> u64 {
         self.rest_bytes() / 4
     }

@@ -23,7 +23,6 @@ use crate::recover::{FoundBase, FoundLog, OpenedBase, read_superblock, refuse_ot
 use std::sync::{Arc, Mutex};
 use tapetum_drive::{Drive, OverlayFlash};
 
-/// The engines of a store that was opened.
 pub struct OpenedEngines {
     pub base: Arc<Base>,
     pub hashed: Arc<HashedEngine>,

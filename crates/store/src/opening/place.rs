@@ -92,7 +92,6 @@ pub(super) fn is_blank(path: &Path) -> Result<bool, OpenError> {
     read().map_err(OpenError::io(path, "read"))
 }
 
-/// How a file begins.
 pub(super) fn head_of(file: &File, path: &Path) -> Result<Vec<u8>, OpenError> {
     let mut head = Vec::new();
     let read = file.take(4096).read_to_end(&mut head);

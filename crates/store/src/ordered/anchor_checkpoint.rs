@@ -41,7 +41,6 @@ use tapetum_kernels::checksum::{Salt, checksum};
 const PIECE_BYTES_MAX: u64 = 256 << 10;
 const CRC_BYTES: usize = 4;
 
-/// Where a checkpoint is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AnchorRoot {
     /// Of the store when it was written.
@@ -93,7 +92,6 @@ impl AnchorRoot {
         self.stream_bytes.div_ceil(self.payload() as u64)
     }
 
-    /// Where each piece lies.
     fn places(&self, geometry: &Geometry) -> Vec<u64> {
         let (piece_bytes, pieces) = (u64::from(self.piece_bytes), self.pieces() as usize);
         let extents = self.runs.iter().flat_map(|(first, count)| *first..first.saturating_add(*count));
@@ -139,7 +137,6 @@ impl AnchorMedia<'_> {
 /// A tree, and its slots, as the checkpoint has them.
 pub type CheckpointTree = (Arc<OrderedTree>, KeyspaceSlots);
 
-/// The stream, in parts.
 fn parts<'a>(
     cache: &'a MirrorCache,
     trees: &'a [CheckpointTree],
@@ -264,7 +261,6 @@ fn take_extents(base: &Base, count: u64) -> Option<Vec<(u32, u32)>> {
     Some(runs.map(|run| (run[0], run.len() as u32)).collect())
 }
 
-/// A keyspace as a checkpoint has it.
 #[derive(Default)]
 pub struct CheckpointKeyspace {
     pub items: u64,

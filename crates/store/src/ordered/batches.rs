@@ -40,7 +40,6 @@ pub struct BatchList {
     is_closed: AtomicBool,
 }
 
-/// A writer of a batch.
 pub struct BatchWriter<'a> {
     list: &'a BatchList,
     _held: RwLockReadGuard<'a, ()>,

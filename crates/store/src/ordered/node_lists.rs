@@ -54,7 +54,6 @@ struct ListedNodes {
     deleted_by: u64,
 }
 
-/// A list as it grows.
 struct GrowingList {
     runs: Vec<NodeRun>,
     ranges: Vec<SourceRange>,

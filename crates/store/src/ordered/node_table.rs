@@ -132,7 +132,6 @@ impl NodeTable {
         }
     }
 
-    /// Nodes that there are.
     pub fn count(&self) -> u32 {
         let free = lock(&self.free);
         free.next - free.freed.len() as u32

@@ -63,7 +63,6 @@ impl OrderedTree {
         self.items.load(Ordering::Relaxed)
     }
 
-    /// All its slots.
     pub fn slots(&self) -> &KeyspaceSlots {
         &self.slots
     }
@@ -86,7 +85,6 @@ pub struct OrderedLimits {
     pub search: SearchLimits,
 }
 
-/// A node as recovery found it.
 #[derive(Clone, Debug)]
 pub struct FoundNode {
     /// Its low fence.

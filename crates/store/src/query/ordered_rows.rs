@@ -23,7 +23,6 @@ impl OrderedRows {
         }
     }
 
-    /// Shows what was kept.
     pub fn finish(mut self, show: &mut dyn FnMut(&[Option<Scalar<'_>>])) {
         if let Some((by, is_descending)) = self.order.by {
             self.gathered.sort_by(|a, b| compare(&a[by], &b[by], is_descending));

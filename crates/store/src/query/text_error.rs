@@ -145,7 +145,6 @@ fn nearest<'a>(word: &str, names: &'a [String]) -> Option<&'a String> {
     })
 }
 
-/// A place in the text of a clause.
 #[derive(Clone, Copy)]
 pub(super) struct TextPlace<'a> {
     pub clause: Clause,

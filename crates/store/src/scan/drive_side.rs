@@ -58,7 +58,6 @@ const READ_BYTES: u64 = 32 << 20;
 /// The first pipeline of a query that may soon have enough; each after it reads twice as much.
 const READ_BYTES_FIRST: u64 = 256 << 10;
 
-/// How results come.
 #[derive(Clone, Copy, Default)]
 pub(super) struct ResultOptions {
     /// So much room for each, for tests.

@@ -11,7 +11,6 @@ use tapetum_drive::{
     PipelineResult, PipelineSink, PipelineSource, PipelineStage, Purpose, QueuePair, Returned, SourceRange, Status,
 };
 
-/// Whose list it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ListOf {
     Layout,
@@ -54,7 +53,6 @@ pub(super) struct FlightPlan<'a> {
 
 const LIST_AT: usize = PipelineDescriptor::ENCODED_BYTES;
 
-/// The attachment for a list.
 pub(super) fn attachment(plan: &FlightPlan<'_>, list: &ScanList) -> Vec<u8> {
     let replaced: Vec<&[u8]> = list.replaced.iter().map(|key| &key[..]).collect();
     let mut attachment = Vec::new();

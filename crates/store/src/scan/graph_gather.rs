@@ -37,7 +37,6 @@ const READ_BYTES: u64 = 64 << 20;
 /// Less room is not worth a scan.
 const ROOM_MIN: usize = 64 << 10;
 
-/// The edges at the drive.
 pub(super) struct GatheredEdges {
     pub buffer: LocalBuffer,
     /// Where in it frames lie: from, and how many bytes.

@@ -14,7 +14,6 @@ use tapetum_drive::{ATTACHMENT_BYTES_MAX, LocalBuffer, SOURCE_RANGES_MAX, Source
 use tapetum_kernels::scan::access::ValueHome;
 use tapetum_kernels::scan::result::{DeferredRecord, MissedKeys, StoppedRun};
 
-/// What a list may have.
 #[derive(Clone, Copy, Debug)]
 pub struct ListLimits {
     pub ranges: usize,

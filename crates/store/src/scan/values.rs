@@ -79,7 +79,6 @@ impl ValueLists {
     }
 }
 
-/// The range of one key.
 pub(super) fn key_alone(key: &[u8]) -> MissedKeys {
     MissedKeys { from: key.into(), to: Some([key, &[0]].concat().into()) }
 }

@@ -38,7 +38,6 @@ impl Asks {
         assert!(other.is_none(), "an operation that may ask has a token of its own");
     }
 
-    /// How many ask.
     pub fn count(&self) -> usize {
         self.asking.len()
     }

@@ -12,7 +12,6 @@ use crate::{
 use std::sync::Arc;
 use tapetum_drive::Env;
 
-/// A store, a session, and a keyspace of the toy.
 fn toy() -> (Store, Session, KeyspaceRef) {
     let options = small_options();
     let drive = drive_in_memory(SMALL_BYTES, &options, Env::system());

@@ -147,7 +147,6 @@ impl<K> Default for Operations<K> {
 }
 
 impl<K: Default> Operations<K> {
-    /// How many there are.
     pub fn count(&self) -> usize {
         self.slots.len() - self.free.len()
     }

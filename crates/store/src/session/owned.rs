@@ -33,7 +33,6 @@ impl OwnedRequest {
         self.bare.with(&self.key, &self.value)
     }
 
-    /// The value that it brings.
     pub fn value(&self) -> &[u8] {
         &self.value
     }
@@ -100,7 +99,6 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The value that it brings.
     pub fn value(&self) -> &'a [u8] {
         match *self {
             Request::Put { value, .. } | Request::Append { value, .. } | Request::Prepend { value, .. } => value,

@@ -81,7 +81,6 @@ impl SessionCore {
         self.held_bytes
     }
 
-    /// Their tokens.
     pub fn tokens(&self) -> impl Iterator<Item = u64> {
         self.held.iter().map(|held| held.token).chain(self.ready.iter().map(|reply| reply.token))
     }

@@ -119,7 +119,6 @@ fn a_dropped_ordered_keyspace_gives_its_room_back() {
     assert_has(&again, &model);
 }
 
-/// What a scan shows.
 fn scanned(keyspace: &KeyspaceHandle, range: KeyRange) -> Vec<(Vec<u8>, Vec<u8>)> {
     keyspace.scan(range).unwrap().map(|item| item.unwrap()).map(|(key, item)| (key, item.value)).collect()
 }

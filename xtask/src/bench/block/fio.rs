@@ -19,7 +19,6 @@ pub struct Fio {
     pub device_bytes: u64,
 }
 
-/// What a turn gave.
 #[derive(Clone, Copy, Default)]
 pub struct FioTurn {
     pub operations: f64,

@@ -104,7 +104,6 @@ impl Member {
         Ok(Throttled { number: self.number.clone() })
     }
 
-    /// Bytes that were written to it so far.
     pub fn written_bytes(&self) -> Result<u64, Failure> {
         let stat = fs::read_to_string(sys(&self.device).join("stat"))?;
         let sectors = stat.split_whitespace().nth(6).and_then(|word| word.parse::<u64>().ok());

@@ -42,7 +42,6 @@ const SPEED_LEAST: f64 = 2.5;
 /// The first are not ours. The last is held against them.
 const RIVALS: usize = 2;
 
-/// Where the tables are.
 enum Disk {
     Plain(Member),
     Exported(FuseDisk, Box<Exporter>),

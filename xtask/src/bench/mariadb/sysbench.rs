@@ -14,7 +14,6 @@ pub struct Sysbench<'a> {
     pub threads: u64,
 }
 
-/// What a turn gave.
 #[derive(Debug, PartialEq)]
 pub struct SysbenchTurn {
     pub count: f64,

@@ -49,14 +49,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 const VIRTUAL_PER_US: u64 = 1 << 10;
 pub const WEIGHT_MAX: u32 = 1 << 10;
 
-/// How many units a program has.
 #[derive(Clone, Copy, Debug)]
 pub struct UnitCount {
     pub program: ProgramId,
     pub units: u16,
 }
 
-/// What an arbiter schedules.
 #[derive(Clone, Debug)]
 pub struct ArbiterOptions {
     pub units: Vec<UnitCount>,

@@ -50,7 +50,6 @@ impl fmt::Display for PipelineRefusal {
 
 impl std::error::Error for PipelineRefusal {}
 
-/// How a task ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskOutcome {
     /// The input is used up; so many bytes of the output are filled.
@@ -63,14 +62,12 @@ pub enum TaskOutcome {
     Failed { status: u16 },
 }
 
-/// What a task took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskCost {
     pub unit_us: u64,
     pub flash_bytes: u64,
 }
 
-/// How a pipeline ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PipelineOutcome {
     Finished,

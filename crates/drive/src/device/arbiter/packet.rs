@@ -98,7 +98,6 @@ impl TaskPacket {
         (packet.encode() == *bytes).then_some(packet)
     }
 
-    /// The program that is to run.
     pub fn program(&self) -> ProgramId {
         self.stages[usize::from(self.stage)]
     }

@@ -16,7 +16,6 @@ pub struct StageRequest {
     pub arguments: [u8; ARGUMENTS_BYTES],
 }
 
-/// A pipeline as an application asks for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PipelineRequest {
     pub application: u16,

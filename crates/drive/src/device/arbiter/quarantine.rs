@@ -113,7 +113,6 @@ impl Arbiter {
         self.reserved
     }
 
-    /// Sub-buffers that nobody has.
     pub fn sub_buffers_free(&self) -> usize {
         self.sub_buffers_free.len()
     }

@@ -4,7 +4,6 @@ use super::{Controller, EndedCommand, StageFailure};
 use crate::device::events::CommandEnd;
 use crate::protocol::{Command, Completion, Opcode, Operation, Purpose, RegionId, Status};
 
-/// Whose a transfer is.
 #[derive(Clone, Copy)]
 pub(super) enum TransferOwner {
     Command(CommandEnd),

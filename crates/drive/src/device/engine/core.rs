@@ -65,7 +65,6 @@ pub struct JobRequest {
     pub attachment: Arc<[u8]>,
 }
 
-/// The end of a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobEnd {
     pub owner: u64,
@@ -73,7 +72,6 @@ pub struct JobEnd {
     pub result: PipelineResult,
 }
 
-/// A task for a unit.
 pub struct EngineTask {
     pub packet: TaskPacket,
     pub work: TaskWork,
@@ -433,7 +431,6 @@ impl EngineCore {
         self.arbiter.reserved()
     }
 
-    /// Sub-buffers that nobody has.
     pub fn sub_buffers_free(&self) -> usize {
         self.arbiter.sub_buffers_free()
     }

@@ -131,7 +131,6 @@ impl CoreBench {
         }
     }
 
-    /// Runs what there is.
     fn run_all(&mut self) {
         while let Some(task) = self.core.take_any(|_| true) {
             self.run(task);

@@ -37,7 +37,6 @@ pub(crate) struct EngineCounters {
     applications: Vec<(ApplicationSnapshot, ApplicationCounters)>,
 }
 
-/// What a task adds.
 #[derive(Clone, Copy, Default)]
 pub(super) struct TaskCount {
     pub bytes_in: u64,

@@ -26,7 +26,6 @@ pub(crate) fn is_move(program: ProgramId) -> bool {
     program == SOURCE || program == SINK
 }
 
-/// What a task is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskWork {
     /// Its program, over these ranges.

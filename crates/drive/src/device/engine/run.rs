@@ -6,7 +6,6 @@ use crate::device::program::{Context, Program};
 use crate::memory::LocalMemory;
 use crate::protocol::{LocalRange, Status};
 
-/// What is left of a task.
 pub(crate) enum TaskStep {
     Ended(TaskResult),
     /// Its flash commands are to be run; with the last of them the task has ended.

@@ -20,7 +20,6 @@ pub(super) struct FinishedTask {
     pub unit_us: Option<u64>,
 }
 
-/// A task that was run.
 pub(super) enum RanTask {
     Finished(FinishedTask),
     /// The rest is the flash's.
@@ -78,7 +77,6 @@ impl EngineShared {
     }
 }
 
-/// Starts the units.
 pub(super) fn start(
     shared: &Arc<EngineShared>,
     options: &EngineOptions,

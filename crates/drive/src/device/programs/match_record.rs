@@ -48,7 +48,6 @@ pub struct Pages {
     pub record_bytes: u32,
 }
 
-/// Bytes that the parameters for `key` take.
 pub fn parameters_bytes(key: &[u8]) -> usize {
     PARAMETERS_HEAD_BYTES + key.len()
 }

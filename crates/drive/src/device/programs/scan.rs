@@ -38,7 +38,6 @@ pub const SCAN_HEAD_BYTES: usize = 36;
 /// The part of its room that a scan keeps for its last frames.
 const ROOM_KEPT: u64 = 8;
 
-/// What a scan is told.
 #[derive(Clone, Debug, Default)]
 pub struct ScanRequest<'a> {
     pub keyspace: u16,

@@ -143,7 +143,6 @@ enum Walk {
     /// More bytes are needed.
     Short,
     Passed,
-    /// The sink has enough.
     Enough,
     AtEnd,
 }
@@ -178,7 +177,6 @@ impl SegmentAccessor {
         AccessError { page: self.page.unwrap_or(self.piece.first_page) }
     }
 
-    /// Begins the next page.
     fn next_page(&mut self) -> Result<Walk, AccessError> {
         let page = self.page.map_or(self.piece.first_page, |page| page + 1);
         if page >= self.piece.pages_end {

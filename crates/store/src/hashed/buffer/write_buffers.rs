@@ -34,7 +34,6 @@ impl WriteBuffers {
         &self.shards
     }
 
-    /// A key's shard.
     pub fn shard(&self, hash: HashKey) -> MutexGuard<'_, Shard> {
         lock(&self.shards[self.number(hash)])
     }

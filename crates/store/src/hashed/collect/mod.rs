@@ -34,7 +34,6 @@ use tapetum_drive::fail_point;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Codec;
 
-/// Segments merged at once.
 const VICTIMS_MAX: usize = 8;
 /// Segments are merged for their numbers' sake when fewer are left.
 const NUMBERS_SCARCE: usize = 8;
@@ -42,7 +41,6 @@ const NUMBERS_SCARCE: usize = 8;
 const MANIFEST_SCARCE: u64 = 3;
 /// Where only the manifest is short of room, a collection frees such a part of what it reads, at least.
 const FREED_SHARE: u64 = 8;
-/// Bytes copied in one step.
 const STEP_BYTES: usize = 256 << 10;
 
 struct Victim {

@@ -33,7 +33,6 @@ use tapetum_drive::fail_point;
 use tapetum_kernels::checksum::{Salt, checksum};
 
 const CHUNK_BYTES_MAX: u64 = 256 << 10;
-/// Bytes of a shape in the frame.
 const SHAPE_BYTES: usize = 28;
 /// Bytes of a keyspace's count in the frame.
 const ITEMS_BYTES: usize = 10;

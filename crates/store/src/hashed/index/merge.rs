@@ -29,7 +29,6 @@ impl Change {
     }
 }
 
-/// What a merge did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MergeDone {
     pub inserted: usize,

@@ -41,7 +41,6 @@ const REST_US: u64 = 10_000;
 const KEYS_AT_ONCE: usize = 256;
 const KEY_BYTES: u64 = 512;
 
-/// What was counted last.
 #[derive(Default)]
 pub struct ItemCount {
     last: Mutex<Option<Counted>>,
@@ -117,7 +116,6 @@ impl CountPace {
     }
 }
 
-/// Counts once.
 pub async fn count(engine: Arc<HashedEngine>, io: Io) {
     let (stamp, sequence) = (engine.log.stamp_last(), engine.segments.sequence());
     let lapsed = BTreeMap::new();

@@ -19,7 +19,6 @@ use tapetum_kernels::key_table::KeyPage;
 pub const DEPTH: usize = 32;
 /// The same for work that is not urgent: a GET that comes behind these reads hardly waits.
 pub const DEPTH_BESIDE_READERS: usize = 3;
-/// Pages in one read at most.
 pub const PAGES_PER_READ: u32 = 16;
 
 pub struct KeyReader<'a, T> {
@@ -40,7 +39,6 @@ struct Pending<T> {
     context: T,
 }
 
-/// Pages that were read.
 pub struct KeyPages<T> {
     pub segment: Arc<Segment>,
     pub context: T,
@@ -89,7 +87,6 @@ impl<T> KeyPages<T> {
         self.view.bytes()
     }
 
-    /// The number of the first page.
     pub fn first_page(&self) -> u32 {
         self.pages.start
     }

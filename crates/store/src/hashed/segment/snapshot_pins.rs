@@ -16,7 +16,6 @@ use std::sync::{Arc, Mutex, Weak};
 /// One extent of so many may be pinned by a snapshot.
 const PINNED_PART: u64 = 8;
 
-/// What one snapshot holds.
 #[derive(Default)]
 struct PinnedFlash {
     /// By place; `None`: released.
@@ -67,7 +66,6 @@ impl SnapshotPins {
     }
 }
 
-/// The snapshots of a store.
 #[derive(Default)]
 pub struct SnapshotList {
     pins: Mutex<Vec<Weak<SnapshotPins>>>,

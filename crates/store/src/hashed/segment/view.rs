@@ -57,7 +57,6 @@ impl Segment {
         lock(&self.large).get(&entry).cloned()
     }
 
-    /// The extents of all its large values.
     pub fn all_large(&self) -> Vec<Arc<LargeExtents>> {
         lock(&self.large).values().cloned().collect()
     }
@@ -78,7 +77,6 @@ impl Segment {
         large.values().filter(|extents| Arc::strong_count(extents) == 1).map(|extents| extents.count()).sum()
     }
 
-    /// The mean length of its records.
     pub fn record_bytes_mean(&self) -> usize {
         self.record_bytes_mean
     }

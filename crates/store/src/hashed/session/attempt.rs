@@ -81,7 +81,6 @@ pub(super) fn append(
     }
 }
 
-/// What came of a put.
 pub(super) enum Put {
     /// With this stamp; it is not durable yet.
     Stored(u64),

@@ -20,7 +20,6 @@ use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use tapetum_kernels::record::{Codec, Header};
 
-/// A write that was decided.
 struct DecidedWrite<'a> {
     /// But for what the value adds to it.
     header: Header,

@@ -49,7 +49,6 @@ pub struct FlashRead {
     sent: (u32, u32),
 }
 
-/// What came of a step.
 pub enum ReadStep {
     /// Completions are on their way.
     Waits,

@@ -27,7 +27,6 @@ use tapetum_drive::fail_point;
 use tapetum_kernels::record::{Codec, Header};
 use tapetum_kernels::reference::{Reference, crc_append};
 
-/// What a write was decided on.
 pub(super) struct Basis {
     pub seen: Seen,
     /// Stamp and expiry of the item, if there was one.

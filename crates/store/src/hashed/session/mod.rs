@@ -64,7 +64,6 @@ struct HashedOpState {
 
 type HashedOp = Op<HashedOpState>;
 
-/// The item as flash has it.
 struct FromFlash {
     seen: Seen,
     /// The value is in `scratch`, if it is needed. `None`: flash does not have it.
@@ -134,7 +133,6 @@ impl HashedSession {
         })
     }
 
-    /// Starts an operation.
     pub fn start(&mut self, core: &mut SessionCore, engine: &HashedEngine, target: OpTarget, request: &Request<'_>) {
         if !request.reads() && self.is_paced(engine, request) {
             engine.counters.writes_paced.fetch_add(1, Ordering::Relaxed);

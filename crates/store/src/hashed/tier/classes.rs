@@ -87,7 +87,6 @@ impl Classes {
         class_of(&self.slot_granules, bytes.div_ceil(GRANULE_BYTES))
     }
 
-    /// The class of the slab that a place is in.
     pub fn class_at(&self, place: u32) -> usize {
         let owner = self.owners[(place / self.slab_granules) as usize];
         usize::from(owner.expect("a place that is used is in a slab that has a class"))
@@ -173,7 +172,6 @@ impl Classes {
         }
     }
 
-    /// How many classes there are.
     pub fn count(&self) -> usize {
         self.classes.len()
     }

@@ -48,7 +48,6 @@ const SLABS_MIN: usize = 64;
 const SLAB_BYTES_MAX: usize = 10 << 20;
 const SLAB_BYTES_MIN: usize = 4 << 10;
 
-/// An item as it was copied out of the tier.
 pub struct Copied {
     pub item: ItemHead,
     /// Before it was copied.

@@ -55,7 +55,6 @@ pub fn write<W: Word>(words: &[W], hash: HashKey, item: ItemHead, value: &[u8], 
     }
 }
 
-/// The hash key of the item in a slot.
 #[inline]
 pub fn hash(words: &[impl Word]) -> HashKey {
     HashKey(u128::from(get(&words[0])) | u128::from(get(&words[1])) << 64)
@@ -98,7 +97,6 @@ pub fn set_accessed<W: Word>(words: &[W], now: u32) {
     put(word, get(word) & (u64::MAX >> (64 - ACCESSED_SHIFT)) | u64::from(now) << ACCESSED_SHIFT);
 }
 
-/// Appends `bytes` of the words of a value.
 #[inline]
 pub fn append_value(value: &[impl Word], bytes: usize, out: &mut Vec<u8>) {
     let start = out.len();

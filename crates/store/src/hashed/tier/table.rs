@@ -28,7 +28,6 @@ pub struct Table<M = Region> {
     entries: AtomicU32,
 }
 
-/// Where an entry is.
 #[derive(Clone, Copy)]
 struct Spot {
     bucket: u32,
@@ -43,7 +42,6 @@ pub struct Found {
 }
 
 impl Table {
-    /// Bytes of a table for `entries`.
     pub fn bytes_for(entries: usize) -> usize {
         entries.div_ceil(SLOTS_FILLED).max(1) * BUCKET_BYTES
     }

@@ -25,10 +25,8 @@ use std::sync::atomic::Ordering::Relaxed;
 pub const FIRST: u32 = 8;
 /// Words that an index can name: references keep one bit for themselves.
 const WORDS_MAX: usize = 1 << 31;
-/// The smallest block.
 const BLOCK_WORDS_MIN: usize = 2;
 
-/// What blocks are claimed for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     Insert,

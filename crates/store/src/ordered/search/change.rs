@@ -22,7 +22,6 @@ use super::tree_memory::TreeMemory;
 use super::{KEY_BYTES_MAX, ROOT, SearchError, SearchTree, TreeRef, leaf};
 use crate::memory::memory_word::Word;
 
-/// How a change ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum AnchorChange {

@@ -26,7 +26,6 @@ const IDLE: u64 = 1;
 /// Behind these come the epochs of pinned handles.
 const PINNED: u64 = 2;
 
-/// Words for so many handles.
 pub const fn words_for(handles: usize) -> usize {
     (handles + 1) * LINE_WORDS
 }

@@ -24,7 +24,6 @@ pub const fn words_for(key_bytes: usize) -> usize {
     KEY + (key_bytes + 8 - FIRST_BYTES).div_ceil(8)
 }
 
-/// Words of a leaf.
 pub fn words_of<W: Word>(words: &[W]) -> usize {
     words_for(usize::from(words[KEY].load(Relaxed) as u16))
 }

@@ -2,7 +2,6 @@
 //!
 //! A result has a bit a byte. SSE2 is part of x86-64; elsewhere the bytes are compared one by one.
 
-/// The bytes that equal `byte`.
 #[inline(always)]
 pub fn equal(keys: [u64; 2], byte: u8) -> u16 {
     #[cfg(target_arch = "x86_64")]
@@ -29,7 +28,6 @@ pub fn at_least(keys: [u64; 2], byte: u8) -> u16 {
     portable::at_least(keys, byte)
 }
 
-/// The byte at a place.
 #[cfg(any(test, not(target_arch = "x86_64")))]
 fn byte_at(keys: [u64; 2], at: usize) -> u8 {
     (keys[at / 8] >> (at % 8 * 8)) as u8

@@ -95,7 +95,6 @@ impl TreeRef {
     }
 }
 
-/// What a tree may take.
 #[derive(Clone, Copy, Debug)]
 pub struct SearchLimits {
     /// Bytes of chunks, rounded down to whole chunks, at least one. Removals may take one more.

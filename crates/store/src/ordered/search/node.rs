@@ -87,7 +87,6 @@ impl NodeKind {
     }
 }
 
-/// Words of a node.
 pub const fn words_for(kind: NodeKind, prefix_bytes: usize) -> usize {
     1 + prefix_bytes.div_ceil(8) + kind.key_words() + kind.capacity() / 2
 }
@@ -156,7 +155,6 @@ impl NodeHeader {
         NodeHeader(self.0 & ((1 << TERMINATOR_AT) - 1) | u64::from(terminator.0) << TERMINATOR_AT)
     }
 
-    /// Words of the node.
     pub fn words(self) -> usize {
         words_for(self.kind(), self.prefix_bytes())
     }
@@ -188,7 +186,6 @@ impl<W> Clone for NodeView<'_, W> {
 impl<W> Copy for NodeView<'_, W> {}
 
 impl<'a, W: Word> NodeView<'a, W> {
-    /// The node in these words.
     #[inline(always)]
     pub fn new(words: &'a [W]) -> Self {
         NodeView { words, header: NodeHeader(words[0].load(Acquire)) }
@@ -257,7 +254,6 @@ impl<'a, W: Word> NodeView<'a, W> {
         (self.body()[slot / 8].load(Relaxed) >> (slot % 8 * 8)) as u8
     }
 
-    /// The slot that belongs to a byte.
     #[inline(always)]
     fn slot_of(&self, byte: u8) -> Option<usize> {
         if self.header.kind() == Node256 {
@@ -267,7 +263,6 @@ impl<'a, W: Word> NodeView<'a, W> {
         (found != 0).then(|| found.trailing_zeros() as usize)
     }
 
-    /// The child for a byte.
     #[inline(always)]
     pub fn child(&self, byte: u8) -> TreeRef {
         self.slot_of(byte).map_or(TreeRef::NONE, |slot| self.slot(slot))
@@ -313,7 +308,6 @@ impl<'a, W: Word> NodeView<'a, W> {
         best
     }
 
-    /// All children, by byte.
     pub fn children(self) -> impl Iterator<Item = (u8, TreeRef)> {
         let mut from = 0;
         std::iter::from_fn(move || {

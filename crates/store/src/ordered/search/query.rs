@@ -35,7 +35,6 @@ impl QueryPath {
     }
 }
 
-/// Where an entry of a node is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EntrySlot {
     Terminator,

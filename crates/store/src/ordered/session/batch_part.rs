@@ -286,7 +286,6 @@ impl<'a> OrderedBatch<'a> {
     }
 }
 
-/// What a batch made of a page.
 #[derive(Default)]
 struct PageChanges {
     stamp_last: u64,

@@ -31,7 +31,6 @@ pub struct ExtensionRead {
     crc: u32,
 }
 
-/// How far a read is.
 pub enum ExtensionStep {
     OnItsWay,
     Value(Vec<u8>),

@@ -134,7 +134,6 @@ impl OrderedSession {
         self.ops.put(number, op);
     }
 
-    /// A piece of an extension was written, or not.
     pub(super) fn was_written(
         &mut self,
         core: &mut SessionCore,

@@ -42,7 +42,6 @@ impl OrderedSession {
         self.submit(core, (number as u64, Purpose::Get), operation, Lease::Buffers([page, scratch]));
     }
 
-    /// A page was read, or not.
     pub(super) fn was_read(
         &mut self,
         core: &mut SessionCore,

@@ -22,7 +22,6 @@ use crate::session::session_core::SessionCore;
 use tapetum_drive::programs::node::{ARGUMENTS_BYTES, NODE_BARE_REQUESTS_MAX, NODE_REQUESTS_MAX, put_request_bytes};
 use tapetum_drive::{Completion, Lease, LocalBuffer, Returned};
 
-/// What the operations of a group do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum GroupKind {
     Gets,

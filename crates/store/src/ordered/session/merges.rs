@@ -32,7 +32,6 @@ const COMMON_BYTES: usize = HEAD_BYTES + BLOCK_BYTES;
 pub(super) const ALL_DEAD: usize = 0;
 /// Wishes that a session keeps: one for each of the operations that it may have on their way.
 const WISHES_MAX: usize = 1024;
-/// Wishes that a poll attempts.
 const WISHES_PER_POLL: usize = 64;
 /// Attempts until a wish is given up: pages are on their way to flash for some.
 const TRIES_MAX: u32 = 1000;
@@ -46,7 +45,6 @@ pub(super) struct MergeWish {
     tries: u32,
 }
 
-/// The merges that a session wishes for.
 #[derive(Default)]
 pub(super) struct Merges {
     wishes: VecDeque<MergeWish>,

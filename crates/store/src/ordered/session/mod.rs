@@ -336,7 +336,6 @@ impl OrderedSession {
         has
     }
 
-    /// Sends a command of an operation.
     fn submit(&self, core: &mut SessionCore, (own, purpose): (u64, Purpose), operation: Operation, lease: Lease) {
         let command = Command::new(self.slot.tag(own), operation).of(purpose);
         core.queue.submit(command, lease).expect("a session has fewer commands on their way than its queue pair takes");

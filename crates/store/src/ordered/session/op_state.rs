@@ -16,7 +16,6 @@ use tapetum_drive::LocalBuffer;
 use tapetum_kernels::ordered::extension::ExtensionReference;
 use tapetum_kernels::record::Marks;
 
-/// Where an operation is.
 #[derive(Default)]
 pub enum OpStage {
     /// It is to be attempted.
@@ -60,7 +59,6 @@ pub struct Change {
     pub basis: u64,
 }
 
-/// What becomes of the value.
 pub enum ChangeValue {
     /// The key is removed.
     Removed,

@@ -11,7 +11,6 @@ use crate::session::session_core::SessionCore;
 use tapetum_drive::programs::node::{GetRequests, NodeFlags};
 use tapetum_drive::{Lease, Purpose, Returned};
 
-/// A page that is to be read.
 pub(super) struct PageRead {
     pub keyspace: KeyspaceId,
     pub node: NodeId,
@@ -65,7 +64,6 @@ impl OrderedSession {
         self.submit(core, (TAG_PAGE | number, Purpose::Put), operation, Lease::Buffers([page, scratch]));
     }
 
-    /// A page was read, or not.
     pub(super) fn page_was_read(&mut self, core: &mut SessionCore, number: usize, returned: Returned) {
         let Lease::Buffers([page, scratch]) = returned.lease else { unreachable!("it was lent both") };
         self.give_scratch(core, scratch);

@@ -53,7 +53,6 @@ pub(super) struct AheadPage {
     read: Arc<AheadRead>,
 }
 
-/// What a scan has ahead.
 #[derive(Default)]
 pub(super) struct ScanAhead {
     pages: VecDeque<AheadPage>,
@@ -80,13 +79,11 @@ impl AheadRead {
         *lock(&self.state) = AheadState::Here(buffer);
     }
 
-    /// Where the page of a slot is in its buffer.
     pub fn page_at(&self, slot: u32) -> usize {
         (slot - self.slot) as usize * NODE_BYTES
     }
 }
 
-/// The page at `at` of a buffer.
 pub(super) fn page_range(buffer: &LocalBuffer, at: usize) -> LocalRange {
     LocalRange { offset: buffer.offset() + at as u64, length: NODE_BYTES as u32 }
 }

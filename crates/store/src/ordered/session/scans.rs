@@ -73,7 +73,6 @@ impl Scans {
         }
     }
 
-    /// Adds a read ahead; its number.
     pub fn add_ahead(&mut self, read: Arc<AheadRead>) -> usize {
         let free = self.aheads.iter().position(Option::is_none);
         let number = free.unwrap_or(self.aheads.len());

@@ -25,7 +25,6 @@ use tapetum_kernels::ordered::{
 /// Ids that are tried for a new node: a set of the cache in which all pages are to be written first has no place for it.
 const IDS_TRIED: usize = 8;
 
-/// Where a node is split.
 pub(super) enum NodeCut<'k> {
     /// So that this record has room.
     For(Arrival<'k>),

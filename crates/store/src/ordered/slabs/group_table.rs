@@ -63,7 +63,6 @@ pub enum GroupEdit {
     Round(SlotRound),
 }
 
-/// All groups of a store.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct GroupTable {
     /// By first extent.

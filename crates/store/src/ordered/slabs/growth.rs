@@ -214,7 +214,6 @@ impl SlotSpace {
         first.is_some()
     }
 
-    /// Slots of a new group.
     fn group_slots(&self) -> u32 {
         self.options().class.slots(self.map().pages(self.options().group_extents))
     }

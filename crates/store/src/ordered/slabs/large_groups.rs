@@ -26,7 +26,6 @@ pub struct SlotWant {
     given: Mutex<WantedSlot>,
 }
 
-/// What became of a want.
 #[derive(Default)]
 pub enum WantedSlot {
     #[default]
@@ -70,7 +69,6 @@ impl SlotSpace {
         want
     }
 
-    /// Gives a want the slot of a group.
     fn give(&self, first: u32, want: &SlotWant) {
         let share = self.claim(self.map().first_of(first)).expect("the group is there");
         want.give(WantedSlot::Given(share));

@@ -43,7 +43,6 @@ impl SlotShare {
         self.guards().salt(self.number).expect("a slot with a share is of a group")
     }
 
-    /// Pages of the slot.
     pub fn pages(&self) -> u32 {
         self.guards().pages(self.number)
     }

@@ -32,7 +32,6 @@ impl SlotClass {
         slabs
     };
 
-    /// Where an extension goes.
     pub fn of_extension(class: ExtensionClass) -> SlotClass {
         match class {
             ExtensionClass::Slab(size) => SlotClass::Extensions(size),
@@ -67,7 +66,6 @@ impl SlotClass {
         }
     }
 
-    /// Pages of a slot, in a group of so many.
     pub fn slot_pages(self, group_pages: u32) -> u32 {
         match self {
             SlotClass::Nodes => 1,
@@ -76,7 +74,6 @@ impl SlotClass {
         }
     }
 
-    /// Slots of a group of so many pages.
     pub fn slots(self, group_pages: u32) -> u32 {
         group_pages / self.slot_pages(group_pages).max(1)
     }

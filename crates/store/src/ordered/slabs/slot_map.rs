@@ -32,7 +32,6 @@ impl SlotMap {
         Ok(SlotMap { extents_offset: geometry.extents_offset(), extent_pages, extents_max })
     }
 
-    /// Extents that there may be.
     pub fn extents_max(&self) -> u32 {
         self.extents_max
     }
@@ -42,7 +41,6 @@ impl SlotMap {
         extents * self.extent_pages
     }
 
-    /// Extents for so many pages.
     pub fn extents_of(&self, pages: u32) -> u32 {
         pages.div_ceil(self.extent_pages)
     }

@@ -19,7 +19,6 @@ use tapetum_kernels::ordered::{SlotAddress, SlotSalt};
 /// and splits of which one half is durable.
 pub const RESERVED_SLOTS: u32 = 64;
 
-/// What a space is made with.
 #[derive(Clone, Copy, Debug)]
 pub struct SpaceOptions {
     pub store_id: u64,
@@ -33,7 +32,6 @@ pub struct SpaceOptions {
     pub reserve_extents: u32,
 }
 
-/// How many slots there are.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SlotCounts {
     pub groups: u32,

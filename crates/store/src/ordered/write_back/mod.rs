@@ -46,7 +46,6 @@ const SECOND_US: u64 = 1_000_000;
 /// If more than one in so many of the cached pages is listed, they are written at once.
 const LISTED_PART: usize = 4;
 
-/// A page that is to be written.
 #[derive(Clone)]
 pub struct ListedPage {
     pub tree: Arc<OrderedTree>,

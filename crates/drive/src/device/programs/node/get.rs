@@ -17,7 +17,6 @@ pub struct NodeGet;
 
 const FLAGS: NodeFlags = NodeFlags::CHECK.with(NodeFlags::RAW_IN_PAGE);
 
-/// The parameters of a `node-get`.
 pub struct GetRequests<'a> {
     parameters: &'a mut Vec<u8>,
 }

@@ -28,10 +28,8 @@ const PLACE_PAGE: u8 = 3;
 const PLACE_EXTENSION: u8 = 4;
 const PLACE_NONE: u8 = 5;
 
-/// Where the value of an item is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ItemPlace<'a> {
-    /// There is no such item.
     Missing,
     /// The key is not between the node's fences: it belongs in another node.
     OutsideFences,
@@ -128,7 +126,6 @@ impl<'a> ItemWriter<'a> {
         }
     }
 
-    /// Says that there is no item.
     pub fn missing(&mut self, is_outside: bool) -> Result<(), ItemFailure> {
         let place = if is_outside { PLACE_OUTSIDE } else { PLACE_MISSING };
         let (head, _) = self.room(NODE_ITEM_HEAD_BYTES)?;
@@ -139,7 +136,6 @@ impl<'a> ItemWriter<'a> {
         Ok(())
     }
 
-    /// Writes the item of a record, with its key if `with_key`.
     pub fn write(&mut self, record: &NodeRecord<'_>, with_key: bool, flags: NodeFlags) -> Result<(), ItemFailure> {
         let header = &record.header;
         let (place, value_bytes) = match header.codec {

@@ -32,7 +32,6 @@ use tapetum_kernels::record::{Codec, Kind, Record};
 
 /// Stores records and removes them.
 pub struct NodePut;
-/// Removes records.
 pub struct NodeRemove;
 
 const FLAGS: NodeFlags = NodeFlags::CHECK
@@ -186,7 +185,6 @@ impl PutOutcome {
     }
 }
 
-/// The parameters of a `node-put` or a `node-remove`.
 pub struct PutRequests<'a> {
     parameters: &'a mut Vec<u8>,
 }

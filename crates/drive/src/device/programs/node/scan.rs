@@ -57,7 +57,6 @@ impl<'a> ScanBound<'a> {
     }
 }
 
-/// What a `node-scan` is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScanRequest<'a> {
     pub from: ScanBound<'a>,

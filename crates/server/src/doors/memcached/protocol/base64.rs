@@ -51,7 +51,6 @@ pub fn decode<'a>(text: &[u8], out: &'a mut [u8; DECODED_BYTES_MAX]) -> Option<&
     Some(&out[..length])
 }
 
-/// Appends `bytes` in base64.
 pub fn push(out: &mut Vec<u8>, bytes: &[u8]) {
     for triple in bytes.chunks(3) {
         let mut bits = [0; 4];

@@ -42,7 +42,6 @@ pub enum MetaVerb {
     NoOp,
 }
 
-/// What a set does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetMode {
     Set,
@@ -224,7 +223,6 @@ fn after_spaces(line: &[u8]) -> &[u8] {
     &line[line.iter().take_while(|&&byte| byte == b' ').count()..]
 }
 
-/// Judges a line that begins with `verb`.
 pub fn judge(verb: MetaVerb, line: &[u8]) -> Judged<'_> {
     let mut words = split(line);
     words.next();

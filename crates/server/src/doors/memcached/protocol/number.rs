@@ -39,7 +39,6 @@ pub fn signed(token: &[u8]) -> Option<i64> {
     }
 }
 
-/// Flags: 32 bits.
 pub fn flags(token: &[u8]) -> Option<u32> {
     unsigned(token).and_then(|value| u32::try_from(value).ok())
 }
@@ -60,7 +59,6 @@ pub fn seconds(token: &[u8]) -> Option<i64> {
 
 const LAST_SECOND: i64 = u32::MAX as i64;
 
-/// Appends `value` in decimal.
 pub fn push_decimal(out: &mut Vec<u8>, value: u64) {
     let mut digits = [0u8; 20];
     let mut start = digits.len();

@@ -167,7 +167,6 @@ fn contexts(mut data: &[u8], sets: bool) -> Option<OptionKind<'_>> {
     data.is_empty().then_some(OptionKind::Contexts { name, queries, sets })
 }
 
-/// Answers option `code`.
 pub fn push_reply(out: &mut Vec<u8>, code: u32, kind: OptionReply, data: &[&[u8]]) {
     let length: usize = data.iter().map(|piece| piece.len()).sum();
     out.extend_from_slice(&REPLY_MAGIC.to_be_bytes());
