@@ -3,8 +3,9 @@
 
 use std::ops::Range;
 
+use tapetum_kernels::random::SplitMix64;
+
 use super::nbd_client::{BLOCK_STATUS, FLUSH, FUA, NO_HOLE, NbdClient, READ, TRIM, WHOLE, WRITE, WRITE_ZEROES};
-use super::random::Random;
 
 const BLOCK: u64 = 4096;
 /// Requests draw their places in windows of so much, so that they meet.
@@ -32,7 +33,7 @@ impl DeviceModel {
     pub fn exercise(
         &mut self,
         client: &mut NbdClient,
-        random: &mut Random,
+        random: &mut SplitMix64,
         (operations, depth): (u64, usize),
     ) -> Result<(), String> {
         let failed = |error: std::io::Error| format!("the connection failed: {error}");
@@ -67,7 +68,7 @@ impl DeviceModel {
         Ok(())
     }
 
-    fn draw(&self, random: &mut Random) -> (u16, Range<u64>) {
+    fn draw(&self, random: &mut SplitMix64) -> (u16, Range<u64>) {
         let size = self.bytes.len() as u64;
         let command = match random.below(100) {
             0..30 => READ,
@@ -91,7 +92,7 @@ impl DeviceModel {
     fn send(
         &mut self,
         client: &mut NbdClient,
-        random: &mut Random,
+        random: &mut SplitMix64,
         number: u64,
         command: u16,
         range: Range<u64>,

@@ -1,40 +1,7 @@
-//! A deterministic generator (SplitMix64) and the values that loads make with it. Everything is a pure function of a seed, so
-//! that a value can be checked without having been kept.
+//! What loads draw: keys, and which of them is asked for. Everything is a pure function of a seed, so that a value can be checked
+//! without having been kept.
 
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
-    }
-
-    /// Uniform in `0..bound`.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        assert!(bound > 0);
-        ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
-    }
-
-    pub fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-
-    /// Uniform in `0.0..1.0`.
-    pub fn unit(&mut self) -> f64 {
-        (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    /// Incompressible bytes.
-    pub fn fill(&mut self, into: &mut [u8]) {
-        for chunk in into.chunks_mut(8) {
-            chunk.copy_from_slice(&self.next_u64().to_le_bytes()[..chunk.len()]);
-        }
-    }
-}
+pub use tapetum_kernels::random::{SplitMix64 as Random, mix};
 
 /// Draws numbers below a count, the first of them most often: the one of rank r in proportion to 1/r^exponent. By the method
 /// of Gray and others ("Quickly generating billion-record synthetic databases"), which YCSB uses too.
@@ -69,13 +36,6 @@ impl Zipfian {
     }
 }
 
-/// A bijection of 64 bits that leaves no pattern of its input.
-pub fn mix(value: u64) -> u64 {
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
-}
-
 /// The `index`th key: 16 hexadecimal digits, distinct for distinct indexes.
 pub fn key16(index: u64) -> [u8; 16] {
     let mut key = [0; 16];
@@ -99,13 +59,6 @@ mod tests {
     }
 
     #[test]
-    fn below_reaches_every_value_and_no_other() {
-        let mut random = Random::new(7);
-        let seen: BTreeSet<u64> = (0..1000).map(|_| random.below(10)).collect();
-        assert_eq!(seen, (0..10).collect());
-    }
-
-    #[test]
     fn zipfian_draws_the_first_ranks_as_often_as_it_should() {
         let zipfian = Zipfian::new(1000, 0.99);
         let mut random = Random::new(3);
@@ -120,15 +73,5 @@ mod tests {
             assert!((found / expected - 1.0).abs() < 0.05, "rank {rank}: {found}, expected {expected}");
         }
         assert!(counts[..100].iter().sum::<u32>() > 60_000 && counts[900..].iter().sum::<u32>() > 500);
-    }
-
-    #[test]
-    fn fill_covers_a_ragged_end() {
-        let mut bytes = [0; 13];
-        Random::new(1).fill(&mut bytes);
-        let mut again = [0; 13];
-        Random::new(1).fill(&mut again);
-        assert_eq!(bytes, again);
-        assert!(bytes[8..].iter().any(|byte| *byte != 0));
     }
 }

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::cpu::DriveClock;
 use crate::locks::whole;
+use tapetum_kernels::random::SplitMix64;
 
 /// Time, chance and threads.
 #[derive(Clone)]
@@ -180,43 +181,6 @@ impl SimClock {
     }
 }
 
-/// A small generator for simulation and sampling: 64 bits of state, every seed as good as another, not for secrets.
-#[derive(Clone, Debug)]
-pub struct SplitMix64 {
-    state: u64,
-}
-
-impl SplitMix64 {
-    pub fn new(seed: u64) -> SplitMix64 {
-        SplitMix64 { state: seed }
-    }
-
-    pub fn next_u64(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.state;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-
-    /// A number below `bound`, which is not zero.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        assert!(bound > 0, "no number is below zero");
-        ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
-    }
-
-    /// True once in `of` draws on average; never when `of` is zero.
-    pub fn one_in(&mut self, of: u64) -> bool {
-        of > 0 && self.below(of) == 0
-    }
-
-    pub fn fill(&mut self, bytes: &mut [u8]) {
-        for chunk in bytes.chunks_mut(8) {
-            chunk.copy_from_slice(&self.next_u64().to_le_bytes()[..chunk.len()]);
-        }
-    }
-}
-
 fn kernel_random(bytes: &mut [u8]) {
     let mut filled = 0;
     while filled < bytes.len() {
@@ -295,14 +259,5 @@ mod tests {
         let before = env.now_us();
         let after = env.spawn("clock", move || inside.now_us()).unwrap().join().unwrap();
         assert!(after >= before);
-    }
-
-    #[test]
-    fn the_generator_matches_the_published_sequence() {
-        let mut random = SplitMix64::new(1_234_567);
-        assert_eq!(random.next_u64(), 6_457_827_717_110_365_317);
-        assert_eq!(random.next_u64(), 3_203_168_211_198_807_973);
-        assert!((0..100).all(|_| random.below(7) < 7));
-        assert!(!random.one_in(0) && random.one_in(1));
     }
 }

@@ -35,7 +35,7 @@ pub use device::engine;
 pub use device::program::{self, Program};
 pub use device::programs;
 pub use device::threads::DRIVE_THREADS_MAX;
-pub use env::{Env, SimClock, SplitMix64};
+pub use env::{Env, SimClock};
 pub use event::Event;
 pub use flash::claim::FileClaim;
 pub use flash::faulty::{CrashReport, Cut, FAULTS, Fault, Faults, FaultyFlash, Report, Struck};
@@ -52,3 +52,4 @@ pub use protocol::{
     PipelineSource, PipelineStage, ProgramId, ProgramIdentity, Purpose, RegionId, SOURCE_RANGES_MAX, STAGES_MAX,
     SourceRange, Stage, Status,
 };
+pub use tapetum_kernels::random::SplitMix64;

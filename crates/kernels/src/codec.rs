@@ -139,13 +139,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn noise(length: usize) -> Vec<u8> {
-        let mut state = 1u64;
-        (0..length)
-            .map(|_| {
-                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                (state >> 33) as u8
-            })
-            .collect()
+        crate::random::SplitMix64::new(1).bytes(length)
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub mod images;
 pub mod key_table;
 pub mod ordered;
 pub mod prefetch;
+pub mod random;
 pub mod range_checksums;
 pub mod record;
 pub mod reference;

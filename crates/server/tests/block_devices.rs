@@ -13,9 +13,8 @@ use nbd_client::{
     option, read_option_reply,
 };
 use nbd_model::DeviceModel;
-use random::Random;
 use tapetum::{BlockDevice, Error, Store, StoreOptions, Sync};
-use tapetum_drive::{Drive, Env, Flash, LocalMemory, MemoryFlash, programs};
+use tapetum_drive::{Drive, Env, Flash, LocalMemory, MemoryFlash, SplitMix64, programs};
 use tapetum_server::doors::Doors;
 use tapetum_server::doors::nbd::{NbdOptions, exports};
 use tapetum_server::net::limits::Limits;
@@ -26,8 +25,6 @@ use tapetum_server::store::store_slot::StoreSlot;
 mod nbd_client;
 #[path = "../../bench/src/nbd_model.rs"]
 mod nbd_model;
-#[path = "../../bench/src/random.rs"]
-mod random;
 
 const DEVICE_BYTES: u64 = 8 << 20;
 const BLOCK: u64 = 4096;
@@ -99,9 +96,7 @@ fn drive_on(flash: Arc<dyn Flash>, options: &StoreOptions) -> Drive {
 }
 
 fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
-    let mut data = vec![0; bytes];
-    Random::new(seed).fill(&mut data);
-    data
+    SplitMix64::new(seed).bytes(bytes)
 }
 
 #[track_caller]
@@ -131,7 +126,7 @@ fn random_requests_come_to_what_a_model_says() {
     {
         let bench = Bench::new(64 << 20, sync);
         let mut model = DeviceModel::new(DEVICE_BYTES);
-        let mut random = Random::new(seed);
+        let mut random = SplitMix64::new(seed);
         for structured in [true, false] {
             let mut client = NbdClient::open(&bench.address, name, structured).unwrap();
             let model = &mut model;
@@ -426,7 +421,7 @@ fn replies_that_nobody_reads_cost_others_nothing() {
     while hoarder.stream().write_all(&requests).is_ok() {}
     let mut client = bench.client();
     let mut model = DeviceModel::new(DEVICE_BYTES);
-    model.exercise(&mut client, &mut Random::new(3), (500, 8)).unwrap();
+    model.exercise(&mut client, &mut SplitMix64::new(3), (500, 8)).unwrap();
     drop(hoarder);
     bench.server.stop().unwrap();
 }

@@ -427,12 +427,8 @@ fn load_too_much(load: &mut Command) -> String {
 
 /// 512 bytes that do not compress.
 fn noise(seed: u64) -> String {
-    let mut state = seed.wrapping_mul(6_364_136_223_846_793_005) ^ 0x9e37_79b9_7f4a_7c15;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        format!("{:08x}", state >> 32)
-    };
-    (0..64).map(|_| next()).collect()
+    let mut random = tapetum_drive::SplitMix64::new(seed);
+    (0..64).map(|_| format!("{:08x}", random.next_u64() >> 32)).collect()
 }
 
 #[test]

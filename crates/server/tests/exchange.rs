@@ -114,9 +114,7 @@ impl Client {
 const ASKS_MAX: usize = 100_000;
 
 fn long_value(number: u64) -> Vec<u8> {
-    let mut value = vec![0; LONG_BYTES];
-    tapetum_drive::SplitMix64::new(number).fill(&mut value);
-    value
+    tapetum_drive::SplitMix64::new(number).bytes(LONG_BYTES)
 }
 
 #[test]

@@ -88,16 +88,7 @@ fn hit(key: &str, value: &[u8]) -> Vec<u8> {
 }
 
 fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = Vec::with_capacity(length + 8);
-    while bytes.len() < length {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(length);
-    bytes
+    tapetum_drive::SplitMix64::new(seed).bytes(length)
 }
 
 #[track_caller]

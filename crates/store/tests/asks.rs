@@ -23,9 +23,7 @@ fn sparse(bytes: usize) -> Vec<u8> {
 }
 
 fn noise(bytes: usize) -> Vec<u8> {
-    let mut value = vec![0; bytes];
-    SplitMix64::new(bytes as u64).fill(&mut value);
-    value
+    SplitMix64::new(bytes as u64).bytes(bytes)
 }
 
 /// Short, in its record, in its record compressed to a half and to next to nothing, and out of line.

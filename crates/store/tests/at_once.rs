@@ -39,9 +39,7 @@ fn drive(sync: Sync, env: Env) -> Drive {
 
 /// That no codec shrinks.
 fn noise(bytes: usize) -> Vec<u8> {
-    let mut value = vec![0; bytes];
-    SplitMix64::new(bytes as u64).fill(&mut value);
-    value
+    SplitMix64::new(bytes as u64).bytes(bytes)
 }
 
 fn digest(session: &Session, key: &[u8]) -> KeyDigest {
@@ -114,11 +112,7 @@ fn a_put_at_once_outlives_flush_and_restart() {
     let (drive, store) = store(Sync::No);
     let mut session = store.session().unwrap();
     let key = |number: u64| format!("key {number}").into_bytes();
-    let value = |round: u64, number: u64| {
-        let mut value = vec![0; 300 + number as usize];
-        SplitMix64::new(round << 32 | number).fill(&mut value);
-        value
-    };
+    let value = |round: u64, number: u64| SplitMix64::new(round << 32 | number).bytes(300 + number as usize);
     let mut at_once = 0;
     for (round, number) in (0..10).flat_map(|round| (0..400).map(move |number| (round, number))) {
         let (key, value, flags) = (key(number), value(round, number), round as u32);

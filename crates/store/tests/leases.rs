@@ -25,9 +25,7 @@ fn drive_on(flash: &Arc<MemoryFlash>) -> Drive {
 }
 
 fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut bytes = vec![0; length];
-    SplitMix64::new(seed).fill(&mut bytes);
-    bytes
+    SplitMix64::new(seed).bytes(length)
 }
 
 /// Puts what is in the write buffers into segments.

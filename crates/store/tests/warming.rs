@@ -51,8 +51,7 @@ fn fill(store: &Store) {
 /// Writes so much more that both write buffers are on flash.
 fn flush(store: &Store, salt: u64) {
     for number in 0..60 {
-        let mut noise = vec![0; 4000];
-        SplitMix64::new(number ^ salt << 20).fill(&mut noise);
+        let noise = SplitMix64::new(number ^ salt << 20).bytes(4000);
         store.put(format!("filler:{number}").as_bytes(), &noise).unwrap();
     }
     while store.stats().buffers_sealed > 0 {

@@ -273,9 +273,8 @@ fn store_large(address: SocketAddr) -> Result<(), Failure> {
     connection.queue_set(b"small", 0, b"value");
     connection.flush()?;
     crate::load::expect_stored(&mut connection)?;
-    let mut value = vec![0; LARGE_BYTES];
     for number in 0..LARGE_KEYS {
-        tapetum_bench::random::Random::new(number).fill(&mut value);
+        let value = tapetum_bench::random::Random::new(number).bytes(LARGE_BYTES);
         connection.queue_set(format!("large{number}").as_bytes(), 0, &value);
         connection.flush()?;
         crate::load::expect_stored(&mut connection)?;

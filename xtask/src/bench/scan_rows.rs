@@ -30,8 +30,7 @@ const KINDS: [RowKind; 2] = [
         name: "fixed",
         format: "key: id u64be; value: number u64le, year u16le, rest bytes",
         value: |number, random| {
-            let mut value = vec![0; ROW_BYTES - KEY_BYTES];
-            random.fill(&mut value);
+            let mut value = random.bytes(ROW_BYTES - KEY_BYTES);
             value[..8].copy_from_slice(&number.to_le_bytes());
             value
         },

@@ -27,7 +27,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Flash, FlashError, FlashQueue};
-use crate::env::SplitMix64;
+use crate::SplitMix64;
 use crate::memory::PairMemory;
 use crate::protocol::{Command, Opcode, Operation};
 pub use cut::Cut;

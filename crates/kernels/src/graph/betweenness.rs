@@ -11,6 +11,7 @@
 //! 3. A source takes time in proportion to the edges that it reaches. It asks every [`EDGES_UNTIL_ASKED`] edges whether to go on.
 
 use super::csr::{CsrGraph, Direction};
+use crate::random::SplitMix64;
 use std::borrow::Borrow;
 
 /// Edges after which a source asks whether it is cancelled: some ten microseconds.
@@ -192,21 +193,11 @@ pub fn scale(nodes: u64, sources: u64, direction: Direction, normalization: Norm
 
 /// Distinct nodes, ascending, drawn by a seed: `samples` of them, or all, if there are no more.
 pub fn sampled_sources(nodes: usize, samples: usize, seed: u64) -> Vec<u32> {
-    let mut state = seed;
-    // SplitMix64.
-    let mut random = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = state;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    };
+    let mut random = SplitMix64::new(seed);
     let mut all: Vec<u32> = (0..nodes as u32).collect();
     let samples = samples.min(nodes);
     for place in 0..samples {
-        let left = (nodes - place) as u64;
-        let drawn = place + ((u128::from(random()) * u128::from(left)) >> 64) as usize;
-        all.swap(place, drawn);
+        all.swap(place, place + random.below((nodes - place) as u64) as usize);
     }
     all.truncate(samples);
     all.sort_unstable();

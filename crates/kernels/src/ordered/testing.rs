@@ -3,6 +3,7 @@
 use super::extension::{ExtensionReference, REFERENCE_BYTES};
 use super::{NODE_BYTES, NewNode, NodeMut, NodePage, SlotAddress, SlotSalt};
 use crate::extent_address::ExtentAddress;
+use crate::random::mix;
 use crate::record::{Codec, Header, Marks, Record};
 
 /// Of a slot of a store.
@@ -48,9 +49,6 @@ impl Numbers {
 
     pub fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (word ^ word >> 31) as usize % end
+        mix(self.0) as usize % end
     }
 }

@@ -145,7 +145,7 @@ impl PaperDatabase {
     /// A few venues have most of the papers.
     fn venue(&self, paper: u32) -> u32 {
         let mut random = self.random(PaperTable::Venues, paper);
-        below(self.venues, unit(&mut random).powi(4))
+        below(self.venues, random.unit().powi(4))
     }
 
     /// Shows the items of a table, in the order of their keys.
@@ -187,7 +187,7 @@ impl PaperDatabase {
                 push_short(&mut value, &venue_name(self.venue(number)));
                 for _ in 0..count(&mut random, REFERENCES_MEAN) {
                     let is_classic = random.one_in(4);
-                    let back = below(number, unit(&mut random).powi(3));
+                    let back = below(number, random.unit().powi(3));
                     let cited = if is_classic { back } else { number - 1 - back };
                     show([key, cited.to_be_bytes()].concat(), value.clone());
                 }
@@ -195,17 +195,12 @@ impl PaperDatabase {
             PaperTable::Authorships => {
                 for place in 0..count(&mut random, AUTHORS_MEAN).max(1) {
                     // Some write more than others.
-                    let author = below(self.authors, unit(&mut random).powf(1.5));
+                    let author = below(self.authors, random.unit().powf(1.5));
                     show([key, author.to_be_bytes()].concat(), (place as u16).to_le_bytes().to_vec());
                 }
             }
         }
     }
-}
-
-/// From 0 up to 1.
-fn unit(random: &mut SplitMix64) -> f64 {
-    (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
 fn below(end: u32, place: f64) -> u32 {
@@ -214,7 +209,7 @@ fn below(end: u32, place: f64) -> u32 {
 
 /// Mostly few, seldom many.
 fn count(random: &mut SplitMix64, mean: f64) -> u32 {
-    (-mean * (1.0 - unit(random)).ln()).round().min(1000.0) as u32
+    (-mean * (1.0 - random.unit()).ln()).round().min(1000.0) as u32
 }
 
 fn push_short(value: &mut Vec<u8>, text: &str) {

@@ -41,8 +41,7 @@ impl Churn {
     }
 
     fn put(&mut self, key: Vec<u8>, value_bytes: u64) {
-        let mut value = vec![0; value_bytes as usize];
-        self.random.fill(&mut value);
+        let value = self.random.bytes(value_bytes as usize);
         let stored = self.bench.put(self.orders, &key, &value);
         assert!(matches!(stored, Some(Outcome::Stored { .. })), "{stored:?}");
         let (key_bytes, bytes) = (key.len() as u64, (key.len() + value.len()) as u64);

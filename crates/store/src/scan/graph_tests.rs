@@ -120,8 +120,7 @@ fn edges_of_ordered_keyspaces_stay_at_the_drive() {
 /// Edges whose values do not lie with their keys.
 fn put_long(keyspace: &KeyspaceHandle) {
     for number in 0..20u32 {
-        let mut value = vec![0; 70_000];
-        SplitMix64::new(number.into()).fill(&mut value);
+        let mut value = SplitMix64::new(number.into()).bytes(70_000);
         value[..2].copy_from_slice(&2005u16.to_le_bytes());
         keyspace.put(&[(3000 + number).to_be_bytes(), (number * 7).to_be_bytes()].concat(), &value).unwrap();
     }

@@ -27,8 +27,7 @@ fn store() -> (Drive, Store) {
 /// Values that are not compressed, a large one now and then.
 fn write_all(papers: &KeyspaceHandle, random: &mut SplitMix64, (keys, year): (u32, u16)) {
     for number in 0..keys {
-        let mut value = vec![0; if number % 500 == 7 { 60_000 } else { 1000 }];
-        random.fill(&mut value);
+        let mut value = random.bytes(if number % 500 == 7 { 60_000 } else { 1000 });
         value[..2].copy_from_slice(&year.to_le_bytes());
         papers.put(&number.to_be_bytes(), &value).unwrap();
     }

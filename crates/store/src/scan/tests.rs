@@ -226,9 +226,7 @@ fn a_result_that_is_too_long_for_its_room_comes_in_parts() {
 pub(super) fn fill_evenly(keyspace: &KeyspaceHandle) {
     let mut random = SplitMix64::new(3);
     for number in 0..30_000u32 {
-        let mut value = [0; 152];
-        random.fill(&mut value);
-        keyspace.put(&number.wrapping_mul(0x9e37_79b1).to_be_bytes(), &value).unwrap();
+        keyspace.put(&number.wrapping_mul(0x9e37_79b1).to_be_bytes(), &random.bytes(152)).unwrap();
     }
 }
 

@@ -47,10 +47,7 @@ fn new_store() -> Store {
 }
 
 fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut random = tapetum_drive::SplitMix64::new(seed);
-    let mut bytes = vec![0; length];
-    random.fill(&mut bytes);
-    bytes
+    tapetum_drive::SplitMix64::new(seed).bytes(length)
 }
 
 /// A store of `capacity` within 16 MiB of memory, with segments of 64 KiB.

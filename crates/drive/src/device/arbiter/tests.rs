@@ -1,7 +1,7 @@
 //! The arbiter against a model of units and sub-buffers, which knows nothing of how it decides.
 
 use super::*;
-use crate::env::SplitMix64;
+use crate::SplitMix64;
 use crate::planted::with;
 use proptest::prelude::*;
 

@@ -3,10 +3,10 @@
 use super::core::{EngineCore, EngineTask, JobEnd, JobRequest, SinkRequest, SourceRequest, TaskResult};
 use super::run::{TaskStep, run_task};
 use super::{EngineCounters, EngineOptions, SINK, SOURCE};
+use crate::SplitMix64;
 use crate::device::arbiter::UnitCount;
 use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
 use crate::device::programs::{self, Concat};
-use crate::env::SplitMix64;
 use crate::memory::{LocalBuffer, LocalMemory};
 use crate::protocol::{
     LocalRange, Operation, PipelineFailure, PipelinePlace, PipelineReason, PipelineResult, PipelineStage, ProgramId,

@@ -2,7 +2,7 @@
 
 use super::image::{Image, SECTOR_BYTES, Sector};
 use super::{Faults, FaultyFlash};
-use crate::env::SplitMix64;
+use crate::SplitMix64;
 use crate::protocol::Operation;
 
 /// What is durable at one moment, and the sectors that may survive or not.

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::env::SplitMix64;
+use crate::SplitMix64;
 
 /// The grain at which a write survives a crash or does not.
 pub(super) const SECTOR_BYTES: usize = 512;

@@ -156,9 +156,7 @@ fn segments_that_name_many_large_values_are_merged_as_far_as_an_install_may_be_l
     let (drive, store) = store_in_memory(CAPACITY, &options);
     let mut random = SplitMix64::new(1);
     for number in 0..150 {
-        let mut value = [0; 9000];
-        random.fill(&mut value);
-        store.put(format!("large:{number}").as_bytes(), &value).unwrap();
+        store.put(format!("large:{number}").as_bytes(), &random.bytes(9000)).unwrap();
     }
     let (engine, io) = (store.hashed(), Io::new(drive.queue_pair(16).unwrap()));
     let installer = run(&io, engine.take_installer(), || false).unwrap();

@@ -312,9 +312,7 @@ pub mod tests {
         let (drive, store) = store_in_memory(32 << 20, &options);
         let mut random = SplitMix64::new(1);
         for number in 0..2000 {
-            let mut value = [0; 400];
-            random.fill(&mut value);
-            store.put(format!("key:{number}").as_bytes(), &value).unwrap();
+            store.put(format!("key:{number}").as_bytes(), &random.bytes(400)).unwrap();
         }
         let engine = store.hashed();
         let segment = first_segment(engine);
@@ -434,11 +432,8 @@ pub mod tests {
         let (engine, io) = (store.hashed(), Io::new(drive.queue_pair(16).unwrap()));
         // Nothing is flushed until a buffer is full.
         let installer = run(&io, engine.take_installer(), || false).unwrap();
-        let value = |number: u64| {
-            let mut value = vec![0; [100, 60_000, 125_000, 20_000][number as usize % 4]];
-            SplitMix64::new(number).fill(&mut value);
-            value
-        };
+        let value =
+            |number: u64| SplitMix64::new(number).bytes([100, 60_000, 125_000, 20_000][number as usize % 4]);
         let mut number = 0;
         while engine.buffers.sealed().is_none() {
             store.put(format!("key:{number:04}").as_bytes(), &value(number)).unwrap();
@@ -478,8 +473,7 @@ pub mod tests {
     pub fn put_equal_records(store: &Store, segment_bytes: u64, record_bytes: u64, prefix: &str) {
         let mut random = SplitMix64::new(1);
         for number in 0..2 * segment_bytes / record_bytes {
-            let mut value = vec![0; record_bytes as usize - 22];
-            random.fill(&mut value);
+            let value = random.bytes(record_bytes as usize - 22);
             store.put(format!("{prefix}:{number:04x}").as_bytes(), &value).unwrap();
         }
     }

@@ -433,9 +433,8 @@ mod tests {
             let mut random = SplitMix64::new(1);
             // Half of them are deleted again: what says so is in no page.
             for number in 0..(48 << 10) / (value_bytes + 40) / 2 * 2 {
-                let (key, mut value) = (format!("key {number:05}"), vec![0; value_bytes]);
-                random.fill(&mut value);
-                store.put(key.as_bytes(), &value).unwrap();
+                let key = format!("key {number:05}");
+                store.put(key.as_bytes(), &random.bytes(value_bytes)).unwrap();
                 if number % 2 == 1 {
                     store.delete(key.as_bytes()).unwrap();
                 }
@@ -510,9 +509,7 @@ mod tests {
         let (mut random, hash) = (SplitMix64::new(1), engine.hash(crate::KeyspaceId::DEFAULT, b"key"));
         let target = 2 * PageSize::Large.payload_bytes();
         let mut put = |bytes| {
-            let mut value = vec![0; bytes];
-            random.fill(&mut value);
-            store.put(b"key", &value).unwrap();
+            store.put(b"key", &random.bytes(bytes)).unwrap();
             let Some(Place { buffer, place }) = engine.buffers.shard(hash).get(hash) else {
                 unreachable!("it was just written")
             };

@@ -3,14 +3,10 @@
 use super::{Change, GlobalIndex, IndexGeometry, RebuildError};
 use std::collections::{BTreeMap, BTreeSet};
 use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::random::mix;
 
 /// SplitMix64, twice: hash keys without a hash.
 pub fn uniform(seed: u64) -> HashKey {
-    let mix = |mut z: u64| {
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    };
     let word = |i: u64| mix(seed.wrapping_mul(2).wrapping_add(i).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     HashKey(u128::from(word(0)) << 64 | u128::from(word(1)))
 }

@@ -10,13 +10,10 @@ fn key(number: u32) -> Vec<u8> {
 
 /// A value of a keyspace; one in 500 lies in extents of its own.
 fn value(name: &str, number: u32) -> Vec<u8> {
-    let mut value = format!("{name} {number} ").repeat(8).into_bytes();
     if number.is_multiple_of(500) {
-        let seed = u64::from(number) + name.len() as u64;
-        value = vec![0; 20_000];
-        SplitMix64::new(seed).fill(&mut value);
+        return SplitMix64::new(u64::from(number) + name.len() as u64).bytes(20_000);
     }
-    value
+    format!("{name} {number} ").repeat(8).into_bytes()
 }
 
 fn fill(keyspace: &KeyspaceHandle, name: &str) {

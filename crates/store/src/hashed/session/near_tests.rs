@@ -103,8 +103,7 @@ fn items_in_memory_and_large_ones_give_the_same() {
 fn of_a_large_value_only_the_result_crosses() {
     let (drive, store) = flushed();
     let mut random = tapetum_drive::SplitMix64::new(1);
-    let mut large = vec![0; 600_000];
-    random.fill(&mut large);
+    let large = random.bytes(600_000);
     // One that is stored as it is, and one that is stored compressed.
     store.put(b"raw", &large).unwrap();
     let compressible: Vec<u8> = large.iter().map(|byte| byte & 3).collect();

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
+use tapetum_kernels::random::mix;
 
 /// Small chunks, so that tests map many; retired blocks are looked at one by one.
 pub struct HeapMemory;
@@ -85,10 +86,7 @@ pub struct Chance(pub u64);
 impl Chance {
     pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
+        mix(self.0)
     }
 
     pub fn below(&mut self, bound: usize) -> usize {
