@@ -1,8 +1,10 @@
 //! Requests that ask before they bring a value, wherever that is: in a write buffer, on flash, inflated, or in extents of its own.
 
-use std::sync::Arc;
+mod common;
+
+use common::store_in_memory;
 use tapetum::{Ask, Condition, Outcome, Reply, Request, Session, Store, StoreOptions, Sync, Terms};
-use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, SplitMix64, programs};
+use tapetum_drive::{Drive, SplitMix64};
 
 const CAPACITY: u64 = 32 << 20;
 const SEGMENT: u64 = 256 << 10;
@@ -10,11 +12,7 @@ const SEGMENT: u64 = 256 << 10;
 fn store() -> (Drive, Store) {
     let options = StoreOptions { sync: Sync::No, ..StoreOptions::new(CAPACITY, 24 << 20).with_tier(1 << 20) };
     let options = StoreOptions { segment_bytes: SEGMENT, partition_bits: 2, ..options };
-    let local = LocalMemory::new(options.local_memory_bytes() as usize).unwrap();
-    let drive = Drive::new(Arc::new(MemoryFlash::new(CAPACITY)), local, programs::built_in(), Env::system());
-    Store::create_on(&drive, &options).unwrap();
-    let store = Store::open_on(&drive, &options).unwrap();
-    (drive, store)
+    store_in_memory(CAPACITY, &options)
 }
 
 /// What compresses to a half.

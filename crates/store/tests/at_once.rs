@@ -1,9 +1,12 @@
 //! What a session answers at once, without a request: items that DRAM has, in the tier or in write buffers, and puts that wait for
 //! nothing.
 
+mod common;
+
+use common::drive_of;
 use std::sync::Arc;
 use tapetum::{Condition, DramItem, KeyDigest, Reply, Request, Session, Store, StoreOptions, Sync};
-use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, SimClock, SplitMix64, programs};
+use tapetum_drive::{Drive, Env, MemoryFlash, SimClock, SplitMix64};
 
 const CAPACITY: u64 = 8 << 20;
 
@@ -31,8 +34,7 @@ fn store_at_rest() -> (Drive, Store, SimClock) {
 /// A drive in memory with a new store on it.
 fn drive(sync: Sync, env: Env) -> Drive {
     let options = options(sync);
-    let local = LocalMemory::new(options.local_memory_bytes() as usize).unwrap();
-    let drive = Drive::new(Arc::new(MemoryFlash::new(CAPACITY)), local, programs::built_in(), env);
+    let drive = drive_of(Arc::new(MemoryFlash::new(CAPACITY)), &options, env);
     Store::create_on(&drive, &options).unwrap();
     drive
 }

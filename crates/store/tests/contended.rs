@@ -1,8 +1,10 @@
 //! Several threads change one value that is long enough to be inflated and compressed with no lock held.
 
-use std::sync::Arc;
+mod common;
+
+use common::store_in_memory;
 use tapetum::{Outcome, Request, Store, StoreOptions, Sync};
-use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, programs};
+use tapetum_drive::Drive;
 
 const CAPACITY: u64 = 256 << 20;
 const SEGMENT: u64 = 4 << 20;
@@ -10,11 +12,7 @@ const SEGMENT: u64 = 4 << 20;
 fn store() -> (Drive, Store) {
     let options = StoreOptions { sync: Sync::No, ..StoreOptions::new(CAPACITY, 64 << 20) };
     let options = StoreOptions { segment_bytes: SEGMENT, partition_bits: 2, ..options };
-    let local = LocalMemory::new(options.local_memory_bytes() as usize).unwrap();
-    let drive = Drive::new(Arc::new(MemoryFlash::new(CAPACITY)), local, programs::built_in(), Env::system());
-    Store::create_on(&drive, &options).unwrap();
-    let store = Store::open_on(&drive, &options).unwrap();
-    (drive, store)
+    store_in_memory(CAPACITY, &options)
 }
 
 #[test]

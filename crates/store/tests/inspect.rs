@@ -1,11 +1,14 @@
 //! What tools see of a store: every key once, where a key lives, and a map on which every byte of the drive is somewhere.
 
+mod common;
+
+use common::{drive_of, new_on};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use tapetum::inspect::AreaKind;
 use tapetum::{Condition, Inspection, KeyPlace, Request, Store, StoreOptions, inspect, inspect_drive, locate, scan};
-use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, programs};
+use tapetum_drive::{Drive, Env, MemoryFlash};
 
 const CAPACITY: u64 = 8 << 20;
 
@@ -14,14 +17,12 @@ fn options() -> StoreOptions {
 }
 
 fn drive_on(flash: Arc<MemoryFlash>) -> Drive {
-    let local = LocalMemory::new(options().local_memory_bytes() as usize).unwrap();
-    Drive::new(flash, local, programs::built_in(), Env::system())
+    drive_of(flash, &options(), Env::system())
 }
 
 /// A store whose keys are in several segments and in the write buffers, some overwritten, some deleted.
 fn filled(drive: &Drive) -> (Store, BTreeMap<Vec<u8>, u64>) {
-    Store::create_on(drive, &options()).unwrap();
-    let store = Store::open_on(drive, &options()).unwrap();
+    let store = new_on(drive, &options());
     let mut truth = BTreeMap::new();
     for round in 0..3u64 {
         for number in (0..2000u64).step_by(1 + round as usize) {

@@ -4,9 +4,12 @@
 // A test is an application: it may have threads of its own.
 #![allow(clippy::disallowed_methods)]
 
+mod common;
+
+use common::{drive_of, flush, new_on, noise};
 use std::sync::Arc;
 use tapetum::{Condition, Marks, Outcome, Request, Store, StoreOptions, Terms};
-use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, SplitMix64, programs};
+use tapetum_drive::{Drive, Env, MemoryFlash};
 
 const CAPACITY: u64 = 8 << 20;
 const STALE: Marks = Marks { stale: true, leased: false };
@@ -20,23 +23,7 @@ fn options() -> StoreOptions {
 }
 
 fn drive_on(flash: &Arc<MemoryFlash>) -> Drive {
-    let local = LocalMemory::new(options().local_memory_bytes() as usize).unwrap();
-    Drive::new(flash.clone(), local, programs::built_in(), Env::system())
-}
-
-fn noise(seed: u64, length: usize) -> Vec<u8> {
-    SplitMix64::new(seed).bytes(length)
-}
-
-/// Puts what is in the write buffers into segments.
-fn flush(store: &Store) {
-    let flushes = store.stats().flushes;
-    let mut filler = 0;
-    while store.stats().flushes < flushes + 2 {
-        store.put(format!("filler{}", filler % 50).as_bytes(), &noise(filler, 900)).unwrap();
-        filler += 1;
-        assert!(filler < 20_000, "{:?}", store.stats());
-    }
+    drive_of(flash.clone(), &options(), Env::system())
 }
 
 /// What a get on these terms says of `key`: marks, whether it won, and the value.
@@ -95,8 +82,7 @@ fn life(store: &mut Store, value: &[u8], elsewhere: impl Fn(&mut Store)) {
 #[test]
 fn a_lease_is_given_once_wherever_the_item_lies() {
     let flash = Arc::new(MemoryFlash::new(CAPACITY));
-    Store::create_on(&drive_on(&flash), &options()).unwrap();
-    let mut store = Store::open_on(&drive_on(&flash), &options()).unwrap();
+    let mut store = new_on(&drive_on(&flash), &options());
     for value in [noise(1, 300), vec![b'a'; 3000], noise(2, 50_000)] {
         life(&mut store, &value, |_| {});
         life(&mut store, &value, |store| flush(store));
@@ -115,8 +101,7 @@ fn a_lease_is_given_once_wherever_the_item_lies() {
 #[test]
 fn an_item_counts_as_read_while_memory_knows_it() {
     let flash = Arc::new(MemoryFlash::new(CAPACITY));
-    Store::create_on(&drive_on(&flash), &options()).unwrap();
-    let store = Store::open_on(&drive_on(&flash), &options()).unwrap();
+    let store = new_on(&drive_on(&flash), &options());
     let was_read = |terms| match store.run(Request::GetAndLease { key: b"key", terms }).unwrap().0 {
         Outcome::Leased { access, .. } => access.was_read,
         other => panic!("{other:?}"),
@@ -148,8 +133,7 @@ fn an_item_counts_as_read_while_memory_knows_it() {
 #[test]
 fn how_long_ago_an_item_was_asked_for_is_known_wherever_it_lies() {
     let flash = Arc::new(MemoryFlash::new(CAPACITY));
-    Store::create_on(&drive_on(&flash), &options()).unwrap();
-    let store = Store::open_on(&drive_on(&flash), &options()).unwrap();
+    let store = new_on(&drive_on(&flash), &options());
     let unnoticed = Terms { unnoticed: true, ..Terms::default() };
     let idle_seconds = || match store.run(Request::GetAndLease { key: b"key", terms: unnoticed }).unwrap().0 {
         Outcome::Leased { access, .. } => access.idle_seconds,
@@ -179,8 +163,7 @@ fn how_long_ago_an_item_was_asked_for_is_known_wherever_it_lies() {
 #[test]
 fn of_many_who_ask_at_once_one_gets_the_lease() {
     let flash = Arc::new(MemoryFlash::new(CAPACITY));
-    Store::create_on(&drive_on(&flash), &options()).unwrap();
-    let store = Store::open_on(&drive_on(&flash), &options()).unwrap();
+    let store = new_on(&drive_on(&flash), &options());
     for round in 0..50u32 {
         let key = format!("key{}", round % 5).into_bytes();
         if round % 10 == 9 {

@@ -1,19 +1,17 @@
 //! How much a session takes on.
 
-use std::sync::Arc;
+mod common;
+
+use common::store_in_memory;
 use tapetum::{Busy, KEPT_BYTES_MAX, OPERATIONS_MAX, Reply, Request, Session, Store, StoreOptions};
-use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, programs};
+use tapetum_drive::Drive;
 
 const CAPACITY: u64 = 32 << 20;
 const SEGMENT: u64 = 256 << 10;
 
 fn store() -> (Drive, Store) {
     let options = StoreOptions { segment_bytes: SEGMENT, partition_bits: 2, ..StoreOptions::new(CAPACITY, 24 << 20) };
-    let local = LocalMemory::new(options.local_memory_bytes() as usize).unwrap();
-    let drive = Drive::new(Arc::new(MemoryFlash::new(CAPACITY)), local, programs::built_in(), Env::system());
-    Store::create_on(&drive, &options).unwrap();
-    let store = Store::open_on(&drive, &options).unwrap();
-    (drive, store)
+    store_in_memory(CAPACITY, &options)
 }
 
 /// Submits gets until the session takes no more, and polls until all are answered; how many there were.

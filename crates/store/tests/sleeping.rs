@@ -3,12 +3,15 @@
 // A test is an application: it may have threads of its own.
 #![allow(clippy::disallowed_methods)]
 
+mod common;
+
+use common::{drive_of, new_on};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use tapetum::{Condition, Outcome, Request, Session, Store, StoreOptions, Sync};
-use tapetum_drive::{Drive, Env, FileFlash, IoEngine, LocalMemory, SplitMix64, programs};
+use tapetum_drive::{Env, FileFlash, IoEngine, SplitMix64};
 
 const CAPACITY_BYTES: u64 = 8 << 20;
 const ROUNDS: u64 = 60;
@@ -42,10 +45,7 @@ fn store(folder: &Folder) -> Store {
     };
     let env = Env::system();
     let flash = FileFlash::create(&folder.0.join("drive"), CAPACITY_BYTES, IoEngine::Auto, &env).unwrap();
-    let local = LocalMemory::new(options.local_memory_bytes() as usize).unwrap();
-    let drive = Drive::new(Arc::new(flash), local, programs::built_in(), env);
-    Store::create_on(&drive, &options).unwrap();
-    Store::open_on(&drive, &options).unwrap()
+    new_on(&drive_of(Arc::new(flash), &options, env), &options)
 }
 
 fn value(number: u64) -> [u8; VALUE_BYTES] {

@@ -3,10 +3,13 @@
 // A test is an application: it may have threads of its own.
 #![allow(clippy::disallowed_methods)]
 
+mod common;
+
+use common::drive_of;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use tapetum::{KeyDigest, Store, StoreOptions, Warmed};
-use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, SplitMix64, programs};
+use tapetum_drive::{Env, MemoryFlash, SplitMix64};
 
 const CAPACITY: u64 = 16 << 20;
 const KEYS: usize = 2000;
@@ -18,16 +21,11 @@ fn options(tier_bytes: u64) -> StoreOptions {
 
 fn open(flash: &Arc<MemoryFlash>, tier_bytes: u64) -> Store {
     let options = options(tier_bytes);
-    let local = LocalMemory::new(options.local_memory_bytes() as usize).unwrap();
-    let drive = Drive::new(flash.clone(), local, programs::built_in(), Env::system());
-    if !flash_has_store(&drive) {
+    let drive = drive_of(flash.clone(), &options, Env::system());
+    if Store::segment_bytes(&drive).is_err() {
         Store::create_on(&drive, &options).unwrap();
     }
     Store::open_on(&drive, &options).unwrap()
-}
-
-fn flash_has_store(drive: &Drive) -> bool {
-    Store::segment_bytes(drive).is_ok()
 }
 
 fn key(number: usize) -> Vec<u8> {

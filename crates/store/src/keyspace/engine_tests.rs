@@ -2,7 +2,7 @@
 
 use super::toy_engine::{TOY, ToyEngine};
 use crate::base::Base;
-use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options};
+use crate::hashed::collect::victim::tests::{SMALL_BYTES, drive_of, small_options};
 use crate::keyspace::engine::{Engine, EngineMaker};
 use crate::media::io::lock;
 use crate::tools::repair;
@@ -14,14 +14,13 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use tapetum_drive::{Drive, Env, FaultyFlash, LocalMemory, Opcode, SplitMix64, programs};
+use tapetum_drive::{Drive, Env, FaultyFlash, Opcode, SplitMix64};
 
 /// Steps after which whatever waits would wait for ever.
 const PATIENCE: u32 = 20_000;
 
 fn drive(flash: &FaultyFlash) -> Drive {
-    let local = LocalMemory::new(small_options().local_memory_bytes() as usize).unwrap();
-    Drive::new(Arc::new(flash.clone()), local, programs::built_in(), Env::simulated(1).0)
+    drive_of(Arc::new(flash.clone()), &small_options(), Env::simulated(1).0)
 }
 
 fn new_flash(seed: u64) -> FaultyFlash {

@@ -1,6 +1,6 @@
 //! Closing a store, and dropping a keyspace, while the ordered engine has something on its way.
 
-use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options};
+use crate::hashed::collect::victim::tests::{SMALL_BYTES, drive_of, small_options};
 use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::changing::KeyspaceWish;
 use crate::keyspace::request::{Condition, Outcome, Request};
@@ -9,15 +9,14 @@ use crate::log::Sync;
 use crate::{Store, StoreOptions};
 use std::cell::Cell;
 use std::sync::Arc;
-use tapetum_drive::{Drive, Env, FaultyFlash, LocalMemory, SimClock, programs};
+use tapetum_drive::{Drive, Env, FaultyFlash, SimClock};
 
 /// Looks at the drive after which a store that does not close hangs.
 pub const PATIENCE: u32 = 20_000;
 
 pub fn drive(flash: &FaultyFlash, options: &StoreOptions) -> (Drive, SimClock) {
-    let local = LocalMemory::new(options.local_memory_bytes() as usize).unwrap();
     let (env, clock) = Env::simulated(1);
-    (Drive::new(Arc::new(flash.clone()), local, programs::built_in(), env), clock)
+    (drive_of(Arc::new(flash.clone()), options, env), clock)
 }
 
 pub fn change(store: &Store, wish: KeyspaceWish) {

@@ -1,20 +1,17 @@
 //! What tools say of a store with ordered keyspaces, against what is known of it.
 
-use crate::hashed::collect::victim::tests::{SMALL_BYTES, drive_in_memory, small_options};
+use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
 use crate::keyspace::catalogue::KeyspaceKind;
 use crate::tools::inspect::{AreaKind, SLOT_CLASSES, inspect, inspect_drive};
 use crate::tools::locate::{KeyPlace, NodePlace, locate};
 use crate::{KeyspaceHandle, Store};
-use tapetum_drive::{Drive, Env};
+use tapetum_drive::Drive;
 
 const LARGE_BYTES: usize = 9_000;
 
 /// A thousand small values, and a value beyond a node; half of them on flash alone.
 fn store() -> (Drive, Store, KeyspaceHandle) {
-    let options = small_options();
-    let drive = drive_in_memory(SMALL_BYTES, &options, Env::system());
-    Store::create_on(&drive, &options).unwrap();
-    let store = Store::open_on(&drive, &options).unwrap();
+    let (drive, store) = store_in_memory(SMALL_BYTES, &small_options());
     let sorted = store.create_keyspace_of("sorted", KeyspaceKind::Ordered).unwrap();
     store.put(b"hashed", b"value").unwrap();
     for number in 0..1000 {

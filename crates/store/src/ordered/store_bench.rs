@@ -1,6 +1,6 @@
 //! A store with keyspaces of both engines on a flash whose power fails, for tests.
 
-use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options};
+use crate::hashed::collect::victim::tests::{SMALL_BYTES, drive_of, small_options};
 use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::request::{Condition, Outcome, Reply, Request};
 use crate::keyspace::states::KeyspaceRef;
@@ -8,13 +8,12 @@ use crate::log::Sync;
 use crate::session::{Session, Write};
 use crate::{Store, StoreOptions};
 use std::sync::Arc;
-use tapetum_drive::{Drive, Env, FaultyFlash, LocalMemory, programs};
+use tapetum_drive::{Drive, Env, FaultyFlash};
 
 const PATIENCE: u32 = 1_000_000;
 
 fn drive(flash: &FaultyFlash) -> Drive {
-    let local = LocalMemory::new(small_options().local_memory_bytes() as usize).unwrap();
-    Drive::new(Arc::new(flash.clone()), local, programs::built_in(), Env::simulated(1).0)
+    drive_of(Arc::new(flash.clone()), &small_options(), Env::simulated(1).0)
 }
 
 /// Nothing is maintained but by steps.

@@ -1,7 +1,7 @@
 //! Queries at the drive against the same queries on the host.
 
 use super::{QueryError, QueryReport, QuerySide};
-use crate::hashed::collect::victim::tests::{drive_in_memory, store_in_memory};
+use crate::hashed::collect::victim::tests::{drive_in_memory, new_on, store_in_memory};
 use crate::{Error, KeyRange, KeyspaceHandle, KeyspaceKind, Store, StoreOptions, Sync};
 use tapetum_drive::arbiter::UnitCount;
 use tapetum_drive::engine::EngineOptions;
@@ -39,8 +39,7 @@ pub(super) fn store_of(units: &[(&str, u16)]) -> (Drive, Store) {
         UnitCount { program, units: *units }
     };
     let drive = drive.with_compute_units(&EngineOptions::with_units(units.iter().map(unit).collect()));
-    Store::create_on(&drive, &options).unwrap();
-    let store = Store::open_on(&drive, &options).unwrap();
+    let store = new_on(&drive, &options);
     (drive, store)
 }
 

@@ -202,20 +202,9 @@ fn a_value_at_the_limit_that_compresses_to_nothing_is_read_and_changed_in_a_segm
 fn a_batch_with_a_value_that_compresses_to_half_is_read_from_a_segment() {
     let segment_bytes = 4 << 20;
     let options = StoreOptions { segment_bytes, partition_bits: 2, ..StoreOptions::new(128 << 20, 24 << 20) };
-    let local = LocalMemory::new(options.local_memory_bytes() as usize).unwrap();
-    let drive = Drive::new(Arc::new(MemoryFlash::new(128 << 20)), local, programs::built_in(), Env::system());
-    Store::create_on(&drive, &options).unwrap();
-    let store = Store::open_on(&drive, &options).unwrap();
+    let (_drive, store) = store_in_memory(128 << 20, &options);
     let value = [noise(1, 1 << 20), vec![7; (1 << 20) - 100]].concat();
-    store
-        .batch(&[Write::Put {
-            keyspace: tapetum::KeyspaceRef::DEFAULT,
-            key: b"key",
-            value: &value,
-            flags: 0,
-            expiry: 0,
-        }])
-        .unwrap();
+    store.batch(&[put(b"key", &value)]).unwrap();
     let flushes = store.stats().flushes;
     let mut filler = 0;
     while store.stats().flushes < flushes + 2 {

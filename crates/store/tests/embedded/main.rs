@@ -11,13 +11,14 @@ mod read_only;
 mod resources;
 mod unreadable;
 
+#[path = "../common/mod.rs"]
+mod common;
+
+use common::{delete, drive_of, flush, new_on, noise, put, store_in_memory};
 use std::collections::HashMap;
 use std::sync::Arc;
 use tapetum::{Condition, Error, Full, Outcome, Reply, Request, Session, Store, StoreOptions, Sync, Write};
-use tapetum_drive::{
-    Command, Drive, Env, FaultyFlash, Flash, LocalMemory, MemoryAddress, MemoryFlash, Opcode, Operation, Status,
-    programs,
-};
+use tapetum_drive::{Command, Drive, Env, FaultyFlash, Flash, MemoryAddress, MemoryFlash, Opcode, Operation, Status};
 
 const CAPACITY: u64 = 8 << 20;
 
@@ -26,8 +27,7 @@ fn options() -> StoreOptions {
 }
 
 fn drive_on(flash: Arc<MemoryFlash>) -> Drive {
-    let local = LocalMemory::new(options().local_memory_bytes() as usize).unwrap();
-    Drive::new(flash, local, programs::built_in(), Env::system())
+    drive_of(flash, &options(), Env::system())
 }
 
 fn flash() -> Arc<MemoryFlash> {
@@ -36,37 +36,16 @@ fn flash() -> Arc<MemoryFlash> {
 
 /// Time stands still there, and nothing is maintained but by [`Store::maintain`].
 fn faulty_drive(faulty: &FaultyFlash) -> Drive {
-    let local = LocalMemory::new(options().local_memory_bytes() as usize).unwrap();
-    Drive::new(Arc::new(faulty.clone()), local, programs::built_in(), Env::simulated(1).0)
+    drive_of(Arc::new(faulty.clone()), &options(), Env::simulated(1).0)
 }
 
 fn new_store() -> Store {
-    let drive = drive_on(flash());
-    Store::create_on(&drive, &options()).unwrap();
-    Store::open_on(&drive, &options()).unwrap()
-}
-
-fn noise(seed: u64, length: usize) -> Vec<u8> {
-    tapetum_drive::SplitMix64::new(seed).bytes(length)
+    store_in_memory(CAPACITY, &options()).1
 }
 
 /// A store of `capacity` within 16 MiB of memory, with segments of 64 KiB.
 fn store_of(capacity: u64, full: Full) -> Store {
-    let local = LocalMemory::new(options().local_memory_bytes() as usize).unwrap();
-    let drive = Drive::new(Arc::new(MemoryFlash::new(capacity)), local, programs::built_in(), Env::system());
-    let options = StoreOptions { full, ..options() };
-    Store::create_on(&drive, &options).unwrap();
-    Store::open_on(&drive, &options).unwrap()
-}
-
-/// Writes others until what was written before is in a segment.
-fn flush(store: &Store) {
-    let flushes = store.stats().flushes;
-    let mut filler = 0;
-    while store.stats().flushes < flushes + 2 {
-        store.put(format!("filler{}", filler % 100).as_bytes(), &noise(filler, 900)).unwrap();
-        filler += 1;
-    }
+    store_in_memory(capacity, &StoreOptions { full, ..options() }).1
 }
 
 #[test]
@@ -87,8 +66,7 @@ fn puts_gets_and_deletes() {
 fn what_is_asked_for_stays_in_dram_when_it_is_written_over_and_flushed() {
     let options = options().with_tier(4 << 20);
     let drive = drive_on(flash());
-    Store::create_on(&drive, &options).unwrap();
-    let store = Store::open_on(&drive, &options).unwrap();
+    let store = new_on(&drive, &options);
     let (asked, noted, unasked) = (b"asked".as_slice(), b"noted".as_slice(), b"unasked".as_slice());
     let flush = || {
         let before = store.stats().flushes;
@@ -168,8 +146,7 @@ fn overwritten_keys_stay_right_through_flush_collection_and_reopening() {
 /// A store with keys on flash, and opened again: whether the index was built from key tables.
 fn index_is_built_when_opened(end: impl FnOnce(&Drive, &Store)) -> bool {
     let drive = drive_on(flash());
-    Store::create_on(&drive, &options()).unwrap();
-    let store = Store::open_on(&drive, &options()).unwrap();
+    let store = new_on(&drive, &options());
     let key = |number: u64| format!("key{number}").into_bytes();
     for number in 0..4000 {
         store.put(&key(number % 3000), &noise(number, 100)).unwrap();
@@ -286,18 +263,9 @@ fn a_batch_is_seen_whole_and_many_keys_are_read_at_once() {
         let items = store.multi_get(&names).unwrap();
         assert!(items.iter().all(|item| item.as_ref().is_some_and(|item| item.flags == round && item.value == value)));
     }
-    store
-        .batch(&[
-            Write::Delete { keyspace: tapetum::KeyspaceRef::DEFAULT, key: b"batch0" },
-            Write::Delete { keyspace: tapetum::KeyspaceRef::DEFAULT, key: b"batch1" },
-        ])
-        .unwrap();
+    store.batch(&[delete(b"batch0"), delete(b"batch1")]).unwrap();
     assert_eq!(store.get(b"batch1").unwrap(), None);
-    let put =
-        Write::Put { keyspace: tapetum::KeyspaceRef::DEFAULT, key: b"batch0", value: &[1; 1000], flags: 0, expiry: 0 };
-    for too_large in
-        [vec![put; 1000], vec![Write::Delete { keyspace: tapetum::KeyspaceRef::DEFAULT, key: b"batch0" }; 100_000]]
-    {
+    for too_large in [vec![put(b"batch0", &[1; 1000]); 1000], vec![delete(b"batch0"); 100_000]] {
         assert!(matches!(store.batch(&too_large), Err(Error::BatchTooLarge { .. })));
     }
     assert_eq!(store.get(b"batch0").unwrap(), None);
@@ -323,16 +291,14 @@ fn a_full_store_refuses_new_keys_with_a_way_out_and_still_reads_overwrites_and_d
         let seed = if number < 2_000 { number + 1 } else { number };
         assert_eq!(store.get(format!("key{number}").as_bytes()).unwrap().unwrap().value, noise(seed, 1000), "{number}");
     }
-    let put =
-        |key| Write::Put { keyspace: tapetum::KeyspaceRef::DEFAULT, key, value: b"from a batch", flags: 0, expiry: 0 };
-    store.batch(&[put(b"key7"), put(b"key8")]).expect("it overwrites");
+    let over = |key| put(key, b"from a batch");
+    store.batch(&[over(b"key7"), over(b"key8")]).expect("it overwrites");
     assert_eq!(store.get(b"key8").unwrap().unwrap().value, b"from a batch");
     // What was collected meanwhile may have left room for a few.
     let value = noise(0, 1000);
-    let refused = (0..1000).map(|number| format!("another{number}").into_bytes()).find(|key| {
-        let another = Write::Put { keyspace: tapetum::KeyspaceRef::DEFAULT, key, value: &value, flags: 0, expiry: 0 };
-        store.batch(&[put(b"key7"), another]).is_err_and(|error| error == Error::FullFlash)
-    });
+    let refused = (0..1000)
+        .map(|number| format!("another{number}").into_bytes())
+        .find(|key| store.batch(&[over(b"key7"), put(key, &value)]).is_err_and(|error| error == Error::FullFlash));
     assert_eq!(store.get(&refused.expect("a full store refuses new keys in batches")).unwrap(), None);
     for number in 0..stored {
         assert!(store.delete(format!("key{number}").as_bytes()).unwrap());
@@ -360,15 +326,8 @@ fn counters_lose_no_increment_among_threads() {
 
 #[test]
 fn thousands_of_keys_in_one_read_come_back_each_with_its_own_value() {
-    let drive = Drive::new(
-        Arc::new(MemoryFlash::new(64 << 20)),
-        LocalMemory::new(32 << 20).unwrap(),
-        programs::built_in(),
-        Env::system(),
-    );
     let options = StoreOptions { segment_bytes: 1 << 20, ..StoreOptions::new(64 << 20, 32 << 20) };
-    Store::create_on(&drive, &options).unwrap();
-    let store = Store::open_on(&drive, &options).unwrap();
+    let (_drive, store) = store_in_memory(64 << 20, &options);
     let value = |number: usize| format!("value {number} ").repeat(number % 97 + 1).into_bytes();
     let keys: Vec<Vec<u8>> = (0..6_000).map(|number| format!("key{number}").into_bytes()).collect();
     for (number, key) in keys.iter().enumerate() {
@@ -391,14 +350,10 @@ fn large_segments_whose_extents_are_written_piece_by_piece_come_back_whole() {
     // Extents of 512 KiB, of which 256 KiB are written at once.
     let options = StoreOptions { segment_bytes: 64 << 20, ..StoreOptions::new(CAPACITY, 512 << 20) };
     let flash = Arc::new(MemoryFlash::new(CAPACITY));
-    let drive = || {
-        let local = LocalMemory::new(options.local_memory_bytes() as usize).unwrap();
-        Drive::new(flash.clone(), local, programs::built_in(), Env::system())
-    };
+    let drive = || drive_of(flash.clone(), &options, Env::system());
     let (key, value) = (|number: u64| number.to_le_bytes(), |number: u64| noise(number, 6000));
     let mut written = 0;
-    Store::create_on(&drive(), &options).unwrap();
-    let store = Store::open_on(&drive(), &options).unwrap();
+    let store = new_on(&drive(), &options);
     while store.stats().flushes == 0 {
         store.put(&key(written), &value(written)).unwrap();
         written += 1;
@@ -439,8 +394,7 @@ fn an_evicting_store_takes_new_keys_for_ever_and_keeps_the_latest() {
 fn what_is_evicted_from_flash_is_not_answered_from_dram() {
     let options = StoreOptions { full: Full::Evict, ..options().with_tier(4 << 20) };
     let drive = drive_on(flash());
-    Store::create_on(&drive, &options).unwrap();
-    let store = Store::open_on(&drive, &options).unwrap();
+    let store = new_on(&drive, &options);
     store.put(b"asked", b"value").unwrap();
     flush(&store);
     for from_tier in [0, 1] {
@@ -570,10 +524,7 @@ fn writes_that_wait_for_room_end_when_the_store_fails() {
     }
     assert_eq!((session.in_flight(), replies.len()), (0, 3_000));
     assert!(matches!(replies[2_999].outcome, Outcome::Failed(Error::Poisoned(_))), "{:?}", replies[2_999].outcome);
-    assert!(matches!(
-        store.batch(&[Write::Delete { keyspace: tapetum::KeyspaceRef::DEFAULT, key: b"key2999" }]),
-        Err(Error::Poisoned(_))
-    ));
+    assert!(matches!(store.batch(&[delete(b"key2999")]), Err(Error::Poisoned(_))));
 }
 
 #[test]
@@ -597,8 +548,7 @@ fn a_session_that_outlives_its_store_is_told_so_when_it_needs_room() {
 #[test]
 fn no_value_is_larger_than_the_store_was_told_however_it_comes() {
     let drive = drive_on(flash());
-    Store::create_on(&drive, &options()).unwrap();
-    let store = Store::open_on(&drive, &options()).unwrap();
+    let store = new_on(&drive, &options());
     store.put(b"before", &noise(1, 2_000)).unwrap();
     store.close().unwrap();
     drop(store);
@@ -637,10 +587,9 @@ fn deleting_everything_makes_room_in_a_full_store() {
 #[test]
 fn every_second_is_kept_although_writes_keep_coming() {
     let faulty = FaultyFlash::new(CAPACITY, 7);
-    let local = || LocalMemory::new(options().local_memory_bytes() as usize).unwrap();
     let (env, clock) = Env::simulated(7);
     let every_second = StoreOptions { sync: tapetum::Sync::EverySecond, ..options() };
-    let drive = Drive::new(Arc::new(faulty.clone()), local(), programs::built_in(), env);
+    let drive = drive_of(Arc::new(faulty.clone()), &every_second, env);
     Store::create_on(&drive, &every_second).unwrap();
     let store = Store::open_with(&drive, &every_second, || false).unwrap();
     for number in 0..60u32 {
@@ -651,7 +600,7 @@ fn every_second_is_kept_although_writes_keep_coming() {
         });
     }
     faulty.crash();
-    let drive = Drive::new(Arc::new(faulty.reopen()), local(), programs::built_in(), Env::simulated(8).0);
+    let drive = drive_of(Arc::new(faulty.reopen()), &every_second, Env::simulated(8).0);
     let store = Store::open_with(&drive, &every_second, || false).unwrap();
     for number in 0..40 {
         assert!(store.get(format!("key{number}").as_bytes()).unwrap().is_some(), "key {number} is seconds old");
@@ -663,8 +612,7 @@ fn a_store_grows_while_it_serves_and_is_as_large_when_it_is_opened_again() {
     let flash = Arc::new(MemoryFlash::new(25 << 17));
     let drive = drive_on(flash.clone());
     let options = StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(3 << 20, 16 << 20) };
-    Store::create_on(&drive, &options).unwrap();
-    let store = Store::open_on(&drive, &options).unwrap();
+    let store = new_on(&drive, &options);
     let key = |number: u32| format!("key-{number}").into_bytes();
     let value = |number: u32| noise(u64::from(number), 700);
     let fill = |mut number: u32| loop {

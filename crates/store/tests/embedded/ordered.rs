@@ -40,6 +40,13 @@ fn assert_has(keyspace: &KeyspaceHandle, model: &BTreeMap<Vec<u8>, Vec<u8>>) {
     }
 }
 
+/// For seconds; who calls it looks again.
+fn wait_until(is_so: impl Fn() -> bool) {
+    for _ in (0..10_000).take_while(|_| !is_so()) {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn an_ordered_keyspace_has_what_was_put_and_not_what_was_deleted_after_every_opening() {
     let flash = flash();
@@ -106,12 +113,7 @@ fn a_dropped_ordered_keyspace_gives_its_room_back() {
     assert!(store.stats().flash_used_bytes > before);
     store.drop_keyspace("orders").unwrap();
     assert!(matches!(orders.get(b"key"), Err(Error::Keyspace(KeyspaceError::Gone))));
-    for _ in 0..10_000 {
-        if store.keyspaces().len() == 1 && store.stats().flash_used_bytes == before {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
+    wait_until(|| store.keyspaces().len() == 1 && store.stats().flash_used_bytes == before);
     assert_eq!((store.keyspaces().len(), store.stats().flash_used_bytes), (1, before));
     let again = ordered(&store);
     assert_eq!(again.get(&key(1)).unwrap(), None);
@@ -155,8 +157,7 @@ fn a_scan_shows_a_range_in_order_either_way_and_while_its_nodes_split() {
 #[test]
 fn values_of_every_size_come_back_after_an_opening() {
     let flash = flash();
-    Store::create_on(&drive_on(flash.clone()), &options()).unwrap();
-    let store = Store::open_on(&drive_on(flash.clone()), &options()).unwrap();
+    let store = new_on(&drive_on(flash.clone()), &options());
     let orders = ordered(&store);
     let sizes =
         [0, 1, 1000, 1900, 1960, 2000, 3000, 4040, 4096, 5000, 8100, 8192, 16_000, 32_000, 65_536, 65_537, 400_000];
@@ -178,12 +179,8 @@ fn values_to_sixteen_mebibytes_come_back_and_give_their_room_back() {
     const MAX: usize = 16 << 20;
     let wide = StoreOptions { segment_bytes: 1 << 20, ..StoreOptions::new(512 << 20, 160 << 20) };
     let flash = Arc::new(MemoryFlash::new(512 << 20));
-    let drive = || {
-        let local = LocalMemory::new(wide.local_memory_bytes() as usize).unwrap();
-        Drive::new(flash.clone(), local, programs::built_in(), Env::system())
-    };
-    Store::create_on(&drive(), &wide).unwrap();
-    let store = Store::open_on(&drive(), &wide).unwrap();
+    let drive = || drive_of(flash.clone(), &wide, Env::system());
+    let store = new_on(&drive(), &wide);
     assert_eq!(store.value_bytes_max(), MAX);
     let orders = ordered(&store);
     orders.put(b"small", b"").unwrap();
@@ -217,12 +214,7 @@ fn values_to_sixteen_mebibytes_come_back_and_give_their_room_back() {
     (0..sizes.len()).for_each(|number| assert!(orders.delete(&key(number as u64)).unwrap()));
     // A group or two are kept ready, or not yet.
     let most = before + (1 << 20);
-    for _ in 0..10_000 {
-        if store.stats().flash_used_bytes <= most {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
+    wait_until(|| store.stats().flash_used_bytes <= most);
     assert!(store.stats().flash_used_bytes <= most, "{} of {most} bytes", store.stats().flash_used_bytes);
 }
 
@@ -245,12 +237,7 @@ fn a_full_keyspace_refuses_puts_and_takes_them_again() {
     }
     (0..stored / 2).for_each(|number| assert!(orders.delete(&scattered(number)).unwrap(), "{number}"));
     let put_again = || orders.put(b"again", b"there is room");
-    for _ in 0..10_000 {
-        if put_again().is_ok() {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
+    wait_until(|| put_again().is_ok());
     put_again().unwrap();
     assert!(tapetum::check(&store).unwrap().problems.is_empty());
 }
@@ -313,20 +300,14 @@ fn an_opening_after_a_drop_gives_back_the_room_that_was_left() {
     assert!(store.stats().flash_used_bytes > before, "the groups are given back later");
     drop((orders, store));
     let store = Store::open_on(&drive_on(flash), &options()).unwrap();
-    for _ in 0..10_000 {
-        if store.keyspaces().len() == 1 && store.stats().flash_used_bytes == before {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
+    wait_until(|| store.keyspaces().len() == 1 && store.stats().flash_used_bytes == before);
     assert_eq!((store.keyspaces().len(), store.stats().flash_used_bytes), (1, before));
 }
 
 #[test]
 fn a_batch_over_keyspaces_of_both_kinds_is_there_as_a_whole_and_many_keys_are_read_at_once() {
     let flash = flash();
-    Store::create_on(&drive_on(flash.clone()), &options()).unwrap();
-    let store = Store::open_on(&drive_on(flash.clone()), &options()).unwrap();
+    let store = new_on(&drive_on(flash.clone()), &options());
     let orders = ordered(&store);
     let keyspaces = [orders.keyspace(), tapetum::KeyspaceRef::DEFAULT];
     let keys: Vec<Vec<u8>> = (0..KEYS / 20).map(|number| key(7 * number)).collect();

@@ -7,39 +7,23 @@ use tapetum_drive::SplitMix64;
 const KEYS: u64 = 3000;
 
 /// Time passes there, and maintenance has a thread.
-fn drive_of(faulty: &FaultyFlash) -> Drive {
-    let local = LocalMemory::new(options().local_memory_bytes() as usize).unwrap();
-    Drive::new(Arc::new(faulty.clone()), local, programs::built_in(), Env::system())
+fn drive_on(faulty: &FaultyFlash) -> Drive {
+    drive_of(Arc::new(faulty.clone()), &options(), Env::system())
 }
 
 /// A store on flash that counts, crashed: its last writes are in the log alone.
 fn crashed() -> FaultyFlash {
     let faulty = FaultyFlash::new(CAPACITY, 5);
-    let drive = drive_of(&faulty);
-    Store::create_on(&drive, &options()).unwrap();
-    let store = Store::open_on(&drive, &options()).unwrap();
+    let drive = drive_on(&faulty);
+    let store = new_on(&drive, &options());
     for first in (0..KEYS).step_by(50) {
         let items: Vec<_> = (first..first + 50).map(|number| (format!("key{number}"), noise(number, 300))).collect();
-        let puts = items.iter().map(|(key, value)| Write::Put {
-            keyspace: tapetum::KeyspaceRef::DEFAULT,
-            key: key.as_bytes(),
-            value,
-            flags: 0,
-            expiry: 0,
-        });
-        store.batch(&puts.collect::<Vec<_>>()).unwrap();
+        store.batch(&items.iter().map(|(key, value)| put(key.as_bytes(), value)).collect::<Vec<_>>()).unwrap();
     }
     store.put(b"large", &noise(9, 100_000)).unwrap();
     for first in (0..KEYS).step_by(150) {
         let keys: Vec<_> = (first..first + 150).step_by(3).map(|number| format!("key{number}")).collect();
-        store
-            .batch(
-                &keys
-                    .iter()
-                    .map(|key| Write::Delete { keyspace: tapetum::KeyspaceRef::DEFAULT, key: key.as_bytes() })
-                    .collect::<Vec<_>>(),
-            )
-            .unwrap();
+        store.batch(&keys.iter().map(|key| delete(key.as_bytes())).collect::<Vec<_>>()).unwrap();
     }
     store.put(b"last", b"in the log").unwrap();
     drop(store);
@@ -49,7 +33,7 @@ fn crashed() -> FaultyFlash {
 /// The store closed as it should be.
 fn closed() -> FaultyFlash {
     let faulty = crashed();
-    Store::open_on(&drive_of(&faulty), &options()).unwrap().close().unwrap();
+    Store::open_on(&drive_on(&faulty), &options()).unwrap().close().unwrap();
     faulty
 }
 
@@ -82,7 +66,7 @@ fn contents(store: &Store) -> Contents {
 fn a_reader_sees_what_a_writer_would_and_writes_nothing() {
     for faulty in [crashed(), closed()] {
         let (before, image) = (changes(&faulty), faulty.peek(0, CAPACITY));
-        let reader = Store::open_read_only_on(&drive_of(&faulty), &options()).unwrap();
+        let reader = Store::open_read_only_on(&drive_on(&faulty), &options()).unwrap();
         let seen = contents(&reader);
         assert_eq!(tapetum::check(&reader).unwrap().problems, Vec::<String>::new());
         tapetum::inspect(&reader).unwrap();
@@ -94,7 +78,7 @@ fn a_reader_sees_what_a_writer_would_and_writes_nothing() {
         drop(reader);
         assert_eq!(changes(&faulty), before);
         assert!(faulty.peek(0, CAPACITY) == image);
-        let writer = Store::open_on(&drive_of(&faulty), &options()).unwrap();
+        let writer = Store::open_on(&drive_on(&faulty), &options()).unwrap();
         assert!(changes(&faulty) > before, "what is counted happens");
         let expected = contents(&writer);
         assert!(seen == expected && seen.shown.len() as u64 == KEYS - KEYS / 3 + 2);
@@ -104,7 +88,7 @@ fn a_reader_sees_what_a_writer_would_and_writes_nothing() {
 #[test]
 fn what_would_change_the_store_is_refused() {
     let faulty = crashed();
-    let store = Store::open_read_only_on(&drive_of(&faulty), &options()).unwrap();
+    let store = Store::open_read_only_on(&drive_on(&faulty), &options()).unwrap();
     let before = changes(&faulty);
     let key: &[u8] = b"last";
     let (value, flags, expiry, stamp): (&[u8], u32, u32, Option<u64>) = (b"1", 0, 0, None);
@@ -127,10 +111,7 @@ fn what_would_change_the_store_is_refused() {
     for request in requests {
         assert_eq!(store.run(request), Err(Error::ReadOnly), "{request:?}");
     }
-    assert_eq!(
-        store.batch(&[Write::Put { keyspace: tapetum::KeyspaceRef::DEFAULT, key, value, flags, expiry }]),
-        Err(Error::ReadOnly)
-    );
+    assert_eq!(store.batch(&[put(key, value)]), Err(Error::ReadOnly));
     assert_eq!(store.resize_capacity(2 * CAPACITY), Err(Error::ReadOnly));
     let mut session = store.session().unwrap();
     let digest = session.digest(tapetum::KeyspaceRef::DEFAULT, key);
@@ -142,9 +123,9 @@ fn what_would_change_the_store_is_refused() {
 #[test]
 fn pages_of_key_tables_that_are_damaged_are_made_anew_in_memory_alone() {
     let faulty = crashed();
-    let expected = contents(&Store::open_on(&drive_of(&faulty), &options()).unwrap());
+    let expected = contents(&Store::open_on(&drive_on(&faulty), &options()).unwrap());
     // Two pages of every key table, of which the last holds the fences.
-    let areas = tapetum::inspect_drive(&drive_of(&faulty)).unwrap().areas;
+    let areas = tapetum::inspect_drive(&drive_on(&faulty)).unwrap().areas;
     let tables: Vec<_> = areas.into_iter().filter(|area| area.kind == tapetum::inspect::AreaKind::Keys).collect();
     assert!(tables.len() > 3);
     let mut random = SplitMix64::new(1);
@@ -154,15 +135,15 @@ fn pages_of_key_tables_that_are_damaged_are_made_anew_in_memory_alone() {
         }
     }
     let image = faulty.peek(0, CAPACITY);
-    let reader = Store::open_read_only_on(&drive_of(&faulty), &options()).unwrap();
+    let reader = Store::open_read_only_on(&drive_on(&faulty), &options()).unwrap();
     assert!(contents(&reader) == expected);
     let problems = tapetum::check(&reader).unwrap().problems;
     assert!(problems.len() >= tables.len(), "{problems:?}");
     assert!(problems.iter().all(|problem| problem.contains("made anew when the store is next opened")), "{problems:?}");
     drop(reader);
     assert!(faulty.peek(0, CAPACITY) == image);
-    drop(Store::open_on(&drive_of(&faulty), &options()).unwrap());
-    let reader = Store::open_read_only_on(&drive_of(&faulty), &options()).unwrap();
+    drop(Store::open_on(&drive_on(&faulty), &options()).unwrap());
+    let reader = Store::open_read_only_on(&drive_on(&faulty), &options()).unwrap();
     assert_eq!(tapetum::check(&reader).unwrap().problems, Vec::<String>::new());
 }
 
@@ -170,7 +151,7 @@ fn pages_of_key_tables_that_are_damaged_are_made_anew_in_memory_alone() {
 fn the_check_names_a_damaged_copy_of_the_superblock() {
     let faulty = crashed();
     faulty.flip(4096 + 20, 1);
-    let reader = Store::open_read_only_on(&drive_of(&faulty), &options()).unwrap();
+    let reader = Store::open_read_only_on(&drive_on(&faulty), &options()).unwrap();
     let problems = tapetum::check(&reader).unwrap().problems;
     assert!(problems.len() == 1 && problems[0].contains("copy 1 of the superblock"), "{problems:?}");
 }
@@ -179,10 +160,7 @@ fn the_check_names_a_damaged_copy_of_the_superblock() {
 fn everything_is_gone_for_a_reader_too_when_its_time_comes() {
     let faulty = FaultyFlash::new(CAPACITY, 5);
     let (env, clock) = Env::simulated(1);
-    let drive = || {
-        let local = LocalMemory::new(options().local_memory_bytes() as usize).unwrap();
-        Drive::new(Arc::new(faulty.clone()), local, programs::built_in(), env.clone())
-    };
+    let drive = || drive_of(Arc::new(faulty.clone()), &options(), env.clone());
     Store::create_on(&drive(), &options()).unwrap();
     let store = Store::open_with(&drive(), &options(), || false).unwrap();
     store.put(b"a", b"1").unwrap();

@@ -26,8 +26,7 @@ fn sessions_that_rest_keep_no_memory_from_others() {
 
 fn store_of_sectors(sector_bytes: u32, capacity: u64, options: &StoreOptions) -> (Arc<MemoryFlash>, Drive) {
     let flash = Arc::new(MemoryFlash::with_sector_bytes(capacity, sector_bytes));
-    let local = LocalMemory::new(options.local_memory_bytes() as usize).unwrap();
-    let drive = Drive::new(flash.clone(), local, programs::built_in(), Env::system());
+    let drive = drive_of(flash.clone(), options, Env::system());
     Store::create_on(&drive, options).unwrap();
     (flash, drive)
 }
@@ -86,17 +85,12 @@ fn a_store_that_was_dropped_is_gone() {
 fn a_store_that_can_name_no_more_items_says_so_and_opens_again() {
     let capacity = 8 << 20;
     let options = StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(capacity, 64 << 20) };
-    let local = LocalMemory::new(options.local_memory_bytes() as usize).unwrap();
-    let drive = Drive::new(Arc::new(MemoryFlash::new(capacity)), local, programs::built_in(), Env::system());
-    Store::create_on(&drive, &options).unwrap();
-    let store = Store::open_on(&drive, &options).unwrap();
+    let (drive, store) = store_in_memory(capacity, &options);
     store.resize_capacity(4 * capacity).unwrap();
     const BATCH: u32 = 50;
     let keys = |from: u32| (from..from + BATCH).map(u32::to_le_bytes).collect::<Vec<_>>();
     let put = |store: &Store, from: u32, value: &[u8]| {
-        let keys = keys(from);
-        let write = |key| Write::Put { keyspace: tapetum::KeyspaceRef::DEFAULT, key, value, flags: 0, expiry: 0 };
-        store.batch(&keys.iter().map(|key| write(&key[..])).collect::<Vec<_>>())
+        store.batch(&keys(from).iter().map(|key| super::put(key, value)).collect::<Vec<_>>())
     };
     let fill = |store: &Store| {
         let error = (0u32..).find_map(|batch| put(store, batch * BATCH, b"1").err().map(|error| (batch, error)));
@@ -118,15 +112,7 @@ fn a_store_that_can_name_no_more_items_says_so_and_opens_again() {
         assert_eq!(store.get(&key).unwrap().map(|item| item.value), Some(value.to_vec()));
     }
     for batch in 0..batches / 4 {
-        let keys = keys(batch * BATCH);
-        store
-            .batch(
-                &keys
-                    .iter()
-                    .map(|key| Write::Delete { keyspace: tapetum::KeyspaceRef::DEFAULT, key: &key[..] })
-                    .collect::<Vec<_>>(),
-            )
-            .unwrap();
+        store.batch(&keys(batch * BATCH).iter().map(|key| delete(key)).collect::<Vec<_>>()).unwrap();
     }
     put(&store, batches * BATCH, b"new").unwrap();
     store.close().unwrap();

@@ -55,8 +55,7 @@ fn one_page_that_cannot_be_read_stops_neither_writes_nor_the_collector() {
     for full in [Full::Error, Full::Evict] {
         let drive = drive_on(flash());
         let options = StoreOptions { full, ..options() };
-        Store::create_on(&drive, &options).unwrap();
-        let store = Store::open_on(&drive, &options).unwrap();
+        let store = new_on(&drive, &options);
         let value = noise(77, 600);
         store.put(b"damaged", &value).unwrap();
         NEIGHBOURS.iter().for_each(|key| store.put(key, b"fine").map(drop).unwrap());
@@ -89,8 +88,7 @@ fn one_page_that_cannot_be_read_stops_neither_writes_nor_the_collector() {
 #[test]
 fn the_check_names_a_large_value_that_is_damaged_and_no_other() {
     let drive = drive_on(flash());
-    Store::create_on(&drive, &options()).unwrap();
-    let store = Store::open_on(&drive, &options()).unwrap();
+    let store = new_on(&drive, &options());
     let values = [noise(1, 300_000), noise(2, 310_000)];
     for (number, value) in values.iter().enumerate() {
         store.put(format!("large{number}").as_bytes(), value).unwrap();

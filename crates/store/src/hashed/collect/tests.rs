@@ -4,14 +4,14 @@ use super::*;
 use crate::hashed::catalog::Deaths;
 use crate::hashed::catalog::tests::descriptor;
 use crate::hashed::collect::victim::tests::{
-    RECORD_BYTES, SMALL_BYTES, drive_in_memory, small_options, store_in_memory, store_of_equal_records, wait_for_flush,
+    RECORD_BYTES, SMALL_BYTES, small_options, store_at_rest, store_in_memory, store_of_equal_records, wait_for_flush,
 };
 use crate::hashed::manifest_room::Kept;
 use crate::hashed::segment::writer::tests::fill;
 use crate::installer::Clients;
 use crate::media::geometry::Geometry;
 use crate::media::io::run;
-use crate::{Store, StoreOptions, Sync, Write};
+use crate::{StoreOptions, Sync, Write};
 use std::collections::BTreeMap;
 use tapetum_drive::{Env, SplitMix64};
 
@@ -188,9 +188,7 @@ fn an_output_that_is_in_no_manifest_is_given_back() {
 fn what_has_expired_since_is_not_copied() {
     let (env, clock) = Env::simulated(1);
     let options = StoreOptions { sync: Sync::No, ..small_options() };
-    let drive = drive_in_memory(SMALL_BYTES, &options, env);
-    Store::create_on(&drive, &options).unwrap();
-    let store = Store::open_with(&drive, &options, || false).unwrap();
+    let (drive, store) = store_at_rest(SMALL_BYTES, &options, env);
     let (engine, io) = (store.hashed(), Io::new(drive.queue_pair(16).unwrap()));
     let expiry = engine.now() + 10;
     for number in 0..100 {

@@ -299,7 +299,7 @@ pub mod tests {
     use crate::hashed::HashedEngine;
     use crate::media::io::run;
     use crate::{Store, StoreOptions, Sync};
-    use tapetum_drive::{Drive, Env, MemoryFlash, SplitMix64, programs};
+    use tapetum_drive::{Drive, Env, Flash, MemoryFlash, SplitMix64, programs};
 
     /// Where in a record the length of its stored value begins, when its key is short.
     const STORED_BYTES_AT: usize = 12;
@@ -352,17 +352,32 @@ pub mod tests {
         StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(SMALL_BYTES, 16 << 20) }
     }
 
-    /// A drive for such a store, with a flash in memory.
-    pub fn drive_in_memory(capacity_bytes: u64, options: &StoreOptions, env: Env) -> Drive {
+    /// With as much local memory as such a store asks for.
+    pub fn drive_of(flash: Arc<dyn Flash>, options: &StoreOptions, env: Env) -> Drive {
         let local = LocalMemory::new(options.local_memory_bytes() as usize).unwrap();
-        Drive::new(Arc::new(MemoryFlash::new(capacity_bytes)), local, programs::built_in(), env)
+        Drive::new(flash, local, programs::built_in(), env)
     }
 
-    /// A new store on a flash in memory.
+    pub fn drive_in_memory(capacity_bytes: u64, options: &StoreOptions, env: Env) -> Drive {
+        drive_of(Arc::new(MemoryFlash::new(capacity_bytes)), options, env)
+    }
+
+    pub fn new_on(drive: &Drive, options: &StoreOptions) -> Store {
+        Store::create_on(drive, options).unwrap();
+        Store::open_on(drive, options).unwrap()
+    }
+
     pub fn store_in_memory(capacity_bytes: u64, options: &StoreOptions) -> (Drive, Store) {
         let drive = drive_in_memory(capacity_bytes, options, Env::system());
+        let store = new_on(&drive, options);
+        (drive, store)
+    }
+
+    /// The same with nothing maintained but by steps.
+    pub fn store_at_rest(capacity_bytes: u64, options: &StoreOptions, env: Env) -> (Drive, Store) {
+        let drive = drive_in_memory(capacity_bytes, options, env);
         Store::create_on(&drive, options).unwrap();
-        let store = Store::open_on(&drive, options).unwrap();
+        let store = Store::open_with(&drive, options, || false).unwrap();
         (drive, store)
     }
 
@@ -432,8 +447,7 @@ pub mod tests {
         let (engine, io) = (store.hashed(), Io::new(drive.queue_pair(16).unwrap()));
         // Nothing is flushed until a buffer is full.
         let installer = run(&io, engine.take_installer(), || false).unwrap();
-        let value =
-            |number: u64| SplitMix64::new(number).bytes([100, 60_000, 125_000, 20_000][number as usize % 4]);
+        let value = |number: u64| SplitMix64::new(number).bytes([100, 60_000, 125_000, 20_000][number as usize % 4]);
         let mut number = 0;
         while engine.buffers.sealed().is_none() {
             store.put(format!("key:{number:04}").as_bytes(), &value(number)).unwrap();

@@ -1,10 +1,10 @@
 use super::*;
-use crate::hashed::collect::victim::tests::{drive_in_memory, store_in_memory, wait_for_flush};
+use crate::hashed::collect::victim::tests::{store_in_memory, wait_for_flush};
 use crate::keyspace::block_device::{BLOCK_BYTES, BlockDevice};
 use crate::keyspace::keyspace_error::KeyspaceError;
 use crate::{Condition, KeyspaceHandle, Outcome, Request, Store, StoreOptions, Sync, Write};
 use std::collections::HashMap;
-use tapetum_drive::{Drive, Env, SplitMix64};
+use tapetum_drive::{Drive, SplitMix64};
 
 const CAPACITY_BYTES: u64 = 8 << 20;
 const BLOCKS: u64 = 256;
@@ -169,12 +169,7 @@ fn what_a_device_with_groups_does_not_take_is_refused() {
 #[test]
 fn a_damaged_group_loses_its_blocks_and_never_shows_them_as_holes() {
     let options = options();
-    let (drive, store) = {
-        let drive = drive_in_memory(CAPACITY_BYTES, &options, Env::system());
-        Store::create_on(&drive, &options).unwrap();
-        let store = Store::open_on(&drive, &options).unwrap();
-        (drive, store)
-    };
+    let (drive, store) = store_in_memory(CAPACITY_BYTES, &options);
     let disk = store.create_block_device("disk", device()).unwrap();
     let mut random = SplitMix64::new(1);
     let keys: Vec<_> = (0..8).map(|number| device().key(number)).collect();

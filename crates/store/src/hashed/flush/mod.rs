@@ -415,7 +415,7 @@ pub fn deaths_of(by_segment: DeathsBySegment) -> Vec<Deaths> {
 mod tests {
     use super::*;
     use crate::hashed::collect::victim::tests::{
-        SMALL_BYTES, drive_in_memory, small_options, store_in_memory, wait_for_flush,
+        SMALL_BYTES, small_options, store_at_rest, store_in_memory, wait_for_flush,
     };
     use crate::hashed::manifest_room::Kept;
     use crate::installer::Clients;
@@ -531,10 +531,7 @@ mod tests {
 
     #[test]
     fn a_flush_has_room_only_where_flash_numbers_and_the_manifest_all_have() {
-        let options = small_options();
-        let drive = drive_in_memory(SMALL_BYTES, &options, Env::system());
-        Store::create_on(&drive, &options).unwrap();
-        let store = Store::open_with(&drive, &options, || false).unwrap();
+        let (_drive, store) = store_at_rest(SMALL_BYTES, &small_options(), Env::system());
         let engine = store.hashed();
         assert!(has_room(engine));
 

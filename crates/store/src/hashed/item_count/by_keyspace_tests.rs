@@ -1,6 +1,6 @@
 //! Counts by keyspace beside models of what the keyspaces have.
 
-use crate::hashed::collect::victim::tests::{SMALL_BYTES, drive_in_memory, small_options};
+use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_at_rest};
 use crate::{KeyspaceHandle, Store, StoreOptions, Sync, Write};
 use std::collections::BTreeSet;
 use tapetum_drive::{Drive, Env, SplitMix64};
@@ -19,9 +19,7 @@ struct CountBench {
 
 impl CountBench {
     fn new() -> CountBench {
-        let drive = drive_in_memory(SMALL_BYTES, &options(), Env::simulated(1).0);
-        Store::create_on(&drive, &options()).unwrap();
-        let store = Store::open_with(&drive, &options(), || false).unwrap();
+        let (drive, store) = store_at_rest(SMALL_BYTES, &options(), Env::simulated(1).0);
         for name in &NAMES[1..] {
             store.create_keyspace(name).unwrap();
         }
@@ -146,9 +144,8 @@ fn a_dropped_keyspace_counts_nothing_and_one_that_was_emptied_nothing_either() {
 #[test]
 fn many_keys_in_the_write_buffer_are_estimated() {
     let options = StoreOptions { segment_bytes: 2 << 20, ..options() };
-    let (drive, items) = (drive_in_memory(64 << 20, &options, Env::simulated(1).0), [6_000_u64, 0, 2_000]);
-    Store::create_on(&drive, &options).unwrap();
-    let store = Store::open_with(&drive, &options, || false).unwrap();
+    let (_drive, store) = store_at_rest(64 << 20, &options, Env::simulated(1).0);
+    let items = [6_000_u64, 0, 2_000];
     for name in ["a", "b"] {
         store.create_keyspace(name).unwrap();
     }

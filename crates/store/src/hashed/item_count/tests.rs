@@ -1,7 +1,7 @@
 //! The count beside what was written, and what it leaves alone.
 
 use super::count;
-use crate::hashed::collect::victim::tests::{SMALL_BYTES, drive_in_memory, small_options};
+use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_at_rest};
 use crate::media::io::{Io, Task, poll_once, run};
 use crate::{Store, StoreOptions, Sync, Write};
 use tapetum_drive::{Drive, Env, SimClock};
@@ -19,9 +19,7 @@ fn options() -> StoreOptions {
 impl Bench {
     fn new() -> Bench {
         let (env, clock) = Env::simulated(1);
-        let drive = drive_in_memory(SMALL_BYTES, &options(), env);
-        Store::create_on(&drive, &options()).unwrap();
-        let store = Store::open_with(&drive, &options(), || false).unwrap();
+        let (drive, store) = store_at_rest(SMALL_BYTES, &options(), env);
         Bench { drive, store, clock }
     }
 

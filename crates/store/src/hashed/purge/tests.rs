@@ -1,6 +1,6 @@
-use crate::hashed::collect::victim::tests::{SMALL_BYTES, drive_in_memory, small_options, store_in_memory};
+use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
 use crate::{Error, KeyspaceError, KeyspaceHandle, KeyspaceState, Request, Store, StoreOptions, Sync, check};
-use tapetum_drive::{Drive, Env, SplitMix64};
+use tapetum_drive::{Drive, SplitMix64};
 
 const KEYS: u32 = 1500;
 
@@ -137,9 +137,7 @@ fn what_is_deleted_with_everything_of_one_keyspace_goes_from_the_index_while_oth
 
 /// A store without a thread for maintenance, two keyspaces full.
 fn without_thread() -> (Drive, Store) {
-    let drive = drive_in_memory(SMALL_BYTES, &options(), Env::system());
-    Store::create_on(&drive, &options()).unwrap();
-    let store = Store::open_on(&drive, &options()).unwrap();
+    let (drive, store) = store_in_memory(SMALL_BYTES, &options());
     for name in ["a", "b"] {
         fill(&store.create_keyspace(name).unwrap(), name);
     }

@@ -3,7 +3,7 @@
 use super::near::{ItemPipeline, NEAR_MAX};
 use crate::error::Error;
 use crate::hashed::collect::victim::tests::{
-    RECORD_BYTES, drive_in_memory, put_equal_records, store_of_equal_records, wait_for_flush,
+    RECORD_BYTES, drive_in_memory, new_on, put_equal_records, store_of_equal_records, wait_for_flush,
 };
 use crate::keyspace::request::{Condition, Outcome, Reply, Request};
 use crate::log::Sync;
@@ -37,8 +37,7 @@ fn flushed_on_a_drive_thread() -> (Drive, Store) {
         ..StoreOptions::new(CAPACITY, 64 << 20)
     };
     let drive = drive_in_memory(CAPACITY, &options, Env::system()).with_threads(1).unwrap();
-    Store::create_on(&drive, &options).unwrap();
-    let store = Store::open_on(&drive, &options).unwrap();
+    let store = new_on(&drive, &options);
     put_equal_records(&store, 64 << 10, RECORD_BYTES, "key");
     settled(drive, store)
 }

@@ -1,0 +1,48 @@
+//! A drive, and a store on it, for the tests from outside.
+
+// Each test takes of it what it needs.
+#![allow(dead_code)]
+
+use std::sync::Arc;
+use tapetum::{Store, StoreOptions, Write};
+use tapetum_drive::{Drive, Env, Flash, LocalMemory, MemoryFlash, SplitMix64, programs};
+
+/// With as much local memory as a store of these options asks for.
+pub fn drive_of(flash: Arc<dyn Flash>, options: &StoreOptions, env: Env) -> Drive {
+    let local = LocalMemory::new(options.local_memory_bytes() as usize).unwrap();
+    Drive::new(flash, local, programs::built_in(), env)
+}
+
+pub fn new_on(drive: &Drive, options: &StoreOptions) -> Store {
+    Store::create_on(drive, options).unwrap();
+    Store::open_on(drive, options).unwrap()
+}
+
+pub fn store_in_memory(capacity_bytes: u64, options: &StoreOptions) -> (Drive, Store) {
+    let drive = drive_of(Arc::new(MemoryFlash::new(capacity_bytes)), options, Env::system());
+    let store = new_on(&drive, options);
+    (drive, store)
+}
+
+pub fn noise(seed: u64, length: usize) -> Vec<u8> {
+    SplitMix64::new(seed).bytes(length)
+}
+
+/// Writes others until what was written before is in a segment.
+pub fn flush(store: &Store) {
+    let flushes = store.stats().flushes;
+    let mut filler = 0;
+    while store.stats().flushes < flushes + 2 {
+        store.put(format!("filler{}", filler % 100).as_bytes(), &noise(filler, 900)).unwrap();
+        filler += 1;
+        assert!(filler < 20_000, "{:?}", store.stats());
+    }
+}
+
+pub fn put<'a>(key: &'a [u8], value: &'a [u8]) -> Write<'a> {
+    Write::Put { keyspace: tapetum::KeyspaceRef::DEFAULT, key, value, flags: 0, expiry: 0 }
+}
+
+pub fn delete(key: &[u8]) -> Write<'_> {
+    Write::Delete { keyspace: tapetum::KeyspaceRef::DEFAULT, key }
+}
