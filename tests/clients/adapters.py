@@ -9,7 +9,17 @@ import pylibmc
 import pymemcache
 
 
-class Text:
+class Client:
+    """Calls the library as it is, for what all of them call alike."""
+
+    def __getattr__(self, operation):
+        return getattr(self.client, operation)
+
+    def another(self):
+        return type(self)(self.port)
+
+
+class Text(Client):
     """pymemcache: the text protocol."""
 
     name = "pymemcache"
@@ -19,62 +29,20 @@ class Text:
         self.port = port
         self.client = pymemcache.Client(("127.0.0.1", port), default_noreply=False, no_delay=True, timeout=60)
 
-    def another(self):
-        return Text(self.port)
-
-    def close(self):
-        self.client.close()
-
-    def get(self, key):
-        return self.client.get(key)
-
     def set(self, key, value, expire=0):
         return self.client.set(key, value, expire=expire)
-
-    def add(self, key, value):
-        return self.client.add(key, value)
-
-    def replace(self, key, value):
-        return self.client.replace(key, value)
-
-    def append(self, key, value):
-        return self.client.append(key, value)
-
-    def prepend(self, key, value):
-        return self.client.prepend(key, value)
-
-    def gets(self, key):
-        return self.client.gets(key)
 
     def cas(self, key, value, unique):
         return bool(self.client.cas(key, value, unique))
 
-    def incr(self, key, delta):
-        return self.client.incr(key, delta)
-
-    def decr(self, key, delta):
-        return self.client.decr(key, delta)
-
-    def touch(self, key, expire):
-        return self.client.touch(key, expire)
-
-    def delete(self, key):
-        return self.client.delete(key)
-
-    def get_many(self, keys):
-        return self.client.get_many(keys)
-
     def set_many(self, items):
         return not self.client.set_many(items)
-
-    def flush_all(self):
-        return self.client.flush_all()
 
     def stats(self):
         return {name.decode(): value for name, value in self.client.stats().items()}
 
 
-class Binary:
+class Binary(Client):
     """python-binary-memcached: the binary protocol, quiet forms included (its multi operations)."""
 
     name = "bmemcached"
@@ -85,38 +53,11 @@ class Binary:
         self.port = port
         self.client = bmemcached.Client((f"127.0.0.1:{port}",), socket_timeout=60)
 
-    def another(self):
-        return Binary(self.port)
-
     def close(self):
         self.client.disconnect_all()
 
-    def get(self, key):
-        return self.client.get(key)
-
     def set(self, key, value, expire=0):
         return self.client.set(key, value, time=expire, compress_level=0)
-
-    def add(self, key, value):
-        return self.client.add(key, value)
-
-    def replace(self, key, value):
-        return self.client.replace(key, value)
-
-    def gets(self, key):
-        return self.client.gets(key)
-
-    def cas(self, key, value, unique):
-        return self.client.cas(key, value, unique)
-
-    def incr(self, key, delta):
-        return self.client.incr(key, delta)
-
-    def decr(self, key, delta):
-        return self.client.decr(key, delta)
-
-    def delete(self, key):
-        return self.client.delete(key)
 
     def get_many(self, keys):
         return self.client.get_multi(keys)
@@ -124,14 +65,11 @@ class Binary:
     def set_many(self, items):
         return not self.client.set_multi(items, time=0)
 
-    def flush_all(self):
-        return self.client.flush_all()
-
     def stats(self):
         return self.client.stats()[f"127.0.0.1:{self.port}"]
 
 
-class Libmemcached:
+class Libmemcached(Client):
     """pylibmc: the binary protocol as libmemcached speaks it."""
 
     name = "pylibmc"
@@ -145,20 +83,11 @@ class Libmemcached:
         behaviors = {"cas": True, "tcp_nodelay": True, "_poll_timeout": 60_000}
         self.client = pylibmc.Client([f"127.0.0.1:{port}"], binary=True, behaviors=behaviors)
 
-    def another(self):
-        return Libmemcached(self.port)
-
     def close(self):
         self.client.disconnect_all()
 
-    def get(self, key):
-        return self.client.get(key)
-
     def set(self, key, value, expire=0):
         return self.client.set(key, value, time=expire)
-
-    def add(self, key, value):
-        return self.client.add(key, value)
 
     def replace(self, key, value):
         try:
@@ -189,23 +118,11 @@ class Libmemcached:
         except pylibmc.NotFound:
             return None
 
-    def incr(self, key, delta):
-        return self.client.incr(key, delta)
-
-    def decr(self, key, delta):
-        return self.client.decr(key, delta)
-
-    def delete(self, key):
-        return self.client.delete(key)
-
     def get_many(self, keys):
         return self.client.get_multi(keys)
 
     def set_many(self, items):
         return not self.client.set_multi(items)
-
-    def flush_all(self):
-        return self.client.flush_all()
 
     def stats(self):
         (_, stats), = self.client.get_stats()
