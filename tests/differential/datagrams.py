@@ -7,18 +7,16 @@ Both take UDP at the address where they take TCP, and trust this sender. Without
 and stopped again. A reply is a list of messages, a message its datagrams; stamps are compared by identity, versions not
 at all. Standard library only."""
 
-import argparse
-import os
 import random
 import re
 import socket
 import struct
-import subprocess
 import sys
 import time
 
+import rival
 import wire
-from differential import flush, free_port, shown
+from differential import flush, shown
 
 FRAME = struct.Struct(">HHHH")
 FENCE = 0xFFFF
@@ -247,34 +245,12 @@ def random_cases(seed, count):
         yield Case(f"random: touch {number} of seed {seed}", *datagrams)
 
 
-def start_memcached():
-    port = free_port()
-    command = ["memcached", "-l", "127.0.0.1", "-p", str(port), "-U", str(port), "-t", "1", "-m", "256"]
-    if os.geteuid() == 0:
-        command += ["-u", "root"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    address = f"127.0.0.1:{port}"
-    while process.poll() is None:
-        try:
-            wire.connect(address).close()
-            return process, address
-        except OSError:
-            time.sleep(0.05)
-    sys.exit("memcached does not start: install Debian's package memcached, or give --memcached HOST:PORT")
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tapetum", required=True, help="address of the server under test, flushed many times")
-    parser.add_argument("--memcached", help="address of a running memcached; without it one is started")
-    parser.add_argument("--only", default="", help="only cases whose name matches this pattern")
+    parser = rival.parser(__doc__)
     parser.add_argument("--seed", type=int, default=1, help="of the random cases")
     arguments = parser.parse_args()
-    process, memcached = None, arguments.memcached
-    if memcached is None:
-        process, memcached = start_memcached()
     equal, used, failed = 0, [], 0
-    try:
+    with rival.memcached(arguments.memcached, udp=True) as memcached:
         everything = [*boundary_cases(), *text_cases(), *binary_cases(), *frame_cases(), *random_cases(arguments.seed, 100)]
         for case in everything:
             if not re.search(arguments.only, case.name):
@@ -292,10 +268,6 @@ def main():
                 for number, (one, other) in enumerate(zip(expected, actual)):
                     if one != other:
                         print(f"    datagram {number}: {shown(one)}\n            not: {shown(other)}")
-    finally:
-        if process is not None:
-            process.terminate()
-            process.wait()
     unused = [] if arguments.only else [pattern for pattern, _, _ in ALLOWED if pattern not in used]
     for pattern in unused:
         print(f"UNUSED     the allowed difference {pattern!r} no longer occurs: take it out")

@@ -6,15 +6,12 @@
 Without --memcached it starts Debian's on a free port of the loopback interface and stops it again. Both servers are
 flushed before every case. Standard library only."""
 
-import argparse
-import os
 import re
-import socket
-import subprocess
 import sys
 import time
 
 import cases
+import rival
 import wire
 from allowed import ALLOWED, STAMPS_ALIKE
 
@@ -23,32 +20,6 @@ SECONDS = r"^meta"
 TRIES = 3
 # Long scripts are not sent byte by byte.
 PIECES_BYTES_MAX = 4096
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def start_memcached():
-    port = free_port()
-    command = ["memcached", "-l", "127.0.0.1", "-p", str(port), "-U", "0", "-t", "2", "-m", "512",
-               "-I", str(cases.ITEM_BYTES_MAX)]
-    if os.geteuid() == 0:
-        command += ["-u", "root"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    address = f"127.0.0.1:{port}"
-    for _ in range(100):
-        try:
-            wire.connect(address).close()
-            return process, address
-        except OSError:
-            if process.poll() is not None:
-                break
-            time.sleep(0.05)
-    process.terminate()
-    sys.exit("memcached does not start: install Debian's package memcached, or give --memcached HOST:PORT")
 
 
 def sentinel(case):
@@ -155,17 +126,11 @@ def run_delayed_flush(memcached, tapetum, tally):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tapetum", required=True, help="address of the server under test, flushed many times")
-    parser.add_argument("--memcached", help="address of a running memcached; without it one is started")
-    parser.add_argument("--only", default="", help="only cases whose name matches this pattern")
+    parser = rival.parser(__doc__)
     parser.add_argument("--pieces", action="store_true", help="send every short script byte by byte as well")
     arguments = parser.parse_args()
-    process, memcached = None, arguments.memcached
-    if memcached is None:
-        process, memcached = start_memcached()
     tally = Tally()
-    try:
+    with rival.memcached(arguments.memcached) as memcached:
         chosen = [case for case in cases.all_cases() if re.search(arguments.only, case.name)]
         run_cases(chosen, memcached, arguments.tapetum, tally, arguments.pieces)
         late = [case for case in cases.late_cases() if re.search(arguments.only, case.name)]
@@ -173,10 +138,6 @@ def main():
             run_late(memcached, arguments.tapetum, tally, late)
         if re.search(arguments.only, "delayed flush"):
             run_delayed_flush(memcached, arguments.tapetum, tally)
-    finally:
-        if process is not None:
-            process.terminate()
-            process.wait()
     everything = not arguments.only
     unused = [row[0] for at, row in enumerate(ALLOWED) if everything and at not in tally.used]
     for pattern in unused:

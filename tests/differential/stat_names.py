@@ -6,13 +6,12 @@ the reason why not.
 A name below that memcached does not give, or that is there, fails the run too. The server under test has a DRAM tier, so that there
 are classes to tell of."""
 
-import argparse
 import random
 import re
 import sys
 import time
 
-from differential import start_memcached
+import rival
 import wire
 
 SLAB_MOVER = "memcached moves pages between slab classes in a thread of its own; slabs of the DRAM tier are given to the class that needs one"
@@ -100,16 +99,12 @@ def fill(address):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tapetum", required=True, help="address of the server under test")
-    parser.add_argument("--memcached", help="address of a running memcached; without it one is started")
-    parser.add_argument("--only", default="", help="nothing is done unless the name \"stat names\" matches this pattern")
-    arguments = parser.parse_args()
+    only = "nothing is done unless the name \"stat names\" matches this pattern"
+    arguments = rival.parser(__doc__, "which is filled", only).parse_args()
     if not re.search(arguments.only, "stat names"):
         return 0
-    process, memcached = (None, arguments.memcached) if arguments.memcached else start_memcached()
     wrong = []
-    try:
+    with rival.memcached(arguments.memcached) as memcached:
         fill(memcached)
         fill(arguments.tapetum)
         for group, left_out in LEFT_OUT.items():
@@ -118,10 +113,6 @@ def main():
             wrong += [f"{title} lacks {name}" for name in sorted(theirs - ours - left_out.keys())]
             wrong += [f"{title} has {name}, which is left out for a reason" for name in sorted(ours & left_out.keys())]
             wrong += [f"memcached's {title} has no {name}, which is left out" for name in sorted(left_out.keys() - theirs)]
-    finally:
-        if process is not None:
-            process.terminate()
-            process.wait()
     for line in wrong:
         print(f"DIFFERENT  {line}")
     print(f"names of figures: {len(wrong)} wrong")

@@ -5,13 +5,13 @@
 
 Without --memcached it starts Debian's. Both servers are flushed first. Standard library only."""
 
-import argparse
 import pathlib
 import re
 import sys
 
+import rival
 import wire
-from differential import flush, start_memcached
+from differential import flush
 
 VECTORS = pathlib.Path(__file__).parent.parent / "vectors/binary.txt"
 END = wire.packet(0x0A, opaque=0x77777777)
@@ -67,20 +67,12 @@ def replay(address):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tapetum", required=True, help="address of the server under test, which is flushed")
-    parser.add_argument("--memcached", help="address of a running memcached; without it one is started")
-    parser.add_argument("--only", default="", help="nothing is done unless the name \"vectors\" matches this pattern")
-    arguments = parser.parse_args()
+    only = "nothing is done unless the name \"vectors\" matches this pattern"
+    arguments = rival.parser(__doc__, "which is flushed", only).parse_args()
     if not re.search(arguments.only, "vectors"):
         return 0
-    process, memcached = (None, arguments.memcached) if arguments.memcached else start_memcached()
-    try:
+    with rival.memcached(arguments.memcached) as memcached:
         wrong = [name for address in (memcached, arguments.tapetum) for name in replay(address)]
-    finally:
-        if process is not None:
-            process.terminate()
-            process.wait()
     print(f"{len(list(vectors()))} vectors, {len(wrong)} answered otherwise")
     return 1 if wrong else 0
 
