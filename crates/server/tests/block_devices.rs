@@ -8,19 +8,22 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+use common::{drive_of, store_in_memory};
 use nbd_client::{
     BLOCK_STATUS, DISCONNECT, FLUSH, FUA, NO_HOLE, NbdClient, READ, TRIM, WHOLE, WRITE, WRITE_ZEROES, about, greet,
     option, read_option_reply,
 };
 use nbd_model::DeviceModel;
 use tapetum::{BlockDevice, Error, Store, StoreOptions, Sync};
-use tapetum_drive::{Drive, Env, Flash, LocalMemory, MemoryFlash, SplitMix64, programs};
+use tapetum_drive::{Env, SplitMix64};
 use tapetum_server::doors::Doors;
 use tapetum_server::doors::nbd::{NbdOptions, exports};
 use tapetum_server::net::limits::Limits;
 use tapetum_server::server::{Options, Server};
 use tapetum_server::store::store_slot::StoreSlot;
 
+#[path = "../../store/tests/common/mod.rs"]
+mod common;
 #[path = "../../bench/src/nbd_client.rs"]
 mod nbd_client;
 #[path = "../../bench/src/nbd_model.rs"]
@@ -45,9 +48,7 @@ struct Bench {
 impl Bench {
     fn new(capacity_bytes: u64, sync: Sync) -> Bench {
         let options = store_options(capacity_bytes, sync);
-        let drive = drive_on(Arc::new(MemoryFlash::new(capacity_bytes)), &options);
-        Store::create_on(&drive, &options).unwrap();
-        let store = Store::open_on(&drive, &options).unwrap();
+        let (_, store) = store_in_memory(capacity_bytes, &options);
         for (name, group_blocks) in [("disk0", 1), ("disk1", 1), ("frozen", 1), (GROUPED, 8)] {
             let device = BlockDevice::new(DEVICE_BYTES).unwrap().in_groups_of(group_blocks).unwrap();
             store.create_block_device(name, device).unwrap();
@@ -86,13 +87,9 @@ impl Bench {
     /// Ends the store as a crash would, and puts what recovery makes of it in its place.
     fn crash(&self) {
         let flash = self.slot.withdraw(&Error::Unusable("away".into())).unwrap().abandon().unwrap();
-        self.slot.put(Store::open_on(&drive_on(flash, &self.options), &self.options).unwrap()).unwrap();
+        let drive = drive_of(flash, &self.options, Env::system());
+        self.slot.put(Store::open_on(&drive, &self.options).unwrap()).unwrap();
     }
-}
-
-fn drive_on(flash: Arc<dyn Flash>, options: &StoreOptions) -> Drive {
-    let local = LocalMemory::new(options.local_memory_bytes() as usize).unwrap();
-    Drive::new(flash, local, programs::built_in(), Env::system())
 }
 
 fn pattern(seed: u64, bytes: usize) -> Vec<u8> {

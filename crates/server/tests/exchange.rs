@@ -11,11 +11,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use common::{drive_of, new_on};
 use tapetum::{Error, Store, StoreOptions};
-use tapetum_drive::{Drive, Env, Flash, LocalMemory, MemoryFlash, programs};
+use tapetum_drive::{Drive, Env, Flash, MemoryFlash};
 use tapetum_server::net::limits::Limits;
 use tapetum_server::server::{Options, Server};
 use tapetum_server::store::store_slot::StoreSlot;
+
+#[path = "../../store/tests/common/mod.rs"]
+mod common;
 
 const CAPACITY: u64 = 64 << 20;
 /// So long that a get of one asks for room, when several are on their way.
@@ -27,8 +31,7 @@ fn options() -> StoreOptions {
 }
 
 fn drive_on(flash: Arc<dyn Flash>) -> Drive {
-    let local = LocalMemory::new(options().local_memory_bytes() as usize).unwrap();
-    Drive::new(flash, local, programs::built_in(), Env::system())
+    drive_of(flash, &options(), Env::system())
 }
 
 fn away() -> Error {
@@ -44,8 +47,7 @@ struct Bench {
 impl Bench {
     fn new() -> Bench {
         let drive = drive_on(Arc::new(MemoryFlash::new(CAPACITY)));
-        Store::create_on(&drive, &options()).unwrap();
-        let slot = Arc::new(StoreSlot::new(Store::open_on(&drive, &options()).unwrap()));
+        let slot = Arc::new(StoreSlot::new(new_on(&drive, &options())));
         let options = Options {
             limits: Limits { in_flight_bytes: 1 << 20, ..Limits::default() },
             ..Options::at(vec!["127.0.0.1:0".parse().unwrap()])

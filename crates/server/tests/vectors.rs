@@ -4,9 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use tapetum::{Store, StoreOptions};
-use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, programs};
+use tapetum::StoreOptions;
 use tapetum_server::doors::memcached::packets::Packets;
+
+#[path = "../../store/tests/common/mod.rs"]
+mod common;
 
 const VECTORS: &str = include_str!("../../../tests/vectors/binary.txt");
 const STAMP_BYTES: usize = 8;
@@ -43,12 +45,8 @@ fn bytes(line: &str, stamps: &mut Stamps, received: Option<&[u8]>) -> Vec<u8> {
 
 #[test]
 fn every_vector_is_answered_as_it_stands() {
-    let flash = MemoryFlash::new(CAPACITY_BYTES);
     let options = StoreOptions::new(CAPACITY_BYTES, MEMORY_BYTES).with_tier(1 << 20);
-    let local = LocalMemory::new(options.local_memory_bytes() as usize).unwrap();
-    let drive = Drive::new(std::sync::Arc::new(flash), local, programs::built_in(), Env::system());
-    Store::create_on(&drive, &options).unwrap();
-    let store = Store::open_on(&drive, &options).unwrap();
+    let (_drive, store) = common::store_in_memory(CAPACITY_BYTES, &options);
     let mut packets = Packets::new(store.session().unwrap());
     let (mut stamps, mut vectors) = (Stamps::new(), 0);
     for vector in VECTORS.split("\n\n").skip(1) {
