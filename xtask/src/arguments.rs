@@ -107,6 +107,13 @@ impl Arguments {
         self.sized(time, time.min(SMOKE_TIME))
     }
 
+    /// The `tapetum` that is tested: the one that was named, or that of the test build, which is built now. No option is read after it.
+    pub fn tested_server(&self) -> Result<PathBuf, Failure> {
+        let named = self.server();
+        self.finish()?;
+        named.map_or_else(|| workspace::build_server(Profile::Test), Ok)
+    }
+
     /// Where a row or figure writes its results.
     pub fn results(&self) -> PathBuf {
         workspace::target().join(self.sized("bench", "bench/smoke"))

@@ -7,14 +7,12 @@ use std::process::{Command, Stdio};
 
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::workspace::{self, Profile};
+use crate::workspace;
 use tapetum_bench::server::ServerOptions;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let binary = arguments.server();
     let only = arguments.text("only").map(str::to_owned);
-    arguments.finish()?;
-    let binary = workspace::server(binary, Profile::Test)?;
+    let binary = arguments.tested_server()?;
     // Beside each other: most of the time passes in waiting for the disk.
     let (binary, only) = (&binary, only.as_deref());
     std::thread::scope(|scope| {

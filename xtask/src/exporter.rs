@@ -6,16 +6,14 @@ use std::process::Command;
 
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::workspace::{self, Profile, Scratch};
+use crate::workspace::{self, Scratch, succeed};
 use tapetum_bench::server::{ServerOptions, free_address};
 
 /// Its version and the checksums of all that goes into it are in `go.mod` and `go.sum` of the same folder.
 const PACKAGE: &str = "github.com/prometheus/memcached_exporter/cmd/memcached_exporter";
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let binary = arguments.server();
-    arguments.finish()?;
-    let binary = workspace::server(binary, Profile::Test)?;
+    let binary = arguments.tested_server()?;
     let folder = workspace::root().join("tests/exporter");
     let exporter = build(&folder)?;
     let scratch = Scratch::new("exporter")?;
@@ -31,9 +29,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     python.env("PYTHONDONTWRITEBYTECODE", "1").arg(folder.join("exporter.py"));
     python.arg("--exporter").arg(exporter).args(["--metrics", &metrics]);
     python.args(["--tapetum", &server.address().to_string(), "--memcached", &memcached.address().to_string()]);
-    if !python.status()?.success() {
-        return Err("dashboards made for memcached's exporter would miss what is above".into());
-    }
+    succeed(&mut python, "dashboards made for memcached's exporter would miss what is above")?;
     memcached.kill()?;
     server.terminate()
 }

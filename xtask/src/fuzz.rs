@@ -56,9 +56,7 @@ impl Fuzzer {
         let mut cargo = nightly::tool("cargo");
         cargo.current_dir(workspace::root().join("fuzz")).env("RUSTFLAGS", RUSTFLAGS);
         cargo.args(["build", "--quiet", "--release", "--locked", "--target", &host, "--target-dir"]).arg(&folder);
-        if !cargo.status()?.success() {
-            return Err("the fuzzer does not build; cargo's message is above".into());
-        }
+        workspace::succeed(&mut cargo, "the fuzzer does not build; cargo's message is above")?;
         let binary = folder.join(host).join("release/tapetum-fuzz");
         let mut targets = list(&binary)?;
         if let Some(only) = only {
@@ -127,9 +125,7 @@ impl Fuzzer {
         let corpus = corpus(name)?;
         let mut command = self.command(target, &log)?;
         command.args(["-merge=1", "-use_counters=0"]).arg(&kept).arg(&corpus).arg(self.found(name)?);
-        if !command.status()?.success() {
-            return Err(format!("{name} could not be merged; see {}", log.display()).into());
-        }
+        workspace::succeed(&mut command, format!("{name} could not be merged; see {}", log.display()))?;
         // Inputs that failed once stay, whatever code they reach.
         for file in fs::read_dir(&corpus)? {
             let file = file?;

@@ -5,16 +5,14 @@ use std::process::Command;
 
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::workspace::{self, Profile};
+use crate::workspace;
 use tapetum_bench::server::ServerOptions;
 
 /// Text and binary together, in libmemcached 1.1.
 const TESTS: usize = 54;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let binary = arguments.server();
-    arguments.finish()?;
-    let binary = workspace::server(binary, Profile::Test)?;
+    let binary = arguments.tested_server()?;
     workspace::keeping("memccapable", |scratch| check(&binary, scratch))
 }
 

@@ -174,9 +174,7 @@ fn cargo_mutants() -> Result<PathBuf, Failure> {
     if !program.exists() {
         let mut cargo = Command::new("cargo");
         cargo.current_dir(workspace::root()).args(["install", "--locked", "cargo-mutants", "--root"]).arg(&folder);
-        if !cargo.status()?.success() {
-            return Err("cargo-mutants cannot be installed; cargo's message is above".into());
-        }
+        workspace::succeed(&mut cargo, "cargo-mutants cannot be installed; cargo's message is above")?;
     }
     Ok(program)
 }

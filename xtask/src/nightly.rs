@@ -34,8 +34,5 @@ pub fn test_asan(arguments: &Arguments) -> Result<(), Failure> {
     cargo.args(["--lib", "--tests", "--no-fail-fast"]);
     // loom switches stacks by itself, which AddressSanitizer takes for damage.
     cargo.args(["--", "--skip", "models"]).args(only);
-    match cargo.status()?.success() {
-        true => Ok(()),
-        false => Err("AddressSanitizer found an error, or a test failed; the message is above".into()),
-    }
+    workspace::succeed(&mut cargo, "AddressSanitizer found an error, or a test failed; the message is above")
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::workspace::{self, Profile};
+use crate::workspace::{self, succeed};
 
 /// `--only NAME` picks a module, class or test.
 pub fn clients(arguments: &Arguments) -> Result<(), Failure> {
@@ -32,10 +32,7 @@ pub fn package(arguments: &Arguments) -> Result<(), Failure> {
             tests.args(["-k", pattern]);
         });
         tests.env("PYTHONDONTWRITEBYTECODE", "1");
-        if !tests.status()?.success() {
-            return Err("a test of tests/python failed; pytest's message is above".into());
-        }
-        Ok(())
+        succeed(&mut tests, "a test of tests/python failed; pytest's message is above")
     })
 }
 
@@ -50,18 +47,15 @@ fn install(programs: &Path, profile: &str) -> Result<PathBuf, Failure> {
     let python = programs.join("python");
     let searched = std::env::var_os("PATH").unwrap_or_default();
     let searched = std::iter::once(programs.to_owned()).chain(std::env::split_paths(&searched));
-    let installed = Command::new(&python)
-        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-build-isolation", "--no-deps"])
+    let mut pip = Command::new(&python);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-build-isolation", "--no-deps"])
         .args(["--force-reinstall", "./python"])
         .current_dir(workspace::root())
         .env("PATH", std::env::join_paths(searched)?)
         .env("CARGO_TARGET_DIR", workspace::target().join("python"))
-        .env("MATURIN_PEP517_ARGS", format!("--profile {profile} --locked"))
-        .status()?;
-    match installed.success() {
-        true => Ok(python),
-        false => Err("pip could not install ./python; its message is above".into()),
-    }
+        .env("MATURIN_PEP517_ARGS", format!("--profile {profile} --locked"));
+    succeed(&mut pip, "pip could not install ./python; its message is above")?;
+    Ok(python)
 }
 
 /// As [`clients`]; tests that only root can run say so when they are left out.
@@ -70,10 +64,8 @@ pub fn system(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn run(tests: &str, interpreter: &Path, arguments: &Arguments) -> Result<(), Failure> {
-    let binary = arguments.server();
     let only = arguments.text("only").map(str::to_owned);
-    arguments.finish()?;
-    let binary = workspace::server(binary, Profile::Test)?;
+    let binary = arguments.tested_server()?;
     workspace::keeping(tests, |scratch| unittest(tests, interpreter, &binary, scratch, only.as_deref()))
 }
 
@@ -99,10 +91,7 @@ fn unittest(tests: &str, interpreter: &Path, binary: &Path, scratch: &Path, only
     python.env("TAPETUM_SERVER", std::path::absolute(binary)?).env("TAPETUM_SCRATCH", scratch);
     // No byte code beside the sources.
     python.env("PYTHONDONTWRITEBYTECODE", "1");
-    if !python.status()?.success() {
-        return Err(format!("a test of tests/{tests} failed; unittest's message is above").into());
-    }
-    Ok(())
+    succeed(&mut python, format!("a test of tests/{tests} failed; unittest's message is above"))
 }
 
 /// A virtual environment, made or brought up to the pinned requirements in this file of the checkout where it is not yet.
@@ -114,17 +103,15 @@ fn environment(name: &str, file: &str, options: &[&str]) -> Result<PathBuf, Fail
     if std::fs::read(&installed).is_ok_and(|have| have == wanted) {
         return Ok(folder);
     }
-    let made = Command::new("python3").args(["-m", "venv"]).args(options).arg(&folder).status()?;
-    if !made.success() {
-        return Err("python3 cannot make a virtual environment (apt-get install python3-venv)".into());
-    }
-    let pip = Command::new(folder.join("bin/python"))
-        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"])
-        .arg(&requirements)
-        .status()?;
-    if !pip.success() {
-        return Err(format!("pip could not install {file}; its message is above").into());
-    }
+    succeed(
+        Command::new("python3").args(["-m", "venv"]).args(options).arg(&folder),
+        "python3 cannot make a virtual environment (apt-get install python3-venv)",
+    )?;
+    let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"];
+    succeed(
+        Command::new(folder.join("bin/python")).args(install).arg(&requirements),
+        format!("pip could not install {file}; its message is above"),
+    )?;
     std::fs::write(installed, wanted)?;
     Ok(folder)
 }

@@ -104,36 +104,35 @@ pub enum Profile {
     Release,
 }
 
-/// Runs `cargo x COMMAND WORDS` once more, in its release build.
-pub fn again_in_release(command: &[&str], words: &[String]) -> Result<(), Failure> {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    cargo.current_dir(root()).args(["run", "--quiet", "--release", "--locked", "--package", "xtask", "--"]);
-    cargo.args(command).args(words);
-    match cargo.status()?.success() {
-        true => Ok(()),
-        false => Err(format!("{} failed; its message is above", command.join(" ")).into()),
-    }
+/// Runs a command to its end; `why` is the failure where it does not succeed.
+pub fn succeed(command: &mut Command, why: impl Into<Failure>) -> Result<(), Failure> {
+    if command.status()?.success() { Ok(()) } else { Err(why.into()) }
 }
 
-/// The `tapetum` that was named, or one that is built now.
-pub fn server(named: Option<PathBuf>, profile: Profile) -> Result<PathBuf, Failure> {
-    named.map_or_else(|| build_server(profile), Ok)
+/// The cargo that runs this, in the checkout.
+pub fn cargo(words: &[&str]) -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.current_dir(root()).args(words);
+    cargo
+}
+
+/// Runs `cargo x COMMAND WORDS` once more, in its release build.
+pub fn again_in_release(command: &[&str], words: &[String]) -> Result<(), Failure> {
+    let run = ["run", "--quiet", "--release", "--locked", "--package", "xtask", "--"];
+    let why = format!("{} failed; its message is above", command.join(" "));
+    succeed(cargo(&run).args(command).args(words), why)
 }
 
 /// Builds all binaries of the workspace for tests; the folder they are in.
 pub fn build_all() -> Result<PathBuf, Failure> {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    cargo.current_dir(root()).args(["build", "--quiet", "--locked", "--workspace", "--bins"]);
-    match cargo.status()?.success() {
-        true => Ok(target().join("debug")),
-        false => Err("the binaries do not build; cargo's message is above".into()),
-    }
+    let mut cargo = cargo(&["build", "--quiet", "--locked", "--workspace", "--bins"]);
+    succeed(&mut cargo, "the binaries do not build; cargo's message is above")?;
+    Ok(target().join("debug"))
 }
 
 /// Builds `tapetum` and says where it is.
 pub fn build_server(profile: Profile) -> Result<PathBuf, Failure> {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    cargo.current_dir(root()).args(["build", "--quiet", "--locked", "--package", "tapetum-server"]);
+    let mut cargo = cargo(&["build", "--quiet", "--locked", "--package", "tapetum-server"]);
     let folder = match profile {
         Profile::Test => "debug",
         Profile::Release => {
@@ -141,9 +140,7 @@ pub fn build_server(profile: Profile) -> Result<PathBuf, Failure> {
             "release"
         }
     };
-    if !cargo.status()?.success() {
-        return Err("tapetum does not build; cargo's message is above".into());
-    }
+    succeed(&mut cargo, "tapetum does not build; cargo's message is above")?;
     Ok(target().join(folder).join("tapetum"))
 }
 

@@ -48,9 +48,8 @@ pub fn run(name: &str, arguments: &Arguments) -> Result<(), Failure> {
         let script = workspace::root().join("python/bench/images.py");
         let mut images = std::process::Command::new(&python);
         images.arg(script).args(&options).arg(format!("--rows={row}")).arg("--out").arg(&found);
-        if !images.status()?.success() {
-            return Err(format!("python/bench/images.py failed in the row {row}; its message is above").into());
-        }
+        let why = format!("python/bench/images.py failed in the row {row}; its message is above");
+        workspace::succeed(&mut images, why)?;
         let text = std::fs::read_to_string(&found)?;
         take(&mut outcome, &serde_json::from_str::<Value>(&text)?[row], is_smallest)?;
         std::fs::remove_file(&found)?;

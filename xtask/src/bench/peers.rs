@@ -8,7 +8,7 @@ use tapetum_bench::turn::{Length, Turn};
 
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::workspace;
+use crate::workspace::{self, cargo, succeed};
 
 /// The store with the device half of its drive on a thread of its own.
 pub const ON_DRIVE_THREAD: &str = "tapetum-drive-thread";
@@ -74,13 +74,11 @@ fn build_binary(name: &str) -> Result<PathBuf, Failure> {
 /// memcached's own path from key to reply, in a process that is asked in its place: builds it and says where it is.
 pub fn memcached_core() -> Result<PathBuf, Failure> {
     let folder = peers_target().join("memcached");
-    let status = Command::new(workspace::root().join("crates/bench/peers/memcached/build")).arg(&folder).status()?;
-    match status.success() {
-        true => Ok(folder.join("memcached-core")),
-        false => {
-            Err("memcached's source does not build (make setup-bench installs what it needs); why is above".into())
-        }
-    }
+    succeed(
+        Command::new(workspace::root().join("crates/bench/peers/memcached/build")).arg(&folder),
+        "memcached's source does not build (make setup-bench installs what it needs); why is above",
+    )?;
+    Ok(folder.join("memcached-core"))
 }
 
 /// A target folder of their own: their profile is not ours, and they stay built when ours is cleaned.
@@ -92,15 +90,15 @@ fn peers_target() -> PathBuf {
 }
 
 fn build(which: &[&str], target: Option<PathBuf>) -> Result<(), Failure> {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    cargo.current_dir(workspace::root()).args(["build", "--release", "--locked", "--quiet", "--bins"]).args(which);
+    let mut cargo = cargo(&["build", "--release", "--locked", "--quiet", "--bins"]);
+    cargo.args(which);
     if let Some(target) = target {
         if !target.join("release").exists() {
             println!("building the rivals in {}: some twenty minutes, once", target.display());
         }
         cargo.env("CARGO_TARGET_DIR", target);
     }
-    if cargo.status()?.success() { Ok(()) } else { Err("the contenders do not build; cargo's message is above".into()) }
+    succeed(&mut cargo, "the contenders do not build; cargo's message is above")
 }
 
 /// Those that are asked over sockets, by one client thread with many connections.

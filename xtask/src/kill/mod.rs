@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use self::client::{Client, Shared};
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::workspace::{self, Profile};
+use crate::workspace;
 use tapetum_bench::random::Random;
 use tapetum_bench::server::{Server, ServerOptions, free_address};
 
@@ -46,9 +46,7 @@ impl Plan {
         let cycles = arguments.number("cycles", 30)?;
         let seed = arguments.number("seed", u64::from(std::process::id()))?;
         let clients = arguments.number("connections", 8)? as usize;
-        let binary = arguments.server();
-        arguments.finish()?;
-        let binary = workspace::server(binary, Profile::Test)?;
+        let binary = arguments.tested_server()?;
         Ok(Plan { cycles, seed, clients, binary })
     }
 }

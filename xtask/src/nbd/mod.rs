@@ -19,7 +19,7 @@ use crate::Failure;
 use crate::arguments::Arguments;
 use crate::kill::Kill;
 use crate::python;
-use crate::workspace::{self, Profile};
+use crate::workspace;
 use tapetum_bench::nbd_client::{NbdClient, READ};
 use tapetum_bench::nbd_model::DeviceModel;
 use tapetum_bench::random::Random;
@@ -40,9 +40,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let clients = arguments.number("clients", 1000)?;
     let pause = Duration::from_millis(arguments.number("pause-ms", 0)?);
     let file_system = arguments.text("file-system").map(str::to_owned);
-    let binary = arguments.server();
-    arguments.finish()?;
-    let binary = workspace::server(binary, Profile::Test)?;
+    let binary = arguments.tested_server()?;
     let file_system = file_system.map(|name| FileSystem::named(&name)).transpose()?;
     workspace::keeping("nbd", |scratch| {
         if let Some(file_system) = file_system {

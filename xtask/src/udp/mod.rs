@@ -14,7 +14,7 @@ use std::time::Duration;
 use self::hostile::{Kind, datagram, frame, is_request};
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::workspace::{self, Profile, Scratch};
+use crate::workspace::Scratch;
 use tapetum_bench::client::{Connection, Line};
 use tapetum_bench::random::Random;
 use tapetum_bench::server::ServerOptions;
@@ -47,9 +47,7 @@ struct Tally {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let datagrams = arguments.number("datagrams", 1_000_000)?;
     let seed = arguments.number("seed", u64::from(std::process::id()))?;
-    let binary = arguments.server();
-    arguments.finish()?;
-    let binary = workspace::server(binary, Profile::Test)?;
+    let binary = arguments.tested_server()?;
     let scratch = Scratch::new("udp")?;
     // Nobody here has an address of this network. The limit of bytes a second is not tested here.
     let words =
