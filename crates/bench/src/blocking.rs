@@ -211,18 +211,7 @@ mod tests {
     }
 
     fn turn(mix: &str, depth: u64) -> Turn {
-        let (mix, distribution, api) = (mix.to_owned(), "uniform".to_owned(), String::new());
-        Turn {
-            mix,
-            distribution,
-            api,
-            threads: 3,
-            depth,
-            length: Length::Operations(5000),
-            rate: None,
-            overwrites: None,
-            seed: 1,
-        }
+        Turn::uniform((mix, ""), (3, depth), Length::Operations(5000), 1)
     }
 
     #[test]

@@ -175,17 +175,8 @@ mod tests {
     fn a_turn_asks_until_its_end_and_knows_a_wrong_answer() {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = server.local_addr().unwrap();
-        let turn = |operations| Turn {
-            mix: "c".into(),
-            distribution: "uniform".into(),
-            api: "udp".into(),
-            threads: 3,
-            depth: 8,
-            length: crate::turn::Length::Operations(operations),
-            rate: None,
-            overwrites: None,
-            seed: 1,
-        };
+        let length = crate::turn::Length::Operations;
+        let turn = |operations| Turn::uniform(("c", "udp"), (3, 8), length(operations), 1);
         let population = Population::new(100, Values::new(100, 100));
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -88,19 +88,15 @@ pub struct Turn {
 }
 
 impl Turn {
+    /// As fast as it goes, of keys drawn alike.
+    pub fn uniform((mix, api): (&str, &str), (threads, depth): (u64, u64), length: Length, seed: u64) -> Turn {
+        let (mix, distribution, api) = (mix.to_owned(), "uniform".to_owned(), api.to_owned());
+        Turn { mix, distribution, api, threads, depth, length, rate: None, overwrites: None, seed }
+    }
+
     /// Gets of keys drawn by a zipfian distribution, so many at a time over each of so many connections, as fast as they are answered.
-    pub fn zipfian_gets((connections, depth): (u64, u64), time: Duration, seed: u64) -> Turn {
-        Turn {
-            mix: "c".into(),
-            distribution: "zipfian".into(),
-            api: "get".into(),
-            threads: connections,
-            depth,
-            length: Length::Time(time),
-            rate: None,
-            overwrites: None,
-            seed,
-        }
+    pub fn zipfian_gets(ways: (u64, u64), time: Duration, seed: u64) -> Turn {
+        Turn { distribution: "zipfian".into(), ..Turn::uniform(("c", "get"), ways, Length::Time(time), seed) }
     }
 
     pub fn mix(&self) -> Result<Mix, Failure> {
@@ -276,8 +272,7 @@ mod tests {
     use super::*;
 
     fn turn(length: Length, rate: Option<f64>) -> Turn {
-        let (mix, distribution, api) = ("a".to_owned(), "uniform".to_owned(), "get".to_owned());
-        Turn { mix, distribution, api, threads: 2, depth: 32, length, rate, overwrites: rate, seed: 9 }
+        Turn { rate, overwrites: rate, ..Turn::uniform(("a", "get"), (2, 32), length, 9) }
     }
 
     #[test]

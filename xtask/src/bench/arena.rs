@@ -231,16 +231,12 @@ impl Arena {
         };
         for _ in 0..rounds {
             for (entrant, series) in entrants.iter().zip(&mut series) {
+                let ways = (entrant.threads, entrant.depth);
                 let command = Command::Turn(Turn {
-                    mix: load.mix.into(),
                     distribution: load.distribution.into(),
-                    api: entrant.api.into(),
-                    threads: entrant.threads,
-                    depth: entrant.depth,
-                    length,
                     rate: load.rate,
                     overwrites: load.overwrites,
-                    seed: self.turns,
+                    ..Turn::uniform((load.mix, entrant.api), ways, length, self.turns)
                 });
                 self.turns += 1;
                 series.reports.push(self.contender(entrant.contender)?.run(&command)?);

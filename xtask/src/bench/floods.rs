@@ -139,17 +139,7 @@ fn wait_for_rest(server: u32) -> Result<(), Failure> {
 
 /// What those who behave do.
 fn turn(arguments: &Arguments, round: u64) -> Turn {
-    Turn {
-        mix: "b".into(),
-        distribution: "uniform".into(),
-        api: "get".into(),
-        threads: 32,
-        depth: 4,
-        length: Length::Time(arguments.time(Duration::from_secs(1))),
-        rate: None,
-        overwrites: None,
-        seed: round,
-    }
+    Turn::uniform(("b", "get"), (32, 4), Length::Time(arguments.time(Duration::from_secs(1))), round)
 }
 
 fn behave(address: SocketAddr, population: &Population, turn: &Turn, server: u32) -> Result<Report, Failure> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tapetum_bench::caches::{Budget, Cache};
 use tapetum_bench::sockets;
-use tapetum_bench::turn::{Length, Turn};
+use tapetum_bench::turn::Turn;
 use tapetum_bench::workload::{Population, Values};
 
 use super::KEY_BYTES;
@@ -84,15 +84,9 @@ fn measure(
     (rate, rounds): (f64, u64),
 ) -> Result<Vec<Place>, Failure> {
     let turn = |percent: u64, length: Duration, rate: Option<f64>, seed: u64| Turn {
-        mix: "c".into(),
         distribution: format!("hot-{percent}"),
-        api: "get".into(),
-        threads: CONNECTIONS,
-        depth: 1,
-        length: Length::Time(arguments.time(length)),
         rate,
-        overwrites: None,
-        seed,
+        ..Turn::zipfian_gets((CONNECTIONS, 1), arguments.time(length), seed)
     };
     sockets::run(cache.address(), population, &turn(100, WARM_UP, None, 0))?;
     let new = |_: &u64| Place { from_flash: Vec::new(), quantiles_us: Default::default() };

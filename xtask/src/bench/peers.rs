@@ -145,16 +145,6 @@ pub fn keeps_nothing(name: &str) -> bool {
 
 /// How a contender overwrites most quickly when nobody measures.
 pub fn overwrite(name: &str, writes: u64) -> Turn {
-    let (api, threads, depth) = if name.starts_with("tapetum") { ("session", 1, 512) } else { ("get", 8, 1) };
-    Turn {
-        mix: "write".into(),
-        distribution: "uniform".into(),
-        api: api.into(),
-        threads,
-        depth,
-        length: Length::Operations(writes),
-        rate: None,
-        overwrites: None,
-        seed: 77,
-    }
+    let (api, ways) = if name.starts_with("tapetum") { ("session", (1, 512)) } else { ("get", (8, 1)) };
+    Turn::uniform(("write", api), ways, Length::Operations(writes), 77)
 }
