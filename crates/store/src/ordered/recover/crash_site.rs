@@ -3,6 +3,7 @@
 use super::{LogRecords, RecoverOptions, RecoveryCounts, recover};
 use crate::error::Error;
 use crate::media::io::run;
+use crate::ordered::images::ImageHead;
 use crate::ordered::slabs::SlotShare;
 use crate::ordered::slabs::group_table::{Group, GroupEdit};
 use crate::ordered::slabs::growth::GroupLog;
@@ -243,7 +244,7 @@ impl CrashSite {
         Ok(Opened { slots, items, nodes, counts, stamp_next })
     }
 
-    fn read_node(&self, slots: &KeyspaceSlots, node: &super::LiveNode<'_>, items: &mut BTreeMap<String, String>) {
+    fn read_node(&self, slots: &KeyspaceSlots, node: &ImageHead<'_>, items: &mut BTreeMap<String, String>) {
         let share = slots.nodes().resume(node.slot);
         let page = self.media.read(share.flash_offset(), NODE_BYTES);
         let image = NodeRef::check(&page, share.salt()).unwrap();

@@ -74,20 +74,6 @@ struct RecoveredNode {
     id: Option<u32>,
 }
 
-/// A data node, as recovery found or wrote it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LiveNode<'a> {
-    pub low: &'a [u8],
-    /// `None`: it has all keys from the low fence on.
-    pub high: Option<&'a [u8]>,
-    pub stamp: u64,
-    /// The number of its slot. A share of it is kept: [`super::slabs::SlotSpace::resume`] takes it up.
-    pub slot: u32,
-    /// As its image says. No other node of the keyspace has it.
-    pub id: u32,
-    pub records: u16,
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct RecoveryCounts {
     /// Intact images on flash.
@@ -104,13 +90,14 @@ pub struct RecoveryCounts {
 }
 
 impl RecoveredKeyspace {
-    /// The nodes, in the order of their keys. None at all: nothing was ever durable in the keyspace.
-    pub fn nodes(&self) -> impl ExactSizeIterator<Item = LiveNode<'_>> {
+    /// The nodes as recovery found or wrote them, in the order of their keys. None at all: nothing was ever durable in the keyspace. No
+    /// two have the same id. A share of each slot is kept: [`super::slabs::SlotSpace::resume`] takes it up.
+    pub fn nodes(&self) -> impl ExactSizeIterator<Item = ImageHead<'_>> {
         self.nodes.iter().map(|node| {
             let (low, high) = self.set.fences_of(&node.tile);
             let id = node.id.expect("each node has one by now");
             let records = self.set.get(node.tile.image()).records;
-            LiveNode { low, high, stamp: node.stamp, slot: node.slot, id, records }
+            ImageHead { low, high, stamp: node.stamp, slot: node.slot, id, records }
         })
     }
 }
