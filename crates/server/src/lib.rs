@@ -12,6 +12,9 @@
 
 pub mod cli;
 pub mod doors;
+#[cfg(test)]
+#[path = "../../store/tests/common/folder.rs"]
+mod folder;
 pub mod logging;
 mod machine;
 pub mod net;

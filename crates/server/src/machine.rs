@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn the_least_limit_of_nested_groups_counts() {
-        let root = std::env::temp_dir().join(format!("tapetum-machine-{}", std::process::id()));
+        let root = crate::folder::Folder::new("machine");
         let group = root.join("system.slice/tapetum.service");
         fs::create_dir_all(&group).unwrap();
         let limit = |group: &str| limit_of(&format!("1:cpu:/x\n0::/{group}\n"), &root);
@@ -45,7 +45,6 @@ mod tests {
         fs::write(group.join("memory.max"), "5000\n").unwrap();
         assert_eq!(limit("system.slice/tapetum.service"), Some(5_000));
         assert_eq!(limit(""), None);
-        fs::remove_dir_all(root).unwrap();
         assert!(memory_and_swap_bytes() >= memory_bytes() && memory_bytes() > 0);
     }
 }

@@ -29,6 +29,9 @@ mod base;
 mod blocking;
 mod error;
 mod figures;
+#[cfg(test)]
+#[path = "../tests/common/folder.rs"]
+mod folder;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod hashed;

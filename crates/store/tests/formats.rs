@@ -2,6 +2,8 @@
 
 #![allow(clippy::disallowed_methods)]
 
+mod common;
+
 use std::fs;
 use std::io::Cursor;
 use tapetum::repair::{self, Keeper};
@@ -26,15 +28,14 @@ impl Keeper for NoKeeper {
 #[test]
 fn a_store_of_format_5_is_refused_with_what_to_do_and_left_as_it_is() {
     let bytes = zstd::decode_all(Cursor::new(FORMAT_5)).unwrap();
-    let directory = std::env::temp_dir().join(format!("tapetum-formats-{}", std::process::id()));
-    fs::create_dir_all(&directory).unwrap();
+    let directory = common::folder::Folder::new("formats");
     let drive = directory.join("drive");
     fs::write(&drive, &bytes).unwrap();
-    let (options, place) = (Options::new().memory_bytes(32 << 20), Place::from(&directory));
+    let (options, place) = (Options::new().memory_bytes(32 << 20), Place::from(&*directory));
     let refusals = [
-        Store::open(&directory).err(),
-        options.clone().capacity_bytes(64 << 20).open(&directory).err(),
-        Store::open_read_only(&directory).err(),
+        Store::open(&*directory).err(),
+        options.clone().capacity_bytes(64 << 20).open(&*directory).err(),
+        Store::open_read_only(&*directory).err(),
         inspect_at(&place).err(),
         options.examine(&place, Store::open_read_only_on).err(),
         options.examine(&place, |drive, _| repair::look(drive)).err(),
@@ -48,5 +49,4 @@ fn a_store_of_format_5_is_refused_with_what_to_do_and_left_as_it_is() {
         }
     }
     assert!(fs::read(&drive).unwrap() == bytes);
-    fs::remove_dir_all(&directory).unwrap();
 }

@@ -1,5 +1,8 @@
 //! Pictures: a folder is imported, and batches of it are made by programs of the drive.
 
+mod common;
+
+use common::folder::Folder;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,15 +16,11 @@ use tapetum_kernels::images::testing;
 
 const WAIT: Duration = Duration::from_secs(120);
 
-/// A folder of its own, gone when the test has ended.
-struct Scratch(PathBuf);
+struct Scratch(Folder);
 
 impl Scratch {
     fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("tapetum-images-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Scratch(path)
+        Scratch(Folder::new(&format!("images-{name}")))
     }
 
     fn file(&self, name: &str, bytes: &[u8]) {
@@ -49,12 +48,6 @@ impl Scratch {
     fn store(&self, units: Vec<(String, u16)>) -> Store {
         let options = Options::new().capacity_bytes(64 << 20).memory_bytes(192 << 20).compute_units(units);
         options.open(self.0.join("store")).unwrap()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

@@ -5,9 +5,9 @@
 
 mod common;
 
+use common::folder::Folder;
 use common::{drive_of, new_on};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use tapetum::{Condition, Outcome, Request, Session, Store, StoreOptions, Sync};
@@ -20,22 +20,6 @@ const VALUE_BYTES: usize = 1000;
 /// A wake-up that takes longer is lost.
 const PATIENCE_MS: i32 = 20_000;
 
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("tapetum-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 fn store(folder: &Folder) -> Store {
     let options = StoreOptions {
         segment_bytes: 64 << 10,
@@ -44,7 +28,7 @@ fn store(folder: &Folder) -> Store {
         ..StoreOptions::new(CAPACITY_BYTES, 16 << 20)
     };
     let env = Env::system();
-    let flash = FileFlash::create(&folder.0.join("drive"), CAPACITY_BYTES, IoEngine::Auto, &env).unwrap();
+    let flash = FileFlash::create(&folder.join("drive"), CAPACITY_BYTES, IoEngine::Auto, &env).unwrap();
     new_on(&drive_of(Arc::new(flash), &options, env), &options)
 }
 

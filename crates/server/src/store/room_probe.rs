@@ -80,18 +80,16 @@ mod tests {
 
     #[test]
     fn what_is_written_to_see_whether_there_is_room_goes_away() {
-        let folder = std::env::temp_dir().join(format!("tapetum-room-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
+        let folder = crate::folder::Folder::new("room");
         let path = folder.join("drive");
         let flash = MemoryFlash::new(1 << 20);
         assert_eq!(look(&flash, &path, true).unwrap(), Room::Reserved);
         assert_eq!(look(&flash, &path, false).unwrap(), Room::Unknown, "no file");
         fs::write(&path, b"x").unwrap();
         assert_eq!(look(&flash, &path, false).unwrap(), Room::Written);
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(&*folder).unwrap().count(), 1);
         fs::write(unfinished::path_of(&path), b"theirs").unwrap();
         assert_eq!(look(&flash, &path, false).unwrap(), Room::Unknown, "in the way");
         assert_eq!(fs::read(unfinished::path_of(&path)).unwrap(), b"theirs");
-        fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -65,28 +65,12 @@ pub fn lock_folder_of(path: &Path) -> io::Result<FolderLock> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::PathBuf;
-
-    struct Folder(PathBuf);
-
-    impl Folder {
-        fn new(name: &str) -> Folder {
-            let folder = std::env::temp_dir().join(format!("tapetum-unfinished-{name}-{}", std::process::id()));
-            fs::create_dir(&folder).unwrap();
-            Folder(folder)
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
+    use crate::folder::Folder;
 
     #[test]
     fn one_begins_a_file_at_a_time_and_nothing_foreign_is_written_over() {
-        let folder = Folder::new("begin");
-        let path = folder.0.join("list");
+        let folder = Folder::new("unfinished-begin");
+        let path = folder.join("list");
         let ours = |_: &Path| Ok(true);
         let begun = begin(&path, ours).unwrap();
         assert!(begin(&path, ours).is_err(), "another has begun it");
@@ -102,8 +86,8 @@ mod tests {
 
     #[test]
     fn a_folder_has_one_who_decides() {
-        let folder = Folder::new("lock");
-        let path = folder.0.join("socket");
+        let folder = Folder::new("unfinished-lock");
+        let path = folder.join("socket");
         let lock = lock_folder_of(&path).unwrap();
         assert_eq!(lock_folder_of(&path).err().unwrap().kind(), io::ErrorKind::WouldBlock);
         drop(lock);

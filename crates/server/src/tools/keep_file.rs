@@ -166,8 +166,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_put_back_in_the_other_order_and_a_file_that_is_not_whole_is_refused() {
-        let folder = std::env::temp_dir().join(format!("tapetum-keep-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
+        let folder = crate::folder::Folder::new("keep");
         let drive = folder.join("drive");
         fs::write(&drive, [9; 100]).unwrap();
         let mut keeper = KeepFile::beside(&drive, None).unwrap();
@@ -188,6 +187,5 @@ mod tests {
             assert!(undo(&kept, &drive).unwrap_err().contains("nothing was written"));
         }
         assert_eq!(fs::read(&drive).unwrap(), expected);
-        fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -3,39 +3,13 @@
 // Each test takes of it what it needs.
 #![allow(dead_code)]
 
-use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::ops::Deref;
-use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
-/// A folder that goes with the test.
-pub struct Folder(PathBuf);
+#[path = "../../../store/tests/common/folder.rs"]
+mod folder;
 
-impl Folder {
-    pub fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("tapetum-{name}-{}", std::process::id()));
-        // Left by an earlier process of the same number, if at all.
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-}
-
-impl Deref for Folder {
-    type Target = Path;
-
-    fn deref(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What stays behind is in the temporary directory.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+pub use folder::Folder;
 
 pub fn tapetum(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tapetum"));

@@ -224,8 +224,8 @@ mod tests {
     /// Sets that were imported before files' sizes were kept.
     #[test]
     fn a_set_of_the_version_before_is_read() {
-        let folder = std::env::temp_dir().join(format!("tapetum-set-{}", std::process::id()));
-        let store = Options::new().capacity_bytes(64 << 20).memory_bytes(32 << 20).open(&folder).unwrap();
+        let folder = crate::folder::Folder::new("set");
+        let store = Options::new().capacity_bytes(64 << 20).memory_bytes(32 << 20).open(&*folder).unwrap();
         let keyspace = store.create_keyspace("pictures").unwrap();
         let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
         let head = [words(&[1, 1, 2, 0, 4096]), b"\x04\0cats".to_vec()].concat();
@@ -239,6 +239,5 @@ mod tests {
         keyspace.put(HEAD_KEY, &words(&[3, 0, 0, 0, 4096])).unwrap();
         assert_eq!(ImageSet::load(&keyspace, "pictures"), Err(SetError::Version(3)));
         store.close().unwrap();
-        std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -1,24 +1,7 @@
 use super::*;
 use crate::ItemPipeline;
+use crate::folder::Folder;
 use std::fs;
-use std::path::PathBuf;
-
-/// A folder of the test's own.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let folder = std::env::temp_dir().join(format!("tapetum-opening-{name}-{}", std::process::id()));
-        fs::create_dir(&folder).unwrap();
-        Folder(folder)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn small() -> Options {
     Options::new().capacity_bytes(64 << 20).memory_bytes(32 << 20)
@@ -26,8 +9,8 @@ fn small() -> Options {
 
 #[test]
 fn a_store_is_made_at_a_directory_found_again_and_grows() {
-    let folder = Folder::new("made");
-    let data = folder.0.join("a/b");
+    let folder = Folder::new("opening-made");
+    let data = folder.join("a/b");
     let mut notes = Vec::new();
     let store = small().open_noting(&Place::at(&data), |note| notes.push(note)).unwrap();
     assert!(matches!(notes[..], [OpenNote::Made { on_device: false, .. }]), "{notes:?}");
@@ -58,16 +41,16 @@ fn a_store_is_made_at_a_directory_found_again_and_grows() {
 
 #[test]
 fn what_is_not_a_store_is_left_alone_and_said() {
-    let folder = Folder::new("foreign");
-    let nothing = small().create(false).open(folder.0.join("none"));
+    let folder = Folder::new("opening-foreign");
+    let nothing = small().create(false).open(folder.join("none"));
     assert!(nothing.err().unwrap().to_string().contains("there is no store at"));
-    assert!(!folder.0.join("none").exists());
-    let foreign = folder.0.join("foreign");
+    assert!(!folder.join("none").exists());
+    let foreign = folder.join("foreign");
     fs::create_dir(&foreign).unwrap();
     fs::write(foreign.join("notes"), b"mine").unwrap();
     assert!(small().open(&foreign).err().unwrap().to_string().contains("nothing was written"));
     assert_eq!(fs::read_dir(&foreign).unwrap().count(), 1);
-    let file = folder.0.join("file");
+    let file = folder.join("file");
     fs::write(&file, vec![7; 1 << 20]).unwrap();
     assert!(matches!(small().open(&file), Err(OpenError::Store { error: Error::Unusable(_), .. })));
     assert_eq!(fs::read(&file).unwrap(), vec![7; 1 << 20]);
@@ -75,17 +58,17 @@ fn what_is_not_a_store_is_left_alone_and_said() {
 
 #[test]
 fn too_little_memory_is_refused_with_what_suffices() {
-    let folder = Folder::new("memory");
+    let folder = Folder::new("opening-memory");
     let greedy = Options { memory_beside: |bytes| bytes / 2, ..small().memory_bytes(20 << 20) };
-    let Err(OpenError::Memory { least_bytes, .. }) = greedy.open(folder.0.join("data")) else { panic!("it fits") };
-    let enough = greedy.memory_bytes(least_bytes).open(folder.0.join("data"));
+    let Err(OpenError::Memory { least_bytes, .. }) = greedy.open(folder.join("data")) else { panic!("it fits") };
+    let enough = greedy.memory_bytes(least_bytes).open(folder.join("data"));
     enough.unwrap().close().unwrap();
 }
 
 #[test]
 fn with_compute_units_only_results_of_items_on_flash_come_to_the_host() {
-    let folder = Folder::new("units");
-    let data = folder.0.join("data");
+    let folder = Folder::new("opening-units");
+    let data = folder.join("data");
     let value = |number: u32| (0..3000).map(|at| (number * 7 + at * at / 3) as u8).collect::<Vec<u8>>();
     let store = small().write_buffer_bytes(64 << 10).open(&data).unwrap();
     for number in 0..200_u32 {
@@ -105,8 +88,8 @@ fn with_compute_units_only_results_of_items_on_flash_come_to_the_host() {
 
 #[test]
 fn applications_have_the_weights_that_they_were_given() {
-    let folder = Folder::new("weights");
-    let data = folder.0.join("store");
+    let folder = Folder::new("opening-weights");
+    let data = folder.join("store");
     let named = |weights: &[(&str, u32)]| weights.iter().map(|(name, weight)| ((*name).to_owned(), *weight)).collect();
     let options = |weights| small().compute_units(vec![("sha256".to_owned(), 1)]).weights(named(weights));
     let store = options(&[("train", 3), ("default", 2)]).open(&data).unwrap();

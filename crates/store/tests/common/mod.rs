@@ -3,6 +3,8 @@
 // Each test takes of it what it needs.
 #![allow(dead_code)]
 
+pub mod folder;
+
 use std::sync::Arc;
 use tapetum::{Store, StoreOptions, Write};
 use tapetum_drive::{Drive, Env, Flash, LocalMemory, MemoryFlash, SplitMix64, programs};
