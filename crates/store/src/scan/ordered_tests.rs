@@ -1,7 +1,8 @@
 //! Queries over ordered keyspaces at the drive, against the same queries on the host.
 
 use super::tests::{
-    Rows, comes_row_by_row, count, fill, fill_evenly, into, ordered, query, reads_once, rows, run, run_range, store,
+    Rows, comes_in_parts, comes_row_by_row, count, fill, fill_evenly, into, ordered, query, reads_once, rows, run,
+    run_range, store,
 };
 use super::{QueryError, QuerySide};
 use crate::{Error, KeyBound, KeyRange, KeyspaceError, Store};
@@ -72,17 +73,7 @@ fn only_the_result_crosses() {
 #[test]
 fn a_result_that_is_too_long_for_its_room_comes_in_parts() {
     let (_drive, store) = store();
-    let papers = ordered(&store, "papers");
-    fill(&papers);
-    let query = query(0, rows(None));
-    let (expected, _) = run(&papers, &query, QuerySide::Host).unwrap();
-    for sink_bytes in [64 << 10, 4096, 512] {
-        let mut rows = Rows::new();
-        let report = papers.query_within(&query, sink_bytes, &mut into(&mut rows)).unwrap();
-        super::tests::sort(&mut rows);
-        assert!(rows == expected, "{} and {} rows", rows.len(), expected.len());
-        assert!(report.commands > 3, "{report:?}");
-    }
+    comes_in_parts(&ordered(&store, "papers"));
 }
 
 /// Nodes lie apart, as their keys came in no order.

@@ -205,20 +205,23 @@ fn rows_cross_and_little_else() {
 }
 
 /// As often as the rows of several pages, of one, and none of one fit.
+pub(super) fn comes_in_parts(keyspace: &KeyspaceHandle) {
+    fill(keyspace);
+    let query = query(0, rows(None));
+    let (expected, _) = run(keyspace, &query, QuerySide::Host).unwrap();
+    for sink_bytes in [64 << 10, 4096, 512] {
+        let mut rows = Rows::new();
+        let report = keyspace.query_within(&query, sink_bytes, &mut into(&mut rows)).unwrap();
+        sort(&mut rows);
+        assert!(rows == expected, "{} and {} rows", rows.len(), expected.len());
+        assert!(report.commands > 3, "{report:?}");
+    }
+}
+
 #[test]
 fn a_result_that_is_too_long_for_its_room_comes_in_parts() {
     let (_drive, store) = store();
-    let papers = handle(&store, "papers");
-    fill(&papers);
-    let query = query(0, rows(None));
-    let (expected, _) = run(&papers, &query, QuerySide::Host).unwrap();
-    for sink_bytes in [64 << 10, 4096, 512] {
-        let mut rows = Rows::new();
-        let count = papers.query_within(&query, sink_bytes, &mut into(&mut rows)).unwrap().commands;
-        sort(&mut rows);
-        assert!(rows == expected, "{} and {} rows", rows.len(), expected.len());
-        assert!(count > 3, "{count} commands");
-    }
+    comes_in_parts(&handle(&store, "papers"));
 }
 
 /// Some megabytes of small records, whose keys come in no order.
