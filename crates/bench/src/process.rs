@@ -19,17 +19,6 @@ pub fn read(process: u32) -> Result<ProcessMemory, Failure> {
     Ok(ProcessMemory { resident_bytes: field(&status, "VmRSS:")?, resident_max_bytes: field(&status, "VmHWM:")? })
 }
 
-/// Makes the allocator return freed memory to the system, as the server does, so that resident memory is memory in use.
-pub fn return_freed_memory() {
-    // SAFETY: no pointers; called before other threads allocate.
-    #[cfg(target_env = "gnu")]
-    unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, 1 << 20);
-        libc::mallopt(libc::M_ARENA_MAX, 4);
-    }
-}
-
 /// Of this process; the rivals have no drive.
 fn drive_cpu_us() -> u64 {
     #[cfg(feature = "store")]

@@ -23,10 +23,16 @@ pub fn query(filter: Filter) -> Result<Query, Failure> {
         true => "key: name bytes; value: number json $.number int",
         false => "key: name bytes; value: number u64le, rest bytes",
     };
+    keep_below(format, filter.below, vec![4, 0])
+}
+
+/// Columns of the records whose second field is below a number; register 0 has that field, register 4 the first.
+pub fn keep_below(format: &str, below: u64, columns: Vec<u16>) -> Result<Query, Failure> {
     let format = Format::parse(format)?;
-    let below = match filter.json {
-        true => OwnedScalar::Int(filter.below as i64),
-        false => OwnedScalar::Unsigned(filter.below),
+    let types: Vec<ScalarType> = format.fields().iter().map(|field| field.kind.scalar_type()).collect();
+    let below = match types[1] {
+        ScalarType::Unsigned => OwnedScalar::Unsigned(below),
+        _ => OwnedScalar::Int(below as i64),
     };
     let instructions = vec![
         Instruction::Field(1),
@@ -35,10 +41,9 @@ pub fn query(filter: Filter) -> Result<Query, Failure> {
         Instruction::Keep(2),
         Instruction::Field(0),
     ];
-    let types: Vec<ScalarType> = format.fields().iter().map(|field| field.kind.scalar_type()).collect();
     let program =
         Program::new(instructions, vec![Constant::of(below)], &types).map_err(|error| format!("{error:?}"))?;
-    let output = QueryOutput::Rows { columns: vec![4, 0], order: None, limit: None };
+    let output = QueryOutput::Rows { columns, order: None, limit: None };
     Query::new(format, program, output, MisfitPolicy::Fail).map_err(|error| format!("{error:?}").into())
 }
 

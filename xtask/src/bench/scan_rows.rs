@@ -4,10 +4,9 @@
 
 use std::time::{Duration, Instant};
 
+use tapetum_bench::queries::keep_below;
 use tapetum_bench::random::Random;
-use tapetum_kernels::scan::program::{Comparison, Constant, Instruction, Program};
-use tapetum_kernels::scan::query::{MisfitPolicy, QueryOutput};
-use tapetum_kernels::scan::{BATCH_ROWS, Format, OwnedScalar, Query, QueryRun, RowBatch, ScalarType};
+use tapetum_kernels::scan::{BATCH_ROWS, Query, QueryRun, RowBatch};
 
 use crate::Failure;
 use crate::arguments::Arguments;
@@ -53,7 +52,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let about = format!("rows of {ROW_BYTES} bytes, of which 1 % are kept, on one core");
     let mut outcome = Outcome::new(arguments, "scan-rows", about);
     for kind in &KINDS {
-        let (batch, query) = (batch(kind), query(kind)?);
+        // The ids of one in a hundred rows.
+        let (batch, query) = (batch(kind), keep_below(kind.format, BATCH_ROWS as u64 / 100, vec![4])?);
         let rates: Vec<f64> = (0..rounds).map(|_| rate(&batch, &query, time)).collect::<Result<_, Failure>>()?;
         outcome.hold(format!("{}: rows a second", kind.name), Spread::of(rates), Reach::Reported);
     }
@@ -66,28 +66,6 @@ fn batch(kind: &RowKind) -> RowBatch {
         batch.push(&number.to_be_bytes(), &(kind.value)(number, &mut random));
     }
     batch
-}
-
-/// The ids of one in a hundred rows.
-fn query(kind: &RowKind) -> Result<Query, Failure> {
-    let format = Format::parse(kind.format)?;
-    let types: Vec<ScalarType> = format.fields().iter().map(|field| field.kind.scalar_type()).collect();
-    let limit = BATCH_ROWS as u64 / 100;
-    let constant = match types[1] {
-        ScalarType::Unsigned => OwnedScalar::Unsigned(limit),
-        _ => OwnedScalar::Int(limit as i64),
-    };
-    let instructions = vec![
-        Instruction::Field(1),
-        Instruction::Constant(0),
-        Instruction::Compare(Comparison::Less, 0, 1),
-        Instruction::Keep(2),
-        Instruction::Field(0),
-    ];
-    let program = Program::new(instructions, vec![Constant::of(constant)], &types);
-    let program = program.map_err(|error| format!("{error:?}"))?;
-    let output = QueryOutput::Rows { columns: vec![4], order: None, limit: None };
-    Query::new(format, program, output, MisfitPolicy::Fail).map_err(|error| format!("{error:?}").into())
 }
 
 fn rate(batch: &RowBatch, query: &Query, time: Duration) -> Result<f64, Failure> {

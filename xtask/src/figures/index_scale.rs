@@ -38,7 +38,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let about = format!("{from} to {to} entries, then {last}; capacity {} MiB", mebibytes(capacity));
     let mut outcome = Outcome::new(arguments, "index-scale", about);
     let count = arguments.sized(STOPS, 1);
-    process::return_freed_memory();
+    // As the server does, so that resident memory is memory in use.
+    tapetum_server::os::return_freed_memory();
     let bench = Embedded::start("index-scale", capacity, memory)?;
     let store = &bench.store;
     touch_pools(store, arguments)?;
