@@ -23,10 +23,7 @@ class Flags(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.server = Server("flags")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.close()
+        cls.addClassCleanup(cls.server.close)
 
     def text(self, **options):
         client = pymemcache.Client(("127.0.0.1", self.server.port), default_noreply=False, **options)
@@ -69,7 +66,3 @@ class Flags(unittest.TestCase):
         self.assertTrue(text.cas("shared", b"swapped", str(unique)))
         self.assertEqual(binary.get("shared"), b"swapped")
         binary.disconnect_all()
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -103,7 +103,3 @@ class Memory(unittest.TestCase):
             setter.sendall(new[LARGE_BYTES // 2 :] + b"\r\n")
             self.assertEqual(setter_replies.readline(), b"STORED\r\n")
             all_read.result()
-
-
-if __name__ == "__main__":
-    unittest.main()

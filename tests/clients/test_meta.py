@@ -24,10 +24,7 @@ class Meta(unittest.TestCase):
         # The client has nothing that closes its connections.
         warnings.simplefilter("ignore", ResourceWarning)
         cls.server = Server("meta")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.close()
+        cls.addClassCleanup(cls.server.close)
 
     def setUp(self):
         self.client, self.other = client_of(self.server), client_of(self.server)
@@ -145,7 +142,3 @@ class Meta(unittest.TestCase):
         self.assertEqual(self.client.delta_and_get(self.key(), -6), 9)
         self.assertEqual(self.client.delta_and_get(self.key(), -100), 0)
         self.assertEqual(self.client.delta_initialize_and_get(self.key("other"), 1, initial_value=7, initial_ttl=300), 7)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -23,12 +23,9 @@ class Metrics(unittest.TestCase):
     def setUpClass(cls):
         cls.address = f"127.0.0.1:{free_port()}"
         cls.server = Server("metrics", ["--metrics", cls.address])
+        cls.addClassCleanup(cls.server.close)
         cls.client = Text(cls.server.port)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.client.close()
-        cls.server.close()
+        cls.addClassCleanup(cls.client.close)
 
     def families(self):
         with urllib.request.urlopen(f"http://{self.address}/metrics", timeout=60) as reply:
@@ -103,7 +100,3 @@ class Metrics(unittest.TestCase):
         self.client.set("up", b"v")
         self.client.get("up")
         self.assertEqual(self.families()["tapetum_get_hits"].samples[0].value, before + 1)
-
-
-if __name__ == "__main__":
-    unittest.main()

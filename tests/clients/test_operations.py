@@ -18,10 +18,7 @@ class Operations:
     @classmethod
     def setUpClass(cls):
         cls.server = Server(f"operations-{cls.make.name}")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.close()
+        cls.addClassCleanup(cls.server.close)
 
     def setUp(self):
         self.client = self.make(self.server.port)
@@ -162,6 +159,3 @@ for adapter in ALL:
     globals()[f"Test{adapter.__name__}"] = type(
         f"Test{adapter.__name__}", (Operations, unittest.TestCase), {"make": adapter, "__module__": __name__}
     )
-
-if __name__ == "__main__":
-    unittest.main()

@@ -17,10 +17,7 @@ class Races:
     @classmethod
     def setUpClass(cls):
         cls.server = Server(f"races-{cls.make.name}")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.close()
+        cls.addClassCleanup(cls.server.close)
 
     def run_threads(self, work):
         """Runs `work(client, thread)` on every thread, each with a client of its own; gives what they returned."""
@@ -104,6 +101,3 @@ for adapter in ALL:
     globals()[f"Test{adapter.__name__}"] = type(
         f"Test{adapter.__name__}", (Races, unittest.TestCase), {"make": adapter, "__module__": __name__}
     )
-
-if __name__ == "__main__":
-    unittest.main()

@@ -63,7 +63,3 @@ class Restart(unittest.TestCase):
         self.assertNotEqual(other, unique)
         self.assertTrue(client.cas("swapped", b"two", unique))
         self.assertFalse(client.cas("swapped", b"three", unique))
-
-
-if __name__ == "__main__":
-    unittest.main()

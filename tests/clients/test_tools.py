@@ -221,7 +221,3 @@ class Tools(unittest.TestCase):
             self.assertEqual(area["offset_bytes"], end)
             end += area["length_bytes"]
         self.assertEqual(end, stats["flash_limit_bytes"])
-
-
-if __name__ == "__main__":
-    unittest.main()

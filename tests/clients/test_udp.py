@@ -106,7 +106,3 @@ class Udp(unittest.TestCase):
         for connection in sets:
             self.assertEqual(connection.recv(8), b"STORED\r\n")
         self.assertEqual(datagrams.ask(b"get large\r\n"), b"VALUE large 0 100000\r\n" + large + b"\r\nEND\r\n")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -44,10 +44,7 @@ class Watching(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.server = Server("watching", [] if IS_MEMCACHED else ["--cache"])
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.close()
+        cls.addClassCleanup(cls.server.close)
 
     def line(self):
         line = Line(self.server.port)
@@ -139,7 +136,3 @@ class Watching(unittest.TestCase):
         self.assertEqual(line.read(), b"OK")
         client.get("p:a")
         self.assertIn(wanted, line.ask(b"stats detail dump"))
-
-
-if __name__ == "__main__":
-    unittest.main()

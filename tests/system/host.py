@@ -47,13 +47,18 @@ class HostTest(unittest.TestCase):
             raise AssertionError(f"{' '.join(map(str, words))}: {done.stderr}")
         return done.stdout.strip()
 
-    def mount_ext4(self, size_bytes, sector_bytes=512):
-        """An empty ext4 file system in a file, on a loop device; its folder."""
-        image, folder = self.folder / "image", self.folder / "mounted"
+    def loop_device(self, size_bytes, sector_bytes=512):
+        """A loop device over a file of zeros, `image`."""
+        image = self.folder / "image"
         with open(image, "wb") as file:
             file.truncate(size_bytes)
         device = self.run_quietly("losetup", "--find", "--show", "--sector-size", str(sector_bytes), image)
         self.addCleanup(self.run_quietly, "losetup", "--detach", device)
+        return device
+
+    def mount_ext4(self, size_bytes, sector_bytes=512):
+        """An empty ext4 file system on a loop device; its folder."""
+        device, folder = self.loop_device(size_bytes, sector_bytes), self.folder / "mounted"
         self.run_quietly("mkfs.ext4", "-q", "-F", "-m", "0", device)
         folder.mkdir()
         self.run_quietly("mount", device, folder)

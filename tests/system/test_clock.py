@@ -89,7 +89,3 @@ class ClockTest(HostTest):
         self.folder.mkdir()
         late = self.serve(data=data, clock=HOUR)
         self.assertEqual(late.ask("get k kept\r\n"), "VALUE kept 0 1\r\nx\r\nEND\r\n")
-
-
-if __name__ == "__main__":
-    unittest.main()

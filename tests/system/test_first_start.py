@@ -49,11 +49,7 @@ class FirstStart(HostTest):
 
     @needs_root
     def test_a_blank_device_is_made_a_store_once(self):
-        image = self.folder / "image"
-        with open(image, "wb") as file:
-            file.truncate(64 << 20)
-        device = self.run_quietly("losetup", "--find", "--show", image)
-        self.addCleanup(self.run_quietly, "losetup", "--detach", device)
+        device = self.loop_device(64 << 20)
         late = self.start("late", "--drive", device, prefix=held_up(device, 3))
         late.wait_for_log("flash opened")
         done = self.tapetum("put", "a", "A", "--create", "--drive", device, "--memory", "64MiB")

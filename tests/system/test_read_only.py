@@ -59,11 +59,7 @@ class ReadOnly(HostTest):
 
     @needs_root
     def test_a_block_device_is_read_by_several_and_not_beside_a_server(self):
-        image = self.folder / "image"
-        with open(image, "wb") as file:
-            file.truncate(32 << 20)
-        device = self.run_quietly("losetup", "--find", "--show", image)
-        self.addCleanup(self.run_quietly, "losetup", "--detach", device)
+        image, device = self.folder / "image", self.loop_device(32 << 20)
         server = self.serve("--drive", device, "--capacity", "32MiB", "--memory", "32MiB")
         self.assertEqual(server.ask("set a 0 0 1\r\nx\r\n"), "STORED\r\n")
         self.assertIn("is in use", self.tapetum("get", "a", "--drive", device, "--memory", "32MiB").stderr)
