@@ -12,7 +12,6 @@ use tapetum_server::doors::memcached::udp::UdpOptions;
 use tapetum_server::net::limits::Limits;
 use tapetum_server::server::{Options, Server};
 
-#[path = "../examples/memory_engine/mod.rs"]
 mod memory_engine;
 
 struct Bench {

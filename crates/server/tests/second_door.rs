@@ -28,7 +28,6 @@ use tapetum_server::server::{Entrances, Options, Server};
 use tapetum_server::store::engine::Session;
 use tapetum_server::store::errands::Answer;
 
-#[path = "../examples/memory_engine/mod.rs"]
 mod memory_engine;
 
 const LINE_BYTES_MAX: usize = 200_000;

@@ -15,7 +15,6 @@ use tapetum_server::net::limits::Limits;
 use tapetum_server::net::listen::Address;
 use tapetum_server::server::{Options, Server};
 
-#[path = "../examples/memory_engine/mod.rs"]
 mod memory_engine;
 
 struct Bench {

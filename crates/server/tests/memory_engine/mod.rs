@@ -1,7 +1,7 @@
-//! A store in memory behind the server's seam, for tests and for trying the protocol: what the real store must look like
-//! from outside. A session may answer late and in any order, as one that reads flash does.
+//! A store in memory behind the server's seam: what the real store must look like from outside. A session may answer late and in
+//! any order, as one that reads flash does.
 
-// The example and the tests each use a part of it; and what is above the store may have clocks and threads of its own.
+// Each test uses a part of it; and what is above the store may have clocks and threads of its own.
 #![allow(dead_code, clippy::disallowed_methods)]
 
 use std::collections::BTreeMap;
