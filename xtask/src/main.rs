@@ -106,6 +106,11 @@ fn dispatch(command: &str, rest: &[String], mode: fn(&[String]) -> Result<Mode, 
         Mode::Smoke { .. } => Err(format!("{command} has no smoke run").into()),
         mode => Arguments::parse(words, mode),
     };
+    let asks_for_help = |word: &str| matches!(word, "help" | "--help" | "-h");
+    if asks_for_help(command) || rest.first().is_some_and(|word| asks_for_help(word)) {
+        println!("{USAGE}");
+        return Ok(());
+    }
     match command {
         "test-clients" => python::clients(&options(rest)?),
         "test-python" => python::package(&options(rest)?),
@@ -140,10 +145,6 @@ fn dispatch(command: &str, rest: &[String], mode: fn(&[String]) -> Result<Mode, 
         "bench-python" => {
             let (name, rest) = rest.split_first().ok_or("bench-python needs a row: images")?;
             bench::images::run(name, &options(rest)?)
-        }
-        "help" | "--help" | "-h" => {
-            println!("{USAGE}");
-            Ok(())
         }
         other => Err(format!("there is no command {other}\n\n{USAGE}").into()),
     }

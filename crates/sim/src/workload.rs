@@ -107,7 +107,7 @@ pub enum Draw {
 }
 
 impl Workload {
-    /// At most `keys_max` keys, whatever the load, of these keyspaces, of which the first is there.
+    /// At most `keys_max` keys, whatever the load, but one of each keyspace. Of these, the first is there.
     pub fn new(mut random: SplitMix64, load: Load, keys_max: u64, slots: &[Slot]) -> Workload {
         let ordered: Vec<usize> = (0..slots.len()).filter(|slot| slots[*slot].is_ordered()).collect();
         let devices: Vec<usize> = (0..slots.len()).filter(|slot| slots[*slot].device().is_some()).collect();
@@ -120,7 +120,7 @@ impl Workload {
             Load::Ordered => 100 + random.below(400),
             Load::Block => 60 + random.below(300),
         };
-        let count = count.min(keys_max);
+        let count = count.min(keys_max).max(slots as u64);
         let names = count.div_ceil(slots as u64);
         let names = match (ordered.is_empty(), device) {
             (true, None) => (0..names).map(|number| keys::key(&mut random, number)).collect(),

@@ -3,7 +3,7 @@
 
 use tapetum_sim::hunt::{CRASHES, explain, hunt, run_until, shrink};
 use tapetum_sim::run::keep_panics_quiet;
-use tapetum_sim::{Setup, exhaustive, run};
+use tapetum_sim::{Load, Setup, exhaustive, run};
 
 #[test]
 fn a_seed_decides_a_run() {
@@ -59,4 +59,13 @@ fn a_failure_shrinks_to_a_smaller_one_that_still_fails() {
     let least = shrink(&failure, &setup);
     assert!(run(&least).failure.is_some(), "{least:?}");
     assert!(least.keys_max < setup.keys_max && least.crashes_max <= failure.crashes + 1, "{least:?}");
+}
+
+/// Shrinking asks for fewer keys than there are keyspaces.
+#[test]
+fn each_keyspace_keeps_a_key_however_few_are_asked_for() {
+    for load in [Load::Mixed, Load::Ordered, Load::Block] {
+        let setup = Setup { load: Some(load), keys_max: 1, operations_max: 100, ..Setup::new(3, 3) };
+        assert_eq!(run(&setup).failure, None, "{load:?}");
+    }
 }

@@ -3,8 +3,9 @@
 use super::FRAME_BYTES_MAX;
 use super::frame::{Frame, FrameShape, HEADER_BYTES, blank};
 use crate::image_error::ImageError;
-use fast_image_resize::images::{Image, ImageRef};
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::images::{TypedImage, TypedImageRef};
+use fast_image_resize::pixels::{U8, U8x3};
+use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
 use std::cell::RefCell;
 
 /// The most bytes between the two passes, of which the first makes rows as long as the result's, as many as the picture has.
@@ -53,20 +54,32 @@ pub fn resize(frame: Frame<'_>, rule: ResizeRule) -> Result<Vec<u8>, ImageError>
         return Err(ImageError::OutputTooLarge);
     }
     let mut out = blank(shape)?;
-    let pixel = if shape.channels == 1 { PixelType::U8 } else { PixelType::U8x3 };
-    let odd = |_| ImageError::NotAFrame;
-    let from = ImageRef::new(frame.shape.width, frame.shape.height, frame.samples, pixel).map_err(odd)?;
-    let mut into = Image::from_slice_u8(width, height, &mut out[HEADER_BYTES..], pixel).map_err(odd)?;
-    let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear));
-    let resized = RESIZER.with_borrow_mut(|resizer| {
-        let resized = resizer.resize(&from, &mut into, &options);
+    RESIZER.with_borrow_mut(|resizer| {
+        let samples = &mut out[HEADER_BYTES..];
+        let resized = match shape.channels {
+            1 => fill::<U8>(resizer, frame, (width, height), samples),
+            _ => fill::<U8x3>(resizer, frame, (width, height), samples),
+        };
         if between_bytes > BETWEEN_BYTES_KEPT {
             resizer.reset_internal_buffers();
         }
         resized
-    });
-    resized.map_err(|_| ImageError::NotAFrame)?;
+    })?;
     Ok(out)
+}
+
+/// By type, not by a value that names it: the library would be compiled for every kind of pixel that it knows.
+fn fill<P: PixelTrait>(
+    resizer: &mut Resizer,
+    frame: Frame<'_>,
+    (width, height): (u32, u32),
+    samples: &mut [u8],
+) -> Result<(), ImageError> {
+    let odd = |_| ImageError::NotAFrame;
+    let from = TypedImageRef::<P>::from_buffer(frame.shape.width, frame.shape.height, frame.samples).map_err(odd)?;
+    let mut into = TypedImage::<P>::from_buffer(width, height, samples).map_err(odd)?;
+    let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear));
+    resizer.resize_typed(&from, &mut into, &options).map_err(|_| ImageError::NotAFrame)
 }
 
 #[cfg(test)]
