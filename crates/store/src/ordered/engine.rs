@@ -167,9 +167,9 @@ impl OrderedEngine {
     /// Slots were looked for: writes that could take some are refused while there are none, and no extents for more.
     pub fn tended(&self, slots: &KeyspaceSlots) {
         let nodes = slots.nodes();
-        let free = lock(&self.base.extents).free_count();
-        // Groups are of neighbouring extents: the last few that are free may be none.
-        let is_full = nodes.has_none() && free < NEIGHBOURS_FREE * nodes.options().group_extents;
+        // Groups are of neighbouring extents: of the last few that are free there may be none.
+        let few_left = || lock(&self.base.extents).free_count() < NEIGHBOURS_FREE * nodes.options().group_extents;
+        let is_full = nodes.has_none() && (few_left() || !nodes.finds_extents(&self.base.extents));
         if let Some(tree) = self.tree_if_there(slots.keyspace()) {
             tree.is_full.store(is_full, Ordering::Relaxed);
         }

@@ -39,8 +39,19 @@ fn key(number: u64) -> Vec<u8> {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes().to_vec()
 }
 
-/// What a request comes to.
+/// What a request comes to, while no time goes by.
 fn ask(store: &Store, session: &mut Session, keyspace: KeyspaceRef, request: Request<'_>) -> Outcome {
+    ask_within(store, session, keyspace, request, || ())
+}
+
+/// The same; `pass` has time go by between two looks.
+fn ask_within(
+    store: &Store,
+    session: &mut Session,
+    keyspace: KeyspaceRef,
+    request: Request<'_>,
+    pass: impl Fn(),
+) -> Outcome {
     session.submit_to(keyspace, 1, request).unwrap();
     let mut replies = Vec::new();
     for _ in 0..PATIENCE {
@@ -48,6 +59,7 @@ fn ask(store: &Store, session: &mut Session, keyspace: KeyspaceRef, request: Req
         if let Some(reply) = replies.pop() {
             return reply.outcome;
         }
+        pass();
         store.maintain();
     }
     panic!("no reply");
@@ -69,6 +81,39 @@ fn fill(store: &Store, session: &mut Session, keyspace: KeyspaceRef) -> u64 {
         }
     }
     unreachable!("no drive is so large")
+}
+
+/// As [`fill`], by so many puts at once, of which most are in pages that are not written yet; the keys that were taken.
+fn fill_at_once(store: &Store, session: &mut Session, keyspace: KeyspaceRef, at_once: u64) -> Vec<u64> {
+    let (mut next, mut pending, mut refused) = (0, 0, 0);
+    let (mut taken, mut replies) = (Vec::new(), Vec::new());
+    while pending > 0 || refused == 0 {
+        while pending < at_once && refused == 0 {
+            let (key, value) = (key(next), vec![next as u8; VALUE_BYTES]);
+            let request = Request::Put { key: &key, value: &value, flags: 0, expiry: 0, condition: Condition::Always };
+            session.submit_to(keyspace, next, request).unwrap();
+            (next, pending) = (next + 1, pending + 1);
+        }
+        session.poll(&mut replies);
+        store.maintain();
+        for reply in replies.drain(..) {
+            pending -= 1;
+            match reply.outcome {
+                Outcome::Stored { .. } => taken.push(reply.token),
+                Outcome::Failed(Error::FullFlash) => refused += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    taken
+}
+
+fn reopened(flash: &FaultyFlash, options: &StoreOptions) -> (FaultyFlash, Drive, Store) {
+    flash.crash();
+    let flash = flash.reopen();
+    let (drive, _) = super::close_tests::drive(&flash, options);
+    let store = Store::open_with(&drive, options, || false).unwrap();
+    (flash, drive, store)
 }
 
 /// They take one slot after the other, more than are kept back: what was freed is given out again as soon as a round begins.
@@ -101,6 +146,78 @@ fn a_full_store_closes_with_all_that_it_took() {
     for number in 0..stored {
         let found = keyspace.get(&key(number)).unwrap().map(|item| item.value);
         assert_eq!(found, Some(vec![number as u8; VALUE_BYTES]), "{number} of {stored}");
+    }
+}
+
+/// Halves of splits wait for slots, more than are kept back.
+#[test]
+fn a_store_that_is_filled_at_once_closes_and_opens_with_all_that_it_took() {
+    for sync in [Sync::Always, Sync::EverySecond, Sync::No] {
+        let options = StoreOptions { memory_bytes: 64 << 20, ..options(sync) };
+        let flash = FaultyFlash::new(16 * SMALL_BYTES, 1);
+        let (drive, _) = drive(&flash, &options);
+        Store::create_with(&drive, &options, || false).unwrap();
+        let store = Store::open_with(&drive, &options, || false).unwrap();
+        let mut session = store.session().unwrap();
+        let keyspace = create(&store, "ordered");
+        let taken = fill_at_once(&store, &mut session, keyspace, 64);
+        drop(session);
+        store.close_with(|| false).unwrap();
+        let mut last = (flash, drive, store);
+        for opening in 0..3 {
+            last = reopened(&last.0, &options);
+            let store = &last.2;
+            let keyspace = store.keyspace("ordered").unwrap();
+            for number in &taken {
+                let found = keyspace.get(&key(*number)).unwrap().map(|item| item.value);
+                assert_eq!(found, Some(vec![*number as u8; VALUE_BYTES]), "{sync:?}, opening {opening}, {number}");
+            }
+            store.close_with(|| false).unwrap();
+        }
+    }
+}
+
+#[test]
+fn values_in_a_full_keyspace_are_written_over() {
+    let (_flash, _drive, store) = new_store(&options(Sync::Always));
+    let mut session = store.session().unwrap();
+    let keyspace = create(&store, "ordered");
+    let stored = fill(&store, &mut session, keyspace);
+    for number in 0..stored {
+        let (key, value) = (key(number), vec![0xa5; VALUE_BYTES]);
+        let request = Request::Put { key: &key, value: &value, flags: 0, expiry: 0, condition: Condition::Always };
+        let outcome = ask(&store, &mut session, keyspace, request);
+        assert!(matches!(outcome, Outcome::Stored { .. }), "{number} of {stored}: {outcome:?}");
+    }
+}
+
+#[test]
+fn what_was_deleted_at_once_or_has_expired_gives_room_to_what_is_put() {
+    for expires in [false, true] {
+        let (_flash, (drive, clock), store) = new_store(&options(Sync::EverySecond));
+        let mut session = store.session().unwrap();
+        let keyspace = create(&store, "ordered");
+        let expiry = if expires { drive.env().unix_seconds() + 100 } else { 0 };
+        let put = |session: &mut Session, number: u64, expiry| {
+            let (key, value) = (key(number), vec![number as u8; VALUE_BYTES]);
+            let request = Request::Put { key: &key, value: &value, flags: 0, expiry, condition: Condition::Always };
+            ask_within(&store, session, keyspace, request, || clock.advance_us(100))
+        };
+        let stored =
+            (0..).find(|number| !matches!(put(&mut session, *number, expiry), Outcome::Stored { .. })).unwrap();
+        if !expires {
+            ask(&store, &mut session, keyspace, Request::DeleteAll { at: 0 });
+        }
+        // What is deleted at once is gone when that is durable.
+        clock.advance_us(200_000_000);
+        for _ in 0..PATIENCE {
+            session.poll(&mut Vec::new());
+            store.maintain();
+        }
+        for number in stored..2 * stored {
+            let outcome = put(&mut session, number, 0);
+            assert!(matches!(outcome, Outcome::Stored { .. }), "{} of {stored}: {outcome:?}", number - stored);
+        }
     }
 }
 

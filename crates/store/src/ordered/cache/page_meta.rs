@@ -1,7 +1,7 @@
 //! What the host knows of a cached page.
 
 use super::durability_ticket::DurabilityTicket;
-use crate::ordered::slabs::SlotShare;
+use crate::ordered::slabs::{SlotPromise, SlotShare};
 use std::sync::Arc;
 
 /// How often a page was used counts up to this.
@@ -54,6 +54,8 @@ pub struct PageMeta {
     pub is_listed: bool,
     /// The kept number of the slot of its newest image, durable or on its way, which is this node's alone.
     pub slot: Option<u32>,
+    /// Of a slot for its next image, where it has none.
+    pub promise: Option<SlotPromise>,
     /// Shares of slots whose images its next image replaces, besides that one.
     pub shared: Vec<SlotShare>,
     /// Tickets of changes that its next image will have.
@@ -67,6 +69,12 @@ pub struct PageMeta {
     pub removed_stamp: u64,
     /// The last record that came with a batch: an image with it is written when the log is durable up to here.
     pub log_stamp: u64,
+}
+
+/// Slots for the halves of a split: for the lower one, unless its page has a promise already.
+pub struct SplitPromises {
+    pub lower: Option<SlotPromise>,
+    pub upper: SlotPromise,
 }
 
 impl PageMeta {
@@ -92,6 +100,11 @@ impl PageMeta {
     /// Whether the page is as the image in its home, so that it may go.
     pub fn is_clean(&self) -> bool {
         !self.is_dirty && !self.is_being_written()
+    }
+
+    /// Whether there is a slot for its next image, whoever asks for slots meanwhile.
+    pub fn has_slot(&self) -> bool {
+        self.slot.is_some() || self.promise.is_some()
     }
 
     /// Whether it has an image on its way that is not the node's home yet.
@@ -129,11 +142,12 @@ impl PageMeta {
         if seen <= self.durable_stamp { None } else { self.durability().ticket }
     }
 
-    /// Gives a part of the page's records to another page: what that is to begin with. Both are to be written.
-    pub fn split(&mut self, resume: impl FnOnce(u32) -> SlotShare) -> PageMeta {
+    /// Gives a part of the page's records to another page: what that is to begin with. Both are to be written, each to a slot of its own.
+    pub fn split(&mut self, resume: impl FnOnce(u32) -> SlotShare, promises: SplitPromises) -> PageMeta {
         if let Some(slot) = self.slot.take() {
             self.shared.push(resume(slot));
         }
+        self.promise = self.promise.take().or(promises.lower);
         self.is_dirty = true;
         self.tickets.iter().for_each(|ticket| ticket.add_image());
         // What is in the image on its way is in both halves, and not durable before that is; either half's next image has it as well.
@@ -147,6 +161,7 @@ impl PageMeta {
             is_dirty: true,
             is_listed: false,
             slot: None,
+            promise: Some(promises.upper),
             shared: self.shared.clone(),
             tickets: self.tickets.clone(),
             flying: None,

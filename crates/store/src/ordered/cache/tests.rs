@@ -1,6 +1,6 @@
 //! The cache's pages: who has them, and which of them go.
 
-use super::page_meta::FlyingImage;
+use super::page_meta::{FlyingImage, SplitPromises};
 use super::*;
 use crate::keyspace::KeyspaceId;
 use crate::media::geometry::Geometry;
@@ -138,7 +138,7 @@ fn what_was_changed_before_a_split_is_durable_when_both_halves_are() {
     let mut lower = PageMeta::new(KEYSPACE, PageUse::ByKey);
     lower.changed(12, false);
     let ticket = lower.ticket();
-    let mut upper = lower.split(|_| unreachable!("it has no slot"));
+    let mut upper = lower.split(|_| unreachable!("it has no slot"), promises(&space().0));
     assert!(lower.is_dirty && upper.is_dirty);
     lower.tickets.drain(..).for_each(|ticket| ticket.image_done());
     assert!(!ticket.is_done());
@@ -150,7 +150,7 @@ fn what_was_changed_before_a_split_is_durable_when_both_halves_are() {
 fn what_was_changed_before_a_merge_is_durable_with_the_merged_page() {
     let mut left = PageMeta::new(KEYSPACE, PageUse::ByKey);
     left.changed(12, false);
-    let (before, mut right) = (left.ticket(), left.split(|_| unreachable!("it has no slot")));
+    let (before, mut right) = (left.ticket(), left.split(|_| unreachable!("it has no slot"), promises(&space().0)));
     right.changed(15, true);
     let mut other = PageMeta { durable_stamp: 20, ..PageMeta::new(KEYSPACE, PageUse::ByKey) };
     other.changed(22, false);
@@ -162,8 +162,8 @@ fn what_was_changed_before_a_merge_is_durable_with_the_merged_page() {
     assert!(before.is_done() && of_other.is_done());
 }
 
-#[test]
-fn the_slot_of_a_node_that_was_split_stays_until_both_halves_have_given_it_up() {
+/// A space of four extents, and the slots that it has.
+fn space() -> (SlotSpace, u32) {
     let geometry = Geometry::new(8 << 20, 64 << 10, 2, 512).unwrap();
     let group =
         Group { first: 0, extents: 4, keyspace: KeyspaceId(KEYSPACE), class: SlotClass::Nodes, version: 1, open: true };
@@ -178,9 +178,19 @@ fn the_slot_of_a_node_that_was_split_stays_until_both_halves_have_given_it_up() 
     let space = SlotSpace::new(SlotMap::new(&geometry).unwrap(), options, [&group], None);
     space.turn_round(0);
     let slots = space.counts().slots;
+    (space, slots)
+}
+
+fn promises(space: &SlotSpace) -> SplitPromises {
+    SplitPromises { lower: space.promise(), upper: space.promise().unwrap() }
+}
+
+#[test]
+fn the_slot_of_a_node_that_was_split_stays_until_both_halves_have_given_it_up() {
+    let (space, slots) = space();
     let mut lower = PageMeta { slot: Some(space.take(None).unwrap().keep()), ..PageMeta::default() };
     let resume = |slot| space.resume(slot);
-    let upper = lower.split(resume);
+    let upper = lower.split(resume, promises(&space));
     let top = PageMeta { shared: upper.shared.clone(), ..PageMeta::default() };
     assert_eq!((lower.slot, space.counts().slots_free), (None, slots - 1));
     drop(lower);
@@ -191,4 +201,26 @@ fn the_slot_of_a_node_that_was_split_stays_until_both_halves_have_given_it_up() 
     assert_eq!((left.shared.len(), space.counts().slots_free), (1, slots - 2));
     left.shared.clear();
     assert_eq!(space.counts().slots_free, slots - 1);
+}
+
+#[test]
+fn both_halves_of_a_split_have_a_slot_however_many_others_ask_for_one() {
+    let (space, slots) = space();
+    let mut lower = PageMeta { slot: Some(space.take(None).unwrap().keep()), ..PageMeta::default() };
+    let mut upper = lower.split(|slot| space.resume(slot), promises(&space));
+    let others: Vec<_> = std::iter::from_fn(|| space.take(None)).collect();
+    assert_eq!((others.len() as u32, space.counts().slots_free, space.promise().is_none()), (slots - 3, 2, true));
+    for half in [&mut lower, &mut upper] {
+        half.slot = Some(space.take_promised(None).unwrap().keep());
+        half.promise = None;
+    }
+    assert!(space.take_promised(None).is_none());
+    // A page that goes gives up what it was promised.
+    lower.shared.clear();
+    upper.shared.clear();
+    assert_eq!(space.spare_slots(), 1);
+    let promise = space.promise().unwrap();
+    assert_eq!(space.spare_slots(), 0);
+    drop(promise);
+    assert_eq!(space.spare_slots(), 1);
 }

@@ -28,6 +28,7 @@ use crate::session::batch::{BatchPart, BatchStop, Write};
 use crate::session::session_core::SessionCore;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tapetum_drive::programs::node::PutResult;
 use tapetum_drive::{LocalBuffer, Purpose};
 use tapetum_kernels::ordered::extension::{ExtensionReference, REFERENCE_BYTES};
@@ -175,10 +176,12 @@ impl<'a> OrderedBatch<'a> {
             }
             Ok(Some(separator)) => {
                 let (keyspace, begin) = (page.tree.keyspace, page.writes.start);
+                let is_full = page.tree.is_full.load(Ordering::Relaxed);
                 let cut = NodeCut::At(&separator);
                 match self.session.try_split(self.core, keyspace, (page.node, page.page), &cut) {
                     Ok(true) => Ok(begin),
                     Ok(false) if !self.session.state.may_grow() => Err(BatchStop::Refused(Error::FullIndex)),
+                    Ok(false) if is_full => Err(BatchStop::Refused(Error::FullFlash)),
                     Ok(false) => {
                         self.session.preparation.wants_room = true;
                         Err(BatchStop::Busy)

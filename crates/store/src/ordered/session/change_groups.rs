@@ -25,7 +25,7 @@ impl OrderedSession {
         node: NodeId,
         page: LocalBuffer,
     ) {
-        let group = match self.may_change(core, &op) {
+        let group = match self.may_change(core, &op, node) {
             Ok(()) if !Self::is_full(&op) => self.gather(&op, node, GroupKind::Changes),
             _ => Vec::new(),
         };

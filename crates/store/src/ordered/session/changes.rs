@@ -32,7 +32,7 @@ impl OrderedSession {
         node: NodeId,
         page: LocalBuffer,
     ) {
-        if let Err(error) = self.may_change(core, &op) {
+        if let Err(error) = self.may_change(core, &op, node) {
             self.state.cache.give_back(node, page, |_| ());
             return self.fail(core, (number, op), error);
         }
@@ -63,14 +63,16 @@ impl OrderedSession {
         self.submit(core, (number as u64, Purpose::Put), operation, Lease::Buffers([page, scratch]));
     }
 
-    pub(super) fn may_change(&self, core: &SessionCore, op: &OrderedOp) -> Result<(), Error> {
+    /// Where flash is full, what a node has room for is stored in it: its image takes a slot for the one that it gives back.
+    pub(super) fn may_change(&self, core: &SessionCore, op: &OrderedOp, node: NodeId) -> Result<(), Error> {
         core.base.log.poisoned()?;
         check_value(core, value_to_store(op).len())?;
         let removes = match &op.kept.change {
             Some(change) => matches!(change.value, ChangeValue::Removed),
             None => matches!(op.request.borrow(), Request::Delete { .. }),
         };
-        if Self::is_full(op) && !removes { Err(Error::FullFlash) } else { Ok(()) }
+        let has_slot = || self.state.cache.with(node, |meta| meta.has_slot()) == Some(true);
+        if Self::is_full(op) && !removes && !has_slot() { Err(Error::FullFlash) } else { Ok(()) }
     }
 
     /// Whether flash has no room for more of an operation's keyspace.

@@ -163,13 +163,13 @@ impl OrderedSession {
         }
     }
 
-    /// Whether an operation looks at its record before it changes it: if the drive does not decide it, its value is written to an extension,
-    /// or nothing more may be stored.
+    /// Whether an operation looks at its record before it changes it: if the drive does not decide it, or its value is written to an
+    /// extension.
     fn looks(op: &OrderedOp) -> bool {
         match condition(&op.request.borrow()) {
             None => true,
             Some(PutCondition::Always) => false,
-            Some(_) => Self::is_full(op) || large_value(op).is_some(),
+            Some(_) => large_value(op).is_some(),
         }
     }
 

@@ -6,6 +6,8 @@
 //! A reader that comes with the new anchor finds the upper half taken until it is there. One that came with the old one finds that the
 //! lower half's fences do not cover its key, and asks the search layer again, which has the anchor by then.
 //!
+//! Each half gets a promise of a slot before: what is in a full store's pages has a place on flash.
+//!
 //! A node that was never durable is not split: of two halves one may be durable before the other, and then no image had the other's keys.
 
 use super::changes::with_record;
@@ -14,14 +16,20 @@ use super::op_state::OrderedOp;
 use super::{OrderedSession, of_search};
 use crate::error::Error;
 use crate::keyspace::KeyspaceId;
+use crate::ordered::cache::page_meta::SplitPromises;
 use crate::ordered::node_table::NodeId;
 use crate::ordered::search::AnchorChange;
+use crate::ordered::slabs::{SHARES_MAX, SlotShare};
+use crate::ordered::tree::OrderedTree;
 use crate::session::session_core::SessionCore;
 use tapetum_drive::{LocalBuffer, Purpose, QueuePair};
 use tapetum_kernels::ordered::{
     Arrival, NODE_BYTES, NodeError, NodeOrder, NodePage, NodeRef, node_record_bytes, split, split_at,
 };
 
+/// So many pages made of one image are not durable yet at most, before one of them is split again.
+const SHARES_WRITTEN_MAX: u16 = 4096;
+const _: () = assert!(SHARES_WRITTEN_MAX < SHARES_MAX / 2);
 /// Ids that are tried for a new node: a set of the cache in which all pages are to be written first has no place for it.
 const IDS_TRIED: usize = 8;
 
@@ -57,6 +65,7 @@ impl OrderedSession {
                 self.try_again(number, op);
             }
             Ok(false) if !self.state.may_grow() => self.fail(core, (number, op), Error::FullIndex),
+            Ok(false) if Self::is_full(&op) => self.fail(core, (number, op), Error::FullFlash),
             Ok(false) => self.wait_for_room(number, op),
             Err(error) => self.fail(core, (number, op), error),
         }
@@ -84,8 +93,9 @@ impl OrderedSession {
             state.list(&self.trees[tree].tree, node);
             return Ok(false);
         }
-        let halves = if state.may_grow() { self.take_halves(core, keyspace) } else { None };
-        let Some((upper, mut left, mut right)) = halves else {
+        let promises = if state.may_grow() { self.promises(&self.trees[tree].tree, node) } else { None };
+        let halves = promises.and_then(|promises| Some((promises, self.take_halves(core, keyspace)?)));
+        let Some((promises, (upper, mut left, mut right))) = halves else {
             state.cache.give_back(node, page, |_| ());
             return Ok(false);
         };
@@ -113,7 +123,7 @@ impl OrderedSession {
             }
         }
         let tree = self.trees[tree].tree.clone();
-        let of_upper = state.cache.give_back(node, left, |meta| meta.split(|slot| tree.nodes.resume(slot)));
+        let of_upper = state.cache.give_back(node, left, |meta| meta.split(|slot| tree.nodes.resume(slot), promises));
         state.cache.give_back(upper, right, |meta| *meta = of_upper);
         [node, upper].into_iter().for_each(|node| state.list(&tree, node));
         self.give_page(page);
@@ -122,6 +132,20 @@ impl OrderedSession {
 }
 
 impl OrderedSession {
+    /// Slots for both halves of a node whose page the caller has. `None`: there are too few, or so much was made of one image that is not
+    /// durable yet that some of it is to be written first.
+    fn promises(&self, tree: &OrderedTree, node: NodeId) -> Option<SplitPromises> {
+        let (is_promised, is_shared_by_many) = self.state.cache.with(node, |meta| {
+            let most = meta.shared.iter().map(SlotShare::shares).max();
+            (meta.promise.is_some(), most >= Some(SHARES_WRITTEN_MAX))
+        })?;
+        if is_shared_by_many {
+            return None;
+        }
+        let lower = if is_promised { None } else { Some(tree.nodes.promise()?) };
+        Some(SplitPromises { lower, upper: tree.nodes.promise()? })
+    }
+
     /// A new node, a buffer for the lower half, and the new node's page. `None`: there is no room for them now.
     fn take_halves(&mut self, core: &SessionCore, keyspace: KeyspaceId) -> Option<(NodeId, LocalBuffer, LocalBuffer)> {
         let left = self.take_page(core)?;

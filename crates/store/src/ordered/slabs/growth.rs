@@ -218,10 +218,12 @@ impl SlotSpace {
         self.options().class.slots(self.map().pages(self.options().group_extents))
     }
 
-    /// Free slots that open groups are to have: as many as fits what is in use.
+    /// Free slots that open groups are to have: those that are promised, and as many as fits what is in use, or as many again: while many
+    /// are promised, many will be.
     fn slots_wanted(&self, state: &SpaceState) -> u32 {
         let wanted = ((state.slots - state.slots_free) / OPEN_USED_PART).max(OPEN_SLOTS_MIN);
-        wanted.min(self.options().open_groups * self.group_slots())
+        let wanted = wanted.min(self.options().open_groups * self.group_slots());
+        state.promised + wanted.max(state.promised)
     }
 
     fn plan(&self) -> GroupPlan {

@@ -18,6 +18,8 @@
 //!    with a bad checksum in a closed group is damage.
 //! 5. A group leaves the manifest when none of its slots has a share; its extents are free when that is durable.
 //! 6. A group of slabs is zero-written, durably, before the manifest names it.
+//! 7. A page without a slot of its own has a [`SlotPromise`]: the halves of a split, until their first images. There are as many free slots
+//!    as promises, beside those that are kept back, and others get none of them.
 //!
 //! Threads: any; a space has one lock, held for the time of a few words. Whoever changes groups holds the installer, and is alone.
 
@@ -28,6 +30,7 @@ pub mod growth;
 pub mod keyspace_slots;
 pub mod large_groups;
 pub mod manifest_client;
+mod promise;
 mod share;
 pub mod slot_class;
 mod slot_group;
@@ -38,7 +41,9 @@ mod space;
 mod space_state;
 pub mod tending;
 
+pub use promise::SlotPromise;
 pub use share::SlotShare;
+pub use slot_group::SHARES_MAX;
 pub use space::{RESERVED_SLOTS, SlotCounts, SlotSpace, SpaceOptions};
 
 #[cfg(test)]

@@ -47,9 +47,14 @@ impl SlotShare {
         self.guards().pages(self.number)
     }
 
+    /// How many shares of the slot there are, with this one.
+    pub fn shares(&self) -> u16 {
+        self.guards().shares(self.number)
+    }
+
     /// Whether nobody else holds a share of the slot.
     pub fn is_only(&self) -> bool {
-        self.guards().shares(self.number) == 1
+        self.shares() == 1
     }
 
     /// What was written to the slot is durable, under this stamp, and nothing more will be written to it by this holder. A share

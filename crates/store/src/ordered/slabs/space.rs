@@ -2,6 +2,7 @@
 
 use super::extent_versions::ExtentVersions;
 use super::group_table::Group;
+use super::promise::SlotPromise;
 use super::share::SlotShare;
 use super::slot_class::SlotClass;
 use super::slot_group::{GroupPhase, SlotGroup};
@@ -18,6 +19,9 @@ use tapetum_kernels::ordered::{SlotAddress, SlotSalt};
 /// Slots of nodes that are kept back where flash is full, for what recovery writes again: as many as there may be images on their way,
 /// and splits of which one half is durable.
 pub const RESERVED_SLOTS: u32 = 64;
+
+/// Slots that a split needs at most.
+const SPLIT_SLOTS: u32 = 2;
 
 #[derive(Clone, Copy, Debug)]
 pub struct SpaceOptions {
@@ -98,15 +102,35 @@ impl SlotSpace {
         self.with(|state| state.insert(group.first, slots));
     }
 
+    /// A promise of a free slot. `None`: there is none before groups were added, or slots are freed ([`SlotSpace::wants_change`]).
+    pub fn promise(&self) -> Option<SlotPromise> {
+        let may = self.with(|state| {
+            let may = state.spare_slots() > 0;
+            state.promised += u32::from(may);
+            state.is_wanted |= !may;
+            may
+        });
+        may.then(|| SlotPromise::counted(&self.guards))
+    }
+
     /// A free slot of an open group, to be written: one close behind `near` if there is one. `None`: there is no such slot before groups
     /// were opened ([`SlotSpace::wants_change`]).
     pub fn take(&self, near: Option<SlotAddress>) -> Option<SlotShare> {
+        self.take_if(near, |state| state.spare_slots() > 0)
+    }
+
+    /// As [`SlotSpace::take`], for who has a promise.
+    pub fn take_promised(&self, near: Option<SlotAddress>) -> Option<SlotShare> {
+        self.take_if(near, |state| state.slots_free > state.held_back)
+    }
+
+    fn take_if(&self, near: Option<SlotAddress>, may: impl FnOnce(&SpaceState) -> bool) -> Option<SlotShare> {
         let near = near.and_then(|slot| self.map().number(slot));
         let taken = self.with(|state| {
             if state.is_between_rounds {
                 return None;
             }
-            let may = state.slots_free > state.held_back;
+            let may = may(state);
             let taken = may.then(|| state.take_near(&self.guards, near)).flatten();
             state.is_wanted |= taken.is_none();
             taken
@@ -194,9 +218,9 @@ impl SlotSpace {
         })
     }
 
-    /// Free slots that are not kept back, in open groups and others.
+    /// Free slots that are neither kept back nor promised, in open groups and others.
     pub fn spare_slots(&self) -> u32 {
-        self.with(|state| state.slots_free.saturating_sub(state.held_back))
+        self.with(|state| state.spare_slots())
     }
 
     /// Whether recovery would find a free slot for each of so many images, besides those that are on flash.
@@ -209,9 +233,9 @@ impl SlotSpace {
         self.with(|state| state.groups.values().all(|group| group.unsettled() == 0))
     }
 
-    /// Whether no slot can be given out, though groups may have some that are kept back.
+    /// Whether there are no slots to give out for both halves of a split, though groups may have some that are kept back or promised.
     pub fn has_none(&self) -> bool {
-        self.with(|state| state.slots_open + state.slots_rest == 0 || state.slots_free <= state.held_back)
+        self.with(|state| state.slots_open + state.slots_rest == 0 || state.spare_slots() < SPLIT_SLOTS)
     }
 
     /// Another share of a slot that has one. `None`: it has none, or there is no such slot in this space.

@@ -41,6 +41,8 @@ pub struct SpaceState {
     pub slots_free: u32,
     /// So many of them are kept back.
     pub held_back: u32,
+    /// So many more are promised.
+    pub promised: u32,
     /// Closed groups all slots of which are free.
     pub closed_empty: u32,
     /// Somebody found no slot since the last change of groups.
@@ -80,6 +82,11 @@ impl SpaceState {
     fn free_first(&self) -> Option<(u32, u32)> {
         let first = *self.available.first()?;
         Some((first, self.groups[&first].next_ready(0)?))
+    }
+
+    /// Free slots that are neither kept back nor promised.
+    pub fn spare_slots(&self) -> u32 {
+        self.slots_free.saturating_sub(self.held_back + self.promised)
     }
 
     /// Whether there is an open group all slots of which may be given out.

@@ -247,15 +247,21 @@ impl ImageWriter {
     /// Sends a page to be sealed, under a new stamp, for a free slot. The page again, if there is none.
     fn seal(&mut self, state: &OrderedState, page: ListedPage, buffer: LocalBuffer) -> Result<(), ListedPage> {
         let nodes = &page.tree.nodes;
-        let own = state.cache.with(page.node, |meta| meta.slot).flatten();
+        let (own, is_promised) = state
+            .cache
+            .with(page.node, |meta| (meta.slot, meta.promise.is_some()))
+            .expect("a page that is taken stays");
         let over = own.filter(|_| state.limits.in_place).and_then(|number| nodes.share_alone(number));
         let is_over = over.is_some();
         let room = nodes.has_room_for(self.stamps.len() + 1) || self.stamps.len() < RESERVED_SLOTS as usize;
-        let another = || nodes.take(own.map(|number| nodes.map().address(number)));
+        let another = || {
+            let near = own.map(|number| nodes.map().address(number));
+            if is_promised { nodes.take_promised(near) } else { nodes.take(near) }
+        };
         let slot = over.or_else(|| room.then(another).flatten());
-        // Where flash is full, an image takes a slot that is kept back, one image at a time: if it gives its old slot back, or while half of them
-        // are left. The halves of a split that came before flash was full would wait for a deletion otherwise.
-        let may_have_kept = own.is_some() || nodes.has_room_for(RESERVED_SLOTS as usize / 2);
+        // Where flash is full, an image takes a slot that is kept back, one image at a time: if it gives its old slot back, if it was promised one
+        // before others took the last extents, or while half of them are left, as a keyspace's first node has neither.
+        let may_have_kept = own.is_some() || is_promised || nodes.has_room_for(RESERVED_SLOTS as usize / 2);
         let kept_back = || (may_have_kept && self.stamps.is_empty()).then(|| nodes.take_kept_back()).flatten();
         let Some(slot) = slot.or_else(kept_back) else {
             state.cache.give_back(page.node, buffer, |_| ());
@@ -268,6 +274,7 @@ impl ImageWriter {
                 let mut replaced = std::mem::take(&mut meta.shared);
                 if !is_over {
                     replaced.extend(meta.slot.replace(slot.clone().keep()).map(|number| nodes.resume(number)));
+                    meta.promise = None;
                 }
                 let tickets = std::mem::take(&mut meta.tickets);
                 meta.flying = Some(FlyingImage { stamp, is_home: false, ticket: tickets.first().cloned() });
