@@ -169,12 +169,16 @@ impl OrderedSession {
             Some(_) => self.trees[tree].search.remove(&anchor, right.0.0.into()).map_err(of_search),
             None => Ok(AnchorChange::Absent),
         };
-        let (Ok(AnchorChange::Done), Some(merged), Some(used_bytes)) = (&removed, merged, used_bytes) else {
-            for ((node, page), purged) in [(left, of_left), (right, of_right)] {
-                state.cache.give_back(node, page, |meta| purged.tell(meta));
-                state.list(&keyspace_tree, node);
+        let (merged, used_bytes) = match (&removed, merged, used_bytes) {
+            (Ok(AnchorChange::Done), Some(merged), Some(used_bytes)) => (merged, used_bytes),
+            (_, merged, _) => {
+                merged.into_iter().for_each(|page| self.give_page(page));
+                for ((node, page), purged) in [(left, of_left), (right, of_right)] {
+                    state.cache.give_back(node, page, |meta| purged.tell(meta));
+                    state.list(&keyspace_tree, node);
+                }
+                return removed.map(|_| Tried::Over);
             }
-            return removed.map(|_| Tried::Over);
         };
         let mut meta_of_right = state.cache.discard(right.0, right.1);
         of_right.tell(&mut meta_of_right);

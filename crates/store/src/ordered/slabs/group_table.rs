@@ -22,7 +22,7 @@ use super::slot_class::SlotClass;
 use super::slot_round::SlotRound;
 use crate::keyspace::KeyspaceId;
 use crate::media::wire::{Reader, Short, Writer};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tapetum_kernels::extent_address::{EXTENTS_MAX, ExtentAddress};
 
 const ADD: u8 = 1;
@@ -164,10 +164,12 @@ impl GroupTable {
             GroupEdit::Open(groups) => self.set_open(groups, true)?,
             GroupEdit::Close(groups) => self.set_open(groups, false)?,
             GroupEdit::Remove(groups) => {
-                for first in groups {
-                    let group = self.groups.remove(first).ok_or_else(|| absent(*first, "removes"))?;
-                    if self.of_keyspace(group.keyspace).next().is_none() {
-                        self.rounds.remove(&group.keyspace);
+                let remove = |first| self.groups.remove(first).ok_or_else(|| absent(*first, "removes"));
+                let removed = groups.iter().map(remove).collect::<Result<Vec<_>, _>>()?;
+                let keyspaces: BTreeSet<_> = removed.into_iter().map(|group| group.keyspace).collect();
+                for keyspace in keyspaces {
+                    if self.of_keyspace(keyspace).next().is_none() {
+                        self.rounds.remove(&keyspace);
                     }
                 }
             }

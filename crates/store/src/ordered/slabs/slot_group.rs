@@ -176,6 +176,11 @@ impl SlotGroup {
         RoundSlots { free, flying }
     }
 
+    /// Whether it has slots of a round, of the one that has begun or of the one before.
+    pub fn has_round(&self) -> bool {
+        self.next_bits.is_some() || self.ready > 0
+    }
+
     /// The round that has begun is named: its slots may be given out.
     pub fn open_round(&mut self) {
         self.ready_bits = self.next_bits.take().unwrap_or_else(|| vec![0; self.free_bits.len()].into());

@@ -178,6 +178,9 @@ impl SpaceState {
         let firsts: Vec<u32> = self.groups.keys().copied().collect();
         for first in firsts {
             let group = self.group_mut(first);
+            if !group.has_round() {
+                continue;
+            }
             let before = (group.ready(), group.free());
             group.open_round();
             let (phase, after) = (group.phase, (group.ready(), group.free()));
