@@ -316,6 +316,25 @@ fn handshakes_that_are_none_get_the_protocols_own_error_or_are_closed() {
     bench.server.stop().unwrap();
 }
 
+/// Contexts that were set hold until others are, and a read in one piece is offered only to who can ask for it.
+#[test]
+fn contexts_that_are_listed_do_not_end_those_that_are_set() {
+    let bench = Bench::small();
+    let contexts = |code| option(code, b"\0\0\0\x05disk0\0\0\0\x01\0\0\0\x0fbase:allocation");
+    let mut stream = greet(&bench.address).unwrap();
+    stream.write_all(&[option(8, b""), contexts(10), contexts(9), option(7, &about("disk0"))].concat()).unwrap();
+    let answers: Vec<u32> = (0..8).map(|_| read_option_reply(&mut stream).unwrap().0).collect();
+    assert_eq!(answers, [1, 4, 1, 4, 1, 3, 3, 1]);
+    let status = [&0x2560_9513_u32.to_be_bytes()[..], &[0, 0, 0, 7], &[0; 16], &4096_u32.to_be_bytes()].concat();
+    stream.write_all(&status).unwrap();
+    let mut head = [0; 20];
+    stream.read_exact(&mut head).unwrap();
+    assert_eq!(head[6..8], [0, 5], "a block status");
+    let one_piece = |structured| NbdClient::open(&bench.address, "disk0", structured).unwrap().flags & 1 << 7 != 0;
+    assert_eq!([true, false].map(one_piece), [true, false]);
+    bench.server.stop().unwrap();
+}
+
 #[test]
 fn who_only_names_an_export_is_served_too() {
     let bench = Bench::small();

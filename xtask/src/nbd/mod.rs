@@ -51,6 +51,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         random(&Disk::make(&binary, &scratch.join("random"), "everysec", 1)?, operations, seed)?;
         random(&Disk::make(&binary, &scratch.join("random-grouped"), "everysec", 8)?, operations / 4, seed)?;
         visitors::run(&Disk::make(&binary, &scratch.join("visitors"), "everysec", 1)?, clients, pause)?;
+        visitors::hoard(&Disk::make(&binary, &scratch.join("hoard"), "everysec", 1)?)?;
         for (sync, group_blocks) in [("no", 8), ("always", 1)] {
             let disk = Disk::make(&binary, &scratch.join(format!("kill-{sync}")), sync, group_blocks)?;
             let durable = pattern::run(&disk, (cycles.div_ceil(2), seed), &mut Kill)?;

@@ -1,13 +1,13 @@
 //! Clients by the thousand, one after the other: most come, read and leave; some break off, or speak something else. None costs the next one
-//! anything, and the server holds no more at the end than at the beginning.
+//! anything, and the server holds no more at the end than at the beginning. Then one that asks for gigabytes at once.
 
 use std::io::Write;
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{DISK, Disk};
 use crate::Failure;
-use tapetum_bench::nbd_client::{DISCONNECT, NbdClient, READ, greet};
+use tapetum_bench::nbd_client::{BLOCK_STATUS, DISCONNECT, NbdClient, READ, WRITE, greet};
 use tapetum_bench::process;
 
 /// The most that the server may have grown by: its pools take memory at first use.
@@ -15,6 +15,11 @@ const GROWTH_BYTES_MAX: u64 = 16 << 20;
 /// Before its memory is looked at for the first time.
 const FIRST: u64 = 50;
 const BLOCK_BYTES: u32 = 4096;
+/// What one asks for who takes nothing of it, request by request, and what the server may hold for all at most: its budget, and a request.
+const HOARD_REQUESTS: u32 = 60;
+const HOARD_BYTES: u32 = 32 << 20;
+const HELD_BYTES_MAX: u64 = 160 << 20;
+const HOARD_TIME: Duration = Duration::from_secs(3);
 
 /// So many, with a pause between two.
 pub fn run(disk: &Disk, count: u64, pause: Duration) -> Result<(), Failure> {
@@ -35,6 +40,39 @@ pub fn run(disk: &Disk, count: u64, pause: Duration) -> Result<(), Failure> {
     }
     server.terminate()?;
     println!("test-nbd: {count} clients, one after the other");
+    Ok(())
+}
+
+/// A client asks for gigabytes and reads none, while the server is busy with others: it holds what its budget allows, and serves the next one.
+pub fn hoard(disk: &Disk) -> Result<(), Failure> {
+    let server = disk.start()?;
+    let address = disk.address.to_string();
+    let connect = || NbdClient::open(&address, DISK, true);
+    let mut writer = connect()?;
+    for number in 0..u64::from(HOARD_BYTES >> 20) {
+        writer.call((WRITE, 0), number << 20, 1 << 20, &vec![number as u8 + 1; 1 << 20])?;
+    }
+    let mut busy = [connect()?, connect()?];
+    let mut others: Vec<_> = (0..10).map(|_| connect()).collect::<Result<_, _>>()?;
+    let mut hoarder = connect()?;
+    let before_bytes = process::read(server.process())?.resident_bytes;
+    for client in &mut busy {
+        (0..HOARD_REQUESTS).try_for_each(|_| client.send((BLOCK_STATUS, 0), 0, HOARD_BYTES, b"").map(drop))?;
+    }
+    others.iter_mut().try_for_each(|client| client.send((READ, 0), 0, 640 << 10, b"").map(drop))?;
+    let read = [&0x2560_9513_u32.to_be_bytes()[..], &[0; 20], &HOARD_BYTES.to_be_bytes()].concat();
+    hoarder.stream().write_all(&read.repeat(HOARD_REQUESTS as usize))?;
+    let (begun, mut held_bytes) = (Instant::now(), 0);
+    while begun.elapsed() < HOARD_TIME {
+        held_bytes = held_bytes.max(process::read(server.process())?.resident_bytes.saturating_sub(before_bytes));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    if held_bytes > HELD_BYTES_MAX {
+        return Err(format!("a client that reads nothing had the server hold {held_bytes} bytes").into());
+    }
+    connect()?.call((READ, 0), 0, BLOCK_BYTES, b"")?;
+    server.terminate()?;
+    println!("test-nbd: {} MiB were held for a client that reads nothing", held_bytes >> 20);
     Ok(())
 }
 

@@ -32,10 +32,11 @@ impl Export {
     }
 
     /// Its flags of the transmission. Several connections are one: an answered write shows on all of them, and a flush is of all.
-    pub fn flags(&self) -> u16 {
+    /// That a read comes in one piece can be asked for where replies are structured alone.
+    pub fn flags(&self, is_structured: bool) -> u16 {
         use export_flags::*;
-        let all = HAS_FLAGS | SEND_FLUSH | SEND_FUA | SEND_TRIM | SEND_WRITE_ZEROES | SEND_DF | CAN_MULTI_CONN;
-        if self.is_read_only { all | READ_ONLY } else { all }
+        let all = HAS_FLAGS | SEND_FLUSH | SEND_FUA | SEND_TRIM | SEND_WRITE_ZEROES | CAN_MULTI_CONN;
+        all | if self.is_read_only { READ_ONLY } else { 0 } | if is_structured { SEND_DF } else { 0 }
     }
 }
 

@@ -12,8 +12,10 @@ use tapetum::{BLOCK_BYTES, BlockChange, BlockPiece};
 
 use super::protocol::reply;
 use super::protocol::request::{Command, NbdRequest};
+use crate::net::context::Context;
 use crate::net::out::{OutQueue, Pool};
 use crate::stats::device_stats::DeviceCommand;
+use crate::store::engine::Session;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -54,16 +56,18 @@ pub struct Job {
     pub needs_sync: bool,
     /// What it was charged with until it is answered.
     pub held_bytes: usize,
+    /// The session's exchanges when it began.
+    pub exchanges: u64,
 }
 
 impl Job {
     /// Of a request that is not refused.
-    pub fn new(request: &NbdRequest, held_bytes: usize, began: Instant, pool: &mut Pool) -> Job {
+    pub fn new<S: Session>(request: &NbdRequest, held_bytes: usize, cx: &mut Context<'_, S, ()>) -> Job {
         let (mut start, mut end) = (request.offset, request.offset.saturating_add(request.length.into()));
         let task = match request.command {
             Command::Read => {
                 let blocks = end.div_ceil(BLOCK) - start / BLOCK;
-                let (bytes, holes) = (pool.take_zeroed(request.length as usize), vec![false; blocks as usize]);
+                let (bytes, holes) = (cx.pool.take_zeroed(request.length as usize), vec![false; blocks as usize]);
                 Task::Read { bytes, holes, is_whole: request.is_whole() }
             }
             Command::Write => Task::Write,
@@ -84,14 +88,29 @@ impl Job {
         let is_forced = request.is_forced() && !matches!(task, Task::Read { .. });
         let needs_sync = is_forced || matches!(task, Task::Flush);
         let NbdRequest { cookie, length, .. } = *request;
-        Job { cookie, began, length, task, start, at: start, end, parts: 0, error: 0, needs_sync, held_bytes }
+        let (began, exchanges) = (cx.instant(), cx.session.exchanges());
+        Job {
+            cookie,
+            began,
+            length,
+            task,
+            start,
+            at: start,
+            end,
+            parts: 0,
+            error: 0,
+            needs_sync,
+            held_bytes,
+            exchanges,
+        }
     }
 
     /// Of a write that is refused: its bytes come all the same.
     pub fn of_refused_write(request: &NbdRequest, error: u32, began: Instant) -> Job {
         let NbdRequest { cookie, length, .. } = *request;
         let (at, end, task) = (0, length.into(), Task::Write);
-        Job { cookie, began, length, task, start: at, at, end, parts: 0, error, needs_sync: false, held_bytes: 0 }
+        let (needs_sync, held_bytes, exchanges) = (false, 0, 0);
+        Job { cookie, began, length, task, start: at, at, end, parts: 0, error, needs_sync, held_bytes, exchanges }
     }
 
     /// Under which command it is counted.
@@ -227,6 +246,10 @@ impl<T> Default for Numbered<T> {
 impl<T> Numbered<T> {
     pub fn count(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().flatten()
     }
 
     pub fn add(&mut self, one: T) -> usize {

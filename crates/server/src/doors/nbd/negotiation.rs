@@ -77,7 +77,7 @@ impl Negotiation {
         if code == OPTION_EXPORT_NAME {
             let OptionKind::ExportName(name) = kind else { return Negotiated::Ends { taken_bytes } };
             let Some(export) = exports::find(exports, name) else { return Negotiated::Ends { taken_bytes } };
-            handshake::push_export(out, export.size_bytes(), export.flags(), flags);
+            handshake::push_export(out, export.size_bytes(), export.flags(self.is_structured), flags);
             return Negotiated::Serves { taken_bytes, export: export.clone() };
         }
         self.answer(ClientOption { code, kind }, taken_bytes, exports, out)
@@ -106,7 +106,7 @@ impl Negotiation {
             OptionKind::About { name, wanted, goes } => match exports::find(exports, name) {
                 None => say(OptionReply::Unknown, &[]),
                 Some(export) => {
-                    describe(export, wanted, |data| say(OptionReply::Info, data));
+                    describe(export, (self.is_structured, wanted), |data| say(OptionReply::Info, data));
                     say(OptionReply::Ack, &[]);
                     if goes {
                         return Negotiated::Serves { taken_bytes, export: export.clone() };
@@ -146,8 +146,10 @@ impl Negotiation {
         exports: &[Export],
         refuse: impl FnOnce(OptionReply),
     ) -> Option<bool> {
-        // Whatever was set before holds no more.
-        self.contexts_of = None;
+        if sets {
+            // Whatever was set before holds no more.
+            self.contexts_of = None;
+        }
         if !self.is_structured {
             refuse(OptionReply::Invalid);
             return None;
@@ -166,9 +168,10 @@ impl Negotiation {
 }
 
 /// Says of an export its size, and what else is wanted of what there is to say.
-fn describe(export: &Export, wanted: &[u8], mut say: impl FnMut(&[&[u8]])) {
+fn describe(export: &Export, (is_structured, wanted): (bool, &[u8]), mut say: impl FnMut(&[&[u8]])) {
     let is_wanted = |kind: u16| wanted.chunks_exact(2).any(|word| word == kind.to_be_bytes());
-    say(&[&INFO_EXPORT.to_be_bytes(), &export.size_bytes().to_be_bytes(), &export.flags().to_be_bytes()]);
+    let (size_bytes, flags) = (export.size_bytes(), export.flags(is_structured));
+    say(&[&INFO_EXPORT.to_be_bytes(), &size_bytes.to_be_bytes(), &flags.to_be_bytes()]);
     if is_wanted(INFO_NAME) {
         say(&[&INFO_NAME.to_be_bytes(), export.name.as_bytes()]);
     }

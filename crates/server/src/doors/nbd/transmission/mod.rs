@@ -18,6 +18,7 @@ use crate::doors::nbd::protocol::{Parsed, reply};
 use crate::net::connection::Client;
 use crate::net::context::Context;
 use crate::net::door::{Load, Step};
+use crate::net::limits::Limits;
 use crate::store::engine::Session;
 
 /// Requests of one client that are not answered.
@@ -77,6 +78,15 @@ impl Transmission {
 
     pub fn load(&self) -> Load {
         Load { pending: self.pending, held_bytes: self.held_bytes }
+    }
+
+    /// What another request is admitted beside. The longest read is left aside, so that others pass it; and who holds bytes has something on
+    /// its way, though the store may have none of it yet.
+    fn load_beside(&self, limits: &Limits) -> Load {
+        let is_much = self.held_bytes > limits.connection_in_flight_bytes;
+        let longest_bytes = if is_much { self.jobs.iter().map(|job| job.held_bytes).max() } else { None };
+        let held_bytes = self.held_bytes - longest_bytes.unwrap_or(0);
+        Load { pending: self.pending.max(usize::from(self.held_bytes > 0)), held_bytes }
     }
 
     fn is_idle(&self) -> bool {
@@ -154,7 +164,7 @@ impl Transmission {
                 return None;
             }
         };
-        if self.jobs.count() >= JOBS_MAX || client.is_full(self.load(), cx.limits, cx.budget) {
+        if self.jobs.count() >= JOBS_MAX || client.is_full(self.load_beside(cx.limits), cx.limits, cx.budget) {
             client.block();
             return None;
         }
@@ -197,12 +207,12 @@ impl Transmission {
         let mut held_bytes = 0;
         if request.command == Command::Read {
             let bytes = request.length as usize;
-            let admission = client.admit(self.load(), false, bytes + bytes / READ_BESIDE_PART, cx)?;
+            let admission = client.admit(self.load_beside(cx.limits), false, bytes + bytes / READ_BESIDE_PART, cx)?;
             held_bytes = admission.charge_bytes;
             client.keep(admission, cx.budget);
         }
         self.held_bytes += held_bytes;
-        let job = Job::new(request, held_bytes, cx.instant(), cx.pool);
+        let job = Job::new(request, held_bytes, cx);
         let needs_work = !matches!(job.task, Task::Write) && !job.is_handed_out();
         let number = self.jobs.add(job);
         match needs_work {
@@ -236,7 +246,7 @@ impl Transmission {
             self.settle(number, client, cx);
             return Some(bytes.len());
         }
-        let admission = client.admit(self.load(), false, BLOCK_BYTES, cx)?;
+        let admission = client.admit(self.load_beside(cx.limits), false, BLOCK_BYTES, cx)?;
         client.frame_done(0);
         self.jobs.get_mut(number).at += bytes.len() as u64;
         self.end_payload(number);

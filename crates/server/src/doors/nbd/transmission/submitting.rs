@@ -128,12 +128,14 @@ impl Transmission {
         let admission = client.admit_part(self.load(), None, cx)?;
         let job = self.jobs.get_mut(number);
         job.needs_sync = false;
-        if matches!(job.task, Task::Flush) && self.exchanges_told != cx.session.exchanges() {
-            self.exchanges_told = cx.session.exchanges();
-            if !self.is_durable_at_once {
-                job.fail(errors::IO);
-                return Some(());
-            }
+        // What was written to a store that was withdrawn since may be lost: of a flush what was answered, of others what they wrote.
+        let told = match job.task {
+            Task::Flush => std::mem::replace(&mut self.exchanges_told, cx.session.exchanges()),
+            _ => job.exchanges,
+        };
+        if told != cx.session.exchanges() && !self.is_durable_at_once {
+            job.fail(errors::IO);
+            return Some(());
         }
         let part = self.add_part(number, (BlockPiece { block: 0, within: 0..0 }, PartKind::Sync), 0);
         self.parts.get_mut(part).charge_bytes = admission.charge_bytes;
@@ -188,6 +190,8 @@ impl Transmission {
             }
             let key = self.export.device.key(job.piece().block);
             if !cx.session.has_probably(self.export.keyspace, &key) {
+                // Its deletion may not be durable yet.
+                self.jobs.get_mut(number).needs_sync |= self.is_durable_at_once;
                 self.next_piece(number);
                 continue;
             }
@@ -214,7 +218,7 @@ impl Transmission {
             self.put(number, (piece, &ZEROS, 0), admission, client, cx);
             return Some(());
         }
-        let admission = client.admit(self.load(), false, BLOCK_BYTES, cx)?;
+        let admission = client.admit(self.load_beside(cx.limits), false, BLOCK_BYTES, cx)?;
         let piece = self.next_piece(number);
         let Task::Zero { is_allocated } = self.jobs.get(number).task else { unreachable!("zeros are wanted") };
         let patch = if is_allocated { Patch::Bytes(vec![0; piece.within.len()]) } else { Patch::Zeros };
