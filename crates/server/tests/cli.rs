@@ -497,6 +497,24 @@ fn a_store_grows_while_it_serves_and_while_it_does_not() {
     assert!(output.status.success() && told.contains("does not shrink"), "{told}");
     assert_eq!(limit(&scratch), 299);
     assert!(scratch.fails(&["resize", "--capacity", "100MiB"]).contains("cannot shrink"));
+    // Memory is a server's, however the store is named.
+    let settings = scratch.0.join("settings.toml");
+    fs::write(&settings, format!("data = {:?}\n", scratch.data())).unwrap();
+    for sizes in [&["--memory", "400MiB"][..], &["--capacity", "380MiB", "--memory", "390MiB"]] {
+        let resize = || tapetum(&[&["resize"][..], sizes].concat());
+        let drive = scratch.data().join("drive");
+        for refused in [
+            scratch.run(&[&["resize"][..], sizes].concat()),
+            resize().arg("--drive").arg(&drive).output().unwrap(),
+            resize().env("TAPETUM_DATA", scratch.data()).output().unwrap(),
+            resize().arg("--config").arg(&settings).output().unwrap(),
+        ] {
+            let error = String::from_utf8_lossy(&refused.stderr);
+            assert_eq!(refused.status.code(), Some(2), "{error}");
+            assert!(error.contains("--memory is what a running server may use"), "{error}");
+        }
+    }
+    assert_eq!(limit(&scratch), 299);
     assert!(scratch.succeeds(&["check", "--memory", "32MiB"]).contains("no damage"));
 }
 

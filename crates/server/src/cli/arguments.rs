@@ -1,8 +1,10 @@
 //! The command line: what can be said, and nothing of how it is done.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use tapetum::Place;
 
 use crate::cli::fields_arguments::GetArguments;
@@ -31,6 +33,20 @@ pub struct Cli {
     pub log: LogArguments,
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Cli {
+    /// Takes the words of a command line, the first of which is the program's name.
+    pub fn take(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cli, clap::Error> {
+        let cli = Cli::try_parse_from(words)?;
+        match &cli.command {
+            Command::Resize(arguments) => match arguments.why_refused() {
+                Some(why) => Err(Cli::command().error(ErrorKind::MissingRequiredArgument, why)),
+                None => Ok(cli),
+            },
+            _ => Ok(cli),
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -163,14 +179,14 @@ pub enum Command {
         /// Tell where this key lives, rather than what the store holds
         key: Option<String>,
         /// The keyspace of the key
-        #[arg(long, value_name = "NAME", requires = "key", default_value = DEFAULT_NAME, value_parser = keyspace_name())]
+        #[arg(long, value_name = "NAME", requires = "key", conflicts_with = "map", default_value = DEFAULT_NAME, value_parser = keyspace_name())]
         keyspace: String,
         /// Draw the drive: what lies where, and how much of it is valid
         #[arg(long, conflicts_with = "key")]
         map: bool,
         /// Draw it again every so many seconds
         #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", requires = "map",
-              value_parser = clap::value_parser!(u32).range(1..=86_400))]
+              conflicts_with_all = ["key", "json"], value_parser = clap::value_parser!(u32).range(1..=86_400))]
         watch: Option<u32>,
         /// As JSON
         #[arg(long, conflicts_with = "map")]
@@ -316,7 +332,7 @@ pub struct ResizeArguments {
     #[arg(long, value_name = "SIZE", value_parser = capacity, group = "size")]
     pub capacity: Option<u64>,
     /// Memory that a running server may use until it stops; without a server, give it to serve
-    #[arg(long, value_name = "SIZE", value_parser = memory, group = "size", requires = "memcached")]
+    #[arg(long, value_name = "SIZE", value_parser = memory, group = "size")]
     pub memory: Option<u64>,
     /// The server whose store it is, which serves meanwhile
     #[arg(long, value_name = "ADDR", conflicts_with_all = ["data", "drive"])]
@@ -325,13 +341,22 @@ pub struct ResizeArguments {
     pub place: PlaceArguments,
 }
 
+impl ResizeArguments {
+    /// clap's `requires` does not help: it is passed over where something is given that conflicts with the required option, as --data does.
+    fn why_refused(&self) -> Option<&'static str> {
+        (self.memory.is_some() && self.memcached.is_none()).then_some(
+            "--memory is what a running server may use: give --memcached ADDR, where it listens, and leave --data and --drive out; \
+             without a server, give --memory to `tapetum serve`",
+        )
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     fn parse(line: &str) -> Result<Cli, clap::Error> {
-        Cli::try_parse_from(std::iter::once("tapetum").chain(line.split_whitespace()))
+        Cli::take(std::iter::once("tapetum").chain(line.split_whitespace()))
     }
 
     #[test]
@@ -379,6 +404,10 @@ mod tests {
             "load --memcached unix:/x --create",
             "load --memcached unix:/x --capacity 1GiB",
             "resize --capacity 1GiB --memcached unix:/x --data d",
+            "inspect k --watch 1",
+            "inspect --watch 1 --json",
+            "inspect --watch 1",
+            "inspect --map --keyspace a",
             "pipeline run sha256 --file f --data d",
             "generate papers --table papers --memory 1GiB",
         ] {
@@ -390,10 +419,42 @@ mod tests {
             "put k v --capacity 1GiB --data d",
             "get k --select a --format csv",
             "resize --capacity 1GiB --drive d",
+            "resize --memory 1GiB --memcached unix:/x",
+            "resize --capacity 1GiB --memory 1GiB --memcached unix:/x",
+            "inspect --map --watch 1",
             "generate papers --into d --memory 1GiB",
         ] {
             assert!(parse(line).is_ok(), "{line}");
         }
+    }
+
+    #[test]
+    fn memory_is_of_a_running_server_wherever_the_store_lies() {
+        for place in ["", "--data d", "--drive f", "--capacity 140MiB", "--capacity 140MiB --data d"] {
+            let refusal = parse(&format!("resize --memory 190MiB {place}")).unwrap_err();
+            assert_eq!(refusal.exit_code(), 2);
+            let refusal = refusal.to_string();
+            assert!(refusal.contains("--memory is what a running server may use"), "{place}: {refusal}");
+            assert!(refusal.contains("--memcached ADDR") && refusal.contains("tapetum serve"), "{place}: {refusal}");
+        }
+    }
+
+    #[cfg(feature = "images")]
+    #[test]
+    fn options_for_many_pictures_are_refused_with_one_item() {
+        for line in [
+            "pipeline run sha256 --key k --out d --seed 5",
+            "pipeline run sha256 --key k --out d",
+            "pipeline run sha256 --key k --seed 5",
+            "pipeline run sha256 --file f --out d",
+            "pipeline run sha256 --file f --most 5",
+            "pipeline run flip --keys a --out d --stats",
+            "pipeline run flip --keys a --out d --compute-units flip=1",
+            "pipeline run flip --keys a",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+        assert!(parse("pipeline run flip --keys a --out d --seed 5 --most 5").is_ok());
     }
 
     #[test]

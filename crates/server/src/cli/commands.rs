@@ -8,8 +8,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Parser};
 use tapetum::{KeyspaceHandle, Options, Place};
 use tapetum_drive::Size;
 
@@ -73,7 +73,7 @@ fn parse_command_line() -> Cli {
         std::env::vars_os().filter_map(|(name, text)| Some((name.into_string().ok()?, text.into_string().ok()?)));
     let completed = presets::complete(&Cli::command(), std::env::args_os().collect(), &variables.collect());
     let completed = completed.unwrap_or_else(|wrong| Cli::command().error(ErrorKind::ValueValidation, wrong).exit());
-    Cli::try_parse_from(&completed.words).unwrap_or_else(|error| {
+    Cli::take(&completed.words).unwrap_or_else(|error| {
         if let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg)
             && let Some(origin) = completed.origin_of(option)
         {
@@ -355,23 +355,31 @@ pub(super) fn tell(done: &str) {
 }
 
 fn resize(arguments: &ResizeArguments) -> Outcome {
+    let ResizeArguments { capacity, memory, memcached, .. } = arguments;
+    assert!(memory.is_none() || memcached.is_some(), "the command line lets memory be said of a server only");
     let mut out = std::io::stdout();
-    for (what, bytes) in [("capacity", arguments.capacity), ("memory", arguments.memory)] {
-        let Some(bytes) = bytes else { continue };
-        match &arguments.memcached {
-            Some(address) => {
-                let answer = Remote::memcached(address).command(&format!("resize {what} {bytes}"))?;
-                if answer != "OK" {
-                    let why = answer.strip_prefix("SERVER_ERROR ").unwrap_or(&answer);
-                    return Err(format!("{what} stays as it is: {why}").into());
-                }
-            }
-            // The command line lets memory be said of a server only.
+    if let Some(bytes) = *capacity {
+        match memcached {
+            Some(address) => resize_served(address, "capacity", bytes)?,
             None => grow(bytes, arguments)?,
         }
-        writeln!(out, "{what} is {} now", size::shown(bytes))?;
+        writeln!(out, "capacity is {} now", size::shown(bytes))?;
+    }
+    if let (Some(bytes), Some(address)) = (*memory, memcached) {
+        resize_served(address, "memory", bytes)?;
+        writeln!(out, "memory is {} now", size::shown(bytes))?;
     }
     Ok(())
+}
+
+/// Asks a running server for another size.
+fn resize_served(address: &Address, what: &str, bytes: u64) -> Outcome {
+    let answer = Remote::memcached(address).command(&format!("resize {what} {bytes}"))?;
+    if answer == "OK" {
+        return Ok(());
+    }
+    let why = answer.strip_prefix("SERVER_ERROR ").unwrap_or(&answer);
+    Err(format!("{what} stays as it is: {why}").into())
 }
 
 fn grow(capacity_bytes: u64, arguments: &ResizeArguments) -> Outcome {

@@ -45,21 +45,26 @@ const KEY_UNLESS: [&str; 2] = ["file", "keys"];
 #[cfg(not(feature = "images"))]
 const KEY_UNLESS: [&str; 1] = ["file"];
 
+/// What names one item, or file. clap passes `requires = "keys"` over where one of these is given, since they conflict with `keys`.
+#[cfg(feature = "images")]
+const ONE_ITEM: [&str; 2] = ["key", "file"];
+
 /// Many pictures rather than one item.
 #[cfg(feature = "images")]
 #[derive(Debug, clap::Args)]
 pub struct PicturesArguments {
     /// Imported pictures whose keys begin so, with commas between them, through a pipeline such as 'jpeg_decode | random_resized_crop 224 | flip'
-    #[arg(long, value_name = "PREFIX", value_delimiter = ',', requires = "out", conflicts_with_all = ["key", "file"])]
+    #[arg(long, value_name = "PREFIX", value_delimiter = ',', requires = "out",
+          conflicts_with_all = ["key", "file", "compute_units", "pin", "stats"])]
     pub keys: Vec<String>,
     /// The folder that they are written into, as JPEG files
-    #[arg(long, value_name = "DIR", requires = "keys")]
+    #[arg(long, value_name = "DIR", requires = "keys", conflicts_with_all = ONE_ITEM)]
     pub out: Option<PathBuf>,
     /// What chance begins with
-    #[arg(long, value_name = "N", requires = "keys", default_value_t = 0)]
+    #[arg(long, value_name = "N", requires = "keys", conflicts_with_all = ONE_ITEM, default_value_t = 0)]
     pub seed: u64,
     /// The most pictures
-    #[arg(long, value_name = "N", requires = "keys", default_value_t = 100)]
+    #[arg(long, value_name = "N", requires = "keys", conflicts_with_all = ONE_ITEM, default_value_t = 100)]
     pub most: usize,
 }
 
