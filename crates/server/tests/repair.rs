@@ -131,8 +131,38 @@ fn a_store_with_four_hundred_turned_bits_says_what_it_lost_and_serves_again() {
     assert!(named.len() > 100, "{} are named", named.len());
 
     let kept = patient.0.join("data/drive.before-repair-1");
+    let repaired = patient.bytes();
     patient.succeeds(&["repair", "--undo", kept.to_str().unwrap()]);
     assert_eq!(patient.succeeds(&["repair"]), look);
+
+    // A store that was written to since has what a repair left nowhere.
+    fs::write(patient.drive(), repaired).unwrap();
+    patient.succeeds(&["put", "after", "the repair"]);
+    let written = patient.bytes();
+    let refused = patient.fails(&["repair", "--undo", kept.to_str().unwrap()]);
+    assert!(refused.contains("was written to since") && refused.contains("nothing was written"), "{refused}");
+    assert!(patient.bytes() == written);
+    assert_eq!(patient.succeeds(&["get", "after"]), "the repair");
+}
+
+#[test]
+fn a_repair_is_undone_of_its_own_store_alone() {
+    let (patient, other) = (Patient::new("undo"), Patient::new("undo-other"));
+    let [_, extents, end] = patient.parts();
+    patient.harm(extents..end, 50, 1);
+    patient.succeeds(&["repair", "--yes"]);
+    let kept = patient.0.join("data/drive.before-repair-1");
+    let before = other.bytes();
+    let refused = other.fails(&["repair", "--undo", kept.to_str().unwrap()]);
+    assert!(refused.contains("of another store") && refused.contains("nothing was written"), "{refused}");
+    assert!(other.bytes() == before);
+    // Nor over what is no store.
+    let letters = patient.0.join("letters");
+    fs::write(&letters, vec![b'x'; 1 << 20]).unwrap();
+    let words = ["repair", "--undo", kept.to_str().unwrap(), "--drive", letters.to_str().unwrap()];
+    let refused = failed(tapetum(&words).output().unwrap());
+    assert!(refused.contains("is another one") && refused.contains("nothing was written"), "{refused}");
+    assert!(fs::read(&letters).unwrap() == vec![b'x'; 1 << 20]);
 }
 
 #[test]

@@ -23,6 +23,10 @@ impl Keeper for NoKeeper {
     fn sync(&mut self) -> Result<(), Error> {
         panic!("nothing is replaced")
     }
+
+    fn end(&mut self, _store_id: u64, _roots_bytes: u64) -> Result<(), Error> {
+        panic!("no repair begins")
+    }
 }
 
 #[test]

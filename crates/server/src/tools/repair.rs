@@ -20,7 +20,8 @@ const REPAIR_HELP: &str = r#"An item that cannot be read is lost, and named by i
 manifest is damaged, writes are lost, and named by their stamps: their keys have what they had before, or nothing.
 Of an ordered keyspace, where a data node cannot be read, an older one takes its place if there is one; otherwise its
 keys are lost. Either way the range of keys is named.
-A repair writes what it replaces to a file first. The file undoes it, as long as the store was not written to since."#;
+A repair writes what it replaces to a file first. The file undoes it, as long as the store was not written to since: --undo refuses
+another store, and one that was written to."#;
 
 #[derive(Debug, Args)]
 #[command(after_help = REPAIR_HELP)]
@@ -87,8 +88,16 @@ fn repair(
 /// Puts back what a repair replaced.
 fn put_back(place: &Place, kept: &Path, out: &mut dyn Write) -> Result<(), Box<dyn std::error::Error>> {
     let path = place.path();
+    let store_id = match tapetum::inspect_at(place) {
+        Ok(inspection) => Some(inspection.field("store_id")),
+        Err(error @ (tapetum::OpenError::InUse { .. } | tapetum::OpenError::NoStore { .. })) => {
+            return Err(OpenError::from(error).into());
+        }
+        // An undo that was cut short may leave a manifest that cannot be read.
+        Err(_) => None,
+    };
     let _lock = tapetum::lock(place).map_err(OpenError::from)?;
-    let bytes = keep_file::undo(kept, &path)?;
+    let bytes = keep_file::undo(kept, &path, store_id)?;
     writeln!(out, "{bytes} bytes of {} are as they were before the repair", path.display()).map_err(Into::into)
 }
 

@@ -57,6 +57,10 @@ pub trait Keeper {
 
     /// All that was kept is durable when this returns.
     fn sync(&mut self) -> Result<(), Error>;
+
+    /// The repair of the store `store_id` writes no more, whether it came to its end or failed. Whoever opens the store to write to it writes to
+    /// the first `roots_bytes` of the drive before anything else.
+    fn end(&mut self, store_id: u64, roots_bytes: u64) -> Result<(), Error>;
 }
 
 /// What a repair would find. Nothing is written.
@@ -88,9 +92,13 @@ pub fn repair(drive: &Drive, keeper: &mut dyn Keeper) -> Result<RepairReport, Er
         let mut report = RepairReport::default();
         let roots = read_roots(&patient.above, &patient.io, &mut report).await?;
         roots.superblock.features.check_write()?;
-        Surgery { patient: &patient, below: &below, roots, report, keeper, versions: 0, replaced: Vec::new() }
-            .run()
-            .await
+        let (store_id, roots_bytes) = (roots.superblock.store_id, roots.superblock.geometry.manifest_offset(2));
+        let mut surgery =
+            Surgery { patient: &patient, below: &below, roots, report, keeper, versions: 0, replaced: Vec::new() };
+        let done = surgery.run().await;
+        // The first error says more.
+        let ended = surgery.keeper.end(store_id, roots_bytes);
+        done.and(ended).map(|()| surgery.report)
     };
     // Both queues: whoever is polled reaps his own.
     run(&patient.io, async { drive_both(&below, repairing).await }, || false).ok_or_else(stopped)?
@@ -142,7 +150,7 @@ struct Surgery<'a> {
 }
 
 impl Surgery<'_> {
-    async fn run(mut self) -> Result<RepairReport, Error> {
+    async fn run(&mut self) -> Result<(), Error> {
         let numbers: Vec<u32> = self.roots.installer.catalog.segments.keys().copied().collect();
         for number in numbers {
             let state = self.roots.installer.catalog.segments[&number].clone();
@@ -155,8 +163,7 @@ impl Surgery<'_> {
             }
         }
         self.mend_trees().await?;
-        self.finish().await?;
-        Ok(self.report)
+        self.finish().await
     }
 
     fn install(&mut self, install: Install) -> Result<(), Error> {

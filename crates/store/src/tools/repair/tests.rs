@@ -43,6 +43,10 @@ impl Keeper for Kept {
     fn sync(&mut self) -> Result<(), Error> {
         Ok(())
     }
+
+    fn end(&mut self, _: u64, _: u64) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// A stamp, and a value unless it is a deletion.
