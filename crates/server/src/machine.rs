@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use tapetum_drive::Size;
+
 /// Memory of this machine, without swap.
 pub fn memory_bytes() -> u64 {
     let system = rustix::system::sysinfo();
@@ -12,6 +14,15 @@ pub fn memory_bytes() -> u64 {
 pub fn memory_and_swap_bytes() -> u64 {
     let system = rustix::system::sysinfo();
     (system.totalram + system.totalswap).saturating_mul(u64::from(system.mem_unit))
+}
+
+/// Why a budget of so much memory is refused, if it is more than the machine has.
+pub fn why_too_much(memory_bytes: u64) -> Option<String> {
+    let has_bytes = memory_and_swap_bytes();
+    (memory_bytes > has_bytes).then(|| {
+        let (wanted, has) = (Size(memory_bytes), Size(has_bytes));
+        format!("{wanted} is more than this machine has, {has} of memory and swap: give less")
+    })
 }
 
 /// What the control groups of this process allow it, if they limit it: a container's limit, or that of a systemd unit.
@@ -46,5 +57,11 @@ mod tests {
         assert_eq!(limit("system.slice/tapetum.service"), Some(5_000));
         assert_eq!(limit(""), None);
         assert!(memory_and_swap_bytes() >= memory_bytes() && memory_bytes() > 0);
+    }
+
+    #[test]
+    fn more_memory_than_the_machine_has_is_refused() {
+        assert_eq!(why_too_much(memory_and_swap_bytes()), None);
+        assert!(why_too_much(900 << 40).unwrap().starts_with("900TiB is more than this machine has, "));
     }
 }

@@ -528,6 +528,13 @@ fn what_takes_long_is_answered_in_its_turn_and_holds_up_nobody_else() {
     assert_same(&bench.exchange(&script.concat()), &expected.concat());
     let settings = String::from_utf8(bench.exchange(b"stats settings\r\n")).unwrap();
     assert!(settings.contains("STAT maxbytes 67108864\r\n"), "{settings}");
+    // More than the machine has.
+    for (line, word) in
+        [("resize memory 999999999999999", "SERVER_ERROR"), ("cache_memlimit 900000000", "MEMLIMIT_ADJUST_FAILED")]
+    {
+        let refusal = String::from_utf8(bench.exchange(format!("{line}\r\n").as_bytes())).unwrap();
+        assert!(refusal.starts_with(word) && refusal.contains("is more than this machine has"), "{refusal}");
+    }
     // One that waits, and one that left before its answer, keep no one.
     let mut waiting = bench.client();
     waiting.write_all(b"resize memory 20000000\r\n").unwrap();

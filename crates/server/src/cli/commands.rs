@@ -11,7 +11,6 @@ use std::time::Duration;
 use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use tapetum::{KeyspaceHandle, Options, Place};
-use tapetum_drive::Size;
 
 #[cfg(feature = "images")]
 use super::pictures;
@@ -390,12 +389,10 @@ fn grow(capacity_bytes: u64, arguments: &ResizeArguments) -> Outcome {
 
 /// More memory than the machine has is refused before anything is made.
 pub(super) fn check_memory(memory_bytes: u64) -> Result<(), String> {
-    let has_bytes = machine::memory_and_swap_bytes();
-    if memory_bytes <= has_bytes {
-        return Ok(());
+    match machine::why_too_much(memory_bytes) {
+        None => Ok(()),
+        Some(why) => Err(format!("--memory {why}")),
     }
-    let (wanted, has) = (Size(memory_bytes), Size(has_bytes));
-    Err(format!("--memory {wanted} is more than this machine has, {has} of memory and swap: give less"))
 }
 
 fn put(key: &str, value: &str, of: OfKeyspace<'_>, options: Options) -> Outcome {

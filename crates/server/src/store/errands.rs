@@ -17,6 +17,7 @@ use tapetum::{KeyspaceRef, ListCursor};
 
 use crate::doors::memcached::protocol::dump::KeyDump;
 
+use crate::machine;
 use crate::store::engine::Store;
 use crate::tools::inspect_lines;
 
@@ -175,6 +176,9 @@ fn list<S: Store>(store: &S, order: ListOrder) -> Result<Answer, tapetum::Error>
 }
 
 fn resize_memory<S: Store>(store: &S, memory: &MemoryShares, bytes: u64) -> Result<(), tapetum::Error> {
+    if let Some(why) = machine::why_too_much(bytes) {
+        return Err(tapetum::Error::Options(why));
+    }
     match store.resize_memory(bytes.saturating_sub(memory.front_bytes)) {
         Ok(()) => {
             (memory.set_total_bytes)(bytes);
