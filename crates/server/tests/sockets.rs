@@ -519,8 +519,10 @@ fn what_takes_long_is_answered_in_its_turn_and_holds_up_nobody_else() {
     let expected = [
         b"STORED\r\nOK\r\n".to_vec(),
         hit("a", b"1"),
-        b"SERVER_ERROR give --memory 10000000 or more; the front doors take 1MiB besides\r\nOK\r\nOK\r\n".to_vec(),
-        b"MEMLIMIT_ADJUST_FAILED give --memory 10000000 or more; the front doors take 1MiB besides\r\n".to_vec(),
+        b"SERVER_ERROR 5 of memory are too few for this store, beside the 1MiB of the front doors: give 11MiB or more\r\n".to_vec(),
+        b"OK\r\nOK\r\n".to_vec(),
+        b"MEMLIMIT_ADJUST_FAILED 8MiB of memory are too few for this store, beside the 1MiB of the front doors: give 11MiB or more\r\n"
+            .to_vec(),
         b"STAT superblock:store_id 7\r\nEND\r\n".to_vec(),
         located.as_bytes().to_vec(),
         hit("a", b"1"),

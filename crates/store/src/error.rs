@@ -52,6 +52,12 @@ pub enum Error {
     OtherFormat(String),
     /// The options do not fit together.
     Options(String),
+    /// A budget of memory that is too small for what stands behind `needed_for`, such as "write buffers of 1MiB".
+    TooLittleMemory {
+        memory_bytes: u64,
+        least_bytes: u64,
+        needed_for: String,
+    },
 }
 
 impl fmt::Display for Error {
@@ -116,6 +122,12 @@ impl fmt::Display for Error {
             Error::Io(why) => write!(f, "the drive failed: {why}; check the drive and the kernel's log"),
             Error::Unusable(why) | Error::OtherFormat(why) => write!(f, "{why}"),
             Error::Options(why) => write!(f, "{why}"),
+            Error::TooLittleMemory { memory_bytes, least_bytes, needed_for } => write!(
+                f,
+                "{} of memory are too few for {needed_for}: give {} or more",
+                Size(*memory_bytes),
+                Size::at_least(*least_bytes)
+            ),
         }
     }
 }

@@ -185,9 +185,13 @@ fn resize_memory<S: Store>(store: &S, memory: &MemoryShares, bytes: u64) -> Resu
             Ok(())
         }
         // The store counts its own part.
-        Err(tapetum::Error::Options(why)) => {
+        Err(tapetum::Error::TooLittleMemory { least_bytes, needed_for, .. }) => {
             let front = tapetum_drive::Size(memory.front_bytes);
-            Err(tapetum::Error::Options(format!("{why}; the front doors take {front} besides")))
+            Err(tapetum::Error::TooLittleMemory {
+                memory_bytes: bytes,
+                least_bytes: least_bytes.saturating_add(memory.front_bytes),
+                needed_for: format!("{needed_for}, beside the {front} of the front doors"),
+            })
         }
         Err(error) => Err(error),
     }

@@ -95,7 +95,11 @@ impl Store for MemoryStore {
         std::thread::sleep(std::time::Duration::from_millis(50));
         match bytes {
             10_000_000.. => Ok(()),
-            _ => Err(Error::Options("give --memory 10000000 or more".into())),
+            _ => Err(Error::TooLittleMemory {
+                memory_bytes: bytes,
+                least_bytes: 10_000_000,
+                needed_for: "this store".into(),
+            }),
         }
     }
 }

@@ -155,27 +155,7 @@ async fn widen_index(engine: &Arc<HashedEngine>, io: &Io, phase: &PhaseCell, cap
 /// Gives everything in memory another budget, of which the index gets its share at once. Pools, whose size is that of
 /// the budget at opening, keep theirs until the store is opened again.
 pub fn resize_memory(engine: &HashedEngine, memory_bytes: u64) -> Result<(), Error> {
-    let options = StoreOptions { memory_bytes, ..engine.options };
-    options.check(engine.geometry.segment_bytes)?;
-    let least_bytes = engine.pools_bytes + options.index_bytes_max();
-    if memory_bytes < least_bytes {
-        return Err(Error::Options(format!(
-            "pools of {} stay until the store is opened again, and leave the index less than its share of {}: give {} or more, or stop \
-             the store and open it with that much",
-            Size(engine.pools_bytes),
-            Size(memory_bytes),
-            Size::at_least(engine.pools_bytes * 4 / 3 + 1)
-        )));
-    }
-    let index_bytes = engine.index_bytes();
-    if engine.options.full == Full::Error && index_bytes > options.index_bytes_max() {
-        return Err(Error::Options(format!(
-            "the index has {}, and of {} it may have {}: give more, or delete keys first",
-            Size(index_bytes),
-            Size(memory_bytes),
-            Size(options.index_bytes_max())
-        )));
-    }
+    check_memory(engine, &StoreOptions { memory_bytes, ..engine.options })?;
     engine.memory_bytes.store(memory_bytes, Ordering::SeqCst);
     // The levels follow; whoever has the installer now refreshes them when it comes back.
     let installer = lock(&engine.installer).take();
@@ -185,6 +165,28 @@ pub fn resize_memory(engine: &HashedEngine, memory_bytes: u64) -> Result<(), Err
     engine.log.wake();
     engine.wakeup.wake();
     Ok(())
+}
+
+/// An error if the budget is too small for the store as it is, with what is enough.
+fn check_memory(engine: &HashedEngine, options: &StoreOptions) -> Result<(), Error> {
+    let StoreOptions { memory_bytes, tier_bytes, node_cache_bytes, .. } = *options;
+    let (pools_bytes, index_bytes) = (engine.pools_bytes, engine.index_bytes());
+    let buffers_bytes = engine.geometry.segment_bytes;
+    // An index may have a quarter of what tier and cached nodes leave.
+    let beside_bytes = tier_bytes + node_cache_bytes;
+    let for_buffers = options.budget().least_bytes(buffers_bytes);
+    let for_pools = (4 * pools_bytes).saturating_sub(beside_bytes).div_ceil(3);
+    let for_index = if engine.options.full == Full::Error { 4 * index_bytes + beside_bytes } else { 0 };
+    let needed_for = if memory_bytes < for_buffers {
+        format!("write buffers of {}", Size(buffers_bytes))
+    } else if memory_bytes < for_pools {
+        format!("the index and pools of {}, which shrink only when the store is opened with less", Size(pools_bytes))
+    } else if memory_bytes < for_index {
+        format!("an index of {}, which shrinks when keys are deleted", Size(index_bytes))
+    } else {
+        return Ok(());
+    };
+    Err(Error::TooLittleMemory { memory_bytes, least_bytes: for_buffers.max(for_pools).max(for_index), needed_for })
 }
 
 #[cfg(test)]

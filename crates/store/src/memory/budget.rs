@@ -71,10 +71,13 @@ impl MemoryBudget {
         self.memory_bytes.saturating_sub(pools_bytes + index_bytes + self.lists_bytes())
     }
 
-    /// The least budget for a store with segments of `segment_bytes` and this tier.
+    /// The least budget for a store with segments of `segment_bytes`, this tier and these cached nodes.
+    ///
+    /// Beside these two the budget must hold its pools, local memory and write buffers, one and a half times. Local memory is a quarter of
+    /// what must hold them, so that is at least 1.5 ÷ (1 − 1.5 ÷ 4) = 2.4 times the write buffers.
     pub fn least_bytes(&self, segment_bytes: u64) -> u64 {
-        let pools = self.working_bytes() + MemoryBudget::write_buffers_bytes(segment_bytes);
-        (pools + pools / 2).max(MEMORY_BYTES_MIN) + self.tier_bytes + self.node_cache_bytes
+        let rest_bytes = (MemoryBudget::write_buffers_bytes(segment_bytes) * 12).div_ceil(5).max(MEMORY_BYTES_MIN);
+        rest_bytes + self.tier_bytes + self.node_cache_bytes
     }
 }
 
@@ -97,6 +100,19 @@ mod tests {
             let key_tables = budget.key_tables_bytes_max(pools, budget.index_bytes_max());
             assert!(key_tables > 0 && budget.recovery_bytes_max(pools) > budget.index_bytes_max() / 2);
             assert_eq!(pools + budget.index_bytes_max() + key_tables + budget.lists_bytes(), memory_bytes);
+        }
+    }
+
+    #[test]
+    fn the_least_budget_holds_its_pools_one_and_a_half_times_and_less_does_not() {
+        for segment_bytes in (16..=30).map(|bits| 1u64 << bits) {
+            let least = MemoryBudget { memory_bytes: 0, tier_bytes: 0, node_cache_bytes: 0 }.least_bytes(segment_bytes);
+            let holds = |memory_bytes| {
+                let budget = MemoryBudget { memory_bytes, tier_bytes: 0, node_cache_bytes: 0 };
+                let pools = budget.working_bytes() + MemoryBudget::write_buffers_bytes(segment_bytes);
+                memory_bytes >= MEMORY_BYTES_MIN && 2 * memory_bytes >= 3 * pools
+            };
+            assert!(holds(least) && !holds(least - 8), "{segment_bytes}");
         }
     }
 

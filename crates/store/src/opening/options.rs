@@ -169,16 +169,14 @@ impl StoreOptions {
 
     /// An error if a store with segments of `segment_bytes` does not fit into the budget.
     pub fn check(&self, segment_bytes: u64) -> Result<(), Error> {
-        let least = self.budget().least_bytes(segment_bytes);
-        if self.memory_bytes < least {
-            return Err(Error::Options(format!(
-                "{} of memory are too few for write buffers of {}: give {} or more",
-                Size(self.memory_bytes),
-                Size(segment_bytes),
-                Size::at_least(least)
-            )));
+        let (memory_bytes, least_bytes) = (self.memory_bytes, self.budget().least_bytes(segment_bytes));
+        match memory_bytes >= least_bytes {
+            true => Ok(()),
+            false => {
+                let needed_for = format!("write buffers of {}", Size(segment_bytes));
+                Err(Error::TooLittleMemory { memory_bytes, least_bytes, needed_for })
+            }
         }
-        Ok(())
     }
 }
 
