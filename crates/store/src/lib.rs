@@ -89,7 +89,7 @@ pub use log::Sync;
 pub use maintenance::Step;
 pub use maintenance::resize::Resizing;
 pub use maintenance::under_way::UnderWay;
-pub use opening::options::{Full, Slabs, StoreOptions};
+pub use opening::options::{Full, Slabs, StoreOptions, TierSize};
 pub use opening::{OpenError, OpenNote, Options, Place, inspect_at, lock, store_bytes};
 pub use phase::Phase;
 pub use scan::{GraphOptions, GraphProgress, GraphReport, QueryError, QueryReport, QuerySide, QueryTask, Scan};

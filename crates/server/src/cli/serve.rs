@@ -163,7 +163,7 @@ fn open_options(arguments: &ServeArguments) -> tapetum::Options {
     tapetum::Options {
         memory_beside: store_open::front_bytes,
         write_buffer_bytes: arguments.write_buffer,
-        tier_bytes: arguments.tier_bytes(),
+        tier: arguments.tier(),
         slabs: Slabs { factor: arguments.slab_factor, slab_bytes: arguments.slab_size },
         node_cache_bytes: arguments.node_cache.unwrap_or(0),
         assume_atomic_writes: arguments.assume_atomic_writes,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use tapetum::TierSize;
 use tapetum_drive::{DRIVE_THREADS_MAX, Size};
 
 use crate::cli::arguments::{CapacityArguments, PRESETS_HELP, StoreArguments};
@@ -184,7 +185,7 @@ impl ServeArguments {
 
     /// Without a tier nothing is hot.
     fn has_hot_keys(&self) -> bool {
-        self.hot_keys_every > 0 && self.tier_bytes() > 0
+        self.hot_keys_every > 0 && self.tier() != TierSize::Bytes(0)
     }
 
     pub fn sync(&self) -> SyncArgument {
@@ -195,8 +196,11 @@ impl ServeArguments {
         self.full.unwrap_or(if self.cache { FullArgument::Evict } else { FullArgument::Error })
     }
 
-    pub fn tier_bytes(&self) -> u64 {
-        self.tier.unwrap_or(if self.cache { self.store.memory / 2 } else { 0 })
+    pub fn tier(&self) -> TierSize {
+        match self.tier {
+            None if self.cache => TierSize::Half,
+            bytes => TierSize::Bytes(bytes.unwrap_or(0)),
+        }
     }
 }
 
@@ -340,7 +344,11 @@ mod tests {
     fn a_cache_has_its_own_defaults_and_what_is_said_counts() {
         let said = |line: &str| {
             let serve = serve(line);
-            (serve.sync().name(), matches!(serve.full(), FullArgument::Evict), serve.tier_bytes() >> 20)
+            (
+                serve.sync().name(),
+                matches!(serve.full(), FullArgument::Evict),
+                serve.tier().bytes_of(serve.store.memory) >> 20,
+            )
         };
         assert_eq!(said("--memory 64MiB"), ("always", false, 0));
         assert_eq!(said("--memory 64MiB --cache"), ("everysec", true, 32));

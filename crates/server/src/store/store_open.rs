@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tapetum::{KeyspaceError, KeyspaceState, OpenNote, Options, Place, Store};
+use tapetum::{KeyspaceError, KeyspaceState, OpenNote, Options, Place, Store, TierSize};
 use tapetum_drive::{Flash, FlashError, Size};
 
 use crate::size;
@@ -117,8 +117,8 @@ impl fmt::Display for OpenError {
                  stats --memcached ADDR, a look inside: tapetum inspect --memcached ADDR), or stop it first",
                 path.display()
             ),
-            Of::Memory { path, memory_bytes, tier_bytes, least_bytes } => {
-                write_memory(f, path, (*memory_bytes, *tier_bytes), *least_bytes)
+            Of::Memory { path, memory_bytes, tier, least_bytes } => {
+                write_memory(f, path, (*memory_bytes, *tier), *least_bytes)
             }
             Of::Flash(FlashError::NoSpace { .. } | FlashError::TooSmall { .. } | FlashError::FileSizeLimit { .. }) => {
                 write!(f, "{error} (--capacity)")
@@ -168,16 +168,23 @@ fn write_unknown_keyspace(f: &mut fmt::Formatter<'_>, path: &Path, name: &str, n
 fn write_memory(
     f: &mut fmt::Formatter<'_>,
     path: &Path,
-    (memory_bytes, tier_bytes): (u64, u64),
+    (memory_bytes, tier): (u64, TierSize),
     least_bytes: u64,
 ) -> fmt::Result {
     let (path, memory, least) = (path.display(), Size(memory_bytes), Size::at_least(least_bytes));
-    match tier_bytes {
-        0 => write!(f, "--memory {memory} is too little for the write buffers of {path}: give {least} or more"),
-        tier_bytes => write!(
+    match tier {
+        TierSize::Bytes(0) => {
+            write!(f, "--memory {memory} is too little for the write buffers of {path}: give {least} or more")
+        }
+        TierSize::Bytes(tier_bytes) => write!(
             f,
             "--tier {} and the write buffers of {path} do not fit in --memory {memory}: give --memory {least} or more, or a smaller --tier",
             Size(tier_bytes)
+        ),
+        TierSize::Half => write!(
+            f,
+            "--memory {memory}, of which --cache gives half to copies in DRAM, is too little for the write buffers of {path}: give --memory \
+             {least} or more, or say with --tier how much those copies may take"
         ),
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::options::TierSize;
 use crate::error::Error;
 use tapetum_drive::{FlashError, Size};
 
@@ -39,7 +40,7 @@ pub enum OpenError {
     Memory {
         path: PathBuf,
         memory_bytes: u64,
-        tier_bytes: u64,
+        tier: TierSize,
         least_bytes: u64,
     },
     Flash(FlashError),
@@ -116,12 +117,12 @@ impl fmt::Display for OpenError {
             OpenError::InUse { path } => {
                 write!(f, "{} is in use: use the store that is open already, or close it first", path.display())
             }
-            OpenError::Memory { path, memory_bytes, tier_bytes, least_bytes } => write!(
+            OpenError::Memory { path, memory_bytes, tier, least_bytes } => write!(
                 f,
                 "{} has write buffers that {} of memory, {} of it the tier's, are too few for: give {} or more",
                 path.display(),
                 Size(*memory_bytes),
-                Size(*tier_bytes),
+                Size(tier.bytes_of(*memory_bytes)),
                 Size::at_least(*least_bytes)
             ),
             OpenError::Flash(error) => write!(f, "{error}"),

@@ -20,7 +20,7 @@ pub use place::Place;
 
 use crate::error::Error;
 use crate::log::Sync;
-use crate::opening::options::{Full, Slabs, StoreOptions};
+use crate::opening::options::{Full, Slabs, StoreOptions, TierSize};
 use crate::store::Store;
 use crate::tools::inspect::{Inspection, inspect_drive};
 use std::os::unix::fs::FileTypeExt;
@@ -63,7 +63,7 @@ pub struct Options {
     pub capacity_bytes: Option<u64>,
     pub memory_bytes: u64,
     pub write_buffer_bytes: Option<u64>,
-    pub tier_bytes: u64,
+    pub tier: TierSize,
     pub slabs: Slabs,
     pub value_bytes_max: usize,
     pub assume_atomic_writes: bool,
@@ -110,7 +110,7 @@ impl Default for Options {
             capacity_bytes: None,
             memory_bytes: MEMORY_DEFAULT_BYTES,
             write_buffer_bytes: None,
-            tier_bytes: 0,
+            tier: TierSize::Bytes(0),
             slabs: Slabs::default(),
             value_bytes_max: usize::MAX,
             assume_atomic_writes: false,
@@ -151,7 +151,7 @@ impl Options {
 
     /// The part of the memory for copies in DRAM of items that are asked for often.
     pub fn tier_bytes(self, bytes: u64) -> Options {
-        Options { tier_bytes: bytes, ..self }
+        Options { tier: TierSize::Bytes(bytes), ..self }
     }
 
     /// The part of the memory for cached nodes of ordered keyspaces; 0, if nothing is said, for a sixteenth.
@@ -395,12 +395,13 @@ impl Options {
     /// What these options are for a store of `capacity_bytes`.
     fn of_store(&self, capacity_bytes: u64) -> StoreOptions {
         // Segments by what is not the tier's, so that the largest value does not depend on what is beside the store.
-        let beside_bytes = self.tier_bytes + self.node_cache_bytes;
+        let tier_bytes = self.tier.bytes_of(self.memory_bytes);
+        let beside_bytes = tier_bytes + self.node_cache_bytes;
         let whole = StoreOptions::new(capacity_bytes, self.memory_bytes.saturating_sub(beside_bytes));
         let whole = self.write_buffer_bytes.map_or(whole, |bytes| whole.with_write_buffers_of(bytes));
         StoreOptions {
             memory_bytes: self.memory_bytes.saturating_sub((self.memory_beside)(self.memory_bytes)),
-            tier_bytes: self.tier_bytes,
+            tier_bytes,
             slabs: self.slabs,
             value_bytes_max: self.value_bytes_max,
             assume_atomic_writes: self.assume_atomic_writes,
@@ -418,12 +419,12 @@ impl Options {
         }
         let suffices = |total: &u64| {
             let memory_bytes = total.saturating_sub((self.memory_beside)(*total));
-            StoreOptions { memory_bytes, ..*store }.check(segment_bytes).is_ok()
+            StoreOptions { memory_bytes, tier_bytes: self.tier.bytes_of(*total), ..*store }.check(segment_bytes).is_ok()
         };
         // What is enough for the largest segments ends the search.
         let least_bytes = (1..1 << 20).map(|mebibytes| mebibytes << 20).find(suffices).unwrap_or(u64::MAX);
-        let Options { memory_bytes, tier_bytes, .. } = *self;
-        Err(OpenError::Memory { path: path.into(), memory_bytes, tier_bytes, least_bytes })
+        let Options { memory_bytes, tier, .. } = *self;
+        Err(OpenError::Memory { path: path.into(), memory_bytes, tier, least_bytes })
     }
 }
 

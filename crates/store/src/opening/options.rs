@@ -18,6 +18,23 @@ pub enum Full {
     Evict,
 }
 
+/// The part of the memory for copies in DRAM of items that are asked for often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TierSize {
+    Bytes(u64),
+    Half,
+}
+
+impl TierSize {
+    /// Of a budget of so many bytes.
+    pub fn bytes_of(self, memory_bytes: u64) -> u64 {
+        match self {
+            TierSize::Bytes(bytes) => bytes,
+            TierSize::Half => memory_bytes / 2,
+        }
+    }
+}
+
 /// How the memory of the DRAM tier is cut: into slabs, and these into slots of one size each.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Slabs {
