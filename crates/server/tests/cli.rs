@@ -543,6 +543,29 @@ fn a_tier_that_leaves_too_little_memory_is_refused_and_nothing_is_made() {
     assert!(!scratch.data().join("drive").exists());
 }
 
+#[test]
+fn a_cache_with_too_little_memory_is_told_at_once_what_is_enough() {
+    let scratch = Scratch::new("cache");
+    let socket = format!("unix:{}", scratch.0.join("socket").display());
+    let options = ["serve", "--cache", "--capacity", "32MiB", "--threads", "1", "--memcached", &socket, "--memory"];
+    let message = scratch.fails(&[&options[..], &["32MiB"]].concat());
+    assert!(message.contains("of which --cache gives half") && !message.contains("--tier 16MiB"), "{message}");
+    let least = message.split("give --memory ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    Served::start(&mut scratch.command(&[&options[..], &[least]].concat())).stop();
+}
+
+#[test]
+fn a_drive_that_holds_no_store_is_refused_with_what_to_give_instead() {
+    let scratch = Scratch::new("no-store");
+    for (name, bytes) in [("empty", 0), ("zeros", 64 << 20)] {
+        let drive = scratch.0.join(name);
+        fs::File::create(&drive).unwrap().set_len(bytes).unwrap();
+        let drive = drive.to_str().unwrap();
+        let error = scratch.fails(&small(&["put", "k", "v", "--drive", drive]));
+        assert!(error.contains("no tapetum store here") && error.contains("a path that is not there yet"), "{error}");
+    }
+}
+
 /// Commands that read, beside those that are asked of a server; `key` is in the store.
 fn reading(key: &str) -> Vec<Vec<&str>> {
     let lines = [

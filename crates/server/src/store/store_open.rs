@@ -120,6 +120,7 @@ impl fmt::Display for OpenError {
             Of::Memory { path, memory_bytes, tier, least_bytes } => {
                 write_memory(f, path, (*memory_bytes, *tier), *least_bytes)
             }
+            Of::NoRoom { .. } => write!(f, "{error} with --data or --drive"),
             Of::Flash(FlashError::NoSpace { .. } | FlashError::TooSmall { .. } | FlashError::FileSizeLimit { .. }) => {
                 write!(f, "{error} (--capacity)")
             }

@@ -185,11 +185,7 @@ impl Superblock {
             (Some(first), None) => (first, Some(1)),
             (_, Some(second)) => (second, Some(0)),
             (None, None) => {
-                return Err(Error::Unusable(
-                    "there is no tapetum store here (no valid superblock): give another path, or an empty one; nothing was \
-                     written"
-                        .into(),
-                ));
+                return Err(no_store_there());
             }
         };
         superblock.check(drive_bytes)?;
@@ -237,6 +233,15 @@ impl Superblock {
         }
         Ok(())
     }
+}
+
+/// Of a drive on which no superblock is.
+pub fn no_store_there() -> Error {
+    Error::Unusable(
+        "there is no tapetum store here (no valid superblock): give the path of one, or for a new store a path that is not there yet; \
+         nothing was written"
+            .into(),
+    )
 }
 
 #[cfg(test)]

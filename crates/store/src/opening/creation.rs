@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use super::place::{self, Place};
 use super::{
-    CAPACITY_DEFAULT_BYTES, OpenError, OpenNote, Options, PROBE_BYTES, drive, holds_store, store_bytes, when_free,
+    CAPACITY_DEFAULT_BYTES, CAPACITY_LEAST_BYTES, OpenError, OpenNote, Options, PROBE_BYTES, drive, holds_store,
+    store_bytes, when_free,
 };
 use crate::store::Store;
 use tapetum_drive::{Env, FileClaim, FileFlash, Flash, FlashError, IoEngine, unfinished};
@@ -89,7 +90,11 @@ fn capacity(path: &Path, options: &Options) -> Result<u64, OpenError> {
         return Ok(bytes);
     }
     let free = unfinished::free_bytes(unfinished::folder_of(path));
-    Ok(CAPACITY_DEFAULT_BYTES.min(free.map_err(OpenError::io(path, "look at the free space of"))? / 2))
+    let free_bytes = free.map_err(OpenError::io(path, "look at the free space of"))?;
+    match free_bytes / 2 {
+        ..CAPACITY_LEAST_BYTES => Err(OpenError::NoRoom { path: path.into(), free_bytes }),
+        half_bytes => Ok(CAPACITY_DEFAULT_BYTES.min(half_bytes)),
+    }
 }
 
 /// Beside a file that is given by name anything may lie. What an interrupted creation left begins with zeros, or is a store that only

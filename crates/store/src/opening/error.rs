@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::options::TierSize;
 use crate::error::Error;
+use crate::media::superblock::no_store_there;
 use tapetum_drive::{FlashError, Size};
 
 #[derive(Debug)]
@@ -43,6 +44,11 @@ pub enum OpenError {
         tier: TierSize,
         least_bytes: u64,
     },
+    /// The file system at `path` has no room for the smallest store.
+    NoRoom {
+        path: PathBuf,
+        free_bytes: u64,
+    },
     Flash(FlashError),
     Store {
         path: PathBuf,
@@ -76,6 +82,8 @@ impl OpenError {
     pub(super) fn existing(error: FlashError) -> OpenError {
         match error {
             FlashError::NotFound { path } => OpenError::NoStore { path },
+            // It has no sector.
+            FlashError::TooSmall { path, .. } => OpenError::Store { path, error: no_store_there() },
             other => OpenError::flash(other),
         }
     }
@@ -117,6 +125,12 @@ impl fmt::Display for OpenError {
             OpenError::InUse { path } => {
                 write!(f, "{} is in use: use the store that is open already, or close it first", path.display())
             }
+            OpenError::NoRoom { path, free_bytes } => write!(
+                f,
+                "the file system of {} has {} free, too little for a store: free space there, or choose another place",
+                path.display(),
+                Size(*free_bytes)
+            ),
             OpenError::Memory { path, memory_bytes, tier, least_bytes } => write!(
                 f,
                 "{} has write buffers that {} of memory, {} of it the tier's, are too few for: give {} or more",

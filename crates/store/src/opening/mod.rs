@@ -35,6 +35,8 @@ use tapetum_drive::{
 
 /// The most that a new store takes without being told.
 const CAPACITY_DEFAULT_BYTES: u64 = 10 << 30;
+/// Less holds no store, or hardly an item.
+const CAPACITY_LEAST_BYTES: u64 = 2 << 20;
 const MEMORY_DEFAULT_BYTES: u64 = 256 << 20;
 /// Applications with weights.
 const APPLICATIONS_MAX: usize = 64;
