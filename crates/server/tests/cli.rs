@@ -165,6 +165,8 @@ fn a_running_server_keeps_others_out_and_stops_cleanly() {
     let socket = format!("unix:{}", scratch.0.join("socket").display());
     let error = scratch.fails(&small(&["get", "k"]));
     assert!(error.contains("is in use") && error.contains("client"), "{error}");
+    let error = scratch.fails(&small(&["dump"]));
+    assert!(error.contains("with --memcached ADDR, which `tapetum dump`"), "{error}");
     let stats = scratch.succeeds(&["stats", "--json", "--memcached", &socket]);
     assert!(stats.contains("\"threads\": 1") && stats.contains("\"local_to_host_bytes\": "), "{stats}");
     server.stop();
@@ -444,7 +446,7 @@ fn a_look_inside_says_the_same_of_a_server_and_of_its_data() {
     while !scratch.succeeds(&["stats", "--json", "--memcached", &socket]).contains("\"buffers_sealed\": 0") {}
     let live: serde_json::Value =
         serde_json::from_str(&scratch.succeeds(&["inspect", "--json", "--memcached", &socket])).unwrap();
-    assert!(scratch.fails(&["inspect"]).contains("inspect --memcached"));
+    assert!(scratch.fails(&["inspect"]).contains("--memcached ADDR, which `tapetum dump`, `inspect`"));
     let map = scratch.succeeds(&["inspect", "--map", "--memcached", &socket]);
     let place = scratch.succeeds(&["inspect", "key7", "--memcached", &socket]);
     assert!(place.contains("live true") && place.contains("key_bytes 4"), "{place}");

@@ -113,8 +113,8 @@ impl fmt::Display for OpenError {
             ),
             Of::InUse { path } => write!(
                 f,
-                "{} is in use, by a running server most likely: talk to it with a memcached client (figures: tapetum \
-                 stats --memcached ADDR, a look inside: tapetum inspect --memcached ADDR), or stop it first",
+                "{} is in use, by a running server most likely: talk to it with a memcached client, or with --memcached ADDR, which \
+                 `tapetum dump`, `inspect`, `list`, `load`, `resize`, `stats` and `warm` take; or stop it first",
                 path.display()
             ),
             Of::Memory { path, memory_bytes, tier, least_bytes } => {
