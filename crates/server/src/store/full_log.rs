@@ -3,26 +3,28 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tapetum::Error;
+use tapetum::{Error, Keyspace};
+
+use crate::store::fullness::flash_advice;
 
 const EVERY_SECONDS: u32 = 60;
 
 /// Whether a write was refused because the store has no room for it.
 pub fn is_full(error: &Error) -> bool {
-    advice(error).is_some()
+    matches!(error, Error::FullFlash | Error::FullIndex | Error::FullManifest)
 }
 
-fn advice(error: &Error) -> Option<&'static str> {
+/// What is full, and what makes room.
+fn advice(error: &Error, has_devices: bool) -> String {
     match error {
-        Error::FullFlash => Some(
-            "flash is full; serve with a larger --capacity, or with --full evict, which drops the coldest items, or delete keys",
-        ),
-        Error::FullIndex => Some("the index is full; serve with a larger --memory, or delete keys"),
-        Error::FullManifest => Some(
-            "the manifest is full: its size was set when the store was made, and the store has grown since; delete keys, or make a \
-             store with a larger --capacity and fill it by `tapetum dump` and `tapetum load`",
-        ),
-        _ => None,
+        Error::FullFlash => format!("flash is full; {}", flash_advice(has_devices)),
+        Error::FullIndex => {
+            "the index is full; give a larger --memory (`tapetum resize` does while the server runs), or delete keys".into()
+        }
+        Error::FullManifest => "the manifest is full: its size was set when the store was made, and the store has grown since; delete keys, \
+                                or make a store with a larger --capacity and fill it by `tapetum dump` and `tapetum load`"
+            .into(),
+        error => unreachable!("{error} is no lack of room"),
     }
 }
 
@@ -33,12 +35,12 @@ pub struct FullLog {
 }
 
 impl FullLog {
-    /// Takes note of a request that failed at `now`.
-    pub fn note(&self, error: &Error, now: u32) {
-        if let Some(advice) = advice(error)
-            && self.is_due(now)
-        {
-            tracing::warn!("writes are refused: {advice}");
+    /// Takes note of a request that failed at `now`. `keyspaces` are those of the store.
+    pub fn note(&self, error: &Error, now: u32, keyspaces: impl Fn() -> Vec<(Keyspace, u64)>) {
+        if is_full(error) && self.is_due(now) {
+            // A block device has options.
+            let has_devices = keyspaces().iter().any(|(keyspace, _)| !keyspace.options.is_empty());
+            tracing::warn!("writes are refused: {}", advice(error, has_devices));
         }
     }
 
@@ -64,8 +66,16 @@ mod tests {
 
     #[test]
     fn every_way_of_being_full_names_its_option() {
-        let named = |error| advice(&error).is_some_and(|advice| advice.contains("--"));
-        assert!([Error::FullFlash, Error::FullIndex, Error::FullManifest].into_iter().all(named));
+        let named = |error: &Error| is_full(error) && advice(error, false).contains("--");
+        assert!([Error::FullFlash, Error::FullIndex, Error::FullManifest].iter().all(named));
         assert!(!is_full(&Error::KeyEmpty));
+    }
+
+    #[test]
+    fn a_store_with_block_devices_is_not_told_to_evict() {
+        assert!(advice(&Error::FullFlash, false).contains("--full evict"));
+        let of_devices = advice(&Error::FullFlash, true);
+        assert!(of_devices.contains("fstrim") && of_devices.contains("tapetum resize"), "{of_devices}");
+        assert!(!of_devices.contains("--full evict"), "{of_devices}");
     }
 }

@@ -9,6 +9,20 @@ use crate::size;
 const NEAR_PART: u64 = 10;
 const FREE_PART: u64 = 6;
 
+/// What makes room on flash. Where there are block devices, items are not evicted.
+pub fn flash_advice(has_devices: bool) -> &'static str {
+    match has_devices {
+        false => {
+            "give a larger --capacity (`tapetum resize` does while the server runs), serve with --full evict, which drops the coldest items, \
+             or delete keys"
+        }
+        true => {
+            "give a larger --capacity (`tapetum resize` does while the server runs), let the file systems on the block devices trim what \
+             they do not use (`fstrim`, or their mount option `discard`), or delete keys"
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub struct FullnessWatch {
     flash: RoomWatch,
@@ -18,7 +32,7 @@ pub struct FullnessWatch {
 
 impl FullnessWatch {
     /// Looks at the current figures; returns the warning to log.
-    pub fn look(&mut self, stats: &Stats, full: Full) -> Vec<String> {
+    pub fn look(&mut self, stats: &Stats, full: Full, has_devices: bool) -> Vec<String> {
         let mut told = Vec::new();
         if full == Full::Evict {
             if stats.evictions > 0 && !std::mem::replace(&mut self.has_evicted, true) {
@@ -34,8 +48,8 @@ impl FullnessWatch {
         if self.flash.is_near(stats.flash_room_bytes, flash_bytes) {
             let (room, of) = (size::shown(stats.flash_room_bytes), size::shown(flash_bytes));
             told.push(format!(
-                "flash is nearly full: {room} of {of} are left, and then new keys are refused; give a larger --capacity (`tapetum resize` \
-                 does while the server runs), serve with --full evict, or delete keys"
+                "flash is nearly full: {room} of {of} are left, and then new keys are refused; {}",
+                flash_advice(has_devices)
             ));
         }
         let entries = stats.index_entries + stats.index_room_entries;
@@ -87,7 +101,7 @@ mod tests {
     #[test]
     fn each_kind_of_room_is_told_once_until_there_is_plenty() {
         let mut watch = FullnessWatch::default();
-        let mut told = |room, index_room| watch.look(&stats(room, index_room, 0), Full::Error).join("\n");
+        let mut told = |room, index_room| watch.look(&stats(room, index_room, 0), Full::Error, false).join("\n");
         assert_eq!(told(100, 1000), "");
         let flash = told(9, 500);
         assert!(flash.contains("9 MiB of 100 MiB") && flash.contains("--capacity"), "{flash}");
@@ -104,9 +118,15 @@ mod tests {
     }
 
     #[test]
+    fn a_store_with_block_devices_is_told_of_trims() {
+        let told = FullnessWatch::default().look(&stats(9, 1000, 0), Full::Error, true).join("\n");
+        assert!(told.contains("9 MiB of 100 MiB") && told.contains("fstrim") && !told.contains("evict"), "{told}");
+    }
+
+    #[test]
     fn a_store_that_evicts_says_so_once_and_is_never_nearly_full() {
         let mut watch = FullnessWatch::default();
-        let mut told = |evictions| watch.look(&stats(0, 0, evictions), Full::Evict).join("\n");
+        let mut told = |evictions| watch.look(&stats(0, 0, evictions), Full::Evict, false).join("\n");
         assert_eq!(told(0), "");
         assert!(told(7).contains("evicts from now on"));
         assert_eq!(told(8), "");

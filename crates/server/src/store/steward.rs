@@ -177,7 +177,9 @@ impl Steward {
         self.fullness_looks = (self.fullness_looks + 1) % LOOKS_PER_FULLNESS;
         let Ok(store) = self.slot.store() else { return };
         if self.fullness_looks == 0 {
-            self.fullness.look(&store.stats(), self.options.full).iter().for_each(|told| tracing::warn!("{told}"));
+            let has_devices = store.keyspaces().iter().any(|keyspace| !keyspace.options.is_empty());
+            let told = self.fullness.look(&store.stats(), self.options.full, has_devices);
+            told.iter().for_each(|told| tracing::warn!("{told}"));
         }
     }
 

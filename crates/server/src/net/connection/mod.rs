@@ -59,7 +59,7 @@ impl<D: Door> Connection<D> {
     /// The outcome of request `number` has come.
     pub fn complete<S: Session>(&mut self, number: u32, reply: &Reply, cx: &mut Context<'_, S, D::PerWorker>) {
         if let Outcome::Failed(error) = &reply.outcome {
-            cx.figures.full_log.note(error, cx.now);
+            cx.figures.full_log.note(error, cx.now, &cx.figures.keyspace_items);
         }
         self.door.complete(number, reply, &mut self.client, cx);
     }
