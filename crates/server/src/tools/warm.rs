@@ -53,8 +53,9 @@ impl fmt::Display for Warmed {
         if *not_listed > 0 {
             write!(
                 f,
-                "\n{not_listed} that the source counts are not in its lists: expired ones, which it counts until it frees them, or \
-                 items in use each time; run it again to look for these"
+                "\n{not_listed} that the source counts are not in its lists: expired ones, which it counts until it frees them; or items \
+                 that a memcached had in use each time: run it again to look for these; or items that a Tapetum counts twice until their \
+                 overwrites are flushed"
             )?;
         }
         Ok(())
@@ -148,14 +149,14 @@ impl Copy<'_> {
         for _ in 0..LISTS_MAX {
             let list = self.list.list()?;
             self.warmed.counted = count()?;
-            let listed = if self.lists_all { self.warmed.counted } else { self.list.listed() };
-            self.warmed.not_listed = self.warmed.counted.saturating_sub(listed);
+            self.warmed.not_listed = self.warmed.counted.saturating_sub(self.list.listed());
+            let lacks_none = self.lists_all || self.warmed.not_listed == 0;
             let had_changed = std::mem::take(&mut self.changed) > 0;
             if list.is_empty() && !had_changed {
                 break;
             }
             self.copy_list(list)?;
-            if (self.warmed.not_listed == 0 && self.changed == 0) || !self.list.remembers_all() {
+            if (lacks_none && self.changed == 0) || !self.list.remembers_all() {
                 break;
             }
         }
@@ -380,10 +381,18 @@ pub mod tests {
 
     /// `counts` are what the source says it has, each time it is asked; the last one for ever.
     fn copied(list: &str, values: &str, counts: &[u64]) -> (Result<Warmed, String>, WarmedMemory) {
+        copied_from(false, (list, values), counts)
+    }
+
+    fn copied_from(
+        lists_all: bool,
+        (list, values): (&str, &str),
+        counts: &[u64],
+    ) -> (Result<Warmed, String>, WarmedMemory) {
         let asked = Cell::new(0);
         let count = || Ok(counts[asked.replace(asked.get() + 1).min(counts.len() - 1)]);
         let (list, values) = (Answers::boxed(list), Answers::boxed(values));
-        let source = WarmSource { list, values, count: &count, prefix: b"", lists_all: false };
+        let source = WarmSource { list, values, count: &count, prefix: b"", lists_all };
         let mut memory = WarmedMemory::default();
         let outcome = warm(source, &mut memory);
         (outcome, memory)
@@ -409,6 +418,16 @@ pub mod tests {
         let (outcome, WarmedMemory(items)) = copied(list, values, &[3]);
         assert_eq!(outcome, Ok(Warmed { copied: 2, counted: 3, not_listed: 1, ..Warmed::default() }));
         assert_eq!(items.len(), 2);
+    }
+
+    #[test]
+    fn what_a_source_counts_beyond_a_list_of_all_is_told_and_not_looked_for() {
+        let (list, values) = ("key=a exp=-1 cas=1\nEND\n", "VALUE a 0 1 1\r\n1\r\nEND\r\n");
+        let (outcome, _) = copied_from(true, (list, values), &[2]);
+        let warmed = outcome.unwrap();
+        assert_eq!(warmed, Warmed { copied: 1, counted: 2, not_listed: 1, ..Warmed::default() });
+        let told = warmed.to_string();
+        assert!(told.starts_with("1 of 2 items copied") && told.contains("\n1 that the source counts"), "{told}");
     }
 
     #[test]
