@@ -1,9 +1,9 @@
 //! Sizes as people write them: `10GiB`, `256MiB`, `64k`, `1MB`, plain bytes.
 
-/// A number of bytes. k, m, g and t alone are binary, as in most servers' options; `kB`, `MB` … are decimal.
+/// A number of bytes. k, m, g, t and p alone are binary, as in most servers' options; `kB`, `MB` … are decimal.
 pub fn parse(text: &str) -> Result<u64, String> {
     let wrong =
-        || format!("{text:?} is not a size: write bytes, or a number with KiB, MiB, GiB or TiB, such as 256MiB");
+        || format!("{text:?} is not a size: write bytes, or a number with KiB, MiB, GiB, TiB or PiB, such as 256MiB");
     let digits = text.find(|character: char| !character.is_ascii_digit() && character != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let unit = unit.trim().to_ascii_lowercase();
@@ -13,10 +13,12 @@ pub fn parse(text: &str) -> Result<u64, String> {
         "m" | "mi" | "mib" => (2, 1024),
         "g" | "gi" | "gib" => (3, 1024),
         "t" | "ti" | "tib" => (4, 1024),
+        "p" | "pi" | "pib" => (5, 1024),
         "kb" => (1, 1000),
         "mb" => (2, 1000),
         "gb" => (3, 1000),
         "tb" => (4, 1000),
+        "pb" => (5, 1000),
         _ => return Err(wrong()),
     };
     let unit_bytes = u64::pow(base, power);
@@ -83,6 +85,8 @@ mod tests {
             ("1.5g", 3 << 29),
             ("2MB", 2_000_000),
             ("1TiB", 1 << 40),
+            ("8PiB", 8 << 50),
+            ("0.5p", 1 << 49),
             ("7B", 7),
         ] {
             assert_eq!(parse(text), Ok(bytes), "{text}");
@@ -105,7 +109,9 @@ mod tests {
 
     #[test]
     fn what_people_type_reads_as_it_was() {
-        for (bytes, text) in [(0, "0"), (1000, "1000"), (1536, "1536"), (64 << 10, "64KiB"), (14 << 30, "14GiB")] {
+        for (bytes, text) in
+            [(0, "0"), (1000, "1000"), (1536, "1536"), (64 << 10, "64KiB"), (14 << 30, "14GiB"), (8 << 50, "8PiB")]
+        {
             assert_eq!(typed(bytes), text);
             assert_eq!(parse(text), Ok(bytes));
         }

@@ -119,6 +119,8 @@ fn a_server_says_what_it_restored_and_what_it_cannot_take() {
         message.contains("--memory 1000TiB is more than this machine has") && message.contains("give less"),
         "{message}"
     );
+    let message = scratch.fails(&["check", "--memory", "100TiB"]);
+    assert!(message.contains("--memory 100TiB is more than this machine has"), "{message}");
 }
 
 #[test]

@@ -482,6 +482,7 @@ pub(super) fn print_stats(lines: &[(String, String)], json: bool) -> Outcome {
 }
 
 fn check(arguments: &StoreArguments) -> Outcome {
+    check_memory(arguments.memory)?;
     let counts = store_open::check(&arguments.place(), &offline_options(arguments))?;
     let mut out = std::io::stdout();
     for (name, count) in counts {

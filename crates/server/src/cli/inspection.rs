@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io::Write;
 use std::time::Duration;
 
-use super::commands::{OfKeyspace, Outcome, offline_options, print_stats, read_keyspace};
+use super::commands::{OfKeyspace, Outcome, check_memory, offline_options, print_stats, read_keyspace};
 use crate::cli::arguments::StoreArguments;
 use crate::net::listen::Address;
 use crate::store::store_open::OpenError;
@@ -28,9 +28,11 @@ pub fn inspect_key(key: &str, json: bool, memcached: Option<&Address>, of: OfKey
 
 /// Adds what only an open store knows of its ordered keyspaces.
 fn inspect_trees(inspection: &mut tapetum::Inspection, arguments: &StoreArguments) {
-    let opened = offline_options(arguments).open_read_only(arguments.place()).map_err(OpenError::from);
-    let seen = opened.map_err(|error| error.to_string());
-    let seen = seen.and_then(|store| tapetum::inspect(&store).map_err(|error| error.to_string()));
+    let opened = check_memory(arguments.memory).and_then(|()| {
+        let opened = offline_options(arguments).open_read_only(arguments.place());
+        opened.map_err(|error| OpenError::from(error).to_string())
+    });
+    let seen = opened.and_then(|store| tapetum::inspect(&store).map_err(|error| error.to_string()));
     match seen {
         Ok(seen) => (inspection.groups, inspection.trees) = (seen.groups, seen.trees),
         // The manifest is shown all the same.

@@ -16,7 +16,44 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 /// A connection of either kind.
 pub trait RemoteStream: Read + Write {}
 
-impl RemoteStream for TcpStream {}
+/// A connection whose reads and writes end after a while, and then say so.
+struct PatientStream<S> {
+    stream: S,
+    patience: Duration,
+}
+
+impl<S> PatientStream<S> {
+    /// The error, in words where the system says "try again".
+    fn told(&self, error: io::Error) -> io::Error {
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                let seconds = self.patience.as_secs();
+                io::Error::new(io::ErrorKind::TimedOut, format!("it did not answer within {seconds} s"))
+            }
+            _ => error,
+        }
+    }
+}
+
+impl<S: Read> Read for PatientStream<S> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.read(buffer).map_err(|error| self.told(error))
+    }
+}
+
+impl<S: Write> Write for PatientStream<S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.write(bytes).map_err(|error| self.told(error))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush().map_err(|error| self.told(error))
+    }
+}
+
+impl<S: Read + Write> RemoteStream for PatientStream<S> {}
+/// What tests talk through.
+#[cfg(test)]
 impl RemoteStream for UnixStream {}
 
 /// A server, and the option that named it.
@@ -120,18 +157,20 @@ impl<'a> Remote<'a> {
     }
 }
 
-fn open(address: &Address, timeout: Duration) -> io::Result<Box<dyn RemoteStream>> {
+fn open(address: &Address, patience: Duration) -> io::Result<Box<dyn RemoteStream>> {
     match address {
         Address::Tcp(text) => {
             let stream = TcpStream::connect(text)?;
             stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(timeout))?;
-            Ok(Box::new(stream))
+            stream.set_read_timeout(Some(patience))?;
+            stream.set_write_timeout(Some(patience))?;
+            Ok(Box::new(PatientStream { stream, patience }))
         }
         Address::Unix(path) => {
             let stream = UnixStream::connect(path)?;
-            stream.set_read_timeout(Some(timeout))?;
-            Ok(Box::new(stream))
+            stream.set_read_timeout(Some(patience))?;
+            stream.set_write_timeout(Some(patience))?;
+            Ok(Box::new(PatientStream { stream, patience }))
         }
     }
 }
@@ -195,6 +234,15 @@ mod tests {
         let lines = ask(ours, "").ok().unwrap();
         let expected = [("pid", "7"), ("drive", "a b"), ("empty", "")].map(|(name, value)| (name.into(), value.into()));
         assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn a_server_that_stays_silent_is_told_of_with_how_long_it_was_waited_for() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        ours.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        let silent = ask(PatientStream { stream: ours, patience: TIMEOUT }, "").err().unwrap();
+        let told = Remote::memcached(&"unix:/x".parse().unwrap()).told(silent, "stats");
+        assert!(told.contains("no answer from") && told.contains("it did not answer within 30 s"), "{told}");
     }
 
     #[test]
