@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tapetum::{Error, Keyspace};
 
-use crate::store::fullness::flash_advice;
+use crate::store::fullness::{flash_advice, is_device};
 
 const EVERY_SECONDS: u32 = 60;
 
@@ -38,8 +38,7 @@ impl FullLog {
     /// Takes note of a request that failed at `now`. `keyspaces` are those of the store.
     pub fn note(&self, error: &Error, now: u32, keyspaces: impl Fn() -> Vec<(Keyspace, u64)>) {
         if is_full(error) && self.is_due(now) {
-            // A block device has options.
-            let has_devices = keyspaces().iter().any(|(keyspace, _)| !keyspace.options.is_empty());
+            let has_devices = keyspaces().iter().any(|(keyspace, _)| is_device(keyspace));
             tracing::warn!("writes are refused: {}", advice(error, has_devices));
         }
     }

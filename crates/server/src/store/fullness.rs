@@ -1,13 +1,17 @@
 //! Warns before the store is full, and when it begins to evict: each once, until there is room again. [`crate::store::full_log`] tells that
 //! it is full. One thread.
 
-use tapetum::{Full, Stats};
+use tapetum::{Full, Keyspace, Stats};
 
 use crate::size;
 
 /// The warning comes at less room than the first, and ends at more than the second: as parts of all room for items.
 const NEAR_PART: u64 = 10;
 const FREE_PART: u64 = 6;
+
+pub fn is_device(keyspace: &Keyspace) -> bool {
+    keyspace.block_device().is_ok_and(|device| device.is_some())
+}
 
 /// What makes room on flash. Where there are block devices, items are not evicted.
 pub fn flash_advice(has_devices: bool) -> &'static str {

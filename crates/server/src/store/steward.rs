@@ -20,7 +20,7 @@ use std::sync::Arc;
 use tapetum::{Error, Options, Place, Sync};
 use tapetum_drive::{Flash, Health};
 
-use crate::store::fullness::FullnessWatch;
+use crate::store::fullness::{FullnessWatch, is_device};
 use crate::store::hot_keys::{HotKeys, Keeper, WarmProgress};
 use crate::store::opening::Opening;
 use crate::store::room_probe::{self, Room};
@@ -177,7 +177,7 @@ impl Steward {
         self.fullness_looks = (self.fullness_looks + 1) % LOOKS_PER_FULLNESS;
         let Ok(store) = self.slot.store() else { return };
         if self.fullness_looks == 0 {
-            let has_devices = store.keyspaces().iter().any(|keyspace| !keyspace.options.is_empty());
+            let has_devices = store.keyspaces().iter().any(is_device);
             let told = self.fullness.look(&store.stats(), self.options.full, has_devices);
             told.iter().for_each(|told| tracing::warn!("{told}"));
         }

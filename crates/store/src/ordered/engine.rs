@@ -327,7 +327,7 @@ impl OrderedEngine {
             });
             state.add_found(&keyspace_slots, found)?;
         }
-        tracing::info!("recovered ordered keyspace {}: {:?}", id.0, recovered.counts);
+        tracing::info!("recovered ordered keyspace {}: {}", id.0, recovered.counts);
         lock(&self.slots).insert(id, keyspace_slots);
         Ok(())
     }

@@ -37,6 +37,7 @@ use crate::error::Error;
 use crate::media::extents::Extents;
 use crate::media::io::Io;
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Mutex;
 use tapetum_drive::fail_point;
 use tapetum_drive::{Drive, Purpose};
@@ -87,6 +88,17 @@ pub struct RecoveryCounts {
     pub extensions: u64,
     /// Records of the log that no image had.
     pub made_again: u64,
+}
+
+impl fmt::Display for RecoveryCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RecoveryCounts { images, images_dead, slots_torn, rewritten, extensions, made_again } = self;
+        write!(
+            f,
+            "{images} images, {images_dead} of them dead, {slots_torn} torn slots, {rewritten} images written again, {extensions} \
+             extensions, {made_again} records of the log made again"
+        )
+    }
 }
 
 impl RecoveredKeyspace {
