@@ -151,9 +151,10 @@ fn seed_for(bug: Bug) -> Option<u64> {
         "OpenOverFailure" => Some(16),
         "TierFillsLate" => Some(30),
         "SkipLogGap" => Some(86),
-        "OrderedTrimBatch" => Some(16),
+        "OrderedTrimBatch" => Some(15),
+        "OrderedNameEarly" => Some(20),
         "OrderedFreeExtensionEarly" => Some(23),
-        "OrderedMergeForgets" => Some(164),
+        "OrderedMergeForgets" => Some(139),
         "QueryForgetMissed" => Some(26),
         _ => None,
     }
