@@ -79,7 +79,7 @@ test-rust: test-build
 	$(CARGO) test --workspace --locked
 
 test-python: test-build
-	$(CARGO) clippy --manifest-path python/Cargo.toml --target-dir $(TARGET) --locked -- -D warnings
+	$(CARGO) clippy --manifest-path python/Cargo.toml --target-dir $(TARGET)/python --locked -- -D warnings
 	$(X) test-python
 
 test-clients: test-build

@@ -52,7 +52,7 @@ fn install(programs: &Path, profile: &str) -> Result<PathBuf, Failure> {
         .args(["--force-reinstall", "./python"])
         .current_dir(workspace::root())
         .env("PATH", std::env::join_paths(searched)?)
-        .env("CARGO_TARGET_DIR", workspace::target())
+        .env("CARGO_TARGET_DIR", workspace::target().join("python"))
         .env("MATURIN_PEP517_ARGS", format!("--profile {profile} --locked"));
     succeed(&mut pip, "pip could not install ./python; its message is above")?;
     Ok(python)
