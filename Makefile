@@ -1,12 +1,14 @@
-# make run    serve memcached on 127.0.0.1:11211 from ./tapetum-data
-# make check  before each commit: format, lints, unit tests, a quick simulation, one client; minutes where little was changed
-# make test   everything that is checked before a change lands
-# make bench  the store beside its rivals (compiles RocksDB, once)
+# make run      serve memcached on 127.0.0.1:11211 from ./tapetum-data
+# make release  the binary for packages and figures: target/release/tapetum
+# make check    before each commit: format, lints, unit tests, a quick simulation, one client; minutes where little was changed
+# make test     everything that is checked before a change lands
+# make soak     the same for longer, and what is too slow for each change (docs/TESTING.md)
+# make bench    the store beside its rivals (compiles RocksDB, once)
 #
 # All install what is missing (Debian packages through apt-get, Python packages into the target folder) and build.
 
 .DEFAULT_GOAL := help
-.PHONY: help run check test lint test-build test-rust test-clients test-system test-differential test-udp test-nbd test-kill test-device test-power-cut test-damage test-rows test-simulation test-python setup-build setup-images setup-test setup-bench bench clean
+.PHONY: help run release check test soak lint lint-rest test-build test-rust test-clients test-system test-differential test-udp test-nbd test-kill test-device test-power-cut test-damage test-rows test-simulation test-python test-wheel setup-build setup-images setup-test setup-bench bench clean
 
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 CARGO := cargo
@@ -14,6 +16,10 @@ CARGO := cargo
 X := $(TARGET)/debug/xtask
 SERVER := $(TARGET)/debug/tapetum
 SIMULATION := $(TARGET)/debug/tapetum-sim
+LIBRARY := $(TARGET)/debug/lib_tapetum.so
+# Where `make test` keeps what each part took.
+TIMES := $(TARGET)/test-times
+TIMED := xtask/timed
 # Passed on to `tapetum serve`, as in: make run SERVE="--memory 1GiB --capacity 50GiB"
 SERVE :=
 DATAGRAMS := 100000
@@ -21,107 +27,134 @@ DEVICE_REQUESTS := 20000
 KILL_CYCLES := 30
 DEVICE_CYCLES := 5
 POWER_CUTS := 30
-DAMAGED_BLOCKS := 10000
+DAMAGED_BLOCKS := 2500
+# Rows of the benchmarks that run, by parts of their names; none named: all.
+ROWS := demo,figures restart,bench quick,bench ordered-scan,bench graph,bench floods
 # Of `make test`; more are run by option, as in: make test-simulation CRASH_POINTS=1000000 FAULT_RUNS=10000 FAULT_OPERATIONS=10000
-CRASH_POINTS := 40000
-FAULT_RUNS := 300
+CRASH_POINTS := 4000
+FAULT_RUNS := 40
 FAULT_OPERATIONS := 2000
-EACH_FAULT := 1000
-DEVICE_RUNS := 600
-ORDERED_RUNS := 48
-BLOCK_RUNS := 16
+EACH_FAULT := 100
+DEVICE_RUNS := 200
+ORDERED_RUNS := 16
+BLOCK_RUNS := 8
+EXHAUSTIVE_ONE_IN := 8
+# The fixed seeds above are the same at each commit, these are not: their first seed is the commit's id.
+DRAWN_SEED := $(shell printf %d 0x$$(git rev-parse --short=8 HEAD 2>/dev/null || echo 1))
+CRASH_RUNS_DRAWN := 120
+FAULT_RUNS_DRAWN := 40
+ORDERED_RUNS_DRAWN := 32
+SOAK := ROWS= DAMAGED_BLOCKS=10000 CRASH_POINTS=100000 FAULT_RUNS=300 EACH_FAULT=1000 DEVICE_RUNS=600 ORDERED_RUNS=48 BLOCK_RUNS=16 EXHAUSTIVE_ONE_IN=1
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
 # exec: a signal to make's process group, or Ctrl-C, reaches the server itself, which stops cleanly.
 run: setup-build
-	$(CARGO) build --release --locked --package tapetum-server
-	exec $(TARGET)/release/tapetum serve --data ./tapetum-data $(SERVE)
+	$(CARGO) build --profile quick --locked --package tapetum-server
+	exec $(TARGET)/quick/tapetum serve --data ./tapetum-data $(SERVE)
 
-check: test-build
+release: setup-build
+	$(CARGO) build --release --locked --package tapetum-server
+
+# Integration tests are left to `make test`: linking them takes longer than running these.
+check: setup-images
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) test --workspace --locked --lib --quiet
+	$(CARGO) test --workspace --locked --lib --bins --quiet
 	$(SIMULATION) 1 --runs 20 --operations 500 --crashes 20000 --troubles 2
 	$(SIMULATION) 1 --load ordered --runs 4 --operations 300 --crashes 5000
 	$(X) test-clients --server $(SERVER) --only test_operations.TestText
 	@echo "make check: all passed"
 
-# What is quick fails first. Then two at a time: most of these wait for a disk or a clock, and the simulation for a processor.
-STAGES := test-simulation test-python test-clients test-system test-differential test-udp test-nbd test-kill test-device \
-	test-power-cut test-damage test-rows
+# What is quick fails first. Then two at a time: most wait for a disk or a clock; the simulation, which is last, takes both processors.
+STAGES := test-rust test-clients test-system test-differential test-udp test-nbd test-kill test-device test-power-cut test-python \
+	test-damage test-rows test-simulation
 
-test: setup-images setup-test
-	$(MAKE) lint
-	$(MAKE) test-rust
+test: export TAPETUM_TIMES := $(TIMES)
+test:
+	@mkdir -p $(TARGET) && rm -f $(TIMES)
+	$(TIMED) setup $(MAKE) setup-images setup-test
+	$(TIMED) lints $(MAKE) lint
+	$(MAKE) test-build
 	$(MAKE) --jobs=2 --output-sync=target $(STAGES)
+	@$(X) test-times
 	@echo "make test: all passed"
+
+soak: test lint-rest test-wheel
+	$(MAKE) test-simulation test-damage test-rows $(SOAK)
+	@echo "make soak: all passed"
 
 lint: setup-images
 	$(CARGO) fmt --all --check
-	$(CARGO) fmt --manifest-path python/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet
-# As a release has it, without pictures, and as the rivals take the bench: nothing here builds either.
-	$(CARGO) clippy --package tapetum-server --lib --bins --locked -- -D warnings
-	$(CARGO) clippy --package tapetum-bench --no-default-features --lib --locked -- -D warnings
 # Workspaces of their own, which nothing here builds: their lock files must follow what they depend on.
 	$(CARGO) update --workspace --locked --quiet --manifest-path fuzz/Cargo.toml
 	$(CARGO) update --workspace --locked --quiet --manifest-path crates/bench/peers/Cargo.toml
-	$(CARGO) update --workspace --locked --quiet --manifest-path python/Cargo.toml
+
+# The public pages; the crates as a release has them, without pictures, and the bench as the rivals take it: nothing here builds either.
+lint-rest: setup-images
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet
+	$(CARGO) clippy --package tapetum-server --lib --bins --locked -- -D warnings
+	$(CARGO) clippy --package tapetum-bench --no-default-features --lib --locked -- -D warnings
 
 # All packages at once: cargo gives a package alone other features, and would compile the store again for each.
 test-build: setup-images
-	$(CARGO) build --workspace --all-targets --locked
+	$(TIMED) build $(CARGO) build --workspace --all-targets --locked
 
 test-rust: test-build
-	$(CARGO) test --workspace --locked
+	$(TIMED) rust $(CARGO) test --workspace --locked
 
 test-python: test-build
-	$(CARGO) clippy --manifest-path python/Cargo.toml --target-dir $(TARGET)/python --locked -- -D warnings
-	$(X) test-python
+	$(TIMED) python $(X) test-python --library $(LIBRARY)
+
+test-wheel: test-build
+	$(X) test-wheel
 
 test-clients: test-build
-	$(X) test-clients --server $(SERVER)
-	$(X) test-memccapable --server $(SERVER)
+	$(TIMED) clients $(X) test-clients --server $(SERVER)
+	$(TIMED) memccapable $(X) test-memccapable --server $(SERVER)
 
 test-system: test-build
-	$(X) test-system --server $(SERVER)
+	$(TIMED) system $(X) test-system --server $(SERVER)
 
 test-differential: test-build
-	$(X) test-differential --server $(SERVER)
+	$(TIMED) differential $(X) test-differential --server $(SERVER)
 
 test-udp: test-build
-	$(X) test-udp --server $(SERVER) --datagrams $(DATAGRAMS)
+	$(TIMED) udp $(X) test-udp --server $(SERVER) --datagrams $(DATAGRAMS)
 
 test-nbd: test-build
-	$(X) test-nbd --server $(SERVER) --operations $(DEVICE_REQUESTS)
+	$(TIMED) nbd $(X) test-nbd --server $(SERVER) --operations $(DEVICE_REQUESTS)
 
 test-kill: test-build
-	$(X) test-kill --server $(SERVER) --cycles $(KILL_CYCLES)
+	$(TIMED) kill $(X) test-kill --server $(SERVER) --cycles $(KILL_CYCLES)
 
 test-device: test-build
-	$(X) test-device --server $(SERVER) --cycles $(DEVICE_CYCLES)
+	$(TIMED) device $(X) test-device --server $(SERVER) --cycles $(DEVICE_CYCLES)
 
 test-power-cut: test-build
-	$(X) test-power-cut --server $(SERVER) --cycles $(POWER_CUTS)
+	$(TIMED) power-cut $(X) test-power-cut --server $(SERVER) --cycles $(POWER_CUTS)
 
 test-damage: test-build
-	$(X) test-damage --blocks $(DAMAGED_BLOCKS)
+	$(TIMED) damage $(X) test-damage --blocks $(DAMAGED_BLOCKS)
 
-# Each row of docs/BENCHMARKS.md once, small: that it ends.
+# Rows of docs/BENCHMARKS.md once, small: that they end.
 test-rows: test-build
-	$(X) test-rows --server $(SERVER)
+	$(TIMED) rows $(X) test-rows --server $(SERVER) $(if $(ROWS),--only "$(ROWS)")
 
 test-simulation: test-build
-	$(SIMULATION) --points $(CRASH_POINTS) --troubles 0
-	$(SIMULATION) 1 --runs $(FAULT_RUNS) --operations $(FAULT_OPERATIONS) --crashes 1000000 --troubles 5 --each-fault $(EACH_FAULT)
-	$(SIMULATION) 1 --load ordered --runs $(ORDERED_RUNS) --operations 600 --crashes 20000
-	$(SIMULATION) 1 --load block --runs $(BLOCK_RUNS) --operations 600 --crashes 20000
-	$(SIMULATION) 1 --device --runs $(DEVICE_RUNS) --each-fault 100
-	$(SIMULATION) --exhaustive
-	$(SIMULATION) --planted
+	$(TIMED) simulation-failed $(SIMULATION) --failed
+	$(TIMED) simulation-crashes $(SIMULATION) --points $(CRASH_POINTS) --troubles 0
+	$(TIMED) simulation-crashes $(SIMULATION) $(DRAWN_SEED) --runs $(CRASH_RUNS_DRAWN) --troubles 0
+	$(TIMED) simulation-faults $(SIMULATION) 1 --runs $(FAULT_RUNS) --operations $(FAULT_OPERATIONS) --crashes 1000000 --troubles 5 --each-fault $(EACH_FAULT)
+	$(TIMED) simulation-faults $(SIMULATION) $(DRAWN_SEED) --runs $(FAULT_RUNS_DRAWN) --operations $(FAULT_OPERATIONS) --crashes 1000000 --troubles 5
+	$(TIMED) simulation-ordered $(SIMULATION) 1 --load ordered --runs $(ORDERED_RUNS) --operations 600 --crashes 20000
+	$(TIMED) simulation-ordered $(SIMULATION) $(DRAWN_SEED) --load ordered --runs $(ORDERED_RUNS_DRAWN) --operations 600 --crashes 20000
+	$(TIMED) simulation-block $(SIMULATION) $(DRAWN_SEED) --load block --runs $(BLOCK_RUNS) --operations 600 --crashes 20000
+	$(TIMED) simulation-device $(SIMULATION) 1 --device --runs $(DEVICE_RUNS) --each-fault 20
+	$(TIMED) simulation-exhaustive $(SIMULATION) $(DRAWN_SEED) --exhaustive --one-in $(EXHAUSTIVE_ONE_IN)
+	$(TIMED) simulation-planted $(SIMULATION) --planted
 
 # zstd is compiled from C.
 setup-build:

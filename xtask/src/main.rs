@@ -27,6 +27,7 @@ mod power_cut;
 mod python;
 mod results;
 mod rows;
+mod test_times;
 mod udp;
 mod workspace;
 
@@ -39,7 +40,7 @@ cargo x COMMAND [--option value]...
 
 Tests (each builds what it needs, starts its own server on a free loopback port and stops it):
   test-clients       pymemcache, python-binary-memcached and pylibmc against the server   [--only NAME]
-  test-python        the Python package, built and installed, under pytest   [--only PATTERN]
+  test-python        the Python package under pytest   [--only PATTERN] [--library FILE: its native half, built already]
   test-system        the server on file systems, limits, clocks and signals as they occur; some as root   [--only NAME]
   test-memccapable   memccapable of libmemcached-tools: 54 of 54
   test-differential  the same bytes to memcached and to the server, replies compared      [--only PATTERN]
@@ -51,8 +52,10 @@ Tests (each builds what it needs, starts its own server on a free loopback port 
   test-power-cut     the same on a file system that loses what was not synced   [--cycles 30] [--seed N] [--connections 8]
   test-device        kill -9 of a store on a loop device, as root   [--cycles 30] [--seed N] [--connections 8]
   test-damage        blocks of a store's file damaged, every key read   [--blocks 10000] [--seed N] [--first N] [--index hashed|ordered]
-  test-rows          every bench, figures and the demo below, once, as small as can be: they end   [--only NAME]
+  test-rows          every bench, figures and the demo below, once, as small as can be: they end   [--only NAME,NAME]
+  test-times         what each part of the last `make test` took   [--into docs/TESTING.md]
 By option (see docs/TESTING.md):
+  test-wheel         as test-python, of the wheel that pip builds and installs   [--only PATTERN]
   test-exporter      memcached's exporter for Prometheus reads memcached and the server; needs Go
   test-mutants       the code that durability rests on, changed a little: a test must fail   [--only FILE] [--shard 0/8]
 By option, on nightly:
@@ -114,6 +117,7 @@ fn dispatch(command: &str, rest: &[String], mode: fn(&[String]) -> Result<Mode, 
     match command {
         "test-clients" => python::clients(&options(rest)?),
         "test-python" => python::package(&options(rest)?),
+        "test-wheel" => python::wheel(&options(rest)?),
         "test-system" => python::system(&options(rest)?),
         "test-differential" => differential::run(&options(rest)?),
         "test-memccapable" => memccapable::run(&options(rest)?),
@@ -129,6 +133,7 @@ fn dispatch(command: &str, rest: &[String], mode: fn(&[String]) -> Result<Mode, 
         "fuzz" => fuzz::run(&options(rest)?),
         "fuzz-corpus" => fuzz::minimize(&options(rest)?),
         "test-rows" => rows::test(&options(rest)?),
+        "test-times" => test_times::run(&options(rest)?),
         "demo" => demo::run(rest, mode(rest)?),
         "figures" => {
             let Some((name, rest)) = rest.split_first() else {

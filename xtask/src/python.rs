@@ -1,7 +1,7 @@
 //! Tests written in Python. By unittest: tests/clients, real clients in a virtual environment of the target folder, and
 //! tests/system, the server on what an operating system does to it (file systems, limits, clocks, signals), which needs no
 //! packages, and tests/nbd, block devices by libnbd. They start the server themselves, since some restart it. By pytest: tests/python, the
-//! package in python/, which is built and installed into an environment of its own.
+//! package in python/, with the native half that cargo built beside all else, or as a wheel.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,22 +18,55 @@ pub fn clients(arguments: &Arguments) -> Result<(), Failure> {
 /// `--only PATTERN` picks tests. PyTorch is used where the system has it; tests that are skipped without it say so.
 pub fn package(arguments: &Arguments) -> Result<(), Failure> {
     let only = arguments.text("only").map(str::to_owned);
+    let library = arguments.text("library").map(std::path::absolute).transpose()?;
     arguments.finish()?;
-    let programs =
-        environment("venv-package", "tests/python/requirements.txt", &["--system-site-packages"])?.join("bin");
-    // With asserts, and quick to build.
-    let python = install(&programs, "dev")?;
+    let library = library.map_or_else(workspace::build_python_library, Ok)?;
+    let python = package_environment()?.join("python");
     workspace::keeping("python", |scratch| {
-        let mut tests = Command::new(&python);
-        tests.current_dir(workspace::root().join("tests/python"));
-        // -rs: lists the skipped tests, and why.
-        tests.args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--basetemp"]).arg(scratch.join("pytest"));
-        only.iter().for_each(|pattern| {
-            tests.args(["-k", pattern]);
-        });
-        tests.env("PYTHONDONTWRITEBYTECODE", "1");
-        succeed(&mut tests, "a test of tests/python failed; pytest's message is above")
+        let packages = scratch.join("packages");
+        lay_out(&library, &packages.join("tapetum"))?;
+        let mut tests = pytest(&python, scratch, only.as_deref());
+        // Before what is installed in the environment.
+        tests.env("PYTHONPATH", packages);
+        succeed(&mut tests, PYTEST_FAILED)
     })
+}
+
+/// As [`package`], of the wheel that pip makes of ./python, with asserts.
+pub fn wheel(arguments: &Arguments) -> Result<(), Failure> {
+    let only = arguments.text("only").map(str::to_owned);
+    arguments.finish()?;
+    let python = install(&package_environment()?, "dev")?;
+    workspace::keeping("python", |scratch| succeed(&mut pytest(&python, scratch, only.as_deref()), PYTEST_FAILED))
+}
+
+const PYTEST_FAILED: &str = "a test of tests/python failed; pytest's message is above";
+
+/// The programs of the environment for the package's tests.
+fn package_environment() -> Result<PathBuf, Failure> {
+    Ok(environment("venv-package", "tests/python/requirements.txt", &["--system-site-packages"])?.join("bin"))
+}
+
+/// The package as a wheel has it: its modules, and the native half by the name that Python looks for.
+fn lay_out(library: &Path, package: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(package)?;
+    for module in std::fs::read_dir(workspace::root().join("python/tapetum"))? {
+        let module = module?;
+        std::os::unix::fs::symlink(module.path(), package.join(module.file_name()))?;
+    }
+    Ok(std::os::unix::fs::symlink(library, package.join("_tapetum.abi3.so"))?)
+}
+
+fn pytest(python: &Path, scratch: &Path, only: Option<&str>) -> Command {
+    let mut tests = Command::new(python);
+    tests.current_dir(workspace::root().join("tests/python"));
+    // -rs: lists the skipped tests, and why.
+    tests.args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--basetemp"]).arg(scratch.join("pytest"));
+    only.iter().for_each(|pattern| {
+        tests.args(["-k", pattern]);
+    });
+    tests.env("PYTHONDONTWRITEBYTECODE", "1");
+    tests
 }
 
 /// The interpreter of an environment with these requirements, and with the package's release build.
@@ -52,7 +85,7 @@ fn install(programs: &Path, profile: &str) -> Result<PathBuf, Failure> {
         .args(["--force-reinstall", "./python"])
         .current_dir(workspace::root())
         .env("PATH", std::env::join_paths(searched)?)
-        .env("CARGO_TARGET_DIR", workspace::target().join("python"))
+        .env("CARGO_TARGET_DIR", workspace::target())
         .env("MATURIN_PEP517_ARGS", format!("--profile {profile} --locked"));
     succeed(&mut pip, "pip could not install ./python; its message is above")?;
     Ok(python)

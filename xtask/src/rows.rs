@@ -78,7 +78,7 @@ pub fn mode(words: &[String]) -> Result<Mode, Failure> {
     }
 }
 
-/// `cargo x test-rows`: all of them, or those whose command has `--only` in it.
+/// `cargo x test-rows`: all of them, or those whose command has one of the names in it that `--only` lists, with commas.
 pub fn test(arguments: &Arguments) -> Result<(), Failure> {
     let server = arguments.server();
     let only = arguments.text("only").unwrap_or_default().to_owned();
@@ -87,10 +87,11 @@ pub fn test(arguments: &Arguments) -> Result<(), Failure> {
         Some(server) => std::path::absolute(server)?.parent().ok_or("--server names no file")?.to_owned(),
         None => workspace::build_all()?,
     };
-    let mut left: Vec<String> = commands().into_iter().filter(|command| command.contains(&only)).collect();
-    if left.is_empty() {
-        return Err(format!("no row has {only} in it").into());
+    let mut left = commands();
+    if let Some(name) = only.split(',').find(|name| !left.iter().any(|command| command.contains(name))) {
+        return Err(format!("no row has {name} in it").into());
     }
+    left.retain(|command| only.split(',').any(|name| command.contains(name)));
     let (begun, count) = (Instant::now(), left.len());
     // Taken from the end.
     left.reverse();

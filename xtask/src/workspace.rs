@@ -130,6 +130,13 @@ pub fn build_all() -> Result<PathBuf, Failure> {
     Ok(target().join("debug"))
 }
 
+/// Builds the native half of the Python package for tests, with all else, so that both have the same features; where it is.
+pub fn build_python_library() -> Result<PathBuf, Failure> {
+    let mut cargo = cargo(&["build", "--quiet", "--locked", "--workspace"]);
+    succeed(&mut cargo, "the Python package does not build; cargo's message is above")?;
+    Ok(target().join("debug/lib_tapetum.so"))
+}
+
 /// Builds `tapetum` and says where it is.
 pub fn build_server(profile: Profile) -> Result<PathBuf, Failure> {
     let mut cargo = cargo(&["build", "--quiet", "--locked", "--package", "tapetum-server"]);

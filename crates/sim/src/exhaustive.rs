@@ -134,6 +134,18 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
+/// As [`cases`], but of the sequences of [`STEPS_MAX`] operations, which are most, one in `one_in`: which ones, `draw` decides.
+pub fn cases_drawn(one_in: u64, draw: u64) -> Vec<Case> {
+    let mut cases = cases();
+    let mut chance = SplitMix64::new(draw);
+    cases.retain(|case| {
+        let is_long = case.steps.len() == STEPS_MAX && matches!(case.begins, Begin::Empty | Begin::NearlyFull);
+        // Drawn for each, so that no kind of case is always left out.
+        chance.one_in(one_in) || !is_long
+    });
+    cases
+}
+
 /// Those of ordered keyspaces.
 pub fn ordered_cases() -> Vec<Case> {
     failed_flush::cases().chain(ordered::cases()).collect()

@@ -7,6 +7,7 @@
 pub mod bugs;
 pub mod device;
 pub mod exhaustive;
+pub mod failed;
 pub mod hunt;
 mod keyspaces;
 pub mod model;

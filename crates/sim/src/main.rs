@@ -4,6 +4,7 @@ use clap::Parser;
 use std::process::ExitCode;
 use tapetum_sim::bugs::{Bug, OF_DEVICE, OF_STORE};
 use tapetum_sim::device::{self, DeviceSetup};
+use tapetum_sim::failed::FAILED;
 use tapetum_sim::hunt::{CRASHES, Found, exhaust, explain, hunt_all, load_for, run_until, shows_in_cases, shrink};
 use tapetum_sim::{Load, Setup, exhaustive};
 
@@ -47,6 +48,12 @@ struct Arguments {
     /// ordered keyspaces alone.
     #[arg(long)]
     exhaustive: bool,
+    /// With `--exhaustive`: of the sequences of three operations only one in so many, drawn by the seed.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    one_in: u64,
+    /// Runs what once failed (failed.rs).
+    #[arg(long)]
+    failed: bool,
     /// Runs the device half alone: pipelines over units that come back late or never, or die; `--runs` seeds of it.
     #[arg(long)]
     device: bool,
@@ -93,6 +100,7 @@ fn main() -> ExitCode {
     // A panic of the store is a finding, reported with its seed.
     tapetum_sim::run::keep_panics_quiet();
     let holds = match arguments {
+        Arguments { failed: true, .. } => failed(),
         Arguments { exhaustive: true, .. } => exhaustive(&arguments),
         Arguments { planted: true, device: true, .. } => planted_in_device(&arguments),
         Arguments { planted: true, .. } => planted(&arguments) & planted_in_device(&arguments),
@@ -133,6 +141,18 @@ fn clean(arguments: &Arguments) -> bool {
     }
     println!("nothing lost, invented or half done");
     true
+}
+
+fn failed() -> bool {
+    let failing = FAILED.iter().filter_map(|once| {
+        let setup = once.setup();
+        let failure = tapetum_sim::run(&setup).failure?;
+        println!("FAILED again ({}): {}\n\n{}\n", once.what, explain(&failure, &setup), command_line(&setup));
+        Some(())
+    });
+    let count = failing.count();
+    println!("{} runs that once failed: {count} fail", FAILED.len());
+    count == 0
 }
 
 fn device(arguments: &Arguments) -> bool {
@@ -178,7 +198,7 @@ fn command_line(setup: &Setup) -> String {
 fn exhaustive(arguments: &Arguments) -> bool {
     let cases = match arguments.load {
         Some(Load::Ordered) => exhaustive::ordered_cases(),
-        _ => exhaustive::cases(),
+        _ => exhaustive::cases_drawn(arguments.one_in, arguments.seed),
     };
     let (count, failure) = exhaust(cases, None, arguments.threads);
     println!(

@@ -3,7 +3,7 @@
 
 pub mod bars;
 pub mod chart;
-mod origin;
+pub mod origin;
 pub mod outcome;
 pub mod picture;
 pub mod report;

@@ -4,12 +4,23 @@
 // A test is an application: it may have threads of its own.
 #![allow(clippy::disallowed_methods)]
 
+mod asks;
+mod at_once;
+mod contended;
+mod formats;
+#[cfg(feature = "images")]
+mod images;
+mod inspect;
 mod items;
 mod large_values;
+mod leases;
 mod ordered;
 mod read_only;
 mod resources;
+mod room;
+mod sleeping;
 mod unreadable;
+mod warming;
 
 #[path = "../common/mod.rs"]
 mod common;

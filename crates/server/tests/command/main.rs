@@ -1,0 +1,14 @@
+//! The binary from outside, as a user runs it: commands, files and signals. One binary for all, because linking each takes seconds.
+
+// A test is an application: it may have threads of its own.
+#![allow(clippy::disallowed_methods)]
+
+mod cli;
+mod features;
+mod hot_keys;
+mod keyspaces;
+mod operation;
+mod outside;
+mod queries;
+mod repair;
+mod walk;

@@ -1,0 +1,62 @@
+//! For tests of the binary from outside: a folder for its data, and what came of a command.
+
+// Each test takes of it what it needs.
+#![allow(dead_code)]
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+
+#[path = "../../../../store/tests/common/folder.rs"]
+mod folder;
+
+pub use folder::Folder;
+
+pub fn tapetum(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tapetum"));
+    command.args(words);
+    command
+}
+
+/// What it printed.
+#[track_caller]
+pub fn succeeded(output: Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What it said.
+#[track_caller]
+pub fn failed(output: Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stdout));
+    String::from_utf8(output.stderr).unwrap()
+}
+
+pub struct Served {
+    pub child: Child,
+    /// What it said until then.
+    pub log: String,
+    pub rest: BufReader<ChildStderr>,
+}
+
+impl Served {
+    pub fn start(command: &mut Command) -> Served {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let (mut rest, mut log) = (BufReader::new(child.stderr.take().unwrap()), String::new());
+        while !log.contains("to memcached clients at") {
+            assert!(rest.read_line(&mut log).unwrap() > 0, "the server ended: {log}");
+        }
+        Served { child, log, rest }
+    }
+
+    /// Stops it as a user would; all that it said.
+    pub fn stop(mut self) -> String {
+        stop(&mut self.child);
+        self.rest.read_to_string(&mut self.log).unwrap();
+        self.log
+    }
+}
+
+pub fn stop(server: &mut Child) {
+    let killed = Command::new("kill").arg("-TERM").arg(server.id().to_string()).status().unwrap();
+    assert!(killed.success() && server.wait().unwrap().success());
+}

@@ -1,0 +1,153 @@
+//! Queries from outside: a database of papers is generated, loaded and asked, at the drive and on the host.
+
+use std::io::Write;
+use std::process::{Output, Stdio};
+
+use crate::outside::{Folder, failed, tapetum};
+
+struct Scratch(Folder);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        Scratch(Folder::new(&format!("queries-{name}")))
+    }
+
+    fn run(&self, words: &[&str], input: &[u8]) -> Output {
+        let mut command = tapetum(words);
+        command.args(["--memory", "32MiB", "--data"]).arg(self.0.join("data"));
+        if words.starts_with(&["keyspace", "create"]) {
+            command.args(["--capacity", "64MiB"]);
+        }
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        child.stdin.take().unwrap().write_all(input).unwrap();
+        child.wait_with_output().unwrap()
+    }
+
+    #[track_caller]
+    fn succeeds(&self, words: &[&str], input: &[u8]) -> (String, String) {
+        let output = self.run(words, input);
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{words:?}: {told}");
+        (String::from_utf8(output.stdout).unwrap(), told)
+    }
+
+    #[track_caller]
+    fn fails(&self, words: &[&str]) -> String {
+        failed(self.run(words, b""))
+    }
+}
+
+fn generated(table: &str) -> Vec<u8> {
+    let words = ["generate", "papers", "--scale", "0.001", "--seed", "3", "--table", table];
+    let output = tapetum(&words).output().unwrap();
+    assert!(output.status.success());
+    output.stdout
+}
+
+#[test]
+fn papers_are_found_by_venue_and_year() {
+    let scratch = Scratch::new("papers");
+    scratch.succeeds(&["keyspace", "create", "papers"], b"");
+    let lines = generated("papers");
+    scratch.succeeds(&["load", "--keyspace", "papers"], &lines);
+    // As the lines say themselves: year and venue lie at the front of a value.
+    let text = String::from_utf8_lossy(&lines);
+    let vldb = text.lines().filter(|line| line.contains("\\x04VLDB")).count();
+    assert!(vldb > 50, "{vldb} papers");
+    let asked = ["scan", "--keyspace", "papers", "--fields", "papers"];
+    let count = ["--where", "venue = 'VLDB'", "--select", "count(*) as papers", "--format", "csv"];
+    for side in ["drive", "host"] {
+        let words = [&asked[..], &count, &["--run", side, "--explain"]].concat();
+        let (rows, told) = scratch.succeeds(&words, b"");
+        assert_eq!(rows, format!("papers\n{vldb}\n"), "{side}: {told}");
+        assert!(told.contains(&format!("{vldb} of 3800 records kept")), "{told}");
+    }
+    // Each row by itself: as many wake-ups more as rows come from the drive.
+    let ids = ["--where", "venue = 'VLDB'", "--select", "id", "--format", "csv", "--explain", "--transfer"];
+    let transfer = |how| {
+        let (rows, told) = scratch.succeeds(&[&asked[..], &ids, &[how]].concat(), b"");
+        let mut rows: Vec<String> = rows.lines().map(str::to_owned).collect();
+        rows.sort();
+        (rows, told)
+    };
+    let ((in_bulk, of_bulk), (by_record, of_records)) = (transfer("bulk"), transfer("records"));
+    assert_eq!(in_bulk, by_record);
+    assert!(of_bulk.contains("rows in bulk") && of_records.contains("row by row"), "{of_bulk}{of_records}");
+    let from_host = scratch.fails(&[&asked[..], &ids, &["records", "--run", "host"]].concat());
+    assert!(from_host.contains("leave out --run host"), "{from_host}");
+    let (rows, told) = scratch.succeeds(&[&asked[..], &count, &["--units", "2", "--explain"]].concat(), b"");
+    assert!(rows == format!("papers\n{vldb}\n") && told.contains("by 2 units of the drive"), "{rows}{told}");
+    assert!(scratch.fails(&[&asked[..], &count, &["--units", "2", "--run", "host"]].concat()).contains("--units"));
+    let title = ["--where", "id = 17", "--select", "id, year, title like 'A%' as a", "--format", "jsonl"];
+    let (row, _) = scratch.succeeds(&[&asked[..], &title].concat(), b"");
+    assert!(row.starts_with("{\"id\":17,\"year\":19") && row.ends_with("}\n") && row.lines().count() == 1, "{row}");
+    let years =
+        ["--select", "year, count(*) as papers", "--group-by", "year", "--order-by", "papers desc", "--limit", "2"];
+    let (table, _) = scratch.succeeds(&[&asked[..], &years].concat(), b"");
+    let table: Vec<&str> = table.lines().collect();
+    assert_eq!((table.len(), table[0], table[1]), (4, "year  papers", "----  ------"));
+    assert!(table[2].starts_with("20"), "{table:?}");
+    let last = ["--select", "id", "--order-by", "id desc", "--limit", "3", "--format", "csv"];
+    assert_eq!(scratch.succeeds(&[&asked[..], &last].concat(), b"").0, "id\n3799\n3798\n3797\n");
+    // A stream of Arrow: messages behind marks, and the mark of its end.
+    let arrow = scratch.run(&[&asked[..], &["--select", "id, title", "--format", "arrow"]].concat(), b"");
+    assert!(arrow.status.success() && arrow.stdout.len() > 3800 * 30, "{} bytes", arrow.stdout.len());
+    assert!(arrow.stdout.starts_with(&[0xff; 4]) && arrow.stdout.ends_with(&[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]));
+}
+
+#[test]
+fn what_is_wrong_with_a_query_is_told_at_its_word() {
+    let scratch = Scratch::new("wrong");
+    scratch.succeeds(&["keyspace", "create", "papers"], b"");
+    scratch.succeeds(&["load", "--keyspace", "papers"], b"k\tx\n");
+    let asked = ["scan", "--keyspace", "papers", "--fields"];
+    for (words, expected) in [
+        (&["papers", "--where", "yaer = 2000"][..], "where, column 1, yaer: the format has no such field; year is one"),
+        (&["key: id u12"], "--fields, column 9, \"u12\": no such type"),
+        (&["papers"], "the record of the key \"k\" does not fit the format: the record ends before the field does"),
+        (&["papers", "--format", "tsv"], "a query's rows are printed as table, csv, jsonl or arrow"),
+        (&["papers", "--select", "id", "--order-by", "id"], "order by, column 1, id: ordered rows need a limit"),
+    ] {
+        let told = scratch.fails(&[&asked[..], words].concat());
+        assert!(told.contains(expected), "{words:?}: {told}");
+    }
+    let skipped = [&asked[..], &["papers", "--on-error", "skip", "--format", "csv"]].concat();
+    let (rows, told) = scratch.succeeds(&skipped, b"");
+    assert_eq!(rows, "id,year,venue,title\n");
+    assert!(told.contains("1 records do not fit and were left out"), "{told}");
+}
+
+#[test]
+fn a_keyspace_keeps_its_format() {
+    let scratch = Scratch::new("formats");
+    scratch.succeeds(&["keyspace", "create", "papers"], b"");
+    scratch.succeeds(&["load", "--keyspace", "papers"], &generated("papers"));
+    let asked = ["scan", "papers", "--where", "id = 17", "--select", "id", "--format", "csv"];
+    assert!(scratch.fails(&asked).contains("the format of the records of papers is not known"));
+    let format = "key: id u32be; value: year u16le, venue string8, title string";
+    let set = scratch.succeeds(&["keyspace", "format", "papers", "papers", "--check"], b"").0;
+    assert_eq!(set, format!("records of papers are {format}\n"));
+    assert_eq!(scratch.succeeds(&asked, b"").0, "id\n17\n");
+    let (all, _) = scratch.succeeds(&["scan", "papers", "--limit", "3", "--format", "csv"], b"");
+    assert!(all.starts_with("id,year,venue,title\n") && all.lines().count() == 4, "{all}");
+    assert_eq!(scratch.succeeds(&["keyspace", "format", "papers", "--check"], b"").0, format!("{format}\n"));
+    let (listed, _) = scratch.succeeds(&["keyspace", "list"], b"");
+    assert_eq!(listed, format!("default\thashed\t0\npapers\thashed\t3800\t{format}\n"));
+    assert!(scratch.succeeds(&["keyspace", "list", "--json"], b"").0.contains(&format!("\"format\": \"{format}\"")));
+    let (shown, _) = scratch.succeeds(&["keyspace", "show", "papers"], b"");
+    assert_eq!(shown, format!("name    papers\nkind    hashed\nitems   3800\nformat  {format}\n"));
+    // What does not fit changes nothing.
+    let told = scratch.fails(&["keyspace", "format", "papers", "key: id u32be; value: year u16le", "--check"]);
+    assert!(told.contains("3800 of 3800 items do not fit") && told.contains("goes on behind its last field"), "{told}");
+    assert!(scratch.fails(&["keyspace", "format", "papers", "key: id u12"]).contains("no such type"));
+    assert!(scratch.fails(&["keyspace", "format", "none", "papers"]).contains("no keyspace"));
+    assert_eq!(scratch.succeeds(&asked, b"").0, "id\n17\n");
+    scratch.succeeds(&["keyspace", "format", "papers", "--remove"], b"");
+    assert!(scratch.fails(&asked).contains("keyspace format papers FIELDS"));
+    assert!(scratch.succeeds(&["keyspace", "show", "papers"], b"").0.contains("format  none"));
+}

@@ -1,0 +1,131 @@
+//! nKV's walk through a database of papers, from outside: venue and year → the most prominent papers → one of them → others of the same
+//! venue, author or year; at the drive and on the host. And a real graph: the packages of a machine.
+
+use std::fs;
+use std::process::Output;
+
+use crate::outside::{Folder, failed, tapetum};
+
+struct Scratch(Folder);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        Scratch(Folder::new(&format!("walk-{name}")))
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        tapetum(words).args(["--memory", "48MiB", "--data"]).arg(self.0.join("data")).output().unwrap()
+    }
+
+    /// What it printed, and what it told beside that.
+    #[track_caller]
+    fn asks(&self, words: &[&str]) -> (String, String) {
+        let output = self.run(words);
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{words:?}: {told}");
+        (String::from_utf8(output.stdout).unwrap(), told)
+    }
+
+    #[track_caller]
+    fn fails(&self, words: &[&str]) -> String {
+        failed(self.run(words))
+    }
+
+    #[track_caller]
+    fn generates(&self, words: &[&str]) {
+        let into = self.0.join("data");
+        let more = ["--capacity", "128MiB", "--memory", "48MiB", "--into"];
+        let output = tapetum(&["generate"]).args(words).args(more).arg(into).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// The same from both sides, without its first line; what the drive told, and the host.
+    #[track_caller]
+    fn asks_both(&self, words: &[&str]) -> (Vec<String>, [String; 2]) {
+        let ask = |side| self.asks(&[words, &["--format", "csv", "--explain", "--run", side]].concat());
+        let ((at_drive, of_drive), (at_host, of_host)) = (ask("drive"), ask("host"));
+        let sorted = |rows: &str| {
+            let mut rows: Vec<String> = rows.lines().skip(1).map(str::to_owned).collect();
+            rows.sort();
+            rows
+        };
+        assert_eq!(sorted(&at_drive), sorted(&at_host), "{words:?}: {of_drive}{of_host}");
+        (at_drive.lines().skip(1).map(str::to_owned).collect(), [of_drive, of_host])
+    }
+}
+
+/// The bytes that went to the host, as `--explain` says.
+#[track_caller]
+fn to_host(told: &str) -> u64 {
+    let (before, _) = told.rsplit_once(" to the host").expect(told);
+    before.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn an_analyst_walks_from_a_venue_to_its_papers() {
+    let store = Scratch::new("papers");
+    store.generates(&["papers", "--scale", "0.001", "--seed", "3"]);
+    let (listed, _) = store.asks(&["keyspace", "list"]);
+    let names: Vec<&str> = listed.lines().map(|line| line.split('\t').next().unwrap()).collect();
+    assert_eq!(names, ["authors", "authorships", "default", "papers", "references", "venues"]);
+    assert!(listed.contains("papers\thashed\t3800\tkey: id u32be; value: year u16le, venue string8, title string"));
+
+    // The most prominent of those that papers of a venue cite.
+    let edges = "from references where venue = 'VLDB' and year between 1990 and 2020";
+    let (top, [at_drive, at_host]) = store.asks_both(&["graph", "bc", "--edges", edges, "--top", "3"]);
+    assert!(top.len() == 3 && at_drive.contains("exact, from all nodes"), "{top:?} {at_drive}");
+    assert!(at_drive.contains("1 commands and 1 wake-ups") && at_host.contains("all records crossed"), "{at_drive}");
+    assert!(to_host(&at_drive) < 4096 && to_host(&at_host) > 100 * to_host(&at_drive), "{at_drive}{at_host}");
+    let (paper, centrality) = top[0].split_once(',').unwrap();
+    assert!(centrality.parse::<f64>().unwrap() > 0.0, "{top:?}");
+
+    // One of them.
+    let (found, [at_drive, _]) = store.asks_both(&["get", paper, "--keyspace", "papers", "--select", "year, venue"]);
+    assert!(found.len() == 1 && at_drive.contains("only the fields crossed"), "{found:?} {at_drive}");
+    let (year, venue) = found[0].split_once(',').unwrap();
+    assert!(store.fails(&["get", "1000000", "--keyspace", "papers", "--select", "year"]).contains("no key"));
+    assert!(store.fails(&["get", "x", "--keyspace", "papers", "--select", "year"]).contains("not a whole number"));
+
+    // Others of its venue and year, and of its first author.
+    let condition = format!("venue = '{venue}' and year = {year}");
+    let (others, _) = store.asks_both(&["scan", "papers", "--where", &condition, "--select", "id"]);
+    assert!(others.contains(&paper.to_owned()), "{others:?}");
+    let of_paper = format!("paper = {paper} and place = 0");
+    let (author, _) = store.asks_both(&["scan", "authorships", "--where", &of_paper, "--select", "author"]);
+    let of_author = format!("author = {}", author[0]);
+    let (papers, [at_drive, at_host]) =
+        store.asks_both(&["scan", "authorships", "--where", &of_author, "--select", "paper"]);
+    assert!(papers.contains(&paper.to_owned()), "{papers:?}");
+    assert!(to_host(&at_drive) < to_host(&at_host), "{at_drive}{at_host}");
+}
+
+#[test]
+fn what_a_graph_cannot_be_is_told() {
+    let store = Scratch::new("wrong");
+    store.generates(&["papers", "--scale", "0.0005"]);
+    let bc = |edges: &str, more: &[&str]| store.fails(&[&["graph", "bc", "--edges", edges], more].concat());
+    assert!(bc("year, venue from papers", &[]).contains("two columns of integers"));
+    assert!(bc("from papers", &[]).contains("the key of papers has one field"));
+    assert!(bc("from none", &[]).contains("no keyspace"));
+    assert!(bc("from references where yaer = 1", &[]).contains("the format has no such field; year is one"));
+    assert!(bc("citing, cited, year from references", &[]).contains("two columns of integers"));
+    let (_, told) = store.asks(&["graph", "bc", "--edges", "from references", "--samples", "50", "--units", "2"]);
+    assert!(told.contains("estimated, from 50 nodes: --exact takes all"), "{told}");
+}
+
+#[test]
+fn packages_of_a_machine_are_a_graph() {
+    let store = Scratch::new("packages");
+    let status = store.0.join("status");
+    let mut text = String::new();
+    for (name, needs) in [("app", "lib, tool"), ("tool", "lib"), ("lib", "base (>= 1)"), ("base", ""), ("web", "app")] {
+        text += &format!("Package: {name}\nStatus: install ok installed\nVersion: 1\nDepends: {needs}\n\n");
+    }
+    fs::write(&status, text).unwrap();
+    store.generates(&["packages", "--from", status.to_str().unwrap()]);
+    let (top, told) = store.asks(&["graph", "bc", "--edges", "from dependencies", "--top", "2", "--format", "csv"]);
+    // In the order of their names: app 0, base 1, lib 2, tool 3, web 4.
+    assert_eq!(top, "node,betweenness\n0,3\n2,3\n", "{told}");
+    let named = ["get", "2", "--keyspace", "packages", "--select", "name", "--format", "csv"];
+    assert_eq!(store.asks(&named).0, "name\nlib\n");
+}

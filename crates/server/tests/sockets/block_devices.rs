@@ -1,0 +1,483 @@
+//! Block devices over sockets, on a store in memory: what a client may say at any time, what is answered, and that nobody else is
+//! disturbed.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::{drive_of, store_in_memory};
+use crate::nbd_client::{
+    BLOCK_STATUS, DISCONNECT, FLUSH, FUA, NO_HOLE, NbdClient, READ, TRIM, WHOLE, WRITE, WRITE_ZEROES, about, greet,
+    option, read_option_reply,
+};
+use crate::nbd_model::DeviceModel;
+use tapetum::{BlockDevice, Error, Store, StoreOptions, Sync};
+use tapetum_drive::{Env, SplitMix64};
+use tapetum_server::doors::Doors;
+use tapetum_server::doors::nbd::{NbdOptions, exports};
+use tapetum_server::net::limits::Limits;
+use tapetum_server::server::{Options, Server};
+use tapetum_server::store::store_slot::StoreSlot;
+
+const DEVICE_BYTES: u64 = 8 << 20;
+const BLOCK: u64 = 4096;
+/// The device whose blocks lie in groups.
+const GROUPED: &str = "grouped";
+
+fn store_options(capacity_bytes: u64, sync: Sync) -> StoreOptions {
+    StoreOptions { segment_bytes: 1 << 20, sync, ..StoreOptions::new(capacity_bytes, 32 << 20) }
+}
+
+struct Bench {
+    slot: Arc<StoreSlot<Store>>,
+    options: StoreOptions,
+    server: Server,
+    address: String,
+}
+
+impl Bench {
+    fn new(capacity_bytes: u64, sync: Sync) -> Bench {
+        let options = store_options(capacity_bytes, sync);
+        let (_, store) = store_in_memory(capacity_bytes, &options);
+        for (name, group_blocks) in [("disk0", 1), ("disk1", 1), ("frozen", 1), (GROUPED, 8)] {
+            let device = BlockDevice::new(DEVICE_BYTES).unwrap().in_groups_of(group_blocks).unwrap();
+            store.create_block_device(name, device).unwrap();
+        }
+        let exports = exports::exports_of(&store, &["frozen".into()]).unwrap();
+        let slot = Arc::new(StoreSlot::new(store));
+        let server_options = Options {
+            nbd: vec!["127.0.0.1:0".parse().unwrap()],
+            limits: Limits { in_flight_bytes: 4 << 20, ..Limits::default() },
+            ..Options::at(Vec::new())
+        };
+        let mut doors = Doors::bind(&server_options).unwrap();
+        doors.nbd_options = Some(NbdOptions::new(exports, sync == Sync::Always));
+        let server = Server::start_behind(doors, Arc::clone(&slot), server_options).unwrap();
+        let address = server.addresses()[0].to_string();
+        Bench { slot, options, server, address }
+    }
+
+    fn small() -> Bench {
+        Bench::new(64 << 20, Sync::EverySecond)
+    }
+
+    fn client(&self) -> NbdClient {
+        NbdClient::open(&self.address, "disk0", true).unwrap()
+    }
+
+    /// A client that says all of this, and what comes back after the greeting until the server closes.
+    fn last_words(&self, words: &[u8]) -> Vec<u8> {
+        let mut stream = greet(&self.address).unwrap();
+        stream.write_all(words).unwrap();
+        let mut said = Vec::new();
+        stream.read_to_end(&mut said).unwrap();
+        said
+    }
+
+    /// Ends the store as a crash would, and puts what recovery makes of it in its place.
+    fn crash(&self) {
+        let flash = self.slot.withdraw(&Error::Unusable("away".into())).unwrap().abandon().unwrap();
+        let drive = drive_of(flash, &self.options, Env::system());
+        self.slot.put(Store::open_on(&drive, &self.options).unwrap()).unwrap();
+    }
+}
+
+fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
+    SplitMix64::new(seed).bytes(bytes)
+}
+
+#[track_caller]
+fn read(client: &mut NbdClient, offset: u64, length: usize) -> Vec<u8> {
+    let reply = client.call((READ, 0), offset, length as u32, b"").unwrap();
+    assert_eq!(reply.error, 0);
+    reply.bytes
+}
+
+#[track_caller]
+fn write(client: &mut NbdClient, flags: u16, offset: u64, data: &[u8]) {
+    assert_eq!(client.call((WRITE, flags), offset, data.len() as u32, data).unwrap().error, 0);
+}
+
+/// Until its worker has a session of the store that was put in the place of another one.
+fn wait_for_store(client: &mut NbdClient) {
+    let begun = std::time::Instant::now();
+    while client.call((READ, 0), 0, 1, b"").unwrap().error != 0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no store is put there");
+    }
+}
+
+#[test]
+fn random_requests_come_to_what_a_model_says() {
+    for (sync, name, seed) in
+        [(Sync::Always, "disk0", 1), (Sync::EverySecond, "disk0", 2), (Sync::EverySecond, GROUPED, 3)]
+    {
+        let bench = Bench::new(64 << 20, sync);
+        let mut model = DeviceModel::new(DEVICE_BYTES);
+        let mut random = SplitMix64::new(seed);
+        for structured in [true, false] {
+            let mut client = NbdClient::open(&bench.address, name, structured).unwrap();
+            let model = &mut model;
+            if !structured {
+                // Without structured replies there are no statuses.
+                let reply = client.call((BLOCK_STATUS, 0), 0, 4096, b"").unwrap();
+                assert_eq!(reply.error, 22);
+                continue;
+            }
+            model.exercise(&mut client, &mut random, (3000, 24)).unwrap();
+        }
+        let mut client = NbdClient::open(&bench.address, name, false).unwrap();
+        assert!(read(&mut client, 0, DEVICE_BYTES as usize) == model.bytes);
+        bench.crash();
+        wait_for_store(&mut client);
+        if sync == Sync::Always {
+            assert!(read(&mut client, 0, DEVICE_BYTES as usize) == model.bytes, "{name} after a crash");
+        }
+        bench.server.stop().unwrap();
+    }
+}
+
+#[test]
+fn exports_are_apart_and_a_read_only_one_is_not_written_to() {
+    let bench = Bench::small();
+    let (mut disk0, mut frozen) = (bench.client(), NbdClient::open(&bench.address, "frozen", true).unwrap());
+    write(&mut disk0, 0, 0, b"one");
+    let mut disk1 = NbdClient::open(&bench.address, "disk1", false).unwrap();
+    assert_eq!(read(&mut disk1, 0, 3), [0; 3]);
+    assert_eq!((disk0.size_bytes, frozen.size_bytes), (DEVICE_BYTES, DEVICE_BYTES));
+    assert_eq!((disk0.flags & 2, frozen.flags & 2), (0, 2));
+    for command in [WRITE, TRIM, WRITE_ZEROES] {
+        let data = if command == WRITE { &b"four"[..] } else { b"" };
+        assert_eq!(frozen.call((command, 0), 0, 4, data).unwrap().error, 1);
+    }
+    assert_eq!(frozen.call((FLUSH, 0), 0, 0, b"").unwrap().error, 0);
+    assert_eq!(read(&mut frozen, 0, 4), [0; 4]);
+    let mut stream = greet(&bench.address).unwrap();
+    stream
+        .write_all(&[option(3, b""), option(6, &about("disk1")), option(6, &about("")), option(2, b"")].concat())
+        .unwrap();
+    let mut names = Vec::new();
+    let kinds: Vec<u32> = std::iter::from_fn(|| {
+        let (kind, data) = read_option_reply(&mut stream).ok()?;
+        if kind == 2 {
+            names.push(String::from_utf8_lossy(&data[4..]).into_owned());
+        }
+        Some(kind)
+    })
+    .collect();
+    assert_eq!(names, ["disk0", "disk1", "frozen", GROUPED]);
+    // The list, what there is to know of one, that no name is none of four, and a farewell.
+    assert_eq!(kinds, [2, 2, 2, 2, 1, 3, 3, 1, 0x8000_0006, 1]);
+    bench.server.stop().unwrap();
+}
+
+#[test]
+fn trims_and_zeroes_give_their_room_back_unless_it_is_to_be_kept() {
+    let bench = Bench::small();
+    let mut client = bench.client();
+    write(&mut client, 0, 0, &pattern(1, 8 * 4096));
+    let statuses = |client: &mut NbdClient| client.call((BLOCK_STATUS, 0), 0, 9 * 4096, b"").unwrap().extents;
+    let blocks = |list: &[(u32, u32)]| list.iter().map(|(count, status)| (count * 4096, *status)).collect::<Vec<_>>();
+    assert_eq!(statuses(&mut client), blocks(&[(8, 0), (1, 3)]));
+    assert_eq!(client.call((TRIM, 0), BLOCK, 2 * 4096, b"").unwrap().error, 0);
+    assert_eq!(statuses(&mut client), blocks(&[(1, 0), (2, 3), (5, 0), (1, 3)]));
+    assert_eq!(client.call((WRITE_ZEROES, 0), 4 * BLOCK, 4096, b"").unwrap().error, 0);
+    assert_eq!(client.call((WRITE_ZEROES, NO_HOLE), 6 * BLOCK, 4096, b"").unwrap().error, 0);
+    assert_eq!(statuses(&mut client), blocks(&[(1, 0), (2, 3), (1, 0), (1, 3), (3, 0), (1, 3)]));
+    assert_eq!(read(&mut client, 6 * BLOCK, 4096), [0; 4096]);
+    // One extent, and no more than was asked for.
+    let one = client.call((BLOCK_STATUS, 8), BLOCK + 1, 4096, b"").unwrap();
+    assert_eq!(one.extents, [(4096, 3)]);
+    // A hole does not end because a part of it is zeroed, and a part of a block is not trimmed.
+    assert_eq!(client.call((WRITE_ZEROES, 0), BLOCK + 7, 100, b"").unwrap().error, 0);
+    assert_eq!(client.call((TRIM, 0), 1, 4095, b"").unwrap().error, 0);
+    assert_eq!(statuses(&mut client)[..2], blocks(&[(1, 0), (2, 3)]));
+    assert_eq!(read(&mut client, 0, 4096), pattern(1, 8 * 4096)[..4096]);
+    // A device is trimmed whole at once, as a file system that is made does.
+    assert_eq!(client.call((TRIM, FUA), 0, DEVICE_BYTES as u32, b"").unwrap().error, 0);
+    assert_eq!(statuses(&mut client), blocks(&[(9, 3)]));
+    bench.server.stop().unwrap();
+}
+
+#[test]
+fn writes_to_parts_of_one_block_by_many_clients_are_all_there() {
+    let bench = Bench::small();
+    let parts = 64;
+    std::thread::scope(|scope| {
+        for number in 0..8u64 {
+            let bench = &bench;
+            scope.spawn(move || {
+                let mut client = bench.client();
+                for part in (number..parts).step_by(8) {
+                    client.write(0, BLOCK / 2 + part * 64, &[part as u8 + 1; 64]).unwrap();
+                }
+                while client.in_flight() > 0 {
+                    assert_eq!(client.receive().unwrap().1.error, 0);
+                }
+            });
+        }
+    });
+    let expected: Vec<u8> = (1..=parts as u8).flat_map(|part| [part; 64]).collect();
+    assert_eq!(read(&mut bench.client(), BLOCK / 2, 4096), expected);
+    bench.server.stop().unwrap();
+}
+
+#[test]
+fn what_was_flushed_or_forced_outlives_a_crash_and_a_flush_after_a_loss_says_so() {
+    for name in ["disk0", GROUPED] {
+        what_was_flushed_outlives_a_crash(name);
+    }
+}
+
+fn what_was_flushed_outlives_a_crash(name: &str) {
+    let bench = Bench::new(64 << 20, Sync::No);
+    let mut client = NbdClient::open(&bench.address, name, true).unwrap();
+    for round in 0..5 {
+        write(&mut client, 0, round * 65536, &pattern(round, 40_000));
+        assert_eq!(client.call((FLUSH, 0), 0, 0, b"").unwrap().error, 0);
+        write(&mut client, FUA, round * 65536 + 50_000, b"forced");
+        bench.crash();
+        wait_for_store(&mut client);
+        assert!(read(&mut client, round * 65536, 40_000) == pattern(round, 40_000), "round {round}");
+        assert_eq!(read(&mut client, round * 65536 + 50_000, 6), b"forced");
+        // What was not flushed before may be gone: whoever asks is told once.
+        assert_eq!(client.call((FLUSH, 0), 0, 0, b"").unwrap().error, 5);
+        assert_eq!(client.call((FLUSH, 0), 0, 0, b"").unwrap().error, 0);
+    }
+    bench.server.stop().unwrap();
+}
+
+#[test]
+fn a_full_flash_is_no_space_and_what_is_there_can_be_read_and_trimmed() {
+    let bench = Bench::new(16 << 20, Sync::Always);
+    let mut client = bench.client();
+    let full = (0..DEVICE_BYTES / 65536).chain(0..DEVICE_BYTES / 65536).any(|number| {
+        let (at, data) = (number * 65536, pattern(number, 65536));
+        let error = client.call((WRITE, 0), at, 65536, &data).unwrap().error;
+        assert!([0, 28].contains(&error), "error {error}");
+        error == 28
+    });
+    // A second device fills what is left.
+    let mut other = NbdClient::open(&bench.address, "disk1", false).unwrap();
+    let full = full
+        || (0..DEVICE_BYTES / 65536).any(|number| {
+            other.call((WRITE, 0), number * 65536, 65536, &pattern(number + 999, 65536)).unwrap().error == 28
+        });
+    assert!(full, "16 MiB took all of it");
+    assert_eq!(read(&mut client, 0, 65536), pattern(0, 65536));
+    assert_eq!(client.call((TRIM, 0), 0, DEVICE_BYTES as u32, b"").unwrap().error, 0);
+    assert_eq!(read(&mut client, 0, 65536), [0; 65536]);
+    bench.server.stop().unwrap();
+}
+
+#[test]
+fn handshakes_that_are_none_get_the_protocols_own_error_or_are_closed() {
+    let bench = Bench::small();
+    let mut witness = bench.client();
+    write(&mut witness, 0, 0, b"here");
+    let go = |name: &[u8]| {
+        let data = [&(name.len() as u32).to_be_bytes()[..], name, &[0, 0]].concat();
+        option(7, &data)
+    };
+    let head = |code: u32, length: u32| [&b"IHAVEOPT"[..], &code.to_be_bytes(), &length.to_be_bytes()].concat();
+    let abort = option(2, b"");
+    // Each with the kinds of the answers; all end with a farewell, or by themselves.
+    for (words, kinds) in [
+        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), vec![]),
+        (vec![0xff; 64], vec![]),
+        ([option(5, b""), abort.clone()].concat(), vec![0x8000_0001, 1]),
+        ([option(7, b""), abort.clone()].concat(), vec![0x8000_0003, 1]),
+        ([go(b"absent"), abort.clone()].concat(), vec![0x8000_0006, 1]),
+        ([go(&[b'n'; 257]), abort.clone()].concat(), vec![0x8000_0006, 1]),
+        ([go(&[b'n'; 4097]), abort.clone()].concat(), vec![0x8000_0003, 1]),
+        ([option(7, &[1; 4097]), abort.clone()].concat(), vec![0x8000_0003, 1]),
+        ([option(77, &[0; 9000]), abort.clone()].concat(), vec![0x8000_0009, 1]),
+        ([head(7, u32::MAX), abort.clone()].concat(), vec![0x8000_0009]),
+        ([option(10, b"\0\0\0\x05disk0\0\0\0\0"), abort.clone()].concat(), vec![0x8000_0003, 1]),
+        (option(1, b"absent"), vec![]),
+        (option(3, b"").repeat(70), [2, 2, 2, 2, 1].repeat(64)),
+    ] {
+        let said = bench.last_words(&words);
+        let mut rest = &said[..];
+        let answers: Vec<u32> = std::iter::from_fn(|| Some(read_option_reply(&mut rest).ok()?.0)).collect();
+        assert_eq!(answers, kinds, "{words:?}");
+        assert!(rest.is_empty());
+    }
+    assert_eq!(read(&mut witness, 0, 4), b"here");
+    bench.server.stop().unwrap();
+}
+
+/// Contexts that were set hold until others are, and a read in one piece is offered only to who can ask for it.
+#[test]
+fn contexts_that_are_listed_do_not_end_those_that_are_set() {
+    let bench = Bench::small();
+    let contexts = |code| option(code, b"\0\0\0\x05disk0\0\0\0\x01\0\0\0\x0fbase:allocation");
+    let mut stream = greet(&bench.address).unwrap();
+    stream.write_all(&[option(8, b""), contexts(10), contexts(9), option(7, &about("disk0"))].concat()).unwrap();
+    let answers: Vec<u32> = (0..8).map(|_| read_option_reply(&mut stream).unwrap().0).collect();
+    assert_eq!(answers, [1, 4, 1, 4, 1, 3, 3, 1]);
+    let status = [&0x2560_9513_u32.to_be_bytes()[..], &[0, 0, 0, 7], &[0; 16], &4096_u32.to_be_bytes()].concat();
+    stream.write_all(&status).unwrap();
+    let mut head = [0; 20];
+    stream.read_exact(&mut head).unwrap();
+    assert_eq!(head[6..8], [0, 5], "a block status");
+    let one_piece = |structured| NbdClient::open(&bench.address, "disk0", structured).unwrap().flags & 1 << 7 != 0;
+    assert_eq!([true, false].map(one_piece), [true, false]);
+    bench.server.stop().unwrap();
+}
+
+#[test]
+fn who_only_names_an_export_is_served_too() {
+    let bench = Bench::small();
+    let mut stream = greet(&bench.address).unwrap();
+    stream.write_all(&option(1, b"disk1")).unwrap();
+    let mut answer = [0; 10];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[..8], DEVICE_BYTES.to_be_bytes());
+    let read =
+        [&0x2560_9513u32.to_be_bytes()[..], &[0; 4], &7u64.to_be_bytes(), &0u64.to_be_bytes(), &5u32.to_be_bytes()];
+    stream.write_all(&read.concat()).unwrap();
+    let mut reply = [1; 21];
+    stream.read_exact(&mut reply).unwrap();
+    assert_eq!((&reply[4..8], &reply[8..16], &reply[16..]), (&[0; 4][..], &7u64.to_be_bytes()[..], &[0; 5][..]));
+    bench.server.stop().unwrap();
+}
+
+#[test]
+fn requests_that_cannot_be_are_refused_and_the_next_one_is_served() {
+    let bench = Bench::small();
+    let mut client = bench.client();
+    write(&mut client, 0, 0, b"kept");
+    let too_much = (32 << 20) + 1;
+    let none = &b""[..];
+    for (command, offset, length, data, error) in [
+        ((READ, 0), DEVICE_BYTES, 1, none, 22),
+        ((READ, 0), u64::MAX, 4096, none, 22),
+        ((READ, 0), 0, too_much, none, 22),
+        ((READ, 1 << 9), 0, 4, none, 22),
+        ((WRITE, 0), DEVICE_BYTES - 1, 2, &b"xx"[..], 28),
+        ((WRITE, 1 << 9), 0, 4, &b"lost"[..], 22),
+        ((TRIM, 0), DEVICE_BYTES - 4096, 8192, none, 22),
+        ((WRITE_ZEROES, 0), DEVICE_BYTES - 4096, 8192, none, 28),
+        ((BLOCK_STATUS, 0), 0, 0, none, 22),
+        ((BLOCK_STATUS, 0), 0, u32::MAX, none, 22),
+        ((99, 0), 0, 0, none, 22),
+        ((READ, 0), 5, 0, none, 0),
+        ((WRITE, 0), 5, 0, none, 0),
+        ((TRIM, FUA), 5, 0, none, 0),
+    ] {
+        let reply = client.call(command, offset, length, data).unwrap();
+        assert_eq!(reply.error, error, "{command:?} of {length} at {offset}");
+    }
+    assert_eq!(read(&mut client, 0, 4), b"kept");
+    // What is refused is answered behind its data: clients take an earlier answer for one to nothing.
+    let sent = client.send((WRITE, 0), DEVICE_BYTES - 1, 8192, &[7; 5000]).unwrap();
+    client.stream().set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    assert_eq!(client.receive().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    client.stream().set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    client.stream().write_all(&[7; 3192]).unwrap();
+    let (cookie, reply) = client.receive().unwrap();
+    assert_eq!((cookie, reply.error), (sent, 28));
+    // Whoever announces more than may be sent is told so, and closed.
+    let sent = client.send((WRITE, 0), 0, too_much, b"begins").unwrap();
+    let (cookie, reply) = client.receive().unwrap();
+    assert_eq!((cookie, reply.error), (sent, 22));
+    assert!(client.receive().is_err());
+    // A client that sends something else than a request is disconnected, and gets no reply.
+    let mut garbled = bench.client();
+    garbled.stream().write_all(&[0xab; 100]).unwrap();
+    assert!(garbled.receive().is_err());
+    assert_eq!(read(&mut bench.client(), 0, 4), b"kept");
+    bench.server.stop().unwrap();
+}
+
+#[test]
+fn what_was_asked_before_a_farewell_is_answered() {
+    let bench = Bench::small();
+    let mut client = bench.client();
+    for number in 0..40u64 {
+        client.write(FUA, number * 1000, &[number as u8; 1000]).unwrap();
+    }
+    client.send((READ, WHOLE), 0, 1 << 20, b"").unwrap();
+    client.send((DISCONNECT, 0), 0, 0, b"").unwrap();
+    let answered = std::iter::from_fn(|| client.receive().ok()).inspect(|(_, reply)| assert_eq!(reply.error, 0));
+    assert_eq!(answered.count(), 41);
+    // One that shuts its side is answered too, and one that leaves amid a write is forgotten.
+    let mut half = bench.client();
+    half.write(0, 100, b"half").unwrap();
+    half.stream().shutdown(Shutdown::Write).unwrap();
+    assert_eq!(half.receive().unwrap().1.error, 0);
+    assert!(half.receive().is_err());
+    let mut amid = bench.client();
+    amid.send((WRITE, 0), 0, 1 << 20, &[1; 5000]).unwrap();
+    amid.stream().shutdown(Shutdown::Write).unwrap();
+    assert!(amid.receive().is_err());
+    let expected: Vec<u8> = (5..40).flat_map(|number| [number; 1000]).collect();
+    assert_eq!(read(&mut bench.client(), 8192, 31_808), expected[3192..]);
+    bench.server.stop().unwrap();
+}
+
+#[test]
+fn replies_that_nobody_reads_cost_others_nothing() {
+    let bench = Bench::small();
+    let mut hoarder = bench.client();
+    hoarder.stream().set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+    let read = [&0x2560_9513u32.to_be_bytes()[..], &[0; 20], &(1u32 << 20).to_be_bytes()].concat();
+    let requests = read.repeat(1000);
+    // Until the server reads no more of it.
+    while hoarder.stream().write_all(&requests).is_ok() {}
+    let mut client = bench.client();
+    let mut model = DeviceModel::new(DEVICE_BYTES);
+    model.exercise(&mut client, &mut SplitMix64::new(3), (500, 8)).unwrap();
+    drop(hoarder);
+    bench.server.stop().unwrap();
+}
+
+#[test]
+fn clients_come_and_go_and_there_are_so_many_at_a_time() {
+    let bench = Bench::small();
+    for number in 0..1000 {
+        let stream = TcpStream::connect(&bench.address).unwrap();
+        if number % 10 == 0 {
+            write(&mut bench.client(), 0, number, b"!");
+        }
+        drop(stream);
+    }
+    // Those that left may be counted for a moment yet.
+    let begun = std::time::Instant::now();
+    let all = loop {
+        let all: Vec<NbdClient> =
+            (0..128).map_while(|_| NbdClient::open(&bench.address, "disk0", false).ok()).collect();
+        if all.len() == 128 {
+            break all;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{} clients at a time", all.len());
+    };
+    let mut one_more = TcpStream::connect(&bench.address).unwrap();
+    one_more.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    assert_eq!(one_more.read(&mut [0; 8]).unwrap(), 0, "one too many is closed without a greeting");
+    drop(all);
+    bench.server.stop().unwrap();
+}
+
+#[test]
+fn who_does_not_come_to_the_point_is_closed() {
+    let bench = Bench::small();
+    let mut witness = bench.client();
+    let begun = std::time::Instant::now();
+    let mut slow = greet(&bench.address).unwrap();
+    slow.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let words = option(7, &about("disk0"));
+    // A byte now and then, which never ends within the time that there is.
+    let closed = words.iter().cycle().take(400).any(|byte| {
+        let _ = slow.write_all(&[*byte]);
+        matches!(slow.read(&mut [0; 64]), Ok(0))
+            || slow.read(&mut [0; 64]).is_err_and(|error| {
+                !matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
+            })
+    });
+    assert!(closed, "still there after {:?}", begun.elapsed());
+    // One that was served before stays.
+    assert_eq!(read(&mut witness, 0, 4), [0; 4]);
+    bench.server.stop().unwrap();
+}

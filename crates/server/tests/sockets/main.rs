@@ -1,0 +1,24 @@
+//! The server in this process, asked over sockets: each door, over a store in memory or the real one. One binary for all, because linking
+//! each takes seconds.
+
+// A test is an application: it may have threads of its own.
+#![allow(clippy::disallowed_methods)]
+
+mod block_devices;
+mod datagrams;
+mod exchange;
+mod memcached;
+mod memory_engine;
+mod panics;
+mod second_door;
+mod vectors;
+
+#[path = "../../../store/tests/common/mod.rs"]
+mod common;
+// Each test takes of them what it needs.
+#[allow(dead_code)]
+#[path = "../../../bench/src/nbd_client.rs"]
+mod nbd_client;
+#[allow(dead_code)]
+#[path = "../../../bench/src/nbd_model.rs"]
+mod nbd_model;

@@ -1,0 +1,41 @@
+//! Runs that once failed. Each stays fixed when its seed passes: `tapetum-sim --failed` runs them all, in every `make test`. A run differs once
+//! the simulator asks for something else, so an entry shows its old fault only as long as neither changed; it costs a second all the same.
+
+use crate::hunt::CRASHES;
+use crate::{Load, Setup};
+
+pub struct FailedRun {
+    pub seed: u64,
+    pub operations: u64,
+    /// Copies in trouble after each crash.
+    pub troubles: u64,
+    pub load: Option<Load>,
+    /// The fault that it showed.
+    pub what: &'static str,
+}
+
+const fn with_faults(seed: u64, what: &'static str) -> FailedRun {
+    FailedRun { seed, operations: 2000, troubles: 5, load: None, what }
+}
+
+/// In the order in which they failed. A new one goes to the end, with the options of its run.
+pub const FAILED: &[FailedRun] = &[
+    with_faults(300_000_097, "a collection's change behind a frame of the manifest whose write failed"),
+    with_faults(199, "a deletion of everything missed a key that came back when damage took its eviction"),
+    with_faults(20_407, "the last group of a damaged log judged by a state that the model does not keep"),
+    with_faults(157, "a copy judged whose opening wrote over its last install"),
+    with_faults(8, "a key missing while its item moved"),
+    with_faults(738, "two readers of one key table took its version for another segment's"),
+];
+
+impl FailedRun {
+    pub fn setup(&self) -> Setup {
+        Setup {
+            operations_max: self.operations,
+            troubles: self.troubles,
+            load: self.load,
+            // Its operations end it.
+            ..Setup::new(self.seed, if self.troubles > 0 { 1_000_000 } else { CRASHES })
+        }
+    }
+}
