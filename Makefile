@@ -31,7 +31,7 @@ DAMAGED_BLOCKS := 2500
 # Rows of the benchmarks that run, by parts of their names; none named: all.
 ROWS := demo,figures restart,bench quick,bench ordered-scan,bench graph,bench floods
 # Of `make test`; more are run by option, as in: make test-simulation CRASH_POINTS=1000000 FAULT_RUNS=10000 FAULT_OPERATIONS=10000
-CRASH_POINTS := 4000
+CRASH_POINTS := 8000
 FAULT_RUNS := 40
 FAULT_OPERATIONS := 2000
 EACH_FAULT := 100
@@ -41,7 +41,7 @@ BLOCK_RUNS := 8
 EXHAUSTIVE_ONE_IN := 8
 # The fixed seeds above are the same at each commit, these are not: their first seed is the commit's id.
 DRAWN_SEED := $(shell printf %d 0x$$(git rev-parse --short=8 HEAD 2>/dev/null || echo 1))
-CRASH_RUNS_DRAWN := 120
+CRASH_RUNS_DRAWN := 80
 FAULT_RUNS_DRAWN := 40
 ORDERED_RUNS_DRAWN := 32
 SOAK := ROWS= DAMAGED_BLOCKS=10000 CRASH_POINTS=100000 FAULT_RUNS=300 EACH_FAULT=1000 DEVICE_RUNS=600 ORDERED_RUNS=48 BLOCK_RUNS=16 EXHAUSTIVE_ONE_IN=1
