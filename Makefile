@@ -61,7 +61,8 @@ release: setup-build
 check: setup-images
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) test --workspace --locked --lib --bins --quiet
+	$(CARGO) build --workspace --locked --bins
+	$(CARGO) test --workspace --locked --lib --quiet
 	$(SIMULATION) 1 --runs 20 --operations 500 --crashes 20000 --troubles 2
 	$(SIMULATION) 1 --load ordered --runs 4 --operations 300 --crashes 5000
 	$(X) test-clients --server $(SERVER) --only test_operations.TestText
