@@ -7,12 +7,12 @@ use std::fmt::Write;
 use crate::Failure;
 use crate::arguments::Arguments;
 use crate::results::origin::origin;
+use crate::results::report::filled_after;
 use crate::workspace;
 
 const BEGIN: &str = "<!-- made by cargo x test-times -->\n";
-const END: &str = "<!-- end -->";
 
-/// What one part took, in seconds. A part that ran several times is the sum of its runs.
+/// The time of one part, in seconds. Runs under one name are added up.
 #[derive(Clone, Copy, Default, Debug, PartialEq)]
 struct PartTime {
     wall_s: f64,
@@ -38,7 +38,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Ok(());
     };
     let text = std::fs::read_to_string(&document)?;
-    std::fs::write(&document, filled(&text, &format!("{}\n{table}", caption()))?)?;
+    std::fs::write(&document, filled_after(&text, BEGIN, &format!("{}\n{table}", caption()))?)?;
     println!("written: {}", document.display());
     Ok(())
 }
@@ -91,14 +91,6 @@ fn caption() -> String {
     )
 }
 
-/// The document with the text between its marks replaced.
-fn filled(document: &str, content: &str) -> Result<String, Failure> {
-    let parts = document.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
-    let (before, after) =
-        parts.ok_or_else(|| format!("the document lacks a line {} and one {END}", BEGIN.trim_end()))?;
-    Ok(format!("{before}{BEGIN}{content}{END}{after}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,8 +117,7 @@ mod tests {
     #[test]
     fn the_document_that_holds_the_table_has_a_place_for_it() {
         let document = std::fs::read_to_string(workspace::root().join("docs/TESTING.md")).unwrap();
-        let filled = filled(&document, "TABLE\n").unwrap();
-        assert!(filled.contains(&format!("{BEGIN}TABLE\n{END}")));
-        assert!(super::filled("no marks", "").is_err());
+        let filled = filled_after(&document, BEGIN, "TABLE\n").unwrap();
+        assert!(filled.contains(&format!("{BEGIN}TABLE\n<!-- end -->")));
     }
 }

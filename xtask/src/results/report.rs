@@ -95,11 +95,17 @@ fn marked(text: &str) -> impl Iterator<Item = &str> {
 
 /// The text with the place of this name filled.
 fn filled(text: &str, name: &str, content: &str) -> Result<String, Failure> {
-    let (before, rest) = text.split_once(&begin(name)).ok_or_else(|| {
-        format!("docs/BENCHMARKS.md has no place for {name}: put a line {} and one {END}", begin(name).trim_end())
-    })?;
-    let (_, after) = rest.split_once(END).ok_or_else(|| format!("the place of {name} has no {END}"))?;
-    Ok(format!("{before}{}{content}{END}{after}", begin(name)))
+    filled_after(text, &begin(name), content)
+}
+
+/// The text with all replaced that stands between this line and the next [`END`].
+pub fn filled_after(text: &str, begin: &str, content: &str) -> Result<String, Failure> {
+    let line = begin.trim_end();
+    let (before, rest) = text
+        .split_once(begin)
+        .ok_or_else(|| format!("the document has no place for this: put a line {line} and one {END}"))?;
+    let (_, after) = rest.split_once(END).ok_or_else(|| format!("the place after {line} has no {END}"))?;
+    Ok(format!("{before}{begin}{content}{END}{after}"))
 }
 
 #[cfg(test)]
