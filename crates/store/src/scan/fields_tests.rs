@@ -67,7 +67,8 @@ fn a_query_of_one_key_finds_room_where_local_memory_is_used_up() {
             assert_eq!(get(&papers, 3, year()), (None, Rows::new()));
         }
         drop(taken);
-        assert_eq!(drive.local().bytes_used(), used_before, "a desk is kept, and no more");
+        // What maintenance had when it was looked at it may have given back.
+        assert!(drive.local().bytes_used() <= used_before, "a desk is kept, and no more");
     }
 }
 
