@@ -110,7 +110,7 @@ impl Base {
             Ok(()) => installer.roots.set(kind, root),
             Err(error) => self.log.poison("the root of an engine", error.clone()),
         }
-        *lock(&self.installer) = Some(installer);
+        self.return_installer(installer);
         appended
     }
 

@@ -7,6 +7,7 @@ use crate::hashed::purge::{self, Progress, Purge, Purged};
 use crate::hashed::resize::ResizeJob;
 use crate::hashed::{collect, flush};
 use crate::maintenance::job::{Job, Others};
+use crate::media::extents::ExtentReservation;
 use crate::media::io::{Io, Task, poll_once};
 use crate::phase::{Phase, PhaseCell};
 use std::sync::Arc;
@@ -48,6 +49,8 @@ struct SegmentJob {
     flush: Option<Task<Result<(), Error>>>,
     collect: Option<Task<Result<bool, Error>>>,
     purge: PurgeTurn,
+    /// The buffer that found no room for its flush, and whether it needs none.
+    without_room: Option<(u64, bool)>,
     flush_phase: Arc<PhaseCell>,
     collect_phase: Arc<PhaseCell>,
     /// When a collection found nothing to gain: another one is tried when something has changed.
@@ -78,6 +81,7 @@ impl SegmentJob {
             flush: None,
             collect: None,
             purge: PurgeTurn::default(),
+            without_room: None,
             flush_phase: Arc::default(),
             collect_phase: Arc::default(),
             fruitless_at: None,
@@ -91,9 +95,9 @@ impl SegmentJob {
             && self.purge.task.is_none()
             && let Some(buffer) = self.engine.buffers.sealed()
         {
-            if flush::has_room(&self.engine) {
+            if let Some(reserved) = self.reserve(buffer) {
                 let (io, phase) = (self.io.of(Purpose::Flush), self.flush_phase.clone());
-                self.flush = Some(Box::pin(flush::flush(self.engine.clone(), io, phase, buffer)));
+                self.flush = Some(Box::pin(flush::flush(self.engine.clone(), io, phase, buffer, reserved)));
             } else if self.no_room_comes(others) {
                 let why = format!("all room left is in {} segments", self.engine.segments.unreadable.count());
                 self.poison("a flush", Error::Io(format!("{why} that cannot be read")));
@@ -107,6 +111,17 @@ impl SegmentJob {
             self.poison("a flush", error);
         }
         true
+    }
+
+    /// Room for the flush of a sealed buffer. Where there is none, it is looked up, once, whether the buffer needs any.
+    fn reserve(&mut self, buffer: u64) -> Option<ExtentReservation> {
+        let engine = &self.engine;
+        flush::reserve(engine).or_else(|| {
+            if self.without_room.is_none_or(|(of, _)| of != buffer) {
+                self.without_room = Some((buffer, flush::is_of_deletions(engine, buffer)));
+            }
+            self.without_room.filter(|(_, needs_none)| *needs_none).and_then(|_| flush::reserve_none(engine))
+        })
     }
 
     /// A step of the purge, between flushes: one after each, and as many as there is time for where none waits.
@@ -145,8 +160,7 @@ impl SegmentJob {
     /// Whether what would make room for a flush cannot be read, so that whoever waits for the flush would wait in vain.
     fn no_room_comes(&self, others: Others) -> bool {
         let (engine, moment) = (&self.engine, Moment::now(&self.engine));
-        let flushing = self.flush_phase.get() != Phase::Idle;
-        let collects = self.fruitless_at != Some(moment) && collect::is_needed(engine, flushing);
+        let collects = self.fruitless_at != Some(moment) && collect::is_needed(engine);
         let evicts = self.nothing_to_evict_at != Some(moment) && collect::must_evict(engine);
         let none_under_way = self.collect.is_none() && !others.are_changing && !engine.segments.has_retired();
         engine.segments.unreadable.count() > 0 && none_under_way && !collects && !evicts
@@ -154,8 +168,7 @@ impl SegmentJob {
 
     fn step_collect(&mut self) -> bool {
         let moment = Moment::now(&self.engine);
-        let flushing = self.flush_phase.get() != Phase::Idle;
-        if self.collect.is_none() && self.fruitless_at != Some(moment) && collect::is_needed(&self.engine, flushing) {
+        if self.collect.is_none() && self.fruitless_at != Some(moment) && collect::is_needed(&self.engine) {
             let phase = self.collect_phase.clone();
             self.collect = Some(Box::pin(collect::collect(self.engine.clone(), self.io.of(Purpose::Collect), phase)));
         }

@@ -9,7 +9,8 @@ use crate::hashed::catalog::{Catalog, SegmentState};
 use crate::hashed::large::{LargeExtents, LargeWant};
 use crate::hashed::manifest_room::Kept;
 use crate::hashed::segment::Descriptor;
-use crate::maintenance::room::{LARGE_FREE_SEGMENTS, segment_extents};
+use crate::maintenance::room::segment_extents;
+use crate::media::extents::ExtentShape;
 use crate::media::geometry::BUFFERS;
 use crate::media::io::lock;
 use crate::opening::options::Full;
@@ -209,13 +210,10 @@ impl HashedEngine {
         if self.levels.room_extents.load(Ordering::Relaxed) < count + keep {
             return LargeRoom::None;
         }
-        let leave = u64::from(LARGE_FREE_SEGMENTS * self.segment_extents());
-        let is_free = u64::from(extents.free_count()) >= count + leave;
-        if is_free && !needed {
+        if !needed && extents.can_take(count as u32, ExtentShape::Any) {
             return LargeRoom::Unneeded;
         }
-        let runs = if is_free { extents.allocate_runs(count as u32) } else { None };
-        let Some(runs) = runs else { return LargeRoom::Comes };
+        let Some(runs) = extents.take(count as u32, ExtentShape::Any) else { return LargeRoom::Comes };
         self.levels.room_extents.fetch_sub(count, Ordering::Relaxed);
         drop(extents);
         self.counters.large_write_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -237,8 +235,7 @@ impl HashedEngine {
     /// Whether a large value waits for free extents that the collector could make.
     pub fn large_waits_for_collector(&self) -> bool {
         let wanted = self.large.wanted_extents();
-        let leave = u64::from(LARGE_FREE_SEGMENTS * self.segment_extents());
-        wanted > 0 && u64::from(lock(&self.extents).free_count()) < wanted + leave
+        wanted > 0 && u64::from(lock(&self.extents).spare()) < wanted
     }
 
     /// Whether a large value waits for room that only evicting can make.

@@ -2,8 +2,13 @@
 
 use crate::media::geometry::Geometry;
 
-/// Free extents that large values leave to flush and collector, in segments.
-pub const LARGE_FREE_SEGMENTS: u32 = 3;
+/// Both write buffers become segments, and then a flush and a collection have room for one each.
+const FLOOR_SEGMENTS: u32 = 4;
+
+/// Free extents that whoever else takes some leaves to flush and collector.
+pub fn floor_extents(geometry: &Geometry) -> u32 {
+    FLOOR_SEGMENTS * segment_extents(geometry)
+}
 
 /// Extents of one full segment, its key table included at its largest usual share.
 pub fn segment_extents(geometry: &Geometry) -> u32 {

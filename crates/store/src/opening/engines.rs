@@ -13,7 +13,7 @@ use crate::hashed::opening::claims::claim_segments;
 use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::engine::{Engine, EngineMaker};
 use crate::media::extents::Extents;
-use crate::media::io::Io;
+use crate::media::io::{Io, lock};
 use crate::media::superblock::Found;
 use crate::needs::DrivePrograms;
 use crate::opening::options::StoreOptions;
@@ -108,6 +108,7 @@ impl FoundStore {
         for engine in &all {
             installer = engine.clone().recover(io.clone(), installer).await?;
         }
+        lock(&base.extents).end_recovery();
         hashed.return_installer(installer);
         Ok(OpenedEngines { base, hashed, all })
     }

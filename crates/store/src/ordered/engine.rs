@@ -168,7 +168,7 @@ impl OrderedEngine {
     pub fn tended(&self, slots: &KeyspaceSlots) {
         let nodes = slots.nodes();
         // Groups are of neighbouring extents: of the last few that are free there may be none.
-        let few_left = || lock(&self.base.extents).free_count() < NEIGHBOURS_FREE * nodes.options().group_extents;
+        let few_left = || lock(&self.base.extents).spare() < NEIGHBOURS_FREE * nodes.options().group_extents;
         let is_full = nodes.has_none() && (few_left() || !nodes.finds_extents(&self.base.extents));
         if let Some(tree) = self.tree_if_there(slots.keyspace()) {
             tree.is_full.store(is_full, Ordering::Relaxed);

@@ -83,6 +83,45 @@ fn fill(store: &Store, session: &mut Session, keyspace: KeyspaceRef) -> u64 {
     unreachable!("no drive is so large")
 }
 
+/// Full is said to whoever is full. Neither takes what a flush needs, which all writers of both would wait for.
+#[test]
+fn a_hashed_and_an_ordered_keyspace_are_full_side_by_side() {
+    for is_hashed_first in [true, false] {
+        let (_flash, (drive, _clock), mut store) = new_store(&options(Sync::No));
+        let ordered = create(&store, "o");
+        let both = if is_hashed_first { [KeyspaceRef::DEFAULT, ordered] } else { [ordered, KeyspaceRef::DEFAULT] };
+        let mut session = store.session().unwrap();
+        let taken = both.map(|keyspace| fill(&store, &mut session, keyspace));
+        let in_hashed = taken[usize::from(!is_hashed_first)];
+        for number in 0..2 * in_hashed {
+            let outcome = put(&store, &mut session, KeyspaceRef::DEFAULT, number * 7 % in_hashed.max(1));
+            assert!(matches!(outcome, Outcome::Stored { .. } | Outcome::Failed(Error::FullFlash)), "{outcome:?}");
+        }
+        for is_opened_again in [false, true] {
+            if is_opened_again {
+                drop(session);
+                store.close().unwrap();
+                drop(store);
+                store = Store::open_with(&drive, &options(Sync::No), || false).unwrap();
+                session = store.session().unwrap();
+            }
+            for number in (0..in_hashed).filter(|number| number % 2 == u64::from(is_opened_again)) {
+                let key = key(number);
+                let request = Request::Delete { key: &key, stamp: None };
+                let outcome = ask(&store, &mut session, KeyspaceRef::DEFAULT, request);
+                assert!(matches!(outcome, Outcome::Deleted), "{outcome:?}");
+            }
+        }
+        // As soon as what was deleted is flushed. Where the ordered keyspace came first, it has the room.
+        store.hashed().rotate();
+        for _ in 0..PATIENCE {
+            store.maintain();
+        }
+        let outcome = put(&store, &mut session, KeyspaceRef::DEFAULT, 0);
+        assert_eq!(matches!(outcome, Outcome::Stored { .. }), is_hashed_first, "{outcome:?}");
+    }
+}
+
 /// As [`fill`], by so many puts at once, of which most are in pages that are not written yet; the keys that were taken.
 fn fill_at_once(store: &Store, session: &mut Session, keyspace: KeyspaceRef, at_once: u64) -> Vec<u64> {
     let (mut next, mut pending, mut refused) = (0, 0, 0);

@@ -1,7 +1,7 @@
 //! The ordered engine's job of maintenance: slots to give out, pages that are to be written, and the end of dropped keyspaces.
 
 use super::engine::{OrderedEngine, OrderedShared};
-use super::slabs::group_table::GroupEdit;
+use super::slabs::group_table::{Group, GroupEdit};
 use super::slabs::keyspace_slots::KeyspaceSlots;
 use super::slabs::tending::tend;
 use crate::error::Error;
@@ -42,7 +42,7 @@ impl OrderedJob {
         self.tries_us.retain(|_, try_us| *try_us > now_us);
         let may = |slots: &KeyspaceSlots| {
             let id = slots.keyspace();
-            let waits = self.tries_us.contains_key(&id) && !slots.nodes().only_rests();
+            let waits = self.tries_us.contains_key(&id) && !slots.nodes().wants_round();
             self.engine.base.keyspaces.has(id) && !waits && slots.want_change()
         };
         let slots = {
@@ -85,11 +85,13 @@ async fn remove(engine: Arc<OrderedEngine>, id: KeyspaceId) -> Result<(), Error>
             done = edited.map_err(|what| Misfit(what).into());
         }
     }
-    *lock(&base.installer) = Some(installer);
+    if done.is_ok() {
+        let mut extents = lock(&base.extents);
+        let of_group = |group: &Group| group.first..group.first + group.extents;
+        groups.iter().flat_map(of_group).for_each(|extent| extents.release(extent));
+    }
+    base.return_installer(installer);
     done?;
-    let mut extents = lock(&base.extents);
-    groups.iter().flat_map(|group| group.first..group.first + group.extents).for_each(|extent| extents.release(extent));
-    drop(extents);
     engine.forget(id);
     Ok(())
 }

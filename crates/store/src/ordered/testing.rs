@@ -91,7 +91,7 @@ impl TestMedia {
     }
 
     pub fn options(class: SlotClass, group_extents: u32) -> SpaceOptions {
-        SpaceOptions { store_id: STORE, keyspace: KEYSPACE, class, open_groups: 2, group_extents, reserve_extents: 0 }
+        SpaceOptions { store_id: STORE, keyspace: KEYSPACE, class, open_groups: 2, group_extents }
     }
 
     /// The space of all groups of a class.

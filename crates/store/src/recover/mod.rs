@@ -25,6 +25,7 @@ use crate::keyspace::hasher::KeyHasher;
 use crate::keyspace::states::KeyspaceStates;
 use crate::log::{Log, Place, Start};
 use crate::maintenance::pace::Pace;
+use crate::maintenance::room::floor_extents;
 use crate::manifest::Manifest;
 use crate::manifest::base_marks::{BaseMarks, LogTrim, MarksEdit};
 use crate::manifest::items::FrameItems;
@@ -146,7 +147,8 @@ impl FoundBase {
         let (geometry, hasher) = (superblock.geometry, KeyHasher::new(superblock.secret));
         let recovered = Manifest::recover(io, drive.local(), &geometry, superblock.store_id).await?;
         let installer = Box::new(Installer::from(recovered));
-        let extents = Extents::new(geometry.extents(superblock.capacity_bytes));
+        let mut extents = Extents::new(geometry.extents(superblock.capacity_bytes));
+        extents.set_floor(floor_extents(&geometry));
         let generation_before = installer.marks.opening.generation;
         Ok(FoundBase { superblock, hasher, behind, installer, generation_before, extents, watch })
     }

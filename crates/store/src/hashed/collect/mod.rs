@@ -25,6 +25,7 @@ use crate::hashed::write_count::WriteTally;
 use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
 use crate::maintenance::pace::{COLLECT_MERGE, COLLECT_WRITE};
+use crate::media::extents::ExtentReservation;
 use crate::media::io::{Io, lock};
 use crate::opening::options::Full;
 use crate::phase::{Phase, PhaseCell};
@@ -87,22 +88,23 @@ struct Source {
 }
 
 /// Whether extents, segment numbers or room in the manifest are scarce enough to collect, and there is room for an output beside
-/// what a flush that has begun (`flushing`) may still take.
-pub fn is_needed(engine: &HashedEngine, flushing: bool) -> bool {
-    let free = lock(&engine.extents).free_count();
+/// what a flush that has begun has reserved.
+pub fn is_needed(engine: &HashedEngine) -> bool {
     let segment = engine.segment_extents();
     let scarce = is_flash_scarce(engine)
         || engine.numbers_left() < NUMBERS_SCARCE
         || engine.is_manifest_tight(3)
         || engine.manifest_room.flushes_now() < MANIFEST_SCARCE;
-    scarce && free >= if flushing { 2 * segment } else { segment }
+    scarce && lock(&engine.extents).unreserved() >= segment
 }
 
 fn is_flash_scarce(engine: &HashedEngine) -> bool {
     // Where writes are refused, what can be freed is freed, and the levels are looked at anew.
-    lock(&engine.extents).free_count() < 3 * engine.segment_extents()
-        || engine.is_flash_tight(3)
-        || engine.large_waits_for_collector()
+    let is_short = {
+        let extents = lock(&engine.extents);
+        extents.free_count() < 3 * engine.segment_extents() || extents.are_wanted()
+    };
+    is_short || engine.is_flash_tight(3) || engine.large_waits_for_collector()
 }
 
 /// Whether the coldest segment is to make room, before writers run into the limits of flash, index or manifest.
@@ -283,13 +285,14 @@ async fn collect_as(
     name: (u32, u64),
 ) -> Result<(), Failure> {
     let key_table_bytes_max = engine.key_tables_bytes_max();
-    let (geometry, extents) = (&engine.geometry, &engine.extents);
+    let geometry = &engine.geometry;
     let (records, record_bytes) = victims
         .iter()
         .fold((0, 0), |(records, bytes), victim| (records + u64::from(victim.valid.ones()), bytes + victim.live_bytes));
     let page_size = page_size(geometry, records, record_bytes);
+    let reserved = ExtentReservation::up_to(&engine.extents, engine.segment_extents());
     let mut writer =
-        SegmentWriter::new(io, geometry, engine.store_id, extents, name, page_size, key_table_bytes_max).await?;
+        SegmentWriter::new(io, geometry, engine.store_id, reserved, name, page_size, key_table_bytes_max).await?;
     let mut written = WriteTally::default();
     let sources = match merge(engine, io, victims, &mut writer, &mut written).await {
         Ok(sources) => sources,

@@ -34,6 +34,7 @@ use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::item::ItemHead;
 use crate::maintenance::pace::{FLUSH_KEEP, FLUSH_MERGE, FLUSH_MERGE_TIERED, FLUSH_WRITE};
 use crate::manifest::base_marks::{LogTrim, MarksEdit};
+use crate::media::extents::ExtentReservation;
 use crate::media::io::{Io, lock};
 use crate::phase::{Phase, PhaseCell};
 use std::collections::BTreeMap;
@@ -52,8 +53,14 @@ const PREFETCH_AHEAD: usize = 8;
 /// So many of a buffer's records say how long its records are.
 const PAGE_SIZE_SAMPLE_RECORDS: u64 = 256;
 
-/// Flushes `buffer`, which is sealed, and for which there is room.
-pub async fn flush(engine: Arc<HashedEngine>, io: Io, phase: Arc<PhaseCell>, buffer: u64) -> Result<(), Error> {
+/// Flushes `buffer`, which is sealed, into extents that were reserved for it.
+pub async fn flush(
+    engine: Arc<HashedEngine>,
+    io: Io,
+    phase: Arc<PhaseCell>,
+    buffer: u64,
+    reserved: ExtentReservation,
+) -> Result<(), Error> {
     phase.set(Phase::Flush);
     std::future::poll_fn(|_| match engine.log.poisoned() {
         Ok(()) if !engine.log.buffer_written(buffer) && !fail_point!(FlushBeforeLog) => {
@@ -68,7 +75,7 @@ pub async fn flush(engine: Arc<HashedEngine>, io: Io, phase: Arc<PhaseCell>, buf
     let name = engine.segments.names.take(&installer.catalog);
     engine.return_installer(installer);
     engine.pace.flush_began(engine.log.filled_bytes());
-    let done = flush_as(&engine, &io, &phase, buffer, name).await;
+    let done = flush_as(&engine, &io, &phase, buffer, reserved, name).await;
     engine.segments.names.release(name.0);
     engine.pace.flush_ended();
     phase.set(Phase::Idle);
@@ -77,12 +84,35 @@ pub async fn flush(engine: Arc<HashedEngine>, io: Io, phase: Arc<PhaseCell>, buf
     Ok(())
 }
 
-/// Whether a flush can end and leave the collector's reserve alone: extents, segment numbers, which buffers of few
+/// Reserves what a flush may take, if it can end and leave the collector's reserve alone: extents, segment numbers, which buffers of few
 /// live records use up first, and what the manifest can name.
+pub fn reserve(engine: &HashedEngine) -> Option<ExtentReservation> {
+    let (may_name, segment) = (may_name_another(engine), engine.segment_extents());
+    may_name.then(|| ExtentReservation::begin(&engine.extents, segment, segment))?
+}
+
+/// The same for a buffer of nothing but deletions, which makes no segment.
+pub fn reserve_none(engine: &HashedEngine) -> Option<ExtentReservation> {
+    may_name_another(engine).then(|| ExtentReservation::up_to(&engine.extents, 0))
+}
+
+fn may_name_another(engine: &HashedEngine) -> bool {
+    engine.numbers_left() >= 4 && engine.manifest_room.flushes_now() >= 1
+}
+
+/// Whether [`reserve`] finds room.
 pub fn has_room(engine: &HashedEngine) -> bool {
-    lock(&engine.extents).free_count() >= 2 * engine.segment_extents()
-        && engine.numbers_left() >= 4
-        && engine.manifest_room.flushes_now() >= 1
+    reserve(engine).is_some()
+}
+
+/// Whether a sealed buffer holds nothing but deletions.
+pub fn is_of_deletions(engine: &HashedEngine, buffer: u64) -> bool {
+    let mut batch = Vec::new();
+    engine.buffers.shards().iter().all(|shard| {
+        lock(shard).sorted(buffer, &mut batch);
+        // SAFETY: the table gave the place. Nobody flushes the buffer meanwhile, which alone releases it.
+        batch.iter().all(|&(_, place)| unsafe { engine.log.record(buffer, place) }.header.kind != Kind::Value)
+    })
 }
 
 /// The size of data pages for a buffer's records, by those of its first shards: hash keys spread them evenly.
@@ -108,13 +138,14 @@ async fn flush_as(
     io: &Io,
     phase: &PhaseCell,
     buffer: u64,
+    reserved: ExtentReservation,
     name: (u32, u64),
 ) -> Result<(), Error> {
     let key_table_bytes_max = engine.key_tables_bytes_max();
-    let (geometry, extents) = (&engine.geometry, &engine.extents);
+    let geometry = &engine.geometry;
     let page_size = page_size_for(engine, buffer);
     let mut writer =
-        SegmentWriter::new(io, geometry, engine.store_id, extents, name, page_size, key_table_bytes_max).await?;
+        SegmentWriter::new(io, geometry, engine.store_id, reserved, name, page_size, key_table_bytes_max).await?;
     let mut relied = Relied::default();
     let mut shards = Vec::with_capacity(engine.buffers.shards().len());
     let (mut batch, mut checked) = (Vec::new(), Vec::new());

@@ -201,6 +201,7 @@ impl Claims {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::media::extents::ExtentShape;
 
     fn run(first: u32, count: u32) -> Run {
         Run { first, count }
@@ -221,7 +222,7 @@ mod tests {
     #[test]
     fn extents_are_free_when_the_last_holder_lets_go() {
         let space = LargeSpace::new(Arc::new(Mutex::new(Extents::new(10))));
-        let runs = lock(&space.allocator).allocate_runs(4).unwrap();
+        let runs = lock(&space.allocator).take(4, ExtentShape::Any).unwrap();
         let first = Arc::new(space.own(runs));
         let second = first.clone();
         drop(first);

@@ -9,12 +9,12 @@ use super::{Descriptor, LargeEntry};
 use crate::error::Error;
 use crate::hashed::large::{LargeEntries, LargeExtents};
 use crate::keyspace::KeyspaceId;
-use crate::media::extents::Extents;
+use crate::media::extents::ExtentReservation;
 use crate::media::geometry::Geometry;
-use crate::media::io::{Io, lock};
+use crate::media::io::Io;
 use crate::media::transfer::Transfer;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use tapetum_drive::LocalBuffer;
 use tapetum_kernels::data_page::{PAGE_BYTES, PageSize, SegmentSalt, Trailer, record_checksum};
 use tapetum_kernels::fence_page::{self, FENCE_PAYLOAD_BYTES};
@@ -65,9 +65,9 @@ impl PageStream {
     }
 
     /// Appends the page that was filled in.
-    async fn push(&mut self, allocator: &Mutex<Extents>) -> Result<(), Error> {
+    async fn push(&mut self, reserved: &mut ExtentReservation) -> Result<(), Error> {
         if self.pages.is_multiple_of(self.pages_per_extent()) {
-            self.extents.push(lock(allocator).allocate().ok_or(Error::FullFlash)?);
+            self.extents.push(reserved.take().ok_or(Error::FullFlash)?);
         }
         let at = self.filled as usize * self.page_bytes;
         self.io.fill(&mut self.filling, at..at + self.page_bytes);
@@ -123,7 +123,7 @@ impl PageStream {
 pub struct SegmentWriter {
     geometry: Geometry,
     store_id: u64,
-    allocator: Arc<Mutex<Extents>>,
+    reserved: ExtentReservation,
     salt: SegmentSalt,
     data: PageStream,
     keys: PageStream,
@@ -152,7 +152,7 @@ impl SegmentWriter {
         io: &Io,
         geometry: &Geometry,
         store_id: u64,
-        allocator: &Arc<Mutex<Extents>>,
+        reserved: ExtentReservation,
         (number, version): (u32, u64),
         page_size: PageSize,
         key_table_bytes_max: u64,
@@ -160,7 +160,7 @@ impl SegmentWriter {
         Ok(SegmentWriter {
             geometry: *geometry,
             store_id,
-            allocator: allocator.clone(),
+            reserved,
             salt: SegmentSalt { store: store_id, version },
             data: PageStream::new(io, geometry, page_size.bytes()).await?,
             keys: PageStream::new(io, geometry, PAGE_BYTES).await?,
@@ -279,7 +279,7 @@ impl SegmentWriter {
         }
         let number = self.data.pages;
         self.page_trailer.encode(self.salt, number, self.data.page());
-        self.data.push(&self.allocator).await?;
+        self.data.push(&mut self.reserved).await?;
         self.page_filled = 0;
         self.page_trailer = Trailer { first: 0, starts: 0, entry_first: self.entries_begun };
         Ok(())
@@ -295,13 +295,13 @@ impl SegmentWriter {
             self.key_table = Vec::new();
             self.key_table_bytes_max = 0;
         }
-        self.keys.push(&self.allocator).await
+        self.keys.push(&mut self.reserved).await
     }
 
     async fn write_fences(&mut self, local_index: &LocalIndex) -> Result<(), Error> {
         for (number, payload) in local_index.encode().chunks(FENCE_PAYLOAD_BYTES).enumerate() {
             fence_page::encode(self.salt, number as u32, payload, self.keys.page());
-            self.keys.push(&self.allocator).await?;
+            self.keys.push(&mut self.reserved).await?;
         }
         self.descriptor.fence_pages = self.keys.pages - self.descriptor.key_pages;
         Ok(())
@@ -311,8 +311,7 @@ impl SegmentWriter {
     pub async fn give_up(mut self) -> Result<(), Error> {
         for stream in [&mut self.data, &mut self.keys] {
             stream.written().await?;
-            let mut allocator = lock(&self.allocator);
-            stream.extents.drain(..).for_each(|extent| allocator.release(extent));
+            stream.extents.drain(..).for_each(|extent| self.reserved.give_back(extent));
         }
         Ok(())
     }
@@ -359,8 +358,8 @@ pub mod tests {
 
     /// Writes so many records of 300 bytes and more, as they would be in a segment.
     pub async fn fill(engine: &HashedEngine, io: &Io, key_table_bytes_max: u64, records: u8) -> SegmentWriter {
-        let (extents, size) = (&engine.extents, PageSize::Large);
-        let writer = SegmentWriter::new(io, &engine.geometry, 1, extents, (0, 1), size, key_table_bytes_max).await;
+        let (reserved, size) = (ExtentReservation::up_to(&engine.extents, 8), PageSize::Large);
+        let writer = SegmentWriter::new(io, &engine.geometry, 1, reserved, (0, 1), size, key_table_bytes_max).await;
         let mut writer = writer.unwrap();
         for number in 0..records {
             let (key, stored) = ([number; 4], [number; 300]);
@@ -388,7 +387,7 @@ pub mod tests {
     fn a_segment_that_is_not_to_be_gives_its_extents_back() {
         let (drive, store) = store_in_memory(SMALL_BYTES, &small_options());
         let (engine, io) = (store.hashed(), Io::new(drive.queue_pair(16).unwrap()));
-        let free = || lock(&engine.extents).free_count();
+        let free = || engine.extents.lock().unwrap().free_count();
         let before = free();
         let writing = async {
             let writer = fill(engine, &io, 0, 200).await;

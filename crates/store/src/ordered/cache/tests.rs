@@ -167,14 +167,8 @@ fn space() -> (SlotSpace, u32) {
     let geometry = Geometry::new(8 << 20, 64 << 10, 2, 512).unwrap();
     let group =
         Group { first: 0, extents: 4, keyspace: KeyspaceId(KEYSPACE), class: SlotClass::Nodes, version: 1, open: true };
-    let options = SpaceOptions {
-        store_id: 1,
-        keyspace: group.keyspace,
-        class: group.class,
-        open_groups: 1,
-        group_extents: 4,
-        reserve_extents: 0,
-    };
+    let options =
+        SpaceOptions { store_id: 1, keyspace: group.keyspace, class: group.class, open_groups: 1, group_extents: 4 };
     let space = SlotSpace::new(SlotMap::new(&geometry).unwrap(), options, [&group], None);
     space.turn_round(0);
     let slots = space.counts().slots;

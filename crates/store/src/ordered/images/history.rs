@@ -116,14 +116,8 @@ fn fence(key: u8) -> Option<[u8; 1]> {
 fn new_space() -> SlotSpace {
     let map = SlotMap::new(&Geometry::new(2 << 20, 64 << 10, 0, 512).unwrap()).unwrap();
     let class = SlotClass::Nodes;
-    let options = SpaceOptions {
-        store_id: 1,
-        keyspace: KeyspaceId::DEFAULT,
-        class,
-        open_groups: 1,
-        group_extents: SLOTS,
-        reserve_extents: 0,
-    };
+    let options =
+        SpaceOptions { store_id: 1, keyspace: KeyspaceId::DEFAULT, class, open_groups: 1, group_extents: SLOTS };
     let group = Group { first: 0, extents: SLOTS, keyspace: KeyspaceId::DEFAULT, class, version: 1, open: true };
     SlotSpace::new(map, options, [&group], None)
 }

@@ -90,7 +90,7 @@ impl Opened {
 }
 
 fn slab_options(media: &TestMedia) -> SlabOptions {
-    SlabOptions { map: media.map, store_id: STORE, open_groups: 2, group_pages_min: GROUP_SLOTS, reserve_extents: 0 }
+    SlabOptions { map: media.map, store_id: STORE, open_groups: 2, group_pages_min: GROUP_SLOTS }
 }
 
 impl CrashSite {

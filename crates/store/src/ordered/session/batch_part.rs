@@ -232,7 +232,7 @@ impl<'a> OrderedBatch<'a> {
         for pages in self.pages.chunk_by(|one, other| Arc::ptr_eq(&one.tree, &other.tree)) {
             let nodes = &pages[0].tree.nodes;
             let group_extents = nodes.options().group_extents;
-            let groups_left = lock(&self.core.base.extents).free_count() / group_extents;
+            let groups_left = lock(&self.core.base.extents).spare() / group_extents;
             // Others want extents, too.
             let in_extents = u64::from(groups_left) * u64::from(nodes.map().pages(group_extents)) / 2;
             let puts =

@@ -6,7 +6,6 @@ use super::slot_class::{PAGE_BYTES, SlotClass};
 use super::slot_map::SlotMap;
 use super::space::{SlotSpace, SpaceOptions};
 use crate::keyspace::KeyspaceId;
-use crate::maintenance::room::{LARGE_FREE_SEGMENTS, segment_extents};
 use crate::media::geometry::Geometry;
 
 /// Free slots for nodes that open groups have together: enough that slots close to their neighbours can be found, and that they do not run
@@ -27,8 +26,6 @@ pub struct SlabOptions {
     pub open_groups: u32,
     /// Pages of a group of slabs at least.
     pub group_pages_min: u32,
-    /// Free extents that extensions beyond the slabs leave to what must not fail.
-    pub reserve_extents: u32,
 }
 
 #[derive(Clone)]
@@ -45,12 +42,11 @@ impl SlabOptions {
     /// As [`SlotMap::new`].
     pub fn new(geometry: &Geometry, store_id: u64) -> Result<SlabOptions, crate::Error> {
         let map = SlotMap::new(geometry)?;
-        let reserve_extents = LARGE_FREE_SEGMENTS * segment_extents(geometry);
         let group_pages_min = GROUP_PAGES_MIN;
         let group_pages = map.pages(map.extents_of(GROUP_PAGES_MIN));
         let open_slots = (geometry.created_bytes / PAGE_BYTES / OPEN_PART).clamp(OPEN_SLOTS_MIN, OPEN_SLOTS_MAX);
         let open_groups = (open_slots as u32 / group_pages).max(1);
-        Ok(SlabOptions { map, store_id, open_groups, group_pages_min, reserve_extents })
+        Ok(SlabOptions { map, store_id, open_groups, group_pages_min })
     }
 
     fn of(&self, keyspace: KeyspaceId, class: SlotClass) -> SpaceOptions {
@@ -61,8 +57,8 @@ impl SlabOptions {
             SlotClass::Large => (1, 1),
         };
         let group_extents = self.map.extents_of(pages);
-        let SlabOptions { store_id, reserve_extents, .. } = *self;
-        SpaceOptions { store_id, keyspace, class, open_groups, group_extents, reserve_extents }
+        let SlabOptions { store_id, .. } = *self;
+        SpaceOptions { store_id, keyspace, class, open_groups, group_extents }
     }
 }
 

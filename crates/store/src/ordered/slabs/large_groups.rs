@@ -16,7 +16,7 @@ use super::slot_group::GroupPhase;
 use super::space::SlotSpace;
 use super::space_state::SpaceState;
 use crate::error::Error;
-use crate::media::extents::Extents;
+use crate::media::extents::{ExtentShape, Extents};
 use crate::media::io::lock;
 use std::sync::{Arc, Mutex};
 
@@ -108,8 +108,9 @@ pub async fn grow_large(space: &SlotSpace, extents: &Mutex<Extents>, log: &mut i
         let mut added: Vec<(Group, Arc<SlotWant>)> = Vec::new();
         let version = log.version_next();
         wants.retain(|want| {
-            let Some(first) = take_extents(extents, want.extents, space.options().reserve_extents) else { return true };
-            let group = group_of(space, first, want.extents, version + added.len() as u64);
+            let taken = lock(extents).take(want.extents, ExtentShape::Neighbours);
+            let Some([run]) = taken.as_deref() else { return true };
+            let group = group_of(space, run.first, want.extents, version + added.len() as u64);
             added.push((group, want.clone()));
             false
         });
@@ -134,11 +135,4 @@ pub async fn grow_large(space: &SlotSpace, extents: &Mutex<Extents>, log: &mut i
             return Ok(());
         }
     }
-}
-
-/// So many neighbours, which leave some extents to others.
-fn take_extents(extents: &Mutex<Extents>, count: u32, leave: u32) -> Option<u32> {
-    let mut extents = lock(extents);
-    let is_room = extents.free_count() >= count.saturating_add(leave);
-    if is_room { extents.allocate_neighbours(count) } else { None }
 }

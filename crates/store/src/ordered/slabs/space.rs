@@ -32,8 +32,6 @@ pub struct SpaceOptions {
     pub open_groups: u32,
     /// Extents of a new group.
     pub group_extents: u32,
-    /// Free extents that extensions beyond the slabs leave to others.
-    pub reserve_extents: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -201,9 +199,9 @@ impl SlotSpace {
         self.with(|state| state.is_full)
     }
 
-    /// Whether there is no slot to give out until a round begins, for which no extents are needed.
-    pub fn only_rests(&self) -> bool {
-        self.with(|state| state.slots_open == 0 && state.slots_rest > 0 && state.flying == 0)
+    /// Whether there is no slot to give out until a round begins, which gives out free ones: no extents are needed.
+    pub fn wants_round(&self) -> bool {
+        self.with(|state| state.slots_open == 0 && state.slots_free > 0 && state.flying == 0)
     }
 
     /// The numbers of all slots that have a share.

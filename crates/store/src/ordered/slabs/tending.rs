@@ -9,7 +9,7 @@ use super::manifest_client::GroupInstaller;
 use super::space::SlotSpace;
 use crate::base::Base;
 use crate::error::Error;
-use crate::media::io::{Io, lock};
+use crate::media::io::Io;
 use std::sync::Arc;
 
 /// Gives the keyspace slots to give out, and extents back that it does not need; whether anything was to be done. An error leaves in doubt
@@ -28,7 +28,7 @@ pub async fn open_more(base: &Arc<Base>, io: &Io, space: &SlotSpace) -> Result<(
     let mut installer = base.take_installer().await;
     let mut log = GroupInstaller { base, io, installer: &mut installer };
     let grown = grow(space, io, &base.extents, (&mut log, || base.log.give_stamp())).await;
-    *lock(&base.installer) = Some(installer);
+    base.return_installer(installer);
     grown
 }
 
@@ -41,7 +41,7 @@ mod tests {
     use crate::KeyspaceId;
     use crate::hashed::HashedEngine;
     use crate::hashed::collect::victim::tests::{SMALL_BYTES, drive_in_memory, small_options};
-    use crate::media::io::run;
+    use crate::media::io::{lock, run};
     use crate::opening::engines::open;
     use crate::recover::create;
     use tapetum_drive::Env;

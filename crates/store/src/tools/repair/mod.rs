@@ -36,6 +36,8 @@ use crate::hashed::key_tables::key_mend::records::Records;
 use crate::hashed::large::LargeEntries;
 use crate::hashed::segment::Descriptor;
 use crate::hashed::segment::writer::SegmentWriter;
+use crate::maintenance::room::segment_extents;
+use crate::media::extents::ExtentReservation;
 use crate::media::io::{Io, lock, run};
 use roots::{Roots, read_roots};
 use segments::{FoundSegment, key_of, look as look_at_segment};
@@ -219,9 +221,10 @@ impl Surgery<'_> {
         }
         self.versions += 1;
         let named = (number_new, self.generation() << 32 | self.versions);
-        let (allocator, size) = (&self.roots.space.allocator, found.segment.page_size());
+        let size = found.segment.page_size();
+        let reserved = ExtentReservation::up_to(&self.roots.space.allocator, segment_extents(geometry));
         let mut writer =
-            SegmentWriter::new(self.below, geometry, superblock.store_id, allocator, named, size, 0).await?;
+            SegmentWriter::new(self.below, geometry, superblock.store_id, reserved, named, size, 0).await?;
         let none = LargeEntries::new();
         let large = self.roots.large.get(&number).unwrap_or(&none);
         let mut records = Records::new(&found.segment, &self.patient.io, self.roots.hasher.clone()).await?;
