@@ -22,6 +22,7 @@ use crate::media::io::lock;
 use crate::media::superblock::Superblock;
 use crate::memory::budget::MemoryBudget;
 use crate::opening::options::StoreOptions;
+use crate::session::memory_turns::MemoryTurns;
 use crate::stats::Stats;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -82,6 +83,8 @@ pub struct Base {
     pub pools_bytes: u64,
     pub pace: Pace,
     pub engines: EngineList,
+    /// Of requests that need much local memory at once.
+    pub memory_turns: Arc<MemoryTurns>,
     pub wakeup: Wakeup,
     /// The store was closed: nobody makes room any more.
     pub closed: AtomicBool,

@@ -91,6 +91,11 @@ pub trait Engine: LogClient {
         0
     }
 
+    /// What it keeps of local memory as long as the store is open.
+    fn local_bytes(&self) -> u64 {
+        0
+    }
+
     fn add_stats(&self, stats: &mut Stats);
 
     /// Where the records of a range of keys lie, for a query at the drive; `None`: an engine that tells it another way.
@@ -171,6 +176,11 @@ impl EngineList {
     /// What the indexes of all engines but that of this kind take in memory.
     pub fn others_index_bytes(&self, kind: KeyspaceKind) -> u64 {
         self.live().iter().filter(|engine| engine.kind() != kind).map(|engine| engine.index_bytes()).sum()
+    }
+
+    /// What all engines keep of local memory as long as the store is open.
+    pub fn local_bytes(&self) -> u64 {
+        self.live().iter().map(|engine| engine.local_bytes()).sum()
     }
 
     /// Asks all engines but that of this kind to come to need no log record up to a stamp.

@@ -412,6 +412,10 @@ impl Engine for OrderedEngine {
         self.shared.get().map_or(0, |shared| shared.state.index_bytes())
     }
 
+    fn local_bytes(&self) -> u64 {
+        self.shared.get().map_or(0, |shared| shared.state.cache.counts().pages * PAGE_BYTES)
+    }
+
     fn add_stats(&self, stats: &mut Stats) {
         let Some(OrderedShared { state, .. }) = self.shared.get() else { return };
         stats.items += state.trees().iter().map(|tree| tree.items()).sum::<u64>();

@@ -236,6 +236,7 @@ impl FoundBase {
         log.keep_for_planned(keyspaces.planned_count());
         let base = Base {
             engines: EngineList::default(),
+            memory_turns: Arc::default(),
             pace: Pace::default(),
             drive: drive.clone(),
             overlay,

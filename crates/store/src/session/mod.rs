@@ -15,6 +15,7 @@ pub mod engine_session;
 mod engine_tests;
 #[cfg(test)]
 mod keyspace_tests;
+pub mod memory_turns;
 pub mod order;
 pub mod owned;
 pub mod reply_values;
@@ -224,10 +225,8 @@ impl Session {
         for (_, part) in self.others.iter_mut().filter(|(_, part)| part.waits() > EngineWait::Commands) {
             if closed { part.fail_waiting(&mut self.core) } else { part.poll(&mut self.core) }
         }
-        if !self.core.completions.is_empty() {
-            // What came of other parts while one had its programs run.
-            self.reap();
-        }
+        // What they have asked for now, and what came of others while one had its programs run: nobody may poll again before that has come.
+        self.reap();
         if closed && count > 0 {
             self.hashed.fail_waiting(&mut self.core);
             return self.reap();

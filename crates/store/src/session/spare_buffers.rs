@@ -11,6 +11,9 @@ pub const BUFFER_BYTES: usize = 16 << 10;
 /// a block of a power of two, and 32 reads of 64 KiB.
 const MAINTENANCE_BYTES_MAX: usize = 24 << 20;
 
+/// One in so many bytes is what queue pairs keep for the parts of their pipelines, and queries of one key for their work.
+const PIPELINES_SHARE: usize = 16;
+
 pub struct SpareBuffers {
     local: LocalMemory,
     buffers: Vec<LocalBuffer>,
@@ -48,9 +51,10 @@ impl SpareBuffers {
         if self.free_bytes() < bytes + self.reserve_bytes { None } else { self.local.allocate(bytes) }
     }
 
-    /// Whether so much could ever be taken.
-    pub fn could_take(&self, bytes: usize) -> bool {
-        bytes + self.reserve_bytes <= self.local.bytes_total()
+    /// Whether so much could ever be taken beside what others never give back.
+    pub fn could_take(&self, bytes: usize, kept_bytes: usize) -> bool {
+        let total = self.local.bytes_total();
+        bytes + kept_bytes + total / PIPELINES_SHARE + self.reserve_bytes <= total
     }
 
     pub fn give(&mut self, buffer: LocalBuffer) {

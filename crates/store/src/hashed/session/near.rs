@@ -27,8 +27,10 @@ use crate::keyspace::request::{Outcome, Request};
 use crate::keyspace::states::KeyspaceRef;
 use crate::media::geometry::Geometry;
 use crate::session::engine_session::OWN_TAG_BITS;
+use crate::session::memory_turns::MemoryTurn;
 use crate::session::order::OpTarget;
 use crate::session::session_core::SessionCore;
+use crate::session::spare_buffers::BUFFER_BYTES;
 use crate::session::{Busy, Session};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -73,6 +75,8 @@ pub(super) struct NearGet {
     deadline_us: u64,
     attachment: Vec<u8>,
     application: Application,
+    /// While it waits for local memory of which it needs much.
+    turn: Option<MemoryTurn>,
     /// While the drive runs them.
     running: Option<NearRun>,
     /// Nobody wants the result any more.
@@ -118,8 +122,24 @@ impl NearGet {
         let stages = pipeline.stages.iter().map(stage).collect::<Result<Vec<_>, Error>>()?;
         let ItemPipeline { output_bytes_max, deadline_us, ref attachment, application, .. } = *pipeline;
         let attachment = attachment.clone();
-        let (running, is_cancelled) = (None, false);
-        Ok(NearGet { stages, output_bytes_max, deadline_us, attachment, application, running, is_cancelled })
+        let (turn, running, is_cancelled) = (None, None, false);
+        Ok(NearGet { stages, output_bytes_max, deadline_us, attachment, application, turn, running, is_cancelled })
+    }
+
+    /// Whether nobody who came before waits for memory, where so much is needed.
+    fn is_next(&self, core: &SessionCore, bytes: usize) -> bool {
+        let now_us = || core.base.drive.env().now_us();
+        match &self.turn {
+            _ if bytes <= BUFFER_BYTES => true,
+            Some(turn) => turn.is_next(now_us()),
+            None => core.base.memory_turns.are_none(now_us()),
+        }
+    }
+
+    fn stand_in_line(&mut self, core: &SessionCore, bytes: usize) {
+        if bytes > BUFFER_BYTES {
+            self.turn.get_or_insert_with(|| core.base.memory_turns.join(core.base.drive.env().now_us()));
+        }
     }
 
     /// What checks and inflates a large value at the drive. `None` where the host has to: the drive lacks a program, or the pipeline
@@ -328,12 +348,16 @@ impl HashedSession {
         let attachment_at = source.attachment_at();
         let sink_at = attachment_at + near.attachment.len();
         let bytes = sink_at + near.output_bytes_max as usize;
-        if !core.spare_buffers.could_take(bytes) {
-            let error = format!("local memory has no {bytes} bytes for a pipeline: give the store more memory");
+        if !core.spare_buffers.could_take(bytes, core.base.engines.local_bytes() as usize) {
+            let error = format!("local memory never has {bytes} bytes for a pipeline: give the store more memory");
             return self.refuse(core, number, op, Error::Options(error));
         }
-        let work = if self.near_in_flight < NEAR_MAX { core.spare_buffers.take(bytes) } else { None };
-        let Some(mut work) = work else { return self.wait_for_room(core, number, op) };
+        let is_free = self.near_in_flight < NEAR_MAX && near.is_next(core, bytes);
+        let work = if is_free { core.spare_buffers.take(bytes) } else { None };
+        let Some(mut work) = work else {
+            near.stand_in_line(core, bytes);
+            return self.wait_for_room(core, number, op);
+        };
         let asked = source.encode(near, work.offset());
         core.queue.fill(Purpose::Pipeline, &mut work, 0..asked.len()).copy_from_slice(&asked);
         if let Some(host) = &source.host {
@@ -352,6 +376,7 @@ impl HashedSession {
         if core.queue.submit(command, lease).is_err() {
             return self.wait_for_room(core, number, op);
         }
+        near.turn = None;
         near.running = Some(NearRun { item, shown_by, prefix: prefix.len(), sink_at, large });
         self.near_in_flight += 1;
         self.ops.put(number, op);

@@ -257,6 +257,10 @@ fn a_deadline_is_kept_and_more_than_local_memory_is_refused() {
         Err(Error::Pipeline(failure)) => assert_eq!(failure.reason, PipelineReason::DeadlineExceeded),
         other => panic!("{other:?}"),
     }
+    // A piece of local memory that others never give back.
+    let output_bytes_max = (drive.local().bytes_total() / 2) as u32;
+    let large = ItemPipeline { output_bytes_max, ..pipeline(&drive, &["sha256"]) };
+    assert!(matches!(store.get_through(b"key:0001", &large), Err(Error::Options(_))));
     let huge = ItemPipeline { output_bytes_max: u32::MAX, ..pipeline(&drive, &["sha256"]) };
     assert!(matches!(store.get_through(b"key:0001", &huge), Err(Error::Options(_))));
 }
