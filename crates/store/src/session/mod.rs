@@ -13,6 +13,7 @@ pub mod batch;
 pub mod engine_session;
 #[cfg(test)]
 mod engine_tests;
+pub mod joined_bytes;
 #[cfg(test)]
 mod keyspace_tests;
 pub mod memory_turns;
@@ -52,8 +53,11 @@ pub use reply_values::KEEP_BYTES;
 
 /// The most operations that one session has on their way.
 pub const OPERATIONS_MAX: usize = 1 << 16;
-/// With so many bytes of keys and values kept, a session takes no operation: eight of the largest values.
+/// With so many bytes of keys and values kept, or a quarter of the store's memory where that is less, a session takes no operation: eight
+/// of the largest values.
 pub const KEPT_BYTES_MAX: usize = 128 << 20;
+/// See [`KEPT_BYTES_MAX`].
+const KEPT_MEMORY_PART: u64 = 4;
 /// How often a session that waits for memory or room checks again.
 const MEMORY_LOOK: Duration = Duration::from_millis(10);
 
@@ -75,9 +79,9 @@ impl Session {
     }
 
     /// Whether [`Session::submit`] takes a request: fewer than [`OPERATIONS_MAX`] are on their way, and of keys and values they
-    /// and their replies keep less than [`KEPT_BYTES_MAX`].
+    /// and their replies keep less than [`KEPT_BYTES_MAX`], or than a quarter of the store's memory.
     pub fn has_room(&self) -> bool {
-        self.in_flight() < OPERATIONS_MAX && self.kept_bytes() < KEPT_BYTES_MAX
+        self.in_flight() < OPERATIONS_MAX && self.kept_bytes() < self.core.kept_bytes_max
     }
 
     fn kept_bytes(&self) -> usize {

@@ -7,8 +7,10 @@
 //! Threads: the session's; `notifier` is told by any.
 
 use super::asks::Asks;
+use super::joined_bytes::JoinedBytes;
 use super::reply_values::ReplyValues;
 use super::spare_buffers::SpareBuffers;
+use super::{KEPT_BYTES_MAX, KEPT_MEMORY_PART};
 use crate::base::Base;
 use crate::error::Error;
 use crate::keyspace::notify::Notifier;
@@ -34,6 +36,9 @@ pub struct SessionCore {
     pub completions: Vec<Returned>,
     pub spare_buffers: SpareBuffers,
     pub asks: Asks,
+    /// With so many bytes of keys and values kept, no more operations are taken.
+    pub kept_bytes_max: usize,
+    pub joined_bytes: JoinedBytes,
     held: Vec<Held>,
     /// Bytes of values that held replies keep.
     held_bytes: usize,
@@ -53,7 +58,10 @@ impl SessionCore {
         notifier.event_fd();
         base.log.register(notifier.clone());
         let (local, pool_bytes) = (base.drive.local().clone(), base.options.budget().working_bytes() as usize);
+        let memory_bytes = base.options.memory_bytes;
         SessionCore {
+            kept_bytes_max: KEPT_BYTES_MAX.min((memory_bytes / KEPT_MEMORY_PART) as usize),
+            joined_bytes: JoinedBytes::of_memory(memory_bytes),
             queue,
             completions: Vec::new(),
             spare_buffers: SpareBuffers::new(local, pool_bytes),

@@ -1,14 +1,16 @@
 //! How much a session takes on.
 
 use crate::common::store_in_memory;
-use tapetum::{Busy, KEPT_BYTES_MAX, OPERATIONS_MAX, Reply, Request, Session, Store, StoreOptions};
+use tapetum::{Busy, OPERATIONS_MAX, Reply, Request, Session, Store, StoreOptions};
 use tapetum_drive::Drive;
 
 const CAPACITY: u64 = 32 << 20;
 const SEGMENT: u64 = 256 << 10;
+/// A session keeps a quarter of it.
+const MEMORY: u64 = 24 << 20;
 
 fn store() -> (Drive, Store) {
-    let options = StoreOptions { segment_bytes: SEGMENT, partition_bits: 2, ..StoreOptions::new(CAPACITY, 24 << 20) };
+    let options = StoreOptions { segment_bytes: SEGMENT, partition_bits: 2, ..StoreOptions::new(CAPACITY, MEMORY) };
     store_in_memory(CAPACITY, &options)
 }
 
@@ -42,7 +44,7 @@ fn a_session_keeps_so_many_bytes_of_keys_and_values() {
     let mut session = store.session().unwrap();
     let key = vec![b'k'; 8 << 10];
     for _ in 0..2 {
-        assert_eq!(fill(&mut session, &key, OPERATIONS_MAX), KEPT_BYTES_MAX / key.len());
+        assert_eq!(fill(&mut session, &key, OPERATIONS_MAX), MEMORY as usize / 4 / key.len());
     }
 }
 

@@ -5,7 +5,7 @@ use crate::common::{drive_of, new_on};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-use tapetum::{Condition, Outcome, Request, Session, Store, StoreOptions, Sync};
+use tapetum::{Condition, KeyspaceKind, KeyspaceRef, Outcome, Request, Session, Store, StoreOptions, Sync};
 use tapetum_drive::{Env, FileFlash, IoEngine, SplitMix64};
 
 const CAPACITY_BYTES: u64 = 8 << 20;
@@ -94,4 +94,43 @@ fn a_session_wakes_whoever_sleeps_on_its_descriptors() {
         std::thread::spawn(move || write_and_read(session, &epoll)).join().unwrap();
     }
     assert!(store.stats().get_from_flash > 0);
+}
+
+/// Long values of an ordered keyspace, several at once: a node, and then an extension for each.
+#[test]
+fn gets_of_long_values_are_sent_before_their_owner_sleeps() {
+    const VALUES: u64 = 40;
+    let folder = Folder::new("sleeping-long");
+    let store = store(&folder);
+    let keyspace = store.create_keyspace_of("long", KeyspaceKind::Ordered).unwrap();
+    let long = |number: u64| value(number).repeat(30);
+    for number in 0..VALUES {
+        keyspace.put(&number.to_be_bytes(), &long(number)).unwrap();
+    }
+    let mut session = store.session().unwrap();
+    get_long(&mut session, keyspace.keyspace(), None, 1);
+    let epoll = epoll_of(&session);
+    for _ in 0..20 {
+        let found = get_long(&mut session, keyspace.keyspace(), Some(&epoll), VALUES);
+        assert!(found.into_iter().all(|(number, value)| value == long(number)));
+    }
+}
+
+/// Gets the first values at once; sleeps on the descriptors, where there are some.
+fn get_long(session: &mut Session, keyspace: KeyspaceRef, epoll: Option<&OwnedFd>, count: u64) -> Vec<(u64, Vec<u8>)> {
+    let (mut found, mut replies) = (Vec::new(), Vec::new());
+    for number in 0..count {
+        session.submit_to(keyspace, number, Request::Get { key: &number.to_be_bytes() }).unwrap();
+    }
+    while session.in_flight() > 0 {
+        session.poll(&mut replies);
+        if let Some(epoll) = epoll.filter(|_| replies.is_empty() && !session.is_ready()) {
+            sleep(epoll);
+        }
+        for reply in replies.drain(..) {
+            let Outcome::Value { value, .. } = reply.outcome else { panic!("{reply:?}") };
+            found.push((reply.token, session.bytes(value).to_vec()));
+        }
+    }
+    found
 }

@@ -121,7 +121,7 @@ impl HashedSession {
         core: &mut SessionCore,
         engine: &HashedEngine,
         number: usize,
-        op: Box<HashedOp>,
+        mut op: Box<HashedOp>,
         mut read: LargeRead,
     ) {
         let raw_bytes = read.value.raw_bytes as usize;
@@ -132,6 +132,12 @@ impl HashedSession {
             let LargeRead { value, reference, item, shown_by, .. } = read;
             let value = NearValue::Large { value, reference, prefix };
             return self.compute(core, engine, number, op, (item, shown_by), value);
+        }
+        if !op.request.is_get() && op.kept.joined.is_none() {
+            op.kept.joined = core.joined_bytes.take(raw_bytes);
+            if op.kept.joined.is_none() {
+                return self.keep_large(number, op, LargeOp::Read(read), true);
+            }
         }
         read.transfer = transfer(core, engine, &read.reference);
         if fail_point!(FreeLargeUnderReader) {

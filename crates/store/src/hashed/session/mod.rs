@@ -36,6 +36,7 @@ use crate::hashed::tier::HitCounts;
 use crate::keyspace::item::ItemHead;
 use crate::keyspace::request::{Outcome, Request};
 use crate::maintenance::pace::Share;
+use crate::session::joined_bytes::JoinedShare;
 use crate::session::order::{Op, OpTarget, Operations};
 use crate::session::session_core::SessionCore;
 use flash_read::FlashRead;
@@ -56,6 +57,8 @@ struct HashedOpState {
     read: Option<FlashRead>,
     /// What it does with a large value, if it has come to that.
     large: Option<Box<LargeOp>>,
+    /// Of one that makes a value of a large one.
+    joined: Option<JoinedShare>,
     /// Of a get whose value goes through programs of the drive.
     near: Option<Box<NearGet>>,
     /// Gets of other blocks of the group that is read, with how their keys were seen.

@@ -10,6 +10,7 @@ use crate::ordered::node_table::{NodeHome, NodeId};
 use crate::ordered::slabs::SlotShare;
 use crate::ordered::slabs::large_groups::SlotWant;
 use crate::ordered::tree::OrderedTree;
+use crate::session::joined_bytes::JoinedShare;
 use crate::session::order::Op;
 use std::sync::Arc;
 use tapetum_drive::LocalBuffer;
@@ -113,6 +114,8 @@ pub struct OrderedOpState {
     pub want: Option<Arc<SlotWant>>,
     /// A slot that it has, and no memory to write through yet.
     pub slot: Option<SlotShare>,
+    /// Of one that makes a value of another, in an extension.
+    pub joined: Option<JoinedShare>,
     /// The value of the item with this stamp, from its extension.
     pub read: Option<(u64, Vec<u8>)>,
     /// What was not to be found in its place.

@@ -1,0 +1,59 @@
+//! Memory of a session for values that it reads to make others of: an append to a long value takes that value and the new one.
+//!
+//! Threads: the session's; shares may go anywhere.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// One in so many bytes of the store's memory, for each session.
+const MEMORY_PART: u64 = 16;
+
+/// See the [module](self).
+pub struct JoinedBytes {
+    taken: Arc<AtomicUsize>,
+    most: usize,
+}
+
+impl JoinedBytes {
+    pub fn of_memory(memory_bytes: u64) -> JoinedBytes {
+        JoinedBytes { taken: Arc::default(), most: (memory_bytes / MEMORY_PART) as usize }
+    }
+
+    /// A share for a value of so many bytes that is read, and the one that is made of it. `None`: others are to end before. One alone
+    /// always has it.
+    pub fn take(&self, value_bytes: usize) -> Option<JoinedShare> {
+        let (bytes, before) = (2 * value_bytes, self.taken.load(Ordering::Relaxed));
+        if before > 0 && before + bytes > self.most {
+            return None;
+        }
+        self.taken.fetch_add(bytes, Ordering::Relaxed);
+        Some(JoinedShare { taken: self.taken.clone(), bytes })
+    }
+}
+
+/// Given back when it is dropped.
+pub struct JoinedShare {
+    taken: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Drop for JoinedShare {
+    fn drop(&mut self) {
+        self.taken.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_alone_has_its_share_and_others_wait_for_theirs() {
+        let joined = JoinedBytes::of_memory(160);
+        let long = joined.take(100).unwrap();
+        assert!(joined.take(1).is_none());
+        drop(long);
+        let short = [joined.take(2), joined.take(3)];
+        assert!(short.iter().all(Option::is_some) && joined.take(1).is_none());
+    }
+}
