@@ -22,6 +22,7 @@ use clap::{Arg, ArgAction, Command};
 use toml_edit::{Document, Item, Value};
 
 use crate::suggestion::{is_one_slip, nearest};
+use crate::tools::text_file;
 
 /// What commands other than `serve` take.
 const OF_ANY_COMMAND: [&str; 4] = ["data", "drive", "memory", "log"];
@@ -211,9 +212,11 @@ fn words_of(option: &Arg, name: &str, text: &str) -> Result<Vec<String>, String>
 /// What the file says, all of which must be options of `serve`.
 fn read_file(root: &Command, path: &Path) -> Result<Vec<Preset>, String> {
     let shown = path.display();
-    let text =
-        fs::read_to_string(path).map_err(|error| format!("cannot read {shown}: {error}; give another --config"))?;
-    let document = Document::parse(&text[..]).map_err(|error| format!("{shown}: {error}"))?;
+    let cannot = |error: &dyn std::fmt::Display| format!("cannot read {shown}: {error}; give another --config");
+    let bytes = fs::read(path).map_err(|error| cannot(&error))?;
+    let bytes = text_file::behind_mark(&bytes).map_err(|why| format!("{shown}: {why}"))?;
+    let text = std::str::from_utf8(bytes).map_err(|error| cannot(&error))?;
+    let document = Document::parse(text).map_err(|error| format!("{shown}: {error}"))?;
     let serve = root.find_subcommand("serve").expect("the command line has it");
     let options: Vec<&Arg> = serve.get_arguments().chain(root.get_arguments()).collect();
     let names = || options.iter().filter_map(|option| option.get_long()).filter(|name| !OF_COMMAND_LINE.contains(name));
@@ -356,6 +359,16 @@ mod tests {
             completed("tapetum get k", &[("TAPETUM_CONFIG", &path)]).unwrap(),
             "tapetum get --memory=64MiB --data=d k"
         );
+    }
+
+    #[test]
+    fn a_file_may_begin_with_a_byte_order_mark() {
+        let path = file("marked", "\u{feff}memory = \"64MiB\"\n");
+        assert!(completed(&format!("tapetum serve --config {path}"), &[]).unwrap().contains("--memory=64MiB"));
+        let path = file("wide", "");
+        fs::write(&path, b"\xff\xfem\0").unwrap();
+        let error = completed(&format!("tapetum serve --config {path}"), &[]).unwrap_err();
+        assert!(error.contains("UTF-16LE") && error.contains("iconv"), "{error}");
     }
 
     #[test]

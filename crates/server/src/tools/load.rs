@@ -18,6 +18,7 @@ use super::item_lines::{self, Format, ItemLine};
 use crate::doors::memcached::protocol::KEY_BYTES_MAX;
 use crate::store::{item_limit, store_open};
 use crate::tools::remote::RemoteStream;
+use crate::tools::text_file;
 
 /// The longest line: the largest value with every byte escaped, which takes six in JSON.
 const LINE_BYTES_MAX: usize = 6 * (16 << 20) + (1 << 20);
@@ -358,13 +359,27 @@ pub fn load(
 ) -> Result<Loaded, String> {
     let format = format.or_else(|| Format::of_name(path?)).unwrap_or(Format::Tsv);
     let Some(path) = path else {
-        return Lines::new(io::stdin().lock(), format, skip_bad, progress(None)).load(sink);
+        return load_text(io::stdin().lock(), "the standard input", format, skip_bad, progress(None), sink);
     };
     let failed = |error: io::Error| format!("cannot read {}: {error}", path.display());
     let file = File::open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     let length_bytes = metadata.is_file().then_some(metadata.len());
-    Lines::new(BufReader::with_capacity(1 << 20, file), format, skip_bad, progress(length_bytes)).load(sink)
+    let input = BufReader::with_capacity(1 << 20, file);
+    load_text(input, &path.display().to_string(), format, skip_bad, progress(length_bytes), sink)
+}
+
+/// Loads a text, which may begin with a byte order mark. Of one in another coding than UTF-8 nothing is loaded.
+fn load_text(
+    mut input: impl BufRead,
+    shown: &str,
+    format: Format,
+    skip_bad: bool,
+    bar: ProgressBar,
+    sink: &mut dyn Sink,
+) -> Result<Loaded, String> {
+    let begin = text_file::take_mark(&mut input).map_err(|why| format!("cannot read {shown}: {why}"))?;
+    Lines::new(io::Read::chain(&begin[..], input), format, skip_bad, bar).load(sink)
 }
 
 /// A bar where someone looks at it.
@@ -581,6 +596,24 @@ mod tests {
         assert_eq!(loaded, Ok(Loaded { items: 3, bad_lines: 0 }));
         let lines: Vec<u64> = memory.items.iter().map(|item| item.0).collect();
         assert_eq!(lines, [1, 3, 5]);
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_the_first_key() {
+        let load = |input: &[u8], format| {
+            let mut memory = LoadedMemory::default();
+            (load_text(input, "a file", format, true, ProgressBar::hidden(), &mut memory), memory.items)
+        };
+        for (format, text) in
+            [(Format::Tsv, "fruit\tred\r\n"), (Format::Jsonl, "{\"key\":\"fruit\",\"value\":\"red\"}\n")]
+        {
+            let (loaded, items) = load(&[b"\xef\xbb\xbf", text.as_bytes()].concat(), format);
+            assert_eq!((loaded, items), (Ok(Loaded { items: 1, bad_lines: 0 }), vec![(1, b"fruit".to_vec())]));
+        }
+        let (loaded, items) = load(b"\xff\xfef\0\t\0x\0\n\0", Format::Tsv);
+        let error = loaded.unwrap_err();
+        assert!(error.contains("a file: ") && error.contains("UTF-16LE") && error.contains("iconv"), "{error}");
+        assert!(items.is_empty());
     }
 
     #[test]

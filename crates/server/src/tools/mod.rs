@@ -24,4 +24,5 @@ pub mod remote;
 pub mod remote_items;
 pub mod repair;
 pub mod scan;
+pub mod text_file;
 pub mod warm;
