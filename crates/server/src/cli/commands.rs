@@ -185,7 +185,12 @@ pub(super) fn offline_options(arguments: &StoreArguments) -> Options {
 pub(super) fn creating_options(arguments: &StoreArguments, creation: &CreationArguments) -> Options {
     let CreationArguments { create, capacity } = *creation;
     // A capacity implies `--create`.
-    Options { create: create || capacity.is_some(), capacity_bytes: capacity, ..offline_options(arguments) }
+    Options { create: create || capacity.is_some(), capacity_bytes: capacity, ..making_options(arguments) }
+}
+
+/// For a command that may make a store: a server is to be able to serve it with as much memory, of which its front doors take a part.
+pub(super) fn making_options(arguments: &StoreArguments) -> Options {
+    Options { memory_beside: store_open::front_bytes, ..offline_options(arguments) }
 }
 
 /// For many items at once: closing the store makes all of them durable, once.

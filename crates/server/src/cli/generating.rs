@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use tapetum::{Options, Store};
 use tapetum_kernels::scan::Format as RecordFormat;
 
-use super::commands::{Outcome, offline_options, tell, with_store};
+use super::commands::{Outcome, making_options, tell, with_store};
 use super::keyspaces::kind_of;
 use crate::cli::arguments::StoreArguments;
 use crate::cli::generate_arguments::{GenerateCommand, IntoArguments};
@@ -78,7 +78,7 @@ fn print(table: &GeneratedTable<'_>) -> Outcome {
 fn fill(tables: &[GeneratedTable<'_>], arguments: &StoreArguments, into: &IntoArguments) -> Outcome {
     // Closing the store makes all items durable, once.
     let options =
-        Options { sync: tapetum::Sync::No, create: true, capacity_bytes: into.capacity, ..offline_options(arguments) };
+        Options { sync: tapetum::Sync::No, create: true, capacity_bytes: into.capacity, ..making_options(arguments) };
     with_store(arguments, options, |store| tables.iter().try_for_each(|table| fill_keyspace(table, store, into)))
 }
 

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use tapetum::{BlockDevice, Keyspace, KeyspaceError, KeyspaceKind, KeyspaceState, Options, Store};
 
-use super::commands::{Outcome, offline_options, read_store, with_store};
+use super::commands::{Outcome, making_options, offline_options, read_store, with_store};
 use super::keyspace_arguments::{DEFAULT_NAME, IndexArgument, KeyspaceCommand};
 use super::queries;
 use crate::cli::arguments::StoreArguments;
@@ -24,7 +24,7 @@ pub fn run(command: KeyspaceCommand) -> Outcome {
                 return Err(KeyspaceError::NameTaken { name }.to_string().into());
             }
             let block_device = block_device.map(|device| device.in_groups_of(group_blocks)).transpose()?;
-            let options = Options { create: true, capacity_bytes: capacity.capacity, ..offline_options(&store) };
+            let options = Options { create: true, capacity_bytes: capacity.capacity, ..making_options(&store) };
             let created = with_store(&store, options, |store| {
                 Ok(match block_device {
                     Some(device) => store.create_block_device(&name, device)?,

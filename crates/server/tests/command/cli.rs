@@ -83,6 +83,22 @@ fn puts_gets_and_deletes_without_a_server() {
 }
 
 #[test]
+fn a_store_is_made_with_as_much_memory_as_a_server_of_it_needs() {
+    let scratch = Scratch::new("least-memory");
+    let made = |memory| ["keyspace", "create", "a", "--capacity", "64MiB", "--memory", memory];
+    let put = ["put", "k", "v", "--create", "--capacity", "64MiB", "--memory", "16MiB"];
+    let serve = ["serve", "--memcached", "127.0.0.1:0", "--capacity", "64MiB", "--memory", "16MiB"];
+    for words in [&made("16MiB")[..], &put, &serve] {
+        let error = scratch.fails(words);
+        assert!(error.contains("--memory 16MiB is too little") && error.contains("give 18MiB or more"), "{error}");
+    }
+    assert!(!scratch.data().join("drive").exists());
+    scratch.succeeds(&made("18MiB"));
+    // Whoever only reads it needs less.
+    assert_eq!(scratch.succeeds(&["list", "--memory", "16MiB"]), "");
+}
+
+#[test]
 fn without_a_command_there_is_help_and_nothing_else() {
     let scratch = Scratch::new("alone");
     let alone = |words: &[&str]| {
