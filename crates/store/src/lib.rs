@@ -64,6 +64,7 @@ mod tools;
 
 pub use blocking::{Item, KeyspaceHandle};
 pub use error::Error;
+pub use hashed::block_map::AbsentBlocks;
 pub use hashed::index;
 pub use hashed::large::ValueLimits;
 pub use hashed::tier::warm::{Warmed, Warming};

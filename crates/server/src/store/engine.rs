@@ -1,10 +1,11 @@
 //! What the server needs of a store: a session for each worker, and the figures. Dispatch is static.
 
+use std::ops::Range;
 use std::os::fd::RawFd;
 
 use tapetum::{
-    Access, Ask, DramItem, Error, Inspection, KeyDigest, Keyspace, KeyspaceId, KeyspaceRef, KeyspaceWrites, ListCursor,
-    ListPart, Location, Reply, Request, SlabClass, Stats, ValueRange,
+    AbsentBlocks, Access, Ask, BlockDevice, DramItem, Error, Inspection, KeyDigest, Keyspace, KeyspaceId, KeyspaceRef,
+    KeyspaceWrites, ListCursor, ListPart, Location, Reply, Request, SlabClass, Stats, ValueRange,
 };
 use tapetum_drive::engine::StageSnapshot;
 
@@ -54,6 +55,17 @@ pub trait Session: Send + 'static {
     /// A no is certain: see [`tapetum::Session::has_probably`].
     fn has_probably(&self, _keyspace: KeyspaceRef, _key: &[u8]) -> bool {
         true
+    }
+
+    /// See [`tapetum::Session::absent_blocks`].
+    fn absent_blocks(
+        &self,
+        _keyspace: KeyspaceRef,
+        _device: BlockDevice,
+        _blocks: Range<u64>,
+        _looks_max: usize,
+    ) -> AbsentBlocks {
+        AbsentBlocks::default()
     }
 
     /// How often the session was exchanged. What was acknowledged before it was durable may be lost with each time.

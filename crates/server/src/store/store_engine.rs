@@ -1,10 +1,11 @@
 //! The embedded crate's store and session behind the doors' traits.
 
+use std::ops::Range;
 use std::os::fd::RawFd;
 
 use tapetum::{
-    Access, Ask, DramItem, Error, Inspection, KeyDigest, Keyspace, KeyspaceId, KeyspaceRef, KeyspaceWrites, ListCursor,
-    ListPart, Location, Reply, Request, SlabClass, Stats, ValueRange,
+    AbsentBlocks, Access, Ask, BlockDevice, DramItem, Error, Inspection, KeyDigest, Keyspace, KeyspaceId, KeyspaceRef,
+    KeyspaceWrites, ListCursor, ListPart, Location, Reply, Request, SlabClass, Stats, ValueRange,
 };
 use tapetum_drive::engine::StageSnapshot;
 
@@ -49,6 +50,16 @@ impl engine::Session for tapetum::Session {
 
     fn has_probably(&self, keyspace: KeyspaceRef, key: &[u8]) -> bool {
         self.has_probably(keyspace, key)
+    }
+
+    fn absent_blocks(
+        &self,
+        keyspace: KeyspaceRef,
+        device: BlockDevice,
+        blocks: Range<u64>,
+        looks_max: usize,
+    ) -> AbsentBlocks {
+        self.absent_blocks(keyspace, device, blocks, looks_max)
     }
 
     fn take_asks(&mut self, asks: &mut Vec<Ask>) {

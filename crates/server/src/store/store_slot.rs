@@ -17,14 +17,15 @@
 
 use std::collections::VecDeque;
 use std::mem;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tapetum::{
-    Access, Ask, DramItem, Error, Inspection, KeyDigest, Keyspace, KeyspaceId, KeyspaceRef, KeyspaceWrites, ListCursor,
-    ListPart, Location, Outcome, Reply, Request, SlabClass, Stats, ValueRange,
+    AbsentBlocks, Access, Ask, BlockDevice, DramItem, Error, Inspection, KeyDigest, Keyspace, KeyspaceId, KeyspaceRef,
+    KeyspaceWrites, ListCursor, ListPart, Location, Outcome, Reply, Request, SlabClass, Stats, ValueRange,
 };
 use tapetum_drive::Event;
 use tapetum_drive::engine::StageSnapshot;
@@ -343,6 +344,19 @@ impl<S: Session> Session for Seat<S> {
         match &self.sitter {
             Sitter::Session(session) => session.has_probably(keyspace, key),
             Sitter::Nobody { .. } => true,
+        }
+    }
+
+    fn absent_blocks(
+        &self,
+        keyspace: KeyspaceRef,
+        device: BlockDevice,
+        blocks: Range<u64>,
+        looks_max: usize,
+    ) -> AbsentBlocks {
+        match &self.sitter {
+            Sitter::Session(session) => session.absent_blocks(keyspace, device, blocks, looks_max),
+            Sitter::Nobody { .. } => AbsentBlocks::default(),
         }
     }
 

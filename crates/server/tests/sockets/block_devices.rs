@@ -38,10 +38,14 @@ struct Bench {
 
 impl Bench {
     fn new(capacity_bytes: u64, sync: Sync) -> Bench {
+        Bench::of_devices(DEVICE_BYTES, capacity_bytes, sync)
+    }
+
+    fn of_devices(device_bytes: u64, capacity_bytes: u64, sync: Sync) -> Bench {
         let options = store_options(capacity_bytes, sync);
         let (_, store) = store_in_memory(capacity_bytes, &options);
         for (name, group_blocks) in [("disk0", 1), ("disk1", 1), ("frozen", 1), (GROUPED, 8)] {
-            let device = BlockDevice::new(DEVICE_BYTES).unwrap().in_groups_of(group_blocks).unwrap();
+            let device = BlockDevice::new(device_bytes).unwrap().in_groups_of(group_blocks).unwrap();
             store.create_block_device(name, device).unwrap();
         }
         let exports = exports::exports_of(&store, &["frozen".into()]).unwrap();
@@ -168,6 +172,33 @@ fn exports_are_apart_and_a_read_only_one_is_not_written_to() {
     assert_eq!(names, ["disk0", "disk1", "frozen", GROUPED]);
     // The list, what there is to know of one, that no name is none of four, and a farewell.
     assert_eq!(kinds, [2, 2, 2, 2, 1, 3, 3, 1, 0x8000_0006, 1]);
+    bench.server.stop().unwrap();
+}
+
+#[test]
+fn a_hole_of_gibibytes_is_told_and_trimmed_without_a_look_at_each_block() {
+    const GIB: u64 = 1 << 30;
+    let bench = Bench::of_devices(1024 * GIB, 64 << 20, Sync::EverySecond);
+    for name in ["disk0", GROUPED] {
+        let mut client = NbdClient::open(&bench.address, name, true).unwrap();
+        write(&mut client, 0, 700 * GIB, &pattern(1, 4096));
+        let mut told = 0;
+        // A map begins unknown, so the first answer may end early.
+        while told < 2 * GIB {
+            let extents = client.call((BLOCK_STATUS, 0), told, (2 * GIB - told) as u32, b"").unwrap().extents;
+            assert!(matches!(extents[..], [(_, 3)]), "{extents:?}");
+            told += u64::from(extents[0].0);
+        }
+        assert_eq!(client.call((BLOCK_STATUS, 0), 0, 2 << 30, b"").unwrap().extents, [(2 << 30, 3)]);
+        assert_eq!(client.call((BLOCK_STATUS, 8), 700 * GIB, 4096, b"").unwrap().extents, [(4096, 0)]);
+        assert_eq!(read(&mut client, 700 * GIB, 4096), pattern(1, 4096));
+        assert_eq!(client.call((TRIM, FUA), 699 * GIB, 2 << 30, b"").unwrap().error, 0);
+        assert_eq!(read(&mut client, 700 * GIB, 4096), [0; 4096]);
+        // Written again, it is there again, also where the map had it empty.
+        write(&mut client, 0, GIB + 1, &pattern(2, 100));
+        assert_eq!(client.call((BLOCK_STATUS, 8), GIB, 4096, b"").unwrap().extents, [(4096, 0)]);
+        assert_eq!(read(&mut client, GIB + 1, 100), pattern(2, 100));
+    }
     bench.server.stop().unwrap();
 }
 

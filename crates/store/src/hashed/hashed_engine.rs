@@ -5,6 +5,7 @@
 
 use crate::base::Base;
 use crate::error::Error;
+use crate::hashed::block_map::BlockMaps;
 use crate::hashed::buffer::write_buffers::WriteBuffers;
 use crate::hashed::buffer::{Place, Shard};
 use crate::hashed::index::GlobalIndex;
@@ -83,6 +84,7 @@ pub struct HashedEngine {
     pub base: Arc<Base>,
     pub programs: DrivePrograms,
     pub buffers: WriteBuffers,
+    pub block_maps: BlockMaps,
     pub index: GlobalIndex,
     pub segments: SegmentTable,
     pub tier: Option<Tier>,

@@ -6,6 +6,7 @@
 //!        collect merges the segments with the fewest valid bytes
 //! ```
 
+pub mod block_map;
 pub mod buffer;
 pub mod catalog;
 pub mod collect;

@@ -2,7 +2,7 @@
 
 pub mod block_device;
 pub mod block_request;
-mod by_id;
+pub(crate) mod by_id;
 pub mod catalogue;
 pub mod changing;
 pub mod decide;

@@ -10,6 +10,7 @@
 
 pub mod asks;
 pub mod batch;
+mod block_holes;
 pub mod engine_session;
 #[cfg(test)]
 mod engine_tests;

@@ -122,6 +122,7 @@ impl FoundHashed {
             base: base.clone(),
             programs: self.programs,
             buffers: self.buffers,
+            block_maps: Default::default(),
             index,
             segments: SegmentTable::new(self.segments, names),
             tier: Tier::new(options.tier_bytes, options.slabs)

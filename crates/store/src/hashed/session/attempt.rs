@@ -68,10 +68,14 @@ pub(super) fn append(
         true => shard.group_growth(hash, group_bytes_max(keyspace.group_blocks()), draft.header.record_bytes()),
         false => 0,
     };
+    let (is_value, key) = (draft.header.kind == Kind::Value, draft.key);
     match engine.log.append_growing(growth, &[draft], |_, stamp, place| given = (stamp, place)) {
         Ok(()) => {
             if grouped {
                 shard.note_group(hash);
+            }
+            if is_value {
+                engine.block_maps.note_written(keyspace.id, key);
             }
             engine.insert(shard, hash, given.1);
             Ok(given.0)

@@ -84,7 +84,10 @@ impl BatchPart for HashedBatch<'_> {
 
     fn appended(&mut self, records: &[(u64, u32)]) {
         let bits = self.engine.geometry.partition_bits;
-        for (hash, (_, place)) in self.hashes.iter().zip(records) {
+        for ((write, hash), (_, place)) in self.writes.iter().zip(&self.hashes).zip(records) {
+            if write.is_put() {
+                self.engine.block_maps.note_written(write.keyspace().id, write.key());
+            }
             if let Ok(at) = self.numbers.binary_search(&hash.partition(bits)) {
                 self.engine.insert(&mut self.shards[at], *hash, *place);
             }

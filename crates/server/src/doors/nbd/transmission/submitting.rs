@@ -4,15 +4,18 @@ use tapetum::{BLOCK_BYTES, BlockChange, BlockPiece, Condition, Patch, Request};
 
 use super::completing::count;
 use super::{NbdContext, Transmission};
-use crate::doors::nbd::jobs::{Part, PartKind, Task};
+use crate::doors::nbd::exports::Export;
+use crate::doors::nbd::jobs::{Job, Part, PartKind, Task};
 use crate::doors::nbd::protocol::{errors, reply};
 use crate::net::connection::{Admission, Client};
 use crate::store::engine::Session;
 
-/// Absent blocks that are passed over before others have their turn: some hundred microseconds.
+/// Looks of a trim for blocks that are there, before others have their turn: some hundred microseconds.
 const LOOKS_MAX: usize = 1024;
-/// Blocks that one block status tells of: a client asks on behind them.
-const STATUS_BLOCKS_MAX: u64 = 8192;
+/// Looks of one block status, a block each or a run of absent ones: a client asks on behind them.
+const STATUS_LOOKS_MAX: usize = 8192;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
 
 static ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 
@@ -183,11 +186,23 @@ impl Transmission {
         client: &mut Client,
         cx: &mut NbdContext<'_, S>,
     ) -> Option<()> {
-        for _ in 0..LOOKS_MAX {
+        let mut looks = 0;
+        while looks < LOOKS_MAX {
             let job = self.jobs.get(number);
             if job.is_handed_out() || !job.piece().is_whole() {
                 return Some(());
             }
+            let blocks = job.piece().block..job.end / BLOCK;
+            let absent = cx.session.absent_blocks(self.export.keyspace, self.export.device, blocks, LOOKS_MAX - looks);
+            looks += absent.looks;
+            if absent.blocks > 0 {
+                // Their deletions may not be durable yet.
+                let job = self.jobs.get_mut(number);
+                job.needs_sync |= self.is_durable_at_once;
+                job.at += absent.blocks * BLOCK;
+                continue;
+            }
+            looks += 1;
             let key = self.export.device.key(job.piece().block);
             if !cx.session.has_probably(self.export.keyspace, &key) {
                 // Its deletion may not be durable yet.
@@ -226,6 +241,21 @@ impl Transmission {
         Some(())
     }
 
+    /// The length and the status of what comes next in a block status.
+    fn next_status<S: Session>(&self, job: &Job, looks: &mut usize, cx: &NbdContext<'_, S>) -> (u32, u32) {
+        let (piece, Export { keyspace, device, .. }) = (job.piece(), &self.export);
+        let blocks = piece.block..job.end.div_ceil(BLOCK);
+        let absent = cx.session.absent_blocks(*keyspace, *device, blocks, STATUS_LOOKS_MAX - *looks);
+        *looks += absent.looks + 1;
+        if absent.blocks > 0 {
+            let end = ((piece.block + absent.blocks) * BLOCK).min(job.end);
+            // A request has no more than its length says, which is 32 bits long.
+            return ((end - job.at) as u32, reply::STATUS_HOLE);
+        }
+        let is_there = cx.session.has_probably(*keyspace, &device.key(piece.block));
+        (piece.within.len() as u32, if is_there { 0 } else { reply::STATUS_HOLE })
+    }
+
     /// Answers a block status, of as many blocks as may be.
     pub(super) fn tell_statuses<S: Session>(
         &mut self,
@@ -237,12 +267,9 @@ impl Transmission {
         self.working.pop_front();
         let mut job = self.jobs.take(number);
         let mut extents: Vec<(u32, u32)> = Vec::new();
-        let first = job.piece().block;
-        while !job.is_handed_out() && job.piece().block - first < STATUS_BLOCKS_MAX {
-            let piece = job.piece();
-            let is_there = cx.session.has_probably(self.export.keyspace, &self.export.device.key(piece.block));
-            let status = if is_there { 0 } else { reply::STATUS_HOLE };
-            let bytes = piece.within.len() as u32;
+        let mut looks = 0;
+        while !job.is_handed_out() && looks < STATUS_LOOKS_MAX {
+            let (bytes, status) = self.next_status(&job, &mut looks, cx);
             match extents.last_mut() {
                 Some((length, last)) if *last == status => *length += bytes,
                 Some(_) if is_of_one => break,
