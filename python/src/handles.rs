@@ -5,9 +5,10 @@
 //! 2. The list has no more than a few entries for each handle that lives.
 
 use crate::errors::ClosedError;
-use crate::owned::Owned;
 use pyo3::{PyErr, PyResult};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use tapetum::Error;
+use tapetum_drive::OfProcess;
 
 /// Entries of handles that may have gone, before they are looked for.
 const ENTRIES_LEAST: usize = 64;
@@ -48,7 +49,7 @@ impl<T: Send + Sync> Emptied for Slot<T> {
 
 /// What one object holds of a store. It belongs to the process that made it, and is gone when the store is closed.
 pub struct Handle<T> {
-    slot: Owned<Arc<Slot<T>>>,
+    slot: OfProcess<Arc<Slot<T>>>,
     all: Arc<StoreHandles>,
 }
 
@@ -74,7 +75,7 @@ impl StoreHandles {
         let weak: Weak<dyn Emptied> = Arc::<Slot<T>>::downgrade(&slot);
         list.slots.push(weak);
         drop(list);
-        Ok(Handle { slot: Owned::new(slot), all: self.clone() })
+        Ok(Handle { slot: OfProcess::new(slot), all: self.clone() })
     }
 
     /// Takes from each handle what it holds.
@@ -89,10 +90,17 @@ impl StoreHandles {
 }
 
 impl<T: Send + Sync + 'static> Handle<T> {
+    fn slot(&self) -> PyResult<&Slot<T>> {
+        match self.slot.is_here() {
+            true => Ok(&self.slot),
+            false => Err(ClosedError::new_err(Error::Forked.to_string())),
+        }
+    }
+
     /// # Errors
     /// [`ClosedError`], when the store was closed, or this was made before a fork.
     pub fn get(&self) -> PyResult<Arc<T>> {
-        self.slot.get()?.lock().clone().ok_or_else(closed)
+        self.slot()?.lock().clone().ok_or_else(closed)
     }
 
     /// Takes it, so that each later call says that the store was closed. `None` when it was taken before.
@@ -100,7 +108,7 @@ impl<T: Send + Sync + 'static> Handle<T> {
     /// # Errors
     /// [`ClosedError`], when it was made before a fork.
     pub fn take(&self) -> PyResult<Option<Arc<T>>> {
-        Ok(self.slot.get()?.lock().take())
+        Ok(self.slot()?.lock().take())
     }
 
     /// Those of the same store.

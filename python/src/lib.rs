@@ -12,7 +12,6 @@ mod errors;
 mod handles;
 mod keyspace;
 mod loader;
-mod owned;
 mod pipeline;
 mod rows;
 mod samples;

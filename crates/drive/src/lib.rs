@@ -24,6 +24,7 @@ mod host;
 pub mod locks;
 pub mod memory;
 pub mod planted;
+mod process;
 mod protocol;
 pub mod unfinished;
 mod wakeup;
@@ -45,6 +46,7 @@ pub use flash::overlay::OverlayFlash;
 pub use flash::{Flash, FlashError, FlashQueue, Health, Reservation, Size};
 pub use host::{CREDITS, Drive, HostView, Lease, QueueFull, QueuePair, Returned};
 pub use memory::{BufferPart, HostArena, HostRegion, LocalBuffer, LocalMemory, PairMemory, PartedBuffer, SealedRange};
+pub use process::{OfProcess, ProcessMark};
 pub use protocol::{
     ATTACHMENT_BYTES_MAX, Command, Completion, DecodeError, EventId, EventUse, Execution, INPUTS_MAX, Identity,
     IdentityError, LocalRange, MemoryAddress, Opcode, Operation, PARAMETERS_MAX, PIPELINES_MAX, PROGRAM_NAME_BYTES,

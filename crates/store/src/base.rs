@@ -30,7 +30,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 use tapetum_drive::locks::whole;
-use tapetum_drive::{Drive, Opcode, OverlayFlash};
+use tapetum_drive::{Drive, Opcode, OverlayFlash, ProcessMark};
 use tapetum_kernels::record::Header;
 
 /// Wakes the maintenance thread.
@@ -58,6 +58,8 @@ impl Wakeup {
 }
 
 pub struct Base {
+    /// The process that opened the store.
+    pub made: ProcessMark,
     pub drive: Drive,
     /// What is written to the drive of a store that was opened to read stays here. `None`: opened to write.
     pub overlay: Option<OverlayFlash>,
@@ -117,12 +119,20 @@ impl Base {
         appended
     }
 
-    /// An error if the store was opened to read.
+    /// An error in a forked child. Every call asks before it takes a lock: one that a thread of the parent held is never free there.
+    pub fn refuse_forked(&self) -> Result<(), Error> {
+        if self.made.is_here() { Ok(()) } else { Err(Error::Forked) }
+    }
+
+    /// An error if the store was opened to read, or by a process that this one was forked from.
     pub fn refuse_to_write(&self) -> Result<(), Error> {
+        self.refuse_forked()?;
         if self.overlay.is_some() { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
+    /// An error if a keyspace is not there any more, or the store was opened by a process that this one was forked from.
     pub fn refuse_dropped(&self, keyspace: KeyspaceRef) -> Result<(), Error> {
+        self.refuse_forked()?;
         if self.keyspaces.is_open(keyspace) { Ok(()) } else { Err(Error::Keyspace(KeyspaceError::Gone)) }
     }
 

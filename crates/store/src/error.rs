@@ -28,6 +28,8 @@ pub enum Error {
     FullManifest,
     /// The store was opened to read.
     ReadOnly,
+    /// The store was opened before this process was forked.
+    Forked,
     /// A keyspace was not made, renamed or dropped, or is not there, or not any more.
     Keyspace(KeyspaceError),
     /// A write to flash failed: nothing is acknowledged any more.
@@ -97,6 +99,11 @@ impl fmt::Display for Error {
                  make a store of a larger capacity and fill it by `tapetum dump` and `tapetum load`"
             ),
             Error::Keyspace(error) => error.fmt(f),
+            Error::Forked => write!(
+                f,
+                "the store was opened before this process was forked, and a store does not survive a fork: open it after the fork, in \
+                 one process to write or in several to read"
+            ),
             Error::ReadOnly => write!(f, "the store was opened to read: open it for writing to change it"),
             Error::Poisoned(why) => {
                 write!(
@@ -147,7 +154,7 @@ impl Error {
     /// What a store says from then on in which `what` came to this error.
     pub(crate) fn poisoning(self, what: &str) -> Error {
         match self {
-            Error::NoSpace { .. } | Error::Removed { .. } | Error::Poisoned(_) => self,
+            Error::NoSpace { .. } | Error::Removed { .. } | Error::Poisoned(_) | Error::Forked => self,
             error => Error::Poisoned(format!("{what}: {error}")),
         }
     }

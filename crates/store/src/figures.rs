@@ -14,6 +14,9 @@ use tapetum_drive::engine::{ApplicationSnapshot, StageSnapshot};
 
 impl Store {
     pub fn stats(&self) -> Stats {
+        if self.refuse_forked().is_err() {
+            return Stats::default();
+        }
         let mut stats = self.base().stats();
         self.engines().iter().for_each(|engine| engine.add_stats(&mut stats));
         stats
@@ -24,6 +27,9 @@ impl Store {
     /// where they have more; where there is but one hashed keyspace, it has as many as [`Stats::items`] says.
     pub fn keyspace_items(&self) -> Vec<(Keyspace, u64)> {
         let (base, mut counts) = (self.base(), ItemCounts::new());
+        if self.refuse_forked().is_err() {
+            return Vec::new();
+        }
         self.engines().iter().for_each(|engine| engine.add_counts(&mut counts));
         let stamp_given = base.log.stamp_given();
         let with_items = |keyspace: Keyspace| {
@@ -37,7 +43,7 @@ impl Store {
 
     /// What was written to segments of each hashed keyspace since the store was opened.
     pub fn keyspace_writes(&self) -> Vec<(KeyspaceId, KeyspaceWrites)> {
-        let keyspaces = self.base().keyspaces.list().into_iter();
+        let keyspaces = self.keyspaces().into_iter();
         let hashed = keyspaces.filter(|keyspace| keyspace.kind == KeyspaceKind::Hashed);
         hashed.map(|Keyspace { id, .. }| (id, self.hashed().writes_of(id))).collect()
     }
@@ -45,7 +51,8 @@ impl Store {
     /// The classes of slots that the DRAM tier has, the smallest first; none without a tier.
     pub fn slabs(&self) -> Vec<SlabClass> {
         let engine = self.hashed();
-        engine.tier.as_ref().map_or_else(Vec::new, |tier| tier.slabs(engine.access_clock.seconds()))
+        let tier = engine.tier.as_ref().filter(|_| self.refuse_forked().is_ok());
+        tier.map_or_else(Vec::new, |tier| tier.slabs(engine.access_clock.seconds()))
     }
 
     /// What the drive is, and the programs that it has.
@@ -63,6 +70,7 @@ impl Store {
     /// # Errors
     /// [`Error::Options`] when the store was opened without it.
     pub fn application(&self, name: &str) -> Result<Application, Error> {
+        self.refuse_forked()?;
         let known = self.applications();
         let place = known.iter().position(|application| application.name == name);
         let place = place.and_then(|place| u16::try_from(place).ok()).ok_or_else(|| {

@@ -114,6 +114,7 @@ impl Items {
     }
 
     fn find(&mut self) -> Result<Option<(Vec<u8>, Item)>, Error> {
+        self.store.refuse_forked()?;
         loop {
             while let Some(found) = self.found.next() {
                 if let Some(shown) = self.show(found)? {

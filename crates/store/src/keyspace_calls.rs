@@ -15,12 +15,13 @@ impl Store {
     /// # Errors
     /// [`KeyspaceError::Unknown`](crate::KeyspaceError::Unknown) if there is none.
     pub fn keyspace(&self, name: &str) -> Result<KeyspaceHandle, Error> {
+        self.refuse_forked()?;
         Ok(KeyspaceHandle::new(self.clone(), self.base().keyspaces.find(name)?))
     }
 
     /// The keyspaces that there are, dropped ones whose room is being freed included, by id.
     pub fn keyspaces(&self) -> Vec<Keyspace> {
-        self.base().keyspaces.list()
+        self.refuse_forked().map_or_else(|_| Vec::new(), |()| self.base().keyspaces.list())
     }
 
     /// Makes a keyspace.

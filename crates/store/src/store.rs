@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tapetum_drive::fail_point;
-use tapetum_drive::{Drive, Flash, OverlayFlash, Purpose, QueuePair};
+use tapetum_drive::{Drive, Flash, OfProcess, OverlayFlash, Purpose, QueuePair};
 
 /// Commands a session has on its way at most before they queue in the process.
 const SESSION_DEPTH: u32 = 256;
@@ -51,9 +51,12 @@ struct Inner {
 }
 
 /// An open store: blocking calls, from any thread. A clone is another handle on the same store.
+///
+/// It belongs to the process that opened it. In a forked child each call gives [`Error::Forked`], or nothing where it gives figures, and
+/// dropping it touches neither the store nor the parent: open it after the fork.
 #[derive(Clone)]
 pub struct Store {
-    inner: Arc<Inner>,
+    inner: OfProcess<Arc<Inner>>,
 }
 
 fn queue(drive: &Drive) -> Result<Io, Error> {
@@ -139,7 +142,7 @@ impl Store {
             closed: AtomicBool::new(false),
             thread: Mutex::new(None),
         };
-        Store { inner: Arc::new(inner) }
+        Store { inner: OfProcess::new(Arc::new(inner)) }
     }
 
     /// Opens the store on `drive`, with a thread for maintenance.
@@ -158,7 +161,7 @@ impl Store {
         let store = Store::open_with_engines(drive, options, makers, || false)?;
         // It holds what it works on, and no handle: who drops the last handle waits for the step that it is in, so that nothing of
         // this store is done to the drive after that.
-        let Inner { base, maintenance, stopping, .. } = &*store.inner;
+        let Inner { base, maintenance, stopping, .. } = &**store.inner;
         let (base, maintenance, stopping) = (base.clone(), maintenance.clone(), stopping.clone());
         let thread = drive.env().spawn("tapetum-maintenance", move || {
             let _watch = PoisonOnPanic(base);
@@ -186,6 +189,7 @@ impl Store {
         result: impl Fn() -> Option<Result<(), Error>>,
         wait: impl Fn(Duration),
     ) -> Result<(), Error> {
+        self.refuse_forked()?;
         let has_thread = lock(&self.inner.thread).is_some();
         loop {
             if let Some(result) = result() {
@@ -213,17 +217,28 @@ impl Store {
     }
 
     fn session_on(&self, queue: std::io::Result<QueuePair>) -> Result<Session, Error> {
+        self.refuse_forked()?;
         Session::new(self.inner.hashed.clone(), queue.map_err(|error| Error::Io(error.to_string()))?)
     }
 
     /// One bounded step of flush, collection and the log's clock.
     pub fn maintain(&self) -> Step {
-        self.inner.maintenance.as_ref().map_or(Step::Idle, |maintenance| lock(maintenance).step())
+        self.maintenance().map_or(Step::Idle, |maintenance| lock(maintenance).step())
+    }
+
+    /// What maintains it, if it was opened to write and by this process.
+    fn maintenance(&self) -> Option<&Arc<Mutex<Maintenance>>> {
+        self.inner.maintenance.as_ref().filter(|_| self.inner.is_here())
+    }
+
+    /// An error in a forked child.
+    pub(crate) fn refuse_forked(&self) -> Result<(), Error> {
+        self.inner.base.refuse_forked()
     }
 
     /// What flush, collector and a resize are doing.
     pub fn phases(&self) -> Vec<Phase> {
-        self.inner.maintenance.as_ref().map_or_else(Vec::new, |maintenance| lock(maintenance).phases())
+        self.maintenance().map_or_else(Vec::new, |maintenance| lock(maintenance).phases())
     }
 
     /// No item with a higher stamp was evicted since the store was opened.
@@ -233,7 +248,7 @@ impl Store {
 
     /// Whether log groups are gathering or on their way.
     pub fn log_is_busy(&self) -> bool {
-        self.inner.base.log.has_pending()
+        self.inner.is_here() && self.inner.base.log.has_pending()
     }
 
     /// The largest value in bytes.
@@ -248,6 +263,7 @@ impl Store {
     }
 
     pub(crate) fn with_session<T>(&self, work: impl FnOnce(&mut Session) -> Result<T, Error>) -> Result<T, Error> {
+        self.refuse_forked()?;
         let pooled = lock(&self.inner.sessions).pop();
         let mut session = match pooled {
             Some(session) => session,
@@ -280,6 +296,7 @@ impl Store {
     /// Gives everything that the store keeps in memory another budget, while it serves. The index gets its share at once;
     /// pools keep theirs until the store is opened again.
     pub fn resize_memory(&self, memory_bytes: u64) -> Result<(), Error> {
+        self.refuse_forked()?;
         hashed::resize::resize_memory(&self.inner.hashed, memory_bytes)
     }
 
@@ -289,7 +306,8 @@ impl Store {
 
     /// Why the store takes no writes any more, if it has failed: it must be opened again.
     pub fn failure(&self) -> Option<Error> {
-        self.inner.base.log.poisoned().err()
+        let base = &self.inner.base;
+        base.refuse_forked().and_then(|()| base.log.poisoned()).err()
     }
 
     /// Takes no writes from now on, because of `error`, and changes nothing on the drive any more; reads go on. What was acknowledged
@@ -297,6 +315,9 @@ impl Store {
     pub fn fail(&self, error: Error) {
         const PATIENCE_US: u64 = 1_000_000;
         let base = &self.inner.base;
+        if base.refuse_forked().is_err() {
+            return;
+        }
         let until_us = base.drive.env().now_us() + PATIENCE_US;
         while base.log.has_pending() && base.log.poisoned().is_ok() {
             let now_us = base.drive.env().now_us();
@@ -312,6 +333,7 @@ impl Store {
     /// Stops maintenance, makes durable what was acknowledged, and leaves a checkpoint of the index, so that the store opens
     /// at once. Operations still on their way are lost unless they were acknowledged.
     pub fn close(&self) -> Result<(), Error> {
+        self.refuse_forked()?;
         self.inner.base.closed.store(true, Ordering::SeqCst);
         self.inner.base.log.wake();
         self.close_with(|| false)
@@ -319,6 +341,7 @@ impl Store {
 
     /// As [`Store::close`]; `crashed` says that the drive answers no more.
     pub fn close_with(&self, crashed: impl Fn() -> bool) -> Result<(), Error> {
+        self.refuse_forked()?;
         self.inner.stopping.store(true, Ordering::SeqCst);
         self.inner.base.wakeup.wake();
         let thread = lock(&self.inner.thread).take();
@@ -382,6 +405,7 @@ impl Store {
     /// Ends a store as a crash would, without a word to the drive, and gives back what it lies on, to be opened again. This is the
     /// way on for a store that has failed. An error while sessions or other handles of it live.
     pub fn abandon(self) -> Result<Arc<dyn Flash>, Error> {
+        self.refuse_forked()?;
         let base = &self.inner.base;
         let (flash, base) = (base.drive.flash().clone(), Arc::downgrade(base));
         // The last handle waits for the step that maintenance is in.

@@ -13,6 +13,7 @@ use rustix::process::{Resource, getrlimit};
 use super::{Health, alignment, claim};
 use crate::locks::whole;
 use crate::memory::PairMemory;
+use crate::process::ProcessMark;
 
 /// Writes of this many bytes are to be atomic where the device can do that.
 const ATOMIC_BYTES: u32 = 4096;
@@ -27,6 +28,7 @@ pub(super) struct DataFile {
     atomic_write_bytes: u32,
     ring_refused: Once,
     memory_unregistered: Once,
+    made: ProcessMark,
 }
 
 impl DataFile {
@@ -34,7 +36,16 @@ impl DataFile {
         let (ring_refused, memory_unregistered) = (Once::new(), Once::new());
         let atomic_write_bytes = if direct { alignment::atomic_write_bytes(&file, ATOMIC_BYTES) } else { 0 };
         let path = Mutex::new(path.into());
-        DataFile { file, path, sector_bytes, direct, atomic_write_bytes, ring_refused, memory_unregistered }
+        DataFile {
+            file,
+            path,
+            sector_bytes,
+            direct,
+            atomic_write_bytes,
+            ring_refused,
+            memory_unregistered,
+            made: ProcessMark::now(),
+        }
     }
 
     pub(super) fn atomic_write_bytes(&self) -> u32 {
@@ -124,6 +135,10 @@ impl DataFile {
 
 impl Drop for DataFile {
     fn drop(&mut self) {
+        if !self.made.is_here() {
+            // The lock is the parent's.
+            return;
+        }
         // Closing would do, but a ring that held the file too lets go of it some time after it is closed.
         let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }

@@ -11,24 +11,30 @@ use crate::device::{Controller, Device};
 use crate::env::Env;
 use crate::flash::{Flash, FlashQueue};
 use crate::memory::{HostRegion, LocalMemory, PairMemory};
+use crate::process::OfProcess;
 use crate::protocol::Identity;
 use std::io;
 use std::sync::Arc;
 
-/// A computational storage drive: flash, local memory, programs. Clones share it.
+/// A computational storage drive: flash, local memory, programs. Clones share it. It belongs to the process that made it: a forked child
+/// gets no queue pairs of it, and drops nothing of it.
 #[derive(Clone)]
 pub struct Drive {
-    device: Arc<Device>,
+    device: OfProcess<Arc<Device>>,
 }
 
 impl Drive {
     /// A program's id is its place in `programs`.
     pub fn new(flash: Arc<dyn Flash>, local: LocalMemory, programs: Vec<Box<dyn Program>>, env: Env) -> Drive {
-        Drive { device: Arc::new(Device::new(flash, local, programs.into(), env)) }
+        Drive::of(Device::new(flash, local, programs.into(), env))
+    }
+
+    fn of(device: Device) -> Drive {
+        Drive { device: OfProcess::new(Arc::new(device)) }
     }
 
     fn device_over(&self, flash: Arc<dyn Flash>) -> Device {
-        let Device { local, programs, env, .. } = &*self.device;
+        let Device { local, programs, env, .. } = &**self.device;
         let mut device = Device::new(flash, local.clone(), programs.clone(), env.clone());
         (device.threads, device.units) = (self.device.threads.clone(), self.device.units.clone());
         if let Some(units) = &device.units {
@@ -40,7 +46,7 @@ impl Drive {
     /// Another drive over `flash` with the local memory, programs, threads and clock of this one, and compute units of its own, if this
     /// one has any. Its counters begin at zero.
     pub fn with_flash(&self, flash: Arc<dyn Flash>) -> Drive {
-        Drive { device: Arc::new(self.device_over(flash)) }
+        Drive::of(self.device_over(flash))
     }
 
     /// The same flash, local memory, programs and clock with `threads` of the drive's own, 1 to [`DRIVE_THREADS_MAX`](crate::DRIVE_THREADS_MAX), that do the
@@ -51,7 +57,7 @@ impl Drive {
     pub fn with_threads(&self, threads: usize) -> io::Result<Drive> {
         let mut device = self.device_over(self.device.flash.clone());
         device.threads = Some(Arc::new(DriveThreads::start(threads, &device.env)?));
-        Ok(Drive { device: Arc::new(device) })
+        Ok(Drive::of(device))
     }
 
     /// The same drive with compute units: one engine runs the pipelines of all its queue pairs on threads of its own, and divides them by
@@ -68,7 +74,7 @@ impl Drive {
         }
         device.stages = Arc::new(EngineCounters::new(&device.programs, options));
         device.units = Some(options.clone());
-        Drive { device: Arc::new(device) }
+        Drive::of(device)
     }
 
     /// Opens a queue pair that runs about `depth` flash commands at once. More may be submitted; they wait inside.
@@ -117,6 +123,7 @@ impl Drive {
     }
 
     fn queue_over(&self, memory: &PairMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
+        self.refuse_elsewhere()?;
         match self.device.threads {
             // The drive's thread is the one that polls it.
             Some(_) => self.device.flash.open_queue_of_one_thread(memory, depth.max(1)),
@@ -130,13 +137,21 @@ impl Drive {
     /// # Errors
     /// As [`Drive::queue_pair`].
     pub fn queue_pair_of_one_thread(&self, depth: u32) -> io::Result<QueuePair> {
+        self.refuse_elsewhere()?;
         let memory = self.device.local.clone().into();
         let queue = self.device.flash.open_queue_of_one_thread(&memory, depth.max(1))?;
         self.pair(self.controller(queue, &memory)?, memory)
     }
 
+    fn refuse_elsewhere(&self) -> io::Result<()> {
+        match self.device.is_here() {
+            true => Ok(()),
+            false => Err(io::Error::other("the drive was opened before this process was forked: open it anew")),
+        }
+    }
+
     fn controller(&self, queue: Box<dyn FlashQueue>, memory: &PairMemory) -> io::Result<Controller> {
-        Controller::new(self.device.clone(), queue, memory.host.clone(), self.device.counters.free())
+        Controller::new((*self.device).clone(), queue, memory.host.clone(), self.device.counters.free())
     }
 
     fn pair(&self, controller: Controller, memory: PairMemory) -> io::Result<QueuePair> {

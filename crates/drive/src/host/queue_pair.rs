@@ -5,6 +5,7 @@
 //!    comes back with the poll that would have given one.
 //! 2. The pair has the [`Lease`] of every command in flight, and nobody else has: it leaves with the completion, or is dropped when
 //!    the controller is gone, which waits for the drive.
+//! 3. It belongs to the process that made it. In a forked child it takes no commands, gives none back, and waits for nothing.
 
 use super::lease_table::LeaseTable;
 use super::remote::RemoteController;
@@ -12,6 +13,7 @@ use super::{Drive, Lease, Returned};
 use crate::counters::QueueCounters;
 use crate::device::{Controller, EndedCommand};
 use crate::memory::PairMemory;
+use crate::process::OfProcess;
 use crate::protocol::{Command, LeasedRanges, Operation};
 use std::fmt;
 use std::os::fd::RawFd;
@@ -115,8 +117,8 @@ impl PairController {
 /// Submission and completion of commands to one drive. Dropping it waits for what is in flight.
 pub struct QueuePair {
     // First, so that it is dropped, and its commands are over, before anything they use goes.
-    controller: PairController,
-    leases: LeaseTable,
+    controller: OfProcess<PairController>,
+    leases: OfProcess<LeaseTable>,
     ended: Vec<EndedCommand>,
     drive: Drive,
     memory: PairMemory,
@@ -130,7 +132,8 @@ impl QueuePair {
         memory: PairMemory,
         counters: Arc<QueueCounters>,
     ) -> QueuePair {
-        QueuePair { controller, leases: LeaseTable::default(), ended: Vec::new(), drive, memory, counters }
+        let (controller, leases) = (OfProcess::new(controller), OfProcess::new(LeaseTable::default()));
+        QueuePair { controller, leases, ended: Vec::new(), drive, memory, counters }
     }
 
     /// Takes a command and what it may touch; never blocks. What is wrong with it comes out as its completion: so does a range that
@@ -138,9 +141,9 @@ impl QueuePair {
     /// commands start at the next `poll` or `wait`, and programs run in `poll`.
     ///
     /// # Errors
-    /// [`QueueFull`], when [`CREDITS`] commands are in flight.
+    /// [`QueueFull`], when [`CREDITS`] commands are in flight, and in a forked child.
     pub fn submit(&mut self, command: Command, lease: Lease) -> Result<(), QueueFull> {
-        if self.credits() == 0 {
+        if self.credits() == 0 || !self.is_here() {
             return Err(QueueFull { lease });
         }
         let slot = self.leases.begin(lease, command.events);
@@ -164,6 +167,9 @@ impl QueuePair {
     /// Starts what was submitted, runs programs whose reads are there, appends what is done and what that was lent, and says how
     /// many that was. Never blocks. The order is the drive's.
     pub fn poll(&mut self, returned: &mut Vec<Returned>) -> usize {
+        if !self.is_here() {
+            return 0;
+        }
         if self.in_flight() == 0 {
             self.controller.rest();
             return 0;
@@ -181,7 +187,9 @@ impl QueuePair {
 
     /// Blocks until `poll` has something, the timeout ends, or nothing is in flight. May return early for no reason.
     pub fn wait(&mut self, timeout: Option<Duration>) {
-        self.controller.wait(timeout);
+        if self.is_here() {
+            self.controller.wait(timeout);
+        }
     }
 
     /// Waits until everything that was submitted has ended, and drops what comes.
@@ -191,7 +199,7 @@ impl QueuePair {
 
     /// As [`QueuePair::drain`], and appends what comes.
     pub fn drain_into(&mut self, returned: &mut Vec<Returned>) {
-        while self.in_flight() > 0 {
+        while self.in_flight() > 0 && self.is_here() {
             self.wait(Some(Duration::from_millis(10)));
             let before = (self.in_flight(), self.controller.steps());
             self.poll(returned);
@@ -203,17 +211,22 @@ impl QueuePair {
         }
     }
 
+    /// Whether this process made it, rather than one that it was forked from.
+    pub fn is_here(&self) -> bool {
+        self.controller.is_here()
+    }
+
     /// Whether another `poll` would get further at once: the steps of a poll are bounded, and pipelines may take many. Whoever sleeps
     /// on the descriptor asks first.
     pub fn is_ready(&self) -> bool {
-        self.controller.is_ready()
+        self.is_here() && self.controller.is_ready()
     }
 
     /// A descriptor that polls readable while flash completions are there, or pipelines have ended on compute units, for `epoll`. Before sleeping on it, `poll`
     /// until that gives nothing: it neither speaks of commands refused nor of commands not started. `None` where there is
     /// nothing to sleep for: keep polling.
     pub fn event_fd(&self) -> Option<RawFd> {
-        self.controller.event_fd()
+        self.is_here().then(|| self.controller.event_fd()).flatten()
     }
 
     /// Commands submitted that have not ended, or whose completions `poll` has not given yet.
@@ -234,6 +247,8 @@ impl QueuePair {
 impl Drop for QueuePair {
     fn drop(&mut self) {
         // Commands in flight end with the controller, and nobody polls them.
-        self.counters.depth(0);
+        if self.is_here() {
+            self.counters.depth(0);
+        }
     }
 }

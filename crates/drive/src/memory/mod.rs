@@ -19,6 +19,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use crate::locks::whole;
+use crate::process::ProcessMark;
 use crate::protocol::{LocalRange, MemoryAddress, RegionId};
 use buddy::Buddy;
 pub use host::{HostArena, HostRegion, SealedRange};
@@ -37,6 +38,7 @@ pub struct LocalMemory {
 struct LocalRegion {
     mapping: Mapping,
     blocks: Mutex<Buddy>,
+    made: ProcessMark,
 }
 
 impl LocalMemory {
@@ -50,7 +52,11 @@ impl LocalMemory {
         let (Ok(count), Some(bytes)) = (u32::try_from(blocks), blocks.checked_mul(BLOCK_BYTES)) else {
             return Err(io::Error::from_raw_os_error(libc::ENOMEM));
         };
-        let region = LocalRegion { mapping: Mapping::new(bytes)?, blocks: Mutex::new(Buddy::new(count)) };
+        let region = LocalRegion {
+            mapping: Mapping::new(bytes)?,
+            blocks: Mutex::new(Buddy::new(count)),
+            made: ProcessMark::now(),
+        };
         Ok(LocalMemory { region: Arc::new(region) })
     }
 
@@ -195,7 +201,8 @@ impl fmt::Debug for LocalBuffer {
 
 impl Drop for LocalBuffer {
     fn drop(&mut self) {
-        if self.blocks > 0 {
+        // A forked child has a copy of the allocator, which another thread may have had locked.
+        if self.blocks > 0 && self.memory.region.made.is_here() {
             let first = (self.offset / BLOCK_BYTES as u64) as u32;
             self.memory.region.lock_blocks().free(first, self.blocks);
         }

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tapetum_drive::OfProcess;
 
 /// How a loader is sized.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +71,7 @@ struct LoaderShared {
 pub struct PictureLoader {
     shared: Arc<LoaderShared>,
     keyspace: KeyspaceHandle,
-    threads: Vec<JoinHandle<()>>,
+    threads: OfProcess<Vec<JoinHandle<()>>>,
 }
 
 impl PictureLoader {
@@ -84,11 +85,13 @@ impl PictureLoader {
     ) -> Result<PictureLoader, Error> {
         let no_batch = || Error::Options("the pipeline ends in no batch: add one, such as batch 128".into());
         let (_, shape) = plan.plan().batch().ok_or_else(no_batch)?;
+        keyspace.store().refuse_forked()?;
         let cost = PictureCost { row_bytes: shape.bytes(), file_bytes_unknown: options.file_bytes };
         let local_bytes = keyspace.store().drive().local().bytes_total();
         let (threads, ahead) = AheadBudget::shared(options.threads, cost.of_set(set), local_bytes / 2);
         let shared = Arc::new(LoaderShared::default());
-        let mut loader = PictureLoader { shared: shared.clone(), keyspace: keyspace.clone(), threads: Vec::new() };
+        let threads_started = OfProcess::new(Vec::new());
+        let mut loader = PictureLoader { shared: shared.clone(), keyspace: keyspace.clone(), threads: threads_started };
         lock(&shared.state).stats.threads = threads;
         for _ in 0..threads {
             let (shared, keyspace, set, plan) = (shared.clone(), keyspace.clone(), set.clone(), plan.clone());
@@ -116,6 +119,9 @@ impl PictureLoader {
 
     /// Asks for another batch.
     pub fn submit(&self, request: BatchRequest) {
+        if !self.threads.is_here() {
+            return;
+        }
         let mut state = lock(&self.shared.state);
         let number = state.submitted;
         state.submitted += 1;
@@ -125,12 +131,18 @@ impl PictureLoader {
 
     /// Requests whose results were not taken.
     pub fn pending(&self) -> u64 {
+        if !self.threads.is_here() {
+            return 0;
+        }
         let state = lock(&self.shared.state);
         state.submitted - state.taken
     }
 
     /// The next result; `None` if it is not there within `timeout`, or nothing was asked for.
     pub fn next(&self, timeout: Duration) -> Option<Result<PictureBatch, Error>> {
+        if let Err(error) = self.keyspace.store().refuse_forked() {
+            return Some(Err(error));
+        }
         let env = self.keyspace.store().drive().env();
         let began_us = env.now_us();
         let state = lock(&self.shared.state);
@@ -153,6 +165,9 @@ impl PictureLoader {
     }
 
     pub fn stats(&self) -> LoaderStats {
+        if !self.threads.is_here() {
+            return LoaderStats::default();
+        }
         lock(&self.shared.state).stats
     }
 }
@@ -197,6 +212,9 @@ impl Drop for ThreadEnd {
 
 impl Drop for PictureLoader {
     fn drop(&mut self) {
+        if !self.threads.is_here() {
+            return;
+        }
         {
             // Under the lock, so that no thread goes to sleep between its look and this.
             let _state = lock(&self.shared.state);

@@ -4,6 +4,7 @@ use crate::error::Error;
 use crate::media::io::lock;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
+use tapetum_drive::ProcessMark;
 
 /// Something that maintenance was asked for and has not ended, or just has. Clones share it.
 pub struct UnderWay<T> {
@@ -14,6 +15,7 @@ struct AskedState<T> {
     asked: T,
     result: Mutex<Option<Result<(), Error>>>,
     ended: Condvar,
+    made: ProcessMark,
 }
 
 impl<T> Clone for UnderWay<T> {
@@ -24,16 +26,23 @@ impl<T> Clone for UnderWay<T> {
 
 impl<T> UnderWay<T> {
     pub(crate) fn new(asked: T) -> UnderWay<T> {
-        UnderWay { state: Arc::new(AskedState { asked, result: Mutex::new(None), ended: Condvar::new() }) }
+        let (result, ended, made) = (Mutex::new(None), Condvar::new(), ProcessMark::now());
+        UnderWay { state: Arc::new(AskedState { asked, result, ended, made }) }
     }
 
     /// What it came to, once it is over.
     pub fn result(&self) -> Option<Result<(), Error>> {
+        if !self.state.made.is_here() {
+            return Some(Err(Error::Forked));
+        }
         lock(&self.state.result).clone()
     }
 
     /// Waits until it is over, or for `timeout`.
     pub fn wait(&self, timeout: Duration) {
+        if !self.state.made.is_here() {
+            return;
+        }
         let result = lock(&self.state.result);
         drop(self.state.ended.wait_timeout_while(result, timeout, |result| result.is_none()));
     }

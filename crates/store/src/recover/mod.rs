@@ -42,7 +42,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use stopwatch::Stopwatch;
 use tapetum_drive::fail_point;
-use tapetum_drive::{Drive, OverlayFlash};
+use tapetum_drive::{Drive, OverlayFlash, ProcessMark};
 
 /// Stamps that a restart skips, so that none is given twice even where some were given and lost: at most those of the write buffers,
 /// of which no record takes less than eight bytes.
@@ -235,6 +235,7 @@ impl FoundBase {
         let keyspaces = KeyspaceStates::new(catalogue, &replayed.deletions, replayed.deletions_sealed);
         log.keep_for_planned(keyspaces.planned_count());
         let base = Base {
+            made: ProcessMark::now(),
             engines: EngineList::default(),
             memory_turns: Arc::default(),
             pace: Pace::default(),

@@ -35,6 +35,7 @@ impl KeyspaceHandle {
         side: QuerySide,
         rows: &mut dyn RowSink,
     ) -> Result<Option<QueryReport>, QueryError> {
+        self.store().refuse_forked()?;
         if side != QuerySide::Host && self.keyspace().kind() != KeyspaceKind::Hashed {
             return self.fields_of_ordered(key, query, rows);
         }

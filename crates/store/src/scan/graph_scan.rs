@@ -84,6 +84,7 @@ impl KeyspaceHandle {
         side: QuerySide,
         go_on: &mut dyn FnMut(GraphProgress) -> bool,
     ) -> Result<GraphReport, QueryError> {
+        self.store().refuse_forked()?;
         let are_edges = match edges.output() {
             QueryOutput::Rows { order: None, .. } => {
                 edges.result_types().len() == 2 && edges.result_types().iter().all(|of| of.is_integer())

@@ -51,6 +51,11 @@ impl Iterator for Scan {
     type Item = Result<(Vec<u8>, Item), Error>;
 
     fn next(&mut self) -> Option<Result<(Vec<u8>, Item), Error>> {
+        if let Err(error) = self.keyspace.store().refuse_forked() {
+            let is_over = self.rest.take().is_none() && self.items.as_slice().is_empty();
+            self.items = Vec::new().into_iter();
+            return if is_over { None } else { Some(Err(error)) };
+        }
         loop {
             if let Some(ScannedItem { key, value, flags, expiry, stamp }) = self.items.next() {
                 return Some(Ok((key, Item { value, flags, expiry, stamp })));

@@ -23,7 +23,7 @@ use crate::media::io::{Io, Task, lock, poll_once};
 use crate::session::Session;
 use std::collections::VecDeque;
 use std::time::Duration;
-use tapetum_drive::Purpose;
+use tapetum_drive::{OfProcess, Purpose};
 use tapetum_kernels::ordered::NODE_KEY_BYTES_MAX;
 use tapetum_kernels::scan::result::{MissedKeys, RowSink};
 use tapetum_kernels::scan::{Query, QueryResult, ScanCounts};
@@ -40,7 +40,7 @@ pub struct QueryTask {
     results: ResultOptions,
     /// Only what is found is shown, not what is computed of nothing.
     shows_found: bool,
-    stage: TaskStage,
+    stage: OfProcess<TaskStage>,
     /// `None` when it is over.
     result: Option<QueryResult>,
     report: QueryReport,
@@ -68,6 +68,7 @@ impl QueryTask {
         (query, results): (&Query, ResultOptions),
         range: &KeyRange,
     ) -> Result<QueryTask, QueryError> {
+        keyspace.store().refuse_forked()?;
         check_range(keyspace, range)?;
         let results = ResultOptions { is_of_key: range.is_of_key(), ..results };
         let (engine, of) = (keyspace.store().hashed().clone(), keyspace.keyspace());
@@ -92,6 +93,7 @@ impl QueryTask {
             }
         };
         let side = if results.is_row_by_row { QuerySide::DriveByRecord } else { QuerySide::Drive };
+        let stage = OfProcess::new(stage);
         let (result, report) = (Some(QueryResult::new(query)), QueryReport::of(side));
         let (keyspace, query) = (keyspace.clone(), query.clone());
         Ok(QueryTask { keyspace, query, results, shows_found: false, stage, result, report })
@@ -111,7 +113,8 @@ impl QueryTask {
     /// When it is over.
     pub fn step(&mut self, rows: &mut dyn RowSink) -> Result<Option<QueryReport>, QueryError> {
         let Some(result) = &mut self.result else { panic!("the query is over") };
-        match &mut self.stage {
+        self.keyspace.store().refuse_forked()?;
+        match &mut *self.stage {
             TaskStage::Freezes(io, task) => {
                 io.pump();
                 let Some(snapshot) = poll_once(task) else {
@@ -122,7 +125,7 @@ impl QueryTask {
                 };
                 let run =
                     frozen(&self.keyspace, (&self.query, self.results), snapshot?, result, rows, &mut self.report)?;
-                self.stage = TaskStage::Runs(Box::new(run));
+                *self.stage = TaskStage::Runs(Box::new(run));
                 Ok(None)
             }
             TaskStage::Queues(layout, since_us) => {
@@ -134,7 +137,7 @@ impl QueryTask {
                 };
                 let Some(layout) = layout.take() else { unreachable!("it is taken once") };
                 let run = DriveRun::new(base, of, layout, self.results, tools)?;
-                self.stage = TaskStage::Runs(Box::new(run));
+                *self.stage = TaskStage::Runs(Box::new(run));
                 // At once: with nothing on its way a wait would be one for memory.
                 self.step(rows)
             }
@@ -151,7 +154,7 @@ impl QueryTask {
                 }
                 let ranges = missed.into_iter().map(range_of).collect();
                 let session = self.keyspace.store().session()?;
-                self.stage = TaskStage::Scans(Box::new(MissedScan { session, ranges, is_asked: false }));
+                *self.stage = TaskStage::Scans(Box::new(MissedScan { session, ranges, is_asked: false }));
                 Ok(None)
             }
             TaskStage::Scans(scan) => {
@@ -175,7 +178,10 @@ impl QueryTask {
 
     /// Waits until a step would get further, or a moment.
     pub fn wait(&mut self) {
-        match &mut self.stage {
+        if !self.stage.is_here() {
+            return;
+        }
+        match &mut *self.stage {
             TaskStage::Freezes(io, _) if io.in_flight() > 0 => io.wait(Duration::from_millis(10)),
             // Nothing tells that the installer is free: others go first until it is.
             TaskStage::Freezes(..) => std::thread::yield_now(),
@@ -188,7 +194,7 @@ impl QueryTask {
     /// Whether it is beyond the moment that it sees of a hashed keyspace.
     #[cfg(test)]
     pub(super) fn is_frozen(&self) -> bool {
-        !matches!(self.stage, TaskStage::Freezes(..))
+        !matches!(*self.stage, TaskStage::Freezes(..))
     }
 
     #[cfg(test)]

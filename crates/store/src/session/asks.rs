@@ -75,12 +75,18 @@ impl Session {
     /// Appends the requests that have asked since. Each waits until it is told by [`Session::allow_value`] or
     /// [`Session::give_up_value`], and is not replied to before. It has done nothing, and keeps no other waiting.
     pub fn take_asks(&mut self, asks: &mut Vec<Ask>) {
+        if !self.core.is_here() {
+            return;
+        }
         asks.append(&mut self.core.asks.new);
     }
 
     /// Lets a request that asks bring so many bytes: it goes on as if it was submitted now. If its item is a longer one by then it asks
     /// again.
     pub fn allow_value(&mut self, token: u64, value_bytes: usize) {
+        if !self.core.is_here() {
+            return;
+        }
         match self.core.asks.take(token) {
             (EngineSlot::HASHED, number) => self.hashed.allow_value(number, value_bytes),
             (slot, number) => self.others.get(slot).allow_value(&mut self.core, number, value_bytes),
@@ -89,6 +95,9 @@ impl Session {
 
     /// Ends a request that asks: it is replied to as if there was no item.
     pub fn give_up_value(&mut self, token: u64) {
+        if !self.core.is_here() {
+            return;
+        }
         let operation = self.core.asks.take(token);
         self.core.answer(token, Outcome::Missing);
         match operation {

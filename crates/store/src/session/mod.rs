@@ -7,6 +7,8 @@
 //! ```
 //! No session waits for another to poll. Operations on one key take effect in the order of submission: one that is not decided yet
 //! keeps the later ones waiting, unless it asks ([`order`]).
+//!
+//! In a forked child, whatever is submitted or was on its way is answered with [`Error::Forked`]; nothing waits, and nothing is dropped.
 
 pub mod asks;
 pub mod batch;
@@ -43,7 +45,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tapetum_drive::QueuePair;
+use tapetum_drive::{OfProcess, QueuePair};
 use tapetum_kernels::record::KEY_BYTES_MAX;
 
 pub use crate::hashed::session::limits::value_bytes_max;
@@ -66,17 +68,18 @@ const MEMORY_LOOK: Duration = Duration::from_millis(10);
 /// the order in which they were submitted, but for those that ask ([`Session::submit_within`]).
 pub struct Session {
     // First: its queue pair goes before what operations hold.
-    pub(crate) core: SessionCore,
-    pub(crate) hashed: HashedSession,
-    pub(crate) others: OtherEngines,
+    pub(crate) core: OfProcess<SessionCore>,
+    pub(crate) hashed: OfProcess<HashedSession>,
+    pub(crate) others: OfProcess<OtherEngines>,
     pub(crate) hashed_engine: Arc<HashedEngine>,
 }
 
 impl Session {
     pub(crate) fn new(hashed_engine: Arc<HashedEngine>, queue: QueuePair) -> Result<Session, Error> {
         let core = SessionCore::new(hashed_engine.base.clone(), queue);
-        let hashed = HashedSession::new(&hashed_engine)?;
-        Ok(Session { core, hashed, others: OtherEngines::default(), hashed_engine })
+        let hashed = OfProcess::new(HashedSession::new(&hashed_engine)?);
+        let others = OfProcess::new(OtherEngines::default());
+        Ok(Session { core: OfProcess::new(core), hashed, others, hashed_engine })
     }
 
     /// Whether [`Session::submit`] takes a request: fewer than [`OPERATIONS_MAX`] are on their way, and of keys and values they
@@ -86,6 +89,9 @@ impl Session {
     }
 
     fn kept_bytes(&self) -> usize {
+        if !self.core.is_here() {
+            return 0;
+        }
         let others: usize = self.others.iter().map(|part| part.kept_bytes()).sum();
         self.core.held_bytes() + self.hashed.kept_bytes() + others
     }
@@ -162,13 +168,19 @@ impl Session {
         if !self.has_room() {
             return Err(Busy);
         }
-        self.core.answer_when_durable(token);
+        match self.core.base.refuse_forked() {
+            Ok(()) => self.core.answer_when_durable(token),
+            Err(error) => self.core.answer(token, Outcome::Failed(error)),
+        }
         Ok(())
     }
 
     /// Whether a hashed keyspace may have a key, by what memory knows: a no is certain, and a yes nearly so. Of a block device with groups
     /// memory knows of groups alone what is on flash. Reads no flash.
     pub fn has_probably(&self, keyspace: KeyspaceRef, key: &[u8]) -> bool {
+        if !self.core.is_here() {
+            return true;
+        }
         let engine = &*self.hashed_engine;
         let hash = engine.hasher.hash_in(keyspace, key);
         let on_flash = HashedEngine::flash_hash(keyspace, hash);
@@ -199,12 +211,19 @@ impl Session {
 
     /// Takes the answers to scans that are there.
     pub fn take_scanned(&mut self, replies: &mut Vec<ScanReply>) {
+        if !self.core.is_here() {
+            return;
+        }
         self.others.iter_mut().for_each(|(_, part)| part.take_scanned(replies));
     }
 
     /// Advances everything without blocking, and appends the replies that are ready. As long as operations are on their way, the
     /// session holds what they read: others may wait for that to be free.
     pub fn poll(&mut self, replies: &mut Vec<Reply>) {
+        if !self.core.is_here() {
+            self.fail_all(Error::Forked);
+            return replies.append(&mut self.core.ready);
+        }
         self.hashed_engine.check_watermark();
         // What changes after an attempt that had to wait must wake the session. Nobody writes for one that asks for nothing.
         self.core.notifier.set_waiting(self.in_flight() > 0 || self.core.batch_waits);
@@ -218,6 +237,18 @@ impl Session {
         if self.in_flight() == self.core.asks.count() {
             self.core.spare_buffers.rest();
         }
+    }
+
+    /// Answers everything on its way with an error, once; nothing more comes of it.
+    #[cold]
+    fn fail_all(&mut self, error: Error) {
+        if self.core.is_over {
+            return;
+        }
+        let tokens = self.tokens_in_flight();
+        self.core.ready.clear();
+        self.core.is_over = true;
+        tokens.into_iter().for_each(|token| self.core.answer(token, Outcome::Failed(error.clone())));
     }
 
     /// Attempts what waits, in order, and what that wakes.
@@ -283,6 +314,9 @@ impl Session {
 
     /// Operations that were submitted and not replied to.
     pub fn in_flight(&self) -> usize {
+        if self.core.is_over {
+            return self.core.ready.len();
+        }
         let others: usize = self.others.iter().map(|part| part.in_flight()).sum();
         self.core.replies() + self.hashed.in_flight() + others
     }
@@ -301,6 +335,9 @@ impl Session {
 
     /// Descriptors that are readable when a poll may make progress, after one that gave nothing.
     pub fn event_fds(&self) -> Vec<RawFd> {
+        if !self.core.is_here() {
+            return Vec::new();
+        }
         let engines = self.others.iter().filter_map(EngineSession::shared_event);
         let shared = std::iter::once(&self.core.base.log.event).chain(engines).filter_map(|event| event.fd);
         self.own_fds().chain(shared).collect()
@@ -326,6 +363,9 @@ impl Session {
     /// Starts what was submitted and blocks until some of it is there, with one system call, if that is flash reads and
     /// nothing else: they come without anybody's doing. Returns at once otherwise.
     pub fn wait_for_flash(&mut self) {
+        if !self.core.is_here() {
+            return;
+        }
         self.send();
         let quiet = self.core.ready.is_empty() && !self.core.asks.are_new() && !self.core.holds_replies();
         if quiet && self.waits() == EngineWait::Commands {
@@ -335,6 +375,9 @@ impl Session {
 
     /// Blocks until a poll may make progress, or for `timeout`.
     pub fn wait(&mut self, timeout: Option<Duration>) {
+        if !self.core.is_here() {
+            return;
+        }
         // Before the look: what changes after it must wake the session.
         self.core.notifier.set_waiting(true);
         self.send();
@@ -348,7 +391,7 @@ impl Session {
             return self.core.queue.wait(timeout);
         }
         // Starts what was submitted. What this takes is for the next poll.
-        let SessionCore { queue, completions, .. } = &mut self.core;
+        let SessionCore { queue, completions, .. } = &mut *self.core;
         queue.poll(completions);
         if !completions.is_empty() {
             return;
@@ -377,6 +420,10 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        if !self.core.is_here() {
+            // Whatever is of the parent stays, also where this is the last that has the store.
+            return std::mem::forget(self.hashed_engine.clone());
+        }
         self.core.base.log.unregister(&self.core.notifier);
         self.hashed.leave(&self.hashed_engine);
         self.others.iter_mut().for_each(|(_, part)| part.leave(&mut self.core));

@@ -17,6 +17,7 @@ use crate::keyspace::states::KeyspaceRef;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
+use tapetum_drive::ProcessMark;
 use tapetum_kernels::hash::HashKey;
 
 /// Boxes of operations that are kept for the next ones, and the longest room for a key that is kept with them.
@@ -127,6 +128,7 @@ pub struct Operations<K> {
     kept_bytes: usize,
     /// Boxes of operations that are over, with their room for a key.
     spare: Vec<Box<Op<K>>>,
+    made: ProcessMark,
 }
 
 impl<K> Default for Operations<K> {
@@ -142,6 +144,7 @@ impl<K> Default for Operations<K> {
             sequence_next: 0,
             kept_bytes: 0,
             spare: Vec::new(),
+            made: ProcessMark::now(),
         }
     }
 }
@@ -341,8 +344,11 @@ impl<K: Default> Operations<K> {
         self.undecided.contains_key(&hash)
     }
 
-    /// Whether a new operation must stay behind one that is undecided.
+    /// Whether a new operation must stay behind one that is undecided. In a forked child each must: nothing is done there.
     pub fn must_wait(&self, hash: HashKey, request: &Request<'_>) -> bool {
+        if !self.made.is_here() {
+            return true;
+        }
         match request {
             Request::DeleteAll { .. } => !self.undecided.is_empty(),
             _ => self.deletes_all() || self.undecided.contains_key(&hash),

@@ -47,6 +47,8 @@ pub struct SessionCore {
     pub values: ReplyValues,
     /// A batch was told to come again, and nobody has waited for it since.
     pub batch_waits: bool,
+    /// Everything that was on its way was answered with an error.
+    pub is_over: bool,
     pub notifier: Arc<Notifier>,
     pub base: Arc<Base>,
 }
@@ -71,6 +73,7 @@ impl SessionCore {
             ready: Vec::new(),
             values: ReplyValues::default(),
             batch_waits: false,
+            is_over: false,
             notifier,
             base,
         }

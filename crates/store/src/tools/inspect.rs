@@ -168,6 +168,7 @@ pub const SLOT_CLASSES: [&str; 7] = ["nodes", "4KiB", "8KiB", "16KiB", "32KiB", 
 
 /// What an open store has on its drive now. Flush and collector wait meanwhile.
 pub fn inspect(store: &Store) -> Result<Inspection, Error> {
+    store.refuse_forked()?;
     let engine = store.hashed();
     let io = Io::new(engine.drive.queue_pair(4).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Check);
     let ask = async {

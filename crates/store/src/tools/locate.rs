@@ -149,6 +149,7 @@ impl RecordFacts {
 
 /// Finds where a key of a keyspace lives in an open store.
 pub fn locate(store: &Store, keyspace: KeyspaceRef, key: &[u8]) -> Result<Location, Error> {
+    store.refuse_forked()?;
     let base = store.base();
     if keyspace.is_grouped() {
         return Err(Error::Keyspace(KeyspaceError::IsGrouped));

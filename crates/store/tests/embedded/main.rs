@@ -7,6 +7,8 @@
 mod asks;
 mod at_once;
 mod contended;
+
+mod forks;
 mod formats;
 #[cfg(feature = "images")]
 mod images;

@@ -25,7 +25,7 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tapetum_drive::fail_point;
-use tapetum_drive::{LocalBuffer, Purpose};
+use tapetum_drive::{LocalBuffer, OfProcess, Purpose};
 use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::data_page::{Corrupt, FoundRecord, PageRun};
 use tapetum_kernels::hash::HashKey;
@@ -77,7 +77,7 @@ impl std::ops::Add for Warmed {
 /// A warming under way; dropped, it ends where it is.
 pub struct Warming {
     // Dropped in this order: what is read goes to `io`, which waits for the drive.
-    task: Option<Task<()>>,
+    task: OfProcess<Option<Task<()>>>,
     io: Io,
     warmed: Arc<Mutex<Warmed>>,
 }
@@ -91,7 +91,7 @@ impl Store {
     /// Shows `visit` the items in DRAM that are worth warming it with after a restart, some at a time, those that are asked for
     /// more first, until it breaks off. Some may be missing or come twice.
     pub fn hot_keys(&self, mut visit: impl FnMut(&[KeyDigest]) -> ControlFlow<()>) {
-        let Some(tier) = &self.hashed().tier else { return };
+        let Some(tier) = self.hashed().tier.as_ref().filter(|_| self.refuse_forked().is_ok()) else { return };
         let mut digests = Vec::new();
         let mut show = |hashes: &[HashKey]| {
             digests.clear();
@@ -122,6 +122,7 @@ impl Store {
 
     /// Begins to put the items with these hash keys into DRAM, as far as flash has them and there is room.
     pub fn warm(&self, keys: Vec<KeyDigest>) -> Result<Warming, Error> {
+        self.refuse_forked()?;
         let engine = self.hashed().clone();
         let queue = engine.drive.queue_pair(READS_MAX as u32).map_err(|error| Error::Io(error.to_string()))?;
         let io = Io::new(queue).of(Purpose::Warm);
@@ -139,28 +140,35 @@ impl Store {
             value: Vec::new(),
         };
         let task: Task<()> = Box::pin(warmer.warm(keys.into_iter().map(|key| HashKey(key.0)).collect()));
-        Ok(Warming { task: Some(task), io, warmed })
+        Ok(Warming { task: OfProcess::new(Some(task)), io, warmed })
     }
 }
 
 impl Warming {
     /// A bounded step; whether it was the last.
     pub fn step(&mut self) -> bool {
+        if !self.task.is_here() {
+            // Nothing comes of it in a forked child.
+            return true;
+        }
         self.io.pump();
         if self.task.as_mut().and_then(poll_once).is_some() {
-            self.task = None;
+            *self.task = None;
         }
         self.task.is_none()
     }
 
     /// Waits until a step may get further.
     pub fn wait(&self) {
+        if !self.task.is_here() {
+            return;
+        }
         self.io.wait(Duration::from_millis(10));
     }
 
     /// Whether it waits for memory, which others give back, rather than for the drive.
     pub fn waits_for_memory(&self) -> bool {
-        self.task.is_some() && self.io.in_flight() == 0
+        self.task.is_here() && self.task.is_some() && self.io.in_flight() == 0
     }
 
     pub fn warmed(&self) -> Warmed {
