@@ -108,7 +108,15 @@ pub fn escape(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
+/// Bytes as text: see [`escape`].
+pub fn escaped(bytes: &[u8]) -> String {
+    let mut text = Vec::new();
+    escape(bytes, &mut text);
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// The bytes that [`escape`] wrote.
+pub fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.iter().position(|&byte| byte == b'\\') {

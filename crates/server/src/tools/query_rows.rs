@@ -135,9 +135,9 @@ pub fn explanation(report: &QueryReport, units: Option<u8>) -> String {
 /// How many records did not fit, if some did not.
 pub fn misfits(report: &QueryReport) -> Option<String> {
     let first = report.counts.first_misfit.as_ref()?;
-    let key = String::from_utf8_lossy(&first.key).into_owned();
+    let key = item_lines::escaped(&first.key);
     let (misfits, why) = (report.counts.misfits, first.misfit.explain());
-    Some(format!("{misfits} records do not fit and were left out, such as that of the key {key:?}: {why}"))
+    Some(format!("{misfits} records do not fit and were left out, such as that of the key \"{key}\": {why}"))
 }
 
 struct RowPrinter<'a> {
@@ -174,7 +174,7 @@ impl<'a> RowPrinter<'a> {
             }
             RowFormat::Csv => {
                 self.head();
-                let cells = columns.iter().map(|column| csv(&values[column.place].map_or(String::new(), cell)));
+                let cells = columns.iter().map(|column| values[column.place].map_or(String::new(), csv_cell));
                 self.text.extend_from_slice(cells.collect::<Vec<String>>().join(",").as_bytes());
                 self.text.push(b'\n');
             }
@@ -198,14 +198,15 @@ impl<'a> RowPrinter<'a> {
         if std::mem::replace(&mut self.begun, true) || self.format != RowFormat::Csv {
             return;
         }
-        let names = self.columns.iter().map(|column| csv(&column.name)).collect::<Vec<String>>();
+        let names = self.columns.iter().map(|column| csv_text(&column.name)).collect::<Vec<String>>();
         self.text.extend_from_slice(names.join(",").as_bytes());
         self.text.push(b'\n');
     }
 
     fn table(&mut self) {
         if self.widths.is_none() {
-            let names: Vec<String> = self.columns.iter().map(|column| column.name.clone()).collect();
+            let names: Vec<String> =
+                self.columns.iter().map(|column| item_lines::escaped(column.name.as_bytes())).collect();
             let width = |place: usize| {
                 let cells = self.waiting.iter().map(|row| row[place].chars().count());
                 cells.chain([names[place].chars().count()]).max().unwrap_or(0).min(TABLE_COLUMN_MAX)
@@ -248,7 +249,7 @@ impl RowOut for RowPrinter<'_> {
     }
 }
 
-/// A value in a table or CSV. Bytes that are no text, and control characters, are escaped.
+/// A value in a table, for a terminal: bytes that are no text, and control characters, are escaped.
 fn cell(value: Scalar<'_>) -> String {
     match value {
         Scalar::Bool(value) => value.to_string(),
@@ -256,18 +257,23 @@ fn cell(value: Scalar<'_>) -> String {
         Scalar::Unsigned(value) => value.to_string(),
         Scalar::Float(value) => value.to_string(),
         Scalar::Timestamp(micros) => timestamp_text(micros),
-        Scalar::Text(_) | Scalar::Bytes(_) => {
-            let mut text = Vec::new();
-            item_lines::escape(value.bytes().unwrap_or_default(), &mut text);
-            String::from_utf8_lossy(&text).into_owned()
-        }
+        Scalar::Text(_) | Scalar::Bytes(_) => item_lines::escaped(value.bytes().unwrap_or_default()),
     }
 }
 
-fn csv(cell: &str) -> String {
-    match cell.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", cell.replace('"', "\"\"")),
-        false => cell.into(),
+/// A value in CSV, from which a reader has it back: a text as it is, bytes with the escapes of `list`.
+fn csv_cell(value: Scalar<'_>) -> String {
+    match value {
+        Scalar::Text(text) => csv_text(text),
+        value => csv_text(&cell(value)),
+    }
+}
+
+/// As RFC 4180 has it. An empty text is quoted, because nothing at all is NULL.
+fn csv_text(text: &str) -> String {
+    match text.is_empty() || text.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.into(),
     }
 }
 
@@ -277,9 +283,51 @@ fn json(value: Option<Scalar<'_>>) -> Value {
         Some(Scalar::Bool(value)) => value.into(),
         Some(Scalar::Int(value)) => value.into(),
         Some(Scalar::Unsigned(value)) => value.into(),
-        // JSON has no NaN and no infinity.
-        Some(Scalar::Float(value)) => value.into(),
+        Some(Scalar::Float(value)) if value.is_finite() => value.into(),
         Some(Scalar::Text(text)) => text.into(),
+        // Bytes with the escapes of `list`; NaN and infinities, which JSON has no numbers for, by their names.
         Some(value) => cell(value).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tapetum_kernels::scan::ScalarType;
+
+    fn printed(format: RowFormat, row: &[Option<Scalar<'_>>]) -> String {
+        let column = |place: usize| ResultColumn { name: format!("c{place}"), place, scalar_type: ScalarType::Text };
+        let columns: Vec<ResultColumn> = (0..row.len()).map(column).collect();
+        let mut out = Vec::new();
+        let mut rows = row_out(&columns, format, &mut out).unwrap();
+        rows.row(row);
+        rows.finish().unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn csv_has_every_text_as_it_is_and_null_beside_the_empty_one() {
+        let row =
+            ["a\nb", "C:\\temp", "x\ty", "say \"hi\"", "a,b", "a\r\nb", " a ", ""].map(|text| Some(Scalar::Text(text)));
+        let expected = "\"a\nb\",C:\\temp,x\ty,\"say \"\"hi\"\"\",\"a,b\",\"a\r\nb\", a ,\"\",\n";
+        let lines = printed(RowFormat::Csv, &[&row[..], &[None]].concat());
+        assert_eq!(lines.split_once('\n').unwrap().1, expected);
+        let table = printed(RowFormat::Table, &row);
+        assert!(table.contains("a\\nb  C:\\\\temp  x\\ty"), "{table}");
+    }
+
+    #[test]
+    fn bytes_are_escaped_alike_in_csv_and_json() {
+        let row = [Some(Scalar::Bytes(b"\xff\\n,\n")), Some(Scalar::Bytes(b""))];
+        assert_eq!(printed(RowFormat::Csv, &row), "c0,c1\n\"\\xff\\\\n,\\n\",\"\"\n");
+        assert_eq!(printed(RowFormat::Jsonl, &row), "{\"c0\":\"\\\\xff\\\\\\\\n,\\\\n\",\"c1\":\"\"}\n");
+    }
+
+    #[test]
+    fn floats_that_json_has_no_numbers_for_are_strings() {
+        let row = [1.5, f64::NAN, f64::INFINITY, f64::NEG_INFINITY].map(|value| Some(Scalar::Float(value)));
+        let lines = printed(RowFormat::Jsonl, &[&row[..], &[None]].concat());
+        assert_eq!(lines, "{\"c0\":1.5,\"c1\":\"NaN\",\"c2\":\"inf\",\"c3\":\"-inf\",\"c4\":null}\n");
+        assert_eq!(printed(RowFormat::Csv, &row), "c0,c1,c2,c3\n1.5,NaN,inf,-inf\n");
     }
 }
