@@ -54,7 +54,9 @@ pub enum Command {
     /// Serve clients, until SIGTERM, SIGINT or SIGHUP
     Serve(ServeArguments),
     /// Store a value, without a server
+    #[command(after_help = KEY_HELP)]
     Put {
+        /// The key: the values of its fields, with commas between them, or its bytes as `list` prints them
         key: String,
         /// The value; - reads it from standard input
         value: String,
@@ -68,7 +70,9 @@ pub enum Command {
     /// Print a value, or fields of it, without a server
     Get(GetArguments),
     /// Delete a key, without a server
+    #[command(after_help = KEY_HELP)]
     Delete {
+        /// The key: the values of its fields, with commas between them, or its bytes as `list` prints them
         key: String,
         #[command(flatten)]
         keyspace: KeyspaceArguments,
@@ -132,8 +136,9 @@ pub enum Command {
         creation: CreationArguments,
     },
     /// Print the keys of a store, or of a running server, one a line, in no particular order
+    #[command(after_help = KEY_HELP)]
     List {
-        /// Only keys that begin so
+        /// Only keys that begin so: with these fields, or these bytes as this prints them
         #[arg(long, value_name = "TEXT", default_value = "")]
         prefix: String,
         /// Also, after tabs: bytes of the value, flags, and expiry in unix seconds (0 is never)
@@ -148,8 +153,9 @@ pub enum Command {
         store: StoreArguments,
     },
     /// Print the items of a store, or of a running server, as lines that load reads
+    #[command(after_help = KEY_HELP)]
     Dump {
-        /// Only keys that begin so
+        /// Only keys that begin so: with these fields, or these bytes as `list` prints them; with --skip-bad always bytes
         #[arg(long, value_name = "TEXT", default_value = "")]
         prefix: String,
         /// The format of the lines; tsv has no place for flags and expiry
@@ -170,13 +176,14 @@ pub enum Command {
     #[command(subcommand)]
     Generate(GenerateCommand),
     /// Print the items of an ordered keyspace in the order of their keys, or what a query says of any keyspace, without a server
+    #[command(after_help = SCAN_HELP)]
     Scan(ScanArguments),
     /// Analyse the graph whose edges are records of a keyspace, without a server
     #[command(subcommand)]
     Graph(GraphCommand),
     /// Look inside a store, or a running server: superblock, manifest and segments, or where a key lives
     Inspect {
-        /// Tell where this key lives, rather than what the store holds
+        /// Tell where this key lives, rather than what the store holds; it is written as for `get`
         key: Option<String>,
         /// The keyspace of the key
         #[arg(long, value_name = "NAME", requires = "key", conflicts_with = "map", default_value = DEFAULT_NAME, value_parser = keyspace_name())]
@@ -217,6 +224,18 @@ pub(super) const PRESETS_HELP: &str = "\
 Options may also be set by variables, such as TAPETUM_DRIVE_THREADS=2, or in the file of --config (TOML), such as
 `drive-threads = 2`: all of serve's, and of the other commands --data, --drive, --memory and --log. The command line wins over
 variables, and variables win over the file.";
+
+/// How keys are written.
+pub const KEY_HELP: &str = r#"A key of a keyspace that has a format is the values of its fields, with commas between them: 100, or 20539,0. With a backslash
+in it, and wherever there is no format, it is the key's bytes as `tapetum list` prints them: \t \n \r \\, and \xHH for any byte.
+A prefix may be the first fields alone. Of a server keys are bytes, as its format is not known here."#;
+
+/// The same, and what rows look like.
+const SCAN_HELP: &str = r#"Keys are written as the values of their fields, with commas between them: 100, or 20539,0; the first ones are enough. With a backslash
+in it, and wherever there is no format, a key is its bytes as `tapetum list` prints them: \t \n \r \\, and \xHH for any byte.
+
+Rows as csv are quoted as RFC 4180 says; NULL is an empty field, and an empty text is "". Rows as jsonl have NaN and infinities
+as the strings "NaN", "inf" and "-inf". Bytes are written in both as `tapetum list` prints keys."#;
 
 const LOAD_HELP: &str = r#"Lines of a .tsv file are KEY<tab>VALUE, where \t \n \r \\ and \xHH stand for what cannot.
 Lines of a .jsonl file are {"key":"k","value":"v"}, with "flags" and "expiry" (unix seconds) if wanted, and

@@ -25,6 +25,7 @@ use crate::stats::keyspace_stats;
 use crate::store::item_limit;
 use crate::store::store_open::{self, OpenError};
 use crate::tools::item_lines::Format;
+use crate::tools::key_text::KeyText;
 use crate::tools::load::{Existing, StoreSink};
 use crate::tools::pipelines::PipelineRun;
 use crate::tools::remote::{self, Remote};
@@ -100,7 +101,7 @@ fn run(command: Command) -> Outcome {
         Command::Get(GetArguments { key, keyspace, store, .. }) => get(&key, (&store, &keyspace)),
         Command::Delete { key, keyspace, store } => delete(&key, (&store, &keyspace)),
         Command::Stats { json, memcached: Some(address), .. } => {
-            Remote::memcached(&address).stats("").map_err(Box::from).and_then(|lines| print_stats(&lines, json))
+            Remote::memcached(&address).stats(b"").map_err(Box::from).and_then(|lines| print_stats(&lines, json))
         }
         Command::Stats { json, memcached: None, store } => offline_stats(json, &store),
         Command::Programs => print(pipelines::list()?.as_bytes()),
@@ -144,17 +145,23 @@ fn run(command: Command) -> Outcome {
         Command::Dump { prefix, format, memcached: Some(address), .. } => dump_remote(&address, &prefix, format),
         Command::List { prefix, long, memcached: None, keyspace, store } => {
             let mut out = std::io::stdout();
-            read_keyspace((&store, &keyspace), |opened| Ok(list::list(opened, prefix.as_bytes(), long, &mut out)?))
+            read_keyspace((&store, &keyspace), |opened| {
+                Ok(list::list(opened, &KeyText::of(opened)?.prefix(&prefix)?, long, &mut out)?)
+            })
         }
         Command::Dump { prefix, format, skip_bad: true, memcached: None, keyspace, store } => {
             check_memory(store.memory)?;
             let from = (&store.place(), &offline_options(&store));
-            let what = (&keyspace.keyspace[..], prefix.as_bytes(), format);
+            // The format of a damaged store may not be known.
+            let prefix = KeyText::of_bytes().prefix(&prefix)?;
+            let what = (&keyspace.keyspace[..], &prefix[..], format);
             repair::dump(from, what, &mut std::io::stdout(), &mut std::io::stderr())
         }
         Command::Dump { prefix, format, skip_bad: false, memcached: None, keyspace, store } => {
             let mut out = std::io::stdout();
-            read_keyspace((&store, &keyspace), |opened| Ok(list::dump(opened, prefix.as_bytes(), format, &mut out)?))
+            read_keyspace((&store, &keyspace), |opened| {
+                Ok(list::dump(opened, &KeyText::of(opened)?.prefix(&prefix)?, format, &mut out)?)
+            })
         }
         Command::Generate(command) => generating::run(&command),
         Command::Graph(command) => graphs::run(&command),
@@ -340,14 +347,16 @@ fn source_of<'a>(
 
 fn dump_remote(address: &Address, prefix: &str, format: Format) -> Outcome {
     let from = Remote::memcached(address);
+    let prefix = KeyText::of_bytes().prefix(prefix)?;
     let count = || from.figure("curr_items");
-    Ok(remote_items::dump(source_of(from, &count, prefix.as_bytes())?, format, &mut std::io::stdout())?)
+    Ok(remote_items::dump(source_of(from, &count, &prefix)?, format, &mut std::io::stdout())?)
 }
 
 fn list_remote(address: &Address, prefix: &str, long: bool) -> Outcome {
     let from = Remote::memcached(address);
+    let prefix = KeyText::of_bytes().prefix(prefix)?;
     let streams = (from.connect()?, from.connect()?);
-    Ok(remote_items::list(streams, prefix.as_bytes(), long, &mut std::io::stdout())?)
+    Ok(remote_items::list(streams, &prefix, long, &mut std::io::stdout())?)
 }
 
 /// Says on standard error what was done, unless the log takes errors alone (`-q`).
@@ -408,12 +417,12 @@ fn put(key: &str, value: &str, of: OfKeyspace<'_>, options: Options) -> Outcome 
     }
     with_keyspace(of, options, |keyspace| match item_limit::refusal(bytes.len(), keyspace.store()) {
         Some(why) => Err(why.into()),
-        None => Ok(keyspace.put(key.as_bytes(), &bytes).map(|_stamp| ())?),
+        None => Ok(keyspace.put(&KeyText::of(keyspace)?.key(key)?, &bytes).map(|_stamp| ())?),
     })
 }
 
 fn get(key: &str, of: OfKeyspace<'_>) -> Outcome {
-    let item = read_keyspace(of, |keyspace| Ok(keyspace.get(key.as_bytes())?))?;
+    let item = read_keyspace(of, |keyspace| Ok(keyspace.get(&KeyText::of(keyspace)?.key(key)?)?))?;
     let item = item.ok_or_else(|| not_found(key))?;
     let mut out = std::io::stdout();
     out.write_all(&item.value)?;
@@ -442,7 +451,9 @@ fn run_pipeline(
             let units = pipelines::named_units(compute_units)?;
             let options = Options { compute_units: units, pin_units: pin, ..offline_options(store) };
             let ran = read_store_with(store, &options, |store| {
-                pipelines::run_item(&store.keyspace(&keyspace.keyspace)?, key, text, (compute_units, pin))
+                let keyspace = store.keyspace(&keyspace.keyspace)?;
+                let key = KeyText::of(&keyspace)?.key(key)?;
+                pipelines::run_item(&keyspace, &key, text, (compute_units, pin))
             })?;
             return ran.ok_or_else(|| not_found(key).into());
         }
@@ -457,14 +468,15 @@ pub(super) fn print(bytes: &[u8]) -> Outcome {
 }
 
 fn delete(key: &str, of: OfKeyspace<'_>) -> Outcome {
-    match with_keyspace(of, offline_options(of.0), |keyspace| Ok(keyspace.delete(key.as_bytes())?))? {
+    match with_keyspace(of, offline_options(of.0), |keyspace| Ok(keyspace.delete(&KeyText::of(keyspace)?.key(key)?)?))?
+    {
         true => Ok(()),
         false => Err(not_found(key).into()),
     }
 }
 
 pub(super) fn not_found(key: &str) -> String {
-    format!("there is no key {key:?}")
+    format!("there is no key \"{key}\"")
 }
 
 fn offline_stats(json: bool, arguments: &StoreArguments) -> Outcome {

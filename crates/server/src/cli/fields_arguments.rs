@@ -2,15 +2,16 @@
 
 use clap::Args;
 
-use crate::cli::arguments::StoreArguments;
+use crate::cli::arguments::{KEY_HELP, StoreArguments};
 use crate::cli::keyspace_arguments::KeyspaceArguments;
 use crate::cli::scan_arguments::RunSide;
 use crate::tools::query_rows::RowFormat;
 
 #[derive(Debug, Args)]
+#[command(after_help = KEY_HELP)]
 #[command(group = clap::ArgGroup::new("of_fields").args(["select", "fields"]).multiple(true))]
 pub struct GetArguments {
-    /// The key; with --select or --fields the values of its fields, with commas between them
+    /// The key: the values of its fields, with commas between them, or its bytes as `list` prints them
     pub key: String,
     /// Print these of the record's fields rather than the value; only they come from the drive
     #[arg(long, value_name = "COLUMNS")]

@@ -8,18 +8,23 @@ use super::commands::{OfKeyspace, Outcome, check_memory, offline_options, print_
 use crate::cli::arguments::StoreArguments;
 use crate::net::listen::Address;
 use crate::store::store_open::OpenError;
+use crate::tools::key_text::KeyText;
 use crate::tools::remote::Remote;
 use crate::tools::{inspect, inspect_lines};
 
 pub fn inspect_key(key: &str, json: bool, memcached: Option<&Address>, of: OfKeyspace<'_>) -> Outcome {
     let lines = match memcached {
-        // A space would end the word, a line end the command.
-        Some(_) if key.bytes().any(|byte| byte <= b' ') => {
-            return Err("a server is asked for keys without spaces and control characters only".into());
+        Some(address) => {
+            let key = KeyText::of_bytes().key(key)?;
+            // A space would end the word, a line end the command.
+            if key.iter().any(|byte| *byte <= b' ') {
+                return Err("a server is asked for keys without spaces and control characters only".into());
+            }
+            Remote::memcached(address).stats(&[b"inspect ", &key[..]].concat())?
         }
-        Some(address) => Remote::memcached(address).stats(&format!("inspect {key}"))?,
         None => read_keyspace(of, |keyspace| {
-            let location = tapetum::locate(keyspace.store(), keyspace.keyspace(), key.as_bytes())?;
+            let key = KeyText::of(keyspace)?.key(key)?;
+            let location = tapetum::locate(keyspace.store(), keyspace.keyspace(), &key)?;
             Ok(inspect_lines::location_lines(&location))
         })?,
     };
@@ -49,7 +54,7 @@ pub fn inspect_all(
 ) -> Outcome {
     let ask = || -> Result<tapetum::Inspection, Box<dyn Error>> {
         match memcached {
-            Some(address) => Ok(inspect_lines::from_lines(&Remote::memcached(address).stats("inspect")?)?),
+            Some(address) => Ok(inspect_lines::from_lines(&Remote::memcached(address).stats(b"inspect")?)?),
             None => Ok(tapetum::inspect_at(&arguments.place()).map_err(OpenError::from)?),
         }
     };

@@ -13,6 +13,7 @@ use super::commands::{Outcome, filling_options, with_store};
 use crate::cli::import_arguments::ImportCommand;
 use crate::cli::pipeline_arguments::PicturesArguments;
 use crate::size;
+use crate::tools::key_text::KeyText;
 
 pub fn import(ImportCommand::Images { dir, keyspace, store, creation }: &ImportCommand) -> Outcome {
     let options = filling_options(store, creation);
@@ -47,7 +48,9 @@ pub fn run(keyspace: &KeyspaceHandle, name: &str, text: &str, arguments: &Pictur
     let bound = BoundPlan::new(keyspace.store(), &plan)?;
     fs::create_dir_all(out)?;
     let set = ImageSet::load(keyspace, name)?;
-    let is_wanted = |key: &[u8]| arguments.keys.iter().any(|wanted| key.starts_with(wanted.as_bytes()));
+    let keys = KeyText::of(keyspace)?;
+    let wanted = arguments.keys.iter().map(|prefix| keys.prefix(prefix)).collect::<Result<Vec<Vec<u8>>, String>>()?;
+    let is_wanted = |key: &[u8]| wanted.iter().any(|prefix| key.starts_with(prefix));
     let (mut written, mut failed) = (0, Vec::new());
     for item in (0..set.len()).filter(|item| is_wanted(set.key(*item))).take(arguments.most) {
         let chance = ImageChance { seed: arguments.seed, epoch: 0, item: item as u64 };

@@ -14,7 +14,7 @@ pub enum PipelineCommand {
     Run {
         /// Programs with | between them, such as 'fetch | zstd -d | sha256'
         pipeline: String,
-        /// The key of the item
+        /// The key of the item, written as for `get`
         #[arg(long, required_unless_present_any = KEY_UNLESS)]
         key: Option<String>,
         /// The keyspace of the item

@@ -12,9 +12,10 @@ use super::commands::{Outcome, not_found, offline_options, print, read_keyspace,
 use crate::cli::fields_arguments::GetArguments;
 use crate::cli::keyspace_arguments::KeyspaceArguments;
 use crate::cli::scan_arguments::{OnError, QueryArguments, RunSide, ScanArguments, Transfer};
+use crate::tools::key_text::KeyText;
 use crate::tools::measure::Measure;
 use crate::tools::query_rows::{self, RowFormat, RowShape};
-use crate::tools::{key_text, scan as scan_items};
+use crate::tools::scan as scan_items;
 
 pub fn scan(arguments: &ScanArguments) -> Outcome {
     let keyspace = KeyspaceArguments { keyspace: arguments.keyspace().into() };
@@ -26,21 +27,25 @@ pub fn scan(arguments: &ScanArguments) -> Outcome {
     let read = |work: &mut dyn FnMut(&KeyspaceHandle) -> Outcome| {
         read_store_with(&arguments.store, &options, |store| work(&store.keyspace(&keyspace.keyspace)?))
     };
-    let (range, limit) = (arguments.range()?, arguments.limit);
+    let limit = arguments.limit;
     if arguments.is_query() {
         // Its errors show before the store is opened, if the command line has all of it.
         let (rows, fields) = (arguments.row_format()?, arguments.query.fields.as_deref());
         let format = fields.map(query_rows::format).transpose()?;
-        let compiled = format.map(|format| compile(&format, arguments)).transpose()?;
-        return read(&mut |opened| match &compiled {
-            Some(compiled) => query((opened, &range), compiled, (&arguments.query, rows)),
+        let ready = |format: &Format| -> Result<(CompiledQuery, KeyRange), String> {
+            Ok((compile(format, arguments)?, arguments.range(&KeyText::new(Some(format)))?))
+        };
+        let said = format.as_ref().map(ready).transpose()?;
+        return read(&mut |opened| match &said {
+            Some((compiled, range)) => query((opened, range), compiled, (&arguments.query, rows)),
             None => {
-                let compiled = compile(&kept_format(opened, arguments.keyspace())?, arguments)?;
+                let (compiled, range) = ready(&kept_format(opened, arguments.keyspace())?)?;
                 query((opened, &range), &compiled, (&arguments.query, rows))
             }
         });
     }
     read(&mut |opened| {
+        let range = arguments.range(&KeyText::of(opened)?)?;
         let is_unordered = opened.keyspace().kind() == KeyspaceKind::Hashed;
         if is_unordered
             && !arguments.is_of_items()
@@ -119,7 +124,7 @@ pub fn get_fields(arguments: &GetArguments) -> Outcome {
             Some(format) => format,
             None => kept_format(opened, &keyspace.keyspace)?,
         };
-        let (compiled, bytes) = (query_rows::compile(&format, &text)?, key_text::encode(&format, key)?);
+        let (compiled, bytes) = (query_rows::compile(&format, &text)?, KeyText::new(Some(&format)).key(key)?);
         let measure = Measure::begin(opened.store());
         let shape = RowShape::of(&compiled, arguments.format);
         let report = query_rows::print(shape, &mut std::io::stdout(), |sink| {

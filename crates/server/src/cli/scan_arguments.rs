@@ -6,6 +6,7 @@ use tapetum::{KeyBound, KeyRange};
 use crate::cli::arguments::StoreArguments;
 use crate::cli::keyspace_arguments::{DEFAULT_NAME, keyspace_name};
 use crate::tools::item_lines::Format;
+use crate::tools::key_text::KeyText;
 use crate::tools::query_rows::RowFormat;
 use crate::tools::scan::successor;
 
@@ -17,13 +18,13 @@ pub struct ScanArguments {
     /// The same, as other commands take it
     #[arg(id = "of_keyspace", long = "keyspace", value_name = "NAME", value_parser = keyspace_name(), conflicts_with = "name")]
     of_keyspace: Option<String>,
-    /// The first key, if it is there
+    /// The first key, if it is there; keys are written as for `get`, and the first of their fields are enough
     #[arg(long, value_name = "KEY")]
     pub from: Option<String>,
     /// The key to end before
     #[arg(long, value_name = "KEY")]
     pub to: Option<String>,
-    /// Only keys that begin so
+    /// Only keys that begin so: with these fields, or these bytes as `list` prints them
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub prefix: String,
     /// Print so many items at most
@@ -173,26 +174,27 @@ impl ScanArguments {
     /// The range of keys that is asked for.
     ///
     /// # Errors
-    /// When no key can be in it.
-    pub fn range(&self) -> Result<KeyRange, String> {
-        let (from, to) = (self.from.as_deref().unwrap_or(""), self.to.as_deref());
-        if let Some(to) = to
-            && from >= to
-        {
+    /// When no key can be in it, or a bound is none of this keyspace's keys.
+    pub fn range(&self, keys: &KeyText) -> Result<KeyRange, String> {
+        let bound = |name: &str, text: &str| keys.bound(text).map_err(|why| format!("--{name}: {why}"));
+        let from = self.from.as_deref().map_or(Ok(Vec::new()), |from| bound("from", from))?;
+        let to = self.to.as_deref().map(|to| bound("to", to)).transpose()?;
+        if to.as_ref().is_some_and(|to| from >= *to) {
+            let [from, to] = [&self.from, &self.to].map(|text| text.as_deref().unwrap_or_default());
             return Err(format!(
-                "no key is from {from:?} on and before {to:?}: give the smaller key to --from; --reverse prints a range from its end"
+                "no key is from \"{from}\" on and before \"{to}\": give the smaller key to --from; --reverse prints a range from its end"
             ));
         }
-        let prefix = self.prefix.as_bytes();
-        let from = from.as_bytes().max(prefix);
-        let end = match (to.map(str::as_bytes), successor(prefix)) {
-            (Some(to), Some(end)) => Some(to.min(&end).to_vec()),
-            (to, end) => to.map(<[u8]>::to_vec).or(end),
+        let prefix = keys.prefix(&self.prefix).map_err(|why| format!("--prefix: {why}"))?;
+        let end = match (to, successor(&prefix)) {
+            (Some(to), Some(end)) => Some(to.min(end)),
+            (to, end) => to.or(end),
         };
-        if end.as_deref().is_some_and(|end| from >= end) {
-            return Err(format!("no key that begins with {:?} is between --from and --to", self.prefix));
+        let from = from.max(prefix);
+        if end.as_ref().is_some_and(|end| from >= *end) {
+            return Err(format!("no key that begins with \"{}\" is between --from and --to", self.prefix));
         }
-        let from = if from.is_empty() { KeyBound::Unbounded } else { KeyBound::Included(from.to_vec()) };
+        let from = if from.is_empty() { KeyBound::Unbounded } else { KeyBound::Included(from) };
         Ok(KeyRange { from, to: end.map_or(KeyBound::Unbounded, KeyBound::Excluded), is_reverse: self.reverse })
     }
 }
@@ -206,7 +208,7 @@ mod tests {
     fn range(line: &str) -> Result<KeyRange, String> {
         let words = format!("tapetum scan orders {line}");
         match Cli::try_parse_from(words.split_whitespace()).unwrap().command {
-            Command::Scan(arguments) => arguments.range(),
+            Command::Scan(arguments) => arguments.range(&KeyText::of_bytes()),
             other => panic!("{other:?}"),
         }
     }

@@ -5,7 +5,7 @@ use std::error::Error;
 use tapetum::{Item, KeyspaceHandle, KeyspaceKind};
 use tapetum_kernels::scan::{FieldReader, Format, Misfit};
 
-use super::scan;
+use super::{item_lines, scan};
 
 /// Looks at every item.
 ///
@@ -24,9 +24,9 @@ pub fn check(keyspace: &KeyspaceHandle, format: &Format) -> Result<(), Box<dyn E
     }
     let Some((key, field, misfit)) = checked.first else { return Ok(()) };
     let (misfits, items) = (checked.misfits, checked.items);
-    let (key, field) = (String::from_utf8_lossy(&key).into_owned(), &format.fields()[field].name);
+    let (key, field) = (item_lines::escaped(&key), &format.fields()[field].name);
     let why = misfit.explain();
-    Err(format!("{misfits} of {items} items do not fit, such as that of the key {key:?}, at {field}: {why}").into())
+    Err(format!("{misfits} of {items} items do not fit, such as that of the key \"{key}\", at {field}: {why}").into())
 }
 
 struct FormatCheck {

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use crate::doors::memcached::protocol::KEY_BYTES_MAX;
 use crate::doors::memcached::protocol::base64::DECODED_BYTES_MAX;
+use crate::tools::item_lines;
 use crate::tools::remote::RemoteStream;
 
 /// The longest line of the source's answers.
@@ -48,8 +49,8 @@ impl ListedItem {
     pub fn why_unnamed(&self) -> Option<String> {
         let bytes_max = if self.is_text() { KEY_BYTES_MAX } else { DECODED_BYTES_MAX };
         let is_unnamed = self.key.is_empty() || self.key.len() > bytes_max;
-        let key = String::from_utf8_lossy(&self.key);
-        is_unnamed.then(|| format!("its key, {key:?}, cannot be asked for by the text protocol"))
+        let key = item_lines::escaped(&self.key);
+        is_unnamed.then(|| format!("its key, \"{key}\", cannot be asked for by the text protocol"))
     }
 }
 

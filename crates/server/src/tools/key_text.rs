@@ -1,29 +1,182 @@
-//! A key as people type it: the values of its fields, with commas between them.
+//! Keys as people type them on the command line, and as `list` prints them.
+//!
+//! ```text
+//! a keyspace with a format    100 or 20539,0       the values of the key's fields, with commas between them
+//! any keyspace                \x00\x00\x00d        the key's bytes, with escapes, as `list` prints them
+//! ```
+//! 1. Where there is a format, a text without a backslash is fields. With one it is bytes if these fit the format, else fields with escapes in
+//!    them, else bytes: a keyspace may have keys that do not fit.
+//! 2. A text of `\xHH` alone is these bytes, whatever the format.
+//! 3. A key is printed so that it is read back as the same key.
 
-use tapetum_kernels::scan::Format;
+use super::item_lines;
+use tapetum::KeyspaceHandle;
 use tapetum_kernels::scan::format::{ByteOrder, Field, FieldKind, Part};
+use tapetum_kernels::scan::{FieldReader, Format, Misfit, ScalarType};
 
-/// The bytes of a key of this format.
-///
-/// # Errors
-/// The first field whose value cannot be read.
-pub fn encode(format: &Format, text: &str) -> Result<Vec<u8>, String> {
-    let fields: Vec<&Field> = format.fields().iter().filter(|field| field.part == Part::Key).collect();
-    // The last field may have commas of its own.
-    let values: Vec<&str> = text.splitn(fields.len().max(1), ',').collect();
-    if values.len() != fields.len() {
-        let names: Vec<&str> = fields.iter().map(|field| &*field.name).collect();
-        return Err(format!("a key has the fields {}: give their values, with commas between them", names.join(", ")));
-    }
-    let mut key = Vec::new();
-    for (field, value) in fields.iter().zip(values) {
-        encode_field(&field.kind, value, &mut key)
-            .map_err(|why| format!("the key's field {}: {value:?} {why}", field.name))?;
-    }
-    Ok(key)
+/// How to write a key, at the end of an error.
+const HOW: &str = "or write its bytes as `tapetum list` prints them: \\xHH for any byte, \\t \\n \\r \\\\";
+
+/// Reads and prints the keys of one keyspace.
+pub struct KeyText {
+    /// `None`: keys are bytes.
+    format: Option<KeyFormat>,
 }
 
-fn encode_field(kind: &FieldKind, value: &str, key: &mut Vec<u8>) -> Result<(), String> {
+struct KeyFormat {
+    /// Those of the key, up to the first that takes the rest: fields of JSON share one document.
+    fields: Vec<Field>,
+    reader: FieldReader,
+}
+
+/// What a text stands for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum KeyUse {
+    Whole,
+    /// The first fields are enough.
+    Prefix,
+    /// The same, where keys are in the order of these fields.
+    Bound,
+}
+
+impl KeyText {
+    pub fn new(format: Option<&Format>) -> KeyText {
+        KeyText { format: format.and_then(KeyFormat::new) }
+    }
+
+    /// Of a keyspace, by the format that it keeps.
+    ///
+    /// # Errors
+    /// When another version wrote the format.
+    pub fn of(keyspace: &KeyspaceHandle) -> Result<KeyText, tapetum::Error> {
+        Ok(KeyText::new(keyspace.format()?.as_ref()))
+    }
+
+    /// Of a keyspace whose format is not known, such as a server's.
+    pub fn of_bytes() -> KeyText {
+        KeyText { format: None }
+    }
+
+    /// The bytes of a whole key.
+    ///
+    /// # Errors
+    /// When the text is no key of the keyspace.
+    pub fn key(&self, text: &str) -> Result<Vec<u8>, String> {
+        self.read(text, KeyUse::Whole)
+    }
+
+    /// What keys begin with.
+    ///
+    /// # Errors
+    /// When no key of the keyspace begins so.
+    pub fn prefix(&self, text: &str) -> Result<Vec<u8>, String> {
+        self.read(text, KeyUse::Prefix)
+    }
+
+    /// A bound of a range of keys.
+    ///
+    /// # Errors
+    /// When the text is no beginning of a key, or names numbers that keys are not in the order of.
+    pub fn bound(&self, text: &str) -> Result<Vec<u8>, String> {
+        self.read(text, KeyUse::Bound)
+    }
+
+    fn read(&self, text: &str, used: KeyUse) -> Result<Vec<u8>, String> {
+        if text.is_empty() {
+            return Ok(Vec::new());
+        }
+        let bytes = || item_lines::unescape(text.as_bytes());
+        let Some(format) = &self.format else {
+            return bytes().map_err(|why| format!("the key \"{text}\": {why}, {HOW}"));
+        };
+        let fields = || format.encode(text, used);
+        if !text.contains('\\') {
+            return fields().map_err(|why| format!("{why}; {HOW}"));
+        }
+        match bytes() {
+            Ok(bytes) if is_hex_alone(text) || format.fits(&bytes, used) => Ok(bytes),
+            Ok(bytes) => Ok(fields().unwrap_or(bytes)),
+            Err(why) => Err(format!("the key \"{text}\": {why}, {HOW}")),
+        }
+    }
+
+    /// Appends a key so that [`KeyText::key`] reads it back.
+    pub fn print(&self, key: &[u8], out: &mut Vec<u8>) {
+        let begin = out.len();
+        item_lines::escape(key, out);
+        if self.format.is_none() {
+            return;
+        }
+        let printed = std::str::from_utf8(&out[begin..]).map_err(drop);
+        if printed.and_then(|text| self.key(text).map_err(drop)).as_deref() != Ok(key) {
+            out.truncate(begin);
+            key.iter().for_each(|byte| out.extend_from_slice(format!("\\x{byte:02x}").as_bytes()));
+        }
+    }
+}
+
+impl KeyFormat {
+    fn new(format: &Format) -> Option<KeyFormat> {
+        let of_key: Vec<Field> = format.fields().iter().filter(|field| field.part == Part::Key).cloned().collect();
+        let last = of_key.iter().position(|field| field.kind.takes_rest());
+        let fields = of_key[..last.map_or(of_key.len(), |last| last + 1)].to_vec();
+        // No field: keys are bytes.
+        let reader = FieldReader::new(&Format::new(of_key).ok()?);
+        Some(KeyFormat { fields, reader })
+    }
+
+    /// Whether bytes are a key, or may be the beginning of one.
+    fn fits(&self, bytes: &[u8], used: KeyUse) -> bool {
+        match self.reader.check(bytes, b"") {
+            Ok(()) => true,
+            Err((_, misfit)) => used != KeyUse::Whole && misfit == Misfit::Short,
+        }
+    }
+
+    fn encode(&self, text: &str, used: KeyUse) -> Result<Vec<u8>, String> {
+        // The last field may have commas of its own.
+        let values: Vec<&str> = text.splitn(self.fields.len(), ',').collect();
+        let needed = match used {
+            KeyUse::Whole => self.fields.iter().filter(|field| !field.is_optional).count(),
+            KeyUse::Prefix | KeyUse::Bound => 1,
+        };
+        if values.len() < needed {
+            let names: Vec<&str> = self.fields.iter().map(|field| &*field.name).collect();
+            let names = names.join(", ");
+            return Err(format!("a key has the fields {names}: give their values, with commas between them"));
+        }
+        let mut key = Vec::new();
+        for (place, (field, value)) in self.fields.iter().zip(&values).enumerate() {
+            let is_begun = used != KeyUse::Whole && place + 1 == values.len();
+            let encoded = match used {
+                KeyUse::Bound if !is_in_order(&field.kind) => {
+                    Err("is little-endian, and keys are not in its order".into())
+                }
+                _ => encode_field(&field.kind, value, is_begun, &mut key),
+            };
+            encoded.map_err(|why| format!("the key's field {}: {value:?} {why}", field.name))?;
+        }
+        Ok(key)
+    }
+}
+
+fn is_hex_alone(text: &str) -> bool {
+    text.as_bytes().chunks(4).all(|chunk| chunk.len() == 4 && chunk.starts_with(b"\\x"))
+}
+
+/// Whether greater numbers have greater bytes.
+fn is_in_order(kind: &FieldKind) -> bool {
+    match kind {
+        FieldKind::Unsigned { bytes, order }
+        | FieldKind::Signed { bytes, order }
+        | FieldKind::Float { bytes, order }
+        | FieldKind::Timestamp { bytes, order, .. } => *bytes == 1 || *order == ByteOrder::Big,
+        _ => true,
+    }
+}
+
+/// `is_begun`: the value may be the beginning of one, where that has no length of its own.
+fn encode_field(kind: &FieldKind, value: &str, is_begun: bool, key: &mut Vec<u8>) -> Result<(), String> {
     let number = value.trim();
     let whole = || number.parse::<i128>().map_err(|_| "is not a whole number".to_owned());
     match *kind {
@@ -42,23 +195,35 @@ fn encode_field(kind: &FieldKind, value: &str, key: &mut Vec<u8>) -> Result<(), 
             Ok(())
         }
         FieldKind::FixedBytes(length) | FieldKind::FixedText(length) => {
-            if value.len() > length as usize {
+            let (value, length) = (value_bytes(kind, value)?, length as usize);
+            if value.len() > length {
                 return Err(format!("has more than {length} bytes"));
             }
-            key.extend_from_slice(value.as_bytes());
-            key.resize(key.len() + length as usize - value.len(), 0);
+            key.extend_from_slice(&value);
+            if !is_begun {
+                key.resize(key.len() + length - value.len(), 0);
+            }
             Ok(())
         }
         FieldKind::PrefixedBytes { prefix, order } | FieldKind::PrefixedText { prefix, order } => {
+            let value = value_bytes(kind, value)?;
             push_number(value.len() as i128, (prefix, false), order, key).map_err(|_| "is too long".to_owned())?;
-            key.extend_from_slice(value.as_bytes());
+            key.extend_from_slice(&value);
             Ok(())
         }
-        FieldKind::RestBytes | FieldKind::RestText => {
-            key.extend_from_slice(value.as_bytes());
+        FieldKind::RestBytes | FieldKind::RestText | FieldKind::Json { .. } => {
+            key.extend_from_slice(&value_bytes(kind, value)?);
             Ok(())
         }
-        FieldKind::Json { .. } => Err("is in JSON, and such keys cannot be typed here".into()),
+    }
+}
+
+/// The bytes of a value of a string or of bytes, in which escapes stand.
+fn value_bytes(kind: &FieldKind, value: &str) -> Result<Vec<u8>, String> {
+    let bytes = item_lines::unescape(value.as_bytes())?;
+    match kind.scalar_type() {
+        ScalarType::Text if std::str::from_utf8(&bytes).is_err() => Err("is not UTF-8".into()),
+        _ => Ok(bytes),
     }
 }
 
@@ -91,28 +256,87 @@ fn push_bytes(number: u64, bytes: u8, order: ByteOrder, key: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tapetum_kernels::scan::FieldReader;
+
+    fn text(format: &str) -> KeyText {
+        KeyText::new(Some(&Format::parse(format).unwrap()))
+    }
 
     #[test]
     fn a_key_is_what_its_fields_say() {
-        let key = |format: &str, text: &str| encode(&Format::parse(format).unwrap(), text);
+        let key = |format: &str, key: &str| text(format).key(key);
         assert_eq!(key("key: id u32be", "258"), Ok(vec![0, 0, 1, 2]));
         assert_eq!(key("key: a i16le, b u24be", "-2, 65536"), Ok(vec![0xfe, 0xff, 1, 0, 0]));
         assert_eq!(key("key: a string8, b string", "ab,c,d"), Ok(b"\x02abc,d".to_vec()));
+        assert_eq!(key("key: a string8, b string", "a\\x2cb,c"), Ok(b"\x03a,bc".to_vec()));
         assert_eq!(key("key: a string[4], b bool", "ab,true"), Ok(b"ab\0\0\x01".to_vec()));
+        assert_eq!(key("key: a u8, b u8?", "1"), Ok(vec![1]));
+        assert_eq!(key("key: a json $.a int, b json $.b int", r#"{"a":1,"b":2}"#), Ok(br#"{"a":1,"b":2}"#.to_vec()));
         assert_eq!(key("value: a u8", "any, key"), Ok(b"any, key".to_vec()));
         assert_eq!(key("key: a f32be", "1.5"), Ok(1.5f32.to_be_bytes().to_vec()));
         let format = Format::parse("key: a seconds64be, b i64, c bytes16be").unwrap();
-        let encoded = encode(&format, "7,-9,xyz").unwrap();
+        let encoded = KeyText::new(Some(&format)).key("7,-9,xyz").unwrap();
         assert_eq!(FieldReader::new(&format).check(&encoded, b""), Ok(()));
-        for (format, text, why) in [
+        for (format, typed, why) in [
             ("key: id u8", "256", "is not from 0 to 255"),
-            ("key: id u8", "x", "is not a whole number"),
+            ("key: id u8", "x", "is not a whole number; or write its bytes as `tapetum list` prints them"),
             ("key: a u8, b u8", "1", "a key has the fields a, b"),
             ("key: a string[2]", "abc", "has more than 2 bytes"),
-            ("key: a json $.a int", "1", "is in JSON"),
+            ("key: a u8, b string", "\\q", "a backslash stands alone"),
         ] {
-            assert!(key(format, text).unwrap_err().contains(why), "{format} {text}");
+            assert!(key(format, typed).unwrap_err().contains(why), "{format} {typed}");
         }
+    }
+
+    #[test]
+    fn a_key_with_escapes_is_the_bytes_that_list_prints() {
+        let key = |format: &str, key: &str| text(format).key(key);
+        assert_eq!(KeyText::of_bytes().key("a\\tb\\\\\\xff"), Ok(b"a\tb\\\xff".to_vec()));
+        assert!(KeyText::of_bytes().key("a\\b").unwrap_err().contains("write it as \\\\"));
+        assert_eq!(key("key: id u32be", "\\x00\\x00\\x00d"), Ok(vec![0, 0, 0, b'd']));
+        // It does not fit, and may be there all the same.
+        assert_eq!(key("key: id u32be", "\\xff"), Ok(vec![0xff]));
+        assert_eq!(key("key: a string8", "\\x02ab"), Ok(b"\x02ab".to_vec()));
+        assert_eq!(key("key: a string8", "\\x61"), Ok(b"a".to_vec()));
+        assert_eq!(key("key: a string8", "a\\tb"), Ok(b"\x03a\tb".to_vec()));
+        assert_eq!(key("key: k string", "C:\\\\x"), Ok(b"C:\\x".to_vec()));
+    }
+
+    #[test]
+    fn a_prefix_and_a_bound_are_the_first_fields() {
+        let pair = text("key: a u32be, b string[4]");
+        assert_eq!(pair.prefix("7"), Ok(vec![0, 0, 0, 7]));
+        assert_eq!(pair.bound("7,xy"), Ok(b"\0\0\0\x07xy".to_vec()));
+        assert_eq!(pair.prefix("\\x00\\x00d"), Ok(vec![0, 0, b'd']));
+        assert_eq!(pair.prefix(""), Ok(Vec::new()));
+        assert!(pair.prefix("7,").is_ok() && pair.prefix("x").is_err());
+        let little = text("key: a u32");
+        assert_eq!(little.prefix("7"), Ok(vec![7, 0, 0, 0]));
+        assert!(little.bound("7").unwrap_err().contains("little-endian"));
+        assert_eq!(little.bound("\\x07"), Ok(vec![7]));
+    }
+
+    #[test]
+    fn a_key_is_printed_so_that_it_is_read_back() {
+        let formats = [
+            "key: id u32be",
+            "key: k string",
+            "key: a string8, b string",
+            "key: a string[2], b bytes",
+            "key: a u8, b u8?",
+            "key: a json $.a int",
+        ];
+        let keys: [&[u8]; 9] =
+            [b"1234", b"\0\0\0d", b"\x02abc,d", b"\xff", b"a,b", b"1", b"C:\\x", "1,\u{e9}\t".as_bytes(), b"ab\\,c"];
+        for format in formats {
+            for key in keys {
+                let (texts, mut out) = (text(format), Vec::new());
+                texts.print(key, &mut out);
+                let printed = String::from_utf8(out).unwrap();
+                assert_eq!(texts.key(&printed).as_deref(), Ok(key), "{format}: {printed}");
+            }
+        }
+        let mut out = Vec::new();
+        text("key: id u32be").print(b"1234", &mut out);
+        assert_eq!(out, b"\\x31\\x32\\x33\\x34");
     }
 }

@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 use tapetum::{Error, Item, KeyspaceHandle, KeyspaceKind, Scanned};
 
 use super::item_lines::{self, Format, ItemLine};
+use super::key_text::KeyText;
 use super::scan;
 
 /// Bytes that are gathered before they are written, and items that are read from flash at once.
@@ -34,8 +35,8 @@ impl std::fmt::Display for ListError {
             ListError::Output(error) => write!(f, "cannot write: {error}"),
             ListError::Lost(key) => write!(
                 f,
-                "{:?} is in the store's tables of keys, and its item cannot be found: run tapetum check",
-                String::from_utf8_lossy(key)
+                "\"{}\" is in the store's tables of keys, and its item cannot be found: run tapetum check",
+                item_lines::escaped(key)
             ),
         }
     }
@@ -56,13 +57,14 @@ pub(super) fn write_out(out: &mut dyn Write, text: &mut Vec<u8>) -> Result<Contr
 
 /// Lists the keys that begin with `prefix`, one a line; `long` adds bytes of the value, flags and expiry.
 pub fn list(keyspace: &KeyspaceHandle, prefix: &[u8], long: bool, out: &mut dyn Write) -> Result<(), ListError> {
+    let keys = KeyText::of(keyspace)?;
     if keyspace.keyspace().kind() == KeyspaceKind::Ordered {
-        return list_ordered(keyspace, prefix, long, out);
+        return list_ordered(keyspace, (prefix, &keys), long, out);
     }
     let mut text = Vec::new();
     let walked = walk(keyspace, prefix, |item| {
         let Scanned { value_bytes, flags, expiry, .. } = item;
-        write_key(item.key, long.then_some((value_bytes, flags, expiry)), &mut text);
+        write_key(&keys, item.key, long.then_some((value_bytes, flags, expiry)), &mut text);
         if text.len() >= BATCH_BYTES { write_out(out, &mut text) } else { Ok(ControlFlow::Continue(())) }
     })?;
     match walked {
@@ -86,19 +88,24 @@ fn walk(
 }
 
 /// Appends a line with a key, and, if wanted, the bytes of its value, flags and expiry.
-fn write_key(key: &[u8], of_value: Option<(u64, u32, u32)>, text: &mut Vec<u8>) {
-    item_lines::escape(key, text);
+fn write_key(keys: &KeyText, key: &[u8], of_value: Option<(u64, u32, u32)>, text: &mut Vec<u8>) {
+    keys.print(key, text);
     if let Some((value_bytes, flags, expiry)) = of_value {
         text.extend_from_slice(format!("\t{value_bytes}\t{flags}\t{expiry}").as_bytes());
     }
     text.push(b'\n');
 }
 
-fn list_ordered(keyspace: &KeyspaceHandle, prefix: &[u8], long: bool, out: &mut dyn Write) -> Result<(), ListError> {
+fn list_ordered(
+    keyspace: &KeyspaceHandle,
+    (prefix, keys): (&[u8], &KeyText),
+    long: bool,
+    out: &mut dyn Write,
+) -> Result<(), ListError> {
     let mut text = Vec::new();
     for item in keyspace.scan(scan::of_prefix(prefix))? {
         let (key, Item { value, flags, expiry, .. }) = item?;
-        write_key(&key, long.then_some((value.len() as u64, flags, expiry)), &mut text);
+        write_key(keys, &key, long.then_some((value.len() as u64, flags, expiry)), &mut text);
         if text.len() >= BATCH_BYTES && write_out(out, &mut text)?.is_break() {
             return Ok(());
         }

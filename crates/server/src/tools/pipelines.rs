@@ -203,7 +203,7 @@ pub fn run(
 /// output that is too long for that memory is computed as by [`run`], with these units.
 pub fn run_item(
     keyspace: &KeyspaceHandle,
-    key: &str,
+    key: &[u8],
     text: &str,
     (compute_units, pin): (&[String], bool),
 ) -> Result<Option<PipelineRun>, Box<dyn Error>> {
@@ -211,7 +211,7 @@ pub fn run_item(
     let stages = parse(&identity, text)?;
     let is_digest = is_digest(&identity, &stages);
     let pipeline = ItemPipeline { stages, output_bytes_max: NEAR_OUTPUT_BYTES_MAX, ..ItemPipeline::default() };
-    match keyspace.get_through(key.as_bytes(), &pipeline) {
+    match keyspace.get_through(key, &pipeline) {
         Ok(None) => Ok(None),
         Ok(Some(out)) => {
             let bytes = if is_digest { hex(&out) } else { out };
@@ -220,7 +220,7 @@ pub fn run_item(
         Err(tapetum::Error::Pipeline(PipelineFailure {
             reason: PipelineReason::OutputTooLong | PipelineReason::NoLocalMemory,
             ..
-        })) => match keyspace.get(key.as_bytes())? {
+        })) => match keyspace.get(key)? {
             Some(item) => Ok(Some(run(text, (compute_units, pin), &item.value)?)),
             None => Ok(None),
         },

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use crate::net::listen::Address;
+use crate::tools::item_lines;
 use crate::tools::load::{Existing, WireSink};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -100,21 +101,21 @@ impl<'a> Remote<'a> {
     }
 
     /// Names and values, as the server gives them for `stats` and `argument`.
-    pub fn stats(self, argument: &str) -> Result<Vec<(String, String)>, String> {
+    pub fn stats(self, argument: &[u8]) -> Result<Vec<(String, String)>, String> {
         let figures = open(self.address, TIMEOUT).map_err(NoAnswer::from).and_then(|stream| ask(stream, argument));
-        figures.map_err(|why| self.told(why, &format!("stats {argument}")))
+        figures.map_err(|why| self.told(why, &format!("stats {}", item_lines::escaped(argument))))
     }
 
     /// One figure of `stats`, which every memcached server has.
     pub fn figure(self, name: &str) -> Result<u64, String> {
-        let figures = self.stats("")?;
+        let figures = self.stats(b"")?;
         let figure = figures.iter().find(|(found, _)| found == name).and_then(|(_, value)| value.parse().ok());
         figure.ok_or_else(|| self.told(NoAnswer::Strange, "stats"))
     }
 
     /// Whether it is a Tapetum, and not a memcached.
     pub fn is_tapetum(self) -> Result<bool, String> {
-        let figures = self.stats("")?;
+        let figures = self.stats(b"")?;
         Ok(figures.iter().any(|(name, value)| name == "version" && value.contains("-tapetum-")))
     }
 
@@ -175,8 +176,8 @@ fn open(address: &Address, patience: Duration) -> io::Result<Box<dyn RemoteStrea
     }
 }
 
-fn ask<S: Read + Write>(mut stream: S, argument: &str) -> Result<Vec<(String, String)>, NoAnswer> {
-    stream.write_all(format!("stats {argument}\r\n").as_bytes())?;
+fn ask<S: Read + Write>(mut stream: S, argument: &[u8]) -> Result<Vec<(String, String)>, NoAnswer> {
+    stream.write_all(&[b"stats ", argument, b"\r\n"].concat())?;
     let mut lines = Vec::new();
     for line in BufReader::new(stream).lines() {
         let line = line.map_err(|error| match error.kind() {
@@ -231,7 +232,7 @@ mod tests {
     fn figures_are_read_to_their_end() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(b"STAT pid 7\r\nSTAT drive a b\r\nSTAT empty \r\nEND\r\n").unwrap();
-        let lines = ask(ours, "").ok().unwrap();
+        let lines = ask(ours, b"").ok().unwrap();
         let expected = [("pid", "7"), ("drive", "a b"), ("empty", "")].map(|(name, value)| (name.into(), value.into()));
         assert_eq!(lines, expected);
     }
@@ -240,7 +241,7 @@ mod tests {
     fn a_server_that_stays_silent_is_told_of_with_how_long_it_was_waited_for() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         ours.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
-        let silent = ask(PatientStream { stream: ours, patience: TIMEOUT }, "").err().unwrap();
+        let silent = ask(PatientStream { stream: ours, patience: TIMEOUT }, b"").err().unwrap();
         let told = Remote::memcached(&"unix:/x".parse().unwrap()).told(silent, "stats");
         assert!(told.contains("no answer from") && told.contains("it did not answer within 30 s"), "{told}");
     }
@@ -254,7 +255,7 @@ mod tests {
             let (ours, mut theirs) = UnixStream::pair().unwrap();
             theirs.write_all(answer).unwrap();
             drop(theirs.shutdown(std::net::Shutdown::Write));
-            let why = ask(ours, "inspect").err().unwrap();
+            let why = ask(ours, b"inspect").err().unwrap();
             Remote::memcached(&address).told(why, "stats inspect")
         };
         let strange = answered(b"HTTP/1.1 400 Bad Request\r\n");

@@ -151,3 +151,45 @@ fn a_keyspace_keeps_its_format() {
     assert!(scratch.fails(&asked).contains("keyspace format papers FIELDS"));
     assert!(scratch.succeeds(&["keyspace", "show", "papers"], b"").0.contains("format  none"));
 }
+
+#[test]
+fn a_key_is_found_as_its_format_has_it_and_as_list_prints_it() {
+    let scratch = Scratch::new("keys");
+    scratch.succeeds(&["keyspace", "create", "n", "--index", "ordered"], b"");
+    let lines: String =
+        (0..1000).map(|id| format!("\\x00\\x00\\x{:02x}\\x{:02x}\tv{id}\n", id >> 8, id & 0xff)).collect();
+    scratch.succeeds(&["load", "--keyspace", "n"], format!("{lines}1234\tdigits\n\\xff\tmisfit\n").as_bytes());
+    let set = ["keyspace", "format", "n", "key: id u32be; value: v string"];
+    scratch.succeeds(&set, b"");
+    let of = |words: &[&str]| scratch.succeeds(&[words, &["--keyspace", "n"]].concat(), b"").0;
+    for key in ["100", "\\x00\\x00\\x00d", "\\x00\\x00\\x00\\x64"] {
+        assert_eq!(of(&["get", key]), "v100", "{key}");
+        assert!(!of(&["inspect", key]).contains("nowhere"), "{key}");
+    }
+    assert_eq!((of(&["get", "\\x31\\x32\\x33\\x34"]), of(&["get", "\\xff"])), ("digits".into(), "misfit".into()));
+    let asked = ["--select", "v", "--format", "csv"];
+    assert_eq!(of(&[&["get", "100"], &asked[..]].concat()), "v\nv100\n");
+    assert_eq!(of(&[&["scan", "--from", "100", "--to", "102"], &asked[..]].concat()), "v\nv100\nv101\n");
+    for bounds in [["100", "102"], ["\\x00\\x00\\x00d", "\\x00\\x00\\x00f"]] {
+        assert_eq!(of(&["scan", "--from", bounds[0], "--to", bounds[1], "--count"]), "2\n", "{bounds:?}");
+    }
+    assert_eq!(of(&["scan", "--prefix", "\\x00\\x00\\x03", "--count"]), "232\n");
+    assert_eq!(of(&["list", "--prefix", "825373492"]), "\\x31\\x32\\x33\\x34\n");
+    // What `list` prints is found.
+    let listed = of(&["list"]);
+    let last: Vec<&str> = listed.lines().rev().take(3).collect();
+    assert_eq!((listed.lines().count(), &last[..2]), (1002, &["\\xff", "\\x31\\x32\\x33\\x34"][..]));
+    scratch.succeeds(&["put", "5000", "new", "--keyspace", "n"], b"");
+    assert_eq!(of(&["get", "\\x00\\x00\\x13\\x88"]), "new");
+    assert_eq!(of(&["delete", "\\x00\\x00\\x13\\x88"]), "");
+    for (words, why) in [
+        (&["get", "abcd"][..], "is not a whole number; or write its bytes as `tapetum list` prints them"),
+        (&["put", "4294967296", "v"], "is not from 0 to 4294967295"),
+        (&["delete", "a\\"], "a backslash stands alone"),
+        (&["scan", "--from", "x"], "--from: the key's field id"),
+        (&["list", "--prefix", "x"], "is not a whole number"),
+    ] {
+        let told = scratch.fails(&[words, &["--keyspace", "n"]].concat());
+        assert!(told.contains(why), "{words:?}: {told}");
+    }
+}
