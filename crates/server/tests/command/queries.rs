@@ -165,6 +165,7 @@ fn a_key_is_found_as_its_format_has_it_and_as_list_prints_it() {
     for key in ["100", "\\x00\\x00\\x00d", "\\x00\\x00\\x00\\x64"] {
         assert_eq!(of(&["get", key]), "v100", "{key}");
         assert!(!of(&["inspect", key]).contains("nowhere"), "{key}");
+        assert_eq!(of(&["pipeline", "run", "fetch", "--key", key]), "v100", "{key}");
     }
     assert_eq!((of(&["get", "\\x31\\x32\\x33\\x34"]), of(&["get", "\\xff"])), ("digits".into(), "misfit".into()));
     let asked = ["--select", "v", "--format", "csv"];
@@ -192,4 +193,22 @@ fn a_key_is_found_as_its_format_has_it_and_as_list_prints_it() {
         let told = scratch.fails(&[words, &["--keyspace", "n"]].concat());
         assert!(told.contains(why), "{words:?}: {told}");
     }
+}
+
+#[test]
+fn fetch_alone_prints_every_value_as_it_is() {
+    let scratch = Scratch::new("fetch");
+    // Long and short, and such as are compressed and such as are not.
+    let random: Vec<u8> = (0..9000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8 | 1).collect();
+    let values = [b"v".to_vec(), vec![b'x'; 9000], random];
+    for (key, value) in ["short", "long", "random"].into_iter().zip(&values) {
+        let create = if key == "short" { &["--capacity", "64MiB"][..] } else { &[] };
+        scratch.succeeds(&[&["put", key, "-"], create].concat(), value);
+        let output = scratch.run(&["pipeline", "run", "fetch", "--key", key], b"");
+        assert!(output.status.success() && output.stdout == *value, "{key}: {}", failed_text(&output));
+    }
+}
+
+fn failed_text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
 }
