@@ -27,8 +27,8 @@ pub struct ScanArguments {
     /// Only keys that begin so: with these fields, or these bytes as `list` prints them
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub prefix: String,
-    /// Print so many items at most
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Print so many items, or rows, at most
+    #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
     /// From the last key to the first
     #[arg(long, conflicts_with_all = QUERY_OPTIONS)]
@@ -65,7 +65,7 @@ pub struct QueryArguments {
     /// One row for all records with the same of these
     #[arg(long, value_name = "COLUMNS")]
     pub group_by: Option<String>,
-    /// By what to order, with desc from the greatest to the least; rows need a --limit
+    /// By what to order: an expression, a column's name or its place, from 1 on; with desc from the greatest to the least; rows need a --limit
     #[arg(long, value_name = "COLUMN")]
     pub order_by: Option<String>,
     /// Where to run it

@@ -175,6 +175,7 @@ fn a_key_is_found_as_its_format_has_it_and_as_list_prints_it() {
         assert_eq!(of(&["scan", "--from", bounds[0], "--to", bounds[1], "--count"]), "2\n", "{bounds:?}");
     }
     assert_eq!(of(&["scan", "--prefix", "\\x00\\x00\\x03", "--count"]), "232\n");
+    assert_eq!((of(&["scan", "--limit", "0"]), of(&["scan", "--limit", "0", "--count"])), ("".into(), "0\n".into()));
     assert_eq!(of(&["list", "--prefix", "825373492"]), "\\x31\\x32\\x33\\x34\n");
     // What `list` prints is found.
     let listed = of(&["list"]);

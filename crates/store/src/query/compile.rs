@@ -86,6 +86,32 @@ impl<'a> Compiler<'a> {
         self.types[usize::from(register)]
     }
 
+    /// Whether a register has the same value for all records.
+    pub fn is_constant(&self, register: Register) -> bool {
+        let register = usize::from(register);
+        let mut constants: Vec<bool> = Vec::with_capacity(register + 1);
+        for instruction in &self.instructions[..=register] {
+            let of = |operand: Register| constants[usize::from(operand)];
+            let is_constant = match *instruction {
+                Instruction::Field(_) => false,
+                Instruction::Constant(_) => true,
+                Instruction::ToFloat(a)
+                | Instruction::Negate(a)
+                | Instruction::Not(a)
+                | Instruction::IsNull(a)
+                | Instruction::StartsWith(a, _)
+                | Instruction::In { value: a, .. }
+                | Instruction::Keep(a) => of(a),
+                Instruction::Compare(_, a, b)
+                | Instruction::Arithmetic(_, a, b)
+                | Instruction::And(a, b)
+                | Instruction::Or(a, b) => of(a) && of(b),
+            };
+            constants.push(is_constant);
+        }
+        constants[register]
+    }
+
     /// The register of an instruction, which may be there already.
     fn emit(&mut self, instruction: Instruction, of: ScalarType) -> Result<Register, QueryTextError> {
         if let Some(place) = self.instructions.iter().position(|there| *there == instruction) {

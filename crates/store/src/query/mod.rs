@@ -48,7 +48,7 @@ pub struct QueryText<'a> {
     /// Expressions, each with a name behind `as` if it is to have one; or `*`, all fields.
     pub select: &'a str,
     pub group_by: Option<&'a str>,
-    /// One expression, and perhaps `desc`. Rows that are ordered need a limit.
+    /// One expression, or the name or place of a column, and perhaps `desc`. Rows that are ordered need a limit.
     pub order_by: Option<&'a str>,
     pub limit: Option<u64>,
     pub policy: MisfitPolicy,

@@ -1,16 +1,18 @@
 //! What is selected: columns, or groups and their aggregates; and in which order.
 
-use super::compile::{Compiler, OperandValue};
+use super::compile::Compiler;
 use super::{Clause, GroupOrder, QueryProblem, QueryText, QueryTextError, parse};
 use sqlparser::ast::{
     Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentList, FunctionArguments, Ident, OrderByExpr,
-    OrderBySort, SelectItem, Spanned,
+    OrderBySort, SelectItem, Spanned, Value,
 };
 use sqlparser::tokenizer::Span;
 use tapetum_kernels::scan::aggregate::AggregateKind;
 use tapetum_kernels::scan::program::Register;
 use tapetum_kernels::scan::query::{Aggregate, QueryOutput, RowOrder};
 use tapetum_kernels::scan::top::TOP_ROWS_MAX;
+
+const GROUPED_BY_FIELDS: &str = "records are grouped by a field or what is computed of one";
 
 pub(super) struct Selected {
     pub output: QueryOutput,
@@ -19,6 +21,7 @@ pub(super) struct Selected {
     pub group_order: GroupOrder,
 }
 
+#[derive(PartialEq)]
 enum Item {
     Value(Register),
     Aggregate(Aggregate),
@@ -123,21 +126,23 @@ impl<'a> Compiler<'a> {
     fn rows(&mut self, text: &QueryText<'a>, items: Vec<NamedItem>) -> Result<Selected, QueryTextError> {
         let mut columns: Vec<Register> = Vec::new();
         let mut named = Vec::new();
-        for (place, NamedItem { name, item, .. }) in items.into_iter().enumerate() {
+        for (place, NamedItem { name, item, .. }) in items.iter().enumerate() {
             let Item::Value(register) = item else { unreachable!("rows have no aggregates") };
-            columns.push(register);
-            named.push((name, place));
+            columns.push(*register);
+            named.push((name.clone(), place));
         }
         let order = match text.order_by {
             None => None,
             Some(order_by) => {
                 let (order, is_descending) = self.order(order_by)?;
-                let operand = self.expression(&order.expr)?;
-                let span = operand.span;
+                let (by, span) = match self.ordered_column(&order.expr, &items)? {
+                    Some(column) => (columns[column], order.expr.span()),
+                    None => self.ordered_expression(&order.expr, items.len())?,
+                };
                 if text.limit.is_none_or(|limit| limit > TOP_ROWS_MAX as u64) {
                     return Err(self.error(span, QueryProblem::OrderNeedsLimit(TOP_ROWS_MAX)));
                 }
-                Some(RowOrder { by: self.register(operand)?, is_descending })
+                Some(RowOrder { by, is_descending })
             }
         };
         let output = QueryOutput::Rows { columns, order, limit: text.limit };
@@ -169,7 +174,8 @@ impl<'a> Compiler<'a> {
             Some(order_by) => {
                 let (order, is_descending) = self.order(order_by)?;
                 let written = order.expr.to_string();
-                let found = items.iter().position(|item| item.name == written || item.written == written);
+                let column = self.ordered_column(&order.expr, &items)?;
+                let found = column.or_else(|| items.iter().position(|item| item.written == written));
                 let found = found.ok_or_else(|| self.error(order.expr.span(), QueryProblem::OrderOfGroups))?;
                 Some((columns[found].1, is_descending))
             }
@@ -183,19 +189,53 @@ impl<'a> Compiler<'a> {
         let mut keys = Vec::new();
         for tree in parse::expressions(Clause::GroupBy, text)? {
             let operand = self.expression(&tree)?;
-            // A number is no column's place here, as it is in SQL.
-            if let OperandValue::Literal(_) = operand.value {
-                return Err(self.error(
-                    operand.span,
-                    QueryProblem::Unsupported("records are grouped by a field or what is computed of one"),
-                ));
-            }
+            let span = operand.span;
             let key = self.register(operand)?;
+            // A number is refused too: it is no column's place here, as it is in SQL.
+            if self.is_constant(key) {
+                return Err(self.error(span, QueryProblem::Unsupported(GROUPED_BY_FIELDS)));
+            }
             if !keys.contains(&key) {
                 keys.push(key);
             }
         }
         Ok(keys)
+    }
+
+    /// The selected column that an order names: by its place, from 1 on, or by its name. As in SQL, that wins over a field's.
+    fn ordered_column(&self, tree: &Expr, items: &[NamedItem]) -> Result<Option<usize>, QueryTextError> {
+        match tree {
+            Expr::Nested(inner) => self.ordered_column(inner, items),
+            Expr::Value(value) => {
+                let place = match &value.value {
+                    Value::Number(digits, _) => digits.parse::<usize>().ok().and_then(|place| place.checked_sub(1)),
+                    _ => None,
+                };
+                let place = place.filter(|place| *place < items.len());
+                let no_place = || self.error(value.span, QueryProblem::OrderConstant(items.len()));
+                place.map(Some).ok_or_else(no_place)
+            }
+            Expr::Identifier(name) => {
+                let mut named = items.iter().enumerate().filter(|(_, item)| item.name == name.value);
+                let Some((found, first)) = named.next() else { return Ok(None) };
+                match named.any(|(_, item)| item.item != first.item) {
+                    true => Err(self.error(name.span, QueryProblem::OrderByTwo)),
+                    false => Ok(Some(found)),
+                }
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// An order by what is computed of a record's fields.
+    fn ordered_expression(&mut self, tree: &Expr, columns: usize) -> Result<(Register, Span), QueryTextError> {
+        let operand = self.expression(tree)?;
+        let span = operand.span;
+        let by = self.register(operand)?;
+        match self.is_constant(by) {
+            true => Err(self.error(span, QueryProblem::OrderConstant(columns))),
+            false => Ok((by, span)),
+        }
     }
 
     /// The only order, and whether it goes from the greatest to the least.

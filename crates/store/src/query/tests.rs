@@ -173,6 +173,62 @@ fn rows_are_ordered_within_their_limit() {
 }
 
 #[test]
+fn an_order_is_by_a_column_where_its_place_or_name_is_given() {
+    let by = |order_by| {
+        let query = QueryText { select: "id, score", order_by: Some(order_by), limit: Some(2), ..QueryText::default() };
+        rows(&query).into_iter().map(|row| row[0].clone()).collect::<Vec<_>>()
+    };
+    let last = [int(6), int(4)];
+    assert_eq!(by("2 desc"), last);
+    assert_eq!(by("(2) desc"), last);
+    assert_eq!(by("1"), [int(1), int(2)]);
+    // A name that is given wins over a field; in an expression it is the field.
+    let named = |order_by| {
+        let query =
+            QueryText { select: "id, -id as year", order_by: Some(order_by), limit: Some(1), ..QueryText::default() };
+        rows(&query)[0][0].clone()
+    };
+    assert_eq!((named("year"), named("\"year\""), named("year + 0")), (int(6), int(6), int(1)));
+    let groups = |select, order_by| {
+        let query = QueryText {
+            select,
+            group_by: Some("year"),
+            order_by: Some(order_by),
+            limit: Some(1),
+            ..QueryText::default()
+        };
+        compiled(&query).group_order.by
+    };
+    assert_eq!(groups("year, count(*)", "2 desc"), Some((1, true)));
+    assert_eq!(groups("year as y, count(*) as year", "year"), Some((1, false)));
+    assert_eq!(groups("year as y, count(*) as \"n\"", "\"n\""), Some((1, false)));
+}
+
+#[test]
+fn an_order_by_a_constant_is_refused() {
+    let format = Format::parse(FORMAT).unwrap();
+    let problem = |text: &QueryText<'_>| compile(&format, text).map(|_| ()).unwrap_err().problem;
+    for order_by in ["0", "3", "-1", "'id' desc", "1.5", "null", "1 + 1", "99999999999999999999", "(1 = 1) is true"] {
+        let query = QueryText { select: "id, year", order_by: Some(order_by), limit: Some(1), ..QueryText::default() };
+        assert_eq!(problem(&query), QueryProblem::OrderConstant(2), "{order_by}");
+    }
+    let twice = QueryText { select: "id as x, year as x", order_by: Some("x"), limit: Some(1), ..QueryText::default() };
+    assert_eq!(problem(&twice), QueryProblem::OrderByTwo);
+    for group_by in ["2", "1 + 1"] {
+        let query = QueryText { select: "count(*)", group_by: Some(group_by), ..QueryText::default() };
+        assert!(matches!(problem(&query), QueryProblem::Unsupported(_)), "{group_by}");
+    }
+}
+
+#[test]
+fn a_limit_of_none_gives_no_rows() {
+    for order_by in [None, Some("id")] {
+        let none = QueryText { select: "id", order_by, limit: Some(0), ..QueryText::default() };
+        assert_eq!(rows(&none), Vec::<Vec<_>>::new());
+    }
+}
+
+#[test]
 fn an_error_points_at_the_word() {
     let format = Format::parse(FORMAT).unwrap();
     let unknown = QueryProblem::unknown_field(&format);

@@ -45,6 +45,10 @@ pub enum QueryProblem {
     OneOrder,
     OrderNeedsLimit(usize),
     OrderOfGroups,
+    /// An order by the same for all records. With how many columns may be named by their places.
+    OrderConstant(usize),
+    /// Two different columns have the name that rows are ordered by.
+    OrderByTwo,
     NothingSelected,
     TooManyColumns,
 }
@@ -123,7 +127,15 @@ impl QueryProblem {
             }
             QueryProblem::OneOrder => f.write_str("rows are ordered by one expression, with NULLs last"),
             QueryProblem::OrderNeedsLimit(rows) => write!(f, "ordered rows need a limit, of at most {rows}"),
-            QueryProblem::OrderOfGroups => f.write_str("groups are ordered by something that is selected"),
+            QueryProblem::OrderOfGroups => f.write_str(
+                "groups are ordered by something that is selected: as it is written there, its name, or its place",
+            ),
+            QueryProblem::OrderConstant(columns) => {
+                write!(f, "a constant orders nothing: give a field, a column's name, or its place, from 1 to {columns}")
+            }
+            QueryProblem::OrderByTwo => {
+                f.write_str("two columns have this name: give the place of one, or other names")
+            }
             QueryProblem::NothingSelected => f.write_str("nothing is selected; * selects all fields"),
             QueryProblem::TooManyColumns => f.write_str("at most 256 columns are selected"),
         }
