@@ -14,6 +14,7 @@ use crate::keyspace::states::{KeyspaceRef, KeyspaceStates};
 use crate::log::Log;
 use crate::maintenance::pace::Pace;
 use crate::maintenance::resize::Resizing;
+use crate::manifest::base_marks::MarksEdit;
 use crate::manifest::engine_roots::EngineRoots;
 use crate::manifest::items::FrameItems;
 use crate::media::extents::Extents;
@@ -117,6 +118,24 @@ impl Base {
         }
         self.return_installer(installer);
         appended
+    }
+
+    /// Has the manifest say where the log ends when the store is closed, so that a log that is lost later is missed. All of the log is
+    /// durable. Nothing is said where the manifest has no room, or an install was given up.
+    pub async fn note_log_end(self: Arc<Self>) -> Result<(), Error> {
+        let end = self.log.durable_stamp();
+        let Some(mut installer) = lock(&self.installer).take_if(|installer| installer.marks.stamp_named() < end) else {
+            return Ok(());
+        };
+        let known = MarksEdit::Know(end);
+        let mut items = FrameItems::default();
+        MarksEdit::put(&[known], &mut items);
+        let appended = installer.manifest.append_if_room(&installer.clients, &items).await;
+        if appended == Ok(true) {
+            installer.marks.edit(&known);
+        }
+        lock(&self.installer).get_or_insert(installer);
+        appended.map(drop)
     }
 
     /// An error in a forked child. Every call asks before it takes a lock: one that a thread of the parent held is never free there.

@@ -379,6 +379,8 @@ impl Store {
         };
         run(io, self.moving_on(flush), &crashed).ok_or_else(stopped)?.inspect_err(fail)?;
         if !self.inner.closed.swap(true, Ordering::SeqCst) {
+            let note = self.moving_on(base.clone().note_log_end());
+            run(io, note, &crashed).ok_or_else(stopped)?.inspect_err(fail)?;
             // The checkpoint of the index, which the hashed one leaves, is the last word of the manifest.
             for engine in self.inner.engines.iter().rev() {
                 let close = self.moving_on(engine.clone().close(io.clone()));

@@ -55,7 +55,7 @@ pub struct BaseMarks {
     pub trim: LogTrim,
     pub deletions: DeletionMarks,
     pub opening: Opening,
-    /// This stamp was durable when the manifest last forgot a deletion: that of a keyspace that was dropped.
+    /// This stamp was durable when the store was last closed, or when the manifest forgot a deletion: that of a keyspace that was dropped.
     pub stamp_known: u64,
 }
 
@@ -144,6 +144,11 @@ impl BaseMarks {
     /// The last stamp that the log had once, as far as the manifest knows.
     pub fn stamp_durable(&self) -> u64 {
         self.opening.stamp_opened.max(self.stamp_deleted())
+    }
+
+    /// The last stamp that an opening will miss, if the log does not have it: a trim names those that it need not have.
+    pub fn stamp_named(&self) -> u64 {
+        self.stamp_durable().max(self.trim.stamp_max)
     }
 
     /// Takes back what is said of stamps above `end`, where the log is to end there. Nothing that is left has one of them.

@@ -77,12 +77,13 @@ pub async fn segment_bytes(drive: &Drive, io: &Io) -> Result<u64, Error> {
     Ok(read_superblock(drive, io).await?.superblock.geometry.segment_bytes)
 }
 
-/// What was durable when the store was last opened, or before an install that deleted everything in a keyspace, is durable still: a log
-/// that ends before it was damaged.
+/// What was durable when the store was last opened or closed, or before an install that deleted everything in a keyspace, is durable still:
+/// a log that ends before it was damaged. After a crash nobody knows how far the log went since the opening.
 pub fn refuse_lost_end(stamp_last: u64, marks: &BaseMarks) -> Result<(), Error> {
-    let (opened, deleted) = (marks.opening.stamp_opened, marks.stamp_deleted());
+    let (opened, known, deleted) = (marks.opening.stamp_opened, marks.stamp_known, marks.stamp_deleted());
     let amiss = match stamp_last {
         _ if stamp_last < opened => format!("stamp {opened} was there when the store was opened"),
+        _ if stamp_last < known => format!("stamp {known} was there when the store was closed, or a keyspace dropped"),
         _ if stamp_last < deleted => format!("the manifest has a deletion with stamp {deleted}"),
         _ => return Ok(()),
     };

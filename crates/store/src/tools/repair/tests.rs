@@ -385,6 +385,34 @@ fn a_deletion_in_one_keyspace_takes_no_writes_of_the_log_from_others() {
 }
 
 #[test]
+fn a_log_that_is_lost_after_a_clean_stop_is_missed_and_told() {
+    let flash = FaultyFlash::new(CAPACITY_BYTES, 3);
+    Store::create_on(&drive(&flash), &options(Sync::No)).unwrap();
+    let store = Store::open_on(&drive(&flash), &options(Sync::Always)).unwrap();
+    let stamps: Vec<u64> = (0..200u32).map(|n| store.put(&n.to_be_bytes(), b"value").unwrap()).collect();
+    store.close().unwrap();
+    drop(store);
+    // Nothing is amiss yet.
+    let store = Store::open_read_only_on(&drive(&flash), &options(Sync::No)).unwrap();
+    assert_eq!(store.get(&7u32.to_be_bytes()).unwrap().unwrap().value, b"value");
+    drop(store);
+    for (at, byte) in (log_zones().start..).zip(flash.peek(log_zones().start, 2 * SEGMENT_BYTES)) {
+        flash.flip(at, byte);
+    }
+    for opened in [Store::open_on, Store::open_read_only_on] {
+        let refused = opened(&drive(&flash), &options(Sync::No)).err().unwrap().to_string();
+        let told = format!("although stamp {} was there when the store was closed", stamps[199]);
+        assert!(refused.contains(&told), "{refused}");
+    }
+    let report = look(&drive(&flash)).unwrap();
+    let is_told = |loss: &Loss| matches!(loss, Loss::Writes { stamps: lost, .. } if lost.contains(&stamps[199]));
+    assert!(report.losses.iter().any(is_told), "{:?}", report.losses);
+    repair(&drive(&flash), &mut Kept::default()).unwrap();
+    let store = Store::open_on(&drive(&flash), &options(Sync::No)).unwrap();
+    assert!(store.put(b"new", b"1").unwrap() > stamps[199], "no stamp is given twice");
+}
+
+#[test]
 fn a_log_that_ends_before_a_deletion_that_the_manifest_knows_is_refused_and_repaired() {
     let (flash, watermark, before) = partly_deleted();
     for (at, byte) in (log_zones().start..).zip(flash.peek(log_zones().start, 2 * SEGMENT_BYTES)) {
