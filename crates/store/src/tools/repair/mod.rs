@@ -16,6 +16,7 @@
 
 mod items;
 mod log;
+mod lost_groups;
 mod report;
 mod roots;
 mod segments;

@@ -1,13 +1,14 @@
 //! What a store that may be damaged is rooted in: superblock, manifest and log, as far as they can be read.
 
 use super::log::{FoundLog, read_log};
+use super::lost_groups::find_lost_groups;
 use super::report::{Loss, RepairReport};
 use super::tree_mend::is_ordered;
 use crate::error::Error;
 use crate::hashed::large::verify::read_value;
 use crate::hashed::large::{Claims, LargeEntries, LargeSpace};
 use crate::hashed::opening::claims::{claim_large, claim_segments};
-use crate::installer::Installer;
+use crate::installer::{Clients, Installer};
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::{Catalogue, KeyspaceKind};
 use crate::keyspace::hasher::KeyHasher;
@@ -127,6 +128,13 @@ pub async fn read_roots(drive: &Drive, io: &Io, report: &mut RepairReport) -> Re
         false => anchors(drive, io, &superblock, &installer, &log).await,
     };
     if is_manifest_damaged {
+        let Clients { keyspaces, groups, .. } = &mut installer.clients;
+        let found = find_lost_groups(io, &superblock, keyspaces, groups, &space.allocator).await?;
+        if found > 0 {
+            let what =
+                format!("the manifest's word on {found} groups of data nodes, which were found by the nodes in them");
+            report.made_anew.push(what);
+        }
         // Versions that it gave since.
         let edit = GroupEdit::Versions(installer.groups.version_next() + VERSIONS_SKIPPED);
         installer.groups.edit(&edit).map_err(Error::Corrupt)?;

@@ -313,6 +313,40 @@ fn all_nodes_lost_leave_a_keyspace_that_says_so_and_takes_writes() {
     assert!(report.losses.iter().any(all), "{report:?}");
 }
 
+/// Zeroes the block of the manifest that lies at this part of what its area has, in eighths.
+fn zero_block_of_manifest(flash: &FaultyFlash, eighths: u64) {
+    let drive = drive(flash);
+    let io = Io::new(drive.queue_pair(16).unwrap());
+    let find = async {
+        let superblock = read_superblock(&drive, &io).await.unwrap().superblock;
+        let (geometry, id) = (superblock.geometry, superblock.store_id);
+        let recovered = Manifest::recover(&io, drive.local(), &geometry, id).await.unwrap();
+        let summary = Installer::from(recovered).manifest.summary();
+        geometry.manifest_offset(summary.area) + summary.position * eighths / 8
+    };
+    let at = run(&io, find, || false).unwrap() / PAGE_BYTES * PAGE_BYTES;
+    write_page(flash, at, &[0; PAGE_BYTES as usize]);
+}
+
+#[test]
+fn data_nodes_that_a_damaged_manifest_does_not_name_any_more_are_found() {
+    for (closed, eighths) in [(true, 4), (false, 4), (true, 2)] {
+        let (flash, history) = patient(closed);
+        zero_block_of_manifest(&flash, eighths);
+        let report = repaired(&flash, &history);
+        assert!(report.made_anew.iter().any(|what| what.contains("groups of data nodes")), "{report:?}");
+        let store = Store::open_on(&drive(&flash), &options(Sync::Always)).unwrap();
+        let sorted = store.keyspace(NAME).unwrap();
+        // Values in extensions lie in other groups.
+        let in_nodes = |key: &&Vec<u8>| history.last(key).is_some_and(|value| value.len() < 500);
+        let keys: Vec<&Vec<u8>> = history.0.keys().filter(in_nodes).collect();
+        let is_kept =
+            |key: &&&Vec<u8>| sorted.get(key).unwrap().is_some_and(|item| Some(&item.value[..]) == history.last(key));
+        let kept = keys.iter().filter(is_kept).count();
+        assert!(10 * kept >= 9 * keys.len(), "{kept} of {} are kept: {report:?}", keys.len());
+    }
+}
+
 #[test]
 fn stamps_of_nodes_between_those_of_the_log_are_no_lost_writes() {
     let (flash, _) = patient(false);
