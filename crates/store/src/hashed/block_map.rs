@@ -1,8 +1,8 @@
 //! Which pieces of a block device may hold anything, so that a hole is told and trimmed without a lookup for each of its blocks.
 //!
 //! ```text
-//!  unknown ──(the index has none of its blocks)──► empty
-//!     └──────────(a value is written)────────────────┴─────► written
+//!  unknown ──(the index has no candidate for any of its blocks, or nothing of the device is on flash)──► empty
+//!     └───────────────────────────(a value is written)────────────────────────────────────────────────────┴──► written
 //! ```
 //! A piece is a power of two of blocks, at least [`PIECE_BLOCKS_MIN`], and a device has at most [`PIECES_MAX`] of them, a byte of memory each.
 //!
@@ -10,6 +10,7 @@
 //! 1. A piece of which a write buffer has a value is written: the writer says so before the record can be found, with the key's shard held,
 //!    and whoever begins a map looks through the write buffers.
 //! 2. Of an unknown piece only the index may have blocks, and they only become fewer. Where it had none, the piece is empty until a write.
+//!    A candidate may be another key's: then the piece stays unknown, and its blocks are looked up each time, many together.
 //! 3. A map lives in memory, from the first question after an opening. It outlives a drop of its keyspace: whoever gets the id next writes
 //!    under the same rules. Blocks beyond the map count as written.
 //!
@@ -82,6 +83,12 @@ impl BlockMap {
     }
 }
 
+/// Flash has nothing of a piece that was unknown.
+fn note_empty(piece: &AtomicU8) {
+    // A write that came between says more.
+    let _ = piece.compare_exchange(UNKNOWN, EMPTY, Ordering::AcqRel, Ordering::Relaxed);
+}
+
 /// The maps of all block devices.
 pub struct BlockMaps {
     maps: ById<OnceLock<Box<BlockMap>>>,
@@ -130,8 +137,7 @@ impl HashedEngine {
                     let reached = at + absent.blocks;
                     let device_end = device.size_bytes() / BLOCK_BYTES as u64;
                     if at == whole.start && reached >= whole.end.min(device_end) {
-                        // A write that came between says more.
-                        let _ = piece.compare_exchange(UNKNOWN, EMPTY, Ordering::AcqRel, Ordering::Relaxed);
+                        note_empty(piece);
                     }
                     at = reached;
                     if reached < end {
@@ -148,7 +154,13 @@ impl HashedEngine {
         let new = || Box::new(BlockMap::new(device.size_bytes() / BLOCK_BYTES as u64));
         let map = self.block_maps.of(keyspace).get_or_init(new);
         // Writers find it by now, so no write slips between.
-        map.begun.get_or_init(|| self.note_buffered(keyspace, map));
+        map.begun.get_or_init(|| {
+            self.note_buffered(keyspace, map);
+            // A record that no write buffer had then was counted before its buffer was released.
+            if self.item_count.by_keyspace.on_flash().iter().all(|(id, _)| id != keyspace) {
+                map.pieces.iter().for_each(note_empty);
+            }
+        });
         map
     }
 
@@ -194,16 +206,18 @@ impl HashedEngine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_at_rest};
+    use crate::hashed::collect::victim::tests::store_at_rest;
     use crate::{Store, StoreOptions, Sync};
     use std::collections::BTreeSet;
     use tapetum_drive::{Drive, Env, SplitMix64};
 
-    /// 16 TiB and a bit: in pieces of more than the least.
-    const BLOCKS: u64 = (4 << 30) + 5;
+    const CAPACITY_BYTES: u64 = 32 << 20;
+    /// 256 GiB and a bit: in the smallest pieces.
+    const BLOCKS: u64 = (64 << 20) + 5;
 
+    /// With segments that take groups.
     fn options() -> StoreOptions {
-        StoreOptions { sync: Sync::No, ..small_options() }
+        StoreOptions { sync: Sync::No, segment_bytes: 512 << 10, ..StoreOptions::new(CAPACITY_BYTES, 16 << 20) }
     }
 
     struct MapBench {
@@ -215,19 +229,22 @@ mod tests {
 
     impl MapBench {
         fn new(group_blocks: u64) -> MapBench {
-            let (drive, store) = store_at_rest(SMALL_BYTES, &options(), Env::simulated(1).0);
+            let (drive, store) = store_at_rest(CAPACITY_BYTES, &options(), Env::simulated(1).0);
             let device = BlockDevice::new(BLOCKS * BLOCK_BYTES as u64).unwrap().in_groups_of(group_blocks).unwrap();
             store.create_block_device("disk", device).unwrap();
             MapBench { drive, store, device, model: BTreeSet::new() }
         }
 
         fn put(&mut self, block: u64) {
+            // Nobody else makes room.
+            while self.store.maintain() != crate::Step::Idle {}
             let value = vec![block as u8; BLOCK_BYTES];
             self.store.keyspace("disk").unwrap().put(&self.device.key(block), &value).unwrap();
             self.model.insert(block);
         }
 
         fn delete(&mut self, block: u64) {
+            while self.store.maintain() != crate::Step::Idle {}
             self.store.keyspace("disk").unwrap().delete(&self.device.key(block)).unwrap();
             self.model.remove(&block);
         }
@@ -263,27 +280,52 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_of_tebibytes_is_told_by_pieces_and_ends_at_the_first_block() {
-        for group_blocks in [1, 16] {
+    fn a_device_without_a_block_on_flash_is_empty_without_a_lookup() {
+        for group_blocks in [1, 8] {
             let mut bench = MapBench::new(group_blocks);
-            let piece_blocks = 1 << BlockMap::new(BLOCKS).piece_bits;
-            let far = 3 * piece_blocks;
-            assert_eq!(bench.absent(0..far, usize::MAX).blocks, far);
-            assert_eq!(bench.absent(0..far, usize::MAX), AbsentBlocks { blocks: far, looks: 3 });
-            bench.put(2 * piece_blocks + 17);
+            bench.put(2 * PIECE_BLOCKS_MIN + 17);
+            let far = 100 * PIECE_BLOCKS_MIN;
+            let up_to_the_written = AbsentBlocks { blocks: 2 * PIECE_BLOCKS_MIN - 5, looks: 2 };
+            assert_eq!(bench.absent(5..far, usize::MAX), up_to_the_written);
             assert_eq!(
-                bench.absent(5..far, usize::MAX).blocks,
-                2 * piece_blocks - 5,
-                "up to the piece that was written"
+                bench.absent(3 * PIECE_BLOCKS_MIN..far, usize::MAX),
+                AbsentBlocks { blocks: 97 << 10, looks: 97 }
             );
-            bench.flush();
-            bench = bench.reopen();
-            let first = 2 * piece_blocks + 17;
-            let told = first - first % group_blocks;
-            assert_eq!(bench.absent(5..far, usize::MAX).blocks, told - 5, "up to the block, or its group");
-            assert_eq!(bench.absent(first..far, usize::MAX).blocks, 0);
             assert_eq!(bench.absent(BLOCKS - 3..BLOCKS, usize::MAX).blocks, 3);
+            assert_eq!(bench.absent(5..far, 1), AbsentBlocks { blocks: PIECE_BLOCKS_MIN - 5, looks: 1 });
+            bench.put(PIECE_BLOCKS_MIN);
+            assert_eq!(bench.absent(0..far, usize::MAX).blocks, PIECE_BLOCKS_MIN);
         }
+    }
+
+    #[test]
+    fn pieces_of_which_the_index_has_nothing_are_looked_up_once() {
+        for group_blocks in [1, 8] {
+            let mut bench = MapBench::new(group_blocks);
+            bench.put(17);
+            bench.flush();
+            let bench = bench.reopen();
+            let mut learned = 0;
+            for first in (1..64).map(|number| number * PIECE_BLOCKS_MIN) {
+                let piece = first..first + PIECE_BLOCKS_MIN;
+                let told = bench.absent(piece.clone(), usize::MAX);
+                if told.blocks == PIECE_BLOCKS_MIN {
+                    assert!(told.looks > 1, "unknown: {told:?}");
+                    learned += 1;
+                    assert_eq!(bench.absent(piece, usize::MAX), AbsentBlocks { looks: 1, ..told });
+                }
+            }
+            // Few are in the way of another key's entry.
+            assert!(learned > 32, "{learned}");
+            assert_eq!(bench.absent(17..PIECE_BLOCKS_MIN, usize::MAX).blocks, 0);
+        }
+    }
+
+    #[test]
+    fn a_large_device_has_larger_pieces_in_place_of_more() {
+        let map = BlockMap::new(8 << 38);
+        assert_eq!((map.pieces.len() as u64, map.piece_bits), (PIECES_MAX, 23));
+        assert!(map.piece(8 << 38).is_none() && map.piece((8 << 38) - 1).is_some());
     }
 
     #[test]
