@@ -192,7 +192,9 @@ pub(super) fn offline_options(arguments: &StoreArguments) -> Options {
 pub(super) fn creating_options(arguments: &StoreArguments, creation: &CreationArguments) -> Options {
     let CreationArguments { create, capacity } = *creation;
     // A capacity implies `--create`.
-    Options { create: create || capacity.is_some(), capacity_bytes: capacity, ..making_options(arguments) }
+    let create = create || capacity.is_some();
+    let options = if create { making_options(arguments) } else { offline_options(arguments) };
+    Options { create, capacity_bytes: capacity, ..options }
 }
 
 /// For a command that may make a store: a server is to be able to serve it with as much memory, of which its front doors take a part.
