@@ -64,7 +64,6 @@ mod tools;
 
 pub use blocking::{Item, KeyspaceHandle};
 pub use error::Error;
-pub use hashed::block_map::AbsentBlocks;
 pub use hashed::index;
 pub use hashed::large::ValueLimits;
 pub use hashed::tier::warm::{Warmed, Warming};
@@ -73,7 +72,7 @@ pub use hashed::write_count::KeyspaceWrites;
 pub use items::Items;
 pub use key_listing::{ListCursor, ListPart, ListedKey};
 pub use keyspace::KeyspaceId;
-pub use keyspace::block_device::{BLOCK_BYTES, BlockDevice, BlockKey};
+pub use keyspace::block_device::{AbsentBlocks, BLOCK_BYTES, BlockDevice, BlockKey};
 pub use keyspace::block_request::{BlockChange, BlockPiece, ChangeStep, Patch};
 pub use keyspace::catalogue::{Catalogue, Keyspace, KeyspaceEdit, KeyspaceKind, KeyspaceState};
 pub use keyspace::catalogue::{DEFAULT_NAME as DEFAULT_KEYSPACE_NAME, checked_name as checked_keyspace_name};

@@ -19,7 +19,7 @@
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Place;
 use crate::keyspace::KeyspaceId;
-use crate::keyspace::block_device::{BLOCK_BYTES, BlockDevice};
+use crate::keyspace::block_device::{AbsentBlocks, BLOCK_BYTES, BlockDevice};
 use crate::keyspace::by_id::ById;
 use crate::keyspace::states::KeyspaceRef;
 use crate::media::io::lock;
@@ -38,15 +38,6 @@ const TOGETHER: usize = 32;
 const UNKNOWN: u8 = 0;
 const EMPTY: u8 = 1;
 const WRITTEN: u8 = 2;
-
-/// What is known of a range of a block device without a question for each block.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct AbsentBlocks {
-    /// So many of the first blocks are absent for certain. Of the next one nothing is said.
-    pub blocks: u64,
-    /// What that took, in lookups of the index and pieces.
-    pub looks: usize,
-}
 
 struct BlockMap {
     piece_bits: u32,

@@ -137,6 +137,15 @@ impl Keyspace {
     }
 }
 
+/// What is known of a range of a block device without a question for each block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AbsentBlocks {
+    /// So many of the first blocks are absent for certain. Of the next one nothing is said.
+    pub blocks: u64,
+    /// What that took, in lookups of the index and pieces.
+    pub looks: usize,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

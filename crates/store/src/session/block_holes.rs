@@ -1,8 +1,7 @@
 //! What memory knows of the holes of a block device.
 
 use super::Session;
-use crate::hashed::block_map::AbsentBlocks;
-use crate::keyspace::block_device::BlockDevice;
+use crate::keyspace::block_device::{AbsentBlocks, BlockDevice};
 use crate::keyspace::states::KeyspaceRef;
 use std::ops::Range;
 
