@@ -37,7 +37,7 @@ fn count_forks() {
 pub struct ProcessMark(u32);
 
 impl ProcessMark {
-    /// Of this process.
+    /// The mark of this process.
     pub fn now() -> ProcessMark {
         count_forks();
         ProcessMark(FORKS.load(Ordering::Relaxed))
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    /// What a forked child says of itself: its exit status.
+    /// Whether the work came to true in a forked child.
     fn in_child(work: impl FnOnce() -> bool) -> bool {
         // SAFETY: the child touches what it was handed, and ends without running anything else.
         let child = unsafe { libc::fork() };

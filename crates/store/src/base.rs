@@ -86,7 +86,7 @@ pub struct Base {
     pub pools_bytes: u64,
     pub pace: Pace,
     pub engines: EngineList,
-    /// Of requests that need much local memory at once.
+    /// The line of requests that need much local memory at once.
     pub memory_turns: Arc<MemoryTurns>,
     pub wakeup: Wakeup,
     /// The store was closed: nobody makes room any more.

@@ -29,7 +29,7 @@ struct KeyFormat {
     reader: FieldReader,
 }
 
-/// What a text stands for.
+/// Which part of a key a text stands for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum KeyUse {
     Whole,
@@ -44,7 +44,7 @@ impl KeyText {
         KeyText { format: format.and_then(KeyFormat::new) }
     }
 
-    /// Of a keyspace, by the format that it keeps.
+    /// Reads keys of a keyspace, by the format that it keeps.
     ///
     /// # Errors
     /// When another version wrote the format.
@@ -52,7 +52,7 @@ impl KeyText {
         Ok(KeyText::new(keyspace.format()?.as_ref()))
     }
 
-    /// Of a keyspace whose format is not known, such as a server's.
+    /// Reads keys of a keyspace whose format is not known, such as a server's.
     pub fn of_bytes() -> KeyText {
         KeyText { format: None }
     }
@@ -65,7 +65,7 @@ impl KeyText {
         self.read(text, KeyUse::Whole)
     }
 
-    /// What keys begin with.
+    /// The bytes that keys begin with.
     ///
     /// # Errors
     /// When no key of the keyspace begins so.

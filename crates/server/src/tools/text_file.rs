@@ -15,7 +15,7 @@ const MARK_BYTES_MAX: usize = 4;
 /// The text behind the mark of UTF-8, if there is one.
 ///
 /// # Errors
-/// What to do about a text that is in UTF-16 or UTF-32.
+/// The advice for a text that is in UTF-16 or UTF-32.
 pub fn behind_mark(text: &[u8]) -> Result<&[u8], String> {
     match OTHER_MARKS.iter().find(|(mark, _)| text.starts_with(mark)) {
         None => Ok(text.strip_prefix(UTF8_MARK).unwrap_or(text)),

@@ -19,9 +19,17 @@ impl JoinedBytes {
         JoinedBytes { taken: Arc::default(), most: (memory_bytes / MEMORY_PART) as usize }
     }
 
+    /// Whether an operation has its share, which it is given if there is room.
+    pub fn grants(&self, share: &mut Option<JoinedShare>, value_bytes: usize) -> bool {
+        if share.is_none() {
+            *share = self.take(value_bytes);
+        }
+        share.is_some()
+    }
+
     /// A share for a value of so many bytes that is read, and the one that is made of it. `None`: others are to end before. One alone
     /// always has it.
-    pub fn take(&self, value_bytes: usize) -> Option<JoinedShare> {
+    fn take(&self, value_bytes: usize) -> Option<JoinedShare> {
         let (bytes, before) = (2 * value_bytes, self.taken.load(Ordering::Relaxed));
         if before > 0 && before + bytes > self.most {
             return None;
@@ -50,6 +58,10 @@ mod tests {
     #[test]
     fn a_value_alone_has_its_share_and_others_wait_for_theirs() {
         let joined = JoinedBytes::of_memory(160);
+        let mut share = joined.take(100);
+        assert!(joined.grants(&mut share, 100), "it has one");
+        assert!(!joined.grants(&mut None, 1));
+        drop(share);
         let long = joined.take(100).unwrap();
         assert!(joined.take(1).is_none());
         drop(long);

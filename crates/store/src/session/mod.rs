@@ -258,11 +258,19 @@ impl Session {
             return;
         }
         let closed = self.core.base.closed.load(Ordering::SeqCst);
+        let mut was_polled = false;
         for (_, part) in self.others.iter_mut().filter(|(_, part)| part.waits() > EngineWait::Commands) {
-            if closed { part.fail_waiting(&mut self.core) } else { part.poll(&mut self.core) }
+            if closed {
+                part.fail_waiting(&mut self.core)
+            } else {
+                part.poll(&mut self.core)
+            }
+            was_polled = true;
         }
-        // What they have asked for now, and what came of others while one had its programs run: nobody may poll again before that has come.
-        self.reap();
+        if was_polled {
+            // A part may have gathered commands: its owner may sleep until these have come, and no poll before that would send them.
+            self.reap();
+        }
         if closed && count > 0 {
             self.hashed.fail_waiting(&mut self.core);
             return self.reap();

@@ -353,7 +353,7 @@ pub mod tests {
     use super::*;
     use crate::hashed::HashedEngine;
     use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
-    use crate::media::io::run;
+    use crate::media::io::{lock, run};
     use tapetum_kernels::record::Record;
 
     /// Writes so many records of 300 bytes and more, as they would be in a segment.
@@ -387,7 +387,7 @@ pub mod tests {
     fn a_segment_that_is_not_to_be_gives_its_extents_back() {
         let (drive, store) = store_in_memory(SMALL_BYTES, &small_options());
         let (engine, io) = (store.hashed(), Io::new(drive.queue_pair(16).unwrap()));
-        let free = || engine.extents.lock().unwrap().free_count();
+        let free = || lock(&engine.extents).free_count();
         let before = free();
         let writing = async {
             let writer = fill(engine, &io, 0, 200).await;

@@ -133,11 +133,8 @@ impl HashedSession {
             let value = NearValue::Large { value, reference, prefix };
             return self.compute(core, engine, number, op, (item, shown_by), value);
         }
-        if !op.request.is_get() && op.kept.joined.is_none() {
-            op.kept.joined = core.joined_bytes.take(raw_bytes);
-            if op.kept.joined.is_none() {
-                return self.keep_large(number, op, LargeOp::Read(read), true);
-            }
+        if !op.request.is_get() && !core.joined_bytes.grants(&mut op.kept.joined, raw_bytes) {
+            return self.keep_large(number, op, LargeOp::Read(read), true);
         }
         read.transfer = transfer(core, engine, &read.reference);
         if fail_point!(FreeLargeUnderReader) {

@@ -57,7 +57,7 @@ struct HashedOpState {
     read: Option<FlashRead>,
     /// What it does with a large value, if it has come to that.
     large: Option<Box<LargeOp>>,
-    /// Of one that makes a value of a large one.
+    /// The memory of an operation that makes a value of a large one.
     joined: Option<JoinedShare>,
     /// Of a get whose value goes through programs of the drive.
     near: Option<Box<NearGet>>,

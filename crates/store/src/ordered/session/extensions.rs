@@ -169,11 +169,8 @@ impl OrderedSession {
         let Some(mut read) = ExtensionRead::of(&reference, op.request.key.len(), |class| tree.extensions(class)) else {
             return self.mismatched(core, (number, op), reference);
         };
-        if !op.request.is_get() && op.kept.joined.is_none() {
-            op.kept.joined = core.joined_bytes.take(head.value_bytes);
-            if op.kept.joined.is_none() {
-                return self.wait_for_room(number, op);
-            }
+        if !op.request.is_get() && !core.joined_bytes.grants(&mut op.kept.joined, head.value_bytes) {
+            return self.wait_for_room(number, op);
         }
         if !read.begin(core, Purpose::Get, piece_tag(self.slot.tag(number as u64))) {
             return self.wait_for_room(number, op);

@@ -114,7 +114,7 @@ pub struct OrderedOpState {
     pub want: Option<Arc<SlotWant>>,
     /// A slot that it has, and no memory to write through yet.
     pub slot: Option<SlotShare>,
-    /// Of one that makes a value of another, in an extension.
+    /// The memory of an operation that makes a value of one in an extension.
     pub joined: Option<JoinedShare>,
     /// The value of the item with this stamp, from its extension.
     pub read: Option<(u64, Vec<u8>)>,
