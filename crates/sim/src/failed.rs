@@ -26,6 +26,13 @@ pub const FAILED: &[FailedRun] = &[
     with_faults(157, "a copy judged whose opening wrote over its last install"),
     with_faults(8, "a key missing while its item moved"),
     with_faults(738, "two readers of one key table took its version for another segment's"),
+    FailedRun {
+        seed: 454_514_831,
+        operations: 600,
+        troubles: 1,
+        load: Some(Load::Ordered),
+        what: "a first node, changed while its first image was on its way, was taken for clean when it was to be split",
+    },
 ];
 
 impl FailedRun {

@@ -89,7 +89,7 @@ impl OrderedSession {
         };
         // A tree's first node has an image before it is split: recovery takes keys that no image covers for damage.
         if state.cache.with(node, |meta| meta.durable_stamp) == Some(0) {
-            state.cache.give_back(node, page, |meta| meta.is_dirty = meta.flying.is_none());
+            state.cache.give_back(node, page, |meta| meta.is_dirty |= meta.flying.is_none());
             state.list(&self.trees[tree].tree, node);
             return Ok(false);
         }
