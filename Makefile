@@ -58,12 +58,12 @@ run: setup-build
 release: setup-build
 	$(CARGO) build --release --locked --package tapetum-server
 
-# Integration tests are left to `make test`: linking them takes longer than running these.
+# Integration tests, and models of every interleaving, are left to `make test`: they take longer than these.
 check: setup-images
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) build --workspace --locked --bins
-	$(CARGO) test --workspace --locked --lib --quiet
+	$(CARGO) test --workspace --locked --lib --quiet -- --skip models::
 	$(SIMULATION) 1 --runs 20 --operations 500 --crashes 20000 --troubles 2
 	$(SIMULATION) 1 --load ordered --runs 4 --operations 300 --crashes 5000
 	$(X) test-clients --server $(SERVER) --only test_operations.TestText

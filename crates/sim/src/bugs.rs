@@ -18,6 +18,10 @@ pub const OF_STORE: &[(Bug, &str)] = &[
     ("ReuseExtentEarly", "a collected segment's extents are free before the manifest record that drops it is durable"),
     ("TrimLogEarly", "a write buffer's zone is reused before the manifest record that trims it is durable"),
     ("SplitFrame", "what an install says, and the log's trim, are two frames of the manifest, the trim first"),
+    (
+        "ManifestOldListGone",
+        "the old list of the manifest is written over before the new one is durable in the other area",
+    ),
     ("ForgetDeath", "one death of an install is not written down"),
     ("ForgetTombstone", "a tombstone kills nothing"),
     ("SkipRecheck", "what died during a collection is alive in its output"),

@@ -339,7 +339,7 @@ impl World {
 
     fn live_and_die(&mut self, setup: &Setup, crashes: &mut u32) -> Result<(), String> {
         self.create()?;
-        self.manifest = self.find(&[AreaKind::Manifest, AreaKind::ManifestSpare]);
+        self.manifest = self.find(&[AreaKind::Manifest, AreaKind::ManifestCopy]);
         self.log = self.find(&[AreaKind::Log]);
         while *crashes < setup.crashes_max && self.tally.operations < setup.operations_max {
             let ended = self.live();

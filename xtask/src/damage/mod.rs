@@ -139,7 +139,7 @@ fn draw(random: &mut Random) -> (Moment, Region, Kind) {
     let kind = Kind::ALL[pick(random, Kind::ALL.len())];
     let region = Region::ALL[pick(random, Region::ALL.len())];
     let read_while_running =
-        ![Region::Superblock, Region::Manifest, Region::ManifestSpare, Region::Log, Region::Checkpoint]
+        ![Region::Superblock, Region::Manifest, Region::ManifestCopy, Region::Log, Region::Checkpoint]
             .contains(&region);
     let moment = match (read_while_running, random.one_in(WRITING_ONE_IN), random.one_in(2)) {
         (true, true, _) => Moment::Writing,

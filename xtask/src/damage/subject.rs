@@ -40,7 +40,7 @@ const TAIL: usize = 24;
 pub enum Region {
     Superblock,
     Manifest,
-    ManifestSpare,
+    ManifestCopy,
     Log,
     DataPages,
     KeyTables,
@@ -57,7 +57,7 @@ impl Region {
     pub const ALL: [Region; 12] = [
         Region::Superblock,
         Region::Manifest,
-        Region::ManifestSpare,
+        Region::ManifestCopy,
         Region::Log,
         Region::DataPages,
         Region::KeyTables,
@@ -313,7 +313,7 @@ pub fn blocks(inspection: &Inspection, image: &[u8]) -> Blocks {
             let region = match area.kind {
                 AreaKind::Superblock => Region::Superblock,
                 AreaKind::Manifest => Region::Manifest,
-                AreaKind::ManifestSpare => Region::ManifestSpare,
+                AreaKind::ManifestCopy => Region::ManifestCopy,
                 AreaKind::Log => Region::Log,
                 AreaKind::Data => Region::DataPages,
                 AreaKind::Keys if is_fences(bytes) => Region::Fences,

@@ -27,7 +27,7 @@ fn look(kind: AreaKind) -> (char, u8) {
     match kind {
         AreaKind::Superblock => ('S', 37),
         AreaKind::Manifest => ('M', 33),
-        AreaKind::ManifestSpare => ('m', 33),
+        AreaKind::ManifestCopy => ('m', 33),
         AreaKind::Log => ('L', 35),
         AreaKind::Data => ('█', 32),
         AreaKind::Keys => ('K', 36),

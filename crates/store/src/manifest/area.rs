@@ -1,17 +1,18 @@
-//! Reads an area of the manifest: frame after frame up to the first that does not hold, and what is behind that, which must not.
+//! Reads the manifest: frame after frame, from either area, up to the first that holds in neither, and what is behind that, which must not.
 //!
-//! One task; the window over the area is its own.
+//! One task; the windows over the areas are its own.
 
 use super::client::ManifestClients;
 use super::replay::{Replay, each_item};
 use super::{
-    CHUNK_BYTES, Frame, HEADER_BYTES, Kind, Manifest, PIECE_BYTES, frame_checksum, list_end_max, parse_header,
-    snapshot_bytes_max,
+    AREAS, CHUNK_BYTES, Frame, HEADER_BYTES, Kind, Lacking, Manifest, PIECE_BYTES, frame_checksum, list_end_max,
+    parse_header, snapshot_bytes_max,
 };
 use crate::error::Error;
 use crate::media::flight::Flying;
 use crate::media::geometry::Geometry;
 use crate::media::io::Io;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use tapetum_drive::{LocalBuffer, LocalMemory, Purpose};
 
@@ -22,34 +23,44 @@ pub struct Recovered<C> {
 }
 
 pub struct AreaReader {
-    pub io: Io,
-    pub local: LocalMemory,
-    pub geometry: Geometry,
-    pub store_id: u64,
-    /// Where on flash what was read last lies.
-    pub window: Option<(u64, LocalBuffer)>,
+    io: Io,
+    local: LocalMemory,
+    geometry: Geometry,
+    store_id: u64,
+    /// Of each area, where on flash what was read last lies.
+    windows: [Option<(u64, LocalBuffer)>; AREAS],
 }
 
 impl AreaReader {
-    /// The epoch of an area's first frame, if that is valid.
-    pub async fn epoch_of(&mut self, area: usize) -> Result<Option<u64>, Error> {
-        let first = self.frame(area, 0, |_, sequence, kind| sequence == 0 && kind != Kind::Edit).await?;
-        Ok(first.map(|frame| frame.epoch))
+    pub fn new(io: &Io, local: &LocalMemory, geometry: &Geometry, store_id: u64) -> AreaReader {
+        AreaReader { io: io.clone(), local: local.clone(), geometry: *geometry, store_id, windows: [None, None] }
+    }
+
+    /// Those of the areas' first frames that hold.
+    pub async fn epochs(&mut self) -> Result<BTreeSet<u64>, Error> {
+        let mut epochs = BTreeSet::new();
+        for area in 0..AREAS {
+            let first = self.frame(area, 0, |_, sequence, kind| sequence == 0 && kind != Kind::Edit).await?;
+            epochs.extend(first.map(|frame| frame.epoch));
+        }
+        Ok(epochs)
     }
 
     /// So many bytes of flash, of which no more than the area's end is read.
-    async fn bytes(&mut self, flash: u64, length: usize, area_end: u64) -> Result<&[u8], Error> {
+    async fn bytes(&mut self, area: usize, flash: u64, length: usize) -> Result<&[u8], Error> {
+        let area_end = self.geometry.manifest_offset(area + 1);
+        let window = &mut self.windows[area];
         let end = flash + length as u64;
         let has = |window: &(u64, LocalBuffer)| window.0 <= flash && end <= window.0 + window.1.len() as u64;
-        if !self.window.as_ref().is_some_and(has) {
-            self.window = None;
+        if !window.as_ref().is_some_and(has) {
+            *window = None;
             let bytes = length.max(CHUNK_BYTES).min((area_end - flash) as usize);
             let mut buffer = self.io.allocate(bytes).await?;
             self.io.read(flash, &mut buffer, 0, bytes).await?;
-            self.window = Some((flash, buffer));
+            *window = Some((flash, buffer));
         }
-        let Some((start, buffer)) = &self.window else { unreachable!("it was just read") };
-        let at = (flash - start) as usize;
+        let Some((start, buffer)) = window else { unreachable!("it was just read") };
+        let at = (flash - *start) as usize;
         Ok(self.io.look(buffer, at..at + length))
     }
 
@@ -66,8 +77,7 @@ impl AreaReader {
             return Ok(None);
         }
         let flash = self.geometry.manifest_offset(area) + position;
-        let area_end = flash + left as u64;
-        let Some((epoch, sequence, kind, payload)) = parse_header(self.bytes(flash, sector, area_end).await?) else {
+        let Some((epoch, sequence, kind, payload)) = parse_header(self.bytes(area, flash, sector).await?) else {
             return Ok(None);
         };
         let length = (HEADER_BYTES + payload).next_multiple_of(sector);
@@ -78,7 +88,7 @@ impl AreaReader {
         let mut bytes = Vec::with_capacity(length);
         while bytes.len() < length {
             let piece = PIECE_BYTES.min(length - bytes.len());
-            bytes.extend_from_slice(self.bytes(flash + bytes.len() as u64, piece, area_end).await?);
+            bytes.extend_from_slice(self.bytes(area, flash + bytes.len() as u64, piece).await?);
         }
         bytes.truncate(HEADER_BYTES + payload);
         let crc = frame_checksum(store_id, flash, epoch, &bytes[..HEADER_BYTES], &bytes[HEADER_BYTES..]);
@@ -89,32 +99,34 @@ impl AreaReader {
         Ok(Some(Frame { epoch, sequence, kind, payload: bytes, length: length as u64 }))
     }
 
-    /// `None` when the area's snapshot is not whole: its writing was cut short, and the other area holds. An error if frames
-    /// follow that cannot be reached.
-    pub async fn read_area<C: ManifestClients>(
-        &mut self,
-        area: usize,
-        epoch: u64,
-    ) -> Result<Option<Recovered<C>>, Error> {
-        let found = self.read_beginning(area, epoch).await?;
+    /// `None` when the list's snapshot is not whole: its writing was cut short, and the list before it counts. An error if frames follow
+    /// that cannot be reached.
+    pub async fn read_list<C: ManifestClients>(&mut self, epoch: u64) -> Result<Option<Recovered<C>>, Error> {
+        let found = self.read_beginning(epoch).await?;
         if let Some(Recovered { manifest, .. }) = &found {
-            let behind = manifest.position..list_end_max(&self.geometry, manifest.snapshot_end);
-            self.refuse_gap(area, epoch, manifest.sequence, behind).await?;
+            self.refuse_gap(manifest).await?;
         }
         Ok(found)
     }
 
-    /// What an area says up to its first frame that does not hold.
-    pub async fn read_beginning<C: ManifestClients>(
-        &mut self,
-        area: usize,
-        epoch: u64,
-    ) -> Result<Option<Recovered<C>>, Error> {
+    /// What a list says up to its first frame that holds in neither area.
+    pub async fn read_beginning<C: ManifestClients>(&mut self, epoch: u64) -> Result<Option<Recovered<C>>, Error> {
         let mut state = Replay::default();
-        let mut position = 0;
-        let mut sequence = 0;
-        let mut snapshot_end = 0;
-        while let Some(frame) = self.frame(area, position, |of, number, _| of == epoch && number == sequence).await? {
+        let (mut position, mut sequence, mut snapshot_end) = (0, 0, 0);
+        let mut lacking = [Lacking::default(); AREAS];
+        loop {
+            let mut frame = None;
+            let mut lacks = [false; AREAS];
+            for (area, lacks) in lacks.iter_mut().enumerate() {
+                let found = self.frame(area, position, |of, number, _| of == epoch && number == sequence).await?;
+                *lacks = found.is_none();
+                frame = frame.or(found);
+            }
+            let Some(frame) = frame else { break };
+            for (area, lacks) in lacking.iter_mut().zip(lacks) {
+                area.is_damaged |= !lacks && area.frames > 0;
+                area.frames += u64::from(lacks);
+            }
             position += frame.length;
             sequence += 1;
             state.apply(&frame)?;
@@ -130,49 +142,57 @@ impl AreaReader {
             io: self.io.of(Purpose::Other),
             geometry: self.geometry,
             store_id: self.store_id,
-            area,
             epoch,
             epoch_last: epoch,
             sequence,
             position,
             snapshot_end,
+            lacking,
             failed: false,
         };
         Ok(Some(Recovered { manifest, clients: state.clients }))
     }
 
-    /// A later frame behind the end of the list: the list was longer, and damage cut it.
-    async fn refuse_gap(&mut self, area: usize, epoch: u64, sequence: u64, behind: Range<u64>) -> Result<(), Error> {
-        let end = behind.start;
-        let later = self.find(area, behind, |found, number, _| found == epoch && number > sequence).await?;
-        later.map_or(Ok(()), |(_, Frame { sequence: number, .. })| {
-            Err(Error::Corrupt(format!(
-                "manifest area {area} breaks off at byte {end} (frame {sequence}) although frame {number} follows"
-            )))
-        })
-    }
-
-    /// The highest epoch that either area has begun. The other one may have frames of a newer snapshot that was cut short, whose
-    /// beginning need not be valid any more. A frame that only a whole snapshot has before it is an error: that area is the newer one,
-    /// and damage hides its beginning. Its snapshot is of what was recovered.
-    pub async fn epoch_last<C: ManifestClients>(&mut self, recovered: &Recovered<C>) -> Result<u64, Error> {
-        let (area, epoch) = (recovered.manifest.area ^ 1, recovered.manifest.epoch);
-        let ends = |kind| kind != Kind::Snapshot;
-        let snapshot_end_max = snapshot_bytes_max(&self.geometry, &recovered.clients);
-        let mut list = 0..list_end_max(&self.geometry, snapshot_end_max);
-        let mut last = epoch;
-        loop {
-            let is_newer = |found: u64, _, kind| found > last || found > epoch && ends(kind);
-            let Some((position, newer)) = self.find(area, list.clone(), is_newer).await? else { return Ok(last) };
-            if ends(newer.kind) {
+    /// A later frame behind the end of the list, in either area: the list was longer, and damage cut it.
+    async fn refuse_gap(&mut self, list: &Manifest) -> Result<(), Error> {
+        let Manifest { epoch, sequence, position, snapshot_end, .. } = *list;
+        let behind = position..list_end_max(&self.geometry, snapshot_end);
+        for area in 0..AREAS {
+            let is_later = |found, number, _| found == epoch && number > sequence;
+            if let Some((_, later)) = self.find(area, behind.clone(), is_later).await? {
                 return Err(Error::Corrupt(format!(
-                    "manifest area {area} is newer than the other, and damaged before its frame {}",
-                    newer.sequence
+                    "the manifest breaks off at byte {position} of both its areas (frame {sequence}) although frame {} follows",
+                    later.sequence
                 )));
             }
-            last = newer.epoch;
-            list.start = position + newer.length;
         }
+        Ok(())
+    }
+
+    /// The highest epoch that either area has begun. One may have frames of a newer snapshot that was cut short, whose beginning need not
+    /// be valid any more. A frame that only a whole snapshot has before it is an error: that list is the newer one, and damage hides its
+    /// beginning. Its snapshot is of what was recovered.
+    pub async fn epoch_last<C: ManifestClients>(&mut self, recovered: &Recovered<C>) -> Result<u64, Error> {
+        let epoch = recovered.manifest.epoch;
+        let ends = |kind| kind != Kind::Snapshot;
+        let snapshot_end_max = snapshot_bytes_max(&self.geometry, &recovered.clients);
+        let mut last = epoch;
+        for area in 0..AREAS {
+            let mut list = 0..list_end_max(&self.geometry, snapshot_end_max);
+            loop {
+                let is_newer = |found: u64, _, kind| found > last || found > epoch && ends(kind);
+                let Some((position, newer)) = self.find(area, list.clone(), is_newer).await? else { break };
+                if ends(newer.kind) {
+                    return Err(Error::Corrupt(format!(
+                        "area {area} of the manifest has a newer list, which is damaged before its frame {}",
+                        newer.sequence
+                    )));
+                }
+                last = newer.epoch;
+                list.start = position + newer.length;
+            }
+        }
+        Ok(last)
     }
 
     /// Takes from the frames of an area that hold, wherever they are, what must not come twice.

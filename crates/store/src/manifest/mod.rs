@@ -1,4 +1,4 @@
-//! The manifest: a log of frames in one of two areas, begun anew with a snapshot in the other when it is long.
+//! The manifest: a log of frames, kept twice, and begun anew with a snapshot when it is long.
 //!
 //! ```text
 //!  frame, each on fresh sectors:
@@ -13,11 +13,16 @@
 //! a snapshot is how many items the snapshot has, u32. A frame counts whole or not at all, so what one frame says of several clients
 //! comes true together.
 //!
-//! The crc covers the frame behind it, salted with its place and the epoch. An area's frames have one epoch and count
-//! their sequence from 0; the area with the highest epoch and a whole snapshot is the manifest. Each frame is durable
-//! before the next is written, but for those of a snapshot, which are before its end: so a valid frame behind an invalid one
-//! means damage, not a crash, unless the snapshot has no end; after a frame whose write failed none is written. What a client says may
-//! hold only as the last frame of the manifest ([`client::ManifestClient::supersede`]).
+//! The crc covers the frame behind it, salted with its place and the epoch. A list's frames have one epoch and count their sequence from 0;
+//! the list with the highest epoch and a whole snapshot is the manifest. What a client says may hold only as the last frame of the manifest
+//! ([`client::ManifestClient::supersede`]).
+//!
+//! 1. Both areas have the same list, each frame in the same place of its area. A frame counts where one of them has it whole.
+//! 2. An edit is written to both areas at once; it is durable in both before the next one is written. A snapshot is durable in one area
+//!    before its copy is written over the list of the other: one of them has a whole list at any time.
+//! 3. So a frame that both areas lack before one that holds means damage, not a crash, unless the snapshot has no end; after a frame whose
+//!    write failed none is written.
+//! 4. Where an area lacks what the other one has, the next edit begins the list anew.
 //!
 //! A list goes on until it is [`LIST_SNAPSHOTS`] times as long as its snapshot, however large the area: opening reads no more.
 //!
@@ -39,7 +44,9 @@ use crate::error::Error;
 use crate::media::geometry::Geometry;
 use crate::media::io::Io;
 use crate::media::wire::{Reader, Short, Writer};
-use tapetum_drive::LocalMemory;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tapetum_drive::{LocalMemory, fail_point};
 use tapetum_kernels::checksum::{Salt, checksum};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"TMAN");
@@ -65,13 +72,13 @@ enum Kind {
 }
 
 const KINDS: [Kind; 3] = [Kind::Snapshot, Kind::SnapshotEnd, Kind::Edit];
+const AREAS: usize = 2;
 
 /// Where the next frame goes.
 pub struct Manifest {
     io: Io,
     geometry: Geometry,
     store_id: u64,
-    area: usize,
     epoch: u64,
     /// The highest epoch either area has begun, whole or not: frames of a snapshot cut short must never mix with others.
     epoch_last: u64,
@@ -80,17 +87,35 @@ pub struct Manifest {
     position: u64,
     /// Where the list goes on behind its snapshot.
     snapshot_end: u64,
+    /// Of each area.
+    lacking: [Lacking; AREAS],
     /// A frame was begun and not written, or not known to be: what is on flash behind the last one is anything.
     failed: bool,
+}
+
+/// What an area lacks of the list that both are to have.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Lacking {
+    pub frames: u64,
+    /// It has a frame behind one that it lacks: that is damage. A crash cuts the last frames off.
+    pub is_damaged: bool,
 }
 
 /// Where the manifest stands, for tools.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Summary {
-    pub area: usize,
     pub epoch: u64,
     pub sequence: u64,
     pub position: u64,
+    pub snapshot_end: u64,
+    pub lacking: [Lacking; AREAS],
+}
+
+/// Where a frame goes.
+struct FramePlace {
+    area: usize,
+    sequence: u64,
+    position: u64,
 }
 
 struct Frame {
@@ -114,20 +139,20 @@ impl Manifest {
             io: io.clone(),
             geometry: *geometry,
             store_id,
-            area: 1,
             epoch: 0,
             epoch_last: 0,
             sequence: 0,
             position: 0,
             snapshot_end: 0,
+            lacking: Default::default(),
             failed: false,
         };
-        manifest.snapshot(clients).await
+        manifest.snapshot(clients).await.map(drop)
     }
 
     pub fn summary(&self) -> Summary {
-        let Manifest { area, epoch, sequence, position, .. } = *self;
-        Summary { area, epoch, sequence, position }
+        let Manifest { epoch, sequence, position, snapshot_end, lacking, .. } = *self;
+        Summary { epoch, sequence, position, snapshot_end, lacking }
     }
 
     /// Makes durable what was written to the drive without a frame.
@@ -142,10 +167,11 @@ impl Manifest {
         }
         self.failed = true;
         let end = self.position + self.frame_bytes(edits.payload().len());
-        if end > list_end_max(&self.geometry, self.snapshot_end) {
+        let lacks = self.lacking != [Lacking::default(); AREAS];
+        if lacks || end > list_end_max(&self.geometry, self.snapshot_end) {
             self.snapshot(clients).await?;
         }
-        self.write_frame(Kind::Edit, edits.payload()).await?;
+        self.write_edit(edits.payload()).await?;
         self.failed = false;
         Ok(())
     }
@@ -160,52 +186,76 @@ impl Manifest {
         Ok(true)
     }
 
-    /// Writes the whole state to the other area and goes on there.
-    async fn snapshot(&mut self, clients: &impl ManifestClients) -> Result<(), Error> {
-        self.area ^= 1;
+    /// Begins the list anew with the whole state, in the area first that lacks more of the list. Which one that was.
+    async fn snapshot(&mut self, clients: &impl ManifestClients) -> Result<usize, Error> {
         self.epoch_last += 1;
         self.epoch = self.epoch_last;
-        self.sequence = 0;
-        self.position = 0;
+        let first = usize::from(self.lacking[1].frames > self.lacking[0].frames);
+        if fail_point!(ManifestOldListGone) {
+            self.write(1 - first, 0, &vec![0; self.geometry.sector_bytes as usize]).await?;
+        }
+        for area in [first, 1 - first] {
+            let end = self.write_snapshot(area, clients).await?;
+            (self.sequence, self.position) = (end.sequence, end.position);
+        }
+        self.snapshot_end = self.position;
+        self.lacking = Default::default();
+        Ok(first)
+    }
+
+    /// Where the list goes on behind it.
+    async fn write_snapshot(&self, area: usize, clients: &impl ManifestClients) -> Result<FramePlace, Error> {
         let (mut items, mut count, mut frames) = (FrameItems::default(), 0u32, Vec::new());
+        let mut next = FramePlace { area, sequence: 0, position: 0 };
+        let mut written = 0;
         for client in clients.each() {
             for piece in client.snapshot() {
                 items.put(client.id(), |writer| writer.bytes.extend_from_slice(&piece));
                 count += 1;
                 if items.payload().len() >= SNAPSHOT_FRAME_BYTES {
-                    self.encode(Kind::Snapshot, std::mem::take(&mut items).payload(), &mut frames)?;
+                    self.encode(&mut next, Kind::Snapshot, std::mem::take(&mut items).payload(), &mut frames)?;
                 }
                 if frames.len() + 2 * SNAPSHOT_FRAME_BYTES > CHUNK_BYTES {
-                    self.write(&std::mem::take(&mut frames)).await?;
+                    self.write(area, written, &std::mem::take(&mut frames)).await?;
+                    written = next.position;
                 }
             }
         }
         if !items.payload().is_empty() {
-            self.encode(Kind::Snapshot, items.payload(), &mut frames)?;
+            self.encode(&mut next, Kind::Snapshot, items.payload(), &mut frames)?;
         }
         if !frames.is_empty() {
-            self.write(&frames).await?;
+            self.write(area, written, &frames).await?;
         }
-        self.write_frame(Kind::SnapshotEnd, &count.to_le_bytes()).await?;
-        self.snapshot_end = self.position;
-        Ok(())
+        // It is written when all that it ends is durable.
+        let (mut end, at) = (Vec::new(), next.position);
+        self.encode(&mut next, Kind::SnapshotEnd, &count.to_le_bytes(), &mut end)?;
+        self.write(area, at, &end).await?;
+        Ok(next)
     }
 
     fn frame_bytes(&self, payload: usize) -> u64 {
         ((HEADER_BYTES + payload) as u64).next_multiple_of(u64::from(self.geometry.sector_bytes))
     }
 
-    async fn write_frame(&mut self, kind: Kind, payload: &[u8]) -> Result<(), Error> {
-        let mut frame = Vec::new();
-        self.encode(kind, payload, &mut frame)?;
-        self.write(&frame).await
+    async fn write_edit(&mut self, payload: &[u8]) -> Result<(), Error> {
+        let mut frames = [Vec::new(), Vec::new()];
+        let mut end = self.position;
+        for (area, frame) in frames.iter_mut().enumerate() {
+            let mut next = FramePlace { area, sequence: self.sequence, position: self.position };
+            self.encode(&mut next, Kind::Edit, payload, frame)?;
+            end = next.position;
+        }
+        let [first, second] = &frames;
+        both(self.write(0, self.position, first), self.write(1, self.position, second)).await?;
+        (self.sequence, self.position) = (self.sequence + 1, end);
+        Ok(())
     }
 
     /// Appends the next frame to those in `frames`, which are not written yet.
-    fn encode(&mut self, kind: Kind, payload: &[u8], frames: &mut Vec<u8>) -> Result<(), Error> {
-        let position = self.position + frames.len() as u64;
+    fn encode(&self, next: &mut FramePlace, kind: Kind, payload: &[u8], frames: &mut Vec<u8>) -> Result<(), Error> {
         let length = self.frame_bytes(payload.len());
-        if position + length > self.geometry.manifest_bytes {
+        if next.position + length > self.geometry.manifest_bytes {
             return Err(Error::Options(
                 "the manifest area is too small for the store: create it with a larger capacity".into(),
             ));
@@ -214,31 +264,31 @@ impl Manifest {
         header.u32(MAGIC);
         header.u32(0);
         header.u64(self.epoch);
-        header.u64(self.sequence);
+        header.u64(next.sequence);
         header.u16(kind as u16);
         header.u16(0);
         header.u32(payload.len() as u32);
         header.u64(0);
-        let flash = self.geometry.manifest_offset(self.area) + position;
+        let flash = self.geometry.manifest_offset(next.area) + next.position;
         let crc = frame_checksum(self.store_id, flash, self.epoch, &header.bytes, payload);
         header.bytes[4..8].copy_from_slice(&crc.to_le_bytes());
         let padded = frames.len() + length as usize;
         frames.extend_from_slice(&header.bytes);
         frames.extend_from_slice(payload);
         frames.resize(padded, 0);
-        self.sequence += 1;
+        next.sequence += 1;
+        next.position += length;
         Ok(())
     }
 
-    /// Makes frames durable.
-    async fn write(&mut self, frames: &[u8]) -> Result<(), Error> {
-        let flash = self.geometry.manifest_offset(self.area) + self.position;
+    /// Makes frames durable that begin at `position` of an area.
+    async fn write(&self, area: usize, position: u64, frames: &[u8]) -> Result<(), Error> {
+        let flash = self.geometry.manifest_offset(area) + position;
         let mut buffer = self.io.allocate(frames.len().min(PIECE_BYTES)).await?;
         for (number, piece) in frames.chunks(PIECE_BYTES).enumerate() {
             self.io.fill(&mut buffer, 0..piece.len()).copy_from_slice(piece);
             self.io.write_durably(flash + (number * PIECE_BYTES) as u64, &mut buffer, piece.len()).await?;
         }
-        self.position += frames.len() as u64;
         Ok(())
     }
 
@@ -249,22 +299,49 @@ impl Manifest {
         geometry: &Geometry,
         store_id: u64,
     ) -> Result<Recovered<C>, Error> {
-        let mut reader =
-            AreaReader { io: io.clone(), local: local.clone(), geometry: *geometry, store_id, window: None };
+        let mut reader = AreaReader::new(io, local, geometry, store_id);
         let mut best: Option<Recovered<C>> = None;
-        let mut epochs = Vec::new();
-        for area in 0..2 {
-            let Some(epoch) = reader.epoch_of(area).await? else { continue };
-            epochs.push((epoch, area));
-        }
-        epochs.sort_unstable();
-        while let (None, Some((epoch, area))) = (&best, epochs.pop()) {
-            best = reader.read_area(area, epoch).await?;
+        let mut epochs = reader.epochs().await?;
+        while let (None, Some(epoch)) = (&best, epochs.pop_last()) {
+            best = reader.read_list(epoch).await?;
         }
         let mut recovered =
             best.ok_or_else(|| Error::Corrupt("neither manifest area holds a whole snapshot".into()))?;
         recovered.manifest.epoch_last = reader.epoch_last(&recovered).await?;
         Ok(recovered)
+    }
+}
+
+/// Runs both to their ends.
+async fn both(
+    first: impl Future<Output = Result<(), Error>>,
+    second: impl Future<Output = Result<(), Error>>,
+) -> Result<(), Error> {
+    let (mut first, mut second) = (std::pin::pin!(first), std::pin::pin!(second));
+    let mut ends = [None, None];
+    std::future::poll_fn(|context| {
+        let [of_first, of_second] = &mut ends;
+        poll_to_end(first.as_mut(), of_first, context);
+        poll_to_end(second.as_mut(), of_second, context);
+        match &mut ends {
+            [Some(first), Some(second)] => {
+                Poll::Ready(std::mem::replace(first, Ok(())).and(std::mem::replace(second, Ok(()))))
+            }
+            _ => Poll::Pending,
+        }
+    })
+    .await
+}
+
+fn poll_to_end(
+    future: Pin<&mut impl Future<Output = Result<(), Error>>>,
+    end: &mut Option<Result<(), Error>>,
+    context: &mut Context<'_>,
+) {
+    if end.is_none()
+        && let Poll::Ready(done) = future.poll(context)
+    {
+        *end = Some(done);
     }
 }
 

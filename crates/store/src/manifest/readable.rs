@@ -1,8 +1,8 @@
 //! A manifest that may be damaged: what of it can be read, and how it is begun anew.
 
-use super::Manifest;
 use super::area::{AreaReader, Recovered};
 use super::client::ManifestClients;
+use super::{AREAS, Manifest};
 use crate::error::Error;
 use crate::media::geometry::Geometry;
 use crate::media::io::Io;
@@ -22,25 +22,21 @@ impl Manifest {
             Err(damage @ Error::Corrupt(_)) => damage,
             Err(error) => return Err(error),
         };
-        let mut reader =
-            AreaReader { io: io.clone(), local: local.clone(), geometry: *geometry, store_id, window: None };
+        let mut reader = AreaReader::new(io, local, geometry, store_id);
         let mut best: Option<Recovered<C>> = None;
-        for area in 0..2 {
-            let Some(epoch) = reader.epoch_of(area).await? else { continue };
-            let is_newer = best.as_ref().is_none_or(|best| best.manifest.epoch < epoch);
-            if is_newer && let Some(found) = reader.read_beginning(area, epoch).await? {
-                best = Some(found);
-            }
+        let mut epochs = reader.epochs().await?;
+        while let (None, Some(epoch)) = (&best, epochs.pop_last()) {
+            best = reader.read_beginning(epoch).await?;
         }
         let mut recovered = best.ok_or(damage.clone())?;
-        for area in 0..2 {
+        for area in 0..AREAS {
             reader.survey(area, &mut recovered).await?;
         }
         Ok((recovered, Some(damage)))
     }
 
-    /// Writes the whole state to the other area.
-    pub async fn begin_anew(&mut self, clients: &impl ManifestClients) -> Result<(), Error> {
+    /// Writes the whole state to both areas, one after the other. Which one was the first.
+    pub async fn begin_anew(&mut self, clients: &impl ManifestClients) -> Result<usize, Error> {
         self.snapshot(clients).await
     }
 }

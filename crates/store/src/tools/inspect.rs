@@ -8,7 +8,7 @@ use crate::hashed::catalog::SegmentState;
 use crate::installer::{Clients, Installer};
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::KeyspaceKind;
-use crate::manifest::{Manifest, Summary};
+use crate::manifest::Manifest;
 use crate::media::geometry::{BUFFERS, Geometry, SUPERBLOCK_BYTES};
 use crate::media::io::{Io, lock, run};
 use crate::media::superblock::Superblock;
@@ -57,9 +57,9 @@ pub struct Area {
 #[non_exhaustive]
 pub enum AreaKind {
     Superblock,
-    /// The manifest area that counts, and the other one.
+    /// The manifest, and its copy.
     Manifest,
-    ManifestSpare,
+    ManifestCopy,
     /// The log zones.
     Log,
     /// Data pages of a segment.
@@ -85,7 +85,7 @@ pub enum AreaKind {
 pub const AREA_KINDS: [(AreaKind, &str); 13] = [
     (AreaKind::Superblock, "superblock"),
     (AreaKind::Manifest, "manifest"),
-    (AreaKind::ManifestSpare, "manifest-spare"),
+    (AreaKind::ManifestCopy, "manifest-copy"),
     (AreaKind::Log, "log"),
     (AreaKind::Data, "data"),
     (AreaKind::Keys, "keys"),
@@ -228,7 +228,6 @@ fn describe(
         ("partitions", geometry.partitions() as u64),
     ]);
     let manifest = named(&[
-        ("area", summary.area as u64),
         ("epoch", summary.epoch),
         ("frames", summary.sequence),
         ("used_bytes", summary.position),
@@ -239,7 +238,7 @@ fn describe(
         ("segments", catalog.segments.len() as u64),
     ]);
     let segments = catalog.segments.values().map(segment).collect();
-    let areas = areas(superblock, installer, &summary, is_free, taken);
+    let areas = areas(superblock, installer, is_free, taken);
     let groups = groups(&installer.groups, geometry);
     Inspection { superblock: superblock_fields, manifest, segments, groups, trees: Vec::new(), areas }
 }
@@ -278,20 +277,12 @@ fn segment(state: &SegmentState) -> SegmentInspection {
     }
 }
 
-fn areas(
-    superblock: &Superblock,
-    clients: &Clients,
-    summary: &Summary,
-    is_free: impl Fn(u32) -> bool,
-    taken: AreaKind,
-) -> Vec<Area> {
+fn areas(superblock: &Superblock, clients: &Clients, is_free: impl Fn(u32) -> bool, taken: AreaKind) -> Vec<Area> {
     let Superblock { geometry, capacity_bytes, .. } = superblock;
     let mut areas = Areas::default();
     areas.until(geometry.manifest_offset(0).min(2 * SUPERBLOCK_BYTES), AreaKind::Superblock, None);
-    for area in 0..2 {
-        let kind = if area == summary.area { AreaKind::Manifest } else { AreaKind::ManifestSpare };
-        areas.until(geometry.manifest_offset(area + 1), kind, None);
-    }
+    areas.until(geometry.manifest_offset(1), AreaKind::Manifest, None);
+    areas.until(geometry.manifest_offset(2), AreaKind::ManifestCopy, None);
     areas.until(geometry.zone_offset(0) + BUFFERS * geometry.segment_bytes, AreaKind::Log, None);
     areas.until(geometry.extents_offset(), AreaKind::Unused, None);
     let mut owners = vec![None; geometry.extents(*capacity_bytes) as usize];

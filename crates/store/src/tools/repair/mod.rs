@@ -263,22 +263,29 @@ impl Surgery<'_> {
         if std::mem::take(&mut log.is_damaged) {
             log.write(io, &superblock.geometry, superblock.store_id, installer.marks.trim.log_crc).await?;
         }
+        let mut area_first = 0;
         if std::mem::take(is_changed) {
             // What is written anew is durable before anything names it.
             self.below.flush().await?;
             installer.marks.opening.generation = generation;
-            installer.manifest.begin_anew(&installer.clients).await?;
+            area_first = installer.manifest.begin_anew(&installer.clients).await?;
         }
         let geometry = superblock.geometry;
         let areas = [0, 1].map(|area| geometry.manifest_offset(area)..geometry.manifest_offset(area + 1));
-        let is_manifest = |range: &Range<u64>| areas.iter().any(|area| area.contains(&range.start));
-        let (last, first): (Vec<_>, Vec<_>) = self.changed().await?.into_iter().partition(is_manifest);
-        for range in first.iter().chain(&last) {
-            self.keep(range).await?;
+        let mut parts = [Vec::new(), Vec::new(), Vec::new()];
+        for range in self.changed().await? {
+            self.keep(&range).await?;
+            // The other area of the manifest has the old one until this one has the new one.
+            let part = match areas.iter().position(|area| area.contains(&range.start)) {
+                None => 0,
+                Some(area) if area == area_first => 1,
+                Some(_) => 2,
+            };
+            parts[part].push(range);
         }
         self.keeper.sync()?;
-        for ranges in [first, last] {
-            for range in ranges {
+        for part in parts {
+            for range in part {
                 self.put(&range).await?;
             }
             self.below.flush().await?;
@@ -289,10 +296,14 @@ impl Surgery<'_> {
     /// Pieces of what was written to the overlay that differ from what the drive has.
     async fn changed(&self) -> Result<Vec<Range<u64>>, Error> {
         let mut changed = Vec::new();
+        let geometry = self.roots.superblock.geometry;
+        let areas_begin = [0, 1, 2].map(|area| geometry.manifest_offset(area));
         for range in self.patient.overlay.written() {
             let mut from = range.start;
             while from < range.end {
-                let piece = from..range.end.min(from + COPY_BYTES);
+                // No piece is of two areas of the manifest.
+                let next = areas_begin.into_iter().find(|begin| *begin > from).unwrap_or(u64::MAX);
+                let piece = from..range.end.min(from + COPY_BYTES).min(next);
                 from = piece.end;
                 if self.on_drive(&piece).await? != Some(self.patient.overlay.bytes(piece.clone())) {
                     changed.push(piece);

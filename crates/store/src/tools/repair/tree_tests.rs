@@ -313,26 +313,44 @@ fn all_nodes_lost_leave_a_keyspace_that_says_so_and_takes_writes() {
     assert!(report.losses.iter().any(all), "{report:?}");
 }
 
-/// Zeroes the block of the manifest that lies at this part of what its area has, in eighths.
-fn zero_block_of_manifest(flash: &FaultyFlash, eighths: u64) {
+/// Zeroes the block that lies at this part of a list of the manifest, in eighths, in both areas or the first.
+fn zero_block_of_manifest(flash: &FaultyFlash, eighths: u64, areas: usize) {
     let drive = drive(flash);
     let io = Io::new(drive.queue_pair(16).unwrap());
     let find = async {
         let superblock = read_superblock(&drive, &io).await.unwrap().superblock;
         let (geometry, id) = (superblock.geometry, superblock.store_id);
         let recovered = Manifest::recover(&io, drive.local(), &geometry, id).await.unwrap();
-        let summary = Installer::from(recovered).manifest.summary();
-        geometry.manifest_offset(summary.area) + summary.position * eighths / 8
+        (geometry, Installer::from(recovered).manifest.summary().position * eighths / 8)
     };
-    let at = run(&io, find, || false).unwrap() / PAGE_BYTES * PAGE_BYTES;
-    write_page(flash, at, &[0; PAGE_BYTES as usize]);
+    let (geometry, position) = run(&io, find, || false).unwrap();
+    for area in 0..areas {
+        let at = (geometry.manifest_offset(area) + position) / PAGE_BYTES * PAGE_BYTES;
+        write_page(flash, at, &[0; PAGE_BYTES as usize]);
+    }
+}
+
+#[test]
+fn a_block_of_the_manifest_costs_nothing_and_is_told() {
+    for eighths in [0, 3] {
+        let (flash, history) = patient(true);
+        zero_block_of_manifest(&flash, eighths, 1);
+        let report = repaired(&flash, &history);
+        assert!(report.losses.is_empty(), "{report:?}");
+        assert!(report.made_anew.iter().any(|what| what.contains("of copy 0 of the manifest")), "{report:?}");
+        let store = Store::open_on(&drive(&flash), &options(Sync::Always)).unwrap();
+        let sorted = store.keyspace(NAME).unwrap();
+        for key in history.0.keys() {
+            assert_eq!(sorted.get(key).unwrap().map(|item| item.value).as_deref(), history.last(key));
+        }
+    }
 }
 
 #[test]
 fn data_nodes_that_a_damaged_manifest_does_not_name_any_more_are_found() {
     for (closed, eighths) in [(true, 4), (false, 4), (true, 2)] {
         let (flash, history) = patient(closed);
-        zero_block_of_manifest(&flash, eighths);
+        zero_block_of_manifest(&flash, eighths, 2);
         let report = repaired(&flash, &history);
         assert!(report.made_anew.iter().any(|what| what.contains("groups of data nodes")), "{report:?}");
         let store = Store::open_on(&drive(&flash), &options(Sync::Always)).unwrap();
