@@ -86,7 +86,7 @@ impl Store {
         let mut options = Options::new().sync(sync_mode(sync)?).create(create && !read_only);
         options = options.compute_units(self::units(units)).weights(weights.clone().into_iter().collect());
         options.capacity_bytes = capacity;
-        options.memory_bytes = memory.unwrap_or(options.memory_bytes);
+        options.memory_bytes = memory;
         let open = || if read_only { options.open_read_only(&path) } else { options.open(&path) };
         let store = py.detach(open).map_err(errors::store)?;
         let own = store.keyspace(tapetum::DEFAULT_KEYSPACE_NAME).map_err(errors::store)?;

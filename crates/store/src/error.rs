@@ -5,7 +5,19 @@ use std::fmt;
 use tapetum_drive::{Completion, Drive, PipelineFailure, Size};
 use tapetum_kernels::record::VALUE_BYTES_MAX;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// `Debug` as `Display`: a `main` that returns an error prints it so.
+macro_rules! debug_as_text {
+    ($error:ty) => {
+        impl std::fmt::Debug for $error {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Display::fmt(self, f)
+            }
+        }
+    };
+}
+pub(crate) use debug_as_text;
+
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
     KeyTooLong {
@@ -140,6 +152,8 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+debug_as_text!(Error);
 
 impl Error {
     /// What a command of `drive` came to that did not succeed; `what` it was.

@@ -6,11 +6,12 @@ use crate::hashed::write_count::KeyspaceWrites;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::{Keyspace, KeyspaceKind};
 use crate::keyspace::engine::ItemCounts;
+use crate::media::io::Io;
 use crate::session::Application;
 use crate::stats::Stats;
 use crate::store::Store;
-use tapetum_drive::Identity;
 use tapetum_drive::engine::{ApplicationSnapshot, StageSnapshot};
+use tapetum_drive::{Identity, Purpose};
 
 impl Store {
     pub fn stats(&self) -> Stats {
@@ -39,6 +40,30 @@ impl Store {
             (keyspace, items)
         };
         base.keyspaces.list().into_iter().map(with_items).collect()
+    }
+
+    /// Each keyspace, by id, and how many items it has: what write buffers have is looked up on flash. Those that have expired, or were
+    /// deleted with everything else, count until their room is taken back.
+    ///
+    /// # Errors
+    /// When flash cannot be read.
+    pub fn count_items(&self) -> Result<Vec<(Keyspace, u64)>, Error> {
+        self.refuse_forked()?;
+        let queue = self.drive().queue_pair(64).map_err(|error| Error::Io(error.to_string()))?;
+        let io = Io::new(queue).of(Purpose::Scan);
+        let all = async {
+            let mut counts = ItemCounts::new();
+            for engine in self.engines() {
+                counts.append(&mut engine.clone().count_items(io.clone()).await?);
+            }
+            Ok::<_, Error>(counts)
+        };
+        let counts = self.hashed().run_beside_maintenance(&io, all)??;
+        let with_items = |keyspace: Keyspace| {
+            let items = counts.get(&keyspace.id).copied().unwrap_or(0);
+            (keyspace, items)
+        };
+        Ok(self.base().keyspaces.list().into_iter().map(with_items).collect())
     }
 
     /// What was written to segments of each hashed keyspace since the store was opened.

@@ -42,6 +42,34 @@ impl Store {
         self.keyspace(name)
     }
 
+    /// The keyspace of a name, which is made where there is none: hashed.
+    ///
+    /// # Errors
+    /// As [`Store::create_keyspace`], but for a name that is taken.
+    pub fn keyspace_or_create(&self, name: &str) -> Result<KeyspaceHandle, Error> {
+        self.keyspace_or_create_of(name, KeyspaceKind::Hashed)
+    }
+
+    /// The keyspace of a name and a kind, which is made where there is none.
+    ///
+    /// # Errors
+    /// As [`Store::keyspace_or_create`]; [`KeyspaceError::IsOfKind`](crate::KeyspaceError::IsOfKind).
+    pub fn keyspace_or_create_of(&self, name: &str, kind: KeyspaceKind) -> Result<KeyspaceHandle, Error> {
+        let made = match self.keyspace(name) {
+            Err(Error::Keyspace(KeyspaceError::Unknown { .. })) => self.create_keyspace_of(name, kind),
+            found => found,
+        };
+        let handle = match made {
+            // Somebody else has made it meanwhile.
+            Err(Error::Keyspace(KeyspaceError::NameTaken { .. })) => self.keyspace(name)?,
+            made => made?,
+        };
+        match handle.keyspace().kind() {
+            has if has == kind => Ok(handle),
+            has => Err(Error::Keyspace(KeyspaceError::IsOfKind { name: name.into(), kind: has })),
+        }
+    }
+
     /// Makes a hashed keyspace that is a block device: see [`BlockDevice`].
     ///
     /// # Errors

@@ -266,9 +266,9 @@ impl PlaceArguments {
 pub struct StoreArguments {
     #[command(flatten)]
     pub place: PlaceArguments,
-    /// Memory for index, buffers and requests
-    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = memory)]
-    pub memory: u64,
+    /// Memory for index, buffers and requests [default: 256MiB; of commands beside serve, more if the store needs that]
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    pub memory: Option<u64>,
 }
 
 impl StoreArguments {

@@ -398,14 +398,14 @@ fn resize_served(address: &Address, what: &str, bytes: u64) -> Outcome {
 }
 
 fn grow(capacity_bytes: u64, arguments: &ResizeArguments) -> Outcome {
-    let store = StoreArguments { place: arguments.place.clone(), memory: GROW_MEMORY_BYTES };
+    let store = StoreArguments { place: arguments.place.clone(), memory: Some(GROW_MEMORY_BYTES) };
     let grown = offline_options(&store).grow(&store.place(), capacity_bytes);
     Ok(grown.map_err(OpenError::from)?)
 }
 
 /// More memory than the machine has is refused before anything is made.
-pub(super) fn check_memory(memory_bytes: u64) -> Result<(), String> {
-    match machine::why_too_much(memory_bytes) {
+pub(super) fn check_memory(memory_bytes: Option<u64>) -> Result<(), String> {
+    match memory_bytes.and_then(machine::why_too_much) {
         None => Ok(()),
         Some(why) => Err(format!("--memory {why}")),
     }
@@ -482,7 +482,7 @@ pub(super) fn not_found(key: &str) -> String {
 }
 
 fn offline_stats(json: bool, arguments: &StoreArguments) -> Outcome {
-    let (figures, keyspace_items) = read_store(arguments, |store| Ok((store.stats(), store.keyspace_items())))?;
+    let (figures, keyspace_items) = read_store(arguments, |store| Ok((store.stats(), store.count_items()?)))?;
     let mut lines = stats::lines(stats::store_figures(&figures));
     lines.extend(keyspace_stats::lines(keyspace_items));
     print_stats(&lines, json)

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use crate::cli::arguments::{PlaceArguments, StoreArguments};
+use crate::cli::arguments::{CreationArguments, PlaceArguments, StoreArguments};
 use crate::cli::keyspace_arguments::IndexArgument;
 use crate::cli::ranges::{capacity, memory};
 use crate::tools::packages::PackageTable;
@@ -41,24 +41,31 @@ pub enum GenerateCommand {
 
 #[derive(Debug, Args)]
 pub struct IntoArguments {
-    /// Make a keyspace of each table in the store of this directory, with its format; a store too, where there is none
+    /// Make a keyspace of each table in the store of this directory, with its format
     #[arg(long, value_name = "DIR")]
     into: Option<PathBuf>,
     /// How keys of these keyspaces are found
     #[arg(long, value_enum, conflicts_with = "table", default_value = "hashed")]
     pub index: IndexArgument,
-    /// Flash that a new store may use
+    /// Make the store if there is none
+    #[arg(long, conflicts_with = "table")]
+    create: bool,
+    /// As --create, and how much flash the store may use
     #[arg(long, value_name = "SIZE", value_parser = capacity, conflicts_with = "table")]
-    pub capacity: Option<u64>,
-    /// Memory for index, buffers and requests
-    #[arg(long, value_name = "SIZE", conflicts_with = "table", default_value = "256MiB", value_parser = memory)]
-    memory: u64,
+    capacity: Option<u64>,
+    /// Memory for index, buffers and requests [default: 256MiB, or what the store needs]
+    #[arg(long, value_name = "SIZE", conflicts_with = "table", value_parser = memory)]
+    memory: Option<u64>,
 }
 
 impl IntoArguments {
     pub fn store(&self) -> Option<StoreArguments> {
         let place = PlaceArguments { data: self.into.clone()?, drive: None };
         Some(StoreArguments { place, memory: self.memory })
+    }
+
+    pub fn creation(&self) -> CreationArguments {
+        CreationArguments { create: self.create, capacity: self.capacity }
     }
 }
 

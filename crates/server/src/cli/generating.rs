@@ -2,10 +2,10 @@
 
 use std::io::{self, Write};
 
-use tapetum::{Options, Store};
+use tapetum::Store;
 use tapetum_kernels::scan::Format as RecordFormat;
 
-use super::commands::{Outcome, making_options, tell, with_store};
+use super::commands::{Outcome, filling_options, tell, with_store};
 use super::keyspaces::kind_of;
 use crate::cli::arguments::StoreArguments;
 use crate::cli::generate_arguments::{GenerateCommand, IntoArguments};
@@ -77,18 +77,23 @@ fn print(table: &GeneratedTable<'_>) -> Outcome {
 /// Makes a keyspace of each table.
 fn fill(tables: &[GeneratedTable<'_>], arguments: &StoreArguments, into: &IntoArguments) -> Outcome {
     // Closing the store makes all items durable, once.
-    let options =
-        Options { sync: tapetum::Sync::No, create: true, capacity_bytes: into.capacity, ..making_options(arguments) };
-    with_store(arguments, options, |store| tables.iter().try_for_each(|table| fill_keyspace(table, store, into)))
+    with_store(arguments, filling_options(arguments, &into.creation()), |store| {
+        tables.iter().try_for_each(|table| fill_keyspace(table, store, into))?;
+        for (keyspace, items) in store.count_items()? {
+            if tables.iter().any(|table| table.name == keyspace.name) {
+                tell(&format!("{}: {items} items", keyspace.name));
+            }
+        }
+        Ok(())
+    })
 }
 
 fn fill_keyspace(table: &GeneratedTable<'_>, store: &Store, into: &IntoArguments) -> Outcome {
-    let keyspace = store.create_keyspace_of(table.name, kind_of(into.index))?;
+    let keyspace = store.keyspace_or_create_of(table.name, kind_of(into.index))?;
     store.set_keyspace_format(table.name, Some(&RecordFormat::parse(table.format_text)?))?;
     let mut sink = StoreSink::new(&keyspace, Existing::Replace)?;
     let mut loader = Loader::new(&mut sink);
     (table.each_item)(&mut |key, value| Ok(loader.put(&ItemLine { key, value, ..ItemLine::default() })?))?;
-    let items = loader.finish()?;
-    tell(&format!("{}: {items} items", table.name));
+    loader.finish()?;
     Ok(())
 }

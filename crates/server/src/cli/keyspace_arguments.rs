@@ -6,7 +6,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
 use tapetum::{BlockDevice, checked_keyspace_name};
 
-use crate::cli::arguments::{CapacityArguments, StoreArguments};
+use crate::cli::arguments::{CreationArguments, StoreArguments};
 use crate::size;
 
 /// The keyspace that every store has.
@@ -15,7 +15,7 @@ pub const DEFAULT_NAME: &str = tapetum::DEFAULT_KEYSPACE_NAME;
 #[derive(Debug, Subcommand)]
 #[command(after_help = KEYSPACE_HELP)]
 pub enum KeyspaceCommand {
-    /// Make an empty keyspace, and a store where there is none
+    /// Make an empty keyspace
     Create {
         /// Any text of at most 255 bytes without control characters
         #[arg(value_parser = keyspace_name())]
@@ -33,9 +33,9 @@ pub enum KeyspaceCommand {
         #[command(flatten)]
         store: StoreArguments,
         #[command(flatten)]
-        capacity: CapacityArguments,
+        creation: CreationArguments,
     },
-    /// Print a store's keyspaces, one a line: its name, its kind, about how many items it has, its block device and its format, if it has
+    /// Print a store's keyspaces, one a line: its name, its kind, how many items it has, its block device and its format, if it has
     /// them, with tabs between
     List {
         /// As JSON, with numbers, kinds, states and formats, dropped ones included whose room has not come back
@@ -44,7 +44,7 @@ pub enum KeyspaceCommand {
         #[command(flatten)]
         store: StoreArguments,
     },
-    /// Print what a keyspace is: its name, kind, about how many items it has, and its format
+    /// Print what a keyspace is: its name, kind, how many items it has, and its format
     Show {
         #[arg(value_parser = keyspace_name())]
         name: String,
@@ -70,6 +70,9 @@ pub enum KeyspaceCommand {
     Drop {
         #[arg(value_parser = keyspace_name())]
         name: String,
+        /// Drop it; without this, say what would be dropped
+        #[arg(long)]
+        yes: bool,
         #[command(flatten)]
         store: StoreArguments,
     },

@@ -3,9 +3,9 @@
 use std::error::Error;
 use std::io::Write;
 
-use tapetum::{BlockDevice, Keyspace, KeyspaceError, KeyspaceKind, KeyspaceState, Options, Store};
+use tapetum::{BlockDevice, Keyspace, KeyspaceError, KeyspaceKind, KeyspaceState, Store};
 
-use super::commands::{Outcome, making_options, offline_options, read_store, with_store};
+use super::commands::{Outcome, creating_options, offline_options, read_store, with_store};
 use super::keyspace_arguments::{DEFAULT_NAME, IndexArgument, KeyspaceCommand};
 use super::queries;
 use crate::cli::arguments::StoreArguments;
@@ -18,14 +18,13 @@ pub fn run(command: KeyspaceCommand) -> Outcome {
         KeyspaceCommand::Create { index: IndexArgument::Ordered, block_device: Some(_), .. } => {
             return Err("a block device is a hashed keyspace: leave --index ordered out".into());
         }
-        KeyspaceCommand::Create { name, index, block_device, group_blocks, store, capacity } => {
+        KeyspaceCommand::Create { name, index, block_device, group_blocks, store, creation } => {
             if name == DEFAULT_NAME {
                 // Checked before anything is made.
                 return Err(KeyspaceError::NameTaken { name }.to_string().into());
             }
             let block_device = block_device.map(|device| device.in_groups_of(group_blocks)).transpose()?;
-            let options = Options { create: true, capacity_bytes: capacity.capacity, ..making_options(&store) };
-            let created = with_store(&store, options, |store| {
+            let created = with_store(&store, creating_options(&store, &creation), |store| {
                 Ok(match block_device {
                     Some(device) => store.create_block_device(&name, device)?,
                     None => store.create_keyspace_of(&name, kind_of(index))?,
@@ -34,7 +33,7 @@ pub fn run(command: KeyspaceCommand) -> Outcome {
             created.and_then(|_| say(&format!("keyspace {name} was created")))
         }
         KeyspaceCommand::List { json, store } => {
-            read_store(&store, |store| Ok(list(store, json))).and_then(|text| print(&text))
+            read_store(&store, |store| list(store, json)).and_then(|text| print(&text))
         }
         KeyspaceCommand::Show { name, store } => {
             read_store(&store, |store| show(store, &name)).and_then(|text| print(&text))
@@ -44,7 +43,10 @@ pub fn run(command: KeyspaceCommand) -> Outcome {
         }
         KeyspaceCommand::Format { name, remove: true, store, .. } => set_format(&name, None, &store),
         KeyspaceCommand::Format { name, check, store, .. } => print_format(&name, check, &store),
-        KeyspaceCommand::Drop { name, store } => {
+        KeyspaceCommand::Drop { name, yes: false, store } => {
+            Err(read_store(&store, |store| why_not_dropped(store, &name))?.into())
+        }
+        KeyspaceCommand::Drop { name, yes: true, store } => {
             let dropped = with_store(&store, offline_options(&store), |store| Ok(store.drop_keyspace(&name)?));
             dropped.and_then(|()| {
                 say(&format!(
@@ -67,8 +69,8 @@ pub fn run(command: KeyspaceCommand) -> Outcome {
 }
 
 /// The store's keyspaces, by name.
-fn list(store: &Store, json: bool) -> String {
-    let mut keyspaces = store.keyspace_items();
+fn list(store: &Store, json: bool) -> Result<String, Box<dyn Error>> {
+    let mut keyspaces = store.count_items()?;
     keyspaces.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
     if json {
         let described = keyspaces.iter().map(|(keyspace, items)| {
@@ -83,7 +85,7 @@ fn list(store: &Store, json: bool) -> String {
                 "group_blocks": device_of(keyspace).map(BlockDevice::group_blocks),
             })
         });
-        return format!("{:#}\n", serde_json::Value::from_iter(described));
+        return Ok(format!("{:#}\n", serde_json::Value::from_iter(described)));
     }
     let live = keyspaces.iter().filter(|(keyspace, _)| keyspace.state == KeyspaceState::Live);
     let line = |(keyspace, items): &(Keyspace, u64)| {
@@ -91,7 +93,24 @@ fn list(store: &Store, json: bool) -> String {
         let device = device_of(keyspace).map_or(String::new(), |device| format!("\t{}", device_text(device)));
         format!("{}\t{}\t{items}{device}{format}\n", keyspace.name, keyspace.kind)
     };
-    live.map(line).collect()
+    Ok(live.map(line).collect())
+}
+
+/// What would be dropped, to one who has not said that it may be.
+fn why_not_dropped(store: &Store, name: &str) -> Result<String, Box<dyn Error>> {
+    let (keyspace, items) = found(store, name)?;
+    let what = device_of(&keyspace).map_or_else(|| format!("{} keyspace", keyspace.kind), device_text);
+    let items = size::grouped(items);
+    Ok(format!(
+        "{name} is a {what} with {items} items, which would be gone for good: give --yes to drop it; nothing was changed"
+    ))
+}
+
+/// The keyspace of a name, and how many items it has.
+fn found(store: &Store, name: &str) -> Result<(Keyspace, u64), Box<dyn Error>> {
+    let id = store.keyspace(name)?.id();
+    let found = store.count_items()?.into_iter().find(|(keyspace, _)| keyspace.id == id);
+    Ok(found.ok_or(tapetum::Error::Keyspace(KeyspaceError::Gone))?)
 }
 
 /// The block device that a keyspace is, if this version knows it.
@@ -116,12 +135,7 @@ fn format_text(keyspace: &Keyspace) -> Option<String> {
 }
 
 fn show(store: &Store, name: &str) -> Result<String, Box<dyn Error>> {
-    // Also whether there is one.
-    let id = store.keyspace(name)?.id();
-    let found = store.keyspace_items().into_iter().find(|(keyspace, _)| keyspace.id == id);
-    let Some((keyspace, items)) = found else {
-        return Err(KeyspaceError::Unknown { name: name.into() }.to_string().into());
-    };
+    let (keyspace, items) = found(store, name)?;
     let format = format_text(&keyspace).unwrap_or_else(|| "none: set one with `tapetum keyspace format`".into());
     let device = keyspace.block_device()?.map_or(String::new(), |device| {
         format!("size    {}\ngroups  {}\n", size::shown(device.size_bytes()), device.group_blocks())

@@ -98,7 +98,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     }
     let mut steward = Steward::new(slot, place.clone(), options, arguments.hot_keys(), progress, signals)?;
     say_durability(arguments);
-    warn_of_memory(arguments.store.memory);
+    warn_of_memory(arguments.memory());
     warn_of_strangers(&server);
     say_addresses(&server, memcached_count, &place);
     service_manager::tell_ready(&format!("serving {}", place.path().display()));
@@ -134,14 +134,14 @@ fn server_options(
     }
     let limits = Limits {
         connections: arguments.connections as usize,
-        in_flight_bytes: store_open::front_bytes(arguments.store.memory) as usize,
+        in_flight_bytes: store_open::front_bytes(arguments.memory()) as usize,
         idle_seconds: arguments.idle_timeout,
         backlog: arguments.backlog,
         ..Limits::default()
     };
     let drive = arguments.store.place().path().display().to_string();
     Ok(Options {
-        addresses: arguments.memcached.clone(),
+        addresses: arguments.memcached()?,
         nbd: arguments.nbd.clone(),
         threads,
         limits,
@@ -151,7 +151,7 @@ fn server_options(
             ("sync", arguments.sync().name().into()),
             ("drive", drive),
         ],
-        memory_bytes: arguments.store.memory,
+        memory_bytes: arguments.memory(),
         metrics: arguments.metrics.clone(),
         udp: arguments.udp(),
         hot_keys: progress,
@@ -161,6 +161,7 @@ fn server_options(
 
 fn open_options(arguments: &ServeArguments) -> tapetum::Options {
     tapetum::Options {
+        memory_bytes: Some(arguments.memory()),
         memory_beside: store_open::front_bytes,
         write_buffer_bytes: arguments.write_buffer,
         tier: arguments.tier(),
@@ -288,6 +289,9 @@ fn say_addresses(server: &Server, memcached_count: usize, place: &tapetum::Place
         let path = path.display();
         match number < memcached_count {
             true => tracing::info!("tapetum {VERSION} serves {path} to memcached clients at {address}"),
+            false if number == 0 => {
+                tracing::info!("tapetum {VERSION} serves {path}'s block devices to NBD clients at {address}")
+            }
             false => tracing::info!("and its block devices to NBD clients at {address}"),
         }
     }

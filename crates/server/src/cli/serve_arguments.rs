@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use tapetum::TierSize;
+use tapetum::{Options, TierSize};
 use tapetum_drive::{DRIVE_THREADS_MAX, Size};
 
 use crate::cli::arguments::{CapacityArguments, PRESETS_HELP, StoreArguments};
@@ -14,7 +14,7 @@ use crate::cli::ranges::{
 };
 use crate::doors::memcached::udp::UdpOptions;
 use crate::doors::memcached::udp::guard::Network;
-use crate::net::listen::{Address, LoopbackAddress};
+use crate::net::listen::{Address, Listening, LoopbackAddress};
 use crate::store::hot_keys::HotKeys;
 
 // An address in square brackets is no link.
@@ -26,10 +26,10 @@ pub struct ServeArguments {
     pub store: StoreArguments,
     #[command(flatten)]
     pub capacity: CapacityArguments,
-    /// Where memcached clients connect: HOST:PORT (at every address of HOST) or unix:PATH; may be given several times. [::] is IPv6
-    /// alone: give 0.0.0.0 too for both
+    /// Where memcached clients connect: HOST:PORT (at every address of HOST), a port on loopback, or unix:PATH; may be given several times.
+    /// [::] is IPv6 alone: give 0.0.0.0 too for both. none serves no memcached clients
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:11211")]
-    pub memcached: Vec<Address>,
+    memcached: Vec<Listening>,
     /// The keyspace that clients see and flush: given once, of every --memcached, and of datagrams; given as often as --memcached, each
     /// of the one at the same place, and the first of datagrams [default: default]
     #[arg(long, value_name = "NAME", value_parser = keyspace_name())]
@@ -127,10 +127,42 @@ struct UdpArguments {
 }
 
 impl ServeArguments {
+    /// Where memcached clients connect; nowhere if that is said.
+    pub fn memcached(&self) -> Result<Vec<Address>, String> {
+        let is_none = self.memcached.contains(&Listening::Nowhere);
+        if is_none && self.memcached.len() > 1 {
+            return Err("--memcached none stands beside another --memcached: leave one of them out".into());
+        }
+        if is_none && self.udp.udp.is_some() {
+            return Err(
+                "--udp takes memcached's requests, and --memcached none serves no such clients: leave one of them out"
+                    .into(),
+            );
+        }
+        if is_none && self.nbd.is_empty() {
+            return Err(
+                "--memcached none leaves nothing to serve: give --nbd ADDR, for the clients of block devices".into()
+            );
+        }
+        let at = self.memcached.iter().filter_map(|listening| match listening {
+            Listening::At(address) => Some(address.clone()),
+            Listening::Nowhere => None,
+        });
+        Ok(at.collect())
+    }
+
+    /// The budget of memory.
+    pub fn memory(&self) -> u64 {
+        self.store.memory.unwrap_or(Options::MEMORY_DEFAULT_BYTES)
+    }
+
     /// The keyspace of each --memcached.
     pub fn keyspaces(&self) -> Result<Vec<&str>, String> {
-        let (named, listeners) = (self.keyspace.len(), self.memcached.len());
+        let (named, listeners) = (self.keyspace.len(), self.memcached()?.len());
         match &self.keyspace[..] {
+            [first, ..] if listeners == 0 => Err(format!(
+                "--keyspace {first} is what memcached clients see, and --memcached none serves none: leave one of them out"
+            )),
             [] => Ok(vec![DEFAULT_NAME; listeners]),
             [all] => Ok(vec![all; listeners]),
             each if named == listeners => Ok(each.iter().map(String::as_str).collect()),
@@ -143,7 +175,7 @@ impl ServeArguments {
 
     /// An error if one part of the memory alone is more than all of it.
     pub fn check_memory_parts(&self) -> Result<(), String> {
-        let memory = self.store.memory;
+        let memory = self.memory();
         let parts = [
             ("--tier", self.tier.unwrap_or(0)),
             ("--node-cache", self.node_cache.unwrap_or(0)),
@@ -281,7 +313,7 @@ mod tests {
     #[test]
     fn a_server_serves_where_it_is_told() {
         let serve = serve("--memory 64MiB --memcached unix:/x --memcached [::1]:7");
-        assert_eq!((serve.store.memory, serve.memcached.len(), serve.item_size), (64 << 20, 2, None));
+        assert_eq!((serve.memory(), serve.memcached().unwrap().len(), serve.item_size), (64 << 20, 2, None));
         assert_eq!(serve.store.path_shown(), "./tapetum-data/drive");
     }
 
@@ -347,7 +379,7 @@ mod tests {
             (
                 serve.sync().name(),
                 matches!(serve.full(), FullArgument::Evict),
-                serve.tier().bytes_of(serve.store.memory) >> 20,
+                serve.tier().bytes_of(serve.memory()) >> 20,
             )
         };
         assert_eq!(said("--memory 64MiB"), ("always", false, 0));

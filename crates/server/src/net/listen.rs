@@ -37,9 +37,38 @@ impl FromStr for Address {
         if text.starts_with('/') || text.starts_with("./") {
             return Ok(Address::Unix(text.into()));
         }
-        match text.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>())) {
-            Some((host, Ok(_))) if !host.is_empty() => Ok(Address::Tcp(text.into())),
-            _ => Err("give HOST:PORT, such as 127.0.0.1:11211, or unix:PATH".into()),
+        let port = text.rsplit_once(':').map_or(text, |(_, port)| port);
+        if let Some(why) = why_no_port(port) {
+            return Err(why);
+        }
+        match text.rsplit_once(':') {
+            Some((host, _)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(Address::Tcp(text.into())),
+            None if text.parse::<u16>().is_ok() => Ok(Address::Tcp(format!("127.0.0.1:{text}"))),
+            _ => Err("give HOST:PORT, such as 127.0.0.1:11211, a port alone for 127.0.0.1, or unix:PATH".into()),
+        }
+    }
+}
+
+/// Of a number that is too large for a port.
+fn why_no_port(text: &str) -> Option<String> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    (is_number && text.parse::<u16>().is_err()).then(|| format!("{text} is no port: ports are 0 to 65535"))
+}
+
+/// Where memcached clients connect, or that they do not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listening {
+    At(Address),
+    Nowhere,
+}
+
+impl FromStr for Listening {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Listening, String> {
+        match text {
+            "none" => Ok(Listening::Nowhere),
+            text => text.parse().map(Listening::At),
         }
     }
 }
@@ -296,12 +325,22 @@ mod tests {
     }
 
     #[test]
+    fn a_port_alone_is_on_loopback_and_what_is_none_is_told() {
+        assert_eq!("11311".parse(), Ok(tcp("127.0.0.1:11311")));
+        for text in ["99999", "127.0.0.1:99999"] {
+            assert_eq!(text.parse::<Address>().unwrap_err(), "99999 is no port: ports are 0 to 65535");
+        }
+        assert_eq!("none".parse(), Ok(Listening::Nowhere));
+        assert_eq!("1".parse(), Ok(Listening::At(tcp("127.0.0.1:1"))));
+    }
+
+    #[test]
     fn addresses_read_as_they_print() {
         for text in ["127.0.0.1:11211", "[::1]:0", "localhost:80", "unix:/tmp/x"] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
         assert_eq!("./x:1".parse(), Ok(Address::Unix("./x:1".into())));
-        for text in ["", "11211", ":11211", "host", "host:", "host:70000", "unix:"] {
+        for text in ["", ":11211", "host", "host:", "host:70000", "unix:"] {
             assert!(text.parse::<Address>().is_err(), "{text}");
         }
     }

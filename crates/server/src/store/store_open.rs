@@ -85,7 +85,7 @@ impl fmt::Display for OpenError {
             Of::NoStore { path } => write!(
                 f,
                 "there is no store at {}: give --data or --drive as the server has it; `tapetum serve` makes one, or --create with `tapetum \
-                 put` and `load`",
+                 put`, `load` and `keyspace create`",
                 path.display()
             ),
             Of::Foreign { directory, found } => write!(

@@ -99,6 +99,41 @@ fn a_store_is_made_with_as_much_memory_as_a_server_of_it_needs() {
 }
 
 #[test]
+fn commands_take_as_much_memory_as_the_store_needs() {
+    let scratch = Scratch::new("store-memory");
+    let large = ["--capacity", "1GiB", "--memory", "512MiB", "--write-buffer", "64MiB"];
+    let socket = format!("unix:{}", scratch.0.join("socket").display());
+    let words = ["serve", "--threads", "1", "--memcached", &socket];
+    Served::start(&mut scratch.command(&[&words[..], &large].concat())).stop();
+    let error = scratch.fails(&["get", "k", "--memory", "256MiB"]);
+    assert!(error.contains("--memory 256MiB is too little"), "{error}");
+    scratch.succeeds(&["put", "k", "v"]);
+    assert_eq!(scratch.succeeds(&["get", "k"]), "v");
+    scratch.succeeds(&["stats"]);
+}
+
+#[test]
+fn a_server_of_block_devices_alone_opens_no_door_for_memcached() {
+    let scratch = Scratch::new("devices-alone");
+    scratch.succeeds(&small(&["keyspace", "create", "disk", "--block-device", "1MiB", "--capacity", "128MiB"]));
+    for (more, told) in [
+        (&["--memcached", "none"][..], "nothing to serve"),
+        (&["--memcached", "none", "--memcached", "1"], "beside another"),
+        (&["--memcached", "none", "--nbd", "127.0.0.1:0", "--udp"], "leave one of them out"),
+        (&["--memcached", "none", "--nbd", "127.0.0.1:0", "--keyspace", "default"], "leave one of them out"),
+    ] {
+        let error = scratch.fails(&small(&[&["serve"][..], more].concat()));
+        assert!(error.contains(told), "{more:?}: {error}");
+    }
+    let socket = scratch.0.join("disk.sock");
+    let door = format!("unix:{}", socket.display());
+    let words = ["serve", "--threads", "1", "--memcached", "none", "--nbd", &door];
+    let server = Served::start(&mut scratch.command(&small(&words)));
+    assert!(fs::exists(&socket).unwrap());
+    assert!(!server.stop().contains("memcached"));
+}
+
+#[test]
 fn without_a_command_there_is_help_and_nothing_else() {
     let scratch = Scratch::new("alone");
     let alone = |words: &[&str]| {

@@ -35,7 +35,7 @@ const WRITERS: &[&[&str]] = &[
     &["delete", "key"],
     &["load", "/dev/null"],
     &["keyspace", "create", "more"],
-    &["keyspace", "drop", "ordered"],
+    &["keyspace", "drop", "ordered", "--yes"],
     &["keyspace", "rename", "ordered", "other"],
     &["resize", "--capacity", "128MiB"],
     &["serve", "--capacity", "128MiB"],

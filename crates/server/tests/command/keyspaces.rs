@@ -100,7 +100,7 @@ fn an_ordered_keyspace_is_filled_scanned_listed_dumped_and_loaded() {
     assert_eq!(listed, ["copies\tordered\t4", "default\thashed\t0", "places\tordered\t3"]);
     store.succeeds(&["put", "a:1", "one", "--keyspace", "places"]);
     assert!(store.succeeds(&["check"]).contains("no damage"));
-    store.succeeds(&["keyspace", "drop", "places"]);
+    store.succeeds(&["keyspace", "drop", "places", "--yes"]);
     assert!(store.fails(&["scan", "--keyspace", "places"]).contains("no keyspace"));
 }
 
@@ -136,7 +136,7 @@ fn a_renamed_keyspace_keeps_its_items_and_a_dropped_one_does_not() {
     assert_eq!(scratch.succeeds(&["keyspace", "rename", "a", "b"]), "keyspace a is called b now\n");
     assert_eq!(scratch.succeeds(&["get", "key", "--keyspace", "b"]), "value");
     assert!(scratch.fails(&["get", "key", "--keyspace", "a"]).contains("no keyspace \"a\""));
-    let dropped = scratch.succeeds(&["keyspace", "drop", "b"]);
+    let dropped = scratch.succeeds(&["keyspace", "drop", "b", "--yes"]);
     assert!(dropped.contains("keyspace b was dropped") && dropped.contains("room comes back"), "{dropped}");
     assert_eq!(scratch.keyspaces(), ["default"]);
     assert!(scratch.fails(&["get", "key", "--keyspace", "b"]).contains("no keyspace \"b\""));
@@ -186,7 +186,7 @@ fn what_cannot_be_done_to_a_keyspace_is_refused_and_nothing_is_written() {
     for keyspace in ["taken", "dropped"] {
         scratch.succeeds(&["keyspace", "create", keyspace]);
     }
-    scratch.succeeds(&["keyspace", "drop", "dropped"]);
+    scratch.succeeds(&["keyspace", "drop", "dropped", "--yes"]);
     let names = scratch.keyspaces();
     let long = "a".repeat(300);
     for (words, advice) in [
@@ -196,9 +196,9 @@ fn what_cannot_be_done_to_a_keyspace_is_refused_and_nothing_is_written() {
         (&["create", &long], "has 300 bytes: use at most 255"),
         (&["create", "a\tb"], "control character"),
         (&["create", "a", "--index", "sorted"], "ordered"),
-        (&["drop", "default"], "default keyspace is always there"),
-        (&["drop", "dropped"], "keyspace"),
-        (&["drop", "none"], "`tapetum keyspace list` prints those it has"),
+        (&["drop", "default", "--yes"], "default keyspace is always there"),
+        (&["drop", "dropped", "--yes"], "keyspace"),
+        (&["drop", "none", "--yes"], "`tapetum keyspace list` prints those it has"),
         (&["rename", "none", "a"], "`tapetum keyspace create` makes one"),
         (&["rename", "taken", "default"], "\"default\" already"),
         (&["rename", "default", "a"], "default keyspace is always there"),
@@ -240,7 +240,8 @@ fn a_keyspace_that_is_not_there_makes_no_store() {
         let error = scratch.fails(&[words, &["--keyspace", "orders"]].concat());
         assert!(error.contains("there is no store at"), "{error}");
     }
-    for words in [&["list"][..], &["drop", "orders"], &["rename", "orders", "others"], &["create", "default"]] {
+    for words in [&["list"][..], &["drop", "orders", "--yes"], &["rename", "orders", "others"], &["create", "default"]]
+    {
         scratch.fails(&[&["keyspace"], words].concat());
     }
     assert!(!scratch.0.join("data").exists());
@@ -251,7 +252,7 @@ fn a_running_server_keeps_its_keyspaces_to_itself() {
     let scratch = Scratch::new("served");
     scratch.succeeds(&["keyspace", "create", "a"]);
     let mut server = serve(&scratch, &["--memcached", &format!("unix:{}", scratch.path("socket"))]);
-    for words in [&["create", "b"][..], &["list"], &["drop", "a"], &["rename", "a", "b"]] {
+    for words in [&["create", "b"][..], &["list"], &["drop", "a", "--yes"], &["rename", "a", "b"]] {
         let error = scratch.fails(&[&["keyspace"], words].concat());
         assert!(error.contains("is in use") && error.contains("while no server runs"), "{error}");
     }
@@ -271,7 +272,7 @@ fn there_may_be_a_thousand_and_at_the_limit_it_is_said() {
     drop(store);
     let error = scratch.fails(&["keyspace", "create", "more"]);
     assert!(error.contains("drop") || error.contains("room"), "{error}");
-    scratch.succeeds(&["keyspace", "drop", "17"]);
+    scratch.succeeds(&["keyspace", "drop", "17", "--yes"]);
     assert!(!scratch.keyspaces().contains(&"17".into()));
 }
 
@@ -374,9 +375,67 @@ fn a_server_refuses_keyspaces_that_do_not_fit_its_listeners_or_its_store() {
     assert_eq!(exchange(&scratch, "y", "get key\r\n"), "VALUE key 0 1\r\n1\r\nEND\r\n");
     stop(&mut server);
     // Dropped and created again, it is empty.
-    scratch.succeeds(&["keyspace", "drop", "a"]);
+    scratch.succeeds(&["keyspace", "drop", "a", "--yes"]);
     scratch.succeeds(&["keyspace", "create", "a"]);
     let mut server = serve(&scratch, &["--memcached", &x, "--keyspace", "a"]);
     assert_eq!(exchange(&scratch, "x", "get key\r\n"), "END\r\n");
     stop(&mut server);
+}
+
+#[test]
+fn a_mistyped_place_makes_no_store() {
+    let scratch = Scratch::new("mistyped");
+    let typo = scratch.path("typo");
+    for words in [&["keyspace", "create", "x", "--data", &typo][..], &["generate", "papers", "--into", &typo]] {
+        let output = tapetum(words).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && error.contains("there is no store at"), "{words:?}: {error}");
+        assert!(!fs::exists(&typo).unwrap(), "{words:?}");
+    }
+    let small = ["--create", "--capacity", "64MiB", "--memory", "32MiB", "--data", &typo];
+    succeeded(tapetum(&[&["keyspace", "create", "x"][..], &small].concat()).output().unwrap());
+}
+
+#[test]
+fn what_would_be_dropped_is_told_before_it_is() {
+    let scratch = Scratch::new("unsure");
+    scratch.succeeds(&["keyspace", "create", "orders"]);
+    scratch.succeeds(&["keyspace", "create", "disk", "--block-device", "1MiB"]);
+    scratch.succeeds(&["put", "a", "1", "--keyspace", "orders"]);
+    let before = scratch.drive();
+    let error = scratch.fails(&["keyspace", "drop", "orders"]);
+    assert!(error.contains("orders is a hashed keyspace with 1 item") && error.contains("--yes"), "{error}");
+    let error = scratch.fails(&["keyspace", "drop", "disk"]);
+    assert!(error.contains("disk is a block device of 1 MiB"), "{error}");
+    assert!(scratch.fails(&["keyspace", "drop", "order"]).contains("did you mean"));
+    assert_eq!(scratch.drive(), before);
+    scratch.succeeds(&["keyspace", "drop", "orders", "--yes"]);
+    assert_eq!(scratch.keyspaces(), ["default", "disk"]);
+}
+
+#[test]
+fn the_list_has_as_many_items_as_a_scan_finds() {
+    let scratch = Scratch::new("counts");
+    scratch.succeeds(&["keyspace", "create", "a"]);
+    scratch.succeeds(&["keyspace", "create", "b", "--index", "ordered"]);
+    // More keys than write buffers of this store take, written over and deleted in part.
+    for keyspace in ["a", "b", "default"] {
+        let file = scratch.path("items.tsv");
+        for round in 0..3 {
+            let lines: String =
+                (0..12_000).map(|key| format!("{}\t{key}-{round}\n", key * (round + 1) % 17_000)).collect();
+            fs::write(&file, lines).unwrap();
+            scratch.succeeds(&["load", &file, "--keyspace", keyspace]);
+        }
+        scratch.succeeds(&["put", "one more", "1", "--keyspace", keyspace]);
+        scratch.succeeds(&["delete", "7", "--keyspace", keyspace]);
+    }
+    for line in scratch.lines(&["keyspace", "list"]) {
+        let mut parts = line.split('\t');
+        let (name, items) = (parts.next().unwrap(), parts.nth(1).unwrap().to_owned());
+        let found = scratch.succeeds(&["list", "--keyspace", name]).lines().count();
+        assert_eq!(items, found.to_string(), "{name}");
+        let shown = scratch.succeeds(&["keyspace", "show", name]);
+        assert!(shown.contains(&format!("items   {items}\n")), "{shown}");
+    }
 }

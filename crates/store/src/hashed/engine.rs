@@ -98,6 +98,10 @@ impl Engine for HashedEngine {
         self.count_keyspaces(counts);
     }
 
+    fn count_items(self: Arc<Self>, io: Io) -> Task<Result<ItemCounts, Error>> {
+        Box::pin(async move { self.count_each_keyspace(&io).await })
+    }
+
     fn index_bytes(&self) -> u64 {
         HashedEngine::index_bytes(self)
     }

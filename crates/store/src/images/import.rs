@@ -6,6 +6,7 @@
 use super::set::ImageSet;
 use crate::blocking::KeyspaceHandle;
 use crate::error::Error;
+use crate::error::debug_as_text;
 use crate::keyspace::request::{Condition, Outcome, Request};
 use crate::session::Session;
 use std::fmt;
@@ -26,7 +27,6 @@ pub struct ImportReport {
     pub classes: u64,
 }
 
-#[derive(Debug)]
 pub enum ImportError {
     Read {
         path: PathBuf,
@@ -61,6 +61,8 @@ impl fmt::Display for ImportError {
 }
 
 impl std::error::Error for ImportError {}
+
+debug_as_text!(ImportError);
 
 impl From<Error> for ImportError {
     fn from(error: Error) -> ImportError {

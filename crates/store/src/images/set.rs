@@ -5,6 +5,7 @@
 
 use crate::blocking::KeyspaceHandle;
 use crate::error::Error;
+use crate::error::debug_as_text;
 use std::fmt;
 
 // The head, little endian, under HEAD_KEY:
@@ -37,7 +38,7 @@ pub struct ImageSet {
     ends: Vec<usize>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum SetError {
     /// The keyspace has none.
     None {
@@ -62,6 +63,8 @@ impl fmt::Display for SetError {
 }
 
 impl std::error::Error for SetError {}
+
+debug_as_text!(SetError);
 
 impl From<Error> for SetError {
     fn from(error: Error) -> SetError {

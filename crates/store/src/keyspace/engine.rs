@@ -86,6 +86,13 @@ pub trait Engine: LogClient {
     /// Adds about how many items each of its open keyspaces has: none is missing, those may count whose room is still to be taken back.
     fn add_counts(&self, counts: &mut ItemCounts);
 
+    /// Adds how many items each of its open keyspaces has, which may read flash. Those count whose room is still to be taken back.
+    fn count_items(self: Arc<Self>, _: Io) -> Task<Result<ItemCounts, Error>> {
+        let mut counts = ItemCounts::new();
+        self.add_counts(&mut counts);
+        Box::pin(async { Ok(counts) })
+    }
+
     /// What its indexes take in memory. All engines share what the budget has for them.
     fn index_bytes(&self) -> u64 {
         0

@@ -2,10 +2,11 @@
 
 use super::block_device::DEVICE_BYTES_MAX;
 use super::catalogue::KeyspaceKind;
+use crate::error::debug_as_text;
 use std::fmt;
 use tapetum_drive::Size;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyspaceError {
     NameEmpty,
@@ -20,6 +21,11 @@ pub enum KeyspaceError {
     },
     Unknown {
         name: String,
+    },
+    /// It is there, and of this kind.
+    IsOfKind {
+        name: String,
+        kind: KeyspaceKind,
     },
     /// The default keyspace is neither renamed nor dropped.
     IsDefault,
@@ -161,6 +167,9 @@ impl fmt::Display for KeyspaceError {
                 "the keyspace is a block device with groups of blocks, which takes whole blocks and no other request: read and write it as \
                  a block device"
             ),
+            KeyspaceError::IsOfKind { name, kind } => {
+                write!(f, "the keyspace {name:?} is there, and is {kind}: take it as it is, or give another name")
+            }
             KeyspaceError::NoDevice { name } => {
                 write!(f, "the keyspace {name:?} is no block device: only one that was created as such has a size")
             }
@@ -177,3 +186,5 @@ impl fmt::Display for KeyspaceError {
 }
 
 impl std::error::Error for KeyspaceError {}
+
+debug_as_text!(KeyspaceError);

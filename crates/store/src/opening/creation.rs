@@ -116,7 +116,7 @@ fn head_of_ours(path: &Path, env: &Env) -> Result<Vec<u8>, OpenError> {
 }
 
 fn create_on(flash: &Arc<dyn Flash>, path: &Path, options: &Options, env: &Env) -> Result<(), OpenError> {
-    let made = options.of_store(flash.capacity_bytes());
+    let made = options.of_store(flash.capacity_bytes(), options.memory_bytes.unwrap_or(Options::MEMORY_DEFAULT_BYTES));
     options.check_memory(path, &made, made.segment_bytes)?;
     let drive = drive(flash, 4 * PROBE_BYTES, path, env)?;
     Store::create_on(&drive, &made).map_err(OpenError::store(path))

@@ -1,5 +1,6 @@
 //! Why a store at a path was not opened or made.
 
+use crate::error::debug_as_text;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,6 @@ use crate::error::Error;
 use crate::media::superblock::no_store_there;
 use tapetum_drive::{FlashError, Size};
 
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
     /// There is no store, and none was to be made.
@@ -145,6 +145,8 @@ impl fmt::Display for OpenError {
         }
     }
 }
+
+debug_as_text!(OpenError);
 
 impl std::error::Error for OpenError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {

@@ -37,7 +37,6 @@ use tapetum_drive::{
 const CAPACITY_DEFAULT_BYTES: u64 = 10 << 30;
 /// Less holds no store, or hardly an item.
 const CAPACITY_LEAST_BYTES: u64 = 2 << 20;
-const MEMORY_DEFAULT_BYTES: u64 = 256 << 20;
 /// Applications with weights.
 const APPLICATIONS_MAX: usize = 64;
 /// Local memory to look at a superblock with.
@@ -63,7 +62,8 @@ const INSPECT_BYTES: usize = 64 << 20;
 #[derive(Clone, Debug)]
 pub struct Options {
     pub capacity_bytes: Option<u64>,
-    pub memory_bytes: u64,
+    /// `None`: 256 MiB, or what the store's write buffers need if that is more.
+    pub memory_bytes: Option<u64>,
     pub write_buffer_bytes: Option<u64>,
     pub tier: TierSize,
     pub slabs: Slabs,
@@ -110,7 +110,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             capacity_bytes: None,
-            memory_bytes: MEMORY_DEFAULT_BYTES,
+            memory_bytes: None,
             write_buffer_bytes: None,
             tier: TierSize::Bytes(0),
             slabs: Slabs::default(),
@@ -130,6 +130,9 @@ impl Default for Options {
 }
 
 impl Options {
+    /// The budget of memory if nothing is said.
+    pub const MEMORY_DEFAULT_BYTES: u64 = 256 << 20;
+
     /// Makes a store where there is none, of 10 GiB or half of what is free there, and takes 256 MiB of memory. A write is
     /// acknowledged when it is durable.
     pub fn new() -> Options {
@@ -141,9 +144,9 @@ impl Options {
         Options { capacity_bytes: Some(bytes), ..self }
     }
 
-    /// The budget for everything that the store keeps in memory.
+    /// The budget for everything that the store keeps in memory; if nothing is said, 256 MiB, or what a store that is there needs if that is more.
     pub fn memory_bytes(self, bytes: u64) -> Options {
-        Options { memory_bytes: bytes, ..self }
+        Options { memory_bytes: Some(bytes), ..self }
     }
 
     /// Of a new store: a power of two from 64 KiB to 1 GiB. What is written over while it is in a buffer costs flash its log record alone.
@@ -319,7 +322,7 @@ impl Options {
     ) -> Result<T, OpenError> {
         let probe = drive(&flash, PROBE_BYTES, path, env)?;
         let segment_bytes = Store::segment_bytes(&probe).map_err(OpenError::store(path))?;
-        let opened = self.of_store(flash.capacity_bytes());
+        let opened = self.of_store(flash.capacity_bytes(), self.memory_for(flash.capacity_bytes(), segment_bytes));
         self.check_memory(path, &opened, segment_bytes)?;
         if self.write_buffer_bytes.is_some_and(|bytes| bytes != segment_bytes) {
             note(OpenNote::KeptWriteBuffers { has_bytes: segment_bytes });
@@ -394,15 +397,15 @@ impl Options {
         Ok((names, weights))
     }
 
-    /// What these options are for a store of `capacity_bytes`.
-    fn of_store(&self, capacity_bytes: u64) -> StoreOptions {
+    /// What these options are for a store of `capacity_bytes` within `memory_bytes`.
+    fn of_store(&self, capacity_bytes: u64, memory_bytes: u64) -> StoreOptions {
         // Segments by what is not the tier's, so that the largest value does not depend on what is beside the store.
-        let tier_bytes = self.tier.bytes_of(self.memory_bytes);
+        let tier_bytes = self.tier.bytes_of(memory_bytes);
         let beside_bytes = tier_bytes + self.node_cache_bytes;
-        let whole = StoreOptions::new(capacity_bytes, self.memory_bytes.saturating_sub(beside_bytes));
+        let whole = StoreOptions::new(capacity_bytes, memory_bytes.saturating_sub(beside_bytes));
         let whole = self.write_buffer_bytes.map_or(whole, |bytes| whole.with_write_buffers_of(bytes));
         StoreOptions {
-            memory_bytes: self.memory_bytes.saturating_sub((self.memory_beside)(self.memory_bytes)),
+            memory_bytes: memory_bytes.saturating_sub((self.memory_beside)(memory_bytes)),
             tier_bytes,
             slabs: self.slabs,
             value_bytes_max: self.value_bytes_max,
@@ -419,14 +422,27 @@ impl Options {
         if store.check(segment_bytes).is_ok() {
             return Ok(());
         }
+        let (tier, memory_bytes) = (self.tier, self.memory_bytes.unwrap_or(Self::MEMORY_DEFAULT_BYTES));
+        let least_bytes = self.memory_least(store, segment_bytes);
+        Err(OpenError::Memory { path: path.into(), memory_bytes, tier, least_bytes })
+    }
+
+    /// What is enough for a store with segments of `segment_bytes`, in whole MiB.
+    fn memory_least(&self, store: &StoreOptions, segment_bytes: u64) -> u64 {
         let suffices = |total: &u64| {
             let memory_bytes = total.saturating_sub((self.memory_beside)(*total));
             StoreOptions { memory_bytes, tier_bytes: self.tier.bytes_of(*total), ..*store }.check(segment_bytes).is_ok()
         };
         // What is enough for the largest segments ends the search.
-        let least_bytes = (1..1 << 20).map(|mebibytes| mebibytes << 20).find(suffices).unwrap_or(u64::MAX);
-        let Options { memory_bytes, tier, .. } = *self;
-        Err(OpenError::Memory { path: path.into(), memory_bytes, tier, least_bytes })
+        (1..1 << 20).map(|mebibytes| mebibytes << 20).find(suffices).unwrap_or(u64::MAX)
+    }
+
+    /// The budget that was given; or the usual one, or what a store with segments of `segment_bytes` needs if that is more.
+    fn memory_for(&self, capacity_bytes: u64, segment_bytes: u64) -> u64 {
+        self.memory_bytes.unwrap_or_else(|| {
+            let usual = self.of_store(capacity_bytes, Self::MEMORY_DEFAULT_BYTES);
+            self.memory_least(&usual, segment_bytes).max(Self::MEMORY_DEFAULT_BYTES)
+        })
     }
 }
 

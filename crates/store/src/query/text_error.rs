@@ -1,12 +1,13 @@
 //! What is wrong with a query's text, and where.
 
 use super::Clause;
+use crate::error::debug_as_text;
 use sqlparser::tokenizer::Span;
 use std::fmt;
 use tapetum_kernels::scan::{Format, ScalarType};
 
 /// Points at a word of a clause.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct QueryTextError {
     pub clause: Clause,
     /// In characters from 1 on.
@@ -76,6 +77,8 @@ impl fmt::Display for QueryTextError {
 }
 
 impl std::error::Error for QueryTextError {}
+
+debug_as_text!(QueryTextError);
 
 impl QueryProblem {
     pub(super) fn unknown_field(format: &Format) -> QueryProblem {

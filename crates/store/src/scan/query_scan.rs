@@ -5,6 +5,7 @@ use super::host_side;
 use super::query_task::QueryTask;
 use crate::blocking::KeyspaceHandle;
 use crate::error::Error;
+use crate::error::debug_as_text;
 use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::key_range::{KeyBound, KeyRange};
 use crate::keyspace::keyspace_error::KeyspaceError;
@@ -66,7 +67,7 @@ impl QueryReport {
 }
 
 /// Why a query gave no result.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq)]
 pub enum QueryError {
     Store(Error),
     /// A record does not fit the format.
@@ -135,6 +136,8 @@ impl fmt::Display for QueryError {
 }
 
 impl std::error::Error for QueryError {}
+
+debug_as_text!(QueryError);
 
 impl KeyspaceHandle {
     /// Runs a query over the items of this keyspace, and hands out its rows.

@@ -94,7 +94,7 @@ impl Exporter {
                 let store = ["--drive", &device, "--memory", &memory];
                 let mut create = Command::new(binary);
                 create.args(["keyspace", "create", DISK, "--block-device", &device_bytes.to_string()]);
-                said(create.args(["--group-blocks", contender.group_blocks()]).args(store))?;
+                said(create.args(["--create", "--group-blocks", contender.group_blocks()]).args(store))?;
                 let door = format!("unix:{}", socket.display());
                 let words = ["--threads", "1", "--sync", "everysec", "--nbd", &door].into_iter().chain(store);
                 Running::Ours(ServerOptions::new(binary, &folder.join(&name), &words.collect::<Vec<_>>())?.start()?)

@@ -42,7 +42,7 @@ impl Served {
     pub fn start(command: &mut Command) -> Served {
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let (mut rest, mut log) = (BufReader::new(child.stderr.take().unwrap()), String::new());
-        while !log.contains("to memcached clients at") {
+        while !log.contains("to memcached clients at") && !log.contains("to NBD clients at") {
             assert!(rest.read_line(&mut log).unwrap() > 0, "the server ended: {log}");
         }
         Served { child, log, rest }

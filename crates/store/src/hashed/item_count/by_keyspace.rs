@@ -4,21 +4,29 @@
 //! 1. What counts as on flash is what the index maps to segments: an install says which keys come in and go out, and an opening counts all
 //!    of them, from the checkpoint or from key tables.
 //! 2. Items that have expired, or are deleted with everything else, count until flush, collector or purge takes their room back.
-//! 3. A look at the write buffers is at [`KEYS_LOOKED_AT`] keys at most. Where these are all there are, each key counts as it is, but for
+//! 3. An exact count looks each key of the write buffers up in key tables, with the installer held: nothing goes to flash meanwhile.
+//! 4. A look at the write buffers is at [`KEYS_LOOKED_AT`] keys at most. Where these are all there are, each key counts as it is, but for
 //!    keys that the index takes for others; else they stand for the rest.
 //!
 //! Threads: the holder of the installer changes counts, anyone asks.
 
+use crate::error::Error;
 use crate::hashed::HashedEngine;
+use crate::hashed::buffer::Place;
+use crate::hashed::flush::key_check::{Checked, Relied, check_keys};
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::engine::ItemCounts;
-use crate::media::io::lock;
-use std::sync::Mutex;
+use crate::media::io::{Io, lock};
+use std::sync::{Arc, Mutex};
+use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Kind, Record};
 
 /// Keys of write buffers that one count looks at: a fraction of a millisecond, and right to a few percent.
 const KEYS_LOOKED_AT: usize = 4096;
+
+/// Keys of write buffers that are looked up at once.
+const KEYS_AT_ONCE: usize = 4096;
 
 /// Numbers of items by keyspace: counts, or what is to be added to counts.
 #[derive(Clone, Default, Debug)]
@@ -86,6 +94,47 @@ impl HashedEngine {
         let mut tally = self.item_count.by_keyspace.on_flash();
         tally.append(&self.tally_buffers());
         counts.extend(tally.iter().map(|(id, items)| (id, items.max(0) as u64)));
+    }
+
+    /// How many items each hashed keyspace has. Nothing is flushed meanwhile.
+    pub async fn count_each_keyspace(self: &Arc<Self>, io: &Io) -> Result<ItemCounts, Error> {
+        let installer = self.take_installer().await;
+        let counted = self.tally_with_buffers(io).await;
+        self.return_installer(installer);
+        Ok(counted?.iter().map(|(id, items)| (id, items.max(0) as u64)).collect())
+    }
+
+    async fn tally_with_buffers(self: &Arc<Self>, io: &Io) -> Result<ItemTally, Error> {
+        let mut tally = self.item_count.by_keyspace.on_flash();
+        let (mut keys, mut checked) = (Vec::new(), Vec::new());
+        for number in 0..self.buffers.shards().len() {
+            let items = self.keys_of_shard(number);
+            for part in items.chunks(KEYS_AT_ONCE) {
+                keys.clear();
+                keys.extend(part.iter().map(|(hash, ..)| (*hash, 0)));
+                check_keys(self, io, &mut Relied::default(), &keys, &mut checked).await?;
+                for ((_, keyspace, is_live), checked) in part.iter().zip(&checked) {
+                    let is_on_flash = matches!(checked, Checked::Older { .. });
+                    tally.add(*keyspace, i64::from(*is_live) - i64::from(is_on_flash));
+                }
+                io.step().await;
+            }
+        }
+        Ok(tally)
+    }
+
+    /// The keys that a shard's write buffers have the last word on, by hash: whose they are, and whether they have an item.
+    fn keys_of_shard(&self, number: usize) -> Vec<(HashKey, KeyspaceId, bool)> {
+        let now = self.now();
+        let shard = lock(&self.buffers.shards()[number]);
+        let look = |(hash, place): (HashKey, Place)| {
+            // SAFETY: the shard's table gave the place, and nothing is released while the shard's lock is held.
+            let Record { header, .. } = unsafe { self.log.record(place.buffer, place.place) };
+            (hash, KeyspaceId::of(&header), header.kind == Kind::Value && self.is_live(&header, now))
+        };
+        let mut keys: Vec<_> = shard.latest().map(look).collect();
+        keys.sort_unstable_by_key(|(hash, ..)| *hash);
+        keys
     }
 
     /// About how many more items there are with what the write buffers have.
