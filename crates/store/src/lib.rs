@@ -90,7 +90,7 @@ pub use maintenance::Step;
 pub use maintenance::resize::Resizing;
 pub use maintenance::under_way::UnderWay;
 pub use opening::options::{Full, Slabs, StoreOptions, TierSize};
-pub use opening::{OpenError, OpenNote, Options, Place, inspect_at, lock, store_bytes};
+pub use opening::{NewStore, OpenError, OpenNote, Options, Place, inspect_at, lock, store_bytes};
 pub use phase::Phase;
 pub use scan::{GraphOptions, GraphProgress, GraphReport, QueryError, QueryReport, QuerySide, QueryTask, Scan};
 pub use session::{Application, Ask, Busy, ItemPipeline, KEPT_BYTES_MAX, KeyDigest, OPERATIONS_MAX, Session, Write};

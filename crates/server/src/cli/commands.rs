@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use tapetum::{KeyspaceHandle, Options, Place};
+use tapetum::{KeyspaceHandle, NewStore, Options, Place};
 
 #[cfg(feature = "images")]
 use super::pictures;
@@ -186,7 +186,7 @@ fn run(command: Command) -> Outcome {
 
 /// Of a store that must be there.
 pub(super) fn offline_options(arguments: &StoreArguments) -> Options {
-    Options { memory_bytes: arguments.memory, create: false, ..Options::new() }
+    Options { memory_bytes: arguments.memory, new_store: NewStore::Served, create: false, ..Options::new() }
 }
 
 pub(super) fn creating_options(arguments: &StoreArguments, creation: &CreationArguments) -> Options {

@@ -64,6 +64,7 @@ fn from_input(input: &mut Input<'_>) -> Superblock {
         secret: input.array(),
         capacity_bytes: geometry.created_bytes.wrapping_add(grown),
         set,
+        grows: shape & 4 != 0,
         geometry,
     }
 }

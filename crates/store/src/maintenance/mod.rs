@@ -3,6 +3,7 @@
 //! In production that is one thread a store; in the simulator it is the simulator. A step gives each job a step, which polls each
 //! of its tasks once; a task gives way after at most a partition or a few hundred kilobytes.
 
+mod growth;
 pub mod job;
 pub mod pace;
 pub mod resize;
@@ -12,6 +13,7 @@ pub mod under_way;
 use crate::base::Base;
 use crate::keyspace::engine::Engine;
 use crate::keyspace::keyspace_job::KeyspaceJob;
+use crate::maintenance::growth::GrowthJob;
 use crate::maintenance::job::{Job, Others};
 use crate::media::io::{Io, lock};
 use crate::phase::Phase;
@@ -52,6 +54,7 @@ impl Maintenance {
     pub fn new(base: &Arc<Base>, engines: &[Arc<dyn Engine>], io: Io) -> Maintenance {
         let mut jobs: Vec<_> = engines.iter().flat_map(|engine| engine.clone().jobs(&io)).collect();
         jobs.push(Box::new(KeyspaceJob::new(base)));
+        jobs.push(Box::new(GrowthJob::new(base)));
         Maintenance { base: base.clone(), io, jobs, over: false }
     }
 

@@ -7,7 +7,7 @@
 //!  of format 6:
 //!  32  store id u64, generation u64   88  manifest bytes u64   104  set id u128
 //!  48  hash secret 16 bytes           96  sector bytes u32     120  place in the set u16, members u16
-//!  64  capacity u64                  100  partition bits u32   124  zero u32
+//!  64  capacity u64                  100  partition bits u32   124  1 if it grows by itself, else 0 u32
 //!  72  segment bytes u64                                       128  capacity at creation u64
 //!  80  extent bytes u64                                        136  zero to 4096
 //! ```
@@ -61,6 +61,8 @@ pub struct Superblock {
     /// What the store may use of the drive now.
     pub capacity_bytes: u64,
     pub set: SetPlace,
+    /// It takes more of its drive by itself ([`crate::maintenance`]), unless whoever opens it says how much it has.
+    pub grows: bool,
     pub geometry: Geometry,
 }
 
@@ -82,6 +84,7 @@ impl Superblock {
             secret,
             capacity_bytes: geometry.created_bytes,
             set: SetPlace::alone(store_id),
+            grows: false,
             geometry,
         }
     }
@@ -105,7 +108,7 @@ impl Superblock {
         writer.bytes.extend_from_slice(&self.set.set_id.to_le_bytes());
         writer.u16(self.set.place);
         writer.u16(self.set.members);
-        writer.u32(0);
+        writer.u32(self.grows.into());
         writer.u64(self.geometry.created_bytes);
         writer.bytes.resize(SUPERBLOCK_BYTES as usize, 0);
         let crc = Self::crc(&writer.bytes);
@@ -156,11 +159,11 @@ impl Superblock {
         let (sector_bytes, partition_bits) = (reader.u32()?, reader.u32()?);
         let set_id = u128::from_le_bytes(reader.array()?);
         let set = SetPlace { set_id, place: reader.u16()?, members: reader.u16()? };
-        reader.take(4)?;
+        let grows = reader.u32()? == 1;
         let created_bytes = reader.u64()?;
         let geometry =
             Geometry { created_bytes, segment_bytes, extent_bytes, manifest_bytes, sector_bytes, partition_bits };
-        Ok(Superblock { features, store_id, generation, secret, capacity_bytes, set, geometry })
+        Ok(Superblock { features, store_id, generation, secret, capacity_bytes, set, grows, geometry })
     }
 
     /// Reads the first 8 KiB of a drive of `drive_bytes`.

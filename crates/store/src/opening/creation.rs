@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use super::place::{self, Place};
 use super::{
-    CAPACITY_DEFAULT_BYTES, CAPACITY_LEAST_BYTES, OpenError, OpenNote, Options, PROBE_BYTES, drive, holds_store,
-    store_bytes, when_free,
+    CAPACITY_GROWING_BYTES, CAPACITY_LEAST_BYTES, CAPACITY_SERVED_BYTES, NewStore, OpenError, OpenNote, Options,
+    PROBE_BYTES, drive, holds_store, store_bytes, when_free,
 };
+use crate::opening::options::StoreOptions;
 use crate::store::Store;
 use tapetum_drive::{Env, FileClaim, FileFlash, Flash, FlashError, IoEngine, unfinished};
 
@@ -93,7 +94,11 @@ fn capacity(path: &Path, options: &Options) -> Result<u64, OpenError> {
     let free_bytes = free.map_err(OpenError::io(path, "look at the free space of"))?;
     match free_bytes / 2 {
         ..CAPACITY_LEAST_BYTES => Err(OpenError::NoRoom { path: path.into(), free_bytes }),
-        half_bytes => Ok(CAPACITY_DEFAULT_BYTES.min(half_bytes)),
+        half_bytes => Ok(match options.new_store {
+            NewStore::Growing => CAPACITY_GROWING_BYTES,
+            NewStore::Served => CAPACITY_SERVED_BYTES,
+        }
+        .min(half_bytes)),
     }
 }
 
@@ -117,6 +122,7 @@ fn head_of_ours(path: &Path, env: &Env) -> Result<Vec<u8>, OpenError> {
 
 fn create_on(flash: &Arc<dyn Flash>, path: &Path, options: &Options, env: &Env) -> Result<(), OpenError> {
     let made = options.of_store(flash.capacity_bytes(), options.memory_bytes.unwrap_or(Options::MEMORY_DEFAULT_BYTES));
+    let made = StoreOptions { grows: made.grows && options.new_store == NewStore::Growing, ..made };
     options.check_memory(path, &made, made.segment_bytes)?;
     let drive = drive(flash, 4 * PROBE_BYTES, path, env)?;
     Store::create_on(&drive, &made).map_err(OpenError::store(path))

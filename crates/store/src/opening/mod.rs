@@ -33,8 +33,10 @@ use tapetum_drive::{
     DRIVE_THREADS_MAX, Drive, Env, FileFlash, Flash, FlashError, Identity, IoEngine, LocalMemory, programs,
 };
 
-/// The most that a new store takes without being told.
-const CAPACITY_DEFAULT_BYTES: u64 = 10 << 30;
+/// What a new store that is served takes without being told, at most.
+const CAPACITY_SERVED_BYTES: u64 = 10 << 30;
+/// What one begins with that grows by itself: to four times as much.
+const CAPACITY_GROWING_BYTES: u64 = 256 << 20;
 /// Less holds no store, or hardly an item.
 const CAPACITY_LEAST_BYTES: u64 = 2 << 20;
 /// Applications with weights.
@@ -61,7 +63,10 @@ const INSPECT_BYTES: usize = 64 << 20;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// Flash that it may take. `None`: as [`NewStore`] says of a new one, and what it has of one that is there.
     pub capacity_bytes: Option<u64>,
+    /// Of a new store whose capacity is not given.
+    pub new_store: NewStore,
     /// `None`: 256 MiB, or what the store's write buffers need if that is more.
     pub memory_bytes: Option<u64>,
     pub write_buffer_bytes: Option<u64>,
@@ -82,6 +87,16 @@ pub struct Options {
     pub pin_units: bool,
     /// What of a budget of so many bytes the caller needs beside the store: nothing, unless a server says so.
     pub memory_beside: fn(u64) -> u64,
+}
+
+/// How much flash a new store takes if nobody says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum NewStore {
+    /// 256 MiB, and more by itself as it fills: up to 1 GiB.
+    #[default]
+    Growing,
+    /// 10 GiB, or half of what is free there if that is less, at once: a server's.
+    Served,
 }
 
 /// What the opening of a store came upon, for a log.
@@ -110,6 +125,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             capacity_bytes: None,
+            new_store: NewStore::default(),
             memory_bytes: None,
             write_buffer_bytes: None,
             tier: TierSize::Bytes(0),
@@ -133,13 +149,13 @@ impl Options {
     /// The budget of memory if nothing is said.
     pub const MEMORY_DEFAULT_BYTES: u64 = 256 << 20;
 
-    /// Makes a store where there is none, of 10 GiB or half of what is free there, and takes 256 MiB of memory. A write is
-    /// acknowledged when it is durable.
+    /// Makes a store where there is none, of 256 MiB, which grows by itself to 1 GiB, and takes 256 MiB of memory. A write is acknowledged
+    /// when it is durable.
     pub fn new() -> Options {
         Options::default()
     }
 
-    /// Flash that the store may take; it is reserved at once. A store that has less grows, one that has more keeps it.
+    /// Flash that the store may take; it is reserved at once. A store that has less grows, one that has more keeps it; none grows by itself.
     pub fn capacity_bytes(self, bytes: u64) -> Options {
         Options { capacity_bytes: Some(bytes), ..self }
     }
@@ -411,6 +427,7 @@ impl Options {
             value_bytes_max: self.value_bytes_max,
             assume_atomic_writes: self.assume_atomic_writes,
             node_cache_bytes: self.node_cache_bytes,
+            grows: self.capacity_bytes.is_none(),
             sync: self.sync,
             full: self.full,
             ..whole

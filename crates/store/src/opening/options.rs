@@ -111,6 +111,8 @@ pub struct StoreOptions {
     pub assume_atomic_writes: bool,
     /// The part of the budget for cached nodes of ordered keyspaces; 0 for a quarter of the drive's local memory.
     pub node_cache_bytes: u64,
+    /// Of a new store: it takes more of its drive by itself. Of one that was made so: it may.
+    pub grows: bool,
     pub sync: Sync,
     pub full: Full,
 }
@@ -132,6 +134,7 @@ impl StoreOptions {
             value_bytes_max: VALUE_BYTES_MAX,
             assume_atomic_writes: false,
             node_cache_bytes: 0,
+            grows: false,
             sync: Sync::default(),
             full: Full::default(),
         }

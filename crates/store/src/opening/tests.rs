@@ -40,6 +40,42 @@ fn a_store_is_made_at_a_directory_found_again_and_grows() {
 }
 
 #[test]
+fn a_store_of_no_given_size_begins_small_and_grows_as_it_fills() {
+    let folder = Folder::new("opening-growing");
+    let data = folder.join("data");
+    let options = Options::new().sync(Sync::No);
+    let store = options.open(&data).unwrap();
+    assert!(store.stats().flash_limit_bytes <= 256 << 20);
+    // More than it begins with, as fast as it takes them: values in extents of their own, and others.
+    let mut random = tapetum_drive::SplitMix64::new(1);
+    let mut put = |number: u32, bytes: usize| {
+        let value: Vec<u8> =
+            std::iter::repeat_with(|| random.next_u64().to_le_bytes()).take(bytes / 8).flatten().collect();
+        store.put(&number.to_le_bytes(), &value)
+    };
+    for number in 0..300 {
+        put(number, 1 << 20).unwrap();
+    }
+    for number in 300..3_000 {
+        put(number, 16 << 10).unwrap();
+    }
+    assert!(store.stats().flash_limit_bytes > 500 << 20, "{}", store.stats().flash_limit_bytes);
+    store.close().unwrap();
+    drop(store);
+    // Where the size is given it stays.
+    let store = options.clone().capacity_bytes(64 << 20).open(&data).unwrap();
+    let has_bytes = store.stats().flash_limit_bytes;
+    let random_value = |seed| {
+        let mut random = tapetum_drive::SplitMix64::new(seed);
+        std::iter::repeat_with(move || random.next_u64().to_le_bytes()).take(1 << 17).flatten().collect::<Vec<u8>>()
+    };
+    let refused =
+        (0..1_000).find_map(|seed| store.put(&(seed as u32 + 10_000).to_le_bytes(), &random_value(seed)).err());
+    assert_eq!(refused, Some(Error::FullFlash));
+    assert_eq!(store.stats().flash_limit_bytes, has_bytes);
+}
+
+#[test]
 fn what_is_not_a_store_is_left_alone_and_said() {
     let folder = Folder::new("opening-foreign");
     let nothing = small().create(false).open(folder.join("none"));

@@ -20,7 +20,8 @@ pub async fn create(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<()
         Geometry::new(flash.capacity_bytes(), options.segment_bytes, options.partition_bits, flash.sector_bytes())?;
     let mut secret = [0; 16];
     drive.env().random_bytes(&mut secret);
-    let superblock = Superblock::new(drive.env().random_u64(), secret, geometry);
+    let made = Superblock::new(drive.env().random_u64(), secret, geometry);
+    let superblock = Superblock { grows: options.grows, ..made };
     for area in 0..2 {
         zero(drive, io, geometry.manifest_offset(area), geometry.manifest_bytes.min(MANIFEST_ZEROED_BYTES_MAX)).await?;
     }

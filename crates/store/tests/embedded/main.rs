@@ -18,6 +18,7 @@ mod large_values;
 mod leases;
 mod ordered;
 mod read_only;
+mod readme;
 mod resources;
 mod room;
 mod sleeping;
