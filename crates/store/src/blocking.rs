@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::request::{Condition, Outcome, Reply, Request};
 use crate::keyspace::states::KeyspaceRef;
-use crate::session::{Busy, ItemPipeline, Session, Write};
+use crate::session::{Busy, ItemPipeline, Limits, Session, Write};
 use crate::store::Store;
 use std::time::Duration;
 use tapetum_kernels::scan::Format;
@@ -54,6 +54,11 @@ impl KeyspaceHandle {
         self.store.hashed().refuse_dropped(self.keyspace)?;
         let of_all = self.store.keyspace_items();
         Ok(of_all.into_iter().find(|(keyspace, _)| keyspace.id == self.id()).map_or(0, |(_, items)| items))
+    }
+
+    /// The most that its requests and batches may have.
+    pub fn limits(&self) -> Limits {
+        Limits::of(self.store.hashed(), self.keyspace.kind())
     }
 
     /// What its keys and values are made of, if [`Store::set_keyspace_format`] said.

@@ -93,8 +93,10 @@ pub use opening::options::{Full, Slabs, StoreOptions, TierSize};
 pub use opening::{NewStore, OpenError, OpenNote, Options, Place, inspect_at, lock, store_bytes};
 pub use phase::Phase;
 pub use scan::{GraphOptions, GraphProgress, GraphReport, QueryError, QueryReport, QuerySide, QueryTask, Scan};
-pub use session::{Application, Ask, Busy, ItemPipeline, KEPT_BYTES_MAX, KeyDigest, OPERATIONS_MAX, Session, Write};
-pub use stats::Stats;
+pub use session::{
+    Application, Ask, Busy, ItemPipeline, KEPT_BYTES_MAX, KeyDigest, Limits, OPERATIONS_MAX, Session, Write,
+};
+pub use stats::{Stats, StoreFigure};
 pub use store::Store;
 pub use tapetum_kernels::record::Marks;
 pub use tools::check::{CheckReport, check};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use tapetum::{Keyspace, KeyspaceId, KeyspaceWrites, SlabClass, Stats};
+use tapetum::{Keyspace, KeyspaceId, KeyspaceWrites, SlabClass, Stats, StoreFigure};
 use tapetum_drive::engine::StageSnapshot;
 
 use crate::doors::metrics;
@@ -120,70 +120,14 @@ counters!(
     udp_dropped_unsent: "Datagrams that the system did not send",
 );
 
-const CURR_ITEMS_HELP: &str = "Items: at most so many, and just so many when nothing was written for some seconds";
-
-/// Declares the store's figures once, a line a field of [`Stats`].
-macro_rules! store_figures {
-    ($($name:ident: $kind:ident, $help:literal,)*) => {
-        pub fn store_figures(store: &Stats) -> Vec<Figure> {
-            vec![
-                Figure::new("curr_items", FigureKind::Gauge, CURR_ITEMS_HELP, store.items),
-                $(Figure::new(stringify!($name), FigureKind::$kind, $help, store.$name),)*
-            ]
-        }
+/// The store's own figures, as `tapetum stats` prints them of one that nobody serves.
+pub fn store_figures(store: &Stats) -> Vec<Figure> {
+    let figure = |of: StoreFigure| {
+        let kind = if of.is_counter { FigureKind::Counter } else { FigureKind::Gauge };
+        Figure::new(of.name, kind, of.help, of.value)
     };
+    store.figures().into_iter().map(figure).collect()
 }
-
-store_figures!(
-    index_entries: Gauge, "Keys that the index holds",
-    buffer_entries: Gauge, "Keys that the write buffers hold, until they are flushed",
-    index_bytes: Gauge, "Memory of the index",
-    index_segment_bytes: Gauge, "The part of index_bytes that comes with segments: fences and validity maps",
-    index_pointer_bits: Gauge, "Bits with which an entry of the index names its segment",
-    index_limit_bytes: Gauge, "Memory that the index may grow to",
-    index_room_entries: Gauge, "New keys that the index can still take",
-    index_extensions: Gauge, "Overflow buckets of the index",
-    partitions_rebuilt: Counter, "Index partitions that were built anew, larger or smaller",
-    partitions_rebuilding: Gauge, "Index partitions that are being built",
-    memory_limit_bytes: Gauge, "Memory that the store may use",
-    memory_used_bytes: Gauge, "Memory that the store uses",
-    key_tables_bytes: Gauge, "The part of memory_used_bytes that is key tables, kept where there is room",
-    flash_limit_bytes: Gauge, "Flash that the store may use",
-    flash_used_bytes: Gauge, "Flash that the store uses",
-    flash_reserve_bytes: Gauge, "Flash that never holds items: superblocks, manifest, log, what flush and collector work in",
-    flash_room_bytes: Gauge, "Flash that new keys may still take",
-    user_write_bytes: Counter, "Bytes of keys and values that clients wrote",
-    flash_write_bytes: Counter, "Bytes written to flash: log, segments, manifest",
-    log_write_bytes: Counter, "Bytes written to the log, a part of flash_write_bytes",
-    tier_bytes: Gauge, "The part of memory_used_bytes that is the DRAM tier",
-    get_from_tier: Counter, "Gets answered from the DRAM tier",
-    tier_evictions: Counter, "Items that left the DRAM tier for others",
-    node_cache_bytes: Gauge, "Cached nodes of ordered keyspaces",
-    node_cache_dirty_bytes: Gauge, "Of node_cache_bytes, nodes that are not on flash as they are",
-    node_cache_hits: Counter, "Looks at nodes of ordered keyspaces that were cached",
-    node_cache_misses: Counter, "Looks at nodes of ordered keyspaces that had to be read",
-    get_from_flash: Counter, "Gets answered from flash rather than from a write buffer",
-    get_expired: Counter, "Gets of items that had expired and were not yet reclaimed",
-    get_flushed: Counter, "Gets of items that flush_all had deleted and that were not yet reclaimed",
-    reclaimed: Counter, "Items that had expired, or were deleted by flush_all, whose room was taken back",
-    get_flash_reads: Counter, "Read commands of those gets",
-    get_flash_read_max_bytes: Gauge, "The longest of those reads",
-    flash_to_local_bytes: Counter, "Bytes read from flash into the drive's local memory",
-    local_to_host_bytes: Counter, "Bytes copied from the drive's local memory to the host",
-    key_check_reads: Counter, "Read commands that looked into key tables before a flush",
-    flash_read_commands: Counter, "Read commands of every kind",
-    large_values: Gauge, "Values that lie in extents of their own, those included that a flush will free",
-    large_bytes: Gauge, "Bytes of those extents",
-    large_reads: Counter, "Values read from such extents",
-    large_write_bytes: Counter, "Bytes of values written to such extents, a part of flash_write_bytes",
-    flushes: Counter, "Write buffers that became segments",
-    buffers_sealed: Gauge, "Write buffers that wait for their flush",
-    collections: Counter, "Runs of the collector",
-    evictions: Counter, "Items dropped to make room for new ones",
-    segments_evicted: Counter, "Segments that those items were in",
-    segments_unreadable: Gauge, "Segments that the collector could not read and that are there still",
-    writes_paced: Counter, "Writes that waited for flush or collector before they began",
-);
 
 /// Figures of memcached that are always zero here, for clients and dashboards that ask for them.
 const NEVER: [(&str, &str); 7] = [

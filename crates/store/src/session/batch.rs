@@ -140,8 +140,7 @@ impl Session {
             }
             bytes += write.key().len() + self.others.logged_bytes(kind, write) + RECORD_BESIDE_BYTES;
         }
-        // It lies in one group of the log, with all values that no engine has in a place of their own before.
-        let limit_bytes = base.geometry.segment_bytes as usize / 2;
+        let limit_bytes = limits::batch_bytes_max(&self.hashed_engine);
         let limit_writes = limits::batch_writes_max(&self.hashed_engine);
         let fits = bytes <= limit_bytes && writes.len() <= limit_writes;
         if fits { Ok(()) } else { Err(Error::BatchTooLarge { limit_bytes, limit_writes }) }

@@ -48,7 +48,7 @@ use std::time::Duration;
 use tapetum_drive::{OfProcess, QueuePair};
 use tapetum_kernels::record::KEY_BYTES_MAX;
 
-pub use crate::hashed::session::limits::value_bytes_max;
+pub use crate::hashed::session::limits::{Limits, value_bytes_max};
 pub use crate::hashed::session::{Application, ItemPipeline, KeyDigest};
 pub use asks::Ask;
 pub use batch::{Busy, Write};

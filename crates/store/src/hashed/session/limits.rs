@@ -4,12 +4,37 @@ use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::large::inline_bytes_max;
 use crate::keyspace::block_device::BLOCK_BYTES;
+use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::keyspace_error::KeyspaceError;
 use crate::keyspace::request::{Condition, Request};
 use crate::keyspace::states::KeyspaceRef;
 use crate::session;
 use tapetum_kernels::block_group::{BLOCK_KEY_BYTES, GROUP_KEY_BYTES};
-use tapetum_kernels::record::HEADER_BYTES_MAX;
+use tapetum_kernels::ordered::NODE_KEY_BYTES_MAX;
+use tapetum_kernels::record::{HEADER_BYTES_MAX, KEY_BYTES_MAX};
+
+/// The most that requests and batches of a keyspace may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub key_bytes: usize,
+    pub value_bytes: usize,
+    /// Of an ordered keyspace fewer, where their keys lie far apart and the cache of nodes is small.
+    pub batch_writes: usize,
+    /// Keys and values of a batch, with about 64 bytes that the log takes beside each write.
+    pub batch_bytes: usize,
+}
+
+impl Limits {
+    pub fn of(engine: &HashedEngine, kind: KeyspaceKind) -> Limits {
+        let key_bytes = if kind == KeyspaceKind::Ordered { NODE_KEY_BYTES_MAX } else { key_bytes_max(engine) };
+        Limits {
+            key_bytes: key_bytes.min(KEY_BYTES_MAX),
+            value_bytes: value_bytes_max(engine),
+            batch_writes: batch_writes_max(engine),
+            batch_bytes: batch_bytes_max(engine),
+        }
+    }
+}
 
 /// An error if a request cannot be done, whatever the store holds.
 pub fn refuse(engine: &HashedEngine, keyspace: KeyspaceRef, request: &Request<'_>) -> Result<(), Error> {
@@ -19,14 +44,18 @@ pub fn refuse(engine: &HashedEngine, keyspace: KeyspaceRef, request: &Request<'_
         refuse_ungrouped(keyspace, request)?;
     }
     check_value(engine, request.payload_bytes() - key.len())?;
-    // A record must fit into an empty write buffer, and into a segment beside what pages take, with as much of a value as
-    // lies in line.
-    let with_value = HEADER_BYTES_MAX + inline_bytes_max(&engine.geometry);
-    let limit_bytes = (engine.log.record_bytes_max() - with_value).min(engine.geometry.segment_bytes as usize / 4 * 3);
+    let limit_bytes = key_bytes_max(engine);
     if key.len() > limit_bytes {
         return Err(Error::KeyTooLong { limit_bytes });
     }
     Ok(())
+}
+
+/// The longest key: its record must fit into an empty write buffer, and into a segment beside what pages take, with as much of a value
+/// as lies in line.
+fn key_bytes_max(engine: &HashedEngine) -> usize {
+    let with_value = HEADER_BYTES_MAX + inline_bytes_max(&engine.geometry);
+    (engine.log.record_bytes_max() - with_value).min(engine.geometry.segment_bytes as usize / 4 * 3)
 }
 
 /// An error if a request is not one that the blocks of a device with groups take.
@@ -52,6 +81,11 @@ pub fn value_bytes_max(engine: &HashedEngine) -> usize {
 pub fn check_value(engine: &HashedEngine, bytes: usize) -> Result<(), Error> {
     let limit_bytes = value_bytes_max(engine);
     if bytes > limit_bytes { Err(Error::ValueTooLarge { limit_bytes }) } else { Ok(()) }
+}
+
+/// The most bytes of a batch: it lies in one group of the log, with all values that no engine has in a place of their own before.
+pub fn batch_bytes_max(engine: &HashedEngine) -> usize {
+    engine.geometry.segment_bytes as usize / 2
 }
 
 /// The most writes of a batch: the shards' tables take as many whatever their keys are.
