@@ -28,9 +28,9 @@ pub fn import(ImportCommand::Images { dir, keyspace, store, creation }: &ImportC
         });
         bar.finish_and_clear();
         let report = imported?;
-        let left_out = match report.left_out {
+        let left_out = match report.left_out.files() {
             0 => String::new(),
-            count => format!("; {count} files are no .jpg or .jpeg and were left out"),
+            _ => format!("; left out, since pictures are .jpg or .jpeg files: {}", report.left_out),
         };
         let (files, classes, bytes) = (report.files, report.classes, size::shown(report.bytes));
         println!("imported {files} pictures of {classes} classes, {bytes}, into the keyspace {keyspace}{left_out}");

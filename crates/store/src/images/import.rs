@@ -9,6 +9,8 @@ use crate::error::Error;
 use crate::error::debug_as_text;
 use crate::keyspace::request::{Condition, Outcome, Request};
 use crate::session::Session;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -18,13 +20,45 @@ use tapetum_kernels::record::KEY_BYTES_MAX;
 /// Files on their way to the log at once.
 const PUTS_MAX: usize = 64;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Endings of files that are named when they are left out.
+const ENDINGS_TOLD: usize = 8;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImportReport {
     pub files: u64,
     pub bytes: u64,
-    /// Files whose names do not end in .jpg or .jpeg.
-    pub left_out: u64,
+    pub left_out: LeftOut,
     pub classes: u64,
+}
+
+/// Files that an import did not take, counted by what they are: "2 .png, 1 without an ending".
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut(BTreeMap<String, u64>);
+
+impl LeftOut {
+    pub fn files(&self) -> u64 {
+        self.0.values().sum()
+    }
+
+    /// `is_outside`: it lies beside the folders of classes.
+    fn add(&mut self, path: &Path, is_outside: bool) {
+        let ending = path.extension().map(|ending| format!(".{}", ending.to_string_lossy().to_lowercase()));
+        let outside = if is_outside { " outside the folders of classes" } else { "" };
+        let kind = format!("{}{outside}", ending.unwrap_or_else(|| "without an ending".into()));
+        *self.0.entry(kind).or_default() += 1;
+    }
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut kinds: Vec<_> = self.0.iter().collect();
+        kinds.sort_by_key(|(_, files)| Reverse(**files));
+        for (place, (kind, files)) in kinds.iter().take(ENDINGS_TOLD).enumerate() {
+            write!(f, "{}{files} {kind}", if place == 0 { "" } else { ", " })?;
+        }
+        let rest: u64 = kinds.iter().skip(ENDINGS_TOLD).map(|(_, files)| **files).sum();
+        if rest > 0 { write!(f, ", {rest} others") } else { Ok(()) }
+    }
 }
 
 pub enum ImportError {
@@ -35,6 +69,7 @@ pub enum ImportError {
     /// The folder has no JPEG files.
     Nothing {
         folder: PathBuf,
+        left_out: LeftOut,
     },
     /// A path is longer than a key, or no UTF-8.
     Name {
@@ -47,8 +82,12 @@ impl fmt::Display for ImportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ImportError::Read { path, error } => write!(f, "cannot read {}: {error}", path.display()),
-            ImportError::Nothing { folder } => {
-                write!(f, "there are no .jpg or .jpeg files in {}, nor in its folders", folder.display())
+            ImportError::Nothing { folder, left_out } => {
+                write!(f, "there are no .jpg or .jpeg files in {}, nor in its folders", folder.display())?;
+                match left_out.files() {
+                    0 => write!(f, ": give a folder that has some"),
+                    _ => write!(f, ", but {left_out}: pictures must be JPEG, so convert them first"),
+                }
             }
             ImportError::Name { path } => write!(
                 f,
@@ -82,7 +121,7 @@ struct FoundFile {
 #[derive(Default)]
 struct FoundFiles {
     files: Vec<FoundFile>,
-    left_out: u64,
+    left_out: LeftOut,
 }
 
 /// Imports a folder. `progress` hears of files and bytes so far, and of how many files there are, and says whether to go on.
@@ -165,10 +204,10 @@ fn find(folder: &Path) -> Result<(Vec<String>, FoundFiles), ImportError> {
     // Without classes the files of the folder itself are the set.
     match classes.is_empty() {
         true => files.into_iter().try_for_each(|file| found.add(folder, file, 0))?,
-        false => found.left_out += files.len() as u64,
+        false => files.iter().for_each(|file| found.left_out.add(file, true)),
     }
     if found.files.is_empty() {
-        return Err(ImportError::Nothing { folder: folder.into() });
+        return Err(ImportError::Nothing { folder: folder.into(), left_out: found.left_out });
     }
     Ok((classes, found))
 }
@@ -187,7 +226,7 @@ impl FoundFiles {
     fn add(&mut self, root: &Path, path: PathBuf, label: u32) -> Result<(), ImportError> {
         let ending = path.extension().and_then(|ending| ending.to_str()).map(str::to_ascii_lowercase);
         if !matches!(ending.as_deref(), Some("jpg" | "jpeg")) {
-            self.left_out += 1;
+            self.left_out.add(&path, false);
             return Ok(());
         }
         let key = key_of(root, &path)?;
