@@ -1,5 +1,6 @@
 //! Exceptions.
 
+use crate::words::PythonWords;
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::types::PyAnyMethods;
@@ -25,8 +26,8 @@ create_exception!(
     "A query's text is wrong: at `column`, from 1 on, of the argument `clause`, where `word` stands; no word, where one is missing."
 );
 
-pub fn store(error: impl Display) -> PyErr {
-    TapetumError::new_err(error.to_string())
+pub fn store(error: impl PythonWords) -> PyErr {
+    TapetumError::new_err(error.words())
 }
 
 pub fn pipeline(error: impl Display) -> PyErr {
@@ -36,8 +37,8 @@ pub fn pipeline(error: impl Display) -> PyErr {
 /// Of a picture that did not come.
 pub fn picture(error: &PictureError) -> PyErr {
     match error.image_error() {
-        Some(ImageError::TooLong) => DeadlineError::new_err(error.to_string()),
-        _ => pipeline(error),
+        Some(ImageError::TooLong) => DeadlineError::new_err(error.words()),
+        _ => pipeline(error.words()),
     }
 }
 

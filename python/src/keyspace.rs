@@ -5,11 +5,12 @@ use crate::handles::{Handle, StoreHandles};
 use crate::rows::Rows;
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString};
+use pyo3::types::{PyBytes, PyDict, PyString};
 use std::sync::{Arc, Mutex, PoisonError};
 use tapetum::query::{QueryText, compile};
 use tapetum::{
-    Condition, Error, Item, KeyBound, KeyRange, KeyspaceHandle, KeyspaceKind, KeyspaceRef, Outcome, Request, Write,
+    Condition, Error, Initial, Item, KeyBound, KeyRange, KeyspaceHandle, KeyspaceKind, KeyspaceRef, Limits, Outcome,
+    Request, Write,
 };
 use tapetum_kernels::scan::Format;
 use tapetum_kernels::scan::query::MisfitPolicy;
@@ -71,6 +72,14 @@ impl Keyspace {
 
     pub fn held(&self) -> &Handle<KeyspaceHandle> {
         &self.handle
+    }
+
+    /// Whether the value was stored.
+    fn put_if(&self, py: Python<'_>, (key, value): (&Key, &Key), expiry: u32, condition: Condition) -> PyResult<bool> {
+        let handle = self.handle()?;
+        let put = Request::Put { key: key.bytes(), value: value.bytes(), flags: 0, expiry, condition };
+        let (outcome, _) = py.detach(|| handle.run(put)).map_err(errors::store)?;
+        Ok(matches!(outcome, Outcome::Stored { .. }))
     }
 
     /// The range of keys that is asked for.
@@ -148,15 +157,43 @@ impl Keyspace {
         Ok(item.map(|item| PyBytes::new(py, &item.value)))
     }
 
+    /// The value of a key, and a token for `cas` that changes with each write of the key; None and None when there is no such key.
+    fn gets<'py>(&self, py: Python<'py>, key: Key) -> PyResult<(Option<Bound<'py, PyBytes>>, Option<u64>)> {
+        let handle = self.handle()?;
+        let item = py.detach(|| handle.get(key.bytes())).map_err(errors::store)?;
+        Ok(item.map_or((None, None), |item| (Some(PyBytes::new(py, &item.value)), Some(item.stamp))))
+    }
+
     /// Stores a value. `expiry` is when it goes, in unix seconds; 0 is never.
     #[pyo3(signature = (key, value, *, expiry=0))]
     pub fn put(&self, py: Python<'_>, key: Key, value: Key, expiry: u32) -> PyResult<()> {
-        let handle = self.handle()?;
-        let put =
-            Request::Put { key: key.bytes(), value: value.bytes(), flags: 0, expiry, condition: Condition::Always };
-        let (outcome, _) = py.detach(|| handle.run(put)).map_err(errors::store)?;
-        debug_assert!(matches!(outcome, Outcome::Stored { .. }));
+        let is_stored = self.put_if(py, (&key, &value), expiry, Condition::Always)?;
+        debug_assert!(is_stored);
         Ok(())
+    }
+
+    /// Stores a value if nobody wrote the key since `gets` gave this token; with None, if there is no such key. Whether it was stored.
+    #[pyo3(signature = (key, value, token, *, expiry=0))]
+    fn cas(&self, py: Python<'_>, key: Key, value: Key, token: Option<u64>, expiry: u32) -> PyResult<bool> {
+        self.put_if(py, (&key, &value), expiry, token.map_or(Condition::Absent, Condition::Stamp))
+    }
+
+    /// Adds to a value that is a decimal number as text, and gives the sum, which memcached's rules bound: below 0 it is 0, above 2^64 - 1
+    /// it wraps. Where there is no such key, `initial` is stored, and is the answer; without it that is a KeyError.
+    #[pyo3(signature = (key, by=1, initial=None))]
+    fn increment(&self, py: Python<'_>, key: Key, by: i64, initial: Option<u64>) -> PyResult<u64> {
+        let handle = self.handle()?;
+        let initial = initial.map(|value| Initial { value, expiry: 0 });
+        let (delta, decrement) = (by.unsigned_abs(), by < 0);
+        let request = Request::Increment { key: key.bytes(), delta, decrement, initial, stamp: None, touch: None };
+        match py.detach(|| handle.run(request)).map_err(errors::store)?.0 {
+            Outcome::Number { number, .. } => Ok(number),
+            Outcome::NotNumber => Err(PyValueError::new_err(format!(
+                "the value of {:?} is no decimal number of 0 to 2^64 - 1 as text: put one there first",
+                key.text()
+            ))),
+            _ => Err(PyKeyError::new_err(key.text())),
+        }
     }
 
     /// Deletes a key; whether it was there.
@@ -173,12 +210,23 @@ impl Keyspace {
         Ok(items.into_iter().map(|item| item.map(|item| PyBytes::new(py, &item.value))).collect())
     }
 
-    /// Writes pairs of key and value, all or none, also across a crash; a value of None deletes.
+    /// Writes pairs of key and value, all or none, also across a crash; a value of None deletes. `limits` says how many it takes.
     pub fn batch(&self, py: Python<'_>, writes: Batch) -> PyResult<()> {
         let handle = self.handle()?;
         let keyspace = handle.keyspace();
         let writes: Vec<Write<'_>> = writes.iter().map(|(key, value)| write(keyspace, key, value.as_ref())).collect();
         py.detach(|| handle.store().batch(&writes)).map_err(errors::store)
+    }
+
+    /// The most that this keyspace takes: bytes of a key and of a value, writes of a batch, and bytes of these together.
+    fn limits<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let Limits { key_bytes, value_bytes, batch_writes, batch_bytes } = self.handle()?.limits();
+        let limits = PyDict::new(py);
+        limits.set_item("key_bytes", key_bytes)?;
+        limits.set_item("value_bytes", value_bytes)?;
+        limits.set_item("batch_writes", batch_writes)?;
+        limits.set_item("batch_bytes", batch_bytes)?;
+        Ok(limits)
     }
 
     /// Items as pairs of key and value: those whose keys have a prefix, or, of an ordered keyspace in the order of their keys, from a key

@@ -17,11 +17,13 @@ mod rows;
 mod samples;
 mod store;
 mod tensorflow_files;
+mod words;
 
 use pyo3::prelude::*;
 
 #[pymodule]
 fn _tapetum(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("Error", module.py().get_type::<errors::TapetumError>())?;
     module.add("PipelineError", module.py().get_type::<errors::PipelineError>())?;
     module.add("DeadlineError", module.py().get_type::<errors::DeadlineError>())?;

@@ -6,20 +6,23 @@ use crate::handles::{Handle, StoreHandles};
 use crate::keyspace::Keyspace;
 use crate::pipeline::{Pipeline, shape_of};
 use crate::samples::Samples;
+use crate::words::PythonWords;
+use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
+use std::ffi::CString;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tapetum::KeyspaceHandle;
 use tapetum::images::{
-    BatchRequest, BoundPlan, ImageError, LoaderOptions, PictureBatch, PictureLoader, epoch_order as order_of,
+    BatchRequest, BoundPlan, ImageError, LeftOut, LoaderOptions, PictureBatch, PictureLoader, epoch_order as order_of,
 };
 
 /// How often `progress` is called: each so many files.
 const PROGRESS_FILES: u64 = 64;
 
-/// Imports a folder.
+/// Imports a folder, and warns of files that it does not take.
 pub fn import(py: Python<'_>, keyspace: &KeyspaceHandle, folder: &Path, progress: Option<&Py<PyAny>>) -> PyResult<()> {
     let mut raised = None;
     let imported = py.detach(|| {
@@ -34,10 +37,19 @@ pub fn import(py: Python<'_>, keyspace: &KeyspaceHandle, folder: &Path, progress
             })
         })
     });
-    match raised {
-        Some(error) => Err(error),
-        None => imported.map(|_| ()).map_err(errors::store),
-    }
+    raised.map_or(Ok(()), Err)?;
+    let left_out = imported.map_err(errors::store)?.left_out;
+    if left_out.files() == 0 { Ok(()) } else { warn_of(py, folder, &left_out) }
+}
+
+/// Warns whoever called the package.
+fn warn_of(py: Python<'_>, folder: &Path, left_out: &LeftOut) -> PyResult<()> {
+    let files = left_out.files();
+    let told = format!(
+        "{}: {files} files were left out: {left_out}; pictures are JPEG files, .jpg or .jpeg: convert others first",
+        folder.display()
+    );
+    PyErr::warn(py, &py.get_type::<PyUserWarning>(), &CString::new(told.replace('\0', " "))?, 1)
 }
 
 /// The pictures that were imported into a keyspace, in order.
@@ -171,7 +183,7 @@ impl NativeLoader {
         let Some(batch) = py.detach(|| loader.next(timeout)) else { return Ok(None) };
         let batch = batch.map_err(errors::store)?;
         let failure = |(row, error): &(usize, tapetum::images::PictureError)| {
-            (*row, error.to_string(), error.image_error() == Some(ImageError::TooLong))
+            (*row, error.words(), error.image_error() == Some(ImageError::TooLong))
         };
         let failures = batch.failed.iter().map(failure).collect();
         let batch = if skip { py.detach(|| batch.without_failed()) } else { batch };

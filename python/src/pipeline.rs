@@ -80,7 +80,31 @@ impl Pipeline {
     /// The pipeline with another stage.
     fn then(&self, stage: &str) -> PyResult<Pipeline> {
         let text = self.plan.to_string();
-        Pipeline::new(&format!("{text} | {stage}"))
+        Pipeline::parse(&format!("{text} | {stage}"))
+    }
+
+    fn parse(text: &str) -> PyResult<Pipeline> {
+        Ok(text.parse::<ImagePlan>().map_err(errors::pipeline)?.into())
+    }
+}
+
+/// What is taken where a pipeline is wanted.
+enum PipelineOrText {
+    Composed(Pipeline),
+    Text(String),
+}
+
+impl FromPyObject<'_, '_> for PipelineOrText {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<PipelineOrText> {
+        if let Ok(pipeline) = object.cast::<Pipeline>() {
+            return Ok(PipelineOrText::Composed(pipeline.get().clone()));
+        }
+        let wrong = |_| {
+            PyTypeError::new_err("a pipeline is a tapetum.Pipeline or its text, such as 'jpeg_decode | resize 224x224'")
+        };
+        Ok(PipelineOrText::Text(object.extract().map_err(wrong)?))
     }
 }
 
@@ -96,32 +120,35 @@ fn size_text(size: &Bound<'_, PyAny>) -> PyResult<String> {
 
 #[pymethods]
 impl Pipeline {
-    /// As text: 'jpeg_decode | random_resized_crop 224 | flip'.
+    /// Of its text, such as 'jpeg_decode | random_resized_crop 224 | flip'; a pipeline is taken as it is.
     #[new]
-    #[pyo3(signature = (text="jpeg_decode"))]
-    pub fn new(text: &str) -> PyResult<Pipeline> {
-        Ok(text.parse::<ImagePlan>().map_err(errors::pipeline)?.into())
+    #[pyo3(signature = (text=PipelineOrText::Text("jpeg_decode".into())))]
+    fn new(text: PipelineOrText) -> PyResult<Pipeline> {
+        match text {
+            PipelineOrText::Composed(pipeline) => Ok(pipeline),
+            PipelineOrText::Text(text) => Pipeline::parse(&text),
+        }
     }
 
     /// ProcPIPE's composition for ResNet-50.
     #[staticmethod]
     fn resnet50() -> PyResult<Pipeline> {
-        Pipeline::new("resnet50")
+        Pipeline::parse("resnet50")
     }
 
     /// The composition of AlexNet.
     #[staticmethod]
     fn alexnet() -> PyResult<Pipeline> {
-        Pipeline::new("alexnet")
+        Pipeline::parse("alexnet")
     }
 
-    /// Decodes. `gray`: one channel; `orient`: upright as EXIF says; `deadline`: as `with_deadline`.
+    /// Decodes. `gray`, or `grey`: one channel; `orient`: upright as EXIF says; `deadline`: as `with_deadline`.
     #[staticmethod]
-    #[pyo3(signature = (*, gray=false, orient=false, deadline=None))]
-    fn jpeg_decode(gray: bool, orient: bool, deadline: Option<f64>) -> PyResult<Pipeline> {
+    #[pyo3(signature = (*, gray=false, grey=false, orient=false, deadline=None))]
+    fn jpeg_decode(gray: bool, grey: bool, orient: bool, deadline: Option<f64>) -> PyResult<Pipeline> {
         let word = |is: bool, word| if is { word } else { "" };
         let deadline = deadline.map_or(String::new(), |seconds| format!(" deadline={seconds}"));
-        Pipeline::new(&format!("jpeg_decode{}{}{deadline}", word(gray, " grey"), word(orient, " orient")))
+        Pipeline::parse(&format!("jpeg_decode{}{}{deadline}", word(gray || grey, " grey"), word(orient, " orient")))
     }
 
     /// The same pipeline, in which the decode of one picture works no longer than so many seconds; 20 where nothing is said.

@@ -8,6 +8,7 @@
 
 use crate::errors;
 use crate::handles::Handle;
+use crate::words::PythonWords;
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::ffi::FFI_ArrowSchema;
@@ -89,7 +90,8 @@ impl Rows {
 
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
         let batches = ArrowBatches::new(&self.query.columns);
-        let schema = FFI_ArrowSchema::try_from(batches.schema().as_ref()).map_err(errors::store)?;
+        let schema =
+            FFI_ArrowSchema::try_from(batches.schema().as_ref()).map_err(|error| errors::store(error.to_string()))?;
         PyCapsule::new_with_value(py, schema, c"arrow_schema")
     }
 
@@ -149,7 +151,7 @@ impl QueryRun {
         keyspace: &KeyspaceHandle,
         (query, range): (&CompiledQuery, &KeyRange),
     ) -> Result<Option<QueryReport>, String> {
-        let mut task = keyspace.begin_query(&query.query, range).map_err(|error| error.to_string())?;
+        let mut task = keyspace.begin_query(&query.query, range).map_err(|error| error.words())?;
         let (mut ordered, mut failed) = (OrderedRows::new(query.group_order), None);
         let report = loop {
             let mut take = |row: &[Option<Scalar<'_>>]| ordered.push(row, &mut |row| self.push(row, &mut failed));
@@ -157,7 +159,7 @@ impl QueryRun {
             if let Some(error) = failed {
                 return Err(error);
             }
-            match step.map_err(|error| error.to_string())? {
+            match step.map_err(|error| error.words())? {
                 _ if self.is_gone || self.stopped.load(Ordering::Relaxed) => return Ok(None),
                 Some(report) => break report,
                 None => task.wait(),

@@ -11,6 +11,7 @@ use pyo3::types::{PyDict, PyTuple, PyType};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use tapetum::images::SetError;
 use tapetum::{KeyspaceKind, Options, Sync as SyncMode};
 
 /// Options as they were given, to open the store again in another process.
@@ -194,7 +195,7 @@ impl Store {
         slf.py().detach(|| store.drop_keyspace(name)).map_err(errors::store)
     }
 
-    /// Imports a folder of JPEG files into a keyspace, a folder a class. `progress(files, of_files, bytes)` is called now and then.
+    /// Imports a folder of JPEG files into a keyspace, a folder a class. Other files are left out, with a warning. `progress(files, of_files, bytes)` is called now and then.
     #[pyo3(signature = (folder, *, keyspace="images", progress=None))]
     fn import_images(
         slf: &Bound<'_, Self>,
@@ -210,8 +211,23 @@ impl Store {
     /// The set of pictures that was imported into a keyspace.
     #[pyo3(signature = (keyspace="images"))]
     fn images(slf: &Bound<'_, Self>, keyspace: &str) -> PyResult<ImageSet> {
+        if !Store::keyspaces(slf)?.iter().any(|name| name == keyspace) {
+            return Err(errors::store(SetError::None { keyspace: keyspace.into() }));
+        }
         let handle = Store::keyspace(slf, keyspace, false, false, None)?.handle()?;
         ImageSet::load(slf.py(), (&handle, handles_of(slf)), keyspace)
+    }
+
+    /// The store's figures, by the names that `tapetum stats` has.
+    fn stats<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        let (store, py) = (store_of(slf)?, slf.py());
+        let (figures, keyspaces) = py.detach(|| (store.stats().figures(), store.keyspace_items()));
+        let stats = PyDict::new(py);
+        figures.iter().try_for_each(|figure| stats.set_item(figure.name, figure.value))?;
+        for (keyspace, items) in keyspaces {
+            stats.set_item(format!("keyspace_items:{}", keyspace.name), items)?;
+        }
+        Ok(stats)
     }
 
     /// What the drive's programs did as stages of pipelines: tasks, bytes in and out, microseconds, failures, by name.

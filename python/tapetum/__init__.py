@@ -22,6 +22,7 @@ from tapetum._tapetum import (
     QueryError,
     Rows,
     Samples,
+    __version__,
 )
 from tapetum._tapetum import Store as _NativeStore
 from tapetum.batches import Batch, Loader, apply, run
@@ -41,6 +42,7 @@ __all__ = [
     "Rows",
     "Samples",
     "Store",
+    "__version__",
     "apply",
     "open",
     "run",

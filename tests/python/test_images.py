@@ -382,7 +382,7 @@ def test_a_loader_that_is_left_ends(store):
 
 
 def test_without_pictures(store):
-    with pytest.raises(tapetum.Error, match="no pictures were imported into the keyspace default"):
+    with pytest.raises(tapetum.Error, match=r"the keyspace default has no pictures: store.import_images\(folder, keyspace=.default.\)"):
         store.images("default")
     with pytest.raises(tapetum.PipelineError, match="no batch"):
         Loader(store.images(), Pipeline.resnet50())

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+import re
 import threading
 
 import pytest
@@ -43,6 +44,127 @@ def test_batches_are_whole(store):
     with pytest.raises(tapetum.Error, match="key is empty"):
         store.batch([("d", b"4"), ("", b"5")])
     assert store.get("d") is None
+
+
+def test_a_batch_that_is_too_large_says_how_many_writes_it_may_have(store):
+    limits = store.limits()
+    most = limits["batch_writes"]
+    store.batch([(f"{number}", b"") for number in range(most)])
+    together = f"{limits['batch_bytes'] >> 10}KiB"
+    told = f"larger than this store writes at once: {most} writes of {together} .* Split it .* capacity= and memory="
+    for writes in ([(f"{number}", b"") for number in range(most + 1)], [("a", bytes(limits["batch_bytes"]))]):
+        with pytest.raises(tapetum.Error, match=told):
+            store.batch(writes)
+    assert len(store) == most
+
+
+def test_limits_are_what_is_taken(store):
+    ordered = store.keyspace("ordered", create=True, ordered=True)
+    assert ordered.limits()["key_bytes"] == 1024
+    for keyspace in (store, ordered):
+        limits = keyspace.limits()
+        key, value = bytes([1]) * limits["key_bytes"], bytes(limits["value_bytes"])
+        keyspace[key], keyspace["key"] = b"value", value
+        assert keyspace[key] == b"value" and keyspace["key"] == value
+        with pytest.raises(tapetum.Error, match=f"longer than {limits['key_bytes']} bytes"):
+            keyspace[key + b"1"] = b"value"
+        with pytest.raises(tapetum.Error, match=r"the value is larger than 4MiB: .*memory=, capacity="):
+            keyspace["key"] = value + b"1"
+
+
+@pytest.fixture(params=[False, True], ids=["hashed", "ordered"])
+def keyspace(request, store):
+    return store.keyspace("of a kind", create=True, ordered=request.param)
+
+
+def test_a_value_is_stored_if_nobody_was_faster(keyspace):
+    assert keyspace.gets("key") == (None, None)
+    assert keyspace.cas("key", b"1", None) and not keyspace.cas("key", b"2", None)
+    value, token = keyspace.gets("key")
+    assert value == b"1" and keyspace.cas("key", b"2", token)
+    assert not keyspace.cas("key", b"3", token) and keyspace["key"] == b"2"
+    _, token = keyspace.gets("key")
+    keyspace["key"] = b"2"
+    assert not keyspace.cas("key", b"3", token), "the same value, but written again"
+    _, token = keyspace.gets("key")
+    del keyspace["key"]
+    assert not keyspace.cas("key", b"3", token) and "key" not in keyspace
+    assert keyspace.cas("key", b"3", None, expiry=1) and "key" not in keyspace
+
+
+def test_threads_that_compare_and_set_lose_nothing(store):
+    def add():
+        for _ in range(50):
+            while True:
+                value, token = store.gets("sum")
+                if store.cas("sum", str(int(value or 0) + 1), token):
+                    break
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert store["sum"] == b"200"
+
+
+def test_numbers_are_counted(keyspace):
+    with pytest.raises(KeyError):
+        keyspace.increment("visits")
+    assert keyspace.increment("visits", initial=5) == 5
+    assert keyspace.increment("visits") == 6 and keyspace.increment("visits", 10, initial=0) == 16
+    assert keyspace["visits"] == b"16"
+    assert keyspace.increment("visits", -6) == 10 and keyspace.increment("visits", -11) == 0
+    keyspace["full"] = str(2**64 - 1)
+    assert keyspace.increment("full", 2) == 1
+    keyspace["text"] = b"many"
+    with pytest.raises(ValueError, match="'?\"text\"'? is no decimal number"):
+        keyspace.increment("text")
+
+
+def test_a_store_has_figures_and_the_package_a_version(store):
+    store.keyspace("words", create=True)["a"] = b"1"
+    before = store.stats()
+    store["key"] = bytes(1000)
+    stats = store.stats()
+    assert all(type(value) is int for value in stats.values())
+    assert stats["user_write_bytes"] >= before["user_write_bytes"] + 1000
+    assert (stats["curr_items"], stats["keyspace_items:words"]) == (2, 1)
+    assert stats["memory_limit_bytes"] == 64 << 20
+    assert tapetum.__version__.count(".") == 2
+
+
+def test_errors_have_the_words_of_python(tmp_path):
+    path = tmp_path / "data"
+    opened = tapetum.Store.open
+    with opened(path, **SMALL) as store:
+        said = {
+            "create=False": lambda: opened(tmp_path / "none", create=False),
+            "read_only=True": lambda: opened(tmp_path / "none", read_only=True),
+            "use the store that is open": lambda: opened(path),
+            "memory=": lambda: opened(tmp_path / "none", memory="64KiB"),
+            "capacity=|free space": lambda: opened(tmp_path / "none", capacity="4096TiB"),
+            "capacity=": lambda: opened(tmp_path / "none", capacity="1KiB"),
+            "weights=": lambda: opened(tmp_path / "none", units=1, weights={"train": 0}),
+            r"store.keyspace\(.none., create=True\)": lambda: store.keyspace("none"),
+            r"store.import_images\(folder": store.images,
+        }
+        told = []
+        for match, use in said.items():
+            with pytest.raises(tapetum.Error, match=match) as raised:
+                use()
+            told.append(str(raised.value))
+    with opened(path, memory="64MiB", read_only=True) as reading:
+        with pytest.raises(tapetum.Error, match="without read_only=True") as raised:
+            reading["key"] = b"value"
+        told.append(str(raised.value))
+    for text in told:
+        assert not re.search(r"::|--\w|`tapetum", text), text
+
+
+def test_a_full_store_names_what_to_give_it(tmp_path):
+    with tapetum.Store.open(tmp_path / "data", capacity="4MiB", memory="64MiB", sync="no") as store:
+        with pytest.raises(tapetum.Error, match="full: .*(capacity=|memory=)"):
+            for number in range(100_000):
+                store.put(f"{number}", os.urandom(1000))
 
 
 def test_ordered_keyspaces_are_scanned_in_order(store):

@@ -4,6 +4,7 @@
 
 use crate::handles::Handle;
 use crate::pipeline::{Pipeline, picture};
+use crate::words::PythonWords;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -43,7 +44,7 @@ impl FileError {
 
 impl From<Error> for FileError {
     fn from(error: Error) -> FileError {
-        FileError::new(FileErrorCode::Unknown, error)
+        FileError::new(FileErrorCode::Unknown, error.words())
     }
 }
 
@@ -100,7 +101,7 @@ impl FileName {
         let name = self.keyspace.as_ref().ok_or_else(|| self.missing())?;
         self.store
             .keyspace(name)
-            .map_err(|error| FileError::new(FileErrorCode::NotFound, format!("{}: {error}", self.whole)))
+            .map_err(|error| FileError::new(FileErrorCode::NotFound, format!("{}: {}", self.whole, error.words())))
     }
 
     /// What to write to: an item, not what comes of one.
