@@ -26,7 +26,7 @@ class Training:
 
     def __init__(self, images, application, batch):
         # Two threads, so that one has pictures at the drive while the other ends its batch.
-        options = {"threads": 2, "prefetch": 4, "drop_last": False, "application": application}
+        options = {"shuffle": True, "threads": 2, "prefetch": 4, "application": application}
         self.loader = tapetum.Loader(images, tapetum.Pipeline(PIPELINES[application]), batch, **options)
         self.stopped, self.failed = threading.Event(), None
         self.thread = threading.Thread(target=self.run, daemon=True)

@@ -61,8 +61,9 @@ class FromTapetum:
             images = self.store.images()
         except tapetum.Error:
             images = self.store.import_images(given.folder)
-        pipeline = tapetum.Pipeline(f"jpeg_decode | random_resized_crop {given.size} | flip | layout chw")
-        options = {"seed": given.seed, "threads": max(given.workers, 1), "pin_memory": given.device == "cuda"}
+        pipeline = f"jpeg_decode | random_resized_crop {given.size} | flip | layout chw"
+        options = {"shuffle": True, "drop_last": True, "seed": given.seed}
+        options |= {"threads": max(given.workers, 1), "pin_memory": given.device == "cuda"}
         self.loader = tapetum.torch.Loader(images, pipeline, given.batch, **options)
         self.classes, self.picture_bytes = images.classes, 3 * given.size**2
         self.host, self.drive = ThreadSeconds("tapetum-loader"), ThreadSeconds(DRIVE)

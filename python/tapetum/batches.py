@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy
 
-from tapetum._tapetum import DeadlineError, Error, NativeLoader, PipelineError, byte_size, epoch_order
+from tapetum._tapetum import DeadlineError, Error, NativeLoader, Pipeline, PipelineError, byte_size, epoch_order
 from tapetum.held import HeldBatches
 
 # How long one wait for a batch is: Ctrl-C is seen in between.
@@ -36,18 +36,21 @@ class Batch:
 
 def run(pipeline, keyspace, key, *, seed=0, epoch=0, item=0):
     """One picture of a keyspace through a pipeline, at the drive, as an array."""
-    samples, shape, kind = pipeline._run(keyspace, key, (seed, epoch, item))
+    samples, shape, kind = Pipeline(pipeline)._run(keyspace, key, (seed, epoch, item))
     return numpy.frombuffer(samples, dtype=kind).reshape(shape)
 
 
 def apply(pipeline, file, *, seed=0, epoch=0, item=0):
     """The bytes of one JPEG file through a pipeline, as an array: what ``run`` makes, of a picture that is in no store."""
-    samples, shape, kind = pipeline._apply(file, (seed, epoch, item))
+    samples, shape, kind = Pipeline(pipeline)._apply(file, (seed, epoch, item))
     return numpy.frombuffer(samples, dtype=kind).reshape(shape)
 
 
 class Loader:
     """Batches of a set of pictures, made by the drive's programs; ``for images, labels in loader``.
+
+    ``pipeline`` is a ``Pipeline`` or its text. As with torch's ``DataLoader``, pictures come in the order of the set unless ``shuffle`` is
+    given, and the last batch is shorter unless ``drop_last`` is given; a loader that would never give a batch is a ``ValueError``.
 
     One pass is an epoch; ``set_epoch`` chooses which, and each pass goes on to the next. Of several processes each has its ``rank`` of
     ``world_size`` and gets as many batches as the others. Batches that were given and not freed take no more than ``hold``, with those on
@@ -64,11 +67,11 @@ class Loader:
         pipeline,
         batch_size=None,
         *,
-        shuffle=True,
+        shuffle=False,
         seed=0,
         rank=0,
         world_size=1,
-        drop_last=True,
+        drop_last=False,
         threads=1,
         prefetch=2,
         on_error="raise",
@@ -84,6 +87,7 @@ class Loader:
             raise ValueError(f"rank {rank} of {world_size}: ranks are counted from 0")
         if prefetch < 1 or threads < 1:
             raise ValueError("threads and prefetch are 1 at least")
+        pipeline = Pipeline(pipeline)
         if batch_size is not None:
             pipeline = pipeline.batch(batch_size)
         if deadline is not None:
@@ -104,6 +108,19 @@ class Loader:
         # Items of the epoch that all ranks together have been given.
         self._consumed = 0
         self._native = None
+        self._refuse_nothing()
+
+    def _refuse_nothing(self):
+        """An error where no pass would give a batch: a training without one ends as if all were well."""
+        count, step = len(self.images), self.batch_size * self.world_size
+        if count == 0:
+            raise ValueError("the set has no pictures: import a folder that has some")
+        if len(self) == 0:
+            ranks = f" for each of {self.world_size} ranks" if self.world_size > 1 else ""
+            raise ValueError(
+                f"drop_last=True leaves nothing: the set has {count} pictures, and one batch{ranks} takes {step}: "
+                f"leave drop_last out, or give a smaller batch_size"
+            )
 
     def set_epoch(self, epoch):
         """The next pass is of this epoch. Another one begins at its start; one that was left, or loaded, goes on where it was."""

@@ -39,7 +39,8 @@ def dataset(images, pipeline, batch_size=None, **options):
 
 
 def of_loader(loader):
-    """A loader as a data set. One pass over it is an epoch, and each pass goes on to the next, as with the loader itself."""
+    """A loader as a data set. One pass over it is an epoch, and each pass goes on to the next, as with the loader itself. TensorFlow knows
+    how many rows each batch has where the loader drops a shorter last one (``drop_last=True``), or the set has none."""
     # Batches that fail are left out, and those at the end may be shorter.
     is_whole = loader.on_error != "skip"
     is_even = loader.drop_last or len(loader.images) % (loader.batch_size * loader.world_size) == 0

@@ -5,12 +5,14 @@ Tensors share the memory of the arrays that the drive's programs filled: there i
 
 import torch
 
+from tapetum._tapetum import Pipeline as _Pipeline
 from tapetum.batches import Loader as _Loader
 from tapetum.batches import run as _run
 
 
 class Loader(_Loader):
-    """As ``tapetum.Loader``, with tensors. In place of a ``DataLoader`` and its workers: ``for images, labels in loader``.
+    """As ``tapetum.Loader``, with tensors. In place of a ``DataLoader`` and its workers: ``for images, labels in loader``. ``shuffle`` and
+    ``drop_last`` are ``False`` unless they are given, as there.
 
     In a process group, rank and world size are those of the group unless they are given. ``pin_memory`` copies batches to pinned memory,
     for copies to a GPU that do not wait.
@@ -39,7 +41,7 @@ class Dataset(torch.utils.data.Dataset):
     """
 
     def __init__(self, store, pipeline, keyspace="images", *, seed=0):
-        self.store, self.pipeline, self.name, self.seed = store, pipeline.batch(1), keyspace, seed
+        self.store, self.pipeline, self.name, self.seed = store, _Pipeline(pipeline).batch(1), keyspace, seed
         self.epoch = 0
         self._images = store.images(keyspace)
 

@@ -54,7 +54,7 @@ def test_decoding_first_batch_to_numpy(store):
     images = store.images()
     assert (len(images), images.classes) == (COUNT, ["cats", "dogs", "emus"])
     before = store.stages()["jpeg_decode"]["tasks"]
-    loader = Loader(images, Pipeline("jpeg_decode | center_crop 80x64"), 4, shuffle=False)
+    loader = Loader(images, Pipeline("jpeg_decode | center_crop 80x64"), 4)
     batch = next(iter(loader))
     assert (batch.images.shape, batch.images.dtype) == ((4, 64, 80, 3), numpy.uint8)
     for row, item in enumerate(batch.items):
@@ -116,6 +116,8 @@ def test_pipelines_are_composed_printed_and_checked():
 
 
 def loader(store, **options):
+    """As a training has it."""
+    options = {"shuffle": True, "drop_last": True, **options}
     return Loader(store.images(), Pipeline("jpeg_decode | random_resized_crop 32 | flip"), 5, seed=7, **options)
 
 
@@ -134,6 +136,50 @@ def test_an_epoch_shows_each_item_once_and_the_next_others(store):
     other_epoch = {item: image for batch in second for item, image in zip(batch.items, batch.images)}
     assert any((image != other_epoch[item]).any() for batch in first for item, image in zip(batch.items, batch.images))
     assert again.stats()["pictures"] == COUNT and again.stats()["failed"] == 0
+
+
+def test_defaults_are_those_of_torch(store):
+    batches = list(Loader(store.images(), "jpeg_decode | resize 8x8", 5))
+    assert [len(batch) for batch in batches] == [5, 5, 5, 5, 4]
+    assert [int(item) for batch in batches for item in batch.items] == list(range(COUNT))
+    assert len(Loader(store.images(), "jpeg_decode | resize 8x8", 100)) == 1
+    assert len(next(iter(Loader(store.images(), "jpeg_decode | resize 8x8", 100)))) == COUNT
+
+
+def test_a_loader_that_would_give_nothing_is_refused(store):
+    images, pipeline = store.images(), "jpeg_decode | resize 8x8"
+    with pytest.raises(ValueError, match="drop_last=True leaves nothing: the set has 24 pictures, and one batch takes 32"):
+        Loader(images, pipeline, 32, drop_last=True)
+    with pytest.raises(ValueError, match="one batch for each of 2 ranks takes 32: .* smaller batch_size"):
+        Loader(images, pipeline, 16, drop_last=True, world_size=2)
+    with pytest.raises(ValueError, match="the set has no pictures: import a folder"):
+        Loader([], pipeline, 16)
+
+
+def test_text_is_a_pipeline_everywhere(store):
+    text, keyspace = "jpeg_decode | resize 8x8", store.keyspace("images")
+    pipeline = Pipeline(text)
+    assert (tapetum.run(text, keyspace, "cats/00.jpg") == tapetum.run(pipeline, keyspace, "cats/00.jpg")).all()
+    assert (tapetum.apply(text, keyspace["cats/00.jpg"]) == tapetum.apply(pipeline, keyspace["cats/00.jpg"])).all()
+    assert len(next(iter(Loader(store.images(), text + " | batch 3")))) == 3
+    with pytest.raises(tapetum.PipelineError, match="stage 1, blur"):
+        Loader(store.images(), "jpeg_decode | blur", 4)
+    uses = [
+        lambda: Loader(store.images(), 224, 4),
+        lambda: tapetum.run(None, keyspace, "cats/00.jpg"),
+        lambda: tapetum.apply(b"jpeg_decode", b""),
+        lambda: Pipeline(7),
+    ]
+    for use in uses:
+        with pytest.raises(TypeError, match="a pipeline is a tapetum.Pipeline or its text, such as 'jpeg_decode"):
+            use()
+
+
+def test_both_spellings_of_grey(store):
+    grey = Pipeline("jpeg_decode grey")
+    assert grey == Pipeline("jpeg_decode gray") == Pipeline.jpeg_decode(gray=True) == Pipeline.jpeg_decode(grey=True)
+    assert str(grey) == "jpeg_decode grey"
+    assert tapetum.run("jpeg_decode gray | resize 8x8", store.keyspace("images"), "cats/00.jpg").shape == (8, 8, 1)
 
 
 def test_a_pass_resumes_with_the_same_pixels_and_another_world(store):
@@ -180,7 +226,7 @@ def test_pictures_that_fail(store, folder):
     pipeline = Pipeline("jpeg_decode | resize 16x16")
 
     def batch(**options):
-        return next(iter(Loader(bad, pipeline, 4, shuffle=False, **options)))
+        return next(iter(Loader(bad, pipeline, 4, **options)))
 
     with pytest.raises(tapetum.PipelineError, match="b.jpg: stage 0, jpeg_decode: the file is a PNG"):
         batch()
@@ -296,7 +342,7 @@ def test_a_decode_that_takes_too_long_is_that_pictures_error(store, tmp_path):
     pipeline = Pipeline("jpeg_decode | resize 8x8")
 
     def batch(**options):
-        return next(iter(Loader(late, pipeline, 2, shuffle=False, deadline=0.001, **options)))
+        return next(iter(Loader(late, pipeline, 2, deadline=0.001, **options)))
 
     told = "late.jpg: stage 0, jpeg_decode: the decode did not end by its deadline"
     with pytest.raises(tapetum.DeadlineError, match=told):
@@ -379,6 +425,28 @@ def test_a_loader_that_is_left_ends(store):
         next(steps)
     del steps
     assert store.keyspace("images").get("cats/00.jpg") is not None
+
+
+def test_files_that_are_no_jpeg_are_told(tmp_path):
+    folder = tmp_path / "pictures"
+    (folder / "cats").mkdir(parents=True)
+    for name in ["cats/a.png", "cats/b.PNG", "cats/notes", "cats/c.jpg", "beside.jpg"]:
+        picture(1).save(folder / name, format="JPEG")
+    with tapetum.Store.open(tmp_path / "data", capacity="64MiB", memory="64MiB") as store:
+        told = "4 files were left out: 2 .png, 1 .jpg outside the folders of classes, 1 without an ending; .* JPEG"
+        with pytest.warns(UserWarning, match=told) as warned:
+            assert len(store.import_images(folder, keyspace="some")) == 1
+        assert warned[0].filename == __file__
+        (folder / "cats" / "c.jpg").unlink()
+        (folder / "beside.jpg").unlink()
+        with pytest.raises(tapetum.Error, match="no .jpg or .jpeg files in .*, but 2 .png, 1 without an ending: .* JPEG"):
+            store.import_images(folder, keyspace="none")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_folder_of_jpeg_files_warns_of_nothing(path, folder):
+    with tapetum.Store.open(path) as store:
+        store.import_images(folder)
 
 
 def test_without_pictures(store):

@@ -12,7 +12,7 @@ from test_images import COUNT, folder, store  # noqa: E402, F401
 
 
 def loader(store, kind="", **options):  # noqa: F811
-    return tapetum.Loader(store.images(), Pipeline(f"jpeg_decode | random_resized_crop 16x12{kind}"), 5, seed=7, **options)
+    return tapetum.Loader(store.images(), Pipeline(f"jpeg_decode | random_resized_crop 16x12{kind}"), 5, seed=7, **{"drop_last": True, **options})
 
 
 def test_batches_are_those_of_the_loader(store):  # noqa: F811

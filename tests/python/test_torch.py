@@ -22,7 +22,7 @@ def test_batches_are_tensors_without_a_copy(store):  # noqa: F811
 
 
 def test_one_at_a_time(store):  # noqa: F811
-    dataset = tapetum.torch.Dataset(store, Pipeline("jpeg_decode | random_resized_crop 16"), seed=3)
+    dataset = tapetum.torch.Dataset(store, "jpeg_decode | random_resized_crop 16", seed=3)
     assert len(dataset) == len(store.images())
     image, label = dataset[5]
     assert image.shape == (16, 16, 3) and label == store.images().label(5)
