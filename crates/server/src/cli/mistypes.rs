@@ -17,6 +17,13 @@ pub fn explain(mut error: Error, root: &Command, words: &[OsString]) -> Error {
     if let Some(error) = of_negative(&error, words) {
         return error;
     }
+    if let Some(meant) = text(&error, ContextKind::InvalidArg).and_then(of_others) {
+        error.insert(ContextKind::SuggestedArg, ContextValue::String(meant.into()));
+        return error;
+    }
+    if let Some(error) = of_pictures(&error) {
+        return error;
+    }
     match error.kind() {
         ErrorKind::UnknownArgument if error.get(ContextKind::SuggestedArg).is_none() => {
             let options = command.get_arguments().chain(root.get_arguments()).filter_map(Arg::get_long);
@@ -36,6 +43,30 @@ pub fn explain(mut error: Error, root: &Command, words: &[OsString]) -> Error {
         _ => {}
     }
     error
+}
+
+/// What servers of other makes call an option, and what it is called here.
+const OF_OTHERS: [(&str, &str); 6] = [
+    ("--port", "--memcached"),
+    ("--listen", "--memcached"),
+    ("--bind", "--memcached"),
+    ("--memory-limit", "--memory"),
+    ("--max-item-size", "--item-size"),
+    ("--conn-limit", "--connections"),
+];
+
+fn of_others(typed: &str) -> Option<&'static str> {
+    OF_OTHERS.into_iter().find(|(theirs, _)| *theirs == typed).map(|(_, ours)| ours)
+}
+
+/// `tapetum import` of a build that has no pictures.
+fn of_pictures(error: &Error) -> Option<Error> {
+    let typed = text(error, ContextKind::InvalidSubcommand)?;
+    (typed == "import" && !cfg!(feature = "images")).then(|| {
+        let message = "this tapetum was built without pictures, and has no import: build it with --features images (make setup-images installs \
+                       what that needs)\n";
+        Error::raw(ErrorKind::InvalidSubcommand, message)
+    })
 }
 
 /// Instead of "invalid digit found in string".
@@ -101,6 +132,9 @@ mod tests {
         says("tapetum pipeline rn x", "a similar subcommand exists: 'run'");
         says("tapetum keyspace creat x", "a similar subcommand exists: 'create'");
         says("tapetum srve", "a similar subcommand exists: 'serve'");
+        says("tapetum serve --port 11311", "a similar argument exists: '--memcached'");
+        #[cfg(not(feature = "images"))]
+        says("tapetum import images d", "--features images");
         says("tapetum get k --xyzzy", "unexpected argument '--xyzzy'");
     }
 

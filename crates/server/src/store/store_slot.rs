@@ -307,10 +307,13 @@ impl<S: Session> Session for Seat<S> {
         self.port.event.clear();
         let mut refused = None;
         while let Some(handover) = self.port.next() {
-            self.exchanges += 1;
             let refused = refused.get_or_insert_with(Vec::new);
             let (next, leaving) = match handover {
-                Handover::Leave(why, leaving) => (Sitter::Nobody { why, refusals: Vec::new() }, Some(leaving)),
+                Handover::Leave(why, leaving) => {
+                    // What it had not made durable is told of once, though another store follows.
+                    self.exchanges += 1;
+                    (Sitter::Nobody { why, refusals: Vec::new() }, Some(leaving))
+                }
                 Handover::Take(session) => (Sitter::Session(session), None),
             };
             match (mem::replace(&mut self.sitter, next), &self.sitter) {

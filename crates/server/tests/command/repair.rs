@@ -164,12 +164,18 @@ fn a_repair_is_undone_of_its_own_store_alone() {
 #[test]
 fn a_manifest_that_is_cut_does_not_take_the_store_with_it() {
     let patient = Patient::new("manifest");
+    let whole = items(&patient.succeeds(&["dump", "--format", "tsv"])).len();
     let [log, _, _] = patient.parts();
-    // A frame of the list; the first one holds the snapshot.
-    let bytes = patient.bytes();
-    let frames: Vec<usize> = (8192..log).step_by(512).filter(|at| bytes[*at..*at + 4] == *b"TMAN").collect();
+    // A frame of the list, and its copy; the first one holds the snapshot.
+    let (bytes, area_bytes) = (patient.bytes(), (log - 8192) / 2);
+    let is_frame = |at: &usize| bytes[*at..*at + 4] == *b"TMAN";
+    let frames: Vec<usize> = (8192..8192 + area_bytes).step_by(512).filter(is_frame).collect();
     let frame = frames[frames.len() / 2];
     patient.harm(frame..frame + 512, 1, 3);
+    assert!(patient.fails(&["check"]).contains("frames of copy 0 of the manifest"));
+    assert_eq!(items(&patient.succeeds(&["dump", "--format", "tsv"])).len(), whole);
+    let copy = frame + area_bytes;
+    patient.harm(copy..copy + 512, 1, 3);
     let refused = patient.fails(&["get", "key1"]);
     assert!(refused.contains("manifest") && refused.contains("tapetum repair"), "{refused}");
     let told = patient.run(&["dump", "--skip-bad", "--format", "tsv"]);

@@ -13,7 +13,7 @@ use crate::nbd_client::{
 };
 use crate::nbd_model::DeviceModel;
 use tapetum::{BlockDevice, Error, Store, StoreOptions, Sync};
-use tapetum_drive::{Env, SplitMix64};
+use tapetum_drive::{Env, Flash, SplitMix64};
 use tapetum_server::doors::Doors;
 use tapetum_server::doors::nbd::{NbdOptions, exports};
 use tapetum_server::net::limits::Limits;
@@ -81,7 +81,15 @@ impl Bench {
 
     /// Ends the store as a crash would, and puts what recovery makes of it in its place.
     fn crash(&self) {
-        let flash = self.slot.withdraw(&Error::Unusable("away".into())).unwrap().abandon().unwrap();
+        let flash = self.withdraw();
+        self.put(flash);
+    }
+
+    fn withdraw(&self) -> Arc<dyn Flash> {
+        self.slot.withdraw(&Error::Unusable("away".into())).unwrap().abandon().unwrap()
+    }
+
+    fn put(&self, flash: Arc<dyn Flash>) {
         let drive = drive_of(flash, &self.options, Env::system());
         self.slot.put(Store::open_on(&drive, &self.options).unwrap()).unwrap();
     }
@@ -275,6 +283,20 @@ fn what_was_flushed_outlives_a_crash(name: &str) {
         assert_eq!(client.call((FLUSH, 0), 0, 0, b"").unwrap().error, 5);
         assert_eq!(client.call((FLUSH, 0), 0, 0, b"").unwrap().error, 0);
     }
+    bench.server.stop().unwrap();
+}
+
+#[test]
+fn a_flush_while_there_is_no_store_has_told_of_the_loss() {
+    let bench = Bench::new(64 << 20, Sync::No);
+    let mut client = bench.client();
+    write(&mut client, 0, 0, b"may be lost");
+    let flash = bench.withdraw();
+    while client.call((READ, 0), 0, 1, b"").unwrap().error == 0 {}
+    assert_eq!(client.call((FLUSH, 0), 0, 0, b"").unwrap().error, 5);
+    bench.put(flash);
+    wait_for_store(&mut client);
+    assert_eq!(client.call((FLUSH, 0), 0, 0, b"").unwrap().error, 0);
     bench.server.stop().unwrap();
 }
 

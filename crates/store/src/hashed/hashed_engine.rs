@@ -67,6 +67,8 @@ pub struct Counters {
 pub struct Levels {
     /// Extents that are free or would be if every dead record were collected.
     pub room_extents: AtomicU64,
+    /// When they were last looked at for their own sake, and not after an install.
+    pub looked_at_us: AtomicU64,
     /// Segments; each may hide nearly an extent of dead records in its data and one in its key table.
     pub segments: AtomicU64,
     /// Host memory of validity maps, fences and segment descriptions.

@@ -51,16 +51,28 @@ impl HashedEngine {
     /// Both write buffers must be able to become segments, and the collector to work, whatever comes: an overwrite is
     /// taken while that holds, a new key while there is another segment to spare and room for what overwrites will hide.
     pub fn admit(&self, overwrites: impl FnOnce() -> bool) -> Admission {
-        let flash_tight = self.is_flash_tight(NEW_KEYS_SEGMENTS);
-        let index_tight = self.is_index_tight(1);
-        let manifest_tight = self.is_manifest_tight(NEW_KEYS_SEGMENTS);
-        if !flash_tight && !index_tight && !manifest_tight {
+        let is_tight = self.is_flash_tight(NEW_KEYS_SEGMENTS)
+            || self.is_index_tight(1)
+            || self.is_manifest_tight(NEW_KEYS_SEGMENTS);
+        if !is_tight {
             return Admission::Go;
         }
+        let is_there = overwrites();
+        match self.judge(is_there) {
+            Admission::Refuse(Error::FullFlash) if self.look_at_room_again() => self.judge(is_there),
+            judged => judged,
+        }
+    }
+
+    /// Of a write whose key is there, or is not, as far as one knows.
+    fn judge(&self, is_there: bool) -> Admission {
         let segment = u64::from(self.segment_extents());
+        let flash_tight = self.is_flash_tight(NEW_KEYS_SEGMENTS);
         let flash_full = self.levels.room_extents.load(Ordering::Relaxed) < (RESERVE_SEGMENTS + 2) * segment;
+        let index_tight = self.is_index_tight(1);
+        let manifest_tight = self.is_manifest_tight(NEW_KEYS_SEGMENTS);
         let manifest_full = self.manifest_room.flushes_at_best() < RESERVE_SEGMENTS;
-        match (self.options.full, overwrites()) {
+        match (self.options.full, is_there) {
             (Full::Evict, _) if flash_full || manifest_full => self.wait_for_room(),
             (Full::Evict, false) if index_tight => self.wait_for_room(),
             (Full::Error, _) if flash_full => Admission::Refuse(Error::FullFlash),
@@ -70,6 +82,20 @@ impl HashedEngine {
             (_, false) if index_tight => Admission::Refuse(Error::FullIndex),
             _ => Admission::Go,
         }
+    }
+
+    /// Looks how much room there is, which grows between installs as items expire: once a second at most. Whether it did.
+    pub fn look_at_room_again(&self) -> bool {
+        const PAUSE_US: u64 = 1_000_000;
+        let now_us = self.drive.env().now_us();
+        if now_us < self.levels.looked_at_us.load(Ordering::Relaxed) + PAUSE_US {
+            return false;
+        }
+        // Whoever has it looks when he gives it back.
+        let Some(installer) = lock(&self.installer).take() else { return false };
+        self.return_installer(installer);
+        self.levels.looked_at_us.store(now_us, Ordering::Relaxed);
+        true
     }
 
     /// Nobody makes room any more once the store has failed.

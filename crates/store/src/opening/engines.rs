@@ -104,7 +104,8 @@ impl FoundStore {
         installer.catalog = rest.take_in(&hashed, io, catalog).await?;
         watch.lap("index");
         let (keys, segments) = (hashed.index.entries(), installer.catalog.segments.len());
-        tracing::info!("recovered {keys} keys of {segments} segments: {watch}");
+        let in_log = hashed.buffers.entries();
+        tracing::info!("found {keys} keys in {segments} segments, and {in_log} in the log: {watch}");
         for engine in &all {
             installer = engine.clone().recover(io.clone(), installer).await?;
         }

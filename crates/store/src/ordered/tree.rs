@@ -14,7 +14,7 @@ use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::KeyspaceKind;
 use crate::media::io::lock;
 use crate::memory::region::Account;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tapetum_drive::programs::node::PutResult;
@@ -102,6 +102,8 @@ pub struct OrderedState {
     pub write_back: WriteBack,
     pub limits: OrderedLimits,
     trees: Mutex<BTreeMap<KeyspaceId, Arc<OrderedTree>>>,
+    /// Of dropped keyspaces, nodes whose pages somebody has or whose images are on their way.
+    pages_left: Mutex<BTreeMap<KeyspaceId, BTreeSet<NodeId>>>,
     /// Bytes of all search layers.
     search_bytes: Account,
 }
@@ -120,6 +122,7 @@ impl OrderedState {
             write_back,
             limits,
             trees: Mutex::default(),
+            pages_left: Mutex::default(),
             search_bytes: Arc::new(AtomicUsize::new(0)),
         }))
     }
@@ -224,7 +227,14 @@ impl OrderedState {
             lock(&tree.unmade).take().into_iter().for_each(|node| self.cache.table.free(node));
             self.free_absent(&tree);
         }
-        self.cache.forget(keyspace.0)
+        let mut left = lock(&self.pages_left);
+        let before = left.remove(&keyspace).unwrap_or_default();
+        let left_now = self.cache.forget(keyspace.0, &before);
+        let is_empty = left_now.is_empty();
+        if !is_empty {
+            left.insert(keyspace, left_now);
+        }
+        is_empty
     }
 
     /// Frees the ids of nodes of a dropped tree that are not cached.

@@ -261,3 +261,43 @@ fn conditional_writes_that_waited_for_room_move_their_values_once() {
     let written = store.stats().large_write_bytes - before;
     assert!(added > 5 && written < added * 120_000, "{written} bytes written for {added} values");
 }
+
+#[test]
+fn a_full_store_takes_large_values_when_others_have_expired() {
+    let (env, clock) = Env::simulated(1);
+    let drive = drive_of(flash(), &options(), env);
+    Store::create_on(&drive, &options()).unwrap();
+    let store = Store::open_with(&drive, &options(), || false).unwrap();
+    let now = drive.env().unix_seconds();
+    let put = |number: u64, expiry| {
+        let (mut session, mut replies) = (store.session().unwrap(), Vec::new());
+        let value = noise(number, 300_000);
+        let key = number.to_be_bytes();
+        session
+            .submit(1, Request::Put { key: &key, value: &value, flags: 0, expiry, condition: Condition::Always })
+            .unwrap();
+        while replies.is_empty() {
+            store.maintain();
+            session.poll(&mut replies);
+        }
+        replies.remove(0).outcome
+    };
+    let refused = |outcome: &Outcome| matches!(outcome, Outcome::Failed(Error::FullFlash));
+    let full = (0..1000).find(|number| refused(&put(*number, now + 100)));
+    assert!(full.is_some(), "it is full of what will expire");
+    clock.advance_us(200_000_000);
+    let outcome = put(2000, 0);
+    assert!(!refused(&outcome), "{outcome:?}");
+}
+
+#[test]
+fn what_was_deleted_with_everything_is_not_counted_after_a_restart() {
+    let flash = flash();
+    let store = new_on(&drive_on(flash.clone()), &options());
+    (0..500u32).for_each(|number| store.put(&number.to_be_bytes(), &noise(number.into(), 2000)).map(drop).unwrap());
+    store.run(Request::DeleteAll { at: 0 }).unwrap();
+    store.close().unwrap();
+    drop(store);
+    let store = Store::open_on(&drive_on(flash), &options()).unwrap();
+    assert_eq!(store.stats().items, 0);
+}

@@ -201,8 +201,14 @@ pub fn exposition(figures: &[Figure]) -> String {
     out
 }
 
+/// Figures in seconds whose names in `stats` do not say so: some are memcached's.
+const IN_SECONDS: [&str; 6] = ["uptime", "time", "rusage_user", "rusage_system", "cpu_host", "cpu_drive"];
+
 /// A figure's name and value, in the units of Prometheus: seconds and bytes.
 fn in_base_units(name: &str, value: &str) -> (String, String) {
+    if IN_SECONDS.contains(&name) {
+        return (format!("{name}_seconds"), value.into());
+    }
     for (unit, base_unit, of_base) in [("_us", "_seconds", 1e6), ("_bits", "_bytes", 8.0)] {
         if let (Some(name), Ok(number)) = (name.strip_suffix(unit), value.parse::<u64>()) {
             return (format!("{name}{base_unit}"), (number as f64 / of_base).to_string());
@@ -231,6 +237,7 @@ mod tests {
             figure("total_items", FigureKind::Counter, "7"),
             figure("threads", FigureKind::Gauge, "2"),
             figure("waited_us", FigureKind::Counter, "1500"),
+            figure("cpu_host", FigureKind::Counter, "0.25"),
             figure("version", FigureKind::Text, "a\"b\\"),
         ];
         let expected = "# HELP tapetum_items_total What it is.\n# TYPE tapetum_items_total counter\n\
@@ -238,6 +245,8 @@ mod tests {
                         # HELP tapetum_threads What it is.\n# TYPE tapetum_threads gauge\ntapetum_threads 2\n\
                         # HELP tapetum_waited_seconds_total What it is.\n# TYPE tapetum_waited_seconds_total counter\n\
                         tapetum_waited_seconds_total 0.0015\n\
+                        # HELP tapetum_cpu_host_seconds_total What it is.\n# TYPE tapetum_cpu_host_seconds_total counter\n\
+                        tapetum_cpu_host_seconds_total 0.25\n\
                         # HELP tapetum_version_info What it is.\n# TYPE tapetum_version_info gauge\n\
                         tapetum_version_info{version=\"a\\\"b\\\\\"} 1\n";
         assert_eq!(exposition(&figures), expected);

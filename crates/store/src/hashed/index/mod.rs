@@ -265,11 +265,26 @@ impl GlobalIndex {
         entries <= capacity && capacity <= most
     }
 
-    /// Entries that the index can take beside those it has, if it may grow to `bytes`.
+    /// Entries that the index can take beside those it has, if it may grow to `bytes`. What its partitions have room for is not room by
+    /// itself: one that is full grows though others are not.
     pub fn room_within(&self, bytes: usize) -> usize {
         let capacity: usize = self.table.load().partitions.iter().map(|partition| partition.capacity()).sum();
         let growth = bytes.saturating_sub(self.bytes()) as f64 / self.geometry().entry_bytes();
-        (capacity + growth as usize).saturating_sub(self.entries())
+        (capacity + growth as usize).min(self.entries_within(bytes)).saturating_sub(self.entries())
+    }
+
+    /// How many entries an index of so many bytes has, its partitions being of the sizes that they grow in; no fewer than one that was just
+    /// made has room for.
+    fn entries_within(&self, bytes: usize) -> usize {
+        // Between two sizes, a partition has half a step more than it needs.
+        let fits = |entries: usize| self.bytes_for(entries + entries / 16) <= bytes;
+        let (mut most, mut too_many) = (0, bytes);
+        while most + 1 < too_many {
+            let middle = most.midpoint(too_many);
+            if fits(middle) { most = middle } else { too_many = middle }
+        }
+        let geometry = self.geometry();
+        most.max(geometry.partitions() * geometry.capacity(geometry.buckets_for(1)))
     }
 
     pub fn entries(&self) -> usize {

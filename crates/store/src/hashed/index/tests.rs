@@ -131,6 +131,21 @@ fn bits_an_entry_stay_within_the_target() {
 }
 
 #[test]
+fn an_index_of_so_many_bytes_takes_no_more_though_its_partitions_have_room() {
+    let geometry = IndexGeometry { partition_bits: 6, fingerprint_bits: 5, payload_bits: 20 };
+    let mut model = Model::new(geometry);
+    assert!(model.index.room_within(0) > 0, "what it was made with it may use");
+    model.merge(&(0..200_000).map(|n| (uniform(n), true)).collect());
+    let (index, entries) = (&model.index, model.map.len());
+    let room = |bytes| index.room_within(bytes);
+    // As large as it is, it is nearly full; half as large, it is far too full already.
+    assert!(room(index.bytes()) < entries / 8, "{}", room(index.bytes()));
+    assert_eq!(room(index.bytes() / 2), 0);
+    let twice = room(2 * index.bytes());
+    assert!((9 * entries / 10..5 * entries / 4).contains(&twice), "{twice}");
+}
+
+#[test]
 fn a_partition_at_its_capacity_has_room() {
     for fingerprint_bits in [0, 6] {
         let geometry = IndexGeometry { partition_bits: 0, fingerprint_bits, payload_bits: 10 };

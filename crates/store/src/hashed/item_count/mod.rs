@@ -66,9 +66,18 @@ impl ItemCount {
 impl HashedEngine {
     /// Items, at most.
     pub fn items_max(&self, index_entries: u64, buffer_entries: u64) -> u64 {
-        let keys = index_entries + buffer_entries;
+        let keys = (index_entries + buffer_entries).saturating_sub(self.lapsed_with_their_segments());
         let Some(counted) = *lock(&self.item_count.last) else { return keys };
         keys.min(counted.items + self.log.stamp_last().saturating_sub(counted.stamp))
+    }
+
+    /// Keys on flash whose items have all expired, or are deleted with everything else, by what their segments say.
+    fn lapsed_with_their_segments(&self) -> u64 {
+        let segments = self.segments.numbers().into_iter().filter_map(|number| self.segments.get(number));
+        segments
+            .filter(|segment| !self.may_hold_live(&segment.descriptor))
+            .map(|segment| u64::from(segment.valid_entries()))
+            .sum()
     }
 
     /// Items went of which no stamp tells.

@@ -95,6 +95,13 @@ impl LargeWrite {
 
     /// Takes extents, if there are any.
     fn take_room(&mut self, engine: &HashedEngine, op: &HashedOp) -> WriteRoom {
+        match self.try_to_take_room(engine, op) {
+            WriteRoom::Refused(_) if engine.look_at_room_again() => self.try_to_take_room(engine, op),
+            room => room,
+        }
+    }
+
+    fn try_to_take_room(&mut self, engine: &HashedEngine, op: &HashedOp) -> WriteRoom {
         let overwrites = self.overwrites(engine, op);
         match engine.admit(|| overwrites) {
             Admission::Go => {}

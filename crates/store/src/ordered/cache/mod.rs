@@ -31,6 +31,7 @@ use crate::error::Error;
 use crate::media::io::lock;
 use page_meta::{PageMeta, PageUse};
 use spare_pages::SparePages;
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 use tapetum_drive::{LocalBuffer, LocalMemory};
 use tapetum_kernels::ordered::NODE_BYTES;
@@ -289,18 +290,21 @@ impl MirrorCache {
         }
     }
 
-    /// Takes all pages of a keyspace out, changed ones too, but for those that somebody has or that are on their way to flash; whether none
-    /// is left.
-    pub fn forget(&self, keyspace: u16) -> bool {
-        let mut is_empty = true;
-        for set in &self.sets {
-            let CacheSet { nodes, places, .. } = &mut *lock(set);
+    /// Takes all pages of a keyspace out, changed ones too, but for those that somebody has or that are on their way to flash; which nodes
+    /// these are of. Nodes that were `left` so before and were evicted since are none any more.
+    pub fn forget(&self, keyspace: u16, left: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
+        let mut left_now = BTreeSet::new();
+        for (number, set) in self.sets.iter().enumerate() {
+            let set = &mut *lock(set);
+            let evicted = left.iter().filter(|node| self.set_of(**node) == number && set.find(**node).is_none());
+            evicted.for_each(|node| self.table.free(*node));
+            let CacheSet { nodes, places, .. } = set;
             for (node, place) in nodes.iter_mut().zip(places) {
                 if *node == NO_NODE || place.meta.keyspace != keyspace {
                     continue;
                 }
                 if place.buffer.is_none() || place.meta.is_being_written() {
-                    is_empty = false;
+                    left_now.insert(NodeId(*node));
                     continue;
                 }
                 self.table.free(NodeId(*node));
@@ -309,7 +313,7 @@ impl MirrorCache {
                 meta.tickets.iter().for_each(|ticket| ticket.image_done());
             }
         }
-        is_empty
+        left_now
     }
 
     /// Where the page of a node that is not cached is to be read.

@@ -79,7 +79,7 @@ impl OrderedSession {
         }
         let hash = |write: &Write<'_>| core.base.hasher.hash(write.keyspace().id(), write.key());
         let is_behind = self.ops.deletes_all() || writes.iter().any(|write| self.ops.has_undecided(hash(write)));
-        if core.base.is_paced() || is_behind {
+        if core.base.is_paced() || is_behind || self.state.write_back.is_behind() {
             return Err(BatchStop::Busy);
         }
         let values = self.take_values(writes)?;

@@ -97,6 +97,9 @@ impl OrderedSession {
             Err(error) => return self.fail(core, (number, op), error),
         };
         op.kept.tree = Some(self.trees[tree].tree.clone());
+        if self.state.write_back.is_behind() && !op.request.borrow().reads() {
+            return self.wait_for_room(number, op);
+        }
         let node = self.node_of(tree, &op.request.key);
         self.ops.put(number, op);
         self.turns.join(node, number);

@@ -122,6 +122,7 @@ impl ImageWriter {
         }
         if now_us >= self.second_began_us + SECOND_US {
             self.second_began_us = now_us;
+            state.write_back.is_behind.store(self.due > 0 && state.base.log.sync() != Sync::Always, Ordering::Relaxed);
             self.due = lock(&state.write_back.listed).len();
             self.flush_is_due = true;
         }
@@ -237,6 +238,9 @@ impl ImageWriter {
                 PageLook::Absent(_) | PageLook::Gone => state.write_back.finished(1),
             }
             self.due = self.due.saturating_sub(1);
+        }
+        if self.due == 0 {
+            state.write_back.is_behind.store(false, Ordering::Relaxed);
         }
         lock(&state.write_back.listed).extend(busy);
         state.write_back.is_starved.store(lacks_slot && self.stamps.is_empty(), Ordering::Relaxed);

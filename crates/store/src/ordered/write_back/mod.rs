@@ -65,6 +65,8 @@ pub struct WriteBack {
     /// See [`WriteBack::is_starved`].
     is_starved: AtomicBool,
     is_closed: AtomicBool,
+    /// See [`WriteBack::is_behind`].
+    is_behind: AtomicBool,
 }
 
 impl WriteBack {
@@ -81,6 +83,7 @@ impl WriteBack {
             images: AtomicU64::new(0),
             is_starved: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
+            is_behind: AtomicBool::new(false),
         })
     }
 
@@ -135,6 +138,12 @@ impl WriteBack {
     /// Whether a page found no slot when pages were last looked for, while no image was on its way that gives one back.
     pub fn is_starved(&self) -> bool {
         self.is_starved.load(Ordering::Relaxed)
+    }
+
+    /// Whether pages that were to be written within the last second are not: who changes pages waits, so that a crash takes what was done in
+    /// two seconds at most where changes are acknowledged before they are durable. Where they wait for slots, deletions must go on.
+    pub fn is_behind(&self) -> bool {
+        self.is_behind.load(Ordering::Relaxed) && !self.is_starved()
     }
 
     /// Whether no image is made any more.

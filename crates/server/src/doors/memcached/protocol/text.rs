@@ -25,6 +25,8 @@ pub const LINE_BYTES_MAX: usize = 2048;
 const SPACES_MAX: usize = 100;
 
 pub const ERROR: &str = "ERROR\r\n";
+/// As Redis' clients show it.
+const NOT_REDIS: &str = "-ERR this server speaks memcached's protocol, not Redis': connect with a memcached client\r\n";
 pub const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format\r\n";
 pub const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk\r\n";
 pub const BAD_DELTA: &str = "CLIENT_ERROR invalid numeric delta argument\r\n";
@@ -158,6 +160,10 @@ pub fn parse(input: &[u8], scanned_bytes: usize, item_bytes_max: usize) -> Parse
         }
     };
     let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
+    if is_redis(line) {
+        let command = TextCommand::RefusedLine { complaint: NOT_REDIS, close: true };
+        return Parsed::Command { command, consumed_bytes: line.len(), skip_bytes: 0 };
+    }
     match parse_whole(input, line, end + 1, item_bytes_max) {
         // Hang up rather than go on with the lines behind it, which somebody else may have written.
         Parsed::Command { command: TextCommand::Refused { .. }, .. } if is_http(line) => Parsed::Close,
@@ -234,6 +240,12 @@ pub fn begins_set(input: &[u8]) -> bool {
 /// How a line that has come whole ends: in one byte or two.
 pub fn line_end_bytes(line: &[u8]) -> usize {
     if line.ends_with(b"\r\n") { 2 } else { 1 }
+}
+
+/// The head of an array of Redis' protocol, with which its clients begin each request: `*1`.
+fn is_redis(line: &[u8]) -> bool {
+    line.split_first()
+        .is_some_and(|(first, rest)| *first == b'*' && !rest.is_empty() && rest.iter().all(u8::is_ascii_digit))
 }
 
 /// `GET / HTTP/1.1` and the like, or a header that every such request has: a browser that somebody made send it, or a scanner.

@@ -174,6 +174,19 @@ fn a_line_without_an_end_is_refused_and_so_is_all_behind_it() {
 }
 
 #[test]
+fn a_client_of_redis_is_told_what_it_has_met() {
+    for input in ["*1\r\n$4\r\nPING\r\n", "*3\r\n$3\r\nSET\r\n"] {
+        let Parsed::Command { command: TextCommand::RefusedLine { complaint, close }, .. } =
+            parse(input.as_bytes(), 0, 1 << 20)
+        else {
+            panic!("{input:?}")
+        };
+        assert!(complaint.starts_with("-ERR ") && complaint.contains("memcached client") && close);
+    }
+    assert!(matches!(parse(b"*a\r\n", 0, 1 << 20), Parsed::Command { command: TextCommand::Refused { .. }, .. }));
+}
+
+#[test]
 fn http_is_hung_up_on() {
     for line in [
         "GET / HTTP/1.1",
