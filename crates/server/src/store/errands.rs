@@ -10,7 +10,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use tapetum::{KeyspaceRef, ListCursor};
@@ -24,6 +24,8 @@ use crate::tools::inspect_lines;
 /// What a step of a list takes at most, and the text that is enough for one.
 const LIST_PARTS_MAX: usize = 16;
 const LIST_TEXT_BYTES: usize = 64 << 10;
+/// Lists of keys that are under way at once. memcached has one; here one whose client reads slowly keeps no other waiting.
+const LISTS_MAX: usize = 8;
 /// Errands that wait. At the limit a client is told to try again.
 const WAITING_MAX: usize = 64;
 
@@ -86,6 +88,16 @@ pub struct Order {
 pub struct Errands {
     sender: SyncSender<Option<Order>>,
     ended: Arc<AtomicBool>,
+    lists: Arc<AtomicUsize>,
+}
+
+/// Whoever holds it has one of the lists of keys that may be under way.
+pub struct ListSeat(Arc<AtomicUsize>);
+
+impl Drop for ListSeat {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// The thread's end of the queue.
@@ -105,12 +117,19 @@ impl Errands {
     pub fn queue() -> (Errands, Orders) {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         let ended = Arc::new(AtomicBool::new(false));
-        (Errands { sender, ended: Arc::clone(&ended) }, Orders { receiver, ended })
+        (Errands { sender, ended: Arc::clone(&ended), lists: Arc::default() }, Orders { receiver, ended })
     }
 
     /// Whether there was room.
     pub fn send(&self, order: Order) -> bool {
         self.sender.try_send(Some(order)).is_ok()
+    }
+
+    /// The right to begin a list; `None` while there are as many as may be.
+    pub fn list_seat(&self) -> Option<ListSeat> {
+        let more = |lists: usize| (lists < LISTS_MAX).then_some(lists + 1);
+        self.lists.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(ListSeat(Arc::clone(&self.lists)))
     }
 
     /// The thread ends after the errand that it does. Nobody waits for the answers any more.

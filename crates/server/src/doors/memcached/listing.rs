@@ -4,20 +4,21 @@
 //! ```text
 //! command ─► errand ─► text of some keys ─► out ─► taken by the client ─► errand ─► …  ─► END
 //! ```
-//! The list is one request of the client: everything after it waits. Between two steps it holds nothing of the store, so a client that
+//! The list is one request of the client: everything after it waits, another list too. Of all clients together a few may have one under way,
+//! and others are told that the crawler is busy, as memcached tells the second. Between two steps it holds nothing of the store, so a client that
 //! leaves, or reads no more, is closed as any other.
 
 use tapetum::ListCursor;
 
 use super::door::{DoorContext, Memcached};
-use super::protocol::dump::KeyDump;
+use super::protocol::dump::{CRAWLER_BUSY, KeyDump};
 use super::protocol::text;
 use super::submit::errand_form;
 use crate::net::connection::Client;
 use crate::net::door::Step;
 use crate::net::out::Pool;
 use crate::store::engine::Session;
-use crate::store::errands::{Answer, Errand, ListOrder};
+use crate::store::errands::{Answer, Errand, ListOrder, ListSeat};
 
 /// With more than so many bytes unsent, the next step waits.
 const UNSENT_BYTES_MAX: usize = 64 << 10;
@@ -29,6 +30,8 @@ pub(super) struct Listing {
     dump: KeyDump,
     /// The next step, while it is not under way.
     paused: Option<ListOrder>,
+    /// `stats cachedump` needs none, as it ends soon.
+    _seat: Option<ListSeat>,
 }
 
 impl Listing {
@@ -49,9 +52,15 @@ impl Memcached {
             self.say(text::NOT_OVER_UDP, client, cx);
             return Some(());
         }
+        let is_short = matches!(dump, KeyDump::Cache { .. });
+        let seat = if is_short { None } else { cx.errands.list_seat() };
+        if !is_short && seat.is_none() {
+            self.say(CRAWLER_BUSY, client, cx);
+            return Some(());
+        }
         let order = ListOrder { keyspace: self.options.keyspace, cursor: ListCursor::default(), dump };
         let (number, was_sent) = self.errand_numbered(Errand::List(order), errand_form(false, false), client, cx)?;
-        self.listing = was_sent.then_some(Listing { number, dump, paused: None });
+        self.listing = was_sent.then_some(Listing { number, dump, paused: None, _seat: seat });
         Some(())
     }
 

@@ -17,6 +17,7 @@ use super::base64;
 use super::text::{self, ERROR};
 
 pub const BAD_CLASS: &str = "BADCLASS invalid class id\r\n";
+pub const CRAWLER_BUSY: &str = "BUSY currently processing crawler request\r\n";
 pub const BAD_CACHEDUMP: &str = "CLIENT_ERROR bad command line\r\n";
 pub const BAD_CACHEDUMP_NUMBER: &str = "CLIENT_ERROR bad command line format\r\n";
 pub const BAD_SLAB: &str = "CLIENT_ERROR Illegal slab id\r\n";
