@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
@@ -126,11 +127,12 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const KEEPALIVE_PROBES: u32 = 4;
 
-/// The next connection waiting at `listener`, not blocking. Of TCP, it ends when the peer's machine is gone.
-pub fn accept(listener: impl AsFd) -> io::Result<OwnedFd> {
-    let socket = rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+/// The next connection waiting at `listener`, not blocking, and its peer, if that has an address of the Internet. Of TCP, it ends when
+/// the peer's machine is gone.
+pub fn accept(listener: impl AsFd) -> io::Result<(OwnedFd, Option<SocketAddr>)> {
+    let (socket, peer) = rustix::net::acceptfrom_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     keep_alive(&socket);
-    Ok(socket)
+    Ok((socket, peer.and_then(|peer| SocketAddr::try_from(peer).ok())))
 }
 
 fn keep_alive(socket: &OwnedFd) {

@@ -1,11 +1,12 @@
 //! The connected clients, for `stats conns`. Each worker tells of its own when its turn comes; the last one sends all lines to the worker
 //! that asked.
 
-use std::mem::ManuallyDrop;
-use std::net::TcpStream;
-use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+
+use rustix::net::{self, SocketAddrUnix};
 
 use super::listen::{Address, Listener};
 
@@ -41,14 +42,21 @@ impl Census {
     }
 }
 
-pub fn client_lines(descriptor: RawFd, state: &'static str, idle_seconds: u32) -> (RawFd, ConnectionLines) {
+/// Its state, and for how many seconds it has asked for nothing.
+pub fn client_lines(
+    socket: BorrowedFd<'_>,
+    peer: Option<SocketAddr>,
+    (state, idle_seconds): (&'static str, u32),
+) -> (RawFd, ConnectionLines) {
+    let own = local_address(socket);
     let lines = vec![
-        ("addr", address(descriptor, TcpStream::peer_addr)),
-        ("listen_addr", address(descriptor, TcpStream::local_addr)),
+        // A client of a Unix socket has no address: memcached, too, names the socket's path.
+        ("addr", peer.map_or_else(|| own.clone(), tcp_address)),
+        ("listen_addr", own),
         ("state", state.into()),
         ("secs_since_last_cmd", idle_seconds.to_string()),
     ];
-    (descriptor, lines)
+    (socket.as_raw_fd(), lines)
 }
 
 pub fn listener_lines(listener: &Listener, seconds: u32) -> (RawFd, ConnectionLines) {
@@ -62,14 +70,34 @@ pub fn listener_lines(listener: &Listener, seconds: u32) -> (RawFd, ConnectionLi
     (listener.as_raw_fd(), lines)
 }
 
-/// An end of a connected socket, as memcached writes it.
-pub fn address(descriptor: RawFd, end: fn(&TcpStream) -> std::io::Result<std::net::SocketAddr>) -> String {
-    // SAFETY: it is not closed here, and whoever names it holds it open meanwhile.
-    let stream = ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(descriptor) });
-    match end(&stream) {
-        Ok(address) if address.is_ipv6() => format!("tcp6:{address}"),
-        Ok(address) => format!("tcp:{address}"),
-        // Not of the Internet, or gone.
-        Err(_) => "unix:".into(),
+/// As memcached has them, its word "UDP" included.
+pub fn datagram_lines(socket: BorrowedFd<'_>, seconds: u32) -> (RawFd, ConnectionLines) {
+    let address = match net::getsockname(socket).map(SocketAddr::try_from) {
+        Ok(Ok(address)) if address.is_ipv6() => format!("udp6:{address}"),
+        Ok(Ok(address)) => format!("udp:{address}"),
+        _ => "udp:".into(),
+    };
+    let lines = vec![
+        ("UDP", "UDP".into()),
+        ("addr", address),
+        ("state", "conn_read".into()),
+        ("secs_since_last_cmd", seconds.to_string()),
+    ];
+    (socket.as_raw_fd(), lines)
+}
+
+/// The server's end of a connection as memcached writes it.
+fn local_address(socket: BorrowedFd<'_>) -> String {
+    let Ok(address) = net::getsockname(socket) else { return "unix:".into() };
+    if let Ok(address) = SocketAddr::try_from(address.clone()) {
+        return tcp_address(address);
     }
+    let path = SocketAddrUnix::try_from(address).ok();
+    let path = path.as_ref().and_then(SocketAddrUnix::path_bytes).unwrap_or_default();
+    format!("unix:{}", String::from_utf8_lossy(path))
+}
+
+fn tcp_address(address: SocketAddr) -> String {
+    let kind = if address.is_ipv6() { "tcp6" } else { "tcp" };
+    format!("{kind}:{address}")
 }

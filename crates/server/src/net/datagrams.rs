@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 
 use tapetum::Reply;
 
@@ -17,7 +17,7 @@ pub const FIRST_ID: u32 = 1 << 31;
 /// One worker's part of them. Requests are named by their client, from [`FIRST_ID`] on, and their number. `W` is the door's
 /// [`super::door::Door::PerWorker`].
 pub trait Datagrams<W>: Send + 'static {
-    fn fds(&self) -> impl Iterator<Item = RawFd>;
+    fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>>;
 
     /// The events to watch for, if they have changed.
     fn interest_change(&mut self) -> Option<Interest>;
@@ -42,7 +42,7 @@ pub trait Datagrams<W>: Send + 'static {
 pub struct NoDatagrams(Infallible);
 
 impl<W> Datagrams<W> for NoDatagrams {
-    fn fds(&self) -> impl Iterator<Item = RawFd> {
+    fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         std::iter::empty()
     }
 

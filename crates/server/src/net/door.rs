@@ -87,6 +87,11 @@ pub trait Door: Sized + Send + 'static {
         true
     }
 
+    /// Whether the client only listens to what others do.
+    fn is_watching(&self) -> bool {
+        false
+    }
+
     /// The last words for a client that is closed because it holds memory and does not move, if the protocol has a way to say
     /// them now. Nothing is pending and nothing is unsent.
     fn stalled(&self) -> &'static [u8];

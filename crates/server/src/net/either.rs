@@ -2,7 +2,7 @@
 //! of one door pays nothing for it; a step of this one costs a branch.
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 
 use tapetum::Reply;
 
@@ -119,6 +119,10 @@ impl<A: Door, B: Door> Door for Either<A, B> {
         each!(self, door => door.is_ready())
     }
 
+    fn is_watching(&self) -> bool {
+        each!(self, door => door.is_watching())
+    }
+
     fn fetch_ahead<'a, S: Session>(
         per_worker: &mut Self::PerWorker,
         inputs: impl Iterator<Item = (&'a Self, &'a [u8])> + Clone,
@@ -141,8 +145,8 @@ impl<A: Door, B: Door> Door for Either<A, B> {
 pub struct OfFirst<T>(pub T);
 
 impl<T: Datagrams<W>, W, V> Datagrams<(W, V)> for OfFirst<T> {
-    fn fds(&self) -> impl Iterator<Item = RawFd> {
-        self.0.fds()
+    fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.0.sockets()
     }
 
     fn interest_change(&mut self) -> Option<Interest> {

@@ -389,7 +389,7 @@ mod tests {
         let at = first.address();
         let client = TcpStream::connect(at.to_string()).unwrap();
         // Who closes first is left with the lingering end.
-        let accepted = loop {
+        let (accepted, _) = loop {
             match crate::os::accept(&first) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 accepted => break accepted.unwrap(),

@@ -1,6 +1,7 @@
 //! How others reach a worker: the workers that accept its clients, and the thread that does errands. Any thread.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,6 +27,8 @@ pub struct Mailbox {
 /// A client that another worker accepted.
 pub struct Accepted {
     pub fd: OwnedFd,
+    /// `None` at a Unix socket.
+    pub peer: Option<SocketAddr>,
     /// The number of the listener that it came through.
     pub listener: usize,
 }

@@ -11,7 +11,7 @@
 #![allow(clippy::disallowed_methods)]
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -29,6 +29,8 @@ pub mod kinds {
     pub const REQUESTS: u8 = FETCHERS | MUTATIONS | DETAIL;
 }
 
+/// As many as memcached has.
+const WATCHERS_MAX: usize = 20;
 /// Lines that wait for one watcher.
 pub const WATCHER_BYTES_MAX: usize = 256 << 10;
 const PREFIXES_MAX: usize = 10_000;
@@ -105,12 +107,17 @@ impl Observers {
         self.wanted.load(Ordering::Relaxed) & kinds != 0
     }
 
-    pub fn watch(self: &Arc<Observers>, kinds: u8, (worker, client): (usize, u32)) -> WatchSeat {
+    /// `None` if there are as many watchers as there may be.
+    pub fn watch(self: &Arc<Observers>, kinds: u8, (worker, client): (usize, u32)) -> Option<WatchSeat> {
+        let mut watchers = lock(&self.watchers);
+        if watchers.len() >= WATCHERS_MAX {
+            return None;
+        }
         let (lines, has_lines) = (Mutex::default(), AtomicBool::new(false));
         let watcher = Arc::new(Watcher { kinds, worker, client, lines, has_lines });
-        lock(&self.watchers).push(Arc::clone(&watcher));
+        watchers.push(Arc::clone(&watcher));
         self.wanted.fetch_or(kinds, Ordering::Relaxed);
-        WatchSeat { observers: Arc::clone(self), watcher }
+        Some(WatchSeat { observers: Arc::clone(self), watcher })
     }
 
     fn leave(&self, watcher: &Arc<Watcher>) {
@@ -225,7 +232,7 @@ impl WatchSeat {
         self.watcher.has_lines.store(false, Ordering::Relaxed);
         let WatchedLines { mut text, skipped } = std::mem::take(&mut *lines);
         if skipped > 0 {
-            text.extend_from_slice(format!("[skipped: {skipped}]\n").as_bytes());
+            text.extend_from_slice(format!("skipped={skipped}\n").as_bytes());
         }
         text
     }
@@ -247,17 +254,12 @@ pub fn push_key(line: &mut Vec<u8>, key: &[u8]) {
     }
 }
 
-/// What a client of a socket is called in lines about it.
-pub fn transport_words(peer: &str) -> String {
-    let mut words = String::new();
-    // Writing to a string cannot fail.
-    let _ = match peer.strip_prefix("tcp:").or_else(|| peer.strip_prefix("tcp6:")).and_then(|at| at.rsplit_once(':')) {
-        Some((host, port)) => {
-            write!(words, "rip={} rport={port} transport=tcp", host.trim_matches(['[', ']']))
-        }
-        None => write!(words, "rip={peer} rport=0 transport=unix"),
-    };
-    words
+/// What a client is called in lines about its connection; `None`: it came through a Unix socket.
+pub fn transport_words(peer: Option<SocketAddr>) -> String {
+    match peer {
+        Some(peer) => format!("rip={} rport={} transport=tcp", peer.ip(), peer.port()),
+        None => "rip=unix rport=0 transport=local".into(),
+    }
 }
 
 #[cfg(test)]
@@ -277,8 +279,8 @@ mod tests {
     fn who_watches_is_told_what_it_asked_for_and_woken_once() {
         let (observers, woken) = observers();
         assert!(!observers.wants(kinds::REQUESTS));
-        let fetchers = observers.watch(kinds::FETCHERS, (0, 1));
-        let both = observers.watch(kinds::FETCHERS | kinds::MUTATIONS, (1, 2));
+        let fetchers = observers.watch(kinds::FETCHERS, (0, 1)).unwrap();
+        let both = observers.watch(kinds::FETCHERS | kinds::MUTATIONS, (1, 2)).unwrap();
         observers.tell(kinds::FETCHERS, |line| line.extend_from_slice(b"type=item_get"));
         observers.tell(kinds::MUTATIONS, |line| line.extend_from_slice(b"type=item_store"));
         observers.tell(kinds::CONNECTIONS, |_| panic!("nobody wants it"));
@@ -295,16 +297,25 @@ mod tests {
     #[test]
     fn a_watcher_that_takes_nothing_keeps_little_and_hears_how_much_it_missed() {
         let (observers, _) = observers();
-        let seat = observers.watch(kinds::FETCHERS, (0, 1));
+        let seat = observers.watch(kinds::FETCHERS, (0, 1)).unwrap();
         for _ in 0..1000 {
             observers.tell(kinds::FETCHERS, |line| line.resize(1000, b'x'));
         }
         let text = seat.take();
         assert!(text.len() < WATCHER_BYTES_MAX + 100, "{}", text.len());
         let said = String::from_utf8_lossy(&text[text.len() - 16..]).into_owned();
-        assert!(said.contains("[skipped: 7"), "{said}");
+        assert!(said.contains("skipped=7"), "{said}");
         let (_, sent, skipped) = observers.watched();
         assert_eq!(sent + skipped, 1000);
+    }
+
+    #[test]
+    fn no_more_watch_than_may_and_who_leaves_makes_room() {
+        let (observers, _) = observers();
+        let mut seats: Vec<_> = (0..WATCHERS_MAX).map(|_| observers.watch(kinds::FETCHERS, (0, 1)).unwrap()).collect();
+        assert!(observers.watch(kinds::FETCHERS, (0, 2)).is_none());
+        seats.pop();
+        assert!(observers.watch(kinds::FETCHERS, (0, 2)).is_some());
     }
 
     #[test]
@@ -324,8 +335,8 @@ mod tests {
 
     #[test]
     fn clients_are_named_as_memcached_names_them() {
-        assert_eq!(transport_words("tcp:127.0.0.1:45896"), "rip=127.0.0.1 rport=45896 transport=tcp");
-        assert_eq!(transport_words("tcp6:[::1]:5"), "rip=::1 rport=5 transport=tcp");
-        assert_eq!(transport_words("unix:"), "rip=unix: rport=0 transport=unix");
+        assert_eq!(transport_words("127.0.0.1:45896".parse().ok()), "rip=127.0.0.1 rport=45896 transport=tcp");
+        assert_eq!(transport_words("[::1]:5".parse().ok()), "rip=::1 rport=5 transport=tcp");
+        assert_eq!(transport_words(None), "rip=unix rport=0 transport=local");
     }
 }

@@ -78,6 +78,8 @@ pub struct Memcached {
     pub(super) many: Option<ManyKeys>,
     pub(super) listing: Option<Listing>,
     pub(super) watching: Option<WatchSeat>,
+    /// The get before the next request, for those who watch, was submitted.
+    pub(super) looked_up: bool,
     pub(super) slots: Slots,
     pub(super) options: MemcachedOptions,
 }
@@ -194,6 +196,10 @@ impl Door for Memcached {
             || self.watching.as_ref().is_some_and(WatchSeat::has_lines)
     }
 
+    fn is_watching(&self) -> bool {
+        self.watching.is_some()
+    }
+
     fn stalled(&self) -> &'static [u8] {
         match self.protocol {
             Protocol::Text => {
@@ -221,6 +227,7 @@ impl Memcached {
             many: None,
             listing: None,
             watching: None,
+            looked_up: false,
             slots: Slots::default(),
             options,
         }
@@ -301,7 +308,7 @@ impl Memcached {
             }
             Parsed::NeedMore { total_bytes, scanned_bytes } => self.need_more(total_bytes, scanned_bytes, client),
             Parsed::Close => {
-                client.close();
+                client.break_off();
                 None
             }
         }
@@ -321,7 +328,7 @@ impl Memcached {
             }
             Parsed::NeedMore { total_bytes, scanned_bytes } => self.need_more(total_bytes, scanned_bytes, client),
             Parsed::Close => {
-                client.close();
+                client.break_off();
                 None
             }
         }

@@ -190,7 +190,8 @@ impl StreamBench {
         let (client, server) = UnixStream::pair().unwrap();
         server.set_nonblocking(true).unwrap();
         let connection = Connection { client: Client::new(0, 0), door: Memcached::default() };
-        let (stream, alone) = (Stream::new(server.into(), connection, 0), Alone::new(Slow::default(), limits, 4096));
+        let (stream, alone) =
+            (Stream::new((server.into(), None), connection, 0), Alone::new(Slow::default(), limits, 4096));
         StreamBench { stream, client, alone, arrives: true }
     }
 

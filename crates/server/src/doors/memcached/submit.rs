@@ -31,7 +31,9 @@ impl Memcached {
             client.block();
             return None;
         }
+        self.look_up_for_watchers(form, &request, client, cx)?;
         let admission = client.admit(self.load(), form.is_get(), bytes, cx)?;
+        self.looked_up = false;
         let number = self.slots.push(form, key, admission.charge_bytes);
         self.slots.last_came(cx.came);
         if cx.figures.observers.wants(kinds::REQUESTS) {
@@ -42,6 +44,29 @@ impl Memcached {
             self.slots.last_may_ask(request.key());
         }
         client.submit(number, (self.options.keyspace, request), admission, cx);
+        Some(())
+    }
+
+    /// In memcached every request of a key begins with a get of it, which those who watch are shown. Here only gets look: before another
+    /// request a get is submitted for them. `None` if it has to wait.
+    fn look_up_for_watchers<S: Session>(
+        &mut self,
+        form: Form,
+        request: &Request<'_>,
+        client: &mut Client,
+        cx: &mut DoorContext<'_, S>,
+    ) -> Option<()> {
+        let key = request.key();
+        let is_wanted = !form.is_get() && !key.is_empty() && cx.figures.observers.wants(kinds::FETCHERS);
+        if !is_wanted || self.looked_up {
+            return Some(());
+        }
+        let admission = client.admit(self.load(), true, client.value_bytes_expected(cx.gets), cx)?;
+        let number = self.slots.push(Form::Lookup, b"", admission.charge_bytes);
+        self.slots.last_is_observed(ObservedRequest { key: key.to_vec(), store: None });
+        self.slots.last_may_ask(key);
+        client.submit(number, (self.options.keyspace, Request::Get { key }), admission, cx);
+        self.looked_up = true;
         Some(())
     }
 

@@ -116,6 +116,9 @@ impl Memcached {
         cx: &mut DoorContext<'_, S>,
     ) {
         self.skipped_line = Some(ThenClose(close));
+        if close {
+            client.note_error();
+        }
         self.say(complaint, client, cx);
     }
 

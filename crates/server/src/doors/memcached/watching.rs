@@ -5,6 +5,7 @@ use tapetum::{Condition, Outcome, Request};
 use super::door::{DoorContext, Memcached};
 use super::protocol::meta_reply::MetaAnswer;
 use super::protocol::reply::{BinaryAnswer, Form, TextAnswer};
+use super::protocol::text;
 use crate::net::connection::Client;
 use crate::net::door::Step;
 use crate::stats::observers::{KeyRequest, Observers, kinds, push_key};
@@ -45,10 +46,11 @@ impl ObservedStore {
 impl Memcached {
     pub(super) fn watch<S: Session>(&mut self, kinds: u8, client: &mut Client, cx: &mut DoorContext<'_, S>) {
         if client.is_sent_whole() {
-            return self.say(super::protocol::text::NOT_OVER_UDP, client, cx);
+            return self.say(text::NOT_OVER_UDP, client, cx);
         }
-        self.watching = Some(cx.figures.observers.watch(kinds, (cx.worker, client.id())));
-        self.say("OK\r\n", client, cx);
+        self.watching = cx.figures.observers.watch(kinds, (cx.worker, client.id()));
+        let answer = if self.watching.is_some() { "OK\r\n" } else { text::TOO_MANY_WATCHERS };
+        self.say(answer, client, cx);
     }
 
     /// Throws input away, and passes on what there is to tell.
@@ -94,9 +96,13 @@ pub(super) fn observe(
             line.extend_from_slice(rest.as_bytes());
         });
     }
-    let is_hit = !matches!(outcome, Outcome::Missing | Outcome::Failed(_));
-    if form.is_get() || matches!(form, Form::Text { answer: TextAnswer::Touch, .. }) {
-        observers.note_key(worker, key, KeyRequest::Get { is_hit });
+    let is_miss =
+        matches!(outcome, Outcome::Missing | Outcome::Failed(_) | Outcome::Leased { expiry_before: None, .. });
+    let is_hit = !is_miss;
+    if form.is_get() {
+        if form != Form::Lookup {
+            observers.note_key(worker, key, KeyRequest::Get { is_hit });
+        }
         let status = if is_hit { "found" } else { "not_found" };
         observers.tell(kinds::FETCHERS, |line| {
             line.extend_from_slice(b"type=item_get key=");

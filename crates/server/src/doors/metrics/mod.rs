@@ -125,7 +125,7 @@ impl Reception {
     fn accept(&mut self, listener: usize) -> io::Result<()> {
         for _ in 0..ACCEPTS_MAX {
             match os::accept(&self.listeners[listener]) {
-                Ok(socket) => self.welcome(socket)?,
+                Ok((socket, _)) => self.welcome(socket)?,
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN | libc::EINTR | libc::ECONNABORTED) => return Ok(()),
                     // Out of descriptors, most likely: some will be freed.

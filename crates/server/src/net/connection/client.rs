@@ -61,6 +61,17 @@ impl AnswerRoom<'_> {
     }
 }
 
+/// Why a connection is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// One side wished it.
+    Normal,
+    /// The client broke the protocol.
+    Error,
+    /// It asked for nothing for too long.
+    Idle,
+}
+
 pub struct Client {
     id: u32,
     /// Of its socket, by which others are told of it; -1 without one of its own.
@@ -76,6 +87,7 @@ pub struct Client {
     barrier: bool,
     /// Nothing more is taken at all; closed when everything is answered and sent.
     pub(crate) closing: bool,
+    pub(super) close_reason: CloseReason,
     /// Nothing can be sent any more.
     pub(super) gone: bool,
     pub(crate) blocked: bool,
@@ -107,6 +119,7 @@ impl Client {
             out: OutQueue::default(),
             barrier: false,
             closing: false,
+            close_reason: CloseReason::Normal,
             gone: false,
             blocked: false,
             capped: false,
@@ -157,6 +170,17 @@ impl Client {
     /// Takes no more input; the connection is closed when everything is answered and sent.
     pub fn close(&mut self) {
         self.closing = true;
+    }
+
+    /// The client does not keep to the protocol: whoever closes the connection now, that is why.
+    pub fn note_error(&mut self) {
+        self.close_reason = CloseReason::Error;
+    }
+
+    /// [`Client::close`] for a client that does not keep to the protocol.
+    pub fn break_off(&mut self) {
+        self.note_error();
+        self.close();
     }
 
     /// Takes no more before something was answered or sent.

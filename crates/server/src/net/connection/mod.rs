@@ -8,7 +8,7 @@ mod asked;
 mod client;
 mod stream;
 
-pub use client::{Admission, AnswerRoom, Client};
+pub use client::{Admission, AnswerRoom, Client, CloseReason};
 pub use stream::Stream;
 
 use tapetum::{Outcome, Reply};

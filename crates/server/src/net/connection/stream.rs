@@ -2,13 +2,12 @@
 //! client is blocked it does not read, so that the client feels it. Owned by one worker.
 
 use std::io;
-use std::net::TcpStream;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use super::client::WantedFor;
-use super::{Client, Connection};
+use super::{Client, CloseReason, Connection};
 use crate::net::arrivals::PIECE_BYTES;
-use crate::net::census;
 use crate::net::context::Context;
 use crate::net::door::Door;
 use crate::net::limits::{Budget, FREE_BYTES, Limits};
@@ -27,6 +26,8 @@ const INPUT_BYTES_STEP: usize = 64 << 10;
 
 pub struct Stream<D> {
     fd: OwnedFd,
+    /// `None` at a Unix socket. The kernel forgets it when the peer resets the connection.
+    peer: Option<SocketAddr>,
     pub connection: Connection<D>,
     pub(crate) input: Vec<u8>,
     /// Nothing more will come; input that came is served.
@@ -50,9 +51,10 @@ pub struct Stream<D> {
 }
 
 impl<D: Door> Stream<D> {
-    pub fn new(fd: OwnedFd, connection: Connection<D>, now: u32) -> Stream<D> {
+    pub fn new((fd, peer): (OwnedFd, Option<SocketAddr>), connection: Connection<D>, now: u32) -> Stream<D> {
         Stream {
             fd,
+            peer,
             connection,
             input: Vec::new(),
             read_closed: false,
@@ -70,6 +72,10 @@ impl<D: Door> Stream<D> {
 
     pub fn fd(&self) -> RawFd {
         self.fd.as_raw_fd()
+    }
+
+    pub fn peer(&self) -> Option<SocketAddr> {
+        self.peer
     }
 
     pub fn socket(&self) -> BorrowedFd<'_> {
@@ -96,9 +102,9 @@ impl<D: Door> Stream<D> {
 
     /// Whether the client has asked for nothing for longer than it may, and waits for no answer.
     pub fn is_idle(&self, now: u32, limits: &Limits) -> bool {
-        let Client { out, need_bytes, skip_bytes, .. } = &self.connection.client;
+        let Client { out, skip_bytes, .. } = &self.connection.client;
         // A value that comes, and an answer that goes, take as long as the network needs.
-        let is_moving = !out.is_empty() || *skip_bytes > 0 || *need_bytes > self.input.len() + 1;
+        let is_moving = !out.is_empty() || *skip_bytes > 0 || self.is_receiving();
         let since = if is_moving { self.moved_at } else { self.asked_at };
         self.connection.pending() == 0
             && !self.connection.client.waits()
@@ -112,6 +118,11 @@ impl<D: Door> Stream<D> {
             && now.saturating_sub(self.opened_at) > D::READY_SECONDS
     }
 
+    /// Whether a value is coming: of a line that is not there whole the length is unknown, and one byte more is waited for.
+    fn is_receiving(&self) -> bool {
+        self.connection.client.need_bytes > self.input.len() + 1
+    }
+
     /// What it is doing, in memcached's words.
     pub fn state(&self) -> &'static str {
         let client = &self.connection.client;
@@ -121,23 +132,40 @@ impl<D: Door> Stream<D> {
             "conn_parse_cmd"
         } else if !client.out.is_empty() {
             "conn_mwrite"
+        } else if self.connection.door.is_watching() {
+            "conn_watch"
+        } else if client.skip_bytes > 0 {
+            "conn_swallow"
+        } else if self.is_receiving() {
+            "conn_nread"
         } else {
             "conn_read"
         }
     }
 
-    /// Tells those who watch connections that it has come, or goes.
-    pub fn tell_watchers(&self, observers: &Observers, what: &str) {
+    /// Tells those who watch connections that it has come.
+    pub fn tell_of_arrival(&self, observers: &Observers) {
+        self.tell_watchers(observers, "conn_new", "");
+    }
+
+    /// Tells those who watch connections that it goes, and why, in memcached's words.
+    pub fn tell_of_close(&self, observers: &Observers) {
+        let client = &self.connection.client;
+        let reason = match client.close_reason {
+            CloseReason::Idle => " reason=idle_timeout",
+            CloseReason::Error => " reason=error",
+            CloseReason::Normal if client.gone => " reason=error",
+            CloseReason::Normal => " reason=normal",
+        };
+        self.tell_watchers(observers, "conn_close", reason);
+    }
+
+    fn tell_watchers(&self, observers: &Observers, what: &str, reason: &str) {
         if !observers.wants(kinds::CONNECTIONS) {
             return;
         }
-        let peer = census::address(self.fd(), TcpStream::peer_addr);
-        let reason = match what {
-            "conn_new" => "",
-            _ if self.connection.client.gone => " reason=error",
-            _ => " reason=normal",
-        };
-        let line = format!("type={what} {}{reason} cfd={}", transport_words(&peer), self.fd());
+        let transport = transport_words(self.peer);
+        let line = format!("type={what} {transport}{reason} cfd={}", self.fd());
         observers.tell(kinds::CONNECTIONS, |out| out.extend_from_slice(line.as_bytes()));
     }
 
@@ -150,7 +178,7 @@ impl<D: Door> Stream<D> {
     /// Closes it as if the client had: the client takes no more of its answers.
     pub fn kick(&mut self) {
         let client = &mut self.connection.client;
-        client.closing = true;
+        (client.closing, client.close_reason) = (true, CloseReason::Idle);
         client.gone |= !client.out.is_empty();
     }
 

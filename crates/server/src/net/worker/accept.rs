@@ -59,7 +59,7 @@ impl<S: Session, D: Door> Worker<S, D> {
         let Some(listener) = shared.listeners.get(at).filter(|_| self.listening) else { return Ok(()) };
         for _ in 0..ACCEPTS_MAX {
             match os::accept(listener) {
-                Ok(fd) => self.welcome(Accepted { fd, listener: at }),
+                Ok((fd, peer)) => self.welcome(Accepted { fd, peer, listener: at }),
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN | libc::EINTR | libc::ECONNABORTED) => return Ok(()),
                     _ => return self.pause_listening(&error),
@@ -95,7 +95,7 @@ impl<S: Session, D: Door> Worker<S, D> {
     }
 
     pub(super) fn adopt(&mut self, client: Accepted) {
-        let Accepted { fd, listener } = client;
+        let Accepted { fd, peer, listener } = client;
         let id = self.free.pop().unwrap_or_else(|| {
             self.connections.push(None);
             (self.connections.len() - 1) as u32
@@ -110,11 +110,11 @@ impl<S: Session, D: Door> Worker<S, D> {
         let mut client = Client::new(self.index, id);
         client.set_descriptor(fd.as_raw_fd());
         let door = D::open(&self.options[listener], &mut client, &mut self.pool);
-        let mut stream = Box::new(Stream::new(fd, Connection { client, door }, self.now));
+        let mut stream = Box::new(Stream::new((fd, peer), Connection { client, door }, self.now));
         if self.shared.stopping.load(Ordering::Acquire) {
             stream.stop_reading();
         }
-        stream.tell_watchers(&self.shared.figures.observers, "conn_new");
+        stream.tell_of_arrival(&self.shared.figures.observers);
         self.connections[id as usize] = Some(stream);
         self.enqueue(id);
         tracing::debug!("worker {}: client {id} came, by {}", self.index, self.shared.listeners[listener].address());

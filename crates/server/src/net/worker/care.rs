@@ -1,5 +1,6 @@
 //! What a worker does for its connections between events: sending, going on with blocked requests, closing.
 
+use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 use std::{io, mem};
 
@@ -35,7 +36,7 @@ impl<S: Session, D: Door> Worker<S, D> {
             self.shared.mailboxes.iter().for_each(Mailbox::wake);
         }
         if stream.is_finished() {
-            stream.tell_watchers(&self.shared.figures.observers, "conn_close");
+            stream.tell_of_close(&self.shared.figures.observers);
             stream.finish(budget, &mut self.pool, &mut self.scratch);
             self.free.push(id);
             self.shared.mailboxes[self.index].discount_connection();
@@ -74,16 +75,18 @@ impl<S: Session, D: Door> Worker<S, D> {
         self.waiting = waiting;
     }
 
-    /// Tells a census of this worker's clients; the first worker tells of listeners too.
+    /// Tells a census of this worker's clients and sockets of datagrams; the first worker tells of listeners too.
     pub(super) fn tell_census(&mut self, census: &Census) {
         let now = self.now;
         let clients = self.connections.iter().flatten().map(|stream| {
             let (state, idle_seconds) = (stream.state(), now.saturating_sub(stream.asked_at));
-            census::client_lines(stream.fd(), state, idle_seconds)
+            census::client_lines(stream.socket(), stream.peer(), (state, idle_seconds))
         });
         let mut told: Vec<_> = clients.collect();
+        let seconds = now.saturating_sub(self.shared.figures.started_unix_seconds);
+        let sockets = self.datagrams.iter().flat_map(|datagrams| datagrams.sockets());
+        told.extend(sockets.map(|socket| census::datagram_lines(socket, seconds)));
         if self.index == 0 {
-            let seconds = now.saturating_sub(self.shared.figures.started_unix_seconds);
             told.extend(self.shared.listeners.iter().map(|listener| census::listener_lines(listener, seconds)));
         }
         if let Some(lines) = census.take(told) {
@@ -166,7 +169,8 @@ impl<S: Session, D: Door> Worker<S, D> {
 
     pub(super) fn begin_stop(&mut self) -> io::Result<()> {
         self.stop_listening()?;
-        self.datagrams.iter().flat_map(|datagrams| datagrams.fds()).try_for_each(|fd| self.epoll.remove(fd))?;
+        let sockets = self.datagrams.iter().flat_map(|datagrams| datagrams.sockets());
+        sockets.map(|socket| socket.as_raw_fd()).try_for_each(|fd| self.epoll.remove(fd))?;
         for id in 0..self.connections.len() {
             if let Some(stream) = &mut self.connections[id] {
                 stream.stop_reading();

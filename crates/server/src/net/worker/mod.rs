@@ -19,6 +19,7 @@ mod accept;
 mod care;
 
 use std::collections::VecDeque;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -148,8 +149,8 @@ impl<S: Session, D: Door> Worker<S, D> {
         if let Some(fd) = session.exchange_fd() {
             epoll.add(fd, ID_EXCHANGE, Interest::READ)?;
         }
-        for fd in datagrams.iter().flat_map(Datagrams::fds) {
-            epoll.add(fd, ID_DATAGRAMS, Interest::READ)?;
+        for socket in datagrams.iter().flat_map(Datagrams::sockets) {
+            epoll.add(socket.as_raw_fd(), ID_DATAGRAMS, Interest::READ)?;
         }
         let gets = Gets::new(shared.limits.in_flight_bytes, shared.mailboxes.len());
         let mut worker = Worker {
@@ -431,7 +432,10 @@ impl<S: Session, D: Door> Worker<S, D> {
         let stopping = self.shared.stopping.load(Ordering::Acquire);
         let Some(datagrams) = self.datagrams.as_mut().filter(|_| !stopping) else { return Ok(()) };
         match datagrams.interest_change() {
-            Some(interest) => datagrams.fds().try_for_each(|fd| self.epoll.change(fd, ID_DATAGRAMS, interest)),
+            Some(interest) => {
+                let mut sockets = datagrams.sockets();
+                sockets.try_for_each(|socket| self.epoll.change(socket.as_raw_fd(), ID_DATAGRAMS, interest))
+            }
             None => Ok(()),
         }
     }

@@ -36,6 +36,8 @@ pub enum Form {
         origin: Origin,
         quiet: bool,
     },
+    /// Not a client's request: the item as it is before one that changes it, for those who watch.
+    Lookup,
     /// Its reply has been written already.
     Silent,
 }
@@ -72,7 +74,8 @@ impl Form {
     /// Whether the outcome brings a value, of a size that nobody knows before.
     pub fn is_get(self) -> bool {
         match self {
-            Form::TextGet { .. } | Form::Meta { answer: MetaAnswer::Get { .. } | MetaAnswer::Debug, .. } => true,
+            Form::TextGet { .. } | Form::Lookup => true,
+            Form::Meta { answer, .. } => matches!(answer, MetaAnswer::Get { .. } | MetaAnswer::Debug),
             Form::Binary { answer, .. } => matches!(answer, BinaryAnswer::Get { .. } | BinaryAnswer::Touch),
             _ => false,
         }
@@ -107,7 +110,7 @@ pub fn encode(out: &mut Vec<u8>, form: Form, key: &[u8], outcome: &Outcome, valu
                 text_failure(out, outcome);
             }
         }
-        Form::Text { noreply: true, .. } | Form::Silent => {}
+        Form::Text { noreply: true, .. } | Form::Lookup | Form::Silent => {}
         Form::Text { answer, noreply: false } => text(out, answer, outcome),
         Form::Binary { answer, origin, quiet } => binary(out, answer, origin, quiet, key, outcome, value),
     }

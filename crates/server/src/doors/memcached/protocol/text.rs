@@ -36,6 +36,7 @@ pub const BAD_RESIZE: &str =
     "CLIENT_ERROR bad command line format.  Usage: resize capacity|memory <bytes> [noreply]\r\n";
 pub const MEMLIMIT_TOO_SMALL: &str = "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n";
 pub const MEMLIMIT_IN_BYTES: &str = "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n";
+pub const TOO_MANY_WATCHERS: &str = "WATCHER_TOO_MANY log watcher limit reached\r\n";
 pub const BUSY: &str = "SERVER_ERROR too many of these at once: try again\r\n";
 pub const FULL: &str = "SERVER_ERROR out of memory storing object\r\n";
 pub const BAD_DETAIL: &str = "CLIENT_ERROR usage: stats detail on|off|dump\r\n";

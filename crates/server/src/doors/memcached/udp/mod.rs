@@ -14,7 +14,7 @@ pub mod screen;
 mod socket;
 
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::{io, iter, mem};
 
@@ -324,8 +324,8 @@ impl UdpDoor {
 }
 
 impl Datagrams<Pipeline> for UdpDoor {
-    fn fds(&self) -> impl Iterator<Item = RawFd> {
-        self.outlets.iter().map(|outlet| outlet.socket.as_raw_fd())
+    fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.outlets.iter().map(|outlet| outlet.socket.as_fd())
     }
 
     fn interest_change(&mut self) -> Option<Interest> {

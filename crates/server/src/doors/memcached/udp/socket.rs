@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{self, RecvFlags, SocketType, sockopt};
 
@@ -141,7 +141,7 @@ impl UdpSocket {
             header.msg_hdr.msg_iov = piece;
             header.msg_hdr.msg_iovlen = 1;
         }
-        let (fd, flags) = (self.as_raw_fd(), libc::MSG_DONTWAIT as _);
+        let (fd, flags) = (self.fd.as_raw_fd(), libc::MSG_DONTWAIT as _);
         // SAFETY: the first `count` headers name rooms and names of the inbox, as long as said, which live through the call.
         let received =
             check(unsafe { libc::recvmmsg(fd, headers.as_mut_ptr(), count as _, flags, std::ptr::null_mut()) })?;
@@ -206,7 +206,7 @@ impl UdpSocket {
             }
             (runs[count], at, count) = (run, at + run, count + 1);
         }
-        let (fd, flags) = (self.as_raw_fd(), libc::MSG_DONTWAIT as _);
+        let (fd, flags) = (self.fd.as_raw_fd(), libc::MSG_DONTWAIT as _);
         // SAFETY: the first `count` headers name parcels of the outbox and controls, as long as said, which live through the call
         // and are only read.
         let sent = check(unsafe { libc::sendmmsg(fd, headers.as_mut_ptr(), count as _, flags) })?;
@@ -255,9 +255,9 @@ impl Segment {
     }
 }
 
-impl AsRawFd for UdpSocket {
-    fn as_raw_fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
+impl AsFd for UdpSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 
