@@ -320,6 +320,9 @@ def binary_cases():
     yield binary("sasl step", have, packet(0x22, b"PLAIN"), look)
     for argument in (b"reset", b"foo", b"noreply"):
         yield binary(f"stat {argument.decode()}", have, packet(0x10, argument), look)
+    yield binary("stat: detail", packet(0x10, b"reset") + packet(0x10, b"detail on")
+                 + packet(0x01, b"p:a", u32(0, 0), b"v") + packet(0x00, b"p:a") + packet(0x00, b"p:b") + packet(0x04, b"p:a"),
+                 packet(0x10, b"detail dump") + packet(0x10, b"detail off") + packet(0x10, b"detail foo"))
     yield binary("stat: with extras", have, packet(0x10, b"reset", b"e"), look)
     for code in (0x1B, 0x1F, 0x25, 0x30, 0x3D, 0x50, 0x7F, 0xFF):
         yield binary(f"unknown {code:#04x}", packet(code), look)

@@ -80,8 +80,8 @@ impl Memcached {
             BinaryCommand::Refused { status, close } => {
                 self.refuse(origin, status, client, cx);
                 if close {
-                    client.close();
-                };
+                    client.break_off();
+                }
             }
         }
         Some(())
@@ -134,6 +134,10 @@ impl Memcached {
                 cx.figures.reset();
                 Vec::new()
             }
+            _ if argument.starts_with(b"detail") => {
+                self.binary_detail(origin, &argument[b"detail".len()..], client, cx);
+                return Some(());
+            }
             other => match cx.figures.group(other) {
                 Some(lines) => lines,
                 None => {
@@ -144,6 +148,29 @@ impl Memcached {
         };
         self.binary_lines(origin, lines, client, cx);
         Some(())
+    }
+
+    /// `stats detail`. As in memcached a word is known by its beginning.
+    fn binary_detail<S: Session>(
+        &mut self,
+        origin: Origin,
+        word: &[u8],
+        client: &mut Client,
+        cx: &mut DoorContext<'_, S>,
+    ) {
+        let (observers, is) = (&cx.figures.observers, |start: &[u8]| word.starts_with(start));
+        if is(b" dump") {
+            let lines = observers.prefix_lines();
+            return self.answer(Form::Silent, client, cx, |out| {
+                reply::binary_pair(out, origin, b"detailed", &lines);
+                reply::binary_success(out, origin, false, 0);
+            });
+        }
+        if !is(b" on") && !is(b" off") {
+            return self.refuse(origin, Status::NotFound, client, cx);
+        }
+        observers.count_prefixes(is(b" on"));
+        self.answer(Form::Silent, client, cx, |out| reply::binary_success(out, origin, false, 0));
     }
 
     fn binary_lines<S: Session>(
