@@ -11,6 +11,8 @@ from server import Server, IS_MEMCACHED
 
 LARGE_BYTES = (16 << 20) - 512
 LARGE_KEYS = 4
+# More than the kernel holds for a client of a Unix socket, and little of a long value.
+UNREAD_BYTES = 260 << 10
 
 
 def resident_max_mebibytes(process):
@@ -21,7 +23,9 @@ def resident_max_mebibytes(process):
 @unittest.skipIf(IS_MEMCACHED, "memcached keeps its memory apart")
 class Memory(unittest.TestCase):
     def setUp(self):
-        self.server = Server("memory", ["--threads", "1"])
+        # Paths of sockets are short.
+        self.path = f"/tmp/tapetum-memory-{os.getpid()}"
+        self.server = Server("memory", ["--threads", "1", "--memcached", f"unix:{self.path}"])
         self.addCleanup(self.server.close)
         # In an extent of its own, in its record, and compressed to nearly nothing.
         self.values = {"large": os.urandom(LARGE_BYTES), "long": os.urandom(3 << 20), "even": b"v" * LARGE_BYTES}
@@ -60,6 +64,27 @@ class Memory(unittest.TestCase):
                     if not command.startswith(b"mg"):
                         self.assertEqual(replies.readline(), b"END\r\n")
                 self.assertLess(resident_max_mebibytes(self.server.process), 256, (command, name))
+
+    def test_replies_that_are_sent_but_for_their_end_hold_little(self):
+        long = self.values["long"]
+        head = b"VALUE long0 0 %d\r\n" % len(long)
+        clients = []
+        for _ in range(120):
+            client = socket.socket(socket.AF_UNIX)
+            self.addCleanup(client.close)
+            client.settimeout(60)
+            client.connect(self.path)
+            client.sendall(b"get long0\r\n")
+            left = len(head) + len(long) - UNREAD_BYTES
+            while left > 0:
+                left -= len(client.recv(left))
+            clients.append(client)
+        self.assertLess(resident_max_mebibytes(self.server.process), 256)
+        for client in clients:
+            end = b""
+            while not end.endswith(b"END\r\n"):
+                end += client.recv(UNREAD_BYTES)
+            self.assertTrue(end == long[-UNREAD_BYTES:] + b"\r\nEND\r\n")
 
     def read_value(self, replies, values):
         value_bytes = int(replies.readline().split()[3])

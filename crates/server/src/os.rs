@@ -344,8 +344,9 @@ mod tests {
     #[test]
     fn an_accepted_tcp_socket_asks_after_a_silent_peer() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let socket = accept(&listener).unwrap();
+        let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (socket, peer) = accept(&listener).unwrap();
+        assert_eq!(peer, client.local_addr().ok());
         assert!(sockopt::socket_keepalive(&socket).unwrap());
         let gone_after = sockopt::tcp_keepidle(&socket).unwrap()
             + sockopt::tcp_keepintvl(&socket).unwrap() * sockopt::tcp_keepcnt(&socket).unwrap();

@@ -1,5 +1,9 @@
 //! What a connection has yet to send: a queue of buffers, and the pool of small ones that a worker's connections share.
 //! Owned by one worker.
+//!
+//! A client that reads slowly keeps no more than twice what it has yet to read, and [`IDLE_BYTES_MAX`]: whenever its socket is full, a buffer
+//! that is mostly sent or empty is exchanged for one of the right size. As at least as much was sent as is copied, a byte is copied once at most
+//! on average.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -9,6 +13,8 @@ use crate::os;
 
 /// A buffer this full gets no more replies.
 const CHUNK_BYTES: usize = 64 << 10;
+/// So much of a buffer may lie idle, sent or never written, whatever is left in it.
+const IDLE_BYTES_MAX: usize = 4 << 10;
 /// Pieces that go into one write.
 const PIECES_MAX: usize = 64;
 
@@ -71,6 +77,11 @@ impl OutQueue {
         self.unsent_bytes
     }
 
+    /// What the buffers hold: what is unsent, and what was sent of the first one.
+    pub fn held_bytes(&self) -> usize {
+        self.unsent_bytes + self.sent_bytes
+    }
+
     /// What is unsent, in its order.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         self.chunks.iter().enumerate().map(|(at, chunk)| if at == 0 { &chunk[self.sent_bytes..] } else { chunk })
@@ -118,7 +129,10 @@ impl OutQueue {
                     total += written;
                     self.advance(written, pool);
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.trim(pool);
+                    break;
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
@@ -127,6 +141,22 @@ impl OutQueue {
             self.clear(pool);
         }
         Ok(total)
+    }
+
+    /// Exchanges the first and the last buffer for smaller ones if they are mostly idle. Those between are full and unsent.
+    fn trim(&mut self, pool: &mut Pool) {
+        for at in [0, self.chunks.len().saturating_sub(1)] {
+            let Some(chunk) = self.chunks.get_mut(at) else { return };
+            let rest = &chunk[if at == 0 { self.sent_bytes } else { 0 }..];
+            if chunk.capacity() - rest.len() <= rest.len().max(IDLE_BYTES_MAX) {
+                continue;
+            }
+            let rest = rest.to_vec();
+            pool.give(std::mem::replace(chunk, rest));
+            if at == 0 {
+                self.sent_bytes = 0;
+            }
+        }
     }
 
     fn advance(&mut self, mut written: usize, pool: &mut Pool) {
@@ -190,6 +220,29 @@ mod tests {
         }
         assert!(received == expected && queue.is_empty());
         assert_eq!(queue.chunks.capacity(), 0);
+    }
+
+    #[test]
+    fn a_slow_client_keeps_little_more_than_what_it_has_yet_to_read() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let (mut queue, mut pool) = (OutQueue::default(), Pool::default());
+        let value: Vec<u8> = (0..8 << 20).map(|at: usize| (at / 1000) as u8).collect();
+        queue.append(&mut pool, |out| out.extend_from_slice(&value));
+        // Of a buffer that has room for many replies, a few bytes.
+        pool.give(Vec::with_capacity(Pool::SMALL_BYTES_MAX));
+        queue.append(&mut pool, |out| out.push(7));
+        let (mut received, mut buffer) = (Vec::new(), vec![0; 50_000]);
+        while received.len() <= value.len() {
+            queue.send(&ours, &mut pool).unwrap();
+            let held: usize = queue.chunks.iter().map(Vec::capacity).sum();
+            assert!(held <= 2 * queue.unsent_bytes() + 2 * IDLE_BYTES_MAX, "{held} for {}", queue.unsent_bytes());
+            assert!(queue.held_bytes() <= held);
+            let count = theirs.read(&mut buffer).unwrap();
+            received.extend_from_slice(&buffer[..count]);
+        }
+        assert!(received[..value.len()] == value && received[value.len()] == 7 && queue.is_empty());
+        assert_eq!(queue.held_bytes(), 0);
     }
 
     #[test]

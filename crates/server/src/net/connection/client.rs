@@ -49,15 +49,16 @@ pub struct Admission {
 pub struct AnswerRoom<'a> {
     who: u64,
     budget: &'a Budget,
-    unsent_bytes: usize,
+    /// By replies before.
+    held_bytes: usize,
     bytes_max: usize,
 }
 
 impl AnswerRoom<'_> {
     /// Whether `bytes` of replies fit.
     pub fn has(&self, bytes: usize) -> bool {
-        let bytes = self.unsent_bytes + bytes + REQUEST_BYTES;
-        bytes <= self.bytes_max && (bytes <= FREE_BYTES || self.budget.allows(self.who, bytes - self.unsent_bytes))
+        let bytes = self.held_bytes + bytes + REQUEST_BYTES;
+        bytes <= self.bytes_max && (bytes <= FREE_BYTES || self.budget.allows(self.who, bytes - self.held_bytes))
     }
 }
 
@@ -331,12 +332,12 @@ impl Client {
     /// The room for such replies.
     pub fn answer_room<'a>(&self, limits: &Limits, budget: &'a Budget) -> AnswerRoom<'a> {
         let bytes_max = limits.connection_in_flight_bytes.min(self.answers_bytes_max);
-        AnswerRoom { who: self.who, budget, unsent_bytes: self.out.unsent_bytes(), bytes_max }
+        AnswerRoom { who: self.who, budget, held_bytes: self.out.held_bytes(), bytes_max }
     }
 
     /// So many requests were answered within `room`, the last get among them with a value of `value_bytes`.
     pub fn answered(&mut self, room: &AnswerRoom<'_>, requests: usize, value_bytes: Option<usize>, gets: &Gets) {
-        self.charge(self.charged_bytes + self.out.unsent_bytes() - room.unsent_bytes, room.budget);
+        self.charge(self.charged_bytes + self.out.held_bytes() - room.held_bytes, room.budget);
         self.answered_at_once += requests;
         if let Some(value_bytes) = value_bytes {
             self.value_bytes_expected = Some(value_bytes.max(self.value_bytes_expected(gets) / 2));
@@ -367,7 +368,7 @@ impl Client {
     }
 
     pub(super) fn held_bytes(&self, load: Load) -> usize {
-        load.held_bytes + self.out.unsent_bytes()
+        load.held_bytes + self.out.held_bytes()
     }
 
     /// Whether its request that waits may go on, spent as the budget is: it has become so small that nobody is asked, or it is a get
@@ -409,7 +410,7 @@ impl Client {
     /// others give memory back. A larger value asks.
     fn may_try(&self, load: Load) -> bool {
         let get_waits = self.wait.is_some_and(|wait| wait.wanted_for == WantedFor::Get);
-        get_waits && load.pending == 0 && self.out.unsent_bytes() <= FREE_BYTES - TRIED_BYTES
+        get_waits && load.pending == 0 && self.out.held_bytes() <= FREE_BYTES - TRIED_BYTES
     }
 
     pub(super) fn token(&self, number: u32) -> u64 {
