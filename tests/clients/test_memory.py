@@ -65,6 +65,54 @@ class Memory(unittest.TestCase):
                         self.assertEqual(replies.readline(), b"END\r\n")
                 self.assertLess(resident_max_mebibytes(self.server.process), 256, (command, name))
 
+    def test_counts_by_prefix_that_nobody_reads_stay_within_the_budget(self):
+        connection, replies = self.connect()
+        keys = [b"%06d%s:k" % (number, b"x" * 230) for number in range(10_000)]
+        connection.sendall(b"stats detail on\r\n" + b"".join(b"get %s\r\n" % key for key in keys) + b"stats detail dump\r\n")
+        self.assertEqual(replies.readline(), b"OK\r\n")
+        for _ in keys:
+            self.assertEqual(replies.readline(), b"END\r\n")
+        lines = list(iter(replies.readline, b"END\r\n"))
+        self.assertLessEqual(sum(len(line) for line in lines), 2 << 20)
+        self.assertEqual(lines[0], b"PREFIX %s get 1 hit 0 set 0 del 0\r\n" % keys[0][:-2])
+        lazy = [self.connect()[0] for _ in range(300)]
+        for client in lazy:
+            client.sendall(b"stats detail dump\r\n")
+        # Its turn comes when the server has looked at theirs.
+        connection.sendall(b"version\r\n" * 10)
+        for _ in range(10):
+            self.assertTrue(replies.readline().startswith(b"VERSION "))
+        self.assertLess(resident_max_mebibytes(self.server.process), 256)
+        for client in lazy[:3]:
+            with client.makefile("rb") as counts:
+                self.assertEqual(list(iter(counts.readline, b"END\r\n")), lines)
+
+    def test_appends_to_large_values_stay_within_the_budget(self):
+        # Each thread can have some under way.
+        server = Server("appends", ["--threads", "8"])
+        self.addCleanup(server.close)
+        value, clients = self.values["large"], 40
+        connection = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+        self.addCleanup(connection.close)
+        replies = connection.makefile("rb")
+        self.addCleanup(replies.close)
+        for number in range(clients):
+            connection.sendall(b"set large%d 0 0 %d\r\n%s\r\n" % (number, len(value), value))
+            self.assertEqual(replies.readline(), b"STORED\r\n")
+        appenders = []
+        for number in range(clients):
+            appender = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+            self.addCleanup(appender.close)
+            appender.sendall(b"append large%d 0 0 3\r\nend\r\n" % number)
+            appenders.append(appender)
+        for appender in appenders:
+            self.assertEqual(appender.recv(100), b"STORED\r\n")
+        connection.sendall(b"append large0 0 0 3\r\nend\r\nget large0\r\n")
+        self.assertEqual(replies.readline(), b"STORED\r\n")
+        self.assertEqual(replies.readline(), b"VALUE large0 0 %d\r\n" % (len(value) + 6))
+        self.assertTrue(replies.read(len(value) + 6) == value + b"endend", "a get behind an append sees it")
+        self.assertLess(resident_max_mebibytes(server.process), 256)
+
     def test_replies_that_are_sent_but_for_their_end_hold_little(self):
         long = self.values["long"]
         head = b"VALUE long0 0 %d\r\n" % len(long)

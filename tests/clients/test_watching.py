@@ -252,7 +252,7 @@ class Watching(unittest.TestCase):
         self.assertEqual(watcher.read(), b"OK")
         client = Line.of_path(path)
         self.addCleanup(client.close)
-        self.assertRegex(watcher.until(b"conn_new"), rb"type=conn_new rip=unix rport=0 transport=local cfd=\d+\n")
+        self.assertRegex(watcher.until(b"conn_new rip=unix"), rb"type=conn_new rip=unix rport=0 transport=local cfd=\d+\n")
         lines = client.ask(b"stats conns")
         address = b" unix:" + path.encode()
         for name, times in ((b":addr", 2), (b":listen_addr", 1)):
@@ -260,7 +260,7 @@ class Watching(unittest.TestCase):
         for wanted in (b":UDP UDP", b":addr udp:127.0.0.1:%d" % udp):
             self.assertEqual(sum(row.endswith(wanted) for row in lines), 2, lines)
         client.close()
-        self.assertRegex(watcher.until(b"conn_close"), rb"rip=unix rport=0 transport=local reason=normal cfd=\d+\n")
+        self.assertRegex(watcher.until(b"conn_close rip=unix"), rb"rip=unix rport=0 transport=local reason=normal cfd=\d+\n")
 
     def test_the_binary_protocol_counts_prefixes_too(self):
         line = self.line()

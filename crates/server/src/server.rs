@@ -283,7 +283,7 @@ fn figures<S: Store>(
 /// Starts the thread that does errands. A resize may outlast the server, and must not keep its sockets.
 fn do_errands<S: Store>(store: Arc<S>, orders: Orders, front_bytes: u64, shared: &Arc<Shared>) -> io::Result<()> {
     let [noting, answering, asking, waking] = std::array::from_fn(|_| Arc::downgrade(shared));
-    shared.figures.observers.serve(shared.mailboxes.len(), move |worker, client| {
+    shared.figures.observers.serve(move |worker, client| {
         if let Some(shared) = waking.upgrade() {
             shared.mailboxes[worker].wake_client(client);
         }

@@ -119,6 +119,6 @@ pub enum Step {
 pub struct Load {
     /// Requests without an outcome.
     pub pending: usize,
-    /// Memory of the pending requests, by their charges, and of replies that are kept back.
+    /// Memory of the pending requests, by their charges, and of what is kept back until it can be sent.
     pub held_bytes: usize,
 }

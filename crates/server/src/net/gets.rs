@@ -61,6 +61,11 @@ impl Gets {
         self.in_flight_bytes -= charge_bytes;
     }
 
+    /// One that read a value for itself has its outcome.
+    pub fn ended(&mut self, charge_bytes: usize) {
+        self.put_aside(charge_bytes);
+    }
+
     pub fn completed(&mut self, charge_bytes: usize, value_bytes: usize) {
         self.put_aside(charge_bytes);
         self.value_bytes_recent = value_bytes.max(self.value_bytes_recent - self.value_bytes_recent.div_ceil(64));

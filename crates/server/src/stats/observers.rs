@@ -1,11 +1,12 @@
 //! `watch`, which shows clients the requests of others, and the counts by prefix of `stats detail`.
 //!
 //! 1. While nobody looks, a request costs one relaxed load ([`Observers::wants`]).
-//! 2. A watcher's lines wait in a buffer of its own, of a bounded size. What does not fit is dropped and counted, and the watcher is told how many
-//!    lines: nobody waits for it.
-//! 3. Each worker counts a bounded number of prefixes; further ones are not counted.
+//! 2. A watcher's lines wait in a buffer of its own, of a bounded size, which its client is charged with. What does not fit is dropped and
+//!    counted, and the watcher is told how many lines: nobody waits for it.
+//! 3. The table of prefixes takes 3 MiB at most ([`PREFIXES_MAX`], [`PREFIX_BYTES_MAX`]). Further prefixes are not counted.
 //!
-//! Threads: workers tell, each under a lock of the watcher for a copy of a line; a watcher's own worker takes its lines.
+//! Threads: workers tell, each under a lock of the watcher for a copy of a line; a watcher's own worker takes its lines. While prefixes are
+//! counted all workers share the lock of their table, as in memcached.
 
 // The server is above the simulator: lines have the time of day, to the microsecond.
 #![allow(clippy::disallowed_methods)]
@@ -34,6 +35,10 @@ const WATCHERS_MAX: usize = 20;
 /// Lines that wait for one watcher.
 pub const WATCHER_BYTES_MAX: usize = 256 << 10;
 const PREFIXES_MAX: usize = 10_000;
+/// Of all prefixes together.
+const PREFIX_BYTES_MAX: usize = 1 << 20;
+/// The line of a prefix but for the prefix: words, and four numbers of at most 20 digits.
+const PREFIX_LINE_BYTES_MAX: usize = 112;
 
 /// Wakes a client of a worker, by their numbers.
 type Wake = Box<dyn Fn(usize, u32) + Send + Sync>;
@@ -45,8 +50,7 @@ pub struct Observers {
     line_next: AtomicU64,
     sent: AtomicU64,
     skipped: AtomicU64,
-    /// One a worker; none before the server serves.
-    prefixes: OnceLock<Vec<Mutex<PrefixCounts>>>,
+    prefixes: Mutex<PrefixCounts>,
     wake: OnceLock<Wake>,
 }
 
@@ -80,7 +84,26 @@ struct PrefixCount {
     deletes: u64,
 }
 
-type PrefixCounts = BTreeMap<Vec<u8>, PrefixCount>;
+#[derive(Default)]
+struct PrefixCounts {
+    by_prefix: BTreeMap<Box<[u8]>, PrefixCount>,
+    /// Of the prefixes themselves.
+    prefix_bytes: usize,
+}
+
+impl PrefixCounts {
+    /// The count of a prefix; `None` if it is not there and there is no room for it.
+    fn of(&mut self, prefix: &[u8]) -> Option<&mut PrefixCount> {
+        if !self.by_prefix.contains_key(prefix) {
+            if self.by_prefix.len() >= PREFIXES_MAX || self.prefix_bytes + prefix.len() > PREFIX_BYTES_MAX {
+                return None;
+            }
+            self.prefix_bytes += prefix.len();
+            self.by_prefix.insert(prefix.into(), PrefixCount::default());
+        }
+        self.by_prefix.get_mut(prefix)
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyRequest {
@@ -95,9 +118,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Observers {
-    /// Readies it for so many workers.
-    pub fn serve(&self, workers: usize, wake: impl Fn(usize, u32) + Send + Sync + 'static) {
-        self.prefixes.get_or_init(|| (0..workers).map(|_| Mutex::default()).collect());
+    /// Readies it for a server: `wake` wakes a client of a worker.
+    pub fn serve(&self, wake: impl Fn(usize, u32) + Send + Sync + 'static) {
         self.wake.get_or_init(|| Box::new(wake));
     }
 
@@ -174,15 +196,11 @@ impl Observers {
         self.wants(kinds::DETAIL)
     }
 
-    /// A worker was asked about a key. Its prefix is what stands before the first colon; without one nothing is counted.
-    pub fn note_key(&self, worker: usize, key: &[u8], request: KeyRequest) {
+    /// The server was asked about a key. Its prefix is what stands before the first colon; without one nothing is counted.
+    pub fn note_key(&self, key: &[u8], request: KeyRequest) {
         let Some(end) = key.iter().position(|byte| *byte == b':').filter(|_| self.counts_prefixes()) else { return };
-        let Some(prefixes) = self.prefixes.get().and_then(|prefixes| prefixes.get(worker)) else { return };
-        let mut counts = lock(prefixes);
-        if !counts.contains_key(&key[..end]) && counts.len() >= PREFIXES_MAX {
-            return;
-        }
-        let count = counts.entry(key[..end].to_vec()).or_default();
+        let mut counts = lock(&self.prefixes);
+        let Some(count) = counts.of(&key[..end]) else { return };
         match request {
             KeyRequest::Get { is_hit } => {
                 count.gets += 1;
@@ -194,25 +212,21 @@ impl Observers {
     }
 
     pub fn forget_prefixes(&self) {
-        self.prefixes.get().into_iter().flatten().for_each(|counts| lock(counts).clear());
+        *lock(&self.prefixes) = PrefixCounts::default();
+    }
+
+    /// How long [`Observers::prefix_lines`] may be.
+    pub fn prefix_lines_bytes_max(&self) -> usize {
+        let counts = lock(&self.prefixes);
+        counts.prefix_bytes + (counts.by_prefix.len() + 1) * PREFIX_LINE_BYTES_MAX
     }
 
     /// As `stats detail dump` has them.
     pub fn prefix_lines(&self) -> Vec<u8> {
-        let mut sums = PrefixCounts::new();
-        for counts in self.prefixes.get().into_iter().flatten() {
-            for (prefix, count) in lock(counts).iter() {
-                let sum = sums.entry(prefix.clone()).or_default();
-                sum.gets += count.gets;
-                sum.hits += count.hits;
-                sum.sets += count.sets;
-                sum.deletes += count.deletes;
-            }
-        }
         let mut text = Vec::new();
-        for (prefix, PrefixCount { gets, hits, sets, deletes }) in sums {
+        for (prefix, PrefixCount { gets, hits, sets, deletes }) in &lock(&self.prefixes).by_prefix {
             text.extend_from_slice(b"PREFIX ");
-            text.extend_from_slice(&prefix);
+            text.extend_from_slice(prefix);
             text.extend_from_slice(format!(" get {gets} hit {hits} set {sets} del {deletes}\r\n").as_bytes());
         }
         text.extend_from_slice(b"END\r\n");
@@ -224,6 +238,11 @@ impl WatchSeat {
     /// Whether there are lines to take.
     pub fn has_lines(&self) -> bool {
         self.watcher.has_lines.load(Ordering::Relaxed)
+    }
+
+    /// What its lines may take while they wait.
+    pub fn held_bytes(&self) -> usize {
+        if self.has_lines() { WATCHER_BYTES_MAX } else { 0 }
     }
 
     /// The lines that wait, and a word about those that found no room.
@@ -269,7 +288,7 @@ mod tests {
     fn observers() -> (Arc<Observers>, Arc<AtomicU64>) {
         let (observers, woken) = (Arc::new(Observers::default()), Arc::new(AtomicU64::new(0)));
         let counter = Arc::clone(&woken);
-        observers.serve(2, move |_, _| {
+        observers.serve(move |_, _| {
             counter.fetch_add(1, Ordering::Relaxed);
         });
         (observers, woken)
@@ -301,7 +320,9 @@ mod tests {
         for _ in 0..1000 {
             observers.tell(kinds::FETCHERS, |line| line.resize(1000, b'x'));
         }
+        assert_eq!(seat.held_bytes(), WATCHER_BYTES_MAX);
         let text = seat.take();
+        assert_eq!(seat.held_bytes(), 0);
         assert!(text.len() < WATCHER_BYTES_MAX + 100, "{}", text.len());
         let said = String::from_utf8_lossy(&text[text.len() - 16..]).into_owned();
         assert!(said.contains("skipped=7"), "{said}");
@@ -322,15 +343,38 @@ mod tests {
     fn prefixes_are_counted_while_that_is_on() {
         let (observers, _) = observers();
         observers.count_prefixes(true);
-        observers.note_key(0, b"x:y", KeyRequest::Get { is_hit: true });
-        observers.note_key(1, b"x:z", KeyRequest::Set);
-        observers.note_key(1, b"x:z", KeyRequest::Delete);
-        observers.note_key(1, b"q:z", KeyRequest::Get { is_hit: false });
-        observers.note_key(1, b"none", KeyRequest::Set);
+        observers.note_key(b"x:y", KeyRequest::Get { is_hit: true });
+        observers.note_key(b"x:z", KeyRequest::Set);
+        observers.note_key(b"x:z", KeyRequest::Delete);
+        observers.note_key(b"q:z", KeyRequest::Get { is_hit: false });
+        observers.note_key(b"none", KeyRequest::Set);
         let lines = "PREFIX q get 1 hit 0 set 0 del 0\r\nPREFIX x get 1 hit 1 set 1 del 1\r\nEND\r\n";
         assert_eq!(String::from_utf8(observers.prefix_lines()).unwrap(), lines);
         observers.forget_prefixes();
         assert_eq!(observers.prefix_lines(), b"END\r\n");
+    }
+
+    #[test]
+    fn prefixes_take_no_more_than_they_may() {
+        let (observers, _) = observers();
+        observers.count_prefixes(true);
+        let long = |number: usize| [format!("{number:06}").as_bytes(), &[b'x'; 243], b":"].concat();
+        for number in 0..2 * PREFIXES_MAX {
+            observers.note_key(&long(number), KeyRequest::Set);
+        }
+        let lines = observers.prefix_lines();
+        assert!(lines.len() <= observers.prefix_lines_bytes_max());
+        assert_eq!(lines.split(|byte| *byte == b'\n').count() - 2, PREFIX_BYTES_MAX / 249);
+        observers.forget_prefixes();
+        for number in 0..2 * PREFIXES_MAX {
+            observers.note_key(format!("{number}:").as_bytes(), KeyRequest::Get { is_hit: true });
+        }
+        // What is counted already is counted on.
+        observers.note_key(b"0:", KeyRequest::Delete);
+        let lines = observers.prefix_lines();
+        assert!(lines.len() <= observers.prefix_lines_bytes_max());
+        assert_eq!(lines.split(|byte| *byte == b'\n').count() - 2, PREFIXES_MAX);
+        assert!(lines.starts_with(b"PREFIX 0 get 1 hit 1 set 0 del 1\r\n"));
     }
 
     #[test]

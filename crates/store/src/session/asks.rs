@@ -1,4 +1,5 @@
-//! Requests that show a value and ask first where it is long: who submitted them may have no memory for it now.
+//! Requests that show a value and ask first where it is long: who submitted them may have no memory for it now. So does an append to a value
+//! that lies out of line, for that value and the one that it makes.
 //!
 //! ```text
 //! get ─► looked up ─ not longer than is allowed ─► answer
@@ -15,7 +16,7 @@ use crate::keyspace::request::{Outcome, Request};
 use crate::keyspace::states::KeyspaceRef;
 use std::collections::HashMap;
 
-/// A get that goes on when its caller has this much memory for its value.
+/// A get that goes on when its caller has this much memory for its value, or an append that has it for the old and the new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
     pub token: u64,
@@ -53,7 +54,7 @@ impl Asks {
 }
 
 impl Session {
-    /// As [`Session::submit_to`]; a request that shows a longer value asks before it is brought: see [`Session::take_asks`]. No other that
+    /// As [`Session::submit_to`]; a request that shows a longer value, or makes a value of a long one, asks before that is brought: see [`Session::take_asks`]. No other that
     /// is on its way may have its token.
     ///
     /// # Errors

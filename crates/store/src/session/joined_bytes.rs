@@ -8,6 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// One in so many bytes of the store's memory, for each session.
 const MEMORY_PART: u64 = 16;
 
+/// What is held for a value of so many bytes that is read, and the one that is made of it.
+pub fn joined_bytes_of(value_bytes: usize) -> usize {
+    2 * value_bytes
+}
+
 /// See the [module](self).
 pub struct JoinedBytes {
     taken: Arc<AtomicUsize>,
@@ -30,7 +35,7 @@ impl JoinedBytes {
     /// A share for a value of so many bytes that is read, and the one that is made of it. `None`: others are to end before. One alone
     /// always has it.
     fn take(&self, value_bytes: usize) -> Option<JoinedShare> {
-        let (bytes, before) = (2 * value_bytes, self.taken.load(Ordering::Relaxed));
+        let (bytes, before) = (joined_bytes_of(value_bytes), self.taken.load(Ordering::Relaxed));
         if before > 0 && before + bytes > self.most {
             return None;
         }

@@ -10,6 +10,7 @@
 //! Threads: the session's.
 
 use super::engine_session::EngineWait;
+use super::joined_bytes::joined_bytes_of;
 use super::owned::OwnedRequest;
 use crate::error::Error;
 use crate::keyspace::request::Request;
@@ -108,6 +109,13 @@ impl<K> Op<K> {
     /// As [`OpTarget::must_ask_for`].
     pub fn must_ask_for(&self, value_bytes: usize) -> bool {
         self.target().must_ask_for(&self.request.borrow(), value_bytes)
+    }
+
+    /// What it must ask for, if it does, before it makes a value of one of so many bytes that lies out of line. One that shows the value has
+    /// asked for that.
+    pub fn must_ask_to_join(&self, value_bytes: usize) -> Option<usize> {
+        let bytes = joined_bytes_of(value_bytes);
+        (bytes > self.value_bytes_allowed && !self.request.borrow().shows_value()).then_some(bytes)
     }
 }
 

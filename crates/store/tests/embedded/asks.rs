@@ -1,7 +1,7 @@
 //! Requests that ask before they bring a value, wherever that is: in a write buffer, on flash, inflated, or in extents of its own.
 
 use crate::common::store_in_memory;
-use tapetum::{Ask, Condition, Outcome, Reply, Request, Session, Store, StoreOptions, Sync, Terms};
+use tapetum::{Ask, Condition, KeyspaceKind, Outcome, Reply, Request, Session, Store, StoreOptions, Sync, Terms};
 use tapetum_drive::{Drive, SplitMix64};
 
 const CAPACITY: u64 = 32 << 20;
@@ -91,6 +91,35 @@ fn a_longer_value_comes_when_it_is_allowed() {
         }
     }
     store.close().unwrap();
+}
+
+#[test]
+fn an_append_to_a_value_out_of_line_asks_for_both_values() {
+    let (_drive, store) = store();
+    let ordered = store.create_keyspace_of("ordered", KeyspaceKind::Ordered).unwrap();
+    let hashed = store.keyspace("default").unwrap();
+    for keyspace in [hashed, ordered] {
+        let place = keyspace.keyspace();
+        let mut session = store.session().unwrap();
+        let long = noise(100_000);
+        keyspace.put(b"key", &long).unwrap();
+        let append = Request::Append { key: b"key", value: b"end", stamp: None };
+        session.submit_within(place, 1, append, long.len()).unwrap();
+        let (replies, asks) = poll(&mut session, 0, 1);
+        assert_eq!((replies, asks), (vec![], vec![Ask { token: 1, value_bytes: 2 * long.len() }]));
+        session.allow_value(1, 2 * long.len());
+        assert!(matches!(poll(&mut session, 1, 0).0[0].outcome, Outcome::Stored { .. }));
+        session.submit_within(place, 2, append, 0).unwrap();
+        poll(&mut session, 0, 1);
+        session.give_up_value(2);
+        assert_eq!(poll(&mut session, 1, 0).0[0].outcome, Outcome::Missing);
+        // Nobody asks unless told, and what fits does not ask.
+        session.submit_to(place, 3, append).unwrap();
+        assert!(matches!(poll(&mut session, 1, 0).0[0].outcome, Outcome::Stored { .. }));
+        session.submit_within(place, 4, append, 2 * (long.len() + 6)).unwrap();
+        assert!(matches!(poll(&mut session, 1, 0).0[0].outcome, Outcome::Stored { .. }));
+        assert_eq!(keyspace.get(b"key").unwrap().unwrap().value, [&long[..], b"endendend"].concat());
+    }
 }
 
 #[test]

@@ -135,8 +135,7 @@ impl Memcached {
                 Vec::new()
             }
             _ if argument.starts_with(b"detail") => {
-                self.binary_detail(origin, &argument[b"detail".len()..], client, cx);
-                return Some(());
+                return self.binary_detail(origin, &argument[b"detail".len()..], client, cx);
             }
             other => match cx.figures.group(other) {
                 Some(lines) => lines,
@@ -150,27 +149,28 @@ impl Memcached {
         Some(())
     }
 
-    /// `stats detail`. As in memcached a word is known by its beginning.
+    /// `stats detail`; `None` if it has to wait. As in memcached a word is known by its beginning.
     fn binary_detail<S: Session>(
         &mut self,
         origin: Origin,
         word: &[u8],
         client: &mut Client,
         cx: &mut DoorContext<'_, S>,
-    ) {
-        let (observers, is) = (&cx.figures.observers, |start: &[u8]| word.starts_with(start));
+    ) -> Option<()> {
+        let is = |start: &[u8]| word.starts_with(start);
         if is(b" dump") {
-            let lines = observers.prefix_lines();
-            return self.answer(Form::Silent, client, cx, |out| {
+            let lines = self.prefix_lines(client, cx)?;
+            self.answer(Form::Silent, client, cx, |out| {
                 reply::binary_pair(out, origin, b"detailed", &lines);
                 reply::binary_success(out, origin, false, 0);
             });
+        } else if is(b" on") || is(b" off") {
+            cx.figures.observers.count_prefixes(is(b" on"));
+            self.answer(Form::Silent, client, cx, |out| reply::binary_success(out, origin, false, 0));
+        } else {
+            self.refuse(origin, Status::NotFound, client, cx);
         }
-        if !is(b" on") && !is(b" off") {
-            return self.refuse(origin, Status::NotFound, client, cx);
-        }
-        observers.count_prefixes(is(b" on"));
-        self.answer(Form::Silent, client, cx, |out| reply::binary_success(out, origin, false, 0));
+        Some(())
     }
 
     fn binary_lines<S: Session>(

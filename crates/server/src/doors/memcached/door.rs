@@ -144,6 +144,8 @@ impl Door for Memcached {
         if form.is_get() {
             let value_bytes = outcome.value().map(|_| value.len());
             client.got(self.slots.charge_bytes(number), value_bytes, cx.gets);
+        } else if self.slots.may_ask(number) {
+            cx.gets.ended(self.slots.charge_bytes(number));
         }
         outcomes::count_outcome(cx.counters, form, outcome);
         if let (Some(request), Some(came)) = (outcomes::timed(form, reply), self.slots.came(number)) {
@@ -151,13 +153,7 @@ impl Door for Memcached {
         }
         if let Some(observed) = self.slots.take_observed(number) {
             let told = (&observed.key[..], observed.store);
-            watching::observe(
-                &cx.figures.observers,
-                (cx.worker, client.descriptor()),
-                told,
-                form,
-                (outcome, value.len()),
-            );
+            watching::observe(&cx.figures.observers, client.descriptor(), told, form, (outcome, value.len()));
         }
         self.slots.complete(number, outcome, value, &mut client.out, cx.pool);
     }
@@ -172,7 +168,8 @@ impl Door for Memcached {
 
     fn load(&self) -> Load {
         let paused = self.listing.as_ref().is_some_and(Listing::is_paused);
-        Load { pending: self.slots.pending() - usize::from(paused), held_bytes: self.slots.held_bytes() }
+        let lines_bytes = self.watching.as_ref().map_or(0, WatchSeat::held_bytes);
+        Load { pending: self.slots.pending() - usize::from(paused), held_bytes: self.slots.held_bytes() + lines_bytes }
     }
 
     fn place_of(&self, number: u32) -> usize {

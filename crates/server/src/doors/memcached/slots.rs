@@ -26,12 +26,23 @@ struct Slot {
     key_bytes: u32,
     /// Of its key, if the store may ask before it brings the value; else 0.
     asker_print: u32,
+    /// The store may ask, and it changes its item.
+    changes_late: bool,
     /// What it may take in memory until it is answered.
     charge_bytes: usize,
     /// When it came, if that is measured.
     came: Option<Instant>,
     /// What watchers are told of it, if there are any.
     observed: Option<Box<ObservedRequest>>,
+}
+
+/// What is submitted behind a request that may ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextOfKey {
+    Get,
+    /// To a value that is short, as far as is known.
+    Append,
+    Change,
 }
 
 /// What watchers are told of a request when its outcome is known.
@@ -127,6 +138,7 @@ impl Slots {
             key_at,
             key_bytes,
             asker_print,
+            changes_late: false,
             charge_bytes,
             came: None,
             observed: None,
@@ -161,21 +173,30 @@ impl Slots {
         self.queue[self.place_of(number)].came
     }
 
-    /// The request that was added last, of `key`, may ask for room for its value, and takes effect after that.
-    pub fn last_may_ask(&mut self, key: &[u8]) {
+    /// The request that was added last, of `key`, may ask for room for its value, and takes effect after that. `changes`: the item is another then.
+    pub fn last_may_ask(&mut self, key: &[u8], changes: bool) {
         let Some(last) = self.queue.back_mut() else { unreachable!("it was just added") };
-        last.asker_print = print(key);
+        (last.asker_print, last.changes_late) = (print(key), changes);
         self.askers += 1;
     }
 
-    /// Whether a request of `key` that is pending may take effect after one that is submitted now. Now and then of another key: then
-    /// that one waits for nothing.
-    pub fn may_overtake(&self, key: &[u8]) -> bool {
+    /// Whether request `number`, which is pending, may ask.
+    pub fn may_ask(&self, number: u32) -> bool {
+        self.queue[self.place_of(number)].asker_print != 0
+    }
+
+    /// Whether a request of `key` that is pending may take effect after one that is submitted now, and that matters: a get does not see another,
+    /// and of two appends that both ask the first has its room first. Now and then of another key: then that one waits for nothing.
+    pub fn may_overtake(&self, key: &[u8], next: NextOfKey) -> bool {
         if self.askers == 0 {
             return false;
         }
         let print = print(key);
-        self.queue.iter().any(|slot| slot.asker_print == print)
+        let matters = |slot: &Slot| match slot.changes_late {
+            true => next != NextOfKey::Append,
+            false => next != NextOfKey::Get,
+        };
+        self.queue.iter().any(|slot| slot.asker_print == print && matters(slot))
     }
 
     /// Adds a reply that needs no outcome.
@@ -191,6 +212,7 @@ impl Slots {
             key_at,
             key_bytes: 0,
             asker_print: 0,
+            changes_late: false,
             charge_bytes: 0,
             came: None,
             observed: None,

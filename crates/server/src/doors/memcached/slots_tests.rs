@@ -83,18 +83,23 @@ fn what_may_ask_may_be_overtaken_until_it_is_answered() {
     bench.slots.first = u32::MAX;
     let [a, other, again] = [b"a", b"b", b"a"].map(|key| {
         let number = bench.slots.push(GET, key, 0);
-        assert_eq!(bench.slots.may_overtake(b"a"), number != u32::MAX);
-        bench.slots.last_may_ask(key);
+        assert_eq!(bench.slots.may_overtake(b"a", NextOfKey::Change), number != u32::MAX);
+        bench.slots.last_may_ask(key, false);
         number
     });
     bench.slots.push(GET, b"c", 0);
-    assert_eq!([b"a", b"b", b"c"].map(|key| bench.slots.may_overtake(key)), [true, true, false]);
+    assert_eq!([b"a", b"b", b"c"].map(|key| bench.slots.may_overtake(key, NextOfKey::Change)), [true, true, false]);
     bench.hit(again, b"v");
-    assert!(bench.slots.may_overtake(b"a"), "the first one");
+    assert!(bench.slots.may_overtake(b"a", NextOfKey::Change), "the first one");
+    assert!(!bench.slots.may_overtake(b"a", NextOfKey::Get), "reads do not see each other");
     bench.hit(a, b"v");
-    assert_eq!([b"a", b"b"].map(|key| bench.slots.may_overtake(key)), [false, true]);
+    assert_eq!([b"a", b"b"].map(|key| bench.slots.may_overtake(key, NextOfKey::Change)), [false, true]);
     bench.outcome(other, Outcome::Failed(Error::Io("x".into())));
-    assert!(!bench.slots.may_overtake(b"b"));
+    assert!(!bench.slots.may_overtake(b"b", NextOfKey::Change));
+    let append = bench.slots.push(Form::Silent, b"", 0);
+    bench.slots.last_may_ask(b"d", true);
+    assert!(bench.slots.may_ask(append) && bench.slots.may_overtake(b"d", NextOfKey::Get), "a read sees a change");
+    assert!(bench.slots.may_overtake(b"d", NextOfKey::Change) && !bench.slots.may_overtake(b"d", NextOfKey::Append));
 }
 
 proptest! {

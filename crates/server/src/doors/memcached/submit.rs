@@ -6,7 +6,7 @@ use super::door::{DoorContext, Memcached, MemcachedOptions};
 use super::protocol::delete_all_at;
 use super::protocol::reply::{Form, TextAnswer};
 use super::protocol::text;
-use super::slots::ObservedRequest;
+use super::slots::{NextOfKey, ObservedRequest};
 use super::watching::ObservedStore;
 use crate::net::connection::Client;
 use crate::net::door::Door;
@@ -26,13 +26,22 @@ impl Memcached {
         client: &mut Client,
         cx: &mut DoorContext<'_, S>,
     ) -> Option<()> {
-        // A get that asks takes effect when it is allowed: a change of its item waits for that.
-        if !request.reads() && self.slots.may_overtake(request.key()) {
+        let joins = matches!(request, Request::Append { .. } | Request::Prepend { .. });
+        let next = match joins && !client.has_asked() {
+            true => NextOfKey::Append,
+            false if request.reads() => NextOfKey::Get,
+            false => NextOfKey::Change,
+        };
+        // A get that asks takes effect when it is allowed: a change of its item waits for that. So does what follows an append.
+        if self.slots.may_overtake(request.key(), next) {
             client.block();
             return None;
         }
         self.look_up_for_watchers(form, &request, client, cx)?;
-        let admission = client.admit(self.load(), form.is_get(), bytes, cx)?;
+        let mut admission = client.admit(self.load(), form.is_get(), bytes, cx)?;
+        if joins {
+            admission = admission.to_join(cx);
+        }
         self.looked_up = false;
         let number = self.slots.push(form, key, admission.charge_bytes);
         self.slots.last_came(cx.came);
@@ -40,8 +49,8 @@ impl Memcached {
             let store = ObservedStore::of(&request, cx.now);
             self.slots.last_is_observed(ObservedRequest { key: request.key().to_vec(), store });
         }
-        if form.is_get() {
-            self.slots.last_may_ask(request.key());
+        if form.is_get() || joins {
+            self.slots.last_may_ask(request.key(), joins);
         }
         client.submit(number, (self.options.keyspace, request), admission, cx);
         Some(())
@@ -64,7 +73,7 @@ impl Memcached {
         let admission = client.admit(self.load(), true, client.value_bytes_expected(cx.gets), cx)?;
         let number = self.slots.push(Form::Lookup, b"", admission.charge_bytes);
         self.slots.last_is_observed(ObservedRequest { key: key.to_vec(), store: None });
-        self.slots.last_may_ask(key);
+        self.slots.last_may_ask(key, false);
         client.submit(number, (self.options.keyspace, Request::Get { key }), admission, cx);
         self.looked_up = true;
         Some(())
@@ -150,6 +159,13 @@ impl Memcached {
             self.slots.complete_with(number, reply, &mut client.out, cx.pool);
         }
         Some((number, was_sent))
+    }
+
+    /// What `stats detail dump` shows, when there is room for it.
+    pub(super) fn prefix_lines<S: Session>(&mut self, client: &mut Client, cx: &DoorContext<'_, S>) -> Option<Vec<u8>> {
+        let observers = &cx.figures.observers;
+        client.admit_reply(self.load(), observers.prefix_lines_bytes_max(), cx)?;
+        Some(observers.prefix_lines())
     }
 
     /// A reply that needs nothing from the store.

@@ -122,7 +122,13 @@ impl Memcached {
         self.say(complaint, client, cx);
     }
 
-    fn stats_detail<S: Session>(&mut self, word: &[u8], client: &mut Client, cx: &mut DoorContext<'_, S>) {
+    /// `None` if it has to wait.
+    fn stats_detail<S: Session>(
+        &mut self,
+        word: &[u8],
+        client: &mut Client,
+        cx: &mut DoorContext<'_, S>,
+    ) -> Option<()> {
         let observers = &cx.figures.observers;
         match word {
             b"on" | b"off" => {
@@ -130,11 +136,12 @@ impl Memcached {
                 self.say("OK\r\n", client, cx);
             }
             b"dump" => {
-                let lines = observers.prefix_lines();
+                let lines = self.prefix_lines(client, cx)?;
                 self.answer(Form::Silent, client, cx, |out| out.extend_from_slice(&lines));
             }
             _ => self.say(text::BAD_DETAIL, client, cx),
         }
+        Some(())
     }
 
     fn text_stats<S: Session>(
@@ -152,10 +159,7 @@ impl Memcached {
                 return self.errand(errand, errand_form(false, false), client, cx);
             }
             b"conns" => return self.errand(Errand::Connections, errand_form(false, false), client, cx),
-            b"detail" => {
-                self.stats_detail(words.next().unwrap_or_default(), client, cx);
-                return Some(());
-            }
+            b"detail" => return self.stats_detail(words.next().unwrap_or_default(), client, cx),
             b"cachedump" => match KeyDump::of_cachedump(words) {
                 Ok(dump) => return self.list(dump, client, cx),
                 Err(complaint) => {

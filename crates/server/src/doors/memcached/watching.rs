@@ -75,13 +75,13 @@ impl Memcached {
 /// Tells the watchers of a request that has its outcome.
 pub(super) fn observe(
     observers: &Observers,
-    (worker, descriptor): (usize, i32),
+    descriptor: i32,
     (key, store): (&[u8], Option<ObservedStore>),
     form: Form,
     (outcome, value_bytes): (&Outcome, usize),
 ) {
     if let Some(ObservedStore { command, ttl, bytes }) = store {
-        observers.note_key(worker, key, KeyRequest::Set);
+        observers.note_key(key, KeyRequest::Set);
         let status = match outcome {
             Outcome::Stored { .. } => "stored",
             Outcome::Exists => "exists",
@@ -101,7 +101,7 @@ pub(super) fn observe(
     let is_hit = !is_miss;
     if form.is_get() {
         if form != Form::Lookup {
-            observers.note_key(worker, key, KeyRequest::Get { is_hit });
+            observers.note_key(key, KeyRequest::Get { is_hit });
         }
         let status = if is_hit { "found" } else { "not_found" };
         observers.tell(kinds::FETCHERS, |line| {
@@ -111,7 +111,7 @@ pub(super) fn observe(
             line.extend_from_slice(rest.as_bytes());
         });
     } else if is_delete(form) {
-        observers.note_key(worker, key, KeyRequest::Delete);
+        observers.note_key(key, KeyRequest::Delete);
     }
 }
 

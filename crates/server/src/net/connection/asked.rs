@@ -5,7 +5,8 @@
 //! Replies leave in an order ([`Door::place_of`]), so room is given in that order. The first of all may take the budget's overdraft; the
 //! others only what is left of the budget and of the connection's own limit. A value so small that every connection may hold it comes at
 //! once. While a get waits, no more input is taken. A get that asks takes effect when it is allowed, so a door submits no request that
-//! would change its item before it is answered.
+//! would change its item before it is answered. An append to a long value asks in the same way, for that value and the new one; no request of its
+//! item is submitted before it is answered.
 
 use super::client::{REQUEST_BYTES, WantedFor};
 use super::{Client, Connection};
@@ -36,6 +37,7 @@ impl<D: Door> Connection<D> {
     /// The get that is request `number` asks.
     pub fn ask<S: Session>(&mut self, number: u32, value_bytes: usize, cx: &mut Context<'_, S, D::PerWorker>) {
         let place = self.door.place_of(number);
+        self.client.has_asked = true;
         let asked = &mut self.client.asked;
         let at = asked.partition_point(|asked| self.door.place_of(asked.number) < place);
         asked.insert(at, AskedValue { number, value_bytes });

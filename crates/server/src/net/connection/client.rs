@@ -41,8 +41,16 @@ pub(super) enum WantedFor {
 pub struct Admission {
     /// What the request is charged with until its outcome comes. The door keeps it, and gives it back to [`Client::got`].
     pub charge_bytes: usize,
-    /// For a get, the longest value that comes without asking for room.
+    /// For a get, the longest value that comes without asking for room; for an append, what it may take for values.
     value_bytes_unasked: Option<usize>,
+}
+
+impl Admission {
+    /// Leave for a request that reads a value to make another of it: of a long one it asks for room first, as a get does.
+    pub fn to_join<S, W>(self, cx: &Context<'_, S, W>) -> Admission {
+        let unasked = cx.gets.value_bytes_unasked(cx.budget).max(TRIED_BYTES);
+        Admission { value_bytes_unasked: Some(unasked), ..self }
+    }
 }
 
 /// The room for replies to requests that are answered at once: see [`Client::answer_room`].
@@ -103,8 +111,10 @@ pub struct Client {
     is_sent_whole: bool,
     /// Requests that were answered at once since the last look.
     pub(super) answered_at_once: usize,
-    /// Gets that ask for room for their values, in the order of their replies.
+    /// Gets and appends that ask for room for their values, in the order of their replies.
     pub(super) asked: Vec<AskedValue>,
+    /// One of its requests has asked: it has to do with long values.
+    pub(super) has_asked: bool,
     /// The size of values that its gets brought lately; `None` before the first.
     value_bytes_expected: Option<usize>,
 }
@@ -130,6 +140,7 @@ impl Client {
             is_sent_whole: false,
             answered_at_once: 0,
             asked: Vec::new(),
+            has_asked: false,
             value_bytes_expected: None,
         }
     }
@@ -308,6 +319,11 @@ impl Client {
         cx.errands.send(Order { errand, worker: cx.worker, token: self.token(number) })
     }
 
+    /// Whether one of its requests has ever asked for room.
+    pub fn has_asked(&self) -> bool {
+        self.has_asked
+    }
+
     /// Whether nothing is sent to it before all is answered, as in a datagram.
     pub fn is_sent_whole(&self) -> bool {
         self.is_sent_whole
@@ -342,6 +358,18 @@ impl Client {
         if let Some(value_bytes) = value_bytes {
             self.value_bytes_expected = Some(value_bytes.max(self.value_bytes_expected(gets) / 2));
         }
+    }
+
+    /// Leave to write a reply of at most `bytes` to a request that the store is not asked for; `None` blocks the client. A reply so small that
+    /// every client may have it needs none.
+    pub fn admit_reply<S, W>(&mut self, load: Load, bytes: usize, cx: &Context<'_, S, W>) -> Option<()> {
+        let may_hold = self.is_within_limits(load, bytes, cx.limits)
+            && self.is_within_budget(load, bytes, WantedFor::Request, cx.budget);
+        if !may_hold {
+            return None;
+        }
+        self.charge(self.charged_bytes + bytes, cx.budget);
+        Some(())
     }
 
     // For the net.
@@ -389,13 +417,8 @@ impl Client {
     }
 
     fn may_submit<S: Session, W>(&mut self, load: Load, is_get: bool, bytes: usize, cx: &Context<'_, S, W>) -> bool {
-        let held_bytes = self.held_bytes(load);
-        let alone = load.pending == 0 && (self.out.is_empty() || self.is_sent_whole);
         let bytes = bytes + REQUEST_BYTES;
-        let room =
-            load.pending < cx.limits.connection_requests && held_bytes + bytes <= cx.limits.connection_in_flight_bytes;
-        if !alone && !room {
-            self.blocked = true;
+        if !self.is_within_limits(load, bytes, cx.limits) {
             return false;
         }
         if !cx.session.has_room() || is_get && !cx.gets.may_submit(bytes) {
@@ -403,7 +426,21 @@ impl Client {
             return false;
         }
         let wanted_for = if is_get { WantedFor::Get } else { WantedFor::Request };
-        held_bytes + bytes <= FREE_BYTES || self.may_take(bytes, wanted_for, cx.budget)
+        self.is_within_budget(load, bytes, wanted_for, cx.budget)
+    }
+
+    /// Whether its own limits allow one more request, of `bytes`.
+    fn is_within_limits(&mut self, load: Load, bytes: usize, limits: &Limits) -> bool {
+        let alone = load.pending == 0 && (self.out.is_empty() || self.is_sent_whole);
+        let room = load.pending < limits.connection_requests
+            && self.held_bytes(load) + bytes <= limits.connection_in_flight_bytes;
+        self.blocked |= !alone && !room;
+        alone || room
+    }
+
+    /// Whether the shared budget has `bytes` more for it, or they are so few that it is not asked.
+    fn is_within_budget(&mut self, load: Load, bytes: usize, wanted_for: WantedFor, budget: &Budget) -> bool {
+        self.held_bytes(load) + bytes <= FREE_BYTES || self.may_take(bytes, wanted_for, budget)
     }
 
     /// Whether a get that waits for the budget may be tried: most values are small, and clients that ask for those need not wait until

@@ -133,8 +133,13 @@ impl HashedSession {
             let value = NearValue::Large { value, reference, prefix };
             return self.compute(core, engine, number, op, (item, shown_by), value);
         }
-        if !op.request.is_get() && !core.joined_bytes.grants(&mut op.kept.joined, raw_bytes) {
-            return self.keep_large(number, op, LargeOp::Read(read), true);
+        if !op.request.is_get() {
+            if let Some(bytes) = op.must_ask_to_join(raw_bytes) {
+                return self.ask(core, number, op, bytes);
+            }
+            if !core.joined_bytes.grants(&mut op.kept.joined, raw_bytes) {
+                return self.keep_large(number, op, LargeOp::Read(read), true);
+            }
         }
         read.transfer = transfer(core, engine, &read.reference);
         if fail_point!(FreeLargeUnderReader) {

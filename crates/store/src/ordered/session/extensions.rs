@@ -169,8 +169,13 @@ impl OrderedSession {
         let Some(mut read) = ExtensionRead::of(&reference, op.request.key.len(), |class| tree.extensions(class)) else {
             return self.mismatched(core, (number, op), reference);
         };
-        if !op.request.is_get() && !core.joined_bytes.grants(&mut op.kept.joined, head.value_bytes) {
-            return self.wait_for_room(number, op);
+        if !op.request.is_get() {
+            if let Some(bytes) = op.must_ask_to_join(head.value_bytes) {
+                return self.ask(core, (number, op), bytes);
+            }
+            if !core.joined_bytes.grants(&mut op.kept.joined, head.value_bytes) {
+                return self.wait_for_room(number, op);
+            }
         }
         if !read.begin(core, Purpose::Get, piece_tag(self.slot.tag(number as u64))) {
             return self.wait_for_room(number, op);
