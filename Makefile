@@ -8,7 +8,7 @@
 # All install what is missing (Debian packages through apt-get, Python packages into the target folder) and build.
 
 .DEFAULT_GOAL := help
-.PHONY: help run release check test soak lint lint-rest test-build test-rust test-clients test-system test-differential test-udp test-nbd test-kill test-device test-power-cut test-damage test-rows test-simulation test-python test-wheel setup-build setup-images setup-test setup-bench bench clean
+.PHONY: help run release check test soak lint lint-rest test-build test-rust test-clients test-system test-docs test-differential test-udp test-nbd test-kill test-device test-power-cut test-damage test-rows test-simulation test-python test-wheel setup-build setup-images setup-test setup-bench bench clean
 
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 CARGO := cargo
@@ -70,8 +70,8 @@ check: setup-images
 	@echo "make check: all passed"
 
 # What is quick fails first. Then two at a time: most wait for a disk or a clock; the simulation, which is last, takes both processors.
-STAGES := test-rust test-clients test-system test-differential test-udp test-nbd test-kill test-device test-power-cut test-python \
-	test-damage test-rows test-simulation
+STAGES := test-rust test-clients test-system test-docs test-differential test-udp test-nbd test-kill test-device test-power-cut \
+	test-python test-damage test-rows test-simulation
 
 test: export TAPETUM_TIMES := $(TIMES)
 test:
@@ -119,6 +119,10 @@ test-clients: test-build
 
 test-system: test-build
 	$(TIMED) system $(X) test-system --server $(SERVER)
+
+# Every program in README and some of docs that runs without the public network, systemd or make.
+test-docs: test-build
+	$(TIMED) docs $(X) test-docs --server $(SERVER) --library $(LIBRARY)
 
 test-differential: test-build
 	$(TIMED) differential $(X) test-differential --server $(SERVER)
@@ -181,6 +185,9 @@ setup-test:
 		/usr/lib/python3/dist-packages/nbd.py:python3-libnbd \
 		qemu-io:qemu-utils \
 		faketime:faketime \
+		nc:netcat-openbsd \
+		curl:curl \
+		ip:iproute2 \
 		/usr/include/libmemcached/memcached.h:libmemcached-dev \
 		/usr/include/zlib.h:zlib1g-dev
 	@python3 -c 'import ensurepip, venv' 2>/dev/null || xtask/install-missing /absent:python3-venv

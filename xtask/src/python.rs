@@ -1,7 +1,8 @@
 //! Tests written in Python. By unittest: tests/clients, real clients in a virtual environment of the target folder, and
 //! tests/system, the server on what an operating system does to it (file systems, limits, clocks, signals), which needs no
-//! packages, and tests/nbd, block devices by libnbd. They start the server themselves, since some restart it. By pytest: tests/python, the
-//! package in python/, with the native half that cargo built beside all else, or as a wheel.
+//! packages, tests/nbd, block devices by libnbd, and tests/docs, the programs of the documents. They start the server themselves,
+//! since some restart it. By pytest: tests/python, the package in python/, with the native half that cargo built beside all else, or
+//! as a wheel.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -102,6 +103,45 @@ fn run(tests: &str, interpreter: &Path, arguments: &Arguments) -> Result<(), Fai
     workspace::keeping(tests, |scratch| unittest(tests, interpreter, &binary, scratch, only.as_deref()))
 }
 
+/// The programs of README and docs, as they stand. `--only NAME` picks a document's test.
+pub fn documents(arguments: &Arguments) -> Result<(), Failure> {
+    let only = arguments.text("only").map(str::to_owned);
+    let library = arguments.text("library").map(std::path::absolute).transpose()?;
+    let binary = arguments.tested_server()?;
+    let library = library.map_or_else(workspace::build_python_library, Ok)?;
+    let wheels = wheels_of_the_documents()?;
+    let python = package_environment()?.join("python");
+    workspace::keeping("docs", |scratch| {
+        let packages = scratch.join("packages");
+        lay_out(&library, &packages.join("tapetum"))?;
+        let mut tests = unittest_command("docs", Path::new("python3"), &binary, scratch, only.as_deref())?;
+        tests.env("TAPETUM_PYTHON", &python).env("PYTHONPATH", packages);
+        tests.env("PIP_NO_INDEX", "1").env("PIP_FIND_LINKS", &wheels);
+        succeed(&mut tests, unittest_failed("docs"))
+    })
+}
+
+/// What the documents have pip install, in a folder: their programs run without a network.
+fn wheels_of_the_documents() -> Result<PathBuf, Failure> {
+    let folder = workspace::target().join("docs-wheels");
+    if !folder.exists() {
+        let python = environment("venv", "tests/clients/requirements.txt", &[])?.join("bin/python");
+        let mut download = Command::new(python);
+        download.args([
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "pymemcache",
+            "--dest",
+        ]);
+        succeed(download.arg(&folder), "pip could not download pymemcache; its message is above")?;
+    }
+    Ok(folder)
+}
+
 /// By the first interpreter that has libnbd's module: Debian's package puts it into the system's own, which need not be the first in PATH.
 pub fn devices(binary: &Path, scratch: &Path) -> Result<(), Failure> {
     let has_module = |python: &&str| {
@@ -114,6 +154,20 @@ pub fn devices(binary: &Path, scratch: &Path) -> Result<(), Failure> {
 }
 
 fn unittest(tests: &str, interpreter: &Path, binary: &Path, scratch: &Path, only: Option<&str>) -> Result<(), Failure> {
+    succeed(&mut unittest_command(tests, interpreter, binary, scratch, only)?, unittest_failed(tests))
+}
+
+fn unittest_failed(tests: &str) -> String {
+    format!("a test of tests/{tests} failed; unittest's message is above")
+}
+
+fn unittest_command(
+    tests: &str,
+    interpreter: &Path,
+    binary: &Path,
+    scratch: &Path,
+    only: Option<&str>,
+) -> Result<Command, Failure> {
     let mut python = Command::new(interpreter);
     python.current_dir(workspace::root().join("tests").join(tests)).args(["-m", "unittest"]);
     match only {
@@ -124,7 +178,7 @@ fn unittest(tests: &str, interpreter: &Path, binary: &Path, scratch: &Path, only
     python.env("TAPETUM_SERVER", std::path::absolute(binary)?).env("TAPETUM_SCRATCH", scratch);
     // No byte code beside the sources.
     python.env("PYTHONDONTWRITEBYTECODE", "1");
-    succeed(&mut python, format!("a test of tests/{tests} failed; unittest's message is above"))
+    Ok(python)
 }
 
 /// A virtual environment, made or brought up to the pinned requirements in this file of the checkout where it is not yet.
@@ -133,6 +187,10 @@ fn environment(name: &str, file: &str, options: &[&str]) -> Result<PathBuf, Fail
     let requirements = workspace::root().join(file);
     let installed = folder.join("requirements.txt");
     let wanted = std::fs::read(&requirements)?;
+    // Two tests at a time may want it.
+    std::fs::create_dir_all(workspace::target())?;
+    let lock = std::fs::File::create(folder.with_extension("lock"))?;
+    lock.lock()?;
     if std::fs::read(&installed).is_ok_and(|have| have == wanted) {
         return Ok(folder);
     }

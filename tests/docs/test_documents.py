@@ -1,0 +1,203 @@
+"""Runs the programs of the documents as they stand: each document from top to bottom, twice in one folder, as a reader would.
+
+Blocks of `sh` and `console` are one session of bash, in a network of its own and among processes of its own. In `console` the lines
+behind `$ ` are commands, and the rest is what they print. Blocks of `python` with no other block between them are one program.
+In expected output `…` stands for any text. Marks for a block are HTML comments in front of it, which readers do not see:
+
+  <!-- not run: REASON -->    it is left out, counted and named
+  <!-- instead: COMMAND -->   this runs in its place
+  <!-- serves -->             a server: what follows waits until it serves, and it goes on beside that, up to
+  <!-- stop -->               here, where the reader stops all servers
+  <!-- figures vary -->       numbers in its output differ from run to run
+  <!-- output varies -->      all of its output does
+
+`cargo x test-docs` sets TAPETUM_SERVER, the binary; TAPETUM_SCRATCH, a folder for data; TAPETUM_PYTHON, an interpreter for blocks
+of Python; and PYTHONPATH and PIP_FIND_LINKS, so that the package and what the documents install are there without a network.
+"""
+
+import dataclasses
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import unittest
+
+ROOT = pathlib.Path(__file__).parents[2]
+SCRATCH = pathlib.Path(os.environ["TAPETUM_SCRATCH"])
+SECONDS_MAX = 600  # a document's run; README takes 30 on two cores
+NAMESPACES = ("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc")
+AS_ROOT = () if os.geteuid() == 0 else ("--map-root-user",)
+MARK = re.compile(r"<!-- (not run|instead|serves|stop|figures vary|output varies)(?:: (.*?))? -->")
+FENCE = re.compile(r"```(\w*)")
+
+# Each server is a process group of its own, which TERM stops.
+SHELL = r"""
+set -e -m
+ip link set lo up
+servers=
+run() { echo $1 > "$STEPS/current"; . "$STEPS/$1.sh" > "$STEPS/$1.out" 2>&1 < /dev/null; }
+serve() {
+    echo $1 > "$STEPS/current"
+    : > "$STEPS/$1.out"
+    ( . "$STEPS/$1.sh" ) > "$STEPS/$1.out" 2>&1 < /dev/null &
+    servers="$servers $!"
+    until grep -q ' serves ' "$STEPS/$1.out"; do kill -0 $!; sleep 0.05; done
+}
+stop() {
+    for server in $servers; do kill -TERM -- -$server; done
+    for server in $servers; do while kill -0 -- -$server; do sleep 0.05; done; done 2> /dev/null
+    servers=
+}
+"""
+
+
+@dataclasses.dataclass
+class Step:
+    """A command of a block, or a whole block, that starts in this line of a document."""
+
+    line: int
+    kind: str  # run, serve or stop; or python
+    text: str = ""
+    expected: str | None = None
+
+
+@dataclasses.dataclass
+class Document:
+    name: str
+    steps: list[Step] = dataclasses.field(default_factory=list)
+    left_out: list[str] = dataclasses.field(default_factory=list)
+
+    @classmethod
+    def read(cls, name):
+        document, marks, block = cls(name), {}, None
+        for number, line in enumerate((ROOT / name).read_text().splitlines(), 1):
+            fence = FENCE.match(line.strip())
+            if fence and block is None:
+                block = (number + 1, fence[1], [])
+            elif fence:
+                document.add(*block, marks)
+                marks, block = {}, None
+            elif block:
+                block[2].append(line)
+            elif line.startswith("<!--"):
+                found = dict(MARK.findall(line))
+                if not found:
+                    raise AssertionError(f"{name}:{number}: there is no such mark: {line}")
+                if "stop" in found:
+                    document.steps.append(Step(number, "stop"))
+                else:
+                    marks |= found
+        return document
+
+    def add(self, line, language, lines, marks):
+        """The steps of a block."""
+        kind = "serve" if "serves" in marks else "run"
+        if "not run" in marks:
+            self.left_out.append(f"line {line} ({marks['not run']})")
+        elif "instead" in marks:
+            self.steps.append(Step(line, kind, marks["instead"]))
+        elif language == "python":
+            self.add_python(line, "\n".join(lines))
+        elif language == "sh":
+            self.steps.append(Step(line, kind, "\n".join(lines)))
+        elif language == "console":
+            self.steps += commands(line, lines, marks)
+
+    def add_python(self, line, text):
+        last = self.steps[-1] if self.steps else None
+        if last and last.kind == "python":
+            last.text += "\n" + text
+        else:
+            self.steps.append(Step(line, "python", text))
+
+
+def commands(line, lines, marks):
+    """The commands of a `console` block, each with a pattern of what it prints."""
+    steps = []
+    for number, text in enumerate(lines, line):
+        if text.startswith("$ "):
+            steps.append(Step(number, "run", text[2:], ""))
+        else:
+            steps[-1].expected += text + "\n"
+    for step in steps:
+        if "output varies" in marks:
+            step.expected = ".+" if step.expected else ""
+        else:
+            step.expected = pattern(step.expected, "figures vary" in marks)
+    return steps
+
+
+def pattern(text, figures_vary):
+    text = re.escape(text).replace("…", ".*")
+    return re.sub(r"\d(\d|,|\\\.\d)*", r"\\d(?:\\d|,|\\.\\d)*", text) if figures_vary else text
+
+
+def write_session(document, steps_folder):
+    """The steps as files, and the program for bash that runs them."""
+    words = [SHELL]
+    for number, step in enumerate(document.steps):
+        text = step.text
+        if step.kind == "python":
+            program = steps_folder / f"{number}.py"
+            program.write_text(text)
+            text = f'"$TAPETUM_PYTHON" {program}'
+        (steps_folder / f"{number}.sh").write_text(text + "\n")
+        words.append("stop" if step.kind == "stop" else f"{'serve' if step.kind == 'serve' else 'run'} {number}")
+    (steps_folder / "session.sh").write_text("\n".join(words) + "\n")
+
+
+class Documents(unittest.TestCase):
+    maxDiff = None
+
+    def run_twice(self, name):
+        document = Document.read(name)
+        folder = SCRATCH / pathlib.Path(name).stem
+        (folder / "target/quick").mkdir(parents=True)
+        (folder / "target/quick/tapetum").symlink_to(pathlib.Path(os.environ["TAPETUM_SERVER"]).resolve())
+        for turn in ("first", "second"):
+            self.run_once(document, folder, SCRATCH / f"{folder.name}-{turn}")
+        left_out = f"; not run: {', '.join(document.left_out)}" if document.left_out else ""
+        print(f"{name}: {len(document.steps)} steps ran twice{left_out}", file=sys.stderr)
+
+    def run_once(self, document, folder, steps_folder):
+        steps_folder.mkdir()
+        write_session(document, steps_folder)
+        environment = os.environ | {"STEPS": str(steps_folder), "TMPDIR": str(steps_folder)}
+        session = (*NAMESPACES, *AS_ROOT, "bash", steps_folder / "session.sh")
+        done = subprocess.run(
+            session, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=SECONDS_MAX
+        )
+        current = steps_folder / "current"
+        if done.returncode != 0:
+            number = current.read_text().strip() if current.exists() else None
+            printed = (steps_folder / f"{number}.out").read_text()[-4000:] if number else ""
+            place = f"{document.name}:{document.steps[int(number)].line}" if number else document.name
+            self.fail(f"{place} failed at its run in {steps_folder.name}:\n{printed}{done.stderr}")
+        for number, step in enumerate(document.steps):
+            if step.expected is not None:
+                self.compare(document, step, (steps_folder / f"{number}.out").read_text(), steps_folder)
+
+    def compare(self, document, step, printed, steps_folder):
+        if not re.fullmatch(step.expected, printed, re.DOTALL):
+            place = f"{document.name}:{step.line} ({steps_folder.name})"
+            self.fail(f"{place}: {step.text}\nprinted\n{printed}\nwhere the document has the pattern\n{step.expected}")
+
+    def test_readme(self):
+        self.run_twice("README.md")
+
+    def test_queries(self):
+        self.run_twice("docs/QUERIES.md")
+
+
+class Parts(unittest.TestCase):
+    def test_figures_vary_where_it_is_said(self):
+        line = "flash_used 251,920.5 of x (7 %)\n"
+        other = "flash_used 9 of x (81 %)\n"
+        self.assertRegex(other, f"^{pattern(line, True)}$")
+        self.assertNotRegex(other, f"^{pattern(line, False)}$")
+        self.assertRegex(line, f"^{pattern('flash_used …' + chr(10), False)}$")
+
+
+if __name__ == "__main__":
+    unittest.main()
