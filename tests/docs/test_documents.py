@@ -189,6 +189,9 @@ class Documents(unittest.TestCase):
     def test_queries(self):
         self.run_twice("docs/QUERIES.md")
 
+    def test_block_device(self):
+        self.run_twice("docs/BLOCK-DEVICE.md")
+
 
 class Parts(unittest.TestCase):
     def test_figures_vary_where_it_is_said(self):
