@@ -1,10 +1,10 @@
 //! A test that the commands which the documents name are there: every `cargo x …` with its options, every `make …`, and every command
-//! line of `tapetum`.
+//! line of `tapetum`; and that README's table has every option of `serve`. `cargo x test-docs` runs what can be run.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use tapetum_server::cli::arguments::Cli;
 
 use crate::arguments::{Checked, Mode};
@@ -161,4 +161,18 @@ fn every_command_line_of_tapetum_is_understood() {
             parse("").or_else(|why| parse("1").map_err(|_| why))
         });
     }
+}
+
+#[test]
+fn readme_has_every_option_of_serve() {
+    let readme = std::fs::read_to_string(workspace::root().join("README.md")).unwrap();
+    let cli = Cli::command();
+    let serve = cli.find_subcommand("serve").unwrap();
+    let has_row = |option: &str| {
+        let mut rows = readme.lines().filter_map(|line| line.strip_prefix("| `--")?.split('|').next());
+        rows.any(|names| format!("--{names}").split(['`', ' ']).any(|word| word == format!("--{option}")))
+    };
+    let missing: Vec<&str> =
+        serve.get_arguments().filter_map(|option| option.get_long()).filter(|option| !has_row(option)).collect();
+    assert!(missing.is_empty(), "README's table of options lacks {missing:?}");
 }
