@@ -23,7 +23,8 @@ import subprocess
 import sys
 import unittest
 
-ROOT = pathlib.Path(__file__).parents[2]
+HERE = pathlib.Path(__file__).parent
+ROOT = HERE.parents[1]
 SCRATCH = pathlib.Path(os.environ["TAPETUM_SCRATCH"])
 SECONDS_MAX = 600  # a document's run; README takes 30 on two cores
 NAMESPACES = ("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc")
@@ -152,7 +153,7 @@ class Documents(unittest.TestCase):
 
     def run_twice(self, name):
         document = Document.read(name)
-        folder = SCRATCH / pathlib.Path(name).stem
+        folder = SCRATCH / name.replace("/", "-").removesuffix(".md")
         (folder / "target/quick").mkdir(parents=True)
         (folder / "target/quick/tapetum").symlink_to(pathlib.Path(os.environ["TAPETUM_SERVER"]).resolve())
         for turn in ("first", "second"):
@@ -163,7 +164,7 @@ class Documents(unittest.TestCase):
     def run_once(self, document, folder, steps_folder):
         steps_folder.mkdir()
         write_session(document, steps_folder)
-        environment = os.environ | {"STEPS": str(steps_folder), "TMPDIR": str(steps_folder)}
+        environment = os.environ | {"STEPS": str(steps_folder), "TAPETUM_DOCS": str(HERE)}
         session = (*NAMESPACES, *AS_ROOT, "bash", steps_folder / "session.sh")
         done = subprocess.run(
             session, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=SECONDS_MAX
@@ -191,6 +192,12 @@ class Documents(unittest.TestCase):
 
     def test_block_device(self):
         self.run_twice("docs/BLOCK-DEVICE.md")
+
+    def test_python(self):
+        self.run_twice("docs/PYTHON.md")
+
+    def test_package(self):
+        self.run_twice("python/README.md")
 
 
 class Parts(unittest.TestCase):
