@@ -135,7 +135,9 @@ fn an_index_of_so_many_bytes_takes_no_more_though_its_partitions_have_room() {
     let geometry = IndexGeometry { partition_bits: 6, fingerprint_bits: 5, payload_bits: 20 };
     let mut model = Model::new(geometry);
     assert!(model.index.room_within(0) > 0, "what it was made with it may use");
-    model.merge(&(0..200_000).map(|n| (uniform(n), true)).collect());
+    for round in 0..100 {
+        model.merge(&(0..2000).map(|n| (uniform(round * 2000 + n), true)).collect());
+    }
     let (index, entries) = (&model.index, model.map.len());
     let room = |bytes| index.room_within(bytes);
     // As large as it is, it is nearly full; half as large, it is far too full already.

@@ -137,6 +137,21 @@ impl HashedEngine {
         keys
     }
 
+    /// Of the keys of write buffers that one count looks at, those without an item.
+    pub fn lapsed_in_buffers(&self) -> u64 {
+        let now = self.now();
+        let mut lapsed = 0;
+        for shard in self.buffers.shards() {
+            let shard = lock(shard);
+            for (_, place) in shard.latest().take(KEYS_LOOKED_AT / self.buffers.shards().len()) {
+                // SAFETY: the shard's table gave the place, and nothing is released while the shard's lock is held.
+                let Record { header, .. } = unsafe { self.log.record(place.buffer, place.place) };
+                lapsed += u64::from(header.kind != Kind::Value || !self.is_live(&header, now));
+            }
+        }
+        lapsed
+    }
+
     /// About how many more items there are with what the write buffers have.
     fn tally_buffers(&self) -> ItemTally {
         let (mut tally, now) = (ItemTally::default(), self.now());

@@ -66,7 +66,8 @@ impl ItemCount {
 impl HashedEngine {
     /// Items, at most.
     pub fn items_max(&self, index_entries: u64, buffer_entries: u64) -> u64 {
-        let keys = (index_entries + buffer_entries).saturating_sub(self.lapsed_with_their_segments());
+        let keys = (index_entries + buffer_entries)
+            .saturating_sub(self.lapsed_with_their_segments() + self.lapsed_in_buffers());
         let Some(counted) = *lock(&self.item_count.last) else { return keys };
         keys.min(counted.items + self.log.stamp_last().saturating_sub(counted.stamp))
     }
