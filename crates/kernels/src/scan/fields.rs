@@ -6,7 +6,7 @@
 
 use super::format::{ByteOrder, FieldKind, Format, JsonType, Part, TimeUnit};
 use super::json_path::JsonPath;
-use super::json_scanner::{JsonError, JsonToken, unescape};
+use super::json_scanner::{JsonError, JsonToken, check_document, unescape};
 
 /// Why a record does not fit the format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -158,6 +158,7 @@ impl FieldReader {
         for field in 0..self.plans.len() {
             self.read(field, key, value).map_err(|misfit| (field, misfit))?;
         }
+        self.check_documents(key, value)?;
         for (part, bytes) in [(Part::Key, key), (Part::Value, value)] {
             let last = self.plans.iter().rposition(|plan| plan.part == part);
             let Some(last) = last else { continue };
@@ -169,6 +170,18 @@ impl FieldReader {
             if end < bytes.len() {
                 return Err((last, Misfit::Long));
             }
+        }
+        Ok(())
+    }
+
+    /// Fields of JSON in one part share their document.
+    fn check_documents(&self, key: &[u8], value: &[u8]) -> Result<(), (usize, Misfit)> {
+        for (part, bytes) in [(Part::Key, key), (Part::Value, value)] {
+            let is_json = |plan: &FieldPlan| plan.part == part && matches!(plan.kind, FieldKind::Json { .. });
+            let Some(field) = self.plans.iter().position(is_json) else { continue };
+            let document = self.plans[field].start(bytes).map_err(|misfit| (field, misfit))?;
+            check_document(document).map_err(|error| (field, error.into()))?;
+            std::str::from_utf8(document).map_err(|_| (field, Misfit::Text))?;
         }
         Ok(())
     }
@@ -409,6 +422,8 @@ mod tests {
             assert_eq!(at(path, of), Err(Misfit::JsonType), "{path} as {of}");
         }
         assert_eq!(read("value: a json $.a int", "a", b"{"), Err(Misfit::Json));
+        assert_eq!(read("value: a json $.a int", "a", b"hello"), Err(Misfit::Json));
+        assert_eq!(read("value: a json $.a int", "a", b"12"), Ok(None));
         assert_eq!(read("value: a json $.a string", "a", b"{\"a\":\"\xff\"}"), Err(Misfit::Text));
         assert_eq!(read("value: a json $.a string", "a", br#"{"a":"\ud800"}"#), Err(Misfit::Json));
     }
@@ -425,5 +440,16 @@ mod tests {
         assert_eq!(check(format, b"kkk", b"\x01"), Err((0, Misfit::Long)));
         assert_eq!(check(format, b"k", b"\x01"), Err((0, Misfit::Short)));
         assert_eq!(check("value: a u8, r bytes", b"anything", b"\x01more"), Ok(()));
+        let json = "key: k u16; value: a u8, b json $.b int, c json $.c.d string";
+        assert_eq!(check(json, b"kk", br#"0{"b":1,"c":{"d":"x"},"e":[]}"#), Ok(()));
+        assert_eq!(check(json, b"kk", b"0[]"), Ok(()));
+        for (value, misfit) in [
+            (&b"0no json"[..], Misfit::Json),
+            (br#"0{"b":1,"c":{"d":"x"},"e":[}"#, Misfit::Json),
+            (br#"0{"b":1,"c":{"d":"x"}} behind"#, Misfit::Json),
+            (b"0{\"b\":1,\"c\":{\"d\":\"x\"},\"e\":\"\xff\"}", Misfit::Text),
+        ] {
+            assert_eq!(check(json, b"kk", value), Err((2, misfit)), "{}", String::from_utf8_lossy(value));
+        }
     }
 }

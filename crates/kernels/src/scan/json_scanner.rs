@@ -1,7 +1,7 @@
 //! Follows a path through a document of JSON, and takes the escapes out of its strings.
 //!
 //! 1. Each byte is read once, nothing recurses, and nesting deeper than [`JSON_DEPTH_MAX`] is refused.
-//! 2. What is passed on the way to the value is checked, and the value; what lies behind is not looked at.
+//! 2. All bytes up to the value's end are checked. Those behind it are checked only if there is no value: then the whole document is JSON.
 //! 3. Of members with one name the first counts.
 //! 4. A step into what has no such member is no error: there is no value.
 
@@ -42,11 +42,18 @@ impl JsonPath {
                 JsonStep::Element(place) => scanner.enter_element(*place, depth)?,
             };
             if !is_there {
-                return Ok(None);
+                return scanner.pass_rest(&self.steps[..depth]).map(|()| None);
             }
         }
         scanner.token(self.steps.len()).map(Some)
     }
+}
+
+/// Whether all of a document is JSON. Its strings may be of any bytes.
+pub fn check_document(document: &[u8]) -> Result<(), JsonError> {
+    let mut scanner = JsonScanner { bytes: document, at: 0 };
+    scanner.token(0)?;
+    scanner.pass_rest(&[])
 }
 
 struct JsonScanner<'a> {
@@ -75,13 +82,14 @@ impl<'a> JsonScanner<'a> {
         Ok(())
     }
 
-    /// Stops before the value of a member of the object that begins here.
+    /// Stops before the value of a member of the object that begins here; where there is none, behind all of what begins here.
     fn enter_member(&mut self, name: &[u8], depth: usize) -> Result<bool, JsonError> {
         if self.next_solid()? != b'{' {
-            return Ok(false);
+            return self.token(depth).map(|_| false);
         }
         self.at += 1;
         if self.next_solid()? == b'}' {
+            self.at += 1;
             return Ok(false);
         }
         loop {
@@ -97,12 +105,14 @@ impl<'a> JsonScanner<'a> {
         }
     }
 
+    /// As [`JsonScanner::enter_member`].
     fn enter_element(&mut self, place: u32, depth: usize) -> Result<bool, JsonError> {
         if self.next_solid()? != b'[' {
-            return Ok(false);
+            return self.token(depth).map(|_| false);
         }
         self.at += 1;
         if self.next_solid()? == b']' {
+            self.at += 1;
             return Ok(false);
         }
         for _ in 0..place {
@@ -116,6 +126,30 @@ impl<'a> JsonScanner<'a> {
     /// Passes a value and the comma behind it; false where `end` comes instead.
     fn skip_to_next(&mut self, end: u8, depth: usize) -> Result<bool, JsonError> {
         self.token(depth + 1)?;
+        self.comma(end)
+    }
+
+    /// Behind a value that lies within these steps: passes the rest of the document.
+    fn pass_rest(&mut self, steps: &[JsonStep]) -> Result<(), JsonError> {
+        for (depth, step) in steps.iter().enumerate().rev() {
+            let is_object = matches!(step, JsonStep::Member(_));
+            while self.comma(if is_object { b'}' } else { b']' })? {
+                if is_object {
+                    self.next_solid()?;
+                    self.member_name()?;
+                }
+                self.token(depth + 1)?;
+            }
+        }
+        // Nothing but spaces.
+        match self.next_solid() {
+            Ok(_) => Err(JsonError::Malformed),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Passes the comma behind a value; false where `end` comes instead.
+    fn comma(&mut self, end: u8) -> Result<bool, JsonError> {
         let next = self.next_solid()?;
         self.at += 1;
         match next {
@@ -158,7 +192,7 @@ impl<'a> JsonScanner<'a> {
         loop {
             match self.peek().ok_or(JsonError::Malformed)? {
                 b'"' => break,
-                b'\\' => self.at += 2,
+                b'\\' => self.pass_escape()?,
                 0..0x20 => return Err(JsonError::Malformed),
                 _ => self.at += 1,
             }
@@ -166,6 +200,21 @@ impl<'a> JsonScanner<'a> {
         let content = &self.bytes[from..self.at];
         self.at += 1;
         Ok(content)
+    }
+
+    /// Half of a character above 16 bits passes: only whoever reads the string needs both.
+    fn pass_escape(&mut self) -> Result<(), JsonError> {
+        let length = match self.bytes.get(self.at + 1) {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => 2,
+            Some(b'u') => 6,
+            _ => return Err(JsonError::Malformed),
+        };
+        let digits = self.bytes.get(self.at + 2..self.at + length).ok_or(JsonError::Malformed)?;
+        if !digits.iter().all(u8::is_ascii_hexdigit) {
+            return Err(JsonError::Malformed);
+        }
+        self.at += length;
+        Ok(())
     }
 
     fn digits(&mut self) -> Result<(), JsonError> {
@@ -381,6 +430,51 @@ mod tests {
         ] {
             assert_eq!(find("$.a", document), Err(JsonError::Malformed), "{document}");
         }
+    }
+
+    /// One whose value is there is not looked at behind it.
+    #[test]
+    fn where_there_is_no_value_the_document_is_json_to_its_end() {
+        for document in [
+            "text",
+            "12 13",
+            "\"x",
+            "truth",
+            "-",
+            "[1,",
+            "{} x",
+            "{}}",
+            "{\"b\":1}x",
+            "{\"b\":{\"c\":1},}",
+            "{\"b\":{\"c\":1},\"d\"}",
+            "{\"b\":{\"c\":1}",
+            "{\"b\":{\"c\":1]",
+            "{\"b\":[}",
+            "{\"c\":\"\\q\"}",
+            "{\"c\":\"\\u12g4\"}",
+        ] {
+            for path in ["$.a", "$.b.a", "$.b[0].a", "$[3]"] {
+                assert_eq!(find(path, document), Err(JsonError::Malformed), "{path} in {document}");
+            }
+            assert_eq!(check_document(document.as_bytes()), Err(JsonError::Malformed), "{document}");
+        }
+        for document in [
+            " null ",
+            "12",
+            "\"x\"",
+            "[1, {\"a\": 2}]",
+            "{}",
+            "[]",
+            "{\"b\":{\"c\":1},\"d\":[2,\"\\ud83d\"]} \n",
+            "{\"b\":[{\"c\":[]},1],\"d\":2}",
+        ] {
+            for path in ["$.a", "$.b.a", "$.b[0].a", "$[3]"] {
+                assert_eq!(find(path, document), Ok(None), "{path} in {document}");
+            }
+            assert_eq!(check_document(document.as_bytes()), Ok(()), "{document}");
+        }
+        assert_eq!(find("$.a", "{\"a\":1, behind"), Ok(Some(JsonToken::Number("1"))));
+        assert_eq!(check_document(b"{\"a\":1, behind"), Err(JsonError::Malformed));
     }
 
     #[test]
