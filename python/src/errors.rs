@@ -47,6 +47,7 @@ pub fn query(py: Python<'_>, error: &QueryTextError) -> PyErr {
         Clause::Where => "where",
         Clause::Select => "select",
         Clause::GroupBy => "group_by",
+        Clause::Having => "having",
         Clause::OrderBy => "order_by",
     };
     at_word(py, error, (clause, error.column, &error.word))

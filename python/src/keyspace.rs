@@ -113,6 +113,7 @@ struct QueryAsked<'a> {
     condition: Option<&'a str>,
     select: Option<&'a str>,
     group_by: Option<&'a str>,
+    having: Option<&'a str>,
     order_by: Option<&'a str>,
     limit: Option<u64>,
     fields: Option<&'a str>,
@@ -121,7 +122,8 @@ struct QueryAsked<'a> {
 
 impl QueryAsked<'_> {
     fn is_given(&self) -> bool {
-        [self.condition, self.select, self.group_by, self.order_by, self.fields].into_iter().any(|part| part.is_some())
+        let texts = [self.condition, self.select, self.group_by, self.having, self.order_by, self.fields];
+        texts.into_iter().any(|part| part.is_some())
     }
 
     fn run(&self, py: Python<'_>, keyspace: &Handle<KeyspaceHandle>, range: KeyRange) -> PyResult<Rows> {
@@ -136,8 +138,9 @@ impl QueryAsked<'_> {
             Some(fields) => fields_of(py, fields)?,
             None => keyspace.get()?.format().map_err(errors::store)?.ok_or_else(|| errors::store(unknown))?,
         };
-        let &QueryAsked { condition, group_by, order_by, limit, .. } = self;
-        let text = QueryText { condition, select: self.select.unwrap_or("*"), group_by, order_by, limit, policy };
+        let &QueryAsked { condition, group_by, having, order_by, limit, .. } = self;
+        let text =
+            QueryText { condition, select: self.select.unwrap_or("*"), group_by, having, order_by, limit, policy };
         let compiled = compile(&format, &text).map_err(|error| errors::query(py, &error))?;
         Rows::new(keyspace, compiled, range)
     }
@@ -230,10 +233,10 @@ impl Keyspace {
     }
 
     /// Items as pairs of key and value: those whose keys have a prefix, or, of an ordered keyspace in the order of their keys, from a key
-    /// to another that is left out. With `where`, `select`, `group_by`, `order_by` or `fields` it is a query over their fields, which runs at
+    /// to another that is left out. With `where`, `select`, `group_by`, `having`, `order_by` or `fields` it is a query over their fields, which runs at
     /// the drive: `Rows`, a table for whoever reads Arrow.
-    #[pyo3(signature = (prefix=None, *, start=None, end=None, reverse=false, r#where=None, select=None, group_by=None, order_by=None,
-        limit=None, fields=None, on_error="raise"))]
+    #[pyo3(signature = (prefix=None, *, start=None, end=None, reverse=false, r#where=None, select=None, group_by=None, having=None,
+        order_by=None, limit=None, fields=None, on_error="raise"))]
     #[expect(clippy::too_many_arguments, reason = "by keyword in Python")]
     fn scan<'py>(
         &self,
@@ -245,6 +248,7 @@ impl Keyspace {
         r#where: Option<&str>,
         select: Option<&str>,
         group_by: Option<&str>,
+        having: Option<&str>,
         order_by: Option<&str>,
         limit: Option<u64>,
         fields: Option<&str>,
@@ -252,7 +256,7 @@ impl Keyspace {
     ) -> PyResult<Bound<'py, PyAny>> {
         let handle = self.handle()?;
         let is_ordered = handle.keyspace().kind() == KeyspaceKind::Ordered;
-        let asked = QueryAsked { condition: r#where, select, group_by, order_by, limit, fields, on_error };
+        let asked = QueryAsked { condition: r#where, select, group_by, having, order_by, limit, fields, on_error };
         if asked.is_given() {
             if reverse || (!is_ordered && prefix.is_some()) {
                 return Err(errors::store(

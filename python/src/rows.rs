@@ -152,7 +152,7 @@ impl QueryRun {
         (query, range): (&CompiledQuery, &KeyRange),
     ) -> Result<Option<QueryReport>, String> {
         let mut task = keyspace.begin_query(&query.query, range).map_err(|error| error.words())?;
-        let (mut ordered, mut failed) = (OrderedRows::new(query.group_order), None);
+        let (mut ordered, mut failed) = (OrderedRows::new(query.group_order.clone()), None);
         let report = loop {
             let mut take = |row: &[Option<Scalar<'_>>]| ordered.push(row, &mut |row| self.push(row, &mut failed));
             let step = task.step(&mut take);

@@ -48,6 +48,7 @@ class Keyspace:
         where: str | None = None,
         select: str | None = None,
         group_by: str | None = None,
+        having: str | None = None,
         order_by: str | None = None,
         limit: int | None = None,
         fields: str | None = None,

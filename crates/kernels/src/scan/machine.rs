@@ -13,6 +13,7 @@ use self::columns::{Column, ColumnData, Selection, map, map_two, map_two_total};
 use super::batch::{BATCH_ROWS, RowBatch};
 use super::fields::{FieldReader, Misfit};
 use super::format::Format;
+use super::like::LikePattern;
 use super::program::{Arithmetic, Comparison, Constant, Instruction, Program, Register};
 use super::value::{OwnedScalar, Scalar, ScalarType, compare_floats};
 use std::cmp::Ordering;
@@ -37,6 +38,8 @@ pub struct Machine {
     reader: FieldReader,
     columns: Vec<Column>,
     selection: Selection,
+    /// Of each instruction that has one.
+    patterns: Vec<Option<LikePattern>>,
     /// Of constants.
     constant_bytes: Vec<u8>,
     /// Of strings of the batch, without their escapes.
@@ -87,6 +90,7 @@ impl Machine {
             reader: FieldReader::new(format),
             columns: Vec::with_capacity(program.instructions().len()),
             selection: Selection::default(),
+            patterns: patterns(&program),
             constant_bytes: Vec::new(),
             unescaped: Vec::new(),
             misfits: BatchMisfits::default(),
@@ -101,6 +105,11 @@ impl Machine {
             machine.columns.push(column);
         }
         machine
+    }
+
+    /// Of rows that lie in no batch, for whose types the program was checked: [`Machine::keeps`].
+    pub fn of_rows(program: Program) -> Machine {
+        Machine::new(&Format::plain(), program)
     }
 
     fn fill_constant(&mut self, number: u16, column: &mut Column) {
@@ -134,6 +143,21 @@ impl Machine {
             self.step(place, batch);
         }
         self.selection.rows()
+    }
+
+    /// Whether the program keeps a row, whose values are its fields.
+    pub fn keeps(&mut self, row: &[Option<Scalar<'_>>]) -> bool {
+        self.selection.all(1);
+        self.unescaped.clear();
+        let batch = RowBatch::new();
+        for place in 0..self.program.instructions().len() {
+            match self.program.instructions()[place] {
+                _ if self.selection.is_empty() => return false,
+                Instruction::Field(field) => self.load_value(row[usize::from(field)], place),
+                _ => self.step(place, &batch),
+            }
+        }
+        !self.selection.is_empty()
     }
 
     /// The records that the last [`Machine::run`] left.
@@ -202,6 +226,10 @@ impl Machine {
                 let starts = |span| Some(bytes.of(span).starts_with(prefix));
                 map(selection, of(a).spans(), out.bools_mut(), starts);
             }
+            Instruction::Like(a, _) => {
+                let Some(pattern) = &self.patterns[place] else { unreachable!("each has its pattern") };
+                map(selection, of(a).spans(), out.bools_mut(), |span| Some(pattern.matches(bytes.of(span))));
+            }
             Instruction::In { value, first, count } => {
                 let list = &self.program.constants()[usize::from(first)..][..usize::from(count)];
                 let (a, (there, data)) = (of(value), out.bools_mut());
@@ -219,6 +247,17 @@ impl Machine {
             }
         }
     }
+}
+
+fn patterns(program: &Program) -> Vec<Option<LikePattern>> {
+    let pattern = |instruction: &Instruction| match *instruction {
+        Instruction::Like(a, pattern) => {
+            let is_text = program.register_type(a) == Some(ScalarType::Text);
+            Some(LikePattern::new(constant_bytes(program, pattern), is_text))
+        }
+        _ => None,
+    };
+    program.instructions().iter().map(pattern).collect()
 }
 
 fn constant_bytes(program: &Program, number: u16) -> &[u8] {

@@ -22,6 +22,7 @@ mod format_text;
 pub mod groups;
 pub mod json_path;
 pub mod json_scanner;
+pub mod like;
 pub mod machine;
 pub mod program;
 pub mod query;

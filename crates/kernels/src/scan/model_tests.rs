@@ -2,6 +2,7 @@
 
 use super::fields::{FieldReader, RawField};
 use super::json_scanner::unescape;
+use super::like::LikePattern;
 use super::machine::BatchMisfits;
 use super::program::{Arithmetic, Comparison, Constant, Instruction, Program};
 use super::{BATCH_ROWS, Format, Machine, OwnedScalar, RowBatch, ScalarType};
@@ -52,6 +53,11 @@ fn interpret(format: &Format, program: &Program, (key, value): (&[u8], &[u8])) -
             Instruction::IsNull(a) => Some(OwnedScalar::Bool(of(a).is_none())),
             Instruction::StartsWith(a, prefix) => both(of(a), constant(prefix)).map(|(a, prefix)| {
                 OwnedScalar::Bool(a.as_scalar().bytes().unwrap().starts_with(prefix.as_scalar().bytes().unwrap()))
+            }),
+            Instruction::Like(a, pattern) => both(of(a), constant(pattern)).map(|(a, pattern)| {
+                let (value, is_text) = (a.as_scalar(), a.as_scalar().scalar_type() == ScalarType::Text);
+                let pattern = LikePattern::new(pattern.as_scalar().bytes().unwrap(), is_text);
+                OwnedScalar::Bool(pattern.matches(value.bytes().unwrap()))
             }),
             Instruction::In { value, first, count } => of(value).map(|value| {
                 let is_it = |number| value.as_scalar().compare(constant(&number).unwrap().as_scalar()).unwrap().is_eq();
@@ -126,8 +132,8 @@ fn constants() -> Vec<Constant> {
     let ints = [i64::MIN, -3, 0, 1, 2, 100, i64::MAX].map(|value| Constant::of(OwnedScalar::Int(value)));
     let unsigned = [0, 2, u64::MAX].map(|value| Constant::of(OwnedScalar::Unsigned(value)));
     let floats = [-1.5, 0.0, 2.0, f64::NAN].map(|value| Constant::of(OwnedScalar::Float(value)));
-    let texts = ["", "a", "ab", "ä"].map(|value| Constant::of(OwnedScalar::Text(value.into())));
-    let bytes = [&b""[..], b"a", b"ab"].map(|value| Constant::of(OwnedScalar::Bytes(value.into())));
+    let texts = ["", "a", "ab", "ä", "%b%"].map(|value| Constant::of(OwnedScalar::Text(value.into())));
+    let bytes = [&b""[..], b"a", b"ab", b"_%"].map(|value| Constant::of(OwnedScalar::Bytes(value.into())));
     let bools = [false, true].map(|value| Constant::of(OwnedScalar::Bool(value)));
     let times = [0, 5_000_000].map(|value| Constant::of(OwnedScalar::Timestamp(value)));
     let nulls = ScalarType::ALL.map(|scalar_type| Constant { scalar_type, value: None });
@@ -137,7 +143,7 @@ fn constants() -> Vec<Constant> {
 
 /// Instructions of which those that no program has there are left out.
 fn program() -> impl Strategy<Value = Program> {
-    proptest::collection::vec((0u8..14, any::<u8>(), any::<u16>(), any::<u16>()), 1..40).prop_map(|wishes| {
+    proptest::collection::vec((0u8..15, any::<u8>(), any::<u16>(), any::<u16>()), 1..40).prop_map(|wishes| {
         let (constants, fields) = (constants(), types());
         let mut instructions: Vec<Instruction> = (0..fields.len() as u16).map(Instruction::Field).collect();
         for (code, operation, a, b) in wishes {
@@ -154,6 +160,7 @@ fn program() -> impl Strategy<Value = Program> {
                 10 => Instruction::Or(x, y),
                 11 => Instruction::IsNull(x),
                 12 => Instruction::StartsWith(x, b % constants.len() as u16),
+                13 => Instruction::Like(x, b % constants.len() as u16),
                 _ if operation < 40 => Instruction::Keep(x),
                 _ => Instruction::In { value: x, first: b % constants.len() as u16, count: operation as u16 % 4 },
             };

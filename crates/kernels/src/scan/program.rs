@@ -12,7 +12,7 @@
 //!                4 a operation b: 0 =, 1 <>, 2 <, 3 <=, 4 >, 5 >=        5 a operation b: 0 +, 1 -, 2 *, 3 /, 4 %
 //!                6 minus a      7 not a       8 a and b      9 a or b    10 a is null
 //!                11 a begins with constant b  12 a is one of c constants from b on, which ascend
-//!                13 keep the records for which a is true
+//!                13 keep the records for which a is true             14 a is like constant b ([`super::like`])
 //! ```
 //! Each instruction defines the register of its own number, from registers before it; `keep` defines none, and what follows it is
 //! computed for the records that are kept.
@@ -22,6 +22,7 @@
 //! 2. `and`, `or`, `not` have SQL's three values.
 //! 3. Integers of both kinds compare with each other; arithmetic on them is exact, and its result an [`ScalarType::Int`].
 
+use super::like::LIKE_BYTES_MAX;
 use super::value::{OwnedScalar, ScalarType};
 use super::wire::{ScanReader, WireError};
 use std::cmp::Ordering;
@@ -71,6 +72,7 @@ pub enum Instruction {
     StartsWith(Register, u16),
     In { value: Register, first: u16, count: u16 },
     Keep(Register),
+    Like(Register, u16),
 }
 
 /// `None` is a NULL of the type.
@@ -255,6 +257,12 @@ fn check(
             is_bool(a)?;
             return Ok(None);
         }
+        Instruction::Like(a, pattern) => {
+            let (a, pattern) = (of(a)?, constant(pattern)?);
+            let is_short = pattern.value.as_ref().is_some_and(|value| value.heap_bytes() <= LIKE_BYTES_MAX);
+            require(a.is_span() && pattern.scalar_type == a && is_short)?;
+            ScalarType::Bool
+        }
     }))
 }
 
@@ -292,6 +300,7 @@ impl Instruction {
             Instruction::StartsWith(a, b) => (11, 0, [a, b, 0]),
             Instruction::In { value, first, count } => (12, 0, [value, first, count]),
             Instruction::Keep(a) => (13, 0, [a, 0, 0]),
+            Instruction::Like(a, b) => (14, 0, [a, b, 0]),
         };
         let [a, b, c] = [a, b, c].map(u16::to_le_bytes);
         [code, operation, a[0], a[1], b[0], b[1], c[0], c[1]]
@@ -316,6 +325,7 @@ impl Instruction {
             11 => Instruction::StartsWith(a, b),
             12 => Instruction::In { value: a, first: b, count: c },
             13 => Instruction::Keep(a),
+            14 => Instruction::Like(a, b),
             _ => return Err(WireError::Malformed),
         };
         if instruction.encode() == bytes { Ok(instruction) } else { Err(WireError::Malformed) }
@@ -391,102 +401,5 @@ impl Program {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const FIELDS: [ScalarType; 4] = [ScalarType::Int, ScalarType::Text, ScalarType::Unsigned, ScalarType::Float];
-
-    fn int(value: i64) -> Constant {
-        Constant::of(OwnedScalar::Int(value))
-    }
-
-    fn program(instructions: &[Instruction], constants: &[Constant]) -> Result<Program, ProgramError> {
-        Program::new(instructions.to_vec(), constants.to_vec(), &FIELDS)
-    }
-
-    #[test]
-    fn a_program_has_its_bytes() {
-        let text = Constant::of(OwnedScalar::Text("ab".into()));
-        let null = Constant { scalar_type: ScalarType::Float, value: None };
-        let compare = Instruction::Compare(Comparison::GreaterOrEqual, 0, 1);
-        let listed = Instruction::In { value: 0, first: 0, count: 1 };
-        let instructions = [Instruction::Field(0), Instruction::Constant(0), compare, Instruction::Keep(2), listed];
-        let program = program(&instructions, &[int(-2), text, null]).unwrap();
-        let mut bytes = Vec::new();
-        program.encode(&mut bytes);
-        let mut expected = vec![1, 0, 3, 0, 5, 0, 0, 0];
-        expected.extend_from_slice(&[2, 1, 8, 0, 0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
-        expected.extend_from_slice(&[6, 1, 2, 0, b'a', b'b', 4, 0, 0, 0]);
-        expected.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
-        expected.extend_from_slice(&[4, 5, 0, 0, 1, 0, 0, 0, 13, 0, 2, 0, 0, 0, 0, 0, 12, 0, 0, 0, 0, 0, 1, 0]);
-        assert_eq!(bytes, expected);
-        assert_eq!(Program::decode(&mut ScanReader::new(&bytes), &FIELDS).as_ref(), Ok(&program));
-        for length in 0..bytes.len() {
-            assert!(Program::decode(&mut ScanReader::new(&bytes[..length]), &FIELDS).is_err(), "{length} bytes");
-        }
-    }
-
-    #[test]
-    fn what_reads_registers_that_are_not_defined_is_refused() {
-        let compare = |a, b| Instruction::Compare(Comparison::Equal, a, b);
-        for (instructions, expected) in [
-            (vec![compare(0, 0)], ProgramError::Operand(0)),
-            (vec![Instruction::Field(0), compare(0, 1)], ProgramError::Operand(1)),
-            (vec![Instruction::Field(4)], ProgramError::Operand(0)),
-            (vec![Instruction::Constant(1)], ProgramError::Operand(0)),
-            (
-                vec![Instruction::Field(0), Instruction::IsNull(0), Instruction::Keep(1), Instruction::Not(2)],
-                ProgramError::Operand(3),
-            ),
-            (vec![Instruction::Field(0), Instruction::In { value: 0, first: 0, count: 2 }], ProgramError::Operand(1)),
-            (vec![Instruction::Field(0), Instruction::In { value: 0, first: 0, count: 0 }], ProgramError::List(1)),
-            (vec![Instruction::Field(0); INSTRUCTIONS_MAX + 1], ProgramError::TooManyInstructions),
-        ] {
-            assert_eq!(program(&instructions, &[int(1)]), Err(expected), "{instructions:?}");
-        }
-    }
-
-    #[test]
-    fn what_mixes_types_is_refused() {
-        let fields = [0, 1, 2, 3].map(Instruction::Field);
-        let with = |last: Instruction| program(&[&fields[..], &[last]].concat(), &[int(1)]);
-        for last in [
-            Instruction::Compare(Comparison::Equal, 0, 1),
-            Instruction::Compare(Comparison::Equal, 0, 3),
-            Instruction::Arithmetic(Arithmetic::Add, 1, 1),
-            Instruction::Arithmetic(Arithmetic::Add, 2, 3),
-            Instruction::ToFloat(1),
-            Instruction::Negate(1),
-            Instruction::Not(0),
-            Instruction::And(0, 0),
-            Instruction::StartsWith(1, 0),
-            Instruction::StartsWith(0, 0),
-            Instruction::In { value: 1, first: 0, count: 1 },
-            Instruction::Keep(0),
-        ] {
-            assert_eq!(with(last), Err(ProgramError::Type(4)), "{last:?}");
-        }
-        for (last, defined) in [
-            (Instruction::Compare(Comparison::Equal, 0, 2), ScalarType::Bool),
-            (Instruction::Arithmetic(Arithmetic::Add, 2, 2), ScalarType::Int),
-            (Instruction::ToFloat(2), ScalarType::Float),
-            (Instruction::Negate(2), ScalarType::Int),
-            (Instruction::In { value: 2, first: 0, count: 1 }, ScalarType::Bool),
-        ] {
-            assert_eq!(with(last).unwrap().register_type(4), Some(defined), "{last:?}");
-        }
-    }
-
-    #[test]
-    fn lists_ascend() {
-        let listed = |constants: &[Constant]| {
-            let count = constants.len() as u16;
-            program(&[Instruction::Field(0), Instruction::In { value: 0, first: 0, count }], constants)
-        };
-        let null = Constant { scalar_type: ScalarType::Int, value: None };
-        assert!(listed(&[int(1), int(2)]).is_ok());
-        for constants in [[int(2), int(1)], [int(1), int(1)], [null.clone(), int(1)], [int(1), null]] {
-            assert_eq!(listed(&constants), Err(ProgramError::List(1)));
-        }
-    }
-}
+#[path = "program_tests.rs"]
+mod tests;

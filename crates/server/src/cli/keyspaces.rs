@@ -150,7 +150,7 @@ fn set_format(name: &str, format: Option<(&str, bool)>, store: &StoreArguments) 
         return say(&format!("keyspace {name} has no format now"));
     };
     // Its errors show before the store is opened.
-    let format = query_rows::format(fields)?;
+    let format = query_rows::format_of("FIELDS", fields)?;
     with_store(store, offline_options(store), |store| {
         if is_checked {
             format_check::check(&store.keyspace(name)?, &format)?;

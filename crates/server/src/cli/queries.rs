@@ -78,6 +78,7 @@ fn compile(format: &Format, arguments: &ScanArguments) -> Result<CompiledQuery, 
         condition: asked.condition.as_deref(),
         select: asked.select.as_deref().unwrap_or("*"),
         group_by: asked.group_by.as_deref(),
+        having: asked.having.as_deref(),
         order_by: asked.order_by.as_deref(),
         limit: arguments.limit,
         policy: if asked.on_error == OnError::Fail { MisfitPolicy::Fail } else { MisfitPolicy::Skip },
@@ -106,7 +107,9 @@ fn query(
     // Where nobody listens, the status alone must do.
     if asked.explain {
         let took = measure.told(keyspace.store());
-        let _ = writeln!(told, "{}; {took}", query_rows::explanation(&report, asked.units));
+        let explained = query_rows::explanation(&report, asked.units);
+        let on_host = query_rows::host_work(&compiled.group_order);
+        let _ = writeln!(told, "{explained}{on_host}; {took}");
     }
     if let Some(misfits) = query_rows::misfits(&report) {
         let _ = writeln!(told, "{misfits}");

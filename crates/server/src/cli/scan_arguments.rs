@@ -46,7 +46,8 @@ pub struct ScanArguments {
 }
 
 /// Each of them makes a scan a query.
-const QUERY_OPTIONS: [&str; 7] = ["fields", "condition", "select", "group_by", "order_by", "units", "explain"];
+const QUERY_OPTIONS: [&str; 8] =
+    ["fields", "condition", "select", "group_by", "having", "order_by", "units", "explain"];
 
 /// A query over the fields of the records; it runs at the drive.
 #[derive(Debug, Args)]
@@ -56,15 +57,18 @@ pub struct QueryArguments {
     /// authorships, as `generate papers` writes them [default: what `keyspace format` keeps]
     #[arg(long, value_name = "FORMAT")]
     pub fields: Option<String>,
-    /// Which records: "year = 2000 and venue like 'VLDB%'"
+    /// Which records: "year = 2000 and title like '%join%'"
     #[arg(long = "where", value_name = "CONDITION")]
     pub condition: Option<String>,
-    /// What to show of them: "title, year + 1 as next", or "count(*), avg(year)" [default: all fields]
+    /// What to show of them: "title, year + 1 as next", "distinct venue", or "count(*), avg(year)" [default: all fields]
     #[arg(long, value_name = "COLUMNS")]
     pub select: Option<String>,
-    /// One row for all records with the same of these
+    /// One row for all records with the same of these: expressions, or a column's name or place
     #[arg(long, value_name = "COLUMNS")]
     pub group_by: Option<String>,
+    /// Which groups: "count(*) > 1 and year < 2000"
+    #[arg(long, value_name = "CONDITION")]
+    pub having: Option<String>,
     /// By what to order: an expression, a column's name or its place, from 1 on; with desc from the greatest to the least; rows need a --limit
     #[arg(long, value_name = "COLUMN")]
     pub order_by: Option<String>,
@@ -121,8 +125,9 @@ pub enum OnError {
 
 impl QueryArguments {
     fn are_given(&self) -> bool {
-        let QueryArguments { fields, condition, select, group_by, order_by, units, explain, .. } = self;
-        *explain || units.is_some() || [fields, condition, select, group_by, order_by].into_iter().any(Option::is_some)
+        let QueryArguments { fields, condition, select, group_by, having, order_by, units, explain, .. } = self;
+        let texts = [fields, condition, select, group_by, having, order_by];
+        *explain || units.is_some() || texts.into_iter().any(Option::is_some)
     }
 }
 

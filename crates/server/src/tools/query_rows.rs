@@ -59,7 +59,15 @@ fn row_out<'a>(
 /// # Errors
 /// At the word that is wrong.
 pub fn format(fields: &str) -> Result<Format, String> {
-    Format::parse(papers::format_text(fields).unwrap_or(fields)).map_err(|error| format!("--fields, {error}"))
+    format_of("--fields", fields)
+}
+
+/// The same, of an argument that is called otherwise.
+///
+/// # Errors
+/// At the word that is wrong.
+pub fn format_of(argument: &str, fields: &str) -> Result<Format, String> {
+    Format::parse(papers::format_text(fields).unwrap_or(fields)).map_err(|error| format!("{argument}, {error}"))
 }
 
 /// A query over records of a format.
@@ -71,7 +79,7 @@ pub fn compile(format: &Format, text: &QueryText<'_>) -> Result<CompiledQuery, S
 }
 
 /// What is printed, and how.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct RowShape<'a> {
     pub columns: &'a [ResultColumn],
     pub order: GroupOrder,
@@ -80,7 +88,7 @@ pub struct RowShape<'a> {
 
 impl<'a> RowShape<'a> {
     pub fn of(compiled: &'a CompiledQuery, format: RowFormat) -> RowShape<'a> {
-        RowShape { columns: &compiled.columns, order: compiled.group_order, format }
+        RowShape { columns: &compiled.columns, order: compiled.group_order.clone(), format }
     }
 }
 
@@ -129,6 +137,16 @@ pub fn explanation(report: &QueryReport, units: Option<u8>) -> String {
             report.buffered,
             report.scanned
         ),
+    }
+}
+
+/// What the host did with groups, to stand behind an explanation.
+pub fn host_work(order: &GroupOrder) -> &'static str {
+    match (order.having.is_some(), order.by.is_some()) {
+        (true, true) => "; groups chosen and put in order on the host",
+        (true, false) => "; groups chosen on the host",
+        (false, true) => "; groups put in order on the host",
+        (false, false) => "",
     }
 }
 

@@ -3,19 +3,19 @@
 use crate::query::{QueryText, compile};
 use tapetum_kernels::scan::query::MisfitPolicy;
 use tapetum_kernels::scan::wire::ScanReader;
-use tapetum_kernels::scan::{Format, Query, QueryRun, RowBatch};
+use tapetum_kernels::scan::{Format, Machine, Query, QueryRun, RowBatch, Scalar};
 
 const FORMAT: &str = "key: id u32be; value: year u16le, score f64, hash u64, open bool, at seconds32, venue string8, raw bytes8?, \
                       title json $.t string";
 
-/// Clauses, a line each: where, select, group by, order by. The bytes are a record's value too.
+/// Clauses, a line each: where, select, group by, order by, having. The bytes are a record's value too.
 pub fn query_text(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let mut lines = text.split('\n');
     let mut clause = || lines.next().filter(|line| !line.is_empty());
     let (condition, select) = (clause(), clause().unwrap_or("*"));
-    let (group_by, order_by) = (clause(), clause());
-    let text = QueryText { condition, select, group_by, order_by, limit: Some(7), policy: MisfitPolicy::Skip };
+    let (group_by, order_by, having) = (clause(), clause(), clause());
+    let text = QueryText { condition, select, group_by, having, order_by, limit: Some(7), policy: MisfitPolicy::Skip };
     let Ok(format) = Format::parse(FORMAT) else { unreachable!("it is a format") };
     match compile(&format, &text) {
         Ok(compiled) => {
@@ -29,9 +29,13 @@ pub fn query_text(bytes: &[u8]) {
             batch.push(&[0, 0, 0, 2], &[0; 64]);
             // Or its groups are too many.
             let _ = run.run(&batch, &mut out);
+            if let Some(having) = compiled.group_order.having {
+                let nulls: Vec<Option<Scalar<'_>>> = vec![None; decoded.result_types().len()];
+                Machine::of_rows(having).keeps(&nulls);
+            }
         }
         Err(error) => {
-            let clauses = [condition, Some(select), group_by, order_by];
+            let clauses = [condition, Some(select), group_by, order_by, having];
             let longest = clauses.into_iter().flatten().map(|clause| clause.chars().count()).max().unwrap_or(0);
             assert!((1..=longest + 1).contains(&error.column), "{error}");
             assert!(!error.to_string().is_empty());

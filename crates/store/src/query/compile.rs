@@ -1,5 +1,6 @@
 //! Trees to instructions.
 
+use super::having::GroupScope;
 use super::literals::{Literal, timestamp};
 use super::text_error::TextPlace;
 use super::{Clause, QueryProblem, QueryTextError, parse};
@@ -11,6 +12,9 @@ use tapetum_kernels::scan::program::{
 };
 use tapetum_kernels::scan::{Format, OwnedScalar, ScalarType};
 
+const NO_DECIMAL: &str =
+    "there is no decimal type: a number such as 12.50 is a float; keep exact amounts as integers, such as cents";
+
 pub(super) struct Compiler<'a> {
     pub format: &'a Format,
     instructions: Vec<Instruction>,
@@ -20,6 +24,8 @@ pub(super) struct Compiler<'a> {
     /// What is compiled, for errors.
     pub clause: Clause,
     pub text: &'a str,
+    /// Where a condition on groups is compiled: then fields are the columns of their result.
+    pub groups: Option<Box<GroupScope<'a>>>,
 }
 
 /// What an expression came to.
@@ -40,14 +46,14 @@ pub(super) enum OperandValue {
 impl<'a> Compiler<'a> {
     pub fn new(format: &'a Format) -> Compiler<'a> {
         let (instructions, types, constants) = (Vec::new(), Vec::new(), Vec::new());
-        Compiler { format, instructions, types, constants, clause: Clause::Where, text: "" }
+        Compiler { format, instructions, types, constants, clause: Clause::Where, text: "", groups: None }
     }
 
-    pub fn program(self) -> Result<Program, QueryTextError> {
-        let fields: Vec<ScalarType> = self.format.fields().iter().map(|field| field.kind.scalar_type()).collect();
+    /// `fields`: their types.
+    pub fn program(self, fields: &[ScalarType]) -> Result<Program, QueryTextError> {
         let place = TextPlace::end(self.clause, self.text);
         // Only constants may be too much: all else was seen to when it was compiled.
-        Program::new(self.instructions, self.constants, &fields)
+        Program::new(self.instructions, self.constants, fields)
             .map_err(|_| place.error(QueryProblem::TooManyInstructions))
     }
 
@@ -56,9 +62,9 @@ impl<'a> Compiler<'a> {
     }
 
     /// Compiles a condition; what follows is computed for the records for which it is true.
-    pub fn condition(&mut self, text: &'a str) -> Result<(), QueryTextError> {
-        (self.clause, self.text) = (Clause::Where, text);
-        let tree = parse::expression(Clause::Where, text)?;
+    pub fn condition(&mut self, clause: Clause, text: &'a str) -> Result<(), QueryTextError> {
+        (self.clause, self.text) = (clause, text);
+        let tree = parse::expression(clause, text)?;
         // From the left: `a and b and c` is `(a and b) and c`.
         let (mut parts, mut rest) = (Vec::new(), &tree);
         loop {
@@ -100,6 +106,7 @@ impl<'a> Compiler<'a> {
                 | Instruction::Not(a)
                 | Instruction::IsNull(a)
                 | Instruction::StartsWith(a, _)
+                | Instruction::Like(a, _)
                 | Instruction::In { value: a, .. }
                 | Instruction::Keep(a) => of(a),
                 Instruction::Compare(_, a, b)
@@ -113,7 +120,7 @@ impl<'a> Compiler<'a> {
     }
 
     /// The register of an instruction, which may be there already.
-    fn emit(&mut self, instruction: Instruction, of: ScalarType) -> Result<Register, QueryTextError> {
+    pub fn emit(&mut self, instruction: Instruction, of: ScalarType) -> Result<Register, QueryTextError> {
         if let Some(place) = self.instructions.iter().position(|there| *there == instruction) {
             return Ok(place as Register);
         }
@@ -125,7 +132,7 @@ impl<'a> Compiler<'a> {
         Ok((self.instructions.len() - 1) as Register)
     }
 
-    fn constant_number(&mut self, constant: Constant) -> Result<u16, QueryTextError> {
+    pub fn constant_number(&mut self, constant: Constant) -> Result<u16, QueryTextError> {
         if let Some(place) = self.constants.iter().position(|there| *there == constant) {
             return Ok(place as u16);
         }
@@ -136,7 +143,7 @@ impl<'a> Compiler<'a> {
         Ok((self.constants.len() - 1) as u16)
     }
 
-    fn constant(&mut self, constant: Constant) -> Result<Register, QueryTextError> {
+    pub fn constant(&mut self, constant: Constant) -> Result<Register, QueryTextError> {
         let of = constant.scalar_type;
         let number = self.constant_number(constant)?;
         self.emit(Instruction::Constant(number), of)
@@ -168,6 +175,9 @@ impl<'a> Compiler<'a> {
     pub fn expression(&mut self, tree: &Expr) -> Result<Operand, QueryTextError> {
         let unsupported =
             |compiler: &Compiler<'_>, what| Err(compiler.error(tree.span(), QueryProblem::Unsupported(what)));
+        if let Some(column) = self.group_column(tree)? {
+            return Ok(column);
+        }
         match tree {
             Expr::Nested(inner) => self.expression(inner),
             Expr::Identifier(name) => self.field(name),
@@ -176,6 +186,9 @@ impl<'a> Compiler<'a> {
                 let literal = Literal::of(&value.value).map_err(|problem| self.error(value.span, problem))?;
                 Ok(Operand { value: OperandValue::Literal(literal), span: value.span })
             }
+            Expr::TypedString(typed) if is_decimal(&typed.data_type) => unsupported(self, NO_DECIMAL),
+            Expr::Cast { data_type, .. } if is_decimal(data_type) => unsupported(self, NO_DECIMAL),
+            Expr::Cast { .. } => unsupported(self, "there is no cast: a field has the type that its format says"),
             Expr::TypedString(typed) => {
                 let span = typed.value.span;
                 let (DataType::Timestamp(..) | DataType::Date, Value::SingleQuotedString(text)) =
@@ -199,9 +212,11 @@ impl<'a> Compiler<'a> {
                 self.one_of(expr, list, *negated)
             }
             Expr::In { .. } => unsupported(self, "in takes a list, as in (1, 2, 3)"),
-            Expr::Like { negated, any: false, expr, pattern, escape_char: None } => self.like(expr, pattern, *negated),
+            Expr::Like { negated, any: false, expr, pattern, escape_char } => {
+                self.like(expr, (pattern, escape_char.as_deref()), *negated)
+            }
             Expr::Like { .. } | Expr::ILike { .. } | Expr::SimilarTo { .. } | Expr::RLike { .. } => {
-                unsupported(self, "of patterns there is like 'text%'")
+                unsupported(self, "of patterns there is like, for which upper and lower case differ")
             }
             Expr::Function(function) if super::select::is_aggregate(function) => {
                 Err(self.error(tree.span(), QueryProblem::Aggregate))
@@ -255,7 +270,9 @@ impl<'a> Compiler<'a> {
     /// Operators one behind the other: `a or b or c` is `(a or b) or c`. Long chains take no stack.
     fn chain(&mut self, tree: &Expr) -> Result<Operand, QueryTextError> {
         let (mut chain, mut rest) = (Vec::new(), tree);
-        while let Expr::BinaryOp { left, op, right } = rest {
+        while let Expr::BinaryOp { left, op, right } = rest
+            && !self.is_group_key(rest)
+        {
             chain.push((op, right));
             rest = left;
         }
@@ -362,7 +379,12 @@ impl<'a> Compiler<'a> {
         self.negated(Instruction::IsNull(a), is_negated, span)
     }
 
-    fn negated(&mut self, instruction: Instruction, is_negated: bool, span: Span) -> Result<Operand, QueryTextError> {
+    pub fn negated(
+        &mut self,
+        instruction: Instruction,
+        is_negated: bool,
+        span: Span,
+    ) -> Result<Operand, QueryTextError> {
         let a = self.emit(instruction, ScalarType::Bool)?;
         match is_negated {
             true => self.defined(Instruction::Not(a), ScalarType::Bool, span),
@@ -450,36 +472,10 @@ impl<'a> Compiler<'a> {
         self.constants.extend(list.into_iter().map(Constant::of));
         self.emit(Instruction::In { value, first: first as u16, count: count as u16 }, ScalarType::Bool)
     }
+}
 
-    fn like(&mut self, inner: &Expr, pattern: &Expr, is_negated: bool) -> Result<Operand, QueryTextError> {
-        let operand = self.expression(inner)?;
-        let span = operand.span;
-        let a = self.register(operand)?;
-        let of = self.type_of(a);
-        if !of.is_span() {
-            return Err(self.error(span, QueryProblem::NotText(of.name())));
-        }
-        let pattern = self.expression(pattern)?;
-        let OperandValue::Literal(Literal::Text(text)) = &pattern.value else {
-            return Err(self.error(pattern.span, QueryProblem::Pattern));
-        };
-        let (beginning, is_prefix) = match text.strip_suffix('%') {
-            Some(beginning) => (beginning, true),
-            None => (text.as_str(), false),
-        };
-        if beginning.contains(['%', '_', '\\']) {
-            return Err(self.error(pattern.span, QueryProblem::Pattern));
-        }
-        let constant = Literal::Text(beginning.into()).constant(of);
-        let constant = constant.map_err(|problem| self.error(pattern.span, problem))?;
-        let Some(constant) = constant else { unreachable!("a string is a string or bytes") };
-        if is_prefix {
-            let prefix = self.constant_number(constant)?;
-            return self.negated(Instruction::StartsWith(a, prefix), is_negated, span);
-        }
-        let b = self.constant(constant)?;
-        self.negated(Instruction::Compare(Comparison::Equal, a, b), is_negated, span)
-    }
+fn is_decimal(of: &DataType) -> bool {
+    matches!(of, DataType::Decimal(_) | DataType::Dec(_) | DataType::Numeric(_))
 }
 
 fn comparison_of(operator: &BinaryOperator) -> Option<Comparison> {

@@ -11,6 +11,8 @@
 //! Pure.
 
 mod compile;
+mod having;
+mod like;
 mod literals;
 mod ordered_rows;
 mod parse;
@@ -20,7 +22,7 @@ mod text_error;
 use self::compile::Compiler;
 use self::text_error::TextPlace;
 use tapetum_kernels::scan::query::MisfitPolicy;
-use tapetum_kernels::scan::{Format, Query, ScalarType};
+use tapetum_kernels::scan::{Format, Program, Query, ScalarType};
 
 pub use literals::timestamp_text;
 pub use ordered_rows::OrderedRows;
@@ -37,6 +39,7 @@ pub enum Clause {
     Where,
     Select,
     GroupBy,
+    Having,
     OrderBy,
 }
 
@@ -45,9 +48,12 @@ pub enum Clause {
 pub struct QueryText<'a> {
     /// A condition. None: all records.
     pub condition: Option<&'a str>,
-    /// Expressions, each with a name behind `as` if it is to have one; or `*`, all fields.
+    /// Expressions, each with a name behind `as` if it is to have one; or `*`, all fields. Behind `distinct` each row comes once.
     pub select: &'a str,
+    /// Expressions, or names and places of columns.
     pub group_by: Option<&'a str>,
+    /// A condition on groups.
+    pub having: Option<&'a str>,
     /// One expression, or the name or place of a column, and perhaps `desc`. Rows that are ordered need a limit.
     pub order_by: Option<&'a str>,
     pub limit: Option<u64>,
@@ -56,8 +62,8 @@ pub struct QueryText<'a> {
 
 impl Default for QueryText<'_> {
     fn default() -> Self {
-        let (condition, group_by, order_by, limit) = (None, None, None, None);
-        QueryText { condition, select: "*", group_by, order_by, limit, policy: MisfitPolicy::Fail }
+        let (condition, group_by, having, order_by, limit) = (None, None, None, None, None);
+        QueryText { condition, select: "*", group_by, having, order_by, limit, policy: MisfitPolicy::Fail }
     }
 }
 
@@ -70,9 +76,11 @@ pub struct ResultColumn {
     pub scalar_type: ScalarType,
 }
 
-/// Groups are put in order where they are shown: they are few.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+/// Groups are chosen and put in order where they are shown: they are few.
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct GroupOrder {
+    /// A program over the columns of the query's result, which keeps a group.
+    pub having: Option<Program>,
     /// By a column of the query's result, and whether from the greatest to the least.
     pub by: Option<(usize, bool)>,
     pub limit: Option<u64>,
@@ -92,10 +100,11 @@ pub struct CompiledQuery {
 pub fn compile(format: &Format, text: &QueryText<'_>) -> Result<CompiledQuery, QueryTextError> {
     let mut compiler = Compiler::new(format);
     if let Some(condition) = text.condition {
-        compiler.condition(condition)?;
+        compiler.condition(Clause::Where, condition)?;
     }
     let selected = compiler.select(text)?;
-    let (program, output) = (compiler.program()?, selected.output);
+    let fields: Vec<ScalarType> = format.fields().iter().map(|field| field.kind.scalar_type()).collect();
+    let (program, output) = (compiler.program(&fields)?, selected.output);
     let query = Query::new(format.clone(), program, output, text.policy)
         .map_err(|_| TextPlace::end(Clause::Select, text.select).error(QueryProblem::TooManyColumns))?;
     let types = query.result_types();

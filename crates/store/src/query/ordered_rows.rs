@@ -1,22 +1,28 @@
-//! Groups in the order that was asked for: they are few, so the host gathers them and puts them in order.
+//! The groups that were asked for, in their order: they are few, so the host gathers them, chooses, and puts them in order.
 
 use super::GroupOrder;
 use std::cmp::Ordering;
-use tapetum_kernels::scan::{OwnedScalar, Scalar};
+use tapetum_kernels::scan::{Machine, OwnedScalar, Scalar};
 
 /// Rows on their way to whoever shows them, all of them gathered before if they have an order or a limit.
 pub struct OrderedRows {
     order: GroupOrder,
+    /// Keeps groups.
+    having: Option<Machine>,
     gathered: Vec<Vec<Option<OwnedScalar>>>,
 }
 
 impl OrderedRows {
     pub fn new(order: GroupOrder) -> OrderedRows {
-        OrderedRows { order, gathered: Vec::new() }
+        let having = order.having.clone().map(Machine::of_rows);
+        OrderedRows { order, having, gathered: Vec::new() }
     }
 
-    /// Shows a row, or keeps it for the end.
+    /// Shows a row, keeps it for the end, or leaves it out.
     pub fn push(&mut self, values: &[Option<Scalar<'_>>], show: &mut dyn FnMut(&[Option<Scalar<'_>>])) {
+        if self.having.as_mut().is_some_and(|having| !having.keeps(values)) {
+            return;
+        }
         match self.order.by.is_some() || self.order.limit.is_some() {
             true => self.gathered.push(values.iter().map(|value| value.map(Scalar::to_owned)).collect()),
             false => show(values),

@@ -4,6 +4,7 @@ use super::text_error::TextPlace;
 use super::{CLAUSE_BYTES_MAX, CLAUSE_TOKENS_MAX, Clause, QueryProblem, QueryTextError};
 use sqlparser::ast::{Expr, OrderByExpr, SelectItem};
 use sqlparser::dialect::AnsiDialect;
+use sqlparser::keywords::Keyword;
 use sqlparser::parser::{Parser, ParserError};
 use sqlparser::tokenizer::{Location, Span, Token, Tokenizer};
 
@@ -18,8 +19,24 @@ pub(super) fn expressions(clause: Clause, text: &str) -> Result<Vec<Expr>, Query
     parse(clause, text, |parser| parser.parse_comma_separated(Parser::parse_expr))
 }
 
-pub(super) fn select_items(clause: Clause, text: &str) -> Result<Vec<SelectItem>, QueryTextError> {
-    parse(clause, text, |parser| parser.parse_comma_separated(Parser::parse_select_item))
+/// Whether they are to be distinct, and what they are.
+pub(super) fn select_items(clause: Clause, text: &str) -> Result<(bool, Vec<SelectItem>), QueryTextError> {
+    parse(clause, text, |parser| {
+        let is_distinct = is_distinct(parser);
+        Ok((is_distinct, parser.parse_comma_separated(Parser::parse_select_item)?))
+    })
+}
+
+/// Takes `distinct`, unless it is the name of a field.
+fn is_distinct(parser: &mut Parser<'_>) -> bool {
+    if !parser.parse_keyword(Keyword::DISTINCT) {
+        return false;
+    }
+    let is_name = matches!(parser.peek_token().token, Token::Comma | Token::EOF);
+    if is_name {
+        parser.prev_token();
+    }
+    !is_name
 }
 
 pub(super) fn orders(clause: Clause, text: &str) -> Result<Vec<OrderByExpr>, QueryTextError> {

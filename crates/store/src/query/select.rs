@@ -1,10 +1,11 @@
 //! What is selected: columns, or groups and their aggregates; and in which order.
 
 use super::compile::Compiler;
+use super::having::{GroupColumns, GroupKey};
 use super::{Clause, GroupOrder, QueryProblem, QueryText, QueryTextError, parse};
 use sqlparser::ast::{
-    Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentList, FunctionArguments, Ident, OrderByExpr,
-    OrderBySort, SelectItem, Spanned, Value,
+    DuplicateTreatment, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentList, FunctionArguments, Ident,
+    OrderByExpr, OrderBySort, SelectItem, Spanned, Value,
 };
 use sqlparser::tokenizer::Span;
 use tapetum_kernels::scan::aggregate::AggregateKind;
@@ -12,6 +13,7 @@ use tapetum_kernels::scan::program::Register;
 use tapetum_kernels::scan::query::{Aggregate, QueryOutput, RowOrder};
 use tapetum_kernels::scan::top::TOP_ROWS_MAX;
 
+const DISTINCT_GROUPS: &str = "groups are distinct by what they are grouped by: leave distinct out";
 const GROUPED_BY_FIELDS: &str = "records are grouped by a field or what is computed of one";
 
 pub(super) struct Selected {
@@ -39,14 +41,27 @@ impl<'a> Compiler<'a> {
     pub(super) fn select(&mut self, text: &QueryText<'a>) -> Result<Selected, QueryTextError> {
         (self.clause, self.text) = (Clause::Select, text.select);
         let mut items = Vec::new();
-        for item in parse::select_items(Clause::Select, text.select)? {
+        let (is_distinct, trees) = parse::select_items(Clause::Select, text.select)?;
+        for item in trees {
             self.select_item(&item, &mut items)?;
         }
         if items.is_empty() {
             return Err(self.error(Span::empty(), QueryProblem::NothingSelected));
         }
-        let is_grouped = text.group_by.is_some() || items.iter().any(|item| matches!(item.item, Item::Aggregate(_)));
-        if is_grouped { self.groups(text, items) } else { self.rows(text, items) }
+        let has_aggregates = items.iter().any(|item| matches!(item.item, Item::Aggregate(_)));
+        let is_grouped = text.group_by.is_some() || text.having.is_some() && !is_distinct || has_aggregates;
+        match (is_grouped, is_distinct) {
+            (true, true) => Err(self.error(items[0].span, QueryProblem::Unsupported(DISTINCT_GROUPS))),
+            (true, false) => {
+                let keys = self.keys(text.group_by, &items)?;
+                self.groups(text, items, keys)
+            }
+            (false, true) => {
+                let keys = distinct_keys(&items);
+                self.groups(text, items, keys)
+            }
+            (false, false) => self.rows(text, items),
+        }
     }
 
     fn select_item(&mut self, item: &SelectItem, items: &mut Vec<NamedItem>) -> Result<(), QueryTextError> {
@@ -70,7 +85,7 @@ impl<'a> Compiler<'a> {
     }
 
     fn named(&mut self, tree: &Expr, name: Option<String>) -> Result<NamedItem, QueryTextError> {
-        let written = tree.to_string();
+        let written = written(tree);
         let item = match tree {
             Expr::Function(function) if is_aggregate(function) => Item::Aggregate(self.aggregate(function)?),
             tree => {
@@ -85,7 +100,7 @@ impl<'a> Compiler<'a> {
         Ok(NamedItem { name, written, item, span: tree.span() })
     }
 
-    fn aggregate(&mut self, function: &Function) -> Result<Aggregate, QueryTextError> {
+    pub(super) fn aggregate(&mut self, function: &Function) -> Result<Aggregate, QueryTextError> {
         let span = function.span();
         let kind = aggregate_kind(function).unwrap_or(AggregateKind::Count);
         let is_plain = function.filter.is_none()
@@ -94,9 +109,15 @@ impl<'a> Compiler<'a> {
             && function.null_treatment.is_none()
             && function.parameters == FunctionArguments::None;
         let argument = match &function.args {
-            FunctionArguments::List(FunctionArgumentList { duplicate_treatment: None, args, clauses })
-                if is_plain && clauses.is_empty() =>
-            {
+            FunctionArguments::List(FunctionArgumentList {
+                duplicate_treatment: Some(DuplicateTreatment::Distinct),
+                args,
+                ..
+            }) => {
+                let of: Vec<String> = args.iter().map(FunctionArg::to_string).collect();
+                return Err(self.error(span, QueryProblem::DistinctAggregate(of.join(", "))));
+            }
+            FunctionArguments::List(FunctionArgumentList { args, clauses, .. }) if is_plain && clauses.is_empty() => {
                 match &args[..] {
                     [FunctionArg::Unnamed(argument)] => argument,
                     _ => return Err(self.error(span, QueryProblem::AggregateArgument("none"))),
@@ -149,57 +170,99 @@ impl<'a> Compiler<'a> {
         Ok(Selected { output, columns: named, group_order: GroupOrder::default() })
     }
 
-    fn groups(&mut self, text: &QueryText<'a>, items: Vec<NamedItem>) -> Result<Selected, QueryTextError> {
-        let keys = match text.group_by {
-            Some(group_by) => self.keys(group_by)?,
-            None => Vec::new(),
-        };
+    fn groups(
+        &mut self,
+        text: &QueryText<'a>,
+        items: Vec<NamedItem>,
+        keys: Vec<GroupKey>,
+    ) -> Result<Selected, QueryTextError> {
         (self.clause, self.text) = (Clause::Select, text.select);
-        let (mut aggregates, mut columns) = (Vec::new(), Vec::new());
+        let mut columns = GroupColumns { keys, ..GroupColumns::default() };
         for NamedItem { name, item, span, .. } in &items {
             let place = match item {
-                Item::Aggregate(aggregate) => {
-                    aggregates.push(*aggregate);
-                    keys.len() + aggregates.len() - 1
-                }
+                Item::Aggregate(aggregate) => columns.place_of_aggregate(*aggregate),
                 Item::Value(register) => {
-                    let place = keys.iter().position(|key| key == register);
+                    let place = columns.keys.iter().position(|key| key.register == *register);
                     place.ok_or_else(|| self.error(*span, QueryProblem::NotGrouped))?
                 }
             };
-            columns.push((name.clone(), place));
+            columns.named.push((name.clone(), place));
         }
+        let having = text.having.map(|having| self.having(having, &mut columns)).transpose()?;
         let by = match text.order_by {
             None => None,
             Some(order_by) => {
                 let (order, is_descending) = self.order(order_by)?;
-                let written = order.expr.to_string();
+                let written = written(&order.expr);
                 let column = self.ordered_column(&order.expr, &items)?;
                 let found = column.or_else(|| items.iter().position(|item| item.written == written));
                 let found = found.ok_or_else(|| self.error(order.expr.span(), QueryProblem::OrderOfGroups))?;
-                Some((columns[found].1, is_descending))
+                Some((columns.named[found].1, is_descending))
             }
         };
-        let group_order = GroupOrder { by, limit: text.limit };
-        Ok(Selected { output: QueryOutput::Groups { keys, aggregates }, columns, group_order })
+        let GroupColumns { keys, aggregates, named } = columns;
+        let keys = keys.iter().map(|key| key.register).collect();
+        let group_order = GroupOrder { having, by, limit: text.limit };
+        Ok(Selected { output: QueryOutput::Groups { keys, aggregates }, columns: named, group_order })
     }
 
-    fn keys(&mut self, text: &'a str) -> Result<Vec<Register>, QueryTextError> {
+    /// What is grouped by; nothing, where all records are one group.
+    fn keys(&mut self, text: Option<&'a str>, items: &[NamedItem]) -> Result<Vec<GroupKey>, QueryTextError> {
+        let Some(text) = text else { return Ok(Vec::new()) };
         (self.clause, self.text) = (Clause::GroupBy, text);
-        let mut keys = Vec::new();
+        let mut keys: Vec<GroupKey> = Vec::new();
         for tree in parse::expressions(Clause::GroupBy, text)? {
-            let operand = self.expression(&tree)?;
-            let span = operand.span;
-            let key = self.register(operand)?;
-            // A number is refused too: it is no column's place here, as it is in SQL.
-            if self.is_constant(key) {
-                return Err(self.error(span, QueryProblem::Unsupported(GROUPED_BY_FIELDS)));
-            }
-            if !keys.contains(&key) {
+            let key = match self.grouped_column(&tree, items)? {
+                Some(item) => self.key(&items[item].item, &items[item].written),
+                None => {
+                    let operand = self.expression(&tree)?;
+                    let register = self.register(operand)?;
+                    self.key(&Item::Value(register), &written(&tree))
+                }
+            };
+            let no_key = || self.error(tree.span(), QueryProblem::Unsupported(GROUPED_BY_FIELDS));
+            let key = key.ok_or_else(no_key)?;
+            if keys.iter().all(|other| other.register != key.register) {
                 keys.push(key);
             }
         }
         Ok(keys)
+    }
+
+    /// `None`: it is the same for all records of a group, whatever these are.
+    fn key(&self, item: &Item, written: &str) -> Option<GroupKey> {
+        match *item {
+            Item::Value(register) if !self.is_constant(register) => {
+                Some(GroupKey { register, written: written.into() })
+            }
+            _ => None,
+        }
+    }
+
+    /// The selected column that a group is named by: its place, from 1 on, or its name, if no field has that.
+    fn grouped_column(&self, tree: &Expr, items: &[NamedItem]) -> Result<Option<usize>, QueryTextError> {
+        match tree {
+            Expr::Nested(inner) => self.grouped_column(inner, items),
+            Expr::Value(value) => Ok(place_of(&value.value, items.len())),
+            Expr::Identifier(name) if self.format.find(&name.value).is_none() => {
+                self.named_column(name, items, QueryProblem::NameOfTwo)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn named_column(
+        &self,
+        name: &Ident,
+        items: &[NamedItem],
+        of_two: QueryProblem,
+    ) -> Result<Option<usize>, QueryTextError> {
+        let mut named = items.iter().enumerate().filter(|(_, item)| item.name == name.value);
+        let Some((found, first)) = named.next() else { return Ok(None) };
+        match named.any(|(_, item)| item.item != first.item) {
+            true => Err(self.error(name.span, of_two)),
+            false => Ok(Some(found)),
+        }
     }
 
     /// The selected column that an order names: by its place, from 1 on, or by its name. As in SQL, that wins over a field's.
@@ -207,22 +270,10 @@ impl<'a> Compiler<'a> {
         match tree {
             Expr::Nested(inner) => self.ordered_column(inner, items),
             Expr::Value(value) => {
-                let place = match &value.value {
-                    Value::Number(digits, _) => digits.parse::<usize>().ok().and_then(|place| place.checked_sub(1)),
-                    _ => None,
-                };
-                let place = place.filter(|place| *place < items.len());
                 let no_place = || self.error(value.span, QueryProblem::OrderConstant(items.len()));
-                place.map(Some).ok_or_else(no_place)
+                place_of(&value.value, items.len()).map(Some).ok_or_else(no_place)
             }
-            Expr::Identifier(name) => {
-                let mut named = items.iter().enumerate().filter(|(_, item)| item.name == name.value);
-                let Some((found, first)) = named.next() else { return Ok(None) };
-                match named.any(|(_, item)| item.item != first.item) {
-                    true => Err(self.error(name.span, QueryProblem::OrderByTwo)),
-                    false => Ok(Some(found)),
-                }
-            }
+            Expr::Identifier(name) => self.named_column(name, items, QueryProblem::OrderByTwo),
             _ => Ok(None),
         }
     }
@@ -256,6 +307,35 @@ impl<'a> Compiler<'a> {
         };
         Ok((order, is_descending))
     }
+}
+
+/// An expression as it was written, to be found again: without parentheses around it, and a name without quotes.
+pub(super) fn written(tree: &Expr) -> String {
+    match tree {
+        Expr::Nested(inner) => written(inner),
+        Expr::Identifier(name) => name.value.clone(),
+        tree => tree.to_string(),
+    }
+}
+
+/// Which column a number stands for, if there are so many.
+fn place_of(value: &Value, columns: usize) -> Option<usize> {
+    let Value::Number(digits, _) = value else { return None };
+    let place = digits.parse::<usize>().ok()?.checked_sub(1)?;
+    (place < columns).then_some(place)
+}
+
+/// Every column is grouped by.
+fn distinct_keys(items: &[NamedItem]) -> Vec<GroupKey> {
+    let mut keys: Vec<GroupKey> = Vec::new();
+    for NamedItem { item, written, .. } in items {
+        if let Item::Value(register) = *item
+            && keys.iter().all(|key| key.register != register)
+        {
+            keys.push(GroupKey { register, written: written.clone() });
+        }
+    }
+    keys
 }
 
 fn aggregate_kind(function: &Function) -> Option<AggregateKind> {

@@ -1,8 +1,19 @@
-use super::{Clause, CompiledQuery, QueryProblem, QueryText, compile};
+use super::{Clause, CompiledQuery, OrderedRows, QueryProblem, QueryText, compile};
+use tapetum_kernels::scan::query::MisfitPolicy;
 use tapetum_kernels::scan::{Format, OwnedScalar, QueryResult, QueryRun, RowBatch, Scalar, ScalarType};
 
 const FORMAT: &str = "key: id u32be; value: year u16le, score f64le, hash u64le, open bool, at seconds32le, venue string8, \
                       raw bytes8, pages u16le?";
+
+const BASE: QueryText<'_> = QueryText {
+    condition: None,
+    select: "*",
+    group_by: None,
+    having: None,
+    order_by: None,
+    limit: None,
+    policy: MisfitPolicy::Fail,
+};
 
 struct Paper {
     id: u32,
@@ -44,16 +55,17 @@ fn compiled(text: &QueryText<'_>) -> CompiledQuery {
 }
 
 fn rows(text: &QueryText<'_>) -> Vec<Vec<Option<OwnedScalar>>> {
-    let CompiledQuery { query, columns, .. } = compiled(text);
+    let CompiledQuery { query, columns, group_order } = compiled(text);
     let (mut run, mut frames, mut rows) = (QueryRun::new(&query), Vec::new(), Vec::new());
     run.run(&batch(), &mut frames).unwrap();
     run.finish(&mut frames);
-    let mut take = |values: &[Option<Scalar<'_>>]| {
+    let mut show = |values: &[Option<Scalar<'_>>]| {
         rows.push(columns.iter().map(|column| values[column.place].map(Scalar::to_owned)).collect());
     };
-    let mut result = QueryResult::new(&query);
-    result.merge(&frames, &mut take).unwrap();
-    result.finish(&mut take);
+    let (mut result, mut ordered) = (QueryResult::new(&query), OrderedRows::new(group_order));
+    result.merge(&frames, &mut |row: &[Option<Scalar<'_>>]| ordered.push(row, &mut show)).unwrap();
+    result.finish(&mut |row: &[Option<Scalar<'_>>]| ordered.push(row, &mut show));
+    ordered.finish(&mut show);
     rows
 }
 
@@ -85,6 +97,24 @@ fn conditions_keep_what_sql_keeps() {
         ("venue like 'VLDB%'", &[1, 2, 4]),
         ("venue not like 'VLDB%'", &[3, 5, 6]),
         ("venue like 'VLDB'", &[1, 2]),
+        ("venue like '%LDB%'", &[1, 2, 4]),
+        ("venue not like '%LDB%'", &[3, 5, 6]),
+        ("not venue like '%LDB%'", &[3, 5, 6]),
+        ("venue like '%DB'", &[1, 2]),
+        ("venue like '_____'", &[]),
+        ("venue like '____'", &[1, 2, 6]),
+        ("venue like '%_J%n_l'", &[4]),
+        ("venue like 'it''_'", &[6]),
+        (r"venue like 'V\LDB%'", &[1, 2, 4]),
+        (r"venue like '%\_%'", &[]),
+        ("venue like '%!_%' escape '!'", &[]),
+        ("venue like 'V!LDB!%' escape '!'", &[]),
+        (r"venue like 'V\%' escape ''", &[]),
+        ("venue like '%'", &[1, 2, 3, 4, 5, 6]),
+        ("(venue like '%') is null", &[]),
+        ("raw like '_%'", &[1, 2, 3, 4, 5, 6]),
+        ("raw like '__'", &[1, 2, 3, 4, 5, 6]),
+        ("raw like '___'", &[]),
         ("venue = 'it''s'", &[6]),
         ("pages is null", &[2, 4]),
         ("pages is not null and not pages > 5", &[5, 6]),
@@ -157,11 +187,96 @@ fn aggregates_and_groups_are_those_of_sql() {
         limit: Some(1),
         ..QueryText::default()
     };
-    assert_eq!(rows(&grouped), [[int(1), int(1999), int(1)], [int(3), int(2000), int(2)]]);
+    assert_eq!(rows(&grouped), [[int(3), int(2000), int(2)]]);
     let order = compiled(&grouped).group_order;
     assert_eq!((order.by, order.limit), (Some((1, true)), Some(1)));
     let computed = QueryText { select: "year / 10, count(*)", group_by: Some("year / 10"), ..QueryText::default() };
     assert_eq!(rows(&computed), [[int(199), int(1)], [int(200), int(3)], [int(201), int(1)], [int(202), int(1)]]);
+}
+
+#[test]
+fn a_group_is_named_as_a_column_is() {
+    let by = |select, group_by| {
+        rows(&QueryText { select, group_by: Some(group_by), order_by: Some("2 desc"), limit: Some(1), ..BASE })
+    };
+    let most = [[int(200), int(3)]];
+    assert_eq!(by("year / 10 as decade, count(*)", "decade"), most);
+    assert_eq!(by("year / 10 as \"the decade\", count(*)", "(\"the decade\")"), most);
+    assert_eq!(by("year / 10, count(*)", "1"), most);
+    // A field wins over a name.
+    assert_eq!(by("year as score, count(*)", "year"), [[int(2000), int(2)]]);
+    let format = Format::parse(FORMAT).unwrap();
+    let problem = |select, group_by| {
+        let query = QueryText { select, group_by: Some(group_by), ..BASE };
+        compile(&format, &query).map(|_| ()).unwrap_err().problem
+    };
+    assert_eq!(problem("year / 10 as year, count(*)", "year"), QueryProblem::NotGrouped);
+    assert_eq!(problem("id as x, year as x", "x"), QueryProblem::NameOfTwo);
+    for group_by in ["n", "2", "3"] {
+        assert!(matches!(problem("year, count(*) as n", group_by), QueryProblem::Unsupported(_)), "{group_by}");
+    }
+}
+
+#[test]
+fn distinct_rows_come_once() {
+    let distinct = |select, order_by, limit| rows(&QueryText { select, order_by, limit, ..BASE });
+    let venues = distinct("distinct venue", Some("venue"), None);
+    assert_eq!(venues, [[text("")], [text("SIGMOD")], [text("VLDB")], [text("VLDB Journal")], [text("it's")]]);
+    let of_years = distinct("distinct year as y, year / 1000 as k, year", Some("y desc"), Some(2));
+    assert_eq!(of_years, [[int(2020), int(2), int(2020)], [int(2010), int(2), int(2010)]]);
+    assert_eq!(distinct("DISTINCT pages is null", Some("1"), None).len(), 2);
+    assert_eq!(distinct("distinct 7", None, None), [[int(7)]]);
+    assert_eq!(distinct("distinct id", None, Some(4)).len(), 4);
+    let format = Format::parse("key: distinct u32be").unwrap();
+    assert!(compile(&format, &QueryText { select: "distinct", ..BASE }).is_ok());
+    assert!(compile(&format, &QueryText { select: "distinct, distinct + 1", ..BASE }).is_ok());
+}
+
+#[test]
+fn having_keeps_groups() {
+    let having = |select, having| {
+        let grouped = QueryText { select, group_by: Some("year"), having: Some(having), order_by: Some("1"), ..BASE };
+        let year = |row: &Vec<Option<OwnedScalar>>| row[0].clone().unwrap();
+        rows(&grouped).iter().map(year).map(|year| year.as_scalar().integer().unwrap()).collect::<Vec<i128>>()
+    };
+    for (condition, years) in [
+        ("count(*) > 1", &[2000][..]),
+        ("papers > 1", &[2000]),
+        ("papers = 1 and y < 2005", &[1999, 2001]),
+        ("year between 2000 and 2001", &[2000, 2001]),
+        ("\"year\" = 1999 or max(score) > 8", &[1999, 2020]),
+        ("sum(pages) + 1 = 13", &[1999]),
+        ("sum(pages) is null", &[2001]),
+        ("not sum(pages) > 3", &[2010, 2020]),
+        ("min(venue) like '%OD'", &[2000]),
+        ("min(venue) in ('', 'it''s')", &[2010, 2020]),
+        ("avg(score) < 0.25 and avg(score) > -1", &[2000, 2010]),
+        ("min(at) >= '1970-01-06'", &[2010, 2020]),
+        ("(year) % 2 = 1 and (papers) = count(*)", &[1999, 2001]),
+        ("null", &[]),
+    ] {
+        assert_eq!(having("year as y, count(*) as papers", condition), years, "{condition}");
+    }
+    let decades = QueryText {
+        select: "year / 10 as decade, count(*)",
+        group_by: Some("decade"),
+        having: Some("year / 10 * 10 < 2010 and decade > 199"),
+        ..BASE
+    };
+    assert_eq!(rows(&decades), [[int(200), int(3)]]);
+    let limited = QueryText {
+        select: "year",
+        group_by: Some("year"),
+        having: Some("count(*) = 1"),
+        order_by: Some("year desc"),
+        limit: Some(2),
+        ..BASE
+    };
+    assert_eq!(rows(&limited), [[int(2020)], [int(2010)]]);
+    let whole = |having| rows(&QueryText { select: "count(*)", having: Some(having), ..BASE }).len();
+    assert_eq!((whole("max(id) > 5"), whole("max(id) > 6")), (1, 0));
+    let distinct = QueryText { select: "distinct year", having: Some("year > 2005"), order_by: Some("1"), ..BASE };
+    assert_eq!(rows(&distinct), [[int(2010)], [int(2020)]]);
 }
 
 #[test]
@@ -243,8 +358,13 @@ fn an_error_points_at_the_word() {
         ("venue + 1 = 2", 9, "1", Some(QueryProblem::Types("string", "integer"))),
         ("venue * venue = 'x'", 1, "venue", Some(QueryProblem::NotNumber("string"))),
         ("year like 'x%'", 1, "year", Some(QueryProblem::NotText("integer"))),
-        ("venue like '%x'", 12, "'%x'", Some(QueryProblem::Pattern)),
-        ("venue like 'a_%'", 12, "'a_%'", Some(QueryProblem::Pattern)),
+        ("venue like 5", 12, "5", Some(QueryProblem::Pattern)),
+        ("venue like venue", 12, "venue", Some(QueryProblem::Pattern)),
+        (r"venue like 'a\'", 12, r"'a\'", Some(QueryProblem::PatternEnd)),
+        ("venue like 'a' escape '!!'", 23, "'!!'", Some(QueryProblem::EscapeCharacter)),
+        ("venue like 'a' escape 1", 23, "1", Some(QueryProblem::EscapeCharacter)),
+        ("venue ilike 'a'", 1, "venue", None),
+        ("cast(score as decimal(10,2)) = 1", 6, "score", None),
         ("at > '2000'", 6, "'2000'", Some(QueryProblem::Timestamp)),
         ("at > 2000", 6, "2000", Some(QueryProblem::Timestamp)),
         ("raw = X'abc'", 7, "X", Some(QueryProblem::HexBytes)),
@@ -277,6 +397,31 @@ fn each_clause_has_errors_of_its_own() {
         (QueryText { select: "count(*), id", ..base }, Clause::Select, 11, QueryProblem::NotGrouped),
         (QueryText { select: "sum(venue)", ..base }, Clause::Select, 5, QueryProblem::AggregateArgument("string")),
         (QueryText { select: "sum(id) + 1", ..base }, Clause::Select, 1, QueryProblem::Aggregate),
+        (
+            QueryText { select: "count(distinct venue)", ..base },
+            Clause::Select,
+            1,
+            QueryProblem::DistinctAggregate("venue".into()),
+        ),
+        (
+            QueryText { select: "count(*)", having: Some("count(*) > 1 and year > 2000"), ..base },
+            Clause::Having,
+            18,
+            QueryProblem::NotOfGroups,
+        ),
+        (
+            QueryText { select: "count(*)", having: Some("yaer > 2000"), ..base },
+            Clause::Having,
+            1,
+            QueryProblem::unknown_field(&format),
+        ),
+        (
+            QueryText { select: "count(*)", having: Some("count(*)"), ..base },
+            Clause::Having,
+            1,
+            QueryProblem::NotCondition("integer"),
+        ),
+        (QueryText { select: "id", having: Some("id > 1"), ..base }, Clause::Select, 1, QueryProblem::NotGrouped),
         (
             QueryText { select: "id", order_by: Some("id"), ..base },
             Clause::OrderBy,
@@ -313,6 +458,7 @@ fn long_texts_are_refused_and_never_overflow_the_stack() {
             .problem
     };
     assert_eq!(refused(&format!("open{}", " and open".repeat(5000))), QueryProblem::TooLong);
+    assert_eq!(refused(&format!("venue like '%{}%'", "x".repeat(2000))), QueryProblem::PatternTooLong(1024));
     assert_eq!(refused(&"x".repeat(super::CLAUSE_BYTES_MAX + 1)), QueryProblem::TooLong);
     assert_eq!(refused(&format!("{}open{}", "(".repeat(300), ")".repeat(300))), QueryProblem::TooDeep);
     assert!(matches!(refused(&format!("{}open", "not ".repeat(500))), QueryProblem::Syntax(_)));

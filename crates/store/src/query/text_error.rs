@@ -36,11 +36,17 @@ pub enum QueryProblem {
     Number,
     HexBytes,
     Pattern,
+    /// It ends with its escape.
+    PatternEnd,
+    PatternTooLong(usize),
+    EscapeCharacter,
     Unsupported(&'static str),
     TooManyInstructions,
     /// An aggregate where none is.
     Aggregate,
     AggregateArgument(&'static str),
+    /// With what it is of.
+    DistinctAggregate(String),
     /// Selected beside aggregates, and not grouped by.
     NotGrouped,
     OneOrder,
@@ -50,6 +56,10 @@ pub enum QueryProblem {
     OrderConstant(usize),
     /// Two different columns have the name that rows are ordered by.
     OrderByTwo,
+    /// A condition on groups names a field that they do not have.
+    NotOfGroups,
+    /// Two different columns have a name.
+    NameOfTwo,
     NothingSelected,
     TooManyColumns,
 }
@@ -60,6 +70,7 @@ impl fmt::Display for Clause {
             Clause::Where => "where",
             Clause::Select => "select",
             Clause::GroupBy => "group by",
+            Clause::Having => "having",
             Clause::OrderBy => "order by",
         })
     }
@@ -114,8 +125,15 @@ impl QueryProblem {
             }
             QueryProblem::Number => f.write_str("an integer is between -2^63 and 2^64 - 1"),
             QueryProblem::HexBytes => f.write_str("bytes are written as X'00ff', two hexadecimal digits each"),
-            QueryProblem::Pattern => {
-                f.write_str("a pattern is the beginning of a string and then %, with no other % and no _ in it")
+            QueryProblem::Pattern => f.write_str(
+                "a pattern is a text in quotes: % stands for any characters, _ for one, and \\ takes the next one as it is",
+            ),
+            QueryProblem::PatternEnd => {
+                f.write_str("the pattern ends with its escape: write that twice, or say escape '' for none")
+            }
+            QueryProblem::PatternTooLong(bytes) => write!(f, "a pattern has at most {bytes} bytes"),
+            QueryProblem::EscapeCharacter => {
+                f.write_str("escape takes one character, such as escape '!', or '' for none")
             }
             QueryProblem::Unsupported(what) => write!(f, "{what}"),
             QueryProblem::TooManyInstructions => {
@@ -125,6 +143,10 @@ impl QueryProblem {
             QueryProblem::AggregateArgument(of) => {
                 write!(f, "sum and avg take numbers, and this is of type {of}; all but count(*) take one argument")
             }
+            QueryProblem::DistinctAggregate(of) => write!(
+                f,
+                "an aggregate does not take distinct: group by {of}, or select distinct {of} and count the rows"
+            ),
             QueryProblem::NotGrouped => {
                 f.write_str("beside aggregates stand the expressions that are grouped by, written in the same way")
             }
@@ -139,6 +161,10 @@ impl QueryProblem {
             QueryProblem::OrderByTwo => {
                 f.write_str("two columns have this name: give the place of one, or other names")
             }
+            QueryProblem::NotOfGroups => f.write_str(
+                "a condition on groups takes what is grouped by, aggregates, and names given with as: put others into where",
+            ),
+            QueryProblem::NameOfTwo => f.write_str("two columns have this name: give them other names with as"),
             QueryProblem::NothingSelected => f.write_str("nothing is selected; * selects all fields"),
             QueryProblem::TooManyColumns => f.write_str("at most 256 columns are selected"),
         }

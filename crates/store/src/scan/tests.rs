@@ -171,6 +171,34 @@ fn the_drive_answers_as_the_host_does() {
     assert_eq!(some.len(), 7);
 }
 
+/// Ids of the records whose text is like a pattern.
+fn like(pattern: &str) -> Query {
+    let format = Format::parse("key: id u32be; value: year u16le, text bytes").unwrap();
+    let fields: Vec<ScalarType> = format.fields().iter().map(|field| field.kind.scalar_type()).collect();
+    let pattern = Constant::of(OwnedScalar::Bytes(pattern.as_bytes().into()));
+    let instructions =
+        vec![Instruction::Field(2), Instruction::Like(0, 0), Instruction::Keep(1), Instruction::Field(0)];
+    let program = Program::new(instructions, vec![pattern], &fields).unwrap();
+    let output = QueryOutput::Rows { columns: vec![3], order: None, limit: None };
+    Query::new(format, program, output, MisfitPolicy::Fail).unwrap()
+}
+
+#[test]
+fn the_drive_finds_patterns_on_flash_as_the_host_does() {
+    let (_drive, store) = store();
+    for papers in [handle(&store, "papers"), ordered(&store, "ordered")] {
+        fill(&papers);
+        for pattern in ["%rror mi%", "m_rror%", "%r ", "%q%z%", "%e_e%", "mirror", "%xxxx", "%"] {
+            let query = like(pattern);
+            let (at_drive, report) = run(&papers, &query, QuerySide::Drive).unwrap();
+            let (at_host, of_host) = run(&papers, &query, QuerySide::Host).unwrap();
+            assert!(at_drive == at_host, "{pattern}: {} and {} rows", at_drive.len(), at_host.len());
+            assert_eq!(report.counts.kept, of_host.counts.kept, "{pattern}");
+            assert!(report.commands > 0 && (pattern == "mirror" || !at_drive.is_empty()), "{pattern}: {report:?}");
+        }
+    }
+}
+
 #[test]
 fn only_the_result_crosses() {
     let (drive, store) = store();

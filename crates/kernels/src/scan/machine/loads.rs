@@ -1,12 +1,33 @@
 //! Loads a field of each record into a column.
 
-use super::columns::ColumnData;
+use super::columns::{Column, ColumnData};
 use super::{Machine, RowMisfit, Span, SpanSource};
 use crate::scan::batch::RowBatch;
 use crate::scan::fields::RawField;
 use crate::scan::json_scanner::unescape;
+use crate::scan::value::Scalar;
 
 impl Machine {
+    /// A value of the only row.
+    pub(super) fn load_value(&mut self, value: Option<Scalar<'_>>, place: usize) {
+        let Machine { columns, unescaped, .. } = self;
+        let Column { there, data } = &mut columns[place];
+        there[0] = value.is_some();
+        match (value, data) {
+            (None, _) => {}
+            (Some(Scalar::Bool(value)), ColumnData::Bool(data)) => data[0] = value,
+            (Some(Scalar::Int(value) | Scalar::Timestamp(value)), ColumnData::Int(data)) => data[0] = value,
+            (Some(Scalar::Unsigned(value)), ColumnData::Unsigned(data)) => data[0] = value,
+            (Some(Scalar::Float(value)), ColumnData::Float(data)) => data[0] = value,
+            (Some(value), ColumnData::Span(data)) => {
+                let (at, bytes) = (unescaped.len() as u32, value.bytes().unwrap_or_default());
+                unescaped.extend_from_slice(bytes);
+                data[0] = Span { source: SpanSource::Unescaped, at, bytes: bytes.len() as u32 };
+            }
+            _ => unreachable!("a row has the types that the program was checked for"),
+        }
+    }
+
     /// Records that do not fit are looked at no more.
     pub(super) fn load(&mut self, field: usize, place: usize, batch: &RowBatch) {
         let Machine { reader, columns, selection, unescaped, misfits, .. } = self;
