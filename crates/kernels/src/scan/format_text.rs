@@ -37,6 +37,8 @@ pub enum FormatProblem {
     Name,
     NameTwice,
     Type,
+    /// A type of other databases, and what to write instead.
+    OtherType(&'static str),
     Path(&'static str),
     JsonType,
     Width,
@@ -74,6 +76,7 @@ impl fmt::Display for FormatProblem {
                 "no such type: there are u8 to u64 and i8 to i64, f32 and f64 (each with le or be), bool, seconds32, seconds64, millis64, \
                  micros64, bytes[N], string[N], bytes8, bytes16, bytes32, string8, string16, string32, bytes, string, json PATH TYPE"
             }
+            FormatProblem::OtherType(instead) => instead,
             FormatProblem::Path(problem) => problem,
             FormatProblem::JsonType => "a path in JSON leads to one of string, int, float, bool",
             FormatProblem::Width => "a length is from 1 to 65536 bytes",
@@ -129,6 +132,23 @@ impl<'a> FormatLexer<'a> {
         let length = rest.find(is_end).unwrap_or(rest.len());
         self.at += length;
         Word { at: from, text: &rest[..length] }
+    }
+
+    /// The word with the parentheses that begin in it: `decimal(10, 2)`.
+    fn with_parentheses(&self, word: Word<'a>) -> Word<'a> {
+        let rest = &self.text[word.at..];
+        match (word.text.contains('('), rest.find(')')) {
+            (true, Some(end)) => Word { at: word.at, text: &rest[..=end] },
+            _ => word,
+        }
+    }
+
+    /// Of a word that is no type.
+    fn type_error(&self, word: Word<'a>, otherwise: FormatProblem) -> FormatTextError {
+        match other_type(word.text) {
+            Some(instead) => self.error(self.with_parentheses(word), FormatProblem::OtherType(instead)),
+            None => self.error(word, otherwise),
+        }
     }
 
     fn error(&self, word: Word<'_>, problem: FormatProblem) -> FormatTextError {
@@ -213,7 +233,7 @@ fn parse_field<'a>(lexer: &mut FormatLexer<'a>, part: Part) -> Result<(Word<'a>,
     };
     let kind = match kind_text {
         "json" => parse_json(lexer)?,
-        text => parse_kind(text).ok_or_else(|| lexer.error(word, FormatProblem::Type))?,
+        text => parse_kind(text).ok_or_else(|| lexer.type_error(word, FormatProblem::Type))?,
     };
     Ok((name, Field { part, name: name.text.into(), kind, is_optional }))
 }
@@ -230,9 +250,37 @@ fn parse_json(lexer: &mut FormatLexer<'_>) -> Result<FieldKind, FormatTextError>
         "int" => JsonType::Int,
         "float" => JsonType::Float,
         "bool" => JsonType::Bool,
-        _ => return Err(lexer.error(word, FormatProblem::JsonType)),
+        _ => return Err(lexer.type_error(word, FormatProblem::JsonType)),
     };
     Ok(FieldKind::Json { of, path })
+}
+
+/// What to write for a type that other databases have.
+fn other_type(text: &str) -> Option<&'static str> {
+    let name = text.split(['(', '?']).next().unwrap_or(text).to_ascii_lowercase();
+    Some(match &name[..] {
+        "decimal" | "dec" | "numeric" | "money" => {
+            "there is no decimal type: write float of a number in JSON, or f64 of one in binary; where amounts are to be exact, keep them \
+             as integers, such as cents, with int or i64"
+        }
+        "int" | "integer" | "smallint" | "bigint" | "long" | "short" | "tinyint" => {
+            "an integer is written with its bits: i16, i32, i64, or u8 to u64, and be behind it if it is big-endian; in JSON, int"
+        }
+        "float" | "double" | "real" => {
+            "a float is written with its bits: f32 or f64, and be behind it if it is big-endian; in JSON, float"
+        }
+        "text" | "varchar" | "char" | "str" => {
+            "a text is written as string[N] of N bytes, string8, string16 or string32 behind its length, or string to the end; in JSON, string"
+        }
+        "blob" | "binary" | "varbinary" | "bytea" => {
+            "bytes are written as bytes[N], bytes8, bytes16 or bytes32 behind their length, or bytes to the end; JSON has none"
+        }
+        "date" | "time" | "datetime" | "timestamp" => {
+            "a time is written as seconds32, seconds64, millis64 or micros64 since 1970; in JSON, a string or an int"
+        }
+        "boolean" => "a boolean is written as bool",
+        _ => return None,
+    })
 }
 
 fn parse_kind(text: &str) -> Option<FieldKind> {
@@ -368,6 +416,24 @@ mod tests {
             ("key: value u8", "key: value u8"),
         ] {
             assert_eq!(Format::parse(text).unwrap().to_string(), whole, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_type_of_other_databases_is_told_with_what_to_write() {
+        for (text, column, word, instead) in [
+            ("value: total decimal(10,2), n u8", 14, "decimal(10,2)", "i64"),
+            ("value: total NUMERIC( 10, 2 )?", 14, "NUMERIC( 10, 2 )", "no decimal type"),
+            ("value: total json $.total decimal(10, 2)", 27, "decimal(10, 2)", "float"),
+            ("value: total decimal", 14, "decimal", "f64"),
+            ("value: n int", 10, "int", "i64"),
+            ("value: n varchar(20)", 10, "varchar(20)", "string8"),
+            ("value: n date?", 10, "date?", "seconds32"),
+        ] {
+            let error = Format::parse(text).unwrap_err();
+            assert_eq!((error.column, &error.word[..]), (column, word), "{text}");
+            assert!(matches!(error.problem, FormatProblem::OtherType(_)), "{text}");
+            assert!(error.to_string().contains(instead), "{error}");
         }
     }
 

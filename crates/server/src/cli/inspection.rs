@@ -18,7 +18,9 @@ pub fn inspect_key(key: &str, json: bool, memcached: Option<&Address>, of: OfKey
             let key = KeyText::of_bytes().key(key)?;
             // A space would end the word, a line end the command.
             if key.iter().any(|byte| *byte <= b' ') {
-                return Err("a server is asked for keys without spaces and control characters only".into());
+                return Err("a server is asked for keys without spaces and control characters only: inspect others with --data, \
+                            while no server runs"
+                    .into());
             }
             Remote::memcached(address).stats(&[b"inspect ", &key[..]].concat())?
         }

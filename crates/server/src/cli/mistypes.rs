@@ -10,6 +10,9 @@ use clap::{Arg, Command};
 use super::presets::Leaf;
 use crate::suggestion::nearest;
 
+const NOT_UTF8: &str = "an argument is not UTF-8: write each such byte of a key as \\xHH, as `tapetum list` prints it, and send a value to \
+                        standard input with `tapetum put KEY -`\n\nFor more information, try '--help'.\n";
+
 /// The same error with the one name that was probably meant, or with what a number must be.
 pub fn explain(mut error: Error, root: &Command, words: &[OsString]) -> Error {
     let leaf = Leaf::find(root, words);
@@ -39,6 +42,7 @@ pub fn explain(mut error: Error, root: &Command, words: &[OsString]) -> Error {
                 error.insert(ContextKind::SuggestedSubcommand, ContextValue::String(near.into()));
             }
         }
+        ErrorKind::InvalidUtf8 => return Error::raw(ErrorKind::InvalidUtf8, NOT_UTF8),
         ErrorKind::ValueValidation => return of_number(&error).unwrap_or(error),
         _ => {}
     }

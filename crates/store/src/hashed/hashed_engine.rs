@@ -166,6 +166,7 @@ impl HashedEngine {
         match keyspace.kind() {
             KeyspaceKind::Hashed if keyspace.is_grouped() => Err(Error::Keyspace(KeyspaceError::IsGrouped)),
             KeyspaceKind::Hashed => Ok(()),
+            KeyspaceKind::Ordered => Err(Error::Keyspace(KeyspaceError::Ordered)),
             kind => Err(Error::Keyspace(KeyspaceError::OtherKind { kind })),
         }
     }

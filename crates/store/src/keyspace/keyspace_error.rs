@@ -50,6 +50,10 @@ pub enum KeyspaceError {
     OtherKind {
         kind: KeyspaceKind,
     },
+    /// It is an ordered one, whose items come from a scan of a range of keys.
+    Ordered,
+    /// It is an ordered one, whose values do not pass through programs.
+    OrderedThroughPrograms,
     /// It is a hashed one: its keys have no order, and no scan of a range.
     Unordered,
     /// What its keys and values are made of was said by another version.
@@ -132,9 +136,19 @@ impl fmt::Display for KeyspaceError {
             KeyspaceError::OtherKind { kind } => {
                 write!(f, "keyspaces of this kind ({kind}) do not take such requests: use one of another kind")
             }
+            KeyspaceError::Ordered => write!(
+                f,
+                "the keyspace is ordered, and its items come in the order of their keys: use `KeyspaceHandle::scan`, with a range of keys"
+            ),
+            KeyspaceError::OrderedThroughPrograms => write!(
+                f,
+                "the keyspace is ordered, and values pass through programs from hashed ones alone: use `KeyspaceHandle::get`, or \
+                 `KeyspaceHandle::get_fields` for fields, or create a hashed keyspace"
+            ),
             KeyspaceError::Unordered => write!(
                 f,
-                "the keyspace is hashed, and its keys have no order: create an ordered one for scans, and load its items there"
+                "the keyspace is hashed, and its keys have no order: create an ordered one for scans, and load its items there; \
+                 `KeyspaceHandle::items_with_prefix` has its items in no order"
             ),
             KeyspaceError::Format { name, version } => write!(
                 f,

@@ -230,10 +230,11 @@ fn refuse_other_kinds(keyspace: KeyspaceRef) -> Result<(), Error> {
     if keyspace.is_grouped() {
         return Err(Error::Keyspace(KeyspaceError::IsGrouped));
     }
-    if keyspace.kind() == KeyspaceKind::Hashed {
-        return Ok(());
+    match keyspace.kind() {
+        KeyspaceKind::Hashed => Ok(()),
+        KeyspaceKind::Ordered => Err(Error::Keyspace(KeyspaceError::OrderedThroughPrograms)),
+        kind => Err(Error::Keyspace(KeyspaceError::OtherKind { kind })),
     }
-    Err(Error::Keyspace(KeyspaceError::OtherKind { kind: keyspace.kind() }))
 }
 
 /// A value as a pipeline takes it, and where what belongs to it lies in one buffer: descriptor, ranges, the host's bytes, the
