@@ -54,7 +54,7 @@ impl fmt::Display for PipelineTextError {
                 write!(f, "stage {stage}: there is no program {name:?}; the drive has {}", known.join(", "))
             }
             PipelineTextError::UnknownUnits { name, known } => {
-                write!(f, "there is no program {name:?} to give threads; the drive has {}", known.join(", "))
+                write!(f, "there is no program {name:?} to give threads; those that take them are {}", known.join(", "))
             }
             PipelineTextError::UnknownWord { stage, word } => {
                 write!(
@@ -113,6 +113,11 @@ fn program(identity: &Identity, name: &str) -> Option<ProgramId> {
     identity.programs.iter().find(|program| program.name == name).map(|program| program.id)
 }
 
+/// One that stages run: threads are given to no others.
+fn stream_program(identity: &Identity, name: &str) -> Option<ProgramId> {
+    identity.programs.iter().find(|program| program.is_stream && program.name == name).map(|program| program.id)
+}
+
 fn stream_names(identity: &Identity) -> Vec<String> {
     identity.programs.iter().filter(|program| program.is_stream).map(|program| program.name.clone()).collect()
 }
@@ -159,7 +164,7 @@ fn units(identity: &Identity, texts: &[String]) -> Result<Vec<UnitCount>, Pipeli
             SHORT_NAMES.iter().filter(|(short, _, _)| *short == name).map(|(_, _, whole)| *whole).collect();
         for name in if short.is_empty() { vec![name] } else { short } {
             let unknown = || PipelineTextError::UnknownUnits { name: name.into(), known: stream_names(identity) };
-            let program = program(identity, name).ok_or_else(unknown)?;
+            let program = stream_program(identity, name).ok_or_else(unknown)?;
             // The last number counts.
             all.retain(|count| count.program != program);
             all.push(UnitCount { program, units });
@@ -326,6 +331,8 @@ mod tests {
         assert!(told("zstd -d", &[]).starts_with("stage 0, zstd-decompress: its input is damaged"));
         assert!(told("fetch | gzip", &[]).starts_with("stage 0: there is no program"));
         assert!(told("sha256", &["gzip=1"]).starts_with("there is no program \"gzip\" to give threads"));
+        let of_node = told("sha256", &["node-get=1"]);
+        assert!(of_node.contains("no program \"node-get\"") && !of_node.contains("node-put"), "{of_node}");
         assert!(told("sha256", &["sha256"]).contains("PROGRAM=NUMBER"));
     }
 }

@@ -30,7 +30,8 @@ use std::time::Duration;
 use tapetum_drive::arbiter::{UnitCount, WEIGHT_MAX};
 use tapetum_drive::engine::{DEFAULT_APPLICATION_NAME, EngineOptions};
 use tapetum_drive::{
-    DRIVE_THREADS_MAX, Drive, Env, FileFlash, Flash, FlashError, Identity, IoEngine, LocalMemory, programs,
+    DRIVE_THREADS_MAX, Drive, Env, FileFlash, Flash, FlashError, Identity, IoEngine, LocalMemory, ProgramIdentity,
+    programs,
 };
 
 /// What a new store that is served takes without being told, at most.
@@ -206,7 +207,7 @@ impl Options {
         Options { drive_threads: threads, ..self }
     }
 
-    /// Threads for programs of the drive, by their names, such as `zstd-decompress`: pipelines of all sessions share them. Their
+    /// Threads for programs of pipelines, by their names, such as `zstd-decompress`: pipelines of all sessions share them. Their
     /// sub-buffers take a little local memory beside the budget. With none, each thread that asks for a pipeline runs its own.
     pub fn compute_units(self, units: Vec<(String, u16)>) -> Options {
         Options { compute_units: units, ..self }
@@ -360,13 +361,7 @@ impl Options {
     fn engine_options(&self, identity: &Identity) -> Result<Option<EngineOptions>, Error> {
         let mut units: Vec<UnitCount> = Vec::new();
         for (name, count) in &self.compute_units {
-            let program = identity.programs.iter().find(|program| program.name == *name).ok_or_else(|| {
-                let known: Vec<&str> = identity.programs.iter().map(|program| &program.name[..]).collect();
-                Error::Options(format!(
-                    "there is no program {name:?} to give threads; the drive has {}",
-                    known.join(", ")
-                ))
-            })?;
+            let program = program_of_units(identity, name)?;
             if !(1..=64).contains(count) || units.iter().any(|other| other.program == program.id) {
                 return Err(Error::Options(format!("{name} with {count} threads: name it once, with 1 to 64")));
             }
@@ -461,6 +456,22 @@ impl Options {
             self.memory_least(&usual, segment_bytes).max(Self::MEMORY_DEFAULT_BYTES)
         })
     }
+}
+
+/// A program that stages of pipelines run, which alone take threads.
+fn program_of_units<'a>(identity: &'a Identity, name: &str) -> Result<&'a ProgramIdentity, Error> {
+    let program = identity.programs.iter().find(|program| program.name == name);
+    if let Some(program) = program.filter(|program| program.is_stream) {
+        return Ok(program);
+    }
+    let streams = identity.programs.iter().filter(|program| program.is_stream);
+    let names = streams.map(|program| &program.name[..]).collect::<Vec<&str>>().join(", ");
+    Err(Error::Options(match program {
+        None => format!("there is no program {name:?} to give threads; those that take them are {names}"),
+        Some(_) => format!(
+            "the program {name:?} runs on the thread of whoever asks, and takes no others; those that do are {names}"
+        ),
+    }))
 }
 
 /// What superblock and manifest say of a store that nobody has open. Nothing is written.

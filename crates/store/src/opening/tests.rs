@@ -120,6 +120,11 @@ fn with_compute_units_only_results_of_items_on_flash_come_to_the_host() {
     check_digests(&small().compute_units(units).open_read_only(&data).unwrap(), &value);
     let unknown = small().compute_units(vec![("gzip".to_owned(), 1)]).open(&data).err().unwrap().to_string();
     assert!(unknown.contains("no program \"gzip\" to give threads"), "{unknown}");
+    for name in ["node-get", "match-record"] {
+        let refused = small().compute_units(vec![(name.to_owned(), 1)]).open(&data).err().unwrap().to_string();
+        assert!(refused.contains(name) && refused.contains("zstd-decompress"), "{refused}");
+        assert!(!refused.contains("node-put"), "{refused}");
+    }
 }
 
 #[test]
