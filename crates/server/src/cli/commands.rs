@@ -31,7 +31,7 @@ use crate::tools::pipelines::PipelineRun;
 use crate::tools::remote::{self, Remote};
 use crate::tools::remote_items;
 use crate::tools::warm::{self, WarmSource};
-use crate::tools::{list, load, pipelines, repair};
+use crate::tools::{format_check, list, load, pipelines, repair};
 use crate::{machine, os, size, stats};
 
 /// Memory to open a store with that is to grow: the index of a large one.
@@ -417,9 +417,16 @@ fn put(key: &str, value: &str, of: OfKeyspace<'_>, options: Options) -> Outcome 
         bytes.clear();
         std::io::stdin().read_to_end(&mut bytes)?;
     }
-    with_keyspace(of, options, |keyspace| match item_limit::refusal(bytes.len(), keyspace.store()) {
-        Some(why) => Err(why.into()),
-        None => Ok(keyspace.put(&KeyText::of(keyspace)?.key(key)?, &bytes).map(|_stamp| ())?),
+    with_keyspace(of, options, |keyspace| {
+        if let Some(why) = item_limit::refusal(bytes.len(), keyspace.store()) {
+            return Err(why.into());
+        }
+        let format = keyspace.format()?;
+        let key = KeyText::new(format.as_ref()).key(key)?;
+        if let Some(format) = &format {
+            format_check::check_item(format, &of.1.keyspace, (&key, &bytes))?;
+        }
+        Ok(keyspace.put(&key, &bytes).map(|_stamp| ())?)
     })
 }
 

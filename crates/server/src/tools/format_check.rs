@@ -3,6 +3,7 @@
 use std::error::Error;
 
 use tapetum::{Item, KeyspaceHandle, KeyspaceKind};
+use tapetum_kernels::scan::format::{Field, Part};
 use tapetum_kernels::scan::{FieldReader, Format, Misfit};
 
 use super::{item_lines, scan};
@@ -27,6 +28,21 @@ pub fn check(keyspace: &KeyspaceHandle, format: &Format) -> Result<(), Box<dyn E
     let (key, field) = (item_lines::escaped(&key), &format.fields()[field].name);
     let why = misfit.explain();
     Err(format!("{misfits} of {items} items do not fit, such as that of the key \"{key}\", at {field}: {why}").into())
+}
+
+/// An error if an item does not fit the format of its keyspace, with what that wants.
+///
+/// # Errors
+/// As it says.
+pub fn check_item(format: &Format, name: &str, (key, value): (&[u8], &[u8])) -> Result<(), String> {
+    let Err((place, misfit)) = FieldReader::new(format).check(key, value) else { return Ok(()) };
+    let Field { part, name: field, kind, .. } = &format.fields()[place];
+    let part = if *part == Part::Key { "key" } else { "value" };
+    let why = misfit.explain();
+    Err(format!(
+        "the {part} does not fit the format of {name}, at {field} {kind}: {why}; nothing was stored. Items there are {format}; \
+         give such a one, or another format with `tapetum keyspace format {name} FIELDS`; `tapetum load` stores any bytes"
+    ))
 }
 
 struct FormatCheck {

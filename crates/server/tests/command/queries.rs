@@ -153,6 +153,103 @@ fn a_keyspace_keeps_its_format() {
 }
 
 #[test]
+fn sql_that_everybody_expects_is_taken() {
+    let scratch = Scratch::new("sql");
+    scratch.succeeds(&["keyspace", "create", "papers"], b"");
+    let lines = generated("papers");
+    scratch.succeeds(&["load", "--keyspace", "papers"], &lines);
+    let text = String::from_utf8_lossy(&lines);
+    let asked = ["scan", "papers", "--fields", "papers", "--format", "csv"];
+    let of_storage = text.lines().filter(|line| line.contains(" storage ")).count();
+    assert!(of_storage > 50, "{of_storage} titles");
+    let conditions = [("title like '% storage %'", of_storage), ("title not like '% storage %'", 3800 - of_storage)];
+    for (condition, papers) in conditions {
+        for side in ["drive", "host"] {
+            let words = [&asked[..], &["--where", condition, "--select", "count(*)", "--run", side]].concat();
+            assert_eq!(scratch.succeeds(&words, b"").0, format!("count(*)\n{papers}\n"), "{condition} on the {side}");
+        }
+    }
+    let rows = |words: &[&str]| {
+        let (rows, told) = scratch.succeeds(&[&asked[..], words, &["--explain"]].concat(), b"");
+        (rows.lines().skip(1).map(str::to_owned).collect::<Vec<String>>(), told)
+    };
+    let by_year = ["--select", "year - year % 10 as decade, count(*) as papers", "--group-by", "decade"];
+    let (decades, told) = rows(&by_year);
+    assert!(decades.len() > 3 && told.contains("at the drive by this thread"), "{decades:?}{told}");
+    assert!(!told.contains("on the host"), "{told}");
+    let (some, told) = rows(&[&by_year[..], &["--having", "papers > 300 and decade < 2020"]].concat());
+    let is_kept = |row: &&String| {
+        let (decade, papers) = row.split_once(',').unwrap();
+        papers.parse::<u32>().unwrap() > 300 && decade.parse::<u32>().unwrap() < 2020
+    };
+    let kept: std::collections::BTreeSet<&String> = decades.iter().filter(is_kept).collect();
+    assert!(!kept.is_empty() && kept.len() < decades.len(), "{kept:?}");
+    assert_eq!(some.iter().collect::<std::collections::BTreeSet<_>>(), kept);
+    assert!(told.contains("at the drive") && told.contains("groups chosen on the host"), "{told}");
+    let distinct = ["--select", "distinct year - year % 10 as decade", "--order-by", "decade desc", "--limit", "2"];
+    let (last, told) = rows(&distinct);
+    assert!(last.len() == 2 && last[0] > last[1] && told.contains("groups put in order on the host"), "{last:?}{told}");
+    for (words, why) in [
+        (&["--select", "count(distinct venue)"][..], "group by venue, or select distinct venue and count the rows"),
+        (&["--select", "year", "--having", "year > 2000"], "beside aggregates stand"),
+        (&["--select", "count(*)", "--having", "year > 2000"], "having, column 1, year: a condition on groups takes"),
+        (
+            &["--where", "cast(year as decimal(10,2)) > 1"],
+            "there is no decimal type: a number such as 12.50 is a float",
+        ),
+    ] {
+        let told = scratch.fails(&[&asked[..], words].concat());
+        assert!(told.contains(why), "{words:?}: {told}");
+    }
+}
+
+#[test]
+fn what_is_no_json_is_found_and_not_stored() {
+    let scratch = Scratch::new("json");
+    scratch.succeeds(&["keyspace", "create", "orders"], b"");
+    let lines = b"1\t{\"total\":2.5,\"city\":\"Lyon\"}\n2\tno json\n3\t{}\n4\t{\"city\":\"Nice\"} behind\n";
+    scratch.succeeds(&["load", "--keyspace", "orders"], lines);
+    let format = "key: id string; value: total json $.total float, city json $.city string";
+    scratch.succeeds(&["keyspace", "format", "orders", format], b"");
+    let asked = ["scan", "orders", "--select", "id", "--where", "total is null", "--format", "csv"];
+    for side in ["drive", "host"] {
+        let on = [&asked[..], &["--run", side]].concat();
+        assert!(scratch.fails(&on).contains("does not fit the format: the document is not JSON"), "{side}");
+        let (rows, told) = scratch.succeeds(&[&on[..], &["--on-error", "skip"]].concat(), b"");
+        assert_eq!(rows, "id\n3\n", "{side}");
+        assert!(told.contains("2 records do not fit and were left out"), "{told}");
+    }
+    let told = scratch.fails(&["keyspace", "format", "orders", "--check"]);
+    assert!(told.contains("2 of 4 items do not fit") && told.contains("the document is not JSON"), "{told}");
+    let put = |key: &'static str, value: &'static str| ["put", key, value, "--keyspace", "orders"];
+    let told = scratch.fails(&put("5", "no json"));
+    for part in ["the value does not fit the format of orders", "at total json $.total float", "is not JSON", format] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    assert!(scratch.fails(&put("5", "{\"total\":\"x\"}")).contains("the value at the path has another type"));
+    assert!(scratch.fails(&put("\\xff", "{}")).contains("the key does not fit the format of orders, at id string"));
+    assert!(scratch.fails(&["get", "5", "--keyspace", "orders"]).contains("no key"));
+    scratch.succeeds(&put("5", "{\"total\": 7} "), b"");
+    assert_eq!(
+        scratch.succeeds(&["get", "5", "--keyspace", "orders", "--select", "total", "--format", "csv"], b"").0,
+        "total\n7\n"
+    );
+    // Without a format any bytes are taken.
+    scratch.succeeds(&["keyspace", "format", "orders", "--remove"], b"");
+    scratch.succeeds(&put("\\xff", "no json"), b"");
+}
+
+#[test]
+fn a_type_of_other_databases_is_told_by_the_argument_that_has_it() {
+    let scratch = Scratch::new("types");
+    scratch.succeeds(&["keyspace", "create", "orders"], b"");
+    let told = scratch.fails(&["keyspace", "format", "orders", "value: total decimal(10,2)"]);
+    assert!(told.contains("FIELDS, column 14, \"decimal(10,2)\": there is no decimal type"), "{told}");
+    let told = scratch.fails(&["scan", "orders", "--fields", "value: total json $.total decimal(10,2)"]);
+    assert!(told.contains("--fields, column 27, \"decimal(10,2)\": there is no decimal type"), "{told}");
+}
+
+#[test]
 fn a_key_is_found_as_its_format_has_it_and_as_list_prints_it() {
     let scratch = Scratch::new("keys");
     scratch.succeeds(&["keyspace", "create", "n", "--index", "ordered"], b"");
@@ -183,6 +280,8 @@ fn a_key_is_found_as_its_format_has_it_and_as_list_prints_it() {
     assert_eq!((listed.lines().count(), &last[..2]), (1002, &["\\xff", "\\x31\\x32\\x33\\x34"][..]));
     scratch.succeeds(&["put", "5000", "new", "--keyspace", "n"], b"");
     assert_eq!(of(&["get", "\\x00\\x00\\x13\\x88"]), "new");
+    let told = scratch.fails(&["put", "\\xff", "v", "--keyspace", "n"]);
+    assert!(told.contains("the key does not fit the format of n, at id u32be: the record ends"), "{told}");
     assert_eq!(of(&["delete", "\\x00\\x00\\x13\\x88"]), "");
     for (words, why) in [
         (&["get", "abcd"][..], "is not a whole number; or write its bytes as `tapetum list` prints them"),
@@ -194,6 +293,34 @@ fn a_key_is_found_as_its_format_has_it_and_as_list_prints_it() {
         let told = scratch.fails(&[words, &["--keyspace", "n"]].concat());
         assert!(told.contains(why), "{words:?}: {told}");
     }
+}
+
+#[test]
+fn a_key_that_is_no_utf_8_is_named_by_every_command() {
+    let scratch = Scratch::new("bytes");
+    for (name, index) in [("h", "hashed"), ("o", "ordered")] {
+        scratch.succeeds(&["keyspace", "create", name, "--index", index], b"");
+        let of = |words: &[&str]| scratch.succeeds(&[words, &["--keyspace", name]].concat(), b"").0;
+        scratch.succeeds(&["put", "\\xff\\x00k", "v", "--keyspace", name], b"");
+        scratch.succeeds(&["put", "other", "w", "--keyspace", name], b"");
+        assert_eq!(of(&["get", "\\xff\\x00k"]), "v", "{name}");
+        assert!(!of(&["inspect", "\\xff\\x00k"]).contains("nowhere"), "{name}");
+        assert_eq!(of(&["pipeline", "run", "fetch", "--key", "\\xff\\x00k"]), "v", "{name}");
+        assert_eq!(of(&["list", "--prefix", "\\xff"]), "\\xff\\x00k\n", "{name}");
+        assert_eq!(of(&["dump", "--prefix", "\\xff", "--format", "tsv"]), "\\xff\\x00k\tv\n", "{name}");
+        if name == "o" {
+            assert_eq!(of(&["scan", "--prefix", "\\xff", "--count"]), "1\n");
+            assert_eq!(of(&["scan", "--from", "\\xff", "--to", "\\xff\\xff", "--count"]), "1\n");
+            assert_eq!(of(&["scan", "--to", "\\xff", "--count"]), "1\n");
+            let told = scratch.fails(&["pipeline", "run", "sha256", "--key", "\\xff\\x00k", "--keyspace", "o"]);
+            assert!(told.contains("send the output of `tapetum get`"), "{told}");
+        }
+        assert_eq!(of(&["delete", "\\xff\\x00k"]), "");
+        assert_eq!(of(&["list"]), "other\n", "{name}");
+    }
+    let raw = std::os::unix::ffi::OsStrExt::from_bytes(b"\xff");
+    let told = failed_text(&tapetum(&["get"]).arg::<&std::ffi::OsStr>(raw).output().unwrap());
+    assert!(told.contains("write each such byte of a key as \\xHH"), "{told}");
 }
 
 #[test]
