@@ -74,7 +74,7 @@ impl HashedEngine {
 
     /// Keys on flash whose items have all expired, or are deleted with everything else, by what their segments say.
     fn lapsed_with_their_segments(&self) -> u64 {
-        let segments = self.segments.numbers().into_iter().filter_map(|number| self.segments.get(number));
+        let segments = self.segments.numbers().filter_map(|number| self.segments.get(number));
         segments
             .filter(|segment| !self.may_hold_live(&segment.descriptor))
             .map(|segment| u64::from(segment.valid_entries()))
