@@ -9,8 +9,9 @@ from adapters import Text
 from server import IS_MEMCACHED, Server, free_port
 
 # What moves by itself, or by being asked for.
-MOVING = {"uptime", "time", "rusage_user", "rusage_system", "cpu_host", "cpu_drive", "bytes_read", "bytes_written",
-          "resident_memory_bytes"}
+# Figures whose names in `stats` do not say their unit.
+IN_SECONDS = {"uptime", "time", "rusage_user", "rusage_system", "cpu_host", "cpu_drive"}
+MOVING = {*(f"{name}_seconds" for name in IN_SECONDS), "bytes_read", "bytes_written", "resident_memory_bytes"}
 # Prometheus has its own units.
 UNITS = [("_us", "_seconds", 1e6), ("_bits", "_bytes", 8)]
 # Families with a sample a keyspace or a bucket, which `stats` has not.
@@ -47,6 +48,8 @@ class Metrics(unittest.TestCase):
                 self.assertEqual((sample.labels["version"], sample.value), (value.decode(), 1))
                 continue
             divisor = 1
+            if name in IN_SECONDS:
+                name += "_seconds"
             for unit, base_unit, times in UNITS:
                 if name.endswith(unit):
                     name, divisor = name.removesuffix(unit) + base_unit, times
