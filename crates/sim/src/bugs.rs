@@ -6,7 +6,8 @@ pub type Bug = &'static str;
 
 /// Of the store. Left out is `OrderedCloseEarly` (a group of slots is closed while images are written to it), which no run has caught: an
 /// image has to be on its way over the edit of the manifest that closes its group, all slots of which have to be in use by then, and to be
-/// torn.
+/// torn. So is `SkipLogGap` (recovery takes the log up to a hole in it), which a unit test plants: since the manifest is kept twice, runs have
+/// hardly a log that breaks off and nothing else that tells.
 pub const OF_STORE: &[(Bug, &str)] = &[
     ("CloseOverFailure", "a store that has failed closes as if it had not"),
     ("FlushBeforeLog", "a write buffer is flushed while the log has not written all of it"),
@@ -58,7 +59,6 @@ pub const OF_STORE: &[(Bug, &str)] = &[
     ("MissUnreadable", "what cannot be read counts as missing"),
     ("TrustLarge", "a large value is returned whatever its checksum says"),
     ("RetryFlush", "a flush before an install that failed is tried again, and what then succeeds is believed"),
-    ("SkipLogGap", "recovery takes the log up to a hole in it"),
     ("TrustShortLog", "recovery takes a log that lost what was there when the store was last opened"),
     ("TrustCachedLog", "recovery takes log groups that a failed flush left in the drive's cache for durable"),
     ("OpenOverFailure", "a store opens although what it shows could not be made durable"),
@@ -168,7 +168,7 @@ mod tests {
         let bugs: BTreeSet<_> = OF_STORE.iter().chain(OF_DEVICE).map(|(bug, _)| (*bug).to_owned()).collect();
         assert_eq!(bugs.len(), OF_STORE.len() + OF_DEVICE.len());
         let unlisted: Vec<_> = places.difference(&bugs).collect();
-        assert_eq!(unlisted, ["OrderedCloseEarly"]);
+        assert_eq!(unlisted, ["OrderedCloseEarly", "SkipLogGap"]);
         assert_eq!(bugs.difference(&places).next(), None);
     }
 }

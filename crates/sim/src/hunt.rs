@@ -150,7 +150,6 @@ fn seed_for(bug: Bug) -> Option<u64> {
         "TrustCachedLog" => Some(8),
         "OpenOverFailure" => Some(16),
         "TierFillsLate" => Some(30),
-        "SkipLogGap" => Some(86),
         "OrderedTrimBatch" => Some(15),
         "OrderedNameEarly" => Some(20),
         "OrderedFreeExtensionEarly" => Some(23),

@@ -429,3 +429,22 @@ fn a_log_that_ends_before_a_deletion_that_the_manifest_knows_is_refused_and_repa
     assert!(other.get(b"before").unwrap().is_none() && found(&store, "gone").is_none());
     assert!(other.put(b"new", b"1").unwrap() > watermark, "no stamp is given twice");
 }
+
+#[test]
+fn a_log_that_breaks_off_before_what_was_durable_is_refused_and_the_planted_bug_shows() {
+    let (whole, _) = patient(false);
+    let groups: Vec<u64> = log_zones().step_by(512).filter(|at| whole.peek(*at, 512).starts_with(b"TLOG")).collect();
+    let refusals = |bug| {
+        let is_refused = |at: &&u64| {
+            let flash = whole.fork(1);
+            flash.flip(**at + 60, 1);
+            let open = || Store::open_with(&drive(&flash), &options(Sync::Always), || false);
+            // SAFETY: this bug leaves leases alone.
+            let opened = unsafe { tapetum_drive::planted::with(bug, open) };
+            opened.is_err_and(|error| error.to_string().contains("breaks off"))
+        };
+        groups.iter().step_by(7).filter(is_refused).count()
+    };
+    assert!(refusals("") > 0);
+    assert_eq!(refusals("SkipLogGap"), 0);
+}
