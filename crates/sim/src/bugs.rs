@@ -6,8 +6,8 @@ pub type Bug = &'static str;
 
 /// Of the store. Left out is `OrderedCloseEarly` (a group of slots is closed while images are written to it), which no run has caught: an
 /// image has to be on its way over the edit of the manifest that closes its group, all slots of which have to be in use by then, and to be
-/// torn. So is `SkipLogGap` (recovery takes the log up to a hole in it), which a unit test plants: since the manifest is kept twice, runs have
-/// hardly a log that breaks off and nothing else that tells.
+/// torn. Left out too is `SkipLogGap` (recovery takes the log up to a hole in it): no run of 401 has caught it since the manifest is kept
+/// twice. A unit test plants it (`tools/repair/tests.rs` of the store).
 pub const OF_STORE: &[(Bug, &str)] = &[
     ("CloseOverFailure", "a store that has failed closes as if it had not"),
     ("FlushBeforeLog", "a write buffer is flushed while the log has not written all of it"),

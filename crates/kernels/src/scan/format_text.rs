@@ -143,7 +143,7 @@ impl<'a> FormatLexer<'a> {
         }
     }
 
-    /// Of a word that is no type.
+    /// The error for a word that is no type.
     fn type_error(&self, word: Word<'a>, otherwise: FormatProblem) -> FormatTextError {
         match other_type(word.text) {
             Some(instead) => self.error(self.with_parentheses(word), FormatProblem::OtherType(instead)),
@@ -255,7 +255,7 @@ fn parse_json(lexer: &mut FormatLexer<'_>) -> Result<FieldKind, FormatTextError>
     Ok(FieldKind::Json { of, path })
 }
 
-/// What to write for a type that other databases have.
+/// Says what to write in place of a type that other databases have.
 fn other_type(text: &str) -> Option<&'static str> {
     let name = text.split(['(', '?']).next().unwrap_or(text).to_ascii_lowercase();
     Some(match &name[..] {

@@ -29,7 +29,7 @@ struct BehindFront {
 
 enum LikeStep {
     Literal(Box<[u8]>),
-    /// So many characters, whatever they are.
+    /// This number of characters, each of them any.
     Any(usize),
 }
 
@@ -80,7 +80,7 @@ impl Middle {
         Middle { skipped, found }
     }
 
-    /// What follows its first occurrence.
+    /// Finds its first occurrence, and returns what follows.
     fn find<'a>(&self, value: &'a [u8], is_text: bool) -> Option<&'a [u8]> {
         let mut rest = skip_front(value, self.skipped, is_text)?;
         let Some((finder, behind)) = &self.found else { return Some(rest) };
@@ -94,7 +94,7 @@ impl Middle {
     }
 }
 
-/// What stands before, between and behind the `%`: one part more than there are of these.
+/// Cuts a pattern at each `%`: a pattern with two of them has three parts.
 fn parse(pattern: &[u8]) -> Vec<Vec<LikeStep>> {
     let (mut parts, mut steps, mut literal) = (Vec::new(), Vec::new(), Vec::new());
     let end_literal = |literal: &mut Vec<u8>, steps: &mut Vec<LikeStep>| {

@@ -38,7 +38,7 @@ pub struct Machine {
     reader: FieldReader,
     columns: Vec<Column>,
     selection: Selection,
-    /// Of each instruction that has one.
+    /// The pattern of each instruction that has one.
     patterns: Vec<Option<LikePattern>>,
     /// Of constants.
     constant_bytes: Vec<u8>,
@@ -107,7 +107,7 @@ impl Machine {
         machine
     }
 
-    /// Of rows that lie in no batch, for whose types the program was checked: [`Machine::keeps`].
+    /// A machine for [`Machine::keeps`], whose rows lie in no batch. The program was checked for their types.
     pub fn of_rows(program: Program) -> Machine {
         Machine::new(&Format::plain(), program)
     }

@@ -96,7 +96,7 @@ fn list(store: &Store, json: bool) -> Result<String, Box<dyn Error>> {
     Ok(live.map(line).collect())
 }
 
-/// What would be dropped, to one who has not said that it may be.
+/// The error for a drop without --yes: it says what would go.
 fn why_not_dropped(store: &Store, name: &str) -> Result<String, Box<dyn Error>> {
     let (keyspace, items) = found(store, name)?;
     let what = device_of(&keyspace).map_or_else(|| format!("{} keyspace", keyspace.kind), device_text);

@@ -64,7 +64,7 @@ impl HashedEngine {
         }
     }
 
-    /// Of a write whose key is there, or is not, as far as one knows.
+    /// What becomes of a write. `is_there`: its key has an item, as far as one knows.
     fn judge(&self, is_there: bool) -> Admission {
         let segment = u64::from(self.segment_extents());
         let flash_tight = self.is_flash_tight(NEW_KEYS_SEGMENTS);
@@ -84,7 +84,7 @@ impl HashedEngine {
         }
     }
 
-    /// Looks how much room there is, which grows between installs as items expire: once a second at most. Whether it did.
+    /// Computes anew how much room there is, at most once a second: items that expire give room between installs. Whether it did.
     pub fn look_at_room_again(&self) -> bool {
         const PAUSE_US: u64 = 1_000_000;
         let now_us = self.drive.env().now_us();

@@ -86,7 +86,7 @@ pub trait Engine: LogClient {
     /// Adds about how many items each of its open keyspaces has: none is missing, those may count whose room is still to be taken back.
     fn add_counts(&self, counts: &mut ItemCounts);
 
-    /// Adds how many items each of its open keyspaces has, which may read flash. Those count whose room is still to be taken back.
+    /// How many items each of its open keyspaces has; it may read flash to know. Expired and deleted ones count until their room is taken back.
     fn count_items(self: Arc<Self>, _: Io) -> Task<Result<ItemCounts, Error>> {
         let mut counts = ItemCounts::new();
         self.add_counts(&mut counts);

@@ -111,6 +111,15 @@ pub struct Summary {
     pub lacking: [Lacking; AREAS],
 }
 
+impl Summary {
+    /// Names each area that damage has cut frames out of, which the other area has.
+    pub fn copies_damaged(&self) -> impl Iterator<Item = String> {
+        let damaged = (0..).zip(self.lacking).filter(|(_, lacking)| lacking.is_damaged);
+        damaged
+            .map(|(area, lacking): (u32, Lacking)| format!("{} frames of copy {area} of the manifest", lacking.frames))
+    }
+}
+
 /// Where a frame goes.
 struct FramePlace {
     area: usize,

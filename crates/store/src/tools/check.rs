@@ -8,7 +8,6 @@ use crate::hashed::key_tables::key_reader::{KeyPages, KeyReader, page_name};
 use crate::hashed::large::verify::verify;
 use crate::hashed::segment::local_index::FenceBuilder;
 use crate::hashed::segment::view::Segment;
-use crate::manifest::Lacking;
 use crate::media::geometry::SUPERBLOCK_BYTES;
 use crate::media::io::Io;
 use crate::media::superblock::Superblock;
@@ -100,13 +99,9 @@ async fn check_superblocks(io: &Io, report: &mut CheckReport) -> Result<(), Erro
 /// Damage of one copy of the manifest. What neither copy has was seen when the store was opened.
 async fn check_manifest(engine: &Arc<HashedEngine>, report: &mut CheckReport) {
     let installer = engine.take_installer().await;
-    let lacking = installer.manifest.summary().lacking;
+    let summary = installer.manifest.summary();
     engine.return_installer(installer);
-    let damaged = (0..).zip(lacking).filter(|(_, lacking)| lacking.is_damaged);
-    let tell = |(area, lacking): (u32, Lacking)| {
-        format!("{} frames of copy {area} of the manifest, {MADE_ANEW}", lacking.frames)
-    };
-    report.problems.extend(damaged.map(tell));
+    report.problems.extend(summary.copies_damaged().map(|copy| format!("{copy}, {MADE_ANEW}")));
 }
 
 /// Pages of a segment's key table, and of its fences, that were made anew in memory alone.

@@ -10,9 +10,10 @@
 //!
 //! Threads: the holder of the installer changes counts, anyone asks.
 
+use super::KEYS_AT_ONCE;
 use crate::error::Error;
 use crate::hashed::HashedEngine;
-use crate::hashed::buffer::Place;
+use crate::hashed::buffer::{Place, Shard};
 use crate::hashed::flush::key_check::{Checked, Relied, check_keys};
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::KeyspaceKind;
@@ -24,9 +25,6 @@ use tapetum_kernels::record::{Kind, Record};
 
 /// Keys of write buffers that one count looks at: a fraction of a millisecond, and right to a few percent.
 const KEYS_LOOKED_AT: usize = 4096;
-
-/// Keys of write buffers that are looked up at once.
-const KEYS_AT_ONCE: usize = 4096;
 
 /// Numbers of items by keyspace: counts, or what is to be added to counts.
 #[derive(Clone, Default, Debug)]
@@ -127,27 +125,28 @@ impl HashedEngine {
     fn keys_of_shard(&self, number: usize) -> Vec<(HashKey, KeyspaceId, bool)> {
         let now = self.now();
         let shard = lock(&self.buffers.shards()[number]);
-        let look = |(hash, place): (HashKey, Place)| {
-            // SAFETY: the shard's table gave the place, and nothing is released while the shard's lock is held.
-            let Record { header, .. } = unsafe { self.log.record(place.buffer, place.place) };
-            (hash, KeyspaceId::of(&header), header.kind == Kind::Value && self.is_live(&header, now))
-        };
-        let mut keys: Vec<_> = shard.latest().map(look).collect();
+        let mut keys: Vec<_> = self.latest_of(&shard, now).collect();
         keys.sort_unstable_by_key(|(hash, ..)| *hash);
         keys
     }
 
-    /// Of the keys of write buffers that one count looks at, those without an item.
+    /// The keys that a shard's write buffers have the last word on: whose each is, and whether it has an item.
+    fn latest_of<'a>(&'a self, shard: &'a Shard, now: u32) -> impl Iterator<Item = (HashKey, KeyspaceId, bool)> + 'a {
+        shard.latest().map(move |(hash, Place { buffer, place })| {
+            // SAFETY: the shard's table gave the place, and nothing is released while the shard's lock is held, as whoever has a shard does.
+            let Record { header, .. } = unsafe { self.log.record(buffer, place) };
+            (hash, KeyspaceId::of(&header), header.kind == Kind::Value && self.is_live(&header, now))
+        })
+    }
+
+    /// How many keys have no item, of those of the write buffers that one count looks at.
     pub fn lapsed_in_buffers(&self) -> u64 {
         let now = self.now();
         let mut lapsed = 0;
         for shard in self.buffers.shards() {
             let shard = lock(shard);
-            for (_, place) in shard.latest().take(KEYS_LOOKED_AT / self.buffers.shards().len()) {
-                // SAFETY: the shard's table gave the place, and nothing is released while the shard's lock is held.
-                let Record { header, .. } = unsafe { self.log.record(place.buffer, place.place) };
-                lapsed += u64::from(header.kind != Kind::Value || !self.is_live(&header, now));
-            }
+            let looked_at = self.latest_of(&shard, now).take(KEYS_LOOKED_AT / self.buffers.shards().len());
+            lapsed += looked_at.filter(|(.., has_item)| !has_item).count() as u64;
         }
         lapsed
     }
@@ -159,13 +158,9 @@ impl HashedEngine {
         for shard in self.buffers.shards() {
             let shard = lock(shard);
             entries += shard.entries();
-            for (hash, place) in shard.latest().take(KEYS_LOOKED_AT - looked_at) {
+            for (hash, keyspace, has_item) in self.latest_of(&shard, now).take(KEYS_LOOKED_AT - looked_at) {
                 looked_at += 1;
-                // SAFETY: the shard's table gave the place, and nothing is released while the shard's lock is held.
-                let Record { header, .. } = unsafe { self.log.record(place.buffer, place.place) };
-                let is_live = header.kind == Kind::Value && self.is_live(&header, now);
-                let change = i64::from(is_live) - i64::from(self.index.lookup(hash).is_some());
-                tally.add(KeyspaceId::of(&header), change);
+                tally.add(keyspace, i64::from(has_item) - i64::from(self.index.lookup(hash).is_some()));
             }
         }
         if looked_at < KEYS_LOOKED_AT {

@@ -290,8 +290,8 @@ impl MirrorCache {
         }
     }
 
-    /// Takes all pages of a keyspace out, changed ones too, but for those that somebody has or that are on their way to flash; which nodes
-    /// these are of. Nodes that were `left` so before and were evicted since are none any more.
+    /// Takes all pages of a keyspace out, changed ones too, but for those that somebody has or that are on their way to flash: it returns the
+    /// nodes of these. `left` is what the last call returned; of these nodes, the ids of those that were evicted since are free.
     pub fn forget(&self, keyspace: u16, left: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
         let mut left_now = BTreeSet::new();
         for (number, set) in self.sets.iter().enumerate() {

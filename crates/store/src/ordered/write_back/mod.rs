@@ -140,8 +140,9 @@ impl WriteBack {
         self.is_starved.load(Ordering::Relaxed)
     }
 
-    /// Whether pages that were to be written within the last second are not: who changes pages waits, so that a crash takes what was done in
-    /// two seconds at most where changes are acknowledged before they are durable. Where they wait for slots, deletions must go on.
+    /// Whether a page that was changed more than a second ago has no image on its way yet. Who changes pages waits then, so that what a crash
+    /// takes is bounded where changes are acknowledged before they are durable: to two seconds, and the time that the drive takes for the
+    /// images on their way. It is false while pages wait for slots: deletions give these.
     pub fn is_behind(&self) -> bool {
         self.is_behind.load(Ordering::Relaxed) && !self.is_starved()
     }

@@ -95,7 +95,7 @@ pub async fn read_roots(drive: &Drive, io: &Io, report: &mut RepairReport) -> Re
     }
     let (recovered, damage) = Manifest::recover_readable(io, drive.local(), &geometry, superblock.store_id).await?;
     let mut installer = Installer::from(recovered);
-    let copies_damaged = tell_of_copies(&installer.manifest, report);
+    let copies_damaged: Vec<String> = installer.manifest.summary().copies_damaged().collect();
     refuse_other_kinds(&installer, &[KeyspaceKind::Hashed, KeyspaceKind::Ordered])?;
     let is_log_damaged = match &damage {
         Some(_) => true,
@@ -146,7 +146,7 @@ pub async fn read_roots(drive: &Drive, io: &Io, report: &mut RepairReport) -> Re
         hasher,
         behind,
         installer,
-        is_changed: is_manifest_damaged || copies_damaged,
+        is_changed: is_manifest_damaged || !copies_damaged.is_empty(),
         is_manifest_damaged,
         anchors,
         log,
@@ -155,6 +155,7 @@ pub async fn read_roots(drive: &Drive, io: &Io, report: &mut RepairReport) -> Re
         large,
         _claims: claims,
     };
+    report.made_anew.extend(copies_damaged);
     roots.note_log();
     Ok(roots)
 }
@@ -175,16 +176,6 @@ async fn anchors(
     let extents = geometry.extents(*capacity_bytes);
     let media = AnchorMedia { geometry, store_id: *store_id, local: drive.local(), extents };
     anchor_checkpoint::read(&media, io, &root, u64::MAX).await.unwrap_or_default()
-}
-
-/// Of a list that one area alone has whole: whether there is any damage.
-fn tell_of_copies(manifest: &Manifest, report: &mut RepairReport) -> bool {
-    let lacking = manifest.summary().lacking;
-    let damaged = (0..).zip(lacking).filter(|(_, lacking)| lacking.is_damaged);
-    report
-        .made_anew
-        .extend(damaged.map(|(area, lacking)| format!("{} frames of copy {area} of the manifest", lacking.frames)));
-    lacking.iter().any(|lacking| lacking.is_damaged)
 }
 
 /// What is missing before the log's first group is what the manifest does not name any more.
