@@ -192,9 +192,10 @@ async fn flush_as(
     // The install trims the log.
     engine.await_others(KeyspaceKind::Hashed, engine.log.sealed().0).await?;
     let mut installer = engine.take_installer().await;
+    // Before the buffer is released: who waited for its flush finds it counted.
+    engine.write_counts.note(&writing.written);
     let done = install(engine, io, phase, buffer, &mut installer, segment, relied, shards).await;
     engine.return_installer(installer);
-    engine.write_counts.note(&writing.written);
     // Who waits for this buffer to be in a segment could not see it before.
     engine.log.wake();
     done
