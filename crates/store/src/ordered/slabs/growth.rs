@@ -15,8 +15,9 @@
 
 use super::group_table::{Group, GroupEdit};
 use super::large_groups::grow_large;
+use super::shelves::{FREE_PARTS, Shelf};
 use super::slot_class::SlotClass;
-use super::slot_group::{GroupPhase, SlotGroup};
+use super::slot_group::GroupPhase;
 use super::slot_round::{RoundSlots, SlotRound};
 use super::space::{RESERVED_SLOTS, SlotSpace};
 use super::space_state::SpaceState;
@@ -26,11 +27,13 @@ use crate::media::io::{Io, lock};
 use std::sync::Mutex;
 use tapetum_drive::fail_point;
 
-/// A group with fewer than one in so many slots free is as good as full.
-const FULL_PART: u32 = 32;
 /// A closed group is opened rather than a new one made if one in so many of its slots is free. Groups take up to n/(n - 1) of the room of
 /// their nodes in the long run, if there are enough groups to choose from: half of that is usual.
 const REOPEN_PART: u32 = 12;
+/// The same in parts as shelves count them.
+const REOPEN_PARTS: u8 = (FREE_PARTS / REOPEN_PART) as u8;
+/// Groups that are opened at most in place of a new one for which there are no extents.
+const INSTEAD_OF_ONE: usize = REOPEN_PART as usize;
 /// Open groups have one free slot for so many that are in use, and so many at least: a round lasts for half of them.
 const OPEN_USED_PART: u32 = 16;
 const OPEN_SLOTS_MIN: u32 = 64;
@@ -75,18 +78,9 @@ impl GroupPlan {
     }
 }
 
-fn is_full(group: &SlotGroup) -> bool {
-    group.free() * FULL_PART < group.slots() || group.free() == 0
-}
-
 impl SpaceState {
-    fn phases(&self, phase: GroupPhase) -> impl Iterator<Item = (u32, &SlotGroup)> {
-        self.groups.iter().filter(move |(_, group)| group.phase == phase).map(|(first, group)| (*first, group))
-    }
-
-    /// Groups that have slots to give out.
-    fn useful(&self) -> u32 {
-        self.phases(GroupPhase::Open).filter(|(_, group)| !is_full(group)).count() as u32
+    fn on(&self, shelf: Shelf) -> Vec<u32> {
+        self.shelves.groups(shelf, shelf).collect()
     }
 
     /// Groups of slabs that are to have slots to give out.
@@ -96,10 +90,9 @@ impl SpaceState {
 
     /// Whether slots run short, or there are groups to give back.
     fn wants_slabs(&self) -> bool {
-        let (useful, wanted) = (self.useful(), self.slab_groups_wanted());
+        let (useful, wanted) = (self.shelves.useful(), self.slab_groups_wanted());
         let is_used = self.is_wanted || !self.groups.is_empty();
-        let empty = self.groups.values().filter(|group| group.is_empty()).count() as u32;
-        is_used && (useful == 0 || useful * 2 < wanted) || empty > wanted
+        is_used && (useful == 0 || useful * 2 < wanted) || self.shelves.empty() > wanted
     }
 
     /// Whether slots that rest are worth a round of their own: so many more than can be given out that rounds are not begun for a few each.
@@ -114,11 +107,9 @@ impl SpaceState {
 
     /// Open groups that are empty and not needed for so many free slots; they give out no more.
     fn drain_spare(&mut self, slots: u32) -> Vec<u32> {
-        let empty = self.phases(GroupPhase::Open).filter(|(_, group)| group.is_empty());
-        let empty: Vec<(u32, u32)> = empty.map(|(first, group)| (first, group.slots())).collect();
         let mut drained = Vec::new();
-        for (first, group_slots) in empty.into_iter().rev() {
-            if self.spare(slots) >= group_slots {
+        for first in self.on(Shelf::OpenEmpty).into_iter().rev() {
+            if self.spare(slots) >= self.groups[&first].slots() {
                 self.set_phase(first, GroupPhase::Draining);
                 drained.push(first);
             }
@@ -128,48 +119,42 @@ impl SpaceState {
 
     /// Makes the plan: as many free slots in open groups as `slots`. Open groups that are full give out no more slots.
     fn plan_nodes(&mut self, slots: u32, group_slots: u32, close_early: bool) -> GroupPlan {
-        let full = names(self.phases(GroupPhase::Open).filter(|(_, group)| is_full(group)));
-        full.into_iter().for_each(|first| self.set_phase(first, GroupPhase::Draining));
-        let close = names(self.phases(GroupPhase::Draining).filter(|(_, group)| close_early || group.is_settled()));
-        let mut closed: Vec<_> = self.phases(GroupPhase::Closed).filter(|(_, group)| group.free() > 0).collect();
-        // The fullest first: images that are written again leave the others, until those are empty and go.
-        closed.sort_by_key(|(first, group)| (group.free(), *first));
+        self.on(Shelf::OpenFull).into_iter().for_each(|first| self.set_phase(first, GroupPhase::Draining));
+        let draining = self.shelves.groups(Shelf::Draining, Shelf::DrainingEmpty);
+        let (close, kept_open): (Vec<_>, Vec<_>) =
+            draining.partition(|first| close_early || self.groups[first].is_settled());
         let mut missing = slots.saturating_sub(self.slots_open + self.slots_rest);
-        let is_good = |group: &SlotGroup| group.free() * REOPEN_PART >= group.slots();
-        let (good, poor): (Vec<_>, Vec<_>) = closed.into_iter().partition(|(_, group)| is_good(group));
-        let (mut open, mut remove) = (Vec::new(), Vec::new());
-        for (first, group) in good {
-            if missing > 0 {
-                missing = missing.saturating_sub(group.free());
-                open.push(first);
-            } else if group.is_empty() {
-                remove.push(first);
+        let (mut open, mut remove) = (Vec::new(), self.on(Shelf::CLOSED_EMPTY));
+        // The fullest first: images that are written again leave the others, until those are empty and go.
+        for first in self.shelves.groups(Shelf::Closed(REOPEN_PARTS), Shelf::CLOSED_EMPTY) {
+            if missing == 0 {
+                break;
             }
+            missing = missing.saturating_sub(self.groups[&first].free());
+            open.push(first);
         }
+        remove.retain(|first| !open.contains(first));
         let rested = self.slots_open < slots && self.is_rested();
-        let draining = self.phases(GroupPhase::Draining).filter(|(_, group)| group.free() > 0);
-        let kept_open = draining.filter(|(first, _)| !close.contains(first));
-        let instead = names(poor.into_iter().rev().chain(kept_open));
+        let add = missing.div_ceil(group_slots);
+        let poor = self.shelves.groups(Shelf::Closed(0), Shelf::Closed(REOPEN_PARTS - 1)).rev();
+        let kept_open = kept_open.into_iter().filter(|first| self.groups[first].free() > 0);
+        let instead = poor.chain(kept_open).take(INSTEAD_OF_ONE * add as usize).collect();
         remove.extend(self.drain_spare(2 * slots));
-        GroupPlan { close, open, remove, add: missing.div_ceil(group_slots), instead, rested }
+        GroupPlan { close, open, remove, add, instead, rested }
     }
 
     /// Makes the plan; groups that are to be removed give out no more slots.
     fn plan_extensions(&mut self) -> GroupPlan {
-        let (useful, open_groups) = (self.useful(), self.slab_groups_wanted());
-        let empty = names(self.phases(GroupPhase::Open).filter(|(_, group)| group.is_empty()));
+        let (useful, open_groups) = (self.shelves.useful(), self.slab_groups_wanted());
+        let empty = self.on(Shelf::OpenEmpty);
         let spare = useful.saturating_sub(open_groups) as usize;
         empty.into_iter().rev().take(spare).for_each(|first| self.set_phase(first, GroupPhase::Draining));
         GroupPlan {
-            remove: names(self.phases(GroupPhase::Draining).filter(|(_, group)| group.is_empty())),
+            remove: self.on(Shelf::DrainingEmpty),
             add: open_groups.saturating_sub(useful),
             ..GroupPlan::default()
         }
     }
-}
-
-fn names<'g>(groups: impl Iterator<Item = (u32, &'g SlotGroup)>) -> Vec<u32> {
-    groups.map(|(first, _)| first).collect()
 }
 
 impl SlotSpace {
@@ -180,15 +165,13 @@ impl SlotSpace {
                 let wanted = self.slots_wanted(state);
                 let is_short = state.is_wanted || state.slots_open * 2 < wanted;
                 // As many slots as are wanted may be of closed groups that are empty: they need not be zeroed to be opened again.
-                let is_spare = state.closed_empty * self.group_slots() > wanted.max(self.group_slots())
-                    || state.spare(2 * wanted) >= self.group_slots() && state.has_open_empty();
+                let is_spare = state.shelves.closed_empty() * self.group_slots() > wanted.max(self.group_slots())
+                    || state.spare(2 * wanted) >= self.group_slots() && state.shelves.open_empty() > 0;
                 // A round begins when the one before the last is over.
                 state.flying == 0 && (is_short || is_spare)
             }),
             SlotClass::Extensions(_) => self.with(|state| state.wants_slabs()),
-            SlotClass::Large => {
-                self.with(|state| !state.wants.is_empty() || state.groups.values().any(SlotGroup::is_empty))
-            }
+            SlotClass::Large => self.with(|state| !state.wants.is_empty() || state.shelves.empty() > 0),
         }
     }
 
@@ -253,7 +236,7 @@ pub async fn grow(
     let mut plan = space.plan();
     let added = allocate(space, extents, plan.add, log.version_next());
     let missing = plan.add as usize - added.len();
-    plan.open.extend(plan.instead.iter().take(missing * REOPEN_PART as usize));
+    plan.open.extend(plan.instead.iter().take(missing * INSTEAD_OF_ONE));
     plan.add = added.len() as u32;
     if plan.is_empty() {
         space.note_room(extents, missing);

@@ -11,6 +11,7 @@
 use super::SlotShare;
 use super::group_table::{Group, GroupEdit};
 use super::growth::{GroupLog, group_of, release};
+use super::shelves::Shelf;
 use super::slot_class::SlotClass;
 use super::slot_group::GroupPhase;
 use super::space::SlotSpace;
@@ -54,9 +55,7 @@ impl SlotWant {
 impl SpaceState {
     /// A group with an extension of its size may be given out again: its first extent.
     fn empty_of(&self, extents: u32) -> Option<u32> {
-        let is_it = |first: &u32| self.groups[first].extents == extents;
-        let mut empty = self.groups.iter().filter(|(_, group)| group.phase == GroupPhase::Open && group.is_empty());
-        empty.find_map(|(first, _)| Some(*first).filter(is_it))
+        self.shelves.groups(Shelf::OpenEmpty, Shelf::OpenEmpty).find(|first| self.groups[first].extents == extents)
     }
 }
 
@@ -92,8 +91,9 @@ impl SlotSpace {
     /// The groups that nobody has; they are not given out any more.
     fn drain_empty(&self) -> Vec<u32> {
         self.with(|state| {
-            let empty: Vec<u32> =
-                state.groups.iter().filter(|(_, group)| group.is_empty()).map(|(first, _)| *first).collect();
+            let open = state.shelves.groups(Shelf::OpenEmpty, Shelf::OpenEmpty);
+            let draining = state.shelves.groups(Shelf::DrainingEmpty, Shelf::DrainingEmpty);
+            let empty: Vec<u32> = open.chain(draining).collect();
             empty.iter().for_each(|first| state.set_phase(*first, GroupPhase::Draining));
             empty
         })

@@ -32,6 +32,7 @@ pub mod large_groups;
 pub mod manifest_client;
 mod promise;
 mod share;
+mod shelves;
 pub mod slot_class;
 mod slot_group;
 mod slot_guards;

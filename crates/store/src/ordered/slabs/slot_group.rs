@@ -1,5 +1,6 @@
 //! A group in memory: which of its slots are free, which of these may be given out, and how many shares the others have.
 
+use super::shelves::Shelf;
 use super::slot_round::RoundSlots;
 
 /// Marks a slot, beside its shares, that is given out to be written.
@@ -20,6 +21,8 @@ pub struct SlotGroup {
     pub extents: u32,
     pub version: u64,
     pub phase: GroupPhase,
+    /// Where the space has it ([`super::shelves`]).
+    pub shelf: Option<Shelf>,
     /// A bit a slot, set when it is free.
     free_bits: Box<[u64]>,
     free: u32,
@@ -50,6 +53,7 @@ impl SlotGroup {
             extents,
             version,
             phase,
+            shelf: None,
             ready_bits: if is_reused { all.clone() } else { none.clone() },
             ready: if is_reused { slots } else { 0 },
             next_bits: None,
@@ -176,9 +180,10 @@ impl SlotGroup {
         RoundSlots { free, flying }
     }
 
-    /// Whether it has slots of a round, of the one that has begun or of the one before.
-    pub fn has_round(&self) -> bool {
-        self.next_bits.is_some() || self.ready > 0
+    /// It is closed: none of its slots is given out.
+    pub fn end_round(&mut self) {
+        self.ready_bits.fill(0);
+        self.ready = 0;
     }
 
     /// The round that has begun is named: its slots may be given out.

@@ -228,7 +228,7 @@ impl SlotSpace {
 
     /// Whether slots are given out of which nobody knows yet that what is written to them is durable.
     pub fn is_settled(&self) -> bool {
-        self.with(|state| state.groups.values().all(|group| group.unsettled() == 0))
+        self.with(|state| state.is_settled())
     }
 
     /// Whether there are no slots to give out for both halves of a split, though groups may have some that are kept back or promised.
@@ -263,7 +263,7 @@ impl SlotSpace {
     /// What is in this slot, which is in use, may be in nothing but the drive's cache, and no flush need save it: it counts as flying until it is
     /// free.
     pub fn doubt(&self, number: u32) {
-        let _ = self.guards.with_slot(number, |state, first, slot| state.group_mut(first).doubt(slot));
+        let _ = self.guards.with_slot(number, |state, first, slot| state.doubt(first, slot));
     }
 
     /// Takes up a share that was kept ([`SlotShare::keep`]).

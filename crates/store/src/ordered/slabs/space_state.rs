@@ -2,6 +2,7 @@
 
 use super::extent_versions::ExtentVersions;
 use super::large_groups::SlotWant;
+use super::shelves::{Shelf, Shelves};
 use super::slot_group::{GroupPhase, SlotGroup};
 use super::slot_guards::SlotGuards;
 use super::slot_round::{RoundCount, SlotRound};
@@ -18,6 +19,9 @@ const NEAR_SLOTS: u32 = 16;
 pub struct SpaceState {
     /// By first extent.
     pub groups: BTreeMap<u32, SlotGroup>,
+    pub shelves: Shelves,
+    /// Groups with slots whose content recovery doubted.
+    doubted: BTreeSet<u32>,
     versions: Arc<ExtentVersions>,
     /// Open groups with slots that may be given out.
     available: BTreeSet<u32>,
@@ -43,8 +47,6 @@ pub struct SpaceState {
     pub held_back: u32,
     /// So many more are promised.
     pub promised: u32,
-    /// Closed groups all slots of which are free.
-    pub closed_empty: u32,
     /// Somebody found no slot since the last change of groups.
     pub is_wanted: bool,
     /// There was no slot, and no extents for more, when they were last looked for.
@@ -89,20 +91,37 @@ impl SpaceState {
         self.slots_free.saturating_sub(self.held_back + self.promised)
     }
 
-    /// Whether there is an open group all slots of which may be given out.
-    pub fn has_open_empty(&self) -> bool {
-        self.available.iter().any(|first| self.groups[first].is_empty())
+    /// Puts a group where its phase and its free slots say.
+    fn shelve(&mut self, first: u32) {
+        self.shelves.put(first, self.groups.get_mut(&first).expect("it was found there"));
+    }
+
+    /// Groups of which a round may have something to say, also some of which it has not.
+    fn of_rounds(&self) -> BTreeSet<u32> {
+        let named_open = self.shelves.groups(Shelf::OpenFull, Shelf::DrainingEmpty);
+        named_open.chain(self.doubted.iter().copied()).collect()
+    }
+
+    /// Whether slots are given out of which nobody knows yet that what is written to them is durable.
+    pub fn is_settled(&self) -> bool {
+        self.of_rounds().iter().all(|first| self.groups[first].unsettled() == 0)
+    }
+
+    /// Recovery doubts what is in a slot in use.
+    pub fn doubt(&mut self, first: u32, slot: u32) {
+        self.group_mut(first).doubt(slot);
+        self.doubted.insert(first);
     }
 
     /// Gives out a free slot.
     pub fn take(&mut self, first: u32, slot: u32, unsettled: bool) {
         let group = self.group_mut(first);
-        let (phase, was_empty) = (group.phase, group.is_empty());
+        let phase = group.phase;
         let before = (group.ready(), group.free());
         group.take(slot, unsettled);
         let after = (group.ready(), group.free());
         self.slots_free -= 1;
-        self.closed_empty -= u32::from(was_empty && phase == GroupPhase::Closed);
+        self.shelve(first);
         if phase == GroupPhase::Open {
             self.recount(first, before, after);
         }
@@ -113,8 +132,8 @@ impl SpaceState {
         self.slots_free += 1;
         self.is_full = false;
         let group = self.group_mut(first);
-        let (phase, is_empty, is_reused) = (group.phase, group.is_empty(), group.is_reused());
-        self.closed_empty += u32::from(is_empty && phase == GroupPhase::Closed);
+        let (phase, is_reused) = (group.phase, group.is_reused());
+        self.shelve(first);
         if phase != GroupPhase::Open {
             return;
         }
@@ -162,25 +181,24 @@ impl SpaceState {
         let stamp = stamp.max(self.marks.landed_stamp);
         self.landed_before = self.marks.landed;
         let mut groups = BTreeMap::new();
-        for (first, group) in &mut self.groups {
-            let may_give = group.phase == GroupPhase::Open || open.contains(first);
+        let mut firsts = self.of_rounds();
+        firsts.extend(open);
+        for first in firsts {
+            let group = self.group_mut(first);
+            let may_give = group.phase == GroupPhase::Open || open.contains(&first);
             if may_give || group.unsettled() > 0 || group.has_doubtful() {
-                groups.insert(*first, group.begin_round(may_give));
+                groups.insert(first, group.begin_round(may_give));
             }
         }
-        self.flying = self.groups.values().map(SlotGroup::flying).sum();
+        self.flying = groups.keys().map(|first| self.groups[first].flying()).sum();
         self.round = self.round.next(stamp);
         SlotRound { keyspace, stamp, stamp_before, groups }
     }
 
     /// The round that has begun is named.
     pub fn open_round(&mut self) {
-        let firsts: Vec<u32> = self.groups.keys().copied().collect();
-        for first in firsts {
+        for first in self.of_rounds() {
             let group = self.group_mut(first);
-            if !group.has_round() {
-                continue;
-            }
             let before = (group.ready(), group.free());
             group.open_round();
             let (phase, after) = (group.phase, (group.ready(), group.free()));
@@ -196,7 +214,6 @@ impl SpaceState {
         let phase = std::mem::replace(&mut group.phase, GroupPhase::Closed);
         self.slots += group.slots();
         self.slots_free += group.free();
-        self.closed_empty += u32::from(group.is_empty());
         self.versions.set(first..first + group.extents, Some(group.version));
         self.groups.insert(first, group);
         self.set_phase(first, phase);
@@ -210,21 +227,19 @@ impl SpaceState {
         self.versions.set(first..first + removed.extents, None);
         self.slots -= removed.slots();
         self.slots_free -= removed.free();
-        self.closed_empty -= u32::from(removed.is_empty());
+        self.shelves.remove(first, &removed);
+        self.doubted.remove(&first);
         Some(removed)
     }
 
     pub fn set_phase(&mut self, first: u32, phase: GroupPhase) {
         let group = self.group_mut(first);
-        let is_empty = u32::from(group.is_empty());
         let (ready, free) = (group.ready(), group.free());
         let before = std::mem::replace(&mut group.phase, phase);
-        if before == GroupPhase::Closed {
-            self.closed_empty -= is_empty;
+        if phase == GroupPhase::Closed && !group.is_reused() {
+            group.end_round();
         }
-        if phase == GroupPhase::Closed {
-            self.closed_empty += is_empty;
-        }
+        self.shelve(first);
         if before == GroupPhase::Open {
             self.recount(first, (ready, free), (0, 0));
         }
