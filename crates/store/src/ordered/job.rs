@@ -1,6 +1,7 @@
 //! The ordered engine's job of maintenance: slots to give out, pages that are to be written, and the end of dropped keyspaces.
 
 use super::engine::{OrderedEngine, OrderedShared};
+use super::quiet::Quiet;
 use super::slabs::group_table::{Group, GroupEdit};
 use super::slabs::keyspace_slots::KeyspaceSlots;
 use super::slabs::tending::tend;
@@ -21,6 +22,7 @@ pub struct OrderedJob {
     task: Option<Task<Result<(), Error>>>,
     /// When slots are looked for again in keyspaces for which there was no room.
     tries_us: BTreeMap<KeyspaceId, u64>,
+    quiet: Quiet,
     /// The keyspace that was tended last: the next one is behind it.
     last: KeyspaceId,
 }
@@ -30,7 +32,14 @@ const FULL_US: u64 = 100_000;
 
 impl OrderedJob {
     pub fn new(engine: Arc<OrderedEngine>, io: &Io) -> OrderedJob {
-        OrderedJob { engine, io: io.of(Purpose::Flush), task: None, tries_us: BTreeMap::new(), last: KeyspaceId(0) }
+        OrderedJob {
+            engine,
+            io: io.of(Purpose::Flush),
+            task: None,
+            tries_us: BTreeMap::new(),
+            quiet: Quiet::default(),
+            last: KeyspaceId(0),
+        }
     }
 
     /// What is to be done with groups, if anything.
@@ -47,6 +56,8 @@ impl OrderedJob {
         };
         let slots = {
             let all = lock(&self.engine.slots);
+            self.quiet.retain(|id| all.contains_key(&id));
+            all.values().for_each(|slots| self.quiet.look(slots, now_us));
             let (behind, before) = ((Bound::Excluded(self.last), Bound::Unbounded), ..=self.last);
             let mut in_turn = all.range(behind).chain(all.range(before)).map(|(_, slots)| slots);
             in_turn.find(|slots| may(slots)).cloned()?

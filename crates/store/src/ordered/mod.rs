@@ -32,6 +32,7 @@ mod node_lists;
 pub mod node_programs;
 pub mod node_table;
 mod part;
+mod quiet;
 pub mod recover;
 pub mod search;
 pub mod session;

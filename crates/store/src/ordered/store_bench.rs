@@ -6,14 +6,15 @@ use crate::keyspace::request::{Condition, Outcome, Reply, Request};
 use crate::keyspace::states::KeyspaceRef;
 use crate::log::Sync;
 use crate::session::{Session, Write};
-use crate::{Store, StoreOptions};
+use crate::{Error, Store, StoreOptions};
 use std::sync::Arc;
-use tapetum_drive::{Drive, Env, FaultyFlash};
+use tapetum_drive::{Drive, Env, FaultyFlash, SimClock};
 
 const PATIENCE: u32 = 1_000_000;
 
-fn drive(flash: &FaultyFlash) -> Drive {
-    drive_of(Arc::new(flash.clone()), &small_options(), Env::simulated(1).0)
+fn drive(flash: &FaultyFlash) -> (Drive, SimClock) {
+    let (env, clock) = Env::simulated(1);
+    (drive_of(Arc::new(flash.clone()), &small_options(), env), clock)
 }
 
 /// Nothing is maintained but by steps.
@@ -21,6 +22,7 @@ pub struct Bench {
     pub session: Session,
     pub store: Store,
     pub flash: FaultyFlash,
+    pub clock: SimClock,
     options: StoreOptions,
 }
 
@@ -33,11 +35,16 @@ impl Bench {
     pub fn of_bytes(flash_bytes: u64, sync: Sync, seed: u64) -> Bench {
         let flash = FaultyFlash::new(flash_bytes, seed);
         let options = StoreOptions { sync, ..small_options() };
-        Store::create_on(&drive(&flash), &options).unwrap();
-        let store = Store::open_with(&drive(&flash), &options, || false).unwrap();
-        let (created, session) = (store.create_keyspace_of("orders", KeyspaceKind::Ordered), store.session().unwrap());
-        drop(created.unwrap());
-        Bench { session, store, flash, options }
+        Store::create_on(&drive(&flash).0, &options).unwrap();
+        let bench = Bench::open(flash, options).unwrap();
+        drop(bench.store.create_keyspace_of("orders", KeyspaceKind::Ordered).unwrap());
+        bench
+    }
+
+    fn open(flash: FaultyFlash, options: StoreOptions) -> Result<Bench, Error> {
+        let (drive, clock) = drive(&flash);
+        let store = Store::open_with(&drive, &options, || false)?;
+        Ok(Bench { session: store.session().unwrap(), store, flash, clock, options })
     }
 
     pub fn orders(&self) -> KeyspaceRef {
@@ -90,13 +97,18 @@ impl Bench {
 
     /// As a power failure left it, which comes now if it did not before.
     pub fn reopen(self) -> Bench {
-        let Bench { session, store, flash, options } = self;
+        self.reopen_after(|_| ()).unwrap()
+    }
+
+    /// The same, where something became of the flash before it was opened.
+    pub fn reopen_after(self, meanwhile: impl FnOnce(&FaultyFlash)) -> Result<Bench, Error> {
+        let Bench { session, store, flash, options, .. } = self;
         drop((session, store));
         if !flash.crashed() {
             flash.crash();
         }
         let flash = flash.reopen();
-        let store = Store::open_with(&drive(&flash), &options, || false).unwrap();
-        Bench { session: store.session().unwrap(), store, flash, options }
+        meanwhile(&flash);
+        Bench::open(flash, options)
     }
 }

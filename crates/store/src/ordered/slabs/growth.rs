@@ -8,8 +8,8 @@
 //!
 //! A change is in the space only after it is durable, but for one: a group that is to be closed gives out no slots from the plan on. Where
 //! extents are lacking it does so again, if it cannot be closed yet: recovery needs slots before what it doubts is durable. Each change of groups
-//! of nodes begins a round, as does one of nothing else where open groups have slots that rest. The flush covers what was
-//! written to groups that are closed, by holders that gave up their shares before they knew it durable.
+//! of nodes begins a round, as does one of nothing else where open groups have slots that rest, or what is durable is to be attested. The
+//! flush covers what was written to groups that are closed, by holders that gave up their shares before they knew it durable.
 //!
 //! Threads: the caller's. It has the installer, so it is alone in changing groups.
 
@@ -67,14 +67,14 @@ pub struct GroupPlan {
     /// For lack of extents: closed groups with few free slots, to be opened, the emptiest first, and groups that cannot be closed yet, to
     /// stay open.
     pub instead: Vec<u32>,
-    /// Slots that rest are to be given out.
-    pub rested: bool,
+    /// A round is to begin whatever becomes of groups: slots that rest are to be given out, or what is durable is to be attested.
+    pub round: bool,
 }
 
 impl GroupPlan {
     pub fn is_empty(&self) -> bool {
-        let GroupPlan { close, open, remove, add, instead: _, rested } = self;
-        close.is_empty() && open.is_empty() && remove.is_empty() && *add == 0 && !rested
+        let GroupPlan { close, open, remove, add, instead: _, round } = self;
+        close.is_empty() && open.is_empty() && remove.is_empty() && *add == 0 && !round
     }
 }
 
@@ -134,13 +134,13 @@ impl SpaceState {
             open.push(first);
         }
         remove.retain(|first| !open.contains(first));
-        let rested = self.slots_open < slots && self.is_rested();
+        let round = self.wants_attesting || self.slots_open < slots && self.is_rested();
         let add = missing.div_ceil(group_slots);
         let poor = self.shelves.groups(Shelf::Closed(0), Shelf::Closed(REOPEN_PARTS - 1)).rev();
         let kept_open = kept_open.into_iter().filter(|first| self.groups[first].free() > 0);
         let instead = poor.chain(kept_open).take(INSTEAD_OF_ONE * add as usize).collect();
         remove.extend(self.drain_spare(2 * slots));
-        GroupPlan { close, open, remove, add, instead, rested }
+        GroupPlan { close, open, remove, add, instead, round }
     }
 
     /// Makes the plan; groups that are to be removed give out no more slots.
@@ -168,7 +168,7 @@ impl SlotSpace {
                 let is_spare = state.shelves.closed_empty() * self.group_slots() > wanted.max(self.group_slots())
                     || state.spare(2 * wanted) >= self.group_slots() && state.shelves.open_empty() > 0;
                 // A round begins when the one before the last is over.
-                state.flying == 0 && (is_short || is_spare)
+                state.flying == 0 && (is_short || is_spare || state.wants_attesting)
             }),
             SlotClass::Extensions(_) => self.with(|state| state.wants_slabs()),
             SlotClass::Large => self.with(|state| !state.wants.is_empty() || state.shelves.empty() > 0),

@@ -183,6 +183,11 @@ impl SlotSpace {
         self.with(|state| state.marks)
     }
 
+    /// The manifest is to attest what is durable: maintenance begins a round.
+    pub fn attest_images(&self) {
+        self.with(|state| state.wants_attesting = true);
+    }
+
     /// Another share of a slot of which one is kept, and no other. Only while a round lasts: images of an earlier life are counted.
     pub fn share_alone(&self, number: u32) -> Option<SlotShare> {
         if !self.with(|state| state.round.is_named) {

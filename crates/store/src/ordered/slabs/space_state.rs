@@ -49,6 +49,8 @@ pub struct SpaceState {
     pub promised: u32,
     /// Somebody found no slot since the last change of groups.
     pub is_wanted: bool,
+    /// The last images are to be attested, though nobody needs slots.
+    pub wants_attesting: bool,
     /// There was no slot, and no extents for more, when they were last looked for.
     pub is_full: bool,
     /// Slots beyond the slabs that are waited for.
@@ -208,6 +210,7 @@ impl SpaceState {
         }
         (self.round.is_named, self.found_round) = (true, None);
         (self.marks.settled, self.marks.told_stamp) = (Some(self.landed_before), 0);
+        self.wants_attesting = false;
     }
 
     pub fn insert(&mut self, first: u32, mut group: SlotGroup) {
