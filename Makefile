@@ -39,13 +39,14 @@ DEVICE_RUNS := 200
 DEVICE_EACH_FAULT := 20
 ORDERED_RUNS := 16
 BLOCK_RUNS := 8
+BRIM_RUNS := 16
 EXHAUSTIVE_ONE_IN := 8
 # The fixed seeds above are the same at each commit, these are not: their first seed is the commit's id.
 DRAWN_SEED := $(shell printf %d 0x$$(git rev-parse --short=8 HEAD 2>/dev/null || echo 1))
 CRASH_RUNS_DRAWN := 80
 FAULT_RUNS_DRAWN := 40
 ORDERED_RUNS_DRAWN := 32
-SOAK := ROWS= DAMAGED_BLOCKS=10000 CRASH_POINTS=100000 FAULT_RUNS=300 EACH_FAULT=1000 DEVICE_RUNS=600 DEVICE_EACH_FAULT=100 ORDERED_RUNS=48 BLOCK_RUNS=16 EXHAUSTIVE_ONE_IN=1
+SOAK := ROWS= DAMAGED_BLOCKS=10000 CRASH_POINTS=100000 FAULT_RUNS=300 EACH_FAULT=1000 DEVICE_RUNS=600 DEVICE_EACH_FAULT=100 ORDERED_RUNS=48 BLOCK_RUNS=16 BRIM_RUNS=200 EXHAUSTIVE_ONE_IN=1
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -158,6 +159,7 @@ test-simulation: test-build
 	$(TIMED) simulation-ordered $(SIMULATION) 1 --load ordered --runs $(ORDERED_RUNS) --operations 600 --crashes 20000
 	$(TIMED) simulation-ordered $(SIMULATION) $(DRAWN_SEED) --load ordered --runs $(ORDERED_RUNS_DRAWN) --operations 600 --crashes 20000
 	$(TIMED) simulation-block $(SIMULATION) $(DRAWN_SEED) --load block --runs $(BLOCK_RUNS) --operations 600 --crashes 20000
+	$(TIMED) simulation-brim $(SIMULATION) $(DRAWN_SEED) --load brim --runs $(BRIM_RUNS)
 	$(TIMED) simulation-device $(SIMULATION) 1 --device --runs $(DEVICE_RUNS) --each-fault $(DEVICE_EACH_FAULT)
 	$(TIMED) simulation-exhaustive $(SIMULATION) $(DRAWN_SEED) --exhaustive --one-in $(EXHAUSTIVE_ONE_IN)
 	$(TIMED) simulation-planted $(SIMULATION) --planted

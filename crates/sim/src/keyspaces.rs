@@ -33,7 +33,7 @@ impl Slot {
     pub fn new(number: usize, kind: KeyspaceKind, device: Option<BlockDevice>) -> Slot {
         let name = (number == 0).then(|| "default".to_owned());
         let kind = if number == 0 { KeyspaceKind::Hashed } else { kind };
-        let device = device.filter(|_| number > 0);
+        let device = device.filter(|_| number > 0 && kind == KeyspaceKind::Hashed);
         Slot { number, kind, device, name, asked: None, names_given: 0 }
     }
 

@@ -237,6 +237,7 @@ fn draw_kinds(random: &mut SplitMix64, load: Load) -> Vec<KeyspaceKind> {
     match load {
         Load::Ordered => vec![KeyspaceKind::Ordered; slots.clamp(2, 3) as usize],
         Load::Block => vec![KeyspaceKind::Hashed; slots.clamp(2, 3) as usize],
+        Load::Brim => vec![KeyspaceKind::Hashed, KeyspaceKind::Ordered, KeyspaceKind::Hashed],
         Load::Tidal | Load::Mixed | Load::Heavy | Load::Evicting => vec![KeyspaceKind::Hashed; slots as usize],
     }
 }
@@ -256,16 +257,18 @@ impl World {
             Load::Evicting => Some(State::Evict),
             Load::Tidal => Some(State::Grow),
             Load::Ordered => Some(State::Image),
-            Load::Mixed | Load::Heavy | Load::Block => None,
+            Load::Mixed | Load::Heavy | Load::Block | Load::Brim => None,
         };
         let (evicts, roomy) = (load == Load::Evicting, load == Load::Heavy);
         let kinds = draw_kinds(&mut random, load);
-        let device = (load == Load::Block).then(|| draw_device(&mut random));
+        let device = matches!(load, Load::Block | Load::Brim).then(|| draw_device(&mut random));
         let is_grouped = device.is_some_and(|device| device.group_blocks() > 1);
         let slots: Vec<Slot> = (0..).zip(kinds).map(|(number, kind)| Slot::new(number, kind, device)).collect();
         let has_ordered = slots.iter().any(Slot::is_ordered);
         let more = match () {
             () if evicts => 0,
+            () if load == Load::Brim && is_grouped => 20 + random.below(6),
+            () if load == Load::Brim => 6 + random.below(6),
             // Groups of slots take their room beside segments.
             () if has_ordered => 16 + random.below(8),
             () if is_grouped => 28 + random.below(24),

@@ -36,6 +36,10 @@ pub struct Workload {
     value_bytes_usual: u64,
     /// Of a tenth of the values, how few are large; 0 for none.
     large_one_in: u64,
+    /// Hashed keyspaces have large values, too.
+    has_large: bool,
+    /// Of eight operations, how many are requests of block devices, where there are some.
+    device_eighths: u64,
     /// One operation in so many deletes everything.
     clear_one_in: u64,
     /// Operations of a tide: keys come in the one half of it and go in the other. 0 is none.
@@ -57,6 +61,8 @@ pub enum Load {
     Ordered,
     /// Block devices beside a hashed keyspace, with requests of several blocks and of parts of them. By option, as the last one.
     Block,
+    /// More than the drive holds, of all that takes extents: items, large values, an ordered keyspace, a block device. By option, too.
+    Brim,
 }
 
 impl Load {
@@ -119,19 +125,20 @@ impl Workload {
             Load::Tidal => 450 + random.below(250),
             Load::Ordered => 100 + random.below(400),
             Load::Block => 60 + random.below(300),
+            Load::Brim => 500 + random.below(300),
         };
         let count = count.min(keys_max).max(slots as u64);
         let names = count.div_ceil(slots as u64);
         let names = match (ordered.is_empty(), device) {
             (true, None) => (0..names).map(|number| keys::key(&mut random, number)).collect(),
-            (true, Some(device)) => (0..names).map(|number| device.key(number).to_vec()).collect(),
-            (false, _) => keys::shaped(&mut random, names as usize),
+            (_, Some(device)) => (0..names).map(|number| device.key(number).to_vec()).collect(),
+            (false, None) => keys::shaped(&mut random, names as usize),
         };
         let keys = (0..count as usize).map(|number| names[number / slots].clone()).collect();
         let open = (0..slots).map(|slot| slot == 0).collect();
         let (value_bytes_usual, clear_one_in, tide) = match load {
             Load::Mixed => ([64, 512, 2048, 6144][random.below(4) as usize], 400, 0),
-            Load::Heavy | Load::Evicting => (8192, 8000, 0),
+            Load::Heavy | Load::Evicting | Load::Brim => (8192, 8000, 0),
             Load::Tidal => (300 + random.below(500), 8000, 4 * count),
             Load::Ordered => {
                 let tide = if random.one_in(2) { 4 * count } else { 0 };
@@ -140,6 +147,9 @@ impl Workload {
             Load::Block => (2048, 4000, 0),
         };
         let large_one_in = if load == Load::Tidal { 0 } else { [0, 1, 2, 8][random.below(4) as usize] };
+        let large_one_in = if load == Load::Brim { 1 } else { large_one_in };
+        let (has_large, device_eighths) =
+            (ordered.is_empty() || load == Load::Brim, if load == Load::Brim { 2 } else { 7 });
         let stamps = vec![0; count as usize];
         Workload {
             random,
@@ -150,6 +160,8 @@ impl Workload {
             stamps,
             value_bytes_usual,
             large_one_in,
+            has_large,
+            device_eighths,
             clear_one_in,
             tide,
             operation_next: 1,
@@ -204,7 +216,7 @@ impl Workload {
 
     /// The next operation, on keys that are not too busy; `now` is the time.
     pub fn draw(&mut self, model: &Model, now: u32) -> Option<Draw> {
-        if !self.devices.is_empty() && !self.random.one_in(8) {
+        if !self.devices.is_empty() && self.random.below(8) >= 8 - self.device_eighths {
             return self.device_request(model);
         }
         let id = self.operation_id();
@@ -310,6 +322,9 @@ impl Workload {
     /// A filtered scan of a keyspace that is there: of half of its values, about, or of all.
     fn query(&mut self, id: u64) -> Option<Draw> {
         let slot = Some(self.random.below(self.open.len() as u64) as usize).filter(|slot| self.open[*slot])?;
+        if self.devices.contains(&slot) {
+            return None;
+        }
         let below = (!self.random.one_in(4)).then(|| Rc::from(format!("v{}", self.random.below(10)).into_bytes()));
         let range = match (self.ordered.contains(&slot), self.scan(id, slot)) {
             (true, Draw::Scan { range, .. }) if !self.random.one_in(3) => range,
@@ -384,7 +399,7 @@ impl Workload {
             return self.value_of(id, bytes);
         }
         let is_large = self.large_one_in > 0 && self.random.one_in(10 * self.large_one_in);
-        if is_large && !self.is_ordered(key) && self.ordered.is_empty() {
+        if is_large && !self.is_ordered(key) && self.has_large {
             // Over an eighth of a segment: it lies in extents of its own, unless it compresses.
             let bytes = 8193 + self.random.below(40 << 10);
             return self.value_of(id, bytes);

@@ -109,6 +109,7 @@ impl Life {
         let damaged = trouble.is_some_and(Trouble::damages);
         let (reading_all, poisoned, refused, evicting) = (false, false, false, false);
         let has_ordered = slots.iter().any(Slot::is_ordered);
+        let has_devices = slots.iter().any(|slot| slot.device().is_some());
         Ok(Life {
             sessions,
             query: None,
@@ -127,7 +128,7 @@ impl Life {
             poisoned,
             refused,
             evicting,
-            in_time: has_ordered && trouble == Some(Trouble::Full),
+            in_time: has_ordered && (has_devices || trouble == Some(Trouble::Full)),
             resizing: None,
             keyspaces,
             changing: None,

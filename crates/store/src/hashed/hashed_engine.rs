@@ -24,6 +24,7 @@ use crate::keyspace::item::Access;
 use crate::keyspace::keyspace_error::KeyspaceError;
 use crate::keyspace::states::KeyspaceRef;
 use crate::maintenance::pace::Room;
+use crate::media::extents::ExtentOwner;
 use crate::media::io::{Io, lock, run};
 use crate::needs::DrivePrograms;
 use std::collections::BTreeSet;
@@ -202,7 +203,7 @@ impl HashedEngine {
         {
             // Under the allocator's lock, as `take_large` has it: what it took is in one of the two figures.
             let extents = lock(&self.extents);
-            let room = u64::from(extents.free_count()) + retired + reclaimable;
+            let room = u64::from(extents.free_beside(ExtentOwner::Recovery)) + retired + reclaimable;
             self.levels.room_extents.store(room, Ordering::Relaxed);
         }
         self.manifest_room.refresh(&self.geometry, installer, self.kept_of(catalog));
@@ -284,7 +285,7 @@ impl HashedEngine {
     /// Lets writers go as far as flush and collector have come.
     pub fn set_pace(&self, is_collecting: bool) {
         let segment = u64::from(self.segment_extents());
-        let free = u64::from(lock(&self.extents).free_count());
+        let free = u64::from(lock(&self.extents).free_beside(ExtentOwner::Recovery));
         let gained = self.pace.collect.of(self.pace.victim_extents.load(Ordering::Relaxed));
         let free_bytes = (free + gained).saturating_sub(2 * segment) * self.geometry.segment_bytes / segment;
         let room = Room {

@@ -10,7 +10,7 @@ use crate::hashed::large::{LargeExtents, LargeWant};
 use crate::hashed::manifest_room::Kept;
 use crate::hashed::segment::Descriptor;
 use crate::maintenance::room::segment_extents;
-use crate::media::extents::ExtentShape;
+use crate::media::extents::{ExtentOwner, ExtentShape};
 use crate::media::geometry::BUFFERS;
 use crate::media::io::lock;
 use crate::opening::options::Full;
@@ -236,10 +236,12 @@ impl HashedEngine {
         if self.levels.room_extents.load(Ordering::Relaxed) < count + keep {
             return LargeRoom::None;
         }
-        if !needed && extents.can_take(count as u32, ExtentShape::Any) {
+        if !needed && extents.can_take(ExtentOwner::Large, count as u32, ExtentShape::Any) {
             return LargeRoom::Unneeded;
         }
-        let Some(runs) = extents.take(count as u32, ExtentShape::Any) else { return LargeRoom::Comes };
+        let Some(runs) = extents.take(ExtentOwner::Large, count as u32, ExtentShape::Any) else {
+            return LargeRoom::Comes;
+        };
         self.levels.room_extents.fetch_sub(count, Ordering::Relaxed);
         drop(extents);
         self.counters.large_write_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -261,7 +263,7 @@ impl HashedEngine {
     /// Whether a large value waits for free extents that the collector could make.
     pub fn large_waits_for_collector(&self) -> bool {
         let wanted = self.large.wanted_extents();
-        wanted > 0 && u64::from(lock(&self.extents).spare()) < wanted
+        wanted > 0 && u64::from(lock(&self.extents).room_of(ExtentOwner::Large)) < wanted
     }
 
     /// Whether a large value waits for room that only evicting can make.

@@ -18,6 +18,7 @@ use crate::keyspace::states::KeyspaceRef;
 use crate::log::client::LogClient;
 use crate::log::{AppendError, Draft, Place};
 use crate::maintenance::job::{Job, Others};
+use crate::media::extents::ExtentOwner;
 use crate::media::io::{Io, Task, lock, poll_once};
 use crate::media::wire::{Reader, Short, Writer};
 use crate::session::engine_session::{EngineSession, EngineSlot};
@@ -168,7 +169,7 @@ impl ToyEngine {
             Checkpoint { stamp, length: image.len() as u32, crc: self.crc(stamp, &image), extents: Vec::new() };
         let mut buffer = io.allocate(extent_bytes).await?;
         for piece in image.chunks(extent_bytes) {
-            let extent = lock(&base.extents).allocate().ok_or(Error::FullFlash)?;
+            let extent = lock(&base.extents).take_one().ok_or(Error::FullFlash)?;
             place.extents.push(extent);
             io.fill(&mut buffer, 0..extent_bytes).fill(0);
             io.fill(&mut buffer, 0..piece.len()).copy_from_slice(piece);
@@ -206,7 +207,7 @@ impl ToyEngine {
     async fn load(&self, io: &Io, root: &[u8]) -> Result<(), Error> {
         let damaged = || Error::Corrupt("the root of the toy".into());
         let place = Checkpoint::parse(root).map_err(|Short| damaged())?;
-        let are_free = place.extents.iter().all(|extent| lock(&self.base.extents).claim(*extent));
+        let are_free = place.extents.iter().all(|extent| lock(&self.base.extents).claim(ExtentOwner::Large, *extent));
         if !are_free {
             return Err(damaged());
         }

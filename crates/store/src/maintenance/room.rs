@@ -1,13 +1,17 @@
-//! What of the flash is left to flush and collector, whoever else takes extents. Plain numbers.
+//! What of the flash is kept free for flush and collector, whoever else takes extents. Plain numbers.
 
+use crate::media::extents::{ExtentOwner, Extents};
 use crate::media::geometry::Geometry;
 
-/// Both write buffers become segments, and then a flush and a collection have room for one each.
-const FLOOR_SEGMENTS: u32 = 4;
+/// Both write buffers become segments, and then one more is flushed, and one collected.
+const FLUSH_FLOOR_SEGMENTS: u32 = 3;
+const COLLECTION_FLOOR_SEGMENTS: u32 = 1;
 
-/// Free extents that whoever else takes some leaves to flush and collector.
-pub fn floor_extents(geometry: &Geometry) -> u32 {
-    FLOOR_SEGMENTS * segment_extents(geometry)
+/// Keeps extents free for flush and collector.
+pub fn set_floors(extents: &mut Extents, geometry: &Geometry) {
+    let segment = segment_extents(geometry);
+    extents.set_floor(ExtentOwner::Collection, COLLECTION_FLOOR_SEGMENTS * segment);
+    extents.set_floor(ExtentOwner::Flush, FLUSH_FLOOR_SEGMENTS * segment);
 }
 
 /// Extents of one full segment, its key table included at its largest usual share.

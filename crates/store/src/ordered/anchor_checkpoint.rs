@@ -251,11 +251,7 @@ async fn send(
 
 /// So many free extents, from the end of the drive, as runs. None is given back: the store is being closed.
 fn take_extents(base: &Base, count: u64) -> Option<Vec<(u32, u32)>> {
-    let mut extents = lock(&base.extents);
-    if u64::from(extents.free_count()) < count {
-        return None;
-    }
-    let mut taken = (0..count).map(|_| extents.allocate_last()).collect::<Option<Vec<u32>>>()?;
+    let mut taken = lock(&base.extents).take_last(u32::try_from(count).ok()?)?;
     taken.sort_unstable();
     let runs = taken.chunk_by(|one, next| one + 1 == *next);
     Some(runs.map(|run| (run[0], run.len() as u32)).collect())

@@ -33,6 +33,7 @@ use crate::log::client::LogClient;
 use crate::maintenance::job::Job;
 use crate::manifest::engine_roots::{EngineRoots, ROOT_BYTES_MAX};
 use crate::manifest::items::FrameItems;
+use crate::media::extents::ExtentOwner;
 use crate::media::io::{Io, Task, lock};
 use crate::ordered::node_table::NodeHome;
 use crate::scan::layout::ScanLayout;
@@ -130,6 +131,12 @@ impl OrderedEngine {
         SlabOptions::new(&self.base.geometry, self.base.store_id)
     }
 
+    /// Keeps a group's extents free for each keyspace: recovery after a crash may have to write some images again, in slots that are free.
+    fn set_floor(&self, slots: &BTreeMap<KeyspaceId, KeyspaceSlots>) {
+        let extents = slots.values().map(|slots| slots.nodes().options().group_extents).sum();
+        lock(&self.base.extents).set_floor(ExtentOwner::Recovery, extents);
+    }
+
     /// What all trees share; made if it is not there. `slots` is locked by the caller, so that it is made once.
     fn make_shared(&self) -> Result<&OrderedShared, Error> {
         if let Some(shared) = self.shared.get() {
@@ -159,6 +166,7 @@ impl OrderedEngine {
         let empty = KeyspaceSlots::new(&shared.slabs, keyspace, &Default::default());
         let tree = shared.state.add_empty(empty.clone())?;
         slots.insert(keyspace, empty);
+        self.set_floor(&slots);
         drop(slots);
         self.base.wakeup.wake();
         Ok(tree)
@@ -168,7 +176,8 @@ impl OrderedEngine {
     pub fn tended(&self, slots: &KeyspaceSlots) {
         let nodes = slots.nodes();
         // Groups are of neighbouring extents: of the last few that are free there may be none.
-        let few_left = || lock(&self.base.extents).spare() < NEIGHBOURS_FREE * nodes.options().group_extents;
+        let few_left =
+            || lock(&self.base.extents).room_of(ExtentOwner::Slots) < NEIGHBOURS_FREE * nodes.options().group_extents;
         let is_full = nodes.has_none() && (few_left() || !nodes.finds_extents(&self.base.extents));
         if let Some(tree) = self.tree_if_there(slots.keyspace()) {
             tree.is_full.store(is_full, Ordering::Relaxed);
@@ -198,7 +207,9 @@ impl OrderedEngine {
 
     /// Nothing of a dropped keyspace is left on flash.
     pub fn forget(&self, keyspace: KeyspaceId) {
-        lock(&self.slots).remove(&keyspace);
+        let mut slots = lock(&self.slots);
+        slots.remove(&keyspace);
+        self.set_floor(&slots);
     }
 
     /// The checkpoint of anchors, if it holds for this opening.
@@ -387,6 +398,7 @@ impl Engine for OrderedEngine {
                     KeyspaceState::Dropping => {}
                 }
             }
+            self.set_floor(&lock(&self.slots));
             Ok(installer)
         })
     }

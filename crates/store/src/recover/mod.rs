@@ -25,7 +25,7 @@ use crate::keyspace::hasher::KeyHasher;
 use crate::keyspace::states::KeyspaceStates;
 use crate::log::{Log, Place, Start};
 use crate::maintenance::pace::Pace;
-use crate::maintenance::room::floor_extents;
+use crate::maintenance::room::set_floors;
 use crate::manifest::Manifest;
 use crate::manifest::base_marks::{BaseMarks, LogTrim, MarksEdit};
 use crate::manifest::items::FrameItems;
@@ -149,7 +149,7 @@ impl FoundBase {
         let recovered = Manifest::recover(io, drive.local(), &geometry, superblock.store_id).await?;
         let installer = Box::new(Installer::from(recovered));
         let mut extents = Extents::new(geometry.extents(superblock.capacity_bytes));
-        extents.set_floor(floor_extents(&geometry));
+        set_floors(&mut extents, &geometry);
         let generation_before = installer.marks.opening.generation;
         Ok(FoundBase { superblock, hasher, behind, installer, generation_before, extents, watch })
     }

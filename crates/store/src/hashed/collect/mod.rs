@@ -25,7 +25,7 @@ use crate::hashed::write_count::WriteTally;
 use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
 use crate::maintenance::pace::{COLLECT_MERGE, COLLECT_WRITE};
-use crate::media::extents::ExtentReservation;
+use crate::media::extents::{ExtentOwner, ExtentReservation};
 use crate::media::io::{Io, lock};
 use crate::opening::options::Full;
 use crate::phase::{Phase, PhaseCell};
@@ -95,14 +95,14 @@ pub fn is_needed(engine: &HashedEngine) -> bool {
         || engine.numbers_left() < NUMBERS_SCARCE
         || engine.is_manifest_tight(3)
         || engine.manifest_room.flushes_now() < MANIFEST_SCARCE;
-    scarce && lock(&engine.extents).unreserved() >= segment
+    scarce && lock(&engine.extents).room_of(ExtentOwner::Collection) >= segment
 }
 
 fn is_flash_scarce(engine: &HashedEngine) -> bool {
     // Where writes are refused, what can be freed is freed, and the levels are looked at anew.
     let is_short = {
         let extents = lock(&engine.extents);
-        extents.free_count() < 3 * engine.segment_extents() || extents.are_wanted()
+        extents.free_beside(ExtentOwner::Recovery) < 3 * engine.segment_extents() || extents.are_wanted()
     };
     is_short || engine.is_flash_tight(3) || engine.large_waits_for_collector()
 }
@@ -290,7 +290,7 @@ async fn collect_as(
         .iter()
         .fold((0, 0), |(records, bytes), victim| (records + u64::from(victim.valid.ones()), bytes + victim.live_bytes));
     let page_size = page_size(geometry, records, record_bytes);
-    let reserved = ExtentReservation::up_to(&engine.extents, engine.segment_extents());
+    let reserved = ExtentReservation::up_to(&engine.extents, ExtentOwner::Collection, engine.segment_extents());
     let mut writer =
         SegmentWriter::new(io, geometry, engine.store_id, reserved, name, page_size, key_table_bytes_max).await?;
     let mut written = WriteTally::default();

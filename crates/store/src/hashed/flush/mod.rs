@@ -34,7 +34,7 @@ use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::item::ItemHead;
 use crate::maintenance::pace::{FLUSH_KEEP, FLUSH_MERGE, FLUSH_MERGE_TIERED, FLUSH_WRITE};
 use crate::manifest::base_marks::{LogTrim, MarksEdit};
-use crate::media::extents::ExtentReservation;
+use crate::media::extents::{ExtentOwner, ExtentReservation};
 use crate::media::io::{Io, lock};
 use crate::phase::{Phase, PhaseCell};
 use std::collections::BTreeMap;
@@ -88,12 +88,12 @@ pub async fn flush(
 /// live records use up first, and what the manifest can name.
 pub fn reserve(engine: &HashedEngine) -> Option<ExtentReservation> {
     let (may_name, segment) = (may_name_another(engine), engine.segment_extents());
-    may_name.then(|| ExtentReservation::begin(&engine.extents, segment, segment))?
+    may_name.then(|| ExtentReservation::begin(&engine.extents, ExtentOwner::Flush, segment))?
 }
 
 /// The same for a buffer of nothing but deletions, which makes no segment.
 pub fn reserve_none(engine: &HashedEngine) -> Option<ExtentReservation> {
-    may_name_another(engine).then(|| ExtentReservation::up_to(&engine.extents, 0))
+    may_name_another(engine).then(|| ExtentReservation::up_to(&engine.extents, ExtentOwner::Flush, 0))
 }
 
 fn may_name_another(engine: &HashedEngine) -> bool {
@@ -570,10 +570,10 @@ mod tests {
         let reserve = 2 * engine.segment_extents();
         let mut taken = Vec::new();
         while lock(&engine.extents).free_count() > reserve {
-            taken.push(lock(&engine.extents).allocate().unwrap());
+            taken.push(lock(&engine.extents).take_one().unwrap());
         }
         assert!(has_room(engine));
-        taken.push(lock(&engine.extents).allocate().unwrap());
+        taken.push(lock(&engine.extents).take_one().unwrap());
         assert!(!has_room(engine), "an extent less than the collector's reserve");
         taken.drain(..).for_each(|extent| lock(&engine.extents).release(extent));
 

@@ -22,12 +22,11 @@ use crate::hashed::manifest_client::HashedEdit;
 use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
 use crate::manifest::items::{ClientId, FrameItems};
-use crate::media::extents::Extents;
+use crate::media::extents::{ExtentOwner, Extents};
 use crate::media::flight::Flying;
 use crate::media::geometry::Geometry;
 use crate::media::io::{Io, lock};
 use crate::media::wire::{Reader, Short, Writer};
-use std::sync::Mutex;
 use tapetum_drive::LocalMemory;
 use tapetum_drive::fail_point;
 use tapetum_kernels::checksum::{Salt, checksum};
@@ -109,7 +108,7 @@ impl Checkpoint {
 
     /// Whether no segment has the checkpoint's extents.
     pub fn is_apart(&self, extents: &mut Extents) -> bool {
-        let taken = self.extents.iter().take_while(|extent| extents.claim(**extent)).count();
+        let taken = self.extents.iter().take_while(|extent| extents.claim(ExtentOwner::Checkpoint, **extent)).count();
         self.extents[..taken].iter().for_each(|extent| extents.release(*extent));
         taken == self.extents.len()
     }
@@ -132,7 +131,7 @@ pub async fn write(engine: &HashedEngine, io: &Io, installer: &mut Installer) ->
     let chunk_bytes = engine.geometry.extent_bytes.min(CHUNK_BYTES_MAX);
     let chunks = image.bytes().div_ceil(chunk_bytes) as usize;
     let per_extent = (engine.geometry.extent_bytes / chunk_bytes) as usize;
-    let Some(extents) = take_extents(&engine.extents, chunks.div_ceil(per_extent)) else { return Ok(false) };
+    let Some(extents) = lock(&engine.extents).take_last(chunks.div_ceil(per_extent) as u32) else { return Ok(false) };
     let mut checkpoint = Checkpoint {
         fingerprint_bits: engine.index.geometry().fingerprint_bits,
         chunk_bytes: chunk_bytes as u32,
@@ -164,16 +163,6 @@ pub async fn write(engine: &HashedEngine, io: &Io, installer: &mut Installer) ->
     let mut items = FrameItems::default();
     items.put(ClientId::HASHED, |writer| HashedEdit::Checkpoint(checkpoint).encode(writer));
     installer.manifest.append_if_room(&installer.clients, &items).await
-}
-
-/// So many free extents, from the end of the drive, where they last until segments need them. None is given back: the store
-/// is being closed.
-fn take_extents(extents: &Mutex<Extents>, count: usize) -> Option<Vec<u32>> {
-    let mut extents = lock(extents);
-    if (extents.free_count() as usize) < count {
-        return None;
-    }
-    (0..count).map(|_| extents.allocate_last()).collect()
 }
 
 /// Where a checkpoint is to be found, and what it must fit.
@@ -297,17 +286,9 @@ mod tests {
     }
 
     #[test]
-    fn as_many_extents_are_taken_as_are_free_or_none() {
-        let extents = Mutex::new(Extents::new(10));
-        assert_eq!(take_extents(&extents, 11), None);
-        assert_eq!(lock(&extents).free_count(), 10);
-        assert_eq!(take_extents(&extents, 10).map(|taken| taken.len()), Some(10));
-    }
-
-    #[test]
     fn extents_that_a_segment_has_are_noticed() {
         let mut extents = Extents::new(10);
-        assert!(extents.claim(4));
+        assert!(extents.claim(ExtentOwner::Flush, 4));
         assert!(with(vec![9, 8]).is_apart(&mut extents));
         assert!(!with(vec![9, 4]).is_apart(&mut extents) && !with(vec![9, 9]).is_apart(&mut extents));
         assert!(!with(vec![10]).is_apart(&mut extents));

@@ -19,7 +19,7 @@ pub mod pieces;
 pub mod verify;
 
 use crate::error::Error;
-use crate::media::extents::Extents;
+use crate::media::extents::{ExtentOwner, Extents};
 use crate::media::geometry::Geometry;
 use crate::media::io::lock;
 use std::collections::BTreeMap;
@@ -188,7 +188,7 @@ impl Claims {
         }
         let mut allocator = lock(&self.space.allocator);
         let all = runs.iter().flat_map(|run| run.first..run.first.saturating_add(run.count));
-        if !all.into_iter().all(|extent| allocator.claim(extent)) {
+        if !all.into_iter().all(|extent| allocator.claim(ExtentOwner::Large, extent)) {
             return Err(Error::Corrupt(format!("{} names extents that are not its own", whose())));
         }
         drop(allocator);
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn extents_are_free_when_the_last_holder_lets_go() {
         let space = LargeSpace::new(Arc::new(Mutex::new(Extents::new(10))));
-        let runs = lock(&space.allocator).take(4, ExtentShape::Any).unwrap();
+        let runs = lock(&space.allocator).take(ExtentOwner::Large, 4, ExtentShape::Any).unwrap();
         let first = Arc::new(space.own(runs));
         let second = first.clone();
         drop(first);

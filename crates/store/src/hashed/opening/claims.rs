@@ -5,7 +5,7 @@ use crate::hashed::catalog::Catalog;
 use crate::hashed::large::{Claims, LargeEntries, LargeExtents};
 use crate::hashed::segment::{Descriptor, LargeEntry};
 use crate::log::Place;
-use crate::media::extents::Extents;
+use crate::media::extents::{ExtentOwner, Extents};
 use crate::media::superblock::Superblock;
 use crate::recover::log_zones::Replayed;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub fn claim_segments(extents: &mut Extents, superblock: &Superblock, catalog: &
             && u64::from(descriptor.key_pages) + u64::from(descriptor.fence_pages) <= key_pages
             && descriptor.fence_pages > 0
             && descriptor.number < geometry.segments(*capacity_bytes);
-        if !fits || !descriptor.extents().all(|extent| extents.claim(extent)) {
+        if !fits || !descriptor.extents().all(|extent| extents.claim(ExtentOwner::Flush, extent)) {
             return Err(Error::Corrupt(format!(
                 "the manifest's description of segment {} makes no sense",
                 descriptor.number

@@ -353,12 +353,13 @@ pub mod tests {
     use super::*;
     use crate::hashed::HashedEngine;
     use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
+    use crate::media::extents::ExtentOwner;
     use crate::media::io::{lock, run};
     use tapetum_kernels::record::Record;
 
     /// Writes so many records of 300 bytes and more, as they would be in a segment.
     pub async fn fill(engine: &HashedEngine, io: &Io, key_table_bytes_max: u64, records: u8) -> SegmentWriter {
-        let (reserved, size) = (ExtentReservation::up_to(&engine.extents, 8), PageSize::Large);
+        let (reserved, size) = (ExtentReservation::up_to(&engine.extents, ExtentOwner::Flush, 8), PageSize::Large);
         let writer = SegmentWriter::new(io, &engine.geometry, 1, reserved, (0, 1), size, key_table_bytes_max).await;
         let mut writer = writer.unwrap();
         for number in 0..records {

@@ -16,6 +16,7 @@ use super::splits::NodeCut;
 use super::{OrderedSession, refuse};
 use crate::error::Error;
 use crate::log::Draft;
+use crate::media::extents::ExtentOwner;
 use crate::media::io::lock;
 use crate::ordered::batches::{BatchList, BatchWriter};
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
@@ -232,7 +233,7 @@ impl<'a> OrderedBatch<'a> {
         for pages in self.pages.chunk_by(|one, other| Arc::ptr_eq(&one.tree, &other.tree)) {
             let nodes = &pages[0].tree.nodes;
             let group_extents = nodes.options().group_extents;
-            let groups_left = lock(&self.core.base.extents).spare() / group_extents;
+            let groups_left = lock(&self.core.base.extents).room_of(ExtentOwner::Slots) / group_extents;
             // Others want extents, too.
             let in_extents = u64::from(groups_left) * u64::from(nodes.map().pages(group_extents)) / 2;
             let puts =

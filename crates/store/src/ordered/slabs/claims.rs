@@ -2,12 +2,12 @@
 
 use super::group_table::GroupTable;
 use crate::error::Error;
-use crate::media::extents::Extents;
+use crate::media::extents::{ExtentOwner, Extents};
 
 /// Takes the extents of all groups of slots; an error where others have them.
 pub fn claim_groups(extents: &mut Extents, groups: &GroupTable) -> Result<(), Error> {
     for group in groups.iter() {
-        if !(group.first..group.first + group.extents).all(|extent| extents.claim(extent)) {
+        if !(group.first..group.first + group.extents).all(|extent| extents.claim(ExtentOwner::Slots, extent)) {
             return Err(Error::Corrupt(format!(
                 "the manifest gives a group of slots at extent {} what the store does not have, or a segment has",
                 group.first
@@ -34,7 +34,7 @@ mod tests {
         }
         let claim = |taken: Option<u32>, count: u32| {
             let mut extents = Extents::new(count);
-            assert!(taken.is_none_or(|extent| extents.claim(extent)));
+            assert!(taken.is_none_or(|extent| extents.claim(ExtentOwner::Slots, extent)));
             claim_groups(&mut extents, &groups).map(|()| extents.free_count()).map_err(|error| error.to_string())
         };
         assert_eq!([claim(None, 10), claim(Some(5), 10)], [Ok(7), Ok(6)]);

@@ -22,7 +22,7 @@ use super::slot_round::{RoundSlots, SlotRound};
 use super::space::{RESERVED_SLOTS, SlotSpace};
 use super::space_state::SpaceState;
 use crate::error::Error;
-use crate::media::extents::{ExtentShape, Extents};
+use crate::media::extents::{ExtentOwner, ExtentShape, Extents};
 use crate::media::io::{Io, lock};
 use std::sync::Mutex;
 use tapetum_drive::fail_point;
@@ -179,7 +179,7 @@ impl SlotSpace {
     /// found no extents. Where all did, others may have taken what they have meanwhile: that is not full.
     fn note_room(&self, extents: &Mutex<Extents>, missing: usize) {
         let options = self.options();
-        let groups_left = lock(extents).spare() / options.group_extents;
+        let groups_left = lock(extents).room_of(ExtentOwner::Slots) / options.group_extents;
         let slots_left = groups_left.saturating_mul(self.map().pages(options.group_extents));
         self.with(|state| {
             if options.class == SlotClass::Nodes {
@@ -191,7 +191,7 @@ impl SlotSpace {
 
     /// Whether there are extents for a new group.
     pub fn finds_extents(&self, extents: &Mutex<Extents>) -> bool {
-        lock(extents).can_take(self.options().group_extents, ExtentShape::Neighbours)
+        lock(extents).can_take(ExtentOwner::Slots, self.options().group_extents, ExtentShape::Neighbours)
     }
 
     fn group_slots(&self) -> u32 {
@@ -280,7 +280,7 @@ pub(super) fn group_of(space: &SlotSpace, first: u32, extents: u32, version: u64
 fn allocate(space: &SlotSpace, extents: &Mutex<Extents>, count: u32, version_next: u64) -> Vec<Group> {
     let group_extents = space.options().group_extents;
     let mut extents = lock(extents);
-    let taken = (0..count).map_while(|_| extents.take(group_extents, ExtentShape::Neighbours));
+    let taken = (0..count).map_while(|_| extents.take(ExtentOwner::Slots, group_extents, ExtentShape::Neighbours));
     let firsts = taken.flatten().map(|run| run.first);
     firsts.zip(version_next..).map(|(first, version)| group_of(space, first, group_extents, version)).collect()
 }

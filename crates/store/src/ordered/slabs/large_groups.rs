@@ -17,7 +17,7 @@ use super::slot_group::GroupPhase;
 use super::space::SlotSpace;
 use super::space_state::SpaceState;
 use crate::error::Error;
-use crate::media::extents::{ExtentShape, Extents};
+use crate::media::extents::{ExtentOwner, ExtentShape, Extents};
 use crate::media::io::lock;
 use std::sync::{Arc, Mutex};
 
@@ -108,7 +108,7 @@ pub async fn grow_large(space: &SlotSpace, extents: &Mutex<Extents>, log: &mut i
         let mut added: Vec<(Group, Arc<SlotWant>)> = Vec::new();
         let version = log.version_next();
         wants.retain(|want| {
-            let taken = lock(extents).take(want.extents, ExtentShape::Neighbours);
+            let taken = lock(extents).take(ExtentOwner::Slots, want.extents, ExtentShape::Neighbours);
             let Some([run]) = taken.as_deref() else { return true };
             let group = group_of(space, run.first, want.extents, version + added.len() as u64);
             added.push((group, want.clone()));

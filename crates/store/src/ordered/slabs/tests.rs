@@ -312,7 +312,7 @@ fn where_extents_are_all_taken_groups_that_cannot_be_closed_give_out_what_is_fre
         shares
     });
     let slots: Vec<u32> = shares.into_iter().map(SlotShare::keep).collect();
-    while lock(&media.extents).allocate().is_some() {}
+    while lock(&media.extents).take_one().is_some() {}
     let space = media.space(SlotClass::Nodes, 16);
     let mut found: Vec<SlotShare> = slots.iter().map(|slot| space.claim(*slot).unwrap()).collect();
     let table = media.log.table.clone();

@@ -13,7 +13,7 @@
 use crate::error::Error;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::Catalogue;
-use crate::media::extents::Extents;
+use crate::media::extents::{ExtentOwner, Extents};
 use crate::media::io::{Io, lock};
 use crate::media::superblock::Superblock;
 use crate::ordered::slabs::group_table::{Group, GroupEdit, GroupTable};
@@ -96,7 +96,7 @@ pub async fn find_lost_groups(
         groups.edit(&GroupEdit::Add(*group)).map_err(Error::Corrupt)?;
         for extent in group.first..group.first + group.extents {
             // It is free: that was looked at, or it was released.
-            extents.claim(extent);
+            extents.claim(ExtentOwner::Slots, extent);
         }
     }
     Ok(found.len())

@@ -38,7 +38,7 @@ use crate::hashed::large::LargeEntries;
 use crate::hashed::segment::Descriptor;
 use crate::hashed::segment::writer::SegmentWriter;
 use crate::maintenance::room::segment_extents;
-use crate::media::extents::ExtentReservation;
+use crate::media::extents::{ExtentOwner, ExtentReservation};
 use crate::media::io::{Io, lock, run};
 use roots::{Roots, read_roots};
 use segments::{FoundSegment, key_of, look as look_at_segment};
@@ -223,7 +223,8 @@ impl Surgery<'_> {
         self.versions += 1;
         let named = (number_new, self.generation() << 32 | self.versions);
         let size = found.segment.page_size();
-        let reserved = ExtentReservation::up_to(&self.roots.space.allocator, segment_extents(geometry));
+        let reserved =
+            ExtentReservation::up_to(&self.roots.space.allocator, ExtentOwner::Collection, segment_extents(geometry));
         let mut writer =
             SegmentWriter::new(self.below, geometry, superblock.store_id, reserved, named, size, 0).await?;
         let none = LargeEntries::new();

@@ -8,7 +8,7 @@ use crate::keyspace::key_range::{KeyRange, ScanPart, ScanReply};
 use crate::keyspace::request::{Outcome, Request};
 use crate::keyspace::states::KeyspaceRef;
 use crate::log::Sync;
-use crate::media::extents::ExtentShape;
+use crate::media::extents::{ExtentOwner, ExtentShape};
 use crate::media::io::{Io, Task, lock, poll_once};
 use crate::ordered::search::SearchLimits;
 use crate::ordered::session::OrderedSession;
@@ -81,7 +81,7 @@ impl Bench {
         let base = store.hashed().base.clone();
         let mut groups = GroupTable::default();
         let mut add = |class, extents| {
-            let runs = lock(&base.extents).take(extents, ExtentShape::Any).unwrap();
+            let runs = lock(&base.extents).take(ExtentOwner::Large, extents, ExtentShape::Any).unwrap();
             assert_eq!(runs.len(), 1);
             let (first, keyspace, version) = (runs[0].first, KEYSPACE.id(), groups.version_next());
             let group = Group { first, extents, keyspace, class, version, open: true };
