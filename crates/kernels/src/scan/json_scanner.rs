@@ -182,7 +182,15 @@ impl<'a> JsonScanner<'a> {
             return Err(JsonError::Malformed);
         }
         self.at += word.len();
-        Ok(())
+        self.end_of_token()
+    }
+
+    /// What ends a number or a word: what may stand behind a value. `12ab` is no 12.
+    fn end_of_token(&self) -> Result<(), JsonError> {
+        match self.peek() {
+            None | Some(b' ' | b'\t' | b'\n' | b'\r' | b',' | b'}' | b']') => Ok(()),
+            Some(_) => Err(JsonError::Malformed),
+        }
     }
 
     /// Passes a string; what is between its quotes.
@@ -242,6 +250,7 @@ impl<'a> JsonScanner<'a> {
             self.at += usize::from(matches!(self.peek(), Some(b'+' | b'-')));
             self.digits()?;
         }
+        self.end_of_token()?;
         std::str::from_utf8(&self.bytes[from..self.at]).map_err(|_| JsonError::Malformed)
     }
 

@@ -86,6 +86,9 @@ fn where_there_is_no_value_the_document_is_json_to_its_end() {
         }
         assert_eq!(check_document(document.as_bytes()), Err(JsonError::Malformed), "{document}");
     }
+    for document in ["{\"a\":1_000}", "{\"a\":12ab}", "{\"a\":01}", "{\"a\":0x10}", "{\"a\":null5}", "{\"a\":1.2.3}"] {
+        assert_eq!(find("$.a", document), Err(JsonError::Malformed), "{document}");
+    }
     for document in [
         " null ",
         "12",
