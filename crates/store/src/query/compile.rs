@@ -328,6 +328,11 @@ impl<'a> Compiler<'a> {
             (OperandValue::Literal(literal), OperandValue::Register(r)) => {
                 self.unified_literal(r, (&literal, a.span)).map(|(r, constant)| (constant, r))
             }
+            // NULL is of any type: the other side says which.
+            (value @ OperandValue::Literal(_), OperandValue::Literal(Literal::Null)) => {
+                let r = self.register(Operand { value, span: a.span })?;
+                self.unified_literal(r, (&Literal::Null, b.span))
+            }
             (OperandValue::Literal(l), value) => {
                 let r = self.register(Operand { value, span: b.span })?;
                 self.unified_literal(r, (&l, a.span)).map(|(r, constant)| (constant, r))
@@ -422,6 +427,10 @@ impl<'a> Compiler<'a> {
     fn one_of(&mut self, inner: &Expr, list: &[Expr], is_negated: bool) -> Result<Operand, QueryTextError> {
         let value = self.expression(inner)?;
         let span = value.span;
+        if matches!(value.value, OperandValue::Literal(Literal::Null)) {
+            // Nobody knows whether NULL is one of them, whatever they are.
+            return Ok(value);
+        }
         let register = self.register(value)?;
         let of = self.type_of(register);
         // Constants of one list; what is none is compared by itself.

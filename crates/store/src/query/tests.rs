@@ -145,6 +145,8 @@ fn conditions_keep_what_sql_keeps() {
         ("raw like 'x%'", &[]),
         ("\"year\" = +1999", &[1]),
         ("year = null", &[]),
+        ("3 <= null or pages is null", &[2, 4]),
+        ("(3 <= null) is null and (null in (2.5)) is null and (2 between null and 3) is null", &[1, 2, 3, 4, 5, 6]),
         ("null is null", &[1, 2, 3, 4, 5, 6]),
         ("1 = 2", &[]),
         ("'a' < 'b'", &[1, 2, 3, 4, 5, 6]),
