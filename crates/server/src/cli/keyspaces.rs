@@ -99,10 +99,14 @@ fn list(store: &Store, json: bool) -> Result<String, Box<dyn Error>> {
 /// The error for a drop without --yes: it says what would go.
 fn why_not_dropped(store: &Store, name: &str) -> Result<String, Box<dyn Error>> {
     let (keyspace, items) = found(store, name)?;
-    let what = device_of(&keyspace).map_or_else(|| format!("{} keyspace", keyspace.kind), device_text);
+    let what = match device_of(&keyspace) {
+        Some(device) => format!("a {}", device_text(device)),
+        None if keyspace.kind == KeyspaceKind::Ordered => "an ordered keyspace".into(),
+        None => format!("a {} keyspace", keyspace.kind),
+    };
     let items = size::grouped(items);
     Ok(format!(
-        "{name} is a {what} with {items} items, which would be gone for good: give --yes to drop it; nothing was changed"
+        "{name} is {what} with {items} items, which would be gone for good: give --yes to drop it; nothing was changed"
     ))
 }
 

@@ -97,9 +97,11 @@ fn of_negative(error: &Error, words: &[OsString]) -> Option<Error> {
     let [option, value] = words.windows(2).find(|pair| pair[0].starts_with("--") && pair[1].starts_with(typed))? else {
         return None;
     };
-    let message = format!(
-        "invalid value '{value}' for '{option}': no option takes a number below 0\n\nFor more information, try '--help'.\n"
-    );
+    let why = match *option {
+        "--prefix" | "--from" | "--to" => format!("write {option}={value}, so that it is not taken for an option"),
+        _ => "no option takes a number below 0".to_owned(),
+    };
+    let message = format!("invalid value '{value}' for '{option}': {why}\n\nFor more information, try '--help'.\n");
     Some(Error::raw(ErrorKind::ValueValidation, message))
 }
 

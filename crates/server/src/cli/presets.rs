@@ -133,7 +133,11 @@ impl<'a> Leaf<'a> {
             .map(|word| word.split('=').next().unwrap_or(word))
             .collect();
         let options = self.command.get_arguments().chain(self.root.get_arguments());
-        let said = options.filter(|option| option.get_long().is_some_and(|name| names.contains(&name)));
+        let is_said = |option: &&Arg| {
+            let aliases = option.get_all_aliases().unwrap_or_default();
+            option.get_long().into_iter().chain(aliases).any(|name| names.contains(&name))
+        };
+        let said = options.filter(is_said);
         said.map(|option| option.get_id().clone()).collect()
     }
 
@@ -292,6 +296,12 @@ mod tests {
             "tapetum serve --memory 2GiB --memcached=z --cache"
         );
         assert_eq!(words("tapetum"), "tapetum");
+        // By another name of the option, too.
+        let data = [("TAPETUM_DATA", "d")];
+        assert_eq!(
+            completed("tapetum dump --server 127.0.0.1:1", &data).unwrap(),
+            completed("tapetum dump --memcached 127.0.0.1:1", &data).unwrap().replace("--memcached", "--server")
+        );
         assert_eq!(
             completed("tapetum serve", &[("TAPETUM_CACHE", "false"), ("TAPETUM_UDP", "true")]).unwrap(),
             "tapetum serve --udp"

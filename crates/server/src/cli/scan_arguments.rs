@@ -181,9 +181,7 @@ impl ScanArguments {
     /// # Errors
     /// When no key can be in it, or a bound is none of this keyspace's keys.
     pub fn range(&self, keys: &KeyText) -> Result<KeyRange, String> {
-        let bound = |name: &str, text: &str| keys.bound(text).map_err(|why| format!("--{name}: {why}"));
-        let from = self.from.as_deref().map_or(Ok(Vec::new()), |from| bound("from", from))?;
-        let to = self.to.as_deref().map(|to| bound("to", to)).transpose()?;
+        let (from, to) = keys.range(self.from.as_deref(), self.to.as_deref())?;
         if to.as_ref().is_some_and(|to| from >= *to) {
             let [from, to] = [&self.from, &self.to].map(|text| text.as_deref().unwrap_or_default());
             return Err(format!(

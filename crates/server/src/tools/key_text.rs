@@ -11,7 +11,7 @@
 
 use super::item_lines;
 use tapetum::KeyspaceHandle;
-use tapetum_kernels::scan::format::{ByteOrder, Field, FieldKind, Part};
+use tapetum_kernels::scan::format::{ByteOrder, Field, FieldKind, Part, TimeUnit};
 use tapetum_kernels::scan::{FieldReader, Format, Misfit, ScalarType};
 
 /// How to write a key, at the end of an error.
@@ -34,9 +34,18 @@ struct KeyFormat {
 enum KeyUse {
     Whole,
     /// The first fields are enough.
-    Prefix,
-    /// The same, where keys are in the order of these fields.
-    Bound,
+    Begun,
+}
+
+/// How the bytes of a field are sorted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ByteSort {
+    /// As its values are.
+    AsValues,
+    /// As its values are, and all negative ones behind the others.
+    NegativeLast,
+    /// As nobody would have it; why.
+    Otherwise(&'static str),
 }
 
 impl KeyText {
@@ -70,15 +79,23 @@ impl KeyText {
     /// # Errors
     /// When no key of the keyspace begins so.
     pub fn prefix(&self, text: &str) -> Result<Vec<u8>, String> {
-        self.read(text, KeyUse::Prefix)
+        self.read(text, KeyUse::Begun)
     }
 
-    /// A bound of a range of keys.
+    /// The bounds of a range of keys.
     ///
     /// # Errors
-    /// When the text is no beginning of a key, or names numbers that keys are not in the order of.
-    pub fn bound(&self, text: &str) -> Result<Vec<u8>, String> {
-        self.read(text, KeyUse::Bound)
+    /// When a text is no beginning of a key, or the keys in between are not those whose values are: keys are in the order of their bytes.
+    pub fn range(&self, from: Option<&str>, to: Option<&str>) -> Result<(Vec<u8>, Option<Vec<u8>>), String> {
+        let bound = |name: &str, text: &str| self.prefix(text).map_err(|why| format!("--{name}: {why}"));
+        let bounds =
+            (from.map_or(Ok(Vec::new()), |from| bound("from", from))?, to.map(|to| bound("to", to)).transpose()?);
+        if let Some(format) = &self.format {
+            // Whoever writes bytes means bytes.
+            let typed = [from, to].map(|text| text.filter(|text| !text.contains('\\')));
+            format.check_bounds(typed).map_err(|why| format!("--from, --to: {why}"))?;
+        }
+        Ok(bounds)
     }
 
     fn read(&self, text: &str, used: KeyUse) -> Result<Vec<u8>, String> {
@@ -138,7 +155,7 @@ impl KeyFormat {
         let values: Vec<&str> = text.splitn(self.fields.len(), ',').collect();
         let needed = match used {
             KeyUse::Whole => self.fields.iter().filter(|field| !field.is_optional).count(),
-            KeyUse::Prefix | KeyUse::Bound => 1,
+            KeyUse::Begun => 1,
         };
         if values.len() < needed {
             let names: Vec<&str> = self.fields.iter().map(|field| &*field.name).collect();
@@ -148,15 +165,43 @@ impl KeyFormat {
         let mut key = Vec::new();
         for (place, (field, value)) in self.fields.iter().zip(&values).enumerate() {
             let is_begun = used != KeyUse::Whole && place + 1 == values.len();
-            let encoded = match used {
-                KeyUse::Bound if !is_in_order(&field.kind) => {
-                    Err("is little-endian, and keys are not in its order".into())
-                }
-                _ => encode_field(&field.kind, value, is_begun, &mut key),
-            };
+            let encoded = encode_field(&field.kind, value, is_begun, &mut key);
             encoded.map_err(|why| format!("the key's field {}: {value:?} {why}", field.name))?;
         }
         Ok(key)
+    }
+
+    /// Whether bounds have between them the keys whose values lie between theirs: fields are sorted as their values are, from the first on
+    /// in which the bounds differ.
+    fn check_bounds(&self, typed: [Option<&str>; 2]) -> Result<(), String> {
+        let [from, to] = typed.map(|text| self.values(text.unwrap_or_default()));
+        let are_alike = |place: &usize| from.get(*place).is_some() && from.get(*place) == to.get(*place);
+        let alike = (0..from.len()).take_while(are_alike).count();
+        for (place, field) in self.fields.iter().enumerate().take(from.len().max(to.len())).skip(alike) {
+            let is_negative = |value: &&str| value.starts_with('-');
+            let are_positive = match (from.get(place), to.get(place)) {
+                (Some(from), Some(to)) => ![from, to].into_iter().any(is_negative),
+                _ => false,
+            };
+            let why = match byte_sort(&field.kind) {
+                ByteSort::AsValues => continue,
+                ByteSort::NegativeLast if place == alike && are_positive => continue,
+                ByteSort::NegativeLast => {
+                    "keys with negative values of it come behind all others: give two bounds that differ in no field before it, with values of 0 or \
+                     more, or take --where"
+                }
+                ByteSort::Otherwise(why) => why,
+            };
+            return Err(format!("the key's field {}: {why}", field.name));
+        }
+        Ok(())
+    }
+
+    fn values<'t>(&self, text: &'t str) -> Vec<&'t str> {
+        match text {
+            "" => Vec::new(),
+            text => text.splitn(self.fields.len(), ',').map(str::trim).collect(),
+        }
     }
 }
 
@@ -164,14 +209,21 @@ fn is_hex_alone(text: &str) -> bool {
     text.as_bytes().chunks(4).all(|chunk| chunk.len() == 4 && chunk.starts_with(b"\\x"))
 }
 
-/// Whether greater numbers have greater bytes.
-fn is_in_order(kind: &FieldKind) -> bool {
-    match kind {
+fn byte_sort(kind: &FieldKind) -> ByteSort {
+    match *kind {
         FieldKind::Unsigned { bytes, order }
         | FieldKind::Signed { bytes, order }
         | FieldKind::Float { bytes, order }
-        | FieldKind::Timestamp { bytes, order, .. } => *bytes == 1 || *order == ByteOrder::Big,
-        _ => true,
+        | FieldKind::Timestamp { bytes, order, .. }
+            if bytes > 1 && order == ByteOrder::Little =>
+        {
+            ByteSort::Otherwise("it is little-endian, and keys are not in its order: take --where")
+        }
+        FieldKind::Signed { .. } | FieldKind::Float { .. } | FieldKind::Timestamp { .. } => ByteSort::NegativeLast,
+        FieldKind::PrefixedBytes { .. } | FieldKind::PrefixedText { .. } => {
+            ByteSort::Otherwise("its length stands before it, and keys are in the order of that first: take --where")
+        }
+        _ => ByteSort::AsValues,
     }
 }
 
@@ -181,11 +233,18 @@ fn encode_field(kind: &FieldKind, value: &str, is_begun: bool, key: &mut Vec<u8>
     let whole = || number.parse::<i128>().map_err(|_| "is not a whole number".to_owned());
     match *kind {
         FieldKind::Unsigned { bytes, order } => push_number(whole()?, (bytes, false), order, key),
-        FieldKind::Signed { bytes, order } | FieldKind::Timestamp { bytes, order, .. } => {
-            push_number(whole()?, (bytes, true), order, key)
+        FieldKind::Signed { bytes, order } => push_number(whole()?, (bytes, true), order, key),
+        FieldKind::Timestamp { unit, bytes, order } => {
+            let number = whole().map_err(|why| format!("{why} of {} since 1970", unit_name(unit)))?;
+            push_number(number, (bytes, true), order, key)
         }
         FieldKind::Float { bytes, order } => {
+            let is_infinite = number.trim_start_matches(['+', '-']).to_ascii_lowercase().starts_with("inf");
             let number: f64 = number.parse().map_err(|_| "is not a number")?;
+            if number.is_infinite() && !is_infinite || bytes == 4 && number.is_finite() && (number as f32).is_infinite()
+            {
+                return Err("is larger than its type holds".into());
+            }
             let bits = if bytes == 4 { u64::from((number as f32).to_bits()) } else { number.to_bits() };
             push_bytes(bits, bytes, order, key);
             Ok(())
@@ -215,6 +274,14 @@ fn encode_field(kind: &FieldKind, value: &str, is_begun: bool, key: &mut Vec<u8>
             key.extend_from_slice(&value_bytes(kind, value)?);
             Ok(())
         }
+    }
+}
+
+fn unit_name(unit: TimeUnit) -> &'static str {
+    match unit {
+        TimeUnit::Seconds => "seconds",
+        TimeUnit::Millis => "milliseconds",
+        TimeUnit::Micros => "microseconds",
     }
 }
 
@@ -278,6 +345,8 @@ mod tests {
         assert_eq!(FieldReader::new(&format).check(&encoded, b""), Ok(()));
         for (format, typed, why) in [
             ("key: id u8", "256", "is not from 0 to 255"),
+            ("key: x f64be", "1e400", "is larger than its type holds"),
+            ("key: t seconds32be", "2000-01-01", "is not a whole number of seconds since 1970"),
             ("key: id u8", "x", "is not a whole number; or write its bytes as `tapetum list` prints them"),
             ("key: a u8, b u8", "1", "a key has the fields a, b"),
             ("key: a string[2]", "abc", "has more than 2 bytes"),
@@ -305,14 +374,42 @@ mod tests {
     fn a_prefix_and_a_bound_are_the_first_fields() {
         let pair = text("key: a u32be, b string[4]");
         assert_eq!(pair.prefix("7"), Ok(vec![0, 0, 0, 7]));
-        assert_eq!(pair.bound("7,xy"), Ok(b"\0\0\0\x07xy".to_vec()));
         assert_eq!(pair.prefix("\\x00\\x00d"), Ok(vec![0, 0, b'd']));
         assert_eq!(pair.prefix(""), Ok(Vec::new()));
         assert!(pair.prefix("7,").is_ok() && pair.prefix("x").is_err());
         let little = text("key: a u32");
         assert_eq!(little.prefix("7"), Ok(vec![7, 0, 0, 0]));
-        assert!(little.bound("7").unwrap_err().contains("little-endian"));
-        assert_eq!(little.bound("\\x07"), Ok(vec![7]));
+    }
+
+    #[test]
+    fn a_range_has_the_keys_whose_values_lie_in_it_or_is_refused() {
+        let range = |format: &str, from: Option<&str>, to: Option<&str>| text(format).range(from, to);
+        let pair = "key: a u32be, b string[4]";
+        assert_eq!(range(pair, Some("7,xy"), None), Ok((b"\0\0\0\x07xy".to_vec(), None)));
+        assert_eq!(range(pair, None, Some("7")), Ok((Vec::new(), Some(vec![0, 0, 0, 7]))));
+        let signed = [
+            ("key: k i32be", Some("0"), Some("5"), true),
+            ("key: k i32be", Some("0"), None, false),
+            ("key: k i32be", None, Some("5"), false),
+            ("key: k i32be", Some("-5"), Some("5"), false),
+            ("key: k f64be", Some("0.5"), Some("1e3"), true),
+            ("key: t seconds32be", Some("1"), Some("2"), true),
+            ("key: a u8, t seconds32be", Some("7,1"), Some("7,2"), true),
+            ("key: a u8, t seconds32be", Some("7,1"), Some("8,2"), false),
+            ("key: a u8, t seconds32be", Some("7"), Some("8"), true),
+            ("key: a u8, t seconds32be", Some("7"), Some("7,2"), false),
+            ("key: t seconds32be, a i8", Some("1,1"), Some("2,2"), false),
+        ];
+        for (format, from, to, is_right) in signed {
+            let told = range(format, from, to);
+            assert_eq!(told.is_ok(), is_right, "{format} {from:?} {to:?}");
+            assert!(told.is_ok() || told.unwrap_err().contains("negative"));
+        }
+        let city = range("key: city string8", Some("Lyon"), Some("Paris")).unwrap_err();
+        assert!(city.contains("its length stands before it") && city.contains("--where"), "{city}");
+        assert!(range("key: a string8, b u8", Some("x,1"), Some("x,2")).is_ok(), "of one city");
+        assert!(range("key: a u32", Some("7"), None).unwrap_err().contains("little-endian"));
+        assert_eq!(range("key: a u32", Some("\\x07"), None), Ok((vec![7], None)));
     }
 
     #[test]
