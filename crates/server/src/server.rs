@@ -29,7 +29,7 @@ use crate::stats::latencies::RequestLatencies;
 use crate::stats::{Counters, Figures};
 use crate::store::engine::{Session, Store};
 use crate::store::errands::{self, Errands, Orders};
-use crate::store::full_log::FullLog;
+use crate::store::failure_log::FailureLog;
 use crate::store::hot_keys::WarmProgress;
 
 pub struct Options {
@@ -269,7 +269,7 @@ fn figures<S: Store>(
         connections_max: options.limits.connections,
         started_unix_seconds: unix_seconds(),
         hot_keys: options.hot_keys,
-        full_log: FullLog::default(),
+        failure_log: FailureLog::default(),
         log: options.log,
         store: Box::new(move || figures_store.stats()),
         keyspace_items: Box::new(move || items_store.keyspace_items()),

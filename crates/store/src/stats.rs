@@ -144,7 +144,7 @@ store_figures!(
     memory_used_bytes: false, "Memory that the store uses",
     key_tables_bytes: false, "The part of memory_used_bytes that is key tables, kept where there is room",
     flash_limit_bytes: false, "Flash that the store may use",
-    flash_used_bytes: false, "Flash that the store uses",
+    flash_used_bytes: false, "Flash that is taken, also by what is dead until the collector comes by",
     flash_reserve_bytes: false, "Flash that never holds items: superblocks, manifest, log, what flush and collector work in",
     flash_room_bytes: false, "Flash that new keys may still take",
     user_write_bytes: true, "Bytes of keys and values that clients wrote",

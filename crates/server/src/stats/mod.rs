@@ -8,7 +8,7 @@ use tapetum_drive::engine::StageSnapshot;
 
 use crate::doors::metrics;
 use crate::logging::LogLosses;
-use crate::store::full_log::FullLog;
+use crate::store::failure_log::FailureLog;
 use crate::store::hot_keys::WarmProgress;
 use device_stats::{DeviceFigures, HeldDevices};
 use latencies::RequestLatencies;
@@ -104,6 +104,7 @@ counters!(
     touch_misses: "touch and gat of keys that were not there",
     store_too_large: "Values refused for their size",
     store_no_memory: "Writes refused because flash or the index was full",
+    store_damaged: "Requests that failed because bytes on flash are damaged",
     bytes_read: "Bytes that clients sent",
     bytes_written: "Bytes that were sent to clients",
     total_items: "Items that were stored",
@@ -202,7 +203,7 @@ pub struct Figures {
     pub connections_max: usize,
     pub started_unix_seconds: u32,
     pub hot_keys: Arc<WarmProgress>,
-    pub full_log: FullLog,
+    pub failure_log: FailureLog,
     pub store: Box<dyn Fn() -> Stats + Send + Sync>,
     pub keyspace_items: Box<dyn Fn() -> Vec<(Keyspace, u64)> + Send + Sync>,
     pub keyspace_writes: Box<dyn Fn() -> Vec<(KeyspaceId, KeyspaceWrites)> + Send + Sync>,
@@ -227,7 +228,7 @@ impl Default for Figures {
             connections_max: 1,
             started_unix_seconds: 0,
             hot_keys: Arc::default(),
-            full_log: FullLog::default(),
+            failure_log: FailureLog::default(),
             store: Box::new(Stats::default),
             keyspace_items: Box::new(Vec::new),
             keyspace_writes: Box::new(Vec::new),

@@ -1,5 +1,7 @@
-//! Tells the log that the store is full, and which option makes room: the protocol's own errors name no option. Once a minute, whatever the
-//! number of clients and workers. Any thread.
+//! Tells the log of failures that whoever runs the server is to hear of, and what to do: that the store is full, and that bytes on flash are
+//! damaged. Clients hear of them too, but many take an error for a miss. Each once a minute, whatever the number of clients and workers.
+//!
+//! Threads: any.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -28,21 +30,40 @@ fn advice(error: &Error, has_devices: bool) -> String {
     }
 }
 
+/// Whether a request met damage on flash.
+pub fn is_damage(error: &Error) -> bool {
+    matches!(error, Error::Corrupt(_))
+}
+
 #[derive(Debug, Default)]
-pub struct FullLog {
+pub struct FailureLog {
+    full: OnceAMinute,
+    damaged: OnceAMinute,
+}
+
+impl FailureLog {
+    /// Takes note of a request that failed at `now`. `keyspaces` are those of the store.
+    pub fn note(&self, error: &Error, now: u32, keyspaces: impl Fn() -> Vec<(Keyspace, u64)>) {
+        if is_full(error) && self.full.is_due(now) {
+            let has_devices = keyspaces().iter().any(|(keyspace, _)| is_device(keyspace));
+            tracing::warn!("writes are refused: {}", advice(error, has_devices));
+        }
+        if is_damage(error) && self.damaged.is_due(now) {
+            tracing::error!(
+                "a request failed: {error}. What is damaged is whole again once it is written over; `tapetum check` names all of it when the \
+                 server is stopped"
+            );
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct OnceAMinute {
     /// When it was told last, unix seconds; 0 is never.
     told_at: AtomicU32,
 }
 
-impl FullLog {
-    /// Takes note of a request that failed at `now`. `keyspaces` are those of the store.
-    pub fn note(&self, error: &Error, now: u32, keyspaces: impl Fn() -> Vec<(Keyspace, u64)>) {
-        if is_full(error) && self.is_due(now) {
-            let has_devices = keyspaces().iter().any(|(keyspace, _)| is_device(keyspace));
-            tracing::warn!("writes are refused: {}", advice(error, has_devices));
-        }
-    }
-
+impl OnceAMinute {
     fn is_due(&self, now: u32) -> bool {
         let told_at = self.told_at.load(Ordering::Relaxed);
         let due = told_at == 0 || now.saturating_sub(told_at) >= EVERY_SECONDS;
@@ -56,7 +77,7 @@ mod tests {
 
     #[test]
     fn it_is_told_once_a_minute() {
-        let log = FullLog::default();
+        let log = OnceAMinute::default();
         assert_eq!(
             [1000, 1000, 1059, 1060, 1061, 1200].map(|now| log.is_due(now)),
             [true, false, false, true, false, true]

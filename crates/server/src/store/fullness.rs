@@ -1,4 +1,4 @@
-//! Warns before the store is full, and when it begins to evict: each once, until there is room again. [`crate::store::full_log`] tells that
+//! Warns before the store is full, and when it begins to evict: each once, until there is room again. [`crate::store::failure_log`] tells that
 //! it is full. One thread.
 
 use tapetum::{Full, Keyspace, Stats};

@@ -2,7 +2,7 @@
 
 pub mod engine;
 pub mod errands;
-pub mod full_log;
+pub mod failure_log;
 mod fullness;
 pub mod hot_keys;
 pub mod item_limit;

@@ -180,6 +180,11 @@ pub fn source_lost(error: io::Error) -> String {
 
 fn no_list(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
+    if text.contains("damaged") {
+        return format!(
+            "the source server cannot list its items ({text:?}): stop it, and take `tapetum dump --skip-bad`"
+        );
+    }
     format!(
         "the source server does not list its items ({text:?}): it must be a memcached with its LRU crawler \
          on (1.6.18 and 1.6.38 have been tried)"

@@ -180,8 +180,8 @@ impl Sink for StoreSink<'_> {
         let StoreSink { unasked, first_unasked, .. } = self;
         (*unasked > 0).then(|| {
             format!(
-                "{unasked} keys, the first of them that of item {first_unasked}, cannot be asked for by memcached clients: they are longer \
-                 than {KEY_BYTES_MAX} bytes, or have spaces or control characters; `tapetum get` and programs find them"
+                "memcached clients cannot ask for {unasked} of the keys, the first of them that of item {first_unasked}: they take none that \
+                 is longer than {KEY_BYTES_MAX} bytes or has spaces or control characters; `tapetum get` and programs find all"
             )
         })
     }

@@ -6,7 +6,7 @@ use super::protocol::meta_reply::MetaAnswer;
 use super::protocol::reply::{BinaryAnswer, Form, TextAnswer};
 use crate::stats::latencies::TimedRequest;
 use crate::stats::{Counters, count};
-use crate::store::full_log::is_full;
+use crate::store::failure_log::is_full;
 
 /// Counts a request's outcome.
 pub fn count_outcome(counters: &Counters, form: Form, outcome: &Outcome) {

@@ -17,8 +17,10 @@ use super::context::Context;
 use super::door::{Door, Step};
 use super::limits::{Budget, FREE_BYTES};
 use super::out::Pool;
+use crate::stats::count;
 use crate::store::engine::Session;
 use crate::store::errands::Answer;
+use crate::store::failure_log::is_damage;
 
 pub struct Connection<D> {
     pub client: Client,
@@ -59,7 +61,10 @@ impl<D: Door> Connection<D> {
     /// The outcome of request `number` has come.
     pub fn complete<S: Session>(&mut self, number: u32, reply: &Reply, cx: &mut Context<'_, S, D::PerWorker>) {
         if let Outcome::Failed(error) = &reply.outcome {
-            cx.figures.full_log.note(error, cx.now, &cx.figures.keyspace_items);
+            if is_damage(error) {
+                count(&cx.counters.store_damaged, 1);
+            }
+            cx.figures.failure_log.note(error, cx.now, &cx.figures.keyspace_items);
         }
         self.door.complete(number, reply, &mut self.client, cx);
     }

@@ -5,7 +5,7 @@ use tapetum::{Error, Outcome};
 use super::binary::{self, Origin, Status};
 use super::meta_reply::{self, MetaAnswer};
 use super::number::push_decimal;
-use crate::store::full_log::is_full;
+use crate::store::failure_log::is_full;
 
 /// Ends a line, and the value of a text get.
 pub const LINE_END: &[u8] = b"\r\n";

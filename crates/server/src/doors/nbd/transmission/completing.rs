@@ -8,7 +8,7 @@ use crate::doors::nbd::jobs::{Job, Part, PartKind};
 use crate::doors::nbd::protocol::errors;
 use crate::net::connection::Client;
 use crate::store::engine::Session;
-use crate::store::full_log::is_full;
+use crate::store::failure_log::is_full;
 
 impl Transmission {
     /// The outcome of a part has come.
