@@ -3,7 +3,7 @@
 //! Lock order: an engine's own locks → log → extents.
 
 use crate::error::Error;
-use crate::installer::Installer;
+use crate::installer::{Installer, InstallerGuard};
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::changing::KeyspaceChanges;
@@ -95,13 +95,19 @@ pub struct Base {
 
 impl Base {
     /// Waits for the installer and takes it.
-    pub fn take_installer(self: &Arc<Self>) -> impl Future<Output = Box<Installer>> + Send + use<> {
+    pub fn take_installer(self: &Arc<Self>) -> impl Future<Output = InstallerGuard> + Send + use<> {
         let base = self.clone();
-        std::future::poll_fn(move |_| lock(&base.installer).take().map_or(Poll::Pending, Poll::Ready))
+        poll_fn(move |_| base.try_take_installer().map_or(Poll::Pending, Poll::Ready))
     }
 
-    /// Gives the installer back.
-    pub fn return_installer(&self, installer: Box<Installer>) {
+    /// Takes the installer, unless somebody has it.
+    pub fn try_take_installer(self: &Arc<Self>) -> Option<InstallerGuard> {
+        let installer = lock(&self.installer).take()?;
+        Some(InstallerGuard { base: self.clone(), installer: Some(installer) })
+    }
+
+    /// Lets others have the installer, and leaves what it has where they see it.
+    pub fn give_installer(&self, installer: Box<Installer>) {
         self.engines.installed(&installer);
         *lock(&self.installer) = Some(installer);
     }
@@ -116,7 +122,6 @@ impl Base {
             Ok(()) => installer.roots.set(kind, root),
             Err(error) => self.log.poison("the root of an engine", error.clone()),
         }
-        self.return_installer(installer);
         appended
     }
 
@@ -124,17 +129,17 @@ impl Base {
     /// durable. Nothing is said where the manifest has no room, or an install was given up.
     pub async fn note_log_end(self: Arc<Self>) -> Result<(), Error> {
         let end = self.log.durable_stamp();
-        let Some(mut installer) = lock(&self.installer).take_if(|installer| installer.marks.stamp_named() < end) else {
+        let Some(mut installer) = self.try_take_installer().filter(|installer| installer.marks.stamp_named() < end)
+        else {
             return Ok(());
         };
         let known = MarksEdit::Know(end);
         let mut items = FrameItems::default();
         MarksEdit::put(&[known], &mut items);
-        let appended = installer.manifest.append_if_room(&installer.clients, &items).await;
+        let appended = installer.append_if_room(&items).await;
         if appended == Ok(true) {
             installer.marks.edit(&known);
         }
-        lock(&self.installer).get_or_insert(installer);
         appended.map(drop)
     }
 

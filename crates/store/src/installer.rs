@@ -1,8 +1,9 @@
 //! The installer: the manifest, and the states of its clients.
 //!
-//! It is taken, not locked ([`crate::base::Base::take_installer`]): whoever holds it is alone in changing what it has, and what engines
+//! It is taken, not locked ([`crate::base::Base::take_installer`]): whoever holds the guard is alone in changing what it has, and what engines
 //! derive from that. A change is durable first ([`Installer::append`]), then made in the clients' states.
 
+use crate::base::Base;
 use crate::error::Error;
 use crate::hashed::catalog::Catalog;
 use crate::keyspace::catalogue::Catalogue;
@@ -13,6 +14,7 @@ use crate::manifest::items::FrameItems;
 use crate::manifest::{Manifest, Recovered};
 use crate::ordered::slabs::group_table::GroupTable;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 /// The clients of a store's manifest: the base's own, and each engine's.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -61,10 +63,42 @@ impl From<Recovered<Clients>> for Installer {
     }
 }
 
+/// The installer, as long as somebody has it. When this is dropped, others may have it, and see the room that there is now.
+pub struct InstallerGuard {
+    pub base: Arc<Base>,
+    /// There until the drop.
+    pub installer: Option<Box<Installer>>,
+}
+
+impl Deref for InstallerGuard {
+    type Target = Installer;
+
+    fn deref(&self) -> &Installer {
+        self.installer.as_deref().expect("it is there until the drop")
+    }
+}
+
+impl DerefMut for InstallerGuard {
+    fn deref_mut(&mut self) -> &mut Installer {
+        self.installer.as_deref_mut().expect("it is there until the drop")
+    }
+}
+
+impl Drop for InstallerGuard {
+    fn drop(&mut self) {
+        self.installer.take().into_iter().for_each(|installer| self.base.give_installer(installer));
+    }
+}
+
 impl Installer {
     /// Makes edits durable, all of them or none. What they change the caller changes then.
     pub async fn append(&mut self, edits: &FrameItems) -> Result<(), Error> {
         self.manifest.append(&self.clients, edits).await
+    }
+
+    /// The same, if there is room in the manifest as it is; whether there was.
+    pub async fn append_if_room(&mut self, edits: &FrameItems) -> Result<bool, Error> {
+        self.manifest.append_if_room(&self.clients, edits).await
     }
 
     /// Makes durable that the store was opened once more, and with it all that recovery read and believed.

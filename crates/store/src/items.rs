@@ -94,7 +94,7 @@ impl Items {
                 Ok(())
             };
             let gathered = slice::gather(engine, &io, &installer, wanted, slice::bounds(number, slices), show).await;
-            engine.return_installer(installer);
+            drop(installer);
             gathered.map(|()| slices)
         };
         let slices = engine.run_beside_maintenance(&io, gathering)??;

@@ -95,7 +95,7 @@ impl Store {
                 Ok(())
             };
             let gathered = slice::gather(engine, &io, &installer, wanted, slice::bounds(number, slices), show).await;
-            engine.return_installer(installer);
+            drop(installer);
             gathered.map(|()| (number + 1, slices))
         };
         let (next, slices) = engine.run_beside_maintenance(&io, gathering)??;

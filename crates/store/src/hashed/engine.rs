@@ -160,14 +160,14 @@ impl Engine for HashedEngine {
     /// Leaves a checkpoint of the index.
     fn close(self: Arc<Self>, io: Io) -> Task<Result<(), Error>> {
         Box::pin(async move {
-            let Some(mut installer) = lock(&self.installer).take() else {
+            let Some(mut installer) = self.base.try_take_installer() else {
                 tracing::info!(
                     "no checkpoint of the index: an install was given up; opening the store builds the index anew"
                 );
                 return Ok(());
             };
             let written = checkpoint::write(&self, &io, &mut installer).await;
-            lock(&self.installer).get_or_insert(installer);
+            drop(installer);
             if !written? {
                 tracing::info!(
                     "no checkpoint of the index: there is no room for it; opening the store builds the index anew"

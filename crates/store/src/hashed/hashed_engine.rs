@@ -17,7 +17,7 @@ use crate::hashed::segment::view::Segment;
 use crate::hashed::tier::Tier;
 use crate::hashed::tier::access::AccessClock;
 use crate::hashed::write_count::WriteCounts;
-use crate::installer::Installer;
+use crate::installer::{Installer, InstallerGuard};
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::item::Access;
@@ -173,7 +173,7 @@ impl HashedEngine {
     }
 
     /// Waits for the installer and takes it.
-    pub fn take_installer(self: &Arc<Self>) -> impl Future<Output = Box<Installer>> + Send + use<> {
+    pub fn take_installer(self: &Arc<Self>) -> impl Future<Output = InstallerGuard> + Send + use<> {
         self.base.take_installer()
     }
 
@@ -186,12 +186,6 @@ impl HashedEngine {
         };
         let stopped = || Error::Io("the drive stopped answering".into());
         run(io, task, gone).ok_or_else(|| self.log.poisoned().err().unwrap_or_else(stopped))
-    }
-
-    /// Gives the installer back, and leaves the levels where others see them.
-    pub fn return_installer(&self, installer: Box<Installer>) {
-        self.note_levels(&installer);
-        *lock(&self.installer) = Some(installer);
     }
 
     /// Leaves the levels where others see them.

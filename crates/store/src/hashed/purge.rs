@@ -136,7 +136,7 @@ impl Purge {
     async fn step(&mut self, engine: &Arc<HashedEngine>, io: &Io, phase: &PhaseCell) -> Result<Progress, Error> {
         let installer = engine.take_installer().await;
         let next = self.next_segment(engine, &installer);
-        engine.return_installer(installer);
+        drop(installer);
         let Some((segment, page)) = next else { return Ok(self.forget(engine).await) };
         let version = segment.descriptor.version;
         let pages = page..segment.key_pages().min(page + STEP_PAGES);
@@ -240,14 +240,12 @@ impl Purge {
             // It was collected meanwhile: its output is looked at.
             _ => doomed.clear(),
         }
-        let done = if doomed.is_empty() {
+        if doomed.is_empty() {
             Ok(())
         } else {
             phase.set(Phase::Install);
             install(engine, io, phase, &mut installer, number, &doomed).await
-        };
-        engine.return_installer(installer);
-        done
+        }
     }
 
     /// Tells of the dropped keyspaces of which nothing is left and nothing can come.
@@ -257,7 +255,7 @@ impl Purge {
         }
         let installer = engine.take_installer().await;
         let is_over = self.may_forget(engine, &installer) || fail_point!(ForgetUnpurged);
-        engine.return_installer(installer);
+        drop(installer);
         if is_over {
             lock(&engine.purged).extend(&self.dropped);
             return Progress::Done;

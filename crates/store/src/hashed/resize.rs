@@ -124,10 +124,9 @@ async fn grow_to(engine: &Arc<HashedEngine>, io: &Io, phase: &PhaseCell, capacit
 
 async fn take_room(engine: &Arc<HashedEngine>, superblock: Superblock) {
     // With the installer, so that the levels count the new extents.
-    let installer = engine.take_installer().await;
+    let _installer = engine.take_installer().await;
     lock(&engine.extents).grow(engine.geometry.extents(superblock.capacity_bytes));
     *lock(&engine.superblock) = superblock;
-    engine.return_installer(installer);
 }
 
 async fn widen_index(engine: &Arc<HashedEngine>, io: &Io, phase: &PhaseCell, capacity_bytes: u64) -> Result<(), Error> {
@@ -145,7 +144,7 @@ async fn widen_index(engine: &Arc<HashedEngine>, io: &Io, phase: &PhaseCell, cap
             }
         };
         phase.set(Phase::Resize);
-        engine.return_installer(installer);
+        drop(installer);
         done?;
         io.step().await;
     }
@@ -158,10 +157,7 @@ pub fn resize_memory(engine: &HashedEngine, memory_bytes: u64) -> Result<(), Err
     check_memory(engine, &StoreOptions { memory_bytes, ..engine.options })?;
     engine.memory_bytes.store(memory_bytes, Ordering::SeqCst);
     // The levels follow; whoever has the installer now refreshes them when it comes back.
-    let installer = lock(&engine.installer).take();
-    if let Some(installer) = installer {
-        engine.return_installer(installer);
-    }
+    drop(engine.base.try_take_installer());
     engine.log.wake();
     engine.wakeup.wake();
     Ok(())
@@ -214,13 +210,12 @@ mod tests {
             let engine = store.hashed();
             let io = Io::new(drive.queue_pair(16).unwrap());
             // Nobody else looks at the levels anew.
-            let installer = run(&io, engine.take_installer(), || false).unwrap();
+            let _installer = run(&io, engine.take_installer(), || false).unwrap();
             let share_bytes = options.index_bytes_max();
             for (index_bytes, is_refused) in [(share_bytes, false), (share_bytes + 1, full == Full::Error)] {
                 engine.levels.segment_index_bytes.store(index_bytes - engine.index.bytes() as u64, Ordering::Relaxed);
                 assert_eq!(resize_memory(engine, options.memory_bytes).is_err(), is_refused, "{index_bytes}");
             }
-            engine.return_installer(installer);
         }
     }
 }

@@ -92,8 +92,8 @@ impl HashedEngine {
             return false;
         }
         // Whoever has it looks when he gives it back.
-        let Some(installer) = lock(&self.installer).take() else { return false };
-        self.return_installer(installer);
+        let Some(installer) = self.base.try_take_installer() else { return false };
+        drop(installer);
         self.levels.looked_at_us.store(now_us, Ordering::Relaxed);
         true
     }

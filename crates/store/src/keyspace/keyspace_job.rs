@@ -106,25 +106,19 @@ fn closed() -> Error {
 
 async fn make(base: Arc<Base>, wish: KeyspaceWish) -> Result<(), Error> {
     let mut installer = base.take_installer().await;
-    let done = match edit_of(&base, &installer, &wish) {
+    match edit_of(&base, &installer, &wish) {
         Ok(edit) => apply(&base, &mut installer, &edit).await,
         Err(refused) => Err(Error::Keyspace(refused)),
-    };
-    base.return_installer(installer);
-    done
+    }
 }
 
 /// Forgets ids of dropped keyspaces.
 async fn forget(base: Arc<Base>, ids: Vec<KeyspaceId>) -> Result<(), Error> {
     let mut installer = base.take_installer().await;
-    let mut done = Ok(());
     for id in ids {
-        if done.is_ok() {
-            done = apply(&base, &mut installer, &KeyspaceEdit::Forget(id)).await;
-        }
+        apply(&base, &mut installer, &KeyspaceEdit::Forget(id)).await?;
     }
-    base.return_installer(installer);
-    done
+    Ok(())
 }
 
 fn edit_of(base: &Base, installer: &Installer, wish: &KeyspaceWish) -> Result<KeyspaceEdit, KeyspaceError> {

@@ -110,7 +110,7 @@ impl FoundStore {
             installer = engine.clone().recover(io.clone(), installer).await?;
         }
         lock(&base.extents).end_recovery();
-        hashed.return_installer(installer);
+        base.give_installer(installer);
         Ok(OpenedEngines { base, hashed, all })
     }
 }

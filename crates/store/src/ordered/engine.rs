@@ -271,7 +271,7 @@ impl OrderedEngine {
     /// Leaves a checkpoint of anchors. All pages are as their images are.
     async fn leave_checkpoint(&self, io: &Io, state: &OrderedState) -> Result<(), Error> {
         let base = &self.base;
-        let Some(mut installer) = lock(&base.installer).take() else {
+        let Some(mut installer) = base.try_take_installer() else {
             tracing::info!(
                 "no checkpoint of anchors: a change of the manifest was given up; opening the store reads data nodes"
             );
@@ -289,7 +289,7 @@ impl OrderedEngine {
             Ok(Some(root)) if root.encode().len() <= ROOT_BYTES_MAX => {
                 let mut items = FrameItems::default();
                 EngineRoots::put(KeyspaceKind::Ordered, &root.encode(), &mut items);
-                let appended = installer.manifest.append_if_room(&installer.clients, &items).await;
+                let appended = installer.append_if_room(&items).await;
                 if appended == Ok(true) {
                     installer.roots.set(KeyspaceKind::Ordered, root.encode());
                 }
@@ -297,7 +297,7 @@ impl OrderedEngine {
             }
             other => other.map(|_| false),
         };
-        lock(&base.installer).get_or_insert(installer);
+        drop(installer);
         if !named? {
             tracing::info!("no checkpoint of anchors: there is no room for it; opening the store reads data nodes");
         }

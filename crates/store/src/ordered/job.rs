@@ -88,21 +88,16 @@ async fn remove(engine: Arc<OrderedEngine>, id: KeyspaceId) -> Result<(), Error>
     let edits = [GroupEdit::Remove(groups.iter().map(|group| group.first).collect())];
     let mut items = FrameItems::default();
     GroupEdit::put(&edits, &mut items);
-    let mut done = Ok(());
     if !groups.is_empty() {
-        done = installer.append(&items).await;
-        if done.is_ok() {
-            let edited = edits.iter().try_for_each(|edit| installer.groups.edit(edit));
-            done = edited.map_err(|what| Misfit(what).into());
-        }
+        installer.append(&items).await?;
+        edits.iter().try_for_each(|edit| installer.groups.edit(edit)).map_err(Misfit)?;
     }
-    if done.is_ok() {
+    {
         let mut extents = lock(&base.extents);
         let of_group = |group: &Group| group.first..group.first + group.extents;
         groups.iter().flat_map(of_group).for_each(|extent| extents.release(extent));
     }
-    base.return_installer(installer);
-    done?;
+    drop(installer);
     engine.forget(id);
     Ok(())
 }

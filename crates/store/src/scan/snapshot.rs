@@ -56,7 +56,7 @@ impl Snapshot {
     pub async fn take(engine: Arc<HashedEngine>, io: Io, keyspace: KeyspaceRef) -> Result<Snapshot, Error> {
         let installer = engine.take_installer().await;
         let taken = Snapshot::take_now(&engine, &installer, keyspace.id());
-        engine.return_installer(installer);
+        drop(installer);
         let (snapshot, stamp) = taken?;
         if engine.log.sync() == Sync::Always {
             engine.log.make_durable(&io, stamp, || engine.drive.env().now_us()).await?;

@@ -173,9 +173,8 @@ pub fn inspect(store: &Store) -> Result<Inspection, Error> {
     let io = Io::new(engine.drive.queue_pair(4).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Check);
     let ask = async {
         let installer = engine.take_installer().await;
-        let inspection = of_installed(engine, &installer);
-        engine.return_installer(installer);
-        inspection
+
+        of_installed(engine, &installer)
     };
     let mut inspection = engine.run_beside_maintenance(&io, ask)?;
     store.engines().iter().try_for_each(|engine| engine.inspect(&mut inspection))?;

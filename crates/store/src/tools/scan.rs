@@ -59,7 +59,6 @@ pub fn scan(
         if buffers(engine, wanted, &mut visit).is_continue() {
             outcome = segments(engine, &io, &installer, stamp_begun, wanted, &mut visit).await;
         }
-        engine.return_installer(installer);
         outcome
     };
     engine.run_beside_maintenance(&io, walk)?.map(|_| ())

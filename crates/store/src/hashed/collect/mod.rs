@@ -121,7 +121,7 @@ pub async fn collect(engine: Arc<HashedEngine>, io: Io, phase: Arc<PhaseCell>) -
     let installer = engine.take_installer().await;
     let victims = choose(&engine, &installer.catalog);
     let name = engine.segments.names.take(&installer.catalog);
-    engine.return_installer(installer);
+    drop(installer);
     let done = if victims.is_empty() {
         Ok(false)
     } else {
@@ -149,8 +149,8 @@ async fn set_aside(engine: &Arc<HashedEngine>, failure: Failure) -> Result<bool,
     };
     tracing::error!("a segment is left as it is, and takes its space until all its items are written anew: {error}");
     engine.segments.unreadable.note(version, part, engine.now());
-    let installer = engine.take_installer().await;
-    engine.return_installer(installer);
+    // The levels are looked at anew.
+    drop(engine.take_installer().await);
     Ok(true)
 }
 
@@ -174,7 +174,7 @@ pub async fn evict(engine: Arc<HashedEngine>, io: Io, phase: Arc<PhaseCell>) -> 
         None => Ok(false),
         Some(victim) => install_output(&engine, &io, &phase, &mut installer, &[victim], &[], None).await.map(|()| true),
     };
-    engine.return_installer(installer);
+    drop(installer);
     phase.set(Phase::Idle);
     match done {
         Ok(true) => {
@@ -304,7 +304,7 @@ async fn collect_as(
     let segment = if sources.is_empty() { None } else { Some(finish_segment(engine, writer).await?) };
     let mut installer = engine.take_installer().await;
     let done = install_output(engine, io, phase, &mut installer, victims, &sources, segment).await;
-    engine.return_installer(installer);
+    drop(installer);
     engine.write_counts.note(&written);
     done
 }

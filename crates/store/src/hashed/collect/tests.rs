@@ -22,7 +22,7 @@ fn a_collection_is_needed_where_something_is_scarce_and_its_output_has_room() {
     let (drive, store) = store_in_memory(SMALL_BYTES, &options);
     let (engine, io) = (store.hashed(), Io::new(drive.queue_pair(16).unwrap()));
     // Nobody else looks at the levels anew.
-    let installer = run(&io, engine.take_installer(), || false).unwrap();
+    let _installer = run(&io, engine.take_installer(), || false).unwrap();
     let needed = || {
         let beside_a_flush = ExtentReservation::up_to(&engine.extents, ExtentOwner::Flush, engine.segment_extents());
         let needed = is_needed(engine);
@@ -61,7 +61,6 @@ fn a_collection_is_needed_where_something_is_scarce_and_its_output_has_room() {
         leave_room_in_the_manifest(engine, flushes);
         assert_eq!(needed(), [expected; 2]);
     }
-    engine.return_installer(installer);
 }
 
 /// For so many flushes, by dead entries, which a collection would free.
@@ -101,7 +100,6 @@ fn dead_entries_are_collected_for_the_sake_of_the_manifest_where_it_is_short_of_
             assert_eq!(taken, gains, "{dead} dead, room for {flushes} flushes");
         }
     }
-    engine.return_installer(installer);
 }
 
 #[test]
@@ -110,7 +108,7 @@ fn a_store_that_evicts_makes_room_wherever_it_is_tight() {
         let options = StoreOptions { full, ..small_options() };
         let (drive, store) = store_in_memory(SMALL_BYTES, &options);
         let (engine, io) = (store.hashed(), Io::new(drive.queue_pair(16).unwrap()));
-        let installer = run(&io, engine.take_installer(), || false).unwrap();
+        let _installer = run(&io, engine.take_installer(), || false).unwrap();
         assert!(!must_evict(engine));
         let evicts = full == Full::Evict;
         for level in [&engine.levels.room_extents, &engine.levels.index_room_entries] {
@@ -121,7 +119,6 @@ fn a_store_that_evicts_makes_room_wherever_it_is_tight() {
         let geometry = Geometry { manifest_bytes: 0, ..engine.geometry };
         engine.manifest_room.refresh(&geometry, &Clients::default(), Kept::default());
         assert_eq!(must_evict(engine), evicts);
-        engine.return_installer(installer);
     }
 }
 
@@ -145,7 +142,7 @@ fn who_waits_for_an_eviction_hears_where_no_segment_can_be_read() {
         engine.segments.unreadable.note(state.descriptor.version, Part::KeyTable, engine.now());
     }
     assert!(!installer.catalog.segments.is_empty());
-    engine.return_installer(installer);
+    drop(installer);
     assert!(try_to().unwrap_err().to_string().contains("no segment can be read"));
 }
 
@@ -171,7 +168,7 @@ fn segments_that_name_many_large_values_are_merged_as_far_as_an_install_may_be_l
     let gathered = gather(engine, &installer.catalog, |state| engine.live_bytes(state));
     assert!(gathered.states.len() > 1 && named(&mut gathered.states.iter().copied()) <= max);
     drop(gathered);
-    engine.return_installer(installer);
+    drop(installer);
     store.close().unwrap();
 }
 
@@ -228,5 +225,4 @@ fn what_has_expired_since_is_not_copied() {
         };
         assert!(matches!(run(&io, merging, || false).unwrap(), Ok(count) if count == copied), "{copied}");
     }
-    engine.return_installer(installer);
 }

@@ -414,7 +414,7 @@ pub mod tests {
         let io = Io::new(drive.queue_pair(16).unwrap());
         // Nobody else reads.
         wait_for_flush(engine);
-        let installer = run(&io, engine.take_installer(), || false).unwrap();
+        let _installer = run(&io, engine.take_installer(), || false).unwrap();
         let segment = first_segment(engine);
         let (entries, pages) = (segment.descriptor.entries, segment.descriptor.data_pages);
         assert!(pages > 4 * TAIL_PAGES_MAX);
@@ -436,7 +436,6 @@ pub mod tests {
             let read = drive.counters().flash_to_local_bytes - before;
             assert_eq!(read, u64::from(pages) * segment.page_size().bytes() as u64);
         }
-        engine.return_installer(installer);
     }
 
     #[test]
@@ -453,7 +452,7 @@ pub mod tests {
             store.put(format!("key:{number:04}").as_bytes(), &value(number)).unwrap();
             number += 1;
         }
-        engine.return_installer(installer);
+        drop(installer);
         wait_for_flush(engine);
         let segment = engine.segments.iter().next().expect("one was flushed");
         let all = Bitmap::full(segment.descriptor.entries);

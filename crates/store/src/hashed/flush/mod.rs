@@ -73,7 +73,7 @@ pub async fn flush(
     engine.engines.checkpoint_others_through(KeyspaceKind::Hashed, engine.log.sealed().0);
     let installer = engine.take_installer().await;
     let name = engine.segments.names.take(&installer.catalog);
-    engine.return_installer(installer);
+    drop(installer);
     engine.pace.flush_began(engine.log.filled_bytes());
     let done = flush_as(&engine, &io, &phase, buffer, reserved, name).await;
     engine.segments.names.release(name.0);
@@ -195,7 +195,7 @@ async fn flush_as(
     // Before the buffer is released: who waited for its flush finds it counted.
     engine.write_counts.note(&writing.written);
     let done = install(engine, io, phase, buffer, &mut installer, segment, relied, shards).await;
-    engine.return_installer(installer);
+    drop(installer);
     // Who waits for this buffer to be in a segment could not see it before.
     engine.log.wake();
     done
@@ -495,7 +495,7 @@ mod tests {
         lock(&engine.buffers.shards()[partition]).sorted(buffer, &mut batch);
         let place = batch.iter().position(|entry| entry.0 == hash).unwrap();
         let io = Io::new(drive.queue_pair(16).unwrap());
-        let installer = run(&io, engine.take_installer(), || false).unwrap();
+        let _installer = run(&io, engine.take_installer(), || false).unwrap();
         let generation = engine.index.partition_generation(partition);
         let check = |generation| {
             // What was found when nothing of the key was on flash.
@@ -509,7 +509,6 @@ mod tests {
         };
         assert_eq!(check(generation), Some(Checked::New), "nothing has come between");
         assert!(matches!(check(generation + 1), Some(Checked::Older { .. })));
-        engine.return_installer(installer);
     }
 
     #[test]

@@ -162,7 +162,7 @@ pub async fn write(engine: &HashedEngine, io: &Io, installer: &mut Installer) ->
     }
     let mut items = FrameItems::default();
     items.put(ClientId::HASHED, |writer| HashedEdit::Checkpoint(checkpoint).encode(writer));
-    installer.manifest.append_if_room(&installer.clients, &items).await
+    installer.append_if_room(&items).await
 }
 
 /// Where a checkpoint is to be found, and what it must fit.

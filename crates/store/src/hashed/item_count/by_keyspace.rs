@@ -98,7 +98,7 @@ impl HashedEngine {
     pub async fn count_each_keyspace(self: &Arc<Self>, io: &Io) -> Result<ItemCounts, Error> {
         let installer = self.take_installer().await;
         let counted = self.tally_with_buffers(io).await;
-        self.return_installer(installer);
+        drop(installer);
         Ok(counted?.iter().map(|(id, items)| (id, items.max(0) as u64)).collect())
     }
 

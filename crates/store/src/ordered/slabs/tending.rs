@@ -27,9 +27,8 @@ pub async fn tend(base: &Arc<Base>, io: &Io, slots: &KeyspaceSlots) -> Result<bo
 pub async fn open_more(base: &Arc<Base>, io: &Io, space: &SlotSpace) -> Result<(), Error> {
     let mut installer = base.take_installer().await;
     let mut log = GroupInstaller { base, io, installer: &mut installer };
-    let grown = grow(space, io, &base.extents, (&mut log, || base.log.give_stamp())).await;
-    base.return_installer(installer);
-    grown
+
+    grow(space, io, &base.extents, (&mut log, || base.log.give_stamp())).await
 }
 
 #[cfg(test)]
