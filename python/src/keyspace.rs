@@ -9,8 +9,8 @@ use pyo3::types::{PyBytes, PyDict, PyString};
 use std::sync::{Arc, Mutex, PoisonError};
 use tapetum::query::{QueryText, compile};
 use tapetum::{
-    Condition, Error, Initial, Item, KeyBound, KeyRange, KeyspaceHandle, KeyspaceKind, KeyspaceRef, Limits, Outcome,
-    Request, Write,
+    Condition, Error, Initial, Item, KeyBound, KeyRange, Keyspace as KeyspaceEntry, KeyspaceError, KeyspaceHandle,
+    KeyspaceKind, KeyspaceRef, KeyspaceState, Limits, Outcome, Request, Write,
 };
 use tapetum_kernels::scan::Format;
 use tapetum_kernels::scan::query::MisfitPolicy;
@@ -302,11 +302,13 @@ impl Keyspace {
         Ok(self.get(py, key)?.is_some())
     }
 
-    /// About how many items there are.
+    /// How many items there are. What has not been flushed is looked up on flash, so that none counts twice.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let handle = self.handle()?;
-        let count = py.detach(|| handle.item_count()).map_err(errors::store)?;
-        Ok(count as usize)
+        let counts = py.detach(|| handle.store().count_items()).map_err(errors::store)?;
+        let is_own = |of: &KeyspaceEntry| of.id == handle.id() && of.state == KeyspaceState::Live;
+        let own = counts.into_iter().find(|(of, _)| is_own(of));
+        own.map(|(_, items)| items as usize).ok_or_else(|| errors::store(Error::Keyspace(KeyspaceError::Gone)))
     }
 }
 

@@ -257,6 +257,24 @@ def test_a_store_is_its_default_keyspace(store):
     assert list(store.scan(limit=1)) == [(b"key", b"value")]
 
 
+def test_the_length_is_exact(tmp_path):
+    with tapetum.Store.open(tmp_path / "data", sync="no", **SMALL) as store:
+        # Most of them are flushed, and of some of these another version is not.
+        for number in range(20_000):
+            store[f"{number}"] = bytes(1000)
+        for number in range(200):
+            store[f"{number}"] = b"other"
+        assert len(store) == 20_000
+        for number in range(200):
+            del store[f"{number}"]
+        assert len(store) == 19_800 and store
+        words = store.keyspace("words", create=True)
+        assert len(words) == 0 and not words
+        store.drop_keyspace("words")
+        with pytest.raises(tapetum.Error, match="was dropped"):
+            len(words)
+
+
 def test_sizes_are_numbers_or_text(tmp_path):
     for wrong, error in [("64 apples", ValueError), ("", ValueError), (1.5, TypeError), (-1, TypeError), ("99999999TiB", ValueError)]:
         with pytest.raises(error, match="size"):
