@@ -52,7 +52,8 @@ class Loader:
     ``pipeline`` is a ``Pipeline`` or its text. As with torch's ``DataLoader``, pictures come in the order of the set unless ``shuffle`` is
     given, and the last batch is shorter unless ``drop_last`` is given; a loader that would never give a batch is a ``ValueError``.
 
-    One pass is an epoch; ``set_epoch`` chooses which, and each pass goes on to the next. Of several processes each has its ``rank`` of
+    One pass is an epoch; ``set_epoch`` chooses which, and each pass goes on to the next. There is one pass at a time: an iterator raises a
+    ``RuntimeError`` when another one has begun, or ``set_epoch`` or ``load_state_dict`` chose another place. Of several processes each has its ``rank`` of
     ``world_size`` and gets as many batches as the others. Batches that were given and not freed take no more than ``hold``, with those on
     their way: the loader waits, and after ``timeout`` seconds an error names those that are held.
 
@@ -107,6 +108,8 @@ class Loader:
         self.epoch = 0
         # Items of the epoch that all ranks together have been given.
         self._consumed = 0
+        # Which pass is the newest.
+        self._pass = 0
         self._native = None
         self._refuse_nothing()
 
@@ -123,9 +126,25 @@ class Loader:
             )
 
     def set_epoch(self, epoch):
-        """The next pass is of this epoch. Another one begins at its start; one that was left, or loaded, goes on where it was."""
+        """The next pass is of this epoch. Another one begins at its start, and so does one of which nothing is left; one that was left, or
+        loaded, goes on where it was."""
         if epoch != self.epoch:
-            self.epoch, self._consumed = epoch, 0
+            self._go_to(epoch, 0)
+        elif not self._is_left():
+            self._consumed = 0
+
+    def _go_to(self, epoch, consumed):
+        self.epoch, self._consumed = epoch, consumed
+        self._pass += 1
+
+    def _is_left(self):
+        """Whether the epoch has another batch."""
+        rest = len(self.images) - self._consumed
+        return rest >= self.batch_size * self.world_size or (rest > 0 and not self.drop_last)
+
+    def _place(self):
+        """Epoch and consumed items of the next batch: where nothing is left, the start of the next epoch."""
+        return (self.epoch, self._consumed) if self._is_left() else (self.epoch + 1, 0)
 
     def __len__(self):
         """Batches of a whole pass, of each rank."""
@@ -134,12 +153,14 @@ class Loader:
 
     def state_dict(self):
         """Where the pass is, for ``load_state_dict``, also of another world size."""
-        return {"epoch": self.epoch, "consumed": self._consumed, "seed": self.seed, "items": len(self.images)}
+        epoch, consumed = self._place()
+        return {"epoch": epoch, "consumed": consumed, "seed": self.seed, "items": len(self.images)}
 
     def load_state_dict(self, state):
         if state["items"] != len(self.images):
             raise Error(f"the state is of {state['items']} pictures, and the set has {len(self.images)}: load it with the same set")
-        self.epoch, self._consumed, self.seed = state["epoch"], state["consumed"], state["seed"]
+        self.seed = state["seed"]
+        self._go_to(state["epoch"], state["consumed"])
 
     def stats(self):
         """What the threads did, and the application that they did it for: its weight, and what units worked for it."""
@@ -167,6 +188,11 @@ class Loader:
                 yield padded[self.rank * share :][:share], len(order)
 
     def __iter__(self):
+        self._go_to(*self._place())
+        return self._batches(self._pass)
+
+    def _batches(self, number_of_pass):
+        self._refuse_older(number_of_pass)
         # A pass that was left has batches on their way: its threads end with it.
         options = {"application": self.application, "file_bytes": self._file_bytes}
         self._native = NativeLoader(self.images, self.pipeline, self.threads, **options)
@@ -185,14 +211,25 @@ class Loader:
                     break
                 self._wait_for_room()
                 continue
+            self._refuse_older(number_of_pass)
             number = self._consumed // (self.batch_size * self.world_size)
             batch = self._take(native, shape, kind, f"{number} of epoch {epoch}")
+            # Another thread may have begun one meanwhile.
+            self._refuse_older(number_of_pass)
             # Counted when it is given: what was made ahead is made again after a resume.
             self._consumed = submitted.pop(0)
             if len(batch) > 0:
                 yield batch
             del batch
-        self.epoch, self._consumed = epoch + 1, 0
+        if number_of_pass == self._pass:
+            self.epoch, self._consumed = epoch + 1, 0
+
+    def _refuse_older(self, number_of_pass):
+        if number_of_pass != self._pass:
+            raise RuntimeError(
+                "another pass over this loader has begun: each iter(loader), set_epoch of another epoch and load_state_dict ends the one "
+                "before. Finish or leave a pass first, or make a loader for each"
+            )
 
     def _has_room(self, submitted):
         held = self._held.bytes()

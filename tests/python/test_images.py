@@ -1,6 +1,7 @@
 """Pictures: pipelines, batches, and what goes wrong with them."""
 
 import io
+import itertools
 import os
 import pickle
 import signal
@@ -202,6 +203,51 @@ def test_a_pass_resumes_with_the_same_pixels_and_another_world(store):
     state["items"] = 3
     with pytest.raises(tapetum.Error, match="same set"):
         begun.load_state_dict(state)
+
+
+def items_of(batches):
+    return [int(item) for batch in batches for item in batch.items]
+
+
+def test_a_pass_that_was_left_at_its_end_is_over(store):
+    whole = items_of(loader(store)), items_of(passes := loader(store)), items_of(passes)
+    assert whole[0] == whole[1] != whole[2]
+    for drop_last in (True, False):
+        left = loader(store, drop_last=drop_last)
+        first = list(itertools.islice(left, len(left)))
+        assert items_of(first)[:20] == whole[0] and left.state_dict()["epoch"] == 1
+        resumed = loader(store, drop_last=drop_last)
+        resumed.load_state_dict(left.state_dict())
+        second = [batch for _, batch in zip(range(len(left)), left)]
+        assert items_of(second)[:20] == items_of(resumed)[:20] == whole[2]
+        # The one that was chosen comes again, whole.
+        left.set_epoch(1)
+        assert items_of(left) == items_of(second) and left.epoch == 2
+        assert len(list(left)) == len(left)
+
+
+def test_an_older_iterator_says_that_another_pass_has_begun(store):
+    state = loader(store).state_dict()
+    for begin in [iter, lambda one: one.set_epoch(7), lambda one: one.load_state_dict(state)]:
+        one = loader(store)
+        older = iter(one)
+        next(older)
+        begun = begin(one)
+        with pytest.raises(RuntimeError, match="another pass over this loader has begun"):
+            next(older)
+        assert begin is not iter or items_of(begun) == items_of(loader(store))[5:]
+    # One that has given all is over, as others are.
+    whole = iter(whole_of := loader(store))
+    for number, batch in enumerate(whole):
+        if number == len(whole_of) - 1:
+            whole_of.set_epoch(3)
+    assert whole_of.epoch == 3 and items_of(whole_of) == items_of(loader_at(store, 3))
+
+
+def loader_at(store, epoch):
+    at = loader(store)
+    at.set_epoch(epoch)
+    return at
 
 
 def test_ranks_share_an_epoch(store):
