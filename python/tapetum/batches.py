@@ -218,7 +218,8 @@ class Loader:
             self._refuse_older(number_of_pass)
             # Counted when it is given: what was made ahead is made again after a resume.
             self._consumed = submitted.pop(0)
-            if len(batch) > 0:
+            # Of several ranks none may get fewer batches than others: they wait for each other at each.
+            if len(batch) > 0 or self.world_size > 1:
                 yield batch
             del batch
         if number_of_pass == self._pass:

@@ -283,6 +283,11 @@ def test_pictures_that_fail(store, folder):
     assert [row for row, _ in filled.failures] == [1, 2]
     with pytest.raises(ValueError, match="raise, skip, fill"):
         batch(on_error="ignore")
+    # Of four pictures, of which the middle two fail, each of two ranks has two batches.
+    assert [len(batch) for batch in Loader(bad, pipeline, 1, on_error="skip")] == [1, 1]
+    of_ranks = [list(Loader(bad, pipeline, 1, on_error="skip", rank=rank, world_size=2)) for rank in range(2)]
+    assert [[len(batch) for batch in batches] for batches in of_ranks] == [[1, 0], [0, 1]]
+    assert of_ranks[0][1].images.shape == (0, 16, 16, 3) and "c.jpg" in of_ranks[0][1].failures[0][1]
 
 
 def test_batches_that_are_never_freed_are_named(store):
