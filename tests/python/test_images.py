@@ -107,6 +107,7 @@ def test_pipelines_are_composed_printed_and_checked():
         ("jpeg_decode | blur", "stage 1, blur: there is no such stage"),
         ("jpeg_decode | normalize | resize 8", "stage 2, resize: it takes pixels"),
         ("jpeg_decode | batch 8", "stage 1, batch: pictures have sizes"),
+        ("jpeg_decode | resize 20000x20000", "stage 1, resize: a picture of 400000000 pixels, 1145MiB, is too large: 67108864 .* 64MiB"),
     ]:
         with pytest.raises(tapetum.PipelineError, match=told):
             Pipeline(text)
@@ -155,6 +156,15 @@ def test_a_loader_that_would_give_nothing_is_refused(store):
         Loader(images, pipeline, 16, drop_last=True, world_size=2)
     with pytest.raises(ValueError, match="the set has no pictures: import a folder"):
         Loader([], pipeline, 16)
+
+
+def test_a_batch_beyond_the_machines_memory_is_an_error(store):
+    # One of its pictures fits, and 65,536 do not.
+    several = Loader(store.images(), "jpeg_decode | resize 4000x4000", 65_536)
+    native = tapetum.batches.NativeLoader(store.images(), several.pipeline, 1, application="default")
+    native.submit([0] * 65_536, 0, 0)
+    with pytest.raises(tapetum.Error, match="a batch of 65536 pictures takes 2.9TiB, which this machine does not have"):
+        native.next(5.0, False)
 
 
 def test_text_is_a_pipeline_everywhere(store):

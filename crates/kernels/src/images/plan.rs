@@ -7,6 +7,7 @@ use super::crop::CropRule;
 use super::frame::FrameShape;
 use super::resize::ResizeRule;
 use super::stage::{ImageStage, JpegOptions, KnownShape};
+use super::{FRAME_BYTES_MAX, PIXELS_MAX};
 use crate::image_error::ImageError;
 use std::fmt;
 
@@ -61,10 +62,17 @@ pub enum PlanProblem {
     NotDecoded,
     DecodedTwice,
     ScaledToNothing,
+    /// A batch of no picture, or of more than [`BATCH_MAX`].
+    BatchCount(u32),
     Samples,
     NoShape,
     /// Something follows the batch.
     BehindBatch,
+    /// Each picture would have so many pixels, and take so many bytes.
+    TooLarge {
+        pixels: u64,
+        bytes: u64,
+    },
     TooMany,
 }
 
@@ -88,6 +96,7 @@ impl fmt::Display for PlanError {
             PlanProblem::ScaledToNothing => {
                 write!(f, "scaled needs the size that is wanted: let resize or random_resized_crop come next")
             }
+            PlanProblem::BatchCount(count) => write!(f, "a batch of {count} pictures: give 1 to {BATCH_MAX}"),
             PlanProblem::Samples => {
                 write!(f, "it takes pixels of 8 bits, channels last: let it come before normalize and layout")
             }
@@ -96,6 +105,12 @@ impl fmt::Display for PlanError {
                 "pictures have sizes of their own there: let resize WIDTHxHEIGHT or a crop with a size come before it"
             ),
             PlanProblem::BehindBatch => write!(f, "a batch is the end of a pipeline: let it come before batch"),
+            PlanProblem::TooLarge { pixels, bytes } => write!(
+                f,
+                "a picture of {pixels} pixels, {}MiB, is too large: {PIXELS_MAX} pixels and {}MiB are the most, so give a smaller size",
+                bytes.div_ceil(1 << 20),
+                FRAME_BYTES_MAX >> 20
+            ),
             PlanProblem::TooMany => write!(f, "a pipeline has at most {PLAN_STAGES_MAX} stages at the drive"),
         }
     }
@@ -127,10 +142,10 @@ impl ImagePlan {
         }
         let added = match *stage {
             WrittenStage::JpegDecode { grey, orient, scaled, deadline_ms } => {
-                let scale_to = if scaled {
-                    Some(next.and_then(WrittenStage::wanted).ok_or(PlanProblem::ScaledToNothing)?)
-                } else {
-                    None
+                let scale_to = match next {
+                    Some(next) if scaled => Some(next.wanted().ok_or(PlanProblem::ScaledToNothing)?),
+                    // Alone it is the begin of a pipeline that methods compose.
+                    _ => None,
                 };
                 ImageStage::JpegDecode(JpegOptions {
                     grey,
@@ -146,6 +161,7 @@ impl ImagePlan {
                     (options.crop, options.place) = (crop, place as u8);
                     self.shape =
                         self.stages[0].stage.shape_after(KnownShape::UNKNOWN).map_err(|_| PlanProblem::Samples)?;
+                    refuse_too_large(self.shape, None)?;
                     let Some((width, height)) = size else { return Ok(()) };
                     ImageStage::Resize(ResizeRule::Exact { width, height })
                 }
@@ -155,6 +171,9 @@ impl ImagePlan {
             WrittenStage::Flip { probability } => ImageStage::Flip { probability, place: place as u8 },
             WrittenStage::Normalize { mean, deviation } => ImageStage::Normalize { mean, deviation },
             WrittenStage::Layout(order) => ImageStage::Layout(order),
+            WrittenStage::Batch(count) if !(1..=BATCH_MAX).contains(&count) => {
+                return Err(PlanProblem::BatchCount(count));
+            }
             WrittenStage::Batch(_) => ImageStage::Batch(self.shape.frame().ok_or(PlanProblem::NoShape)?),
         };
         if self.stages.len() == PLAN_STAGES_MAX {
@@ -164,6 +183,9 @@ impl ImagePlan {
             ImageError::WrongSamples => PlanProblem::Samples,
             other => unreachable!("a shape says {other}"),
         })?;
+        // Of a shorter side the least picture is a square.
+        let least = if let ImageStage::Resize(ResizeRule::Short(side)) = added { Some(side) } else { None };
+        refuse_too_large(self.shape, least)?;
         self.stages.push(PlannedStage { stage: added, written: place });
         Ok(())
     }
@@ -235,6 +257,18 @@ impl ImagePlan {
         };
         Some((written, self.written[written].name()))
     }
+}
+
+/// Refuses a shape that no frame holds; of one whose size is unknown, if a square of `side` would not fit.
+fn refuse_too_large(shape: KnownShape, side: Option<u16>) -> Result<(), PlanProblem> {
+    let size = shape.size.or(side.map(|side| (side.into(), side.into())));
+    let Some(FrameShape { width, height, .. }) = (KnownShape { size, ..shape }).frame() else { return Ok(()) };
+    let pixels = u64::from(width) * u64::from(height);
+    // Sides of a picture that becomes long and thin have up to 32 bits.
+    let sample_bytes = u64::from(shape.channels) * shape.sample.bytes() as u64;
+    let bytes = pixels.saturating_mul(sample_bytes);
+    let fits = pixels <= PIXELS_MAX && bytes <= FrameShape::BYTES_MAX as u64;
+    if fits { Ok(()) } else { Err(PlanProblem::TooLarge { pixels, bytes }) }
 }
 
 impl WrittenStage {

@@ -262,6 +262,7 @@ mod tests {
         for text in [
             "jpeg_decode",
             "jpeg_decode grey orient scaled | random_resized_crop 224x160 scale=0.25..1 ratio=1..2 | flip 0.25",
+            "jpeg_decode scaled",
             "jpeg_decode deadline=0.001",
             "jpeg_decode orient deadline=86400",
             "jpeg_decode | resize 256 | center_crop 224 | normalize mean=0,0,0 std=1,1,0.5 | layout chw | batch 128",
@@ -332,6 +333,29 @@ mod tests {
     }
 
     #[test]
+    fn pictures_beyond_what_a_frame_holds_are_refused() {
+        for (stage, text) in [
+            (1, "jpeg_decode | resize 20000x20000"),
+            (1, "jpeg_decode | resize 65535"),
+            (1, "jpeg_decode grey | resize 8193x8192"),
+            (1, "jpeg_decode | random_resized_crop 5000"),
+            (1, "jpeg_decode | center_crop 20000"),
+            (2, "jpeg_decode | flip | random_crop 20000"),
+            (2, "jpeg_decode | resize 1x65535 | resize 65535"),
+            (2, "jpeg_decode | resize 4096x4096 | normalize"),
+        ] {
+            let told = told(text);
+            assert!(told.starts_with(&format!("stage {stage}, ")), "{text}: {told}");
+            assert!(told.ends_with("67108864 pixels and 64MiB are the most, so give a smaller size"), "{text}: {told}");
+        }
+        for text in
+            ["jpeg_decode | resize 4728x4728", "jpeg_decode grey | resize 8191x8191", "jpeg_decode | resize 4000"]
+        {
+            plan(text);
+        }
+    }
+
+    #[test]
     fn errors_name_the_stage() {
         assert!(told("flip").starts_with("stage 0, flip: its input is a file"));
         assert!(told("").starts_with("stage 0, nothing: write stages"));
@@ -352,6 +376,10 @@ mod tests {
         assert!(told("jpeg_decode | normalize std=0,1,1").contains("\"std=0,1,1\""));
         assert!(told("resnet50 | flip | flip | flip | flip").contains("at most 6"));
         assert!(told("jpeg_decode | batch 0").contains("\"0\""));
+        for count in [0, BATCH_MAX + 1] {
+            let error = plan("resnet50").with_batch(count).unwrap_err().to_string();
+            assert_eq!(error, format!("stage 3, batch: a batch of {count} pictures: give 1 to 65536"));
+        }
         for bad in ["0", "0.0001", "-1", "86401", "NaN", "soon"] {
             assert!(told(&format!("jpeg_decode deadline={bad}")).contains(&format!("{bad:?} is no number")), "{bad}");
         }

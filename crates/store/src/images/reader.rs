@@ -11,6 +11,7 @@ use crate::keyspace::states::KeyspaceRef;
 use crate::session::Session;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tapetum_drive::Size;
 use tapetum_kernels::images::ImageChance;
 
 /// Which pictures, and what chance depends on.
@@ -54,6 +55,20 @@ pub struct PictureReader {
     ahead: AheadBudget,
 }
 
+/// The samples of a batch, or an error where the process cannot have as many bytes: a failed allocation of `vec!` would end it.
+fn zeroed(bytes: usize, pictures: usize) -> Result<Vec<u8>, Error> {
+    let mut trial: Vec<u8> = Vec::new();
+    trial.try_reserve_exact(bytes).map_err(|_| {
+        Error::Options(format!(
+            "a batch of {pictures} pictures takes {}, which this machine does not have: let it have fewer or smaller pictures",
+            Size(bytes as u64)
+        ))
+    })?;
+    // Or the compiler leaves the trial out. It gives way to `vec!`, which has zeroes without writing them.
+    drop(std::hint::black_box(trial));
+    Ok(vec![0; bytes])
+}
+
 impl PictureReader {
     /// For the calling thread alone. The plan ends in a batch.
     ///
@@ -80,7 +95,7 @@ impl PictureReader {
             return Err(Error::Options(format!("there is no item {item}: the set has {}", self.set.len())));
         }
         let labels = request.items.iter().map(|item| self.set.labels()[*item as usize]).collect();
-        let samples = vec![0; count * self.cost.row_bytes];
+        let samples = zeroed(count * self.cost.row_bytes, count)?;
         let mut batch = PictureBatch { samples, labels, items: request.items.clone(), failed: Vec::new() };
         let (mut submitted, mut left, mut replies) = (0, count, Vec::new());
         while left > 0 {
@@ -136,5 +151,17 @@ impl PictureReader {
             _ => failed(PictureProblem::Missing),
         };
         batch.failed.push((row, error));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_that_the_machine_has_no_room_for_is_an_error() {
+        let told = zeroed(1 << 46, 7).unwrap_err().to_string();
+        assert!(told.starts_with("a batch of 7 pictures takes 64TiB, which"), "{told}");
+        assert_eq!(zeroed(5, 1), Ok(vec![0; 5]));
     }
 }
