@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tapetum::images::SetError;
-use tapetum::{KeyspaceKind, Options, Sync as SyncMode};
+use tapetum::{Error, KeyspaceError, KeyspaceKind, Options, Sync as SyncMode};
 
 /// Options as they were given, to open the store again in another process.
 #[derive(Clone)]
@@ -203,9 +203,16 @@ impl Store {
         keyspace: &str,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<ImageSet> {
+        let (store, py) = (store_of(slf)?, slf.py());
+        let is_new = matches!(store.keyspace(keyspace), Err(Error::Keyspace(KeyspaceError::Unknown { .. })));
         let handle = Store::keyspace(slf, keyspace, true, false, None)?.handle()?;
-        import(slf.py(), &handle, &folder, progress.as_ref())?;
-        ImageSet::load(slf.py(), (&handle, handles_of(slf)), keyspace)
+        let imported = import(py, &handle, &folder, progress.as_ref());
+        let loaded = imported.and_then(|()| ImageSet::load(py, (&handle, handles_of(slf)), keyspace));
+        if is_new && loaded.is_err() {
+            // The import's own error tells more than one of this.
+            let _ = py.detach(|| store.drop_keyspace(keyspace));
+        }
+        loaded
     }
 
     /// The set of pictures that was imported into a keyspace.

@@ -132,6 +132,7 @@ impl PythonWords for ImportError {
     fn words(&self) -> String {
         match self {
             ImportError::Store(error) => error.words(),
+            ImportError::Put { path, error } => format!("{}: {}", path.display(), error.words()),
             _ => self.to_string(),
         }
     }

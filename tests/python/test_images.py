@@ -504,6 +504,47 @@ def test_files_that_are_no_jpeg_are_told(tmp_path):
             store.import_images(folder, keyspace="none")
 
 
+def test_a_class_without_pictures_is_refused_and_links_are_followed(tmp_path):
+    folder, elsewhere = tmp_path / "pictures", tmp_path / "elsewhere"
+    for path in [folder / "ants", folder / "cats", elsewhere]:
+        path.mkdir(parents=True)
+    picture(1).save(folder / "ants" / "a.jpg")
+    picture(2).save(elsewhere / "d.jpg")
+    with tapetum.Store.open(tmp_path / "data", capacity="64MiB", memory="64MiB") as store:
+        with pytest.raises(tapetum.Error, match="each folder is a class, and .*/cats has no .jpg or .jpeg files: put some there"):
+            store.import_images(folder)
+        picture(3).save(folder / "cats" / "c.png")
+        with pytest.raises(tapetum.Error, match="/cats has no .* files, but 1 .png: convert them to JPEG, or take the folder away"):
+            store.import_images(folder)
+        assert store.keyspaces() == ["default"]
+        picture(3).save(folder / "cats" / "c.jpg")
+        (folder / "dogs").symlink_to(elsewhere)
+        (folder / "cats" / "round").symlink_to(folder)
+        with pytest.warns(UserWarning, match="2 files were left out"):
+            images = store.import_images(folder)
+        assert images.classes == ["ants", "cats", "dogs"] and images.key(2) == b"dogs/d.jpg"
+
+
+def test_a_failed_import_names_the_file_and_leaves_nothing(tmp_path):
+    folder = tmp_path / "pictures"
+    (folder / "cats").mkdir(parents=True)
+    (folder / "cats" / "a.jpg").write_bytes(bytes(5 << 20))
+    with tapetum.Store.open(tmp_path / "data", capacity="64MiB", memory="64MiB") as store:
+        with pytest.raises(tapetum.Error, match="cats/a.jpg: the value is larger than 4MiB"):
+            store.import_images(folder)
+        assert store.keyspaces() == ["default"]
+        with pytest.raises(ZeroDivisionError):
+            picture(1).save(folder / "cats" / "a.jpg")
+            store.import_images(folder, progress=lambda files, total, size: 1 / 0)
+        assert store.keyspaces() == ["default"]
+        # One that was there before stays, with what it has.
+        store.keyspace("images", create=True)["key"] = b"value"
+        (folder / "cats" / "b.jpg").symlink_to(tmp_path / "none")
+        with pytest.raises(tapetum.Error, match="cannot read .*/cats/b.jpg: No such file"):
+            store.import_images(folder)
+        assert store.keyspace("images")["key"] == b"value"
+
+
 @pytest.mark.filterwarnings("error")
 def test_a_folder_of_jpeg_files_warns_of_nothing(path, folder):
     with tapetum.Store.open(path) as store:

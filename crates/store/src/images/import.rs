@@ -1,7 +1,8 @@
 //! A folder of pictures becomes a set: a folder a class, as torchvision's `ImageFolder` has them, or files without classes.
 //!
 //! An item's key is its path below the folder, its flags are its class. Files are taken as they are; what is no JPEG in spite of its name
-//! is told when it is decoded. Of a folder that is imported anew, items are written over.
+//! is told when it is decoded. A class may be a link to a folder; links below it are not followed. Of a folder that is imported anew, items
+//! are written over.
 
 use super::set::ImageSet;
 use crate::blocking::KeyspaceHandle;
@@ -47,6 +48,10 @@ impl LeftOut {
         let kind = format!("{}{outside}", ending.unwrap_or_else(|| "without an ending".into()));
         *self.0.entry(kind).or_default() += 1;
     }
+
+    fn append(&mut self, other: LeftOut) {
+        other.0.into_iter().for_each(|(kind, files)| *self.0.entry(kind).or_default() += files);
+    }
 }
 
 impl fmt::Display for LeftOut {
@@ -71,6 +76,16 @@ pub enum ImportError {
         folder: PathBuf,
         left_out: LeftOut,
     },
+    /// Folders beside it have JPEG files: without it, labels would be those of other classes than where it has some.
+    EmptyClass {
+        folder: PathBuf,
+        left_out: LeftOut,
+    },
+    /// The store does not take a file.
+    Put {
+        path: PathBuf,
+        error: Error,
+    },
     /// A path is longer than a key, or no UTF-8.
     Name {
         path: PathBuf,
@@ -89,6 +104,14 @@ impl fmt::Display for ImportError {
                     _ => write!(f, ", but {left_out}: pictures must be JPEG, so convert them first"),
                 }
             }
+            ImportError::EmptyClass { folder, left_out } => {
+                write!(f, "each folder is a class, and {} has no .jpg or .jpeg files", folder.display())?;
+                match left_out.files() {
+                    0 => write!(f, ": put some there, or take the folder away"),
+                    _ => write!(f, ", but {left_out}: convert them to JPEG, or take the folder away"),
+                }
+            }
+            ImportError::Put { path, error } => write!(f, "{}: {error}", path.display()),
             ImportError::Name { path } => write!(
                 f,
                 "the path {} is no UTF-8, or longer than {KEY_BYTES_MAX} bytes: give the file another name",
@@ -139,9 +162,9 @@ pub fn import_folder(
     let mut set = ImageSet::new(classes);
     let total = found.files.len() as u64;
     keyspace.store().with_session(|session| {
-        Ok(put_files(session, keyspace, &mut found.files, |bytes| {
+        Ok(put_files(session, keyspace, &mut found.files, |file| {
             report.files += 1;
-            report.bytes += bytes;
+            report.bytes += u64::from(file.bytes);
             progress(&report, total)
         }))
     })??;
@@ -154,21 +177,21 @@ fn put_files(
     session: &mut Session,
     keyspace: &KeyspaceHandle,
     files: &mut [FoundFile],
-    mut done: impl FnMut(u64) -> bool,
+    mut done: impl FnMut(&FoundFile) -> bool,
 ) -> Result<(), ImportError> {
     let (mut replies, mut goes_on) = (Vec::new(), true);
     let mut result = Ok(());
-    let mut rest = files.iter_mut();
+    let mut submitted = 0;
     loop {
         while goes_on && result.is_ok() && session.in_flight() < PUTS_MAX && session.has_room() {
-            let Some(file) = rest.next() else { break };
+            let Some(file) = files.get_mut(submitted) else { break };
             match fs::read(&file.path) {
                 Ok(value) => {
                     file.bytes = u32::try_from(value.len()).unwrap_or(u32::MAX);
                     let (key, flags) = (file.key.as_bytes(), file.label);
                     let put = Request::Put { key, value: &value, flags, expiry: 0, condition: Condition::Always };
-                    let submitted = session.submit_to(keyspace.keyspace(), value.len() as u64, put);
-                    assert_eq!(submitted, Ok(()), "there is room");
+                    assert_eq!(session.submit_to(keyspace.keyspace(), submitted as u64, put), Ok(()), "there is room");
+                    submitted += 1;
                 }
                 Err(error) => result = Err(ImportError::Read { path: file.path.clone(), error }),
             }
@@ -178,9 +201,10 @@ fn put_files(
         }
         crate::blocking::poll_or_wait(session, &mut replies);
         for reply in replies.drain(..) {
+            let file = &files[reply.token as usize];
             match reply.outcome {
-                Outcome::Failed(error) => result = result.and(Err(error.into())),
-                _ => goes_on &= done(reply.token),
+                Outcome::Failed(error) => result = result.and(Err(ImportError::Put { path: file.path.clone(), error })),
+                _ => goes_on &= done(file),
             }
         }
     }
@@ -192,14 +216,20 @@ fn put_files(
 
 fn find(folder: &Path) -> Result<(Vec<String>, FoundFiles), ImportError> {
     let mut found = FoundFiles::default();
-    let mut classes = Vec::new();
-    let (folders, files) = entries(folder)?;
+    let (mut classes, mut empty) = (Vec::new(), None);
+    let (folders, files) = entries(folder, true)?;
     for class in folders {
-        let before = found.files.len();
-        found.walk(folder, &class, classes.len() as u32)?;
-        if found.files.len() > before {
-            classes.push(key_of(folder, &class)?);
+        let mut of_class = FoundFiles::default();
+        of_class.walk(folder, &class, classes.len() as u32)?;
+        match of_class.files.is_empty() {
+            true => empty = empty.or(Some((class, of_class.left_out.clone()))),
+            false => classes.push(key_of(folder, &class)?),
         }
+        found.files.append(&mut of_class.files);
+        found.left_out.append(of_class.left_out);
+    }
+    if let (false, Some((folder, left_out))) = (classes.is_empty(), empty) {
+        return Err(ImportError::EmptyClass { folder, left_out });
     }
     // Without classes the files of the folder itself are the set.
     match classes.is_empty() {
@@ -216,7 +246,8 @@ impl FoundFiles {
     fn walk(&mut self, root: &Path, folder: &Path, label: u32) -> Result<(), ImportError> {
         let mut folders = vec![folder.to_path_buf()];
         while let Some(folder) = folders.pop() {
-            let (inner, files) = entries(&folder)?;
+            // No links are followed here, so that a walk ends.
+            let (inner, files) = entries(&folder, false)?;
             folders.extend(inner.into_iter().rev());
             files.into_iter().try_for_each(|file| self.add(root, file, label))?;
         }
@@ -241,15 +272,16 @@ fn key_of(root: &Path, path: &Path) -> Result<String, ImportError> {
     fits.map(str::to_owned).ok_or_else(|| ImportError::Name { path: path.into() })
 }
 
-/// Folders and files, in the order of their names. Links to folders are not followed, so a walk ends.
-fn entries(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), ImportError> {
+/// Folders and files, in the order of their names. A link to a folder is a folder if it is followed, else a file.
+fn entries(folder: &Path, follows_links: bool) -> Result<(Vec<PathBuf>, Vec<PathBuf>), ImportError> {
     let failed = |error| ImportError::Read { path: folder.into(), error };
     let (mut folders, mut files) = (Vec::new(), Vec::new());
     for entry in fs::read_dir(folder).map_err(failed)? {
         let entry = entry.map_err(failed)?;
-        match entry.file_type().map_err(failed)?.is_dir() {
-            true => folders.push(entry.path()),
-            false => files.push(entry.path()),
+        let (kind, path) = (entry.file_type().map_err(failed)?, entry.path());
+        match kind.is_dir() || (follows_links && kind.is_symlink() && path.is_dir()) {
+            true => folders.push(path),
+            false => files.push(path),
         }
     }
     folders.sort();
