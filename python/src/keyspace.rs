@@ -48,6 +48,39 @@ impl<'py> FromPyObject<'_, 'py> for Key {
     }
 }
 
+/// When an item goes, in unix seconds, also a fraction of one; 0 is never.
+struct Expiry(f64);
+
+impl<'py> FromPyObject<'_, 'py> for Expiry {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Expiry> {
+        let seconds = object.extract::<f64>();
+        seconds.map(Expiry).map_err(|_| PyTypeError::new_err("expiry is a unix time, such as time.time() + 60"))
+    }
+}
+
+impl Expiry {
+    /// As the store has it, in whole seconds; a ValueError if it is not to come.
+    fn seconds(self, handle: &KeyspaceHandle) -> PyResult<u32> {
+        let Expiry(seconds) = self;
+        if seconds == 0.0 {
+            return Ok(0);
+        }
+        let refused = |why| {
+            let told = format!(
+                "expiry={seconds} is {why}: it is the unix time when the item goes, so give time.time() + seconds"
+            );
+            Err(PyValueError::new_err(told))
+        };
+        match seconds.ceil() {
+            at if at > f64::from(u32::MAX) => refused("after the year 2106"),
+            at if at > f64::from(handle.store().drive().env().unix_seconds()) => Ok(at as u32),
+            _ => refused("past"),
+        }
+    }
+}
+
 /// Pairs of key and value.
 pub type Batch = Vec<(Key, Option<Key>)>;
 
@@ -75,8 +108,15 @@ impl Keyspace {
     }
 
     /// Whether the value was stored.
-    fn put_if(&self, py: Python<'_>, (key, value): (&Key, &Key), expiry: u32, condition: Condition) -> PyResult<bool> {
+    fn put_if(
+        &self,
+        py: Python<'_>,
+        (key, value): (&Key, &Key),
+        expiry: Expiry,
+        condition: Condition,
+    ) -> PyResult<bool> {
         let handle = self.handle()?;
+        let expiry = expiry.seconds(&handle)?;
         let put = Request::Put { key: key.bytes(), value: value.bytes(), flags: 0, expiry, condition };
         let (outcome, _) = py.detach(|| handle.run(put)).map_err(errors::store)?;
         Ok(matches!(outcome, Outcome::Stored { .. }))
@@ -167,17 +207,17 @@ impl Keyspace {
         Ok(item.map_or((None, None), |item| (Some(PyBytes::new(py, &item.value)), Some(item.stamp))))
     }
 
-    /// Stores a value. `expiry` is when it goes, in unix seconds; 0 is never.
-    #[pyo3(signature = (key, value, *, expiry=0))]
-    pub fn put(&self, py: Python<'_>, key: Key, value: Key, expiry: u32) -> PyResult<()> {
+    /// Stores a value. `expiry` is when it goes, in unix seconds, such as `time.time() + 60`; 0 is never.
+    #[pyo3(signature = (key, value, *, expiry=Expiry(0.0)), text_signature = "($self, key, value, *, expiry=0)")]
+    fn put(&self, py: Python<'_>, key: Key, value: Key, expiry: Expiry) -> PyResult<()> {
         let is_stored = self.put_if(py, (&key, &value), expiry, Condition::Always)?;
         debug_assert!(is_stored);
         Ok(())
     }
 
     /// Stores a value if nobody wrote the key since `gets` gave this token; with None, if there is no such key. Whether it was stored.
-    #[pyo3(signature = (key, value, token, *, expiry=0))]
-    fn cas(&self, py: Python<'_>, key: Key, value: Key, token: Option<u64>, expiry: u32) -> PyResult<bool> {
+    #[pyo3(signature = (key, value, token, *, expiry=Expiry(0.0)), text_signature = "($self, key, value, token, *, expiry=0)")]
+    fn cas(&self, py: Python<'_>, key: Key, value: Key, token: Option<u64>, expiry: Expiry) -> PyResult<bool> {
         self.put_if(py, (&key, &value), expiry, token.map_or(Condition::Absent, Condition::Stamp))
     }
 
@@ -290,7 +330,7 @@ impl Keyspace {
     }
 
     fn __setitem__(&self, py: Python<'_>, key: Key, value: Key) -> PyResult<()> {
-        self.put(py, key, value, 0)
+        self.put(py, key, value, Expiry(0.0))
     }
 
     fn __delitem__(&self, py: Python<'_>, key: Key) -> PyResult<()> {

@@ -5,6 +5,7 @@ import os
 import pickle
 import re
 import threading
+import time
 
 import pytest
 
@@ -89,7 +90,24 @@ def test_a_value_is_stored_if_nobody_was_faster(keyspace):
     _, token = keyspace.gets("key")
     del keyspace["key"]
     assert not keyspace.cas("key", b"3", token) and "key" not in keyspace
-    assert keyspace.cas("key", b"3", None, expiry=1) and "key" not in keyspace
+
+
+def test_expiry_is_a_unix_time(keyspace):
+    keyspace.put("soon", b"1", expiry=time.time() + 1)
+    assert keyspace.cas("later", b"1", None, expiry=int(time.time()) + 600) and keyspace["soon"] == b"1"
+    keyspace.put("never", b"1", expiry=0)
+    uses = [lambda expiry: keyspace.put("key", b"1", expiry=expiry), lambda expiry: keyspace.cas("key", b"1", None, expiry=expiry)]
+    for use in uses:
+        for past in (60, -1, time.time() - 2, float("nan")):
+            with pytest.raises(ValueError, match=r"expiry=.* is past: .* so give time.time\(\) \+ seconds"):
+                use(past)
+        with pytest.raises(ValueError, match="after the year 2106"):
+            use(2**32)
+        with pytest.raises(TypeError, match="expiry is a unix time"):
+            use("soon")
+    assert "key" not in keyspace
+    time.sleep(2.1)
+    assert "soon" not in keyspace and "later" in keyspace and "never" in keyspace
 
 
 def test_threads_that_compare_and_set_lose_nothing(store):
