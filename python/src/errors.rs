@@ -10,24 +10,25 @@ use tapetum::images::{ImageError, PictureError};
 use tapetum::query::{Clause, QueryTextError};
 use tapetum_kernels::scan::FormatTextError;
 
-create_exception!(tapetum, TapetumError, PyException, "What the store says; its text tells what to do.");
-create_exception!(tapetum, PipelineError, TapetumError, "A pipeline is wrong, or failed at a stage.");
+// By the names that Python's `tapetum` has: pickle and tracebacks look for them there.
+create_exception!(tapetum, Error, PyException, "What the store says; its text tells what to do.");
+create_exception!(tapetum, PipelineError, Error, "A pipeline is wrong, or failed at a stage.");
 create_exception!(
     tapetum,
     DeadlineError,
     PipelineError,
     "A picture was not decoded within the deadline of its pipeline."
 );
-create_exception!(tapetum, ClosedError, TapetumError, "The store was closed, or belongs to another process.");
+create_exception!(tapetum, ClosedError, Error, "The store was closed, or belongs to another process.");
 create_exception!(
     tapetum,
     QueryError,
-    TapetumError,
+    Error,
     "A query's text is wrong: at `column`, from 1 on, of the argument `clause`, where `word` stands; no word, where one is missing."
 );
 
 pub fn store(error: impl PythonWords) -> PyErr {
-    TapetumError::new_err(error.words())
+    Error::new_err(error.words())
 }
 
 pub fn pipeline(error: impl Display) -> PyErr {

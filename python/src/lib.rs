@@ -24,7 +24,7 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _tapetum(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add("Error", module.py().get_type::<errors::TapetumError>())?;
+    module.add("Error", module.py().get_type::<errors::Error>())?;
     module.add("PipelineError", module.py().get_type::<errors::PipelineError>())?;
     module.add("DeadlineError", module.py().get_type::<errors::DeadlineError>())?;
     module.add("ClosedError", module.py().get_type::<errors::ClosedError>())?;

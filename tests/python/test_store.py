@@ -178,6 +178,15 @@ def test_errors_have_the_words_of_python(tmp_path):
         assert not re.search(r"::|--\w|`tapetum", text), text
 
 
+def test_errors_are_pickled_and_have_their_names(store):
+    for kind in (tapetum.Error, tapetum.PipelineError, tapetum.DeadlineError, tapetum.ClosedError, tapetum.QueryError):
+        assert (kind.__module__, getattr(tapetum, kind.__qualname__)) == ("tapetum", kind)
+        assert repr(pickle.loads(pickle.dumps(kind("text")))) == f"{kind.__name__}('text')"
+    with pytest.raises(tapetum.QueryError) as raised:
+        store.scan(fields="key: id u33")
+    assert pickle.loads(pickle.dumps(raised.value)).word == raised.value.word
+
+
 def test_a_full_store_names_what_to_give_it(tmp_path):
     with tapetum.Store.open(tmp_path / "data", capacity="4MiB", memory="64MiB", sync="no") as store:
         with pytest.raises(tapetum.Error, match="full: .*(capacity=|memory=)"):
