@@ -324,6 +324,15 @@ impl Keyspace {
         Ok(self.handle()?.format().map_err(errors::store)?.map(|format| format.to_string()))
     }
 
+    /// Keeps others, or none with None. What is stored is not looked at.
+    #[setter]
+    fn set_fields(&self, py: Python<'_>, fields: Option<&str>) -> PyResult<()> {
+        let (handle, format) = (self.handle()?, fields.map(|fields| fields_of(py, fields)).transpose()?);
+        let entry = handle.store().keyspaces().into_iter().find(|entry| is_live(entry, &handle));
+        let name = entry.ok_or_else(|| errors::store(Error::Keyspace(KeyspaceError::Gone)))?.name;
+        py.detach(|| handle.store().set_keyspace_format(&name, format.as_ref())).map_err(errors::store)
+    }
+
     fn __getitem__<'py>(&self, py: Python<'py>, key: Key) -> PyResult<Bound<'py, PyBytes>> {
         let missing = PyKeyError::new_err(key.text());
         self.get(py, key)?.ok_or(missing)
@@ -346,10 +355,14 @@ impl Keyspace {
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let handle = self.handle()?;
         let counts = py.detach(|| handle.store().count_items()).map_err(errors::store)?;
-        let is_own = |of: &KeyspaceEntry| of.id == handle.id() && of.state == KeyspaceState::Live;
-        let own = counts.into_iter().find(|(of, _)| is_own(of));
+        let own = counts.into_iter().find(|(entry, _)| is_live(entry, &handle));
         own.map(|(_, items)| items as usize).ok_or_else(|| errors::store(Error::Keyspace(KeyspaceError::Gone)))
     }
+}
+
+/// Whether the entry is that of the handle, and was not dropped.
+fn is_live(entry: &KeyspaceEntry, handle: &KeyspaceHandle) -> bool {
+    entry.id == handle.id() && entry.state == KeyspaceState::Live
 }
 
 fn write<'a>(keyspace: KeyspaceRef, key: &'a Key, value: Option<&'a Key>) -> Write<'a> {

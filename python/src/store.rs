@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tapetum::images::SetError;
-use tapetum::{Error, KeyspaceError, KeyspaceKind, Options, Sync as SyncMode};
+use tapetum::{Error, KeyspaceError, KeyspaceHandle, KeyspaceKind, Options, Sync as SyncMode};
 
 /// Options as they were given, to open the store again in another process.
 #[derive(Clone)]
@@ -50,6 +50,24 @@ fn units(count: u16) -> Vec<(String, u16)> {
     match count {
         0 => Vec::new(),
         count => vec![some("jpeg_decode", count), some("resize", count.div_ceil(4))],
+    }
+}
+
+/// The keyspace of a name, and of a kind if one is asked for.
+fn keyspace_of(
+    store: &tapetum::Store,
+    name: &str,
+    create: bool,
+    ordered: Option<bool>,
+) -> Result<KeyspaceHandle, Error> {
+    let kind = if ordered == Some(true) { KeyspaceKind::Ordered } else { KeyspaceKind::Hashed };
+    let found = match store.keyspace(name) {
+        Err(Error::Keyspace(KeyspaceError::Unknown { .. })) if create => store.keyspace_or_create_of(name, kind)?,
+        found => found?,
+    };
+    match found.keyspace().kind() {
+        has if has == kind || ordered.is_none() => Ok(found),
+        has => Err(Error::Keyspace(KeyspaceError::IsOfKind { name: name.into(), kind: has })),
     }
 }
 
@@ -163,30 +181,34 @@ impl Store {
         Ok(live.map(|keyspace| keyspace.name).collect())
     }
 
-    /// The keyspace of a name. `create` makes it where there is none; `ordered` keeps its keys in order; `fields` says what its records are
-    /// made of, and is kept.
-    #[pyo3(signature = (name, *, create=false, ordered=false, fields=None))]
+    /// The keyspace of a name. `create` makes it where there is none; with `ordered` its keys are in order, and one that is there must be so
+    /// too, or with False must not. `fields` says what its records are made of, and is kept; `Keyspace.fields = ...` changes it.
+    #[pyo3(signature = (name, *, create=false, ordered=None, fields=None))]
     fn keyspace(
         slf: &Bound<'_, Self>,
         name: &str,
         create: bool,
-        ordered: bool,
+        ordered: Option<bool>,
         fields: Option<&str>,
     ) -> PyResult<Keyspace> {
         let (store, py) = (store_of(slf)?, slf.py());
-        let kind = if ordered { KeyspaceKind::Ordered } else { KeyspaceKind::Hashed };
         let format = fields.map(|fields| fields_of(py, fields)).transpose()?;
-        let found = py.detach(|| {
-            let found = match store.keyspace(name) {
-                Err(_) if create => store.create_keyspace_of(name, kind),
-                found => found,
-            };
-            match &format {
-                Some(format) => found.and_then(|found| store.set_keyspace_format(name, Some(format)).map(|()| found)),
-                None => found,
+        let found = py.detach(|| keyspace_of(&store, name, create, ordered)).map_err(errors::store)?;
+        if let Some(format) = format {
+            let stored = py.detach(|| found.format()).map_err(errors::store)?;
+            match stored {
+                Some(stored) if stored == format => {}
+                Some(stored) => {
+                    let told = format!(
+                        "records of the keyspace {name:?} are {stored}: leave fields out; store.keyspace({name:?}).fields = \"...\" \
+                         changes them, and scan(fields=...) reads them otherwise once"
+                    );
+                    return Err(errors::store(told));
+                }
+                None => py.detach(|| store.set_keyspace_format(name, Some(&format))).map_err(errors::store)?,
             }
-        });
-        Keyspace::of(found.map_err(errors::store)?, handles_of(slf))
+        }
+        Keyspace::of(found, handles_of(slf))
     }
 
     /// Drops a keyspace with all that is in it.
@@ -205,7 +227,7 @@ impl Store {
     ) -> PyResult<ImageSet> {
         let (store, py) = (store_of(slf)?, slf.py());
         let is_new = matches!(store.keyspace(keyspace), Err(Error::Keyspace(KeyspaceError::Unknown { .. })));
-        let handle = Store::keyspace(slf, keyspace, true, false, None)?.handle()?;
+        let handle = Store::keyspace(slf, keyspace, true, None, None)?.handle()?;
         let imported = import(py, &handle, &folder, progress.as_ref());
         let loaded = imported.and_then(|()| ImageSet::load(py, (&handle, handles_of(slf)), keyspace));
         if is_new && loaded.is_err() {
@@ -221,7 +243,7 @@ impl Store {
         if !Store::keyspaces(slf)?.iter().any(|name| name == keyspace) {
             return Err(errors::store(SetError::None { keyspace: keyspace.into() }));
         }
-        let handle = Store::keyspace(slf, keyspace, false, false, None)?.handle()?;
+        let handle = Store::keyspace(slf, keyspace, false, None, None)?.handle()?;
         ImageSet::load(slf.py(), (&handle, handles_of(slf)), keyspace)
     }
 

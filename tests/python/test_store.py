@@ -212,6 +212,37 @@ def test_ordered_keyspaces_are_scanned_in_order(store):
         store.keyspace("words")
 
 
+def test_a_keyspace_of_another_kind_is_refused(store):
+    store.keyspace("words", create=True)
+    store.keyspace("sorted", create=True, ordered=True)
+    for name, ordered, kind in [("words", True, "hashed"), ("sorted", False, "ordered")]:
+        for create in (True, False):
+            with pytest.raises(tapetum.Error, match=f'keyspace "{name}" is there, and is {kind}'):
+                store.keyspace(name, create=create, ordered=ordered)
+        store.keyspace(name, create=True, ordered=not ordered)
+        store.keyspace(name, create=True)
+
+
+def test_fields_that_are_kept_are_changed_on_purpose_alone(store):
+    fields, others = "key: id u32be; value: name string", "key: id u64be; value: name string"
+    records = store.keyspace("records", create=True)
+    assert records.fields is None
+    for _ in range(2):
+        assert store.keyspace("records", fields=fields).fields == fields
+    with pytest.raises(tapetum.Error, match=f'records of the keyspace "records" are {fields}: leave fields out; .*fields = '):
+        store.keyspace("records", create=True, fields=others)
+    assert records.fields == fields
+    records.fields = others
+    assert store.keyspace("records", fields=others).fields == others
+    records.fields = None
+    assert records.fields is None and store.keyspace("records", fields=fields).fields == fields
+    with pytest.raises(tapetum.QueryError, match="u33"):
+        records.fields = "key: id u33"
+    store.drop_keyspace("records")
+    with pytest.raises(tapetum.Error, match="was dropped"):
+        records.fields = fields
+
+
 def test_a_closed_store_says_so(tmp_path):
     with tapetum.Store.open(tmp_path / "data", **SMALL) as store:
         store.put("key", b"value")
