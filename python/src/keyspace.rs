@@ -81,8 +81,23 @@ impl Expiry {
     }
 }
 
-/// Pairs of key and value.
-pub type Batch = Vec<(Key, Option<Key>)>;
+/// What any iterable gives, but for text and bytes: these would be taken for many keys.
+struct Listed<T>(Vec<T>);
+
+impl<'py, T> FromPyObject<'_, 'py> for Listed<T>
+where
+    T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
+{
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Listed<T>> {
+        if object.is_instance_of::<PyString>() || object.is_instance_of::<PyBytes>() {
+            return Err(PyTypeError::new_err("one key is given where several are taken: give a list of them"));
+        }
+        let listed = object.try_iter()?.map(|one| one?.extract::<T>());
+        Ok(Listed(listed.collect::<PyResult<_>>()?))
+    }
+}
 
 /// Keys and values of their own, beside others of the store.
 #[pyclass(frozen, subclass, module = "tapetum")]
@@ -224,11 +239,13 @@ impl Keyspace {
     /// Adds to a value that is a decimal number as text, and gives the sum, which memcached's rules bound: below 0 it is 0, above 2^64 - 1
     /// it wraps. Where there is no such key, `initial` is stored, and is the answer; without it that is a KeyError.
     #[pyo3(signature = (key, by=1, initial=None))]
-    fn increment(&self, py: Python<'_>, key: Key, by: i64, initial: Option<u64>) -> PyResult<u64> {
+    fn increment(&self, py: Python<'_>, key: Key, by: i128, initial: Option<u64>) -> PyResult<u64> {
+        let delta = u64::try_from(by.unsigned_abs());
+        let delta = delta.map_err(|_| PyValueError::new_err(format!("by is {by}: give -(2^64 - 1) to 2^64 - 1")))?;
         let handle = self.handle()?;
         let initial = initial.map(|value| Initial { value, expiry: 0 });
-        let (delta, decrement) = (by.unsigned_abs(), by < 0);
-        let request = Request::Increment { key: key.bytes(), delta, decrement, initial, stamp: None, touch: None };
+        let request =
+            Request::Increment { key: key.bytes(), delta, decrement: by < 0, initial, stamp: None, touch: None };
         match py.detach(|| handle.run(request)).map_err(errors::store)?.0 {
             Outcome::Number { number, .. } => Ok(number),
             Outcome::NotNumber => Err(PyValueError::new_err(format!(
@@ -246,18 +263,18 @@ impl Keyspace {
     }
 
     /// Reads several keys at once, in their order.
-    pub fn multi_get<'py>(&self, py: Python<'py>, keys: Vec<Key>) -> PyResult<Vec<Option<Bound<'py, PyBytes>>>> {
+    fn multi_get<'py>(&self, py: Python<'py>, keys: Listed<Key>) -> PyResult<Vec<Option<Bound<'py, PyBytes>>>> {
         let handle = self.handle()?;
-        let keys: Vec<&[u8]> = keys.iter().map(Key::bytes).collect();
+        let keys: Vec<&[u8]> = keys.0.iter().map(Key::bytes).collect();
         let items = py.detach(|| handle.multi_get(&keys)).map_err(errors::store)?;
         Ok(items.into_iter().map(|item| item.map(|item| PyBytes::new(py, &item.value))).collect())
     }
 
     /// Writes pairs of key and value, all or none, also across a crash; a value of None deletes. `limits` says how many it takes.
-    pub fn batch(&self, py: Python<'_>, writes: Batch) -> PyResult<()> {
+    fn batch(&self, py: Python<'_>, writes: Listed<(Key, Option<Key>)>) -> PyResult<()> {
         let handle = self.handle()?;
         let keyspace = handle.keyspace();
-        let writes: Vec<Write<'_>> = writes.iter().map(|(key, value)| write(keyspace, key, value.as_ref())).collect();
+        let writes: Vec<Write<'_>> = writes.0.iter().map(|(key, value)| write(keyspace, key, value.as_ref())).collect();
         py.detach(|| handle.store().batch(&writes)).map_err(errors::store)
     }
 

@@ -11,7 +11,7 @@ use tapetum::images::{
     SampleOrder, SampleType,
 };
 use tapetum_drive::thread_cpu_us;
-use tapetum_kernels::images::DECODE_DEADLINE_MS_MAX;
+use tapetum_kernels::images::{BATCH_MAX, DECODE_DEADLINE_MS_MAX};
 
 /// Stages with | between them, as text or composed by methods. What does not fit is refused when it is composed, with its stage.
 #[pyclass(frozen, eq, module = "tapetum")]
@@ -142,13 +142,15 @@ impl Pipeline {
         Pipeline::parse("alexnet")
     }
 
-    /// Decodes. `gray`, or `grey`: one channel; `orient`: upright as EXIF says; `deadline`: as `with_deadline`.
+    /// Decodes. `gray`, or `grey`: one channel; `orient`: upright as EXIF says; `scaled`: of large pictures a part of their size, if the next
+    /// stage has a size; `deadline`: as `with_deadline`.
     #[staticmethod]
-    #[pyo3(signature = (*, gray=false, grey=false, orient=false, deadline=None))]
-    fn jpeg_decode(gray: bool, grey: bool, orient: bool, deadline: Option<f64>) -> PyResult<Pipeline> {
+    #[pyo3(signature = (*, gray=false, grey=false, orient=false, scaled=false, deadline=None))]
+    fn jpeg_decode(gray: bool, grey: bool, orient: bool, scaled: bool, deadline: Option<f64>) -> PyResult<Pipeline> {
         let word = |is: bool, word| if is { word } else { "" };
         let deadline = deadline.map_or(String::new(), |seconds| format!(" deadline={seconds}"));
-        Pipeline::parse(&format!("jpeg_decode{}{}{deadline}", word(gray || grey, " grey"), word(orient, " orient")))
+        let (grey, orient, scaled) = (word(gray || grey, " grey"), word(orient, " orient"), word(scaled, " scaled"));
+        Pipeline::parse(&format!("jpeg_decode{grey}{orient}{scaled}{deadline}"))
     }
 
     /// The same pipeline, in which the decode of one picture works no longer than so many seconds; 20 where nothing is said.
@@ -199,7 +201,10 @@ impl Pipeline {
     }
 
     /// The end: so many pictures, one behind the other.
-    pub fn batch(&self, count: u32) -> PyResult<Pipeline> {
+    fn batch(&self, count: i64) -> PyResult<Pipeline> {
+        let fitting = u32::try_from(count).ok().filter(|count| (1..=BATCH_MAX).contains(count));
+        let told = || PyValueError::new_err(format!("a batch of {count} pictures: give 1 to {BATCH_MAX}"));
+        let count = fitting.ok_or_else(told)?;
         Ok(self.plan.with_batch(count).map_err(errors::pipeline)?.into())
     }
 

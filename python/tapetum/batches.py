@@ -4,17 +4,35 @@ A loader decides which pictures a batch has; threads of the native half have the
 becomes depends on seed, epoch and its place in the set alone, so a training that resumes sees the same pixels.
 """
 
+import numbers
+import operator
 import time
 from dataclasses import dataclass, field
 
 import numpy
 
-from tapetum._tapetum import DeadlineError, Error, NativeLoader, Pipeline, PipelineError, byte_size, epoch_order
+from tapetum._tapetum import DeadlineError, Error, ImageSet, NativeLoader, Pipeline, PipelineError, byte_size, epoch_order
 from tapetum.held import HeldBatches
 
 # How long one wait for a batch is: Ctrl-C is seen in between.
 _WAIT_S = 0.2
 _ON_ERROR = ("raise", "skip", "fill")
+_SEED_MAX = 2**64 - 1
+# It has a next one.
+_EPOCH_MAX = _SEED_MAX - 1
+_THREADS_MAX = 64
+_BATCH_MAX = 65_536
+
+
+def _whole(name, value, least, most=None):
+    """An argument as an int, or an error that names it."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}: give a whole number") from None
+    if number < least or (most is not None and number > most):
+        raise ValueError(f"{name} is {number}: give {least} {'or more' if most is None else f'to {most}'}")
+    return number
 
 
 @dataclass
@@ -82,15 +100,23 @@ class Loader:
         deadline=None,
         file_bytes=None,
     ):
+        if not isinstance(images, ImageSet):
+            raise TypeError(f"images is a {type(images).__name__}: give the set that store.images() or store.import_images(folder) gives")
         if on_error not in _ON_ERROR:
             raise ValueError(f"on_error is {on_error!r}: say {', '.join(_ON_ERROR)}")
-        if not 0 <= rank < world_size:
+        seed = _whole("seed", seed, 0, _SEED_MAX)
+        world_size = _whole("world_size", world_size, 1)
+        rank = _whole("rank", rank, 0)
+        if rank >= world_size:
             raise ValueError(f"rank {rank} of {world_size}: ranks are counted from 0")
-        if prefetch < 1 or threads < 1:
-            raise ValueError("threads and prefetch are 1 at least")
+        threads, prefetch = _whole("threads", threads, 1, _THREADS_MAX), _whole("prefetch", prefetch, 1)
+        if not isinstance(timeout, numbers.Real):
+            raise TypeError(f"timeout is {timeout!r}: give seconds, such as 60")
+        if not timeout >= 0:
+            raise ValueError(f"timeout is {timeout!r}: give 0 or more seconds")
         pipeline = Pipeline(pipeline)
         if batch_size is not None:
-            pipeline = pipeline.batch(batch_size)
+            pipeline = pipeline.batch(_whole("batch_size", batch_size, 1, _BATCH_MAX))
         if deadline is not None:
             pipeline = pipeline.with_deadline(deadline)
         if pipeline.batch_shape is None:
@@ -128,6 +154,7 @@ class Loader:
     def set_epoch(self, epoch):
         """The next pass is of this epoch. Another one begins at its start, and so does one of which nothing is left; one that was left, or
         loaded, goes on where it was."""
+        epoch = _whole("epoch", epoch, 0, _EPOCH_MAX)
         if epoch != self.epoch:
             self._go_to(epoch, 0)
         elif not self._is_left():

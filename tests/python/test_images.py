@@ -154,8 +154,46 @@ def test_a_loader_that_would_give_nothing_is_refused(store):
         Loader(images, pipeline, 32, drop_last=True)
     with pytest.raises(ValueError, match="one batch for each of 2 ranks takes 32: .* smaller batch_size"):
         Loader(images, pipeline, 16, drop_last=True, world_size=2)
-    with pytest.raises(ValueError, match="the set has no pictures: import a folder"):
-        Loader([], pipeline, 16)
+
+
+def test_a_loader_names_the_argument_that_is_wrong(store):
+    def make(batch_size=4, images=None, **options):
+        return Loader(store.images() if images is None else images, "jpeg_decode | resize 8x8", batch_size, **options)
+
+    wrong = [
+        (TypeError, "images is a Store: give the set that store.images", {"images": store}),
+        (TypeError, "images is a list: give the set that store.images", {"images": []}),
+        (ValueError, "batch_size is 0: give 1 to 65536", {"batch_size": 0}),
+        (ValueError, "batch_size is 65537: give 1 to 65536", {"batch_size": 65_537}),
+        (TypeError, "batch_size is 1.5: give a whole number", {"batch_size": 1.5}),
+        (ValueError, "threads is 65: give 1 to 64", {"threads": 65}),
+        (ValueError, "prefetch is 0: give 1 or more", {"prefetch": 0}),
+        (ValueError, "seed is -1: give 0 to", {"seed": -1}),
+        (TypeError, "seed is '1': give a whole number", {"seed": "1"}),
+        (ValueError, "rank is -1: give 0 or more", {"rank": -1}),
+        (ValueError, "rank 1 of 1: ranks are counted from 0", {"rank": 1}),
+        (ValueError, "world_size is 0", {"world_size": 0}),
+        (TypeError, "timeout is '5': give seconds", {"timeout": "5"}),
+        (TypeError, "timeout is None: give seconds", {"timeout": None}),
+        (ValueError, "timeout is -1: give 0 or more seconds", {"timeout": -1}),
+    ]
+    for error, told, options in wrong:
+        with pytest.raises(error, match=told):
+            make(**options)
+    for error, epoch in [(ValueError, -1), (TypeError, 0.5), (ValueError, 2**64 - 1)]:
+        with pytest.raises(error, match="epoch is "):
+            make().set_epoch(epoch)
+    make(numpy.int64(4), seed=numpy.uint64(2**64 - 1), timeout=numpy.float32(9)).set_epoch(numpy.int32(3))
+    for count in (0, -1, 65_537):
+        with pytest.raises(ValueError, match=f"a batch of {count} pictures: give 1 to 65536"):
+            Pipeline("jpeg_decode | resize 8x8").batch(count)
+
+
+def test_scaled_is_an_argument_of_jpeg_decode():
+    scaled = Pipeline.jpeg_decode(scaled=True)
+    assert scaled.resize((8, 9)) == Pipeline("jpeg_decode scaled | resize 9x8")
+    with pytest.raises(tapetum.PipelineError, match="stage 0, jpeg_decode: scaled needs the size"):
+        scaled.flip()
 
 
 def test_a_batch_beyond_the_machines_memory_is_an_error(store):

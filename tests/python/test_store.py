@@ -45,6 +45,13 @@ def test_batches_are_whole(store):
     with pytest.raises(tapetum.Error, match="key is empty"):
         store.batch([("d", b"4"), ("", b"5")])
     assert store.get("d") is None
+    # Any iterable, but for one key that would be taken for several.
+    store.batch({"d": b"4", "b": None}.items())
+    store.batch((f"{number}", b"") for number in range(3))
+    assert store.multi_get(key for key in "bd12") == [None, b"4", b"", b""] and store.multi_get({"d": 1}) == [b"4"]
+    for key in ("key", b"key"):
+        with pytest.raises(TypeError, match="give a list of them"):
+            store.multi_get(key)
 
 
 def test_a_batch_that_is_too_large_says_how_many_writes_it_may_have(store):
@@ -133,6 +140,11 @@ def test_numbers_are_counted(keyspace):
     assert keyspace.increment("visits", -6) == 10 and keyspace.increment("visits", -11) == 0
     keyspace["full"] = str(2**64 - 1)
     assert keyspace.increment("full", 2) == 1
+    assert keyspace.increment("full", 2**63) == 2**63 + 1 and keyspace.increment("full", 2**64 - 1) == 2**63
+    assert keyspace.increment("full", 1 - 2**64) == 0
+    for by in (2**64, -(2**64)):
+        with pytest.raises(ValueError, match=f"by is {by}: give "):
+            keyspace.increment("full", by)
     keyspace["text"] = b"many"
     with pytest.raises(ValueError, match="'?\"text\"'? is no decimal number"):
         keyspace.increment("text")
