@@ -8,6 +8,7 @@ use crate::ordered::slabs::group_table::Group;
 use crate::ordered::slabs::slot_class::SlotClass;
 use crate::ordered::slabs::slot_map::SlotMap;
 use crate::ordered::slabs::{SlotSpace, SpaceOptions};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 const KEYSPACE: u16 = 3;
@@ -102,6 +103,26 @@ fn scans_do_not_drive_out_what_is_read_by_key() {
         });
         assert!(install(&cache, &local, durable_node(&cache), PageUse::ByScan));
     }
+}
+
+#[test]
+fn the_id_of_a_node_that_is_evicted_while_its_keyspace_is_dropped_is_free_again() {
+    let (cache, local) = cache(WAYS);
+    let nodes: Vec<_> = (0..WAYS).map(|_| durable_node(&cache)).collect();
+    nodes.iter().for_each(|node| assert!(install(&cache, &local, *node, PageUse::ByKey)));
+    let taken = nodes[0].0;
+    let PageLook::Taken(buffer) = cache.take(taken, KEYSPACE, PageUse::ByKey) else { panic!("it is there") };
+    let left = cache.forget(KEYSPACE, &BTreeSet::new());
+    assert_eq!(left, BTreeSet::from([taken]), "somebody has it");
+    cache.give_back(taken, buffer, |_| ());
+    for _ in 0..4 * WAYS {
+        let (node, home) = durable_node(&cache);
+        let meta = PageMeta::new(KEYSPACE + 1, PageUse::ByKey);
+        assert!(matches!(cache.install(node, home, page(&local), meta), Installed::Done(_)));
+    }
+    assert!(!is_cached(&cache, taken));
+    assert!(cache.forget(KEYSPACE, &left).is_empty());
+    assert_eq!(cache.table.give(), Some(taken));
 }
 
 #[test]
