@@ -427,7 +427,8 @@ impl Life {
             self.evicting = true;
             world.model.evicted_through(self.store.evicted_through());
             world.model.eviction_begins();
-        } else if self.evicting && matches!(collector, Phase::Idle | Phase::Collect) {
+        } else if self.evicting && self.store.failure().is_none() && matches!(collector, Phase::Idle | Phase::Collect) {
+            // Of one whose frame of the manifest failed, a copy may be there after a crash.
             self.evicting = false;
             world.model.evictions_end();
         }
