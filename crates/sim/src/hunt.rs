@@ -145,7 +145,6 @@ pub fn load_for(bug: Bug) -> Option<Load> {
 fn seed_for(bug: Bug) -> Option<u64> {
     match bug {
         "FlushBeforeLog" => Some(10),
-        "CloseOverFailure" => Some(22),
         "FreeLargeEarly" => Some(24),
         "TrustShortLog" => Some(15),
         "TrustCachedLog" => Some(8),
