@@ -38,7 +38,7 @@ pub struct Workload {
     large_one_in: u64,
     /// Hashed keyspaces have large values, too.
     has_large: bool,
-    /// Of eight operations, how many are requests of block devices, where there are some.
+    /// So many of eight operations are requests of block devices, where there are some.
     device_eighths: u64,
     /// One operation in so many deletes everything.
     clear_one_in: u64,

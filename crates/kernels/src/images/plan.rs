@@ -183,7 +183,7 @@ impl ImagePlan {
             ImageError::WrongSamples => PlanProblem::Samples,
             other => unreachable!("a shape says {other}"),
         })?;
-        // Of a shorter side the least picture is a square.
+        // A rule for the shorter side makes a square of it, or a larger picture.
         let least = if let ImageStage::Resize(ResizeRule::Short(side)) = added { Some(side) } else { None };
         refuse_too_large(self.shape, least)?;
         self.stages.push(PlannedStage { stage: added, written: place });

@@ -129,7 +129,7 @@ impl<'a> JsonScanner<'a> {
         self.comma(end)
     }
 
-    /// Behind a value that lies within these steps: passes the rest of the document.
+    /// Passes the rest of the document, from the end of a value that lies within these steps.
     fn pass_rest(&mut self, steps: &[JsonStep]) -> Result<(), JsonError> {
         for (depth, step) in steps.iter().enumerate().rev() {
             let is_object = matches!(step, JsonStep::Member(_));
@@ -185,7 +185,7 @@ impl<'a> JsonScanner<'a> {
         self.end_of_token()
     }
 
-    /// What ends a number or a word: what may stand behind a value. `12ab` is no 12.
+    /// A number or a word ends here if what follows may stand behind a value. `12ab` is no 12.
     fn end_of_token(&self) -> Result<(), JsonError> {
         match self.peek() {
             None | Some(b' ' | b'\t' | b'\n' | b'\r' | b',' | b'}' | b']') => Ok(()),

@@ -23,7 +23,7 @@ pub struct LikePattern {
 
 struct BehindFront {
     middles: Vec<Middle>,
-    /// Behind the last `%`.
+    /// They stand behind the last `%`.
     back: Vec<LikeStep>,
 }
 

@@ -49,7 +49,7 @@ pub fn explain(mut error: Error, root: &Command, words: &[OsString]) -> Error {
     error
 }
 
-/// What servers of other makes call an option, and what it is called here.
+/// Names that other servers have for an option, each with the name that it has here.
 const OF_OTHERS: [(&str, &str); 6] = [
     ("--port", "--memcached"),
     ("--listen", "--memcached"),

@@ -296,7 +296,7 @@ mod tests {
             "tapetum serve --memory 2GiB --memcached=z --cache"
         );
         assert_eq!(words("tapetum"), "tapetum");
-        // By another name of the option, too.
+        // The option has two names, and either counts.
         let data = [("TAPETUM_DATA", "d")];
         assert_eq!(
             completed("tapetum dump --server 127.0.0.1:1", &data).unwrap(),

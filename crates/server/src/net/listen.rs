@@ -49,7 +49,7 @@ impl FromStr for Address {
     }
 }
 
-/// Of a number that is too large for a port.
+/// Says why a number is no port, where it is too large for one.
 fn why_no_port(text: &str) -> Option<String> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     (is_number && text.parse::<u16>().is_err()).then(|| format!("{text} is no port: ports are 0 to 65535"))

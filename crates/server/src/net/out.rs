@@ -77,7 +77,7 @@ impl OutQueue {
         self.unsent_bytes
     }
 
-    /// What the buffers hold: what is unsent, and what was sent of the first one.
+    /// The buffers hold so many bytes: those that are unsent, and those of the first one that were sent.
     pub fn held_bytes(&self) -> usize {
         self.unsent_bytes + self.sent_bytes
     }
@@ -229,7 +229,7 @@ mod tests {
         let (mut queue, mut pool) = (OutQueue::default(), Pool::default());
         let value: Vec<u8> = (0..8 << 20).map(|at: usize| (at / 1000) as u8).collect();
         queue.append(&mut pool, |out| out.extend_from_slice(&value));
-        // Of a buffer that has room for many replies, a few bytes.
+        // A few bytes take a buffer that has room for many replies.
         pool.give(Vec::with_capacity(Pool::SMALL_BYTES_MAX));
         queue.append(&mut pool, |out| out.push(7));
         let (mut received, mut buffer) = (Vec::new(), vec![0; 50_000]);

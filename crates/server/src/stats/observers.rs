@@ -273,7 +273,7 @@ pub fn push_key(line: &mut Vec<u8>, key: &[u8]) {
     }
 }
 
-/// What a client is called in lines about its connection; `None`: it came through a Unix socket.
+/// Names a client in lines about its connection; `None`: it came through a Unix socket.
 pub fn transport_words(peer: Option<SocketAddr>) -> String {
     match peer {
         Some(peer) => format!("rip={} rport={} transport=tcp", peer.ip(), peer.port()),
@@ -369,7 +369,7 @@ mod tests {
         for number in 0..2 * PREFIXES_MAX {
             observers.note_key(format!("{number}:").as_bytes(), KeyRequest::Get { is_hit: true });
         }
-        // What is counted already is counted on.
+        // A prefix that is counted already is counted on.
         observers.note_key(b"0:", KeyRequest::Delete);
         let lines = observers.prefix_lines();
         assert!(lines.len() <= observers.prefix_lines_bytes_max());

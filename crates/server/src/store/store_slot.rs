@@ -310,7 +310,7 @@ impl<S: Session> Session for Seat<S> {
             let refused = refused.get_or_insert_with(Vec::new);
             let (next, leaving) = match handover {
                 Handover::Leave(why, leaving) => {
-                    // What it had not made durable is told of once, though another store follows.
+                    // Clients hear once of what the store had not made durable, though another store follows.
                     self.exchanges += 1;
                     (Sitter::Nobody { why, refusals: Vec::new() }, Some(leaving))
                 }

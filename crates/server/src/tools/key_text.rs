@@ -40,11 +40,11 @@ enum KeyUse {
 /// How the bytes of a field are sorted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ByteSort {
-    /// As its values are.
+    /// They are sorted as its values are.
     AsValues,
-    /// As its values are, and all negative ones behind the others.
+    /// They are sorted as its values are, with all negative ones behind the others.
     NegativeLast,
-    /// As nobody would have it; why.
+    /// They are sorted in another order, for this reason.
     Otherwise(&'static str),
 }
 

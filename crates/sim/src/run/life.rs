@@ -428,7 +428,7 @@ impl Life {
             world.model.evicted_through(self.store.evicted_through());
             world.model.eviction_begins();
         } else if self.evicting && self.store.failure().is_none() && matches!(collector, Phase::Idle | Phase::Collect) {
-            // Of one whose frame of the manifest failed, a copy may be there after a crash.
+            // The eviction is not over for the model where the store has failed: one copy of the manifest may have its frame after a crash.
             self.evicting = false;
             world.model.evictions_end();
         }

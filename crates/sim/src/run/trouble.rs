@@ -365,7 +365,7 @@ impl World {
             let at = area.offset_bytes + self.random.below(used);
             let bits = 1 << self.random.below(8);
             self.faulty.flip(at, bits);
-            // The store mends one damaged copy of the manifest without loss. So rot in the first copy strikes the second one in the same place.
+            // The store mends one damaged copy of the manifest without loss: where rot strikes the first copy, it strikes the second one, too.
             let copy = areas.iter().find(|other| *kind == AreaKind::Manifest && other.kind == AreaKind::ManifestCopy);
             copy.into_iter().for_each(|copy| self.faulty.flip(copy.offset_bytes + (at - area.offset_bytes), bits));
             self.model.note_everywhere(&format!("byte {at} rots, in {kind:?}"));

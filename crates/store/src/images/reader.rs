@@ -64,7 +64,7 @@ fn zeroed(bytes: usize, pictures: usize) -> Result<Vec<u8>, Error> {
             Size(bytes as u64)
         ))
     })?;
-    // Or the compiler leaves the trial out. It gives way to `vec!`, which has zeroes without writing them.
+    // The compiler would leave the trial out. `vec!` takes its place, as it has zeroes without writing them.
     drop(std::hint::black_box(trial));
     Ok(vec![0; bytes])
 }

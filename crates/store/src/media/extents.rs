@@ -31,7 +31,7 @@ pub enum ExtentOwner {
     Slots,
     /// Large values.
     Large,
-    /// What is written when the store is closed, and lasts until its opening.
+    /// Checkpoints: they are written when the store is closed, and last until its opening.
     Checkpoint,
 }
 
@@ -58,7 +58,7 @@ pub struct Extents {
     free_count: u32,
     /// No extent below this one is free.
     low: u32,
-    /// By extent; of free ones `None`.
+    /// By extent; `None` for a free one.
     owners: Vec<Option<ExtentOwner>>,
     /// Free, and promised to reservations.
     reserved: u32,
@@ -67,7 +67,7 @@ pub struct Extents {
     open: u32,
     /// Recovery may have all floors: it needs what it needs, and gives back what it replaces.
     is_recovering: bool,
-    /// What each owner was refused last, and has not taken since: the collector makes room for it.
+    /// Each owner was refused so many last, and has not taken them since: the collector makes room for it.
     refused: [u32; OWNERS],
 }
 

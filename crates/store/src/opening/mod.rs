@@ -34,9 +34,9 @@ use tapetum_drive::{
     programs,
 };
 
-/// What a new store that is served takes without being told, at most.
+/// A new store that is served takes so much at most without being told.
 const CAPACITY_SERVED_BYTES: u64 = 10 << 30;
-/// What one begins with that grows by itself: to four times as much.
+/// A store that grows by itself begins with so much, and grows to four times as much.
 const CAPACITY_GROWING_BYTES: u64 = 256 << 20;
 /// Less holds no store, or hardly an item.
 const CAPACITY_LEAST_BYTES: u64 = 2 << 20;
@@ -66,7 +66,7 @@ const INSPECT_BYTES: usize = 64 << 20;
 pub struct Options {
     /// Flash that it may take. `None`: as [`NewStore`] says of a new one, and what it has of one that is there.
     pub capacity_bytes: Option<u64>,
-    /// Of a new store whose capacity is not given.
+    /// It decides how much a new store takes whose capacity is not given.
     pub new_store: NewStore,
     /// `None`: 256 MiB, or what the store's write buffers need if that is more.
     pub memory_bytes: Option<u64>,

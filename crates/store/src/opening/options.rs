@@ -111,7 +111,7 @@ pub struct StoreOptions {
     pub assume_atomic_writes: bool,
     /// The part of the budget for cached nodes of ordered keyspaces; 0 for a quarter of the drive's local memory.
     pub node_cache_bytes: u64,
-    /// Of a new store: it takes more of its drive by itself. Of one that was made so: it may.
+    /// A new store takes more of its drive by itself. A store that was made so may do so.
     pub grows: bool,
     pub sync: Sync,
     pub full: Full,

@@ -5,7 +5,8 @@
 //! node table:   data node ─► slot, stamp        host memory (`node_table`)
 //! mirror cache: pages in local memory, their metadata on the host, slot for slot (`cache`)
 //! data layer:   slots of groups of extents (`slabs`): data nodes of 4 KiB, extensions
-//! write-back:   changed pages become images, stamped, each in a free slot (`write_back`)
+//! write-back:   changed pages become images, stamped, each in a free slot (`write_back`); the last ones of a quiet keyspace are attested
+//!               by a round (`quiet`)
 //! sessions:     get, put, remove, scan, split, merge (`session`)
 //! recovery:     the live rule over the heads of all images (`images`), and what reads them (`recover`); after a clean stop, a checkpoint
 //!               of anchors (`anchor_checkpoint`)

@@ -36,11 +36,11 @@ struct Slot {
     observed: Option<Box<ObservedRequest>>,
 }
 
-/// What is submitted behind a request that may ask.
+/// The kind of a request that is submitted behind one that may ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextOfKey {
     Get,
-    /// To a value that is short, as far as is known.
+    /// The value that it is added to is short, as far as is known.
     Append,
     Change,
 }

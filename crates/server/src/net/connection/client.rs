@@ -57,7 +57,7 @@ impl Admission {
 pub struct AnswerRoom<'a> {
     who: u64,
     budget: &'a Budget,
-    /// By replies before.
+    /// Replies before this one hold so many.
     held_bytes: usize,
     bytes_max: usize,
 }

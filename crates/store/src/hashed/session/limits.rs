@@ -18,7 +18,7 @@ use tapetum_kernels::record::{HEADER_BYTES_MAX, KEY_BYTES_MAX};
 pub struct Limits {
     pub key_bytes: usize,
     pub value_bytes: usize,
-    /// Of an ordered keyspace fewer, where their keys lie far apart and the cache of nodes is small.
+    /// An ordered keyspace takes fewer, where their keys lie far apart and the cache of nodes is small.
     pub batch_writes: usize,
     /// Keys and values of a batch, with about 64 bytes that the log takes beside each write.
     pub batch_bytes: usize,

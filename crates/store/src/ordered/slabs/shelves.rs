@@ -12,12 +12,12 @@ pub const FREE_PARTS: u32 = 48;
 /// An open group with fewer than one in so many slots free is as good as full.
 const FULL_PART: u32 = 32;
 
-/// What groups have in common that are on one shelf.
+/// Groups with one phase and about as many free slots stand on one shelf.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Shelf {
-    /// As good as full.
+    /// They are as good as full.
     OpenFull,
-    /// With slots to give out.
+    /// They have slots to give out.
     Open,
     OpenEmpty,
     Draining,
@@ -52,7 +52,7 @@ pub struct Shelves {
 }
 
 impl Shelves {
-    /// A group of this name came, or something of it changed: where it is now.
+    /// Puts a group where its phase and its free slots say: it is new, or something of it changed.
     pub fn put(&mut self, first: u32, group: &mut SlotGroup) {
         let shelf = Shelf::of(group);
         let before = std::mem::replace(&mut group.shelf, shelf);
