@@ -155,6 +155,8 @@ fn seed_for(bug: Bug) -> Option<u64> {
         "OrderedFreeExtensionEarly" => Some(23),
         "OrderedMergeForgets" => Some(139),
         "QueryForgetMissed" => Some(26),
+        "FlushWithoutFloor" => Some(16),
+        "RecoveryWithoutFloor" => Some(121),
         _ => None,
     }
 }

@@ -51,7 +51,7 @@ const PART_BYTES_MIN: usize = 32 << 10;
 pub(super) const FLASH_DEPTH: u32 = 64;
 /// Of one key a few fields come: with what a pipeline is told they have room in the buffer of a desk.
 const SINK_BYTES_OF_KEY: usize = DESK_WORK_BYTES * 3 / 4;
-/// So long a query of one key waits for local memory, before it says that there is too little of it.
+/// So long a query waits for the least local memory that it can do with, before it says that there is too little of it.
 pub(super) const PATIENCE_US: u64 = 10_000_000;
 /// What a pipeline reads, about: a wake-up for each.
 const READ_BYTES: u64 = 32 << 20;
@@ -383,7 +383,7 @@ impl DriveRun {
                 self.flights.push_back(flight);
                 Ok(true)
             }
-            Err(list) if self.is_of_key && self.may_wait() => {
+            Err(list) if (self.is_of_key || self.is_least()) && self.may_wait() => {
                 self.prepared = Some((of, list));
                 Ok(false)
             }
@@ -403,6 +403,11 @@ impl DriveRun {
                 Ok(self.flights.is_empty())
             }
         }
+    }
+
+    /// Whether a pipeline would need no less local memory, however little of it came back.
+    fn is_least(&self) -> bool {
+        self.flights.is_empty() && self.sink_bytes / 2 < self.sink_bytes_min.max(self.query.len()).max(4096)
     }
 
     /// Whether to wait until others need less local memory.

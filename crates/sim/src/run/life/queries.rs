@@ -103,6 +103,7 @@ impl Life {
             }
             self.maintain(world)?;
             patience -= 1;
+            self.pass_time(world, patience);
             if patience == 0 {
                 return wrong(format!("{:?} does not end: {:?}", self.query, self.store.phases()));
             }
