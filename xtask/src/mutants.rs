@@ -51,7 +51,20 @@ impl Judge {
     }
 }
 
-const SUBJECTS: [Subject; 2] = [
+/// Of base and engines.
+const OF_STORES: &[Judge] = &[
+    // loom's models take twenty times what the other unit tests take together, and the tier's own as much as all the rest.
+    Judge {
+        packages: "tapetum-base,tapetum",
+        cargo: &["--lib"],
+        tests: &["--skip", "models", "--skip", "tier::"],
+        timeout_s: 20,
+    },
+    Judge { packages: "tapetum-sim", cargo: &["--test=simulation"], tests: &[], timeout_s: 60 },
+    Judge::whole("tapetum-base,tapetum", 180),
+];
+
+const SUBJECTS: [Subject; 3] = [
     Subject {
         package: "tapetum-kernels",
         files: &[
@@ -65,47 +78,43 @@ const SUBJECTS: [Subject; 2] = [
         judges: &[Judge::whole("tapetum-kernels", 30), Judge::whole("tapetum,tapetum-sim", 180)],
     },
     Subject {
+        package: "tapetum-base",
+        files: &[
+            "crates/base/src/log/*.rs",
+            "crates/base/src/manifest/*.rs",
+            "crates/base/src/media/superblock.rs",
+            "crates/base/src/recover/*.rs",
+            "crates/base/src/media/extents.rs",
+            "crates/base/src/maintenance/resize.rs",
+            "crates/base/src/keyspace/manifest_client.rs",
+            "crates/base/src/installer.rs",
+            "crates/base/src/media/wire.rs",
+        ],
+        judges: OF_STORES,
+    },
+    Subject {
         package: "tapetum",
         files: &[
-            "crates/store/src/log/*.rs",
             "crates/store/src/hashed/large/*.rs",
             "crates/store/src/hashed/key_tables/key_mend/*.rs",
-            "crates/store/src/manifest/*.rs",
             "crates/store/src/hashed/install/mod.rs",
-            "crates/store/src/media/superblock.rs",
             "crates/store/src/hashed/flush/mod.rs",
             "crates/store/src/hashed/collect/mod.rs",
-            "crates/store/src/recover/*.rs",
             "crates/store/src/hashed/index/checkpoint.rs",
-            "crates/store/src/media/extents.rs",
             "crates/store/src/hashed/catalog.rs",
             "crates/store/src/hashed/buffer/mod.rs",
             "crates/store/src/hashed/buffer/*.rs",
             "crates/store/src/hashed/segment/*.rs",
             "crates/store/src/hashed/flush/key_check.rs",
-            "crates/store/src/maintenance/resize.rs",
             "crates/store/src/hashed/segment/unreadable.rs",
             "crates/store/src/hashed/index/index_recovery.rs",
             "crates/store/src/hashed/index/image.rs",
             "crates/store/src/hashed/collect/victim.rs",
             "crates/store/src/hashed/manifest_room.rs",
             "crates/store/src/hashed/manifest_client.rs",
-            "crates/store/src/keyspace/manifest_client.rs",
-            "crates/store/src/installer.rs",
-            "crates/store/src/media/wire.rs",
             "crates/store/src/hashed/deletion.rs",
         ],
-        judges: &[
-            // loom's models take twenty times what the other unit tests take together, and the tier's own as much as all the rest.
-            Judge {
-                packages: "tapetum",
-                cargo: &["--lib"],
-                tests: &["--skip", "models", "--skip", "tier::"],
-                timeout_s: 20,
-            },
-            Judge { packages: "tapetum-sim", cargo: &["--test=simulation"], tests: &[], timeout_s: 60 },
-            Judge::whole("tapetum", 180),
-        ],
+        judges: OF_STORES,
     },
 ];
 

@@ -28,7 +28,7 @@ pub fn test_asan(arguments: &Arguments) -> Result<(), Failure> {
     let mut cargo = tool("cargo");
     cargo.current_dir(workspace::root()).env("RUSTFLAGS", "-Zsanitizer=address");
     cargo.args(["test", "--locked", "--target", &host()?, "--target-dir"]).arg(workspace::target().join("asan"));
-    for package in ["tapetum-kernels", "tapetum-drive", "tapetum", "tapetum-server"] {
+    for package in ["tapetum-kernels", "tapetum-drive", "tapetum-base", "tapetum", "tapetum-server"] {
         cargo.args(["--package", package]);
     }
     cargo.args(["--lib", "--tests", "--no-fail-fast"]);

@@ -1,15 +1,15 @@
 //! What a store tells of itself. Each call looks at the store as it is, and may be made from any thread.
 
-use crate::error::Error;
 use crate::hashed::tier::SlabClass;
 use crate::hashed::write_count::KeyspaceWrites;
-use crate::keyspace::KeyspaceId;
-use crate::keyspace::catalogue::{Keyspace, KeyspaceKind};
-use crate::keyspace::engine::ItemCounts;
-use crate::media::io::Io;
 use crate::session::Application;
-use crate::stats::Stats;
 use crate::store::Store;
+use tapetum_base::engine::ItemCounts;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::keyspace::catalogue::{Keyspace, KeyspaceKind};
+use tapetum_base::media::io::Io;
+use tapetum_base::stats::Stats;
 use tapetum_drive::engine::{ApplicationSnapshot, StageSnapshot};
 use tapetum_drive::{Identity, Purpose};
 

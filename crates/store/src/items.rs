@@ -4,11 +4,11 @@
 //! on while a caller works on what it was given.
 
 use crate::blocking::{Item, KeyspaceHandle};
-use crate::error::Error;
 use crate::hashed::slice::{self, SliceSize};
-use crate::keyspace::states::KeyspaceRef;
-use crate::media::io::Io;
 use crate::store::Store;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::media::io::Io;
 use tapetum_drive::Purpose;
 use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::record::{Codec, Header, Record};

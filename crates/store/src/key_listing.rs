@@ -4,13 +4,13 @@
 //! A [`ListCursor`] is plain data: it names nothing of the store that could go, also when the store is opened anew between two steps.
 
 use crate::blocking::KeyspaceHandle;
-use crate::error::Error;
 use crate::hashed::slice::{self, SliceSize};
-use crate::keyspace::catalogue::KeyspaceKind;
-use crate::keyspace::key_range::KeyRange;
-use crate::keyspace::states::KeyspaceRef;
-use crate::media::io::Io;
 use crate::store::Store;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::catalogue::KeyspaceKind;
+use tapetum_base::keyspace::key_range::KeyRange;
+use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::media::io::Io;
 use tapetum_drive::Purpose;
 use tapetum_kernels::record::Record;
 

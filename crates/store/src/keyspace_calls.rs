@@ -1,12 +1,12 @@
 //! Calls on the keyspaces of a store: those that there are, and changes of them, which maintenance makes while the caller waits.
 
 use crate::blocking::KeyspaceHandle;
-use crate::error::Error;
-use crate::keyspace::block_device::{BlockDevice, group_bytes_max};
-use crate::keyspace::catalogue::{Keyspace, KeyspaceKind};
-use crate::keyspace::changing::{KeyspaceChange, KeyspaceWish};
-use crate::keyspace::keyspace_error::KeyspaceError;
 use crate::store::Store;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::block_device::{BlockDevice, group_bytes_max};
+use tapetum_base::keyspace::catalogue::{Keyspace, KeyspaceKind};
+use tapetum_base::keyspace::changing::{KeyspaceChange, KeyspaceWish};
+use tapetum_base::keyspace::keyspace_error::KeyspaceError;
 use tapetum_kernels::scan::Format;
 
 impl Store {

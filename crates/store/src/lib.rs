@@ -25,9 +25,11 @@
 //!
 //! [`Options`] says how much flash and memory it may take and when a write is acknowledged.
 
-mod base;
+#[cfg(test)]
+mod base_tests;
 mod blocking;
-mod error;
+#[cfg(test)]
+mod engine_tests;
 mod figures;
 #[cfg(test)]
 #[path = "../tests/common/folder.rs"]
@@ -37,33 +39,21 @@ pub mod fuzzing;
 mod hashed;
 #[cfg(feature = "images")]
 pub mod images;
-mod installer;
 mod items;
 mod key_listing;
-mod keyspace;
 mod keyspace_calls;
-mod log;
-mod maintenance;
-mod manifest;
-mod media;
-mod memory;
-mod needs;
 mod opening;
 // Open until the store has an engine over it.
 #[doc(hidden)]
 pub mod ordered;
-mod phase;
 #[cfg(feature = "sql")]
 pub mod query;
-mod recover;
 mod scan;
 mod session;
-pub mod stats;
 mod store;
 mod tools;
 
 pub use blocking::{Item, KeyspaceHandle};
-pub use error::Error;
 pub use hashed::index;
 pub use hashed::large::ValueLimits;
 pub use hashed::tier::warm::{Warmed, Warming};
@@ -71,37 +61,46 @@ pub use hashed::tier::{SlabClass, SlabQueue};
 pub use hashed::write_count::KeyspaceWrites;
 pub use items::Items;
 pub use key_listing::{ListCursor, ListPart, ListedKey};
-pub use keyspace::KeyspaceId;
-pub use keyspace::block_device::{AbsentBlocks, BLOCK_BYTES, BlockDevice, BlockKey};
-pub use keyspace::block_request::{BlockChange, BlockPiece, ChangeStep, Patch};
-pub use keyspace::catalogue::{Catalogue, Keyspace, KeyspaceEdit, KeyspaceKind, KeyspaceState};
-pub use keyspace::catalogue::{DEFAULT_NAME as DEFAULT_KEYSPACE_NAME, checked_name as checked_keyspace_name};
-pub use keyspace::changing::{KeyspaceChange, KeyspaceWish};
-#[doc(hidden)]
-pub use keyspace::engine::ImageMarks;
-pub use keyspace::item::{Access, ItemHead as DramItem};
-pub use keyspace::key_range::{KeyBound, KeyRange, ScanPart, ScanReply, ScannedItem};
-pub use keyspace::keyspace_error::KeyspaceError;
-pub use keyspace::request;
-pub use keyspace::request::*;
-pub use keyspace::states::KeyspaceRef;
-pub use log::Sync;
-pub use maintenance::Step;
-pub use maintenance::resize::Resizing;
-pub use maintenance::under_way::UnderWay;
-pub use opening::options::{Full, Slabs, StoreOptions, TierSize};
 pub use opening::{NewStore, OpenError, OpenNote, Options, Place, inspect_at, lock, store_bytes};
-pub use phase::Phase;
 pub use scan::{GraphOptions, GraphProgress, GraphReport, QueryError, QueryReport, QuerySide, QueryTask, Scan};
 pub use session::{
     Application, Ask, Busy, ItemPipeline, KEPT_BYTES_MAX, KeyDigest, Limits, OPERATIONS_MAX, Session, Write,
 };
-pub use stats::{Stats, StoreFigure};
 pub use store::Store;
+#[doc(hidden)]
+pub use tapetum_base::engine::ImageMarks;
+pub use tapetum_base::engine::check_report::CheckReport;
+pub use tapetum_base::engine::inspection::Inspection;
+pub use tapetum_base::engine::key_place::{
+    ExtensionPlace, ImagePlace, KeyPlace, Location, NodePlace, RecordFacts, SegmentPlace,
+};
+pub use tapetum_base::error::Error;
+pub use tapetum_base::keyspace::KeyspaceId;
+pub use tapetum_base::keyspace::block_device::{AbsentBlocks, BLOCK_BYTES, BlockDevice, BlockKey};
+pub use tapetum_base::keyspace::block_request::{BlockChange, BlockPiece, ChangeStep, Patch};
+pub use tapetum_base::keyspace::catalogue::{Catalogue, Keyspace, KeyspaceEdit, KeyspaceKind, KeyspaceState};
+pub use tapetum_base::keyspace::catalogue::{
+    DEFAULT_NAME as DEFAULT_KEYSPACE_NAME, checked_name as checked_keyspace_name,
+};
+pub use tapetum_base::keyspace::changing::{KeyspaceChange, KeyspaceWish};
+pub use tapetum_base::keyspace::item::{Access, ItemHead as DramItem};
+pub use tapetum_base::keyspace::key_range::{KeyBound, KeyRange, ScanPart, ScanReply, ScannedItem};
+pub use tapetum_base::keyspace::keyspace_error::KeyspaceError;
+pub use tapetum_base::keyspace::request;
+pub use tapetum_base::keyspace::request::*;
+pub use tapetum_base::keyspace::states::KeyspaceRef;
+pub use tapetum_base::log::Sync;
+pub use tapetum_base::maintenance::Step;
+pub use tapetum_base::maintenance::resize::Resizing;
+pub use tapetum_base::maintenance::under_way::UnderWay;
+pub use tapetum_base::options::{Full, Slabs, StoreOptions, TierSize};
+pub use tapetum_base::phase::Phase;
+pub use tapetum_base::stats;
+pub use tapetum_base::stats::{Stats, StoreFigure};
 pub use tapetum_kernels::record::Marks;
-pub use tools::check::{CheckReport, check};
-pub use tools::inspect::{Inspection, inspect_drive};
-pub use tools::locate::{ExtensionPlace, ImagePlace, KeyPlace, Location, NodePlace, RecordFacts, SegmentPlace, locate};
+pub use tools::check::check;
+pub use tools::inspect::inspect_drive;
+pub use tools::locate::locate;
 pub use tools::scan::{Scanned, scan};
 pub use tools::{inspect, inspect::inspect, repair};
 

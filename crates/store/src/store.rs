@@ -4,20 +4,11 @@
 //! on their way at once take a session of their own. Maintenance runs on a thread of its own, or, in a simulation, when
 //! [`Store::maintain`] is called.
 
-use crate::base::Base;
-use crate::error::Error;
 use crate::hashed::large::ValueLimits;
 use crate::hashed::{self, HashedEngine};
-use crate::keyspace::engine::{Engine, EngineMaker, ImageMarks};
-use crate::maintenance::resize::{self, Resizing};
-use crate::maintenance::{Maintenance, Step};
-use crate::media::io::{Io, lock, run};
-use crate::opening::engines::{self, OpenedEngines};
-use crate::opening::options::StoreOptions;
+use crate::opening::engines::{self, OpenedEngines, engine_clients};
 use crate::opening::{OpenError, Options, Place};
 use crate::ordered::engine::ORDERED;
-use crate::phase::Phase;
-use crate::recover;
 use crate::scan::KeyDesks;
 use crate::session::Session;
 use std::future::poll_fn;
@@ -26,6 +17,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tapetum_base::base::Base;
+use tapetum_base::engine::{Engine, EngineMaker, ImageMarks};
+use tapetum_base::error::Error;
+use tapetum_base::maintenance::resize::{self, Resizing};
+use tapetum_base::maintenance::{Maintenance, Step};
+use tapetum_base::media::io::{Io, lock, run};
+use tapetum_base::options::StoreOptions;
+use tapetum_base::phase::Phase;
+use tapetum_base::recover;
 use tapetum_drive::fail_point;
 use tapetum_drive::{Drive, Flash, OfProcess, OverlayFlash, Purpose, QueuePair};
 
@@ -90,7 +90,7 @@ impl Store {
     pub fn create_with(drive: &Drive, options: &StoreOptions, crashed: impl Fn() -> bool) -> Result<(), Error> {
         options.slabs.check(options.tier_bytes)?;
         let io = queue(drive)?;
-        run(&io, recover::create(drive, &io, options), crashed).ok_or_else(stopped)?
+        run(&io, recover::create(drive, &io, options, engine_clients), crashed).ok_or_else(stopped)?
     }
 
     /// Makes a store on `drive`.

@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tapetum::index::IndexGeometry;
 use tapetum::{KeyspaceRef, Stats, Store, StoreOptions};
 
 use super::embedded::{Embedded, VALUE_BYTES, store_items, touch_pools};
@@ -176,7 +177,7 @@ fn projection(outcome: &mut Outcome, now: &Stats, (capacity, memory): (u64, u64)
     let segments_each = now.index_segment_bytes as f64 / entries;
     let table_each = (now.index_bytes - now.index_segment_bytes) as f64 / entries;
     let options = StoreOptions::new(capacity, memory);
-    let shape = options.index_geometry_at(capacity)?;
+    let shape = IndexGeometry::at(&options, capacity)?;
     let load = table_each / shape.entry_bytes();
     let mut line = |drive: String, bytes: u64, bits: u32, table_each: f64| {
         outcome.report(format!("a drive of {drive}: bits of a pointer"), f64::from(bits));
@@ -189,7 +190,7 @@ fn projection(outcome: &mut Outcome, now: &Stats, (capacity, memory): (u64, u64)
     for tebibytes in [1_u64, 32] {
         for segment_bytes in [64 << 20, 2 << 30] {
             let bytes = tebibytes << 40;
-            let shape = StoreOptions { segment_bytes, ..options }.index_geometry_at(bytes)?;
+            let shape = IndexGeometry::at(&StoreOptions { segment_bytes, ..options }, bytes)?;
             let drive = format!("{tebibytes} TiB, segments of {} MiB", mebibytes(segment_bytes));
             line(drive, bytes, shape.payload_bits, shape.entry_bytes() * load);
         }

@@ -7,7 +7,7 @@ use std::process::Output;
 use crate::outside::{Folder, succeeded, tapetum};
 use tapetum_kernels::checksum::{Salt, checksum};
 
-/// As the superblock is drawn in `crates/store/src/media/superblock.rs`.
+/// As the superblock is drawn in `crates/base/src/media/superblock.rs`.
 const VERSION: u64 = 6;
 const COPY_BYTES: usize = 4096;
 const CRC_AT: usize = 12;

@@ -1,10 +1,10 @@
 //! The log: zones that were written, cut by a crash or damaged; and groups of anything.
 
 use super::Input;
-use crate::log::group::{self, GroupHeader, HEADER_BYTES};
-use crate::log::group_salt;
-use crate::log::replay::{Chain, ZoneReader};
-use crate::media::geometry::Geometry;
+use tapetum_base::log::group::{self, GroupHeader, HEADER_BYTES};
+use tapetum_base::log::group_salt;
+use tapetum_base::log::replay::{Chain, ZoneReader};
+use tapetum_base::media::geometry::Geometry;
 use tapetum_kernels::checksum::Salt;
 use tapetum_kernels::record::{Header, Record};
 

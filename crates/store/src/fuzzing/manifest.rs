@@ -1,24 +1,25 @@
 //! The manifest: what its items say, and areas that were written, cut by a crash or damaged.
 
 use super::Input;
-use crate::error::Error;
 use crate::hashed::catalog::{Catalog, Deaths, Install, SegmentState};
 use crate::hashed::index::checkpoint::Checkpoint;
 use crate::hashed::manifest_client::{HashedEdit, InstallFrame};
 use crate::hashed::segment::{Descriptor, LargeEntry};
-use crate::installer::{Clients, Installer};
-use crate::keyspace::KeyspaceId;
-use crate::keyspace::catalogue::{Catalogue, Keyspace, KeyspaceEdit, KeyspaceKind, KeyspaceState};
-use crate::keyspace::deletion_mark::DeletionMark;
-use crate::manifest::base_marks::{BaseMarks, LogTrim, MarksEdit, Opening};
-use crate::manifest::client::ManifestClient;
-use crate::manifest::items::{ClientId, FrameItems};
-use crate::manifest::{Manifest, Summary};
-use crate::media::geometry::Geometry;
-use crate::media::io::{Io, run};
-use crate::media::wire::{Reader, Writer};
+use crate::opening::engines::empty_clients;
 use std::ops::Range;
 use std::sync::Arc;
+use tapetum_base::error::Error;
+use tapetum_base::installer::{Clients, Installer};
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::keyspace::catalogue::{Catalogue, Keyspace, KeyspaceEdit, KeyspaceKind, KeyspaceState};
+use tapetum_base::keyspace::deletion_mark::DeletionMark;
+use tapetum_base::manifest::base_marks::{BaseMarks, LogTrim, MarksEdit, Opening};
+use tapetum_base::manifest::client::ManifestClient;
+use tapetum_base::manifest::items::{ClientId, FrameItems};
+use tapetum_base::manifest::{Manifest, Summary};
+use tapetum_base::media::geometry::Geometry;
+use tapetum_base::media::io::{Io, run};
+use tapetum_base::media::wire::{Reader, Writer};
 use tapetum_drive::{Drive, Env, Flash, LocalMemory, MemoryFlash};
 use tapetum_kernels::data_page::PageSize;
 use tapetum_kernels::extent_address::EXTENTS_MAX;
@@ -126,13 +127,15 @@ fn check_catalog(catalog: &Catalog) {
 
 /// Clients with bits of their own.
 fn copy_of(clients: &Clients) -> Clients {
-    Clients { catalog: copy(&clients.catalog), ..clients.clone() }
+    let mut copied = clients.clone();
+    *copied.of_mut::<Catalog>() = copy(clients.of::<Catalog>());
+    copied
 }
 
 /// Whether clients are as before, perhaps without the checkpoint: a snapshot ends that before the change itself is written.
 fn is_cut_back(found: &Clients, before: &Clients) -> bool {
     let mut without = copy_of(before);
-    without.catalog.checkpoint = None;
+    without.of_mut::<Catalog>().checkpoint = None;
     found == before || *found == without
 }
 
@@ -163,7 +166,7 @@ impl Area {
     }
 
     fn recover(&self) -> Result<Installer, Error> {
-        let recovered = Manifest::recover(&self.io, self.drive.local(), &self.geometry, Self::STORE);
+        let recovered = Manifest::recover(&self.io, self.drive.local(), &self.geometry, Self::STORE, empty_clients);
         self.run(recovered).map(Installer::from)
     }
 
@@ -189,7 +192,7 @@ pub fn manifest_frames(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let (what, at, damage) = (input.u8(), usize::from(input.u16()), input.array::<3>());
     let area = Area::new();
-    area.run(Manifest::create(&area.io, &area.geometry, Area::STORE, &Clients::default())).expect("room");
+    area.run(Manifest::create(&area.io, &area.geometry, Area::STORE, &empty_clients())).expect("room");
     let mut installer = area.recover().expect("an empty store");
     let (mut before, mut now) = (copy_of(&installer), copy_of(&installer));
     let (mut image_before, mut places) = (area.image(), [installer.manifest.summary(); 2]);
@@ -228,7 +231,7 @@ pub fn manifest_frames(bytes: &[u8]) {
     let mut again = area.recover().expect("as before");
     let mut expected = copy_of(&again);
     area.run(again.open(1000, 7)).expect("room");
-    expected.catalog.checkpoint = None;
+    expected.of_mut::<Catalog>().checkpoint = None;
     let generation = expected.marks.opening.generation + 1;
     expected.marks.opening = Opening { generation, stamp_base: 1000, stamp_opened: 7 };
     assert_eq!(area.recover().expect("what was written").clients, expected);
@@ -266,7 +269,7 @@ fn step(area: &Area, installer: &mut Installer, input: &mut Input<'_>) -> bool {
         0 => {
             let stamp_base = installer.marks.opening.stamp_base + u64::from(what);
             area.run(installer.open(stamp_base, stamp_base / 2)).expect("room for a few segments");
-            installer.catalog.supersede();
+            installer.of_mut::<Catalog>().supersede();
         }
         1 => {
             let checkpoint = HashedEdit::Checkpoint(checkpoint(input));
@@ -277,20 +280,23 @@ fn step(area: &Area, installer: &mut Installer, input: &mut Input<'_>) -> bool {
                 return false;
             }
             let HashedEdit::Checkpoint(checkpoint) = checkpoint else { unreachable!("it was made one") };
-            clients.catalog.checkpoint = Some(checkpoint);
+            clients.of_mut::<Catalog>().checkpoint = Some(checkpoint);
         }
         7 => return change_keyspace(area, installer, KeyspaceId(u16::from(input.u8()) & 3)),
         _ => {
             let shape = input.u8();
             let marks = marks(installer, input);
-            let frame =
-                InstallFrame { install: install(&installer.catalog, shape, input), marks, ..InstallFrame::default() };
+            let frame = InstallFrame {
+                install: install(installer.of::<Catalog>(), shape, input),
+                marks,
+                ..InstallFrame::default()
+            };
             let mut changed = copy_of(installer);
             if frame.apply(&mut changed).is_err() {
                 return false;
             }
             area.run(installer.append(&frame.items())).expect("room for a few segments");
-            changed.catalog.supersede();
+            changed.of_mut::<Catalog>().supersede();
             installer.clients = changed;
         }
     }
@@ -314,7 +320,7 @@ fn change_keyspace(area: &Area, installer: &mut Installer, id: KeyspaceId) -> bo
     }
     let unmarked = MarksEdit::Drop(id);
     changed.marks.edit(&unmarked);
-    changed.catalog.supersede();
+    changed.of_mut::<Catalog>().supersede();
     let mut items = FrameItems::default();
     edit.put(&mut items);
     MarksEdit::put(&[unmarked], &mut items);

@@ -1,9 +1,9 @@
 //! The superblock: two copies, one of which may be damaged.
 
 use super::Input;
-use crate::media::features::Features;
-use crate::media::geometry::{Geometry, SUPERBLOCK_BYTES};
-use crate::media::superblock::{Found, SetPlace, Superblock};
+use tapetum_base::media::features::Features;
+use tapetum_base::media::geometry::{Geometry, SUPERBLOCK_BYTES};
+use tapetum_base::media::superblock::{Found, SetPlace, Superblock};
 
 /// Any superblock is refused or read back as it was; with a damaged copy the other one holds.
 pub fn superblock(bytes: &[u8]) {

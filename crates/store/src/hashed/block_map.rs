@@ -18,14 +18,14 @@
 
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Place;
-use crate::keyspace::KeyspaceId;
-use crate::keyspace::block_device::{AbsentBlocks, BLOCK_BYTES, BlockDevice};
-use crate::keyspace::by_id::ById;
-use crate::keyspace::states::KeyspaceRef;
-use crate::media::io::lock;
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::keyspace::block_device::{AbsentBlocks, BLOCK_BYTES, BlockDevice};
+use tapetum_base::keyspace::by_id::ById;
+use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::media::io::lock;
 use tapetum_kernels::block_group::GROUP_KEY_BYTES;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Kind;

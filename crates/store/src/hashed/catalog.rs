@@ -5,11 +5,11 @@
 
 use crate::hashed::index::checkpoint::Checkpoint;
 use crate::hashed::segment::{DESCRIPTOR_BYTES, Descriptor, EXTENT_NUMBER_BYTES, LargeEntry};
-use crate::manifest::client::Misfit;
-use crate::media::wire::{Reader, Short, Writer};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tapetum_base::manifest::client::Misfit;
+use tapetum_base::media::wire::{Reader, Short, Writer};
 use tapetum_kernels::prefetch::prefetch;
 
 /// One bit an entry of a segment. Clones show the same bits: readers look at what the installer clears.
@@ -248,7 +248,7 @@ impl Catalog {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::keyspace::KeyspaceId;
+    use tapetum_base::keyspace::KeyspaceId;
     use tapetum_kernels::data_page::PageSize;
     use tapetum_kernels::reference::Run;
 

@@ -3,11 +3,10 @@
 //! Lock order: shards (ascending) → log → extents; a part of the tier, or the access clock's moments, after a shard.
 //! Who holds the [`Installer`] is alone in changing the index, too. Sessions never need it.
 
-use crate::base::Base;
-use crate::error::Error;
 use crate::hashed::block_map::BlockMaps;
 use crate::hashed::buffer::write_buffers::WriteBuffers;
 use crate::hashed::buffer::{Place, Shard};
+use crate::hashed::catalog::Catalog;
 use crate::hashed::index::GlobalIndex;
 use crate::hashed::item_count::ItemCount;
 use crate::hashed::large::LargeSpace;
@@ -17,21 +16,23 @@ use crate::hashed::segment::view::Segment;
 use crate::hashed::tier::Tier;
 use crate::hashed::tier::access::AccessClock;
 use crate::hashed::write_count::WriteCounts;
-use crate::installer::{Installer, InstallerGuard};
-use crate::keyspace::KeyspaceId;
-use crate::keyspace::catalogue::KeyspaceKind;
-use crate::keyspace::item::Access;
-use crate::keyspace::keyspace_error::KeyspaceError;
-use crate::keyspace::states::KeyspaceRef;
-use crate::maintenance::pace::Room;
-use crate::media::extents::ExtentOwner;
-use crate::media::io::{Io, lock, run};
-use crate::needs::DrivePrograms;
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use tapetum_base::base::Base;
+use tapetum_base::error::Error;
+use tapetum_base::installer::{Installer, InstallerGuard};
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::keyspace::catalogue::KeyspaceKind;
+use tapetum_base::keyspace::item::Access;
+use tapetum_base::keyspace::keyspace_error::KeyspaceError;
+use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::maintenance::pace::Room;
+use tapetum_base::media::extents::ExtentOwner;
+use tapetum_base::media::io::{Io, lock, run};
+use tapetum_base::needs::DrivePrograms;
 use tapetum_drive::fail_point;
 use tapetum_kernels::block_group::group_hash;
 use tapetum_kernels::hash::HashKey;
@@ -190,7 +191,7 @@ impl HashedEngine {
 
     /// Leaves the levels where others see them.
     pub fn note_levels(&self, installer: &Installer) {
-        let catalog = &installer.catalog;
+        let catalog = installer.of::<Catalog>();
         self.levels.segments.store(catalog.segments.len() as u64, Ordering::Relaxed);
         let reclaimable = self.reclaimable_extents_of(catalog);
         let retired = self.segments.extents_going();

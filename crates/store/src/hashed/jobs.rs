@@ -1,17 +1,17 @@
 //! The hashed engine's jobs of maintenance: flush and collector, which wait for each other's room, and the count of items.
 
-use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::item_count::{self, CountPace};
 use crate::hashed::purge::{self, Progress, Purge, Purged};
 use crate::hashed::resize::ResizeJob;
 use crate::hashed::{collect, flush};
-use crate::maintenance::job::{Job, Others};
-use crate::media::extents::ExtentReservation;
-use crate::media::io::{Io, Task, poll_once};
-use crate::phase::{Phase, PhaseCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tapetum_base::error::Error;
+use tapetum_base::maintenance::job::{Job, Others};
+use tapetum_base::media::extents::ExtentReservation;
+use tapetum_base::media::io::{Io, Task, poll_once};
+use tapetum_base::phase::{Phase, PhaseCell};
 use tapetum_drive::Purpose;
 
 /// Flush, collector and purge; resizes; the count, which comes when nothing else is under way.

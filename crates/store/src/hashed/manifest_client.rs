@@ -10,11 +10,11 @@
 use super::catalog::{Catalog, Install, SegmentState};
 use super::index::checkpoint::Checkpoint;
 use super::item_count::by_keyspace::ItemTally;
-use crate::installer::Clients;
-use crate::manifest::base_marks::MarksEdit;
-use crate::manifest::client::{ManifestClient, Misfit, pieces};
-use crate::manifest::items::{ClientId, FrameItems};
-use crate::media::wire::{Reader, Short, Writer};
+use tapetum_base::installer::Clients;
+use tapetum_base::manifest::base_marks::MarksEdit;
+use tapetum_base::manifest::client::{ManifestClient, Misfit, pieces};
+use tapetum_base::manifest::items::{ClientId, FrameItems};
+use tapetum_base::media::wire::{Reader, Short, Writer};
 
 const INSTALL: u8 = 1;
 const CHECKPOINT: u8 = 2;
@@ -111,7 +111,7 @@ impl InstallFrame {
 
     /// Changes what it is about; an error if it does not fit, and then nothing is changed that matters.
     pub fn apply(&self, clients: &mut Clients) -> Result<(), Misfit> {
-        clients.catalog.install(&self.install)?;
+        clients.of_mut::<Catalog>().install(&self.install)?;
         self.marks.iter().for_each(|edit| clients.marks.edit(edit));
         Ok(())
     }

@@ -5,18 +5,18 @@
 //! full before its manifest is. That of one that has grown to four times its size is not, where records are shorter than some 60 bytes:
 //! so room in the manifest is counted, as room on flash, in the index and among segment numbers is.
 
-use crate::hashed::catalog::encoded_bytes_max;
+use crate::hashed::catalog::{Catalog, encoded_bytes_max};
 use crate::hashed::large::value_bytes_max;
 use crate::hashed::room::LARGE_NAMED_SEGMENTS;
 use crate::hashed::segment::{EXTENT_NUMBER_BYTES, LARGE_HEAD_BYTES, LARGE_RUN_BYTES_MAX};
-use crate::installer::Clients;
-use crate::maintenance::room::segment_extents;
-use crate::manifest::base_marks::{TRIM_BYTES, deletions_bytes};
-use crate::manifest::client::{ManifestClient, ManifestClients};
-use crate::manifest::items::ITEM_HEAD_BYTES;
-use crate::manifest::{HEADER_BYTES, frames_bytes_max, snapshot_bytes_max};
-use crate::media::geometry::{CATALOGUE_BYTES, Geometry};
 use std::sync::atomic::{AtomicU64, Ordering};
+use tapetum_base::installer::Clients;
+use tapetum_base::maintenance::room::segment_extents;
+use tapetum_base::manifest::base_marks::{TRIM_BYTES, deletions_bytes};
+use tapetum_base::manifest::client::{ManifestClient, ManifestClients};
+use tapetum_base::manifest::items::ITEM_HEAD_BYTES;
+use tapetum_base::manifest::{HEADER_BYTES, frames_bytes_max, snapshot_bytes_max};
+use tapetum_base::media::geometry::{CATALOGUE_BYTES, Geometry};
 
 /// What a frame takes beside the lists of its install: an item of the catalog, which says its kind, and one that trims the log.
 const FRAME_BYTES: u64 = (HEADER_BYTES + 2 * ITEM_HEAD_BYTES + 1) as u64 + TRIM_BYTES;
@@ -57,7 +57,7 @@ pub struct ManifestRoom {
 
 impl ManifestRoom {
     pub fn refresh(&self, geometry: &Geometry, clients: &Clients, kept: Kept) {
-        let Clients { catalog, marks, .. } = clients;
+        let (catalog, marks) = (clients.of::<Catalog>(), &clients.marks);
         // Two segments that are half full, or less, can be merged.
         let full = kept.extents * geometry.extent_bytes / geometry.segment_bytes;
         let segments = 2 * (full + 1) * encoded_bytes_max(0, 0);
@@ -127,10 +127,49 @@ mod tests {
     use crate::hashed::catalog::{Deaths, Install};
     use crate::hashed::manifest_client::InstallFrame;
     use crate::hashed::segment::{Descriptor, LargeEntry};
-    use crate::keyspace::KeyspaceId;
-    use crate::manifest::tests::{Bench, trim};
-    use crate::media::wire::Writer;
+    use crate::opening::engines::empty_clients;
+    use std::sync::Arc;
+    use tapetum_base::installer::Installer;
+    use tapetum_base::keyspace::KeyspaceId;
+    use tapetum_base::manifest::Manifest;
+    use tapetum_base::manifest::base_marks::{LogTrim, MarksEdit};
+    use tapetum_base::media::io::{Io, run};
+    use tapetum_base::media::wire::Writer;
+    use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash};
     use tapetum_kernels::reference::Run;
+
+    /// A manifest on a drive of its own.
+    struct Bench {
+        io: Io,
+        installer: Installer,
+    }
+
+    impl Bench {
+        fn of(geometry: &Geometry) -> Bench {
+            let flash = MemoryFlash::new(geometry.manifest_offset(2));
+            let local = LocalMemory::new(4 << 20).unwrap();
+            let drive = Drive::new(Arc::new(flash), local, Vec::new(), Env::simulated(1).0);
+            let io = Io::new(drive.queue_pair(16).unwrap());
+            let empty = empty_clients;
+            let make = async {
+                Manifest::create(&io, geometry, 7, &empty()).await?;
+                Manifest::recover(&io, drive.local(), geometry, 7, empty).await
+            };
+            let installer = Installer::from(run(&io, make, || false).unwrap().unwrap());
+            Bench { io, installer }
+        }
+
+        fn install(&mut self, frame: &InstallFrame) {
+            run(&self.io, self.installer.append(&frame.items()), || false).unwrap().unwrap();
+            frame.apply(&mut self.installer).unwrap();
+        }
+    }
+
+    /// The frame that trims the log to a buffer.
+    fn trim(buffer_next: u64) -> InstallFrame {
+        let trim = LogTrim { buffer_next, ..LogTrim::default() };
+        InstallFrame { marks: vec![MarksEdit::Trim(trim)], ..InstallFrame::default() }
+    }
 
     #[test]
     fn the_longest_install_is_as_long_as_is_counted_with() {
@@ -158,12 +197,12 @@ mod tests {
     fn there_is_room_for_as_many_flushes_as_is_said_and_not_for_many_more() {
         let geometry = Geometry::new(1 << 30, 256 << 10, 2, 512).unwrap();
         let made = Geometry { manifest_bytes: 1 << 20, ..geometry };
-        let mut bench = Bench::of(made, 4 << 20);
+        let mut bench = Bench::of(&made);
         let (room, entries, extents) =
             (ManifestRoom::default(), geometry.buffer_entries_max() as u32, segment_extents(&geometry));
         // All is kept, or nothing.
         let refresh = |clients: &Clients, all: bool| {
-            let segments = if all { clients.catalog.segments.len() as u64 } else { 0 };
+            let segments = if all { clients.of::<Catalog>().segments.len() as u64 } else { 0 };
             let kept =
                 Kept { entries: segments * u64::from(entries), extents: segments * u64::from(extents), large_bytes: 0 };
             room.refresh(&made, clients, kept);
@@ -182,7 +221,7 @@ mod tests {
             }
             let data_extents = (0..extents - 1).collect();
             let added = Descriptor { data_extents, ..descriptor(flushes as u32, entries) };
-            let deaths = bench.installer.catalog.segments.keys();
+            let deaths = bench.installer.of::<Catalog>().segments.keys();
             let deaths =
                 deaths.map(|segment| Deaths { segment: *segment, record_bytes: 10, entries: vec![flushes as u32] });
             let install = Install { added: vec![added], deaths: deaths.collect(), ..Install::default() };
@@ -190,8 +229,8 @@ mod tests {
             flushes += 1;
         }
         let mut said = Writer::default();
-        bench.installer.catalog.segments.values().for_each(|state| state.encode(&mut said));
-        assert!(said.bytes.len() as u64 > bench.geometry.manifest_bytes / 2, "{} bytes", said.bytes.len());
+        bench.installer.of::<Catalog>().segments.values().for_each(|state| state.encode(&mut said));
+        assert!(said.bytes.len() as u64 > made.manifest_bytes / 2, "{} bytes", said.bytes.len());
         let (now, at_best, for_new_keys) = refresh(&bench.installer, false);
         assert!(now == 0 && at_best == empty.1 && for_new_keys <= at_best);
     }

@@ -15,20 +15,20 @@
 //!
 //! Nothing is written down of how far it is: an opening begins anew, with what the manifest has as dropped. Threads: maintenance's.
 
-use crate::error::Error;
 use crate::hashed::HashedEngine;
-use crate::hashed::catalog::Install;
+use crate::hashed::catalog::{Catalog, Install};
 use crate::hashed::flush::{DeathsBySegment, deaths_of};
 use crate::hashed::install::{Moved, apply};
 use crate::hashed::key_tables::key_reader::{KeyReader, PAGES_PER_READ};
 use crate::hashed::manifest_client::InstallFrame;
 use crate::hashed::segment::view::Segment;
-use crate::installer::Installer;
-use crate::keyspace::KeyspaceId;
-use crate::media::io::{Io, lock};
-use crate::phase::{Phase, PhaseCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use tapetum_base::error::Error;
+use tapetum_base::installer::Installer;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::media::io::{Io, lock};
+use tapetum_base::phase::{Phase, PhaseCell};
 use tapetum_drive::fail_point;
 use tapetum_kernels::data_page::PAGE_BYTES;
 use tapetum_kernels::hash::HashKey;
@@ -167,7 +167,7 @@ impl Purge {
         if fail_point!(ForgetUnpurged) {
             return None;
         }
-        for state in installer.catalog.segments.values().filter(|state| state.valid_entries > 0) {
+        for state in installer.of::<Catalog>().segments.values().filter(|state| state.valid_entries > 0) {
             let Some(segment) = engine.segments.get(state.descriptor.number) else { continue };
             let version = segment.descriptor.version;
             if self.looked_at.contains(&version) {
@@ -233,7 +233,7 @@ impl Purge {
     ) -> Result<(), Error> {
         let mut installer = engine.take_installer().await;
         let number = segment.descriptor.number;
-        match installer.catalog.segments.get(&number) {
+        match installer.of::<Catalog>().segments.get(&number) {
             Some(state) if state.descriptor.version == segment.descriptor.version => {
                 doomed.retain(|doomed| state.valid.get(doomed.entry));
             }
@@ -269,7 +269,7 @@ impl Purge {
 
     fn may_forget(&self, engine: &HashedEngine, installer: &Installer) -> bool {
         let has_unseen = || {
-            let states = installer.catalog.segments.values().filter(|state| state.valid_entries > 0);
+            let states = installer.of::<Catalog>().segments.values().filter(|state| state.valid_entries > 0);
             states.into_iter().any(|state| !self.looked_at.contains(&state.descriptor.version))
         };
         installer.marks.trim.buffer_next >= self.buffer_next

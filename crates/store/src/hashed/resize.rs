@@ -10,18 +10,19 @@
 //! for it. The partitions are rebuilt with the installer held for one at a time, so flushes go on between them; readers
 //! notice nothing.
 
-use crate::error::Error;
 use crate::hashed::HashedEngine;
+use crate::hashed::catalog::Catalog;
 use crate::hashed::index::partition_load::rebuild;
 use crate::hashed::key_tables::key_reader::DEPTH_BESIDE_READERS;
-use crate::maintenance::job::{Job, Others};
-use crate::maintenance::resize::Resizing;
-use crate::media::io::{Io, Task, lock, poll_once};
-use crate::media::superblock::Superblock;
-use crate::opening::options::{Full, StoreOptions};
-use crate::phase::{Phase, PhaseCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tapetum_base::error::Error;
+use tapetum_base::maintenance::job::{Job, Others};
+use tapetum_base::maintenance::resize::Resizing;
+use tapetum_base::media::io::{Io, Task, lock, poll_once};
+use tapetum_base::media::superblock::Superblock;
+use tapetum_base::options::{Full, StoreOptions};
+use tapetum_base::phase::{Phase, PhaseCell};
 use tapetum_drive::Size;
 use tapetum_drive::fail_point;
 
@@ -140,7 +141,7 @@ async fn widen_index(engine: &Arc<HashedEngine>, io: &Io, phase: &PhaseCell, cap
             true => Ok(()),
             false => {
                 phase.set(Phase::Grow);
-                rebuild(engine, io, &installer.catalog, partition, DEPTH_BESIDE_READERS).await.map(drop)
+                rebuild(engine, io, installer.of::<Catalog>(), partition, DEPTH_BESIDE_READERS).await.map(drop)
             }
         };
         phase.set(Phase::Resize);
@@ -189,7 +190,7 @@ fn check_memory(engine: &HashedEngine, options: &StoreOptions) -> Result<(), Err
 mod tests {
     use super::*;
     use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
-    use crate::media::io::run;
+    use tapetum_base::media::io::run;
 
     #[test]
     fn a_store_that_grows_writes_the_next_generation_of_its_superblock() {

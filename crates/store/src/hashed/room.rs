@@ -2,20 +2,20 @@
 //!
 //! Threads: any; what installs change is read from the levels and figures that they leave behind. Order of locks as in `engine.rs`.
 
-use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::{Place, Shard};
 use crate::hashed::catalog::{Catalog, SegmentState};
 use crate::hashed::large::{LargeExtents, LargeWant};
 use crate::hashed::manifest_room::Kept;
 use crate::hashed::segment::Descriptor;
-use crate::maintenance::room::segment_extents;
-use crate::media::extents::{ExtentOwner, ExtentShape};
-use crate::media::geometry::BUFFERS;
-use crate::media::io::lock;
-use crate::opening::options::Full;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tapetum_base::error::Error;
+use tapetum_base::maintenance::room::segment_extents;
+use tapetum_base::media::extents::{ExtentOwner, ExtentShape};
+use tapetum_base::media::geometry::BUFFERS;
+use tapetum_base::media::io::lock;
+use tapetum_base::options::Full;
 use tapetum_kernels::data_page::PAGE_BYTES;
 
 /// What becomes of a write for which room was asked.

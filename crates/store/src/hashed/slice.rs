@@ -5,17 +5,18 @@
 //! 2. A slice is small, so the installer is held for a short time.
 //! 3. A key has one hash, so it is in one slice.
 
-use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Place;
+use crate::hashed::catalog::Catalog;
 use crate::hashed::collect::victim::VictimCursor;
 use crate::hashed::segment::view::Segment;
-use crate::installer::Installer;
-use crate::keyspace::KeyspaceId;
-use crate::media::io::{Io, lock};
 use std::collections::HashSet;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
+use tapetum_base::error::Error;
+use tapetum_base::installer::Installer;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::media::io::{Io, lock};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Kind, Record};
 
@@ -41,7 +42,7 @@ pub fn bounds(number: u64, slices: u64) -> RangeInclusive<HashKey> {
 
 /// How many slices of a size the store has now.
 pub fn count(engine: &HashedEngine, installer: &Installer, size: &SliceSize) -> u64 {
-    let segments = &installer.catalog.segments;
+    let segments = &installer.of::<Catalog>().segments;
     let bytes: u64 = segments.values().map(|state| state.valid_bytes).sum();
     let slice_bytes = (segments.len() as u64 * size.bytes_per_segment).clamp(size.bytes, size.bytes_max);
     let of_buffers = engine.buffers.entries().div_ceil(size.buffered_keys);
@@ -73,7 +74,7 @@ pub async fn gather(
     let mut gathering =
         Gathering { engine, keyspace, prefix, bounds, now: engine.now(), in_buffers: HashSet::new(), show };
     gathering.look_in_buffers()?;
-    for state in installer.catalog.segments.values() {
+    for state in installer.of::<Catalog>().segments.values() {
         let Some(segment) = engine.segments.get(state.descriptor.number) else { continue };
         let pages = pages_of(&segment, &gathering.bounds);
         if pages.is_empty() {

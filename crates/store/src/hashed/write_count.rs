@@ -4,9 +4,9 @@
 //! Threads: a flush or a collection counts for itself and tells at its end; anyone asks.
 
 use crate::hashed::HashedEngine;
-use crate::keyspace::KeyspaceId;
-use crate::media::io::lock;
 use std::sync::Mutex;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::media::io::lock;
 use tapetum_kernels::record::{Codec, Header, Kind};
 
 /// What was written to segments of one keyspace, in bytes.

@@ -2,11 +2,11 @@
 
 use super::picture_error::{PictureError, PictureProblem};
 use crate::blocking::KeyspaceHandle;
-use crate::error::Error;
 use crate::session::{Application, ItemPipeline};
 use crate::store::Store;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use tapetum_base::error::Error;
 use tapetum_drive::{PipelineFailure, PipelineReason, ProgramId};
 use tapetum_kernels::images::{ImageChance, ImagePlan};
 

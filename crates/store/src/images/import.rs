@@ -6,9 +6,6 @@
 
 use super::set::ImageSet;
 use crate::blocking::KeyspaceHandle;
-use crate::error::Error;
-use crate::error::debug_as_text;
-use crate::keyspace::request::{Condition, Outcome, Request};
 use crate::session::Session;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -16,6 +13,9 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use tapetum_base::debug_as_text;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::request::{Condition, Outcome, Request};
 use tapetum_kernels::record::KEY_BYTES_MAX;
 
 /// Files on their way to the log at once.

@@ -13,13 +13,13 @@ use super::bound_plan::BoundPlan;
 use super::reader::{BatchRequest, PictureBatch, PictureReader};
 use super::set::ImageSet;
 use crate::blocking::KeyspaceHandle;
-use crate::error::Error;
-use crate::media::io::lock;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tapetum_base::error::Error;
+use tapetum_base::media::io::lock;
 use tapetum_drive::OfProcess;
 
 /// How a loader is sized.

@@ -1,7 +1,7 @@
 //! Why a picture did not come, with its key and the stage as it was written.
 
-use crate::error::Error;
 use std::fmt;
+use tapetum_base::error::Error;
 use tapetum_drive::{PipelineFailure, PipelinePlace, PipelineReason};
 use tapetum_kernels::images::{ImageError, ImagePlan};
 

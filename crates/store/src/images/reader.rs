@@ -5,12 +5,12 @@ use super::bound_plan::BoundPlan;
 use super::picture_error::{PictureError, PictureProblem};
 use super::set::ImageSet;
 use crate::blocking::{KeyspaceHandle, poll_or_wait};
-use crate::error::Error;
-use crate::keyspace::request::{Outcome, Reply};
-use crate::keyspace::states::KeyspaceRef;
 use crate::session::Session;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::request::{Outcome, Reply};
+use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_drive::Size;
 use tapetum_kernels::images::ImageChance;
 

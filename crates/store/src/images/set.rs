@@ -4,9 +4,9 @@
 //! that was not wholly imported is none.
 
 use crate::blocking::KeyspaceHandle;
-use crate::error::Error;
-use crate::error::debug_as_text;
 use std::fmt;
+use tapetum_base::debug_as_text;
+use tapetum_base::error::Error;
 
 // The head, little endian, under HEAD_KEY:
 //

@@ -5,23 +5,36 @@
 //! superblock ─► manifest ─► extents claimed ─► log ─► believed ─► fences ─► "opened" ─► base ─► engines ─► records replayed ─► recovered
 //! ```
 
-use crate::base::Base;
-use crate::error::Error;
 use crate::hashed::HashedEngine;
+use crate::hashed::catalog::Catalog;
 use crate::hashed::opening::FoundHashed;
 use crate::hashed::opening::claims::claim_segments;
-use crate::keyspace::catalogue::KeyspaceKind;
-use crate::keyspace::engine::{Engine, EngineMaker};
-use crate::media::extents::Extents;
-use crate::media::io::{Io, lock};
-use crate::media::superblock::Found;
-use crate::needs::DrivePrograms;
-use crate::opening::options::StoreOptions;
 use crate::ordered::engine::ORDERED;
 use crate::ordered::slabs::claims::claim_groups;
-use crate::recover::{FoundBase, FoundLog, OpenedBase, read_superblock, refuse_other_kinds, replay_into};
+use crate::ordered::slabs::group_table::GroupTable;
 use std::sync::{Arc, Mutex};
+use tapetum_base::base::Base;
+use tapetum_base::engine::{Engine, EngineMaker};
+use tapetum_base::error::Error;
+use tapetum_base::installer::{Clients, EngineClient};
+use tapetum_base::keyspace::catalogue::KeyspaceKind;
+use tapetum_base::media::extents::Extents;
+use tapetum_base::media::io::{Io, lock};
+use tapetum_base::media::superblock::Found;
+use tapetum_base::needs::DrivePrograms;
+use tapetum_base::options::StoreOptions;
+use tapetum_base::recover::{FoundBase, FoundLog, OpenedBase, read_superblock, refuse_other_kinds, replay_into};
 use tapetum_drive::{Drive, OverlayFlash};
+
+/// The states that the engines of a store keep in its manifest.
+pub fn engine_clients() -> Vec<Box<dyn EngineClient>> {
+    vec![Box::<Catalog>::default(), Box::<GroupTable>::default()]
+}
+
+/// What the manifest of an empty store says.
+pub fn empty_clients() -> Clients {
+    Clients::empty(engine_clients)
+}
 
 pub struct OpenedEngines {
     pub base: Arc<Base>,
@@ -69,11 +82,11 @@ impl FoundStore {
     /// Reads. Nothing is written but pages of fences that are damaged, after all the rest held.
     async fn read(drive: &Drive, io: &Io, found: Found, makers: &[EngineMaker<'_>]) -> Result<FoundStore, Error> {
         let programs = DrivePrograms::find(io).await?;
-        let mut base = FoundBase::read(drive, io, found).await?;
+        let mut base = FoundBase::read(drive, io, found, engine_clients).await?;
         let kinds: Vec<_> = makers.iter().map(|maker| maker.kind).chain([KeyspaceKind::Hashed]).collect();
         refuse_other_kinds(&base.installer, &kinds)?;
-        claim_segments(&mut base.extents, &base.superblock, &base.installer.catalog)?;
-        claim_groups(&mut base.extents, &base.installer.groups)?;
+        claim_segments(&mut base.extents, &base.superblock, base.installer.of::<Catalog>())?;
+        claim_groups(&mut base.extents, base.installer.of::<GroupTable>())?;
         let log = base.read_log(io).await?;
         let extents = Arc::new(Mutex::new(base.take_extents()));
         let mut hashed = FoundHashed::claim(programs, &mut base, &log, &extents)?;
@@ -100,10 +113,10 @@ impl FoundStore {
         base.engines.set(&all);
         replay_into(&all, &base, &installer.keyspaces, records)?;
         watch.lap("write buffers");
-        let catalog = std::mem::take(&mut installer.catalog);
-        installer.catalog = rest.take_in(&hashed, io, catalog).await?;
+        let catalog = std::mem::take(installer.of_mut::<Catalog>());
+        *installer.of_mut::<Catalog>() = rest.take_in(&hashed, io, catalog).await?;
         watch.lap("index");
-        let (keys, segments) = (hashed.index.entries(), installer.catalog.segments.len());
+        let (keys, segments) = (hashed.index.entries(), installer.of::<Catalog>().segments.len());
         let in_log = hashed.buffers.entries();
         tracing::info!("found {keys} keys in {segments} segments, and {in_log} in the log: {watch}");
         for engine in &all {

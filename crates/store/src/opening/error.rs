@@ -1,13 +1,13 @@
 //! Why a store at a path was not opened or made.
 
-use crate::error::debug_as_text;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use tapetum_base::debug_as_text;
 
-use super::options::TierSize;
-use crate::error::Error;
-use crate::media::superblock::no_store_there;
+use tapetum_base::error::Error;
+use tapetum_base::media::superblock::no_store_there;
+use tapetum_base::options::TierSize;
 use tapetum_drive::{FlashError, Size};
 
 #[non_exhaustive]

@@ -10,7 +10,6 @@
 mod creation;
 pub mod engines;
 mod error;
-pub mod options;
 mod place;
 #[cfg(test)]
 mod tests;
@@ -18,15 +17,16 @@ mod tests;
 pub use error::OpenError;
 pub use place::Place;
 
-use crate::error::Error;
-use crate::log::Sync;
-use crate::opening::options::{Full, Slabs, StoreOptions, TierSize};
 use crate::store::Store;
-use crate::tools::inspect::{Inspection, inspect_drive};
+use crate::tools::inspect::inspect_drive;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use tapetum_base::engine::inspection::Inspection;
+use tapetum_base::error::Error;
+use tapetum_base::log::Sync;
+use tapetum_base::options::{Full, Slabs, StoreOptions, TierSize};
 use tapetum_drive::arbiter::{UnitCount, WEIGHT_MAX};
 use tapetum_drive::engine::{DEFAULT_APPLICATION_NAME, EngineOptions};
 use tapetum_drive::{

@@ -2,10 +2,10 @@
 
 use super::store_bench::Bench;
 use crate::Error;
-use crate::keyspace::request::Outcome;
-use crate::keyspace::states::KeyspaceRef;
-use crate::log::Sync;
-use crate::session::Write;
+use tapetum_base::engine::batch::Write;
+use tapetum_base::keyspace::request::Outcome;
+use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::log::Sync;
 
 const KEYS: u64 = 60;
 /// Every batch of so many has a value beyond the slabs.

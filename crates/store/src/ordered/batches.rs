@@ -10,10 +10,10 @@
 //! Threads: any. Locks: writers → pages → the log's; the list's is taken with none held but writers'.
 
 use super::cache::durability_ticket::DurabilityTicket;
-use crate::media::io::lock;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
+use tapetum_base::media::io::lock;
 use tapetum_drive::locks::whole;
 
 struct ListedBatch {

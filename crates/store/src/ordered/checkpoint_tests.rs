@@ -2,11 +2,12 @@
 
 use super::slabs::slot_class::SlotClass;
 use super::store_bench::Bench;
-use crate::keyspace::catalogue::KeyspaceKind;
-use crate::keyspace::request::{Outcome, Request};
-use crate::log::Sync;
-use crate::media::io::lock;
+use crate::ordered::slabs::group_table::GroupTable;
 use std::collections::BTreeMap;
+use tapetum_base::keyspace::catalogue::KeyspaceKind;
+use tapetum_base::keyspace::request::{Outcome, Request};
+use tapetum_base::log::Sync;
+use tapetum_base::media::io::lock;
 use tapetum_drive::{Purpose, SplitMix64};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -43,7 +44,7 @@ fn read_bytes(bench: &Bench) -> (u64, u64) {
     let shared = bench.store.hashed();
     let read_bytes = shared.drive.counters().purpose(Purpose::Recover).flash_to_local;
     let installer = lock(&shared.installer);
-    let groups = installer.as_ref().unwrap().groups.iter().filter(|group| group.class == SlotClass::Nodes);
+    let groups = installer.as_ref().unwrap().of::<GroupTable>().iter().filter(|group| group.class == SlotClass::Nodes);
     (read_bytes, groups.map(|group| u64::from(group.extents) * shared.geometry.extent_bytes).sum())
 }
 

@@ -1,13 +1,14 @@
 //! Space after churn: what ordered keyspaces take on flash when many times what they hold was written, replaced and deleted.
 
 use super::store_bench::Bench;
-use crate::keyspace::request::{Outcome, Request};
-use crate::keyspace::states::KeyspaceRef;
-use crate::log::Sync;
-use crate::media::io::lock;
+use crate::ordered::slabs::group_table::GroupTable;
 use crate::ordered::slabs::slot_class::SlotClass;
 use crate::tools::inspect::inspect;
 use std::collections::BTreeMap;
+use tapetum_base::keyspace::request::{Outcome, Request};
+use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::log::Sync;
+use tapetum_base::media::io::lock;
 use tapetum_drive::SplitMix64;
 
 /// Enough that the slots that are kept ready are few among those in use.
@@ -79,7 +80,8 @@ impl Churn {
     fn space_percent(&self) -> u64 {
         let base = self.bench.store.base();
         let installer = lock(&base.installer);
-        let extents: u64 = installer.as_ref().unwrap().groups.iter().map(|group| u64::from(group.extents)).sum();
+        let extents: u64 =
+            installer.as_ref().unwrap().of::<GroupTable>().iter().map(|group| u64::from(group.extents)).sum();
         extents * base.geometry.extent_bytes * 100 / self.data_bytes
     }
 

@@ -1,14 +1,14 @@
 //! Closing a store, and dropping a keyspace, while the ordered engine has something on its way.
 
 use crate::hashed::collect::victim::tests::{SMALL_BYTES, drive_of, small_options};
-use crate::keyspace::catalogue::KeyspaceKind;
-use crate::keyspace::changing::KeyspaceWish;
-use crate::keyspace::request::{Condition, Outcome, Request};
-use crate::keyspace::states::KeyspaceRef;
-use crate::log::Sync;
 use crate::{Store, StoreOptions};
 use std::cell::Cell;
 use std::sync::Arc;
+use tapetum_base::keyspace::catalogue::KeyspaceKind;
+use tapetum_base::keyspace::changing::KeyspaceWish;
+use tapetum_base::keyspace::request::{Condition, Outcome, Request};
+use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::log::Sync;
 use tapetum_drive::{Drive, Env, FaultyFlash, SimClock};
 
 /// Looks at the drive after which a store that does not close hangs.

@@ -19,32 +19,33 @@ use super::slabs::manifest_client::OpeningGroups;
 use super::slabs::slot_class::PAGE_BYTES;
 use super::slabs::tending::tend;
 use super::tree::{FoundNode, OrderedLimits, OrderedState, OrderedTree};
-use crate::base::Base;
-use crate::error::Error;
-use crate::installer::Installer;
-use crate::keyspace::KeyspaceId;
-use crate::keyspace::catalogue::{KeyspaceKind, KeyspaceState};
-use crate::keyspace::engine::{Engine, EngineMaker, ImageMarks, ItemCounts};
-use crate::keyspace::key_range::KeyRange;
-use crate::keyspace::keyspace_error::KeyspaceError;
-use crate::keyspace::states::KeyspaceRef;
-use crate::log::Place;
-use crate::log::client::LogClient;
-use crate::maintenance::job::Job;
-use crate::manifest::engine_roots::{EngineRoots, ROOT_BYTES_MAX};
-use crate::manifest::items::FrameItems;
-use crate::media::extents::ExtentOwner;
-use crate::media::io::{Io, Task, lock};
 use crate::ordered::node_table::NodeHome;
-use crate::scan::layout::ScanLayout;
-use crate::session::engine_session::{EngineSession, EngineSlot};
-use crate::stats::Stats;
-use crate::tools::check::CheckReport;
-use crate::tools::inspect::Inspection;
-use crate::tools::locate::KeyPlace;
+use crate::ordered::slabs::group_table::GroupTable;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use tapetum_base::base::Base;
+use tapetum_base::engine::check_report::CheckReport;
+use tapetum_base::engine::engine_session::{EngineSession, EngineSlot};
+use tapetum_base::engine::inspection::Inspection;
+use tapetum_base::engine::key_place::KeyPlace;
+use tapetum_base::engine::scan_layout::ScanLayout;
+use tapetum_base::engine::{Engine, EngineMaker, ImageMarks, ItemCounts};
+use tapetum_base::error::Error;
+use tapetum_base::installer::Installer;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::keyspace::catalogue::{KeyspaceKind, KeyspaceState};
+use tapetum_base::keyspace::key_range::KeyRange;
+use tapetum_base::keyspace::keyspace_error::KeyspaceError;
+use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::log::Place;
+use tapetum_base::log::client::LogClient;
+use tapetum_base::maintenance::job::Job;
+use tapetum_base::manifest::engine_roots::{EngineRoots, ROOT_BYTES_MAX};
+use tapetum_base::manifest::items::FrameItems;
+use tapetum_base::media::extents::ExtentOwner;
+use tapetum_base::media::io::{Io, Task, lock};
+use tapetum_base::stats::Stats;
 use tapetum_drive::fail_point;
 use tapetum_kernels::record::Record;
 
@@ -251,7 +252,7 @@ impl OrderedEngine {
     fn take_from(&self, id: KeyspaceId, found: CheckpointKeyspace, installer: &Installer) -> Result<bool, Error> {
         let mut all = lock(&self.slots);
         let OrderedShared { state, slabs } = self.make_shared()?;
-        let slots = KeyspaceSlots::new(slabs, id, &installer.groups);
+        let slots = KeyspaceSlots::new(slabs, id, installer.of::<GroupTable>());
         if let Err(amiss) = anchor_checkpoint::claim(&slots, &found) {
             tracing::warn!("the checkpoint of anchors is passed over for keyspace {} ({amiss})", id.0);
             return Ok(false);
@@ -312,7 +313,7 @@ impl OrderedEngine {
             (shared.slabs, shared.state.clone())
         };
         let base = &self.base;
-        let keyspace_slots = KeyspaceSlots::new(&slabs, id, &installer.groups);
+        let keyspace_slots = KeyspaceSlots::new(&slabs, id, installer.of::<GroupTable>());
         let options = RecoverOptions {
             // Images are believed on their own word: an opening that failed behind its record may have seen others.
             stamp_durable: 0,
@@ -391,8 +392,8 @@ impl Engine for OrderedEngine {
                         }
                     }
                     // Its groups are to go.
-                    KeyspaceState::Dropping if installer.groups.of_keyspace(id).next().is_some() => {
-                        let slots = KeyspaceSlots::new(&self.slabs()?, id, &installer.groups);
+                    KeyspaceState::Dropping if installer.of::<GroupTable>().of_keyspace(id).next().is_some() => {
+                        let slots = KeyspaceSlots::new(&self.slabs()?, id, installer.of::<GroupTable>());
                         lock(&self.slots).insert(id, slots);
                     }
                     KeyspaceState::Dropping => {}

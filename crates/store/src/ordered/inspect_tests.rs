@@ -1,10 +1,12 @@
 //! What tools say of a store with ordered keyspaces, against what is known of it.
 
 use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
-use crate::keyspace::catalogue::KeyspaceKind;
-use crate::tools::inspect::{AreaKind, SLOT_CLASSES, inspect, inspect_drive};
-use crate::tools::locate::{KeyPlace, NodePlace, locate};
+use crate::tools::inspect::{inspect, inspect_drive};
+use crate::tools::locate::locate;
 use crate::{KeyspaceHandle, Store};
+use tapetum_base::engine::inspection::{AreaKind, SLOT_CLASSES};
+use tapetum_base::engine::key_place::{KeyPlace, NodePlace};
+use tapetum_base::keyspace::catalogue::KeyspaceKind;
 use tapetum_drive::Drive;
 
 const LARGE_BYTES: usize = 9_000;
@@ -82,13 +84,13 @@ fn a_node_that_was_damaged_on_flash_is_named_by_its_place() {
     let image = node(&store, &sorted, b"key0500").image.unwrap();
     store.close().unwrap();
     drop((sorted, store));
-    let io = crate::media::io::Io::new(drive.queue_pair(4).unwrap());
+    let io = tapetum_base::media::io::Io::new(drive.queue_pair(4).unwrap());
     let spoil = async {
         let mut buffer = io.allocate(4096).await.unwrap();
         io.fill(&mut buffer, 0..4096).fill(0xa5);
         io.write(image.flash_bytes, &mut buffer, 4096).await.unwrap();
     };
-    crate::media::io::run(&io, spoil, || false).unwrap();
+    tapetum_base::media::io::run(&io, spoil, || false).unwrap();
     // The checkpoint of anchors is believed: nobody has read the node yet.
     let store = Store::open_on(&drive, &options).unwrap();
     let sorted = store.keyspace("sorted").unwrap();

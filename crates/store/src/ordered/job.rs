@@ -5,15 +5,16 @@ use super::quiet::Quiet;
 use super::slabs::group_table::{Group, GroupEdit};
 use super::slabs::keyspace_slots::KeyspaceSlots;
 use super::slabs::tending::tend;
-use crate::error::Error;
-use crate::keyspace::KeyspaceId;
-use crate::maintenance::job::{Job, Others};
-use crate::manifest::client::Misfit;
-use crate::manifest::items::FrameItems;
-use crate::media::io::{Io, Task, lock, poll_once};
+use crate::ordered::slabs::group_table::GroupTable;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::maintenance::job::{Job, Others};
+use tapetum_base::manifest::client::Misfit;
+use tapetum_base::manifest::items::FrameItems;
+use tapetum_base::media::io::{Io, Task, lock, poll_once};
 use tapetum_drive::Purpose;
 
 pub struct OrderedJob {
@@ -84,13 +85,13 @@ impl OrderedJob {
 async fn remove(engine: Arc<OrderedEngine>, id: KeyspaceId) -> Result<(), Error> {
     let base = &engine.base;
     let mut installer = base.take_installer().await;
-    let groups: Vec<_> = installer.groups.of_keyspace(id).copied().collect();
+    let groups: Vec<_> = installer.of::<GroupTable>().of_keyspace(id).copied().collect();
     let edits = [GroupEdit::Remove(groups.iter().map(|group| group.first).collect())];
     let mut items = FrameItems::default();
     GroupEdit::put(&edits, &mut items);
     if !groups.is_empty() {
         installer.append(&items).await?;
-        edits.iter().try_for_each(|edit| installer.groups.edit(edit)).map_err(Misfit)?;
+        edits.iter().try_for_each(|edit| installer.of_mut::<GroupTable>().edit(edit)).map_err(Misfit)?;
     }
     {
         let mut extents = lock(&base.extents);

@@ -1,6 +1,6 @@
 //! The drive's programs over data nodes, and what goes into a session's scratch for them.
 
-use crate::error::Error;
+use tapetum_base::error::Error;
 use tapetum_drive::programs::node::{NODE_GET, NODE_PUT, NODE_REALIGN, NODE_SCAN};
 use tapetum_drive::{Identity, ProgramId};
 

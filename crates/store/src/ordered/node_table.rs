@@ -11,9 +11,9 @@
 //!
 //! Threads: any.
 
-use crate::media::io::lock;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
+use tapetum_base::media::io::lock;
 use tapetum_kernels::ordered::NODE_BYTES;
 
 const CHUNK_NODES: usize = 1 << 14;

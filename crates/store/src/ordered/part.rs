@@ -3,17 +3,17 @@
 use super::engine::OrderedEngine;
 use super::session::{OrderedSession, is_large};
 use super::tree::OrderedTree;
-use crate::error::Error;
-use crate::keyspace::KeyspaceId;
-use crate::keyspace::key_range::{KeyRange, ScanReply};
-use crate::keyspace::request::{Outcome, Request};
-use crate::keyspace::shared_event::SharedEvent;
-use crate::keyspace::states::KeyspaceRef;
-use crate::session::batch::{BatchPart, BatchStop, Write};
-use crate::session::engine_session::{EngineSession, EngineSlot, EngineWait};
-use crate::session::order::OpTarget;
-use crate::session::session_core::SessionCore;
 use std::sync::Arc;
+use tapetum_base::engine::batch::{BatchPart, BatchStop, Write};
+use tapetum_base::engine::engine_session::{EngineSession, EngineSlot, EngineWait};
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::keyspace::key_range::{KeyRange, ScanReply};
+use tapetum_base::keyspace::request::{Outcome, Request};
+use tapetum_base::keyspace::shared_event::SharedEvent;
+use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::session::order::OpTarget;
+use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::Returned;
 use tapetum_kernels::ordered::extension::REFERENCE_BYTES;
 

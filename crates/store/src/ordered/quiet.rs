@@ -4,8 +4,8 @@
 //! Threads: that of maintenance.
 
 use super::slabs::keyspace_slots::KeyspaceSlots;
-use crate::keyspace::KeyspaceId;
 use std::collections::BTreeMap;
+use tapetum_base::keyspace::KeyspaceId;
 
 /// After so long without a new image the last ones are attested, microseconds.
 const QUIET_US: u64 = 5_000_000;
@@ -43,8 +43,8 @@ mod tests {
     use super::super::store_bench::Bench;
     use super::QUIET_US;
     use crate::hashed::collect::victim::tests::SMALL_BYTES;
-    use crate::log::Sync;
     use crate::{Error, Step};
+    use tapetum_base::log::Sync;
     use tapetum_drive::FaultyFlash;
 
     const OLD: &[u8] = b"the value of yesterday";

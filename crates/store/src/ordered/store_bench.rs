@@ -1,13 +1,13 @@
 //! A store with keyspaces of both engines on a flash whose power fails, for tests.
 
 use crate::hashed::collect::victim::tests::{SMALL_BYTES, drive_of, small_options};
-use crate::keyspace::catalogue::KeyspaceKind;
-use crate::keyspace::request::{Condition, Outcome, Reply, Request};
-use crate::keyspace::states::KeyspaceRef;
-use crate::log::Sync;
 use crate::session::{Session, Write};
 use crate::{Error, Store, StoreOptions};
 use std::sync::Arc;
+use tapetum_base::keyspace::catalogue::KeyspaceKind;
+use tapetum_base::keyspace::request::{Condition, Outcome, Reply, Request};
+use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::log::Sync;
 use tapetum_drive::{Drive, Env, FaultyFlash, SimClock};
 
 const PATIENCE: u32 = 1_000_000;

@@ -1,9 +1,9 @@
 //! What is wrong with a query's text, and where.
 
 use super::Clause;
-use crate::error::debug_as_text;
 use sqlparser::tokenizer::Span;
 use std::fmt;
+use tapetum_base::debug_as_text;
 use tapetum_kernels::scan::{Format, ScalarType};
 
 /// Points at a word of a clause.

@@ -13,16 +13,16 @@
 
 use super::flight::{Flight, FlightEnd, FlightPlan, ListOf};
 use super::key_desks::{DESK_WORK_BYTES, ScanTools};
-use super::layout::{LayoutError, ListLimits, ScanLayout, ScanList};
 use super::query_scan::{QueryError, QueryReport};
 use super::record_transfer::{NextFrame, RecordTransfer};
 use super::values::ValueLists;
-use crate::base::Base;
-use crate::error::Error;
-use crate::keyspace::KeyspaceId;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
+use tapetum_base::base::Base;
+use tapetum_base::engine::scan_layout::{LayoutError, ListLimits, ScanLayout, ScanList};
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::KeyspaceId;
 use tapetum_drive::fail_point;
 use tapetum_drive::programs::scan::{SCAN, SCAN_HEAD_BYTES};
 use tapetum_drive::{Command, Drive, Lease, Operation, PipelineStage, ProgramId, ProgramIdentity, Returned};

@@ -9,10 +9,10 @@
 use super::host_side::HostRun;
 use super::query_scan::{QueryError, QueryReport, QuerySide, check_misfits};
 use crate::blocking::KeyspaceHandle;
-use crate::error::Error;
-use crate::keyspace::catalogue::KeyspaceKind;
-use crate::keyspace::key_range::KeyRange;
 use crate::session::ItemPipeline;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::catalogue::KeyspaceKind;
+use tapetum_base::keyspace::key_range::KeyRange;
 use tapetum_drive::programs::fields::{FIELDS, encode_fields_request};
 use tapetum_drive::programs::room_needed;
 use tapetum_drive::{PipelineDescriptor, PipelineResult};

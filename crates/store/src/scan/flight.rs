@@ -1,9 +1,9 @@
 //! One pipeline of a query on its way: what it was asked, and what came of it.
 
 use super::key_desks::ScanTools;
-use super::layout::ScanList;
 use super::query_scan::QueryError;
-use crate::error::Error;
+use tapetum_base::engine::scan_layout::ScanList;
+use tapetum_base::error::Error;
 use tapetum_drive::programs::scan::ScanRequest;
 use tapetum_drive::programs::{CORRUPT, TOO_LARGE, room_needed};
 use tapetum_drive::{

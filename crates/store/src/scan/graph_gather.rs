@@ -14,14 +14,14 @@ use super::flight::{FlightPlan, ListOf, attachment};
 use super::graph_command::descriptor;
 use super::graph_drive::{GraphDrive, PartError, no_room};
 use super::graph_scan::GraphProgress;
-use super::layout::{ListLimits, ScanList};
 use super::query_scan::{QueryError, check_misfits};
 use super::query_task::range_of;
 use super::values::ValueLists;
-use crate::base::Base;
 use crate::blocking::{Item, KeyspaceHandle};
-use crate::error::Error;
 use std::sync::Arc;
+use tapetum_base::base::Base;
+use tapetum_base::engine::scan_layout::{ListLimits, ScanList};
+use tapetum_base::error::Error;
 use tapetum_drive::programs::room_needed;
 use tapetum_drive::programs::scan::SCAN_HEAD_BYTES;
 use tapetum_drive::{

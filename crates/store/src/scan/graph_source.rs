@@ -3,14 +3,14 @@
 use super::flight::{FlightPlan, attachment};
 use super::graph_gather::extend_attached;
 use super::graph_scan::frames_of;
-use super::layout::{ListLimits, ScanLayout};
 use super::query_scan::{QueryError, QueryReport};
 use super::segment_lists::SegmentLists;
 use super::snapshot::Snapshot;
 use crate::blocking::{Item, KeyspaceHandle};
-use crate::error::Error;
-use crate::keyspace::key_range::KeyRange;
-use crate::media::io::Io;
+use tapetum_base::engine::scan_layout::{ListLimits, ScanLayout};
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::key_range::KeyRange;
+use tapetum_base::media::io::Io;
 use tapetum_drive::programs::scan::SCAN_HEAD_BYTES;
 use tapetum_drive::{PipelineStage, Purpose, SourceRange};
 use tapetum_kernels::scan::Query;

@@ -2,7 +2,7 @@
 
 use super::query_scan::QueryError;
 use crate::blocking::Item;
-use crate::error::Error;
+use tapetum_base::error::Error;
 use tapetum_kernels::scan::result::RowSink;
 use tapetum_kernels::scan::{Query, QueryResult, QueryRun, RowBatch, RunError};
 

@@ -11,10 +11,11 @@
 //!
 //! Threads: any.
 
-use crate::error::Error;
-use crate::media::io::lock;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
+use tapetum_base::engine::scan_layout::PageCopier;
+use tapetum_base::error::Error;
+use tapetum_base::media::io::lock;
 use tapetum_drive::locks::whole;
 use tapetum_drive::{Drive, Lease, LocalBuffer, QueuePair};
 use tapetum_kernels::ordered::NODE_BYTES;
@@ -43,14 +44,6 @@ struct DesksState {
 pub(crate) struct KeyDesks {
     state: Mutex<DesksState>,
     given: Condvar,
-}
-
-/// What copies a cached page beside.
-#[derive(Default)]
-pub struct PageCopier {
-    pub pair: Option<QueuePair>,
-    /// Room for copies, if it is not lent.
-    pub room: Option<LocalBuffer>,
 }
 
 struct KeyDesk {

@@ -25,7 +25,6 @@ mod graph_source;
 mod graph_tests;
 mod host_side;
 mod key_desks;
-pub mod layout;
 mod ordered;
 #[cfg(test)]
 mod ordered_tests;
@@ -42,7 +41,7 @@ mod values;
 
 pub(crate) use drive_side::PART_BYTES;
 pub use graph_scan::{GraphOptions, GraphProgress, GraphReport};
-pub(crate) use key_desks::{KeyDesks, PageCopier};
+pub(crate) use key_desks::KeyDesks;
 pub use ordered::Scan;
 pub use query_scan::{QueryError, QueryReport, QuerySide};
 pub use query_task::QueryTask;

@@ -1,11 +1,11 @@
 //! Scans of ordered keyspaces, for callers that wait: an iterator that asks for a part at a time.
 
 use crate::blocking::{Item, KeyspaceHandle};
-use crate::error::Error;
-use crate::keyspace::catalogue::KeyspaceKind;
-use crate::keyspace::key_range::{KeyRange, ScanPart, ScannedItem};
-use crate::keyspace::keyspace_error::KeyspaceError;
 use std::time::Duration;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::catalogue::KeyspaceKind;
+use tapetum_base::keyspace::key_range::{KeyRange, ScanPart, ScannedItem};
+use tapetum_base::keyspace::keyspace_error::KeyspaceError;
 
 /// Items that one part has at most.
 const PART_ITEMS: usize = 1024;

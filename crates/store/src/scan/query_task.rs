@@ -11,18 +11,18 @@
 
 use super::drive_side::{DriveRun, PATIENCE_US, ResultOptions, scan_tools};
 use super::host_side::HostRun;
-use super::layout::ScanLayout;
 use super::query_scan::{QueryError, QueryReport, QuerySide, check_misfits, check_range};
 use super::segment_lists::SegmentLists;
 use super::snapshot::Snapshot;
 use crate::blocking::KeyspaceHandle;
-use crate::error::Error;
-use crate::keyspace::catalogue::KeyspaceKind;
-use crate::keyspace::key_range::{KeyBound, KeyRange, ScanPart};
-use crate::media::io::{Io, Task, lock, poll_once};
 use crate::session::Session;
 use std::collections::VecDeque;
 use std::time::Duration;
+use tapetum_base::engine::scan_layout::ScanLayout;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::catalogue::KeyspaceKind;
+use tapetum_base::keyspace::key_range::{KeyBound, KeyRange, ScanPart};
+use tapetum_base::media::io::{Io, Task, lock, poll_once};
 use tapetum_drive::{OfProcess, Purpose};
 use tapetum_kernels::ordered::NODE_KEY_BYTES_MAX;
 use tapetum_kernels::scan::result::{MissedKeys, RowSink};

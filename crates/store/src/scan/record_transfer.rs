@@ -8,7 +8,7 @@
 
 use super::flight::Flight;
 use super::query_scan::QueryError;
-use crate::error::Error;
+use tapetum_base::error::Error;
 use tapetum_drive::{
     Command, Drive, Lease, LocalBuffer, LocalRange, Operation, ProgramId, Purpose, QueuePair, Returned, Status,
 };

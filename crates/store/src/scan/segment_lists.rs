@@ -1,12 +1,12 @@
 //! Segments of a hashed keyspace, as a snapshot has them: a list has whole segments, or what a run that stopped left of one.
 
-use super::layout::{LayoutError, ListLimits, ScanLayout, ScanList};
 use super::snapshot::Snapshot;
-use crate::error::Error;
 use crate::hashed::segment::view::Segment;
-use crate::media::flash_run::FlashRun;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use tapetum_base::engine::scan_layout::{LayoutError, ListLimits, ScanLayout, ScanList};
+use tapetum_base::error::Error;
+use tapetum_base::media::flash_run::FlashRun;
 use tapetum_drive::SourceRange;
 use tapetum_kernels::reference::Reference;
 use tapetum_kernels::scan::access::{PieceOfSegment, SegmentPlace, ValueHome};

@@ -7,20 +7,21 @@
 //! 3. The bitmaps are copies, and so are the records of write buffers, which are few against segments.
 //! 4. A key on which a buffer has the last word is noted with the one segment that may have its record.
 
-use super::layout::LayoutError;
-use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Place;
+use crate::hashed::catalog::Catalog;
 use crate::hashed::segment::snapshot_pins::SnapshotPins;
 use crate::hashed::segment::view::Segment;
-use crate::installer::Installer;
-use crate::keyspace::KeyspaceId;
-use crate::keyspace::states::KeyspaceRef;
-use crate::log::Sync;
-use crate::media::geometry::Geometry;
-use crate::media::io::{Io, lock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tapetum_base::engine::scan_layout::LayoutError;
+use tapetum_base::error::Error;
+use tapetum_base::installer::Installer;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::log::Sync;
+use tapetum_base::media::geometry::Geometry;
+use tapetum_base::media::io::{Io, lock};
 use tapetum_drive::fail_point;
 use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::record::{Codec, Kind};
@@ -101,7 +102,7 @@ impl Snapshot {
             }
         }
         let (mut segments, mut held) = (Vec::new(), Vec::<Arc<Segment>>::new());
-        for state in installer.catalog.segments.values().filter(|state| state.valid_entries > 0) {
+        for state in installer.of::<Catalog>().segments.values().filter(|state| state.valid_entries > 0) {
             if let Some(segment) = engine.segments.get(state.descriptor.number) {
                 let replaced = replaced.remove(&state.descriptor.number).unwrap_or_default();
                 segments.push(SegmentSnapshot { valid: state.valid.to_words(), replaced });

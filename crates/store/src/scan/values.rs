@@ -1,7 +1,7 @@
 //! Values out of line, which pipelines over a layout came by: looked at where they lie, in pipelines of their own.
 
-use super::layout::{LayoutError, ListLimits, ScanList};
 use std::collections::{BTreeMap, VecDeque};
+use tapetum_base::engine::scan_layout::{LayoutError, ListLimits, ScanList};
 use tapetum_drive::SourceRange;
 use tapetum_kernels::scan::access::{PieceOfValue, ValueHome};
 use tapetum_kernels::scan::result::{DeferredRecord, MissedKeys, StoppedRun};
@@ -67,7 +67,7 @@ impl ValueLists {
         Ok(Some(list))
     }
 
-    /// As [`super::layout::ScanLayout::again`].
+    /// As [`tapetum_base::engine::scan_layout::ScanLayout::again`].
     pub fn again(&mut self, id: u64, stopped: Option<&StoppedRun>) {
         let records = self.listed.remove(&id).unwrap_or_default();
         let done = stopped.map_or(0, |stopped| stopped.pieces as usize);

@@ -5,52 +5,24 @@
 //!    └─ busy, refused         └─ full ─► seal the buffer, begin anew
 //! ```
 
-use super::order::closed;
-use super::session_core::poison;
-use super::{Session, refuse};
-use crate::error::Error;
+use super::Session;
 use crate::hashed::session::limits;
-use crate::keyspace::catalogue::KeyspaceKind;
-use crate::keyspace::request::{Condition, Outcome, Request};
-use crate::keyspace::states::KeyspaceRef;
-use crate::log::{AppendError, Draft};
 use std::sync::atomic::Ordering;
-use tapetum_kernels::record::{Codec, Header};
+use tapetum_base::engine::batch::{BatchPart, BatchStop, Write};
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::catalogue::KeyspaceKind;
+use tapetum_base::keyspace::request::Outcome;
+use tapetum_base::log::AppendError;
+use tapetum_base::session::order::closed;
+use tapetum_base::session::refuse;
+use tapetum_base::session::session_core::poison;
 
 /// What the log takes of a record beside its key and value, about.
 const RECORD_BESIDE_BYTES: usize = 64;
 
-/// One write of a batch.
-#[derive(Clone, Copy, Debug)]
-pub enum Write<'a> {
-    Put { keyspace: KeyspaceRef, key: &'a [u8], value: &'a [u8], flags: u32, expiry: u32 },
-    Delete { keyspace: KeyspaceRef, key: &'a [u8] },
-}
-
 /// There is no room now: poll, and submit again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Busy;
-
-/// Why a batch was not appended.
-pub enum BatchStop {
-    /// It is to be submitted again later.
-    Busy,
-    /// The write buffer has no room for it.
-    Full,
-    Refused(Error),
-}
-
-/// An engine's part of a batch that it has prepared. Dropping it unlocks what it locked.
-pub trait BatchPart {
-    /// Locks what keeps others from the keys, and looks whether there is room for them.
-    fn lock(&mut self) -> Result<(), BatchStop>;
-
-    /// Appends its records to those of the group, in the order of its writes.
-    fn add_drafts<'a>(&'a self, drafts: &mut Vec<Draft<'a>>);
-
-    /// They were appended, each with this stamp and at this place in the active buffer. Lets readers find them.
-    fn appended(&mut self, records: &[(u64, u32)]);
-}
 
 impl Session {
     /// Writes several keys at once, of one keyspace or of several: all of them or none, also across a crash.
@@ -144,59 +116,5 @@ impl Session {
         let limit_writes = limits::batch_writes_max(&self.hashed_engine);
         let fits = bytes <= limit_bytes && writes.len() <= limit_writes;
         if fits { Ok(()) } else { Err(Error::BatchTooLarge { limit_bytes, limit_writes }) }
-    }
-}
-
-impl<'a> Write<'a> {
-    pub(crate) fn is_put(&self) -> bool {
-        matches!(self, Write::Put { .. })
-    }
-
-    pub(crate) fn key(&self) -> &'a [u8] {
-        match *self {
-            Write::Put { key, .. } | Write::Delete { key, .. } => key,
-        }
-    }
-
-    pub(crate) fn keyspace(&self) -> KeyspaceRef {
-        match *self {
-            Write::Put { keyspace, .. } | Write::Delete { keyspace, .. } => keyspace,
-        }
-    }
-
-    pub(crate) fn value(&self) -> &'a [u8] {
-        match *self {
-            Write::Put { value, .. } => value,
-            Write::Delete { .. } => &[],
-        }
-    }
-
-    /// The request that it is alone.
-    pub(crate) fn request(&self) -> Request<'a> {
-        match *self {
-            Write::Put { key, value, flags, expiry, .. } => {
-                Request::Put { key, value, flags, expiry, condition: Condition::Always }
-            }
-            Write::Delete { key, .. } => Request::Delete { key, stamp: None },
-        }
-    }
-
-    /// Its record, with its value as it is stored.
-    pub(crate) fn draft<'b>(&self, codec: Codec, stored: &'b [u8]) -> Draft<'b>
-    where
-        'a: 'b,
-    {
-        let header = match *self {
-            Write::Put { key, value, flags, expiry, .. } => Header {
-                codec,
-                flags,
-                expiry,
-                raw_bytes: value.len() as u32,
-                ..Header::value(0, key.len(), stored.len())
-            },
-            Write::Delete { key, .. } => Header::tombstone(0, key.len()),
-        };
-        let header = Header { keyspace: self.keyspace().id.0, ..header };
-        Draft { header, key: self.key(), stored }
     }
 }

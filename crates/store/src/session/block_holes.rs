@@ -1,9 +1,9 @@
 //! What memory knows of the holes of a block device.
 
 use super::Session;
-use crate::keyspace::block_device::{AbsentBlocks, BlockDevice};
-use crate::keyspace::states::KeyspaceRef;
 use std::ops::Range;
+use tapetum_base::keyspace::block_device::{AbsentBlocks, BlockDevice};
+use tapetum_base::keyspace::states::KeyspaceRef;
 
 impl Session {
     /// How many of the first of these blocks of a device are absent for certain, also where that is more than one could ask for by

@@ -1,13 +1,13 @@
 //! Keyspaces beside each other: the same keys in all of them, against a model.
 
 use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
-use crate::keyspace::catalogue::KeyspaceEdit;
-use crate::keyspace::states::tests::create;
 use crate::{
     Condition, Error, Item, KeyspaceError, KeyspaceRef, Outcome, Reply, Request, Session, Store, StoreOptions, Sync,
     Write,
 };
 use std::collections::HashMap;
+use tapetum_base::keyspace::catalogue::KeyspaceEdit;
+use tapetum_base::keyspace::states::testing::create;
 use tapetum_drive::SplitMix64;
 
 /// Ids on both sides of a chunk's and of a byte's end.

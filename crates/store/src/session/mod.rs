@@ -13,54 +13,37 @@
 pub mod asks;
 pub mod batch;
 mod block_holes;
-pub mod engine_session;
-#[cfg(test)]
-mod engine_tests;
-pub mod joined_bytes;
 #[cfg(test)]
 mod keyspace_tests;
-pub mod memory_turns;
-pub mod order;
-pub mod owned;
-pub mod reply_values;
-pub mod session_core;
-pub mod spare_buffers;
-#[cfg(test)]
-pub mod toy_session;
 
-use crate::base::Base;
-use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::session::{HashedSession, limits};
-use crate::keyspace::catalogue::KeyspaceKind;
-use crate::keyspace::key_range::{KeyRange, ScanReply};
-use crate::keyspace::keyspace_error::KeyspaceError;
-use crate::keyspace::request::{Outcome, Reply, Request, ValueRange};
-use crate::keyspace::shared_event::{SharedEvent, Sleep};
-use crate::keyspace::states::KeyspaceRef;
-use engine_session::{EngineSession, EngineSlot, EngineWait, OtherEngines};
-use order::OpTarget;
-use session_core::SessionCore;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tapetum_base::engine::engine_session::{EngineSession, EngineSlot, EngineWait, OtherEngines};
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::catalogue::KeyspaceKind;
+use tapetum_base::keyspace::key_range::{KeyRange, ScanReply};
+use tapetum_base::keyspace::keyspace_error::KeyspaceError;
+use tapetum_base::keyspace::request::{Outcome, Reply, Request, ValueRange};
+use tapetum_base::keyspace::shared_event::{SharedEvent, Sleep};
+use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::session::order::OpTarget;
+use tapetum_base::session::refuse;
+use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::{OfProcess, QueuePair};
-use tapetum_kernels::record::KEY_BYTES_MAX;
 
 pub use crate::hashed::session::limits::{Limits, value_bytes_max};
 pub use crate::hashed::session::{Application, ItemPipeline, KeyDigest};
-pub use asks::Ask;
-pub use batch::{Busy, Write};
-pub use reply_values::KEEP_BYTES;
+pub use batch::Busy;
+pub use tapetum_base::engine::batch::Write;
+pub use tapetum_base::session::KEPT_BYTES_MAX;
+pub use tapetum_base::session::asks::Ask;
 
 /// The most operations that one session has on their way.
 pub const OPERATIONS_MAX: usize = 1 << 16;
-/// With so many bytes of keys and values kept, or a quarter of the store's memory where that is less, a session takes no operation: eight
-/// of the largest values.
-pub const KEPT_BYTES_MAX: usize = 128 << 20;
-/// See [`KEPT_BYTES_MAX`].
-const KEPT_MEMORY_PART: u64 = 4;
 /// How often a session that waits for memory or room checks again.
 const MEMORY_LOOK: Duration = Duration::from_millis(10);
 
@@ -436,20 +419,4 @@ impl Drop for Session {
         self.hashed.leave(&self.hashed_engine);
         self.others.iter_mut().for_each(|(_, part)| part.leave(&mut self.core));
     }
-}
-
-/// An error if no engine can do a request.
-pub fn refuse(base: &Base, keyspace: KeyspaceRef, request: &Request<'_>) -> Result<(), Error> {
-    base.refuse_dropped(keyspace)?;
-    if !matches!(request, Request::Get { .. }) {
-        base.refuse_to_write()?;
-    }
-    let key = request.key();
-    if key.is_empty() && !matches!(request, Request::DeleteAll { .. }) {
-        return Err(Error::KeyEmpty);
-    }
-    if key.len() > KEY_BYTES_MAX {
-        return Err(Error::KeyTooLong { limit_bytes: KEY_BYTES_MAX });
-    }
-    Ok(())
 }

@@ -1,18 +1,19 @@
 //! The offline check: every checksum of every record and key-table page, and the invariants that tie them together.
 
-use crate::error::Error;
 use crate::hashed::HashedEngine;
-use crate::hashed::catalog::{Bitmap, SegmentState};
+use crate::hashed::catalog::{Bitmap, Catalog, SegmentState};
 use crate::hashed::collect::victim::VictimCursor;
 use crate::hashed::key_tables::key_reader::{KeyPages, KeyReader, page_name};
 use crate::hashed::large::verify::verify;
 use crate::hashed::segment::local_index::FenceBuilder;
 use crate::hashed::segment::view::Segment;
-use crate::media::geometry::SUPERBLOCK_BYTES;
-use crate::media::io::Io;
-use crate::media::superblock::Superblock;
 use crate::store::Store;
 use std::sync::Arc;
+use tapetum_base::engine::check_report::CheckReport;
+use tapetum_base::error::Error;
+use tapetum_base::media::geometry::SUPERBLOCK_BYTES;
+use tapetum_base::media::io::Io;
+use tapetum_base::media::superblock::Superblock;
 use tapetum_drive::Purpose;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::key_table::Entry;
@@ -21,31 +22,6 @@ use tapetum_kernels::reference::Reference;
 
 /// Of damage that costs nothing.
 const MADE_ANEW: &str = "which is made anew when the store is next opened for writing";
-
-/// What a check went through.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CheckReport {
-    pub segments: u64,
-    pub records: u64,
-    pub valid_records: u64,
-    /// Of hashed keyspaces, keys that the write buffers have the last word on: what was read of the log. Some are in segments too.
-    pub buffered_records: u64,
-    /// Values in extents of their own, each read whole.
-    pub large_values: u64,
-    /// What does not hold, each naming its place.
-    pub problems: Vec<String>,
-}
-
-impl CheckReport {
-    fn add(&mut self, other: CheckReport) {
-        self.segments += other.segments;
-        self.records += other.records;
-        self.valid_records += other.valid_records;
-        self.buffered_records += other.buffered_records;
-        self.large_values += other.large_values;
-        self.problems.extend(other.problems);
-    }
-}
 
 /// Checks an open store. Manifest and log were checked by opening it. Of a store that was opened to read, what opening made
 /// anew is named too: it is damaged on the drive.
@@ -69,7 +45,7 @@ pub fn check(store: &Store) -> Result<CheckReport, Error> {
 pub async fn check_hashed(engine: &Arc<HashedEngine>, io: &Io) -> Result<CheckReport, Error> {
     let installer = engine.take_installer().await;
     let mut report = CheckReport { buffered_records: engine.buffers.entries(), ..CheckReport::default() };
-    for state in installer.catalog.segments.values() {
+    for state in installer.of::<Catalog>().segments.values() {
         report.segments += 1;
         report.problems.extend(pages_made_anew(engine, state.descriptor.number));
         if let Err(error) = check_segment(engine, io, state, &mut report).await {

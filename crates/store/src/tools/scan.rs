@@ -4,17 +4,18 @@
 //! out of sight: every key that is there from the beginning to the end comes, and comes once unless it is written while
 //! the scan runs.
 
-use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Place;
+use crate::hashed::catalog::Catalog;
 use crate::hashed::collect::victim::VictimCursor;
-use crate::installer::Installer;
-use crate::keyspace::KeyspaceId;
-use crate::keyspace::states::KeyspaceRef;
-use crate::media::io::Io;
 use crate::store::Store;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use tapetum_base::error::Error;
+use tapetum_base::installer::Installer;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::media::io::Io;
 use tapetum_drive::Purpose;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Header, Kind};
@@ -72,7 +73,7 @@ fn buffers(
     for shard in engine.buffers.shards() {
         // Copied, so that writers wait for no one who prints.
         let mut found: Vec<(Vec<u8>, Header)> = Vec::new();
-        let shard = crate::media::io::lock(shard);
+        let shard = tapetum_base::media::io::lock(shard);
         shard.latest().for_each(|(_, place)| {
             // SAFETY: the shard names the place, and we hold it.
             let record = unsafe { engine.log.record(place.buffer, place.place) };
@@ -112,7 +113,7 @@ async fn segments(
     wanted: Wanted<'_>,
     visit: &mut impl FnMut(Scanned<'_>) -> ControlFlow<()>,
 ) -> Result<ControlFlow<()>, Error> {
-    for state in installer.catalog.segments.values() {
+    for state in installer.of::<Catalog>().segments.values() {
         let Some(segment) = engine.segments.get(state.descriptor.number) else { continue };
         let mut cursor = VictimCursor::new(segment, io, engine.drive.local(), engine.hasher.clone()).await?;
         // Those of one page, shown when it is known what they are.
@@ -154,7 +155,7 @@ mod tests {
     use crate::hashed::collect::victim::tests::{
         RECORD_BYTES, first_segment, lengthen_first_record, put_equal_records, store_of_equal_records,
     };
-    use crate::media::io::run;
+    use tapetum_base::media::io::run;
 
     #[test]
     fn a_deleted_key_is_not_shown_for_the_damaged_length_of_another_one() {

@@ -8,14 +8,14 @@ mod table;
 pub mod write_buffers;
 
 use crate::hashed::large::LargeExtents;
-pub use crate::log::Place;
-use crate::media::geometry::BUFFERS;
 use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use table::{Lines, READ, Table, Tables, place_of};
+pub use tapetum_base::log::Place;
+use tapetum_base::media::geometry::BUFFERS;
 use tapetum_kernels::block_group::group_hash;
 use tapetum_kernels::hash::HashKey;
 

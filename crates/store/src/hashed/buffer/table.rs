@@ -13,11 +13,11 @@
 //!
 //! Threads: behind the shard's lock, but for [`Lines::glance`], by which only hints are given.
 
-use crate::memory::region::{Account, Region, page_bytes};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use tapetum_base::memory::region::{Account, Region, page_bytes};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::prefetch::{CACHE_LINE_BYTES, prefetch};
 

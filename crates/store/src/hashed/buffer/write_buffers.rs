@@ -3,11 +3,11 @@
 //! Threads: any. Lock order: shards, ascending.
 
 use super::{Glance, Place, Shard};
-use crate::error::Error;
-use crate::media::geometry::Geometry;
-use crate::media::io::lock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
+use tapetum_base::error::Error;
+use tapetum_base::media::geometry::Geometry;
+use tapetum_base::media::io::lock;
 use tapetum_kernels::hash::HashKey;
 
 pub struct WriteBuffers {

@@ -7,7 +7,6 @@
 
 pub mod victim;
 
-use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::catalog::{Bitmap, Catalog, Install, SegmentState};
 use crate::hashed::collect::victim::VictimCursor;
@@ -22,15 +21,16 @@ use crate::hashed::segment::unreadable::Part;
 use crate::hashed::segment::view::Segment;
 use crate::hashed::segment::writer::SegmentWriter;
 use crate::hashed::write_count::WriteTally;
-use crate::installer::Installer;
-use crate::keyspace::KeyspaceId;
-use crate::maintenance::pace::{COLLECT_MERGE, COLLECT_WRITE};
-use crate::media::extents::{ExtentOwner, ExtentReservation};
-use crate::media::io::{Io, lock};
-use crate::opening::options::Full;
-use crate::phase::{Phase, PhaseCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tapetum_base::error::Error;
+use tapetum_base::installer::Installer;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::maintenance::pace::{COLLECT_MERGE, COLLECT_WRITE};
+use tapetum_base::media::extents::{ExtentOwner, ExtentReservation};
+use tapetum_base::media::io::{Io, lock};
+use tapetum_base::options::Full;
+use tapetum_base::phase::{Phase, PhaseCell};
 use tapetum_drive::fail_point;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Codec;
@@ -119,8 +119,8 @@ pub fn must_evict(engine: &HashedEngine) -> bool {
 /// Collects once; whether there was anything to gain.
 pub async fn collect(engine: Arc<HashedEngine>, io: Io, phase: Arc<PhaseCell>) -> Result<bool, Error> {
     let installer = engine.take_installer().await;
-    let victims = choose(&engine, &installer.catalog);
-    let name = engine.segments.names.take(&installer.catalog);
+    let victims = choose(&engine, installer.of::<Catalog>());
+    let name = engine.segments.names.take(installer.of::<Catalog>());
     drop(installer);
     let done = if victims.is_empty() {
         Ok(false)
@@ -159,7 +159,7 @@ pub async fn evict(engine: Arc<HashedEngine>, io: Io, phase: Arc<PhaseCell>) -> 
     let mut installer = engine.take_installer().await;
     phase.set(Phase::Evict);
     let now = engine.now();
-    let states = || installer.catalog.segments.values();
+    let states = || installer.of::<Catalog>().segments.values();
     let readable = states().filter(|state| !engine.segments.unreadable.cannot_be_evicted(state, now));
     let coldest = readable.min_by_key(|state| state.descriptor.stamp_max);
     let none_is_readable = coldest.is_none() && states().next().is_some();
@@ -384,7 +384,7 @@ async fn install_output(
         .enumerate()
         .map(|(place, source)| {
             let number = victims[source.victim as usize].segment.descriptor.number;
-            let alive = installer.catalog.segments[&number].valid.get(source.entry);
+            let alive = installer.of::<Catalog>().segments[&number].valid.get(source.entry);
             if !alive && !fail_point!(SkipRecheck) {
                 born_dead.add(place as u32, source.size_bytes);
             }
@@ -453,7 +453,7 @@ async fn left_behind(
     sources: &[Source],
     alive: &[bool],
 ) -> Result<Vec<Vec<(HashKey, KeyspaceId)>>, Failure> {
-    let state = |victim: &Victim| &installer.catalog.segments[&victim.segment.descriptor.number];
+    let state = |victim: &Victim| &installer.of::<Catalog>().segments[&victim.segment.descriptor.number];
     let valid: usize = victims.iter().map(|victim| state(victim).valid_entries as usize).sum();
     if valid == alive.iter().filter(|alive| **alive).count() {
         return Ok(Vec::new());

@@ -1,19 +1,19 @@
 //! When the collector is needed, what it takes, and what becomes of those who wait for it.
 
 use super::*;
-use crate::hashed::catalog::Deaths;
 use crate::hashed::catalog::tests::descriptor;
+use crate::hashed::catalog::{Catalog, Deaths};
 use crate::hashed::collect::victim::tests::{
     RECORD_BYTES, SMALL_BYTES, small_options, store_at_rest, store_in_memory, store_of_equal_records, wait_for_flush,
 };
 use crate::hashed::manifest_room::Kept;
 use crate::hashed::segment::writer::tests::fill;
-use crate::installer::Clients;
-use crate::media::extents::ExtentOwner;
-use crate::media::geometry::Geometry;
-use crate::media::io::run;
+use crate::opening::engines::empty_clients;
 use crate::{StoreOptions, Sync, Write};
 use std::collections::BTreeMap;
+use tapetum_base::media::extents::ExtentOwner;
+use tapetum_base::media::geometry::Geometry;
+use tapetum_base::media::io::run;
 use tapetum_drive::{Env, SplitMix64};
 
 #[test]
@@ -70,7 +70,8 @@ fn leave_room_in_the_manifest(engine: &HashedEngine, flushes: u64) {
         entries += 16 << 10;
         let states = BTreeMap::from([(0, SegmentState::new(descriptor(0, entries)))]);
         let catalog = Catalog { segments: states, ..Catalog::default() };
-        let clients = Clients { catalog, ..Clients::default() };
+        let mut clients = empty_clients();
+        *clients.of_mut::<Catalog>() = catalog;
         engine.manifest_room.refresh(&engine.geometry, &clients, Kept::default());
     }
     assert_eq!(engine.manifest_room.flushes_now(), flushes);
@@ -83,19 +84,19 @@ fn dead_entries_are_collected_for_the_sake_of_the_manifest_where_it_is_short_of_
     let (engine, io) = (store.hashed(), Io::new(drive.queue_pair(16).unwrap()));
     wait_for_flush(engine);
     let mut installer = run(&io, engine.take_installer(), || false).unwrap();
-    let segment = *installer.catalog.segments.keys().next().expect("some were flushed");
-    let few = installer.catalog.segments[&segment].descriptor.entries / 64;
+    let segment = *installer.of::<Catalog>().segments.keys().next().expect("some were flushed");
+    let few = installer.of::<Catalog>().segments[&segment].descriptor.entries / 64;
     for dead in [0, 1, few, few + 1] {
-        let before = installer.catalog.segments[&segment].descriptor.entries
-            - installer.catalog.segments[&segment].valid_entries;
+        let before = installer.of::<Catalog>().segments[&segment].descriptor.entries
+            - installer.of::<Catalog>().segments[&segment].valid_entries;
         let entries: Vec<u32> = (before..dead).collect();
         let deaths = Deaths { segment, record_bytes: entries.len() as u64 * RECORD_BYTES, entries };
         let install = Install { deaths: vec![deaths], ..Install::default() };
-        installer.catalog.install(&install).unwrap();
+        installer.of_mut::<Catalog>().install(&install).unwrap();
         for flushes in [0, 1, MANIFEST_SCARCE - 1, MANIFEST_SCARCE] {
             leave_room_in_the_manifest(engine, flushes);
             let gains = flushes < MANIFEST_SCARCE && (dead > few || flushes == 0 && dead > 0);
-            let victims = choose(engine, &installer.catalog);
+            let victims = choose(engine, installer.of::<Catalog>());
             let taken = victims.iter().any(|victim| victim.segment.descriptor.number == segment);
             assert_eq!(taken, gains, "{dead} dead, room for {flushes} flushes");
         }
@@ -117,7 +118,7 @@ fn a_store_that_evicts_makes_room_wherever_it_is_tight() {
             level.store(before, Ordering::Relaxed);
         }
         let geometry = Geometry { manifest_bytes: 0, ..engine.geometry };
-        engine.manifest_room.refresh(&geometry, &Clients::default(), Kept::default());
+        engine.manifest_room.refresh(&geometry, &empty_clients(), Kept::default());
         assert_eq!(must_evict(engine), evicts);
     }
 }
@@ -138,10 +139,10 @@ fn who_waits_for_an_eviction_hears_where_no_segment_can_be_read() {
     wait_for_flush(engine);
     assert_eq!(try_to(), Ok(true));
     let installer = run(&io, engine.take_installer(), || false).unwrap();
-    for state in installer.catalog.segments.values() {
+    for state in installer.of::<Catalog>().segments.values() {
         engine.segments.unreadable.note(state.descriptor.version, Part::KeyTable, engine.now());
     }
-    assert!(!installer.catalog.segments.is_empty());
+    assert!(!installer.of::<Catalog>().segments.is_empty());
     drop(installer);
     assert!(try_to().unwrap_err().to_string().contains("no segment can be read"));
 }
@@ -164,8 +165,8 @@ fn segments_that_name_many_large_values_are_merged_as_far_as_an_install_may_be_l
     let installer = run(&io, engine.take_installer(), || false).unwrap();
     let named = |states: &mut dyn Iterator<Item = &SegmentState>| -> u64 { states.map(|s| s.large_bytes_max()).sum() };
     let max = large_bytes_max(&engine.geometry);
-    assert!(named(&mut installer.catalog.segments.values()) > max, "there is more than fits an install");
-    let gathered = gather(engine, &installer.catalog, |state| engine.live_bytes(state));
+    assert!(named(&mut installer.of::<Catalog>().segments.values()) > max, "there is more than fits an install");
+    let gathered = gather(engine, installer.of::<Catalog>(), |state| engine.live_bytes(state));
     assert!(gathered.states.len() > 1 && named(&mut gathered.states.iter().copied()) <= max);
     drop(gathered);
     drop(installer);
@@ -211,7 +212,7 @@ fn what_has_expired_since_is_not_copied() {
         store.maintain();
     }
     let installer = run(&io, engine.take_installer(), || false).unwrap();
-    let states = installer.catalog.segments.values();
+    let states = installer.of::<Catalog>().segments.values();
     let victims: Vec<Victim> = states.filter_map(|state| Victim::new(engine, state)).collect();
     for (seconds, copied) in [(0, 100), (20, 75)] {
         clock.advance_us(seconds * 1_000_000);

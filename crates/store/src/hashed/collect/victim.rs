@@ -3,15 +3,15 @@
 //!
 //! Pages pass through a window; the next windows are read while this one is looked at.
 
-use crate::error::Error;
 use crate::hashed::catalog::Bitmap;
 use crate::hashed::segment::view::Segment;
-use crate::keyspace::hasher::KeyHasher;
-use crate::media::io::Io;
-use crate::media::transfer::Transfer;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::hasher::KeyHasher;
+use tapetum_base::media::io::Io;
+use tapetum_base::media::transfer::Transfer;
 use tapetum_drive::{HostView, LocalMemory};
 use tapetum_kernels::data_page::{FoundRecord, PageRun, PageSize, Trailer};
 use tapetum_kernels::hash::HashKey;
@@ -297,8 +297,8 @@ impl VictimCursor {
 pub mod tests {
     use super::*;
     use crate::hashed::HashedEngine;
-    use crate::media::io::run;
     use crate::{Store, StoreOptions, Sync};
+    use tapetum_base::media::io::run;
     use tapetum_drive::{Drive, Env, Flash, MemoryFlash, SplitMix64, programs};
 
     /// Where in a record the length of its stored value begins, when its key is short.

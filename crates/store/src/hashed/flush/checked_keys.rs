@@ -11,8 +11,8 @@
 //! So a new key takes one byte, one that is on flash about eight, and one that the index takes for another about eighteen.
 
 use crate::hashed::flush::key_check::Checked;
-use crate::keyspace::KeyspaceId;
-use crate::media::wire::{Reader, Short, Writer};
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::media::wire::{Reader, Short, Writer};
 use tapetum_kernels::hash::HashKey;
 
 const LIVE: u8 = 1;

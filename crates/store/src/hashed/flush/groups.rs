@@ -10,15 +10,15 @@
 //! A *unit* is what has an entry of the index: a key, or a group. Collections may move an older record while it is looked for; nothing else
 //! changes it before the install, because flushes are one at a time.
 
-use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::flush::key_check::Checked;
 use crate::hashed::segment::view::Segment;
-use crate::keyspace::KeyspaceId;
-use crate::media::io::Io;
-use crate::media::transfer::Transfer;
 use std::ops::Range;
 use std::sync::Arc;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::media::io::Io;
+use tapetum_base::media::transfer::Transfer;
 use tapetum_drive::fail_point;
 use tapetum_kernels::block_group::{GROUP_KEY_BYTES, Group, GroupBlock, group_hash, place_of};
 use tapetum_kernels::data_page::PageRun;

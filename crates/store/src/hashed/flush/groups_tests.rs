@@ -1,9 +1,9 @@
 use super::*;
 use crate::hashed::collect::victim::tests::{store_in_memory, wait_for_flush};
-use crate::keyspace::block_device::{BLOCK_BYTES, BlockDevice};
-use crate::keyspace::keyspace_error::KeyspaceError;
 use crate::{Condition, KeyspaceHandle, Outcome, Request, Store, StoreOptions, Sync, Write};
 use std::collections::HashMap;
+use tapetum_base::keyspace::block_device::{BLOCK_BYTES, BlockDevice};
+use tapetum_base::keyspace::keyspace_error::KeyspaceError;
 use tapetum_drive::{Drive, SplitMix64};
 
 const CAPACITY_BYTES: u64 = 8 << 20;
@@ -188,7 +188,7 @@ fn a_damaged_group_loses_its_blocks_and_never_shows_them_as_holes() {
         sector.bytes_mut()[100] ^= 1;
         io.write(place, &mut sector, 512).await.unwrap();
     };
-    crate::media::io::run(&io, damage, || false).unwrap();
+    tapetum_base::media::io::run(&io, damage, || false).unwrap();
     drop(segment);
     disk.put(&keys[2], &[9; BLOCK_BYTES]).unwrap();
     flush(&store);

@@ -1,8 +1,8 @@
 //! Sorts entries by hash key in short steps. Hash keys are uniform, so they are dealt out by their leading bits to
 //! buckets of a few entries each, and what is left is to order those.
 
-use crate::media::io::Io;
 use std::ops::RangeInclusive;
+use tapetum_base::media::io::Io;
 use tapetum_kernels::hash::HashKey;
 
 /// A key and its segment.
@@ -66,9 +66,9 @@ impl HashSort {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::media::io::run;
     use proptest::prelude::*;
     use std::sync::Arc;
+    use tapetum_base::media::io::run;
     use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash};
 
     fn io() -> Io {

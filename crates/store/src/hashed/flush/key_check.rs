@@ -4,18 +4,18 @@
 //! are sorted by the same hash, so the checks of a batch against one segment are a merge over slices of its table, and
 //! neighbouring pages are read together. A key for which the index has no candidate is new and costs nothing.
 
-use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::catalog::Catalog;
 use crate::hashed::key_tables::find_or_load;
 use crate::hashed::key_tables::key_reader::{KeyReader, PAGES_PER_READ};
 use crate::hashed::segment::Descriptor;
 use crate::hashed::segment::view::Segment;
-use crate::media::io::Io;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tapetum_base::error::Error;
+use tapetum_base::media::io::Io;
 use tapetum_kernels::hash::HashKey;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -208,7 +208,7 @@ mod tests {
     use crate::hashed::catalog::tests::descriptor;
     use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
     use crate::hashed::segment::local_index::LocalIndex;
-    use crate::media::geometry::Geometry;
+    use tapetum_base::media::geometry::Geometry;
     use tapetum_kernels::data_page::{PAGE_BYTES, SegmentSalt};
     use tapetum_kernels::key_table::{Entry, KeyPage, PageBuilder};
 

@@ -13,10 +13,9 @@ mod groups;
 pub mod hash_sort;
 pub mod key_check;
 
-use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::{Place, Shard};
-use crate::hashed::catalog::{Deaths, Install};
+use crate::hashed::catalog::{Catalog, Deaths, Install};
 use crate::hashed::flush::checked_keys::{CheckedKey, CheckedKeys};
 use crate::hashed::flush::groups::GroupMerger;
 use crate::hashed::flush::key_check::{Checked, Relied, check_keys};
@@ -28,19 +27,20 @@ use crate::hashed::segment::layout::page_size;
 use crate::hashed::segment::view::Segment;
 use crate::hashed::segment::writer::SegmentWriter;
 use crate::hashed::write_count::WriteTally;
-use crate::installer::Installer;
-use crate::keyspace::KeyspaceId;
-use crate::keyspace::catalogue::KeyspaceKind;
-use crate::keyspace::item::ItemHead;
-use crate::maintenance::pace::{FLUSH_KEEP, FLUSH_MERGE, FLUSH_MERGE_TIERED, FLUSH_WRITE};
-use crate::manifest::base_marks::{LogTrim, MarksEdit};
-use crate::media::extents::{ExtentOwner, ExtentReservation};
-use crate::media::io::{Io, lock};
-use crate::phase::{Phase, PhaseCell};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
+use tapetum_base::error::Error;
+use tapetum_base::installer::Installer;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::keyspace::catalogue::KeyspaceKind;
+use tapetum_base::keyspace::item::ItemHead;
+use tapetum_base::maintenance::pace::{FLUSH_KEEP, FLUSH_MERGE, FLUSH_MERGE_TIERED, FLUSH_WRITE};
+use tapetum_base::manifest::base_marks::{LogTrim, MarksEdit};
+use tapetum_base::media::extents::{ExtentOwner, ExtentReservation};
+use tapetum_base::media::io::{Io, lock};
+use tapetum_base::phase::{Phase, PhaseCell};
 use tapetum_drive::fail_point;
 use tapetum_kernels::block_group::group_hash;
 use tapetum_kernels::codec::Decompressor;
@@ -72,7 +72,7 @@ pub async fn flush(
     .await?;
     engine.engines.checkpoint_others_through(KeyspaceKind::Hashed, engine.log.sealed().0);
     let installer = engine.take_installer().await;
-    let name = engine.segments.names.take(&installer.catalog);
+    let name = engine.segments.names.take(installer.of::<Catalog>());
     drop(installer);
     engine.pace.flush_began(engine.log.filled_bytes());
     let done = flush_as(&engine, &io, &phase, buffer, reserved, name).await;
@@ -262,7 +262,7 @@ async fn install(
     mut relied: Relied,
     mut shards: Vec<ShardKeys>,
 ) -> Result<(), Error> {
-    relied.compare(&installer.catalog);
+    relied.compare(installer.of::<Catalog>());
     for (number, shard) in shards.iter_mut().enumerate() {
         check_again(engine, io, buffer, number, &relied, shard).await?;
     }
@@ -450,10 +450,10 @@ mod tests {
         SMALL_BYTES, small_options, store_at_rest, store_in_memory, wait_for_flush,
     };
     use crate::hashed::manifest_room::Kept;
-    use crate::installer::Clients;
-    use crate::media::geometry::Geometry;
-    use crate::media::io::run;
+    use crate::opening::engines::empty_clients;
     use crate::{Store, StoreOptions, Sync};
+    use tapetum_base::media::geometry::Geometry;
+    use tapetum_base::media::io::run;
     use tapetum_drive::{Env, SplitMix64};
 
     #[test]
@@ -584,7 +584,7 @@ mod tests {
         engine.segments.names.set_limit(numbers);
 
         let geometry = Geometry { manifest_bytes: 0, ..engine.geometry };
-        engine.manifest_room.refresh(&geometry, &Clients::default(), Kept::default());
+        engine.manifest_room.refresh(&geometry, &empty_clients(), Kept::default());
         assert!(!has_room(engine), "the manifest cannot name another segment");
     }
 }

@@ -11,8 +11,8 @@
 
 use super::partition::Partition;
 use super::{GlobalIndex, Table};
-use crate::memory::sequence_lock;
 use std::sync::atomic::AtomicU64;
+use tapetum_base::memory::sequence_lock;
 use tapetum_kernels::bits::LINE_WORDS;
 use tapetum_kernels::delta_bucket::find::{Candidate, Slot};
 use tapetum_kernels::delta_bucket::{Header, Position, SLOTS, slot};

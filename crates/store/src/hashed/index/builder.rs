@@ -4,8 +4,8 @@ use super::PartitionFull;
 use super::geometry::IndexGeometry;
 use super::partition::Partition;
 use super::write::Scratch;
-use crate::memory::region::Account;
 use std::io;
+use tapetum_base::memory::region::Account;
 use tapetum_kernels::hash::HashKey;
 
 /// Takes the entries of one partition in ascending order of their hash keys, as many at a time as the caller likes.

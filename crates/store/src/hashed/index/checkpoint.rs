@@ -14,19 +14,19 @@
 //!
 //! It is a copy of what key tables say. Where anything is amiss, it is passed over and the index is built from them.
 
-use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::index::{GlobalIndex, IndexImage, IndexRestorer, PartitionShape};
 use crate::hashed::item_count::by_keyspace::ItemTally;
 use crate::hashed::manifest_client::HashedEdit;
-use crate::installer::Installer;
-use crate::keyspace::KeyspaceId;
-use crate::manifest::items::{ClientId, FrameItems};
-use crate::media::extents::{ExtentOwner, Extents};
-use crate::media::flight::Flying;
-use crate::media::geometry::Geometry;
-use crate::media::io::{Io, lock};
-use crate::media::wire::{Reader, Short, Writer};
+use tapetum_base::error::Error;
+use tapetum_base::installer::Installer;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::manifest::items::{ClientId, FrameItems};
+use tapetum_base::media::extents::{ExtentOwner, Extents};
+use tapetum_base::media::flight::Flying;
+use tapetum_base::media::geometry::Geometry;
+use tapetum_base::media::io::{Io, lock};
+use tapetum_base::media::wire::{Reader, Short, Writer};
 use tapetum_drive::LocalMemory;
 use tapetum_drive::fail_point;
 use tapetum_kernels::checksum::{Salt, checksum};

@@ -5,6 +5,9 @@
 //! into an extension of one cache line. With much less spare room extensions cost more than they save; with much
 //! more, the room does.
 
+use tapetum_base::error::Error;
+use tapetum_base::media::geometry::Geometry;
+use tapetum_base::options::StoreOptions;
 use tapetum_kernels::delta_bucket::{EntryLayout, Header, SLOTS};
 
 /// Words of an extension bucket: one cache line.
@@ -36,6 +39,21 @@ pub struct IndexGeometry {
 }
 
 impl IndexGeometry {
+    /// Of a store with these options and this geometry.
+    pub(crate) fn of(options: &StoreOptions, geometry: &Geometry, capacity_bytes: u64) -> IndexGeometry {
+        IndexGeometry {
+            partition_bits: geometry.partition_bits,
+            fingerprint_bits: options.fingerprint_bits,
+            payload_bits: geometry.segment_bits(capacity_bytes),
+        }
+    }
+
+    /// Of a store that is made with these options and this capacity.
+    pub fn at(options: &StoreOptions, capacity_bytes: u64) -> Result<IndexGeometry, Error> {
+        let geometry = Geometry::new(capacity_bytes, options.segment_bytes, options.partition_bits, 512)?;
+        Ok(IndexGeometry::of(options, &geometry, capacity_bytes))
+    }
+
     pub const PARTITION_BITS_MAX: u32 = 16;
 
     pub fn partitions(self) -> usize {

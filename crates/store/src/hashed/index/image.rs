@@ -7,10 +7,10 @@
 use super::geometry::EXTENSION_WORDS;
 use super::partition::{NONE, Partition};
 use super::{GlobalIndex, IndexGeometry, Table};
-use crate::memory::region::page_bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{io, mem};
+use tapetum_base::memory::region::page_bytes;
 
 const WORD_BYTES: usize = size_of::<u64>();
 

@@ -4,14 +4,14 @@
 //! Each thread takes the next partition that nobody has begun, has a queue pair of its own, and holds one cut of one
 //! partition in memory at a time. A simulation has one thread, the caller's.
 
-use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::catalog::Catalog;
 use crate::hashed::index::partition_load::rebuild;
 use crate::hashed::key_tables::key_reader::DEPTH;
-use crate::media::io::{Io, lock, run};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use tapetum_base::error::Error;
+use tapetum_base::media::io::{Io, lock, run};
 use tapetum_drive::Purpose;
 use tapetum_drive::fail_point;
 

@@ -32,14 +32,14 @@ pub use geometry::IndexGeometry;
 pub use image::{IndexImage, IndexRestorer, PartitionShape};
 pub use merge::{Change, MergeDone};
 
-use crate::media::io::lock;
-use crate::memory::region::{Account, page_bytes};
 use arc_swap::ArcSwap;
 use partition::Partition;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::{fmt, io};
+use tapetum_base::media::io::lock;
+use tapetum_base::memory::region::{Account, page_bytes};
 use tapetum_kernels::delta_bucket::Position;
 use tapetum_kernels::hash::HashKey;
 use write::Scratch;

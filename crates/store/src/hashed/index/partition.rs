@@ -11,11 +11,11 @@
 
 use super::PartitionFull;
 use super::geometry::{EXTENSION_WORDS, IndexGeometry};
-use crate::memory::region::{Account, Region, page_bytes};
-use crate::memory::sequence_lock;
 use std::io;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use tapetum_base::memory::region::{Account, Region, page_bytes};
+use tapetum_base::memory::sequence_lock;
 use tapetum_kernels::bits::LINE_WORDS;
 use tapetum_kernels::delta_bucket::find::find;
 use tapetum_kernels::delta_bucket::{EntryLayout, Header, Position, SLOT_BITS, SLOTS, TENANCY_START, slot};

@@ -4,18 +4,18 @@
 //! sorted and pushed into the builder, so that memory is bounded by a cut whatever the size of the partition, and a step is
 //! short.
 
-use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::catalog::Catalog;
 use crate::hashed::flush::hash_sort::{Entry, HashSort, STEP_ENTRIES};
 use crate::hashed::index::RebuildError;
 use crate::hashed::item_count::by_keyspace::ItemTally;
 use crate::hashed::key_tables::key_reader::{KeyReader, PAGES_PER_READ};
-use crate::keyspace::KeyspaceId;
-use crate::media::io::Io;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::media::io::Io;
 use tapetum_drive::fail_point;
 use tapetum_kernels::hash::HashKey;
 

@@ -4,8 +4,8 @@ use super::PartitionFull;
 use super::geometry::{EXTENSION_WORDS, IndexGeometry};
 use super::merge::Change;
 use super::partition::Partition;
-use crate::memory::sequence_lock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tapetum_base::memory::sequence_lock;
 use tapetum_kernels::delta_bucket::edit::{Bucket, Inserted};
 use tapetum_kernels::delta_bucket::{Header, SLOTS, slot, splice};
 

@@ -6,7 +6,6 @@
 //! One at a time: the caller holds the installer. A partition that the change would overfill, or leave far too empty, is
 //! built anew from the key tables, which by then say exactly what must be in it.
 
-use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::catalog::{Catalog, Install};
 use crate::hashed::flush::key_check::Checked;
@@ -15,10 +14,11 @@ use crate::hashed::index::partition_load::rebuild;
 use crate::hashed::key_tables::key_reader::DEPTH_BESIDE_READERS;
 use crate::hashed::manifest_client::InstallFrame;
 use crate::hashed::segment::view::Segment;
-use crate::installer::Installer;
-use crate::media::io::{Io, lock};
-use crate::phase::{Phase, PhaseCell};
 use std::sync::Arc;
+use tapetum_base::error::Error;
+use tapetum_base::installer::Installer;
+use tapetum_base::media::io::{Io, lock};
+use tapetum_base::phase::{Phase, PhaseCell};
 use tapetum_drive::fail_point;
 use tapetum_kernels::hash::HashKey;
 
@@ -89,7 +89,7 @@ pub async fn apply(
     engine.item_count.by_keyspace.note(&frame.tally);
     let number = segment.as_ref().map_or(0, |segment| segment.descriptor.number);
     if let Some(segment) = segment {
-        segment.attach(&installer.catalog.segments[&number].valid);
+        segment.attach(&installer.of::<Catalog>().segments[&number].valid);
         engine.segments.open(segment);
     }
     forget_large(engine, install);
@@ -160,7 +160,7 @@ async fn make_durable(
         return installer.append(&InstallFrame { marks: Vec::new(), ..frame.clone() }.items()).await;
     }
     if fail_point!(ForgetLargeDeath) {
-        let install = without_large_deaths(&installer.catalog, &frame.install);
+        let install = without_large_deaths(installer.of::<Catalog>(), &frame.install);
         return installer.append(&InstallFrame { install, ..frame.clone() }.items()).await;
     }
     installer.append(&frame.items()).await
@@ -193,7 +193,7 @@ async fn merge_partition(
         }
     }
     phase.set(Phase::Grow);
-    let done = rebuild(engine, io, &installer.catalog, partition, DEPTH_BESIDE_READERS).await;
+    let done = rebuild(engine, io, installer.of::<Catalog>(), partition, DEPTH_BESIDE_READERS).await;
     phase.set(Phase::Merge);
     done.map(drop)
 }

@@ -11,15 +11,15 @@
 //! Threads: the holder of the installer changes counts, anyone asks.
 
 use super::KEYS_AT_ONCE;
-use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::{Place, Shard};
 use crate::hashed::flush::key_check::{Checked, Relied, check_keys};
-use crate::keyspace::KeyspaceId;
-use crate::keyspace::catalogue::KeyspaceKind;
-use crate::keyspace::engine::ItemCounts;
-use crate::media::io::{Io, lock};
 use std::sync::{Arc, Mutex};
+use tapetum_base::engine::ItemCounts;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::keyspace::catalogue::KeyspaceKind;
+use tapetum_base::media::io::{Io, lock};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Kind, Record};
 

@@ -15,18 +15,18 @@ pub mod by_keyspace;
 #[cfg(test)]
 mod by_keyspace_tests;
 
-use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::collect::victim::VictimCursor;
 use crate::hashed::flush::key_check::{Checked, Relied, check_keys};
 use crate::hashed::item_count::by_keyspace::KeyspaceItems;
 use crate::hashed::segment::lapsed::{Entries, is_set};
 use crate::hashed::segment::view::Segment;
-use crate::media::io::{Io, lock};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
+use tapetum_base::error::Error;
+use tapetum_base::media::io::{Io, lock};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Kind;
 

@@ -2,8 +2,8 @@
 
 use super::count;
 use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_at_rest};
-use crate::media::io::{Io, Task, poll_once, run};
 use crate::{Store, StoreOptions, Sync, Write};
+use tapetum_base::media::io::{Io, Task, poll_once, run};
 use tapetum_drive::{Drive, Env, SimClock};
 
 struct Bench {

@@ -1,15 +1,15 @@
 //! Reads ranges of key-table pages, or of the fence pages behind them, several on their way at once, and hands them out, checked, in
 //! the order they were asked for. Pages that are damaged or cannot be read are made anew, but for a reader that is to tell.
 
-use crate::error::Error;
 use crate::hashed::key_tables::key_mend;
 use crate::hashed::segment::view::Segment;
-use crate::keyspace::hasher::KeyHasher;
-use crate::media::io::Io;
-use crate::media::transfer::Transfer;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::hasher::KeyHasher;
+use tapetum_base::media::io::Io;
+use tapetum_base::media::transfer::Transfer;
 use tapetum_drive::{HostView, LocalBuffer, LocalMemory};
 use tapetum_kernels::data_page::PAGE_BYTES;
 use tapetum_kernels::fence_page;

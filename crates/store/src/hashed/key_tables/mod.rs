@@ -10,15 +10,15 @@
 pub mod key_mend;
 pub mod key_reader;
 
-use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::key_tables::key_reader::{KeyPages, KeyReader};
 use crate::hashed::segment::view::Segment;
 use crate::hashed::segment::writer::SegmentWriter;
-use crate::media::io::{Io, lock};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use tapetum_base::error::Error;
+use tapetum_base::media::io::{Io, lock};
 use tapetum_kernels::data_page::PAGE_BYTES;
 use tapetum_kernels::key_table::KeyPage;
 

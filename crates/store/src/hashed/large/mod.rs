@@ -18,13 +18,13 @@
 pub mod pieces;
 pub mod verify;
 
-use crate::error::Error;
-use crate::media::extents::{ExtentOwner, Extents};
-use crate::media::geometry::Geometry;
-use crate::media::io::lock;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use tapetum_base::error::Error;
+use tapetum_base::media::extents::{ExtentOwner, Extents};
+use tapetum_base::media::geometry::Geometry;
+use tapetum_base::media::io::lock;
 use tapetum_kernels::record::VALUE_BYTES_MAX;
 use tapetum_kernels::reference::Run;
 
@@ -201,7 +201,7 @@ impl Claims {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::media::extents::ExtentShape;
+    use tapetum_base::media::extents::ExtentShape;
 
     fn run(first: u32, count: u32) -> Run {
         Run { first, count }

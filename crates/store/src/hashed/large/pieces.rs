@@ -1,8 +1,8 @@
 //! How a large value lies in its extents.
 
-use crate::media::geometry::Geometry;
-use crate::media::piece_transfer::{Piece, cut};
 use std::collections::VecDeque;
+use tapetum_base::media::geometry::Geometry;
+use tapetum_base::media::piece_transfer::{Piece, cut};
 use tapetum_kernels::reference::Run;
 
 /// Cuts `stored_bytes` bytes in `runs` into pieces of at most `piece_bytes_max`.

@@ -1,10 +1,10 @@
 //! Reads a large value and checks it, whole: for the offline check.
 
 use super::pieces::pieces;
-use crate::error::Error;
 use crate::hashed::HashedEngine;
-use crate::media::geometry::Geometry;
-use crate::media::io::Io;
+use tapetum_base::error::Error;
+use tapetum_base::media::geometry::Geometry;
+use tapetum_base::media::io::Io;
 use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::record::Codec;
 use tapetum_kernels::reference::{Reference, crc_append};

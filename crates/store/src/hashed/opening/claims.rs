@@ -1,14 +1,14 @@
 //! The extents that hashed keyspaces take: segments, large values in segments, and large values that log records name.
 
-use crate::error::Error;
 use crate::hashed::catalog::Catalog;
 use crate::hashed::large::{Claims, LargeEntries, LargeExtents};
 use crate::hashed::segment::{Descriptor, LargeEntry};
-use crate::log::Place;
-use crate::media::extents::{ExtentOwner, Extents};
-use crate::media::superblock::Superblock;
-use crate::recover::log_zones::Replayed;
 use std::sync::Arc;
+use tapetum_base::error::Error;
+use tapetum_base::log::Place;
+use tapetum_base::media::extents::{ExtentOwner, Extents};
+use tapetum_base::media::superblock::Superblock;
+use tapetum_base::recover::log_zones::Replayed;
 use tapetum_drive::fail_point;
 use tapetum_kernels::data_page::PAGE_BYTES;
 use tapetum_kernels::hash::HashKey;
@@ -68,8 +68,8 @@ mod tests {
     use super::*;
     use crate::hashed::catalog::SegmentState;
     use crate::hashed::catalog::tests::descriptor;
-    use crate::media::geometry::Geometry;
     use std::collections::BTreeMap;
+    use tapetum_base::media::geometry::Geometry;
     use tapetum_kernels::data_page::PageSize;
 
     #[test]

@@ -1,17 +1,17 @@
 //! The segments that a catalog names, with their fences, which lie behind their key tables.
 
-use crate::error::Error;
 use crate::hashed::catalog::Catalog;
 use crate::hashed::key_tables::key_reader::{KeyReader, PAGES_PER_READ};
 use crate::hashed::segment::Descriptor;
 use crate::hashed::segment::local_index::LocalIndex;
 use crate::hashed::segment::view::Segment;
-use crate::keyspace::hasher::KeyHasher;
-use crate::media::geometry::Geometry;
-use crate::media::io::Io;
-use crate::media::superblock::Superblock;
 use arc_swap::ArcSwapOption;
 use std::sync::Arc;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::hasher::KeyHasher;
+use tapetum_base::media::geometry::Geometry;
+use tapetum_base::media::io::Io;
+use tapetum_base::media::superblock::Superblock;
 use tapetum_drive::Drive;
 
 /// Room for every segment that the store may come to have.

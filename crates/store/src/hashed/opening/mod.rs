@@ -9,15 +9,12 @@
 pub mod claims;
 mod fences;
 
-use crate::base::Base;
-use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::write_buffers::WriteBuffers;
 use crate::hashed::catalog::Catalog;
 use crate::hashed::hashed_engine::{Counters, Levels};
-use crate::hashed::index::GlobalIndex;
 use crate::hashed::index::checkpoint::{self, Checkpoint, Source};
-use crate::hashed::index::index_recovery;
+use crate::hashed::index::{GlobalIndex, IndexGeometry, index_recovery};
 use crate::hashed::large::{Claims, LargeEntries, LargeExtents, LargeSpace, value_bytes_max};
 use crate::hashed::manifest_room::ManifestRoom;
 use crate::hashed::segment::segment_names::SegmentNames;
@@ -25,17 +22,19 @@ use crate::hashed::segment::segment_table::SegmentTable;
 use crate::hashed::segment::view::Segment;
 use crate::hashed::tier::Tier;
 use crate::hashed::tier::access::AccessClock;
-use crate::log::Place;
-use crate::media::extents::Extents;
-use crate::media::geometry::Geometry;
-use crate::media::io::{Io, lock};
-use crate::needs::DrivePrograms;
-use crate::opening::options::StoreOptions;
-use crate::recover::{FoundBase, FoundLog, OfEngines};
 use arc_swap::ArcSwapOption;
 use claims::{claim_large, claim_log};
 use fences::{open_segments, segment_table};
 use std::sync::{Arc, Mutex};
+use tapetum_base::base::Base;
+use tapetum_base::error::Error;
+use tapetum_base::log::Place;
+use tapetum_base::media::extents::Extents;
+use tapetum_base::media::geometry::Geometry;
+use tapetum_base::media::io::{Io, lock};
+use tapetum_base::needs::DrivePrograms;
+use tapetum_base::options::StoreOptions;
+use tapetum_base::recover::{FoundBase, FoundLog, OfEngines};
 use tapetum_drive::Drive;
 use tapetum_drive::fail_point;
 use tapetum_kernels::hash::HashKey;
@@ -71,11 +70,11 @@ impl FoundHashed {
         let large = LargeSpace::new(extents.clone());
         let mut claims = Claims::new(large.clone());
         let mut large_in_segments = Vec::new();
-        for descriptor in base.installer.catalog.segments.values().map(|state| &state.descriptor) {
+        for descriptor in base.installer.of::<Catalog>().segments.values().map(|state| &state.descriptor) {
             large_in_segments.push((descriptor.number, claim_large(&mut claims, descriptor)?));
         }
         let large_in_log = claim_log(&mut claims, &log.replayed)?;
-        let checkpoint = base.installer.catalog.checkpoint.take();
+        let checkpoint = base.installer.of_mut::<Catalog>().checkpoint.take();
         let geometry = &base.superblock.geometry;
         Ok(FoundHashed {
             programs,
@@ -92,7 +91,7 @@ impl FoundHashed {
 
     /// Opens the segments. Fences that are damaged are written anew.
     pub async fn open_segments(&mut self, drive: &Drive, io: &Io, base: &mut FoundBase) -> Result<(), Error> {
-        let (superblock, hasher, catalog) = (&base.superblock, &base.hasher, &base.installer.catalog);
+        let (superblock, hasher, catalog) = (&base.superblock, &base.hasher, base.installer.of::<Catalog>());
         open_segments(drive, io, superblock, hasher, catalog, &self.segments).await?;
         for (number, large) in std::mem::take(&mut self.large_in_segments) {
             if let Some(segment) = self.segments[number as usize].load_full() {
@@ -115,7 +114,7 @@ impl FoundHashed {
     /// The engine, with an empty index and empty write buffers.
     pub fn into_engine(self, base: &Arc<Base>, generation: u64) -> Result<(Arc<HashedEngine>, HashedRest), Error> {
         let (geometry, options, capacity_bytes) = (&base.geometry, &base.options, base.capacity_bytes());
-        let index = GlobalIndex::new(options.index_geometry(geometry, capacity_bytes))
+        let index = GlobalIndex::new(IndexGeometry::of(options, geometry, capacity_bytes))
             .map_err(|error| Error::Io(format!("no memory for the index: {error}")))?;
         let names = SegmentNames::new(geometry.segments(capacity_bytes), generation);
         let engine = HashedEngine {

@@ -1,7 +1,7 @@
 //! Which records of a segment are known to have expired. They stay so: nothing makes a record live again.
 
-use crate::media::io::lock;
 use std::sync::{Arc, Mutex};
+use tapetum_base::media::io::lock;
 
 /// One bit an entry.
 pub type Entries = Arc<[u64]>;

@@ -3,8 +3,8 @@
 //! Records follow each other without gaps, except that a record of at most a quarter of an extent never crosses an
 //! extent's end: it starts in the next one. So a small read never needs two commands.
 
-use crate::media::geometry::Geometry;
 use std::ops::Range;
+use tapetum_base::media::geometry::Geometry;
 use tapetum_kernels::data_page::PageSize;
 
 /// Records of so many bytes in the mean have small pages: the fences of these, 12 bits a page, are little beside such

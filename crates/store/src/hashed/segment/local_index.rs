@@ -7,8 +7,8 @@
 //! ```
 
 use super::layout::StreamLayout;
-use crate::media::geometry::Geometry;
 use std::ops::Range;
+use tapetum_base::media::geometry::Geometry;
 use tapetum_kernels::data_page::PageSize;
 use tapetum_kernels::fences::{Fences, PageStarts};
 use tapetum_kernels::hash::HashKey;

@@ -15,9 +15,9 @@ pub mod unreadable;
 pub mod view;
 pub mod writer;
 
-use crate::keyspace::KeyspaceId;
-use crate::media::geometry::EXTENT_BYTES_MAX;
-use crate::media::wire::{Reader, Short, Writer};
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::media::geometry::EXTENT_BYTES_MAX;
+use tapetum_base::media::wire::{Reader, Short, Writer};
 use tapetum_kernels::data_page::PageSize;
 use tapetum_kernels::key_table::ENTRY_BYTES_MIN;
 use tapetum_kernels::reference::Run;

@@ -7,9 +7,9 @@
 //! Threads: any.
 
 use crate::hashed::catalog::Catalog;
-use crate::media::io::lock;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use tapetum_base::media::io::lock;
 use tapetum_drive::fail_point;
 
 pub struct SegmentNames {

@@ -14,11 +14,11 @@ use super::snapshot_pins::SnapshotList;
 use super::unreadable::Unreadable;
 use super::view::Segment;
 use crate::hashed::key_tables::KeyTables;
-use crate::media::extents::Extents;
-use crate::media::io::lock;
 use arc_swap::ArcSwapOption;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use tapetum_base::media::extents::Extents;
+use tapetum_base::media::io::lock;
 
 pub struct SegmentTable {
     open: Vec<ArcSwapOption<Segment>>,

@@ -9,9 +9,9 @@
 
 use super::view::Segment;
 use crate::hashed::large::LargeExtents;
-use crate::media::extents::Extents;
-use crate::media::io::lock;
 use std::sync::{Arc, Mutex, Weak};
+use tapetum_base::media::extents::Extents;
+use tapetum_base::media::io::lock;
 
 /// One extent of so many may be pinned by a snapshot.
 const PINNED_PART: u64 = 8;

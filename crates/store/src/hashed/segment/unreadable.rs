@@ -7,9 +7,9 @@
 //! Threads: a mutex, held for a look at the map.
 
 use crate::hashed::catalog::SegmentState;
-use crate::media::io::lock;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use tapetum_base::media::io::lock;
 
 /// One is tried again after so long.
 const RETRY_SECONDS: u32 = 600;

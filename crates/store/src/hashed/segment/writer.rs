@@ -6,15 +6,15 @@ use super::lapsed::Lapsed;
 use super::local_index::{FenceBuilder, LocalIndex};
 use super::view::Segment;
 use super::{Descriptor, LargeEntry};
-use crate::error::Error;
 use crate::hashed::large::{LargeEntries, LargeExtents};
-use crate::keyspace::KeyspaceId;
-use crate::media::extents::ExtentReservation;
-use crate::media::geometry::Geometry;
-use crate::media::io::Io;
-use crate::media::transfer::Transfer;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::media::extents::ExtentReservation;
+use tapetum_base::media::geometry::Geometry;
+use tapetum_base::media::io::Io;
+use tapetum_base::media::transfer::Transfer;
 use tapetum_drive::LocalBuffer;
 use tapetum_kernels::data_page::{PAGE_BYTES, PageSize, SegmentSalt, Trailer, record_checksum};
 use tapetum_kernels::fence_page::{self, FENCE_PAYLOAD_BYTES};
@@ -353,8 +353,8 @@ pub mod tests {
     use super::*;
     use crate::hashed::HashedEngine;
     use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
-    use crate::media::extents::ExtentOwner;
-    use crate::media::io::{lock, run};
+    use tapetum_base::media::extents::ExtentOwner;
+    use tapetum_base::media::io::{lock, run};
     use tapetum_kernels::record::Record;
 
     /// Writes so many records of 300 bytes and more, as they would be in a segment.

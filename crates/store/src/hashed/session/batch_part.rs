@@ -1,16 +1,16 @@
 //! The hashed engine's part of a batch: its records, and the shards of their keys, locked in ascending order.
 
 use super::HashedSession;
-use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Shard;
 use crate::hashed::large::inline_raw_bytes_max;
 use crate::hashed::room::Admission;
-use crate::keyspace::keyspace_error::KeyspaceError;
-use crate::log::Draft;
-use crate::media::io::lock;
-use crate::session::batch::{BatchPart, BatchStop, Write};
 use std::sync::MutexGuard;
+use tapetum_base::engine::batch::{BatchPart, BatchStop, Write};
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::keyspace_error::KeyspaceError;
+use tapetum_base::log::Draft;
+use tapetum_base::media::io::lock;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Codec;
 

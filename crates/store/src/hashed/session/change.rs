@@ -5,19 +5,21 @@ use super::large::OutOfLine;
 use super::large_write::Basis;
 use super::limits::check_value;
 use super::{Attempt, HashedSession};
-use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Shard;
 use crate::hashed::large::inline_bytes_max;
 use crate::hashed::room::Admission;
-use crate::keyspace::decide::{Answer, Current, Decision, NewValue, counts_as_read, decide, keeps_reads, unchanged};
-use crate::keyspace::item::{Access, ItemHead};
-use crate::keyspace::request::{Outcome, Request};
-use crate::log::Draft;
-use crate::session::order::OpTarget;
-use crate::session::session_core::SessionCore;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::decide::{
+    Answer, Current, Decision, NewValue, counts_as_read, decide, keeps_reads, unchanged,
+};
+use tapetum_base::keyspace::item::{Access, ItemHead};
+use tapetum_base::keyspace::request::{Outcome, Request};
+use tapetum_base::log::Draft;
+use tapetum_base::session::order::OpTarget;
+use tapetum_base::session::session_core::SessionCore;
 use tapetum_kernels::record::{Codec, Header};
 
 struct DecidedWrite<'a> {

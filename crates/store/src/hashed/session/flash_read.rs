@@ -10,12 +10,12 @@
 //! ```
 //! The buffers are lent to the drive with each command, and come back with its completion.
 
-use crate::error::Error;
 use crate::hashed::buffer::Seen;
 use crate::hashed::segment::view::Segment;
-use crate::session::spare_buffers::SpareBuffers;
 use std::ops::Range;
 use std::sync::Arc;
+use tapetum_base::error::Error;
+use tapetum_base::session::spare_buffers::SpareBuffers;
 use tapetum_drive::programs::match_record::{
     CORRUPT, MISSING, Matched, OUTPUT_HEAD_BYTES, OUTPUT_SHORT, Pages, Place, encode_parameters, parameters_bytes,
 };
@@ -311,9 +311,9 @@ impl<'a> StageList<'a> {
 #[cfg(test)]
 mod tests {
     use crate::hashed::collect::victim::tests::{RECORD_BYTES, store_of_equal_records, wait_for_flush};
-    use crate::keyspace::request::Request;
-    use crate::media::io::lock;
     use std::time::Duration;
+    use tapetum_base::keyspace::request::Request;
+    use tapetum_base::media::io::lock;
     use tapetum_drive::programs::match_record::OUTPUT_HEAD_BYTES;
     use tapetum_drive::{Purpose, PurposeBytes};
 

@@ -1,14 +1,14 @@
 //! What the hashed engine refuses.
 
-use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::large::inline_bytes_max;
-use crate::keyspace::block_device::BLOCK_BYTES;
-use crate::keyspace::catalogue::KeyspaceKind;
-use crate::keyspace::keyspace_error::KeyspaceError;
-use crate::keyspace::request::{Condition, Request};
-use crate::keyspace::states::KeyspaceRef;
-use crate::session;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::block_device::BLOCK_BYTES;
+use tapetum_base::keyspace::catalogue::KeyspaceKind;
+use tapetum_base::keyspace::keyspace_error::KeyspaceError;
+use tapetum_base::keyspace::request::{Condition, Request};
+use tapetum_base::keyspace::states::KeyspaceRef;
+
 use tapetum_kernels::block_group::{BLOCK_KEY_BYTES, GROUP_KEY_BYTES};
 use tapetum_kernels::ordered::NODE_KEY_BYTES_MAX;
 use tapetum_kernels::record::{HEADER_BYTES_MAX, KEY_BYTES_MAX};
@@ -38,7 +38,7 @@ impl Limits {
 
 /// An error if a request cannot be done, whatever the store holds.
 pub fn refuse(engine: &HashedEngine, keyspace: KeyspaceRef, request: &Request<'_>) -> Result<(), Error> {
-    session::refuse(engine, keyspace, request)?;
+    tapetum_base::session::refuse(engine, keyspace, request)?;
     let key = request.key();
     if keyspace.is_grouped() {
         refuse_ungrouped(keyspace, request)?;

@@ -29,16 +29,9 @@ mod reads;
 mod staged;
 mod waiting;
 
-use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Seen;
 use crate::hashed::tier::HitCounts;
-use crate::keyspace::item::ItemHead;
-use crate::keyspace::request::{Outcome, Request};
-use crate::maintenance::pace::Share;
-use crate::session::joined_bytes::JoinedShare;
-use crate::session::order::{Op, OpTarget, Operations};
-use crate::session::session_core::SessionCore;
 use flash_read::FlashRead;
 use large::{LargeOp, OutOfLine};
 use lookup::Miss;
@@ -48,6 +41,13 @@ use reads::GetCount;
 use staged::FoundLately;
 pub use staged::KeyDigest;
 use std::sync::atomic::Ordering;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::item::ItemHead;
+use tapetum_base::keyspace::request::{Outcome, Request};
+use tapetum_base::maintenance::pace::Share;
+use tapetum_base::session::joined_bytes::JoinedShare;
+use tapetum_base::session::order::{Op, OpTarget, Operations};
+use tapetum_base::session::session_core::SessionCore;
 use tapetum_kernels::codec::{Compressor, Decompressor};
 
 /// What the engine keeps with an operation.

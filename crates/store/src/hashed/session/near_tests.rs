@@ -1,17 +1,17 @@
 //! Gets through programs of the drive.
 
 use super::near::{ItemPipeline, NEAR_MAX};
-use crate::error::Error;
 use crate::hashed::collect::victim::tests::{
     RECORD_BYTES, drive_in_memory, new_on, put_equal_records, store_of_equal_records, wait_for_flush,
 };
-use crate::keyspace::request::{Condition, Outcome, Reply, Request};
-use crate::log::Sync;
-use crate::media::io::lock;
-use crate::opening::options::StoreOptions;
 use crate::{KeyspaceRef, Session, Store};
 use std::collections::BTreeMap;
 use std::time::Duration;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::request::{Condition, Outcome, Reply, Request};
+use tapetum_base::log::Sync;
+use tapetum_base::media::io::lock;
+use tapetum_base::options::StoreOptions;
 use tapetum_drive::{Drive, Env, PipelineFailure, PipelinePlace, PipelineReason, Purpose, PurposeBytes};
 use tapetum_kernels::sha256::Sha256;
 

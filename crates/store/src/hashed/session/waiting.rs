@@ -2,12 +2,12 @@
 
 use super::{HashedOp, HashedSession, end_read};
 use crate::hashed::HashedEngine;
-use crate::keyspace::request::Request;
-use crate::session::KEEP_BYTES;
-use crate::session::asks::Ask;
-use crate::session::engine_session::{EngineSlot, EngineWait};
-use crate::session::order::closed;
-use crate::session::session_core::SessionCore;
+use tapetum_base::engine::engine_session::{EngineSlot, EngineWait};
+use tapetum_base::keyspace::request::Request;
+use tapetum_base::session::asks::Ask;
+use tapetum_base::session::order::closed;
+use tapetum_base::session::reply_values::KEEP_BYTES;
+use tapetum_base::session::session_core::SessionCore;
 
 impl HashedSession {
     pub fn in_flight(&self) -> usize {

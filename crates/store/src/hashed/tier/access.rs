@@ -6,9 +6,9 @@
 //! Threads: maintenance moves the clock on, several times a second; to read it is one load. `written` is locked after a shard,
 //! and nothing is locked after it.
 
-use crate::media::io::lock;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use tapetum_base::media::io::lock;
 
 /// Moments at which those that are close together for their age go.
 const MOMENTS_MAX: usize = 2048;

@@ -8,9 +8,9 @@
 
 use super::part::Part;
 use super::slot;
-use crate::keyspace::item::{Access, ItemHead};
-use crate::media::io::lock;
 use std::ops::ControlFlow;
+use tapetum_base::keyspace::item::{Access, ItemHead};
+use tapetum_base::media::io::lock;
 use tapetum_kernels::hash::HashKey;
 
 /// Slots that are looked at under one lock.

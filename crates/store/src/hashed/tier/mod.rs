@@ -24,9 +24,6 @@ mod slot;
 mod table;
 pub mod warm;
 
-use crate::keyspace::item::{Access, ItemHead};
-use crate::memory::region::Account;
-use crate::opening::options::Slabs;
 use classes::{GRANULE_BYTES, slot_sizes};
 pub use hit_counts::{HitCounts, Hits};
 pub use hot::Fit;
@@ -37,6 +34,9 @@ use std::io;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use table::Found;
+use tapetum_base::keyspace::item::{Access, ItemHead};
+use tapetum_base::memory::region::Account;
+use tapetum_base::options::Slabs;
 use tapetum_kernels::hash::HashKey;
 
 /// Memory for each part, about: parts are written independently.

@@ -5,12 +5,12 @@
 
 use super::slot;
 use super::table::{Found, Table};
-use crate::keyspace::item::ItemHead;
-use crate::memory::memory_word::model::*;
 use loom::model::Builder;
 use loom::sync::Arc;
 use loom::thread;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tapetum_base::keyspace::item::ItemHead;
+use tapetum_base::memory::memory_word::model::*;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Marks;
 use tapetum_kernels::tag_bucket::{Entry, SLOTS, WORDS, home_of, other_of, tag_of};

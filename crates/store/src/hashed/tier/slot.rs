@@ -12,9 +12,9 @@
 //! Invariant: a slot is written only while no entry of the index names it, but for `accessed`, so a reader who finds the entry's
 //! bucket unchanged after its copy has copied one item, whole. Until then it may see anything, and must bear it.
 
-use crate::keyspace::item::ItemHead;
-use crate::memory::memory_word::Word;
 use std::sync::atomic::Ordering;
+use tapetum_base::keyspace::item::ItemHead;
+use tapetum_base::memory::memory_word::Word;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Marks;
 

@@ -6,11 +6,11 @@
 //! Threads: any number of readers; one writer, who holds the part's lock. Readers count uses, and write nothing else: a use that
 //! the writer's store of the same word overtakes is not counted.
 
-use crate::memory::memory_word::Word;
-use crate::memory::region::Region;
-use crate::memory::sequence_lock::{is_unchanged, read, write};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
+use tapetum_base::memory::memory_word::Word;
+use tapetum_base::memory::region::Region;
+use tapetum_base::memory::sequence_lock::{is_unchanged, read, write};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::prefetch::prefetch;
 use tapetum_kernels::tag_bucket::{
@@ -316,8 +316,8 @@ fn put_entry<W: Word>(bucket: &[W; WORDS], slot: usize, entry: Entry) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::region::{Account, page_bytes};
     use std::collections::HashMap;
+    use tapetum_base::memory::region::{Account, page_bytes};
     use tapetum_kernels::tag_bucket::USES_MAX;
 
     fn table(buckets: usize) -> Table {

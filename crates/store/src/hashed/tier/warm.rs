@@ -10,20 +10,20 @@
 //! Few reads are on their way at once, so that a get hardly waits for them. Threads: one at a time; whoever owns a
 //! [`Warming`] steps it.
 
-use crate::error::Error;
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Seen;
 use crate::hashed::segment::view::Segment;
 use crate::hashed::tier::{Fit, Tier};
-use crate::keyspace::item::ItemHead;
-use crate::media::io::{Io, Task, lock, poll_once};
-use crate::media::transfer::Transfer;
 use crate::session::KeyDigest;
 use crate::store::Store;
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::item::ItemHead;
+use tapetum_base::media::io::{Io, Task, lock, poll_once};
+use tapetum_base::media::transfer::Transfer;
 use tapetum_drive::fail_point;
 use tapetum_drive::{LocalBuffer, OfProcess, Purpose};
 use tapetum_kernels::codec::Decompressor;

@@ -27,12 +27,12 @@ mod spare_pages;
 mod tests;
 
 use super::node_table::{NodeHome, NodeId, NodeTable};
-use crate::error::Error;
-use crate::media::io::lock;
 use page_meta::{PageMeta, PageUse};
 use spare_pages::SparePages;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
+use tapetum_base::error::Error;
+use tapetum_base::media::io::lock;
 use tapetum_drive::{LocalBuffer, LocalMemory};
 use tapetum_kernels::ordered::NODE_BYTES;
 

@@ -7,8 +7,8 @@
 //!
 //! Threads: any. The lock is held for a word, and under no other.
 
-use crate::media::io::lock;
 use std::sync::Mutex;
+use tapetum_base::media::io::lock;
 use tapetum_drive::{LocalBuffer, LocalMemory};
 use tapetum_kernels::ordered::NODE_BYTES;
 

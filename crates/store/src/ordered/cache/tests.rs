@@ -2,14 +2,14 @@
 
 use super::page_meta::{FlyingImage, SplitPromises};
 use super::*;
-use crate::keyspace::KeyspaceId;
-use crate::media::geometry::Geometry;
 use crate::ordered::slabs::group_table::Group;
 use crate::ordered::slabs::slot_class::SlotClass;
 use crate::ordered::slabs::slot_map::SlotMap;
 use crate::ordered::slabs::{SlotSpace, SpaceOptions};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::media::geometry::Geometry;
 
 const KEYSPACE: u16 = 3;
 

@@ -5,13 +5,13 @@
 //! `docs/decisions/ordered-crash.md`, or makes one [`Mistake`].
 
 use super::{ImageHead, ImageSet};
-use crate::keyspace::KeyspaceId;
-use crate::media::geometry::Geometry;
 use crate::ordered::slabs::group_table::Group;
 use crate::ordered::slabs::slot_class::SlotClass;
 use crate::ordered::slabs::slot_map::SlotMap;
 use crate::ordered::slabs::{SlotShare, SlotSpace, SpaceOptions};
 use std::collections::BTreeMap;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::media::geometry::Geometry;
 
 pub const KEYS: u8 = 12;
 /// Slots there are: few, so that they are used again soon.

@@ -127,7 +127,7 @@ fn a_batch_over_more_nodes_than_slots_are_free_is_made_again() {
     let keys: Vec<&'static str> = letters.iter().map(|low| &*format!("{low}z").leak()).collect();
     site.log = (200..).zip(&keys).map(|(stamp, key)| (stamp, *key, PUT)).collect();
     // No extents for other groups.
-    while crate::media::io::lock(&site.media.extents).take_one().is_some() {}
+    while tapetum_base::media::io::lock(&site.media.extents).take_one().is_some() {}
     let opened = site.recover().unwrap();
     assert_eq!(opened.items.len(), letters.len() + 1 + keys.len());
     assert!(keys.iter().all(|key| opened.items[*key] == "batch"));

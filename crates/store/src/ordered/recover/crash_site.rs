@@ -1,8 +1,6 @@
 //! A drive as a crash left it, for tests: images, torn slots and extensions are put where the test says, and recovery is run.
 
 use super::{LogRecords, RecoverOptions, RecoveryCounts, recover};
-use crate::error::Error;
-use crate::media::io::run;
 use crate::ordered::images::ImageHead;
 use crate::ordered::slabs::SlotShare;
 use crate::ordered::slabs::group_table::{Group, GroupEdit};
@@ -12,6 +10,8 @@ use crate::ordered::slabs::large_groups::WantedSlot;
 use crate::ordered::slabs::slot_class::{PAGE_BYTES, SlotClass};
 use crate::ordered::testing::{KEYSPACE, STORE, TestMedia};
 use std::collections::{BTreeMap, BTreeSet};
+use tapetum_base::error::Error;
+use tapetum_base::media::io::run;
 use tapetum_kernels::ordered::extension::{
     EXTENSION_HEAD_BYTES, ExtensionClass, ExtensionHead, ExtensionReference, stored_crc,
 };

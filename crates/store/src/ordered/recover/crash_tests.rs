@@ -1,12 +1,12 @@
 //! The rows of `docs/decisions/ordered-crash.md` that concern images and groups, each under its name.
 
 use super::crash_site::{CrashSite, Stored};
-use crate::error::Error;
-use crate::keyspace::KeyspaceId;
 use crate::ordered::slabs::SlotShare;
 use crate::ordered::slabs::group_table::{Group, GroupEdit};
 use crate::ordered::slabs::slot_class::SlotClass;
 use crate::ordered::slabs::slot_round::RoundSlots;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::KeyspaceId;
 use tapetum_kernels::ordered::extension::ExtensionReference;
 
 const ALL: (&str, &str) = ("", "");

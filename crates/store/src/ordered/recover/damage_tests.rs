@@ -1,8 +1,8 @@
 //! What recovery says of damage, and of limits.
 
 use super::crash_site::{CrashSite, GROUP_SLOTS, Stored};
-use crate::error::Error;
 use crate::ordered::slabs::growth::GroupLog;
+use tapetum_base::error::Error;
 use tapetum_kernels::ordered::{NODE_BYTES, NODE_KEY_BYTES_MAX};
 
 const ALL: (&str, &str) = ("", "");

@@ -10,11 +10,11 @@ use super::super::slabs::keyspace_slots::KeyspaceSlots;
 use super::node_ids::NodeIds;
 use super::rewrite::{Replaced, Rewrite};
 use super::{LogRecords, RecoveredNode, claim};
-use crate::error::Error;
-use crate::media::extents::Extents;
-use crate::media::io::Io;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
+use tapetum_base::error::Error;
+use tapetum_base::media::extents::Extents;
+use tapetum_base::media::io::Io;
 
 /// What is wrong with the nodes of a keyspace.
 pub struct TreeDamage<'a> {

@@ -33,12 +33,12 @@ use super::images::{Gap, ImageHead, ImageSet, LiveImages, SameStamp, Tile};
 use super::slabs::SlotSpace;
 use super::slabs::growth::GroupLog;
 use super::slabs::keyspace_slots::KeyspaceSlots;
-use crate::error::Error;
-use crate::media::extents::Extents;
-use crate::media::io::Io;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Mutex;
+use tapetum_base::error::Error;
+use tapetum_base::media::extents::Extents;
+use tapetum_base::media::io::Io;
 use tapetum_drive::fail_point;
 use tapetum_drive::{Drive, Purpose};
 

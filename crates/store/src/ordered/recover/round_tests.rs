@@ -1,8 +1,8 @@
 //! The rows of `docs/decisions/ordered-crash.md` that tell a torn write from damage, each under its name.
 
 use super::crash_site::CrashSite;
-use crate::error::Error;
 use crate::ordered::slabs::SlotShare;
+use tapetum_base::error::Error;
 use tapetum_kernels::ordered::NODE_BYTES;
 
 const LOWER: (&str, &str) = ("", "m");

@@ -16,10 +16,10 @@ use super::SearchError;
 use super::epochs::{self, Epochs, Pin};
 use super::node::BLOCK_WORDS_MAX;
 use super::tree_memory::{Exclusive, TreeMemory};
-use crate::memory::memory_word::Word;
 use std::collections::VecDeque;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
+use tapetum_base::memory::memory_word::Word;
 
 /// The first word that is given out. 0 is no block.
 pub const FIRST: u32 = 8;

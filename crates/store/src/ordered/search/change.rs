@@ -20,7 +20,7 @@ use super::node_locks::{ChangeHalt, NodeLocks};
 use super::query::{EntrySlot, KeyPlace, PlaceFound};
 use super::tree_memory::TreeMemory;
 use super::{KEY_BYTES_MAX, ROOT, SearchError, SearchTree, TreeRef, leaf};
-use crate::memory::memory_word::Word;
+use tapetum_base::memory::memory_word::Word;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]

@@ -12,9 +12,9 @@
 //!
 //! Threads: a handle writes its own line and waits for nobody. Tags and looks belong to who holds the allocator's lock.
 
-use crate::memory::memory_word::Word;
 use std::ops::Deref;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use tapetum_base::memory::memory_word::Word;
 
 /// Words of a cache line: each handle has one of its own, and so has the epoch.
 const LINE_WORDS: usize = 8;

@@ -10,9 +10,9 @@
 //! and read without one.
 
 use super::anchor_key::AnchorKey;
-use crate::memory::memory_word::Word;
 use std::cmp::Ordering;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use tapetum_base::memory::memory_word::Word;
 
 const VALUE: usize = 0;
 const KEY: usize = 1;

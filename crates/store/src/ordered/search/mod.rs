@@ -55,11 +55,11 @@ pub use cursor::AnchorCursor;
 pub use search_error::SearchError;
 pub use tree_memory::{Exclusive, MappedMemory, TreeMemory};
 
-use crate::memory::region::Account;
 use blocks::{Blocks, Purpose};
 use node::{NodeImage, NodeKind, NodeView};
 use query::QueryPath;
 use std::sync::Arc;
+use tapetum_base::memory::region::Account;
 
 /// The longest anchor.
 pub const KEY_BYTES_MAX: usize = 1024;

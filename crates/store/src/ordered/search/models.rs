@@ -6,10 +6,10 @@
 use super::test_memory::*;
 use super::tree_memory::{Exclusive, TreeMemory};
 use super::*;
-use crate::memory::memory_word::model::*;
 use loom::model::Builder;
 use loom::thread;
 use std::io;
+use tapetum_base::memory::memory_word::model::*;
 
 /// Switches of threads that loom tries in one order of steps, where there are more orders than can be tried.
 const SWITCHES_MAX: usize = 3;

@@ -28,8 +28,8 @@
 use super::leaf::word_of;
 use super::match16;
 use super::{KEY_BYTES_MAX, TreeRef};
-use crate::memory::memory_word::Word;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use tapetum_base::memory::memory_word::Word;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum NodeKind {

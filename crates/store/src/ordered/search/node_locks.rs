@@ -9,8 +9,8 @@
 use super::node::{NodeHeader, NodeView};
 use super::tree_memory::TreeMemory;
 use super::{SearchError, SearchTree};
-use crate::memory::memory_word::Word;
 use std::sync::atomic::Ordering::{Acquire, Release};
+use tapetum_base::memory::memory_word::Word;
 
 /// insert_after: its left anchor's node. Every change: a parent and a node. A removal: one of its children, too.
 const LOCKS_MAX: usize = 4;

@@ -42,7 +42,7 @@ pub enum EntrySlot {
 }
 
 impl EntrySlot {
-    pub fn entry<W: crate::memory::memory_word::Word>(self, view: NodeView<W>) -> TreeRef {
+    pub fn entry<W: tapetum_base::memory::memory_word::Word>(self, view: NodeView<W>) -> TreeRef {
         match self {
             EntrySlot::Terminator => view.header.terminator(),
             EntrySlot::Child(byte) => view.child(byte),

@@ -3,10 +3,10 @@
 use super::node::NodeKind;
 use super::test_memory::*;
 use super::*;
-use crate::memory::region::Account;
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::atomic::Ordering::Relaxed;
+use tapetum_base::memory::region::Account;
 
 type Model = BTreeMap<Vec<u8>, u64>;
 

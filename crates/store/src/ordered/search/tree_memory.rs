@@ -1,11 +1,11 @@
 //! What a search tree's memory is made of, so that the same code runs over mappings and under a model.
 
-use crate::memory::memory_word::Word;
-use crate::memory::region::{Account, Region, page_bytes};
 use std::io;
 use std::ops::Deref;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
+use tapetum_base::memory::memory_word::Word;
+use tapetum_base::memory::region::{Account, Region, page_bytes};
 
 /// A value that one thread at a time may touch.
 pub trait Exclusive<T>: Send + Sync {

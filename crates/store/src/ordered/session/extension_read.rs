@@ -2,9 +2,9 @@
 //!
 //! Nothing keeps it from being replaced meanwhile, or its slot from being another's: its head, key and checksums tell.
 
-use crate::media::piece_transfer::{PIECE_BYTES_MAX, PieceTransfer, cut};
 use crate::ordered::slabs::SlotSpace;
-use crate::session::session_core::SessionCore;
+use tapetum_base::media::piece_transfer::{PIECE_BYTES_MAX, PieceTransfer, cut};
+use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::{Completion, LocalBuffer, Purpose, Returned};
 use tapetum_kernels::checksum::crc32c_append;
 use tapetum_kernels::ordered::extension::{

@@ -3,11 +3,11 @@
 use super::looks::found_in;
 use super::op_state::{OpStage, OrderedOp};
 use super::{OrderedSession, scratch};
-use crate::error::Error;
-use crate::keyspace::request::Request;
 use crate::ordered::node_table::{NodeHome, NodeId};
 use crate::ordered::slabs::SlotSpace;
-use crate::session::session_core::SessionCore;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::request::Request;
+use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::programs::CORRUPT;
 use tapetum_drive::programs::node::{ANOTHER_NODE, ANY_NODE, NodeArguments, NodeFlags, corrupt_reason};
 use tapetum_drive::{Completion, Lease, Purpose, Returned, Status};

@@ -12,13 +12,13 @@ use super::fetches::read_error;
 use super::looks::{Found, damaged, deleted_by, founds_in, is_live, must_ask};
 use super::op_state::{OpStage, OrderedOp, Shown};
 use super::scratch::{GET_PARAMETERS_MAX, PUT_PARAMETERS_MAX};
-use crate::error::Error;
-use crate::keyspace::KeyspaceId;
-use crate::keyspace::request::Request;
 use crate::ordered::cache::Installed;
 use crate::ordered::cache::page_meta::{Durability, PageMeta, PageUse};
 use crate::ordered::node_table::{NodeHome, NodeId};
-use crate::session::session_core::SessionCore;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::keyspace::request::Request;
+use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::programs::node::{ARGUMENTS_BYTES, NODE_BARE_REQUESTS_MAX, NODE_REQUESTS_MAX, put_request_bytes};
 use tapetum_drive::{Completion, Lease, LocalBuffer, Returned};
 

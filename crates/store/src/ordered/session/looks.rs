@@ -4,15 +4,15 @@ use super::changes::{condition, large_value};
 use super::groups::GroupKind;
 use super::op_state::{Change, ChangeValue, OpStage, OrderedOp, Shown};
 use super::{OrderedSession, scratch};
-use crate::error::Error;
-use crate::keyspace::decide::{Answer, Current, Decision, NewValue, decide, needs_value};
-use crate::keyspace::item::{Access, ItemHead};
-use crate::keyspace::request::{Outcome, Request};
 use crate::ordered::cache::PageLook;
 use crate::ordered::cache::page_meta::PageUse;
 use crate::ordered::node_table::NodeId;
-use crate::session::asks::Ask;
-use crate::session::session_core::SessionCore;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::decide::{Answer, Current, Decision, NewValue, decide, needs_value};
+use tapetum_base::keyspace::item::{Access, ItemHead};
+use tapetum_base::keyspace::request::{Outcome, Request};
+use tapetum_base::session::asks::Ask;
+use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::programs::node::{
     ANY_NODE, GetRequests, ItemPlace, ItemReader, NodeArguments, NodeFlags, NodeItem, PutCondition,
 };
@@ -338,7 +338,9 @@ impl OrderedSession {
             (Decision::Show, Some(Item { head, value })) => {
                 let value = core.values.add(value);
                 match op.request.borrow() {
-                    Request::GetAndLease { .. } => crate::keyspace::decide::unchanged(head, Access::default(), value),
+                    Request::GetAndLease { .. } => {
+                        tapetum_base::keyspace::decide::unchanged(head, Access::default(), value)
+                    }
                     _ => Outcome::Value { flags: head.flags, stamp: head.stamp, expiry: head.expiry, value },
                 }
             }

@@ -50,14 +50,7 @@ mod waiting;
 
 use super::search::{AnchorKey, SearchHandle};
 use super::tree::{OrderedState, OrderedTree, of_search};
-use crate::error::Error;
-use crate::keyspace::KeyspaceId;
-use crate::keyspace::request::{Outcome, Request};
-use crate::log::Sync;
 use crate::ordered::node_table::NodeId;
-use crate::session::engine_session::EngineSlot;
-use crate::session::order::{OpTarget, Operations};
-use crate::session::session_core::SessionCore;
 use extensions::of_piece_tag;
 use groups::Members;
 use merges::Merges;
@@ -70,6 +63,13 @@ use room_lines::RoomLines;
 use scans::Scans;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use tapetum_base::engine::engine_session::EngineSlot;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::keyspace::request::{Outcome, Request};
+use tapetum_base::log::Sync;
+use tapetum_base::session::order::{OpTarget, Operations};
+use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::{Command, Lease, LocalBuffer, Operation, Purpose, Returned};
 use tapetum_kernels::ordered::{NODE_BYTES, NODE_KEY_BYTES_MAX, NodeOrder};
 
@@ -279,8 +279,10 @@ impl OrderedSession {
             }
             self.trees.swap_remove(place);
         }
-        let tree =
-            self.state.tree(keyspace).ok_or(Error::Keyspace(crate::keyspace::keyspace_error::KeyspaceError::Gone))?;
+        let tree = self
+            .state
+            .tree(keyspace)
+            .ok_or(Error::Keyspace(tapetum_base::keyspace::keyspace_error::KeyspaceError::Gone))?;
         let search = tree.search.handle().map_err(of_search)?;
         self.wants_room |= !self.state.make(&tree);
         self.trees.push(SessionTree { tree, search });

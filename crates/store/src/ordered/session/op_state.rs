@@ -1,18 +1,18 @@
 //! What the ordered engine keeps with an operation, and with an answer that waits.
 
 use super::extension_read::ExtensionRead;
-use crate::keyspace::decide::Answer;
-use crate::keyspace::item::ItemHead;
-use crate::keyspace::request::Outcome;
-use crate::media::piece_transfer::PieceTransfer;
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
 use crate::ordered::node_table::{NodeHome, NodeId};
 use crate::ordered::slabs::SlotShare;
 use crate::ordered::slabs::large_groups::SlotWant;
 use crate::ordered::tree::OrderedTree;
-use crate::session::joined_bytes::JoinedShare;
-use crate::session::order::Op;
 use std::sync::Arc;
+use tapetum_base::keyspace::decide::Answer;
+use tapetum_base::keyspace::item::ItemHead;
+use tapetum_base::keyspace::request::Outcome;
+use tapetum_base::media::piece_transfer::PieceTransfer;
+use tapetum_base::session::joined_bytes::JoinedShare;
+use tapetum_base::session::order::Op;
 use tapetum_drive::LocalBuffer;
 use tapetum_kernels::ordered::extension::ExtensionReference;
 use tapetum_kernels::record::Marks;

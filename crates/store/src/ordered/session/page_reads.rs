@@ -3,11 +3,11 @@
 use super::fetches::{arguments_of_flash, read_error};
 use super::merges::MergeWish;
 use super::{OrderedSession, TAG_PAGE, scratch};
-use crate::keyspace::KeyspaceId;
 use crate::ordered::cache::Installed;
 use crate::ordered::cache::page_meta::{PageMeta, PageUse};
 use crate::ordered::node_table::{NodeHome, NodeId};
-use crate::session::session_core::SessionCore;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::programs::node::{GetRequests, NodeFlags};
 use tapetum_drive::{Lease, Purpose, Returned};
 

@@ -5,8 +5,8 @@ use super::OrderedSession;
 use super::op_state::OpStage;
 use crate::ordered::cache::Installed;
 use crate::ordered::cache::page_meta::{PageMeta, PageUse};
-use crate::session::session_core::SessionCore;
 use std::collections::VecDeque;
+use tapetum_base::session::session_core::SessionCore;
 
 /// A set of the cache, and the numbers of operations.
 struct RoomLine {

@@ -12,13 +12,13 @@
 
 use super::scan_op::ScanOp;
 use super::{OrderedSession, TAG_AHEAD};
-use crate::media::io::lock;
 use crate::ordered::node_table::{NodeHome, NodeId};
 use crate::ordered::search::AnchorKey;
-use crate::session::session_core::SessionCore;
-use crate::session::spare_buffers::BUFFER_BYTES;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
+use tapetum_base::media::io::lock;
+use tapetum_base::session::session_core::SessionCore;
+use tapetum_base::session::spare_buffers::BUFFER_BYTES;
 use tapetum_drive::{Lease, LocalBuffer, LocalRange, Operation, Purpose, Returned};
 use tapetum_kernels::ordered::NODE_BYTES;
 

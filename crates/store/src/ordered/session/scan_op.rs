@@ -6,14 +6,14 @@
 use super::extension_read::ExtensionRead;
 use super::scan_ahead::{AheadRead, ScanAhead};
 use super::scratch;
-use crate::keyspace::key_range::{KeyBound, KeyRange, ScannedItem};
-use crate::keyspace::states::KeyspaceRef;
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
 use crate::ordered::cache::page_meta::PageUse;
 use crate::ordered::node_table::{NodeHome, NodeId};
-use crate::session::session_core::SessionCore;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use tapetum_base::keyspace::key_range::{KeyBound, KeyRange, ScannedItem};
+use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::fail_point;
 use tapetum_drive::programs::node::{ItemPlace, ItemReader, ScanBound, scan_has_more};
 use tapetum_drive::{LocalBuffer, Purpose};

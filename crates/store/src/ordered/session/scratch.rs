@@ -8,7 +8,7 @@
 //! ```
 //! The parameters of a program that changes a page, and answers nothing here, may take the output's place too.
 
-use crate::session::spare_buffers::BUFFER_BYTES;
+use tapetum_base::session::spare_buffers::BUFFER_BYTES;
 use tapetum_drive::programs::node::{ARGUMENTS_BYTES, NODE_ITEM_HEAD_BYTES};
 use tapetum_drive::{Execution, LocalBuffer, LocalRange, Operation, ProgramId, Purpose, QueuePair, Stage};
 use tapetum_kernels::ordered::{NODE_BYTES, NODE_KEY_BYTES_MAX, NODE_RECORD_BYTES_MAX};

@@ -14,14 +14,14 @@ use super::changes::with_record;
 use super::looks::damaged;
 use super::op_state::OrderedOp;
 use super::{OrderedSession, of_search};
-use crate::error::Error;
-use crate::keyspace::KeyspaceId;
 use crate::ordered::cache::page_meta::SplitPromises;
 use crate::ordered::node_table::NodeId;
 use crate::ordered::search::AnchorChange;
 use crate::ordered::slabs::{SHARES_MAX, SlotShare};
 use crate::ordered::tree::OrderedTree;
-use crate::session::session_core::SessionCore;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::{LocalBuffer, Purpose, QueuePair};
 use tapetum_kernels::ordered::{
     Arrival, NODE_BYTES, NodeError, NodeOrder, NodePage, NodeRef, node_record_bytes, split, split_at,

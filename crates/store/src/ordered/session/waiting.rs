@@ -12,13 +12,13 @@
 
 use super::OrderedSession;
 use super::op_state::OrderedOp;
-use crate::keyspace::request::Outcome;
 use crate::ordered::cache::page_meta::PageUse;
 use crate::ordered::node_table::NodeId;
-use crate::session::engine_session::{EngineSlot, EngineWait};
-use crate::session::order::closed;
-use crate::session::session_core::SessionCore;
 use std::time::Duration;
+use tapetum_base::engine::engine_session::{EngineSlot, EngineWait};
+use tapetum_base::keyspace::request::Outcome;
+use tapetum_base::session::order::closed;
+use tapetum_base::session::session_core::SessionCore;
 
 /// How often a poll attempts what tries again, before it leaves that to the next one.
 const ROUNDS_MAX: usize = 8;

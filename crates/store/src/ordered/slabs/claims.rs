@@ -1,8 +1,8 @@
 //! The extents that groups of slots take, when a store is opened.
 
 use super::group_table::GroupTable;
-use crate::error::Error;
-use crate::media::extents::{ExtentOwner, Extents};
+use tapetum_base::error::Error;
+use tapetum_base::media::extents::{ExtentOwner, Extents};
 
 /// Takes the extents of all groups of slots; an error where others have them.
 pub fn claim_groups(extents: &mut Extents, groups: &GroupTable) -> Result<(), Error> {
@@ -20,9 +20,9 @@ pub fn claim_groups(extents: &mut Extents, groups: &GroupTable) -> Result<(), Er
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keyspace::KeyspaceId;
     use crate::ordered::slabs::group_table::{Group, GroupEdit};
     use crate::ordered::slabs::slot_class::SlotClass;
+    use tapetum_base::keyspace::KeyspaceId;
 
     #[test]
     fn a_group_of_slots_takes_its_extents_and_nobody_elses() {

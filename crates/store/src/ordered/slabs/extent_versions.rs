@@ -8,10 +8,10 @@
 //!
 //! Threads: any. Changes come under the space's lock.
 
-use crate::memory::memory_word::Word;
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tapetum_base::memory::memory_word::Word;
 
 const CHUNK_EXTENTS: usize = 1 << 10;
 
@@ -81,7 +81,7 @@ mod tests {
 #[cfg(test)]
 mod models {
     use super::*;
-    use crate::memory::memory_word::model::*;
+    use tapetum_base::memory::memory_word::model::*;
 
     /// A group comes to the extent of another, and a slot of it is given out; a reader is told of the slot.
     fn a_reader_of_a_slot_sees_its_version<const WEAK: u8>() {

@@ -20,9 +20,9 @@
 
 use super::slot_class::SlotClass;
 use super::slot_round::SlotRound;
-use crate::keyspace::KeyspaceId;
-use crate::media::wire::{Reader, Short, Writer};
 use std::collections::{BTreeMap, BTreeSet};
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::media::wire::{Reader, Short, Writer};
 use tapetum_kernels::extent_address::{EXTENTS_MAX, ExtentAddress};
 
 const ADD: u8 = 1;

@@ -21,10 +21,10 @@ use super::slot_group::GroupPhase;
 use super::slot_round::{RoundSlots, SlotRound};
 use super::space::{RESERVED_SLOTS, SlotSpace};
 use super::space_state::SpaceState;
-use crate::error::Error;
-use crate::media::extents::{ExtentOwner, ExtentShape, Extents};
-use crate::media::io::{Io, lock};
 use std::sync::Mutex;
+use tapetum_base::error::Error;
+use tapetum_base::media::extents::{ExtentOwner, ExtentShape, Extents};
+use tapetum_base::media::io::{Io, lock};
 use tapetum_drive::fail_point;
 
 /// A closed group is opened rather than a new one made if one in so many of its slots is free. Groups take up to n/(n - 1) of the room of

@@ -5,8 +5,8 @@ use super::group_table::GroupTable;
 use super::slot_class::{PAGE_BYTES, SlotClass};
 use super::slot_map::SlotMap;
 use super::space::{SlotSpace, SpaceOptions};
-use crate::keyspace::KeyspaceId;
-use crate::media::geometry::Geometry;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::media::geometry::Geometry;
 
 /// Free slots for nodes that open groups have together: enough that slots close to their neighbours can be found, and that they do not run
 /// out while the manifest names other groups; few enough that few slots can be torn.

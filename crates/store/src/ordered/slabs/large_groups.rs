@@ -16,10 +16,10 @@ use super::slot_class::SlotClass;
 use super::slot_group::GroupPhase;
 use super::space::SlotSpace;
 use super::space_state::SpaceState;
-use crate::error::Error;
-use crate::media::extents::{ExtentOwner, ExtentShape, Extents};
-use crate::media::io::lock;
 use std::sync::{Arc, Mutex};
+use tapetum_base::error::Error;
+use tapetum_base::media::extents::{ExtentOwner, ExtentShape, Extents};
+use tapetum_base::media::io::lock;
 
 /// A slot that somebody waits for, as long as he keeps this.
 pub struct SlotWant {

@@ -2,12 +2,12 @@
 
 use super::group_table::{GroupEdit, GroupTable};
 use super::growth::GroupLog;
-use crate::base::Base;
-use crate::error::Error;
-use crate::installer::Installer;
-use crate::manifest::client::{ManifestClient, Misfit, pieces};
-use crate::manifest::items::{ClientId, FrameItems};
-use crate::media::io::Io;
+use tapetum_base::base::Base;
+use tapetum_base::error::Error;
+use tapetum_base::installer::Installer;
+use tapetum_base::manifest::client::{ManifestClient, Misfit, pieces};
+use tapetum_base::manifest::items::{ClientId, FrameItems};
+use tapetum_base::media::io::Io;
 
 impl ManifestClient for GroupTable {
     fn id(&self) -> ClientId {
@@ -38,7 +38,7 @@ async fn append(installer: &mut Installer, edits: &[GroupEdit]) -> Result<(), Er
     let mut items = FrameItems::default();
     GroupEdit::put(edits, &mut items);
     installer.append(&items).await?;
-    edits.iter().try_for_each(|edit| installer.groups.edit(edit)).map_err(|what| Misfit(what).into())
+    edits.iter().try_for_each(|edit| installer.of_mut::<GroupTable>().edit(edit)).map_err(|what| Misfit(what).into())
 }
 
 /// The manifest of a store, for whoever changes groups: he has the installer.
@@ -50,7 +50,7 @@ pub struct GroupInstaller<'a> {
 
 impl GroupLog for GroupInstaller<'_> {
     fn version_next(&self) -> u64 {
-        self.installer.groups.version_next()
+        self.installer.of::<GroupTable>().version_next()
     }
 
     async fn flush(&mut self) -> Result<(), Error> {
@@ -70,7 +70,7 @@ pub struct OpeningGroups<'a> {
 
 impl GroupLog for OpeningGroups<'_> {
     fn version_next(&self) -> u64 {
-        self.installer.groups.version_next()
+        self.installer.of::<GroupTable>().version_next()
     }
 
     async fn flush(&mut self) -> Result<(), Error> {
@@ -87,7 +87,7 @@ mod tests {
     use super::super::group_table::Group;
     use super::super::slot_class::SlotClass;
     use super::*;
-    use crate::keyspace::KeyspaceId;
+    use tapetum_base::keyspace::KeyspaceId;
 
     #[test]
     fn a_table_is_what_its_pieces_say_and_no_longer_than_is_counted_with() {

@@ -1,8 +1,8 @@
 //! A promise of a slot: while one lives, a free slot is kept for who has it.
 
 use super::slot_guards::SlotGuards;
-use crate::media::io::lock;
 use std::sync::Arc;
+use tapetum_base::media::io::lock;
 
 /// See the [module](self). Kept by a page that has no slot of its own until its image takes one, so that what was taken of a client has a
 /// place on flash whoever asks for slots meanwhile.

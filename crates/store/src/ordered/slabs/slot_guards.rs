@@ -5,8 +5,8 @@ use super::slot_class::SlotClass;
 use super::slot_map::SlotMap;
 use super::space::SpaceOptions;
 use super::space_state::SpaceState;
-use crate::media::io::lock;
 use std::sync::{Arc, Mutex};
+use tapetum_base::media::io::lock;
 use tapetum_drive::fail_point;
 use tapetum_kernels::ordered::SlotSalt;
 

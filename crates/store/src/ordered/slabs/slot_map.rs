@@ -4,8 +4,8 @@
 //! them are kept, it is a number: pages of 4 KiB from the first extent on.
 
 use super::slot_class::PAGE_BYTES;
-use crate::error::Error;
-use crate::media::geometry::Geometry;
+use tapetum_base::error::Error;
+use tapetum_base::media::geometry::Geometry;
 use tapetum_kernels::extent_address::ExtentAddress;
 use tapetum_kernels::ordered::SlotAddress;
 

@@ -16,9 +16,9 @@
 //! An image is of the round if its stamp is above the round's and its slot was free, or if its stamp is above the round's before and its slot
 //! was flying: what was in those slots has stamps up to these. A round begins when nothing is unsettled that was given out before the last one.
 
-use crate::keyspace::KeyspaceId;
-use crate::media::wire::{Reader, Short, Writer};
 use std::collections::{BTreeMap, BTreeSet};
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::media::wire::{Reader, Short, Writer};
 use tapetum_kernels::ordered::NodeRef;
 
 /// Words of bits of a group at most: more than an extent has slots, and few enough to be allocated on a damaged edit's word.

@@ -10,10 +10,10 @@ use super::slot_guards::SlotGuards;
 use super::slot_map::SlotMap;
 use super::slot_round::SlotRound;
 use super::space_state::SpaceState;
-use crate::keyspace::KeyspaceId;
-use crate::keyspace::engine::ImageMarks;
-use crate::media::io::lock;
 use std::sync::{Arc, Mutex};
+use tapetum_base::engine::ImageMarks;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::media::io::lock;
 use tapetum_kernels::ordered::{SlotAddress, SlotSalt};
 
 /// Slots of nodes that are kept back where flash is full, for what recovery writes again: as many as there may be images on their way,

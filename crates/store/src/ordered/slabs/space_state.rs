@@ -6,10 +6,10 @@ use super::shelves::{Shelf, Shelves};
 use super::slot_group::{GroupPhase, SlotGroup};
 use super::slot_guards::SlotGuards;
 use super::slot_round::{RoundCount, SlotRound};
-use crate::keyspace::KeyspaceId;
-use crate::keyspace::engine::ImageMarks;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use tapetum_base::engine::ImageMarks;
+use tapetum_base::keyspace::KeyspaceId;
 
 /// How far behind its neighbour a slot counts as near: what a scan reads ahead at once.
 const NEAR_SLOTS: u32 = 16;

@@ -7,10 +7,10 @@ use super::growth::grow;
 use super::keyspace_slots::KeyspaceSlots;
 use super::manifest_client::GroupInstaller;
 use super::space::SlotSpace;
-use crate::base::Base;
-use crate::error::Error;
-use crate::media::io::Io;
 use std::sync::Arc;
+use tapetum_base::base::Base;
+use tapetum_base::error::Error;
+use tapetum_base::media::io::Io;
 
 /// Gives the keyspace slots to give out, and extents back that it does not need; whether anything was to be done. An error leaves in doubt
 /// what the manifest says: the log is to be poisoned.
@@ -40,9 +40,10 @@ mod tests {
     use crate::KeyspaceId;
     use crate::hashed::HashedEngine;
     use crate::hashed::collect::victim::tests::{SMALL_BYTES, drive_in_memory, small_options};
-    use crate::media::io::{lock, run};
-    use crate::opening::engines::open;
-    use crate::recover::create;
+    use crate::opening::engines::{engine_clients, open};
+    use crate::ordered::slabs::group_table::GroupTable;
+    use tapetum_base::media::io::{lock, run};
+    use tapetum_base::recover::create;
     use tapetum_drive::Env;
 
     /// The groups of a keyspace, over the extents and the manifest that it shares with the hashed engine.
@@ -51,13 +52,13 @@ mod tests {
         let options = small_options();
         let drive = drive_in_memory(SMALL_BYTES, &options, Env::system());
         let io = Io::new(drive.queue_pair(16).unwrap());
-        run(&io, create(&drive, &io, &options), || false).unwrap().unwrap();
+        run(&io, create(&drive, &io, &options, engine_clients), || false).unwrap().unwrap();
         let opened = || run(&io, open(&drive, &io, &options, &[]), || false).unwrap().unwrap().hashed;
         let keyspace = KeyspaceId(7);
         let slots_of = |hashed: &HashedEngine| {
             let base = hashed.base.clone();
             let slabs = SlabOptions::new(&base.geometry, base.store_id).unwrap();
-            let table = lock(&base.installer).as_ref().unwrap().groups.clone();
+            let table = lock(&base.installer).as_ref().unwrap().of::<GroupTable>().clone();
             (base, KeyspaceSlots::new(&slabs, keyspace, &table), table)
         };
         let shared = opened();

@@ -2,11 +2,11 @@ use super::group_table::Group;
 use super::large_groups::WantedSlot;
 use super::slot_class::{PAGE_BYTES, SlotClass};
 use super::{RESERVED_SLOTS, SlotShare, SlotSpace};
-use crate::error::Error;
-use crate::media::io::lock;
 use crate::ordered::testing::{KEYSPACE, TestMedia};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
+use tapetum_base::error::Error;
+use tapetum_base::media::io::lock;
 use tapetum_kernels::extent_address::ExtentAddress;
 use tapetum_kernels::ordered::SlotAddress;
 

@@ -1,10 +1,6 @@
 //! What the thread works with whose turn it is: a queue pair, copies of pages, and the images on their way.
 
 use super::{ListedPage, SECOND_US};
-use crate::error::Error;
-use crate::keyspace::KeyspaceId;
-use crate::log::Sync;
-use crate::media::io::lock;
 use crate::ordered::cache::PageLook;
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
 use crate::ordered::cache::page_meta::FlyingImage;
@@ -17,6 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::log::Sync;
+use tapetum_base::media::io::lock;
 use tapetum_drive::fail_point;
 use tapetum_drive::programs::node::{ANY_NODE, ARGUMENTS_BYTES, NodeArguments, NodeFlags};
 use tapetum_drive::{

@@ -12,7 +12,7 @@
 //! 4. An image with a change of a batch is written when the log has the batch durable. Its sealed copy waits for that.
 //! 5. Where nobody waits for flash, an image is its node's home when it was written, and the page may leave the cache; a flush comes within a
 //!    second, or when slots are short.
-//! 6. One flush of the drive is on its way at a time, whoever's it is ([`Log::begin_flush_elsewhere`](crate::log::Log)). It covers all
+//! 6. One flush of the drive is on its way at a time, whoever's it is ([`Log::begin_flush_elsewhere`](tapetum_base::log::Log)). It covers all
 //!    images, and all extensions, that were written before it began.
 //! 7. Where a write of a page is atomic ([`OrderedLimits::in_place`](super::tree::OrderedLimits)), an image goes over the one that it replaces if
 //!    nobody else has a share of that slot: after a power failure one of the two is there.
@@ -26,15 +26,15 @@ mod image_writer;
 use super::cache::durability_ticket::DurabilityTicket;
 use super::node_table::NodeId;
 use super::tree::{OrderedState, OrderedTree};
-use crate::error::Error;
-use crate::keyspace::shared_event::SharedEvent;
-use crate::log::Sync;
-use crate::log::turns::Turns;
-use crate::media::io::lock;
 use image_writer::ImageWriter;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::shared_event::SharedEvent;
+use tapetum_base::log::Sync;
+use tapetum_base::log::turns::Turns;
+use tapetum_base::media::io::lock;
 use tapetum_drive::Drive;
 
 /// What a thread asks for: the work that is due, or all of it.

@@ -5,17 +5,18 @@ use super::roots::{Roots, read_roots};
 use super::segments::{key_of, look as look_at_segment};
 use super::trees::{FoundTree, TreeLog, look_at_tree, read_image, records_of};
 use super::{Patient, stopped};
-use crate::error::Error;
+use crate::hashed::catalog::Catalog;
 use crate::hashed::key_tables::key_mend::records::Records;
 use crate::hashed::large::verify::read_value as read_large_value;
-use crate::keyspace::KeyspaceId;
-use crate::keyspace::catalogue::{Keyspace, KeyspaceKind};
-use crate::keyspace::deletion::note_deletion;
-use crate::keyspace::deletion_mark::DeletionMarks;
-use crate::media::io::{Io, run};
 use crate::ordered::check::read_value;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::keyspace::catalogue::{Keyspace, KeyspaceKind};
+use tapetum_base::keyspace::deletion::note_deletion;
+use tapetum_base::keyspace::deletion_mark::DeletionMarks;
+use tapetum_base::media::io::{Io, run};
 use tapetum_drive::Drive;
 use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::hash::HashKey;
@@ -114,7 +115,7 @@ impl<V: FnMut(SalvagedItem<'_>) -> ControlFlow<()>> Shown<'_, V> {
 
     async fn segments(&mut self, report: &mut RepairReport) -> Result<(), Error> {
         let mut bytes = Vec::new();
-        for state in self.roots.installer.catalog.segments.values() {
+        for state in self.roots.installer.of::<Catalog>().segments.values() {
             let found = look_at_segment(self.io, self.roots, state, report).await?;
             let mut records = Records::new(&found.segment, self.io, self.roots.hasher.clone()).await?;
             for &(_, address) in &found.readable {

@@ -5,13 +5,13 @@
 //! back to it, each naming the checksum of the one before. A hole below which nothing is said to be durable is where a crash cut the log: it ends there.
 
 use super::report::Loss;
-use crate::error::Error;
-use crate::log::group::{self, GroupHeader, HEADER_BYTES};
-use crate::log::group_salt;
-use crate::manifest::base_marks::BaseMarks;
-use crate::media::geometry::{BUFFERS, Geometry};
-use crate::media::io::Io;
-use crate::recover::read_zone;
+use tapetum_base::error::Error;
+use tapetum_base::log::group::{self, GroupHeader, HEADER_BYTES};
+use tapetum_base::log::group_salt;
+use tapetum_base::manifest::base_marks::BaseMarks;
+use tapetum_base::media::geometry::{BUFFERS, Geometry};
+use tapetum_base::media::io::Io;
+use tapetum_base::recover::read_zone;
 use tapetum_kernels::range_checksums::RangeChecksums;
 use tapetum_kernels::record::{Header, Record, STAMP_MAX};
 

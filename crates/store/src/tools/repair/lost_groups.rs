@@ -10,18 +10,18 @@
 //!
 //! What is older than what was lost may be among them. A damaged manifest is told as a loss for all keys of a keyspace.
 
-use crate::error::Error;
-use crate::keyspace::KeyspaceId;
-use crate::keyspace::catalogue::Catalogue;
-use crate::media::extents::{ExtentOwner, Extents};
-use crate::media::io::{Io, lock};
-use crate::media::superblock::Superblock;
 use crate::ordered::slabs::group_table::{Group, GroupEdit, GroupTable};
 use crate::ordered::slabs::slot_class::{PAGE_BYTES, SlotClass};
 use crate::ordered::slabs::slot_map::SlotMap;
 use crate::tools::repair::tree_mend::trees;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::keyspace::catalogue::Catalogue;
+use tapetum_base::media::extents::{ExtentOwner, Extents};
+use tapetum_base::media::io::{Io, lock};
+use tapetum_base::media::superblock::Superblock;
 use tapetum_kernels::checksum::{Salt, checksum};
 use tapetum_kernels::ordered::{NODE_BYTES, NodeRef, SlotSalt};
 

@@ -31,19 +31,19 @@ mod trees;
 pub use items::{SalvagedItem, salvage};
 pub use report::{Loss, RepairReport};
 
-use crate::error::Error;
-use crate::hashed::catalog::Install;
+use crate::hashed::catalog::{Catalog, Install};
 use crate::hashed::key_tables::key_mend::records::Records;
 use crate::hashed::large::LargeEntries;
 use crate::hashed::segment::Descriptor;
 use crate::hashed::segment::writer::SegmentWriter;
-use crate::maintenance::room::segment_extents;
-use crate::media::extents::{ExtentOwner, ExtentReservation};
-use crate::media::io::{Io, lock, run};
 use roots::{Roots, read_roots};
 use segments::{FoundSegment, key_of, look as look_at_segment};
 use std::ops::Range;
 use std::sync::Arc;
+use tapetum_base::error::Error;
+use tapetum_base::maintenance::room::segment_extents;
+use tapetum_base::media::extents::{ExtentOwner, ExtentReservation};
+use tapetum_base::media::io::{Io, lock, run};
 use tapetum_drive::{Drive, OverlayFlash, Purpose};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Codec;
@@ -72,7 +72,7 @@ pub fn look(drive: &Drive) -> Result<RepairReport, Error> {
     let mut report = RepairReport::default();
     let looking = async {
         let roots = read_roots(&patient.above, &patient.io, &mut report).await?;
-        for state in roots.installer.catalog.segments.values() {
+        for state in roots.installer.of::<Catalog>().segments.values() {
             let found = look_at_segment(&patient.io, &roots, state, &mut report).await?;
             if found.is_damaged {
                 report.segments_rewritten.push(state.descriptor.number);
@@ -154,9 +154,9 @@ struct Surgery<'a> {
 
 impl Surgery<'_> {
     async fn run(&mut self) -> Result<(), Error> {
-        let numbers: Vec<u32> = self.roots.installer.catalog.segments.keys().copied().collect();
+        let numbers: Vec<u32> = self.roots.installer.of::<Catalog>().segments.keys().copied().collect();
         for number in numbers {
-            let state = self.roots.installer.catalog.segments[&number].clone();
+            let state = self.roots.installer.of::<Catalog>().segments[&number].clone();
             let found = look_at_segment(&self.patient.io, &self.roots, &state, &mut self.report).await?;
             if found.is_damaged {
                 self.report.segments_rewritten.push(number);
@@ -171,7 +171,7 @@ impl Surgery<'_> {
 
     fn install(&mut self, install: Install) -> Result<(), Error> {
         self.roots.is_changed = true;
-        Ok(self.roots.installer.catalog.install(&install)?)
+        Ok(self.roots.installer.of_mut::<Catalog>().install(&install)?)
     }
 
     fn generation(&self) -> u64 {
@@ -216,7 +216,7 @@ impl Surgery<'_> {
         }
         let superblock = &self.roots.superblock;
         let geometry = &superblock.geometry;
-        let number_new = self.roots.installer.catalog.number_free(&[]);
+        let number_new = self.roots.installer.of::<Catalog>().number_free(&[]);
         if number_new >= geometry.segments(superblock.capacity_bytes) {
             return Err(Error::FullFlash);
         }

@@ -4,27 +4,29 @@ use super::log::{FoundLog, read_log};
 use super::lost_groups::find_lost_groups;
 use super::report::{Loss, RepairReport};
 use super::tree_mend::is_ordered;
-use crate::error::Error;
+use crate::hashed::catalog::Catalog;
 use crate::hashed::large::verify::read_value;
 use crate::hashed::large::{Claims, LargeEntries, LargeSpace};
 use crate::hashed::opening::claims::{claim_large, claim_segments};
-use crate::installer::{Clients, Installer};
-use crate::keyspace::KeyspaceId;
-use crate::keyspace::catalogue::{Catalogue, KeyspaceKind};
-use crate::keyspace::hasher::KeyHasher;
-use crate::manifest::Manifest;
-use crate::manifest::base_marks::BaseMarks;
-use crate::media::extents::Extents;
-use crate::media::geometry::SUPERBLOCK_BYTES;
-use crate::media::io::Io;
-use crate::media::superblock::{Found, Superblock};
+use crate::opening::engines::empty_clients;
 use crate::ordered::anchor_checkpoint::{self, AnchorMedia, AnchorRoot, CheckpointKeyspace};
 use crate::ordered::slabs::claims::claim_groups;
-use crate::ordered::slabs::group_table::GroupEdit;
-use crate::recover::{read_superblock, refuse_lost_end, refuse_other_kinds, replay_log};
+use crate::ordered::slabs::group_table::{GroupEdit, GroupTable};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
+use tapetum_base::error::Error;
+use tapetum_base::installer::Installer;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::keyspace::catalogue::{Catalogue, KeyspaceKind};
+use tapetum_base::keyspace::hasher::KeyHasher;
+use tapetum_base::manifest::Manifest;
+use tapetum_base::manifest::base_marks::BaseMarks;
+use tapetum_base::media::extents::Extents;
+use tapetum_base::media::geometry::SUPERBLOCK_BYTES;
+use tapetum_base::media::io::Io;
+use tapetum_base::media::superblock::{Found, Superblock};
+use tapetum_base::recover::{read_superblock, refuse_lost_end, refuse_other_kinds, replay_log};
 use tapetum_drive::Drive;
 use tapetum_kernels::data_page::PAGE_BYTES;
 use tapetum_kernels::hash::HashKey;
@@ -93,7 +95,8 @@ pub async fn read_roots(drive: &Drive, io: &Io, report: &mut RepairReport) -> Re
     if let Some(copy) = behind {
         report.made_anew.push(format!("copy {copy} of the superblock"));
     }
-    let (recovered, damage) = Manifest::recover_readable(io, drive.local(), &geometry, superblock.store_id).await?;
+    let (recovered, damage) =
+        Manifest::recover_readable(io, drive.local(), &geometry, superblock.store_id, empty_clients).await?;
     let mut installer = Installer::from(recovered);
     let copies_damaged: Vec<String> = installer.manifest.summary().copies_damaged().collect();
     refuse_other_kinds(&installer, &[KeyspaceKind::Hashed, KeyspaceKind::Ordered])?;
@@ -111,13 +114,13 @@ pub async fn read_roots(drive: &Drive, io: &Io, report: &mut RepairReport) -> Re
     }
     report.losses.append(&mut log.losses);
     let mut extents = Extents::new(geometry.extents(superblock.capacity_bytes));
-    claim_segments(&mut extents, &superblock, &installer.catalog)?;
-    claim_groups(&mut extents, &installer.groups)?;
+    claim_segments(&mut extents, &superblock, installer.of::<Catalog>())?;
+    claim_groups(&mut extents, installer.of::<GroupTable>())?;
     let extents = Arc::new(Mutex::new(extents));
     let space = LargeSpace::new(extents);
     let mut claims = Claims::new(space.clone());
     let mut large = BTreeMap::new();
-    for descriptor in installer.catalog.segments.values().map(|state| &state.descriptor) {
+    for descriptor in installer.of::<Catalog>().segments.values().map(|state| &state.descriptor) {
         large.insert(descriptor.number, claim_large(&mut claims, descriptor)?);
     }
     let keyspaces = &installer.keyspaces;
@@ -129,16 +132,16 @@ pub async fn read_roots(drive: &Drive, io: &Io, report: &mut RepairReport) -> Re
         false => anchors(drive, io, &superblock, &installer, &log).await,
     };
     if is_manifest_damaged {
-        let Clients { keyspaces, groups, .. } = &mut installer.clients;
-        let found = find_lost_groups(io, &superblock, keyspaces, groups, &space.allocator).await?;
+        let (keyspaces, groups) = (installer.keyspaces.clone(), installer.of_mut::<GroupTable>());
+        let found = find_lost_groups(io, &superblock, &keyspaces, groups, &space.allocator).await?;
         if found > 0 {
             let what =
                 format!("the manifest's word on {found} groups of data nodes, which were found by the nodes in them");
             report.made_anew.push(what);
         }
         // Versions that it gave since.
-        let edit = GroupEdit::Versions(installer.groups.version_next() + VERSIONS_SKIPPED);
-        installer.groups.edit(&edit).map_err(Error::Corrupt)?;
+        let edit = GroupEdit::Versions(installer.of::<GroupTable>().version_next() + VERSIONS_SKIPPED);
+        installer.of_mut::<GroupTable>().edit(&edit).map_err(Error::Corrupt)?;
         installer.roots.set(KeyspaceKind::Ordered, Vec::new());
     }
     let mut roots = Roots {

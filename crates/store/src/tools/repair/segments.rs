@@ -5,7 +5,6 @@
 
 use super::report::{Loss, RepairReport};
 use super::roots::Roots;
-use crate::error::Error;
 use crate::hashed::catalog::{Deaths, SegmentState};
 use crate::hashed::key_tables::key_mend::records::Records;
 use crate::hashed::key_tables::key_mend::{holds, mend};
@@ -14,8 +13,9 @@ use crate::hashed::large::verify::read_value;
 use crate::hashed::segment::layout::StreamLayout;
 use crate::hashed::segment::local_index::LocalIndex;
 use crate::hashed::segment::view::Segment;
-use crate::media::io::Io;
-use crate::media::superblock::Superblock;
+use tapetum_base::error::Error;
+use tapetum_base::media::io::Io;
+use tapetum_base::media::superblock::Superblock;
 use tapetum_kernels::data_page::{PAGE_BYTES, Trailer};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::key_table::{Entry, KeyPage};

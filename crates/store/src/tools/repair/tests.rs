@@ -1,16 +1,17 @@
 use super::*;
-use crate::installer::Installer;
-use crate::keyspace::KeyspaceId;
-use crate::keyspace::deletion_mark::DeletionMark;
-use crate::manifest::Manifest;
-use crate::manifest::base_marks::MarksEdit;
-use crate::manifest::items::FrameItems;
-use crate::media::geometry::Geometry;
-use crate::media::superblock::Superblock;
-use crate::recover::read_superblock;
+use crate::opening::engines::empty_clients;
 use crate::{Request, Store, StoreOptions, Sync};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use tapetum_base::installer::Installer;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::keyspace::deletion_mark::DeletionMark;
+use tapetum_base::manifest::Manifest;
+use tapetum_base::manifest::base_marks::MarksEdit;
+use tapetum_base::manifest::items::FrameItems;
+use tapetum_base::media::geometry::Geometry;
+use tapetum_base::media::superblock::Superblock;
+use tapetum_base::recover::read_superblock;
 use tapetum_drive::{Env, FaultyFlash, LocalMemory, Opcode, SplitMix64, programs};
 
 pub(super) const CAPACITY_BYTES: u64 = 8 << 20;
@@ -350,7 +351,7 @@ fn partly_deleted() -> (FaultyFlash, u64, u64) {
     let io = Io::new(drive.queue_pair(16).unwrap());
     let install = async {
         let Superblock { geometry, store_id, .. } = read_superblock(&drive, &io).await?.superblock;
-        let recovered = Manifest::recover(&io, drive.local(), &geometry, store_id).await?;
+        let recovered = Manifest::recover(&io, drive.local(), &geometry, store_id, empty_clients).await?;
         let mut items = FrameItems::default();
         let mark = DeletionMark { watermark, planned_at: 0 };
         MarksEdit::put(&[MarksEdit::Delete(KeyspaceId::DEFAULT, mark)], &mut items);

@@ -2,12 +2,12 @@
 
 use super::Surgery;
 use super::trees::{TreeLog, look_at_tree};
-use crate::error::Error;
-use crate::keyspace::KeyspaceId;
-use crate::keyspace::catalogue::{Keyspace, KeyspaceKind, KeyspaceState};
 use crate::ordered::recover::mend::{TreeDamage, mend};
 use crate::ordered::slabs::group_table::{GroupEdit, GroupTable};
 use crate::ordered::slabs::growth::GroupLog;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::keyspace::catalogue::{Keyspace, KeyspaceKind, KeyspaceState};
 
 /// Groups come to count with the manifest that the repair begins anew.
 struct RepairGroups<'a> {
@@ -29,7 +29,7 @@ impl GroupLog for RepairGroups<'_> {
 }
 
 /// The ordered keyspaces that are not dropped.
-pub fn trees(keyspaces: &crate::keyspace::catalogue::Catalogue) -> Vec<Keyspace> {
+pub fn trees(keyspaces: &tapetum_base::keyspace::catalogue::Catalogue) -> Vec<Keyspace> {
     let is_tree =
         |keyspace: &&Keyspace| keyspace.kind == KeyspaceKind::Ordered && keyspace.state == KeyspaceState::Live;
     keyspaces.iter().filter(is_tree).cloned().collect()
@@ -52,7 +52,7 @@ impl Surgery<'_> {
             let stamp_next = self.stamp_next(found.images.stamp_last());
             let damage = TreeDamage { bad: &found.bad, lost: &found.lost, live: &found.live };
             let roots = &mut self.roots;
-            let mut groups = RepairGroups { groups: &mut roots.installer.groups };
+            let mut groups = RepairGroups { groups: roots.installer.of_mut::<GroupTable>() };
             let room = (&*roots.space.allocator, &mut groups);
             let mended = mend(&self.patient.io, &found.slots, (&mut found.images, &damage), &records, room, stamp_next);
             let stamp_next = mended.await.map_err(|error| no_room(error, &keyspace))?;
@@ -80,6 +80,6 @@ fn no_room(error: Error, keyspace: &Keyspace) -> Error {
 }
 
 /// Whether a keyspace has a tree.
-pub fn is_ordered(keyspaces: &crate::keyspace::catalogue::Catalogue, id: KeyspaceId) -> bool {
+pub fn is_ordered(keyspaces: &tapetum_base::keyspace::catalogue::Catalogue, id: KeyspaceId) -> bool {
     keyspaces.get(id).is_some_and(|keyspace| keyspace.kind == KeyspaceKind::Ordered)
 }

@@ -1,11 +1,11 @@
 //! Reads all groups of data nodes of an ordered keyspace that may be damaged.
 
-use crate::error::Error;
-use crate::media::io::Io;
 use crate::ordered::images::{ImageHead, ImageSet};
 use crate::ordered::slabs::SlotSpace;
 use crate::ordered::slabs::slot_class::PAGE_BYTES;
 use crate::ordered::slabs::slot_round::RoundImages;
+use tapetum_base::error::Error;
+use tapetum_base::media::io::Io;
 use tapetum_kernels::ordered::{NodeError, NodeRef, SlotSalt};
 
 /// Pages that are read at once.

@@ -3,15 +3,18 @@
 
 use super::tests::{CAPACITY_BYTES, Kept, drive, options};
 use super::*;
-use crate::installer::Installer;
-use crate::keyspace::catalogue::KeyspaceKind;
-use crate::manifest::Manifest;
+use crate::opening::engines::empty_clients;
+use crate::ordered::slabs::group_table::GroupTable;
 use crate::ordered::slabs::slot_class::SlotClass;
-use crate::recover::read_superblock;
-use crate::tools::locate::{KeyPlace, NodePlace, locate};
+use crate::tools::locate::locate;
 use crate::{KeyspaceHandle, Store, Sync, Write};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use tapetum_base::engine::key_place::{KeyPlace, NodePlace};
+use tapetum_base::installer::Installer;
+use tapetum_base::keyspace::catalogue::KeyspaceKind;
+use tapetum_base::manifest::Manifest;
+use tapetum_base::recover::read_superblock;
 use tapetum_drive::{FaultyFlash, SplitMix64};
 
 const NAME: &str = "sorted";
@@ -116,13 +119,13 @@ fn pages(flash: &FaultyFlash, of_nodes: bool, open_too: bool) -> Vec<u64> {
     let read = async {
         let superblock = read_superblock(&drive, &io).await.unwrap().superblock;
         let (geometry, id) = (superblock.geometry, superblock.store_id);
-        let recovered = Manifest::recover(&io, drive.local(), &geometry, id).await.unwrap();
+        let recovered = Manifest::recover(&io, drive.local(), &geometry, id, empty_clients).await.unwrap();
         let installer = Installer::from(recovered);
-        let groups = installer.groups.iter().filter(|group| (group.class == SlotClass::Nodes) == of_nodes);
+        let groups = installer.of::<GroupTable>().iter().filter(|group| (group.class == SlotClass::Nodes) == of_nodes);
         let pages = groups.flat_map(|group| {
             let begin = geometry.extent_offset(group.first);
             let end = begin + u64::from(group.extents) * geometry.extent_bytes;
-            let round = installer.groups.round(group.keyspace).filter(|_| group.open && !open_too);
+            let round = installer.of::<GroupTable>().round(group.keyspace).filter(|_| group.open && !open_too);
             let is_wanted = move |slot: u32| round.is_none_or(|round| !round.may_be_torn(group.first, slot));
             let all = (0..).zip((begin..end).step_by(PAGE_BYTES as usize));
             all.filter(move |(slot, _)| is_wanted(*slot)).map(|(_, at)| at)
@@ -320,7 +323,7 @@ fn zero_block_of_manifest(flash: &FaultyFlash, eighths: u64, areas: usize) {
     let find = async {
         let superblock = read_superblock(&drive, &io).await.unwrap().superblock;
         let (geometry, id) = (superblock.geometry, superblock.store_id);
-        let recovered = Manifest::recover(&io, drive.local(), &geometry, id).await.unwrap();
+        let recovered = Manifest::recover(&io, drive.local(), &geometry, id, empty_clients).await.unwrap();
         (geometry, Installer::from(recovered).manifest.summary().position * eighths / 8)
     };
     let (geometry, position) = run(&io, find, || false).unwrap();

@@ -8,16 +8,17 @@
 use super::report::{Loss, RepairReport};
 use super::roots::Roots;
 use super::tree_nodes::{BadSlot, TreeNodes};
-use crate::error::Error;
-use crate::keyspace::KeyspaceId;
-use crate::keyspace::catalogue::Keyspace;
-use crate::media::io::Io;
 use crate::ordered::anchor_checkpoint::CheckpointKeyspace;
 use crate::ordered::check::read_value;
 use crate::ordered::images::{Gap, ImageSet, LiveImages, Tile};
 use crate::ordered::recover::LogRecords;
+use crate::ordered::slabs::group_table::GroupTable;
 use crate::ordered::slabs::keyspace_slots::{KeyspaceSlots, SlabOptions};
 use std::collections::{BTreeMap, BTreeSet};
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::keyspace::catalogue::Keyspace;
+use tapetum_base::media::io::Io;
 use tapetum_kernels::ordered::extension::ExtensionReference;
 use tapetum_kernels::ordered::{NODE_BYTES, NodeRecord, NodeRef};
 use tapetum_kernels::record::{Codec, Record};
@@ -98,7 +99,7 @@ impl TreeLog {
 /// Where the slots of a keyspace lie.
 pub fn slots_of(roots: &Roots, keyspace: KeyspaceId) -> Result<KeyspaceSlots, Error> {
     let slabs = SlabOptions::new(&roots.superblock.geometry, roots.superblock.store_id)?;
-    Ok(KeyspaceSlots::new(&slabs, keyspace, &roots.installer.groups))
+    Ok(KeyspaceSlots::new(&slabs, keyspace, roots.installer.of::<GroupTable>()))
 }
 
 /// Looks at all of a keyspace.

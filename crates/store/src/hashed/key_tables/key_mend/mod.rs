@@ -9,12 +9,12 @@
 
 pub mod records;
 
-use crate::error::Error;
 use crate::hashed::segment::local_index::FenceBuilder;
 use crate::hashed::segment::view::Segment;
-use crate::keyspace::hasher::KeyHasher;
-use crate::media::io::Io;
 use records::Records;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::hasher::KeyHasher;
+use tapetum_base::media::io::Io;
 use tapetum_drive::HostView;
 use tapetum_kernels::data_page::PAGE_BYTES;
 use tapetum_kernels::fence_page::{self, FENCE_PAYLOAD_BYTES};
@@ -228,10 +228,10 @@ mod tests {
         SMALL_BYTES, drive_in_memory, first_segment, small_options, store_in_memory,
     };
     use crate::hashed::segment::layout::StreamLayout;
-    use crate::media::flash_run::FlashRun;
-    use crate::media::io::run;
     use crate::{Store, StoreOptions, Sync};
     use std::sync::Arc;
+    use tapetum_base::media::flash_run::FlashRun;
+    use tapetum_base::media::io::run;
     use tapetum_drive::{Drive, Env, FaultyFlash, LocalMemory, Opcode, SplitMix64, programs};
 
     fn write(store: &Store, round: u64) {

@@ -1,11 +1,11 @@
 //! Reads records of a segment one after the other, at places that key tables lead to, whatever the pages around them
 //! are: a page that cannot be read spoils nothing but the records that lie in it.
 
-use crate::error::Error;
 use crate::hashed::segment::view::Segment;
-use crate::keyspace::hasher::KeyHasher;
-use crate::media::flash_run::FlashRun;
-use crate::media::io::Io;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::hasher::KeyHasher;
+use tapetum_base::media::flash_run::FlashRun;
+use tapetum_base::media::io::Io;
 use tapetum_drive::{HostView, LocalBuffer};
 use tapetum_kernels::data_page::{PageRun, Trailer};
 use tapetum_kernels::hash::HashKey;

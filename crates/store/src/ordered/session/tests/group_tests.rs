@@ -2,11 +2,11 @@
 
 use super::bench::{Bench, Client, new_flash};
 use super::model_tests::put;
-use crate::keyspace::key_range::KeyRange;
-use crate::keyspace::request::{Condition, Outcome, Request};
-use crate::log::Sync;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tapetum_base::keyspace::key_range::KeyRange;
+use tapetum_base::keyspace::request::{Condition, Outcome, Request};
+use tapetum_base::log::Sync;
 use tapetum_drive::Opcode;
 
 fn bench() -> Bench {

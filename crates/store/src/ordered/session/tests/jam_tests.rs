@@ -3,10 +3,10 @@
 use super::bench::{Bench, Client, new_flash};
 use super::model_tests::put;
 use crate::hashed::collect::victim::tests::SMALL_BYTES;
-use crate::keyspace::request::{Outcome, Request};
-use crate::log::Sync;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tapetum_base::keyspace::request::{Outcome, Request};
+use tapetum_base::log::Sync;
 use tapetum_drive::{Env, MemoryFlash, Opcode, SplitMix64};
 
 /// Attempts and turns of an operation: it is attempted, has its turn, its page is read, and a split or two are in its way.

@@ -1,18 +1,18 @@
 //! One or several sessions against a map, over a cache of few pages.
 
 use super::bench::{Answer, Bench, Client, new_flash};
-use crate::error::Error;
-use crate::keyspace::key_range::{KeyBound, KeyRange};
-use crate::keyspace::request::{Condition, Outcome, Request};
-use crate::log::Sync;
 use crate::ordered::node_table::NodeId;
 use crate::ordered::slabs::SlotSpace;
 use crate::ordered::slabs::slot_class::SlotClass;
-use crate::session::engine_session::EngineWait;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tapetum_base::engine::engine_session::EngineWait;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::key_range::{KeyBound, KeyRange};
+use tapetum_base::keyspace::request::{Condition, Outcome, Request};
+use tapetum_base::log::Sync;
 use tapetum_drive::{Opcode, SplitMix64};
 use tapetum_kernels::ordered::extension::EXTENSION_HEAD_BYTES;
 

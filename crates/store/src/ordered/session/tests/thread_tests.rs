@@ -3,12 +3,12 @@
 use super::bench::{Bench, Client};
 use super::model_tests::put;
 use crate::hashed::collect::victim::tests::SMALL_BYTES;
-use crate::keyspace::key_range::{KeyBound, KeyRange};
-use crate::keyspace::request::{Outcome, Request};
-use crate::log::Sync;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tapetum_base::keyspace::key_range::{KeyBound, KeyRange};
+use tapetum_base::keyspace::request::{Outcome, Request};
+use tapetum_base::log::Sync;
 use tapetum_drive::{Env, MemoryFlash, SplitMix64};
 
 fn bench(cache_pages: usize, sync: Sync) -> Bench {

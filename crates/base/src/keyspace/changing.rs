@@ -1,0 +1,61 @@
+//! Changes of keyspaces that callers ask for and maintenance makes, since it alone writes the manifest.
+
+use super::block_device::BlockDevice;
+use super::catalogue::{Catalogue, KeyspaceEdit, KeyspaceKind};
+use super::keyspace_error::KeyspaceError;
+use crate::error::Error;
+use crate::maintenance::under_way::UnderWay;
+use crate::media::io::lock;
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use tapetum_kernels::scan::Format;
+
+/// Changes that wait at most; each keeps a caller waiting.
+const WAITING_MAX: usize = 256;
+
+/// What is to be changed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum KeyspaceWish {
+    Create { name: Vec<u8>, kind: KeyspaceKind, options: Vec<u8> },
+    Rename { from: String, to: Vec<u8> },
+    Drop { name: String },
+    SetFormat { name: String, format: Option<Format> },
+    ResizeDevice { name: String, device: BlockDevice },
+}
+
+impl KeyspaceWish {
+    /// The edit that it comes to.
+    pub fn edit(&self, catalogue: &Catalogue) -> Result<KeyspaceEdit, KeyspaceError> {
+        match self {
+            KeyspaceWish::Create { name, kind, options } => catalogue.create(name, *kind, options.clone()),
+            KeyspaceWish::Rename { from, to } => catalogue.rename(from, to),
+            KeyspaceWish::Drop { name } => catalogue.drop(name),
+            KeyspaceWish::SetFormat { name, format } => catalogue.set_format(name, format.as_ref()),
+            KeyspaceWish::ResizeDevice { name, device } => catalogue.resize_device(name, *device),
+        }
+    }
+}
+
+pub type KeyspaceChange = UnderWay<KeyspaceWish>;
+
+/// Changes in the order in which they were asked for.
+#[derive(Default)]
+pub struct KeyspaceChanges {
+    waiting: Mutex<VecDeque<KeyspaceChange>>,
+}
+
+impl KeyspaceChanges {
+    pub fn ask(&self, wish: KeyspaceWish) -> Result<KeyspaceChange, Error> {
+        let mut waiting = lock(&self.waiting);
+        if waiting.len() >= WAITING_MAX {
+            return Err(Error::Options("many keyspaces are being changed: try again when that is done".into()));
+        }
+        let change = UnderWay::new(wish);
+        waiting.push_back(change.clone());
+        Ok(change)
+    }
+
+    pub fn next(&self) -> Option<KeyspaceChange> {
+        lock(&self.waiting).pop_front()
+    }
+}

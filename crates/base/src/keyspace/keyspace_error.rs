@@ -1,0 +1,204 @@
+//! Why a keyspace was not made, renamed or dropped.
+
+use super::block_device::DEVICE_BYTES_MAX;
+use super::catalogue::KeyspaceKind;
+use crate::debug_as_text;
+use std::fmt;
+use tapetum_drive::Size;
+
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeyspaceError {
+    NameEmpty,
+    NameTooLong {
+        bytes: usize,
+        limit_bytes: usize,
+    },
+    NameNotUtf8,
+    NameHasControl,
+    NameTaken {
+        name: String,
+    },
+    Unknown {
+        name: String,
+    },
+    /// It is there, and of this kind.
+    IsOfKind {
+        name: String,
+        kind: KeyspaceKind,
+    },
+    /// The default keyspace is neither renamed nor dropped.
+    IsDefault,
+    /// It was dropped before, and what it held is being freed.
+    IsDropped {
+        name: String,
+    },
+    /// The request names one that was dropped since.
+    Gone,
+    TooMany {
+        limit: usize,
+    },
+    OptionsTooLong {
+        limit_bytes: usize,
+    },
+    /// The store was opened without an engine for this kind of keyspace.
+    NoEngine {
+        name: String,
+        kind: KeyspaceKind,
+    },
+    /// The request is one for keyspaces of another kind.
+    OtherKind {
+        kind: KeyspaceKind,
+    },
+    /// It is an ordered one, whose items come from a scan of a range of keys.
+    Ordered,
+    /// It is an ordered one, whose values do not pass through programs.
+    OrderedThroughPrograms,
+    /// It is a hashed one: its keys have no order, and no scan of a range.
+    Unordered,
+    /// What its keys and values are made of was said by another version.
+    Format {
+        name: String,
+        version: u8,
+    },
+    FormatsTooLong {
+        limit_bytes: usize,
+    },
+    /// Another version made it, with options that this one does not know.
+    Options {
+        name: String,
+    },
+    /// No block device has this size.
+    DeviceSize {
+        size_bytes: u64,
+    },
+    /// No block device has such groups.
+    GroupBlocks {
+        blocks: u64,
+    },
+    /// A group of so many blocks is too large for the store's segments.
+    GroupsTooLarge {
+        blocks: u64,
+        segment_bytes: u64,
+    },
+    /// It is a block device with groups of blocks, whose items are not taken one by one.
+    IsGrouped,
+    /// It is no block device.
+    NoDevice {
+        name: String,
+    },
+    /// A block device does not become smaller.
+    DeviceShrinks {
+        size_bytes: u64,
+    },
+    /// The manifest has no room for another name or format.
+    NoRoom,
+}
+
+impl fmt::Display for KeyspaceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KeyspaceError::NameEmpty => write!(f, "the keyspace's name is empty: give at least one byte"),
+            KeyspaceError::NameTooLong { bytes, limit_bytes } => {
+                write!(f, "the keyspace's name has {bytes} bytes: use at most {limit_bytes}")
+            }
+            KeyspaceError::NameNotUtf8 => write!(f, "the keyspace's name is not UTF-8: use text"),
+            KeyspaceError::NameHasControl => {
+                write!(f, "the keyspace's name has a control character: leave tabs, line ends and the like out")
+            }
+            KeyspaceError::NameTaken { name } => {
+                write!(f, "there is a keyspace {name:?} already: use it, or choose another name")
+            }
+            KeyspaceError::Unknown { name } => {
+                write!(f, "there is no keyspace {name:?}: create it first, or list those there are")
+            }
+            KeyspaceError::IsDefault => write!(
+                f,
+                "the default keyspace is always there: create a keyspace of another name for what is to be renamed or dropped"
+            ),
+            KeyspaceError::IsDropped { name } => {
+                write!(f, "the keyspace {name:?} was dropped already: nothing is left to do")
+            }
+            KeyspaceError::Gone => write!(f, "the keyspace was dropped: look its name up again, or create it anew"),
+            KeyspaceError::TooMany { limit } => {
+                write!(
+                    f,
+                    "the store has {limit} keyspaces, dropped ones included that are being freed: drop one and wait"
+                )
+            }
+            KeyspaceError::OptionsTooLong { limit_bytes } => {
+                write!(f, "the keyspace's options take more than {limit_bytes} bytes: give fewer")
+            }
+            KeyspaceError::NoEngine { name, kind } => write!(
+                f,
+                "the keyspace {name:?} is of a kind ({kind}) that this version has no engine for: use the version that made it"
+            ),
+            KeyspaceError::OtherKind { kind } => {
+                write!(f, "keyspaces of this kind ({kind}) do not take such requests: use one of another kind")
+            }
+            KeyspaceError::Ordered => write!(
+                f,
+                "the keyspace is ordered, and its items come in the order of their keys: use `KeyspaceHandle::scan`, with a range of keys"
+            ),
+            KeyspaceError::OrderedThroughPrograms => write!(
+                f,
+                "the keyspace is ordered, and values pass through programs from hashed ones alone: use `KeyspaceHandle::get`, or \
+                 `KeyspaceHandle::get_fields` for fields, or create a hashed keyspace"
+            ),
+            KeyspaceError::Unordered => write!(
+                f,
+                "the keyspace is hashed, and its keys have no order: create an ordered one for scans, and load its items there; \
+                 `KeyspaceHandle::items_with_prefix` has its items in no order"
+            ),
+            KeyspaceError::Format { name, version } => write!(
+                f,
+                "the format of the keyspace {name:?} is of version {version}, which this version does not know: use the newer one that set \
+                 it, or set another format"
+            ),
+            KeyspaceError::FormatsTooLong { limit_bytes } => write!(
+                f,
+                "the formats of all keyspaces would take more than {limit_bytes} bytes: use fewer fields or shorter names, or remove formats"
+            ),
+            KeyspaceError::Options { name } => write!(
+                f,
+                "the keyspace {name:?} has options that this version does not know: use the newer one that made it"
+            ),
+            KeyspaceError::DeviceSize { size_bytes } => write!(
+                f,
+                "a block device cannot have {size_bytes} bytes: give a multiple of 4096, at most {}",
+                Size(DEVICE_BYTES_MAX)
+            ),
+            KeyspaceError::GroupBlocks { blocks } => {
+                write!(f, "a block device cannot have groups of {blocks} blocks: give 1, 2, 4, 8 or 16")
+            }
+            KeyspaceError::GroupsTooLarge { blocks, segment_bytes } => write!(
+                f,
+                "groups of {blocks} blocks are too large for segments of {}: give fewer, or make a store with larger ones",
+                Size(*segment_bytes)
+            ),
+            KeyspaceError::IsGrouped => write!(
+                f,
+                "the keyspace is a block device with groups of blocks, which takes whole blocks and no other request: read and write it as \
+                 a block device"
+            ),
+            KeyspaceError::IsOfKind { name, kind } => {
+                write!(f, "the keyspace {name:?} is there, and is {kind}: take it as it is, or give another name")
+            }
+            KeyspaceError::NoDevice { name } => {
+                write!(f, "the keyspace {name:?} is no block device: only one that was created as such has a size")
+            }
+            KeyspaceError::DeviceShrinks { size_bytes } => {
+                write!(f, "the block device has {}, and becomes no smaller: give a larger size", Size(*size_bytes))
+            }
+            KeyspaceError::NoRoom => write!(
+                f,
+                "the store has no room for another keyspace's name or format: use shorter names, drop keyspaces, or create a store of a \
+                 larger capacity"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for KeyspaceError {}
+
+debug_as_text!(KeyspaceError);

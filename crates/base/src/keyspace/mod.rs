@@ -1,0 +1,36 @@
+//! Keyspaces: what there are, whose keys are whose, what callers ask of a store, and how they hear of the answer.
+
+pub mod block_device;
+pub mod block_request;
+pub mod by_id;
+pub mod catalogue;
+pub mod changing;
+pub mod decide;
+pub mod deletion;
+pub mod deletion_mark;
+pub mod hasher;
+pub mod item;
+pub mod key_range;
+pub mod keyspace_error;
+pub mod keyspace_job;
+mod manifest_client;
+pub mod notify;
+pub mod request;
+pub mod shared_event;
+pub mod states;
+
+use tapetum_kernels::record::Header;
+
+/// Says which keyspace: part of what is hashed, of records, key tables and of what the manifest says. Reused only after nothing of the
+/// keyspace that had it is left.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct KeyspaceId(pub u16);
+
+impl KeyspaceId {
+    /// The keyspace `default`: always there.
+    pub const DEFAULT: KeyspaceId = KeyspaceId(0);
+
+    pub fn of(header: &Header) -> KeyspaceId {
+        KeyspaceId(header.keyspace)
+    }
+}

@@ -1,0 +1,390 @@
+//! What is true of each keyspace while the store is open: whether it is open, and what of it is deleted with everything else.
+//!
+//! Invariants:
+//! 1. A record is live only if its stamp is above its keyspace's *watermark*. Of a keyspace that is not open none is.
+//! 2. A [`KeyspaceRef`] names one life of an id: it is open as long as the id is not dropped, and never again.
+//!
+//! Threads: any. Looks take no lock; changes of a keyspace are made with every shard held, so that no write slips between.
+
+use super::KeyspaceId;
+use super::by_id::ById;
+use crate::error::Error;
+use crate::keyspace::block_device::BlockDevice;
+use crate::keyspace::catalogue::{Catalogue, Keyspace, KeyspaceEdit, KeyspaceKind};
+use crate::keyspace::deletion_mark::{DeletionMark, DeletionMarks};
+use crate::media::io::lock;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use tapetum_kernels::scan::Format;
+
+/// A keyspace as requests name it: an id, and which of its lives is meant.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct KeyspaceRef {
+    pub id: KeyspaceId,
+    kind: KeyspaceKind,
+    life: u32,
+    /// Of a block device: see [`Keyspace::block_device`].
+    group_bits: u8,
+}
+
+impl KeyspaceRef {
+    /// The keyspace that every store has.
+    pub const DEFAULT: KeyspaceRef =
+        KeyspaceRef { id: KeyspaceId::DEFAULT, kind: KeyspaceKind::Hashed, life: 1, group_bits: 0 };
+
+    pub fn id(self) -> KeyspaceId {
+        self.id
+    }
+
+    /// The kind of engine that holds it.
+    pub fn kind(self) -> KeyspaceKind {
+        self.kind
+    }
+
+    /// Whether it is a block device with groups of blocks.
+    #[inline]
+    pub fn is_grouped(self) -> bool {
+        self.group_bits > 0
+    }
+
+    pub fn group_blocks(self) -> usize {
+        1 << self.group_bits
+    }
+}
+
+impl Default for KeyspaceRef {
+    fn default() -> KeyspaceRef {
+        KeyspaceRef::DEFAULT
+    }
+}
+
+struct KeyspaceCell {
+    watermark: AtomicU64,
+    /// The watermark that it began with, and that needs no mark: what lies below was another keyspace's, and is gone.
+    born: AtomicU64,
+    /// When the watermark is to rise to the stamp of that moment, unix seconds; 0 for never.
+    planned_at: AtomicU32,
+    /// Odd while it is open: goes up when it is created and when it is dropped.
+    life: AtomicU32,
+    /// Of a block device, also when it was dropped.
+    group_bits: AtomicU8,
+}
+
+/// By the low bits of a block's number; 0 of what is no block device, or of one that another version made.
+fn group_bits_of(keyspace: &Keyspace) -> u8 {
+    keyspace.block_device().ok().flatten().map_or(0, BlockDevice::group_bits)
+}
+
+/// Nothing of a keyspace that is not open is live.
+fn closed_cell(_: KeyspaceId) -> KeyspaceCell {
+    KeyspaceCell {
+        watermark: AtomicU64::new(u64::MAX),
+        born: AtomicU64::new(0),
+        planned_at: AtomicU32::new(0),
+        life: AtomicU32::new(0),
+        group_bits: AtomicU8::new(0),
+    }
+}
+
+pub struct KeyspaceStates {
+    cells: ById<KeyspaceCell>,
+    catalogue: Mutex<Catalogue>,
+    /// Goes up with every change of a watermark.
+    changes: AtomicU64,
+    /// Nothing up to this stamp is live, whatever keyspace it is in.
+    floor: AtomicU64,
+    /// When the next watermark is to rise; 0 for never.
+    planned_next: AtomicU32,
+    planned_count: AtomicU32,
+    /// Those that were dropped and are not forgotten.
+    dropped_count: AtomicU32,
+    /// Some are, or were since the store was opened, block devices with groups of blocks.
+    has_groups: AtomicBool,
+    /// As the marks of the open keyspaces were when the last buffer was sealed.
+    sealed: Mutex<DeletionMarks>,
+}
+
+impl KeyspaceStates {
+    /// The keyspaces with what is deleted of them; `sealed` is what was before the active buffer.
+    pub fn new(catalogue: Catalogue, marks: &DeletionMarks, sealed: DeletionMarks) -> KeyspaceStates {
+        let states = KeyspaceStates {
+            cells: ById::new(closed_cell),
+            catalogue: Mutex::new(catalogue),
+            changes: AtomicU64::new(0),
+            floor: AtomicU64::new(0),
+            planned_next: AtomicU32::new(0),
+            planned_count: AtomicU32::new(0),
+            dropped_count: AtomicU32::new(0),
+            has_groups: AtomicBool::new(false),
+            sealed: Mutex::new(sealed),
+        };
+        lock(&states.catalogue).iter().for_each(|keyspace| states.note_groups(keyspace));
+        for id in states.ids() {
+            let cell = states.cell(id);
+            let DeletionMark { watermark, planned_at } = marks.get(&id).copied().unwrap_or_default();
+            cell.watermark.store(watermark, Ordering::SeqCst);
+            cell.planned_at.store(planned_at, Ordering::SeqCst);
+            cell.life.store(1, Ordering::SeqCst);
+        }
+        states.changed();
+        states
+    }
+
+    fn note_groups(&self, keyspace: &Keyspace) {
+        let group_bits = group_bits_of(keyspace);
+        self.cell(keyspace.id).group_bits.store(group_bits, Ordering::SeqCst);
+        self.has_groups.fetch_or(group_bits > 0, Ordering::SeqCst);
+    }
+
+    /// Whether there may be records of groups, or of blocks that belong to one.
+    #[inline]
+    pub fn has_groups(&self) -> bool {
+        self.has_groups.load(Ordering::SeqCst)
+    }
+
+    pub fn group_blocks(&self, id: KeyspaceId) -> usize {
+        1 << self.cell(id).group_bits.load(Ordering::SeqCst)
+    }
+
+    /// The ids of the open keyspaces.
+    fn ids(&self) -> Vec<KeyspaceId> {
+        lock(&self.catalogue).live_ids().collect()
+    }
+
+    /// The open keyspace of a name.
+    pub fn find(&self, name: &str) -> Result<KeyspaceRef, Error> {
+        let catalogue = lock(&self.catalogue);
+        let keyspace = catalogue.find(name).map_err(Error::Keyspace)?;
+        let (id, kind, group_bits) = (keyspace.id, keyspace.kind, group_bits_of(keyspace));
+        Ok(KeyspaceRef { id, kind, life: self.cell(id).life.load(Ordering::SeqCst), group_bits })
+    }
+
+    /// What the records of an open keyspace are made of, if somebody said.
+    pub fn format(&self, id: KeyspaceId) -> Result<Option<Format>, Error> {
+        lock(&self.catalogue).get(id).map_or(Ok(None), Keyspace::format).map_err(Error::Keyspace)
+    }
+
+    /// The ids of those that were dropped and are not forgotten.
+    pub fn dropped(&self) -> Vec<KeyspaceId> {
+        let catalogue = lock(&self.catalogue);
+        catalogue.iter().map(|keyspace| keyspace.id).filter(|id| !catalogue.is_live(*id)).collect()
+    }
+
+    pub fn has_dropped(&self) -> bool {
+        self.dropped_count.load(Ordering::Relaxed) > 0
+    }
+
+    pub fn list(&self) -> Vec<Keyspace> {
+        lock(&self.catalogue).iter().cloned().collect()
+    }
+
+    #[inline]
+    fn cell(&self, id: KeyspaceId) -> &KeyspaceCell {
+        self.cells.get(id, closed_cell)
+    }
+
+    /// Records of a keyspace with a stamp up to this one are deleted.
+    #[inline]
+    pub fn watermark(&self, id: KeyspaceId) -> u64 {
+        self.cell(id).watermark.load(Ordering::SeqCst)
+    }
+
+    /// Whether requests may name it.
+    #[inline]
+    pub fn is_open(&self, keyspace: KeyspaceRef) -> bool {
+        self.cell(keyspace.id).life.load(Ordering::SeqCst) == keyspace.life
+    }
+
+    /// Whether there is a keyspace with this id, and it is open.
+    pub fn has(&self, id: KeyspaceId) -> bool {
+        self.cell(id).life.load(Ordering::SeqCst) % 2 == 1
+    }
+
+    /// What is deleted of a keyspace, and what is planned.
+    pub fn mark(&self, id: KeyspaceId) -> DeletionMark {
+        let cell = self.cell(id);
+        let (watermark, born) = (cell.watermark.load(Ordering::SeqCst), cell.born.load(Ordering::SeqCst));
+        let watermark = if watermark == born { 0 } else { watermark };
+        DeletionMark { watermark, planned_at: cell.planned_at.load(Ordering::SeqCst) }
+    }
+
+    /// Makes a change of the catalogue. What was written up to `stamp` to the id of a keyspace that is created was another one's. The
+    /// caller holds every shard.
+    pub fn apply(&self, edit: &KeyspaceEdit, stamp: u64) -> Result<(), String> {
+        // Held, so that nobody finds a name whose cell is another one's.
+        let mut catalogue = lock(&self.catalogue);
+        catalogue.apply(edit)?;
+        self.count_dropped(&catalogue);
+        let (id, watermark) = match edit {
+            KeyspaceEdit::Create(keyspace) => (keyspace.id, stamp),
+            KeyspaceEdit::Drop(id) => (*id, u64::MAX),
+            KeyspaceEdit::Rename { .. }
+            | KeyspaceEdit::SetFormat { .. }
+            | KeyspaceEdit::SetOptions { .. }
+            | KeyspaceEdit::Forget(_) => return Ok(()),
+        };
+        if let KeyspaceEdit::Create(keyspace) = edit {
+            self.note_groups(keyspace);
+        }
+        let cell = self.cell(id);
+        // In this order: who finds it open finds its own watermark.
+        cell.planned_at.store(0, Ordering::SeqCst);
+        cell.born.store(stamp, Ordering::SeqCst);
+        cell.watermark.store(watermark, Ordering::SeqCst);
+        cell.life.fetch_add(1, Ordering::SeqCst);
+        self.refresh(&catalogue);
+        Ok(())
+    }
+
+    /// The marks of all open keyspaces that have any.
+    pub fn marks(&self) -> DeletionMarks {
+        let marks = self.ids().into_iter().map(|id| (id, self.mark(id)));
+        marks.filter(|(_, mark)| *mark != DeletionMark::default()).collect()
+    }
+
+    /// A mark with this stamp was written: the deletion is planned for `at`, or, if that is 0, is now.
+    pub fn note(&self, id: KeyspaceId, stamp: u64, at: u32) {
+        let cell = self.cell(id);
+        cell.planned_at.store(at, Ordering::SeqCst);
+        if at == 0 {
+            cell.watermark.fetch_max(stamp, Ordering::SeqCst);
+        }
+        self.changed();
+    }
+
+    /// Everything up to a stamp is deleted, whether a mark says so or not.
+    pub fn raise(&self, id: KeyspaceId, stamp: u64) {
+        self.cell(id).watermark.fetch_max(stamp, Ordering::SeqCst);
+        self.changed();
+    }
+
+    fn changed(&self) {
+        // Held, so that who changes later leaves later figures.
+        self.refresh(&lock(&self.catalogue));
+    }
+
+    fn count_dropped(&self, catalogue: &Catalogue) {
+        let dropped = catalogue.iter().filter(|keyspace| !catalogue.is_live(keyspace.id)).count();
+        self.dropped_count.store(dropped as u32, Ordering::Relaxed);
+    }
+
+    fn refresh(&self, catalogue: &Catalogue) {
+        self.count_dropped(catalogue);
+        let floor = catalogue.live_ids().map(|id| self.watermark(id)).min().unwrap_or(0);
+        self.floor.store(floor, Ordering::SeqCst);
+        let planned = || catalogue.live_ids().map(|id| self.mark(id).planned_at).filter(|at| *at != 0);
+        self.planned_next.store(planned().min().unwrap_or(0), Ordering::SeqCst);
+        self.planned_count.store(planned().count() as u32, Ordering::SeqCst);
+        self.changes.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How often a watermark has changed.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::SeqCst)
+    }
+
+    /// Nothing up to this stamp is live, whatever keyspace it is in.
+    pub fn floor(&self) -> u64 {
+        self.floor.load(Ordering::SeqCst)
+    }
+
+    /// When the next planned deletion is due; 0 for never.
+    #[inline]
+    pub fn planned_next(&self) -> u32 {
+        self.planned_next.load(Ordering::SeqCst)
+    }
+
+    pub fn planned_count(&self) -> u32 {
+        self.planned_count.load(Ordering::SeqCst)
+    }
+
+    /// The keyspaces whose planned deletion is due.
+    pub fn due(&self, now: u32) -> Vec<KeyspaceId> {
+        let is_due = |id: &KeyspaceId| (1..=now).contains(&self.mark(*id).planned_at);
+        self.ids().into_iter().filter(is_due).collect()
+    }
+
+    /// The active buffer is sealed.
+    pub fn seal(&self) {
+        let marks = self.marks();
+        *lock(&self.sealed) = marks;
+    }
+
+    /// The marks as they were when the last buffer was sealed.
+    pub fn sealed(&self) -> DeletionMarks {
+        lock(&self.sealed).clone()
+    }
+}
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing {
+    //! Keyspaces with chosen ids.
+
+    use super::*;
+    use crate::keyspace::catalogue::KeyspaceState;
+
+    /// Makes a keyspace with this id.
+    pub fn create(states: &KeyspaceStates, id: u16, stamp: u64) -> KeyspaceRef {
+        create_of(states, KeyspaceKind::Hashed, id, stamp)
+    }
+
+    /// As [`create`], one of this kind.
+    pub fn create_of(states: &KeyspaceStates, kind: KeyspaceKind, id: u16, stamp: u64) -> KeyspaceRef {
+        let (id, name, state) = (KeyspaceId(id), format!("keyspace {id}"), KeyspaceState::Live);
+        let keyspace = Keyspace { id, name: name.clone(), kind, options: Vec::new(), state, format: Vec::new() };
+        states.apply(&KeyspaceEdit::Create(keyspace), stamp).unwrap();
+        states.find(&name).unwrap()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::create;
+    use super::*;
+
+    fn states() -> KeyspaceStates {
+        KeyspaceStates::new(Catalogue::default(), &DeletionMarks::new(), DeletionMarks::new())
+    }
+
+    #[test]
+    fn a_deletion_reaches_its_own_keyspace_and_the_floor_all() {
+        let (ids, states) = ([0, 3, 300].map(KeyspaceId), states());
+        for id in &ids[1..] {
+            create(&states, id.0, 0);
+        }
+        states.note(ids[1], 9, 0);
+        assert_eq!(ids.map(|id| states.watermark(id)), [0, 9, 0]);
+        assert_eq!(states.floor(), 0);
+        states.note(ids[0], 10, 0);
+        states.note(ids[2], 11, 0);
+        assert_eq!(states.floor(), 9);
+        states.note(ids[2], 12, 50);
+        states.note(ids[1], 13, 40);
+        assert_eq!((states.planned_next(), states.planned_count(), states.due(40)), (40, 2, vec![ids[1]]));
+        states.note(ids[1], 14, 0);
+        assert_eq!((states.planned_next(), states.due(49), states.due(50)), (50, vec![], vec![ids[2]]));
+        assert_eq!(states.mark(ids[2]), DeletionMark { watermark: 11, planned_at: 50 });
+    }
+
+    #[test]
+    fn a_name_of_a_dropped_keyspace_does_not_name_the_next_one_with_its_id() {
+        let states = states();
+        let first = create(&states, 300, 7);
+        assert!(states.is_open(first) && states.watermark(first.id()) == 7);
+        states.note(first.id(), 8, 9);
+        states.apply(&KeyspaceEdit::Drop(first.id()), 0).unwrap();
+        assert!(!states.is_open(first) && states.watermark(first.id()) == u64::MAX && states.planned_next() == 0);
+        states.apply(&KeyspaceEdit::Forget(first.id()), 0).unwrap();
+        let second = create(&states, 300, 10);
+        assert!(states.is_open(second) && !states.is_open(first) && first.id() == second.id());
+    }
+
+    #[test]
+    fn nothing_of_a_keyspace_that_is_not_there_is_live() {
+        let states = states();
+        assert!(states.is_open(KeyspaceRef::DEFAULT));
+        let other = KeyspaceRef { id: KeyspaceId(1), ..KeyspaceRef::DEFAULT };
+        assert!(!states.is_open(other) && states.watermark(other.id) == u64::MAX);
+        assert_eq!(states.marks(), DeletionMarks::new());
+    }
+}

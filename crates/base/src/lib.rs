@@ -1,0 +1,21 @@
+//! What every engine of a store stands on: the drive and what lies on it, the commit log, the manifest, extents, keyspaces, options; and
+//! the contracts that an engine keeps.
+//!
+//! It knows no engine: [`engine`] says what one is, and the crate `tapetum` has them.
+
+pub mod base;
+pub mod engine;
+pub mod error;
+pub mod installer;
+pub mod keyspace;
+pub mod log;
+pub mod maintenance;
+pub mod manifest;
+pub mod media;
+pub mod memory;
+pub mod needs;
+pub mod options;
+pub mod phase;
+pub mod recover;
+pub mod session;
+pub mod stats;

@@ -1,0 +1,98 @@
+//! Clients of the manifest: whoever has a state that frames change and snapshots hold.
+//!
+//! The manifest knows nothing of what its items say. It gives each item to the client whose id it carries, in the order in which they
+//! were written; an id that no client has is an error, never passed over.
+
+use super::items::ClientId;
+use crate::error::Error;
+use crate::media::wire::{Short, Writer};
+
+/// A piece of a snapshot ends with the thing that fills so much: most take some hundred bytes.
+const PIECE_BYTES: usize = 16 << 10;
+
+/// Why an edit cannot be made: what the manifest does that makes no sense.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Misfit(pub String);
+
+impl From<Short> for Misfit {
+    fn from(_: Short) -> Misfit {
+        Misfit("says what makes no sense".into())
+    }
+}
+
+impl From<Misfit> for Error {
+    fn from(Misfit(what): Misfit) -> Error {
+        Error::Corrupt(format!("the manifest {what}"))
+    }
+}
+
+/// A state that is kept in the manifest. The default one is that of an empty store.
+pub trait ManifestClient: Send + Sync {
+    fn id(&self) -> ClientId;
+
+    /// The state in pieces of at most [`PIECE_BYTES`] and one thing more.
+    fn snapshot(&self) -> Box<dyn Iterator<Item = Vec<u8>> + Send + '_>;
+
+    /// What the pieces take at most.
+    fn snapshot_bytes_max(&self) -> u64;
+
+    /// Takes in a piece of a snapshot. The state was the default one before the first.
+    fn load(&mut self, piece: &[u8]) -> Result<(), Misfit> {
+        self.apply(piece)
+    }
+
+    /// Makes a change that was read. After an error the state is of no use.
+    fn apply(&mut self, edit: &[u8]) -> Result<(), Misfit>;
+
+    /// Another frame follows: what holds only as the last frame of the manifest is over.
+    fn supersede(&mut self) {}
+
+    /// Takes from an edit what must not come twice. Nothing tells what was before it: the manifest is damaged.
+    fn glean(&mut self, _edit: &[u8]) {}
+}
+
+/// All clients of a store.
+pub trait ManifestClients: Send + Sync {
+    fn each(&self) -> Vec<&dyn ManifestClient>;
+
+    fn each_mut(&mut self) -> Vec<&mut dyn ManifestClient>;
+
+    /// What a snapshot says of all of them at most.
+    fn snapshot_bytes_max(&self) -> u64 {
+        self.each().iter().map(|client| client.snapshot_bytes_max()).sum()
+    }
+}
+
+/// Things one after the other, in pieces.
+pub fn pieces<'a, T>(
+    things: impl Iterator<Item = T> + Send + 'a,
+    encode: impl Fn(T, &mut Writer) + Send + 'a,
+) -> Box<dyn Iterator<Item = Vec<u8>> + Send + 'a> {
+    let mut things = things.fuse();
+    Box::new(std::iter::from_fn(move || {
+        let mut writer = Writer::default();
+        while writer.bytes.len() < PIECE_BYTES
+            && let Some(thing) = things.next()
+        {
+            encode(thing, &mut writer);
+        }
+        (!writer.bytes.is_empty()).then_some(writer.bytes)
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn things_are_cut_into_pieces_and_none_is_lost() {
+        let cut = |count: usize, bytes: usize| {
+            let things = pieces(0..count, |_, writer| writer.bytes.resize(writer.bytes.len() + bytes, 7));
+            things.map(|piece| piece.len()).collect::<Vec<_>>()
+        };
+        assert!(cut(0, 9).is_empty());
+        assert_eq!(cut(3, 9), [27]);
+        assert_eq!(cut(5, PIECE_BYTES / 2), [PIECE_BYTES, PIECE_BYTES, PIECE_BYTES / 2]);
+        assert_eq!(cut(3, 3 * PIECE_BYTES), [3 * PIECE_BYTES; 3], "a thing is not cut");
+    }
+}

@@ -1,0 +1,532 @@
+//! Which extents are free, whose the others are, and who may take which. Lowest first, so that a segment's extents tend to be neighbours.
+//!
+//! ```text
+//! free:  │ reserved │ floor of collections │ floor of flushes │ floor of recoveries │ open: for whoever asks │
+//! ```
+//! An **owner** is what extents are taken for ([`ExtentOwner`]). Each may have a floor: extents that are kept free for it, and that nobody else
+//! takes. An owner takes open ones, and where they are too few those of its floor. What is given back fills the floors up first, in the order
+//! above. Flushes and collections reserve what they may need before they begin ([`ExtentReservation`]).
+//!
+//! 1. Each extent is free, or has one owner.
+//! 2. There are as many free ones as are reserved, kept by floors, and open, together.
+//! 3. There are open ones only while all floors are full.
+//!
+//! Threads: any, under the lock that a store has for its extents, which is the last in the order of locks.
+
+use crate::media::io::lock;
+use std::sync::{Arc, Mutex};
+use tapetum_drive::fail_point;
+use tapetum_kernels::reference::Run;
+
+/// What extents are taken for. Those with floors come first, in the order in which they are filled up.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum ExtentOwner {
+    /// Segments that collections write.
+    Collection,
+    /// Segments that flushes write.
+    Flush,
+    /// Groups of slots that a recovery makes, which are as all others then: it has a floor, and nothing else.
+    Recovery,
+    /// Groups of slots.
+    Slots,
+    /// Large values.
+    Large,
+    /// Checkpoints: they are written when the store is closed, and last until its opening.
+    Checkpoint,
+}
+
+impl ExtentOwner {
+    const ALL: [ExtentOwner; 6] = {
+        use ExtentOwner::*;
+        [Collection, Flush, Recovery, Slots, Large, Checkpoint]
+    };
+}
+
+const OWNERS: usize = ExtentOwner::ALL.len();
+
+/// Extents that are kept free for an owner.
+#[derive(Clone, Copy, Default, Debug)]
+struct Floor {
+    wanted: u32,
+    kept: u32,
+}
+
+#[derive(Debug)]
+pub struct Extents {
+    /// One bit an extent, set when free.
+    free: Vec<u64>,
+    free_count: u32,
+    /// No extent below this one is free.
+    low: u32,
+    /// By extent; `None` for a free one.
+    owners: Vec<Option<ExtentOwner>>,
+    /// Free, and promised to reservations.
+    reserved: u32,
+    floors: [Floor; OWNERS],
+    /// Free, and for whoever asks.
+    open: u32,
+    /// Recovery may have all floors: it needs what it needs, and gives back what it replaces.
+    is_recovering: bool,
+    /// Each owner was refused so many last, and has not taken them since: the collector makes room for it.
+    refused: [u32; OWNERS],
+}
+
+/// Which extents are asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ExtentShape {
+    Any,
+    Neighbours,
+}
+
+impl Extents {
+    pub fn new(count: u32) -> Extents {
+        let mut free = vec![u64::MAX; count.div_ceil(64) as usize];
+        if !count.is_multiple_of(64)
+            && let Some(last) = free.last_mut()
+        {
+            *last = (1 << (count % 64)) - 1;
+        }
+        Extents {
+            free,
+            free_count: count,
+            low: 0,
+            owners: vec![None; count as usize],
+            reserved: 0,
+            floors: Default::default(),
+            open: count,
+            is_recovering: true,
+            refused: [0; OWNERS],
+        }
+    }
+
+    /// Keeps so many free for an owner, as soon as there are so many.
+    pub fn set_floor(&mut self, owner: ExtentOwner, count: u32) {
+        let is_lost = match owner {
+            ExtentOwner::Collection => fail_point!(CollectionWithoutFloor),
+            ExtentOwner::Flush => fail_point!(FlushWithoutFloor),
+            ExtentOwner::Recovery => fail_point!(RecoveryWithoutFloor),
+            _ => false,
+        };
+        let count = if is_lost { 0 } else { count };
+        let floor = &mut self.floors[owner as usize];
+        let over = floor.kept.saturating_sub(count);
+        *floor = Floor { wanted: count, kept: floor.kept - over };
+        self.open += over;
+        self.fill_floors();
+    }
+
+    /// From now on floors are for their owners alone.
+    pub fn end_recovery(&mut self) {
+        self.is_recovering = false;
+    }
+
+    /// Takes as many as `count` at once, as runs; nothing where the owner may not have so many, or there are none of that shape.
+    pub fn take(&mut self, owner: ExtentOwner, count: u32, shape: ExtentShape) -> Option<Vec<Run>> {
+        let taken = match shape {
+            _ if self.room_of(owner) < count => None,
+            ExtentShape::Any => self.allocate_runs(owner, count),
+            ExtentShape::Neighbours => {
+                self.find_neighbours(count).map(|first| vec![self.claim_run(owner, Run { first, count })])
+            }
+        };
+        if taken.is_some() {
+            self.draw(owner, count);
+        }
+        self.refused[owner as usize] = if taken.is_some() { 0 } else { count };
+        taken
+    }
+
+    /// Whether [`Extents::take`] finds them.
+    pub fn can_take(&self, owner: ExtentOwner, count: u32, shape: ExtentShape) -> bool {
+        self.room_of(owner) >= count && (shape == ExtentShape::Any || self.find_neighbours(count).is_some())
+    }
+
+    /// The lowest free one, whoever's floor it is.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn take_one(&mut self) -> Option<u32> {
+        (self.free_count > self.reserved).then(|| {
+            let extent = self.lowest();
+            self.give_to(ExtentOwner::Large, extent);
+            self.draw_any(1);
+            extent
+        })
+    }
+
+    /// The last ones, for what is written when the store is closed: nobody needs a floor any more.
+    pub fn take_last(&mut self, count: u32) -> Option<Vec<u32>> {
+        if self.free_count - self.reserved < count {
+            return None;
+        }
+        let last = |free: &mut Extents| {
+            let word = free.free.iter().rposition(|&word| word != 0).expect("there are so many");
+            let extent = word as u32 * 64 + 63 - free.free[word].leading_zeros();
+            free.give_to(ExtentOwner::Checkpoint, extent);
+            extent
+        };
+        let taken = (0..count).map(|_| last(self)).collect();
+        self.draw_any(count);
+        Some(taken)
+    }
+
+    /// How many an owner may take now, reservations aside.
+    pub fn room_of(&self, owner: ExtentOwner) -> u32 {
+        if self.is_recovering { self.free_count - self.reserved } else { self.open + self.floors[owner as usize].kept }
+    }
+
+    /// Whether somebody was refused who would find room if there were more free extents.
+    pub fn are_wanted(&self) -> bool {
+        ExtentOwner::ALL.into_iter().any(|owner| self.refused[owner as usize] > self.room_of(owner))
+    }
+
+    /// Adds extents behind the last, all free.
+    pub fn grow(&mut self, count: u32) {
+        let before = self.count();
+        assert!(count >= before, "extents do not go away");
+        self.free.resize(count.div_ceil(64) as usize, 0);
+        (before..count).for_each(|extent| self.free[extent as usize / 64] |= 1 << (extent % 64));
+        self.owners.resize(count as usize, None);
+        self.free_count += count - before;
+        self.open += count - before;
+        self.low = self.low.min(before);
+        self.fill_floors();
+    }
+
+    pub fn count(&self) -> u32 {
+        self.owners.len() as u32
+    }
+
+    pub fn free_count(&self) -> u32 {
+        self.free_count
+    }
+
+    /// Free ones that are not kept for this owner.
+    pub fn free_beside(&self, owner: ExtentOwner) -> u32 {
+        self.free_count - self.floors[owner as usize].kept
+    }
+
+    pub fn is_free(&self, extent: u32) -> bool {
+        self.free[extent as usize / 64] >> (extent % 64) & 1 == 1
+    }
+
+    /// Whose an extent is. `None`: it is free.
+    pub fn owner(&self, extent: u32) -> Option<ExtentOwner> {
+        self.owners[extent as usize]
+    }
+
+    /// The lowest free extent, which there is.
+    fn lowest(&mut self) -> u32 {
+        let words = self.low as usize / 64..self.free.len();
+        let word = { words }.find(|&word| self.free[word] != 0).expect("one is free");
+        let extent = word as u32 * 64 + self.free[word].trailing_zeros();
+        self.low = extent;
+        extent
+    }
+
+    fn give_to(&mut self, owner: ExtentOwner, extent: u32) {
+        self.free[extent as usize / 64] &= !(1 << (extent % 64));
+        self.owners[extent as usize] = Some(owner);
+        self.free_count -= 1;
+    }
+
+    /// As many as `count` at once, as runs of neighbours; nothing when there are not so many.
+    fn allocate_runs(&mut self, owner: ExtentOwner, count: u32) -> Option<Vec<Run>> {
+        if self.free_count < count {
+            return None;
+        }
+        let mut runs: Vec<Run> = Vec::new();
+        for _ in 0..count {
+            let extent = self.lowest();
+            self.give_to(owner, extent);
+            match runs.last_mut() {
+                Some(run) if run.first + run.count == extent => run.count += 1,
+                _ => runs.push(Run { first: extent, count: 1 }),
+            }
+        }
+        Some(runs)
+    }
+
+    /// All of a run, which is free.
+    fn claim_run(&mut self, owner: ExtentOwner, run: Run) -> Run {
+        (run.first..run.first + run.count).for_each(|extent| self.give_to(owner, extent));
+        run
+    }
+
+    /// The first of `count` neighbours that are free.
+    fn find_neighbours(&self, count: u32) -> Option<u32> {
+        let mut first = self.low;
+        for extent in self.low..self.count() {
+            if !self.is_free(extent) {
+                first = extent + 1;
+            } else if extent + 1 - first == count {
+                return Some(first);
+            }
+        }
+        None
+    }
+
+    /// Takes an extent that something on flash has already; false if it is taken already or there is none such.
+    pub fn claim(&mut self, owner: ExtentOwner, extent: u32) -> bool {
+        if extent >= self.count() || !self.is_free(extent) {
+            return false;
+        }
+        self.give_to(owner, extent);
+        self.draw_any(1);
+        true
+    }
+
+    pub fn release(&mut self, extent: u32) {
+        assert!(extent < self.count() && !self.is_free(extent), "extent {extent} freed twice");
+        self.free[extent as usize / 64] |= 1 << (extent % 64);
+        self.owners[extent as usize] = None;
+        self.free_count += 1;
+        self.low = self.low.min(extent);
+        self.give_back(1);
+    }
+
+    /// So many free ones are somebody's now, of those that an owner may have.
+    fn draw(&mut self, owner: ExtentOwner, count: u32) {
+        if self.is_recovering {
+            return self.draw_any(count);
+        }
+        let of_floor = count.saturating_sub(self.open);
+        self.open -= count - of_floor;
+        self.floors[owner as usize].kept -= of_floor;
+    }
+
+    /// The same, whoever's floors they are: open ones first, and the floors that are filled up first at last.
+    fn draw_any(&mut self, count: u32) {
+        let mut left = count - count.min(self.open);
+        self.open -= count - left;
+        for floor in self.floors.iter_mut().rev() {
+            let of_floor = left.min(floor.kept);
+            floor.kept -= of_floor;
+            left -= of_floor;
+        }
+        assert_eq!(left, 0, "what is reserved is nobody else's");
+    }
+
+    /// So many that were somebody's are free.
+    fn give_back(&mut self, count: u32) {
+        self.open += count;
+        self.fill_floors();
+    }
+
+    fn fill_floors(&mut self) {
+        for floor in &mut self.floors {
+            let more = (floor.wanted - floor.kept).min(self.open);
+            floor.kept += more;
+            self.open -= more;
+        }
+    }
+}
+
+/// Extents that are sure to be there for a flush or a collection, one by one. What it has not taken goes back with it.
+pub struct ExtentReservation {
+    extents: Arc<Mutex<Extents>>,
+    owner: ExtentOwner,
+    left: u32,
+}
+
+impl ExtentReservation {
+    /// Reserves so many, if the owner may have so many.
+    pub fn begin(extents: &Arc<Mutex<Extents>>, owner: ExtentOwner, count: u32) -> Option<ExtentReservation> {
+        let mut free = lock(extents);
+        (free.room_of(owner) >= count).then(|| ExtentReservation::of(&mut free, extents, owner, count))
+    }
+
+    /// Reserves so many, or as many as the owner may have.
+    pub fn up_to(extents: &Arc<Mutex<Extents>>, owner: ExtentOwner, count: u32) -> ExtentReservation {
+        let mut free = lock(extents);
+        let count = count.min(free.room_of(owner));
+        ExtentReservation::of(&mut free, extents, owner, count)
+    }
+
+    /// Reserves so many, which the owner may have.
+    fn of(free: &mut Extents, extents: &Arc<Mutex<Extents>>, owner: ExtentOwner, count: u32) -> ExtentReservation {
+        free.draw(owner, count);
+        free.reserved += count;
+        ExtentReservation { extents: extents.clone(), owner, left: count }
+    }
+
+    /// The next one; where all were taken, one that nobody has reserved.
+    pub fn take(&mut self) -> Option<u32> {
+        let mut extents = lock(&self.extents);
+        if self.left > 0 {
+            self.left -= 1;
+            extents.reserved -= 1;
+        } else if extents.free_count > extents.reserved {
+            extents.draw_any(1);
+        } else {
+            return None;
+        }
+        let extent = extents.lowest();
+        extents.give_to(self.owner, extent);
+        Some(extent)
+    }
+
+    /// Gives one back that was taken.
+    pub fn give_back(&self, extent: u32) {
+        lock(&self.extents).release(extent);
+    }
+}
+
+impl Drop for ExtentReservation {
+    fn drop(&mut self) {
+        let mut extents = lock(&self.extents);
+        extents.reserved -= self.left;
+        extents.give_back(self.left);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    use ExtentOwner::{Collection, Flush, Large, Recovery, Slots};
+
+    /// Free, but for those claimed.
+    fn extents(count: u32, claimed: &[u32]) -> Extents {
+        let mut extents = Extents::new(count);
+        assert!(claimed.iter().all(|extent| extents.claim(Slots, *extent)));
+        extents
+    }
+
+    fn runs(runs: &[(u32, u32)]) -> Option<Vec<Run>> {
+        Some(runs.iter().map(|&(first, count)| Run { first, count }).collect())
+    }
+
+    #[test]
+    fn a_floor_is_for_its_owner_alone() {
+        let mut extents = Extents::new(20);
+        extents.set_floor(Flush, 6);
+        extents.set_floor(Recovery, 4);
+        assert!(extents.can_take(Large, 20, ExtentShape::Any), "recovery may have all");
+        extents.end_recovery();
+        let room = |extents: &Extents| [Flush, Recovery, Large].map(|owner| extents.room_of(owner));
+        assert_eq!((room(&extents), extents.free_beside(Recovery)), ([16, 14, 10], 16));
+        assert_eq!(extents.take(Large, 11, ExtentShape::Any), None);
+        assert!(extents.are_wanted());
+        assert_eq!(extents.take(Large, 10, ExtentShape::Any), runs(&[(0, 10)]));
+        assert!(!extents.are_wanted());
+        assert_eq!(extents.take(Flush, 2, ExtentShape::Any), runs(&[(10, 2)]));
+        assert_eq!(room(&extents), [4, 4, 0]);
+        // What comes back fills the floor up first.
+        (0..3).for_each(|extent| extents.release(extent));
+        assert_eq!((room(&extents), extents.owner(0), extents.owner(10)), ([7, 5, 1], None, Some(Flush)));
+        // A floor that is larger waits for what comes back, and a smaller one gives at once.
+        extents.set_floor(Recovery, 8);
+        assert_eq!(room(&extents), [6, 5, 0]);
+        extents.set_floor(Recovery, 0);
+        assert_eq!(room(&extents), [11, 5, 5]);
+    }
+
+    #[test]
+    fn what_is_reserved_is_there_whoever_asks() {
+        let shared = Arc::new(Mutex::new(Extents::new(20)));
+        lock(&shared).set_floor(Collection, 3);
+        lock(&shared).set_floor(Flush, 7);
+        lock(&shared).end_recovery();
+        assert!(ExtentReservation::begin(&shared, Flush, 18).is_none(), "three are the collector's");
+        let mut flush = ExtentReservation::begin(&shared, Flush, 12).unwrap();
+        let collection = ExtentReservation::up_to(&shared, Collection, 9);
+        assert_eq!([Flush, Collection, Large].map(|owner| lock(&shared).room_of(owner)), [5, 0, 0]);
+        let taken: Vec<u32> = std::iter::from_fn(|| flush.take()).collect();
+        assert_eq!(taken, (0..17).collect::<Vec<_>>(), "what was reserved, and then what nobody else has reserved");
+        flush.give_back(16);
+        drop((collection, flush));
+        assert_eq!([Flush, Collection, Large].map(|owner| lock(&shared).room_of(owner)), [1, 3, 0]);
+    }
+
+    #[test]
+    fn hands_out_each_extent_once_lowest_first() {
+        let mut extents = extents(70, &[1]);
+        assert!(!extents.is_free(1) && extents.is_free(2) && extents.is_free(69));
+        assert!(!extents.claim(Large, 1) && !extents.claim(Large, 70));
+        assert_eq!(extents.take(Large, 69, ExtentShape::Any), runs(&[(0, 1), (2, 68)]));
+        extents.release(69);
+        extents.release(3);
+        assert_eq!([extents.take_one(), extents.take_one(), extents.take_one()], [Some(3), Some(69), None]);
+        [7, 68, 5].into_iter().for_each(|extent| extents.release(extent));
+        assert_eq!((extents.take_last(4), extents.take_last(2)), (None, Some(vec![68, 7])));
+        assert_eq!(extents.free_count(), 1);
+    }
+
+    #[test]
+    fn more_extents_come_behind_the_last() {
+        let mut extents = extents(3, &[0, 1, 2]);
+        extents.grow(3);
+        assert_eq!(extents.take_one(), None);
+        extents.grow(130);
+        assert_eq!((extents.count(), extents.free_count()), (130, 127));
+        assert_eq!(extents.take(Large, 127, ExtentShape::Any), runs(&[(3, 127)]));
+    }
+
+    #[test]
+    fn hands_out_runs_of_neighbours_or_nothing() {
+        let mut extents = extents(9, &[2]);
+        assert_eq!(extents.take(Large, 9, ExtentShape::Any), None);
+        assert_eq!((extents.take(Large, 5, ExtentShape::Any), extents.free_count()), (runs(&[(0, 2), (3, 3)]), 3));
+        assert_eq!(extents.take(Large, 3, ExtentShape::Any), runs(&[(6, 3)]), "all there are");
+    }
+
+    #[test]
+    fn hands_out_neighbours_or_nothing() {
+        let mut extents = extents(9, &[2, 6]);
+        let mut take = |count| extents.take(Slots, count, ExtentShape::Neighbours);
+        assert_eq!([take(4), take(3)], [None, runs(&[(3, 3)])]);
+        assert_eq!([take(1), take(2), take(1), take(1)], [runs(&[(0, 1)]), runs(&[(7, 2)]), runs(&[(1, 1)]), None]);
+        assert_eq!(extents.free_count(), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn each_free_extent_is_reserved_kept_or_open(
+            steps in proptest::collection::vec((0..6u8, 0..6usize, 0..12u32), 1..100),
+        ) {
+            let shared = Arc::new(Mutex::new(Extents::new(40)));
+            let (mut taken, mut reservations) = (Vec::new(), Vec::new());
+            for (number, (step, owner, count)) in steps.into_iter().enumerate() {
+                let owner = ExtentOwner::ALL[owner];
+                let room = lock(&shared).room_of(owner);
+                match step {
+                    0 => lock(&shared).set_floor(owner, count),
+                    1 => {
+                        let runs = lock(&shared).take(owner, count, ExtentShape::Any);
+                        prop_assert_eq!(runs.is_some(), count <= room);
+                        let extents = runs.into_iter().flatten().flat_map(|run| run.first..run.first + run.count);
+                        taken.extend(extents);
+                    }
+                    2 => {
+                        let given: Vec<u32> = taken.drain(..(count as usize).min(taken.len())).collect();
+                        given.into_iter().for_each(|extent| lock(&shared).release(extent));
+                    }
+                    3 => {
+                        let begun = ExtentReservation::begin(&shared, owner, count);
+                        prop_assert_eq!(begun.is_some(), count <= room);
+                        reservations.extend(begun);
+                    }
+                    4 => taken.extend(reservations.iter_mut().find_map(ExtentReservation::take)),
+                    _ => {
+                        reservations.pop();
+                        if number == 50 {
+                            lock(&shared).end_recovery();
+                        }
+                    }
+                }
+                let extents = lock(&shared);
+                let kept: u32 = extents.floors.iter().map(|floor| floor.kept).sum();
+                prop_assert_eq!(extents.reserved + kept + extents.open, extents.free_count());
+                prop_assert!(extents.open == 0 || extents.floors.iter().all(|floor| floor.kept == floor.wanted));
+                prop_assert_eq!(extents.owners.iter().flatten().count() as u32, extents.count() - extents.free_count());
+                prop_assert!(taken.iter().all(|extent| !extents.is_free(*extent)));
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "freed twice")]
+    fn a_double_free_is_our_mistake() {
+        Extents::new(3).release(2);
+    }
+}

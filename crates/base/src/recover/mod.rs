@@ -1,0 +1,354 @@
+//! What the base of a store does when the store is opened, after whatever happened to it; and creating one.
+//!
+//! ```text
+//! superblock  →  manifest: segments, validity  →  log zones into the write buffers
+//!             →  (first writes) fences, made anew where they are damaged; the superblock's older copy; the end of the log
+//!                once more, as it is
+//!             →  manifest record "opened"
+//!             →  index: from a checkpoint that a clean close left, or from key tables
+//! ```
+//! Nothing is written before superblock, manifest and log were read and believed, and opening twice gives the same state. A gap is an
+//! error that says where. An opening to read writes nothing at all: pages that are made anew are in its overlay, the rest is
+//! left to the next opening that writes.
+
+mod create;
+pub mod log_zones;
+mod stopwatch;
+
+use crate::base::{Base, Wakeup};
+use crate::engine::{Engine, EngineList};
+use crate::error::Error;
+use crate::installer::{Clients, EngineClients, Installer};
+use crate::keyspace::KeyspaceId;
+use crate::keyspace::catalogue::{Catalogue, KeyspaceKind};
+use crate::keyspace::hasher::KeyHasher;
+use crate::keyspace::states::KeyspaceStates;
+use crate::log::{Log, Place, Start};
+use crate::maintenance::pace::Pace;
+use crate::maintenance::room::set_floors;
+use crate::manifest::Manifest;
+use crate::manifest::base_marks::{BaseMarks, LogTrim, MarksEdit};
+use crate::manifest::items::FrameItems;
+use crate::media::extents::Extents;
+use crate::media::geometry::{BUFFERS, Geometry, SUPERBLOCK_BYTES};
+use crate::media::io::Io;
+use crate::media::superblock::{Found, Superblock};
+use crate::options::StoreOptions;
+pub use create::create;
+use log_zones::{Replayed, write_unsure_groups};
+pub use log_zones::{read_zone, replay_log};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
+use stopwatch::Stopwatch;
+use tapetum_drive::fail_point;
+use tapetum_drive::{Drive, OverlayFlash, ProcessMark};
+
+/// Stamps that a restart skips, so that none is given twice even where some were given and lost: at most those of the write buffers,
+/// of which no record takes less than eight bytes.
+fn stamps_skipped(geometry: &Geometry) -> u64 {
+    (BUFFERS * geometry.segment_bytes / 8).max(1 << 24)
+}
+
+fn no_memory(what: &str) -> Error {
+    Error::Options(format!("the budget of memory is too small for {what}: raise it"))
+}
+
+pub async fn read_superblock(drive: &Drive, io: &Io) -> Result<Found, Error> {
+    let both = 2 * SUPERBLOCK_BYTES as usize;
+    if drive.flash().capacity_bytes() < both as u64 {
+        return Err(Error::Unusable("the drive is too small to hold a store; nothing was written".into()));
+    }
+    let mut buffer = drive.local().allocate(both).ok_or_else(|| no_memory("a superblock"))?;
+    io.read(0, &mut buffer, 0, both).await?;
+    let found = Superblock::read(io.look(&buffer, 0..both), drive.flash().capacity_bytes())?;
+    let (made, has) = (found.superblock.geometry.sector_bytes, drive.flash().sector_bytes());
+    if made < has {
+        return Err(Error::Options(format!(
+            "the store was made where sectors have {made} bytes, and this drive has sectors of {has}: put it back there, \
+             and copy its items into a new store here (tapetum dump, tapetum load)"
+        )));
+    }
+    Ok(found)
+}
+
+/// The segment size of the store on a drive, before there is memory for it.
+pub async fn segment_bytes(drive: &Drive, io: &Io) -> Result<u64, Error> {
+    Ok(read_superblock(drive, io).await?.superblock.geometry.segment_bytes)
+}
+
+/// What was durable when the store was last opened or closed, or before an install that deleted everything in a keyspace, is durable still:
+/// a log that ends before it was damaged. After a crash nobody knows how far the log went since the opening.
+pub fn refuse_lost_end(stamp_last: u64, marks: &BaseMarks) -> Result<(), Error> {
+    let (opened, known, deleted) = (marks.opening.stamp_opened, marks.stamp_known, marks.stamp_deleted());
+    let amiss = match stamp_last {
+        _ if stamp_last < opened => format!("stamp {opened} was there when the store was opened"),
+        _ if stamp_last < known => format!("stamp {known} was there when the store was closed, or a keyspace dropped"),
+        _ if stamp_last < deleted => format!("the manifest has a deletion with stamp {deleted}"),
+        _ => return Ok(()),
+    };
+    Err(Error::Corrupt(format!("the commit log ends at stamp {stamp_last} although {amiss}")))
+}
+
+/// An error if the engine of a keyspace, or of a root, is not of one of these kinds.
+pub fn refuse_other_kinds(clients: &Clients, kinds: &[KeyspaceKind]) -> Result<(), Error> {
+    clients.keyspaces.refuse_other_kinds(kinds).map_err(Error::Keyspace)?;
+    match clients.roots.kinds().find(|kind| !kinds.contains(kind)) {
+        None => Ok(()),
+        Some(kind) => Err(Error::Unusable(format!(
+            "the store has extents of an engine ({kind}) that this version does not have: use the version that made them"
+        ))),
+    }
+}
+
+/// What superblock, manifest and log say, read and believed.
+pub struct FoundBase {
+    pub superblock: Superblock,
+    pub hasher: KeyHasher,
+    /// The copy of the superblock that is to be written again.
+    behind: Option<u64>,
+    pub installer: Box<Installer>,
+    /// The generation that ends here.
+    pub generation_before: u64,
+    pub extents: Extents,
+    pub watch: Stopwatch,
+}
+
+/// The same with the log.
+pub struct FoundLog {
+    pub replayed: Replayed,
+    pub stamp_durable: u64,
+    stamp_next: u64,
+}
+
+/// What the base of an open store is told by its engines.
+pub struct OfEngines {
+    /// They have claimed what is theirs.
+    pub extents: Arc<Mutex<Extents>>,
+    /// Bytes of memory that they take at once.
+    pub pools_bytes: u64,
+    /// The largest value that they take.
+    pub value_bytes_max: usize,
+}
+
+/// What an open store has of its log, for its engines to take back.
+pub struct OpenedBase {
+    pub base: Arc<Base>,
+    pub installer: Box<Installer>,
+    /// Places of the log's records, by buffer.
+    pub records: BTreeMap<u64, Vec<u32>>,
+    pub watch: Stopwatch,
+}
+
+impl FoundBase {
+    /// Reads superblock and manifest. Nobody has claimed any extents.
+    pub async fn read(drive: &Drive, io: &Io, found: Found, of_engines: EngineClients) -> Result<FoundBase, Error> {
+        let watch = Stopwatch::new(drive.env());
+        let Found { superblock, behind } = found;
+        let (geometry, hasher) = (superblock.geometry, KeyHasher::new(superblock.secret));
+        let empty = || Clients::empty(of_engines);
+        let recovered = Manifest::recover(io, drive.local(), &geometry, superblock.store_id, empty).await?;
+        let installer = Box::new(Installer::from(recovered));
+        let mut extents = Extents::new(geometry.extents(superblock.capacity_bytes));
+        set_floors(&mut extents, &geometry);
+        let generation_before = installer.marks.opening.generation;
+        Ok(FoundBase { superblock, hasher, behind, installer, generation_before, extents, watch })
+    }
+
+    /// The extents, when engines have claimed those that the manifest names.
+    pub fn take_extents(&mut self) -> Extents {
+        std::mem::replace(&mut self.extents, Extents::new(0))
+    }
+
+    /// Reads the log.
+    pub async fn read_log(&mut self, io: &Io) -> Result<FoundLog, Error> {
+        self.watch.lap("manifest");
+        let replayed = replay_log(io, &self.superblock, &self.hasher, &self.installer).await?;
+        self.watch.lap("log");
+        let stamp_durable = replayed.stamp_durable();
+        let stamp_base = self.installer.marks.opening.stamp_base;
+        let stamp_next = stamp_durable.max(stamp_base) + stamps_skipped(&self.superblock.geometry);
+        Ok(FoundLog { replayed, stamp_durable, stamp_next })
+    }
+
+    /// An error if the log ends before what was durable. When that holds, all holds: something may be written.
+    pub fn believe(&self, log: &FoundLog) -> Result<(), Error> {
+        match fail_point!(TrustShortLog) {
+            true => Ok(()),
+            false => refuse_lost_end(log.replayed.chain.stamp_last, &self.installer.marks),
+        }
+    }
+
+    /// Makes durable all that was believed, by the record "opened".
+    pub async fn make_durable(&mut self, log: &mut FoundLog, io: &Io) -> Result<(), Error> {
+        let FoundBase { superblock, installer, .. } = self;
+        let FoundLog { replayed, stamp_durable, stamp_next } = log;
+        if let Some(copy) = self.behind {
+            superblock.write(io, &[copy]).await?;
+        }
+        if !fail_point!(TrustCachedLog) {
+            write_unsure_groups(io, &superblock.geometry, replayed).await?;
+        }
+        if fail_point!(ForgetReplay) {
+            let trim = installer.marks.trim;
+            let buffer_next = trim.buffer_next + replayed.records.len() as u64;
+            let mut items = FrameItems::default();
+            MarksEdit::put(&[MarksEdit::Trim(LogTrim { buffer_next, ..trim })], &mut items);
+            installer.append(&items).await?;
+        }
+        // A checkpoint that was made in the generation that ends here ends with it; nothing is written to its extents before this is over.
+        let opened = installer.open(*stamp_next, *stamp_durable).await;
+        if !fail_point!(OpenOverFailure) {
+            opened?;
+        }
+        let opening = &mut installer.marks.opening;
+        (opening.stamp_base, opening.stamp_opened) = (*stamp_next, *stamp_durable);
+        Ok(())
+    }
+
+    /// The base of the open store.
+    pub fn into_base(
+        self,
+        log: FoundLog,
+        (drive, overlay): (&Drive, Option<OverlayFlash>),
+        options: &StoreOptions,
+        of_engines: OfEngines,
+    ) -> Result<OpenedBase, Error> {
+        let FoundBase { superblock, installer, watch, hasher, .. } = self;
+        let FoundLog { replayed, stamp_durable, stamp_next } = log;
+        let OfEngines { extents, pools_bytes, value_bytes_max } = of_engines;
+        let (geometry, oldest) = (superblock.geometry, replayed.oldest());
+        let region = replayed.arenas[0].region();
+        let queue = drive.queue_pair_with_host(region, 64).map_err(|error| Error::Io(error.to_string()))?;
+        let arenas_bytes = region.bytes_total();
+        let start = Start {
+            buffer: replayed.active,
+            oldest,
+            position: replayed.position,
+            stamp_next,
+            stamp_durable,
+            previous_crc: replayed.chain.previous_crc,
+            crc_sealed: replayed.crc_sealed,
+            generation: installer.marks.opening.generation,
+        };
+        let ids = (geometry, superblock.store_id);
+        let log = Log::new(queue, replayed.arenas, ids, options.sync, start);
+        let catalogue = installer.keyspaces.clone();
+        let keyspaces = KeyspaceStates::new(catalogue, &replayed.deletions, replayed.deletions_sealed);
+        log.keep_for_planned(keyspaces.planned_count());
+        let base = Base {
+            made: ProcessMark::now(),
+            engines: EngineList::default(),
+            memory_turns: Arc::default(),
+            pace: Pace::default(),
+            drive: drive.clone(),
+            overlay,
+            geometry,
+            store_id: superblock.store_id,
+            hasher,
+            keyspaces,
+            keyspace_changes: Default::default(),
+            options: *options,
+            log,
+            extents,
+            installer: Mutex::new(None),
+            superblock: Mutex::new(superblock),
+            resizing: Mutex::new(None),
+            memory_bytes: AtomicU64::new(options.memory_bytes),
+            pools_bytes: (drive.local().bytes_total() + arenas_bytes) as u64 + pools_bytes,
+            value_bytes_max,
+            wakeup: Wakeup::default(),
+            closed: AtomicBool::new(false),
+        };
+        Ok(OpenedBase { base: Arc::new(base), installer, records: replayed.records, watch })
+    }
+}
+
+/// Gives the log's records back, each to the engine of its keyspace, buffer by buffer.
+pub fn replay_into(
+    engines: &[Arc<dyn Engine>],
+    base: &Base,
+    keyspaces: &Catalogue,
+    records: BTreeMap<u64, Vec<u32>>,
+) -> Result<(), Error> {
+    let first = records.keys().next().copied();
+    for (buffer, places) in records {
+        if first < Some(buffer) {
+            base.engines.hold_writers(&mut || Some(buffer));
+        }
+        let mut last = None::<(KeyspaceId, &Arc<dyn Engine>)>;
+        for place in places {
+            // SAFETY: it was replayed from there, and nothing is released before the store is open.
+            let record = unsafe { base.log.record(buffer, place) };
+            let id = KeyspaceId::of(&record.header);
+            if last.is_none_or(|(known, _)| known != id) {
+                let kind = keyspaces.get(id).map(|keyspace| keyspace.kind);
+                last = engines.iter().find(|engine| Some(engine.kind()) == kind).map(|engine| (id, engine));
+            }
+            let Some((_, engine)) = last else { unreachable!("each kind of keyspace has an engine") };
+            engine.replay(Place { buffer, place }, &record)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use crate::media::io::run;
+    use tapetum_drive::{Env, LocalMemory, MemoryFlash};
+
+    #[test]
+    fn as_many_stamps_are_skipped_as_buffers_can_hold_records() {
+        for segment_bytes in [64 << 10, 256 << 20] {
+            let geometry = Geometry::new(64 * segment_bytes, segment_bytes, 2, 512).unwrap();
+            let skipped = stamps_skipped(&geometry);
+            let records_max = BUFFERS * segment_bytes / 8;
+            assert!((records_max..=records_max.max(1 << 24)).contains(&skipped), "{skipped} of {segment_bytes}");
+        }
+    }
+
+    pub const SMALL_BYTES: u64 = 8 << 20;
+
+    /// Of a store of [`SMALL_BYTES`], which has many segments all the same.
+    pub fn small_options() -> StoreOptions {
+        StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(SMALL_BYTES, 16 << 20) }
+    }
+
+    /// A drive that no store is on yet.
+    pub fn drive(flash: MemoryFlash) -> (Drive, Io) {
+        let local = LocalMemory::new(4 << 20).unwrap();
+        let drive = Drive::new(Arc::new(flash), local, Vec::new(), Env::simulated(1).0);
+        let io = Io::new(drive.queue_pair(16).unwrap());
+        (drive, io)
+    }
+
+    #[test]
+    fn a_drive_of_two_superblocks_is_looked_at_and_a_smaller_one_refused() {
+        let refusal = |bytes| {
+            let (drive, io) = drive(MemoryFlash::new(bytes));
+            run(&io, segment_bytes(&drive, &io), || false).unwrap().unwrap_err().to_string()
+        };
+        let both = 2 * SUPERBLOCK_BYTES;
+        assert!(refusal(both).contains("no valid superblock"));
+        assert!(refusal(both - 512).contains("too small") && refusal(512).contains("too small"));
+    }
+
+    #[test]
+    fn larger_sectors_than_a_store_was_made_with_are_refused_and_smaller_ones_taken() {
+        let options = small_options();
+        let look = |made: u32, has: u32| {
+            let (old, io) = drive(MemoryFlash::with_sector_bytes(SMALL_BYTES, made));
+            run(&io, create(&old, &io, &options, Vec::new), || false).unwrap().unwrap();
+            let mut buffer = old.local().allocate(1 << 20).unwrap();
+            run(&io, io.read(0, &mut buffer, 0, 1 << 20), || false).unwrap().unwrap();
+            let (new, io) = drive(MemoryFlash::with_sector_bytes(SMALL_BYTES, has));
+            let mut copy = new.local().allocate(1 << 20).unwrap();
+            copy.bytes_mut().copy_from_slice(buffer.bytes());
+            run(&io, io.write_durably(0, &mut copy, 1 << 20), || false).unwrap().unwrap();
+            run(&io, segment_bytes(&new, &io), || false).unwrap()
+        };
+        assert_eq!([(512, 512), (4096, 512)].map(|(made, has)| look(made, has)), [Ok(64 << 10), Ok(64 << 10)]);
+        assert!(look(512, 4096).unwrap_err().to_string().contains("sectors"));
+    }
+}

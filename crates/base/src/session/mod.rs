@@ -1,0 +1,37 @@
+//! What the parts of a session share, whichever engine they are of: queue pair, local memory, replies, the order of operations.
+
+pub mod asks;
+pub mod joined_bytes;
+pub mod memory_turns;
+pub mod order;
+pub mod owned;
+pub mod reply_values;
+pub mod session_core;
+pub mod spare_buffers;
+
+use crate::base::Base;
+use crate::error::Error;
+use crate::keyspace::request::Request;
+use crate::keyspace::states::KeyspaceRef;
+use tapetum_kernels::record::KEY_BYTES_MAX;
+
+/// With so many bytes of keys and values kept, or a quarter of the store's memory where that is less, a session takes no operation: eight
+/// of the largest values.
+pub const KEPT_BYTES_MAX: usize = 128 << 20;
+/// See [`KEPT_BYTES_MAX`].
+const KEPT_MEMORY_PART: u64 = 4;
+/// An error if no engine can do a request.
+pub fn refuse(base: &Base, keyspace: KeyspaceRef, request: &Request<'_>) -> Result<(), Error> {
+    base.refuse_dropped(keyspace)?;
+    if !matches!(request, Request::Get { .. }) {
+        base.refuse_to_write()?;
+    }
+    let key = request.key();
+    if key.is_empty() && !matches!(request, Request::DeleteAll { .. }) {
+        return Err(Error::KeyEmpty);
+    }
+    if key.len() > KEY_BYTES_MAX {
+        return Err(Error::KeyTooLong { limit_bytes: KEY_BYTES_MAX });
+    }
+    Ok(())
+}
