@@ -4,7 +4,7 @@
 //! Session ─ hashed keyspace ─► HashedSession, held by value: no virtual call
 //!    └─ of another kind ─► OtherEngines ─► dyn EngineSession, opened when a keyspace of its kind is first named
 //! ```
-//! 1. An engine's part has its operations ([`Operations`](super::order::Operations)) and their order by key; all parts share the
+//! 1. An engine's part has its operations ([`Operations`](crate::session::order::Operations)) and their order by key; all parts share the
 //!    session's [`SessionCore`]: its queue, local memory, replies.
 //! 2. The tag of a command names the part that hears of its completion ([`EngineSlot::tag`]).
 //! 3. Parts lock for a batch in the order of their slots, the hashed one first.
@@ -95,7 +95,7 @@ pub trait EngineSession: Send {
     /// Bytes of keys and values that its operations keep.
     fn kept_bytes(&self) -> usize;
 
-    /// An operation that asked ([`super::asks`]) may bring so much, and goes on as if it was submitted now.
+    /// An operation that asked ([`crate::session::asks`]) may bring so much, and goes on as if it was submitted now.
     fn allow_value(&mut self, core: &mut SessionCore, number: usize, value_bytes: usize);
 
     /// Ends an operation that asked; it was answered.

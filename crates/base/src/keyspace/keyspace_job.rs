@@ -4,7 +4,7 @@
 //! wish ─► edit of the catalogue ─► manifest frame, durable ─► with every shard held: requests see it ─► answer
 //! ```
 //! Engines get rid of what was dropped afterwards. The id is forgotten, and free, when none holds anything of it
-//! ([`Engine::holds`](super::engine::Engine::holds)).
+//! ([`Engine::holds`](crate::engine::Engine::holds)).
 
 use crate::base::Base;
 use crate::error::Error;
