@@ -86,7 +86,7 @@ const SUBJECTS: [Subject; 3] = [
             "crates/base/src/recover/*.rs",
             "crates/base/src/media/extents.rs",
             "crates/base/src/maintenance/resize.rs",
-            "crates/base/src/keyspace/manifest_client.rs",
+            "crates/base/src/manifest/keyspaces.rs",
             "crates/base/src/installer.rs",
             "crates/base/src/media/wire.rs",
         ],

@@ -3,7 +3,6 @@
 //! It is taken, not locked ([`crate::base::Base::take_installer`]): whoever holds the guard is alone in changing what it has, and what engines
 //! derive from that. A change is durable first ([`Installer::append`]), then made in the clients' states.
 
-use crate::base::Base;
 use crate::error::Error;
 use crate::keyspace::catalogue::Catalogue;
 use crate::manifest::base_marks::{BaseMarks, MarksEdit, Opening};
@@ -14,7 +13,6 @@ use crate::manifest::{Manifest, Recovered};
 use std::any::Any;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
 
 /// A state that an engine keeps in the manifest. The default one is that of an empty store.
 pub trait EngineClient: ManifestClient + Any + fmt::Debug {
@@ -116,33 +114,6 @@ impl DerefMut for Installer {
 impl From<Recovered<Clients>> for Installer {
     fn from(Recovered { manifest, clients }: Recovered<Clients>) -> Installer {
         Installer { manifest, clients }
-    }
-}
-
-/// The installer, as long as somebody has it. When this is dropped, others may have it, and see the room that there is now.
-pub struct InstallerGuard {
-    pub base: Arc<Base>,
-    /// There until the drop.
-    pub installer: Option<Box<Installer>>,
-}
-
-impl Deref for InstallerGuard {
-    type Target = Installer;
-
-    fn deref(&self) -> &Installer {
-        self.installer.as_deref().expect("it is there until the drop")
-    }
-}
-
-impl DerefMut for InstallerGuard {
-    fn deref_mut(&mut self) -> &mut Installer {
-        self.installer.as_deref_mut().expect("it is there until the drop")
-    }
-}
-
-impl Drop for InstallerGuard {
-    fn drop(&mut self) {
-        self.installer.take().into_iter().for_each(|installer| self.base.give_installer(installer));
     }
 }
 

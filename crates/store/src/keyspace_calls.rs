@@ -3,10 +3,11 @@
 use crate::blocking::KeyspaceHandle;
 use crate::store::Store;
 use tapetum_base::error::Error;
+use tapetum_base::error::KeyspaceError;
 use tapetum_base::keyspace::block_device::{BlockDevice, group_bytes_max};
-use tapetum_base::keyspace::catalogue::{Keyspace, KeyspaceKind};
+use tapetum_base::keyspace::catalogue::Keyspace;
 use tapetum_base::keyspace::changing::{KeyspaceChange, KeyspaceWish};
-use tapetum_base::keyspace::keyspace_error::KeyspaceError;
+use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_kernels::scan::Format;
 
 impl Store {

@@ -52,6 +52,7 @@ mod scan;
 mod session;
 mod store;
 mod tools;
+mod warming;
 
 pub use blocking::{Item, KeyspaceHandle};
 pub use hashed::index;
@@ -67,6 +68,7 @@ pub use session::{
     Application, Ask, Busy, ItemPipeline, KEPT_BYTES_MAX, KeyDigest, Limits, OPERATIONS_MAX, Session, Write,
 };
 pub use store::Store;
+pub use tapetum_base::base::Resizing;
 #[doc(hidden)]
 pub use tapetum_base::engine::ImageMarks;
 pub use tapetum_base::engine::check_report::CheckReport;
@@ -75,28 +77,28 @@ pub use tapetum_base::engine::key_place::{
     ExtensionPlace, ImagePlace, KeyPlace, Location, NodePlace, RecordFacts, SegmentPlace,
 };
 pub use tapetum_base::error::Error;
+pub use tapetum_base::error::KeyspaceError;
 pub use tapetum_base::keyspace::KeyspaceId;
 pub use tapetum_base::keyspace::block_device::{AbsentBlocks, BLOCK_BYTES, BlockDevice, BlockKey};
 pub use tapetum_base::keyspace::block_request::{BlockChange, BlockPiece, ChangeStep, Patch};
-pub use tapetum_base::keyspace::catalogue::{Catalogue, Keyspace, KeyspaceEdit, KeyspaceKind, KeyspaceState};
+pub use tapetum_base::keyspace::catalogue::{Catalogue, Keyspace, KeyspaceEdit, KeyspaceState};
 pub use tapetum_base::keyspace::catalogue::{
     DEFAULT_NAME as DEFAULT_KEYSPACE_NAME, checked_name as checked_keyspace_name,
 };
 pub use tapetum_base::keyspace::changing::{KeyspaceChange, KeyspaceWish};
 pub use tapetum_base::keyspace::item::{Access, ItemHead as DramItem};
 pub use tapetum_base::keyspace::key_range::{KeyBound, KeyRange, ScanPart, ScanReply, ScannedItem};
-pub use tapetum_base::keyspace::keyspace_error::KeyspaceError;
 pub use tapetum_base::keyspace::request;
 pub use tapetum_base::keyspace::request::*;
 pub use tapetum_base::keyspace::states::KeyspaceRef;
+pub use tapetum_base::keyspace_kind::KeyspaceKind;
 pub use tapetum_base::log::Sync;
 pub use tapetum_base::maintenance::Step;
-pub use tapetum_base::maintenance::resize::Resizing;
-pub use tapetum_base::maintenance::under_way::UnderWay;
 pub use tapetum_base::options::{Full, Slabs, StoreOptions, TierSize};
 pub use tapetum_base::phase::Phase;
 pub use tapetum_base::stats;
 pub use tapetum_base::stats::{Stats, StoreFigure};
+pub use tapetum_base::wake::under_way::UnderWay;
 pub use tapetum_kernels::record::Marks;
 pub use tools::check::check;
 pub use tools::inspect::inspect_drive;

@@ -1,5 +1,8 @@
 //! What an offline check says.
 
+/// Of damage that costs nothing.
+pub const MADE_ANEW: &str = "which is made anew when the store is next opened for writing";
+
 /// What a check went through.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {

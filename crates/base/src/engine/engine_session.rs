@@ -12,13 +12,13 @@
 //! Threads: the session's.
 
 use super::batch::{BatchPart, BatchStop, Write};
-use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::key_range::{KeyRange, ScanReply};
 use crate::keyspace::request::Request;
-use crate::keyspace::shared_event::SharedEvent;
 use crate::keyspace::states::KeyspaceRef;
+use crate::keyspace_kind::KeyspaceKind;
 use crate::session::order::OpTarget;
 use crate::session::session_core::SessionCore;
+use crate::wake::shared_event::SharedEvent;
 use tapetum_drive::Returned;
 
 /// Low bits of a command's tag, which are its engine's own.

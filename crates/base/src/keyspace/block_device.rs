@@ -9,7 +9,7 @@
 //! ([`tapetum_kernels::block_group`]). A block without an item reads as zeros.
 
 use super::catalogue::Keyspace;
-use super::keyspace_error::KeyspaceError;
+use crate::error::KeyspaceError;
 use crate::media::wire::{Reader, Short, Writer};
 use tapetum_kernels::block_group::{BLOCK_KEY_BYTES, GROUP_BLOCKS_MAX, GROUP_KEY_BYTES, frame_bytes_max};
 use tapetum_kernels::record::HEADER_BYTES_MAX;
@@ -59,7 +59,8 @@ impl BlockDevice {
     /// [`KeyspaceError::DeviceSize`] unless that is a whole number of blocks, one at least.
     pub fn new(size_bytes: u64) -> Result<BlockDevice, KeyspaceError> {
         let fits = (1..=DEVICE_BYTES_MAX).contains(&size_bytes) && size_bytes.is_multiple_of(BLOCK_BYTES as u64);
-        if fits { Ok(BlockDevice { size_bytes, group_bits: 0 }) } else { Err(KeyspaceError::DeviceSize { size_bytes }) }
+        let refused = KeyspaceError::DeviceSize { size_bytes, limit_bytes: DEVICE_BYTES_MAX };
+        if fits { Ok(BlockDevice { size_bytes, group_bits: 0 }) } else { Err(refused) }
     }
 
     /// The device with groups of so many blocks; one is none.
@@ -150,7 +151,8 @@ pub struct AbsentBlocks {
 mod tests {
     use super::*;
     use crate::keyspace::KeyspaceId;
-    use crate::keyspace::catalogue::{KeyspaceKind, KeyspaceState};
+    use crate::keyspace::catalogue::KeyspaceState;
+    use crate::keyspace_kind::KeyspaceKind;
 
     fn of(options: Vec<u8>) -> Result<Option<BlockDevice>, KeyspaceError> {
         let (id, kind, state) = (KeyspaceId(1), KeyspaceKind::Hashed, KeyspaceState::Live);
@@ -190,7 +192,10 @@ mod tests {
     #[test]
     fn a_size_is_a_whole_number_of_blocks() {
         for size_bytes in [0, 1, 4095, 4097, DEVICE_BYTES_MAX + 4096, u64::MAX] {
-            assert_eq!(BlockDevice::new(size_bytes), Err(KeyspaceError::DeviceSize { size_bytes }));
+            assert_eq!(
+                BlockDevice::new(size_bytes),
+                Err(KeyspaceError::DeviceSize { size_bytes, limit_bytes: DEVICE_BYTES_MAX })
+            );
         }
         assert!(BlockDevice::new(4096).is_ok() && BlockDevice::new(DEVICE_BYTES_MAX).is_ok());
     }

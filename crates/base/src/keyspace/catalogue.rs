@@ -8,11 +8,11 @@
 //!
 //! Plain data: the store holds it behind a lock of its own.
 
+use crate::error::KeyspaceError;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::block_device::BlockDevice;
-use crate::keyspace::keyspace_error::KeyspaceError;
+use crate::keyspace_kind::KeyspaceKind;
 use std::collections::BTreeMap;
-use std::fmt;
 use tapetum_kernels::scan::Format;
 use tapetum_kernels::scan::wire::{ScanReader, WireError};
 
@@ -24,49 +24,6 @@ pub const OPTIONS_BYTES_MAX: usize = 255;
 /// What the formats of all keyspaces take together: half of what the manifest keeps for the catalogue.
 pub const FORMATS_BYTES_MAX: usize = 32 << 10;
 pub const DEFAULT_NAME: &str = "default";
-
-/// The engine that holds a keyspace.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-#[non_exhaustive]
-pub enum KeyspaceKind {
-    #[default]
-    Hashed,
-    Ordered,
-    /// An engine that this version does not name. A store with keyspaces of one that was not given to its opening does not open.
-    Other(u8),
-}
-
-impl KeyspaceKind {
-    const HASHED: u8 = 1;
-    const ORDERED: u8 = 2;
-
-    /// The kind that the manifest writes as this number.
-    pub const fn of_code(code: u8) -> KeyspaceKind {
-        match code {
-            KeyspaceKind::HASHED => KeyspaceKind::Hashed,
-            KeyspaceKind::ORDERED => KeyspaceKind::Ordered,
-            other => KeyspaceKind::Other(other),
-        }
-    }
-
-    pub const fn code(self) -> u8 {
-        match self {
-            KeyspaceKind::Hashed => KeyspaceKind::HASHED,
-            KeyspaceKind::Ordered => KeyspaceKind::ORDERED,
-            KeyspaceKind::Other(code) => code,
-        }
-    }
-}
-
-impl fmt::Display for KeyspaceKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            KeyspaceKind::Hashed => f.write_str("hashed"),
-            KeyspaceKind::Ordered => f.write_str("ordered"),
-            KeyspaceKind::Other(code) => write!(f, "kind {code}"),
-        }
-    }
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]

@@ -1,11 +1,12 @@
 //! Changes of keyspaces that callers ask for and maintenance makes, since it alone writes the manifest.
 
 use super::block_device::BlockDevice;
-use super::catalogue::{Catalogue, KeyspaceEdit, KeyspaceKind};
-use super::keyspace_error::KeyspaceError;
+use super::catalogue::{Catalogue, KeyspaceEdit};
 use crate::error::Error;
-use crate::maintenance::under_way::UnderWay;
+use crate::error::KeyspaceError;
+use crate::keyspace_kind::KeyspaceKind;
 use crate::media::io::lock;
+use crate::wake::under_way::UnderWay;
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use tapetum_kernels::scan::Format;

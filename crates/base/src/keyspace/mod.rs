@@ -6,17 +6,11 @@ pub mod by_id;
 pub mod catalogue;
 pub mod changing;
 pub mod decide;
-pub mod deletion;
 pub mod deletion_mark;
 pub mod hasher;
 pub mod item;
 pub mod key_range;
-pub mod keyspace_error;
-pub mod keyspace_job;
-mod manifest_client;
-pub mod notify;
 pub mod request;
-pub mod shared_event;
 pub mod states;
 
 use tapetum_kernels::record::Header;

@@ -18,10 +18,10 @@ mod sender;
 pub mod turns;
 
 use crate::error::Error;
-use crate::keyspace::notify::Notifier;
-use crate::keyspace::shared_event::SharedEvent;
 use crate::media::geometry::{BUFFERS, Geometry};
 use crate::media::io::lock;
+use crate::wake::notify::Notifier;
+use crate::wake::shared_event::SharedEvent;
 use arenas::Arenas;
 use group::{GroupHeader, HEADER_BYTES};
 use sender::Sender;

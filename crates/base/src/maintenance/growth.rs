@@ -6,7 +6,7 @@
 //! Threads: maintenance's, which the system may keep for the time that it takes to reserve room.
 
 use crate::base::Base;
-use crate::maintenance::job::{Job, Others};
+use crate::engine::job::{Job, Others};
 use crate::maintenance::resize;
 use crate::media::io::lock;
 use std::sync::Arc;

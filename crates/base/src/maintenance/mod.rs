@@ -4,17 +4,15 @@
 //! of its tasks once; a task gives way after at most a partition or a few hundred kilobytes.
 
 mod growth;
-pub mod job;
-pub mod pace;
+mod keyspace_job;
 pub mod resize;
 pub mod room;
-pub mod under_way;
 
 use crate::base::Base;
 use crate::engine::Engine;
-use crate::keyspace::keyspace_job::KeyspaceJob;
+use crate::engine::job::{Job, Others};
 use crate::maintenance::growth::GrowthJob;
-use crate::maintenance::job::{Job, Others};
+use crate::maintenance::keyspace_job::KeyspaceJob;
 use crate::media::io::{Io, lock};
 use crate::phase::Phase;
 use std::sync::Arc;

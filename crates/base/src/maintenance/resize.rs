@@ -1,15 +1,11 @@
 //! Resizes of an open store: who asks for one, and who waits for its end. The engine whose job takes the new room does it
 //! (`hashed/resize.rs`).
 
-use super::under_way::UnderWay;
-use crate::base::Base;
+use crate::base::{Base, Resizing};
 use crate::error::Error;
 use crate::media::geometry::whole_pages;
 use crate::media::io::lock;
 use tapetum_drive::{FlashError, Size};
-
-/// A resize under way, to so many bytes.
-pub type Resizing = UnderWay<u64>;
 
 /// Leaves a resize for maintenance to do; one at a time.
 pub fn ask(base: &Base, capacity_bytes: u64) -> Result<Resizing, Error> {
@@ -17,7 +13,7 @@ pub fn ask(base: &Base, capacity_bytes: u64) -> Result<Resizing, Error> {
     if asked.as_ref().is_some_and(|resizing| resizing.result().is_none()) {
         return Err(Error::Options("the store is being resized already: try again when that is done".into()));
     }
-    let resizing = UnderWay::new(capacity_bytes);
+    let resizing = Resizing::new(capacity_bytes);
     *asked = Some(resizing.clone());
     base.wakeup.wake();
     Ok(resizing)

@@ -9,7 +9,7 @@
 
 use super::client::{ManifestClient, Misfit, pieces};
 use super::items::{ClientId, FrameItems};
-use crate::keyspace::catalogue::KeyspaceKind;
+use crate::keyspace_kind::KeyspaceKind;
 use crate::media::wire::{Reader, Short, Writer};
 use std::collections::BTreeMap;
 

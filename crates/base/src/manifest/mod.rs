@@ -33,6 +33,7 @@ pub mod base_marks;
 pub mod client;
 pub mod engine_roots;
 pub mod items;
+mod keyspaces;
 mod readable;
 mod replay;
 

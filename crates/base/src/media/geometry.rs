@@ -13,11 +13,10 @@
 //! most as large as a write buffer and lives in extents, which need not be neighbours.
 
 use crate::error::Error;
+pub use crate::memory::budget::BUFFERS;
 use tapetum_drive::Size;
 use tapetum_kernels::extent_address::EXTENTS_MAX;
 
-/// Write buffers, and so log zones: one takes writes while the other is flushed.
-pub const BUFFERS: u64 = 2;
 /// The index has at most 2^this many partitions.
 pub const PARTITION_BITS_MAX: u32 = 12;
 pub const SUPERBLOCK_BYTES: u64 = 4096;

@@ -7,8 +7,8 @@
 //! 1. Pools keep their size until the store is opened again. The other shares are limits that follow a resize of the budget.
 //! 2. Key tables take nothing that another share may still need.
 
-use crate::media::geometry::BUFFERS;
-
+/// Write buffers, and so log zones: one takes writes while the other is flushed.
+pub const BUFFERS: u64 = 2;
 /// Cached nodes take one in so many bytes of local memory, if nothing else is said.
 const NODE_CACHE_PART: u64 = 4;
 const LOCAL_BYTES_MIN: u64 = 4 << 20;

@@ -3,10 +3,10 @@
 use crate::error::Error;
 use crate::installer::Clients;
 use crate::keyspace::KeyspaceId;
-use crate::keyspace::catalogue::KeyspaceKind;
-use crate::keyspace::deletion::note_deletion;
 use crate::keyspace::deletion_mark::DeletionMarks;
+use crate::keyspace::deletion_mark::note_deletion;
 use crate::keyspace::hasher::KeyHasher;
+use crate::keyspace_kind::KeyspaceKind;
 use crate::log::Place;
 use crate::log::replay::{Chain, ZoneReader};
 use crate::media::geometry::{BUFFERS, Geometry};

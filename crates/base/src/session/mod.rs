@@ -2,7 +2,6 @@
 
 pub mod asks;
 pub mod joined_bytes;
-pub mod memory_turns;
 pub mod order;
 pub mod owned;
 pub mod reply_values;

@@ -1,5 +1,6 @@
 //! Two engines in one store: that of hashed keyspaces, and a toy that stands on the base alone.
 
+mod borders;
 mod session_tests;
 pub mod toy_engine;
 mod toy_session;

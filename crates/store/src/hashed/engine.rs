@@ -1,25 +1,25 @@
 //! The hashed engine as the store knows it.
 
 use crate::hashed::HashedEngine;
+use crate::hashed::check::check_hashed;
 use crate::hashed::index::checkpoint;
 use crate::hashed::jobs::hashed_jobs;
+use crate::hashed::locate::locate_hashed;
 use crate::hashed::tier::Tier;
-use crate::tools::check::check_hashed;
-use crate::tools::locate::locate_hashed;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tapetum_base::engine::check_report::CheckReport;
 use tapetum_base::engine::engine_session::{EngineSession, EngineSlot};
+use tapetum_base::engine::job::Job;
 use tapetum_base::engine::key_place::KeyPlace;
 use tapetum_base::engine::{Engine, ItemCounts};
 use tapetum_base::error::Error;
 use tapetum_base::installer::Installer;
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::keyspace::block_device::group_bytes_max;
-use tapetum_base::keyspace::catalogue::KeyspaceKind;
+use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::log::Place;
 use tapetum_base::log::client::LogClient;
-use tapetum_base::maintenance::job::Job;
 use tapetum_base::media::io::{Io, Task, lock};
 use tapetum_base::stats::Stats;
 use tapetum_kernels::record::Record;

@@ -9,6 +9,7 @@
 pub mod block_map;
 pub mod buffer;
 pub mod catalog;
+pub mod check;
 pub mod collect;
 pub mod engine;
 pub mod flush;
@@ -19,6 +20,7 @@ pub mod item_count;
 pub mod jobs;
 pub mod key_tables;
 pub mod large;
+pub mod locate;
 pub mod manifest_client;
 pub mod manifest_room;
 pub mod opening;

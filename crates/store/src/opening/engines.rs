@@ -17,7 +17,7 @@ use tapetum_base::base::Base;
 use tapetum_base::engine::{Engine, EngineMaker};
 use tapetum_base::error::Error;
 use tapetum_base::installer::{Clients, EngineClient};
-use tapetum_base::keyspace::catalogue::KeyspaceKind;
+use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::media::extents::Extents;
 use tapetum_base::media::io::{Io, lock};
 use tapetum_base::media::superblock::Found;

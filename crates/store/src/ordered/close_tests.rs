@@ -4,10 +4,10 @@ use crate::hashed::collect::victim::tests::{SMALL_BYTES, drive_of, small_options
 use crate::{Store, StoreOptions};
 use std::cell::Cell;
 use std::sync::Arc;
-use tapetum_base::keyspace::catalogue::KeyspaceKind;
 use tapetum_base::keyspace::changing::KeyspaceWish;
 use tapetum_base::keyspace::request::{Condition, Outcome, Request};
 use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::log::Sync;
 use tapetum_drive::{Drive, Env, FaultyFlash, SimClock};
 

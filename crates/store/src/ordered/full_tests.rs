@@ -5,10 +5,10 @@ use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options};
 use crate::session::Session;
 use crate::{Store, StoreOptions};
 use tapetum_base::error::Error;
-use tapetum_base::keyspace::catalogue::KeyspaceKind;
 use tapetum_base::keyspace::changing::KeyspaceWish;
 use tapetum_base::keyspace::request::{Condition, Outcome, Request};
 use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::log::Sync;
 use tapetum_drive::{Drive, FaultyFlash, SimClock};
 

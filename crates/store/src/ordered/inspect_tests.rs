@@ -6,7 +6,7 @@ use crate::tools::locate::locate;
 use crate::{KeyspaceHandle, Store};
 use tapetum_base::engine::inspection::{AreaKind, SLOT_CLASSES};
 use tapetum_base::engine::key_place::{KeyPlace, NodePlace};
-use tapetum_base::keyspace::catalogue::KeyspaceKind;
+use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_drive::Drive;
 
 const LARGE_BYTES: usize = 9_000;

@@ -10,10 +10,10 @@ use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::keyspace::key_range::{KeyRange, ScanReply};
 use tapetum_base::keyspace::request::{Outcome, Request};
-use tapetum_base::keyspace::shared_event::SharedEvent;
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::session::order::OpTarget;
 use tapetum_base::session::session_core::SessionCore;
+use tapetum_base::wake::shared_event::SharedEvent;
 use tapetum_drive::Returned;
 use tapetum_kernels::ordered::extension::REFERENCE_BYTES;
 

@@ -4,9 +4,9 @@ use crate::hashed::collect::victim::tests::{SMALL_BYTES, drive_of, small_options
 use crate::session::{Session, Write};
 use crate::{Error, Store, StoreOptions};
 use std::sync::Arc;
-use tapetum_base::keyspace::catalogue::KeyspaceKind;
 use tapetum_base::keyspace::request::{Condition, Outcome, Reply, Request};
 use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::log::Sync;
 use tapetum_drive::{Drive, Env, FaultyFlash, SimClock};
 

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use tapetum_base::base::Base;
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;
-use tapetum_base::keyspace::catalogue::KeyspaceKind;
+use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::media::io::lock;
 use tapetum_base::memory::region::Account;
 use tapetum_drive::programs::node::PutResult;

@@ -23,7 +23,7 @@ use std::time::Duration;
 use tapetum_base::base::Base;
 use tapetum_base::engine::scan_layout::ScanLayout;
 use tapetum_base::error::Error;
-use tapetum_base::keyspace::catalogue::KeyspaceKind;
+use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_drive::programs::TOO_LARGE;
 use tapetum_drive::programs::betweenness::{BETWEENNESS, ELSEWHERE};
 use tapetum_drive::programs::scan::SCAN;

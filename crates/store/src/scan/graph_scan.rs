@@ -9,7 +9,7 @@ use super::graph_drive::GraphDrive;
 use super::query_scan::{QueryError, QueryReport, QuerySide, check_misfits};
 use crate::blocking::{Item, KeyspaceHandle};
 use tapetum_base::error::Error;
-use tapetum_base::keyspace::catalogue::KeyspaceKind;
+use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_kernels::graph::{
     Direction, GRAPH_PARTS_MAX, GraphFailure, GraphPlan, GraphResult, GraphStep, GraphSummary, GraphWork,
     Normalization, SLICE_BYTES, SLICES, Sampling,

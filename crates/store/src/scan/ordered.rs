@@ -3,9 +3,9 @@
 use crate::blocking::{Item, KeyspaceHandle};
 use std::time::Duration;
 use tapetum_base::error::Error;
-use tapetum_base::keyspace::catalogue::KeyspaceKind;
+use tapetum_base::error::KeyspaceError;
 use tapetum_base::keyspace::key_range::{KeyRange, ScanPart, ScannedItem};
-use tapetum_base::keyspace::keyspace_error::KeyspaceError;
+use tapetum_base::keyspace_kind::KeyspaceKind;
 
 /// Items that one part has at most.
 const PART_ITEMS: usize = 1024;

@@ -15,6 +15,8 @@ pub mod batch;
 mod block_holes;
 #[cfg(test)]
 mod keyspace_tests;
+mod staged;
+mod through;
 
 use crate::hashed::HashedEngine;
 use crate::hashed::session::{HashedSession, limits};
@@ -24,15 +26,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tapetum_base::engine::engine_session::{EngineSession, EngineSlot, EngineWait, OtherEngines};
 use tapetum_base::error::Error;
-use tapetum_base::keyspace::catalogue::KeyspaceKind;
+use tapetum_base::error::KeyspaceError;
 use tapetum_base::keyspace::key_range::{KeyRange, ScanReply};
-use tapetum_base::keyspace::keyspace_error::KeyspaceError;
 use tapetum_base::keyspace::request::{Outcome, Reply, Request, ValueRange};
-use tapetum_base::keyspace::shared_event::{SharedEvent, Sleep};
 use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::session::order::OpTarget;
 use tapetum_base::session::refuse;
 use tapetum_base::session::session_core::SessionCore;
+use tapetum_base::wake::shared_event::{SharedEvent, Sleep};
 use tapetum_drive::{OfProcess, QueuePair};
 
 pub use crate::hashed::session::limits::{Limits, value_bytes_max};

@@ -15,7 +15,7 @@ pub use tapetum_base::engine::inspection::*;
 use tapetum_base::error::Error;
 use tapetum_base::installer::{Clients, Installer};
 use tapetum_base::keyspace::KeyspaceId;
-use tapetum_base::keyspace::catalogue::KeyspaceKind;
+use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::manifest::Manifest;
 use tapetum_base::media::geometry::{BUFFERS, Geometry, SUPERBLOCK_BYTES};
 use tapetum_base::media::io::{Io, lock, run};

@@ -2,8 +2,8 @@ use super::*;
 use crate::hashed::collect::victim::tests::{store_in_memory, wait_for_flush};
 use crate::{Condition, KeyspaceHandle, Outcome, Request, Store, StoreOptions, Sync, Write};
 use std::collections::HashMap;
+use tapetum_base::error::KeyspaceError;
 use tapetum_base::keyspace::block_device::{BLOCK_BYTES, BlockDevice};
-use tapetum_base::keyspace::keyspace_error::KeyspaceError;
 use tapetum_drive::{Drive, SplitMix64};
 
 const CAPACITY_BYTES: u64 = 8 << 20;

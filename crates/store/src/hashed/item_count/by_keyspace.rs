@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use tapetum_base::engine::ItemCounts;
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;
-use tapetum_base::keyspace::catalogue::KeyspaceKind;
+use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::media::io::{Io, lock};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Kind, Record};

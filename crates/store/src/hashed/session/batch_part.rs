@@ -8,7 +8,7 @@ use crate::hashed::room::Admission;
 use std::sync::MutexGuard;
 use tapetum_base::engine::batch::{BatchPart, BatchStop, Write};
 use tapetum_base::error::Error;
-use tapetum_base::keyspace::keyspace_error::KeyspaceError;
+use tapetum_base::error::KeyspaceError;
 use tapetum_base::log::Draft;
 use tapetum_base::media::io::lock;
 use tapetum_kernels::hash::HashKey;

@@ -3,11 +3,11 @@
 use crate::hashed::HashedEngine;
 use crate::hashed::large::inline_bytes_max;
 use tapetum_base::error::Error;
+use tapetum_base::error::KeyspaceError;
 use tapetum_base::keyspace::block_device::BLOCK_BYTES;
-use tapetum_base::keyspace::catalogue::KeyspaceKind;
-use tapetum_base::keyspace::keyspace_error::KeyspaceError;
 use tapetum_base::keyspace::request::{Condition, Request};
 use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::keyspace_kind::KeyspaceKind;
 
 use tapetum_kernels::block_group::{BLOCK_KEY_BYTES, GROUP_KEY_BYTES};
 use tapetum_kernels::ordered::NODE_KEY_BYTES_MAX;

@@ -18,21 +18,20 @@ use super::limits::refuse;
 use super::{HashedOp, HashedSession, end_read};
 use crate::hashed::HashedEngine;
 use crate::hashed::large::verify::corrupt;
-use crate::session::{Busy, Session};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use tapetum_base::engine::engine_session::OWN_TAG_BITS;
 use tapetum_base::error::Error;
-use tapetum_base::keyspace::catalogue::KeyspaceKind;
+use tapetum_base::error::KeyspaceError;
 use tapetum_base::keyspace::item::{Access, ItemHead};
-use tapetum_base::keyspace::keyspace_error::KeyspaceError;
 use tapetum_base::keyspace::request::{Outcome, Request};
 use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::media::geometry::Geometry;
-use tapetum_base::session::memory_turns::MemoryTurn;
 use tapetum_base::session::order::OpTarget;
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_base::session::spare_buffers::BUFFER_BYTES;
+use tapetum_base::wake::memory_turns::MemoryTurn;
 use tapetum_drive::programs::match_record::Matched;
 use tapetum_drive::{
     ATTACHMENT_BYTES_MAX, Command, Lease, LocalBuffer, LocalRange, Operation, PARAMETERS_MAX, PROGRAMS_MAX,
@@ -48,7 +47,7 @@ pub(super) const NEAR_MAX: usize = 32;
 pub(super) const TAG_NEAR: u64 = 1 << (OWN_TAG_BITS - 2);
 
 /// Whose pipelines they are, for the drive, which divides its compute units among applications by their weights. The default is that of
-/// all who name none; others are named when the store is opened, and found by [`Store::application`](crate::Store::application).
+/// all who name none; others are named when the store is opened, and found by `Store::application`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Application(pub(crate) u16);
 
@@ -166,60 +165,43 @@ fn ranges_of(geometry: &Geometry, reference: &Reference) -> Vec<SourceRange> {
     reference.runs.iter().map(range).collect()
 }
 
-impl Session {
-    /// As [`Session::submit_to`] of a get whose value goes through programs of the drive; the reply's value is what comes out of the last.
-    /// Of an item on flash only that comes to the host: the drive reads it, and the programs run where it lies. An item in a write
-    /// buffer or in the DRAM tier is the host's own and is copied to the drive first. It does not go into the DRAM tier.
-    ///
-    /// What goes wrong in the pipeline is [`Error::Pipeline`], by the place among the given stages. While [`Session::is_ready`], another
-    /// poll gets further.
-    ///
-    /// # Errors
-    /// As [`Session::submit`].
-    pub fn submit_through(
+impl HashedSession {
+    /// Starts a get whose value goes through programs of the drive.
+    pub fn start_through(
         &mut self,
-        keyspace: KeyspaceRef,
-        token: u64,
-        key: &[u8],
+        core: &mut SessionCore,
+        engine: &HashedEngine,
+        (keyspace, token, key): (KeyspaceRef, u64, &[u8]),
         pipeline: &ItemPipeline,
-    ) -> Result<(), Busy> {
-        if !self.has_room() {
-            return Err(Busy);
-        }
-        let (engine, hashed, request) = (&*self.hashed_engine, &mut self.hashed, Request::Get { key });
+    ) {
+        let request = Request::Get { key };
         let refused = refuse(engine, keyspace, &request);
         let near = match refused.and_then(|()| refuse_other_kinds(keyspace)).and_then(|()| NearGet::new(pipeline)) {
             Ok(near) => near,
-            Err(error) => {
-                self.core.answer(token, Outcome::Failed(error));
-                return Ok(());
-            }
+            Err(error) => return core.answer(token, Outcome::Failed(error)),
         };
         engine.check_watermark();
         let hash = engine.hash(keyspace.id, key);
-        let goes_on = !hashed.ops.must_wait(hash, &request);
+        let goes_on = !self.ops.must_wait(hash, &request);
         let target = OpTarget { token, keyspace, hash, value_bytes_allowed: usize::MAX };
-        let (number, mut op) = hashed.ops.keep_at_hand(target, &request);
+        let (number, mut op) = self.ops.keep_at_hand(target, &request);
         op.kept.near = Some(Box::new(near));
-        hashed.ops.put(number, op);
+        self.ops.put(number, op);
         match goes_on {
-            true => hashed.gathered.push(number),
-            false => hashed.ops.wait_for_turn(hash, number),
+            true => self.gathered.push(number),
+            false => self.ops.wait_for_turn(hash, number),
         }
-        Ok(())
     }
 
-    /// Gives up the gets through programs that were submitted with this token. Each is replied to all the same: with its result if
-    /// that was there already, else with [`Error::Pipeline`], which says that it was cancelled.
-    pub fn cancel_through(&mut self, token: u64) {
-        let queue = &mut self.core.queue;
-        for (number, op) in self.hashed.ops.iter_mut().filter(|(_, op)| op.token == token) {
+    /// Gives up the gets through programs that have this token.
+    pub fn cancel_through(&mut self, core: &mut SessionCore, token: u64) {
+        for (number, op) in self.ops.iter_mut().filter(|(_, op)| op.token == token) {
             let Some(near) = &mut op.kept.near else { continue };
             near.is_cancelled = true;
             if near.running.is_some() {
                 let cancel = Operation::Cancel { tag: TAG_NEAR | number as u64, pipeline: None };
                 // Without a place in the queue the pipeline goes on to its end.
-                let _ = queue.submit(Command::new(0, cancel).of(Purpose::Pipeline).quiet(), Lease::Nothing);
+                let _ = core.queue.submit(Command::new(0, cancel).of(Purpose::Pipeline).quiet(), Lease::Nothing);
             }
         }
     }

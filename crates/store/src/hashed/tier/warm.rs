@@ -13,9 +13,8 @@
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Seen;
 use crate::hashed::segment::view::Segment;
+use crate::hashed::session::KeyDigest;
 use crate::hashed::tier::{Fit, Tier};
-use crate::session::KeyDigest;
-use crate::store::Store;
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
@@ -82,16 +81,10 @@ pub struct Warming {
     warmed: Arc<Mutex<Warmed>>,
 }
 
-impl Store {
-    /// The store's own number: hash keys of one store mean nothing to another.
-    pub fn id(&self) -> u64 {
-        self.hashed().store_id
-    }
-
-    /// Shows `visit` the items in DRAM that are worth warming it with after a restart, some at a time, those that are asked for
-    /// more first, until it breaks off. Some may be missing or come twice.
+impl HashedEngine {
+    /// Shows `visit` the items in DRAM that are worth warming it with after a restart: see `Store::hot_keys`.
     pub fn hot_keys(&self, mut visit: impl FnMut(&[KeyDigest]) -> ControlFlow<()>) {
-        let Some(tier) = self.hashed().tier.as_ref().filter(|_| self.refuse_forked().is_ok()) else { return };
+        let Some(tier) = &self.tier else { return };
         let mut digests = Vec::new();
         let mut show = |hashes: &[HashKey]| {
             digests.clear();
@@ -106,7 +99,7 @@ impl Store {
     /// What the tier will have when the write buffers are on flash.
     fn hot_keys_of_buffers(&self, show: &mut impl FnMut(&[HashKey]) -> ControlFlow<()>) -> ControlFlow<()> {
         let (mut wanted, mut hashes) = (Vec::new(), Vec::new());
-        for shard in self.hashed().buffers.shards() {
+        for shard in self.buffers.shards() {
             hashes.clear();
             {
                 let shard = lock(shard);
@@ -119,17 +112,17 @@ impl Store {
         }
         ControlFlow::Continue(())
     }
+}
 
-    /// Begins to put the items with these hash keys into DRAM, as far as flash has them and there is room.
-    pub fn warm(&self, keys: Vec<KeyDigest>) -> Result<Warming, Error> {
-        self.refuse_forked()?;
-        let engine = self.hashed().clone();
+impl Warming {
+    /// Begins to put the items with these hash keys into DRAM.
+    pub(crate) fn begin(engine: &Arc<HashedEngine>, keys: Vec<KeyDigest>) -> Result<Warming, Error> {
         let queue = engine.drive.queue_pair(READS_MAX as u32).map_err(|error| Error::Io(error.to_string()))?;
         let io = Io::new(queue).of(Purpose::Warm);
         let decompressor = Decompressor::new().map_err(|error| Error::Io(error.to_string()))?;
         let warmed = Arc::new(Mutex::new(Warmed::default()));
         let warmer = Warmer {
-            engine,
+            engine: engine.clone(),
             decompressor,
             io: io.clone(),
             reads: VecDeque::new(),
@@ -142,9 +135,7 @@ impl Store {
         let task: Task<()> = Box::pin(warmer.warm(keys.into_iter().map(|key| HashKey(key.0)).collect()));
         Ok(Warming { task: OfProcess::new(Some(task)), io, warmed })
     }
-}
 
-impl Warming {
     /// A bounded step; whether it was the last.
     pub fn step(&mut self) -> bool {
         if !self.task.is_here() {

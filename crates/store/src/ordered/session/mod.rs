@@ -279,10 +279,7 @@ impl OrderedSession {
             }
             self.trees.swap_remove(place);
         }
-        let tree = self
-            .state
-            .tree(keyspace)
-            .ok_or(Error::Keyspace(tapetum_base::keyspace::keyspace_error::KeyspaceError::Gone))?;
+        let tree = self.state.tree(keyspace).ok_or(Error::Keyspace(tapetum_base::error::KeyspaceError::Gone))?;
         let search = tree.search.handle().map_err(of_search)?;
         self.wants_room |= !self.state.make(&tree);
         self.trees.push(SessionTree { tree, search });

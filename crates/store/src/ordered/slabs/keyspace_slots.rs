@@ -40,7 +40,7 @@ impl SlabOptions {
     ///
     /// # Errors
     /// As [`SlotMap::new`].
-    pub fn new(geometry: &Geometry, store_id: u64) -> Result<SlabOptions, crate::Error> {
+    pub fn new(geometry: &Geometry, store_id: u64) -> Result<SlabOptions, tapetum_base::error::Error> {
         let map = SlotMap::new(geometry)?;
         let group_pages_min = GROUP_PAGES_MIN;
         let group_pages = map.pages(map.extents_of(GROUP_PAGES_MIN));

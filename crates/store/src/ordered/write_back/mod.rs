@@ -31,10 +31,10 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tapetum_base::error::Error;
-use tapetum_base::keyspace::shared_event::SharedEvent;
 use tapetum_base::log::Sync;
 use tapetum_base::log::turns::Turns;
 use tapetum_base::media::io::lock;
+use tapetum_base::wake::shared_event::SharedEvent;
 use tapetum_drive::Drive;
 
 /// What a thread asks for: the work that is due, or all of it.

@@ -7,7 +7,8 @@ use crate::ordered::slabs::group_table::{GroupEdit, GroupTable};
 use crate::ordered::slabs::growth::GroupLog;
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;
-use tapetum_base::keyspace::catalogue::{Keyspace, KeyspaceKind, KeyspaceState};
+use tapetum_base::keyspace::catalogue::{Keyspace, KeyspaceState};
+use tapetum_base::keyspace_kind::KeyspaceKind;
 
 /// Groups come to count with the manifest that the repair begins anew.
 struct RepairGroups<'a> {

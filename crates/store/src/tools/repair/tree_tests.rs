@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use tapetum_base::engine::key_place::{KeyPlace, NodePlace};
 use tapetum_base::installer::Installer;
-use tapetum_base::keyspace::catalogue::KeyspaceKind;
+use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::manifest::Manifest;
 use tapetum_base::recover::read_superblock;
 use tapetum_drive::{FaultyFlash, SplitMix64};

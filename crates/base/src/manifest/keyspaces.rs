@@ -8,11 +8,12 @@
 //! ```
 //! The default keyspace is always there: of it a snapshot has the format alone.
 
-use super::KeyspaceId;
-use super::catalogue::{
-    Catalogue, FORMATS_BYTES_MAX, Keyspace, KeyspaceEdit, KeyspaceKind, KeyspaceState, NAME_BYTES_MAX,
-    OPTIONS_BYTES_MAX, checked_name,
+use crate::keyspace::KeyspaceId;
+use crate::keyspace::catalogue::{
+    Catalogue, FORMATS_BYTES_MAX, Keyspace, KeyspaceEdit, KeyspaceState, NAME_BYTES_MAX, OPTIONS_BYTES_MAX,
+    checked_name,
 };
+use crate::keyspace_kind::KeyspaceKind;
 use crate::manifest::client::{ManifestClient, Misfit, pieces};
 use crate::manifest::items::{ClientId, FrameItems};
 use crate::media::wire::{Reader, Short, Writer};

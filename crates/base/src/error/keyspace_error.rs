@@ -1,8 +1,7 @@
 //! Why a keyspace was not made, renamed or dropped.
 
-use super::block_device::DEVICE_BYTES_MAX;
-use super::catalogue::KeyspaceKind;
 use crate::debug_as_text;
+use crate::keyspace_kind::KeyspaceKind;
 use std::fmt;
 use tapetum_drive::Size;
 
@@ -71,6 +70,7 @@ pub enum KeyspaceError {
     /// No block device has this size.
     DeviceSize {
         size_bytes: u64,
+        limit_bytes: u64,
     },
     /// No block device has such groups.
     GroupBlocks {
@@ -163,10 +163,10 @@ impl fmt::Display for KeyspaceError {
                 f,
                 "the keyspace {name:?} has options that this version does not know: use the newer one that made it"
             ),
-            KeyspaceError::DeviceSize { size_bytes } => write!(
+            KeyspaceError::DeviceSize { size_bytes, limit_bytes } => write!(
                 f,
                 "a block device cannot have {size_bytes} bytes: give a multiple of 4096, at most {}",
-                Size(DEVICE_BYTES_MAX)
+                Size(*limit_bytes)
             ),
             KeyspaceError::GroupBlocks { blocks } => {
                 write!(f, "a block device cannot have groups of {blocks} blocks: give 1, 2, 4, 8 or 16")

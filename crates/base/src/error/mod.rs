@@ -1,6 +1,8 @@
 //! What can go wrong, each with what to do about it.
 
-use crate::keyspace::keyspace_error::KeyspaceError;
+mod keyspace_error;
+
+pub use keyspace_error::KeyspaceError;
 use std::fmt;
 use tapetum_drive::{Completion, Drive, PipelineFailure, Size};
 use tapetum_kernels::record::VALUE_BYTES_MAX;

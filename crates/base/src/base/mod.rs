@@ -2,18 +2,19 @@
 //!
 //! Lock order: an engine's own locks → log → extents.
 
+pub mod deletion;
+pub mod pace;
+
 use crate::engine::EngineList;
 use crate::error::Error;
-use crate::installer::{Installer, InstallerGuard};
+use crate::error::KeyspaceError;
+use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
-use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::changing::KeyspaceChanges;
 use crate::keyspace::hasher::KeyHasher;
-use crate::keyspace::keyspace_error::KeyspaceError;
 use crate::keyspace::states::{KeyspaceRef, KeyspaceStates};
+use crate::keyspace_kind::KeyspaceKind;
 use crate::log::Log;
-use crate::maintenance::pace::Pace;
-use crate::maintenance::resize::Resizing;
 use crate::manifest::base_marks::MarksEdit;
 use crate::manifest::engine_roots::EngineRoots;
 use crate::manifest::items::FrameItems;
@@ -23,9 +24,12 @@ use crate::media::io::lock;
 use crate::media::superblock::Superblock;
 use crate::memory::budget::MemoryBudget;
 use crate::options::StoreOptions;
-use crate::session::memory_turns::MemoryTurns;
 use crate::stats::Stats;
+use crate::wake::memory_turns::MemoryTurns;
+use crate::wake::under_way::UnderWay;
+use pace::Pace;
 use std::future::poll_fn;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::Poll;
@@ -57,6 +61,9 @@ impl Wakeup {
         *wanted = false;
     }
 }
+
+/// A resize under way, to so many bytes.
+pub type Resizing = UnderWay<u64>;
 
 pub struct Base {
     /// The process that opened the store.
@@ -91,6 +98,33 @@ pub struct Base {
     pub wakeup: Wakeup,
     /// The store was closed: nobody makes room any more.
     pub closed: AtomicBool,
+}
+
+/// The installer, as long as somebody has it. When this is dropped, others may have it, and see the room that there is now.
+pub struct InstallerGuard {
+    pub base: Arc<Base>,
+    /// There until the drop.
+    pub installer: Option<Box<Installer>>,
+}
+
+impl Deref for InstallerGuard {
+    type Target = Installer;
+
+    fn deref(&self) -> &Installer {
+        self.installer.as_deref().expect("it is there until the drop")
+    }
+}
+
+impl DerefMut for InstallerGuard {
+    fn deref_mut(&mut self) -> &mut Installer {
+        self.installer.as_deref_mut().expect("it is there until the drop")
+    }
+}
+
+impl Drop for InstallerGuard {
+    fn drop(&mut self) {
+        self.installer.take().into_iter().for_each(|installer| self.base.give_installer(installer));
+    }
 }
 
 impl Base {

@@ -11,21 +11,7 @@ use crate::keyspace::states::KeyspaceRef;
 use crate::log::{AppendError, Draft};
 use crate::manifest::base_marks::MarksEdit;
 use std::collections::BTreeSet;
-use tapetum_kernels::record::{Header, Kind, Record};
-
-/// Takes a record of the log that may be a mark. The manifest may have a later one, which ended older plans.
-pub fn note_deletion(marks: &mut DeletionMarks, record: &Record<'_>) {
-    let Header { kind, keyspace, stamp, .. } = record.header;
-    let mark = marks.get(&KeyspaceId(keyspace)).copied().unwrap_or_default();
-    if kind != Kind::Control || stamp <= mark.watermark {
-        return;
-    }
-    let mut body = [0; 4];
-    body.iter_mut().zip(record.stored).for_each(|(into, byte)| *into = *byte);
-    let planned_at = u32::from_le_bytes(body);
-    let watermark = if planned_at == 0 { stamp } else { mark.watermark };
-    marks.insert(KeyspaceId(keyspace), DeletionMark { watermark, planned_at });
-}
+use tapetum_kernels::record::Header;
 
 impl Base {
     /// Deletes everything written to a keyspace so far, or plans to do so at a time, by a mark in the log. Returns its stamp, or

@@ -7,13 +7,13 @@
 //! ([`Engine::holds`](crate::engine::Engine::holds)).
 
 use crate::base::Base;
+use crate::engine::job::{Job, Others};
 use crate::error::Error;
+use crate::error::KeyspaceError;
 use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::KeyspaceEdit;
 use crate::keyspace::changing::{KeyspaceChange, KeyspaceWish};
-use crate::keyspace::keyspace_error::KeyspaceError;
-use crate::maintenance::job::{Job, Others};
 use crate::manifest::base_marks::MarksEdit;
 use crate::manifest::client::Misfit;
 use crate::manifest::items::FrameItems;

@@ -1,0 +1,66 @@
+//! What DRAM answers at once, in the stages of flash KVS: hash, tags, data. A caller takes many keys through each stage before the
+//! next, so that all of them wait for memory at the same time.
+//!
+//! Invariant: what is answered here is what [`Session::submit`] would answer, after everything that was submitted before. What
+//! is not answered here is to be submitted.
+
+use super::Session;
+use crate::hashed::session::KeyDigest;
+use tapetum_base::keyspace::item::{Access, ItemHead};
+use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::log::Sync;
+
+impl Session {
+    /// Whether gets are ever answered so: the store has a DRAM tier.
+    pub fn answers_from_dram(&self) -> bool {
+        self.hashed_engine.tier.is_some()
+    }
+
+    /// Whether puts are ever done so: they need not wait to be durable.
+    pub fn puts_at_once(&self) -> bool {
+        self.hashed_engine.options.sync != Sync::Always
+    }
+
+    /// First stage: hashes keys of a keyspace, and brings nearer what the second will look at. `digests` are at least as many.
+    pub fn digest_each(&self, keyspace: KeyspaceRef, keys: &[&[u8]], digests: &mut [KeyDigest]) {
+        self.hashed.digest_each(&self.hashed_engine, keyspace, keys, digests);
+    }
+
+    /// As [`Session::digest_each`], of one key.
+    pub fn digest(&self, keyspace: KeyspaceRef, key: &[u8]) -> KeyDigest {
+        let mut digest = [KeyDigest::default()];
+        self.digest_each(keyspace, &[key], &mut digest);
+        digest[0]
+    }
+
+    /// Second stage: looks, without waiting for anybody, where the keys are, and brings that nearer. `puts` has a bit for each of
+    /// the keys, at most 32, that is set for those that are put: of these it is the place of the new record.
+    pub fn fetch_each(&self, keys: &[KeyDigest], puts: u32) {
+        self.hashed.fetch_each(&self.hashed_engine, keys, puts);
+    }
+
+    /// Third stage of a get: appends to `out` what `head` does, which is shown the item and its use before, and then the value.
+    /// Nothing is appended, and the get is to be submitted, where `head` is not content, DRAM does not have the item, or something
+    /// comes first: what was submitted before, or the durability of what would be shown.
+    pub fn get_from_dram(
+        &mut self,
+        keyspace: KeyspaceRef,
+        digest: KeyDigest,
+        out: &mut Vec<u8>,
+        head: impl FnMut(&mut Vec<u8>, &ItemHead, &dyn Fn() -> Access) -> bool,
+    ) -> Option<ItemHead> {
+        self.hashed.get_from_dram(&self.hashed_engine, keyspace, digest, out, head)
+    }
+
+    /// Third stage of a put over whatever the key has: its stamp. `None`: nothing was written, and the put is to be submitted. That
+    /// is so where it has to wait, for durability too, where it is refused, and where its value is long.
+    pub fn put_at_once(
+        &mut self,
+        keyspace: KeyspaceRef,
+        digest: KeyDigest,
+        item: (&[u8], &[u8]),
+        flags_and_expiry: (u32, u32),
+    ) -> Option<u64> {
+        self.hashed.put_at_once(&self.hashed_engine, keyspace, digest, item, flags_and_expiry)
+    }
+}
