@@ -1,9 +1,10 @@
 //! The base under a store with its engines.
 
-use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
+use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_at_rest, store_in_memory};
 use crate::opening::engines::empty_clients;
 use crate::{KeyspaceId, Request, Store, StoreOptions};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use tapetum_base::error::Error;
 use tapetum_base::installer::Installer;
 use tapetum_base::keyspace::deletion_mark::DeletionMark;
 use tapetum_base::manifest::Manifest;
@@ -13,6 +14,7 @@ use tapetum_base::media::geometry::BUFFERS;
 use tapetum_base::media::io::{Io, run};
 use tapetum_base::media::superblock::Superblock;
 use tapetum_base::recover::read_superblock;
+use tapetum_drive::Env;
 
 #[test]
 fn what_an_install_has_deleted_stays_so_whatever_older_marks_the_log_has() {
@@ -79,4 +81,11 @@ fn phases_are_told_while_maintenance_sleeps() {
         store.phases();
         assert!(drive.env().now_us() < until_us, "each waits for the end of a sleep");
     }
+}
+
+#[test]
+fn a_store_that_has_failed_does_not_close_as_if_it_had_not() {
+    let (_drive, store) = store_at_rest(SMALL_BYTES, &small_options(), Env::simulated(1).0);
+    store.hashed().log.poison("a flush", Error::Io("for the test".into()));
+    assert!(store.close().unwrap_err().to_string().contains("for the test"));
 }

@@ -27,7 +27,6 @@ use tapetum_base::media::io::{Io, lock, run};
 use tapetum_base::options::StoreOptions;
 use tapetum_base::phase::Phase;
 use tapetum_base::recover;
-use tapetum_drive::fail_point;
 use tapetum_drive::{Drive, Flash, OfProcess, OverlayFlash, Purpose, QueuePair};
 
 /// Commands a session has on its way at most before they queue in the process.
@@ -372,13 +371,7 @@ impl Store {
         }
         let io = &lock(maintenance).manifest_io().clone();
         let fail = |error: &Error| base.log.poison("closing", error.clone());
-        let flush = async {
-            match fail_point!(CloseOverFailure) {
-                true => io.flush().await,
-                false => base.log.flush_elsewhere(io).await,
-            }
-        };
-        run(io, self.moving_on(flush), &crashed).ok_or_else(stopped)?.inspect_err(fail)?;
+        run(io, self.moving_on(base.log.flush_elsewhere(io)), &crashed).ok_or_else(stopped)?.inspect_err(fail)?;
         if !self.inner.closed.swap(true, Ordering::SeqCst) {
             let note = self.moving_on(base.clone().note_log_end());
             run(io, note, &crashed).ok_or_else(stopped)?.inspect_err(fail)?;

@@ -69,15 +69,14 @@ impl Base {
         let header = Header { keyspace: keyspace.0, ..Header::control(0, body.len()) };
         let draft = Draft { header, key: &[], stored: &body };
         let mut given = 0;
-        // Writers are held: no write slips between the mark's stamp and its effect.
-        let (mut append, mut appended) = (Some(append), Ok(()));
-        self.engines.hold_writers(&mut || {
-            appended = append.take().map_or(Ok(()), |append| append(draft, &mut |_, stamp, _| given = stamp));
+        let mut appended = Ok(());
+        // No write slips between the mark's stamp and its effect.
+        self.hold_writers(|| {
+            appended = append(draft, &mut |_, stamp, _| given = stamp);
             if given != 0 {
                 self.keyspaces.note(keyspace, given, at);
                 self.log.keep_for_planned(self.keyspaces.planned_count());
             }
-            None
         });
         appended.map(|()| given)
     }

@@ -3,6 +3,7 @@
 //! Lock order: an engine's own locks → log → extents.
 
 pub mod deletion;
+pub mod log_trim;
 pub mod pace;
 
 use crate::engine::EngineList;
@@ -238,14 +239,14 @@ impl Base {
         self.log.filled_bytes() >= self.pace.limit_bytes() && self.log.poisoned().is_ok()
     }
 
-    /// Asks the other engines to come to need no log record up to a stamp, and waits until they do. The engine of `kind` trims the log.
-    pub async fn await_others(&self, kind: KeyspaceKind, stamp: u64) -> Result<(), Error> {
-        self.engines.checkpoint_others_through(kind, stamp);
-        poll_fn(|_| match self.log.poisoned() {
-            Ok(()) if self.engines.others_need(kind, stamp) => Poll::Pending,
-            done => Poll::Ready(done),
-        })
-        .await
+    /// The gate of all writers: runs `change` while none, of whichever engine, is between an append and what readers see of it. What deletes
+    /// everything, changes keyspaces, or freezes the store has no write between its two halves. The caller holds no lock of an engine.
+    pub fn hold_writers(&self, change: impl FnOnce()) {
+        let mut change = Some(change);
+        self.engines.hold_writers(&mut || {
+            change.take().into_iter().for_each(|change| change());
+            None
+        });
     }
 
     /// The figures that are no engine's.

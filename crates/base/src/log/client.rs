@@ -1,10 +1,10 @@
 //! A client of the log: whoever has records in it, beside those of other clients in the same groups and zones.
 //!
 //! ```text
-//! zone of the sealed buffer   │ a │ b │ a │ c │ b │        the client that trims the log (the flush of hashed keyspaces)
+//! zone of the sealed buffer   │ a │ b │ a │ c │ b │        the base, for the engine that installs what the buffer had of its own
 //!                               └───────┴── needed by a     1 asks all others to checkpoint through the buffer's last stamp
-//!                                                           2 waits until none needs a record of it
-//!                                                           3 installs: the zone is free
+//!                                                           2 waits until none needs a record of it: leave to trim (`base/log_trim.rs`)
+//!                                                           3 the frame of the install says so: the zone is free
 //! ```
 //! 1. A zone is given to another buffer only when no client needs a record in it any more.
 //! 2. What a client does to need a record no longer appends nothing: the log may be full until it has.

@@ -148,11 +148,10 @@ pub async fn apply(base: &Base, installer: &mut Installer, edit: &KeyspaceEdit) 
     installer.keyspaces.apply(edit).map_err(Misfit)?;
     unmarked.iter().for_each(|edit| installer.marks.edit(edit));
     // No write slips between what it is decided on and what it is told.
-    base.engines.hold_writers(&mut || {
+    base.hold_writers(|| {
         let applied = base.keyspaces.apply(edit, base.log.stamp_last());
         assert_eq!(applied, Ok(()), "requests see the catalogue that the manifest has");
         base.log.keep_for_planned(base.keyspaces.planned_count());
-        None
     });
     base.engines.keyspaces_changed();
     Ok(())

@@ -31,13 +31,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
+use tapetum_base::base::log_trim::TrimLeave;
 use tapetum_base::base::pace::{FLUSH_KEEP, FLUSH_MERGE, FLUSH_MERGE_TIERED, FLUSH_WRITE};
 use tapetum_base::error::Error;
 use tapetum_base::installer::Installer;
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::keyspace::item::ItemHead;
 use tapetum_base::keyspace_kind::KeyspaceKind;
-use tapetum_base::manifest::base_marks::{LogTrim, MarksEdit};
 use tapetum_base::media::extents::{ExtentOwner, ExtentReservation};
 use tapetum_base::media::io::{Io, lock};
 use tapetum_base::phase::{Phase, PhaseCell};
@@ -70,7 +70,7 @@ pub async fn flush(
         done => Poll::Ready(done),
     })
     .await?;
-    engine.engines.checkpoint_others_through(KeyspaceKind::Hashed, engine.log.sealed().0);
+    engine.begin_trim(KeyspaceKind::Hashed);
     let installer = engine.take_installer().await;
     let name = engine.segments.names.take(installer.of::<Catalog>());
     drop(installer);
@@ -190,11 +190,11 @@ async fn flush_as(
     }
     let segment = if writer.record_bytes() > 0 { Some(finish_segment(engine, writer).await?) } else { None };
     // The install trims the log.
-    engine.await_others(KeyspaceKind::Hashed, engine.log.sealed().0).await?;
+    let trim = engine.leave_to_trim(KeyspaceKind::Hashed, buffer).await?;
     let mut installer = engine.take_installer().await;
     // Before the buffer is released: who waited for its flush finds it counted.
     engine.write_counts.note(&writing.written);
-    let done = install(engine, io, phase, buffer, &mut installer, segment, relied, shards).await;
+    let done = install(engine, io, phase, (buffer, &trim), &mut installer, segment, relied, shards).await;
     drop(installer);
     // Who waits for this buffer to be in a segment could not see it before.
     engine.log.wake();
@@ -256,7 +256,7 @@ async fn install(
     engine: &Arc<HashedEngine>,
     io: &Io,
     phase: &PhaseCell,
-    buffer: u64,
+    (buffer, trim): (u64, &TrimLeave),
     installer: &mut Installer,
     segment: Option<Arc<Segment>>,
     mut relied: Relied,
@@ -267,17 +267,13 @@ async fn install(
         check_again(engine, io, buffer, number, &relied, shard).await?;
     }
     let (deaths, tally) = (deaths_by(&shards), tally_of(&shards));
-    let (stamp_sealed, log_crc) = engine.log.sealed();
-    let installed = &installer.marks;
-    let stamp_max = installed.trim.stamp_max.max(stamp_sealed);
-    let mut marks = vec![MarksEdit::Trim(LogTrim { buffer_next: buffer + 1, stamp_max, log_crc })];
-    marks.extend(engine.deletion_edits(&engine.keyspaces.sealed(), &installed.deletions));
+    let marks = trim.edits(engine, &installer.marks);
     let added = segment.iter().map(|segment| segment.descriptor.clone()).collect();
     let install = Install { added, deaths: deaths_of(deaths), dropped: Vec::new() };
     let frame = InstallFrame { install, marks, tally };
     phase.set(Phase::Install);
     if fail_point!(TrimLogEarly) {
-        release(engine, buffer);
+        release(engine, buffer, trim);
     }
     let merge = if engine.tier.is_some() { FLUSH_MERGE_TIERED } else { FLUSH_MERGE };
     apply(engine, io, phase, installer, &frame, segment, |partition| {
@@ -290,7 +286,7 @@ async fn install(
     .await?;
     if !fail_point!(TrimLogEarly) {
         keep_wanted(engine, io, buffer).await;
-        release(engine, buffer);
+        release(engine, buffer, trim);
     }
     Ok(())
 }
@@ -406,11 +402,10 @@ fn moved(key: CheckedKey) -> Moved {
 }
 
 /// Readers find the records by the index from here on; the zone and the arena are free.
-fn release(engine: &HashedEngine, buffer: u64) {
+fn release(engine: &HashedEngine, buffer: u64, trim: &TrimLeave) {
     engine.buffers.release(buffer);
-    // SAFETY: all of it was written before its flush began. No shard names a record of it any more, and no other engine needs one.
-    unsafe { engine.log.release(buffer) };
-    engine.log.wake();
+    // SAFETY: all of it was written before its flush began, and no shard names a record of it any more.
+    unsafe { trim.release(engine) };
 }
 
 /// Entries of a segment that die, and the bytes of their records.
