@@ -28,7 +28,7 @@ use crate::store::opening::Opening;
 use crate::store::steward::Steward;
 use crate::store::store_open::{self, OpenError};
 use crate::store::store_slot::StoreSlot;
-use crate::{machine, os, service_manager, size};
+use crate::{machine, os, service_manager, size, stats};
 
 use super::commands::{Outcome, check_memory, expect_store_of, offline_options};
 
@@ -139,7 +139,7 @@ fn server_options(
         backlog: arguments.backlog,
         ..Limits::default()
     };
-    let drive = arguments.store.place().path().display().to_string();
+    let drive = stats::word(&arguments.store.place().path().display().to_string());
     Ok(Options {
         addresses: arguments.memcached()?,
         nbd: arguments.nbd.clone(),

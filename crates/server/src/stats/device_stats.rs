@@ -8,7 +8,7 @@ use std::time::Duration;
 use tapetum::{KeyspaceId, KeyspaceWrites};
 
 use super::latencies::{Latencies, LatencyHistogram, append_histogram};
-use super::{Figure, FigureKind, count};
+use super::{Figure, FigureKind, count, word};
 use crate::doors::metrics::{family, label};
 
 /// The commands that are counted, by their names.
@@ -148,7 +148,8 @@ impl DeviceFigures {
             own.push(("flushed_bytes", facts.writes.flushed_bytes.to_string()));
             own.push(("collected_bytes", facts.writes.collected_bytes.to_string()));
             own.extend(facts.amplification(&sum).map(|times| ("segment_write_amplification", format!("{times:.3}"))));
-            lines.extend(own.into_iter().map(|(name, value)| (format!("device:{}:{name}", device.name), value)));
+            let device = word(&device.name);
+            lines.extend(own.into_iter().map(|(name, value)| (format!("device:{device}:{name}"), value)));
         }
         lines
     }

@@ -40,5 +40,8 @@ pub fn append(page: &mut String, keyspace_items: &[(Keyspace, u64)], writes: &[(
 
 /// As `tapetum stats` prints them.
 pub fn lines(keyspace_items: Vec<(Keyspace, u64)>) -> impl Iterator<Item = (String, String)> {
-    keyspace_items.into_iter().map(|(keyspace, items)| (format!("keyspace_items:{}", keyspace.name), items.to_string()))
+    let line = |(keyspace, items): (Keyspace, u64)| {
+        (format!("keyspace_items:{}", super::word(&keyspace.name)), items.to_string())
+    };
+    keyspace_items.into_iter().map(line)
 }

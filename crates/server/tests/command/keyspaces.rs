@@ -357,6 +357,22 @@ fn clients_of_each_listener_see_and_flush_their_own_keyspace() {
 }
 
 #[test]
+fn a_name_with_a_space_is_one_word_of_the_figures() {
+    let scratch = Scratch::new("words");
+    scratch.succeeds(&["keyspace", "create", "my space"]);
+    scratch.succeeds(&["keyspace", "create", "disk a", "--block-device", "1MiB"]);
+    assert!(scratch.succeeds(&["stats"]).contains("\nkeyspace_items:my%20space 0\n"));
+    let [socket, disks] = ["socket", "disks"].map(|name| format!("unix:{}", scratch.path(name)));
+    let mut server = serve(&scratch, &["--memcached", &socket, "--keyspace", "my space", "--nbd", &disks]);
+    let figures = exchange(&scratch, "socket", "stats\r\nstats settings\r\n");
+    stop(&mut server);
+    let words_of = |line: &str| line.split(' ').count();
+    assert_eq!(figures.lines().find(|line| *line != "END" && words_of(line) != 3), None);
+    assert!(figures.contains("STAT keyspace my%20space\r\n"), "{figures}");
+    assert!(figures.contains("STAT device:disk%20a:reads 0\r\n"), "{figures}");
+}
+
+#[test]
 fn a_server_refuses_keyspaces_that_do_not_fit_its_listeners_or_its_store() {
     let scratch = Scratch::new("unfit");
     let [x, y] = ["x", "y"].map(|socket| format!("unix:{}", scratch.path(socket)));

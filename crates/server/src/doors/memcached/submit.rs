@@ -189,7 +189,7 @@ impl Memcached {
 pub(super) fn general_lines<S>(options: &MemcachedOptions, cx: &DoorContext<'_, S>) -> Vec<(String, String)> {
     let mut lines = stats::lines(cx.figures.general_of(options.keyspace.id(), cx.now));
     lines.extend(cx.figures.device_lines());
-    lines.push(("keyspace".into(), options.keyspace_name.to_string()));
+    lines.push(("keyspace".into(), stats::word(&options.keyspace_name)));
     lines
 }
 
