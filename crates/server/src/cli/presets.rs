@@ -13,10 +13,11 @@
 //!
 //! Pure, but for reading the file. One thread.
 
+use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, Command};
 use toml_edit::{Document, Item, Value};
@@ -203,6 +204,12 @@ fn from_variable(option: &Arg, variables: &Variables) -> Result<Option<Preset>, 
     Ok(Some(Preset { name: name.into(), words, origin: format!("the variable {variable_name}") }))
 }
 
+/// Whether its value is a path or a name: any text is one, and so would be a number or a `true` meant for another option.
+fn takes_text(option: &Arg) -> bool {
+    let taken = option.get_value_parser().type_id();
+    option.get_action().takes_values() && (taken == TypeId::of::<PathBuf>() || taken == TypeId::of::<String>())
+}
+
 /// The words for one value.
 fn words_of(option: &Arg, name: &str, text: &str) -> Result<Vec<String>, String> {
     match text {
@@ -246,6 +253,7 @@ fn read_file(root: &Command, path: &Path) -> Result<Vec<Preset>, String> {
 
 fn words_of_item(option: &Arg, name: &str, item: &Item) -> Result<Vec<String>, String> {
     let value = item.as_value().ok_or("give a value; there are no sections")?;
+    let text_of = |value: &Value| if takes_text(option) { quoted_text_of(value) } else { text_of(value) };
     let Some(several) = value.as_array() else { return words_of(option, name, &text_of(value)?) };
     let texts = several.iter().map(text_of).collect::<Result<Vec<_>, _>>()?;
     match option.get_value_delimiter() {
@@ -262,6 +270,17 @@ fn text_of(value: &Value) -> Result<String, String> {
         Value::Float(number) => Ok(number.value().to_string()),
         Value::Boolean(is_on) => Ok(is_on.value().to_string()),
         _ => Err("give text, a number, or true or false".into()),
+    }
+}
+
+/// The value of an option that takes a path or a name.
+fn quoted_text_of(value: &Value) -> Result<String, String> {
+    match value {
+        Value::String(text) => Ok(text.value().clone()),
+        other => {
+            let (kind, written) = (other.type_name(), text_of(other).unwrap_or_else(|_| "…".into()));
+            Err(format!("give text, and this is of the type {kind}: write \"{written}\" if it is meant"))
+        }
     }
 }
 
@@ -398,6 +417,24 @@ mod tests {
             ("several", "memory = [\"1\", \"2\"]\n", "line 1: memory: give one value"),
             ("flag", "cache = \"much\"\n", "line 1: cache: \"much\" is neither true nor false"),
             ("broken", "threads = 1\nmemory = \n", "line 2"),
+            (
+                "number",
+                "data = 5\n",
+                "line 1: data: give text, and this is of the type integer: write \"5\" if it is meant",
+            ),
+            ("path", "drive = 1.5 # disk\n", "line 1: drive: give text, and this is of the type float"),
+            ("truth", "hot-keys = true\n", "line 1: hot-keys: give text, and this is of the type boolean"),
+            (
+                "name",
+                "keyspace = [\"a\", 7]\n",
+                "line 1: keyspace: give text, and this is of the type integer: write \"7\"",
+            ),
+            (
+                "nested",
+                "nbd-read-only = [[\"a\"]]\n",
+                "line 1: nbd-read-only: give text, and this is of the type array",
+            ),
+            ("date", "memory = 2026-11-28\n", "line 1: memory: give text, a number, or true or false"),
         ] {
             let path = file(name, text);
             let error = completed(&format!("tapetum serve --config={path}"), &[]).unwrap_err();
