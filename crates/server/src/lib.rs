@@ -19,6 +19,7 @@ pub mod logging;
 mod machine;
 pub mod net;
 pub mod os;
+pub mod output;
 pub mod server;
 mod service_manager;
 pub mod size;

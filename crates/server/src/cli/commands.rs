@@ -32,7 +32,7 @@ use crate::tools::remote::{self, Remote};
 use crate::tools::remote_items;
 use crate::tools::warm::{self, WarmSource};
 use crate::tools::{format_check, list, load, pipelines, repair};
-use crate::{machine, os, size, stats};
+use crate::{machine, os, output, size, stats};
 
 /// Memory to open a store with that is to grow: the index of a large one.
 const GROW_MEMORY_BYTES: u64 = 1 << 30;
@@ -74,6 +74,9 @@ fn parse_command_line() -> Cli {
     let completed = presets::complete(&Cli::command(), std::env::args_os().collect(), &variables.collect());
     let completed = completed.unwrap_or_else(|wrong| Cli::command().error(ErrorKind::ValueValidation, wrong).exit());
     Cli::take(&completed.words).unwrap_or_else(|error| {
+        if !error.use_stderr() {
+            print_help(&error);
+        }
         if let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg)
             && let Some(origin) = completed.origin_of(option)
         {
@@ -87,6 +90,19 @@ fn parse_command_line() -> Cli {
                 writeln!(std::io::stderr(), "tip: options follow a command; a server is started by `tapetum serve`\n");
         }
         mistypes::explain(error, &Cli::command(), &completed.words).exit()
+    })
+}
+
+/// Prints the help or the version that was asked for, and ends the process.
+fn print_help(help: &clap::Error) -> ! {
+    let printed = help.print().and_then(|()| io::stdout().flush());
+    std::process::exit(match printed {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            // Where nobody listens, the status alone must do.
+            let _ = writeln!(io::stderr(), "error: cannot write to standard output: {error}");
+            1
+        }
+        _ => 0,
     })
 }
 
@@ -129,7 +145,8 @@ fn run(command: Command) -> Outcome {
             let keyspace = KeyspaceArguments { keyspace };
             let ran = run_pipeline(&pipeline, source, (&compute_units, pin), (&store, &keyspace))?;
             if stats {
-                eprint!("{}", pipelines::stage_lines(&ran.stages));
+                // Where nobody listens, the status alone must do.
+                let _ = write!(io::stderr(), "{}", pipelines::stage_lines(&ran.stages));
             }
             print(&ran.bytes)
         }
@@ -144,7 +161,7 @@ fn run(command: Command) -> Outcome {
         Command::List { prefix, long, memcached: Some(address), .. } => list_remote(&address, &prefix, long),
         Command::Dump { prefix, format, memcached: Some(address), .. } => dump_remote(&address, &prefix, format),
         Command::List { prefix, long, memcached: None, keyspace, store } => {
-            let mut out = std::io::stdout();
+            let mut out = output::stdout();
             read_keyspace((&store, &keyspace), |opened| {
                 Ok(list::list(opened, &KeyText::of(opened)?.prefix(&prefix)?, long, &mut out)?)
             })
@@ -155,10 +172,10 @@ fn run(command: Command) -> Outcome {
             // The format of a damaged store may not be known.
             let prefix = KeyText::of_bytes().prefix(&prefix)?;
             let what = (&keyspace.keyspace[..], &prefix[..], format);
-            repair::dump(from, what, &mut std::io::stdout(), &mut std::io::stderr())
+            repair::dump(from, what, &mut output::stdout(), &mut std::io::stderr())
         }
         Command::Dump { prefix, format, skip_bad: false, memcached: None, keyspace, store } => {
-            let mut out = std::io::stdout();
+            let mut out = output::stdout();
             read_keyspace((&store, &keyspace), |opened| {
                 Ok(list::dump(opened, &KeyText::of(opened)?.prefix(&prefix)?, format, &mut out)?)
             })
@@ -351,14 +368,14 @@ fn dump_remote(address: &Address, prefix: &str, format: Format) -> Outcome {
     let from = Remote::memcached(address);
     let prefix = KeyText::of_bytes().prefix(prefix)?;
     let count = || from.figure("curr_items");
-    Ok(remote_items::dump(source_of(from, &count, &prefix)?, format, &mut std::io::stdout())?)
+    Ok(remote_items::dump(source_of(from, &count, &prefix)?, format, &mut output::stdout())?)
 }
 
 fn list_remote(address: &Address, prefix: &str, long: bool) -> Outcome {
     let from = Remote::memcached(address);
     let prefix = KeyText::of_bytes().prefix(prefix)?;
     let streams = (from.connect()?, from.connect()?);
-    Ok(remote_items::list(streams, &prefix, long, &mut std::io::stdout())?)
+    Ok(remote_items::list(streams, &prefix, long, &mut output::stdout())?)
 }
 
 /// Says on standard error what was done, unless the log takes errors alone (`-q`).
@@ -372,7 +389,7 @@ pub(super) fn tell(done: &str) {
 fn resize(arguments: &ResizeArguments) -> Outcome {
     let ResizeArguments { capacity, memory, memcached, .. } = arguments;
     assert!(memory.is_none() || memcached.is_some(), "the command line lets memory be said of a server only");
-    let mut out = std::io::stdout();
+    let mut out = output::stdout();
     if let Some(bytes) = *capacity {
         match memcached {
             Some(address) => resize_served(address, "capacity", bytes)?,
@@ -412,11 +429,7 @@ pub(super) fn check_memory(memory_bytes: Option<u64>) -> Result<(), String> {
 }
 
 fn put(key: &str, value: &str, of: OfKeyspace<'_>, options: Options) -> Outcome {
-    let mut bytes = value.as_bytes().to_vec();
-    if value == "-" {
-        bytes.clear();
-        std::io::stdin().read_to_end(&mut bytes)?;
-    }
+    let bytes = if value == "-" { read_input()? } else { value.as_bytes().to_vec() };
     with_keyspace(of, options, |keyspace| {
         if let Some(why) = item_limit::refusal(bytes.len(), keyspace.store()) {
             return Err(why.into());
@@ -433,9 +446,9 @@ fn put(key: &str, value: &str, of: OfKeyspace<'_>, options: Options) -> Outcome 
 fn get(key: &str, of: OfKeyspace<'_>) -> Outcome {
     let item = read_keyspace(of, |keyspace| Ok(keyspace.get(&KeyText::of(keyspace)?.key(key)?)?))?;
     let item = item.ok_or_else(|| not_found(key))?;
-    let mut out = std::io::stdout();
+    let mut out = output::stdout();
     out.write_all(&item.value)?;
-    if out.is_terminal() {
+    if io::stdout().is_terminal() {
         out.write_all(b"\n")?;
     }
     Ok(out.flush()?)
@@ -449,11 +462,7 @@ fn run_pipeline(
     of: OfKeyspace<'_>,
 ) -> Result<PipelineRun, Box<dyn Error>> {
     let bytes = match (key, file) {
-        (_, Some(file)) if file == Path::new("-") => {
-            let mut bytes = Vec::new();
-            std::io::stdin().read_to_end(&mut bytes)?;
-            bytes
-        }
+        (_, Some(file)) if file == Path::new("-") => read_input()?,
         (_, Some(file)) => fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?,
         (key, None) => {
             let (key, (store, keyspace)) = (key.unwrap_or_default(), of);
@@ -470,10 +479,16 @@ fn run_pipeline(
     Ok(pipelines::run(text, (compute_units, pin), &bytes)?)
 }
 
+/// All of standard input.
+fn read_input() -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let read = io::stdin().read_to_end(&mut bytes);
+    read.map_err(|error| format!("cannot read standard input: {error}"))?;
+    Ok(bytes)
+}
+
 pub(super) fn print(bytes: &[u8]) -> Outcome {
-    let mut out = std::io::stdout();
-    out.write_all(bytes)?;
-    Ok(out.flush()?)
+    Ok(output::print(bytes)?)
 }
 
 fn delete(key: &str, of: OfKeyspace<'_>) -> Outcome {
@@ -496,7 +511,7 @@ fn offline_stats(json: bool, arguments: &StoreArguments) -> Outcome {
 }
 
 pub(super) fn print_stats(lines: &[(String, String)], json: bool) -> Outcome {
-    let mut out = std::io::stdout();
+    let mut out = output::stdout();
     if json {
         writeln!(out, "{}", remote::json(lines))?;
     } else {
@@ -510,7 +525,7 @@ pub(super) fn print_stats(lines: &[(String, String)], json: bool) -> Outcome {
 fn check(arguments: &StoreArguments) -> Outcome {
     check_memory(arguments.memory)?;
     let counts = store_open::check(&arguments.place(), &offline_options(arguments))?;
-    let mut out = std::io::stdout();
+    let mut out = output::stdout();
     for (name, count) in counts {
         writeln!(out, "{name} {count}")?;
     }

@@ -1,6 +1,6 @@
 //! `tapetum generate`: a table as lines, or all tables as keyspaces of a store.
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use tapetum::Store;
 use tapetum_kernels::scan::Format as RecordFormat;
@@ -9,6 +9,7 @@ use super::commands::{Outcome, filling_options, tell, with_store};
 use super::keyspaces::kind_of;
 use crate::cli::arguments::StoreArguments;
 use crate::cli::generate_arguments::{GenerateCommand, IntoArguments};
+use crate::output;
 use crate::tools::item_lines::{self, Format, ItemLine};
 use crate::tools::load::{Existing, Loader, StoreSink};
 use crate::tools::packages::{PackageDatabase, PackageTable};
@@ -61,7 +62,7 @@ fn generate<'a>(
 }
 
 fn print(table: &GeneratedTable<'_>) -> Outcome {
-    let (mut out, mut text) = (io::stdout(), Vec::new());
+    let (mut out, mut text) = (output::stdout(), Vec::new());
     (table.each_item)(&mut |key, value| {
         item_lines::write(Format::Tsv, &ItemLine { key, value, ..ItemLine::default() }, &mut text);
         if text.len() >= BATCH_BYTES {

@@ -15,9 +15,9 @@ use super::commands::{Outcome, offline_options, read_store_with};
 use super::queries::{kept_format, side};
 use crate::cli::graph_arguments::{BetweennessArguments, GraphCommand};
 use crate::cli::scan_arguments::OnError;
-use crate::os;
 use crate::tools::measure::Measure;
 use crate::tools::query_rows::{self, RowShape};
+use crate::{os, output};
 
 pub fn run(GraphCommand::Bc(arguments): &GraphCommand) -> Outcome {
     // Its errors show before the store is opened, if the command line has all of it.
@@ -105,7 +105,7 @@ fn print(report: &GraphReport, node: ScalarType, arguments: &BetweennessArgument
     let column = |name: &str, place, scalar_type| ResultColumn { name: name.into(), place, scalar_type };
     let columns = [column("node", 0, node), column("betweenness", 1, ScalarType::Float)];
     let shape = RowShape { columns: &columns, order: GroupOrder::default(), format: arguments.format };
-    query_rows::print(shape, &mut io::stdout(), |rows| {
+    query_rows::print(shape, &mut output::stdout(), |rows| {
         for (name, centrality) in &report.top {
             let name = if node == ScalarType::Int { Scalar::Int(*name as i64) } else { Scalar::Unsigned(*name) };
             rows.row(&[Some(name), Some(Scalar::Float(*centrality))]);

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io::Write;
 use std::time::Duration;
 
-use super::commands::{OfKeyspace, Outcome, check_memory, offline_options, print_stats, read_keyspace};
+use super::commands::{OfKeyspace, Outcome, check_memory, offline_options, print, print_stats, read_keyspace};
 use crate::cli::arguments::StoreArguments;
 use crate::net::listen::Address;
 use crate::store::store_open::OpenError;
@@ -43,7 +43,10 @@ fn inspect_trees(inspection: &mut tapetum::Inspection, arguments: &StoreArgument
     match seen {
         Ok(seen) => (inspection.groups, inspection.trees) = (seen.groups, seen.trees),
         // The manifest is shown all the same.
-        Err(error) => eprintln!("trees and slots in use are not shown: {error}"),
+        Err(error) => {
+            // Where nobody listens, the status alone must do.
+            let _ = writeln!(std::io::stderr(), "trees and slots in use are not shown: {error}");
+        }
     }
 }
 
@@ -71,7 +74,5 @@ pub fn inspect_all(
         true => format!("{:#}\n", inspect::to_json(&inspection)),
         false => inspect::report(&inspection),
     };
-    let mut out = std::io::stdout();
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
+    print(text.as_bytes())
 }

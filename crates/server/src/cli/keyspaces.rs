@@ -1,7 +1,6 @@
 //! `tapetum keyspace`: makes, lists, describes, drops and renames the keyspaces of a store that no server has open.
 
 use std::error::Error;
-use std::io::Write;
 
 use tapetum::{BlockDevice, Keyspace, KeyspaceError, KeyspaceKind, KeyspaceState, Store};
 
@@ -199,7 +198,5 @@ fn say(what: &str) -> Outcome {
 }
 
 fn print(text: &str) -> Outcome {
-    let mut out = std::io::stdout();
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
+    super::commands::print(text.as_bytes())
 }

@@ -9,7 +9,7 @@ use tapetum::images::{
     BoundPlan, Frame, ImageChance, ImagePlan, ImageSet, JpegQuality, PictureError, encode_jpeg, import_folder,
 };
 
-use super::commands::{Outcome, filling_options, with_store};
+use super::commands::{Outcome, filling_options, print, with_store};
 use crate::cli::import_arguments::ImportCommand;
 use crate::cli::pipeline_arguments::PicturesArguments;
 use crate::size;
@@ -33,8 +33,10 @@ pub fn import(ImportCommand::Images { dir, keyspace, store, creation }: &ImportC
             _ => format!("; left out, since pictures are .jpg or .jpeg files: {}", report.left_out),
         };
         let (files, classes, bytes) = (report.files, report.classes, size::shown(report.bytes));
-        println!("imported {files} pictures of {classes} classes, {bytes}, into the keyspace {keyspace}{left_out}");
-        Ok(())
+        let done = format!(
+            "imported {files} pictures of {classes} classes, {bytes}, into the keyspace {keyspace}{left_out}\n"
+        );
+        print(done.as_bytes())
     })
 }
 
@@ -62,7 +64,7 @@ pub fn run(keyspace: &KeyspaceHandle, name: &str, text: &str, arguments: &Pictur
             Err(error) => failed.push(error),
         }
     }
-    println!("wrote {written} pictures into {}", out.display());
+    print(format!("wrote {written} pictures into {}\n", out.display()).as_bytes())?;
     match &failed[..] {
         [] if written == 0 => Err(format!("no key begins with {}", arguments.keys.join(" or ")).into()),
         [] => Ok(()),

@@ -12,6 +12,7 @@ use super::commands::{Outcome, not_found, offline_options, print, read_keyspace,
 use crate::cli::fields_arguments::GetArguments;
 use crate::cli::keyspace_arguments::KeyspaceArguments;
 use crate::cli::scan_arguments::{OnError, QueryArguments, RunSide, ScanArguments, Transfer};
+use crate::output;
 use crate::tools::key_text::KeyText;
 use crate::tools::measure::Measure;
 use crate::tools::query_rows::{self, RowFormat, RowShape};
@@ -57,7 +58,7 @@ pub fn scan(arguments: &ScanArguments) -> Outcome {
         if arguments.count {
             return print(format!("{}\n", scan_items::count(opened, range.clone(), limit)?).as_bytes());
         }
-        scan_items::print(opened, range.clone(), limit, arguments.item_format()?, &mut std::io::stdout())?;
+        scan_items::print(opened, range.clone(), limit, arguments.item_format()?, &mut output::stdout())?;
         Ok(())
     })
 }
@@ -99,7 +100,7 @@ fn query(
         }
     };
     let measure = Measure::begin(keyspace.store());
-    let report = query_rows::print(RowShape::of(compiled, rows), &mut std::io::stdout(), |sink| {
+    let report = query_rows::print(RowShape::of(compiled, rows), &mut output::stdout(), |sink| {
         keyspace.query_range(&compiled.query, (side, range), sink).map(Some)
     })?;
     let Some(report) = report else { return Ok(()) };
@@ -130,7 +131,7 @@ pub fn get_fields(arguments: &GetArguments) -> Outcome {
         let (compiled, bytes) = (query_rows::compile(&format, &text)?, KeyText::new(Some(&format)).key(key)?);
         let measure = Measure::begin(opened.store());
         let shape = RowShape::of(&compiled, arguments.format);
-        let report = query_rows::print(shape, &mut std::io::stdout(), |sink| {
+        let report = query_rows::print(shape, &mut output::stdout(), |sink| {
             opened.get_fields(&bytes, &compiled.query, side(arguments.run), sink)
         })?;
         let Some(report) = report else { return Err(not_found(key).into()) };

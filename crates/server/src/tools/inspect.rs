@@ -12,7 +12,7 @@ use tapetum::inspect::SLOT_CLASSES;
 
 use super::drive_map::{self, Canvas};
 use super::inspect_lines::kind_name;
-use crate::{os, size};
+use crate::{os, output, size};
 
 /// Rows below the map.
 const LEGEND_ROWS: usize = 15;
@@ -133,8 +133,8 @@ pub fn to_json(inspection: &Inspection) -> Value {
 
 /// Prints the map, as large as the terminal allows; with `every`, again and again until the user has seen enough.
 pub fn map<E: From<io::Error>>(ask: impl Fn() -> Result<Inspection, E>, every: Option<Duration>) -> Result<(), E> {
-    let mut out = io::stdout();
-    let terminal = out.is_terminal();
+    let mut out = output::stdout();
+    let terminal = io::stdout().is_terminal();
     loop {
         let (columns, rows) = os::terminal_size().filter(|_| terminal).unwrap_or((80, 24 + LEGEND_ROWS));
         let colours = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());

@@ -32,7 +32,7 @@ impl std::fmt::Display for ListError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             ListError::Store(error) => write!(f, "{error}"),
-            ListError::Output(error) => write!(f, "cannot write: {error}"),
+            ListError::Output(error) => write!(f, "{error}"),
             ListError::Lost(key) => write!(
                 f,
                 "\"{}\" is in the store's tables of keys, and its item cannot be found: run tapetum check",

@@ -30,7 +30,7 @@ impl LineSink<'_> {
         self.text.clear();
         written.map_err(|error| {
             self.is_over = error.kind() == io::ErrorKind::BrokenPipe;
-            Failure::at(number, format!("cannot write: {error}"))
+            Failure::at(number, error.to_string())
         })
     }
 }
@@ -97,7 +97,7 @@ pub fn list(
         if text.len() >= TEXT_BYTES || is_end {
             match out.write_all(&text).and_then(|()| out.flush()) {
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
-                written => written.map_err(|error| format!("cannot write: {error}"))?,
+                written => written.map_err(|error| error.to_string())?,
             }
             text.clear();
         }

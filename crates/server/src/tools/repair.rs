@@ -11,6 +11,7 @@ use tapetum::{Options, Place};
 use super::item_lines::{self, Format, ItemLine};
 use super::keep_file::{self, KeepFile};
 use crate::cli::arguments::StoreArguments;
+use crate::output;
 use crate::store::store_open::OpenError;
 
 /// Bytes that are gathered before they are written.
@@ -42,7 +43,7 @@ pub struct RepairArguments {
 /// What the command line asks for.
 pub fn run(arguments: &RepairArguments, options: &Options) -> Result<(), Box<dyn std::error::Error>> {
     let RepairArguments { yes, keep, undo, store } = arguments;
-    let (place, mut out) = (store.place(), io::stdout());
+    let (place, mut out) = (store.place(), output::stdout());
     match (undo, yes) {
         (Some(kept), _) => put_back(&place, kept, &mut out),
         (None, true) => repair(&place, options, keep.as_deref(), &mut out),

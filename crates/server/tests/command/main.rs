@@ -8,6 +8,7 @@ mod features;
 mod hot_keys;
 mod keyspaces;
 mod operation;
+mod output;
 mod outside;
 mod queries;
 mod repair;
