@@ -5,6 +5,8 @@ use std::path::Path;
 
 use tapetum_drive::Size;
 
+use crate::size;
+
 /// Memory of this machine, without swap.
 pub fn memory_bytes() -> u64 {
     let system = rustix::system::sysinfo();
@@ -20,7 +22,7 @@ pub fn memory_and_swap_bytes() -> u64 {
 pub fn why_too_much(memory_bytes: u64) -> Option<String> {
     let has_bytes = memory_and_swap_bytes();
     (memory_bytes > has_bytes).then(|| {
-        let (wanted, has) = (Size(memory_bytes), Size(has_bytes));
+        let (wanted, has) = (Size(memory_bytes), size::at_most(has_bytes));
         format!("{wanted} is more than this machine has, {has} of memory and swap: give less")
     })
 }

@@ -50,6 +50,15 @@ pub fn typed(bytes: u64) -> String {
     format!("{}{}", bytes >> (10 * power), units[power])
 }
 
+/// A limit as people type it, never more than it is: to a hundredth of the unit, rounded down.
+pub fn at_most(bytes: u64) -> String {
+    let units = ["", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let power = bytes.checked_ilog2().unwrap_or(0) as usize / 10;
+    let hundredths = (u128::from(bytes) * 100) >> (10 * power);
+    let (whole, fraction) = (hundredths / 100, format!(".{:02}", hundredths % 100));
+    format!("{whole}{}{}", fraction.trim_end_matches('0').trim_end_matches('.'), units[power])
+}
+
 /// A number for people, its thousands apart.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -114,6 +123,27 @@ mod tests {
         {
             assert_eq!(typed(bytes), text);
             assert_eq!(parse(text), Ok(bytes));
+        }
+    }
+
+    #[test]
+    fn a_limit_is_never_said_to_be_more_than_it_is() {
+        for (bytes, text) in [
+            (0, "0"),
+            (1023, "1023"),
+            (1 << 20, "1MiB"),
+            ((8 << 20) - 1, "7.99MiB"),
+            (8 << 20, "8MiB"),
+            (3_774_873, "3.59MiB"),
+            (3 << 29, "1.5GiB"),
+            ((1 << 30) + (1 << 20), "1GiB"),
+            (u64::MAX, "15.99EiB"),
+        ] {
+            assert_eq!(at_most(bytes), text);
+        }
+        for bytes in (1..1_000_000_000).step_by(999_983) {
+            let read = parse(&at_most(bytes)).unwrap();
+            assert!(read <= bytes && bytes - read <= bytes / 64, "{bytes}");
         }
     }
 

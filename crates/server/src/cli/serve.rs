@@ -217,7 +217,7 @@ fn refuse_devices(store: &tapetum::Store, keyspaces: &[&str]) -> Result<(), Stri
 
 fn say_item_limit(store: &tapetum::Store, wanted_bytes: Option<u64>) {
     let limit_bytes = store.value_bytes_max() as u64;
-    let limit = size::shown(limit_bytes);
+    let limit = size::at_most(limit_bytes);
     match wanted_bytes {
         Some(wanted_bytes) if wanted_bytes > limit_bytes => {
             let advice = item_limit::advice(wanted_bytes, &store.value_limits());
@@ -252,7 +252,7 @@ fn warn_of_memory(memory_bytes: u64) {
         None => (machine::memory_bytes(), "this machine has without swap"),
     };
     if least_bytes < memory_bytes {
-        let (memory, least) = (Size(memory_bytes), Size(least_bytes));
+        let (memory, least) = (Size(memory_bytes), size::at_most(least_bytes));
         tracing::warn!(
             "--memory {memory} is more than the {least} that {whose}: the server will be slow, or be killed; give less"
         );

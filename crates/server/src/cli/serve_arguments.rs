@@ -15,6 +15,7 @@ use crate::cli::ranges::{
 use crate::doors::memcached::udp::UdpOptions;
 use crate::doors::memcached::udp::guard::Network;
 use crate::net::listen::{Address, Listening, LoopbackAddress};
+use crate::size;
 use crate::store::hot_keys::HotKeys;
 
 // An address in square brackets is no link.
@@ -186,7 +187,7 @@ impl ServeArguments {
             Some((option, bytes)) => Err(format!(
                 "{option} {} does not fit in --memory {}: give a smaller {option}, or a larger --memory",
                 Size(bytes),
-                Size(memory)
+                size::at_most(memory)
             )),
         }
     }

@@ -11,8 +11,11 @@ use crate::store::store_open;
 pub fn refusal(bytes: usize, store: &Store) -> Option<String> {
     let most_bytes = store.value_bytes_max();
     let told = || {
-        let (most, advice) = (Size(most_bytes as u64), advice(bytes as u64, &store.value_limits()));
-        format!("the value has {}, and this store takes {most} at most: {advice}", Size(bytes as u64))
+        let (has, most) = (size::grouped(bytes as u64), size::grouped(most_bytes as u64));
+        format!(
+            "the value has {has} bytes, and this store takes {most} at most: {}",
+            advice(bytes as u64, &store.value_limits())
+        )
     };
     (bytes > most_bytes).then(told)
 }

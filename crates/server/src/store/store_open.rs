@@ -185,7 +185,7 @@ fn write_memory(
     (memory_bytes, tier): (u64, TierSize),
     least_bytes: u64,
 ) -> fmt::Result {
-    let (path, memory, least) = (path.display(), Size(memory_bytes), Size::at_least(least_bytes));
+    let (path, memory, least) = (path.display(), size::at_most(memory_bytes), Size::at_least(least_bytes));
     match tier {
         TierSize::Bytes(0) => {
             write!(f, "--memory {memory} is too little for the write buffers of {path}: give {least} or more")

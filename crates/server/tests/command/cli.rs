@@ -158,7 +158,7 @@ fn a_server_says_what_it_restored_and_what_it_cannot_take() {
     let log = serve(&scratch, &["--item-size", "16MiB"]).stop();
     assert!(log.contains("restored 4,321 items"), "{log}");
     // An eighth of the memory, a sixteenth of the capacity.
-    for advice in ["values are limited to", "--memory 143MiB or more", "--capacity 257MiB or more"] {
+    for advice in ["values are limited to 3.59MiB", "--memory 143MiB or more", "--capacity 257MiB or more"] {
         assert!(log.contains(advice), "{advice} is not in {log}");
     }
     let message = scratch.fails(&["serve", "--memory", "1000TiB"]);
