@@ -328,6 +328,8 @@ fn load(
     of: OfKeyspace<'_>,
     options: Options,
 ) -> Outcome {
+    // No empty store must be left behind.
+    file.map_or(Ok(()), load::check_file)?;
     let loaded = match memcached {
         Some(address) => load::load(file, format, skip_bad, &mut Remote::memcached(address).sink(Existing::Replace)?)?,
         None => with_keyspace(of, options, |keyspace| {

@@ -69,6 +69,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     if let Some(list) = &arguments.hot_keys {
         hot_keys::check_place(list)?;
     }
+    check_devices(arguments, &place)?;
     // Addresses are checked before a store is made: no empty store must be left behind.
     let mut doors = Doors::bind(&server_options)?;
     let was_there = place.path().exists();
@@ -192,13 +193,29 @@ fn door_options(
     options.collect()
 }
 
+/// What can be said of block devices before there is a store: a new one has none.
+fn check_devices(arguments: &ServeArguments, place: &tapetum::Place) -> Result<(), String> {
+    if arguments.nbd.is_empty() {
+        return Ok(());
+    }
+    if matches!(arguments.full(), FullArgument::Evict) {
+        return Err("--nbd needs --full error: a block device must not lose blocks to others".into());
+    }
+    let path = place.path();
+    match path.exists() {
+        true => Ok(()),
+        false => Err(format!(
+            "there is no store at {}, and so no block device: give --data or --drive as the store has it, or make both with `tapetum \
+             keyspace create NAME --block-device SIZE --create`",
+            path.display()
+        )),
+    }
+}
+
 /// What each listener for block devices gives to its clients, if there are such.
 fn nbd_options(store: &tapetum::Store, arguments: &ServeArguments) -> Result<Option<NbdOptions>, String> {
     if arguments.nbd.is_empty() {
         return Ok(None);
-    }
-    if matches!(arguments.full(), FullArgument::Evict) {
-        return Err("--nbd needs --full error: a block device must not lose blocks to others".into());
     }
     let exports = exports::exports_of(store, &arguments.nbd_read_only)?;
     Ok(Some(NbdOptions::new(exports, matches!(arguments.sync(), SyncArgument::Always))))

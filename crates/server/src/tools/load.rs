@@ -361,12 +361,28 @@ pub fn load(
     let Some(path) = path else {
         return load_text(io::stdin().lock(), "the standard input", format, skip_bad, progress(None), sink);
     };
-    let failed = |error: io::Error| format!("cannot read {}: {error}", path.display());
-    let file = File::open(path).map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
+    let file = open_file(path)?;
+    let metadata = file.metadata().map_err(cannot_read(path))?;
     let length_bytes = metadata.is_file().then_some(metadata.len());
     let input = BufReader::with_capacity(1 << 20, file);
     load_text(input, &path.display().to_string(), format, skip_bad, progress(length_bytes), sink)
+}
+
+/// An error if the file cannot be opened. One that can be read only once, such as a pipe, is left alone.
+pub fn check_file(path: &Path) -> Result<(), String> {
+    let metadata = path.metadata().map_err(cannot_read(path))?;
+    if metadata.is_dir() {
+        return Err(format!("{} is a folder: give a file of items", path.display()));
+    }
+    if metadata.is_file() { open_file(path).map(drop) } else { Ok(()) }
+}
+
+fn open_file(path: &Path) -> Result<File, String> {
+    File::open(path).map_err(cannot_read(path))
+}
+
+fn cannot_read(path: &Path) -> impl Fn(io::Error) -> String {
+    move |error| format!("cannot read {}: {error}", path.display())
 }
 
 /// Loads a text, which may begin with a byte order mark. Of one in another coding than UTF-8 nothing is loaded.

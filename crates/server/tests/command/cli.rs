@@ -317,7 +317,35 @@ fn too_little_room_leaves_nothing_behind() {
     let scratch = Scratch::new("full");
     let error = scratch.fails(&["put", "k", "v", "--create", "--capacity", "4000TiB"]);
     assert!(error.contains("--capacity") || error.contains("space"), "{error}");
-    assert_eq!(fs::read_dir(scratch.data()).unwrap().count(), 0);
+    assert!(!scratch.data().exists());
+    let inner = scratch.0.join("a/b/data");
+    let words = ["serve", "--memcached", "127.0.0.1:0", "--capacity", "4000TiB", "--data", inner.to_str().unwrap()];
+    failed(tapetum(&words).output().unwrap());
+    assert!(!scratch.0.join("a").exists());
+    // Folders that were there stay.
+    fs::create_dir_all(scratch.data()).unwrap();
+    fs::create_dir(scratch.0.join("a")).unwrap();
+    scratch.fails(&["put", "k", "v", "--create", "--capacity", "4000TiB"]);
+    assert!(scratch.data().exists());
+    failed(tapetum(&words).output().unwrap());
+    assert_eq!(fs::read_dir(scratch.0.join("a")).unwrap().count(), 0);
+}
+
+#[test]
+fn what_is_refused_makes_no_store() {
+    let scratch = Scratch::new("refused");
+    for (words, told) in [
+        (&["load", "/absent/file"][..], "cannot read /absent/file: No such file"),
+        (&["load", "/"], "/ is a folder: give a file of items"),
+        (&["serve", "--memcached", "none", "--nbd", "127.0.0.1:0"], "there is no store at"),
+        (
+            &["serve", "--memcached", "127.0.0.1:0", "--nbd", "127.0.0.1:0", "--full", "evict"],
+            "--nbd needs --full error",
+        ),
+    ] {
+        let error = scratch.fails(&small(words));
+        assert!(error.contains(told) && !scratch.data().exists(), "{words:?}: {error}");
+    }
 }
 
 #[test]
