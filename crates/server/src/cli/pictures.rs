@@ -4,10 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tapetum::KeyspaceHandle;
 use tapetum::images::{
     BoundPlan, Frame, ImageChance, ImagePlan, ImageSet, JpegQuality, PictureError, encode_jpeg, import_folder,
 };
+use tapetum::{Error, KeyspaceError, KeyspaceHandle};
 
 use super::commands::{Outcome, filling_options, print, with_store};
 use crate::cli::import_arguments::ImportCommand;
@@ -17,16 +17,27 @@ use crate::tools::key_text::KeyText;
 
 pub fn import(ImportCommand::Images { dir, keyspace, store, creation }: &ImportCommand) -> Outcome {
     let options = filling_options(store, creation);
+    // No empty store must be left behind.
+    fs::read_dir(dir).map_err(|error| format!("cannot read {}: {error}", dir.display()))?;
     with_store(store, options, |opened| {
-        let into = opened.keyspace(keyspace).or_else(|_| opened.create_keyspace(keyspace))?;
+        let (into, is_new) = match opened.keyspace(keyspace) {
+            Err(Error::Keyspace(KeyspaceError::Unknown { .. })) => (opened.create_keyspace(keyspace)?, true),
+            found => (found?, false),
+        };
+        let mut files = 0;
         let style = ProgressStyle::with_template("{bar:40} {pos}/{len} files, {elapsed}, {eta} left");
         let bar = ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         let imported = import_folder(&into, dir, |report, total| {
             bar.set_length(total);
             bar.set_position(report.files);
+            files = report.files;
             true
         });
         bar.finish_and_clear();
+        if let (Err(error), true, 0) = (&imported, is_new, files) {
+            opened.drop_keyspace(keyspace)?;
+            return Err(format!("{error}; the keyspace {keyspace}, which was made for this, was dropped again").into());
+        }
         let report = imported?;
         let left_out = match report.left_out.files() {
             0 => String::new(),

@@ -10,6 +10,8 @@ mod keyspaces;
 mod operation;
 mod output;
 mod outside;
+#[cfg(feature = "images")]
+mod pictures;
 mod queries;
 mod repair;
 mod walk;
