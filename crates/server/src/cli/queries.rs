@@ -31,6 +31,7 @@ pub fn scan(arguments: &ScanArguments) -> Outcome {
     let limit = arguments.limit;
     if arguments.is_query() {
         // Its errors show before the store is opened, if the command line has all of it.
+        arguments.select()?;
         let (rows, fields) = (arguments.row_format()?, arguments.query.fields.as_deref());
         let format = fields.map(query_rows::format).transpose()?;
         let ready = |format: &Format| -> Result<(CompiledQuery, KeyRange), String> {
@@ -77,7 +78,7 @@ fn compile(format: &Format, arguments: &ScanArguments) -> Result<CompiledQuery, 
     let asked = &arguments.query;
     let text = QueryText {
         condition: asked.condition.as_deref(),
-        select: asked.select.as_deref().unwrap_or("*"),
+        select: arguments.select()?,
         group_by: asked.group_by.as_deref(),
         having: asked.having.as_deref(),
         order_by: asked.order_by.as_deref(),

@@ -159,6 +159,26 @@ impl ScanArguments {
         }
     }
 
+    /// What the rows show.
+    ///
+    /// # Errors
+    /// When they are of groups, and nobody said what of a group they show.
+    pub fn select(&self) -> Result<&str, String> {
+        let QueryArguments { select, group_by, having, .. } = &self.query;
+        match (select, group_by, having) {
+            (Some(select), ..) => Ok(select),
+            (None, None, None) => Ok("*"),
+            (None, Some(columns), _) => Err(format!(
+                "--group-by makes one row of many: say what it shows with --select, such as --select \"{columns}, count(*)\""
+            )),
+            (None, None, Some(_)) => {
+                Err("--having chooses among groups: say what a group is with --group-by, and what its row shows with \
+                                          --select; to choose among records, write --where"
+                    .into())
+            }
+        }
+    }
+
     /// How a query's rows are printed.
     ///
     /// # Errors
@@ -222,6 +242,20 @@ mod tests {
         assert_eq!((queried.from, queried.to), (KeyBound::Included(b"ba".into()), KeyBound::Excluded(b"bb".into())));
         let words = "tapetum scan orders --where year=2000 --reverse";
         assert!(Cli::try_parse_from(words.split_whitespace()).is_err());
+    }
+
+    #[test]
+    fn groups_are_asked_what_they_show() {
+        let select = |words: &[&str]| match Cli::try_parse_from([&["tapetum", "scan", "orders"], words].concat()) {
+            Ok(Cli { command: Command::Scan(arguments), .. }) => arguments.select().map(str::to_owned),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(select(&["--where", "year=2000"]), Ok("*".into()));
+        assert_eq!(select(&["--group-by", "year", "--select", "year"]), Ok("year".into()));
+        let grouped = select(&["--group-by", "year", "--having", "year>1"]).unwrap_err();
+        assert!(grouped.contains("--select \"year, count(*)\""), "{grouped}");
+        let chosen = select(&["--having", "year>1"]).unwrap_err();
+        assert!(chosen.contains("--group-by") && chosen.contains("--where"), "{chosen}");
     }
 
     #[test]
