@@ -153,7 +153,10 @@ fn set_format(name: &str, format: Option<(&str, bool)>, store: &StoreArguments) 
         return say(&format!("keyspace {name} has no format now"));
     };
     // Its errors show before the store is opened.
-    let format = query_rows::format_of("FIELDS", fields)?;
+    let format = query_rows::format_of("FIELDS", fields).map_err(|why| match fields.trim().is_empty() {
+        true => format!("{why}; --remove forgets the format"),
+        false => why,
+    })?;
     with_store(store, offline_options(store), |store| {
         if is_checked {
             format_check::check(&store.keyspace(name)?, &format)?;

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use tapetum::{Item, KeyspaceHandle, KeyspaceKind};
-use tapetum_kernels::scan::format::{Field, Part};
+use tapetum_kernels::scan::format::{ByteOrder, Field, FieldKind, Part};
 use tapetum_kernels::scan::{FieldReader, Format, Misfit};
 
 use super::{item_lines, scan};
@@ -37,12 +37,34 @@ pub fn check(keyspace: &KeyspaceHandle, format: &Format) -> Result<(), Box<dyn E
 pub fn check_item(format: &Format, name: &str, (key, value): (&[u8], &[u8])) -> Result<(), String> {
     let Err((place, misfit)) = FieldReader::new(format).check(key, value) else { return Ok(()) };
     let Field { part, name: field, kind, .. } = &format.fields()[place];
-    let part = if *part == Part::Key { "key" } else { "value" };
+    let (part, how) = match part {
+        Part::Key => ("key", String::new()),
+        Part::Value => ("value", how_to_write(kind).unwrap_or_default()),
+    };
     let why = misfit.explain();
     Err(format!(
-        "the {part} does not fit the format of {name}, at {field} {kind}: {why}; nothing was stored. Items there are {format}; \
+        "the {part} does not fit the format of {name}, at {field} {kind}: {why}; nothing was stored. {how}Items there are {format}; \
          give such a one, or another format with `tapetum keyspace format {name} FIELDS`; `tapetum load` stores any bytes"
     ))
+}
+
+/// A sentence for who gave a text alone where the field's bytes are more than that: a value is put as its bytes, unlike a key.
+fn how_to_write(kind: &FieldKind) -> Option<String> {
+    match *kind {
+        FieldKind::PrefixedBytes { prefix, order } | FieldKind::PrefixedText { prefix, order } => {
+            let mut length = vec!["\\000"; usize::from(prefix)];
+            *(if order == ByteOrder::Big { length.last_mut() } else { length.first_mut() })? = "\\005";
+            let (length, unit) = (length.concat(), if prefix == 1 { "byte" } else { "bytes" });
+            Some(format!(
+                "A {kind} begins with its length in {prefix} {unit}, also when it is empty, as `printf '{length}hello' | tapetum put KEY -` \
+                 writes one. "
+            ))
+        }
+        FieldKind::FixedBytes(bytes) | FieldKind::FixedText(bytes) => {
+            Some(format!("A {kind} takes {bytes} bytes, and zeros fill up a shorter one. "))
+        }
+        _ => None,
+    }
 }
 
 struct FormatCheck {
@@ -60,5 +82,29 @@ impl FormatCheck {
             self.misfits += 1;
             self.first.get_or_insert((key, field, misfit));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_without_its_length_is_told_how_to_be_written() {
+        let refused = |fields: &str, value: &[u8]| {
+            let format = Format::parse(&format!("key: k string; value: {fields}")).unwrap();
+            check_item(&format, "t", (b"k", value)).err()
+        };
+        let told = refused("s string8", b"").unwrap();
+        assert!(
+            told.contains("A string8 begins with its length in 1 byte") && told.contains("printf '\\005hello' |"),
+            "{told}"
+        );
+        assert_eq!(refused("s string8", b"\0"), None);
+        assert_eq!(refused("s string8", b"\x05hello"), None);
+        assert!(refused("s string16", b"").unwrap().contains("printf '\\005\\000hello'"));
+        assert!(refused("s bytes16be", b"").unwrap().contains("printf '\\000\\005hello'"));
+        assert!(refused("s string[4]", b"").unwrap().contains("A string[4] takes 4 bytes"));
+        assert!(refused("n u8", b"").unwrap().contains("nothing was stored. Items there are"));
     }
 }

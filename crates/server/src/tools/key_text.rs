@@ -99,7 +99,8 @@ impl KeyText {
     }
 
     fn read(&self, text: &str, used: KeyUse) -> Result<Vec<u8>, String> {
-        if text.is_empty() {
+        let is_empty_key = self.format.is_none() || used == KeyUse::Begun;
+        if text.is_empty() && is_empty_key {
             return Ok(Vec::new());
         }
         let bytes = || item_lines::unescape(text.as_bytes());
@@ -336,6 +337,10 @@ mod tests {
         assert_eq!(key("key: a string8, b string", "ab,c,d"), Ok(b"\x02abc,d".to_vec()));
         assert_eq!(key("key: a string8, b string", "a\\x2cb,c"), Ok(b"\x03a,bc".to_vec()));
         assert_eq!(key("key: a string[4], b bool", "ab,true"), Ok(b"ab\0\0\x01".to_vec()));
+        // An empty text is one field's value too.
+        assert_eq!(key("key: a string8", ""), Ok(vec![0]));
+        assert_eq!(key("key: a string[2]", ""), Ok(vec![0, 0]));
+        assert_eq!(key("key: a string", ""), Ok(Vec::new()));
         assert_eq!(key("key: a u8, b u8?", "1"), Ok(vec![1]));
         assert_eq!(key("key: a json $.a int, b json $.b int", r#"{"a":1,"b":2}"#), Ok(br#"{"a":1,"b":2}"#.to_vec()));
         assert_eq!(key("value: a u8", "any, key"), Ok(b"any, key".to_vec()));
@@ -345,6 +350,7 @@ mod tests {
         assert_eq!(FieldReader::new(&format).check(&encoded, b""), Ok(()));
         for (format, typed, why) in [
             ("key: id u8", "256", "is not from 0 to 255"),
+            ("key: id u8", "", "the key's field id: \"\" is not a whole number"),
             ("key: x f64be", "1e400", "is larger than its type holds"),
             ("key: t seconds32be", "2000-01-01", "is not a whole number of seconds since 1970"),
             ("key: id u8", "x", "is not a whole number; or write its bytes as `tapetum list` prints them"),

@@ -67,6 +67,11 @@ pub fn format(fields: &str) -> Result<Format, String> {
 /// # Errors
 /// At the word that is wrong.
 pub fn format_of(argument: &str, fields: &str) -> Result<Format, String> {
+    if fields.trim().is_empty() {
+        return Err(format!(
+            "{argument} is empty: say what keys and values are made of, such as 'key: id u64be; value: title string'"
+        ));
+    }
     Format::parse(papers::format_text(fields).unwrap_or(fields)).map_err(|error| format!("{argument}, {error}"))
 }
 

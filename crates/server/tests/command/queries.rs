@@ -50,6 +50,30 @@ fn generated(table: &str) -> Vec<u8> {
 }
 
 #[test]
+fn a_query_and_a_format_that_say_too_little_are_asked_for_the_rest() {
+    let scratch = Scratch::new("little");
+    for (words, told) in [
+        (
+            &["scan", "--keyspace", "default", "--group-by", "year"][..],
+            "with --select, such as --select \"year, count(*)\"",
+        ),
+        (
+            &["scan", "--keyspace", "default", "--fields", "key: k string", "--having", "k > 1"],
+            "--having chooses among groups",
+        ),
+        (
+            &["scan", "--keyspace", "default", "--fields", " "],
+            "--fields is empty: say what keys and values are made of",
+        ),
+        (&["keyspace", "format", "default", ""], "FIELDS is empty: say what keys and values are made of"),
+        (&["keyspace", "format", "default", ""], "--remove forgets the format"),
+    ] {
+        let error = scratch.fails(words);
+        assert!(error.contains(told), "{words:?}: {error}");
+    }
+}
+
+#[test]
 fn papers_are_found_by_venue_and_year() {
     let scratch = Scratch::new("papers");
     scratch.succeeds(&["keyspace", "create", "papers"], b"");
