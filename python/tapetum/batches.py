@@ -6,6 +6,7 @@ becomes depends on seed, epoch and its place in the set alone, so a training tha
 
 import numbers
 import operator
+import os
 import time
 from dataclasses import dataclass, field
 
@@ -33,6 +34,17 @@ def _whole(name, value, least, most=None):
     if number < least or (most is not None and number > most):
         raise ValueError(f"{name} is {number}: give {least} {'or more' if most is None else f'to {most}'}")
     return number
+
+
+def _memory_bytes():
+    """What this machine, or the control group of a container, has for this process."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        with open("/sys/fs/cgroup/memory.max") as limit:
+            # "max" where there is none.
+            return min(machine, int(limit.read()))
+    except (OSError, ValueError):
+        return machine
 
 
 @dataclass
@@ -138,6 +150,17 @@ class Loader:
         self._pass = 0
         self._native = None
         self._refuse_nothing()
+        self._refuse_too_much()
+
+    def _refuse_too_much(self):
+        """An error where one batch is more than all memory: the system would end the process while it is made."""
+        rows = min(self.batch_size, -(-len(self.images) // self.world_size))
+        needed, has = self._batch_bytes // self.batch_size * rows, _memory_bytes()
+        if needed > has:
+            raise MemoryError(
+                f"a batch of {rows:,} pictures takes {needed:,} bytes, and this machine has {has:,} for this process: give a smaller batch_size, "
+                f"or smaller pictures"
+            )
 
     def _refuse_nothing(self):
         """An error where no pass would give a batch: a training without one ends as if all were well."""

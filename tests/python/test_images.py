@@ -356,6 +356,25 @@ def test_batches_that_are_never_freed_are_named(store):
         loader(store, hold="much")
 
 
+def test_a_batch_that_no_memory_holds_is_refused_when_the_loader_is_made(store, monkeypatch):
+    of_one = 32 * 32 * 3
+
+    def of(batch_size, **options):
+        return Loader(store.images(), "jpeg_decode | resize 32x32", batch_size, **options)
+
+    monkeypatch.setattr("tapetum.batches._memory_bytes", lambda: 12 * of_one)
+    assert len(of(12)) == 2
+    told = f"a batch of 13 pictures takes {13 * of_one:,} bytes, and this machine has {12 * of_one:,} .* give a smaller batch_size"
+    with pytest.raises(MemoryError, match=told):
+        of(13)
+    # No batch has more than the set, or a rank's share of it.
+    assert len(of(1000, world_size=2)) == 1
+    with pytest.raises(MemoryError, match=f"a batch of {COUNT} pictures"):
+        of(1000)
+    monkeypatch.undo()
+    assert len(of(1000)) == 1
+
+
 def script(path, text):
     """A program of its own, with a store of pictures."""
     head = f"""
