@@ -18,9 +18,8 @@ impl PythonWords for Error {
     fn words(&self) -> String {
         match self {
             Error::BatchTooLarge { limit_bytes, limit_writes } => format!(
-                "the batch is larger than this store writes at once: {limit_writes} writes of {} together, keys included. Split it into \
-                 several, each of which is written whole; a store that is made with a larger capacity= and memory= may take more",
-                Size(*limit_bytes as u64)
+                "the batch is larger than this store writes at once: {limit_writes} writes of {limit_bytes} bytes together, keys included. \
+                 Split it into several, each of which is written whole; a store that is made with a larger capacity= and memory= may take more"
             ),
             Error::FullManifest => {
                 "the manifest is full: its size was set when the store was made, and the store has grown since. Delete \

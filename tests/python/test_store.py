@@ -58,8 +58,8 @@ def test_a_batch_that_is_too_large_says_how_many_writes_it_may_have(store):
     limits = store.limits()
     most = limits["batch_writes"]
     store.batch([(f"{number}", b"") for number in range(most)])
-    together = f"{limits['batch_bytes'] >> 10}KiB"
-    told = f"larger than this store writes at once: {most} writes of {together} .* Split it .* capacity= and memory="
+    together = limits["batch_bytes"]
+    told = f"larger than this store writes at once: {most} writes of {together} bytes .* Split it .* capacity= and memory="
     for writes in ([(f"{number}", b"") for number in range(most + 1)], [("a", bytes(limits["batch_bytes"]))]):
         with pytest.raises(tapetum.Error, match=told):
             store.batch(writes)
