@@ -587,7 +587,7 @@ def test_a_failed_import_names_the_file_and_leaves_nothing(tmp_path):
     (folder / "cats").mkdir(parents=True)
     (folder / "cats" / "a.jpg").write_bytes(bytes(5 << 20))
     with tapetum.Store.open(tmp_path / "data", capacity="64MiB", memory="64MiB") as store:
-        with pytest.raises(tapetum.Error, match="cats/a.jpg: the value is larger than 4MiB"):
+        with pytest.raises(tapetum.Error, match=r"cats/a.jpg: the value is larger than \d+ bytes"):
             store.import_images(folder)
         assert store.keyspaces() == ["default"]
         with pytest.raises(ZeroDivisionError):

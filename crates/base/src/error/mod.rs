@@ -94,8 +94,7 @@ impl fmt::Display for Error {
             Error::ValueTooLarge { limit_bytes } => {
                 write!(
                     f,
-                    "the value is larger than {}: split it, open the store with more memory, or create one of a larger capacity",
-                    Size(*limit_bytes as u64)
+                    "the value is larger than {limit_bytes} bytes: split it, open the store with more memory, or create one of a larger capacity"
                 )
             }
             Error::BatchTooLarge { limit_bytes, limit_writes } => {
