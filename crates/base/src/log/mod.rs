@@ -103,7 +103,8 @@ enum Flushing {
     Elsewhere(u64),
 }
 
-struct LogState {
+/// The write buffers, as the log knows them.
+struct LogBuffers {
     /// Those of the buffers, in turn.
     arenas: [HostArena; BUFFERS as usize],
     active: u64,
@@ -113,31 +114,39 @@ struct LogState {
     position: usize,
     /// How many bytes more than are in the active arena its flush may write.
     growth: i64,
+    /// The crc of the last group of the buffer that was sealed last.
+    crc_sealed: u32,
+}
+
+struct LogStamps {
+    next: u64,
+    /// The last one that a record has.
+    last: u64,
+    /// The last one in the buffer that was sealed last.
+    sealed: u64,
+    /// The last one in those that were released since the store was opened.
+    released: u64,
+    written: u64,
+    /// The last one that is to be written, and at `EverySecond` flushed, in this second.
+    due: u64,
+    /// The last one that somebody waits for to be durable, whatever the mode.
+    wanted: u64,
+}
+
+struct LogState {
+    buffers: LogBuffers,
+    stamps: LogStamps,
     open: Option<OpenGroup>,
     sealed: VecDeque<SealedGroup>,
     writing: Option<SealedGroup>,
     flushing: Option<Flushing>,
-    stamp_next: u64,
-    /// The last stamp that a record has.
-    stamp_last: u64,
-    /// The last stamp in the buffer that was sealed last.
-    stamp_sealed: u64,
-    /// The last stamp in those that were released since the store was opened.
-    stamp_released: u64,
-    /// The crc of its last group.
-    crc_sealed: u32,
-    stamp_written: u64,
     previous_crc: u32,
     second_began_us: u64,
-    /// The last stamp that is to be written, and at `EverySecond` flushed, in this second.
-    due: u64,
-    /// The last stamp that somebody waits for to be durable, whatever the mode.
-    wanted: u64,
 }
 
 impl LogState {
     fn may_rotate(&self) -> bool {
-        self.active - self.oldest + 1 < BUFFERS
+        self.buffers.active - self.buffers.oldest + 1 < BUFFERS
     }
 }
 
@@ -190,26 +199,25 @@ impl Log {
             arena.seal(if number == start.buffer % BUFFERS { start.position } else { arena.len() });
         }
         let readable = Arenas::new(&arenas);
-        let state = LogState {
+        let buffers = LogBuffers {
             arenas,
             active: start.buffer,
             oldest: start.oldest,
             position: start.position,
             growth: 0,
+            crc_sealed: start.crc_sealed,
+        };
+        let (next, durable) = (start.stamp_next, start.stamp_durable);
+        let stamps = LogStamps { next, last: durable, sealed: 0, released: 0, written: durable, due: 0, wanted: 0 };
+        let state = LogState {
+            buffers,
+            stamps,
             open: None,
             sealed: VecDeque::new(),
             writing: None,
             flushing: None,
-            stamp_next: start.stamp_next,
-            stamp_sealed: 0,
-            stamp_released: 0,
-            crc_sealed: start.crc_sealed,
-            stamp_last: start.stamp_durable,
-            stamp_written: start.stamp_durable,
             previous_crc: start.previous_crc,
             second_began_us: 0,
-            due: 0,
-            wanted: 0,
         };
         Log {
             event: SharedEvent::new(queue.event_fd()),
@@ -247,7 +255,7 @@ impl Log {
 
     /// Recovery found records in the active buffer with which its flush writes so many bytes more.
     pub fn note_growth(&self, growth: i64) {
-        lock(&self.state).growth += growth;
+        lock(&self.state).buffers.growth += growth;
     }
 
     /// The largest record that an empty buffer takes.
@@ -294,12 +302,12 @@ impl Log {
         let mut state = lock(&self.state);
         let bytes: usize = drafts.iter().map(|draft| draft.header.record_bytes()).sum();
         let head = if state.open.is_some() { 0 } else { HEADER_BYTES };
-        let filled = state.position + head + bytes;
-        let grown = state.growth + growth;
+        let filled = state.buffers.position + head + bytes;
+        let grown = state.buffers.growth + growth;
         if filled > end || (growth > 0 && filled as i64 + grown > end as i64) {
             return Err(AppendError::BufferFull);
         }
-        state.growth = grown;
+        state.buffers.growth = grown;
         for (number, draft) in drafts.iter().enumerate() {
             if fail_point!(SplitBatch) && number == drafts.len() / 2 {
                 self.seal(&mut state);
@@ -307,30 +315,30 @@ impl Log {
             let (stamp, place) = self.append_one(&mut state, draft);
             placed(number, stamp, place);
         }
-        let filled_bytes = state.position as u64 + state.growth.max(0) as u64;
+        let filled_bytes = state.buffers.position as u64 + state.buffers.growth.max(0) as u64;
         self.filled_bytes.store(filled_bytes, Ordering::Relaxed);
         Ok(())
     }
 
     fn append_one(&self, state: &mut LogState, draft: &Draft<'_>) -> (u64, u32) {
-        let stamp = state.stamp_next;
-        state.stamp_next += 1;
-        state.stamp_last = stamp;
+        let stamp = state.stamps.next;
+        state.stamps.next += 1;
+        state.stamps.last = stamp;
         if state.open.is_none() {
-            state.open = Some(OpenGroup { start: state.position, stamp_first: stamp, records: 0 });
-            state.position += HEADER_BYTES;
+            state.open = Some(OpenGroup { start: state.buffers.position, stamp_first: stamp, records: 0 });
+            state.buffers.position += HEADER_BYTES;
         }
         if let Some(open) = &mut state.open {
             open.records += 1;
         }
         let header = Header { stamp, ..draft.header };
-        let place = state.position;
+        let place = state.buffers.position;
         let length = header.record_bytes();
-        let bytes = state.arenas[(state.active % BUFFERS) as usize].bytes_mut(place, length);
+        let bytes = state.buffers.arenas[(state.buffers.active % BUFFERS) as usize].bytes_mut(place, length);
         Record { header, key: draft.key, stored: draft.stored }.encode(bytes);
         // Lines that records like this one will be written to: otherwise each lock that is let go of waits for them.
         let ahead = bytes.as_ptr().wrapping_add(APPEND_AHEAD * length);
-        state.position += length;
+        state.buffers.position += length;
         (0..length.min(APPEND_AHEAD_BYTES_MAX))
             .step_by(CACHE_LINE_BYTES)
             .for_each(|at| prefetch(ahead.wrapping_add(at)));
@@ -364,10 +372,10 @@ impl Log {
     /// Closes the open group: what is appended next goes into another one.
     fn seal(&self, state: &mut LogState) {
         let Some(open) = state.open.take() else { return };
-        let length = state.position - open.start;
+        let length = state.buffers.position - open.start;
         let header = GroupHeader {
             crc: 0,
-            buffer: state.active,
+            buffer: state.buffers.active,
             position: open.start as u32,
             length: length as u32,
             stamp_first: open.stamp_first,
@@ -376,24 +384,24 @@ impl Log {
             previous_crc: state.previous_crc,
             durable_stamp: self.durable_stamp(),
         };
-        let salt = group_salt(&self.geometry, self.store_id, state.active, open.start);
+        let salt = group_salt(&self.geometry, self.store_id, state.buffers.active, open.start);
         let padded = length.next_multiple_of(self.geometry.sector_bytes as usize);
         let end = (open.start + padded).min(self.arenas.bytes_each());
-        let arena = &mut state.arenas[(state.active % BUFFERS) as usize];
-        let (head, crc) = group::seal(&header, salt, arena.bytes(open.start + HEADER_BYTES..state.position));
+        let arena = &mut state.buffers.arenas[(state.buffers.active % BUFFERS) as usize];
+        let (head, crc) = group::seal(&header, salt, arena.bytes(open.start + HEADER_BYTES..state.buffers.position));
         // Nobody else looks at the head and the padding of a group.
         arena.bytes_mut(open.start, HEADER_BYTES).copy_from_slice(&head);
-        arena.bytes_mut(state.position, end - state.position).fill(0);
+        arena.bytes_mut(state.buffers.position, end - state.buffers.position).fill(0);
         arena.seal(end);
         state.previous_crc = crc;
-        let stamp_last = state.stamp_last;
+        let stamp_last = state.stamps.last;
         state.sealed.push_back(SealedGroup {
-            buffer: state.active,
+            buffer: state.buffers.active,
             start: open.start,
             length: end - open.start,
             stamp_last,
         });
-        state.position = end;
+        state.buffers.position = end;
     }
 
     /// Goes on in the next buffer, if that is free.
@@ -403,14 +411,14 @@ impl Log {
             return None;
         }
         self.seal(&mut state);
-        state.stamp_sealed = state.stamp_last;
-        state.crc_sealed = state.previous_crc;
-        state.active += 1;
-        let next = (state.active % BUFFERS) as usize;
-        state.arenas[next].reset();
-        (state.position, state.growth) = (0, 0);
+        state.stamps.sealed = state.stamps.last;
+        state.buffers.crc_sealed = state.previous_crc;
+        state.buffers.active += 1;
+        let next = (state.buffers.active % BUFFERS) as usize;
+        state.buffers.arenas[next].reset();
+        (state.buffers.position, state.buffers.growth) = (0, 0);
         self.filled_bytes.store(0, Ordering::Relaxed);
-        Some(state.active)
+        Some(state.buffers.active)
     }
 
     /// The zone and the arena of the oldest buffer are free: it is sealed, and nothing of it is needed after a crash.
@@ -419,45 +427,45 @@ impl Log {
     /// All of the buffer was written, and nobody has a record of it or looks at one any more.
     pub unsafe fn release(&self, buffer: u64) {
         let mut state = lock(&self.state);
-        assert!(buffer == state.oldest && buffer < state.active, "buffers are released in turn");
-        state.oldest += 1;
-        state.stamp_released = state.stamp_sealed;
+        assert!(buffer == state.buffers.oldest && buffer < state.buffers.active, "buffers are released in turn");
+        state.buffers.oldest += 1;
+        state.stamps.released = state.stamps.sealed;
     }
 
     /// The log holds no record up to this stamp.
     pub fn stamp_released(&self) -> u64 {
-        lock(&self.state).stamp_released
+        lock(&self.state).stamps.released
     }
 
     /// Whether this buffer takes the next write.
     pub fn is_active(&self, buffer: u64) -> bool {
-        lock(&self.state).active == buffer
+        lock(&self.state).buffers.active == buffer
     }
 
     /// Whether nothing was appended to the active buffer.
     pub fn active_is_empty(&self) -> bool {
-        lock(&self.state).position == 0
+        lock(&self.state).buffers.position == 0
     }
 
     /// Whether nothing of `buffer` is gathering, waiting or on its way.
     pub fn buffer_written(&self, buffer: u64) -> bool {
         let state = lock(&self.state);
-        state.active > buffer && state.sealed.iter().chain(&state.writing).all(|group| group.buffer > buffer)
+        state.buffers.active > buffer && state.sealed.iter().chain(&state.writing).all(|group| group.buffer > buffer)
     }
 
     /// A stamp without a record, of the sequence of all stamps: above each that was given before. What it is of is not the log's to make
     /// durable.
     pub fn give_stamp(&self) -> u64 {
         let mut state = lock(&self.state);
-        let stamp = state.stamp_next;
-        state.stamp_next += 1;
+        let stamp = state.stamps.next;
+        state.stamps.next += 1;
         stamp
     }
 
     /// Stamps go on above this one, which something has that is not in the log.
     pub fn go_on_above(&self, stamp: u64) {
         let mut state = lock(&self.state);
-        state.stamp_next = state.stamp_next.max(stamp + 1);
+        state.stamps.next = state.stamps.next.max(stamp + 1);
     }
 
     /// When a write is acknowledged.
@@ -467,12 +475,12 @@ impl Log {
 
     /// The last stamp that a record has.
     pub fn stamp_last(&self) -> u64 {
-        lock(&self.state).stamp_last
+        lock(&self.state).stamps.last
     }
 
     /// The last stamp that was given, to a record or without one.
     pub fn stamp_given(&self) -> u64 {
-        lock(&self.state).stamp_next - 1
+        lock(&self.state).stamps.next - 1
     }
 
     /// Everything up to this stamp is durable: by the log, or since an install.
@@ -482,7 +490,7 @@ impl Log {
 
     /// Records up to this stamp are written: the next flush that begins makes them durable, whoever's it is.
     pub fn written_stamp(&self) -> u64 {
-        lock(&self.state).stamp_written
+        lock(&self.state).stamps.written
     }
 
     /// Whether an answer that shows the record with `stamp` may go out.
@@ -493,7 +501,7 @@ impl Log {
     /// The last stamp in the buffer that was sealed last, and the crc of its last group.
     pub fn sealed(&self) -> (u64, u32) {
         let state = lock(&self.state);
-        (state.stamp_sealed, state.crc_sealed)
+        (state.stamps.sealed, state.buffers.crc_sealed)
     }
 
     /// Whether records wait that nothing was sent for, or something is on its way whose end nobody knows.

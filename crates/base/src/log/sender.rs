@@ -80,7 +80,7 @@ impl Log {
         }
         let durable = match completion.tag {
             TAG_WRITE => state.writing.take().and_then(|group| {
-                state.stamp_written = group.stamp_last;
+                state.stamps.written = group.stamp_last;
                 (self.sync == Sync::Always).then_some(group.stamp_last)
             }),
             _ => match state.flushing.take() {
@@ -98,21 +98,25 @@ impl Log {
         let mut state = lock(&self.state);
         if self.sync != Sync::Always && now_us >= state.second_began_us + SECOND_US {
             state.second_began_us = now_us;
-            state.due = state.stamp_last;
+            state.stamps.due = state.stamps.last;
         }
         if state.writing.is_some() {
             return false;
         }
         // What is due goes first: otherwise writes that keep coming would put the flush off for ever.
-        let due_is_written = state.stamp_written >= state.due.max(state.wanted);
-        let due = if self.sync == Sync::EverySecond { state.due.max(state.wanted) } else { state.wanted };
+        let due_is_written = state.stamps.written >= state.stamps.due.max(state.stamps.wanted);
+        let due = if self.sync == Sync::EverySecond {
+            state.stamps.due.max(state.stamps.wanted)
+        } else {
+            state.stamps.wanted
+        };
         let flush_is_due = due > self.durable_stamp();
         if flush_is_due && due_is_written && state.flushing.is_none() {
-            state.flushing = Some(Flushing::Log(state.stamp_written));
+            state.flushing = Some(Flushing::Log(state.stamps.written));
             sender.queue.submit_flush(TAG_FLUSH).expect("a write and a flush are in flight at most");
             return true;
         }
-        let enough = state.open.as_ref().is_some_and(|open| state.position - open.start >= GROUP_BYTES);
+        let enough = state.open.as_ref().is_some_and(|open| state.buffers.position - open.start >= GROUP_BYTES);
         if state.sealed.is_empty() && (hurry || enough || !due_is_written || self.sync == Sync::Always) {
             self.seal(&mut state);
         }
@@ -122,7 +126,7 @@ impl Log {
     }
 
     fn send_group(&self, state: &mut LogState, sender: &mut Sender, group: SealedGroup) {
-        let arena = &state.arenas[(group.buffer % BUFFERS) as usize];
+        let arena = &state.buffers.arenas[(group.buffer % BUFFERS) as usize];
         let sealed = arena.lease(group.start..group.start + group.length);
         let operation = Operation::Write {
             flash: self.geometry.zone_offset(group.buffer) + group.start as u64,
@@ -146,8 +150,8 @@ impl Log {
             return 0;
         }
         let mut state = lock(&self.state);
-        state.wanted = state.stamp_last;
-        state.wanted
+        state.stamps.wanted = state.stamps.last;
+        state.stamps.wanted
     }
 
     /// Makes the log durable up to a stamp that was given. `io` flushes, where groups are not durable as they are written.
@@ -158,7 +162,7 @@ impl Log {
         poll_fn(|_| {
             self.advance(true, now_us());
             match self.poisoned() {
-                Ok(()) if lock(&self.state).stamp_written < stamp => Poll::Pending,
+                Ok(()) if lock(&self.state).stamps.written < stamp => Poll::Pending,
                 done => Poll::Ready(done),
             }
         })
@@ -200,7 +204,7 @@ impl Log {
         if state.flushing.is_some() {
             return Poll::Pending;
         }
-        state.flushing = Some(Flushing::Elsewhere(state.stamp_written));
+        state.flushing = Some(Flushing::Elsewhere(state.stamps.written));
         Poll::Ready(Ok(()))
     }
 }

@@ -62,7 +62,7 @@ impl Bench {
     }
 
     fn rotate(&self) {
-        let oldest = lock(&self.log.state).oldest;
+        let oldest = lock(&self.log.state).buffers.oldest;
         if self.log.rotate().is_none() {
             // SAFETY: what is in it is written, and nobody looks at it any more.
             unsafe { self.log.release(oldest) };

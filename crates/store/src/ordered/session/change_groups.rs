@@ -1,11 +1,11 @@
 //! Changes of one node that go to the drive with one command: made in their order, each under its own stamp, if its condition holds.
 
-use super::OrderedSession;
 use super::changes::{condition_of, with_record};
 use super::groups::{GroupKind, Members};
 use super::looks::damaged;
 use super::op_state::{OpStage, OrderedOp};
 use super::scratch;
+use super::{OrderedSession, Reused};
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
 use crate::ordered::node_table::NodeId;
 use crate::ordered::tree::OrderedTree;
@@ -39,7 +39,7 @@ impl OrderedSession {
             return self.starve_members(members, node);
         };
         let arguments = Self::change_arguments(core, &op, NodeFlags::IN_PLACE);
-        let OrderedSession { ops, parameters, .. } = self;
+        let OrderedSession { ops, reused: Reused { parameters, .. }, .. } = self;
         let mut requests = PutRequests::new(&arguments, parameters);
         let mut push = |op: &mut OrderedOp| {
             op.kept.stamp = core.base.log.give_stamp();
@@ -48,7 +48,7 @@ impl OrderedSession {
         push(&mut op);
         group.iter().for_each(|number| push(ops.get_mut(*number).expect("it is kept")));
         let on = (&core.queue, Purpose::Put);
-        let operation = scratch::change(on, self.state.programs.put, &self.parameters, (&page, &mut scratch));
+        let operation = scratch::change(on, self.state.programs.put, &self.reused.parameters, (&page, &mut scratch));
         (op.kept.stage, op.kept.group) = (OpStage::Changes(node), group);
         self.ops.put(number, op);
         self.pages_taken += 1;
@@ -116,7 +116,7 @@ impl OrderedSession {
                 _ => self.fail(core, (number, op), damaged(node)),
             }
         }
-        self.spare_members = members;
+        self.reused.members = members;
         self.put_members_back(left, node);
         match without_room {
             Some(member) => self.make_room(core, member, node, page),

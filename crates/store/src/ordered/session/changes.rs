@@ -53,10 +53,10 @@ impl OrderedSession {
         let known = if op.kept.change.is_some() { NodeFlags::EXTENSION_KNOWN } else { NodeFlags::NONE };
         let arguments = Self::change_arguments(core, &op, NodeFlags::IN_PLACE.with(known));
         with_record(&op, |record| {
-            PutRequests::new(&arguments, &mut self.parameters).push(condition_of(&op), record);
+            PutRequests::new(&arguments, &mut self.reused.parameters).push(condition_of(&op), record);
         });
         let on = (&core.queue, Purpose::Put);
-        let operation = scratch::change(on, self.state.programs.put, &self.parameters, (&page, &mut scratch));
+        let operation = scratch::change(on, self.state.programs.put, &self.reused.parameters, (&page, &mut scratch));
         op.kept.stage = OpStage::Changes(node);
         self.ops.put(number, op);
         self.pages_taken += 1;

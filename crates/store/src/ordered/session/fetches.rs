@@ -35,9 +35,9 @@ impl OrderedSession {
         self.push_gets(&mut op, node, &arguments);
         let on = (&core.queue, Purpose::Get);
         let what = (self.state.programs.get, tree.nodes.map().flash(home.slot));
-        let operation = scratch::read_and_look(on, what, &self.parameters, (&page, &mut scratch));
+        let operation = scratch::read_and_look(on, what, &self.reused.parameters, (&page, &mut scratch));
         op.kept.stage = OpStage::Reads(node, home);
-        self.fetches += 1;
+        self.fetches.on_their_way += 1;
         self.ops.put(number, op);
         self.submit(core, (number as u64, Purpose::Get), operation, Lease::Buffers([page, scratch]));
     }

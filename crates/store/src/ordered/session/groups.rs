@@ -112,7 +112,7 @@ impl OrderedSession {
 
     /// A group and its first, to be worked on.
     pub(super) fn take_members(&mut self, first: (usize, Box<OrderedOp>), group: Vec<usize>) -> Members {
-        let mut members = std::mem::take(&mut self.spare_members);
+        let mut members = std::mem::take(&mut self.reused.members);
         members.push(first);
         members.extend(group.into_iter().map(|number| (number, self.ops.take(number))));
         members
@@ -182,7 +182,7 @@ impl OrderedSession {
                 _ => left.push((number, op)),
             }
         }
-        self.spare_members = members;
+        self.reused.members = members;
         self.put_members_back(left, node);
         match (home, first) {
             (None, _) => self.state.cache.give_back(node, page, |_| ()),

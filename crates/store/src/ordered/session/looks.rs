@@ -80,7 +80,7 @@ impl OrderedSession {
             return match core.base.log.poisoned() {
                 Ok(()) => {
                     self.ops.put(number, op);
-                    self.for_extensions.push(number);
+                    self.waits.for_extensions.push(number);
                 }
                 // Nothing is flushed any more.
                 Err(error) => self.fail(core, (number, op), error),
@@ -120,13 +120,13 @@ impl OrderedSession {
         match self.state.cache.take(node, op.keyspace.id().0, used) {
             PageLook::Taken(page) => self.begin(core, (number, op), node, page),
             PageLook::Busy => {
-                self.tries_again = true;
+                self.again.tries = true;
                 self.ops.put(number, op);
                 self.turns.is_busy(node, number);
             }
             // Who is behind it has the same to find out.
             PageLook::Gone => self.try_again(number, op),
-            PageLook::Absent(_) if self.fetches >= self.fetches_max => {
+            PageLook::Absent(_) if self.fetches.on_their_way >= self.fetches.most => {
                 self.ops.put(number, op);
                 self.turns.park(node, number);
             }
@@ -190,7 +190,7 @@ impl OrderedSession {
         };
         self.push_gets(&mut op, node, &arguments(NodeFlags::RAW_IN_PAGE));
         let on = (&core.queue, Purpose::Get);
-        let operation = scratch::look(on, self.state.programs.get, &self.parameters, (&page, &mut scratch));
+        let operation = scratch::look(on, self.state.programs.get, &self.reused.parameters, (&page, &mut scratch));
         op.kept.stage = OpStage::Looks(node);
         self.ops.put(number, op);
         self.pages_taken += 1;
@@ -200,7 +200,7 @@ impl OrderedSession {
     /// Makes the parameters of a program that looks for an operation's key, and if that is a get for those of others.
     pub(super) fn push_gets(&mut self, op: &mut OrderedOp, node: NodeId, arguments: &NodeArguments) {
         op.kept.group = self.gather(op, node, GroupKind::Gets);
-        let mut requests = GetRequests::new(arguments, &mut self.parameters);
+        let mut requests = GetRequests::new(arguments, &mut self.reused.parameters);
         requests.push(&op.request.key);
         for number in &op.kept.group {
             requests.push(&self.ops.get(*number).expect("it is kept").request.key);

@@ -206,13 +206,13 @@ impl OrderedSession {
             (together <= MERGED_BYTES_MAX || used_bytes == ALL_DEAD).then_some(together)
         };
         let search = &mut self.trees[tree].search;
-        let (mut behind, mut before) = (Box::new(self.anchor.clone()), Box::new(self.anchor.clone()));
+        let (mut behind, mut before) = (Box::new(self.reused.anchor.clone()), Box::new(self.reused.anchor.clone()));
         let right = search.next(&mut behind).map(|right| NodeId(right as u32));
         let left = search.previous(&mut before).map(|left| NodeId(left as u32));
         let [of_left, of_right] = [&left, &right].map(|other| other.as_ref().and_then(fits));
         match (left, right) {
             (Some(left), _) if of_left > of_right => {
-                Some(NodePair { left, right: node, anchor: Box::new(self.anchor.clone()) })
+                Some(NodePair { left, right: node, anchor: Box::new(self.reused.anchor.clone()) })
             }
             (_, Some(right)) if of_right.is_some() => Some(NodePair { left: node, right, anchor: behind }),
             _ => None,

@@ -92,43 +92,64 @@ struct SessionTree {
     search: SearchHandle,
 }
 
+/// Operations whose pages are read, or wait for a place in the cache.
+struct Fetches {
+    on_their_way: usize,
+    most: usize,
+}
+
+/// Operations that wait for what is no page.
+#[derive(Default)]
+struct Waits {
+    /// For a place for a new node, for a slot, or for much memory.
+    for_room: VecDeque<usize>,
+    /// For their extensions to be durable, or to have slots.
+    for_extensions: Vec<usize>,
+    held: Vec<HeldAnswer>,
+}
+
+/// Why the next poll gets further, though nothing came.
+#[derive(Default)]
+struct Again {
+    /// Something tries again that another thread kept from going on for a moment.
+    tries: bool,
+    /// Something waits for a place in the cache.
+    wants_room: bool,
+    /// An operation found no memory in this poll.
+    is_short: bool,
+}
+
+/// Room that is used again.
+struct Reused {
+    /// For the operations of a group; empty.
+    members: Members,
+    /// Of its own, so that one command goes on however short memory is.
+    own: Option<LocalBuffer>,
+    completions: Vec<Returned>,
+    parameters: Vec<u8>,
+    anchor: AnchorKey,
+    order: Box<NodeOrder>,
+}
+
 pub struct OrderedSession {
     state: Arc<OrderedState>,
     slot: EngineSlot,
     trees: Vec<SessionTree>,
     ops: Operations<OrderedOpState>,
     scans: Scans,
-    /// Operations whose pages are read, or wait for a place in the cache.
-    fetches: usize,
-    fetches_max: usize,
+    fetches: Fetches,
     /// Operations that know their nodes.
     turns: NodeTurns,
     /// Operations whose pages wait for a place in the cache.
     rooms: RoomLines,
-    /// Operations that wait for a place for a new node, for a slot, or for much memory.
-    for_room: VecDeque<usize>,
-    /// Operations that wait for their extensions to be durable, or to have slots.
-    for_extensions: Vec<usize>,
-    held: Vec<HeldAnswer>,
+    waits: Waits,
     merges: Merges,
     page_reads: PageReads,
     preparation: Preparation,
     /// Pages that are with commands of this session.
     pages_taken: usize,
-    /// Something tries again that another thread kept from going on for a moment.
-    tries_again: bool,
-    /// Something waits for a place in the cache.
-    wants_room: bool,
-    /// An operation found no memory in this poll.
-    is_short: bool,
-    /// Room for the operations of a group; empty.
-    spare_members: Members,
-    /// A scratch of its own, so that one command goes on however short memory is.
-    own_scratch: Option<LocalBuffer>,
-    completions: Vec<Returned>,
-    parameters: Vec<u8>,
-    anchor: AnchorKey,
-    order: Box<NodeOrder>,
+    again: Again,
+    reused: Reused,
     /// How often operations were attempted, or had their turn.
     #[cfg(test)]
     attempts: usize,
@@ -142,26 +163,26 @@ impl OrderedSession {
             trees: Vec::new(),
             ops: Operations::default(),
             scans: Scans::default(),
-            fetches: 0,
-            fetches_max: (state.cache.pages() / FETCHES_PART).clamp(FETCHES_MIN, FETCHES_MAX),
+            fetches: Fetches {
+                on_their_way: 0,
+                most: (state.cache.pages() / FETCHES_PART).clamp(FETCHES_MIN, FETCHES_MAX),
+            },
             turns: NodeTurns::default(),
             rooms: RoomLines::default(),
-            for_room: VecDeque::new(),
-            for_extensions: Vec::new(),
-            held: Vec::new(),
+            waits: Waits::default(),
             merges: Merges::default(),
             page_reads: PageReads::default(),
             preparation: Preparation::default(),
             pages_taken: 0,
-            tries_again: false,
-            wants_room: false,
-            is_short: false,
-            spare_members: Members::new(),
-            own_scratch: state.base.drive.local().allocate(scratch::SCRATCH_BYTES),
-            completions: Vec::new(),
-            parameters: Vec::new(),
-            anchor: AnchorKey::new(),
-            order: Box::new(NodeOrder::default()),
+            again: Again::default(),
+            reused: Reused {
+                members: Members::new(),
+                own: state.base.drive.local().allocate(scratch::SCRATCH_BYTES),
+                completions: Vec::new(),
+                parameters: Vec::new(),
+                anchor: AnchorKey::new(),
+                order: Box::new(NodeOrder::default()),
+            },
             #[cfg(test)]
             attempts: 0,
         }
@@ -222,18 +243,18 @@ impl OrderedSession {
     }
 
     fn release_held(&mut self, core: &mut SessionCore) {
-        if self.held.is_empty() {
+        if self.waits.held.is_empty() {
             return;
         }
         let poisoned = self.state.base.log.poisoned().err();
         let mut place = 0;
-        while place < self.held.len() {
-            let is_durable = self.held[place].ticket.is_done();
+        while place < self.waits.held.len() {
+            let is_durable = self.waits.held[place].ticket.is_done();
             if !is_durable && poisoned.is_none() {
                 place += 1;
                 continue;
             }
-            let mut held = self.held.swap_remove(place);
+            let mut held = self.waits.held.swap_remove(place);
             match &poisoned {
                 Some(error) if !is_durable => core.answer(held.token, Outcome::Failed(error.clone())),
                 _ => {
@@ -253,7 +274,7 @@ impl OrderedSession {
             None => core.answer_shown((token, deleted_by), outcome, read_flash),
             Some(ticket) => {
                 let value = outcome.value().map(|value| core.values.bytes(value).to_vec()).unwrap_or_default();
-                self.held.push(HeldAnswer { token, ticket, deleted_by, read_flash, outcome, value });
+                self.waits.held.push(HeldAnswer { token, ticket, deleted_by, read_flash, outcome, value });
             }
         }
     }
@@ -274,21 +295,21 @@ impl OrderedSession {
     fn tree_of(&mut self, keyspace: KeyspaceId) -> Result<usize, Error> {
         if let Some(place) = self.trees.iter().position(|tree| tree.tree.keyspace == keyspace) {
             if !self.trees[place].tree.is_dropped() {
-                self.wants_room |= !self.state.make(&self.trees[place].tree);
+                self.again.wants_room |= !self.state.make(&self.trees[place].tree);
                 return Ok(place);
             }
             self.trees.swap_remove(place);
         }
         let tree = self.state.tree(keyspace).ok_or(Error::Keyspace(tapetum_base::error::KeyspaceError::Gone))?;
         let search = tree.search.handle().map_err(of_search)?;
-        self.wants_room |= !self.state.make(&tree);
+        self.again.wants_room |= !self.state.make(&tree);
         self.trees.push(SessionTree { tree, search });
         Ok(self.trees.len() - 1)
     }
 
     /// The node that a key seems to be in.
     fn node_of(&mut self, tree: usize, key: &[u8]) -> NodeId {
-        NodeId(self.trees[tree].search.floor(key, &mut self.anchor) as u32)
+        NodeId(self.trees[tree].search.floor(key, &mut self.reused.anchor) as u32)
     }
 
     fn take_page(&mut self, core: &SessionCore) -> Option<LocalBuffer> {
@@ -297,7 +318,7 @@ impl OrderedSession {
 
     /// A page that was read for an operation is in the cache, or is not needed: a buffer in its place.
     fn end_fetch(&mut self, page: LocalBuffer) {
-        self.fetches -= 1;
+        self.fetches.on_their_way -= 1;
         self.give_page(page);
     }
 
@@ -306,12 +327,12 @@ impl OrderedSession {
     }
 
     fn take_scratch(&mut self, core: &mut SessionCore) -> Option<LocalBuffer> {
-        core.spare_buffers.take(scratch::SCRATCH_BYTES).or_else(|| self.own_scratch.take())
+        core.spare_buffers.take(scratch::SCRATCH_BYTES).or_else(|| self.reused.own.take())
     }
 
     fn give_scratch(&mut self, core: &mut SessionCore, scratch: LocalBuffer) {
-        match &self.own_scratch {
-            None => self.own_scratch = Some(scratch),
+        match &self.reused.own {
+            None => self.reused.own = Some(scratch),
             Some(_) => core.spare_buffers.give(scratch),
         }
     }
@@ -331,7 +352,7 @@ impl OrderedSession {
     /// Whether another command may be sent. If not, what asks is to wait; programs give their credits back within the poll.
     fn has_credit(&mut self, core: &SessionCore) -> bool {
         let has = core.queue.credits() > 0;
-        self.tries_again |= !has && self.pages_taken > 0;
+        self.again.tries |= !has && self.pages_taken > 0;
         has
     }
 
@@ -342,17 +363,17 @@ impl OrderedSession {
 
     /// Operations that were not answered.
     pub fn in_flight(&self) -> usize {
-        self.ops.count() + self.held.len() + self.scans.count()
+        self.ops.count() + self.waits.held.len() + self.scans.count()
     }
 
     /// The tokens of its operations that are not answered.
     pub fn tokens(&self) -> Vec<u64> {
-        self.ops.tokens().chain(self.held.iter().map(|held| held.token)).chain(self.scans.tokens()).collect()
+        self.ops.tokens().chain(self.waits.held.iter().map(|held| held.token)).chain(self.scans.tokens()).collect()
     }
 
     /// Bytes of keys and values that its operations keep.
     pub fn kept_bytes(&self) -> usize {
-        self.ops.kept_bytes() + self.held.iter().map(|held| held.value.len()).sum::<usize>()
+        self.ops.kept_bytes() + self.waits.held.iter().map(|held| held.value.len()).sum::<usize>()
     }
 }
 

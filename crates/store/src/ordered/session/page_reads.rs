@@ -56,10 +56,10 @@ impl OrderedSession {
         let Some(arguments) = arguments_of_flash(&tree.nodes, read.home, NodeFlags::RAW_IN_PAGE) else { return };
         let has_credit = self.has_credit(core);
         let Some((page, mut scratch)) = has_credit.then(|| self.take_both(core)).flatten() else { return };
-        GetRequests::new(&arguments, &mut self.parameters).push(&read.key);
+        GetRequests::new(&arguments, &mut self.reused.parameters).push(&read.key);
         let what = (self.state.programs.get, tree.nodes.map().flash(read.home.slot));
         let operation =
-            scratch::read_and_look((&core.queue, Purpose::Put), what, &self.parameters, (&page, &mut scratch));
+            scratch::read_and_look((&core.queue, Purpose::Put), what, &self.reused.parameters, (&page, &mut scratch));
         let number = self.page_reads.add(read) as u64;
         self.submit(core, (TAG_PAGE | number, Purpose::Put), operation, Lease::Buffers([page, scratch]));
     }

@@ -52,7 +52,7 @@ impl OrderedSession {
     pub(super) fn await_place(&mut self, number: usize) {
         let node = self.ops.get(number).and_then(|op| op.kept.stage.node()).expect("its page was read");
         self.rooms.join(self.state.cache.set_of(node), number);
-        self.tries_again = true;
+        self.again.tries = true;
     }
 
     /// Puts pages that were read into the cache, as far as there are places. Their operations go on at once: before another page takes the

@@ -160,7 +160,7 @@ impl OrderedSession {
 
     /// The next nodes of a scan that are not cached.
     fn nodes_behind(&mut self, tree: usize, scan: &mut ScanOp, count: usize) -> Vec<(NodeId, NodeHome)> {
-        let (is_reverse, at_hand) = (scan.range.is_reverse, &self.anchor);
+        let (is_reverse, at_hand) = (scan.range.is_reverse, &self.reused.anchor);
         let passed = |last: &AnchorKey| if is_reverse { **last > **at_hand } else { **last < **at_hand };
         let mut last = scan.ahead.last.take().filter(|last| !passed(last)).unwrap_or_else(|| Box::new(at_hand.clone()));
         let search = &mut self.trees[tree].search;

@@ -222,20 +222,21 @@ impl OrderedSession {
             }
             (PageLook::Absent(home), None) => home,
             (PageLook::Busy | PageLook::Gone, _) => {
-                self.tries_again = true;
+                self.again.tries = true;
                 self.scans.scans[number] = Some(scan);
                 return;
             }
             (PageLook::Taken(page), _) => {
                 let Some(mut scratch) = self.take_scratch(core) else {
                     self.state.cache.give_back(node, page, |_| ());
-                    self.wants_room = true;
+                    self.again.wants_room = true;
                     self.scans.scans[number] = Some(scan);
                     return;
                 };
                 self.scan_parameters(core, &mut scan, arguments(NodeFlags::NONE));
                 let on = (&core.queue, Purpose::Scan);
-                let operation = scratch::look(on, self.state.programs.scan, &self.parameters, (&page, &mut scratch));
+                let operation =
+                    scratch::look(on, self.state.programs.scan, &self.reused.parameters, (&page, &mut scratch));
                 scan.stage = ScanStage::Looks(node);
                 self.scans.scans[number] = Some(scan);
                 self.pages_taken += 1;
@@ -247,13 +248,13 @@ impl OrderedSession {
         let arguments = arguments_of_flash(&nodes, home, NodeFlags::NONE);
         let buffers = self.take_both(core);
         let (Some(arguments), Some((page, mut scratch))) = (arguments, buffers) else {
-            self.wants_room = true;
+            self.again.wants_room = true;
             self.scans.scans[number] = Some(scan);
             return;
         };
         self.scan_parameters(core, &mut scan, arguments);
         let (on, what) = ((&core.queue, Purpose::Scan), (self.state.programs.scan, nodes.map().flash(home.slot)));
-        let operation = scratch::read_and_look(on, what, &self.parameters, (&page, &mut scratch));
+        let operation = scratch::read_and_look(on, what, &self.reused.parameters, (&page, &mut scratch));
         scan.stage = ScanStage::Reads(node, home);
         self.scans.scans[number] = Some(scan);
         let lease = Lease::Buffers([page, scratch]);
@@ -278,7 +279,7 @@ impl OrderedSession {
             AheadState::Gone => {
                 // Who reads it by itself is told what is wrong.
                 scan.ahead = ScanAhead::default();
-                self.tries_again = true;
+                self.again.tries = true;
                 self.scans.scans[number] = Some(scan);
                 return;
             }
@@ -287,14 +288,14 @@ impl OrderedSession {
         let scratch = self.take_scratch(core);
         let (Some(arguments), Some(mut scratch)) = (arguments, scratch) else {
             read.give_back(page);
-            self.wants_room = true;
+            self.again.wants_room = true;
             self.scans.scans[number] = Some(scan);
             return;
         };
         self.scan_parameters(core, &mut scan, arguments);
         let (on, program) = ((&core.queue, Purpose::Scan), self.state.programs.scan);
         let input = page_range(&page, read.page_at(home.slot));
-        let operation = scratch::look_at(on, program, &self.parameters, (input, &mut scratch));
+        let operation = scratch::look_at(on, program, &self.reused.parameters, (input, &mut scratch));
         scan.stage = ScanStage::LooksAhead(node, home, read);
         self.scans.scans[number] = Some(scan);
         self.pages_taken += 1;
@@ -303,7 +304,7 @@ impl OrderedSession {
 
     /// The node in which the next item of a range may be.
     fn scan_node(&mut self, tree: usize, range: &KeyRange) -> NodeId {
-        let (search, anchor) = (&mut self.trees[tree].search, &mut self.anchor);
+        let (search, anchor) = (&mut self.trees[tree].search, &mut self.reused.anchor);
         let found = match (range.is_reverse, &range.to) {
             (false, _) => search.floor(range.from.key(), anchor),
             (true, KeyBound::Unbounded) => search.last(anchor),
@@ -325,7 +326,7 @@ impl OrderedSession {
         let arguments = NodeArguments { watermark, now, flags: arguments.flags.with(flags), ..arguments };
         let limit = (scan.items_max - scan.items.len()).min(usize::from(u16::MAX)) as u16;
         let request = ScanRequest { from: bound(&scan.range.from), to: bound(&scan.range.to), limit };
-        request.encode(&arguments, &mut self.parameters);
+        request.encode(&arguments, &mut self.reused.parameters);
     }
 
     /// Reads the extension of an item.
@@ -343,7 +344,7 @@ impl OrderedSession {
         match read.begin(core, Purpose::Scan, piece_tag(self.slot.tag(TAG_SCAN | number as u64))) {
             true => scan.stage = ScanStage::ReadsExtension(outside, Box::new(read)),
             false => {
-                self.wants_room = true;
+                self.again.wants_room = true;
                 scan.outside.push_front(outside);
             }
         }
@@ -374,7 +375,7 @@ impl OrderedSession {
         };
         scan.mismatched = None;
         scan.items[outside.place].value = value;
-        self.tries_again = true;
+        self.again.tries = true;
         self.scans.scans[number] = Some(scan);
     }
 
@@ -384,7 +385,7 @@ impl OrderedSession {
             return self.scans.end(number, scan.token, Err(damaged_extension(&outside.reference)));
         }
         scan.go_back_to(outside.place);
-        self.tries_again = true;
+        self.again.tries = true;
         self.scans.scans[number] = Some(scan);
     }
 
@@ -431,7 +432,7 @@ impl OrderedSession {
                 if !is_current {
                     // It shows what was.
                     scan.take_back(gone_on.as_ref());
-                    self.tries_again = true;
+                    self.again.tries = true;
                     self.scans.scans[number] = Some(scan);
                     return;
                 }
@@ -449,7 +450,7 @@ impl OrderedSession {
             }
             (None, None) => unreachable!("it failed"),
         }
-        self.tries_again = true;
+        self.again.tries = true;
         self.scans.scans[number] = Some(scan);
     }
 

@@ -99,7 +99,7 @@ impl OrderedSession {
             state.cache.give_back(node, page, |_| ());
             return Ok(false);
         };
-        let made = halve(&core.queue, &page, (cut, upper), (&mut left, &mut right), &mut self.order);
+        let made = halve(&core.queue, &page, (cut, upper), (&mut left, &mut right), &mut self.reused.order);
         let anchored = made.map_err(|_| damaged(node)).and_then(|()| {
             let right = core.queue.look(Purpose::Put, &right, 0..NODE_BYTES);
             let anchor = NodeRef::look(right).map_err(|_| damaged(node))?.low_fence();

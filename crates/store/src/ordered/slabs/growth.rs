@@ -91,18 +91,18 @@ impl SpaceState {
     /// Whether slots run short, or there are groups to give back.
     fn wants_slabs(&self) -> bool {
         let (useful, wanted) = (self.shelves.useful(), self.slab_groups_wanted());
-        let is_used = self.is_wanted || !self.groups.is_empty();
+        let is_used = self.wants.slot || !self.groups.is_empty();
         is_used && (useful == 0 || useful * 2 < wanted) || self.shelves.empty() > wanted
     }
 
     /// Whether slots that rest are worth a round of their own: so many more than can be given out that rounds are not begun for a few each.
     fn is_rested(&self) -> bool {
-        self.slots_rest > 0 && self.slots_rest >= self.slots_open
+        self.slots.resting > 0 && self.slots.resting >= self.slots.open
     }
 
     /// Free slots of open groups beyond so many.
     fn spare(&self, slots: u32) -> u32 {
-        (self.slots_open + self.slots_rest).saturating_sub(slots)
+        (self.slots.open + self.slots.resting).saturating_sub(slots)
     }
 
     /// Open groups that are empty and not needed for so many free slots; they give out no more.
@@ -123,7 +123,7 @@ impl SpaceState {
         let draining = self.shelves.groups(Shelf::Draining, Shelf::DrainingEmpty);
         let (close, kept_open): (Vec<_>, Vec<_>) =
             draining.partition(|first| close_early || self.groups[first].is_settled());
-        let mut missing = slots.saturating_sub(self.slots_open + self.slots_rest);
+        let mut missing = slots.saturating_sub(self.slots.open + self.slots.resting);
         let (mut open, mut remove) = (Vec::new(), self.on(Shelf::CLOSED_EMPTY));
         // The fullest first: images that are written again leave the others, until those are empty and go.
         for first in self.shelves.groups(Shelf::Closed(REOPEN_PARTS), Shelf::CLOSED_EMPTY) {
@@ -134,7 +134,7 @@ impl SpaceState {
             open.push(first);
         }
         remove.retain(|first| !open.contains(first));
-        let round = self.wants_attesting || self.slots_open < slots && self.is_rested();
+        let round = self.wants.attesting || self.slots.open < slots && self.is_rested();
         let add = missing.div_ceil(group_slots);
         let poor = self.shelves.groups(Shelf::Closed(0), Shelf::Closed(REOPEN_PARTS - 1)).rev();
         let kept_open = kept_open.into_iter().filter(|first| self.groups[first].free() > 0);
@@ -163,15 +163,15 @@ impl SlotSpace {
         match self.options().class {
             SlotClass::Nodes => self.with(|state| {
                 let wanted = self.slots_wanted(state);
-                let is_short = state.is_wanted || state.slots_open * 2 < wanted;
+                let is_short = state.wants.slot || state.slots.open * 2 < wanted;
                 // As many slots as are wanted may be of closed groups that are empty: they need not be zeroed to be opened again.
                 let is_spare = state.shelves.closed_empty() * self.group_slots() > wanted.max(self.group_slots())
                     || state.spare(2 * wanted) >= self.group_slots() && state.shelves.open_empty() > 0;
                 // A round begins when the one before the last is over.
-                state.flying == 0 && (is_short || is_spare || state.wants_attesting)
+                state.flying == 0 && (is_short || is_spare || state.wants.attesting)
             }),
             SlotClass::Extensions(_) => self.with(|state| state.wants_slabs()),
-            SlotClass::Large => self.with(|state| !state.wants.is_empty() || state.shelves.empty() > 0),
+            SlotClass::Large => self.with(|state| !state.wants.large.is_empty() || state.shelves.empty() > 0),
         }
     }
 
@@ -183,9 +183,9 @@ impl SlotSpace {
         let slots_left = groups_left.saturating_mul(self.map().pages(options.group_extents));
         self.with(|state| {
             if options.class == SlotClass::Nodes {
-                state.held_back = RESERVED_SLOTS.saturating_sub(slots_left);
+                state.slots.held_back = RESERVED_SLOTS.saturating_sub(slots_left);
             }
-            state.is_full = state.slots_open == 0 && missing > 0;
+            state.wants.cannot_be_met = state.slots.open == 0 && missing > 0;
         });
     }
 
@@ -201,9 +201,9 @@ impl SlotSpace {
     /// Free slots that open groups are to have: those that are promised, and as many as fits what is in use, or as many again: while many
     /// are promised, many will be.
     fn slots_wanted(&self, state: &SpaceState) -> u32 {
-        let wanted = ((state.slots - state.slots_free) / OPEN_USED_PART).max(OPEN_SLOTS_MIN);
+        let wanted = ((state.slots.all - state.slots.free) / OPEN_USED_PART).max(OPEN_SLOTS_MIN);
         let wanted = wanted.min(self.options().open_groups * self.group_slots());
-        state.promised + wanted.max(state.promised)
+        state.slots.promised + wanted.max(state.slots.promised)
     }
 
     fn plan(&self) -> GroupPlan {
@@ -232,7 +232,7 @@ pub async fn grow(
     if space.with(|state| state.flying > 0) {
         return Ok(());
     }
-    space.with(|state| state.is_wanted = false);
+    space.with(|state| state.wants.slot = false);
     let mut plan = space.plan();
     let added = allocate(space, extents, plan.add, log.version_next());
     let missing = plan.add as usize - added.len();

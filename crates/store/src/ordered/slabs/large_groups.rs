@@ -64,7 +64,7 @@ impl SlotSpace {
     pub fn want(&self, pages: u32) -> Arc<SlotWant> {
         debug_assert_eq!(self.options().class, SlotClass::Large);
         let want = Arc::new(SlotWant { extents: self.map().extents_of(pages), given: Mutex::default() });
-        self.with(|state| state.wants.push(want.clone()));
+        self.with(|state| state.wants.large.push(want.clone()));
         want
     }
 
@@ -75,7 +75,7 @@ impl SlotSpace {
 
     /// Gives slots of groups that nobody has; what is still wanted.
     fn give_empty(&self) -> Vec<Arc<SlotWant>> {
-        let mut wants = self.with(|state| std::mem::take(&mut state.wants));
+        let mut wants = self.with(|state| std::mem::take(&mut state.wants.large));
         wants.retain(|want| {
             // Who wanted it has given up.
             if Arc::strong_count(want) == 1 {
@@ -130,8 +130,8 @@ pub async fn grow_large(space: &SlotSpace, extents: &Mutex<Extents>, log: &mut i
             space.give(group.first, want);
         }
         // Those for which there was no room look again: what was removed may be enough.
-        space.with(|state| state.wants.append(&mut wants));
-        if space.with(|state| state.wants.is_empty()) {
+        space.with(|state| state.wants.large.append(&mut wants));
+        if space.with(|state| state.wants.large.is_empty()) {
             return Ok(());
         }
     }

@@ -20,6 +20,6 @@ impl SlotPromise {
 
 impl Drop for SlotPromise {
     fn drop(&mut self) {
-        lock(&self.guards.state).promised -= 1;
+        lock(&self.guards.state).slots.promised -= 1;
     }
 }

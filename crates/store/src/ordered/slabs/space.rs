@@ -104,8 +104,8 @@ impl SlotSpace {
     pub fn promise(&self) -> Option<SlotPromise> {
         let may = self.with(|state| {
             let may = state.spare_slots() > 0;
-            state.promised += u32::from(may);
-            state.is_wanted |= !may;
+            state.slots.promised += u32::from(may);
+            state.wants.slot |= !may;
             may
         });
         may.then(|| SlotPromise::counted(&self.guards))
@@ -119,7 +119,7 @@ impl SlotSpace {
 
     /// As [`SlotSpace::take`], for who has a promise.
     pub fn take_promised(&self, near: Option<SlotAddress>) -> Option<SlotShare> {
-        self.take_if(near, |state| state.slots_free > state.held_back)
+        self.take_if(near, |state| state.slots.free > state.slots.held_back)
     }
 
     fn take_if(&self, near: Option<SlotAddress>, may: impl FnOnce(&SpaceState) -> bool) -> Option<SlotShare> {
@@ -130,7 +130,7 @@ impl SlotSpace {
             }
             let may = may(state);
             let taken = may.then(|| state.take_near(&self.guards, near)).flatten();
-            state.is_wanted |= taken.is_none();
+            state.wants.slot |= taken.is_none();
             taken
         });
         taken.map(|number| SlotShare::counted(&self.guards, number))
@@ -149,7 +149,7 @@ impl SlotSpace {
     #[cfg(test)]
     pub fn turn_round(&self, stamp: u64) -> Option<SlotRound> {
         self.with(|state| {
-            (state.flying == 0 && state.slots_rest > 0).then(|| {
+            (state.flying == 0 && state.slots.resting > 0).then(|| {
                 state.end_round();
                 let round = state.begin_round(self.options().keyspace, &[], stamp);
                 state.open_round();
@@ -185,7 +185,7 @@ impl SlotSpace {
 
     /// The manifest is to attest what is durable: maintenance begins a round.
     pub fn attest_images(&self) {
-        self.with(|state| state.wants_attesting = true);
+        self.with(|state| state.wants.attesting = true);
     }
 
     /// Another share of a slot of which one is kept, and no other. Only while a round lasts: images of an earlier life are counted.
@@ -201,12 +201,12 @@ impl SlotSpace {
 
     /// Whether there was no slot to give out, and no extents for more, when they were last looked for.
     pub fn is_full(&self) -> bool {
-        self.with(|state| state.is_full)
+        self.with(|state| state.wants.cannot_be_met)
     }
 
     /// Whether there is no slot to give out until a round begins, which gives out free ones: no extents are needed.
     pub fn wants_round(&self) -> bool {
-        self.with(|state| state.slots_open == 0 && state.slots_free > 0 && state.flying == 0)
+        self.with(|state| state.slots.open == 0 && state.slots.free > 0 && state.flying == 0)
     }
 
     /// The numbers of all slots that have a share.
@@ -228,7 +228,7 @@ impl SlotSpace {
 
     /// Whether recovery would find a free slot for each of so many images, besides those that are on flash.
     pub fn has_room_for(&self, images: usize) -> bool {
-        self.with(|state| state.slots_free as usize >= images)
+        self.with(|state| state.slots.free as usize >= images)
     }
 
     /// Whether slots are given out of which nobody knows yet that what is written to them is durable.
@@ -238,7 +238,7 @@ impl SlotSpace {
 
     /// Whether there are no slots to give out for both halves of a split, though groups may have some that are kept back or promised.
     pub fn has_none(&self) -> bool {
-        self.with(|state| state.slots_open + state.slots_rest == 0 || state.spare_slots() < SPLIT_SLOTS)
+        self.with(|state| state.slots.open + state.slots.resting == 0 || state.spare_slots() < SPLIT_SLOTS)
     }
 
     /// Another share of a slot that has one. `None`: it has none, or there is no such slot in this space.
@@ -306,7 +306,7 @@ impl SlotSpace {
 
     pub fn counts(&self) -> SlotCounts {
         self.with(|state| {
-            let mut counts = SlotCounts { slots_open: state.slots_open, ..SlotCounts::default() };
+            let mut counts = SlotCounts { slots_open: state.slots.open, ..SlotCounts::default() };
             for group in state.groups.values() {
                 counts.groups += 1;
                 counts.groups_open += u32::from(group.phase != GroupPhase::Closed);

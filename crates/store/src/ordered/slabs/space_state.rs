@@ -14,6 +14,34 @@ use tapetum_base::keyspace::KeyspaceId;
 /// How far behind its neighbour a slot counts as near: what a scan reads ahead at once.
 const NEAR_SLOTS: u32 = 16;
 
+/// How many slots there are, of all groups where nothing else is said.
+#[derive(Default)]
+pub struct SpaceCounts {
+    pub all: u32,
+    pub free: u32,
+    /// Of open groups, that may be given out.
+    pub open: u32,
+    /// Free ones of open groups that rest until the next round.
+    pub resting: u32,
+    /// So many of the free ones are kept back.
+    pub held_back: u32,
+    /// So many more are promised.
+    pub promised: u32,
+}
+
+/// What somebody wants of a space and does not have.
+#[derive(Default)]
+pub struct SlotWants {
+    /// Somebody found no slot since the last change of groups.
+    pub slot: bool,
+    /// The last images are to be attested, though nobody needs slots.
+    pub attesting: bool,
+    /// There was no slot, and no extents for more, when they were last looked for.
+    pub cannot_be_met: bool,
+    /// Slots beyond the slabs that are waited for.
+    pub large: Vec<Arc<SlotWant>>,
+}
+
 /// See the [module](self).
 #[derive(Default)]
 pub struct SpaceState {
@@ -25,10 +53,7 @@ pub struct SpaceState {
     versions: Arc<ExtentVersions>,
     /// Open groups with slots that may be given out.
     available: BTreeSet<u32>,
-    /// Slots of open groups that may be given out.
-    pub slots_open: u32,
-    /// Free slots of open groups that rest until the next round.
-    pub slots_rest: u32,
+    pub slots: SpaceCounts,
     /// One has ended, and the next one has not begun.
     pub is_between_rounds: bool,
     /// Slots that were given out before the round and are unsettled: the next one begins when there is none.
@@ -40,21 +65,7 @@ pub struct SpaceState {
     landed_before: u64,
     /// The round that the manifest named when the store was opened, for recovery.
     pub found_round: Option<SlotRound>,
-    /// Slots of all groups, and those of them that are free.
-    pub slots: u32,
-    pub slots_free: u32,
-    /// So many of them are kept back.
-    pub held_back: u32,
-    /// So many more are promised.
-    pub promised: u32,
-    /// Somebody found no slot since the last change of groups.
-    pub is_wanted: bool,
-    /// The last images are to be attested, though nobody needs slots.
-    pub wants_attesting: bool,
-    /// There was no slot, and no extents for more, when they were last looked for.
-    pub is_full: bool,
-    /// Slots beyond the slabs that are waited for.
-    pub wants: Vec<Arc<SlotWant>>,
+    pub wants: SlotWants,
 }
 
 impl SpaceState {
@@ -90,7 +101,7 @@ impl SpaceState {
 
     /// Free slots that are neither kept back nor promised.
     pub fn spare_slots(&self) -> u32 {
-        self.slots_free.saturating_sub(self.held_back + self.promised)
+        self.slots.free.saturating_sub(self.slots.held_back + self.slots.promised)
     }
 
     /// Puts a group where its phase and its free slots say.
@@ -122,7 +133,7 @@ impl SpaceState {
         let before = (group.ready(), group.free());
         group.take(slot, unsettled);
         let after = (group.ready(), group.free());
-        self.slots_free -= 1;
+        self.slots.free -= 1;
         self.shelve(first);
         if phase == GroupPhase::Open {
             self.recount(first, before, after);
@@ -131,8 +142,8 @@ impl SpaceState {
 
     /// A slot of this group was freed.
     pub fn freed(&mut self, first: u32) {
-        self.slots_free += 1;
-        self.is_full = false;
+        self.slots.free += 1;
+        self.wants.cannot_be_met = false;
         let group = self.group_mut(first);
         let (phase, is_reused) = (group.phase, group.is_reused());
         self.shelve(first);
@@ -142,16 +153,16 @@ impl SpaceState {
         match is_reused {
             true => {
                 self.available.insert(first);
-                self.slots_open += 1;
+                self.slots.open += 1;
             }
-            false => self.slots_rest += 1,
+            false => self.slots.resting += 1,
         }
     }
 
     /// Slots of an open group: so many that may be given out, and so many that are free.
     fn recount(&mut self, first: u32, before: (u32, u32), after: (u32, u32)) {
-        self.slots_open = self.slots_open + after.0 - before.0;
-        self.slots_rest = self.slots_rest + (after.1 - after.0) - (before.1 - before.0);
+        self.slots.open = self.slots.open + after.0 - before.0;
+        self.slots.resting = self.slots.resting + (after.1 - after.0) - (before.1 - before.0);
         match after.0 {
             0 => self.available.remove(&first),
             _ => self.available.insert(first),
@@ -210,13 +221,13 @@ impl SpaceState {
         }
         (self.round.is_named, self.found_round) = (true, None);
         (self.marks.settled, self.marks.told_stamp) = (Some(self.landed_before), 0);
-        self.wants_attesting = false;
+        self.wants.attesting = false;
     }
 
     pub fn insert(&mut self, first: u32, mut group: SlotGroup) {
         let phase = std::mem::replace(&mut group.phase, GroupPhase::Closed);
-        self.slots += group.slots();
-        self.slots_free += group.free();
+        self.slots.all += group.slots();
+        self.slots.free += group.free();
         self.versions.set(first..first + group.extents, Some(group.version));
         self.groups.insert(first, group);
         self.set_phase(first, phase);
@@ -228,8 +239,8 @@ impl SpaceState {
         }
         let removed = self.groups.remove(&first)?;
         self.versions.set(first..first + removed.extents, None);
-        self.slots -= removed.slots();
-        self.slots_free -= removed.free();
+        self.slots.all -= removed.slots();
+        self.slots.free -= removed.free();
         self.shelves.remove(first, &removed);
         self.doubted.remove(&first);
         Some(removed)
