@@ -2,6 +2,12 @@
 //! the contracts that an engine keeps.
 //!
 //! It knows no engine: [`engine`] says what one is, and the crate `tapetum` has them.
+//!
+//! ```text
+//! base/ (of an open store) ─► engine/ (contracts) ─► session/ (what the parts of a session share)
+//!   ▼ maintenance/ and recover/ work on it
+//! installer ─► manifest/ ─► keyspace/ ─► wake/, media/ ─► error/        log/ ─► wake/, media/ ─► error/
+//! ```
 
 pub mod base;
 pub mod engine;

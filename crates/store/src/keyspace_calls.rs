@@ -2,8 +2,7 @@
 
 use crate::blocking::KeyspaceHandle;
 use crate::store::Store;
-use tapetum_base::error::Error;
-use tapetum_base::error::KeyspaceError;
+use tapetum_base::error::{Error, KeyspaceError};
 use tapetum_base::keyspace::block_device::{BlockDevice, group_bytes_max};
 use tapetum_base::keyspace::catalogue::Keyspace;
 use tapetum_base::keyspace::changing::{KeyspaceChange, KeyspaceWish};

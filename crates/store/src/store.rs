@@ -17,12 +17,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tapetum_base::base::Base;
-use tapetum_base::base::Resizing;
+use tapetum_base::base::{Base, Resizing};
 use tapetum_base::engine::{Engine, EngineMaker, ImageMarks};
 use tapetum_base::error::Error;
-use tapetum_base::maintenance::resize;
-use tapetum_base::maintenance::{Maintenance, Step};
+use tapetum_base::maintenance::{Maintenance, Step, resize};
 use tapetum_base::media::io::{Io, lock, run};
 use tapetum_base::options::StoreOptions;
 use tapetum_base::phase::Phase;
@@ -426,11 +424,11 @@ impl Store {
         &self.inner.base
     }
 
-    /// The hashed engine, for the tools of this crate.
     pub(crate) fn key_desks(&self) -> &Arc<KeyDesks> {
         &self.inner.key_desks
     }
 
+    /// The hashed engine, for the tools of this crate.
     pub(crate) fn hashed(&self) -> &Arc<HashedEngine> {
         &self.inner.hashed
     }

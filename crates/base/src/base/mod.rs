@@ -7,8 +7,7 @@ pub mod log_trim;
 pub mod pace;
 
 use crate::engine::EngineList;
-use crate::error::Error;
-use crate::error::KeyspaceError;
+use crate::error::{Error, KeyspaceError};
 use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::changing::KeyspaceChanges;

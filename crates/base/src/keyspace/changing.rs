@@ -2,8 +2,7 @@
 
 use super::block_device::BlockDevice;
 use super::catalogue::{Catalogue, KeyspaceEdit};
-use crate::error::Error;
-use crate::error::KeyspaceError;
+use crate::error::{Error, KeyspaceError};
 use crate::keyspace_kind::KeyspaceKind;
 use crate::media::io::lock;
 use crate::wake::under_way::UnderWay;

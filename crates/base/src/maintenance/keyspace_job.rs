@@ -8,8 +8,7 @@
 
 use crate::base::Base;
 use crate::engine::job::{Job, Others};
-use crate::error::Error;
-use crate::error::KeyspaceError;
+use crate::error::{Error, KeyspaceError};
 use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::KeyspaceEdit;

@@ -1,4 +1,4 @@
-//! Maintenance: a list of jobs ([`job::Job`]), the log's clock, freeing of extents, in bounded steps that one caller drives.
+//! Maintenance: a list of jobs ([`Job`]), the log's clock, freeing of extents, in bounded steps that one caller drives.
 //!
 //! In production that is one thread a store; in the simulator it is the simulator. A step gives each job a step, which polls each
 //! of its tasks once; a task gives way after at most a partition or a few hundred kilobytes.

@@ -3,8 +3,7 @@
 use crate::error::Error;
 use crate::installer::Clients;
 use crate::keyspace::KeyspaceId;
-use crate::keyspace::deletion_mark::DeletionMarks;
-use crate::keyspace::deletion_mark::note_deletion;
+use crate::keyspace::deletion_mark::{DeletionMarks, note_deletion};
 use crate::keyspace::hasher::KeyHasher;
 use crate::keyspace_kind::KeyspaceKind;
 use crate::log::Place;

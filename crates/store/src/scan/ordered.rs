@@ -2,8 +2,7 @@
 
 use crate::blocking::{Item, KeyspaceHandle};
 use std::time::Duration;
-use tapetum_base::error::Error;
-use tapetum_base::error::KeyspaceError;
+use tapetum_base::error::{Error, KeyspaceError};
 use tapetum_base::keyspace::key_range::{KeyRange, ScanPart, ScannedItem};
 use tapetum_base::keyspace_kind::KeyspaceKind;
 

@@ -3,8 +3,7 @@
 
 use crate::store::Store;
 use tapetum_base::engine::key_place::Location;
-use tapetum_base::error::Error;
-use tapetum_base::error::KeyspaceError;
+use tapetum_base::error::{Error, KeyspaceError};
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::media::io::{Io, run};

@@ -2,8 +2,7 @@
 
 use crate::hashed::HashedEngine;
 use crate::hashed::large::inline_bytes_max;
-use tapetum_base::error::Error;
-use tapetum_base::error::KeyspaceError;
+use tapetum_base::error::{Error, KeyspaceError};
 use tapetum_base::keyspace::block_device::BLOCK_BYTES;
 use tapetum_base::keyspace::request::{Condition, Request};
 use tapetum_base::keyspace::states::KeyspaceRef;
