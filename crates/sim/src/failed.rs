@@ -33,6 +33,13 @@ pub const FAILED: &[FailedRun] = &[
         load: Some(Load::Ordered),
         what: "a first node, changed while its first image was on its way, was taken for clean when it was to be split",
     },
+    FailedRun {
+        seed: 906_514_989,
+        operations: 6000,
+        troubles: 1,
+        load: Some(Load::Brim),
+        what: "an ordered keyspace that was full stayed so when extents were free again, for nobody asked for slots",
+    },
 ];
 
 impl FailedRun {

@@ -53,7 +53,9 @@ impl OrderedJob {
         let may = |slots: &KeyspaceSlots| {
             let id = slots.keyspace();
             let waits = self.tries_us.contains_key(&id) && !slots.nodes().wants_round();
-            self.engine.base.keyspaces.has(id) && !waits && slots.want_change()
+            // Where there was no room, writes are refused before they ask for slots: whether there is some now is looked at again.
+            let is_wanted = slots.want_change() || self.engine.is_full(slots);
+            self.engine.base.keyspaces.has(id) && !waits && is_wanted
         };
         let slots = {
             let all = lock(&self.engine.slots);
