@@ -6,7 +6,7 @@
 //!               ─► leave_to_trim: no client but the engine that installs needs a record of it
 //!               ─► edits: in the frame of the install ─► durable, and seen ─► release: the zone is free
 //! ```
-//! Only who has leave can say in a frame that the log is trimmed; the base gives it when every client said the stamp it still needs.
+//! An engine needs leave to say in a frame that the log is trimmed. The base gives it when no other client needs a record of the buffer.
 //!
 //! Threads: maintenance's; one buffer is sealed at a time.
 
@@ -20,7 +20,7 @@ use std::task::Poll;
 /// Leave to trim the log through the sealed buffer.
 pub struct TrimLeave {
     buffer: u64,
-    /// Of the engine that installs what the buffer had of its own.
+    /// The kind of the engine that installs its records of the buffer.
     installing: KeyspaceKind,
 }
 
@@ -43,7 +43,7 @@ impl Base {
 }
 
 impl TrimLeave {
-    /// What the frame says that installs what the buffer had: where the log begins from then on, and what was deleted by then.
+    /// The frame of the install says this: where the log begins from then on, and what was deleted by then.
     pub fn edits(&self, base: &Base, installed: &BaseMarks) -> Vec<MarksEdit> {
         let (stamp_sealed, log_crc) = base.log.sealed();
         assert!(!base.engines.others_need(self.installing, stamp_sealed), "a client needs again what it did not need");

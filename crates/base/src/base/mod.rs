@@ -102,9 +102,9 @@ pub struct Base {
 
 /// The installer, as long as somebody has it. When this is dropped, others may have it, and see the room that there is now.
 pub struct InstallerGuard {
-    pub base: Arc<Base>,
+    base: Arc<Base>,
     /// There until the drop.
-    pub installer: Option<Box<Installer>>,
+    installer: Option<Box<Installer>>,
 }
 
 impl Deref for InstallerGuard {

@@ -40,12 +40,12 @@ impl Asks {
         self.asking.len()
     }
 
-    /// Whether some wait to be taken.
-    /// Those that nobody was told of.
-    pub fn new_ones(&mut self) -> &mut Vec<Ask> {
-        &mut self.new
+    /// Appends those that nobody has taken yet.
+    pub fn take_new(&mut self, into: &mut Vec<Ask>) {
+        into.append(&mut self.new);
     }
 
+    /// Whether some wait to be taken.
     pub fn are_new(&self) -> bool {
         !self.new.is_empty()
     }

@@ -387,10 +387,8 @@ impl DriveRun {
                 self.prepared = Some((of, list));
                 Ok(false)
             }
-            Err(_) if self.flights.is_empty() && self.sink_bytes / 2 < self.sink_bytes_min => {
-                Err(QueryError::ResultTooLarge)
-            }
-            Err(list) if self.flights.is_empty() && self.sink_bytes / 2 < self.query.len().max(4096) => {
+            Err(_) if self.is_least() && self.sink_bytes / 2 < self.sink_bytes_min => Err(QueryError::ResultTooLarge),
+            Err(list) if self.is_least() => {
                 let bytes = list.pieces.len() + self.sink_bytes;
                 let why = format!("local memory has no {bytes} bytes for a scan: give the store more memory");
                 Err(Error::Options(why).into())
@@ -405,7 +403,7 @@ impl DriveRun {
         }
     }
 
-    /// Whether a pipeline would need no less local memory, however little of it came back.
+    /// Whether the query asks for the least local memory that it can do with: no pipeline is under way, and half the room would be too little.
     fn is_least(&self) -> bool {
         self.flights.is_empty() && self.sink_bytes / 2 < self.sink_bytes_min.max(self.query.len()).max(4096)
     }

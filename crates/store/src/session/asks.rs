@@ -32,7 +32,7 @@ impl Session {
         if !self.core.is_here() {
             return;
         }
-        asks.append(self.core.asks.new_ones());
+        self.core.asks.take_new(asks);
     }
 
     /// Lets a request that asks bring so many bytes: it goes on as if it was submitted now. If its item is a longer one by then it asks

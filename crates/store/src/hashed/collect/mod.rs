@@ -378,13 +378,13 @@ async fn install_output(
         phase.set(Phase::Install);
     }
     // What died since the choice is born dead in the output.
-    let mut born_dead = Dying::default();
+    let (mut born_dead, catalog) = (Dying::default(), installer.of::<Catalog>());
     let alive: Vec<bool> = sources
         .iter()
         .enumerate()
         .map(|(place, source)| {
             let number = victims[source.victim as usize].segment.descriptor.number;
-            let alive = installer.of::<Catalog>().segments[&number].valid.get(source.entry);
+            let alive = catalog.segments[&number].valid.get(source.entry);
             if !alive && !fail_point!(SkipRecheck) {
                 born_dead.add(place as u32, source.size_bytes);
             }

@@ -5,6 +5,7 @@ use super::group_table::GroupTable;
 use super::slot_class::{PAGE_BYTES, SlotClass};
 use super::slot_map::SlotMap;
 use super::space::{SlotSpace, SpaceOptions};
+use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::media::geometry::Geometry;
 
@@ -40,7 +41,7 @@ impl SlabOptions {
     ///
     /// # Errors
     /// As [`SlotMap::new`].
-    pub fn new(geometry: &Geometry, store_id: u64) -> Result<SlabOptions, tapetum_base::error::Error> {
+    pub fn new(geometry: &Geometry, store_id: u64) -> Result<SlabOptions, Error> {
         let map = SlotMap::new(geometry)?;
         let group_pages_min = GROUP_PAGES_MIN;
         let group_pages = map.pages(map.extents_of(GROUP_PAGES_MIN));
