@@ -40,6 +40,13 @@ pub const FAILED: &[FailedRun] = &[
         load: Some(Load::Brim),
         what: "an ordered keyspace that was full stayed so when extents were free again, for nobody asked for slots",
     },
+    FailedRun {
+        seed: 4_842_134,
+        operations: 6000,
+        troubles: 1,
+        load: Some(Load::Brim),
+        what: "a collection that a failure had stopped kept the local memory that reads wait for",
+    },
 ];
 
 impl FailedRun {

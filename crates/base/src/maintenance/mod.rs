@@ -66,6 +66,7 @@ impl Maintenance {
         let mut any = self.io.pump();
         if let Err(error) = base.log.poisoned() {
             self.jobs.iter_mut().for_each(|job| job.fail(&error));
+            self.give_up_tasks();
             return Step::Idle;
         }
         for number in 0..self.jobs.len() {
@@ -93,12 +94,10 @@ impl Maintenance {
     pub fn wind_down(&mut self) -> bool {
         self.io.pump();
         if lock(&self.base.installer).is_some() || self.base.log.poisoned().is_err() {
-            // Nothing is half installed, or nothing will be whole any more. Tasks that are given up must not leave
-            // buffers that the drive still uses.
-            if self.io.in_flight() > 0 {
+            // Nothing is half installed, or nothing will be whole any more.
+            if !self.give_up_tasks() {
                 return false;
             }
-            self.jobs.iter_mut().for_each(|job| job.give_up());
         }
         self.jobs.iter_mut().for_each(|job| job.wind_down());
         self.over = !self.jobs.iter().any(|job| job.is_changing());
@@ -106,6 +105,16 @@ impl Maintenance {
             self.jobs.iter_mut().for_each(|job| job.close());
         }
         self.over
+    }
+
+    /// Drops the tasks of all jobs, with the local memory that they hold: reads need it, of a failed store too. Whether it could; tasks must
+    /// not leave buffers that the drive still uses.
+    fn give_up_tasks(&mut self) -> bool {
+        let is_drained = self.io.in_flight() == 0;
+        if is_drained {
+            self.jobs.iter_mut().for_each(|job| job.give_up());
+        }
+        is_drained
     }
 
     pub fn manifest_io(&self) -> &Io {

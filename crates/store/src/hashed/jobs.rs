@@ -242,6 +242,9 @@ impl Job for SegmentJob {
 
     fn give_up(&mut self) {
         (self.flush, self.collect, self.purge.task) = (None, None, None);
+        for phase in [&self.flush_phase, &self.collect_phase, &self.purge.phase] {
+            phase.set(Phase::Idle);
+        }
     }
 
     fn wind_down(&mut self) {
