@@ -162,7 +162,7 @@ impl Error {
     pub fn of_command(drive: &Drive, what: &str, completion: &Completion) -> Error {
         let Completion { status, errno, .. } = completion;
         match completion.is_no_space() {
-            true => Error::NoSpace { place: drive.flash().place() },
+            true => Error::NoSpace { place: drive.place() },
             false => Error::Io(format!("a {what} ended with {status:?} (errno {errno})")),
         }
     }

@@ -38,7 +38,7 @@ pub fn grow_flash(base: &Base, capacity_bytes: u64) -> Result<u64, Error> {
             Size(capacity_bytes)
         )));
     }
-    match base.drive.flash().grow(capacity_bytes) {
+    match base.drive.grow(capacity_bytes) {
         Ok(()) => Ok(capacity_bytes),
         // These say what to do about it.
         Err(error @ (FlashError::NoSpace { .. } | FlashError::TooSmall { .. } | FlashError::FileSizeLimit { .. })) => {

@@ -15,9 +15,8 @@ const MANIFEST_ZEROED_BYTES_MAX: u64 = 64 << 20;
 
 /// Makes an empty store on the drive. What was there is lost.
 pub async fn create(drive: &Drive, io: &Io, options: &StoreOptions, of_engines: EngineClients) -> Result<(), Error> {
-    let flash = drive.flash();
     let geometry =
-        Geometry::new(flash.capacity_bytes(), options.segment_bytes, options.partition_bits, flash.sector_bytes())?;
+        Geometry::new(drive.capacity_bytes(), options.segment_bytes, options.partition_bits, drive.sector_bytes())?;
     let mut secret = [0; 16];
     drive.env().random_bytes(&mut secret);
     let made = Superblock::new(drive.env().random_u64(), secret, geometry);

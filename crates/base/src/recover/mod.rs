@@ -57,13 +57,13 @@ fn no_memory(what: &str) -> Error {
 
 pub async fn read_superblock(drive: &Drive, io: &Io) -> Result<Found, Error> {
     let both = 2 * SUPERBLOCK_BYTES as usize;
-    if drive.flash().capacity_bytes() < both as u64 {
+    if drive.capacity_bytes() < both as u64 {
         return Err(Error::Unusable("the drive is too small to hold a store; nothing was written".into()));
     }
     let mut buffer = drive.local().allocate(both).ok_or_else(|| no_memory("a superblock"))?;
     io.read(0, &mut buffer, 0, both).await?;
-    let found = Superblock::read(io.look(&buffer, 0..both), drive.flash().capacity_bytes())?;
-    let (made, has) = (found.superblock.geometry.sector_bytes, drive.flash().sector_bytes());
+    let found = Superblock::read(io.look(&buffer, 0..both), drive.capacity_bytes())?;
+    let (made, has) = (found.superblock.geometry.sector_bytes, drive.sector_bytes());
     if made < has {
         return Err(Error::Options(format!(
             "the store was made where sectors have {made} bytes, and this drive has sectors of {has}: put it back there, \

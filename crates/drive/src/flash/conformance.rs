@@ -72,9 +72,9 @@ fn an_open_queue_pair_reaches_what_grew(flash: Arc<dyn Flash>) {
     let (local, length) = (buffer.offset(), BLOCK);
     let write = Operation::Write { flash: CAPACITY_BYTES, from: MemoryAddress::local(local), length, fua: true };
     assert_eq!(run(&mut pair, write, &mut buffer).status, Status::InvalidField);
-    drive.flash().grow(2 * CAPACITY_BYTES).unwrap();
-    drive.flash().grow(CAPACITY_BYTES).unwrap();
-    assert_eq!(drive.flash().capacity_bytes(), 2 * CAPACITY_BYTES, "it never shrinks");
+    drive.grow(2 * CAPACITY_BYTES).unwrap();
+    drive.grow(CAPACITY_BYTES).unwrap();
+    assert_eq!(drive.capacity_bytes(), 2 * CAPACITY_BYTES, "it never shrinks");
     buffer.bytes_mut().fill(7);
     assert_eq!(run(&mut pair, write, &mut buffer).status, Status::Success);
     let last = 2 * CAPACITY_BYTES - u64::from(BLOCK);
@@ -226,7 +226,7 @@ fn many_in_flight_complete_once_each(drive: &Drive, pair: &mut QueuePair) {
 fn ranges_are_checked(drive: &Drive, pair: &mut QueuePair) {
     let mut buffer = drive.local().allocate(BLOCK as usize).unwrap();
     let (local, local_end) = (buffer.offset(), drive.local().bytes_total() as u64);
-    let sector = drive.flash().sector_bytes();
+    let sector = drive.sector_bytes();
     let reads = [
         (CAPACITY_BYTES, local, sector),
         (CAPACITY_BYTES - 4096, local, 8192),

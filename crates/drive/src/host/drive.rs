@@ -3,8 +3,7 @@
 use super::QueuePair;
 use super::queue_pair::PairController;
 use super::remote::RemoteController;
-use crate::counters::CountersSnapshot;
-use crate::device::engine::{ApplicationSnapshot, EngineCounters, EngineOptions, StageSnapshot};
+use crate::device::engine::{EngineCounters, EngineOptions};
 use crate::device::program::Program;
 use crate::device::threads::DriveThreads;
 use crate::device::{Controller, Device};
@@ -12,7 +11,6 @@ use crate::env::Env;
 use crate::flash::{Flash, FlashQueue};
 use crate::memory::{HostRegion, LocalMemory, PairMemory};
 use crate::process::OfProcess;
-use crate::protocol::Identity;
 use std::io;
 use std::sync::Arc;
 
@@ -20,7 +18,7 @@ use std::sync::Arc;
 /// gets no queue pairs of it, and drops nothing of it.
 #[derive(Clone)]
 pub struct Drive {
-    device: OfProcess<Arc<Device>>,
+    pub(super) device: OfProcess<Arc<Device>>,
 }
 
 impl Drive {
@@ -163,34 +161,17 @@ impl Drive {
         Ok(QueuePair::new(controller, self.clone(), memory, counters))
     }
 
-    /// What the drive is and has. [`Operation::Identify`](crate::Operation::Identify) says the same through a queue pair.
-    pub fn identity(&self) -> Identity {
-        self.device.identity()
-    }
-
-    /// What its programs did as stages of pipelines.
-    pub fn stage_counters(&self) -> Vec<StageSnapshot> {
-        self.device.stages.snapshot()
-    }
-
-    /// What was done for each application, by its number. A drive without compute units has one alone.
-    pub fn applications(&self) -> Vec<ApplicationSnapshot> {
-        self.device.stages.applications()
-    }
-
     pub fn local(&self) -> &LocalMemory {
         &self.device.local
     }
 
+    /// What it lies on, for whoever made that in this process, and puts another drive over it or opens it again. What a host wants to know of it
+    /// is asked of the drive ([`super::questions`]).
     pub fn flash(&self) -> &Arc<dyn Flash> {
         &self.device.flash
     }
 
     pub fn env(&self) -> &Env {
         &self.device.env
-    }
-
-    pub fn counters(&self) -> CountersSnapshot {
-        self.device.counters.snapshot()
     }
 }

@@ -19,6 +19,7 @@ mod lease;
 mod lease_table;
 #[cfg(test)]
 mod lease_tests;
+mod questions;
 mod queue_pair;
 #[cfg(test)]
 mod region_tests;

@@ -126,7 +126,7 @@ impl Steward {
     /// Writes to a file without a name are lost with the process.
     fn look_at_file(&mut self) {
         let Ok(store) = self.slot.store() else { return };
-        let health = store.drive().flash().health();
+        let health = store.drive().health();
         if health == self.health {
             return;
         }

@@ -117,7 +117,7 @@ impl OrderedEngine {
     /// Whether images of nodes are written in place: the drive promises that a page is there whole or not at all after a power failure, or
     /// the options have it taken for granted.
     fn in_place(&self) -> bool {
-        let promised = self.base.drive.flash().atomic_write_bytes() >= PAGE_BYTES as u32;
+        let promised = self.base.drive.atomic_write_bytes() >= PAGE_BYTES as u32;
         let is_aligned = self.base.geometry.extents_offset().is_multiple_of(PAGE_BYTES);
         if !promised && self.base.options.assume_atomic_writes {
             tracing::warn!(

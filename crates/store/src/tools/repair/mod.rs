@@ -131,7 +131,7 @@ struct Patient {
 impl Patient {
     fn new(drive: &Drive) -> Result<Patient, Error> {
         // The roots and the pages that are made anew: both are small beside a drive.
-        let overlay = OverlayFlash::new(drive.flash().clone(), drive.flash().capacity_bytes());
+        let overlay = OverlayFlash::new(drive.flash().clone(), drive.capacity_bytes());
         let above = drive.with_flash(Arc::new(overlay.clone()));
         let io = Io::new(above.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Recover);
         Ok(Patient { overlay, above, io })

@@ -89,7 +89,7 @@ impl Roots {
 
 /// Reads them on a drive whose writes change nothing: what cannot be read is zeros there.
 pub async fn read_roots(drive: &Drive, io: &Io, report: &mut RepairReport) -> Result<Roots, Error> {
-    zero_unreadable(io, 0..(2 * SUPERBLOCK_BYTES).min(drive.flash().capacity_bytes()), report).await?;
+    zero_unreadable(io, 0..(2 * SUPERBLOCK_BYTES).min(drive.capacity_bytes()), report).await?;
     let Found { superblock, behind } = read_superblock(drive, io).await?;
     let (geometry, hasher) = (superblock.geometry, KeyHasher::new(superblock.secret));
     zero_unreadable(io, 2 * SUPERBLOCK_BYTES..geometry.extents_offset(), report).await?;
