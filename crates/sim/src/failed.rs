@@ -47,6 +47,13 @@ pub const FAILED: &[FailedRun] = &[
         load: Some(Load::Brim),
         what: "a collection that a failure had stopped kept the local memory that reads wait for",
     },
+    FailedRun {
+        seed: 700_000_020,
+        operations: 8000,
+        troubles: 1,
+        load: Some(Load::Brim),
+        what: "an extension of a dropped keyspace was still being written when its extents became a segment's",
+    },
 ];
 
 impl FailedRun {

@@ -14,6 +14,7 @@ use super::node_lists::NodeLists;
 use super::part::OrderedPart;
 use super::recover::{LogRecords, RecoverOptions, recover};
 use super::search::SearchLimits;
+use super::slabs::SlotSpace;
 use super::slabs::keyspace_slots::{KeyspaceSlots, SlabOptions};
 use super::slabs::manifest_client::OpeningGroups;
 use super::slabs::slot_class::PAGE_BYTES;
@@ -199,10 +200,10 @@ impl OrderedEngine {
         lock(&self.slots).keys().copied().filter(|id| !self.base.keyspaces.has(*id)).collect()
     }
 
-    /// Takes the pages of a dropped keyspace out of the cache, as far as they are not in use; whether none is left, and none is on its way
-    /// to flash.
+    /// Takes the pages of a dropped keyspace out of the cache, as far as they are not in use; whether none is left, and no image and
+    /// no extension is on its way to flash.
     pub fn forget_pages(&self, keyspace: KeyspaceId) -> bool {
-        let is_settled = lock(&self.slots).get(&keyspace).is_none_or(|slots| slots.nodes().is_settled());
+        let is_settled = lock(&self.slots).get(&keyspace).is_none_or(|slots| slots.spaces().all(SlotSpace::is_settled));
         self.shared.get().is_none_or(|shared| shared.state.forget_tree(keyspace)) && is_settled
     }
 

@@ -77,7 +77,7 @@ impl OrderedJob {
         }))
     }
 
-    /// A dropped keyspace whose groups may go: no image of it is on its way to flash.
+    /// A dropped keyspace whose groups may go: nothing of it is on its way to flash.
     fn dropped(&self) -> Option<KeyspaceId> {
         self.engine.dropped().into_iter().find(|id| self.engine.forget_pages(*id))
     }

@@ -152,6 +152,7 @@ impl OrderedSession {
             let error = core.base.log.poisoned().err().unwrap_or(Error::FullFlash);
             return self.fail(core, (number, op), error);
         }
+        share.settle(reference.stamp);
         let flushed = self.state.write_back.flush_written();
         let flushed = if fail_point!(OrderedNameEarly) { DurabilityTicket::done() } else { flushed };
         op.kept.extension = Some(Box::new(NewExtension { reference, share, basis, flushed }));

@@ -57,8 +57,8 @@ impl SlotShare {
         self.shares() == 1
     }
 
-    /// What was written to the slot is durable, under this stamp, and nothing more will be written to it by this holder. A share
-    /// that is dropped before has no write on its way.
+    /// What was written to the slot is durable (of an extension: it is written), under this stamp, and nothing more will be written to it by
+    /// this holder. A share that is dropped before has no write on its way.
     pub fn settle(&self, stamp: u64) {
         self.guards().settle(self.number, stamp);
     }

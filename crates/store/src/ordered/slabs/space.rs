@@ -231,9 +231,9 @@ impl SlotSpace {
         self.with(|state| state.slots.free as usize >= images)
     }
 
-    /// Whether slots are given out of which nobody knows yet that what is written to them is durable.
+    /// Whether no slot is given out to which a write may be on its way.
     pub fn is_settled(&self) -> bool {
-        self.with(|state| state.is_settled())
+        self.with(|state| state.slots.unsettled == 0)
     }
 
     /// Whether there are no slots to give out for both halves of a split, though groups may have some that are kept back or promised.

@@ -23,6 +23,8 @@ pub struct SpaceCounts {
     pub open: u32,
     /// Free ones of open groups that rest until the next round.
     pub resting: u32,
+    /// Given out to be written, and not settled: a write to one may be on its way.
+    pub unsettled: u32,
     /// So many of the free ones are kept back.
     pub held_back: u32,
     /// So many more are promised.
@@ -115,11 +117,6 @@ impl SpaceState {
         named_open.chain(self.doubted.iter().copied()).collect()
     }
 
-    /// Whether slots are given out of which nobody knows yet that what is written to them is durable.
-    pub fn is_settled(&self) -> bool {
-        self.of_rounds().iter().all(|first| self.groups[first].unsettled() == 0)
-    }
-
     /// Recovery doubts what is in a slot in use.
     pub fn doubt(&mut self, first: u32, slot: u32) {
         self.group_mut(first).doubt(slot);
@@ -134,6 +131,7 @@ impl SpaceState {
         group.take(slot, unsettled);
         let after = (group.ready(), group.free());
         self.slots.free -= 1;
+        self.slots.unsettled += u32::from(unsettled);
         self.shelve(first);
         if phase == GroupPhase::Open {
             self.recount(first, before, after);
@@ -169,13 +167,14 @@ impl SpaceState {
         };
     }
 
-    /// Works on a group, and counts its flying slots anew.
+    /// Works on a group, and counts its flying and its unsettled slots anew.
     pub fn with_flying<T>(&mut self, first: u32, work: impl FnOnce(&mut SlotGroup) -> T) -> T {
         let group = self.group_mut(first);
-        let before = group.flying();
+        let before = (group.flying(), group.unsettled());
         let done = work(group);
-        let after = group.flying();
-        self.flying = self.flying + after - before;
+        let after = (group.flying(), group.unsettled());
+        self.flying = self.flying + after.0 - before.0;
+        self.slots.unsettled = self.slots.unsettled + after.1 - before.1;
         done
     }
 
@@ -228,6 +227,7 @@ impl SpaceState {
         let phase = std::mem::replace(&mut group.phase, GroupPhase::Closed);
         self.slots.all += group.slots();
         self.slots.free += group.free();
+        self.slots.unsettled += group.unsettled();
         self.versions.set(first..first + group.extents, Some(group.version));
         self.groups.insert(first, group);
         self.set_phase(first, phase);
@@ -241,6 +241,7 @@ impl SpaceState {
         self.versions.set(first..first + removed.extents, None);
         self.slots.all -= removed.slots();
         self.slots.free -= removed.free();
+        self.slots.unsettled -= removed.unsettled();
         self.shelves.remove(first, &removed);
         self.doubted.remove(&first);
         Some(removed)
