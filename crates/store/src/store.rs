@@ -194,7 +194,7 @@ impl Store {
                 return result;
             }
             if self.inner.stopping.load(Ordering::SeqCst) {
-                return Err(Error::Options("the store was closed meanwhile: open it and try again".into()));
+                return Err(Error::Closed);
             }
             match has_thread {
                 true => wait(Duration::from_millis(50)),
@@ -329,7 +329,8 @@ impl Store {
     }
 
     /// Stops maintenance, makes durable what was acknowledged, and leaves a checkpoint of the index, so that the store opens
-    /// at once. Operations still on their way are lost unless they were acknowledged.
+    /// at once. Operations still on their way are lost unless they were acknowledged; writes are refused from here on
+    /// ([`Error::Closed`]).
     pub fn close(&self) -> Result<(), Error> {
         self.refuse_forked()?;
         self.inner.base.closed.store(true, Ordering::SeqCst);
@@ -349,6 +350,8 @@ impl Store {
         let base = &self.inner.base;
         // What was opened to read is left as it is.
         let Some(maintenance) = &self.inner.maintenance else { return Ok(()) };
+        // A write from here on would be acknowledged and lost.
+        base.log.close();
         while base.log.has_pending() {
             base.log.poisoned()?;
             if crashed() {

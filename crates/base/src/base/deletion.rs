@@ -27,7 +27,7 @@ impl Base {
             }
             match self.append_mark(keyspace.id, at, |draft, placed| self.log.append(&[draft], placed)) {
                 Ok(stamp) => return Ok(Some(stamp)),
-                Err(AppendError::Poisoned) => self.log.poisoned()?,
+                Err(AppendError::Refused(error)) => return Err(error),
                 Err(AppendError::BufferFull) if self.rotate() => {}
                 Err(AppendError::BufferFull) => return Ok(None),
             }
@@ -53,7 +53,7 @@ impl Base {
                 if is_due { self.log.append_planned(draft, placed) } else { Ok(()) }
             };
             if self.append_mark(keyspace, 0, mark).is_err() {
-                // Poisoned: nothing is written any more, and readers are not shown what is deleted. The plan is on flash.
+                // Failed or closed: nothing is written any more, and readers are not shown what is deleted. The plan is on flash.
                 self.keyspaces.raise(keyspace, self.log.stamp_last());
             }
         }

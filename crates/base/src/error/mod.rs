@@ -43,6 +43,8 @@ pub enum Error {
     FullManifest,
     /// The store was opened to read.
     ReadOnly,
+    /// The store was closed before the operation was done.
+    Closed,
     /// The store was opened before this process was forked.
     Forked,
     /// A keyspace was not made, renamed or dropped, or is not there, or not any more.
@@ -113,6 +115,7 @@ impl fmt::Display for Error {
                  make a store of a larger capacity and fill it by `tapetum dump` and `tapetum load`"
             ),
             Error::Keyspace(error) => error.fmt(f),
+            Error::Closed => write!(f, "the store was closed before this was done: open it again and try again"),
             Error::Forked => write!(
                 f,
                 "the store was opened before this process was forked, and a store does not survive a fork: open it after the fork, in \
@@ -170,7 +173,7 @@ impl Error {
     /// What a store says from then on in which `what` came to this error.
     pub fn poisoning(self, what: &str) -> Error {
         match self {
-            Error::NoSpace { .. } | Error::Removed { .. } | Error::Poisoned(_) | Error::Forked => self,
+            Error::NoSpace { .. } | Error::Removed { .. } | Error::Poisoned(_) | Error::Closed | Error::Forked => self,
             error => Error::Poisoned(format!("{what}: {error}")),
         }
     }

@@ -76,7 +76,8 @@ pub struct Place {
 pub enum AppendError {
     /// The buffer has no room: seal it.
     BufferFull,
-    Poisoned,
+    /// The log takes no records any more: the store has failed, or was closed.
+    Refused(Error),
 }
 
 struct OpenGroup {
@@ -142,6 +143,7 @@ struct LogState {
     flushing: Option<Flushing>,
     previous_crc: u32,
     second_began_us: u64,
+    is_closed: bool,
 }
 
 impl LogState {
@@ -218,6 +220,7 @@ impl Log {
             flushing: None,
             previous_crc: start.previous_crc,
             second_began_us: 0,
+            is_closed: false,
         };
         Log {
             event: SharedEvent::new(queue.event_fd()),
@@ -296,10 +299,11 @@ impl Log {
         drafts: &[Draft<'_>],
         mut placed: impl FnMut(usize, u64, u32),
     ) -> Result<(), AppendError> {
-        if self.poison.get().is_some() {
-            return Err(AppendError::Poisoned);
-        }
+        self.poisoned().map_err(AppendError::Refused)?;
         let mut state = lock(&self.state);
+        if state.is_closed {
+            return Err(AppendError::Refused(Error::Closed));
+        }
         let bytes: usize = drafts.iter().map(|draft| draft.header.record_bytes()).sum();
         let head = if state.open.is_some() { 0 } else { HEADER_BYTES };
         let filled = state.buffers.position + head + bytes;
@@ -517,6 +521,11 @@ impl Log {
 
     pub fn log_write_bytes(&self) -> u64 {
         self.log_write_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Refuses records from here on: the store is closing, and makes durable what was appended before.
+    pub fn close(&self) {
+        lock(&self.state).is_closed = true;
     }
 
     /// Why the store takes no writes any more, if so.

@@ -81,7 +81,7 @@ impl Job for KeyspaceJob {
     fn give_up(&mut self) {
         self.forgetting = None;
         if let Some((change, _)) = self.under_way.take() {
-            change.end(Err(closed()));
+            change.end(Err(Error::Closed));
         }
     }
 
@@ -95,12 +95,8 @@ impl Job for KeyspaceJob {
     }
 
     fn close(&mut self) {
-        self.end_all(&closed());
+        self.end_all(&Error::Closed);
     }
-}
-
-fn closed() -> Error {
-    Error::Options("the store was closed before the keyspace was changed: open it and try again".into())
 }
 
 async fn make(base: Arc<Base>, wish: KeyspaceWish) -> Result<(), Error> {

@@ -56,7 +56,7 @@ impl Hasher for DigestHasher {
 
 /// What an operation that waits is told when the store is closed.
 pub fn closed() -> Error {
-    Error::Io("the store was closed while the operation waited: open it again".into())
+    Error::Closed
 }
 
 /// What an operation is about.

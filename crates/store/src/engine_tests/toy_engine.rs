@@ -119,7 +119,7 @@ impl ToyEngine {
                     state.take(&Record { header: Header { stamp: given, ..header }, key, stored });
                     return Ok(Some(given));
                 }
-                Err(AppendError::Poisoned) => self.base.log.poisoned()?,
+                Err(AppendError::Refused(error)) => return Err(error),
                 Err(AppendError::BufferFull) => {}
             }
             drop(state);

@@ -82,7 +82,7 @@ impl Job for ResizeJob {
     }
 
     fn close(&mut self) {
-        self.end(Err(Error::Io("the store was closed before it was resized: try again".into())));
+        self.end(Err(Error::Closed));
     }
 
     fn phases(&self) -> Vec<Phase> {

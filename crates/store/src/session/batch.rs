@@ -15,7 +15,6 @@ use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::log::AppendError;
 use tapetum_base::session::order::closed;
 use tapetum_base::session::refuse;
-use tapetum_base::session::session_core::poison;
 
 /// What the log takes of a record beside its key and value, about.
 const RECORD_BESIDE_BYTES: usize = 64;
@@ -90,7 +89,7 @@ impl Session {
         let mut records = Vec::with_capacity(drafts.len());
         core.base.log.append(&drafts, |_, stamp, place| records.push((stamp, place))).map_err(|error| match error {
             AppendError::BufferFull => BatchStop::Full,
-            AppendError::Poisoned => BatchStop::Refused(poison(&core.base)),
+            AppendError::Refused(error) => BatchStop::Refused(error),
         })?;
         drop(drafts);
         let mut left = &records[..];

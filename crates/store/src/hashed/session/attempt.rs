@@ -17,7 +17,7 @@ use tapetum_base::keyspace::request::{Outcome, Request};
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::log::{AppendError, Draft};
 use tapetum_base::session::order::OpTarget;
-use tapetum_base::session::session_core::{SessionCore, poison};
+use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::fail_point;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Codec, Header, Kind, Record};
@@ -81,7 +81,7 @@ pub(super) fn append(
             Ok(given.0)
         }
         Err(AppendError::BufferFull) => Err(WriteError::NoRoom),
-        Err(AppendError::Poisoned) => Err(WriteError::Refused(poison(engine))),
+        Err(AppendError::Refused(error)) => Err(WriteError::Refused(error)),
     }
 }
 

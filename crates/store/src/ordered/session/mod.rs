@@ -270,6 +270,9 @@ impl OrderedSession {
     /// Answers when what was seen or written is durable, where that is waited for.
     fn answer(&mut self, core: &mut SessionCore, token: u64, shown: Shown, outcome: Outcome) {
         let Shown { ticket, deleted_by, read_flash } = shown;
+        if self.state.write_back.is_closed() {
+            return core.answer(token, Outcome::Failed(Error::Closed));
+        }
         match ticket.filter(|ticket| self.state.base.log.sync() == Sync::Always && !ticket.is_done()) {
             None => core.answer_shown((token, deleted_by), outcome, read_flash),
             Some(ticket) => {

@@ -118,7 +118,7 @@ impl ImageWriter {
 
     pub fn work(&mut self, state: &OrderedState, (hurry, now_us): (bool, u64), closes: bool) {
         if closes && self.stamps.is_empty() {
-            state.write_back.is_closed.store(true, Ordering::SeqCst);
+            state.write_back.end();
         }
         if now_us >= self.second_began_us + SECOND_US {
             self.second_began_us = now_us;

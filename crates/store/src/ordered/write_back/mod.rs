@@ -89,7 +89,8 @@ impl WriteBack {
 
     /// Adds a page that was not listed.
     pub fn list(&self, tree: &Arc<OrderedTree>, node: NodeId) {
-        self.unfinished.fetch_add(1, Ordering::Relaxed);
+        // In one order with the end: who changes a page lists it, and looks then whether images are made still.
+        self.unfinished.fetch_add(1, Ordering::SeqCst);
         lock(&self.listed).push_back(ListedPage { tree: tree.clone(), node });
     }
 
@@ -147,9 +148,17 @@ impl WriteBack {
         self.is_behind.load(Ordering::Relaxed) && !self.is_starved()
     }
 
-    /// Whether no image is made any more.
+    /// Whether no image is made any more: a change of a page from here on is lost, and must not be acknowledged.
     pub fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::SeqCst)
+    }
+
+    /// Makes no image any more, unless a page was listed meanwhile.
+    fn end(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+        if self.unfinished.load(Ordering::SeqCst) > 0 {
+            self.is_closed.store(false, Ordering::SeqCst);
+        }
     }
 
     fn finished(&self, pages: usize) {
