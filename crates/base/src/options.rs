@@ -139,7 +139,7 @@ impl StoreOptions {
         }
     }
 
-    /// With write buffers of so many bytes, a power of two from 64 KiB to 1 GiB. What is written over while it is in one costs flash its
+    /// With write buffers of so many bytes, a power of two from 64 KiB to 2 GiB. What is written over while it is in one costs flash its
     /// log record alone, so large ones suit few keys that are written often.
     pub fn with_write_buffers_of(self, segment_bytes: u64) -> StoreOptions {
         StoreOptions { segment_bytes, partition_bits: partition_bits(segment_bytes), ..self }
@@ -177,10 +177,18 @@ impl StoreOptions {
         match memory_bytes >= least_bytes {
             true => Ok(()),
             false => {
-                let needed_for = format!("write buffers of {}", Size(segment_bytes));
+                let needed_for = self.pools_in_words(segment_bytes);
                 Err(Error::TooLittleMemory { memory_bytes, least_bytes, needed_for })
             }
         }
+    }
+
+    /// What the budget must hold of a store with segments of `segment_bytes`, for an error.
+    pub fn pools_in_words(&self, segment_bytes: u64) -> String {
+        let beside = [("a DRAM tier", self.tier_bytes), ("a cache of nodes", self.node_cache_bytes)];
+        let beside = beside.into_iter().filter(|(_, bytes)| *bytes > 0);
+        let beside: String = beside.map(|(what, bytes)| format!("{what} of {}, and ", Size(bytes))).collect();
+        format!("{beside}write buffers of {}", Size(segment_bytes))
     }
 }
 
@@ -193,6 +201,16 @@ fn partition_bits(segment_bytes: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_budget_that_is_too_small_is_refused_with_what_it_is_to_hold() {
+        let refused = |options: StoreOptions| options.check(1 << 20).unwrap_err().to_string();
+        let plain = StoreOptions::new(1 << 30, 1 << 20);
+        assert!(refused(plain).contains("too few for write buffers of 1MiB"));
+        let all = StoreOptions { tier_bytes: 1 << 30, node_cache_bytes: 32 << 20, ..plain };
+        let error = refused(all);
+        assert!(error.contains("a DRAM tier of 1GiB, and a cache of nodes of 32MiB, and write buffers"), "{error}");
+    }
 
     #[test]
     fn slabs_that_cannot_be_are_refused_with_what_can() {

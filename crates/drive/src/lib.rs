@@ -22,6 +22,7 @@ mod event;
 pub mod flash;
 mod host;
 pub mod locks;
+pub mod machine;
 pub mod memory;
 pub mod planted;
 mod process;

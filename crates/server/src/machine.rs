@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use tapetum_drive::Size;
+use tapetum_drive::machine::memory_and_swap_bytes;
 
 use crate::size;
 
@@ -11,11 +12,6 @@ use crate::size;
 pub fn memory_bytes() -> u64 {
     let system = rustix::system::sysinfo();
     system.totalram.saturating_mul(u64::from(system.mem_unit))
-}
-
-pub fn memory_and_swap_bytes() -> u64 {
-    let system = rustix::system::sysinfo();
-    (system.totalram + system.totalswap).saturating_mul(u64::from(system.mem_unit))
 }
 
 /// Why a budget of so much memory is refused, if it is more than the machine has.

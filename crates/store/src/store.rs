@@ -7,7 +7,7 @@
 use crate::hashed::large::ValueLimits;
 use crate::hashed::{self, HashedEngine};
 use crate::opening::engines::{self, OpenedEngines, engine_clients};
-use crate::opening::{OpenError, Options, Place};
+use crate::opening::{OpenError, Options, Place, store_bytes};
 use crate::ordered::engine::ORDERED;
 use crate::scan::KeyDesks;
 use crate::session::Session;
@@ -275,19 +275,19 @@ impl Store {
         done
     }
 
-    /// Grows the store to `capacity_bytes` of its drive while it serves; at most to four times what it was made with. The
-    /// file of the drive grows with it. When this returns, all of it is in use.
+    /// Grows the store to `capacity_bytes`, as [`Options::capacity_bytes`] takes them, while it serves; at most to four times what it was
+    /// made with. The file of the drive grows with it. When this returns, all of it is in use.
     pub fn resize_capacity(&self, capacity_bytes: u64) -> Result<(), Error> {
-        let resizing = self.begin_resize_capacity(capacity_bytes)?;
+        let resizing = self.begin_resize_drive(store_bytes(capacity_bytes))?;
         self.wait_for(|| resizing.result(), |timeout| resizing.wait(timeout))
     }
 
-    /// As [`Store::resize_capacity`], but returns when the file has grown: maintenance does the rest.
-    pub fn begin_resize_capacity(&self, capacity_bytes: u64) -> Result<Resizing, Error> {
+    /// Grows the store to so many bytes of its drive, and returns when that has grown: maintenance does the rest.
+    pub fn begin_resize_drive(&self, drive_bytes: u64) -> Result<Resizing, Error> {
         let base = &self.inner.base;
         base.refuse_to_write()?;
         base.log.poisoned()?;
-        let capacity_bytes = resize::grow_flash(base, capacity_bytes)?;
+        let capacity_bytes = resize::grow_flash(base, drive_bytes)?;
         resize::ask(base, capacity_bytes)
     }
 

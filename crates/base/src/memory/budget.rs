@@ -26,14 +26,19 @@ pub struct MemoryBudget {
 }
 
 impl MemoryBudget {
+    /// Tier and cached nodes. Options may ask for more than there is: such a budget is refused, so it has sums too.
+    fn beside_bytes(&self) -> u64 {
+        self.tier_bytes.saturating_add(self.node_cache_bytes)
+    }
+
     /// What tier and cached nodes leave to the others.
     fn rest_bytes(&self) -> u64 {
-        self.memory_bytes.saturating_sub(self.tier_bytes + self.node_cache_bytes)
+        self.memory_bytes.saturating_sub(self.beside_bytes())
     }
 
     /// The drive's local memory, for what is read, flushed and collected, and for cached nodes.
     pub fn local_bytes(&self) -> u64 {
-        self.working_bytes() + self.node_cache_bytes
+        self.working_bytes().saturating_add(self.node_cache_bytes)
     }
 
     /// That without the share of cached nodes.
@@ -77,7 +82,7 @@ impl MemoryBudget {
     /// what must hold them, so that is at least 1.5 ÷ (1 − 1.5 ÷ 4) = 2.4 times the write buffers.
     pub fn least_bytes(&self, segment_bytes: u64) -> u64 {
         let rest_bytes = (MemoryBudget::write_buffers_bytes(segment_bytes) * 12).div_ceil(5).max(MEMORY_BYTES_MIN);
-        rest_bytes + self.tier_bytes + self.node_cache_bytes
+        rest_bytes.saturating_add(self.beside_bytes())
     }
 }
 
@@ -113,6 +118,15 @@ mod tests {
                 memory_bytes >= MEMORY_BYTES_MIN && 2 * memory_bytes >= 3 * pools
             };
             assert!(holds(least) && !holds(least - 8), "{segment_bytes}");
+        }
+    }
+
+    #[test]
+    fn a_budget_beyond_all_memory_needs_the_most_that_there_is() {
+        for (tier_bytes, node_cache_bytes) in [(u64::MAX - 5, 0), (0, u64::MAX), (u64::MAX, u64::MAX)] {
+            let budget = MemoryBudget { memory_bytes: 1 << 30, tier_bytes, node_cache_bytes };
+            assert_eq!((budget.least_bytes(1 << 20), budget.index_bytes_max()), (u64::MAX, 0));
+            assert!(budget.local_bytes() >= LOCAL_BYTES_MIN);
         }
     }
 

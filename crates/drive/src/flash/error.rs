@@ -151,7 +151,7 @@ impl Size {
     /// So many bytes or a little more, in whole KiB or MiB: to be typed as the least that is enough.
     pub fn at_least(bytes: u64) -> Size {
         let unit_bytes = if bytes > 1 << 20 { 1 << 20 } else { 1 << 10 };
-        Size(bytes.next_multiple_of(unit_bytes))
+        Size(bytes.checked_next_multiple_of(unit_bytes).unwrap_or(bytes))
     }
 }
 
@@ -185,5 +185,6 @@ mod tests {
         assert_eq!(shown, ["0", "512", "1KiB", "1.5KiB", "14GiB", "1MiB", "16EiB"]);
         assert_eq!(Size::at_least((9 << 20) + 1).to_string(), "10MiB");
         assert_eq!(Size::at_least(1500).to_string(), "2KiB");
+        assert_eq!(Size::at_least(u64::MAX).to_string(), "16EiB");
     }
 }

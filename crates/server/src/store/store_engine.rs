@@ -151,7 +151,7 @@ impl engine::Store for tapetum::Store {
     }
 
     fn resize_capacity(&self, bytes: u64) -> Result<(), Error> {
-        self.resize_capacity(tapetum::store_bytes(bytes))
+        self.resize_capacity(bytes)
     }
 
     fn resize_memory(&self, bytes: u64) -> Result<(), Error> {

@@ -1,8 +1,6 @@
 //! Opening a store for the command line: what recovery did goes to the log, and errors name the command line's options.
 
 use std::fmt;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -207,26 +205,9 @@ fn write_memory(
 
 impl std::error::Error for OpenError {}
 
-/// Opens the store at `place`, with its maintenance thread. Of one that could not be made, no folder stays.
+/// Opens the store at `place`, with its maintenance thread.
 pub fn open(place: &Place, options: &Options) -> Result<Store, OpenError> {
-    let missing = if options.create { missing_folders(place) } else { Vec::new() };
-    let opened = options.open_noting(place, |what| tell(&place.path(), what));
-    if opened.is_err() {
-        // One that is not empty stays, with those that it lies in.
-        let _ = missing.iter().try_for_each(fs::remove_dir);
-    }
-    Ok(opened?)
-}
-
-/// The folders that making the store makes, the innermost first.
-fn missing_folders(place: &Place) -> Vec<PathBuf> {
-    let Place::Directory(directory) = place else { return Vec::new() };
-    let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && folder.symlink_metadata().is_err_and(is_absent);
-    directory.ancestors().take_while(is_missing).map(Path::to_owned).collect()
-}
-
-fn is_absent(error: io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound
+    Ok(options.open_noting(place, |what| tell(&place.path(), what))?)
 }
 
 /// Opens the store that lies on `flash`, and that this process has had open before.

@@ -335,7 +335,7 @@ impl Life {
             _ => 4096 * (1 + world.random.below(4)),
         };
         let asked_bytes = (known_bytes + step_bytes).min(max_bytes) / 4096 * 4096;
-        match self.store.begin_resize_capacity(asked_bytes) {
+        match self.store.begin_resize_drive(asked_bytes) {
             Ok(resizing) => self.resizing = Some(resizing),
             Err(Error::Poisoned(_) | Error::NoSpace { .. }) if self.faulty => return Ok(()),
             Err(error) => return wrong(format!("the store does not grow to {asked_bytes}: {error}")),

@@ -25,6 +25,7 @@ use tapetum_base::options::{Full, StoreOptions};
 use tapetum_base::phase::{Phase, PhaseCell};
 use tapetum_drive::Size;
 use tapetum_drive::fail_point;
+use tapetum_drive::machine::memory_and_swap_bytes;
 
 /// The job of maintenance that does what was asked for.
 pub struct ResizeJob {
@@ -155,6 +156,7 @@ async fn widen_index(engine: &Arc<HashedEngine>, io: &Io, phase: &PhaseCell, cap
 /// Gives everything in memory another budget, of which the index gets its share at once. Pools, whose size is that of
 /// the budget at opening, keep theirs until the store is opened again.
 pub fn resize_memory(engine: &HashedEngine, memory_bytes: u64) -> Result<(), Error> {
+    refuse_more_than_there_is(memory_bytes)?;
     check_memory(engine, &StoreOptions { memory_bytes, ..engine.options })?;
     engine.memory_bytes.store(memory_bytes, Ordering::SeqCst);
     // The levels follow; whoever has the installer now refreshes them when it comes back.
@@ -162,6 +164,16 @@ pub fn resize_memory(engine: &HashedEngine, memory_bytes: u64) -> Result<(), Err
     engine.log.wake();
     engine.wakeup.wake();
     Ok(())
+}
+
+/// An error if the machine does not have so much memory.
+pub fn refuse_more_than_there_is(memory_bytes: u64) -> Result<(), Error> {
+    let has_bytes = memory_and_swap_bytes();
+    if memory_bytes <= has_bytes {
+        return Ok(());
+    }
+    let (wanted, has) = (Size(memory_bytes), Size(has_bytes));
+    Err(Error::Options(format!("{wanted} of memory are more than this machine has, {has} with its swap: give less")))
 }
 
 /// An error if the budget is too small for the store as it is, with what is enough.
@@ -175,7 +187,7 @@ fn check_memory(engine: &HashedEngine, options: &StoreOptions) -> Result<(), Err
     let for_pools = (4 * pools_bytes).saturating_sub(beside_bytes).div_ceil(3);
     let for_index = if engine.options.full == Full::Error { 4 * index_bytes + beside_bytes } else { 0 };
     let needed_for = if memory_bytes < for_buffers {
-        format!("write buffers of {}", Size(buffers_bytes))
+        options.pools_in_words(buffers_bytes)
     } else if memory_bytes < for_pools {
         format!("the index and pools of {}, which shrink only when the store is opened with less", Size(pools_bytes))
     } else if memory_bytes < for_index {

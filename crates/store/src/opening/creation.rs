@@ -10,6 +10,7 @@ use super::{
     CAPACITY_GROWING_BYTES, CAPACITY_LEAST_BYTES, CAPACITY_SERVED_BYTES, NewStore, OpenError, OpenNote, Options,
     PROBE_BYTES, drive, holds_store, store_bytes, when_free,
 };
+use crate::hashed::resize::refuse_more_than_there_is;
 use crate::store::Store;
 use tapetum_base::options::StoreOptions;
 use tapetum_drive::{Env, FileClaim, FileFlash, Flash, FlashError, IoEngine, unfinished};
@@ -25,6 +26,7 @@ pub(super) fn create_file(
     note: &mut impl FnMut(OpenNote),
 ) -> Result<Option<Arc<dyn Flash>>, OpenError> {
     let path = &place.path();
+    options.check_new().map_err(OpenError::store(path))?;
     let is_alone = match place {
         Place::Directory(directory) => {
             place::make_directory(directory)?;
@@ -78,6 +80,7 @@ pub(super) fn create_on_device(
     env: &Env,
     note: &mut impl FnMut(OpenNote),
 ) -> Result<Arc<dyn Flash>, OpenError> {
+    options.check_new().map_err(OpenError::store(path))?;
     let capacity_bytes = options.capacity_bytes.map_or(device.capacity_bytes(), store_bytes);
     let flash: Arc<dyn Flash> = Arc::new(device.with_capacity(capacity_bytes).map_err(OpenError::flash)?);
     create_on(&flash, path, options, env)?;
@@ -124,6 +127,7 @@ fn create_on(flash: &Arc<dyn Flash>, path: &Path, options: &Options, env: &Env) 
     let made = options.of_store(flash.capacity_bytes(), options.memory_bytes.unwrap_or(Options::MEMORY_DEFAULT_BYTES));
     let made = StoreOptions { grows: made.grows && options.new_store == NewStore::Growing, ..made };
     options.check_memory(path, &made, made.segment_bytes)?;
+    refuse_more_than_there_is(made.memory_bytes).map_err(OpenError::store(path))?;
     let drive = drive(flash, 4 * PROBE_BYTES, path, env)?;
     Store::create_on(&drive, &made).map_err(OpenError::store(path))
 }

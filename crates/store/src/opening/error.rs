@@ -12,6 +12,8 @@ use tapetum_drive::{FlashError, Size};
 
 #[non_exhaustive]
 pub enum OpenError {
+    /// An empty path.
+    NoPath,
     /// There is no store, and none was to be made.
     NoStore {
         path: PathBuf,
@@ -92,6 +94,9 @@ impl OpenError {
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            OpenError::NoPath => {
+                write!(f, "the store's path is empty: give that of a directory, a file or a block device")
+            }
             OpenError::NoStore { path } => {
                 write!(
                     f,
@@ -123,7 +128,12 @@ impl fmt::Display for OpenError {
                 path.display()
             ),
             OpenError::InUse { path } => {
-                write!(f, "{} is in use: use the store that is open already, or close it first", path.display())
+                write!(
+                    f,
+                    "{} is in use, by this process or another: use the store that is open already, or close it and drop all of its handles, \
+                     keyspaces, sessions and iterators first",
+                    path.display()
+                )
             }
             OpenError::NoRoom { path, free_bytes } => write!(
                 f,
@@ -131,14 +141,21 @@ impl fmt::Display for OpenError {
                 path.display(),
                 Size(*free_bytes)
             ),
-            OpenError::Memory { path, memory_bytes, tier, least_bytes } => write!(
-                f,
-                "{} has write buffers that {} of memory, {} of it the tier's, are too few for: give {} or more",
-                path.display(),
-                Size(*memory_bytes),
-                Size(tier.bytes_of(*memory_bytes)),
-                Size::at_least(*least_bytes)
-            ),
+            OpenError::Memory { path, memory_bytes, tier, least_bytes } => {
+                let (path, memory, least) = (path.display(), Size(*memory_bytes), Size::at_least(*least_bytes));
+                match tier.bytes_of(*memory_bytes) {
+                    0 => write!(
+                        f,
+                        "{memory} of memory are too few for the write buffers of {path}: give {least} or more"
+                    ),
+                    tier_bytes => write!(
+                        f,
+                        "{memory} of memory are too few for a DRAM tier of {} and the write buffers of {path}: give {least} or more, or a \
+                         smaller tier",
+                        Size(tier_bytes)
+                    ),
+                }
+            }
             OpenError::Flash(error) => write!(f, "{error}"),
             OpenError::Store { path, error } => write!(f, "{}: {error}", path.display()),
             OpenError::Io { path, doing, error } => write!(f, "cannot {doing} {}: {error}", path.display()),

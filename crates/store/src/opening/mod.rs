@@ -17,8 +17,11 @@ mod tests;
 pub use error::OpenError;
 pub use place::Place;
 
+use crate::hashed::resize::refuse_more_than_there_is;
 use crate::store::Store;
 use crate::tools::inspect::inspect_drive;
+use std::fs;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -31,7 +34,7 @@ use tapetum_drive::arbiter::{UnitCount, WEIGHT_MAX};
 use tapetum_drive::engine::{DEFAULT_APPLICATION_NAME, EngineOptions};
 use tapetum_drive::{
     DRIVE_THREADS_MAX, Drive, Env, FileFlash, Flash, FlashError, Identity, IoEngine, LocalMemory, ProgramIdentity,
-    programs,
+    Size, programs,
 };
 
 /// A new store that is served takes so much at most without being told.
@@ -42,6 +45,8 @@ const CAPACITY_GROWING_BYTES: u64 = 256 << 20;
 const CAPACITY_LEAST_BYTES: u64 = 2 << 20;
 /// Applications with weights.
 const APPLICATIONS_MAX: usize = 64;
+/// The write buffers that a new store may have.
+const WRITE_BUFFER_BYTES: RangeInclusive<u64> = 64 << 10..=1 << 30;
 /// Local memory to look at a superblock with.
 const PROBE_BYTES: usize = 1 << 20;
 /// Local memory to read a manifest with, of which only what is used is taken.
@@ -228,31 +233,42 @@ impl Options {
         self.open_noting(&place.into(), |_| {})
     }
 
-    /// As [`Options::open`]; `note` hears of what a log should tell.
+    /// As [`Options::open`]; `note` hears of what a log should tell. Of a store that could not be made, no folder stays.
     ///
     /// # Errors
     /// As [`Options::open`].
     pub fn open_noting(&self, place: &Place, mut note: impl FnMut(OpenNote)) -> Result<Store, OpenError> {
-        let path = place.path();
+        let missing = if self.create { place::missing_folders(place) } else { Vec::new() };
+        let opened = self.open_or_make(place, &mut note);
+        if opened.is_err() {
+            // One that is not empty stays, with those that it lies in.
+            let _ = missing.iter().try_for_each(fs::remove_dir);
+        }
+        opened
+    }
+
+    fn open_or_make(&self, place: &Place, note: &mut impl FnMut(OpenNote)) -> Result<Store, OpenError> {
+        let path = place.given_path()?;
         let env = Env::system();
+        self.check().map_err(OpenError::store(&path))?;
         if self.create
             && !place::is_there(&path)?
-            && let Some(flash) = creation::create_file(place, self, &env, &mut note)?
+            && let Some(flash) = creation::create_file(place, self, &env, note)?
         {
-            return self.open_on(flash, &path, &env, &mut note, Store::open_on);
+            return self.open_on(flash, &path, &env, note, Store::open_on);
         }
         let Some(kind) = place::kind(&path)? else { return Err(OpenError::NoStore { path }) };
         let flash = open_flash(&path, &env)?;
         if kind.is_block_device() && self.create && place::is_blank(&path)? {
-            let flash = creation::create_on_device(flash, &path, self, &env, &mut note)?;
-            return self.open_on(flash, &path, &env, &mut note, Store::open_on);
+            let flash = creation::create_on_device(flash, &path, self, &env, note)?;
+            return self.open_on(flash, &path, &env, note, Store::open_on);
         }
         let flash: Arc<dyn Flash> = Arc::new(flash);
         if kind.is_block_device() && self.create && !holds_store(&flash, &path, &env)? {
             return Err(OpenError::NotBlank { path });
         }
-        let store = self.open_on(flash, &path, &env, &mut note, Store::open_on)?;
-        self.grow_as_told(&store, &path, &mut note)?;
+        let store = self.open_on(flash, &path, &env, note, Store::open_on)?;
+        self.grow_as_told(&store, &path, note)?;
         Ok(store)
     }
 
@@ -273,7 +289,8 @@ impl Options {
         place: &Place,
         work: impl FnOnce(&Drive, &StoreOptions) -> Result<T, Error>,
     ) -> Result<T, OpenError> {
-        let (path, env) = (place.path(), Env::system());
+        let (path, env) = (place.given_path()?, Env::system());
+        self.check().map_err(OpenError::store(&path))?;
         self.open_on(open_flash_read_only(&path, &env)?, &path, &env, &mut |_| {}, work)
     }
 
@@ -309,7 +326,7 @@ impl Options {
             return Ok(());
         }
         let store = self.open_noting(place, |_| {})?;
-        let grown = store.resize_capacity(store_bytes(capacity_bytes));
+        let grown = store.resize_capacity(capacity_bytes);
         let closed = store.close();
         grown.and(closed).map_err(OpenError::store(&place.path()))
     }
@@ -322,9 +339,8 @@ impl Options {
         if wanted_bytes < has_bytes {
             note(OpenNote::KeptCapacity { has_bytes, wanted_bytes });
         } else if store_bytes(wanted_bytes) > has_bytes + 4096 {
-            let to_bytes = store_bytes(wanted_bytes);
-            store.resize_capacity(to_bytes).map_err(OpenError::store(path))?;
-            note(OpenNote::Grown { from_bytes: has_bytes, to_bytes });
+            store.resize_capacity(wanted_bytes).map_err(OpenError::store(path))?;
+            note(OpenNote::Grown { from_bytes: has_bytes, to_bytes: store_bytes(wanted_bytes) });
         }
         Ok(())
     }
@@ -341,6 +357,7 @@ impl Options {
         let segment_bytes = Store::segment_bytes(&probe).map_err(OpenError::store(path))?;
         let opened = self.of_store(flash.capacity_bytes(), self.memory_for(flash.capacity_bytes(), segment_bytes));
         self.check_memory(path, &opened, segment_bytes)?;
+        refuse_more_than_there_is(opened.memory_bytes).map_err(OpenError::store(path))?;
         if self.write_buffer_bytes.is_some_and(|bytes| bytes != segment_bytes) {
             note(OpenNote::KeptWriteBuffers { has_bytes: segment_bytes });
         }
@@ -351,10 +368,38 @@ impl Options {
             drive = drive.with_compute_units(units);
         }
         if self.drive_threads > 0 {
-            let threads = self.drive_threads.min(DRIVE_THREADS_MAX);
-            drive = drive.with_threads(threads).map_err(OpenError::io(path, "have threads for"))?;
+            drive = drive.with_threads(self.drive_threads).map_err(OpenError::io(path, "have threads for"))?;
         }
         open(&drive, &opened).map_err(OpenError::store(path))
+    }
+
+    /// An error if no store can be opened so.
+    fn check(&self) -> Result<(), Error> {
+        let threads = self.drive_threads;
+        if threads > DRIVE_THREADS_MAX {
+            return Err(Error::Options(format!(
+                "a drive cannot have {threads} threads: give {DRIVE_THREADS_MAX} at most"
+            )));
+        }
+        Ok(())
+    }
+
+    /// An error if no store can be made so.
+    fn check_new(&self) -> Result<(), Error> {
+        let (least, most) = (Size(*WRITE_BUFFER_BYTES.start()), Size(*WRITE_BUFFER_BYTES.end()));
+        match (self.write_buffer_bytes, self.capacity_bytes) {
+            (Some(bytes), _) if !bytes.is_power_of_two() || !WRITE_BUFFER_BYTES.contains(&bytes) => {
+                Err(Error::Options(format!(
+                    "write buffers cannot have {bytes} bytes: give a power of two from {least} to {most}"
+                )))
+            }
+            // What is larger, and too small still, its segments tell.
+            (_, Some(bytes)) if bytes < CAPACITY_LEAST_BYTES / 2 => Err(Error::Options(format!(
+                "a capacity of {bytes} bytes is too small for a store: give {} or more",
+                Size(CAPACITY_LEAST_BYTES)
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// For the programs that are to have threads, if any are.
@@ -412,7 +457,7 @@ impl Options {
     fn of_store(&self, capacity_bytes: u64, memory_bytes: u64) -> StoreOptions {
         // Segments by what is not the tier's, so that the largest value does not depend on what is beside the store.
         let tier_bytes = self.tier.bytes_of(memory_bytes);
-        let beside_bytes = tier_bytes + self.node_cache_bytes;
+        let beside_bytes = tier_bytes.saturating_add(self.node_cache_bytes);
         let whole = StoreOptions::new(capacity_bytes, memory_bytes.saturating_sub(beside_bytes));
         let whole = self.write_buffer_bytes.map_or(whole, |bytes| whole.with_write_buffers_of(bytes));
         StoreOptions {
@@ -445,8 +490,8 @@ impl Options {
             let memory_bytes = total.saturating_sub((self.memory_beside)(*total));
             StoreOptions { memory_bytes, tier_bytes: self.tier.bytes_of(*total), ..*store }.check(segment_bytes).is_ok()
         };
-        // What is enough for the largest segments ends the search.
-        (1..1 << 20).map(|mebibytes| mebibytes << 20).find(suffices).unwrap_or(u64::MAX)
+        let TierSize::Bytes(tier_bytes) = self.tier else { return first_of(0, suffices) };
+        first_of(tier_bytes.saturating_add(self.node_cache_bytes) >> 20, suffices)
     }
 
     /// The budget that was given; or the usual one, or what a store with segments of `segment_bytes` needs if that is more.
@@ -456,6 +501,12 @@ impl Options {
             self.memory_least(&usual, segment_bytes).max(Self::MEMORY_DEFAULT_BYTES)
         })
     }
+}
+
+/// The first of so many MiB, and more, that suffices. What is enough for the largest segments ends the search.
+fn first_of(mebibytes: u64, suffices: impl FnMut(&u64) -> bool) -> u64 {
+    let mut sizes = (mebibytes.max(1)..).take(1 << 20).map(|mebibytes| mebibytes.saturating_mul(1 << 20));
+    sizes.find(suffices).unwrap_or(u64::MAX)
 }
 
 /// A program that stages of pipelines run, which alone take threads.
@@ -479,7 +530,7 @@ fn program_of_units<'a>(identity: &'a Identity, name: &str) -> Result<&'a Progra
 /// # Errors
 /// As [`Options::open`].
 pub fn inspect_at(place: &Place) -> Result<Inspection, OpenError> {
-    let (path, env) = (place.path(), Env::system());
+    let (path, env) = (place.given_path()?, Env::system());
     let drive = drive(&open_flash_read_only(&path, &env)?, INSPECT_BYTES, &path, &env)?;
     inspect_drive(&drive).map_err(OpenError::store(&path))
 }
@@ -489,7 +540,7 @@ pub fn inspect_at(place: &Place) -> Result<Inspection, OpenError> {
 /// # Errors
 /// As [`Options::open`].
 pub fn lock(place: &Place) -> Result<Arc<dyn Flash>, OpenError> {
-    Ok(Arc::new(open_flash(&place.path(), &Env::system())?))
+    Ok(Arc::new(open_flash(&place.given_path()?, &Env::system())?))
 }
 
 fn open_flash(path: &Path, env: &Env) -> Result<FileFlash, OpenError> {

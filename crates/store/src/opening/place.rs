@@ -41,6 +41,12 @@ impl Place {
         }
     }
 
+    /// As [`Place::path`]; an error where nothing was given.
+    pub(super) fn given_path(&self) -> Result<PathBuf, OpenError> {
+        let (Place::Directory(given) | Place::Drive(given)) = self;
+        if given.as_os_str().is_empty() { Err(OpenError::NoPath) } else { Ok(self.path()) }
+    }
+
     /// Where the list of hot keys is, unless somebody says otherwise: beside a file. Beside a block device is no place for it.
     pub fn hot_keys(&self) -> Option<PathBuf> {
         match self {
@@ -60,6 +66,14 @@ impl<P: AsRef<Path>> From<P> for Place {
     fn from(path: P) -> Place {
         Place::at(path.as_ref())
     }
+}
+
+/// The folders that making a store makes, the innermost first.
+pub(super) fn missing_folders(place: &Place) -> Vec<PathBuf> {
+    let Place::Directory(directory) = place else { return Vec::new() };
+    let is_absent = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
+    let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && folder.symlink_metadata().is_err_and(is_absent);
+    directory.ancestors().take_while(is_missing).map(Path::to_owned).collect()
 }
 
 /// Makes the directory of a new store. An error if it holds something else.

@@ -184,3 +184,49 @@ fn check_digests(store: &Store, value: &impl Fn(u32) -> Vec<u8>) {
     assert!(on_flash > 100, "{on_flash}");
     assert!(store.stage_counters().iter().any(|stage| stage.name == "sha256" && stage.tasks >= 200));
 }
+
+#[test]
+fn sizes_that_cannot_be_are_refused_with_what_can_and_leave_no_folder() {
+    let folder = Folder::new("opening-sizes");
+    let data = folder.join("new/data");
+    let cases = [
+        (small().drive_threads(usize::MAX), "give 64 at most"),
+        (small().memory_bytes(1 << 50), "1PiB of memory are more than this machine has"),
+        (small().tier_bytes(1 << 50), "a DRAM tier of 1PiB and the write buffers"),
+        (small().tier_bytes(u64::MAX - 5), "give 16EiB or more, or a smaller tier"),
+        (small().node_cache_bytes(u64::MAX), "32MiB of memory are too few"),
+        (small().write_buffer_bytes(2 << 30), "give a power of two from 64KiB to 1GiB"),
+        (small().capacity_bytes(1), "a capacity of 1 bytes is too small for a store: give 2MiB or more"),
+        (small().memory_bytes(1), "1 of memory are too few for the write buffers"),
+    ];
+    for (options, words) in &cases {
+        let error = options.open(&data).err().unwrap().to_string();
+        assert!(error.contains(words), "{error}");
+        assert!(!folder.join("new").exists(), "{words}");
+    }
+    small().open(&data).unwrap().close().unwrap();
+    for (options, words) in &cases[..5] {
+        let errors = [options.open(&data).err(), options.open_read_only(&data).err()];
+        assert!(errors.iter().flatten().all(|error| error.to_string().contains(words)), "{errors:?}");
+        assert_eq!(errors.iter().flatten().count(), 2, "{words}");
+    }
+}
+
+#[test]
+fn an_empty_path_is_said() {
+    let errors = [Store::open("").err(), Store::open_read_only("").err(), inspect_at(&Place::at("")).err()];
+    for error in errors {
+        assert!(error.unwrap().to_string().contains("the store's path is empty"));
+    }
+}
+
+#[test]
+fn a_store_grows_to_four_times_the_capacity_that_it_was_given_and_is_refused_more_memory_than_there_is() {
+    let folder = Folder::new("opening-grows");
+    let store = small().capacity_bytes(16 << 20).open(folder.join("data")).unwrap();
+    store.resize_capacity(64 << 20).unwrap();
+    assert_eq!(tapetum_drive::Size(store.stats().flash_limit_bytes).to_string(), "64MiB");
+    assert!(store.resize_capacity(65 << 20).unwrap_err().to_string().contains("can grow to 64MiB and not to 65MiB"));
+    let refused = store.resize_memory(1 << 50).unwrap_err().to_string();
+    assert!(refused.contains("1PiB of memory are more than this machine has"), "{refused}");
+}

@@ -37,6 +37,9 @@ impl Session {
 
     /// Lets a request that asks bring so many bytes: it goes on as if it was submitted now. If its item is a longer one by then it asks
     /// again.
+    ///
+    /// # Panics
+    /// If no request with this token asks.
     pub fn allow_value(&mut self, token: u64, value_bytes: usize) {
         if !self.core.is_here() {
             return;
@@ -48,6 +51,9 @@ impl Session {
     }
 
     /// Ends a request that asks: it is replied to as if there was no item.
+    ///
+    /// # Panics
+    /// If no request with this token asks.
     pub fn give_up_value(&mut self, token: u64) {
         if !self.core.is_here() {
             return;

@@ -1,0 +1,7 @@
+//! What this machine has. No state.
+
+/// Memory of this machine and its swap.
+pub fn memory_and_swap_bytes() -> u64 {
+    let system = rustix::system::sysinfo();
+    (system.totalram + system.totalswap).saturating_mul(u64::from(system.mem_unit))
+}
