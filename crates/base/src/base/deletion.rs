@@ -17,6 +17,8 @@ impl Base {
     /// Deletes everything written to a keyspace so far, or plans to do so at a time, by a mark in the log. Returns its stamp, or
     /// `None` when the log has no room now.
     pub fn mark_deletion(&self, keyspace: KeyspaceRef, at: u32) -> Result<Option<u64>, Error> {
+        // No plan is kept for a time that has come.
+        let at = if at <= self.now() { 0 } else { at };
         loop {
             self.refuse_dropped(keyspace)?;
             if at != 0 && !self.may_plan(keyspace.id) {

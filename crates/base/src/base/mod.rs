@@ -188,10 +188,14 @@ impl Base {
         if self.overlay.is_some() { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
-    /// An error if a keyspace is not there any more, or the store was opened by a process that this one was forked from.
+    /// An error if a keyspace is not there any more, or is another store's, or the store was opened by a process that this one was forked from.
     pub fn refuse_dropped(&self, keyspace: KeyspaceRef) -> Result<(), Error> {
         self.refuse_forked()?;
-        if self.keyspaces.is_open(keyspace) { Ok(()) } else { Err(Error::Keyspace(KeyspaceError::Gone)) }
+        if self.keyspaces.is_open(keyspace) {
+            return Ok(());
+        }
+        let is_of_store = self.keyspaces.is_of_store(keyspace);
+        Err(Error::Keyspace(if is_of_store { KeyspaceError::Gone } else { KeyspaceError::OfOtherStore }))
     }
 
     /// The budget of memory as it is, in shares.

@@ -34,6 +34,8 @@ pub enum KeyspaceError {
     },
     /// The request names one that was dropped since.
     Gone,
+    /// The request names one of another store.
+    OfOtherStore,
     TooMany {
         limit: usize,
     },
@@ -120,6 +122,10 @@ impl fmt::Display for KeyspaceError {
                 write!(f, "the keyspace {name:?} was dropped already: nothing is left to do")
             }
             KeyspaceError::Gone => write!(f, "the keyspace was dropped: look its name up again, or create it anew"),
+            KeyspaceError::OfOtherStore => write!(
+                f,
+                "the keyspace is one of another store: take it from the store that the request goes to, by `Store::keyspace`"
+            ),
             KeyspaceError::TooMany { limit } => {
                 write!(
                     f,

@@ -64,7 +64,8 @@ pub enum Request<'a> {
         key: &'a [u8],
         stamp: Option<u64>,
     },
-    /// Everything written before `at` goes when `at` comes; 0 is now.
+    /// Everything written before `at`, in unix seconds, is deleted when `at` comes. 0, and a time that has passed, mean now: all that was
+    /// written before this request. A keyspace has one such plan: a later request replaces it.
     DeleteAll {
         at: u32,
     },

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! 1. A record is live only if its stamp is above its keyspace's *watermark*. Of a keyspace that is not open none is.
-//! 2. A [`KeyspaceRef`] names one life of an id: it is open as long as the id is not dropped, and never again.
+//! 2. A [`KeyspaceRef`] names one life of an id of one store: it is open as long as the id is not dropped, and never again.
 //!
 //! Threads: any. Looks take no lock; changes of a keyspace are made with every shard held, so that no write slips between.
 
@@ -18,20 +18,22 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use tapetum_kernels::scan::Format;
 
-/// A keyspace as requests name it: an id, and which of its lives is meant.
+/// A keyspace as requests name it: of which store, an id, and which of its lives is meant. Another store refuses it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct KeyspaceRef {
     pub id: KeyspaceId,
     kind: KeyspaceKind,
     life: u32,
+    /// See [`store_tag`]; 0 of [`KeyspaceRef::DEFAULT`].
+    store: u32,
     /// Of a block device: see [`Keyspace::block_device`].
     group_bits: u8,
 }
 
 impl KeyspaceRef {
-    /// The keyspace that every store has.
+    /// The keyspace that every store has. Each store takes it for its own.
     pub const DEFAULT: KeyspaceRef =
-        KeyspaceRef { id: KeyspaceId::DEFAULT, kind: KeyspaceKind::Hashed, life: 1, group_bits: 0 };
+        KeyspaceRef { id: KeyspaceId::DEFAULT, kind: KeyspaceKind::Hashed, life: 1, store: 0, group_bits: 0 };
 
     pub fn id(self) -> KeyspaceId {
         self.id
@@ -57,6 +59,11 @@ impl Default for KeyspaceRef {
     fn default() -> KeyspaceRef {
         KeyspaceRef::DEFAULT
     }
+}
+
+/// What keeps the handles of stores apart: a part of the store's id, which is kept when the store is opened again, and never 0.
+fn store_tag(store_id: u64) -> u32 {
+    (store_id ^ store_id >> 32) as u32 | 1
 }
 
 struct KeyspaceCell {
@@ -88,6 +95,7 @@ fn closed_cell(_: KeyspaceId) -> KeyspaceCell {
 }
 
 pub struct KeyspaceStates {
+    store: u32,
     cells: ById<KeyspaceCell>,
     catalogue: Mutex<Catalogue>,
     /// Goes up with every change of a watermark.
@@ -106,9 +114,10 @@ pub struct KeyspaceStates {
 }
 
 impl KeyspaceStates {
-    /// The keyspaces with what is deleted of them; `sealed` is what was before the active buffer.
-    pub fn new(catalogue: Catalogue, marks: &DeletionMarks, sealed: DeletionMarks) -> KeyspaceStates {
+    /// The keyspaces of a store with what is deleted of them; `sealed` is what was before the active buffer.
+    pub fn new(store_id: u64, catalogue: Catalogue, marks: &DeletionMarks, sealed: DeletionMarks) -> KeyspaceStates {
         let states = KeyspaceStates {
+            store: store_tag(store_id),
             cells: ById::new(closed_cell),
             catalogue: Mutex::new(catalogue),
             changes: AtomicU64::new(0),
@@ -157,7 +166,8 @@ impl KeyspaceStates {
         let catalogue = lock(&self.catalogue);
         let keyspace = catalogue.find(name).map_err(Error::Keyspace)?;
         let (id, kind, group_bits) = (keyspace.id, keyspace.kind, group_bits_of(keyspace));
-        Ok(KeyspaceRef { id, kind, life: self.cell(id).life.load(Ordering::SeqCst), group_bits })
+        let life = self.cell(id).life.load(Ordering::SeqCst);
+        Ok(KeyspaceRef { id, kind, life, store: self.store, group_bits })
     }
 
     /// What the records of an open keyspace are made of, if somebody said.
@@ -190,10 +200,16 @@ impl KeyspaceStates {
         self.cell(id).watermark.load(Ordering::SeqCst)
     }
 
+    /// Whether it is one of this store.
+    #[inline]
+    pub fn is_of_store(&self, keyspace: KeyspaceRef) -> bool {
+        keyspace.store == self.store || keyspace.store == KeyspaceRef::DEFAULT.store
+    }
+
     /// Whether requests may name it.
     #[inline]
     pub fn is_open(&self, keyspace: KeyspaceRef) -> bool {
-        self.cell(keyspace.id).life.load(Ordering::SeqCst) == keyspace.life
+        self.is_of_store(keyspace) && self.cell(keyspace.id).life.load(Ordering::SeqCst) == keyspace.life
     }
 
     /// Whether there is a keyspace with this id, and it is open.
@@ -344,7 +360,11 @@ mod tests {
     use super::*;
 
     fn states() -> KeyspaceStates {
-        KeyspaceStates::new(Catalogue::default(), &DeletionMarks::new(), DeletionMarks::new())
+        states_of(7)
+    }
+
+    fn states_of(store_id: u64) -> KeyspaceStates {
+        KeyspaceStates::new(store_id, Catalogue::default(), &DeletionMarks::new(), DeletionMarks::new())
     }
 
     #[test]
@@ -378,6 +398,16 @@ mod tests {
         states.apply(&KeyspaceEdit::Forget(first.id()), 0).unwrap();
         let second = create(&states, 300, 10);
         assert!(states.is_open(second) && !states.is_open(first) && first.id() == second.id());
+    }
+
+    #[test]
+    fn a_keyspace_of_another_store_is_not_open_and_the_default_is_of_all() {
+        let [own, again, other] = [7, 7, 8 << 32 | 2].map(states_of);
+        let named = create(&own, 1, 0);
+        [&again, &other].iter().for_each(|states| assert_eq!(create(states, 1, 0).id(), named.id()));
+        assert!(own.is_open(named) && again.is_open(named), "the store was opened again");
+        assert!(!other.is_open(named) && !other.is_open(own.find("default").unwrap()));
+        assert!(other.is_open(KeyspaceRef::DEFAULT));
     }
 
     #[test]

@@ -235,7 +235,8 @@ impl FoundBase {
         let ids = (geometry, superblock.store_id);
         let log = Log::new(queue, replayed.arenas, ids, options.sync, start);
         let catalogue = installer.keyspaces.clone();
-        let keyspaces = KeyspaceStates::new(catalogue, &replayed.deletions, replayed.deletions_sealed);
+        let (deleted, sealed) = (&replayed.deletions, replayed.deletions_sealed);
+        let keyspaces = KeyspaceStates::new(superblock.store_id, catalogue, deleted, sealed);
         log.keep_for_planned(keyspaces.planned_count());
         let base = Base {
             made: ProcessMark::now(),

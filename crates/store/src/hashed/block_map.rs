@@ -114,6 +114,9 @@ impl HashedEngine {
         blocks: Range<u64>,
         looks_max: usize,
     ) -> AbsentBlocks {
+        if self.refuse_dropped(keyspace).is_err() {
+            return AbsentBlocks::default();
+        }
         let map = self.block_map(keyspace.id, device);
         let (mut at, mut looks) = (blocks.start, 0);
         while at < blocks.end && looks < looks_max {

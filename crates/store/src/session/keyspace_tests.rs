@@ -2,8 +2,8 @@
 
 use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
 use crate::{
-    Condition, Error, Item, KeyspaceError, KeyspaceRef, Outcome, Reply, Request, Session, Store, StoreOptions, Sync,
-    Write,
+    Condition, Error, Item, KeyspaceError, KeyspaceKind, KeyspaceRef, Outcome, Reply, Request, Session, Store,
+    StoreOptions, Sync, Write,
 };
 use std::collections::HashMap;
 use tapetum_base::keyspace::catalogue::KeyspaceEdit;
@@ -152,6 +152,23 @@ fn a_dropped_keyspace_refuses_and_shows_nothing() {
     bench.session.submit_batch(1, &[write(again), write(keyspace)]).unwrap();
     assert_eq!(answer(&mut bench.session).0, refused);
     assert_eq!(get(&mut bench.session, again, b"key"), None, "a batch is whole or absent");
+}
+
+#[test]
+fn a_deletion_for_a_time_that_has_passed_is_done_at_once() {
+    let (_, store) = store_in_memory(SMALL_BYTES, &small_options());
+    store.create_keyspace_of("ordered", KeyspaceKind::Ordered).unwrap();
+    for name in ["default", "ordered"] {
+        let keyspace = store.keyspace(name).unwrap();
+        for at in [1, store.hashed().now()] {
+            keyspace.put(b"before", b"value").unwrap();
+            assert_eq!(keyspace.run(Request::DeleteAll { at }).unwrap().0, Outcome::Done);
+            assert_eq!(store.hashed().keyspaces.mark(keyspace.id()).planned_at, 0, "{name}: no plan is kept");
+            keyspace.put(b"after", b"value").unwrap();
+            let there = [b"before".as_slice(), b"after"].map(|key| keyspace.get(key).unwrap().is_some());
+            assert_eq!(there, [false, true], "{name}");
+        }
+    }
 }
 
 #[test]

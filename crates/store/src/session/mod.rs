@@ -160,12 +160,12 @@ impl Session {
     }
 
     /// Whether a hashed keyspace may have a key, by what memory knows: a no is certain, and a yes nearly so. Of a block device with groups
-    /// memory knows of groups alone what is on flash. Reads no flash.
+    /// memory knows of groups alone what is on flash. Yes, too, where a get would be refused. Reads no flash.
     pub fn has_probably(&self, keyspace: KeyspaceRef, key: &[u8]) -> bool {
-        if !self.core.is_here() {
+        let engine = &*self.hashed_engine;
+        if !self.core.is_here() || !engine.keyspaces.is_open(keyspace) {
             return true;
         }
-        let engine = &*self.hashed_engine;
         let hash = engine.hasher.hash_in(keyspace, key);
         let on_flash = HashedEngine::flash_hash(keyspace, hash);
         keyspace.kind() != KeyspaceKind::Hashed || engine.has_live_probably(&engine.buffers.shard(hash), hash, on_flash)
@@ -175,7 +175,8 @@ impl Session {
     /// [`Session::take_scanned`] after polls.
     ///
     /// # Errors
-    /// [`KeyspaceError::Unordered`] if the keyspace has no order of keys; [`KeyspaceError::Gone`] if it was dropped.
+    /// [`KeyspaceError::Unordered`] if the keyspace has no order of keys; [`KeyspaceError::Gone`] if it was dropped; [`Error::Options`] of a
+    /// scan of no items.
     pub fn submit_scan(
         &mut self,
         keyspace: KeyspaceRef,
@@ -185,6 +186,9 @@ impl Session {
     ) -> Result<(), Error> {
         if keyspace.kind() != KeyspaceKind::Ordered {
             return Err(Error::Keyspace(KeyspaceError::Unordered));
+        }
+        if items_max == 0 {
+            return Err(Error::Options("a scan of 0 items never ends: ask for 1 or more".into()));
         }
         self.core.base.refuse_dropped(keyspace)?;
         self.hashed_engine.check_watermark();
@@ -299,7 +303,10 @@ impl Session {
         self.others.iter_mut().for_each(|(_, part)| part.send(&mut self.core));
     }
 
-    /// The bytes of a value; readable until the poll after the one that replied.
+    /// The bytes of a value; readable until the poll after the one that replied. Whoever keeps them longer copies them.
+    ///
+    /// # Panics
+    /// Of a range that a later poll has given up, or another session's, the bytes of another value come, or this panics.
     pub fn bytes(&self, value: ValueRange) -> &[u8] {
         self.core.values.bytes(value)
     }

@@ -11,8 +11,8 @@ use tapetum_drive::Purpose;
 
 /// Finds where a key of a keyspace lives in an open store.
 pub fn locate(store: &Store, keyspace: KeyspaceRef, key: &[u8]) -> Result<Location, Error> {
-    store.refuse_forked()?;
     let base = store.base();
+    base.refuse_dropped(keyspace)?;
     if keyspace.is_grouped() {
         return Err(Error::Keyspace(KeyspaceError::IsGrouped));
     }

@@ -17,6 +17,7 @@ mod inspect;
 mod items;
 mod large_values;
 mod leases;
+mod misuse;
 mod ordered;
 mod read_only;
 mod readme;

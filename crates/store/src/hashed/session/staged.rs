@@ -90,6 +90,9 @@ impl HashedSession {
         let hash = HashKey(digest);
         let tier = engine.tier.as_ref()?;
         engine.check_watermark();
+        if !engine.keyspaces.is_open(keyspace) {
+            return None;
+        }
         let is_behind = self.ops.must_wait(hash, &Request::Get { key: &[] });
         if is_behind && !fail_point!(TierJumpsTheQueue) {
             return None;

@@ -120,7 +120,7 @@ impl OrderedSession {
             let error = Error::KeyTooLong { limit_bytes: NODE_KEY_BYTES_MAX };
             return self.scans.replies.push(ScanReply { token, part: Err(error) });
         }
-        let is_over = items_max == 0 || is_crossed(&range);
+        let is_over = is_crossed(&range);
         let scan = Box::new(ScanOp {
             token,
             keyspace,
