@@ -13,7 +13,7 @@ pub enum Full {
     /// New keys are refused; overwrites while space lasts; reads and deletes always.
     #[default]
     Error,
-    /// The coldest segment makes room.
+    /// The coldest segment makes room. Of ordered keyspaces nothing is evicted: their writes are refused when flash is full.
     Evict,
 }
 

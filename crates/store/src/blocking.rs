@@ -25,7 +25,7 @@ pub struct Item {
 
 /// An open keyspace of a store: blocking calls on its keys, from any thread. A clone is another handle on it. When the keyspace has
 /// been dropped, each call says so, also when another one has its name by then.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct KeyspaceHandle {
     store: Store,
     keyspace: KeyspaceRef,

@@ -154,7 +154,8 @@ impl Store {
 }
 
 impl KeyspaceHandle {
-    /// The items of this keyspace, in no order that means anything. See [`Items`].
+    /// The items of this keyspace, in no order that means anything. See [`Items`]. Of an ordered keyspace they are one error:
+    /// [`KeyspaceHandle::scan`] has its items.
     pub fn items(&self) -> Items {
         self.items_with_prefix(b"")
     }

@@ -100,6 +100,12 @@ pub use tapetum_base::stats;
 pub use tapetum_base::stats::{Stats, StoreFigure};
 pub use tapetum_base::wake::under_way::UnderWay;
 pub use tapetum_kernels::record::Marks;
+pub use tapetum_kernels::scan::query::MisfitPolicy;
+pub use tapetum_kernels::scan::result::RowSink;
+pub use tapetum_kernels::scan::{
+    Field, FieldKind, Format, FormatProblem, FormatTextError, Misfit, OwnedScalar, Query, QueryResult, Scalar,
+    ScalarType, ScanCounts,
+};
 pub use tools::check::check;
 pub use tools::inspect::inspect_drive;
 pub use tools::locate::locate;

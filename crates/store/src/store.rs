@@ -11,6 +11,7 @@ use crate::opening::{OpenError, Options, Place, store_bytes};
 use crate::ordered::engine::ORDERED;
 use crate::scan::KeyDesks;
 use crate::session::Session;
+use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,11 +51,23 @@ struct Inner {
 
 /// An open store: blocking calls, from any thread. A clone is another handle on the same store.
 ///
+/// [`Store::close`] ends it. A store whose last handle is dropped without that is as after a crash of the process: what was acknowledged
+/// with [`Sync::Always`](crate::Sync::Always) is there when it is opened again, of the last second with
+/// [`Sync::EverySecond`](crate::Sync::EverySecond) perhaps not, and the index is built anew. Its files are free for another opening when
+/// all handles, keyspaces, sessions and iterators of it are dropped, also after a close.
+///
 /// It belongs to the process that opened it. In a forked child each call gives [`Error::Forked`], or nothing where it gives figures, and
 /// dropping it touches neither the store nor the parent: open it after the fork.
 #[derive(Clone)]
 pub struct Store {
     inner: OfProcess<Arc<Inner>>,
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = self.inner.base.drive.flash().place();
+        f.debug_struct("Store").field("place", &place).finish_non_exhaustive()
+    }
 }
 
 fn queue(drive: &Drive) -> Result<Io, Error> {
@@ -67,7 +80,8 @@ fn stopped() -> Error {
 }
 
 impl Store {
-    /// Opens the store at a directory, file or block device, as [`Options::new`] would; makes it where there is none.
+    /// Opens the store at a directory, file or block device, as [`Options::new`] would; makes it where there is none. One that is in use,
+    /// by this process or another, is waited for, 3 seconds at most: one that was killed holds its file until its last writes have ended.
     ///
     /// # Errors
     /// Each says what to do; where one is returned, nothing foreign was changed.

@@ -20,7 +20,7 @@ use super::json_path::JsonPath;
 use std::fmt;
 
 /// What is wrong with a text, at which word.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct FormatTextError {
     /// Where the word begins, in characters from 1 on.
     pub column: usize,
@@ -62,6 +62,13 @@ impl fmt::Display for FormatTextError {
 }
 
 impl std::error::Error for FormatTextError {}
+
+/// As text: a `main` that returns an error prints it so.
+impl fmt::Debug for FormatTextError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 impl fmt::Display for FormatProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

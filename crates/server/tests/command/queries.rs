@@ -133,7 +133,10 @@ fn what_is_wrong_with_a_query_is_told_at_its_word() {
     for (words, expected) in [
         (&["papers", "--where", "yaer = 2000"][..], "where, column 1, yaer: the format has no such field; year is one"),
         (&["key: id u12"], "--fields, column 9, \"u12\": no such type"),
-        (&["papers"], "the record of the key \"k\" does not fit the format: the record ends before the field does"),
+        (
+            &["papers"],
+            "the record of the key \"k\" does not fit the format, at the field id: the record ends before the field does",
+        ),
         (&["papers", "--format", "tsv"], "a query's rows are printed as table, csv, jsonl or arrow"),
         (&["papers", "--select", "id", "--order-by", "id"], "order by, column 1, id: ordered rows need a limit"),
     ] {
@@ -238,7 +241,10 @@ fn what_is_no_json_is_found_and_not_stored() {
     let asked = ["scan", "orders", "--select", "id", "--where", "total is null", "--format", "csv"];
     for side in ["drive", "host"] {
         let on = [&asked[..], &["--run", side]].concat();
-        assert!(scratch.fails(&on).contains("does not fit the format: the document is not JSON"), "{side}");
+        assert!(
+            scratch.fails(&on).contains("does not fit the format, at the field total: the document is not JSON"),
+            "{side}"
+        );
         let (rows, told) = scratch.succeeds(&[&on[..], &["--on-error", "skip"]].concat(), b"");
         assert_eq!(rows, "id\n3\n", "{side}");
         assert!(told.contains("2 records do not fit and were left out"), "{told}");

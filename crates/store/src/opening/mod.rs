@@ -225,7 +225,8 @@ impl Options {
         Options { weights, ..self }
     }
 
-    /// Opens the store at a directory, file or block device, with its maintenance thread.
+    /// Opens the store at a directory, file or block device, with its maintenance thread. One that is in use is waited for, 3 seconds at
+    /// most.
     ///
     /// # Errors
     /// Each says what to do; where one is returned, nothing foreign was changed.

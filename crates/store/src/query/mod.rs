@@ -9,6 +9,49 @@
 //!    are read, for the records that are left.
 //!
 //! Pure.
+//!
+//! ```
+//! use tapetum::query::{OrderedRows, QueryText, compile};
+//! use tapetum::{Format, OwnedScalar, QuerySide, Scalar};
+//! # use tapetum::{Options, Store};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let path = std::env::temp_dir().join(format!("tapetum-query-{}", std::process::id()));
+//! # let store = Options::new().capacity_bytes(64 << 20).memory_bytes(32 << 20).open(&path)?;
+//! let papers = store.keyspace_or_create("papers")?;
+//! for (id, year, venue, title) in [(1u32, 1979u16, "TODS", "a"), (2, 1986, "VLDB", "b"), (3, 1991, "VLDB", "c")] {
+//!     let value = [&year.to_le_bytes()[..], &[venue.len() as u8], venue.as_bytes(), title.as_bytes()].concat();
+//!     papers.put(&id.to_be_bytes(), &value)?;
+//! }
+//! // What such records are made of; kept with the keyspace, `papers.format()` gives it back.
+//! let format = Format::parse("key: id u32be; value: year u16le, venue string8, title string")?;
+//! store.set_keyspace_format("papers", Some(&format))?;
+//!
+//! let text = QueryText {
+//!     condition: Some("year >= 1970"),
+//!     select: "venue, count(*) as papers",
+//!     group_by: Some("venue"),
+//!     order_by: Some("papers desc"),
+//!     ..QueryText::default()
+//! };
+//! let compiled = compile(&format, &text)?;
+//! let mut shown = Vec::new();
+//! let mut show = |values: &[Option<Scalar<'_>>]| {
+//!     let row = compiled.columns.iter().map(|column| values[column.place].map(Scalar::to_owned));
+//!     shown.push(row.collect::<Vec<_>>());
+//! };
+//! // The drive groups; order and limit of groups are the host's.
+//! let mut rows = OrderedRows::new(compiled.group_order.clone());
+//! papers.query(&compiled.query, QuerySide::Drive, &mut |values: &[Option<Scalar<'_>>]| rows.push(values, &mut show))?;
+//! rows.finish(&mut show);
+//! let row = |venue: &str, papers| vec![Some(OwnedScalar::Text(venue.into())), Some(OwnedScalar::Int(papers))];
+//! assert_eq!(shown, [row("VLDB", 2), row("TODS", 1)]);
+//! # store.close()?;
+//! # drop((papers, store));
+//! # std::fs::remove_dir_all(&path)?;
+//! # Ok(())
+//! # }
+//! ```
 
 mod compile;
 mod having;

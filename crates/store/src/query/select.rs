@@ -120,7 +120,7 @@ impl<'a> Compiler<'a> {
             FunctionArguments::List(FunctionArgumentList { args, clauses, .. }) if is_plain && clauses.is_empty() => {
                 match &args[..] {
                     [FunctionArg::Unnamed(argument)] => argument,
-                    _ => return Err(self.error(span, QueryProblem::AggregateArgument("none"))),
+                    _ => return Err(self.error(span, QueryProblem::AggregateArguments)),
                 }
             }
             _ => {
@@ -140,7 +140,7 @@ impl<'a> Compiler<'a> {
                     None => Err(self.error(span, QueryProblem::AggregateArgument(of.name()))),
                 }
             }
-            _ => Err(self.error(span, QueryProblem::AggregateArgument("*"))),
+            _ => Err(self.error(span, QueryProblem::AggregateArguments)),
         }
     }
 

@@ -448,6 +448,21 @@ fn each_clause_has_errors_of_its_own() {
     }
     let error = compile(&format, &QueryText { select: "yera", ..base }).map(|_| ()).unwrap_err();
     assert_eq!(error.to_string(), "select, column 1, yera: the format has no such field; year is one");
+    for select in ["count()", "count(id, year)", "sum(*)", "min()"] {
+        let error = compile(&format, &QueryText { select, ..base }).map(|_| ()).unwrap_err().to_string();
+        assert!(
+            error.ends_with("an aggregate takes one argument, as sum(field) does, and count also takes *: count(*)"),
+            "{error}"
+        );
+    }
+    for condition in ["open is 1", "id is not 'x'"] {
+        let text = QueryText { condition: Some(condition), ..base };
+        let error = compile(&format, &text).map(|_| ()).unwrap_err().to_string();
+        assert!(
+            error.ends_with("is and is not take null, true or false: compare with other values by = or <>"),
+            "{error}"
+        );
+    }
 }
 
 #[test]

@@ -6,6 +6,9 @@ use std::fmt;
 use tapetum_base::debug_as_text;
 use tapetum_kernels::scan::{Format, ScalarType};
 
+/// How the parser's message begins of what stands behind `is`, whose other words there are not here.
+const PARSER_WANTS_TRUTH: &str = "Expected: [NOT] NULL";
+
 /// Points at a word of a clause.
 #[derive(Clone, PartialEq, Eq)]
 pub struct QueryTextError {
@@ -45,6 +48,8 @@ pub enum QueryProblem {
     /// An aggregate where none is.
     Aggregate,
     AggregateArgument(&'static str),
+    /// None, several, or another thing than an expression.
+    AggregateArguments,
     /// With what it is of.
     DistinctAggregate(String),
     /// Selected beside aggregates, and not grouped by.
@@ -102,6 +107,9 @@ impl QueryProblem {
 
     fn explain(&self, word: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            QueryProblem::Syntax(message) if message.starts_with(PARSER_WANTS_TRUTH) => {
+                f.write_str("is and is not take null, true or false: compare with other values by = or <>")
+            }
             QueryProblem::Syntax(message) => f.write_str(message),
             QueryProblem::TooLong => {
                 f.write_str("it is too long: a clause has at most 1024 words and signs, in 64 KiB")
@@ -140,9 +148,8 @@ impl QueryProblem {
                 f.write_str("the query computes too much: at most 256 steps and 1024 constants of 64 KiB together")
             }
             QueryProblem::Aggregate => f.write_str("an aggregate stands alone, and only in what is selected"),
-            QueryProblem::AggregateArgument(of) => {
-                write!(f, "sum and avg take numbers, and this is of type {of}; all but count(*) take one argument")
-            }
+            QueryProblem::AggregateArgument(of) => write!(f, "sum and avg take numbers, and this is of type {of}"),
+            QueryProblem::AggregateArguments => f.write_str("an aggregate takes one argument, as sum(field) does, and count also takes *: count(*)"),
             QueryProblem::DistinctAggregate(of) => write!(
                 f,
                 "an aggregate does not take distinct: group by {of}, or select distinct {of} and count the rows"

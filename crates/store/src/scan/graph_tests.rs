@@ -230,7 +230,7 @@ fn what_is_no_graph_and_what_does_not_fit_is_refused() {
     assert_eq!((cancelled.unwrap_err(), heard), (QueryError::Cancelled, 3));
     cites.put(b"odd", b"x").unwrap();
     match run(&cites, OPTIONS, QuerySide::Drive) {
-        Err(QueryError::Misfit(first)) => assert_eq!(&first.key[..], b"odd"),
+        Err(QueryError::Misfit { first, .. }) => assert_eq!(&first.key[..], b"odd"),
         other => panic!("{other:?}"),
     }
     let skipping = edges(2000, vec![0, 1], MisfitPolicy::Skip);
@@ -268,5 +268,5 @@ fn of_a_record_only_the_chosen_fields_cross() {
         assert_eq!(get(&key(7, 10_000), side).unwrap(), (None, Vec::new()));
     }
     cites.put(b"odd", b"x").unwrap();
-    assert!(matches!(get(b"odd", QuerySide::Drive), Err(QueryError::Misfit(_))));
+    assert!(matches!(get(b"odd", QuerySide::Drive), Err(QueryError::Misfit { .. })));
 }

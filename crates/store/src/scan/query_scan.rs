@@ -69,8 +69,11 @@ impl QueryReport {
 #[derive(Clone, PartialEq)]
 pub enum QueryError {
     Store(Error),
-    /// A record does not fit the format.
-    Misfit(FirstMisfit),
+    /// A record does not fit the format, at this field.
+    Misfit {
+        first: FirstMisfit,
+        field_name: String,
+    },
     TooManyGroups,
     /// The rows of one batch of records are more than local memory has room for.
     ResultTooLarge,
@@ -109,9 +112,9 @@ impl fmt::Display for QueryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             QueryError::Store(error) => error.fmt(f),
-            QueryError::Misfit(FirstMisfit { misfit, key, .. }) => {
-                let key = String::from_utf8_lossy(key).into_owned();
-                write!(f, "the record of the key {key:?} does not fit the format: {}", misfit.explain())
+            QueryError::Misfit { first: FirstMisfit { misfit, key, .. }, field_name } => {
+                let (key, why) = (String::from_utf8_lossy(key), misfit.explain());
+                write!(f, "the record of the key {key:?} does not fit the format, at the field {field_name}: {why}")
             }
             QueryError::TooManyGroups => {
                 f.write_str("there are more than 65536 groups or ordered rows, or 16MiB of them: group by less, or narrow the condition")
@@ -232,7 +235,11 @@ pub(super) fn check_range(keyspace: &KeyspaceHandle, range: &KeyRange) -> Result
 /// An error if a record does not fit, and the query wants all to fit.
 pub(super) fn check_misfits(query: &Query, result: &QueryResult) -> Result<(), QueryError> {
     match &result.counts().first_misfit {
-        Some(first) if query.policy() == MisfitPolicy::Fail => Err(QueryError::Misfit(first.clone())),
+        Some(first) if query.policy() == MisfitPolicy::Fail => {
+            let field = query.format().fields().get(usize::from(first.field));
+            let field_name = field.map_or_else(String::new, |field| field.name.to_string());
+            Err(QueryError::Misfit { first: first.clone(), field_name })
+        }
         _ => Ok(()),
     }
 }

@@ -332,7 +332,12 @@ fn a_record_that_does_not_fit_is_named_or_counted() {
     let format = "key: id u32be; value: year u16le, text bytes";
     let failing = query_of(format, 0, count(), MisfitPolicy::Fail);
     match run(&papers, &failing, QuerySide::Drive) {
-        Err(QueryError::Misfit(first)) => assert_eq!((&first.key[..], first.misfit), (&b"odd"[..], Misfit::Short)),
+        Err(error @ QueryError::Misfit { .. }) => {
+            let QueryError::Misfit { first, field_name } = &error else { unreachable!() };
+            assert_eq!((&first.key[..], first.misfit), (&b"odd"[..], Misfit::Short));
+            assert_eq!(field_name, "id");
+            assert!(error.to_string().contains("at the field id: the record ends"), "{error}");
+        }
         other => panic!("{:?}", other.map(|(_, report)| report)),
     }
     // In a write buffer, which is looked at before segments.

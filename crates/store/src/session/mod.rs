@@ -20,6 +20,7 @@ mod through;
 
 use crate::hashed::HashedEngine;
 use crate::hashed::session::{HashedSession, limits};
+use std::fmt;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -47,6 +48,14 @@ pub use tapetum_base::session::asks::Ask;
 pub const OPERATIONS_MAX: usize = 1 << 16;
 /// How often a session that waits for memory or room checks again.
 const MEMORY_LOOK: Duration = Duration::from_millis(10);
+
+impl fmt::Display for Busy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the session has no room: poll it, and submit again")
+    }
+}
+
+impl std::error::Error for Busy {}
 
 /// Many operations on their way at once, of one thread: submit, poll for replies, wait. Operations of one key are done in
 /// the order in which they were submitted, but for those that ask ([`Session::submit_within`]).
@@ -414,6 +423,12 @@ impl Session {
         // SAFETY: the array is valid for its length; poll writes only into it.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
         events.into_iter().for_each(|(event, sleep)| event.end_sleep(notifier, sleep));
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").finish_non_exhaustive()
     }
 }
 
