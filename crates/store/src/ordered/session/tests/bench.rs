@@ -53,6 +53,11 @@ impl Bench {
         Bench::over(flash, cache_pages, sync, (Env::simulated(1).0, MANY_SLOTS, false))
     }
 
+    /// As [`Bench::new`], in the time of `env`.
+    pub fn timed(flash: Arc<dyn Flash>, cache_pages: usize, sync: Sync, env: Env) -> Bench {
+        Bench::over(flash, cache_pages, sync, (env, MANY_SLOTS, false))
+    }
+
     /// As [`Bench::with_slots`], with images written over those that they replace.
     pub fn in_place(flash: Arc<dyn Flash>, cache_pages: usize, slots: u32) -> Bench {
         Bench::over(flash, cache_pages, Sync::Always, (Env::simulated(1).0, slots, true))
