@@ -23,7 +23,8 @@
 //! # }
 //! ```
 //!
-//! [`Options`] says how much flash and memory it may take and when a write is acknowledged.
+//! [`Options`] says how much flash and memory it may take and when a write is acknowledged. A [`Format`] says what records are made of, and
+//! [`KeyspaceHandle::query`] runs a query over them at the drive; with the feature `sql`, the module `query` compiles one from text.
 
 #[cfg(test)]
 mod base_tests;

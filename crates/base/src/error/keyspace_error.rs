@@ -85,6 +85,11 @@ pub enum KeyspaceError {
     },
     /// It is a block device with groups of blocks, whose items are not taken one by one.
     IsGrouped,
+    /// The block device has no block of this number.
+    NoBlock {
+        block: u64,
+        blocks: u64,
+    },
     /// It is no block device.
     NoDevice {
         name: String,
@@ -186,6 +191,10 @@ impl fmt::Display for KeyspaceError {
                 f,
                 "the keyspace is a block device with groups of blocks, which takes whole blocks and no other request: read and write it as \
                  a block device"
+            ),
+            KeyspaceError::NoBlock { block, blocks } => write!(
+                f,
+                "the block device has {blocks} blocks, from 0 on, and none of the number {block}: give a smaller one, or make the device larger"
             ),
             KeyspaceError::IsOfKind { name, kind } => {
                 write!(f, "the keyspace {name:?} is there, and is {kind}: take it as it is, or give another name")

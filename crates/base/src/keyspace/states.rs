@@ -9,7 +9,7 @@
 use super::KeyspaceId;
 use super::by_id::ById;
 use crate::error::Error;
-use crate::keyspace::block_device::BlockDevice;
+use crate::keyspace::block_device::{BLOCK_BYTES, BlockDevice};
 use crate::keyspace::catalogue::{Catalogue, Keyspace, KeyspaceEdit};
 use crate::keyspace::deletion_mark::{DeletionMark, DeletionMarks};
 use crate::keyspace_kind::KeyspaceKind;
@@ -76,6 +76,8 @@ struct KeyspaceCell {
     life: AtomicU32,
     /// Of a block device, also when it was dropped.
     group_bits: AtomicU8,
+    /// How many blocks it has; of another keyspace 0.
+    blocks: AtomicU64,
 }
 
 /// By the low bits of a block's number; 0 of what is no block device, or of one that another version made.
@@ -91,6 +93,7 @@ fn closed_cell(_: KeyspaceId) -> KeyspaceCell {
         planned_at: AtomicU32::new(0),
         life: AtomicU32::new(0),
         group_bits: AtomicU8::new(0),
+        blocks: AtomicU64::new(0),
     }
 }
 
@@ -128,7 +131,7 @@ impl KeyspaceStates {
             has_groups: AtomicBool::new(false),
             sealed: Mutex::new(sealed),
         };
-        lock(&states.catalogue).iter().for_each(|keyspace| states.note_groups(keyspace));
+        lock(&states.catalogue).iter().for_each(|keyspace| states.note_device(keyspace));
         for id in states.ids() {
             let cell = states.cell(id);
             let DeletionMark { watermark, planned_at } = marks.get(&id).copied().unwrap_or_default();
@@ -140,8 +143,11 @@ impl KeyspaceStates {
         states
     }
 
-    fn note_groups(&self, keyspace: &Keyspace) {
+    fn note_device(&self, keyspace: &Keyspace) {
         let group_bits = group_bits_of(keyspace);
+        let device = keyspace.block_device().ok().flatten();
+        let blocks = device.map_or(0, |device| device.size_bytes() / BLOCK_BYTES as u64);
+        self.cell(keyspace.id).blocks.store(blocks, Ordering::SeqCst);
         self.cell(keyspace.id).group_bits.store(group_bits, Ordering::SeqCst);
         self.has_groups.fetch_or(group_bits > 0, Ordering::SeqCst);
     }
@@ -154,6 +160,11 @@ impl KeyspaceStates {
 
     pub fn group_blocks(&self, id: KeyspaceId) -> usize {
         1 << self.cell(id).group_bits.load(Ordering::SeqCst)
+    }
+
+    /// How many blocks a block device has.
+    pub fn device_blocks(&self, id: KeyspaceId) -> u64 {
+        self.cell(id).blocks.load(Ordering::SeqCst)
     }
 
     /// The ids of the open keyspaces.
@@ -235,13 +246,14 @@ impl KeyspaceStates {
         let (id, watermark) = match edit {
             KeyspaceEdit::Create(keyspace) => (keyspace.id, stamp),
             KeyspaceEdit::Drop(id) => (*id, u64::MAX),
-            KeyspaceEdit::Rename { .. }
-            | KeyspaceEdit::SetFormat { .. }
-            | KeyspaceEdit::SetOptions { .. }
-            | KeyspaceEdit::Forget(_) => return Ok(()),
+            KeyspaceEdit::SetOptions { id, .. } => {
+                catalogue.get(*id).into_iter().for_each(|keyspace| self.note_device(keyspace));
+                return Ok(());
+            }
+            KeyspaceEdit::Rename { .. } | KeyspaceEdit::SetFormat { .. } | KeyspaceEdit::Forget(_) => return Ok(()),
         };
         if let KeyspaceEdit::Create(keyspace) = edit {
-            self.note_groups(keyspace);
+            self.note_device(keyspace);
         }
         let cell = self.cell(id);
         // In this order: who finds it open finds its own watermark.

@@ -338,7 +338,11 @@ fn load(
     };
     let skipped = if skip_bad { format!(", {} bad lines left out", loaded.bad_lines) } else { String::new() };
     let items = if loaded.items == 1 { "item" } else { "items" };
-    tell(&format!("{} {items} stored{skipped}", loaded.items));
+    let expired = match loaded.expired {
+        0 => String::new(),
+        expired => format!(", {expired} of them expired already"),
+    };
+    tell(&format!("{} {items} stored{expired}{skipped}", loaded.items));
     Ok(())
 }
 

@@ -143,7 +143,9 @@ fn show(store: &Store, name: &str) -> Result<String, Box<dyn Error>> {
     let device = keyspace.block_device()?.map_or(String::new(), |device| {
         format!("size    {}\ngroups  {}\n", size::shown(device.size_bytes()), device.group_blocks())
     });
-    Ok(format!("name    {name}\nkind    {}\n{device}items   {items}\nformat  {format}\n", keyspace.kind))
+    // Nobody looks at the expiry of each.
+    let expired = if keyspace.kind == KeyspaceKind::Ordered { ", expired ones included" } else { "" };
+    Ok(format!("name    {name}\nkind    {}\n{device}items   {items}{expired}\nformat  {format}\n", keyspace.kind))
 }
 
 /// Sets a format, if it is to be checked only if all items fit; or removes it.

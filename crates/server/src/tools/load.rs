@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tapetum::{Condition, Error, KeyspaceHandle, KeyspaceRef, Outcome, Reply, Request, Session, Store};
+use tapetum_drive::Env;
 
 use super::item_lines::{self, Format, ItemLine};
 use crate::doors::memcached::protocol::KEY_BYTES_MAX;
@@ -347,6 +348,8 @@ pub fn warn(sink: &dyn Sink) {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Loaded {
     pub items: u64,
+    /// Of them, those whose expiry had passed: they end what the key had, and nobody sees them.
+    pub expired: u64,
     pub bad_lines: u64,
 }
 
@@ -419,6 +422,8 @@ struct Lines<R> {
     skip_bad: bool,
     bar: ProgressBar,
     loaded: Loaded,
+    /// Unix seconds.
+    began_seconds: u32,
     /// Lines that were taken, and those of them that a verdict has come for.
     taken: u64,
     judged: u64,
@@ -427,7 +432,8 @@ struct Lines<R> {
 
 impl<R: BufRead> Lines<R> {
     fn new(input: R, format: Format, skip_bad: bool, bar: ProgressBar) -> Lines<R> {
-        Lines { input, format, skip_bad, bar, loaded: Loaded::default(), taken: 0, judged: 0, verdicts: Vec::new() }
+        let (loaded, began_seconds) = (Loaded::default(), Env::system().unix_seconds());
+        Lines { input, format, skip_bad, bar, loaded, began_seconds, taken: 0, judged: 0, verdicts: Vec::new() }
     }
 
     fn load(mut self, sink: &mut dyn Sink) -> Result<Loaded, String> {
@@ -459,7 +465,10 @@ impl<R: BufRead> Lines<R> {
                 self.verdicts.push((number, Verdict::Bad("it is longer than any item".into())));
             } else if !text.is_empty() {
                 match item_lines::parse(self.format, text) {
-                    Ok(item) => sink.put(number, &item, &mut self.verdicts).map_err(in_words)?,
+                    Ok(item) => {
+                        self.loaded.expired += u64::from(item.expiry != 0 && item.expiry <= self.began_seconds);
+                        sink.put(number, &item, &mut self.verdicts).map_err(in_words)?;
+                    }
                     Err(why) => self.verdicts.push((number, Verdict::Bad(why))),
                 }
             }
@@ -609,9 +618,17 @@ mod tests {
     #[test]
     fn lines_end_in_any_way_and_empty_ones_do_not_count() {
         let (loaded, memory) = load(b"a\t1\r\n\nb\t2\n\r\nc\t3", false);
-        assert_eq!(loaded, Ok(Loaded { items: 3, bad_lines: 0 }));
+        assert_eq!(loaded, Ok(Loaded { items: 3, expired: 0, bad_lines: 0 }));
         let lines: Vec<u64> = memory.items.iter().map(|item| item.0).collect();
         assert_eq!(lines, [1, 3, 5]);
+    }
+
+    #[test]
+    fn items_that_have_expired_are_counted() {
+        let input =
+            b"{\"key\":\"a\",\"value\":\"1\",\"expiry\":1}\n{\"key\":\"b\",\"value\":\"1\",\"expiry\":4294967294}\n";
+        let lines = Lines::new(&input[..], Format::Jsonl, false, ProgressBar::hidden());
+        assert_eq!(lines.load(&mut LoadedMemory::default()), Ok(Loaded { items: 2, expired: 1, bad_lines: 0 }));
     }
 
     #[test]
@@ -624,7 +641,10 @@ mod tests {
             [(Format::Tsv, "fruit\tred\r\n"), (Format::Jsonl, "{\"key\":\"fruit\",\"value\":\"red\"}\n")]
         {
             let (loaded, items) = load(&[b"\xef\xbb\xbf", text.as_bytes()].concat(), format);
-            assert_eq!((loaded, items), (Ok(Loaded { items: 1, bad_lines: 0 }), vec![(1, b"fruit".to_vec())]));
+            assert_eq!(
+                (loaded, items),
+                (Ok(Loaded { items: 1, expired: 0, bad_lines: 0 }), vec![(1, b"fruit".to_vec())])
+            );
         }
         let (loaded, items) = load(b"\xff\xfef\0\t\0x\0\n\0", Format::Tsv);
         let error = loaded.unwrap_err();
@@ -637,7 +657,7 @@ mod tests {
         let input = b"a\t1\nnonsense\nbad\t1\nb\t2\n";
         let error = load(input, false).0.unwrap_err();
         assert!(error.starts_with("line 2: ") && error.contains("--skip-bad; items stored before it: 1"), "{error}");
-        assert_eq!(load(input, true).0, Ok(Loaded { items: 2, bad_lines: 2 }));
+        assert_eq!(load(input, true).0, Ok(Loaded { items: 2, expired: 0, bad_lines: 2 }));
         let error = load(b"a\t1\nbad\t1\n", false).0.unwrap_err();
         assert!(error.starts_with("line 2: it is bad"), "{error}");
         let error = load(b"a\t1\nfatal\t1\nb\t1\n", true).0.unwrap_err();
@@ -650,6 +670,6 @@ mod tests {
         let input = io::Read::chain(long, &b"\nb\t2\n"[..]);
         let mut memory = LoadedMemory::default();
         let lines = Lines::new(BufReader::new(input), Format::Tsv, true, ProgressBar::hidden());
-        assert_eq!(lines.load(&mut memory), Ok(Loaded { items: 1, bad_lines: 1 }));
+        assert_eq!(lines.load(&mut memory), Ok(Loaded { items: 1, expired: 0, bad_lines: 1 }));
     }
 }

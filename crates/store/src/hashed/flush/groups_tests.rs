@@ -1,6 +1,6 @@
 use super::*;
 use crate::hashed::collect::victim::tests::{store_in_memory, wait_for_flush};
-use crate::{Condition, KeyspaceHandle, Outcome, Request, Store, StoreOptions, Sync, Write};
+use crate::{Condition, KeyspaceHandle, Request, Store, StoreOptions, Sync, Write};
 use std::collections::HashMap;
 use tapetum_base::error::KeyspaceError;
 use tapetum_base::keyspace::block_device::{BLOCK_BYTES, BlockDevice};
@@ -144,7 +144,10 @@ fn what_a_device_with_groups_does_not_take_is_refused() {
     for request in [
         put(&key[..8], b"x", 0, 0),
         put(&[0, 0, 0, 0, 0, 0, 0, 8, 8], b"x", 0, 0),
+        // No first block of a group.
+        put(&[0, 0, 0, 0, 0, 0, 0, 9, 0], &too_long[1..], 0, 0),
         put(&key, &too_long, 0, 0),
+        put(&key, b"short", 0, 0),
         put(&key, b"x", 1, 0),
         put(&key, b"x", 0, 1),
         Request::Touch { key: &key, expiry: 1 },
@@ -156,10 +159,13 @@ fn what_a_device_with_groups_does_not_take_is_refused() {
     }
     let write = Write::Delete { keyspace: disk.keyspace(), key: &key };
     assert_eq!(store.batch(&[write]), Err(Error::Keyspace(KeyspaceError::IsGrouped)));
-    assert_eq!(
-        disk.run(put(&key, b"short", 0, 0)).map(|(outcome, _)| matches!(outcome, Outcome::Stored { .. })),
-        Ok(true)
-    );
+    let last = |blocks: u64| disk.put(&device().key(blocks - 1), &too_long[1..]).map(drop);
+    assert_eq!(last(BLOCKS), Ok(()));
+    let past_end = KeyspaceError::NoBlock { block: BLOCKS, blocks: BLOCKS };
+    assert_eq!(last(BLOCKS + 1), Err(Error::Keyspace(past_end)));
+    let larger = device().resized((BLOCKS + 8) * BLOCK_BYTES as u64);
+    store.resize_block_device("disk", larger).unwrap();
+    assert_eq!((last(BLOCKS + 1), last(BLOCKS + 9).is_err()), (Ok(()), true));
     let large = BlockDevice::new(1 << 20).unwrap().in_groups_of(16).unwrap();
     let refused = store.create_block_device("large", large).map(drop);
     let too_large = KeyspaceError::GroupsTooLarge { blocks: 16, segment_bytes: 256 << 10 };

@@ -6,6 +6,7 @@ use super::layout::StreamLayout;
 use super::local_index::LocalIndex;
 use crate::hashed::catalog::Bitmap;
 use crate::hashed::large::{LargeEntries, LargeExtents};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
 use tapetum_base::media::flash_run::FlashRun;
@@ -27,6 +28,8 @@ pub struct Segment {
     /// The extents of large values whose records are here and alive.
     large: Mutex<LargeEntries>,
     pub lapsed: Lapsed,
+    /// Pages of the key table that were made anew.
+    mended: Mutex<BTreeSet<u32>>,
 }
 
 impl Segment {
@@ -34,8 +37,14 @@ impl Segment {
         let salt = SegmentSalt { store: store_id, version: descriptor.version };
         let record_bytes_mean = (descriptor.record_bytes / u64::from(descriptor.entries).max(1)).max(1) as usize;
         let (valid, large) = (OnceLock::new(), Mutex::default());
-        let lapsed = Lapsed::default();
-        Segment { descriptor, salt, geometry, local_index, record_bytes_mean, valid, large, lapsed }
+        let (lapsed, mended) = (Lapsed::default(), Mutex::default());
+        Segment { descriptor, salt, geometry, local_index, record_bytes_mean, valid, large, lapsed, mended }
+    }
+
+    /// Notes pages of the key table that were made anew; how many of them nobody has noted before: several threads may read one segment.
+    pub fn note_mended(&self, pages: &[u32]) -> usize {
+        let mut mended = lock(&self.mended);
+        pages.iter().filter(|page| mended.insert(**page)).count()
     }
 
     pub fn geometry(&self) -> &Geometry {

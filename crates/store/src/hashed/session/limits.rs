@@ -8,7 +8,7 @@ use tapetum_base::keyspace::request::{Condition, Request};
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::keyspace_kind::KeyspaceKind;
 
-use tapetum_kernels::block_group::{BLOCK_KEY_BYTES, GROUP_KEY_BYTES};
+use tapetum_kernels::block_group::GROUP_KEY_BYTES;
 use tapetum_kernels::ordered::NODE_KEY_BYTES_MAX;
 use tapetum_kernels::record::{HEADER_BYTES_MAX, KEY_BYTES_MAX};
 
@@ -40,7 +40,7 @@ pub fn refuse(engine: &HashedEngine, keyspace: KeyspaceRef, request: &Request<'_
     tapetum_base::session::refuse(engine, keyspace, request)?;
     let key = request.key();
     if keyspace.is_grouped() {
-        refuse_ungrouped(keyspace, request)?;
+        refuse_ungrouped(engine, keyspace, request)?;
     }
     check_value(engine, request.payload_bytes() - key.len())?;
     let limit_bytes = key_bytes_max(engine);
@@ -58,18 +58,32 @@ fn key_bytes_max(engine: &HashedEngine) -> usize {
 }
 
 /// An error if a request is not one that the blocks of a device with groups take.
-fn refuse_ungrouped(keyspace: KeyspaceRef, request: &Request<'_>) -> Result<(), Error> {
-    let is_block_key =
-        |key: &[u8]| key.len() == BLOCK_KEY_BYTES && usize::from(key[GROUP_KEY_BYTES]) < keyspace.group_blocks();
+fn refuse_ungrouped(engine: &HashedEngine, keyspace: KeyspaceRef, request: &Request<'_>) -> Result<(), Error> {
+    let group_blocks = keyspace.group_blocks() as u64;
+    let block_of = |key: &[u8]| {
+        let Some((first, [place])) = key.split_first_chunk::<GROUP_KEY_BYTES>() else { return None };
+        let (first, place) = (u64::from_be_bytes(*first), u64::from(*place));
+        (first.is_multiple_of(group_blocks) && place < group_blocks).then_some(first + place)
+    };
+    let is_block_key = |key: &[u8]| block_of(key).is_some();
     let is_taken = match *request {
         Request::Get { key } | Request::Delete { key, .. } => is_block_key(key),
         Request::Put { key, value, flags: 0, expiry: 0, condition } => {
             let sets_marks = matches!(condition, Condition::StampOrOlder(_));
-            is_block_key(key) && value.len() <= BLOCK_BYTES && !sets_marks
+            is_block_key(key) && value.len() == BLOCK_BYTES && !sets_marks
         }
         _ => false,
     };
-    if is_taken { Ok(()) } else { Err(Error::Keyspace(KeyspaceError::IsGrouped)) }
+    if !is_taken {
+        return Err(Error::Keyspace(KeyspaceError::IsGrouped));
+    }
+    let blocks = engine.keyspaces.device_blocks(keyspace.id);
+    match (request, block_of(request.key())) {
+        (Request::Put { .. }, Some(block)) if block >= blocks => {
+            Err(Error::Keyspace(KeyspaceError::NoBlock { block, blocks }))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The largest value that a store takes.

@@ -31,12 +31,15 @@ pub fn holds(segment: &Segment, page: u32, bytes: &[u8]) -> bool {
 
 /// Writes those pages anew that do not hold.
 pub async fn mend(segment: &Segment, io: &Io, hasher: KeyHasher) -> Result<(), Error> {
-    let mut table = Table { segment, io, page: io.view(io.allocate(PAGE_BYTES).await?, 0..0), mended: 0 };
+    let mut table = Table { segment, io, page: io.view(io.allocate(PAGE_BYTES).await?, 0..0), mended: Vec::new() };
     let fences = FenceBuilder::new(segment.geometry(), segment.page_size());
     let mut entries = Entries { segment, fences, hash_last: None };
     table.mend_key_pages(&mut entries, hasher).await?;
     table.mend_fences(entries).await?;
-    tracing::warn!("{} pages of the key table of segment {} were made anew", table.mended, segment.descriptor.number);
+    let pages = segment.note_mended(&table.mended);
+    if pages > 0 {
+        tracing::warn!("{pages} pages of the key table of segment {} were made anew", segment.descriptor.number);
+    }
     Ok(())
 }
 
@@ -137,7 +140,7 @@ struct Table<'a> {
     io: &'a Io,
     /// The page that was read last.
     page: HostView,
-    mended: u32,
+    mended: Vec<u32>,
 }
 
 impl Table<'_> {
@@ -216,7 +219,7 @@ impl Table<'_> {
         let written = self.io.write_durably(run.flash, &mut buffer, PAGE_BYTES).await;
         self.page = self.io.view(buffer, 0..0);
         written?;
-        self.mended += 1;
+        self.mended.push(page);
         Ok(())
     }
 }
