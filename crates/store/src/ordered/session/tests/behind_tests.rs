@@ -57,7 +57,7 @@ impl Flash for StuckFlash {
 impl FlashQueue for StuckQueue {
     unsafe fn submit(&mut self, command: &Command) {
         if command.operation.opcode() == Opcode::Write && self.of.is_stuck.load(Ordering::SeqCst) {
-            return self.kept.push(command.clone());
+            return self.kept.push(*command);
         }
         // SAFETY: the caller's.
         unsafe { self.queue.submit(command) };
