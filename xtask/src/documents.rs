@@ -1,5 +1,5 @@
 //! A test that the commands which the documents name are there: every `cargo x …` with its options, every `make …`, and every command
-//! line of `tapetum`; and that README's table has every option of `serve`. `cargo x test-docs` runs what can be run.
+//! line of `tapetum`; and that the manual's table has every option of `serve`. `cargo x test-docs` runs what can be run.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -164,15 +164,15 @@ fn every_command_line_of_tapetum_is_understood() {
 }
 
 #[test]
-fn readme_has_every_option_of_serve() {
-    let readme = std::fs::read_to_string(workspace::root().join("README.md")).unwrap();
+fn manual_has_every_option_of_serve() {
+    let manual = std::fs::read_to_string(workspace::root().join("docs/MANUAL.md")).unwrap();
     let cli = Cli::command();
     let serve = cli.find_subcommand("serve").unwrap();
     let has_row = |option: &str| {
-        let mut rows = readme.lines().filter_map(|line| line.strip_prefix("| `--")?.split('|').next());
+        let mut rows = manual.lines().filter_map(|line| line.strip_prefix("| `--")?.split('|').next());
         rows.any(|names| format!("--{names}").split(['`', ' ']).any(|word| word == format!("--{option}")))
     };
     let missing: Vec<&str> =
         serve.get_arguments().filter_map(|option| option.get_long()).filter(|option| !has_row(option)).collect();
-    assert!(missing.is_empty(), "README's table of options lacks {missing:?}");
+    assert!(missing.is_empty(), "the manual's table of options lacks {missing:?}");
 }
