@@ -9,11 +9,14 @@
 //! 3. Pages are given back when all are changed, so that nobody sees one of them as it was after another as it is.
 //! 4. Who finds a page taken, or none, gives all back and comes again: pages of a batch keep nobody waiting for them.
 
+use super::attempt::refuse;
+use super::context::Context;
+use super::in_hand::Ops;
 use super::looks::damaged;
-use super::page_reads::{PageRead, PageReader};
-use super::preparation::BatchValue;
-use super::splits::NodeCut;
-use super::{OrderedSession, refuse};
+use super::merges::Merges;
+use super::page_reads::{PageRead, PageReader, PageReads};
+use super::preparation::{BatchValue, Preparation};
+use super::splits::{NodeCut, try_split};
 use crate::ordered::batches::{BatchList, BatchWriter};
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
 use crate::ordered::cache::page_meta::PageUse;
@@ -50,8 +53,16 @@ struct BatchPage {
     writes: Range<usize>,
 }
 
+/// The parts of its session that a batch works with.
+pub(super) struct SessionParts<'a> {
+    pub cx: &'a mut Context,
+    pub preparation: &'a mut Preparation,
+    pub reads: &'a PageReads,
+    pub merges: &'a mut Merges,
+}
+
 pub struct OrderedBatch<'a> {
-    session: &'a mut OrderedSession,
+    session: SessionParts<'a>,
     core: &'a SessionCore,
     list: &'a BatchList,
     writes: &'a [Write<'a>],
@@ -64,46 +75,35 @@ pub struct OrderedBatch<'a> {
     writer: Option<BatchWriter<'a>>,
 }
 
-impl OrderedSession {
+impl<'a> OrderedBatch<'a> {
     /// Prepares writes of a batch. What it lacks is asked for, and it comes again.
-    pub fn prepare_batch<'a>(
-        &'a mut self,
-        core: &'a SessionCore,
-        list: &'a BatchList,
+    pub(super) fn prepare(
+        session: SessionParts<'a>,
+        ops: &Ops,
+        (core, list): (&'a SessionCore, &'a BatchList),
         writes: &'a [Write<'a>],
     ) -> Result<OrderedBatch<'a>, BatchStop> {
         let refused = writes.iter().try_for_each(|write| refuse(core, &write.request()));
-        let failed = self.preparation.failed.take().map_or(Ok(()), Err);
+        let failed = session.preparation.failed.take().map_or(Ok(()), Err);
         refused.and(failed).and(core.base.log.poisoned()).map_err(BatchStop::Refused)?;
-        if std::mem::take(&mut self.preparation.wants_room) {
-            self.state.write_back.advance(&self.state, true);
+        let state = &session.cx.state;
+        if std::mem::take(&mut session.preparation.wants_room) {
+            state.write_back.advance(state, true);
         }
         let hash = |write: &Write<'_>| core.base.hasher.hash(write.keyspace().id(), write.key());
-        let is_behind = self.ops.deletes_all() || writes.iter().any(|write| self.ops.has_undecided(hash(write)));
-        if core.base.is_paced() || is_behind || self.state.write_back.is_behind() {
+        let is_behind = ops.deletes_all() || writes.iter().any(|write| ops.has_undecided(hash(write)));
+        if core.base.is_paced() || is_behind || state.write_back.is_behind() {
             return Err(BatchStop::Busy);
         }
-        let values = self.take_values(writes)?;
+        let values = session.preparation.take_values(session.cx, writes)?;
         let reference = |value: &Option<BatchValue>| value.as_ref().and_then(BatchValue::reference);
         let encoded = |value| reference(value).map_or([0; REFERENCE_BYTES], |reference| reference.encode());
         let references = values.iter().map(encoded).collect();
         let mut order: Vec<usize> = (0..writes.len()).collect();
         order.sort_by_key(|place| (writes[*place].keyspace().id(), writes[*place].key()));
-        Ok(OrderedBatch {
-            session: self,
-            core,
-            list,
-            writes,
-            values,
-            references,
-            order,
-            pages: Vec::new(),
-            writer: None,
-        })
+        Ok(OrderedBatch { session, core, list, writes, values, references, order, pages: Vec::new(), writer: None })
     }
-}
 
-impl<'a> OrderedBatch<'a> {
     /// The record of a write, as the log gets it.
     fn draft<'b>(&'b self, place: usize) -> Draft<'b>
     where
@@ -122,18 +122,16 @@ impl<'a> OrderedBatch<'a> {
         while at < self.order.len() {
             let write = &self.writes[self.order[at]];
             let (keyspace, key) = (write.keyspace().id(), write.key());
-            let tree = self.session.tree_of(keyspace).map_err(BatchStop::Refused)?;
-            let node = self.session.node_of(tree, key);
-            let page = match self.session.state.cache.take(node, keyspace.0, PageUse::ByKey) {
+            let tree = self.session.cx.tree_of(keyspace).map_err(BatchStop::Refused)?;
+            let node = self.session.cx.node_of(tree, key);
+            let page = match self.session.cx.state.cache.take(node, keyspace.0, PageUse::ByKey) {
                 PageLook::Taken(page) => page,
                 PageLook::Busy | PageLook::Gone => return Err(BatchStop::Busy),
                 PageLook::Absent(home) => {
                     self.refuse_if_crowded(node)?;
                     is_missing = true;
                     let is_asked = |wanted: &PageRead| wanted.node == node;
-                    if !self.session.preparation.wanted.last().is_some_and(is_asked)
-                        && !self.session.page_reads.has(node)
-                    {
+                    if !self.session.preparation.wanted.last().is_some_and(is_asked) && !self.session.reads.has(node) {
                         let read = PageRead { keyspace, node, home, key: key.to_vec(), reader: PageReader::Batch };
                         self.session.preparation.wanted.push(read);
                     }
@@ -141,11 +139,11 @@ impl<'a> OrderedBatch<'a> {
                     continue;
                 }
             };
-            let tree = self.session.trees[tree].tree.clone();
+            let tree = self.session.cx.trees[tree].tree.clone();
             let writes = at..at + self.count_of(&page, at);
             if writes.is_empty() {
                 // The node was split after it was looked up, or is damaged.
-                self.session.state.cache.give_back(node, page, |_| ());
+                self.session.cx.state.cache.give_back(node, page, |_| ());
                 return Err(BatchStop::Busy);
             }
             let page = BatchPage { tree, node, page, writes };
@@ -179,9 +177,9 @@ impl<'a> OrderedBatch<'a> {
                 let (keyspace, begin) = (page.tree.keyspace, page.writes.start);
                 let is_full = page.tree.is_full.load(Ordering::Relaxed);
                 let cut = NodeCut::At(&separator);
-                match self.session.try_split(self.core, keyspace, (page.node, page.page), &cut) {
+                match try_split((self.session.cx, self.core), keyspace, (page.node, page.page), &cut) {
                     Ok(true) => Ok(begin),
-                    Ok(false) if !self.session.state.may_grow() => Err(BatchStop::Refused(Error::FullIndex)),
+                    Ok(false) if !self.session.cx.state.may_grow() => Err(BatchStop::Refused(Error::FullIndex)),
                     Ok(false) if is_full => Err(BatchStop::Refused(Error::FullFlash)),
                     Ok(false) => {
                         self.session.preparation.wants_room = true;
@@ -192,7 +190,7 @@ impl<'a> OrderedBatch<'a> {
             }
             Err(_) => {
                 let error = damaged(page.node);
-                self.session.state.cache.give_back(page.node, page.page, |_| ());
+                self.session.cx.state.cache.give_back(page.node, page.page, |_| ());
                 Err(BatchStop::Refused(error))
             }
         }
@@ -218,7 +216,7 @@ impl<'a> OrderedBatch<'a> {
 
     /// A batch that can never have all of its pages in the cache is refused.
     fn refuse_if_crowded(&self, node: NodeId) -> Result<(), BatchStop> {
-        let cache = &self.session.state.cache;
+        let cache = &self.session.cx.state.cache;
         let of_its_set = self.pages.iter().filter(|page| cache.are_of_one_set(page.node, node)).count();
         let limit_writes = (cache.pages() / CACHE_PART).max(WAYS);
         if of_its_set < WAYS && self.pages.len() < limit_writes {
@@ -273,7 +271,7 @@ impl<'a> OrderedBatch<'a> {
     fn give_back(&mut self, page: BatchPage, changes: PageChanges) -> Arc<DurabilityTicket> {
         let PageChanges { stamp_last, removed, gone, used_bytes } = changes;
         let BatchPage { tree, node, page, writes } = page;
-        let (ticket, is_new) = self.session.state.cache.give_back(node, page, |meta| {
+        let (ticket, is_new) = self.session.cx.state.cache.give_back(node, page, |meta| {
             meta.changed(stamp_last, false);
             removed.into_iter().for_each(|stamp| meta.changed(stamp, true));
             meta.log_stamp = meta.log_stamp.max(stamp_last);
@@ -282,10 +280,10 @@ impl<'a> OrderedBatch<'a> {
             (meta.ticket(), !std::mem::replace(&mut meta.is_listed, true))
         });
         if is_new {
-            self.session.state.write_back.list(&tree, node);
+            self.session.cx.state.write_back.list(&tree, node);
         }
         let key = self.writes[self.order[writes.start]].key();
-        self.session.note_used(tree.keyspace, key, (node, used_bytes));
+        self.session.merges.note_used(self.session.cx, (tree.keyspace, key), (node, used_bytes));
         ticket
     }
 }
@@ -333,10 +331,10 @@ impl BatchPart for OrderedBatch<'_> {
 impl Drop for OrderedBatch<'_> {
     fn drop(&mut self) {
         for BatchPage { node, page, .. } in self.pages.drain(..) {
-            self.session.state.cache.give_back(node, page, |_| ());
+            self.session.cx.state.cache.give_back(node, page, |_| ());
         }
         if !self.values.is_empty() {
-            self.session.give_values(std::mem::take(&mut self.values));
+            self.session.preparation.give_values(std::mem::take(&mut self.values));
         }
     }
 }

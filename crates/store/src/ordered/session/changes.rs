@@ -1,8 +1,15 @@
 //! Operations that change a page, in place. The drive decides what has a simple condition ([`condition`]); others were decided on a look.
 
+use super::attempt::check_value;
+use super::context::Context;
+use super::extensions::write_extension;
+use super::groups::{GroupKind, gather};
+use super::in_hand::OpInHand;
 use super::looks::{arguments, damaged};
-use super::op_state::{Change, ChangeValue, OpStage, OrderedOp, Shown};
-use super::{OrderedSession, check_value, scratch};
+use super::merges::Merges;
+use super::node_turns::NodeTurns;
+use super::op_state::{Change, ChangeValue, OpStage, OrderedOp, Shown, Step};
+use super::scratch;
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
 use crate::ordered::node_table::NodeId;
 use crate::ordered::slabs::SlotShare;
@@ -22,201 +29,190 @@ use tapetum_drive::{Lease, LocalBuffer, Purpose, Returned};
 use tapetum_kernels::ordered::{NODE_RECORD_BYTES_MAX, node_record_bytes};
 use tapetum_kernels::record::{Codec, Header, Marks, Record};
 
-impl OrderedSession {
-    /// Sends the program that stores or removes an operation's record, under a new stamp. A value that no node takes is written to an
-    /// extension first.
-    pub(super) fn change(
-        &mut self,
-        core: &mut SessionCore,
-        (number, mut op): (usize, Box<OrderedOp>),
-        node: NodeId,
-        page: LocalBuffer,
-    ) {
-        if let Err(error) = self.may_change(core, &op, node) {
-            self.state.cache.give_back(node, page, |_| ());
-            return self.fail(core, (number, op), error);
+/// Sends the program that stores or removes an operation's record, under a new stamp, and those of others that may go along. A value that
+/// no node takes is written to an extension first.
+pub(super) fn change(
+    (cx, core): (&mut Context, &mut SessionCore),
+    turns: &mut NodeTurns,
+    op: &mut OpInHand<'_>,
+    (node, page): (NodeId, LocalBuffer),
+) -> Step {
+    if let Err(error) = may_change(cx, core, op, node) {
+        cx.state.cache.give_back(node, page, |_| ());
+        return Step::Fail(error);
+    }
+    match large_value(op) {
+        None => op.kept.extension = None,
+        Some(_) if op.kept.extension.as_ref().is_some_and(|written| written.basis == basis(op)) => {}
+        Some(_) => {
+            cx.state.cache.give_back(node, page, |_| ());
+            return write_extension((cx, core), op);
         }
-        match large_value(&op) {
-            None => op.kept.extension = None,
-            Some(_) if op.kept.extension.as_ref().is_some_and(|written| written.basis == basis(&op)) => {}
-            Some(_) => {
-                self.state.cache.give_back(node, page, |_| ());
-                return self.write_extension(core, (number, op));
-            }
-        }
-        let kept = op.kept.scratch.take();
-        let Some(mut scratch) = kept.or_else(|| self.take_scratch(core)) else {
-            self.state.cache.give_back(node, page, |_| ());
-            return self.wait_for_memory((number, op), node);
-        };
+    }
+    let kept = op.kept.scratch.take();
+    let Some(mut scratch) = kept.or_else(|| cx.take_scratch(core)) else {
+        cx.state.cache.give_back(node, page, |_| ());
+        return Step::Starves;
+    };
+    let group = if is_full(op) { Vec::new() } else { gather(turns, op, node, GroupKind::Changes) };
+    let known = if op.kept.change.is_some() { NodeFlags::EXTENSION_KNOWN } else { NodeFlags::NONE };
+    let arguments = change_arguments(core, op, NodeFlags::IN_PLACE.with(known));
+    let mut requests = PutRequests::new(&arguments, &mut cx.parameters);
+    let mut push = |op: &mut OrderedOp| {
         op.kept.stamp = core.base.log.give_stamp();
-        let known = if op.kept.change.is_some() { NodeFlags::EXTENSION_KNOWN } else { NodeFlags::NONE };
-        let arguments = Self::change_arguments(core, &op, NodeFlags::IN_PLACE.with(known));
-        with_record(&op, |record| {
-            PutRequests::new(&arguments, &mut self.reused.parameters).push(condition_of(&op), record);
-        });
-        let on = (&core.queue, Purpose::Put);
-        let operation = scratch::change(on, self.state.programs.put, &self.reused.parameters, (&page, &mut scratch));
-        op.kept.stage = OpStage::Changes(node);
-        self.ops.put(number, op);
-        self.pages_taken += 1;
-        self.submit(core, (number as u64, Purpose::Put), operation, Lease::Buffers([page, scratch]));
-    }
+        with_record(op, |record| requests.push(condition_of(op), record));
+    };
+    push(op);
+    group.iter().for_each(|number| push(op.others().get_mut(*number).expect("it is kept")));
+    let on = (&core.queue, Purpose::Put);
+    let operation = scratch::change(on, cx.state.programs.put, &cx.parameters, (&page, &mut scratch));
+    op.kept.stage = OpStage::Changes(node, group);
+    cx.pages_taken += 1;
+    cx.submit(core, (op.number() as u64, Purpose::Put), operation, Lease::Buffers([page, scratch]));
+    Step::AtNode
+}
 
-    /// Where flash is full, what a node has room for is stored in it: its image takes a slot for the one that it gives back.
-    pub(super) fn may_change(&self, core: &SessionCore, op: &OrderedOp, node: NodeId) -> Result<(), Error> {
-        core.base.log.poisoned()?;
-        check_value(core, value_to_store(op).len())?;
-        let removes = match &op.kept.change {
-            Some(change) => matches!(change.value, ChangeValue::Removed),
-            None => matches!(op.request.borrow(), Request::Delete { .. }),
-        };
-        let has_slot = || self.state.cache.with(node, |meta| meta.has_slot()) == Some(true);
-        if Self::is_full(op) && !removes && !has_slot() { Err(Error::FullFlash) } else { Ok(()) }
-    }
+/// Where flash is full, what a node has room for is stored in it: its image takes a slot for the one that it gives back.
+fn may_change(cx: &Context, core: &SessionCore, op: &OrderedOp, node: NodeId) -> Result<(), Error> {
+    core.base.log.poisoned()?;
+    check_value(core, value_to_store(op).len())?;
+    let removes = match &op.kept.change {
+        Some(change) => matches!(change.value, ChangeValue::Removed),
+        None => matches!(op.request.borrow(), Request::Delete { .. }),
+    };
+    let has_slot = || cx.state.cache.with(node, |meta| meta.has_slot()) == Some(true);
+    if is_full(op) && !removes && !has_slot() { Err(Error::FullFlash) } else { Ok(()) }
+}
 
-    /// Whether flash has no room for more of an operation's keyspace.
-    pub(super) fn is_full(op: &OrderedOp) -> bool {
-        op.kept.tree.as_ref().is_some_and(|tree| tree.is_full.load(Ordering::Relaxed))
-    }
+/// Whether flash has no room for more of an operation's keyspace.
+pub(super) fn is_full(op: &OrderedOp) -> bool {
+    op.kept.tree.as_ref().is_some_and(|tree| tree.is_full.load(Ordering::Relaxed))
+}
 
-    /// What a program is told that changes a page of the cache: conditions are of what counts now.
-    pub(super) fn change_arguments(core: &SessionCore, op: &OrderedOp, flags: NodeFlags) -> NodeArguments {
-        let watermark = core.base.keyspaces.watermark(op.keyspace.id());
-        NodeArguments { watermark, now: core.base.now(), ..arguments(flags) }
-    }
+/// What a program is told that changes a page of the cache: conditions are of what counts now.
+fn change_arguments(core: &SessionCore, op: &OrderedOp, flags: NodeFlags) -> NodeArguments {
+    let watermark = core.base.keyspaces.watermark(op.keyspace.id());
+    NodeArguments { watermark, now: core.base.now(), ..arguments(flags) }
+}
 
-    /// A program has changed a cached page, or not.
-    pub(super) fn changed(
-        &mut self,
-        core: &mut SessionCore,
-        (number, mut op): (usize, Box<OrderedOp>),
-        node: NodeId,
-        returned: Returned,
-    ) {
-        if !op.kept.group.is_empty() {
-            return self.group_changed(core, (number, op), node, returned);
+/// A program has changed a cached page for one operation, or not.
+pub(super) fn changed(
+    (cx, core): (&mut Context, &mut SessionCore),
+    merges: &mut Merges,
+    op: &mut OpInHand<'_>,
+    node: NodeId,
+    Returned { completion, lease }: Returned,
+) -> Step {
+    let Lease::Buffers([page, scratch]) = lease else { unreachable!("it was lent both") };
+    cx.give_scratch(core, scratch);
+    if completion.status == OUTPUT_SHORT {
+        // Nothing was changed: its record names an extension, and that is to be known.
+        op.kept.looks_first = true;
+        return Step::Look(page);
+    }
+    let outcome = PutOutcome::of_result(completion.result);
+    let Some((done, used_bytes)) = outcome.filter(|_| completion.is_success()) else {
+        // What is left of the page nobody knows.
+        core.base.log.poison("a change of a data node", damaged(node));
+        cx.state.cache.give_back(node, page, |_| ());
+        return Step::Fail(damaged(node));
+    };
+    match done.result {
+        PutResult::Stored | PutResult::Replaced | PutResult::Removed | PutResult::Missing => {
+            let ticket = end_change(cx, op, (node, page), done.result);
+            merges.note_used(cx, (op.keyspace.id(), &op.request.key), (node, used_bytes));
+            answer_change(core, op, ticket, done.result)
         }
-        let Returned { completion, lease } = returned;
-        let Lease::Buffers([page, scratch]) = lease else { unreachable!("it was lent both") };
-        self.give_scratch(core, scratch);
-        if completion.status == OUTPUT_SHORT {
-            // Nothing was changed: its record names an extension, and that is to be known.
-            op.kept.looks_first = true;
-            return self.look(core, (number, op), node, page);
+        PutResult::NoRoom => Step::MakeRoom(page),
+        PutResult::OutsideFences => {
+            cx.state.cache.give_back(node, page, |_| ());
+            op.kept.change = None;
+            Step::Again
         }
-        let outcome = PutOutcome::of_result(completion.result);
-        let Some((done, used_bytes)) = outcome.filter(|_| completion.is_success()) else {
-            // What is left of the page nobody knows.
-            core.base.log.poison("a change of a data node", damaged(node));
-            self.state.cache.give_back(node, page, |_| ());
-            return self.fail(core, (number, op), damaged(node));
-        };
-        match done.result {
-            PutResult::Stored | PutResult::Replaced | PutResult::Removed | PutResult::Missing => {
-                let ticket = self.end_change(&mut op, (node, page), done.result);
-                self.note_used(op.keyspace.id(), &op.request.key, (node, used_bytes));
-                self.answer_change(core, &op, ticket, done.result);
-                self.ops.forget(number, op);
-            }
-            PutResult::NoRoom => self.make_room(core, (number, op), node, page),
-            PutResult::OutsideFences => {
-                self.state.cache.give_back(node, page, |_| ());
-                op.kept.change = None;
-                self.try_again(number, op);
-            }
-            PutResult::Refused => {
-                let ticket = self.state.cache.give_back(node, page, |meta| meta.wait_for(meta.changed_stamp));
-                self.answer_refused(core, &op, ticket);
-                self.ops.forget(number, op);
-            }
-            PutResult::NotTried | PutResult::Unfit => {
-                self.state.cache.give_back(node, page, |_| ());
-                self.fail(core, (number, op), damaged(node));
-            }
+        PutResult::Refused => {
+            let ticket = cx.state.cache.give_back(node, page, |meta| meta.wait_for(meta.changed_stamp));
+            answer_refused(core, op, ticket)
+        }
+        PutResult::NotTried | PutResult::Unfit => {
+            cx.state.cache.give_back(node, page, |_| ());
+            Step::Fail(damaged(node))
         }
     }
+}
 
-    /// Gives a page back with what it now has, and has it written. The ticket to wait for.
-    fn end_change(
-        &mut self,
-        op: &mut OrderedOp,
-        (node, page): (NodeId, LocalBuffer),
-        result: PutResult,
-    ) -> Option<Arc<DurabilityTicket>> {
-        let waits = self.state.base.log.sync() == Sync::Always;
-        let tree = op.kept.tree.clone().expect("it was attempted");
-        let gone = match result {
-            PutResult::Replaced | PutResult::Removed => gone_extension(&tree, op),
-            _ => None,
-        };
-        tree.note(result);
-        let (ticket, is_new) = self.state.cache.give_back(node, page, |meta| {
-            if result == PutResult::Missing {
-                return (meta.wait_for(meta.removed_stamp), false);
-            }
-            meta.changed(op.kept.stamp, result == PutResult::Removed);
-            // Free when the image that ceases to name it is durable, as the slots of the images are that name it.
-            meta.shared.extend(gone.filter(|_| !fail_point!(OrderedFreeExtensionEarly)));
-            (waits.then(|| meta.ticket()), !std::mem::replace(&mut meta.is_listed, true))
-        });
-        if let Some(extension) = op.kept.extension.take() {
-            // A record names it.
-            let _ = extension.share.keep();
+/// Gives a page back with what it now has, and has it written. The ticket to wait for.
+fn end_change(
+    cx: &Context,
+    op: &mut OrderedOp,
+    (node, page): (NodeId, LocalBuffer),
+    result: PutResult,
+) -> Option<Arc<DurabilityTicket>> {
+    let waits = cx.state.base.log.sync() == Sync::Always;
+    let tree = op.kept.tree.clone().expect("it was attempted");
+    let gone = match result {
+        PutResult::Replaced | PutResult::Removed => gone_extension(&tree, op),
+        _ => None,
+    };
+    tree.note(result);
+    let (ticket, is_new) = cx.state.cache.give_back(node, page, |meta| {
+        if result == PutResult::Missing {
+            return (meta.wait_for(meta.removed_stamp), false);
         }
-        if is_new {
-            self.state.write_back.list(&tree, node);
+        meta.changed(op.kept.stamp, result == PutResult::Removed);
+        // Free when the image that ceases to name it is durable, as the slots of the images are that name it.
+        meta.shared.extend(gone.filter(|_| !fail_point!(OrderedFreeExtensionEarly)));
+        (waits.then(|| meta.ticket()), !std::mem::replace(&mut meta.is_listed, true))
+    });
+    if let Some(extension) = op.kept.extension.take() {
+        // A record names it.
+        let _ = extension.share.keep();
+    }
+    if is_new {
+        cx.state.write_back.list(&tree, node);
+    }
+    ticket
+}
+
+pub(super) fn answer_change(
+    core: &mut SessionCore,
+    op: &OrderedOp,
+    ticket: Option<Arc<DurabilityTicket>>,
+    result: PutResult,
+) -> Step {
+    let stamp = op.kept.stamp;
+    let outcome = match &op.kept.change {
+        None if result == PutResult::Removed => Outcome::Deleted,
+        None => Outcome::Stored { stamp },
+        Some(Change { value: ChangeValue::Removed, .. }) if result == PutResult::Missing => Outcome::Missing,
+        Some(Change { value: ChangeValue::Removed, .. }) => Outcome::Deleted,
+        Some(Change { flags, expiry, marks, value, answer, shown, .. }) => {
+            let value_bytes = match value {
+                ChangeValue::Given => op.request.value().len(),
+                ChangeValue::Bytes(value) => value.len(),
+                ChangeValue::Kept { raw_bytes, .. } => *raw_bytes as usize,
+                ChangeValue::Removed => 0,
+            };
+            let head = ItemHead { flags: *flags, expiry: *expiry, stamp, value_bytes, marks: *marks };
+            let answer = answer.unwrap_or(Answer::Stored);
+            let none = ValueRange { start: 0, end: 0 };
+            let shown = if answer.shows_value() { core.values.add(shown) } else { none };
+            answer.outcome(head, shown)
         }
-        ticket
-    }
+    };
+    Step::Answer(Shown::of(ticket), outcome)
+}
 
-    pub(super) fn answer_change(
-        &mut self,
-        core: &mut SessionCore,
-        op: &OrderedOp,
-        ticket: Option<Arc<DurabilityTicket>>,
-        result: PutResult,
-    ) {
-        let stamp = op.kept.stamp;
-        let outcome = match &op.kept.change {
-            None if result == PutResult::Removed => Outcome::Deleted,
-            None => Outcome::Stored { stamp },
-            Some(Change { value: ChangeValue::Removed, .. }) if result == PutResult::Missing => Outcome::Missing,
-            Some(Change { value: ChangeValue::Removed, .. }) => Outcome::Deleted,
-            Some(Change { flags, expiry, marks, value, answer, shown, .. }) => {
-                let value_bytes = match value {
-                    ChangeValue::Given => op.request.value().len(),
-                    ChangeValue::Bytes(value) => value.len(),
-                    ChangeValue::Kept { raw_bytes, .. } => *raw_bytes as usize,
-                    ChangeValue::Removed => 0,
-                };
-                let head = ItemHead { flags: *flags, expiry: *expiry, stamp, value_bytes, marks: *marks };
-                let answer = answer.unwrap_or(Answer::Stored);
-                let none = ValueRange { start: 0, end: 0 };
-                let shown = if answer.shows_value() { core.values.add(shown) } else { none };
-                answer.outcome(head, shown)
-            }
-        };
-        self.answer(core, op.token, Shown::of(ticket), outcome);
-    }
-
-    /// The condition of a request did not hold, as the page was. What it saw may be durable with `ticket`, and with the last deletion of
-    /// everything.
-    pub(super) fn answer_refused(
-        &mut self,
-        core: &mut SessionCore,
-        op: &OrderedOp,
-        ticket: Option<Arc<DurabilityTicket>>,
-    ) {
-        let outcome = match op.request.borrow() {
-            Request::Delete { .. } => Outcome::Missing,
-            _ => Outcome::NotStored,
-        };
-        let deleted_by = core.base.keyspaces.mark(op.keyspace.id()).watermark;
-        // All of a dropped keyspace is deleted.
-        let deleted_by = if deleted_by == u64::MAX { 0 } else { deleted_by };
-        self.answer(core, op.token, Shown { ticket, deleted_by, read_flash: false }, outcome);
-    }
+/// The condition of a request did not hold, as the page was. What it saw may be durable with `ticket`, and with the last deletion of
+/// everything.
+pub(super) fn answer_refused(core: &SessionCore, op: &OrderedOp, ticket: Option<Arc<DurabilityTicket>>) -> Step {
+    let outcome = match op.request.borrow() {
+        Request::Delete { .. } => Outcome::Missing,
+        _ => Outcome::NotStored,
+    };
+    let deleted_by = core.base.keyspaces.mark(op.keyspace.id()).watermark;
+    // All of a dropped keyspace is deleted.
+    let deleted_by = if deleted_by == u64::MAX { 0 } else { deleted_by };
+    Step::Answer(Shown { ticket, deleted_by, read_flash: false }, outcome)
 }
 
 /// What the drive is to look at before it makes a request's change, if that decides it.
@@ -232,7 +228,7 @@ pub(super) fn condition(request: &Request<'_>) -> Option<PutCondition> {
 }
 
 /// The same of an operation; one that was decided before has none.
-pub(super) fn condition_of(op: &OrderedOp) -> PutCondition {
+fn condition_of(op: &OrderedOp) -> PutCondition {
     let undecided = op.kept.change.is_none().then(|| condition(&op.request.borrow())).flatten();
     undecided.unwrap_or(PutCondition::Always)
 }

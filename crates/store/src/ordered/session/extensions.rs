@@ -12,14 +12,16 @@
 //! 3. Nothing keeps a reader's extension from being replaced meanwhile: the stamp tells.
 //! 4. What was written for a request is named by its record if that is decided on the same item again: then it is the same value.
 
-use super::OrderedSession;
 use super::changes::{basis, large_value};
+use super::context::Context;
 use super::extension_read::{ExtensionRead, ExtensionStep, ReadOf};
+use super::in_hand::OpInHand;
 use super::looks::{deleted_by, is_live};
-use super::op_state::{ExtensionWrite, NewExtension, OpStage, OrderedOp, Shown};
+use super::op_state::{ExtensionWrite, NewExtension, OpStage, OrderedOp, Shown, Step};
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
 use crate::ordered::slabs::SlotShare;
 use crate::ordered::slabs::large_groups::WantedSlot;
+use tapetum_base::engine::engine_session::EngineSlot;
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::item::ItemHead;
 use tapetum_base::keyspace::request::{Outcome, Request};
@@ -48,194 +50,169 @@ pub(super) fn of_piece_tag(tag: u64) -> (u64, usize) {
     (tag & !(piece << TAG_PIECE_SHIFT), piece as usize)
 }
 
-impl OrderedSession {
-    /// Whether an operation waits for its extension to be durable, or for a slot for it.
-    pub(super) fn waits_for_extension(op: &OrderedOp) -> bool {
-        let is_flushed = |extension: &NewExtension| extension.flushed.is_done();
-        op.kept.extension.as_ref().is_some_and(|extension| !is_flushed(extension))
-            || op.kept.want.as_ref().is_some_and(|want| want.waits())
-    }
+/// Whether an operation waits for its extension to be durable, or for a slot for it.
+pub(super) fn waits_for_extension(op: &OrderedOp) -> bool {
+    let is_flushed = |extension: &NewExtension| extension.flushed.is_done();
+    op.kept.extension.as_ref().is_some_and(|extension| !is_flushed(extension))
+        || op.kept.want.as_ref().is_some_and(|want| want.waits())
+}
 
-    /// Writes an operation's value to an extension.
-    pub(super) fn write_extension(&mut self, core: &mut SessionCore, (number, mut op): (usize, Box<OrderedOp>)) {
-        op.kept.extension = None;
-        let key_bytes = op.request.key.len();
-        let Some(value_bytes) = large_value(&op).map(<[u8]>::len) else { return self.try_again(number, op) };
-        let Some(class) = ExtensionClass::of(key_bytes, value_bytes) else {
-            let limit_bytes = core.base.value_bytes_max;
-            return self.fail(core, (number, op), Error::ValueTooLarge { limit_bytes });
-        };
-        let share = match self.extension_slot(core, &mut op, class) {
-            Ok(Some(share)) => share,
-            Ok(None) => return self.wait_for_room(number, op),
-            Err(error) => return self.fail(core, (number, op), error),
-        };
-        let bytes = (EXTENSION_HEAD_BYTES + key_bytes + value_bytes) as u64;
-        let pieces = cut(share.flash_offset(), bytes, PIECE_BYTES_MAX, NODE_BYTES as u64).collect();
-        let Some(transfer) = PieceTransfer::new(pieces, |bytes| core.spare_buffers.take(bytes)) else {
-            op.kept.slot = Some(share);
-            return self.wait_for_room(number, op);
-        };
-        let (slot, stamp, stored_bytes) = (share.address(), core.base.log.give_stamp(), value_bytes as u32);
-        let reference = ExtensionReference { stamp, slot, codec: Codec::Raw, stored_bytes };
-        let value = large_value(&op).unwrap_or_default();
-        let prefix = prefix(&reference, (op.keyspace.id().0, &op.request.key), value, &share);
-        let write = ExtensionWrite { reference, share, basis: basis(&op), prefix, transfer };
-        self.found_room();
-        self.go_on_writing(core, (number, op), Box::new(write));
-    }
+/// Writes an operation's value to an extension.
+pub(super) fn write_extension((cx, core): (&Context, &mut SessionCore), op: &mut OpInHand<'_>) -> Step {
+    op.kept.extension = None;
+    let key_bytes = op.request.key.len();
+    let Some(value_bytes) = large_value(op).map(<[u8]>::len) else { return Step::Again };
+    let Some(class) = ExtensionClass::of(key_bytes, value_bytes) else {
+        let limit_bytes = core.base.value_bytes_max;
+        return Step::Fail(Error::ValueTooLarge { limit_bytes });
+    };
+    let share = match extension_slot(core, op, class) {
+        Ok(Some(share)) => share,
+        Ok(None) => return Step::AwaitRoom,
+        Err(error) => return Step::Fail(error),
+    };
+    let bytes = (EXTENSION_HEAD_BYTES + key_bytes + value_bytes) as u64;
+    let pieces = cut(share.flash_offset(), bytes, PIECE_BYTES_MAX, NODE_BYTES as u64).collect();
+    let Some(transfer) = PieceTransfer::new(pieces, |bytes| core.spare_buffers.take(bytes)) else {
+        op.kept.slot = Some(share);
+        return Step::AwaitRoom;
+    };
+    let (slot, stamp, stored_bytes) = (share.address(), core.base.log.give_stamp(), value_bytes as u32);
+    let reference = ExtensionReference { stamp, slot, codec: Codec::Raw, stored_bytes };
+    let value = large_value(op).unwrap_or_default();
+    let prefix = prefix(&reference, (op.keyspace.id().0, &op.request.key), value, &share);
+    let write = ExtensionWrite { reference, share, basis: basis(op), prefix, transfer };
+    go_on_writing(core, op, (cx.slot, Box::new(write)));
+    Step::BeginExtension
+}
 
-    /// A slot for an extension. `Ok(None)`: it comes.
-    fn extension_slot(
-        &self,
-        core: &SessionCore,
-        op: &mut OrderedOp,
-        class: ExtensionClass,
-    ) -> Result<Option<SlotShare>, Error> {
-        let tree = op.kept.tree.clone().expect("it was attempted");
-        let (space, pages) = (tree.extensions(class), (class.bytes() / NODE_BYTES as u64) as u32);
-        let fits = |share: &SlotShare| share.is_of(space) && share.pages() >= pages;
-        if let Some(kept) = op.kept.slot.take().filter(fits) {
-            return Ok(Some(kept));
-        }
-        let taken = match (class, op.kept.want.take()) {
-            (ExtensionClass::Slab(_), _) => space.take(None),
-            (ExtensionClass::Large(_), None) => None,
-            (ExtensionClass::Large(_), Some(want)) => match want.take() {
-                WantedSlot::Given(share) => Some(share).filter(fits),
-                WantedSlot::Waits => None,
-                WantedSlot::None => return Err(Error::FullFlash),
-            },
-        };
-        if taken.is_some() {
-            return Ok(taken);
-        }
-        match class {
-            ExtensionClass::Slab(_) if space.is_full() => return Err(Error::FullFlash),
-            ExtensionClass::Slab(_) => {}
-            ExtensionClass::Large(_) => op.kept.want = Some(space.want(pages)),
-        }
-        core.base.wakeup.wake();
-        Ok(None)
+/// A slot for an extension. `Ok(None)`: it comes.
+fn extension_slot(core: &SessionCore, op: &mut OrderedOp, class: ExtensionClass) -> Result<Option<SlotShare>, Error> {
+    let tree = op.kept.tree.clone().expect("it was attempted");
+    let (space, pages) = (tree.extensions(class), (class.bytes() / NODE_BYTES as u64) as u32);
+    let fits = |share: &SlotShare| share.is_of(space) && share.pages() >= pages;
+    if let Some(kept) = op.kept.slot.take().filter(fits) {
+        return Ok(Some(kept));
     }
-
-    fn go_on_writing(
-        &mut self,
-        core: &mut SessionCore,
-        (number, mut op): (usize, Box<OrderedOp>),
-        mut write: Box<ExtensionWrite>,
-    ) {
-        let value = large_value(&op).unwrap_or_default();
-        let ExtensionWrite { transfer, prefix, .. } = &mut *write;
-        transfer.write(&mut core.queue, false, piece_tag(self.slot.tag(number as u64)), |at, to| {
-            fill((prefix, value), at as usize, to);
-        });
-        op.kept.stage = OpStage::WritesExtension(write);
-        self.ops.put(number, op);
+    let taken = match (class, op.kept.want.take()) {
+        (ExtensionClass::Slab(_), _) => space.take(None),
+        (ExtensionClass::Large(_), None) => None,
+        (ExtensionClass::Large(_), Some(want)) => match want.take() {
+            WantedSlot::Given(share) => Some(share).filter(fits),
+            WantedSlot::Waits => None,
+            WantedSlot::None => return Err(Error::FullFlash),
+        },
+    };
+    if taken.is_some() {
+        return Ok(taken);
     }
-
-    pub(super) fn was_written(
-        &mut self,
-        core: &mut SessionCore,
-        (number, mut op): (usize, Box<OrderedOp>),
-        mut write: Box<ExtensionWrite>,
-        (piece, returned): (usize, Returned),
-    ) {
-        write.transfer.completed(piece, returned);
-        while write.transfer.take().is_some() {}
-        let Some(outcome) = write.transfer.outcome() else { return self.go_on_writing(core, (number, op), write) };
-        let ExtensionWrite { reference, share, basis, transfer, .. } = *write;
-        transfer.into_buffers().for_each(|buffer| core.spare_buffers.give(buffer));
-        if let Err(failed) = outcome {
-            let error = Error::of_command(core.queue.drive(), "write", &failed);
-            core.base.log.poison("an extension", error);
-            let error = core.base.log.poisoned().err().unwrap_or(Error::FullFlash);
-            return self.fail(core, (number, op), error);
-        }
-        share.settle(reference.stamp);
-        let flushed = self.state.write_back.flush_written();
-        let flushed = if fail_point!(OrderedNameEarly) { DurabilityTicket::done() } else { flushed };
-        op.kept.extension = Some(Box::new(NewExtension { reference, share, basis, flushed }));
-        self.try_again(number, op);
+    match class {
+        ExtensionClass::Slab(_) if space.is_full() => return Err(Error::FullFlash),
+        ExtensionClass::Slab(_) => {}
+        ExtensionClass::Large(_) => op.kept.want = Some(space.want(pages)),
     }
+    core.base.wakeup.wake();
+    Ok(None)
+}
 
-    /// Reads the extension that an operation's record names.
-    pub(super) fn read_extension(
-        &mut self,
-        core: &mut SessionCore,
-        (number, mut op): (usize, Box<OrderedOp>),
-        (head, reference): (ItemHead, ExtensionReference),
-    ) {
-        let tree = op.kept.tree.clone().expect("it was attempted");
-        let Some(mut read) = ExtensionRead::of(&reference, op.request.key.len(), |class| tree.extensions(class)) else {
-            return self.mismatched(core, (number, op), reference);
-        };
-        if !op.request.is_get() {
-            if let Some(bytes) = op.must_ask_to_join(head.value_bytes) {
-                return self.ask(core, (number, op), bytes);
-            }
-            if !core.joined_bytes.grants(&mut op.kept.joined, head.value_bytes) {
-                return self.wait_for_room(number, op);
-            }
-        }
-        if !read.begin(core, Purpose::Get, piece_tag(self.slot.tag(number as u64))) {
-            return self.wait_for_room(number, op);
-        }
-        self.found_room();
-        op.kept.stage = OpStage::ReadsExtension(head, Box::new(read));
-        self.ops.put(number, op);
+fn go_on_writing(core: &mut SessionCore, op: &mut OpInHand<'_>, (own, mut write): (EngineSlot, Box<ExtensionWrite>)) {
+    let value = large_value(op).unwrap_or_default();
+    let ExtensionWrite { transfer, prefix, .. } = &mut *write;
+    transfer.write(&mut core.queue, false, piece_tag(own.tag(op.number() as u64)), |at, to| {
+        fill((prefix, value), at as usize, to);
+    });
+    op.kept.stage = OpStage::WritesExtension(write);
+}
+
+pub(super) fn was_written(
+    (cx, core): (&Context, &mut SessionCore),
+    op: &mut OpInHand<'_>,
+    mut write: Box<ExtensionWrite>,
+    (piece, returned): (usize, Returned),
+) -> Step {
+    write.transfer.completed(piece, returned);
+    while write.transfer.take().is_some() {}
+    let Some(outcome) = write.transfer.outcome() else {
+        go_on_writing(core, op, (cx.slot, write));
+        return Step::OnItsWay;
+    };
+    let ExtensionWrite { reference, share, basis, transfer, .. } = *write;
+    transfer.into_buffers().for_each(|buffer| core.spare_buffers.give(buffer));
+    if let Err(failed) = outcome {
+        let error = Error::of_command(core.queue.drive(), "write", &failed);
+        core.base.log.poison("an extension", error);
+        return Step::Fail(core.base.log.poisoned().err().unwrap_or(Error::FullFlash));
     }
+    let flushed = cx.state.write_back.flush_written();
+    let flushed = if fail_point!(OrderedNameEarly) { DurabilityTicket::done() } else { flushed };
+    op.kept.extension = Some(Box::new(NewExtension { reference, share, basis, flushed }));
+    Step::Again
+}
 
-    /// A piece of an extension was read, or something else was in its place.
-    pub(super) fn was_read_out_of_line(
-        &mut self,
-        core: &mut SessionCore,
-        (number, mut op): (usize, Box<OrderedOp>),
-        (head, mut read): (ItemHead, Box<ExtensionRead>),
-        piece: (usize, Returned),
-    ) {
-        let of = ReadOf { key: &op.request.key, value_bytes: head.value_bytes, purpose: Purpose::Get };
-        let value = match read.completed(core, of, piece, piece_tag(self.slot.tag(number as u64))) {
-            ExtensionStep::OnItsWay => {
-                op.kept.stage = OpStage::ReadsExtension(head, read);
-                return self.ops.put(number, op);
-            }
-            ExtensionStep::Another => return self.mismatched(core, (number, op), *read.reference()),
-            ExtensionStep::Failed(failed) => {
-                let error = Error::of_command(core.queue.drive(), "read", &failed);
-                return self.fail(core, (number, op), error);
-            }
-            ExtensionStep::Value(value) => value,
-        };
-        op.kept.mismatched = None;
-        if !matches!(op.request.borrow(), Request::Get { .. }) {
-            op.kept.read = Some((head.stamp, value));
-            return self.try_again(number, op);
+/// Reads the extension that an operation's record names.
+pub(super) fn read_extension(
+    (cx, core): (&Context, &mut SessionCore),
+    op: &mut OpInHand<'_>,
+    (head, reference): (ItemHead, ExtensionReference),
+) -> Step {
+    let tree = op.kept.tree.clone().expect("it was attempted");
+    let Some(mut read) = ExtensionRead::of(&reference, op.request.key.len(), |class| tree.extensions(class)) else {
+        return mismatched(op, reference);
+    };
+    if !op.request.is_get() {
+        if let Some(bytes) = op.must_ask_to_join(head.value_bytes) {
+            return Step::Ask(bytes);
         }
-        let ticket = op.kept.ticket.take();
-        let outcome = match is_live(core, &op, &head) {
-            true => {
-                let value = core.values.add_owned(value);
-                Outcome::Value { flags: head.flags, stamp: head.stamp, expiry: head.expiry, value }
-            }
-            false => Outcome::Missing,
-        };
-        let deleted_by = deleted_by(core, &op, &head);
-        self.answer(core, op.token, Shown { ticket, deleted_by, read_flash: true }, outcome);
-        self.ops.forget(number, op);
+        if !core.joined_bytes.grants(&mut op.kept.joined, head.value_bytes) {
+            return Step::AwaitRoom;
+        }
     }
+    if !read.begin(core, Purpose::Get, piece_tag(cx.slot.tag(op.number() as u64))) {
+        return Step::AwaitRoom;
+    }
+    op.kept.stage = OpStage::ReadsExtension(head, Box::new(read));
+    Step::BeginExtension
+}
 
-    /// An operation looks at its record again: if that names the same extension as before, the store is damaged.
-    fn mismatched(
-        &mut self,
-        core: &mut SessionCore,
-        (number, mut op): (usize, Box<OrderedOp>),
-        reference: ExtensionReference,
-    ) {
-        if op.kept.mismatched.replace(reference) == Some(reference) {
-            return self.fail(core, (number, op), damaged_extension(&reference));
+/// A piece of an extension was read, or something else was in its place.
+pub(super) fn was_read_out_of_line(
+    (cx, core): (&Context, &mut SessionCore),
+    op: &mut OpInHand<'_>,
+    (head, mut read): (ItemHead, Box<ExtensionRead>),
+    piece: (usize, Returned),
+) -> Step {
+    let of = ReadOf { key: &op.request.key, value_bytes: head.value_bytes, purpose: Purpose::Get };
+    let value = match read.completed(core, of, piece, piece_tag(cx.slot.tag(op.number() as u64))) {
+        ExtensionStep::OnItsWay => {
+            op.kept.stage = OpStage::ReadsExtension(head, read);
+            return Step::OnItsWay;
         }
-        self.try_again(number, op);
+        ExtensionStep::Another => return mismatched(op, *read.reference()),
+        ExtensionStep::Failed(failed) => return Step::Fail(Error::of_command(core.queue.drive(), "read", &failed)),
+        ExtensionStep::Value(value) => value,
+    };
+    op.kept.mismatched = None;
+    if !matches!(op.request.borrow(), Request::Get { .. }) {
+        op.kept.read = Some((head.stamp, value));
+        return Step::Again;
+    }
+    let ticket = op.kept.ticket.take();
+    let outcome = match is_live(core, op, &head) {
+        true => {
+            let value = core.values.add_owned(value);
+            Outcome::Value { flags: head.flags, stamp: head.stamp, expiry: head.expiry, value }
+        }
+        false => Outcome::Missing,
+    };
+    let deleted_by = deleted_by(core, op, &head);
+    Step::Answer(Shown { ticket, deleted_by, read_flash: true }, outcome)
+}
+
+/// An operation looks at its record again: if that names the same extension as before, the store is damaged.
+fn mismatched(op: &mut OrderedOp, reference: ExtensionReference) -> Step {
+    match op.kept.mismatched.replace(reference) == Some(reference) {
+        true => Step::Fail(damaged_extension(&reference)),
+        false => Step::Again,
     }
 }
 

@@ -1,76 +1,166 @@
-//! Operations whose node is not cached: its page is read, checked and looked at with one command.
+//! Fetches: the page of a node that is not cached is read, checked and looked at with one command. Then its operation waits for a place in
+//! the cache, in a line for each set that has none, and goes on at once when it has one: before another page takes that.
 
-use super::looks::found_in;
-use super::op_state::{OpStage, OrderedOp};
-use super::{OrderedSession, scratch};
+use super::context::Context;
+use super::in_hand::OpInHand;
+use super::looks::{found_in, push_gets};
+use super::node_turns::NodeTurns;
+use super::op_state::{FetchedPage, OpStage, Step};
+use super::scratch;
+use crate::ordered::cache::Installed;
+use crate::ordered::cache::page_meta::{PageMeta, PageUse};
 use crate::ordered::node_table::{NodeHome, NodeId};
 use crate::ordered::slabs::SlotSpace;
+use std::collections::VecDeque;
 use tapetum_base::error::Error;
-use tapetum_base::keyspace::request::Request;
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::programs::CORRUPT;
 use tapetum_drive::programs::node::{ANOTHER_NODE, ANY_NODE, NodeArguments, NodeFlags, corrupt_reason};
-use tapetum_drive::{Completion, Lease, Purpose, Returned, Status};
+use tapetum_drive::{Completion, Lease, LocalBuffer, Purpose, Returned, Status};
 use tapetum_kernels::ordered::ImageSeal;
 
-impl OrderedSession {
-    /// Reads the page of an operation's node.
-    pub(super) fn read(
-        &mut self,
-        core: &mut SessionCore,
-        (number, mut op): (usize, Box<OrderedOp>),
-        (node, home): (NodeId, NodeHome),
-    ) {
-        let tree = op.kept.tree.clone().expect("it was attempted");
-        // The slot was another's by now.
-        let Some(arguments) = arguments_of_flash(&tree.nodes, home, NodeFlags::RAW_IN_PAGE) else {
-            return self.try_again(number, op);
-        };
-        let Some(page) = self.take_page(core) else { return self.wait_for_memory((number, op), node) };
-        let kept = op.kept.scratch.take();
-        let Some(mut scratch) = kept.or_else(|| self.take_scratch(core)) else {
-            self.give_page(page);
-            return self.wait_for_memory((number, op), node);
-        };
-        self.push_gets(&mut op, node, &arguments);
-        let on = (&core.queue, Purpose::Get);
-        let what = (self.state.programs.get, tree.nodes.map().flash(home.slot));
-        let operation = scratch::read_and_look(on, what, &self.reused.parameters, (&page, &mut scratch));
-        op.kept.stage = OpStage::Reads(node, home);
-        self.fetches.on_their_way += 1;
-        self.ops.put(number, op);
-        self.submit(core, (number as u64, Purpose::Get), operation, Lease::Buffers([page, scratch]));
+/// Operations of a session whose pages are read or wait for a place in the cache, at most: one in so many of its places, within bounds.
+const FETCHES_PART: usize = 16;
+const FETCHES_MIN: usize = 16;
+const FETCHES_MAX: usize = 256;
+
+/// A set of the cache that has no place, and who waits for one: operations and their nodes.
+struct PlaceLine {
+    set: usize,
+    line: VecDeque<(usize, (NodeId, NodeHome))>,
+}
+
+/// See the [module](self). No line is empty; all together have no more than pages that a session reads at once.
+pub(super) struct Fetches {
+    /// Pages that are read, or wait for a place.
+    on_their_way: usize,
+    most: usize,
+    lines: Vec<PlaceLine>,
+}
+
+impl Fetches {
+    /// Of a cache of so many pages.
+    pub fn new(pages: usize) -> Fetches {
+        let most = (pages / FETCHES_PART).clamp(FETCHES_MIN, FETCHES_MAX);
+        Fetches { on_their_way: 0, most, lines: Vec::new() }
     }
 
-    pub(super) fn was_read(
+    /// So many more pages may be read.
+    pub fn left(&self) -> usize {
+        self.most.saturating_sub(self.on_their_way)
+    }
+
+    /// Reads the page of an operation's node.
+    pub fn read(
         &mut self,
-        core: &mut SessionCore,
-        (number, mut op): (usize, Box<OrderedOp>),
+        (cx, core): (&mut Context, &mut SessionCore),
+        turns: &mut NodeTurns,
+        op: &mut OpInHand<'_>,
         (node, home): (NodeId, NodeHome),
-        returned: Returned,
-    ) {
-        if let Request::Get { .. } = op.request.borrow() {
-            return self.gets_looked(core, (number, op), (node, Some(home)), returned);
-        }
-        let Returned { completion, lease } = returned;
+    ) -> Step {
+        let tree = op.kept.tree.clone().expect("it was attempted");
+        // The slot was another's by now.
+        let Some(arguments) = arguments_of_flash(&tree.nodes, home, NodeFlags::RAW_IN_PAGE) else { return Step::Again };
+        let Some(page) = cx.take_page(core) else { return Step::Starves };
+        let kept = op.kept.scratch.take();
+        let Some(mut scratch) = kept.or_else(|| cx.take_scratch(core)) else {
+            cx.give_page(page);
+            return Step::Starves;
+        };
+        let group = push_gets(cx, turns, op, (node, &arguments));
+        let on = (&core.queue, Purpose::Get);
+        let what = (cx.state.programs.get, tree.nodes.map().flash(home.slot));
+        let operation = scratch::read_and_look(on, what, &cx.parameters, (&page, &mut scratch));
+        op.kept.stage = OpStage::Reads(node, home, group);
+        self.on_their_way += 1;
+        cx.submit(core, (op.number() as u64, Purpose::Get), operation, Lease::Buffers([page, scratch]));
+        Step::AtNode
+    }
+
+    /// The page of an operation that is no get was read, or not.
+    pub fn was_read(
+        &mut self,
+        (cx, core): (&mut Context, &mut SessionCore),
+        op: &mut OpInHand<'_>,
+        (node, home): (NodeId, NodeHome),
+        Returned { completion, lease }: Returned,
+    ) -> Step {
         let Lease::Buffers([page, scratch]) = lease else { unreachable!("it was lent both") };
         let is_read = completion.is_success() && found_in(core, &scratch, completion.result[0]).is_some();
         if is_read {
-            op.kept.stage = OpStage::Fetched(node, home, page);
             op.kept.scratch = Some(scratch);
-            self.ops.put(number, op);
-            return self.await_place(number);
+            // The next round looks for one.
+            cx.again.tries = true;
+            return Step::AwaitPlace(FetchedPage { node, home, page });
         }
-        self.give_scratch(core, scratch);
-        self.end_fetch(page);
-        match self.state.cache.is_current(node, home) {
-            true => {
-                let error = read_error(core, (node, home), &completion);
-                self.fail(core, (number, op), error);
-            }
+        cx.give_scratch(core, scratch);
+        self.end(cx, page);
+        match cx.state.cache.is_current(node, home) {
+            true => Step::Fail(read_error(core, (node, home), &completion)),
             // Another image is in the slot: the node has moved.
-            false => self.try_again(number, op),
+            false => Step::Again,
         }
+    }
+
+    /// A page that was read for an operation is in the cache, or is not needed: a buffer in its place.
+    pub fn end(&mut self, cx: &Context, page: LocalBuffer) {
+        self.on_their_way -= 1;
+        cx.give_page(page);
+    }
+
+    /// An operation waits for a place for its page, behind others that do.
+    pub fn await_place(&mut self, cx: &Context, op: &mut OpInHand<'_>, fetched: FetchedPage) {
+        let (number, node) = (op.number(), (fetched.node, fetched.home));
+        op.kept.stage = OpStage::AwaitsPlace(fetched);
+        let set = cx.state.cache.set_of(node.0);
+        match self.lines.iter_mut().find(|line| line.set == set) {
+            Some(line) => line.line.push_back((number, node)),
+            None => self.lines.push(PlaceLine { set, line: VecDeque::from([(number, node)]) }),
+        }
+    }
+
+    /// Puts the page of the first of a line into the cache, or gives it up if it is not the node any more.
+    pub fn install(&mut self, cx: &Context, op: &mut OpInHand<'_>) -> Step {
+        let OpStage::AwaitsPlace(FetchedPage { node, home, page }) = std::mem::take(&mut op.kept.stage) else {
+            unreachable!("it waits for a place")
+        };
+        let meta = PageMeta::new(op.keyspace.id().0, PageUse::ByKey);
+        match cx.state.cache.install(node, home, page, meta) {
+            Installed::Done(page) | Installed::Stale(page) => {
+                self.end(cx, page);
+                Step::Turn(PageUse::Again)
+            }
+            // Another session was faster.
+            Installed::NoRoom(page) => Step::AwaitPlace(FetchedPage { node, home, page }),
+        }
+    }
+
+    pub fn await_places(&self) -> bool {
+        !self.lines.is_empty()
+    }
+
+    pub fn lines(&self) -> usize {
+        self.lines.len()
+    }
+
+    /// Whether there may be a place for the first of a line.
+    pub fn has_place(&self, cx: &Context, line: usize) -> bool {
+        let first = self.lines.get(line).map(|line| line.line[0].1);
+        first.is_some_and(|(node, home)| cx.state.cache.may_install(node, home))
+    }
+
+    /// Takes the first of a line, and his node.
+    pub fn take(&mut self, line: usize) -> Option<(usize, NodeId)> {
+        let (number, (node, _)) = self.lines[line].line.pop_front()?;
+        if self.lines[line].line.is_empty() {
+            self.lines.swap_remove(line);
+        }
+        Some((number, node))
+    }
+
+    /// Takes anybody who waits for a place.
+    pub fn take_any(&mut self) -> Option<(usize, NodeId)> {
+        self.lines.len().checked_sub(1).and_then(|line| self.take(line))
     }
 }
 

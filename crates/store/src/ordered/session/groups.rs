@@ -6,21 +6,27 @@
 //! 2. The first of a group is at the node; it has the numbers of the others, which are in no line.
 //! 3. A put that has no room ends a group: those behind it were not tried, and are the first of the line again.
 
-use super::OrderedSession;
-use super::changes::{condition, large_value, with_record};
-use super::fetches::read_error;
-use super::looks::{Found, damaged, deleted_by, founds_in, is_live, must_ask};
-use super::op_state::{OpStage, OrderedOp, Shown};
+use super::changes::{answer_change, answer_refused, condition, large_value, with_record};
+use super::context::Context;
+use super::extensions::read_extension;
+use super::in_hand::{GroupInHand, OpInHand};
+use super::looks::{Found, answer_of, damaged, deleted_by, founds_in, is_live, must_ask};
+use super::merges::Merges;
+use super::node_turns::NodeTurns;
+use super::op_state::{OpStage, OrderedOp, Shown, Step};
 use super::scratch::{GET_PARAMETERS_MAX, PUT_PARAMETERS_MAX};
-use crate::ordered::cache::Installed;
-use crate::ordered::cache::page_meta::{Durability, PageMeta, PageUse};
+use crate::ordered::cache::durability_ticket::DurabilityTicket;
+use crate::ordered::cache::page_meta::Durability;
 use crate::ordered::node_table::{NodeHome, NodeId};
-use tapetum_base::error::Error;
+use std::sync::Arc;
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::keyspace::request::Request;
+use tapetum_base::log::Sync;
 use tapetum_base::session::session_core::SessionCore;
-use tapetum_drive::programs::node::{ARGUMENTS_BYTES, NODE_BARE_REQUESTS_MAX, NODE_REQUESTS_MAX, put_request_bytes};
-use tapetum_drive::{Completion, Lease, LocalBuffer, Returned};
+use tapetum_drive::programs::node::{
+    ARGUMENTS_BYTES, NODE_BARE_REQUESTS_MAX, NODE_REQUESTS_MAX, PutOutcome, PutResult, put_request_bytes,
+};
+use tapetum_drive::{Completion, LocalBuffer};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum GroupKind {
@@ -51,9 +57,6 @@ impl GroupKind {
     }
 }
 
-/// The operations of a group, in their order.
-pub(super) type Members = Vec<(usize, Box<OrderedOp>)>;
-
 /// What may still go into a group.
 struct GroupRoom {
     kind: GroupKind,
@@ -83,179 +86,178 @@ impl GroupRoom {
     }
 }
 
-impl OrderedSession {
-    /// Takes those that may go with an operation at a node out of the line, and those of the same keys behind them.
-    pub(super) fn gather(&mut self, op: &OrderedOp, node: NodeId, kind: GroupKind) -> Vec<usize> {
-        let mut group = Vec::new();
-        let Some(mut room) = GroupRoom::behind(op, kind) else { return group };
-        let OrderedSession { ops, turns, .. } = self;
-        turns.take_those(node, |number| {
-            let is_taken = ops.get(number).is_some_and(|other| room.takes(other));
-            group.extend(is_taken.then_some(number));
-            is_taken
-        });
-        let mut behind = op.next_of_key();
-        for place in 0..=group.len() {
-            while let Some(number) = behind {
-                let Some(other) = ops.get(number) else { break };
-                if ops.is_behind_deletion(other) || !room.takes(other) {
-                    break;
-                }
-                behind = other.next_of_key();
-                group.push(number);
-                ops.get_mut(number).expect("it was just looked at").kept.tree = op.kept.tree.clone();
+/// Takes those that may go with an operation at a node out of the line, and those of the same keys behind them.
+pub(super) fn gather(turns: &mut NodeTurns, op: &mut OpInHand<'_>, node: NodeId, kind: GroupKind) -> Vec<usize> {
+    let mut group = Vec::new();
+    let (op, ops) = op.with_others();
+    let Some(mut room) = GroupRoom::behind(op, kind) else { return group };
+    turns.take_those(node, |number| {
+        let other = ops.get_mut(number).filter(|other| room.takes(other));
+        let Some(other) = other else { return false };
+        other.kept.stage = OpStage::GoesAlong;
+        group.push(number);
+        true
+    });
+    let mut behind = op.next_of_key();
+    for place in 0..=group.len() {
+        while let Some(number) = behind {
+            let Some(other) = ops.get(number) else { break };
+            if ops.is_behind_deletion(other) || !room.takes(other) {
+                break;
             }
-            behind = group.get(place).and_then(|number| ops.get(*number)?.next_of_key());
+            behind = other.next_of_key();
+            group.push(number);
+            let other = ops.get_mut(number).expect("it was just looked at");
+            (other.kept.stage, other.kept.tree) = (OpStage::GoesAlong, op.kept.tree.clone());
         }
-        group
+        behind = group.get(place).and_then(|number| ops.get(*number)?.next_of_key());
     }
+    group
+}
 
-    /// A group and its first, to be worked on.
-    pub(super) fn take_members(&mut self, first: (usize, Box<OrderedOp>), group: Vec<usize>) -> Members {
-        let mut members = std::mem::take(&mut self.reused.members);
-        members.push(first);
-        members.extend(group.into_iter().map(|number| (number, self.ops.take(number))));
-        members
-    }
+/// What a program found for the gets of a group, in a cached page or in one that was read from flash.
+pub(super) struct GetAnswers {
+    founds: std::vec::IntoIter<Option<Found>>,
+    durability: Durability,
+    node: NodeId,
+    is_from_flash: bool,
+}
 
-    /// Operations that were not decided are the first in line at their node again.
-    pub(super) fn put_members_back(&mut self, members: Members, node: NodeId) {
-        for (number, op) in members.into_iter().rev() {
-            if self.ops.is_first(number, &op) {
-                self.turns.put_in_front(node, number);
-            }
-            self.ops.put(number, op);
-        }
-    }
-
-    /// All of a group end with an error; none of it is decided.
-    pub(super) fn fail_members(&mut self, core: &mut SessionCore, members: Members, error: &Error) {
-        for member in members {
-            self.fail(core, member, error.clone());
-        }
-    }
-
-    /// A program has looked for the keys of gets, in a cached page or in one that was read from this home.
-    pub(super) fn gets_looked(
-        &mut self,
-        core: &mut SessionCore,
-        (number, mut op): (usize, Box<OrderedOp>),
+impl GetAnswers {
+    /// `None`: the program did not look.
+    pub fn of(
+        (cx, core): (&Context, &SessionCore),
         (node, home): (NodeId, Option<NodeHome>),
-        Returned { completion, lease }: Returned,
-    ) {
-        let Lease::Buffers([page, scratch]) = lease else { unreachable!("it was lent both") };
-        let group = std::mem::take(&mut op.kept.group);
-        let mut founds = match completion.is_success() {
-            true => founds_in(core, &scratch, completion.result[0]),
-            false => Vec::new(),
-        };
-        let keyspace = op.keyspace.id().0;
-        let mut members = self.take_members((number, op), group);
-        if founds.first().is_none_or(Option::is_none) {
-            self.give_scratch(core, scratch);
-            return self.gets_failed(core, (members, page), (node, home), &completion);
-        }
+        scratch: &LocalBuffer,
+        completion: &Completion,
+    ) -> Option<GetAnswers> {
+        let founds = completion.is_success().then(|| founds_in(core, scratch, completion.result[0]))?;
+        founds.first()?.as_ref()?;
         // A page that moved on while it was read was the node when these gets had begun: its answers are right, and durable.
         let durability = match home {
             Some(_) => Durability::OF_FLASH,
-            None => self.state.cache.with(node, |meta| meta.durability()).expect("a page that is taken stays"),
+            None => cx.state.cache.with(node, |meta| meta.durability()).expect("a page that is taken stays"),
         };
-        let mut first = None;
-        if home.is_some()
-            && let Some(Found::InExtension(head, _)) = &founds[0]
-            && is_live(core, &members[0].1, head)
-        {
-            // It looks at the page again when that is in the cache.
-            first = Some(members.remove(0));
-            founds.remove(0);
-        }
-        let mut left = Members::new();
-        for (place, (number, op)) in members.drain(..).enumerate() {
-            let may_go_on = self.ops.is_first(number, &op);
-            match founds.get_mut(place).map(Option::take) {
-                Some(Some(found)) if may_go_on => {
-                    let of_page = (&page, &durability, home.is_some());
-                    left.extend(self.get_looked(core, (number, op), &found, of_page));
-                }
-                Some(None) if may_go_on => self.fail(core, (number, op), damaged(node)),
-                // The output was full, or one of the same key goes first.
-                _ => left.push((number, op)),
-            }
-        }
-        self.reused.members = members;
-        self.put_members_back(left, node);
-        match (home, first) {
-            (None, _) => self.state.cache.give_back(node, page, |_| ()),
-            (Some(home), Some((number, mut op))) => {
-                op.kept.stage = OpStage::Fetched(node, home, page);
-                op.kept.scratch = Some(scratch);
-                self.ops.put(number, op);
-                return self.await_place(number);
-            }
-            (Some(home), None) => {
-                match self.state.cache.install(node, home, page, PageMeta::new(keyspace, PageUse::ByKey)) {
-                    Installed::Done(page) | Installed::NoRoom(page) | Installed::Stale(page) => self.end_fetch(page),
-                }
-            }
-        }
-        self.give_scratch(core, scratch);
+        Some(GetAnswers { founds: founds.into_iter(), durability, node, is_from_flash: home.is_some() })
     }
 
-    /// Goes on with a get whose key a program has looked for; it comes back if it is to look again.
-    fn get_looked(
+    /// Whether the first of the group looks at the page again when that is in the cache: its value is in an extension. The others are next.
+    pub fn first_looks_again(&mut self, core: &SessionCore, first: &OrderedOp) -> bool {
+        let looks_again = self.is_from_flash
+            && matches!(self.founds.as_slice(), [Some(Found::InExtension(head, _)), ..] if is_live(core, first, head));
+        looks_again && self.founds.next().is_some()
+    }
+
+    /// What becomes of the next get. `None`: it looks again, as the output was full, or it may not read an extension now, or one of its key
+    /// goes first.
+    pub fn step(
         &mut self,
-        core: &mut SessionCore,
-        (number, mut op): (usize, Box<OrderedOp>),
-        found: &Found,
-        (page, durability, is_from_flash): (&LocalBuffer, &Durability, bool),
-    ) -> Option<(usize, Box<OrderedOp>)> {
-        if matches!(found, Found::OutsideFences) {
-            self.try_again(number, op);
-            return None;
-        }
-        if let Some(value_bytes) = must_ask(core, &op, found) {
-            self.ask(core, (number, op), value_bytes);
-            return None;
+        (cx, core): (&mut Context, &mut SessionCore),
+        op: &mut OpInHand<'_>,
+        page: &LocalBuffer,
+    ) -> Option<Step> {
+        let found = self.founds.next().filter(|_| op.is_first())?;
+        let found = match found {
+            None => return Some(Step::Fail(damaged(self.node))),
+            Some(Found::OutsideFences) => return Some(Step::Again),
+            Some(found) => found,
+        };
+        if let Some(value_bytes) = must_ask(core, op, &found) {
+            return Some(Step::Ask(value_bytes));
         }
         if let Found::InExtension(head, reference) = found
-            && is_live(core, &op, head)
+            && is_live(core, op, &head)
         {
-            if is_from_flash || !self.has_credit(core) {
-                return Some((number, op));
+            if self.is_from_flash || !cx.has_credit(core) {
+                return None;
             }
-            op.kept.ticket = durability.wait_for(Some(head.stamp));
-            self.read_extension(core, (number, op), (*head, *reference));
-            return None;
+            op.kept.ticket = self.durability.wait_for(Some(head.stamp));
+            return Some(read_extension((cx, core), op, (head, reference)));
         }
-        let outcome = self.answer_of(core, &op, found, page);
+        let outcome = answer_of(core, op, &found, page);
         // An item that has expired hides the one that is durable, as a removal does.
-        let ticket = durability.wait_for(found.head().map(|head| head.stamp));
-        let deleted_by = found.head().map_or(0, |head| deleted_by(core, &op, head));
-        self.answer(core, op.token, Shown { ticket, deleted_by, read_flash: is_from_flash }, outcome);
-        self.ops.forget(number, op);
-        None
+        let ticket = self.durability.wait_for(found.head().map(|head| head.stamp));
+        let deleted_by = found.head().map_or(0, |head| deleted_by(core, op, head));
+        Some(Step::Answer(Shown { ticket, deleted_by, read_flash: self.is_from_flash }, outcome))
+    }
+}
+
+/// What a program made of the changes of a group.
+pub(super) struct ChangeAnswers {
+    node: NodeId,
+    results: [PutResult; NODE_BARE_REQUESTS_MAX],
+    place: usize,
+    /// The member that had no room: it stays at the node, whose page is to have some.
+    pub without_room: Option<usize>,
+    /// What those wait for that were made, and those that were refused.
+    ticket: Option<Arc<DurabilityTicket>>,
+    of_page: Option<Arc<DurabilityTicket>>,
+}
+
+impl ChangeAnswers {
+    /// Notes the changes that were made. `None`: what is left of the page nobody knows.
+    pub fn of(
+        (cx, merges): (&mut Context, &mut Merges),
+        node: NodeId,
+        group: &GroupInHand<'_>,
+        completion: &Completion,
+    ) -> Option<ChangeAnswers> {
+        let results = PutOutcome::of_results(completion.result, group.count());
+        let (results, used_bytes) = results.filter(|_| completion.is_success())?;
+        let ticket = note_changes(cx, (node, group), &results);
+        let is_refused = results[..group.count()].contains(&PutResult::Refused);
+        let of_page = is_refused.then(|| cx.state.cache.with(node, |meta| meta.wait_for(meta.changed_stamp)));
+        let of_page = of_page.flatten().flatten();
+        if let Some((op, _)) = group.iter().zip(results).find(|(_, result)| result.took_effect()) {
+            merges.note_used(cx, (op.keyspace.id(), &op.request.key), (node, used_bytes));
+        }
+        Some(ChangeAnswers { node, results, place: 0, without_room: None, ticket, of_page })
     }
 
-    /// A program did not look for the keys of gets.
-    fn gets_failed(
-        &mut self,
-        core: &mut SessionCore,
-        (members, page): (Members, LocalBuffer),
-        (node, home): (NodeId, Option<NodeHome>),
-        completion: &Completion,
-    ) {
-        let Some(home) = home else {
-            self.state.cache.give_back(node, page, |_| ());
-            return self.fail_members(core, members, &damaged(node));
-        };
-        self.end_fetch(page);
-        match self.state.cache.is_current(node, home) {
-            true => {
-                let error = read_error(core, (node, home), completion);
-                self.fail_members(core, members, &error);
+    /// What becomes of the next change. `None`: it is not made yet.
+    pub fn step(&mut self, core: &mut SessionCore, op: &OpInHand<'_>) -> Option<Step> {
+        let result = self.results[self.place];
+        self.place += 1;
+        match result {
+            PutResult::Stored | PutResult::Replaced | PutResult::Removed => {
+                Some(answer_change(core, op, self.ticket.clone(), result))
             }
-            // Another image is in the slot: the node has moved.
-            false => self.put_members_back(members, node),
+            PutResult::Refused => Some(answer_refused(core, op, self.of_page.clone())),
+            // One of the same key goes first.
+            _ if !op.is_first() => None,
+            PutResult::NotTried => None,
+            PutResult::NoRoom => {
+                self.without_room = Some(op.number());
+                Some(Step::AtNode)
+            }
+            PutResult::OutsideFences => Some(Step::Again),
+            _ => Some(Step::Fail(damaged(self.node))),
         }
     }
+}
+
+/// Tells the cache and the write-back of changes that were made. The ticket to wait for.
+fn note_changes(
+    cx: &Context,
+    (node, group): (NodeId, &GroupInHand<'_>),
+    results: &[PutResult],
+) -> Option<Arc<DurabilityTicket>> {
+    let tree = group.iter().next().and_then(|op| op.kept.tree.as_ref()).expect("it was attempted");
+    let changes = |result: &PutResult| matches!(result, PutResult::Stored | PutResult::Replaced | PutResult::Removed);
+    let all = || group.iter().zip(results).map(|(op, result)| (op.kept.stamp, *result));
+    let made = || all().filter(|(_, result)| changes(result));
+    made().for_each(|(_, result)| tree.note(result));
+    let newest = made().map(|(stamp, _)| stamp).max()?;
+    let removed = made().filter(|(_, result)| *result == PutResult::Removed).map(|(stamp, _)| stamp).max();
+    let waits = cx.state.base.log.sync() == Sync::Always;
+    let told = cx.state.cache.with(node, |meta| {
+        meta.changed(newest, false);
+        removed.into_iter().for_each(|stamp| meta.changed(stamp, true));
+        (waits.then(|| meta.ticket()), !std::mem::replace(&mut meta.is_listed, true))
+    });
+    let (ticket, is_new) = told.expect("a page that is taken stays");
+    if is_new {
+        cx.state.write_back.list(tree, node);
+    }
+    ticket
 }

@@ -1,21 +1,19 @@
 //! Operations that look at their key's record: all that the drive does not decide.
 
-use super::changes::{condition, large_value};
-use super::groups::GroupKind;
-use super::op_state::{Change, ChangeValue, OpStage, OrderedOp, Shown};
-use super::{OrderedSession, scratch};
-use crate::ordered::cache::PageLook;
-use crate::ordered::cache::page_meta::PageUse;
+use super::context::Context;
+use super::extensions::read_extension;
+use super::groups::{GroupKind, gather};
+use super::in_hand::OpInHand;
+use super::node_turns::NodeTurns;
+use super::op_state::{Change, ChangeValue, OpStage, OrderedOp, Shown, Step};
+use super::scratch;
 use crate::ordered::node_table::NodeId;
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::decide::{Answer, Current, Decision, NewValue, decide, needs_value};
 use tapetum_base::keyspace::item::{Access, ItemHead};
 use tapetum_base::keyspace::request::{Outcome, Request};
-use tapetum_base::session::asks::Ask;
 use tapetum_base::session::session_core::SessionCore;
-use tapetum_drive::programs::node::{
-    ANY_NODE, GetRequests, ItemPlace, ItemReader, NodeArguments, NodeFlags, NodeItem, PutCondition,
-};
+use tapetum_drive::programs::node::{ANY_NODE, GetRequests, ItemPlace, ItemReader, NodeArguments, NodeFlags, NodeItem};
 use tapetum_drive::{Lease, LocalBuffer, Purpose, Returned};
 use tapetum_kernels::extent_address::ExtentAddress;
 use tapetum_kernels::ordered::extension::ExtensionReference;
@@ -66,287 +64,145 @@ struct Item<'a> {
     value: &'a [u8],
 }
 
-impl OrderedSession {
-    /// Begins an operation, or begins it anew: it stands in line at the node that its key seems to be in.
-    pub(super) fn attempt(&mut self, core: &mut SessionCore, number: usize, mut op: Box<OrderedOp>) {
-        #[cfg(test)]
-        {
-            self.attempts += 1;
-        }
-        if let Err(error) = self.may_begin(core, &op) {
-            return self.fail(core, (number, op), error);
-        }
-        if Self::waits_for_extension(&op) {
-            return match core.base.log.poisoned() {
-                Ok(()) => {
-                    self.ops.put(number, op);
-                    self.waits.for_extensions.push(number);
+/// Sends the program that looks for an operation's key in its node's page, and if that is a get for those of others.
+pub(super) fn look(
+    (cx, core): (&mut Context, &mut SessionCore),
+    turns: &mut NodeTurns,
+    op: &mut OpInHand<'_>,
+    (node, page): (NodeId, LocalBuffer),
+) -> Step {
+    let kept = op.kept.scratch.take();
+    let Some(mut scratch) = kept.or_else(|| cx.take_scratch(core)) else {
+        cx.state.cache.give_back(node, page, |_| ());
+        return Step::Starves;
+    };
+    let group = push_gets(cx, turns, op, (node, &arguments(NodeFlags::RAW_IN_PAGE)));
+    let on = (&core.queue, Purpose::Get);
+    let operation = scratch::look(on, cx.state.programs.get, &cx.parameters, (&page, &mut scratch));
+    op.kept.stage = OpStage::Looks(node, group);
+    cx.pages_taken += 1;
+    cx.submit(core, (op.number() as u64, Purpose::Get), operation, Lease::Buffers([page, scratch]));
+    Step::AtNode
+}
+
+/// Makes the parameters of a program that looks for an operation's key, and if that is a get for those of others, which go along.
+pub(super) fn push_gets(
+    cx: &mut Context,
+    turns: &mut NodeTurns,
+    op: &mut OpInHand<'_>,
+    (node, arguments): (NodeId, &NodeArguments),
+) -> Vec<usize> {
+    let group = gather(turns, op, node, GroupKind::Gets);
+    let (op, others) = op.with_others();
+    let mut requests = GetRequests::new(arguments, &mut cx.parameters);
+    requests.push(&op.request.key);
+    for number in &group {
+        requests.push(&others.get(*number).expect("it is kept").request.key);
+    }
+    group
+}
+
+/// A program has looked at a cached page for an operation that is no get.
+pub(super) fn looked(
+    (cx, core): (&mut Context, &mut SessionCore),
+    op: &mut OpInHand<'_>,
+    node: NodeId,
+    Returned { completion, lease }: Returned,
+) -> Step {
+    let Lease::Buffers([page, scratch]) = lease else { unreachable!("it was lent both") };
+    let found = match completion.is_success() {
+        true => found_in(core, &scratch, completion.result[0]),
+        false => None,
+    };
+    cx.give_scratch(core, scratch);
+    let early = match &found {
+        None => Some(Step::Fail(damaged(node))),
+        Some(Found::OutsideFences) => Some(Step::Again),
+        Some(found) => must_ask(core, op, found).map(Step::Ask),
+    };
+    let (None, Some(found)) = (&early, found) else {
+        cx.state.cache.give_back(node, page, |_| ());
+        return early.expect("it goes no further");
+    };
+    if let Found::InExtension(head, reference) = found
+        && is_live(core, op, &head)
+        && needs_value(&op.request.borrow())
+        && op.kept.read.as_ref().is_none_or(|(stamp, _)| *stamp != head.stamp)
+    {
+        op.kept.ticket = cx.state.cache.give_back(node, page, |meta| meta.wait_for(head.stamp));
+        return read_extension((cx, core), op, (head, reference));
+    }
+    if let Some(change) = decided(core, op, &found, &page) {
+        op.kept.change = Some(change);
+        op.kept.replaced = if let Found::InExtension(_, reference) = found { Some(reference) } else { None };
+        return Step::Change(page);
+    }
+    let outcome = answer_of(core, op, &found, &page);
+    // An item that has expired hides the one that is durable, as a removal does.
+    let seen = found.head().map(|head| head.stamp);
+    let ticket = cx.state.cache.give_back(node, page, |meta| meta.durability().wait_for(seen));
+    let deleted_by = found.head().map_or(0, |head| deleted_by(core, op, head));
+    Step::Answer(Shown { ticket, deleted_by, read_flash: false }, outcome)
+}
+
+/// The item of what was found, if it counts.
+fn item<'a>(core: &SessionCore, op: &'a OrderedOp, found: &Found, page: &'a LocalBuffer) -> Option<Item<'a>> {
+    let (head, value) = match *found {
+        Found::InPage(head, at) => (head, core.queue.look(Purpose::Get, page, at..at + head.value_bytes)),
+        Found::InExtension(head, _) => (head, op.kept.read.as_ref().map(|(_, value)| &value[..]).unwrap_or_default()),
+        Found::Missing | Found::OutsideFences => return None,
+    };
+    is_live(core, op, &head).then_some(Item { head, value })
+}
+
+fn decision(op: &OrderedOp, item: Option<Item<'_>>) -> Decision {
+    let current = item.map(|item| Current::new(item.head, Access::default(), item.value));
+    decide(&op.request.borrow(), current)
+}
+
+/// What an operation writes, if it does.
+fn decided(core: &SessionCore, op: &OrderedOp, found: &Found, page: &LocalBuffer) -> Option<Change> {
+    if let Request::Get { .. } = op.request.borrow() {
+        return None;
+    }
+    let item = item(core, op, found, page);
+    let old = item.map(|item| item.value).unwrap_or_default();
+    let (flags, expiry, marks, value, answer) = match decision(op, item) {
+        Decision::Answer(_) | Decision::Show => return None,
+        Decision::Delete => (0, 0, Marks::NONE, ChangeValue::Removed, None),
+        Decision::Store { flags, expiry, marks, value, answer } => {
+            let value = match (value, found) {
+                (NewValue::Given, _) => ChangeValue::Given,
+                (NewValue::Same, Found::InExtension(head, reference)) => {
+                    ChangeValue::Kept { reference: *reference, raw_bytes: head.value_bytes as u32 }
                 }
-                // Nothing is flushed any more.
-                Err(error) => self.fail(core, (number, op), error),
+                (NewValue::Same, _) => ChangeValue::Bytes(old.to_vec()),
+                (NewValue::Made(value), _) => ChangeValue::Bytes(value),
             };
+            (flags, expiry, marks, value, Some(answer))
         }
-        if self.ops.is_behind_deletion(&op) {
-            return self.ops.wait_again(number, op);
-        }
-        if let Request::DeleteAll { at } = op.request.borrow() {
-            return self.delete_all(core, (number, op), at);
-        }
-        let tree = match self.tree_of(op.keyspace.id()) {
-            Ok(tree) => tree,
-            Err(error) => return self.fail(core, (number, op), error),
-        };
-        op.kept.tree = Some(self.trees[tree].tree.clone());
-        if self.state.write_back.is_behind() && !op.request.borrow().reads() {
-            return self.wait_for_room(number, op);
-        }
-        let node = self.node_of(tree, &op.request.key);
-        self.ops.put(number, op);
-        self.turns.join(node, number);
-    }
+    };
+    let shown = if answer.is_some_and(Answer::shows_value) { old.to_vec() } else { Vec::new() };
+    let basis = item.map_or(0, |item| item.head.stamp);
+    Some(Change { flags, expiry, marks, value, answer, shown, basis })
+}
 
-    /// It is an operation's turn at a node.
-    pub(super) fn take_turn(
-        &mut self,
-        core: &mut SessionCore,
-        (number, op): (usize, Box<OrderedOp>),
-        node: NodeId,
-        used: PageUse,
-    ) {
-        #[cfg(test)]
-        {
-            self.attempts += 1;
-        }
-        match self.state.cache.take(node, op.keyspace.id().0, used) {
-            PageLook::Taken(page) => self.begin(core, (number, op), node, page),
-            PageLook::Busy => {
-                self.again.tries = true;
-                self.ops.put(number, op);
-                self.turns.is_busy(node, number);
-            }
-            // Who is behind it has the same to find out.
-            PageLook::Gone => self.try_again(number, op),
-            PageLook::Absent(_) if self.fetches.on_their_way >= self.fetches.most => {
-                self.ops.put(number, op);
-                self.turns.park(node, number);
-            }
-            PageLook::Absent(home) => self.read(core, (number, op), (node, home)),
-        }
-    }
-
-    /// Deletes everything in a keyspace, now or at a time: by a mark in the log, as in hashed keyspaces.
-    fn delete_all(&mut self, core: &mut SessionCore, (number, op): (usize, Box<OrderedOp>), at: u32) {
-        match core.base.mark_deletion(op.keyspace, at) {
-            Ok(Some(stamp)) => {
-                core.answer_after(op.token, stamp, Outcome::Done);
-                self.ops.forget(number, op);
-            }
-            // The log has no room now.
-            Ok(None) => self.ops.wait_again(number, op),
-            Err(error) => self.fail(core, (number, op), error),
-        }
-    }
-
-    fn may_begin(&self, core: &SessionCore, op: &OrderedOp) -> Result<(), Error> {
-        core.base.refuse_dropped(op.keyspace)?;
-        if op.request.borrow().reads() { Ok(()) } else { core.base.log.poisoned() }
-    }
-
-    /// Sends the program that an operation begins with.
-    fn begin(
-        &mut self,
-        core: &mut SessionCore,
-        (number, op): (usize, Box<OrderedOp>),
-        node: NodeId,
-        page: LocalBuffer,
-    ) {
-        match op.kept.looks_first || Self::looks(&op) {
-            true => self.look(core, (number, op), node, page),
-            false => self.change_with_others(core, (number, op), node, page),
-        }
-    }
-
-    /// Whether an operation looks at its record before it changes it: if the drive does not decide it, or its value is written to an
-    /// extension.
-    fn looks(op: &OrderedOp) -> bool {
-        match condition(&op.request.borrow()) {
-            None => true,
-            Some(PutCondition::Always) => false,
-            Some(_) => large_value(op).is_some(),
-        }
-    }
-
-    pub(super) fn look(
-        &mut self,
-        core: &mut SessionCore,
-        (number, mut op): (usize, Box<OrderedOp>),
-        node: NodeId,
-        page: LocalBuffer,
-    ) {
-        let kept = op.kept.scratch.take();
-        let Some(mut scratch) = kept.or_else(|| self.take_scratch(core)) else {
-            self.state.cache.give_back(node, page, |_| ());
-            return self.wait_for_memory((number, op), node);
-        };
-        self.push_gets(&mut op, node, &arguments(NodeFlags::RAW_IN_PAGE));
-        let on = (&core.queue, Purpose::Get);
-        let operation = scratch::look(on, self.state.programs.get, &self.reused.parameters, (&page, &mut scratch));
-        op.kept.stage = OpStage::Looks(node);
-        self.ops.put(number, op);
-        self.pages_taken += 1;
-        self.submit(core, (number as u64, Purpose::Get), operation, Lease::Buffers([page, scratch]));
-    }
-
-    /// Makes the parameters of a program that looks for an operation's key, and if that is a get for those of others.
-    pub(super) fn push_gets(&mut self, op: &mut OrderedOp, node: NodeId, arguments: &NodeArguments) {
-        op.kept.group = self.gather(op, node, GroupKind::Gets);
-        let mut requests = GetRequests::new(arguments, &mut self.reused.parameters);
-        requests.push(&op.request.key);
-        for number in &op.kept.group {
-            requests.push(&self.ops.get(*number).expect("it is kept").request.key);
-        }
-    }
-
-    /// A program has looked at a cached page.
-    pub(super) fn looked(
-        &mut self,
-        core: &mut SessionCore,
-        (number, mut op): (usize, Box<OrderedOp>),
-        node: NodeId,
-        returned: Returned,
-    ) {
-        if let Request::Get { .. } = op.request.borrow() {
-            return self.gets_looked(core, (number, op), (node, None), returned);
-        }
-        let Returned { completion, lease } = returned;
-        let Lease::Buffers([page, scratch]) = lease else { unreachable!("it was lent both") };
-        let found = match completion.is_success() {
-            true => found_in(core, &scratch, completion.result[0]),
-            false => None,
-        };
-        self.give_scratch(core, scratch);
-        let Some(found) = found else {
-            self.state.cache.give_back(node, page, |_| ());
-            return self.fail(core, (number, op), damaged(node));
-        };
-        if matches!(found, Found::OutsideFences) {
-            self.state.cache.give_back(node, page, |_| ());
-            return self.try_again(number, op);
-        }
-        if let Some(value_bytes) = must_ask(core, &op, &found) {
-            self.state.cache.give_back(node, page, |_| ());
-            return self.ask(core, (number, op), value_bytes);
-        }
-        if let Found::InExtension(head, reference) = found
-            && is_live(core, &op, &head)
-            && needs_value(&op.request.borrow())
-            && op.kept.read.as_ref().is_none_or(|(stamp, _)| *stamp != head.stamp)
-        {
-            op.kept.ticket = self.state.cache.give_back(node, page, |meta| meta.wait_for(head.stamp));
-            return self.read_extension(core, (number, op), (head, reference));
-        }
-        if let Some(change) = self.decided(core, &op, &found, &page) {
-            op.kept.change = Some(change);
-            op.kept.replaced = if let Found::InExtension(_, reference) = found { Some(reference) } else { None };
-            return self.change(core, (number, op), node, page);
-        }
-        let outcome = self.answer_of(core, &op, &found, &page);
-        // An item that has expired hides the one that is durable, as a removal does.
-        let seen = found.head().map(|head| head.stamp);
-        let ticket = self.state.cache.give_back(node, page, |meta| meta.durability().wait_for(seen));
-        let deleted_by = found.head().map_or(0, |head| deleted_by(core, &op, head));
-        self.answer(core, op.token, Shown { ticket, deleted_by, read_flash: false }, outcome);
-        self.ops.forget(number, op);
-    }
-
-    /// An operation that shows a longer value than it may bring asks first.
-    pub(super) fn ask(&mut self, core: &mut SessionCore, (number, op): (usize, Box<OrderedOp>), value_bytes: usize) {
-        core.asks.add(Ask { token: op.token, value_bytes }, (self.slot, number));
-        self.ops.step_aside(number, op);
-    }
-
-    /// An operation that asked may bring so much, and goes on as if it was submitted now.
-    pub fn allow_value(&mut self, number: usize, value_bytes: usize) {
-        let mut op = self.ops.take(number);
-        op.value_bytes_allowed = value_bytes;
-        let hash = op.hash;
-        self.ops.enter(number, op);
-        self.ops.wait_for_turn(hash, number);
-    }
-
-    /// Ends an operation that asked; it was answered.
-    pub fn give_up_value(&mut self, number: usize) {
-        let op = self.ops.take(number);
-        self.ops.end(number, op);
-    }
-
-    /// The item of what was found, if it counts.
-    fn item<'a>(core: &SessionCore, op: &'a OrderedOp, found: &Found, page: &'a LocalBuffer) -> Option<Item<'a>> {
-        let (head, value) = match *found {
-            Found::InPage(head, at) => (head, core.queue.look(Purpose::Get, page, at..at + head.value_bytes)),
-            Found::InExtension(head, _) => {
-                (head, op.kept.read.as_ref().map(|(_, value)| &value[..]).unwrap_or_default())
-            }
-            Found::Missing | Found::OutsideFences => return None,
-        };
-        is_live(core, op, &head).then_some(Item { head, value })
-    }
-
-    fn decision(op: &OrderedOp, item: Option<Item<'_>>) -> Decision {
-        let current = item.map(|item| Current::new(item.head, Access::default(), item.value));
-        decide(&op.request.borrow(), current)
-    }
-
-    /// What an operation writes, if it does.
-    fn decided(&self, core: &SessionCore, op: &OrderedOp, found: &Found, page: &LocalBuffer) -> Option<Change> {
-        if let Request::Get { .. } = op.request.borrow() {
-            return None;
-        }
-        let item = Self::item(core, op, found, page);
-        let old = item.map(|item| item.value).unwrap_or_default();
-        let (flags, expiry, marks, value, answer) = match Self::decision(op, item) {
-            Decision::Answer(_) | Decision::Show => return None,
-            Decision::Delete => (0, 0, Marks::NONE, ChangeValue::Removed, None),
-            Decision::Store { flags, expiry, marks, value, answer } => {
-                let value = match (value, found) {
-                    (NewValue::Given, _) => ChangeValue::Given,
-                    (NewValue::Same, Found::InExtension(head, reference)) => {
-                        ChangeValue::Kept { reference: *reference, raw_bytes: head.value_bytes as u32 }
-                    }
-                    (NewValue::Same, _) => ChangeValue::Bytes(old.to_vec()),
-                    (NewValue::Made(value), _) => ChangeValue::Bytes(value),
-                };
-                (flags, expiry, marks, value, Some(answer))
-            }
-        };
-        let shown = if answer.is_some_and(Answer::shows_value) { old.to_vec() } else { Vec::new() };
-        let basis = item.map_or(0, |item| item.head.stamp);
-        Some(Change { flags, expiry, marks, value, answer, shown, basis })
-    }
-
-    /// The answer of an operation that writes nothing.
-    pub(super) fn answer_of(
-        &self,
-        core: &mut SessionCore,
-        op: &OrderedOp,
-        found: &Found,
-        page: &LocalBuffer,
-    ) -> Outcome {
-        let item = Self::item(core, op, found, page);
-        match (Self::decision(op, item), item) {
-            (Decision::Answer(outcome), _) => outcome,
-            (Decision::Show, Some(Item { head, value })) => {
-                let value = core.values.add(value);
-                match op.request.borrow() {
-                    Request::GetAndLease { .. } => {
-                        tapetum_base::keyspace::decide::unchanged(head, Access::default(), value)
-                    }
-                    _ => Outcome::Value { flags: head.flags, stamp: head.stamp, expiry: head.expiry, value },
+/// The answer of an operation that writes nothing.
+pub(super) fn answer_of(core: &mut SessionCore, op: &OrderedOp, found: &Found, page: &LocalBuffer) -> Outcome {
+    let item = item(core, op, found, page);
+    match (decision(op, item), item) {
+        (Decision::Answer(outcome), _) => outcome,
+        (Decision::Show, Some(Item { head, value })) => {
+            let value = core.values.add(value);
+            match op.request.borrow() {
+                Request::GetAndLease { .. } => {
+                    tapetum_base::keyspace::decide::unchanged(head, Access::default(), value)
                 }
+                _ => Outcome::Value { flags: head.flags, stamp: head.stamp, expiry: head.expiry, value },
             }
-            // What writes is a change's, and nothing is shown of what is not there.
-            _ => Outcome::Missing,
         }
+        // What writes is a change's, and nothing is shown of what is not there.
+        _ => Outcome::Missing,
     }
 }
 

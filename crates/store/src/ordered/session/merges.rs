@@ -7,14 +7,15 @@
 //! ```
 //! Dead records of both go first. No operation waits for a merge. A wish that is given up is made again when the node uses less again.
 
-use super::page_reads::{PageRead, PageReader};
+use super::context::Context;
+use super::page_reads::{PageRead, PageReadEnd, PageReader, PageReads};
 use super::purges::purge;
 use super::splits::page_of;
-use super::{OrderedSession, of_search};
 use crate::ordered::cache::PageLook;
 use crate::ordered::cache::page_meta::PageMeta;
 use crate::ordered::node_table::{NodeHome, NodeId};
 use crate::ordered::search::{AnchorChange, AnchorKey};
+use crate::ordered::tree::of_search;
 use std::collections::VecDeque;
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;
@@ -50,18 +51,6 @@ pub(super) struct Merges {
     wishes: VecDeque<MergeWish>,
 }
 
-impl Merges {
-    /// Whether some are to be tried again.
-    pub fn wait(&self) -> bool {
-        !self.wishes.is_empty()
-    }
-
-    /// The page that a wish waited for was read.
-    pub fn wish_again(&mut self, wish: MergeWish) {
-        self.wishes.push_back(wish);
-    }
-}
-
 /// Two neighbours that may fit in one node.
 struct NodePair {
     left: NodeId,
@@ -95,157 +84,176 @@ enum Tried {
     Over,
 }
 
-impl OrderedSession {
+impl Merges {
+    /// Whether some are to be tried again.
+    pub fn wait(&self) -> bool {
+        !self.wishes.is_empty()
+    }
+
+    /// The page that a wish waited for was read, or not: a merge is not worth an error, the next operation there has it.
+    pub fn page_was_read(&mut self, wish: MergeWish, end: &PageReadEnd) {
+        if matches!(end, PageReadEnd::Done | PageReadEnd::NoRoom) {
+            self.wishes.push_back(wish);
+        }
+    }
+
     /// The node of a key uses so many bytes.
-    pub(super) fn note_used(&mut self, keyspace: KeyspaceId, key: &[u8], (node, used_bytes): (NodeId, usize)) {
-        if self.state.cache.table.note_used(node, used_bytes) {
-            self.wish_to_merge(keyspace, key, used_bytes);
+    pub fn note_used(
+        &mut self,
+        cx: &mut Context,
+        (keyspace, key): (KeyspaceId, &[u8]),
+        (node, used_bytes): (NodeId, usize),
+    ) {
+        if cx.state.cache.table.note_used(node, used_bytes) {
+            self.wish(cx, (keyspace, key), used_bytes);
         }
     }
 
     /// The node of a key has so many bytes that are not dead.
-    pub(super) fn wish_to_merge(&mut self, keyspace: KeyspaceId, key: &[u8], used_bytes: usize) {
-        if used_bytes > MERGED_BYTES_MAX || self.merges.wishes.len() >= WISHES_MAX {
+    pub fn wish(&mut self, cx: &mut Context, (keyspace, key): (KeyspaceId, &[u8]), used_bytes: usize) {
+        if used_bytes > MERGED_BYTES_MAX || self.wishes.len() >= WISHES_MAX {
             return;
         }
-        let Ok(tree) = self.tree_of(keyspace) else { return };
-        if self.pair_of(tree, key, used_bytes).is_some() {
-            self.merges.wishes.push_back(MergeWish { keyspace, key: key.to_vec(), used_bytes, tries: 0 });
+        let Ok(tree) = cx.tree_of(keyspace) else { return };
+        if pair_of(cx, tree, key, used_bytes).is_some() {
+            self.wishes.push_back(MergeWish { keyspace, key: key.to_vec(), used_bytes, tries: 0 });
         }
     }
 
-    pub(super) fn attempt_merges(&mut self, core: &mut SessionCore) {
-        for _ in 0..self.merges.wishes.len().min(WISHES_PER_POLL) {
-            let Some(mut wish) = self.merges.wishes.pop_front() else { return };
+    /// Tries what is wished for, and reads neighbours' pages for it.
+    pub fn attempt(&mut self, (cx, core): (&mut Context, &mut SessionCore), reads: &mut PageReads) {
+        for _ in 0..self.wishes.len().min(WISHES_PER_POLL) {
+            let Some(mut wish) = self.wishes.pop_front() else { return };
             wish.tries += 1;
             // Who is told what is wrong is the next operation that comes there.
-            match self.try_merge(core, &wish).unwrap_or(Tried::Over) {
-                Tried::Merged(used_bytes) => self.wish_to_merge(wish.keyspace, &wish.key, used_bytes),
+            match try_merge((cx, core), &wish).unwrap_or(Tried::Over) {
+                Tried::Merged(used_bytes) => self.wish(cx, (wish.keyspace, &wish.key), used_bytes),
                 // The dead are gone, and what is left is known.
                 Tried::Over if wish.used_bytes == ALL_DEAD => {
-                    let used_bytes = self.used_bytes(&wish).unwrap_or(NODE_BYTES);
-                    self.wish_to_merge(wish.keyspace, &wish.key, used_bytes);
+                    let used_bytes = used_bytes(cx, &wish).unwrap_or(NODE_BYTES);
+                    self.wish(cx, (wish.keyspace, &wish.key), used_bytes);
                 }
-                Tried::NotNow if wish.tries < TRIES_MAX => self.merges.wishes.push_back(wish),
+                Tried::NotNow if wish.tries < TRIES_MAX => self.wishes.push_back(wish),
                 // The neighbour's page is there at the next try.
                 Tried::Reads(node, home) if wish.tries < TRIES_MAX => {
                     // No record has the empty key, which is the leftmost node's.
                     let key = if wish.key.is_empty() { vec![0] } else { wish.key.clone() };
                     let keyspace = wish.keyspace;
-                    self.read_page(core, PageRead { keyspace, node, home, key, reader: PageReader::Merge(wish) });
+                    let read = PageRead { keyspace, node, home, key, reader: PageReader::Merge(wish) };
+                    reads.begin((cx, core), read);
                 }
                 Tried::NotNow | Tried::Reads(..) | Tried::Over => {}
             }
         }
     }
+}
 
-    /// Of the node of a wish's key, as far as the node table knows.
-    fn used_bytes(&mut self, wish: &MergeWish) -> Result<usize, Error> {
-        let tree = self.tree_of(wish.keyspace)?;
-        let node = self.node_of(tree, &wish.key);
-        Ok(self.state.cache.table.used_bytes(node))
+/// Of the node of a wish's key, as far as the node table knows.
+fn used_bytes(cx: &mut Context, wish: &MergeWish) -> Result<usize, Error> {
+    let tree = cx.tree_of(wish.keyspace)?;
+    let node = cx.node_of(tree, &wish.key);
+    Ok(cx.state.cache.table.used_bytes(node))
+}
+
+fn try_merge((cx, core): (&mut Context, &SessionCore), wish: &MergeWish) -> Result<Tried, Error> {
+    let tree = cx.tree_of(wish.keyspace)?;
+    let Some(pair) = pair_of(cx, tree, &wish.key, wish.used_bytes) else { return Ok(Tried::Over) };
+    let Neighbours { mut left, mut right, anchor } = match take_pair(cx, pair, wish.keyspace) {
+        NeighbourLook::Taken(neighbours) => neighbours,
+        NeighbourLook::Absent(node, home) => return Ok(Tried::Reads(node, home)),
+        NeighbourLook::Busy => return Ok(Tried::NotNow),
+    };
+    let state = cx.state.clone();
+    let keyspace_tree = cx.trees[tree].tree.clone();
+    let [of_left, of_right] =
+        [&mut left, &mut right].map(|(_, page)| purge(core, &keyspace_tree, page).unwrap_or_default());
+    for (node, page) in [&left, &right] {
+        let page = NodeRef::look(core.queue.look(Purpose::Put, page, 0..NODE_BYTES));
+        let _ = page.map(|page| state.cache.table.note_used(*node, page.used_bytes()));
     }
-
-    fn try_merge(&mut self, core: &mut SessionCore, wish: &MergeWish) -> Result<Tried, Error> {
-        let tree = self.tree_of(wish.keyspace)?;
-        let Some(pair) = self.pair_of(tree, &wish.key, wish.used_bytes) else { return Ok(Tried::Over) };
-        let Neighbours { mut left, mut right, anchor } = match self.take_pair(pair, wish.keyspace) {
-            NeighbourLook::Taken(neighbours) => neighbours,
-            NeighbourLook::Absent(node, home) => return Ok(Tried::Reads(node, home)),
-            NeighbourLook::Busy => return Ok(Tried::NotNow),
-        };
-        let state = self.state.clone();
-        let keyspace_tree = self.trees[tree].tree.clone();
-        let [of_left, of_right] =
-            [&mut left, &mut right].map(|(_, page)| purge(core, &keyspace_tree, page).unwrap_or_default());
-        for (node, page) in [&left, &right] {
-            let page = NodeRef::look(core.queue.look(Purpose::Put, page, 0..NODE_BYTES));
-            let _ = page.map(|page| state.cache.table.note_used(*node, page.used_bytes()));
-        }
-        let mut merged = self.take_page(core);
-        let pages = (&left.1, &right.1);
-        let used_bytes = merged.as_mut().and_then(|merged| merge_into(&core.queue, pages, merged).ok());
-        let removed = match used_bytes {
-            Some(_) => self.trees[tree].search.remove(&anchor, right.0.0.into()).map_err(of_search),
-            None => Ok(AnchorChange::Absent),
-        };
-        let (merged, used_bytes) = match (&removed, merged, used_bytes) {
-            (Ok(AnchorChange::Done), Some(merged), Some(used_bytes)) => (merged, used_bytes),
-            (_, merged, _) => {
-                merged.into_iter().for_each(|page| self.give_page(page));
-                for ((node, page), purged) in [(left, of_left), (right, of_right)] {
-                    state.cache.give_back(node, page, |meta| purged.tell(meta));
-                    state.list(&keyspace_tree, node);
-                }
-                return removed.map(|_| Tried::Over);
+    let mut merged = cx.take_page(core);
+    let pages = (&left.1, &right.1);
+    let used_bytes = merged.as_mut().and_then(|merged| merge_into(&core.queue, pages, merged).ok());
+    let removed = match used_bytes {
+        Some(_) => cx.trees[tree].search.remove(&anchor, right.0.0.into()).map_err(of_search),
+        None => Ok(AnchorChange::Absent),
+    };
+    let (merged, used_bytes) = match (&removed, merged, used_bytes) {
+        (Ok(AnchorChange::Done), Some(merged), Some(used_bytes)) => (merged, used_bytes),
+        (_, merged, _) => {
+            merged.into_iter().for_each(|page| cx.give_page(page));
+            for ((node, page), purged) in [(left, of_left), (right, of_right)] {
+                state.cache.give_back(node, page, |meta| purged.tell(meta));
+                state.list(&keyspace_tree, node);
             }
-        };
-        let mut meta_of_right = state.cache.discard(right.0, right.1);
-        of_right.tell(&mut meta_of_right);
-        if fail_point!(OrderedMergeForgets) {
-            meta_of_right.shared.clear();
-            drop(meta_of_right.slot.take().map(|slot| keyspace_tree.nodes.resume(slot)));
+            return removed.map(|_| Tried::Over);
         }
-        state.cache.table.note_used(left.0, used_bytes);
-        state.cache.give_back(left.0, merged, |meta| {
-            of_left.tell(meta);
-            meta.merge(meta_of_right, |slot| keyspace_tree.nodes.resume(slot));
-        });
-        state.list(&keyspace_tree, left.0);
-        self.give_page(left.1);
-        Ok(Tried::Merged(used_bytes))
+    };
+    let mut meta_of_right = state.cache.discard(right.0, right.1);
+    of_right.tell(&mut meta_of_right);
+    if fail_point!(OrderedMergeForgets) {
+        meta_of_right.shared.clear();
+        drop(meta_of_right.slot.take().map(|slot| keyspace_tree.nodes.resume(slot)));
     }
+    state.cache.table.note_used(left.0, used_bytes);
+    state.cache.give_back(left.0, merged, |meta| {
+        of_left.tell(meta);
+        meta.merge(meta_of_right, |slot| keyspace_tree.nodes.resume(slot));
+    });
+    state.list(&keyspace_tree, left.0);
+    cx.give_page(left.1);
+    Ok(Tried::Merged(used_bytes))
+}
 
-    /// A key's node, which uses so many bytes, and the neighbour with which it makes the fuller node. `None`: it fits with neither, as far as
-    /// the node table knows.
-    fn pair_of(&mut self, tree: usize, key: &[u8], used_bytes: usize) -> Option<NodePair> {
-        let node = self.node_of(tree, key);
-        let state = self.state.clone();
-        let fits = |other: &NodeId| {
-            let together = (used_bytes + state.cache.table.used_bytes(*other)).saturating_sub(COMMON_BYTES);
-            (together <= MERGED_BYTES_MAX || used_bytes == ALL_DEAD).then_some(together)
-        };
-        let search = &mut self.trees[tree].search;
-        let (mut behind, mut before) = (Box::new(self.reused.anchor.clone()), Box::new(self.reused.anchor.clone()));
-        let right = search.next(&mut behind).map(|right| NodeId(right as u32));
-        let left = search.previous(&mut before).map(|left| NodeId(left as u32));
-        let [of_left, of_right] = [&left, &right].map(|other| other.as_ref().and_then(fits));
-        match (left, right) {
-            (Some(left), _) if of_left > of_right => {
-                Some(NodePair { left, right: node, anchor: Box::new(self.reused.anchor.clone()) })
-            }
-            (_, Some(right)) if of_right.is_some() => Some(NodePair { left: node, right, anchor: behind }),
-            _ => None,
+/// A key's node, which uses so many bytes, and the neighbour with which it makes the fuller node. `None`: it fits with neither, as far as
+/// the node table knows.
+fn pair_of(cx: &mut Context, tree: usize, key: &[u8], used_bytes: usize) -> Option<NodePair> {
+    let node = cx.node_of(tree, key);
+    let state = cx.state.clone();
+    let fits = |other: &NodeId| {
+        let together = (used_bytes + state.cache.table.used_bytes(*other)).saturating_sub(COMMON_BYTES);
+        (together <= MERGED_BYTES_MAX || used_bytes == ALL_DEAD).then_some(together)
+    };
+    let search = &mut cx.trees[tree].search;
+    let (mut behind, mut before) = (Box::new(cx.anchor.clone()), Box::new(cx.anchor.clone()));
+    let right = search.next(&mut behind).map(|right| NodeId(right as u32));
+    let left = search.previous(&mut before).map(|left| NodeId(left as u32));
+    let [of_left, of_right] = [&left, &right].map(|other| other.as_ref().and_then(fits));
+    match (left, right) {
+        (Some(left), _) if of_left > of_right => {
+            Some(NodePair { left, right: node, anchor: Box::new(cx.anchor.clone()) })
+        }
+        (_, Some(right)) if of_right.is_some() => Some(NodePair { left: node, right, anchor: behind }),
+        _ => None,
+    }
+}
+
+/// The pages of two neighbours, if they can be had at once.
+fn take_pair(cx: &Context, pair: NodePair, keyspace: KeyspaceId) -> NeighbourLook {
+    let NodePair { left, right, anchor } = pair;
+    let left = match take_for_merge(cx, left, keyspace) {
+        Ok(page) => (left, page),
+        Err(look) => return look,
+    };
+    match take_for_merge(cx, right, keyspace) {
+        Ok(page) => NeighbourLook::Taken(Neighbours { left, right: (right, page), anchor }),
+        Err(look) => {
+            cx.state.cache.give_back(left.0, left.1, |_| ());
+            look
         }
     }
+}
 
-    /// The pages of two neighbours, if they can be had at once.
-    fn take_pair(&mut self, pair: NodePair, keyspace: KeyspaceId) -> NeighbourLook {
-        let NodePair { left, right, anchor } = pair;
-        let left = match self.take_for_merge(left, keyspace) {
-            Ok(page) => (left, page),
-            Err(look) => return look,
-        };
-        match self.take_for_merge(right, keyspace) {
-            Ok(page) => NeighbourLook::Taken(Neighbours { left, right: (right, page), anchor }),
-            Err(look) => {
-                self.state.cache.give_back(left.0, left.1, |_| ());
-                look
-            }
-        }
-    }
-
-    fn take_for_merge(&self, node: NodeId, keyspace: KeyspaceId) -> Result<LocalBuffer, NeighbourLook> {
-        let may = |meta: &mut PageMeta| !meta.is_being_written() && meta.keyspace == keyspace.0;
-        match self.state.cache.take_if(node, may) {
-            PageLook::Taken(page) => Ok(page),
-            PageLook::Busy => Err(NeighbourLook::Busy),
-            PageLook::Absent(home) => Err(NeighbourLook::Absent(node, home)),
-            PageLook::Gone => Err(match self.state.cache.absent_home(node) {
-                Some(home) => NeighbourLook::Absent(node, home),
-                None => NeighbourLook::Busy,
-            }),
-        }
+fn take_for_merge(cx: &Context, node: NodeId, keyspace: KeyspaceId) -> Result<LocalBuffer, NeighbourLook> {
+    let may = |meta: &mut PageMeta| !meta.is_being_written() && meta.keyspace == keyspace.0;
+    match cx.state.cache.take_if(node, may) {
+        PageLook::Taken(page) => Ok(page),
+        PageLook::Busy => Err(NeighbourLook::Busy),
+        PageLook::Absent(home) => Err(NeighbourLook::Absent(node, home)),
+        PageLook::Gone => Err(match cx.state.cache.absent_home(node) {
+            Some(home) => NeighbourLook::Absent(node, home),
+            None => NeighbourLook::Busy,
+        }),
     }
 }
 

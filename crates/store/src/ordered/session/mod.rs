@@ -1,12 +1,21 @@
-//! The ordered engine's part of a session: its operations, from the attempt to the answer.
+//! The ordered engine's part of a session: its operations, from the request to the answer.
 //!
 //! ```text
-//!                                               ┌─ cached ─► program looks ─┬─ get ───────────────► answer
-//! start ─► attempt: floor ─► turn at the node ──┤       └─ decide ─► program changes the page ─┬──► held until durable ─► answer
-//!             ▲                   ▲             └─ not ─► read, and looked at ─► installed     └─ no room ─► split
-//!             │                   └───────────────────────────────────────────────┘                          │
-//!             └── the key is another node's ◄────────────────────────────────────────────────────────────────┘
+//! start ─► Begins ── attempt ─► InLine ── take_turn ─┬─ cached ──► Look ──► Looks ────┬─ get ───────────────────────► Answer
+//!            ▲                    ▲                  │   (or Change) ┌────── decided ─┘  └─ value elsewhere ─► ReadsExtension
+//!            │                    │ Busy, Starves    │               ▼
+//!            │ Again              └──────────────────┤             Change ──► Changes ─┬─ made, or refused ──────────► Answer
+//!            │                                       │               └─ value too long │
+//!            │                                       │                  ▼              └─ no room ─► MakeRoom ─► Again, Split
+//!            │                                       │             WritesExtension                      └─ none ─► AwaitsRoom
+//!            │                                       └─ not ─► Read ──► Reads ─┬─ get ─────────────────────────────► Answer
+//!            │                                                                └─ other ─► AwaitsPlace ── placed ─► Turn
+//!            └── AwaitsRoom, AwaitsExtension, ReadsExtension, WritesExtension: when what they wait for is there
 //! ```
+//! [`OpStage`] names where an operation is, [`Step`] what becomes of it. The parts of the session work on an operation in hand and return a
+//! step; [`Waits::advance`] is the one `match` that carries steps out. Parts do not know each other, nor the session. Commands that come
+//! back are led to their parts by [`OrderedSession::complete`]; what waits goes on in [`OrderedSession::poll`].
+//!
 //! 1. A page that a session takes it gives back before its poll returns. It takes pages for programs alone, and for changes of two nodes:
 //!    never across a read or a write.
 //! 2. A page that a session reads is its own until it is there, and it is installed if the node has not changed meanwhile. So no session
@@ -14,31 +23,34 @@
 //!    session stand in line at a node ([`node_turns`]).
 //! 3. The node that a key is in is known when its page says so: fences decide, and whoever finds that they do not cover his key asks the
 //!    search layer again.
-//! 4. An answer goes out when an image of each page with what it shows is durable (at `always`). Reads are held to that too.
+//! 4. An answer goes out when an image of each page with what it shows is durable (at `always`). Reads are held to that too ([`queues`]).
 //! 5. Stamps of records are given while the page is taken. So they rise with the changes of a key.
+//! 6. An operation is in its place, or in hand ([`in_hand`]): who drops it puts it back.
 //!
 //! Who waits for whom: an operation waits for flash, for a page that another thread has (which that gives back without waiting for
 //! anybody), for one of its session before it in a line, or for room in the cache or a durable image, for both of which it moves the
-//! write-back on itself ([`waiting`]). What waits is attempted when that has come, or one of many at a time, so that a poll costs what it
-//! gets done.
+//! write-back on itself. What waits is attempted when that has come, or one of many at a time, so that a poll costs what it gets done.
 //!
 //! Threads: the session's. What is shared is [`OrderedState`].
 
+mod attempt;
 pub mod batch_part;
-mod change_groups;
 mod changes;
+mod context;
 mod extension_read;
 mod extensions;
 mod fetches;
 mod groups;
+mod in_hand;
 mod looks;
 mod merges;
 mod node_turns;
 mod op_state;
 mod page_reads;
+mod poll;
 mod preparation;
 mod purges;
-mod room_lines;
+mod queues;
 mod scan_ahead;
 pub mod scan_op;
 pub mod scans;
@@ -46,37 +58,39 @@ mod scratch;
 mod splits;
 #[cfg(test)]
 mod tests;
-mod waiting;
 
-use super::search::{AnchorKey, SearchHandle};
-use super::tree::{OrderedState, OrderedTree, of_search};
-use crate::ordered::node_table::NodeId;
+use super::batches::BatchList;
+use super::node_table::{NodeHome, NodeId};
+use super::tree::OrderedState;
+use crate::ordered::cache::page_meta::PageUse;
+use crate::ordered::cache::{Installed, PageLook, page_meta::PageMeta};
+use batch_part::{OrderedBatch, SessionParts};
+use context::Context;
 use extensions::of_piece_tag;
-use groups::Members;
+use fetches::{Fetches, read_error};
+use groups::{ChangeAnswers, GetAnswers};
+use in_hand::{GroupInHand, OpInHand, Ops};
+use looks::damaged;
 use merges::Merges;
 use node_turns::NodeTurns;
-use op_state::{HeldAnswer, OpStage, OrderedOp, OrderedOpState, Shown};
-use page_reads::PageReads;
+use op_state::{FetchedPage, OpStage, OrderedOp, Step};
+use page_reads::{PageReader, PageReads};
 use preparation::Preparation;
 pub use preparation::is_large;
-use room_lines::RoomLines;
+use queues::{ExtensionQueue, HeldAnswers, RoomQueue};
 use scans::Scans;
-use std::collections::VecDeque;
 use std::sync::Arc;
+use tapetum_base::engine::batch::{BatchStop, Write};
 use tapetum_base::engine::engine_session::EngineSlot;
-use tapetum_base::error::Error;
-use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::keyspace::key_range::{KeyRange, ScanReply};
 use tapetum_base::keyspace::request::{Outcome, Request};
-use tapetum_base::log::Sync;
-use tapetum_base::session::order::{OpTarget, Operations};
+use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::session::asks::Ask;
+use tapetum_base::session::order::OpTarget;
 use tapetum_base::session::session_core::SessionCore;
-use tapetum_drive::{Command, Lease, LocalBuffer, Operation, Purpose, Returned};
-use tapetum_kernels::ordered::{NODE_BYTES, NODE_KEY_BYTES_MAX, NodeOrder};
+use tapetum_drive::programs::OUTPUT_SHORT;
+use tapetum_drive::{Lease, Returned};
 
-/// Operations of a session whose pages are read or wait for a place in the cache, at most: one in so many of its places, within bounds.
-const FETCHES_PART: usize = 16;
-const FETCHES_MIN: usize = 16;
-const FETCHES_MAX: usize = 256;
 /// Bit of a tag that says that it is a scan's.
 const TAG_SCAN: u64 = 1 << 57;
 /// That it reads a page for a merge or a batch.
@@ -86,111 +100,274 @@ const TAG_VALUE: u64 = 1 << 55;
 /// That it reads pages ahead of a scan.
 const TAG_AHEAD: u64 = 1 << 54;
 
-/// A tree, and the session's way to ask its search layer.
-struct SessionTree {
-    tree: Arc<OrderedTree>,
-    search: SearchHandle,
-}
-
-/// Operations whose pages are read, or wait for a place in the cache.
-struct Fetches {
-    on_their_way: usize,
-    most: usize,
-}
-
-/// Operations that wait for what is no page.
-#[derive(Default)]
+/// What operations wait for. Each part has its own state and knows of no other.
 struct Waits {
-    /// For a place for a new node, for a slot, or for much memory.
-    for_room: VecDeque<usize>,
-    /// For their extensions to be durable, or to have slots.
-    for_extensions: Vec<usize>,
-    held: Vec<HeldAnswer>,
-}
-
-/// Why the next poll gets further, though nothing came.
-#[derive(Default)]
-struct Again {
-    /// Something tries again that another thread kept from going on for a moment.
-    tries: bool,
-    /// Something waits for a place in the cache.
-    wants_room: bool,
-    /// An operation found no memory in this poll.
-    is_short: bool,
-}
-
-/// Room that is used again.
-struct Reused {
-    /// For the operations of a group; empty.
-    members: Members,
-    /// Of its own, so that one command goes on however short memory is.
-    own: Option<LocalBuffer>,
-    completions: Vec<Returned>,
-    parameters: Vec<u8>,
-    anchor: AnchorKey,
-    order: Box<NodeOrder>,
+    /// Operations that know their nodes.
+    turns: NodeTurns,
+    /// Pages that are read for operations, and wait for a place.
+    fetches: Fetches,
+    room: RoomQueue,
+    extensions: ExtensionQueue,
+    held: HeldAnswers,
+    /// Nobody waits for these.
+    merges: Merges,
 }
 
 pub struct OrderedSession {
-    state: Arc<OrderedState>,
-    slot: EngineSlot,
-    trees: Vec<SessionTree>,
-    ops: Operations<OrderedOpState>,
-    scans: Scans,
-    fetches: Fetches,
-    /// Operations that know their nodes.
-    turns: NodeTurns,
-    /// Operations whose pages wait for a place in the cache.
-    rooms: RoomLines,
+    ops: Ops,
     waits: Waits,
-    merges: Merges,
-    page_reads: PageReads,
+    scans: Scans,
+    /// Pages that are read for merges and batches.
+    reads: PageReads,
     preparation: Preparation,
-    /// Pages that are with commands of this session.
-    pages_taken: usize,
-    again: Again,
-    reused: Reused,
-    /// How often operations were attempted, or had their turn.
-    #[cfg(test)]
-    attempts: usize,
+    cx: Context,
+}
+
+impl Waits {
+    /// Does what is to become of an operation, until it waits for something or has ended. `at` is the node that it is at.
+    fn advance(
+        &mut self,
+        (cx, core): (&mut Context, &mut SessionCore),
+        mut op: OpInHand<'_>,
+        at: Option<NodeId>,
+        mut step: Step,
+    ) {
+        let node = || at.expect("it is at a node");
+        loop {
+            step = match step {
+                // It is at its node, and works on its page.
+                Step::Turn(used) => self.take_turn(cx, &op, (node(), used)),
+                Step::Read(home) => self.fetches.read((cx, core), &mut self.turns, &mut op, (node(), home)),
+                Step::Look(page) => looks::look((cx, core), &mut self.turns, &mut op, (node(), page)),
+                Step::Change(page) => changes::change((cx, core), &mut self.turns, &mut op, (node(), page)),
+                Step::MakeRoom(page) => splits::make_room((cx, core), &mut self.merges, &mut op, (node(), page)),
+                Step::Split => {
+                    self.room.found(op.others());
+                    // Who stands in line may want the upper half.
+                    while let Some(behind) = self.turns.take_next(node()) {
+                        op.others().attempt_again(behind);
+                    }
+                    Step::Again
+                }
+                // It stays there.
+                Step::AtNode => return,
+                Step::AwaitPlace(fetched) => return self.fetches.await_place(cx, &mut op, fetched),
+                // It is the first of the node's line again.
+                Step::Busy => {
+                    op.kept.stage = OpStage::InLine;
+                    break self.turns.is_busy(node(), op.number());
+                }
+                Step::Starves => {
+                    (cx.again.wants_room, cx.again.is_short) = (true, true);
+                    op.kept.stage = OpStage::InLine;
+                    break self.turns.starves(node(), op.number());
+                }
+                Step::Park => {
+                    op.kept.stage = OpStage::InLine;
+                    break self.turns.park(node(), op.number());
+                }
+                // It is at no node.
+                Step::Again => {
+                    cx.again.tries = true;
+                    op.kept.stage = OpStage::Begins;
+                    break op.attempt_again();
+                }
+                Step::Later => break op.attempt_again(),
+                Step::Join(node) => {
+                    op.kept.stage = OpStage::InLine;
+                    break self.turns.join(node, op.number());
+                }
+                Step::AwaitRoom => {
+                    op.kept.stage = OpStage::AwaitsRoom;
+                    break self.room.join(op.number());
+                }
+                Step::AwaitExtension => {
+                    op.kept.stage = OpStage::AwaitsExtension;
+                    break self.extensions.join(op.number());
+                }
+                Step::BeginExtension => break self.room.found(op.others()),
+                Step::OnItsWay => break,
+                Step::Ask(value_bytes) => {
+                    core.asks.add(Ask { token: op.token, value_bytes }, (cx.slot, op.number()));
+                    op.kept.stage = OpStage::Asks;
+                    break op.step_aside();
+                }
+                Step::Answer(shown, outcome) => {
+                    self.held.answer(core, op.token, shown, outcome);
+                    break op.forget();
+                }
+                Step::Fail(error) => {
+                    op.kept.scratch.take().into_iter().for_each(|scratch| cx.give_scratch(core, scratch));
+                    if let OpStage::AwaitsPlace(FetchedPage { page, .. }) = std::mem::take(&mut op.kept.stage) {
+                        self.fetches.end(cx, page);
+                    }
+                    core.answer(op.token, Outcome::Failed(error));
+                    break op.forget();
+                }
+            }
+        }
+        if let Some(node) = at {
+            self.leave(cx, node);
+        }
+    }
+
+    /// An operation is not at a node any more: it is the next one's turn.
+    fn leave(&mut self, cx: &mut Context, node: NodeId) {
+        self.turns.left(node);
+        cx.again.tries |= self.turns.are_ready();
+    }
+
+    /// It is an operation's turn at a node.
+    fn take_turn(&self, cx: &mut Context, op: &OrderedOp, (node, used): (NodeId, PageUse)) -> Step {
+        #[cfg(test)]
+        {
+            cx.attempts += 1;
+        }
+        match cx.state.cache.take(node, op.keyspace.id().0, used) {
+            PageLook::Taken(page) if attempt::looks_first(op) => Step::Look(page),
+            PageLook::Taken(page) => Step::Change(page),
+            PageLook::Busy => {
+                cx.again.tries = true;
+                Step::Busy
+            }
+            // Who is behind it has the same to find out.
+            PageLook::Gone => Step::Again,
+            PageLook::Absent(_) if self.fetches.left() == 0 => Step::Park,
+            PageLook::Absent(home) => Step::Read(home),
+        }
+    }
+
+    /// Does what is to become of each of a group; those of which `step` says nothing are the first of the line at their node again.
+    fn advance_group(
+        &mut self,
+        (cx, core): (&mut Context, &mut SessionCore),
+        mut group: GroupInHand<'_>,
+        node: NodeId,
+        mut step: impl FnMut(&mut Context, &mut SessionCore, &mut OpInHand<'_>) -> Option<Step>,
+    ) {
+        let mut left = Vec::new();
+        while let Some(mut op) = group.next() {
+            match step(cx, core, &mut op) {
+                Some(step) => self.advance((cx, core), op, None, step),
+                None => left.extend(op.back_in_line()),
+            }
+        }
+        left.into_iter().rev().for_each(|number| self.turns.put_in_front(node, number));
+        cx.members = group.finish();
+    }
+
+    /// A program has looked for the keys of gets, in a cached page or in one that was read from this home.
+    fn gets_looked(
+        &mut self,
+        (cx, core): (&mut Context, &mut SessionCore),
+        (ops, number, others): (&mut Ops, usize, &[usize]),
+        (node, home): (NodeId, Option<NodeHome>),
+        Returned { completion, lease }: Returned,
+    ) {
+        let Lease::Buffers([page, scratch]) = lease else { unreachable!("it was lent both") };
+        let mut group = GroupInHand::take(ops, number, others, std::mem::take(&mut cx.members));
+        let Some(mut answers) = GetAnswers::of((cx, core), (node, home), &scratch, &completion) else {
+            cx.give_scratch(core, scratch);
+            let error = match home {
+                None => {
+                    cx.state.cache.give_back(node, page, |_| ());
+                    Some(damaged(node))
+                }
+                Some(home) => {
+                    self.fetches.end(cx, page);
+                    // If another image is in the slot, the node has moved.
+                    let is_current = cx.state.cache.is_current(node, home);
+                    is_current.then(|| read_error(core, (node, home), &completion))
+                }
+            };
+            self.advance_group((cx, core), group, node, |_, _, _| error.clone().map(Step::Fail));
+            return self.leave(cx, node);
+        };
+        let keyspace = group.iter().next().map_or(0, |op| op.keyspace.id().0);
+        let looks_again = group.iter().next().is_some_and(|first| answers.first_looks_again(core, first));
+        if looks_again {
+            drop(group.next());
+        }
+        self.advance_group((cx, core), group, node, |cx, core, op| answers.step((cx, core), op, &page));
+        match home {
+            None => cx.state.cache.give_back(node, page, |_| ()),
+            Some(home) if looks_again => {
+                let mut op = OpInHand::take(ops, number);
+                op.kept.scratch = Some(scratch);
+                cx.again.tries = true;
+                let fetched = FetchedPage { node, home, page };
+                return self.advance((cx, core), op, Some(node), Step::AwaitPlace(fetched));
+            }
+            Some(home) => match cx.state.cache.install(node, home, page, PageMeta::new(keyspace, PageUse::ByKey)) {
+                Installed::Done(page) | Installed::NoRoom(page) | Installed::Stale(page) => self.fetches.end(cx, page),
+            },
+        }
+        cx.give_scratch(core, scratch);
+        self.leave(cx, node);
+    }
+
+    /// A program has made the changes of a group, or some of them.
+    fn group_changed(
+        &mut self,
+        (cx, core): (&mut Context, &mut SessionCore),
+        (ops, number, others): (&mut Ops, usize, &[usize]),
+        node: NodeId,
+        Returned { completion, lease }: Returned,
+    ) {
+        let Lease::Buffers([page, scratch]) = lease else { unreachable!("it was lent both") };
+        cx.give_scratch(core, scratch);
+        let mut group = GroupInHand::take(ops, number, others, std::mem::take(&mut cx.members));
+        if completion.status == OUTPUT_SHORT
+            && let Some(op) = group.get_mut(completion.result[1] as usize)
+        {
+            // Nothing was changed: this one's record names an extension, and that is to be known.
+            op.kept.looks_first = true;
+            cx.state.cache.give_back(node, page, |_| ());
+            self.advance_group((cx, core), group, node, |_, _, _| None);
+            return self.leave(cx, node);
+        }
+        let Some(mut answers) = ChangeAnswers::of((cx, &mut self.merges), node, &group, &completion) else {
+            core.base.log.poison("a change of a data node", damaged(node));
+            cx.state.cache.give_back(node, page, |_| ());
+            self.advance_group((cx, core), group, node, |_, _, _| Some(Step::Fail(damaged(node))));
+            return self.leave(cx, node);
+        };
+        self.advance_group((cx, core), group, node, |_, core, op| answers.step(core, op));
+        match answers.without_room {
+            Some(number) => {
+                let op = OpInHand::take(ops, number);
+                self.advance((cx, core), op, Some(node), Step::MakeRoom(page));
+            }
+            None => {
+                cx.state.cache.give_back(node, page, |_| ());
+                self.leave(cx, node);
+            }
+        }
+    }
 }
 
 impl OrderedSession {
     pub fn new(state: &Arc<OrderedState>, slot: EngineSlot) -> OrderedSession {
         OrderedSession {
-            state: state.clone(),
-            slot,
-            trees: Vec::new(),
-            ops: Operations::default(),
+            ops: Ops::default(),
+            waits: Waits {
+                turns: NodeTurns::default(),
+                fetches: Fetches::new(state.cache.pages()),
+                room: RoomQueue::default(),
+                extensions: ExtensionQueue::default(),
+                held: HeldAnswers::default(),
+                merges: Merges::default(),
+            },
             scans: Scans::default(),
-            fetches: Fetches {
-                on_their_way: 0,
-                most: (state.cache.pages() / FETCHES_PART).clamp(FETCHES_MIN, FETCHES_MAX),
-            },
-            turns: NodeTurns::default(),
-            rooms: RoomLines::default(),
-            waits: Waits::default(),
-            merges: Merges::default(),
-            page_reads: PageReads::default(),
+            reads: PageReads::default(),
             preparation: Preparation::default(),
-            pages_taken: 0,
-            again: Again::default(),
-            reused: Reused {
-                members: Members::new(),
-                own: state.base.drive.local().allocate(scratch::SCRATCH_BYTES),
-                completions: Vec::new(),
-                parameters: Vec::new(),
-                anchor: AnchorKey::new(),
-                order: Box::new(NodeOrder::default()),
-            },
-            #[cfg(test)]
-            attempts: 0,
+            cx: Context::new(state, slot),
         }
     }
 
     /// Starts an operation that the session has not refused.
     pub fn start(&mut self, core: &mut SessionCore, target: OpTarget, request: &Request<'_>) {
-        match refuse(core, request) {
+        match attempt::refuse(core, request) {
             Ok(()) => self.ops.wait(target, request),
             Err(error) => core.answer(target.token, Outcome::Failed(error)),
         }
@@ -198,201 +375,121 @@ impl OrderedSession {
 
     /// Takes the completion of a command of this part.
     pub fn complete(&mut self, core: &mut SessionCore, returned: Returned) {
-        let own = EngineSlot::own(returned.completion.tag);
-        let (own, piece) = of_piece_tag(own);
+        let OrderedSession { waits, scans, reads, preparation, cx, .. } = self;
+        let (own, piece) = of_piece_tag(EngineSlot::own(returned.completion.tag));
+        let number = |tag: u64| (own & !tag) as usize;
         if own & TAG_SCAN != 0 {
-            return self.complete_scan(core, (own & !TAG_SCAN) as usize, (piece, returned));
-        }
-        if own & TAG_PAGE != 0 {
-            return self.page_was_read(core, (own & !TAG_PAGE) as usize, returned);
-        }
-        if own & TAG_VALUE != 0 {
-            return self.value_was_written(core, (own & !TAG_VALUE) as usize, (piece, returned));
-        }
-        if own & TAG_AHEAD != 0 {
-            return self.was_read_ahead((own & !TAG_AHEAD) as usize, returned);
-        }
-        let number = own as usize;
-        let mut op = self.ops.take(number);
-        match std::mem::take(&mut op.kept.stage) {
-            OpStage::Looks(node) => {
-                self.pages_taken -= 1;
-                self.looked(core, (number, op), node, returned);
-                self.step_off(number, node);
+            scans.complete((cx, core), &mut waits.merges, number(TAG_SCAN), (piece, returned));
+        } else if own & TAG_PAGE != 0 {
+            match reads.was_read((cx, core), number(TAG_PAGE), returned) {
+                (PageReader::Merge(wish), end) => waits.merges.page_was_read(wish, &end),
+                (PageReader::Batch, end) => preparation.page_was_read(end),
             }
-            OpStage::Changes(node) => {
-                self.pages_taken -= 1;
-                self.changed(core, (number, op), node, returned);
-                self.step_off(number, node);
+        } else if own & TAG_VALUE != 0 {
+            preparation.value_was_written((cx, core), number(TAG_VALUE), (piece, returned));
+        } else if own & TAG_AHEAD != 0 {
+            scans.was_read_ahead(number(TAG_AHEAD), returned);
+        } else {
+            self.complete_op(core, own as usize, (piece, returned));
+        }
+    }
+
+    /// Takes the completion of an operation's command.
+    fn complete_op(&mut self, core: &mut SessionCore, number: usize, (piece, returned): (usize, Returned)) {
+        let OrderedSession { ops, waits, cx, .. } = self;
+        let mut op = OpInHand::take(ops, number);
+        let is_get = matches!(op.request.borrow(), Request::Get { .. });
+        let (at, step) = match std::mem::take(&mut op.kept.stage) {
+            OpStage::Looks(node, others) if is_get => {
+                cx.pages_taken -= 1;
+                drop(op);
+                return waits.gets_looked((cx, core), (ops, number, &others), (node, None), returned);
             }
-            OpStage::Reads(node, home) => {
-                self.was_read(core, (number, op), (node, home), returned);
-                self.step_off(number, node);
+            OpStage::Reads(node, home, others) if is_get => {
+                drop(op);
+                return waits.gets_looked((cx, core), (ops, number, &others), (node, Some(home)), returned);
+            }
+            OpStage::Changes(node, others) if !others.is_empty() => {
+                cx.pages_taken -= 1;
+                drop(op);
+                return waits.group_changed((cx, core), (ops, number, &others), node, returned);
+            }
+            OpStage::Looks(node, _) => {
+                cx.pages_taken -= 1;
+                (Some(node), looks::looked((cx, core), &mut op, node, returned))
+            }
+            OpStage::Changes(node, _) => {
+                cx.pages_taken -= 1;
+                (Some(node), changes::changed((cx, core), &mut waits.merges, &mut op, node, returned))
+            }
+            OpStage::Reads(node, home, _) => {
+                (Some(node), waits.fetches.was_read((cx, core), &mut op, (node, home), returned))
             }
             OpStage::ReadsExtension(head, read) => {
-                self.was_read_out_of_line(core, (number, op), (head, read), (piece, returned));
+                (None, extensions::was_read_out_of_line((cx, core), &mut op, (head, read), (piece, returned)))
             }
-            OpStage::WritesExtension(write) => self.was_written(core, (number, op), write, (piece, returned)),
-            OpStage::Begins | OpStage::Fetched(..) => unreachable!("it has a command on its way"),
-        }
-    }
-
-    /// Before the session goes: no page stays with it.
-    pub fn leave(&mut self, core: &mut SessionCore) {
-        self.await_pages(core);
-    }
-
-    fn release_held(&mut self, core: &mut SessionCore) {
-        if self.waits.held.is_empty() {
-            return;
-        }
-        let poisoned = self.state.base.log.poisoned().err();
-        let mut place = 0;
-        while place < self.waits.held.len() {
-            let is_durable = self.waits.held[place].ticket.is_done();
-            if !is_durable && poisoned.is_none() {
-                place += 1;
-                continue;
+            OpStage::WritesExtension(write) => {
+                (None, extensions::was_written((cx, core), &mut op, write, (piece, returned)))
             }
-            let mut held = self.waits.held.swap_remove(place);
-            match &poisoned {
-                Some(error) if !is_durable => core.answer(held.token, Outcome::Failed(error.clone())),
-                _ => {
-                    if let Some(value) = held.outcome.value_mut() {
-                        *value = core.values.add(&held.value);
-                    }
-                    core.answer_shown((held.token, held.deleted_by), held.outcome, held.read_flash);
-                }
-            }
-        }
+            _ => unreachable!("it has a command on its way"),
+        };
+        waits.advance((cx, core), op, at, step);
     }
 
-    /// Answers when what was seen or written is durable, where that is waited for.
-    fn answer(&mut self, core: &mut SessionCore, token: u64, shown: Shown, outcome: Outcome) {
-        let Shown { ticket, deleted_by, read_flash } = shown;
-        if self.state.write_back.is_closed() {
-            return core.answer(token, Outcome::Failed(Error::Closed));
-        }
-        match ticket.filter(|ticket| self.state.base.log.sync() == Sync::Always && !ticket.is_done()) {
-            None => core.answer_shown((token, deleted_by), outcome, read_flash),
-            Some(ticket) => {
-                let value = outcome.value().map(|value| core.values.bytes(value).to_vec()).unwrap_or_default();
-                self.waits.held.push(HeldAnswer { token, ticket, deleted_by, read_flash, outcome, value });
-            }
-        }
+    /// An operation that asked may bring so much, and goes on as if it was submitted now.
+    pub fn allow_value(&mut self, number: usize, value_bytes: usize) {
+        let mut op = self.ops.take(number);
+        (op.value_bytes_allowed, op.kept.stage) = (value_bytes, OpStage::Begins);
+        let hash = op.hash;
+        self.ops.enter(number, op);
+        self.ops.wait_for_turn(hash, number);
     }
 
-    /// Ends an operation with an error.
-    pub(super) fn fail(&mut self, core: &mut SessionCore, (number, mut op): (usize, Box<OrderedOp>), error: Error) {
-        if let Some(scratch) = op.kept.scratch.take() {
-            self.give_scratch(core, scratch);
-        }
-        if let OpStage::Fetched(_, _, page) = std::mem::take(&mut op.kept.stage) {
-            self.end_fetch(page);
-        }
-        core.answer(op.token, Outcome::Failed(error));
-        self.ops.forget(number, op);
+    /// Ends an operation that asked; it was answered.
+    pub fn give_up_value(&mut self, number: usize) {
+        let op = self.ops.take(number);
+        self.ops.end(number, op);
     }
 
-    /// The place among the session's trees of a keyspace's.
-    fn tree_of(&mut self, keyspace: KeyspaceId) -> Result<usize, Error> {
-        if let Some(place) = self.trees.iter().position(|tree| tree.tree.keyspace == keyspace) {
-            if !self.trees[place].tree.is_dropped() {
-                self.again.wants_room |= !self.state.make(&self.trees[place].tree);
-                return Ok(place);
-            }
-            self.trees.swap_remove(place);
-        }
-        let tree = self.state.tree(keyspace).ok_or(Error::Keyspace(tapetum_base::error::KeyspaceError::Gone))?;
-        let search = tree.search.handle().map_err(of_search)?;
-        self.again.wants_room |= !self.state.make(&tree);
-        self.trees.push(SessionTree { tree, search });
-        Ok(self.trees.len() - 1)
+    /// Starts a scan, whose first part comes as a reply with `token`. It has up to so many items.
+    pub fn start_scan(&mut self, scan: (KeyspaceRef, u64), range: KeyRange, items_max: usize) {
+        self.scans.start(scan, range, items_max);
     }
 
-    /// The node that a key seems to be in.
-    fn node_of(&mut self, tree: usize, key: &[u8]) -> NodeId {
-        NodeId(self.trees[tree].search.floor(key, &mut self.reused.anchor) as u32)
+    /// Takes the answers to scans that are there.
+    pub fn take_scanned(&mut self, replies: &mut Vec<ScanReply>) {
+        self.scans.take_replies(replies);
     }
 
-    fn take_page(&mut self, core: &SessionCore) -> Option<LocalBuffer> {
-        self.state.cache.spare_pages.take(|| core.spare_buffers.allocate(NODE_BYTES))
+    /// Prepares writes of a batch. What it lacks is asked for, and it comes again.
+    pub fn prepare_batch<'a>(
+        &'a mut self,
+        core: &'a SessionCore,
+        list: &'a BatchList,
+        writes: &'a [Write<'a>],
+    ) -> Result<OrderedBatch<'a>, BatchStop> {
+        let OrderedSession { ops, waits, reads, preparation, cx, .. } = self;
+        let session = SessionParts { cx, preparation, reads, merges: &mut waits.merges };
+        OrderedBatch::prepare(session, ops, (core, list), writes)
     }
 
-    /// A page that was read for an operation is in the cache, or is not needed: a buffer in its place.
-    fn end_fetch(&mut self, page: LocalBuffer) {
-        self.fetches.on_their_way -= 1;
-        self.give_page(page);
-    }
-
-    fn give_page(&mut self, page: LocalBuffer) {
-        self.state.cache.spare_pages.give(page);
-    }
-
-    fn take_scratch(&mut self, core: &mut SessionCore) -> Option<LocalBuffer> {
-        core.spare_buffers.take(scratch::SCRATCH_BYTES).or_else(|| self.reused.own.take())
-    }
-
-    fn give_scratch(&mut self, core: &mut SessionCore, scratch: LocalBuffer) {
-        match &self.reused.own {
-            None => self.reused.own = Some(scratch),
-            Some(_) => core.spare_buffers.give(scratch),
-        }
-    }
-
-    /// A page to read into, and a scratch.
-    fn take_both(&mut self, core: &mut SessionCore) -> Option<(LocalBuffer, LocalBuffer)> {
-        let page = self.take_page(core)?;
-        match self.take_scratch(core) {
-            Some(scratch) => Some((page, scratch)),
-            None => {
-                self.give_page(page);
-                None
-            }
-        }
-    }
-
-    /// Whether another command may be sent. If not, what asks is to wait; programs give their credits back within the poll.
-    fn has_credit(&mut self, core: &SessionCore) -> bool {
-        let has = core.queue.credits() > 0;
-        self.again.tries |= !has && self.pages_taken > 0;
-        has
-    }
-
-    fn submit(&self, core: &mut SessionCore, (own, purpose): (u64, Purpose), operation: Operation, lease: Lease) {
-        let command = Command::new(self.slot.tag(own), operation).of(purpose);
-        core.queue.submit(command, lease).expect("a session has fewer commands on their way than its queue pair takes");
+    /// Sends what batches asked for, as far as there is room.
+    pub fn send(&mut self, core: &mut SessionCore) {
+        self.preparation.send((&mut self.cx, core), &mut self.reads);
     }
 
     /// Operations that were not answered.
     pub fn in_flight(&self) -> usize {
-        self.ops.count() + self.waits.held.len() + self.scans.count()
+        self.ops.count() + self.waits.held.count() + self.scans.count()
     }
 
     /// The tokens of its operations that are not answered.
     pub fn tokens(&self) -> Vec<u64> {
-        self.ops.tokens().chain(self.waits.held.iter().map(|held| held.token)).chain(self.scans.tokens()).collect()
+        self.ops.tokens().chain(self.waits.held.tokens()).chain(self.scans.tokens()).collect()
     }
 
     /// Bytes of keys and values that its operations keep.
     pub fn kept_bytes(&self) -> usize {
-        self.ops.kept_bytes() + self.waits.held.iter().map(|held| held.value.len()).sum::<usize>()
+        self.ops.kept_bytes() + self.waits.held.value_bytes()
     }
-}
-
-/// An error if no node takes what a request is about, or its value is larger than any.
-fn refuse(core: &SessionCore, request: &Request<'_>) -> Result<(), Error> {
-    check_value(core, request.payload_bytes() - request.key().len())?;
-    match request.key().len() {
-        0 if matches!(request, Request::DeleteAll { .. }) => Ok(()),
-        0 => Err(Error::KeyEmpty),
-        1..=NODE_KEY_BYTES_MAX => Ok(()),
-        _ => Err(Error::KeyTooLong { limit_bytes: NODE_KEY_BYTES_MAX }),
-    }
-}
-
-/// An error if a value is larger than the store takes.
-fn check_value(core: &SessionCore, bytes: usize) -> Result<(), Error> {
-    let limit_bytes = core.base.value_bytes_max;
-    if bytes > limit_bytes { Err(Error::ValueTooLarge { limit_bytes }) } else { Ok(()) }
 }

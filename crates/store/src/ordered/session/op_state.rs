@@ -1,12 +1,14 @@
-//! What the ordered engine keeps with an operation, and with an answer that waits.
+//! Where an operation of the ordered engine is, what becomes of it, and what is kept with it.
 
 use super::extension_read::ExtensionRead;
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
+use crate::ordered::cache::page_meta::PageUse;
 use crate::ordered::node_table::{NodeHome, NodeId};
 use crate::ordered::slabs::SlotShare;
 use crate::ordered::slabs::large_groups::SlotWant;
 use crate::ordered::tree::OrderedTree;
 use std::sync::Arc;
+use tapetum_base::error::Error;
 use tapetum_base::keyspace::decide::Answer;
 use tapetum_base::keyspace::item::ItemHead;
 use tapetum_base::keyspace::request::Outcome;
@@ -17,34 +19,86 @@ use tapetum_drive::LocalBuffer;
 use tapetum_kernels::ordered::extension::ExtensionReference;
 use tapetum_kernels::record::Marks;
 
+/// Where an operation is. Nothing else keeps one: what it waits for is named here, with what it has meanwhile.
 #[derive(Default)]
 pub enum OpStage {
-    /// It is to be attempted.
+    /// For its first attempt or the next one, or for those of its key that come before it.
     #[default]
     Begins,
-    /// A program looks at the cached page of this node.
-    Looks(NodeId),
-    /// A program changes it.
-    Changes(NodeId),
-    /// The page of this node is read from its home, and looked at.
-    Reads(NodeId, NodeHome),
-    /// The page was read, and waits for a place in the cache.
-    Fetched(NodeId, NodeHome, LocalBuffer),
-    /// The extension of this item is read.
+    /// For its turn at a node, in a line of [`super::node_turns`]: until those before it have left, and then, as the line's state says, for a
+    /// page that another thread has, for memory, or until fewer pages are read.
+    InLine,
+    /// For the command of the first of its group ([`super::groups`]).
+    GoesAlong,
+    /// At this node: for a program that looks at its cached page, for these others, too.
+    Looks(NodeId, Vec<usize>),
+    /// At this node: for a program that changes the page, for these others, too.
+    Changes(NodeId, Vec<usize>),
+    /// At this node: for its page from its home, and what these others want to know of it.
+    Reads(NodeId, NodeHome, Vec<usize>),
+    /// At this node: for a place in the cache for its page, which was read ([`super::fetches`]).
+    AwaitsPlace(FetchedPage),
+    /// For another node, a slot or much memory ([`super::queues`]).
+    AwaitsRoom,
+    /// For a slot for its extension, or for that to be durable ([`super::queues`]).
+    AwaitsExtension,
+    /// For the pieces of the extension of this item.
     ReadsExtension(ItemHead, Box<ExtensionRead>),
-    /// The extension for its record is written.
+    /// For the pieces of the extension that its record is to name.
     WritesExtension(Box<ExtensionWrite>),
+    /// For leave to bring a long value ([`tapetum_base::session::asks`]).
+    Asks,
 }
 
-impl OpStage {
-    /// The node that the operation is at: others of its session that want it stand in line.
-    pub fn node(&self) -> Option<NodeId> {
-        match self {
-            OpStage::Looks(node) | OpStage::Changes(node) => Some(*node),
-            OpStage::Reads(node, _) | OpStage::Fetched(node, ..) => Some(*node),
-            OpStage::Begins | OpStage::ReadsExtension(..) | OpStage::WritesExtension(_) => None,
-        }
-    }
+/// A page that was read for an operation.
+pub struct FetchedPage {
+    pub node: NodeId,
+    pub home: NodeHome,
+    pub page: LocalBuffer,
+}
+
+/// What becomes of an operation: each part that worked on it says so, and [`super::Waits::advance`] does it.
+pub(super) enum Step {
+    /// It is attempted anew, in this poll.
+    Again,
+    /// It is attempted anew in another poll.
+    Later,
+    /// It stands in line at this node.
+    Join(NodeId),
+    /// It goes on at the node that it is at, whose page is used like this.
+    Turn(PageUse),
+    /// Another thread has the page.
+    Busy,
+    /// There is no memory for what it has to send.
+    Starves,
+    /// As many pages are read as may be.
+    Park,
+    /// The node's page is at home.
+    Read(NodeHome),
+    /// It has the page, and looks at its record.
+    Look(LocalBuffer),
+    /// It has the page, and changes it.
+    Change(LocalBuffer),
+    /// It has the page, which has no room for its record.
+    MakeRoom(LocalBuffer),
+    /// Its node was split.
+    Split,
+    /// A command for its node is on its way: it stays there.
+    AtNode,
+    /// Its page was read: it stays at its node, and waits for a place in the cache.
+    AwaitPlace(FetchedPage),
+    /// It waits for room.
+    AwaitRoom,
+    /// It waits for its extension.
+    AwaitExtension,
+    /// The first pieces of an extension are on their way: it had room for them.
+    BeginExtension,
+    /// More pieces of an extension are on their way.
+    OnItsWay,
+    /// It asks whether it may bring a value of so many bytes.
+    Ask(usize),
+    Answer(Shown, Outcome),
+    Fail(Error),
 }
 
 /// What a request writes, once that is decided.
@@ -96,8 +150,6 @@ pub struct NewExtension {
 #[derive(Default)]
 pub struct OrderedOpState {
     pub stage: OpStage,
-    /// Of one with a command on its way: those that go along ([`super::groups`]).
-    pub group: Vec<usize>,
     /// The tree that it is of, once it was attempted.
     pub tree: Option<Arc<OrderedTree>>,
     /// What it writes, where that had to be decided.
@@ -133,7 +185,7 @@ pub type OrderedOp = Op<OrderedOpState>;
 pub struct Shown {
     /// Of a page.
     pub ticket: Option<Arc<DurabilityTicket>>,
-    /// The stamp of the deletion of everything that took its item; 0 if none did.
+    /// The stamp of the deletion of everything that took its item, or that it is; 0 if none did.
     pub deleted_by: u64,
     /// Flash was read for it.
     pub read_flash: bool,
@@ -143,15 +195,4 @@ impl Shown {
     pub fn of(ticket: Option<Arc<DurabilityTicket>>) -> Shown {
         Shown { ticket, deleted_by: 0, read_flash: false }
     }
-}
-
-/// An answer that waits for what it shows to be durable.
-pub struct HeldAnswer {
-    pub token: u64,
-    pub ticket: Arc<DurabilityTicket>,
-    pub deleted_by: u64,
-    pub read_flash: bool,
-    pub outcome: Outcome,
-    /// What the outcome's value is.
-    pub value: Vec<u8>,
 }

@@ -4,9 +4,10 @@
 //! 1. An extension is durable before a record of the log names it.
 //! 2. What was made ready for a batch that does not come again goes with the next one that comes.
 
+use super::TAG_VALUE;
+use super::context::Context;
 use super::extensions::{fill, piece_tag, prefix};
-use super::page_reads::PageRead;
-use super::{OrderedSession, TAG_VALUE};
+use super::page_reads::{PageRead, PageReadEnd, PageReads};
 use crate::ordered::slabs::SlotShare;
 use crate::ordered::slabs::large_groups::{SlotWant, WantedSlot};
 use crate::ordered::tree::OrderedTree;
@@ -91,24 +92,28 @@ pub fn is_large(write: &Write<'_>) -> bool {
     write.is_put() && node_record_bytes(&write.draft(Codec::Raw, write.value()).header) > NODE_RECORD_BYTES_MAX
 }
 
-impl OrderedSession {
+impl Preparation {
     /// The values of a batch that are in extensions, each in the place of its write; empty where there are none.
-    pub(super) fn take_values(&mut self, writes: &[Write<'_>]) -> Result<Vec<Option<BatchValue>>, BatchStop> {
-        let mut pairs = self.preparation.values.iter().zip(writes);
-        let is_same = self.preparation.values.len() == writes.len()
+    pub fn take_values(
+        &mut self,
+        cx: &mut Context,
+        writes: &[Write<'_>],
+    ) -> Result<Vec<Option<BatchValue>>, BatchStop> {
+        let mut pairs = self.values.iter().zip(writes);
+        let is_same = self.values.len() == writes.len()
             && pairs.all(|(value, write)| value.as_ref().map_or(!is_large(write), |value| value.is_of(write)));
         if !is_same {
-            let mut kept = self.preparation.values.iter().flatten();
+            let mut kept = self.values.iter().flatten();
             if kept.any(|value| matches!(value.stage, ValueStage::Writes(..))) {
                 return Err(BatchStop::Busy);
             }
-            self.preparation.values.clear();
+            self.values.clear();
             if !writes.iter().any(is_large) {
                 return Ok(Vec::new());
             }
-            self.preparation.values = self.values_of(writes).map_err(BatchStop::Refused)?;
+            self.values = values_of(cx, writes).map_err(BatchStop::Refused)?;
         }
-        let all = std::mem::take(&mut self.preparation.values);
+        let all = std::mem::take(&mut self.values);
         if all.iter().flatten().all(|value| value.reference().is_some()) {
             return Ok(all);
         }
@@ -117,58 +122,46 @@ impl OrderedSession {
     }
 
     /// The values were not appended: for the next attempt.
-    pub(super) fn give_values(&mut self, values: Vec<Option<BatchValue>>) {
-        self.preparation.values = values;
+    pub fn give_values(&mut self, values: Vec<Option<BatchValue>>) {
+        self.values = values;
     }
 
-    fn values_of(&mut self, writes: &[Write<'_>]) -> Result<Vec<Option<BatchValue>>, Error> {
-        let bytes: usize = writes.iter().filter(|write| is_large(write)).map(|write| write.value().len()).sum();
-        if bytes > VALUES_BYTES_MAX {
-            let (limit_bytes, limit_writes) = (VALUES_BYTES_MAX, writes.len());
-            return Err(Error::BatchTooLarge { limit_bytes, limit_writes });
+    /// A page was read that a batch asked for, or not.
+    pub fn page_was_read(&mut self, end: PageReadEnd) {
+        match end {
+            PageReadEnd::Done | PageReadEnd::Moved => {}
+            PageReadEnd::NoRoom => self.wants_room = true,
+            PageReadEnd::Failed(error) => self.failed = Some(error),
         }
-        let mut values = Vec::with_capacity(writes.len());
-        for write in writes {
-            let (key, value) = (write.key(), write.value());
-            if !is_large(write) {
-                values.push(None);
-                continue;
-            }
-            let tree = self.tree_of(write.keyspace().id())?;
-            let tree = self.trees[tree].tree.clone();
-            let (key, value) = (key.to_vec(), value.to_vec());
-            values.push(Some(BatchValue { tree, key, value, stage: ValueStage::Wanted }));
-        }
-        Ok(values)
     }
 
     /// Sends what batches asked for, as far as there is room.
-    pub fn send(&mut self, core: &mut SessionCore) {
-        for read in std::mem::take(&mut self.preparation.wanted) {
-            self.read_page(core, read);
+    pub fn send(&mut self, (cx, core): (&mut Context, &mut SessionCore), reads: &mut PageReads) {
+        for read in std::mem::take(&mut self.wanted) {
+            reads.begin((cx, core), read);
         }
-        for place in 0..self.preparation.values.len() {
-            let Some(value) = &self.preparation.values[place] else { continue };
+        for place in 0..self.values.len() {
+            let Some(value) = &self.values[place] else { continue };
             let is_begun = match &value.stage {
                 ValueStage::Written(..) => continue,
                 ValueStage::Writes(write) if !write.transfer.is_idle() => continue,
                 ValueStage::Writes(_) => true,
                 _ => false,
             };
-            if !self.has_credit(core) {
+            if !cx.has_credit(core) {
                 return;
             }
             match is_begun {
-                true => self.go_on_with_value(core, place),
-                false => self.begin_value(core, place),
+                true => self.go_on_with_value((cx, core), place),
+                false => self.begin_value((cx, core), place),
             }
         }
     }
 
     /// Begins to write a value to an extension, if there is a slot, and memory.
-    fn begin_value(&mut self, core: &mut SessionCore, place: usize) {
+    fn begin_value(&mut self, (cx, core): (&Context, &mut SessionCore), place: usize) {
         let Some(share) = self.value_slot(core, place) else { return };
-        let Some(BatchValue { tree, key, value, stage }) = &mut self.preparation.values[place] else { return };
+        let Some(BatchValue { tree, key, value, stage }) = &mut self.values[place] else { return };
         let bytes = (EXTENSION_HEAD_BYTES + key.len() + value.len()) as u64;
         let pieces = cut(share.flash_offset(), bytes, PIECE_BYTES_MAX, NODE_BYTES as u64).collect();
         let Some(transfer) = PieceTransfer::new(pieces, |bytes| core.spare_buffers.take(bytes)) else {
@@ -179,12 +172,12 @@ impl OrderedSession {
         let reference = ExtensionReference { stamp, slot, codec: Codec::Raw, stored_bytes };
         let prefix = prefix(&reference, (tree.keyspace.0, key), value, &share);
         *stage = ValueStage::Writes(Box::new(ValueWrite { reference, share, prefix, transfer }));
-        self.go_on_with_value(core, place);
+        self.go_on_with_value((cx, core), place);
     }
 
     /// A slot for a value. `None`: there is none now, or none at all, of which the batch hears.
     fn value_slot(&mut self, core: &SessionCore, place: usize) -> Option<SlotShare> {
-        let Preparation { values, failed, .. } = &mut self.preparation;
+        let Preparation { values, failed, .. } = self;
         let BatchValue { tree, key, value, stage } = values[place].as_mut()?;
         let class = ExtensionClass::of(key.len(), value.len()).expect("others were refused");
         let space = tree.extensions(class);
@@ -215,10 +208,9 @@ impl OrderedSession {
     }
 
     /// Sends pieces of a value, each to be durable when it is written.
-    fn go_on_with_value(&mut self, core: &mut SessionCore, place: usize) {
-        let tag = piece_tag(self.slot.tag(TAG_VALUE | place as u64));
-        let Some(BatchValue { value, stage: ValueStage::Writes(write), .. }) = &mut self.preparation.values[place]
-        else {
+    fn go_on_with_value(&mut self, (cx, core): (&Context, &mut SessionCore), place: usize) {
+        let tag = piece_tag(cx.slot.tag(TAG_VALUE | place as u64));
+        let Some(BatchValue { value, stage: ValueStage::Writes(write), .. }) = &mut self.values[place] else {
             return;
         };
         let ValueWrite { transfer, prefix, .. } = &mut **write;
@@ -226,19 +218,19 @@ impl OrderedSession {
     }
 
     /// A piece of a value is in its extension, or not.
-    pub(super) fn value_was_written(
+    pub fn value_was_written(
         &mut self,
-        core: &mut SessionCore,
+        (cx, core): (&Context, &mut SessionCore),
         place: usize,
         (piece, returned): (usize, Returned),
     ) {
-        let Some(Some(BatchValue { stage, .. })) = self.preparation.values.get_mut(place) else {
+        let Some(Some(BatchValue { stage, .. })) = self.values.get_mut(place) else {
             unreachable!("it stays until it is written")
         };
         let ValueStage::Writes(write) = stage else { unreachable!("it has a command on its way") };
         write.transfer.completed(piece, returned);
         while write.transfer.take().is_some() {}
-        let Some(outcome) = write.transfer.outcome() else { return self.go_on_with_value(core, place) };
+        let Some(outcome) = write.transfer.outcome() else { return self.go_on_with_value((cx, core), place) };
         let ValueStage::Writes(write) = std::mem::take(stage) else { unreachable!("it was just looked at") };
         let ValueWrite { reference, share, transfer, .. } = *write;
         transfer.into_buffers().for_each(|buffer| core.spare_buffers.give(buffer));
@@ -249,4 +241,25 @@ impl OrderedSession {
         share.settle(reference.stamp);
         *stage = ValueStage::Written(reference, share);
     }
+}
+
+fn values_of(cx: &mut Context, writes: &[Write<'_>]) -> Result<Vec<Option<BatchValue>>, Error> {
+    let bytes: usize = writes.iter().filter(|write| is_large(write)).map(|write| write.value().len()).sum();
+    if bytes > VALUES_BYTES_MAX {
+        let (limit_bytes, limit_writes) = (VALUES_BYTES_MAX, writes.len());
+        return Err(Error::BatchTooLarge { limit_bytes, limit_writes });
+    }
+    let mut values = Vec::with_capacity(writes.len());
+    for write in writes {
+        let (key, value) = (write.key(), write.value());
+        if !is_large(write) {
+            values.push(None);
+            continue;
+        }
+        let tree = cx.tree_of(write.keyspace().id())?;
+        let tree = cx.trees[tree].tree.clone();
+        let (key, value) = (key.to_vec(), value.to_vec());
+        values.push(Some(BatchValue { tree, key, value, stage: ValueStage::Wanted }));
+    }
+    Ok(values)
 }

@@ -10,14 +10,10 @@
 //! 1. A deletion of everything counts here when it is durable: before, a crash may take it back.
 //! 2. Whoever looks at a dead record sees that it is none, so nobody waits for its removal.
 
-use super::OrderedSession;
-use super::op_state::OrderedOp;
 use super::splits::page_of;
 use crate::ordered::cache::page_meta::PageMeta;
-use crate::ordered::node_table::NodeId;
 use crate::ordered::slabs::SlotShare;
 use crate::ordered::tree::OrderedTree;
-use std::sync::Arc;
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::programs::node::PutResult;
 use tapetum_drive::{LocalBuffer, Purpose};
@@ -30,7 +26,7 @@ pub(super) struct Purged {
     /// Shares of the extensions that they named.
     extensions: Vec<SlotShare>,
     /// Bytes that the node uses now.
-    used_bytes: usize,
+    pub used_bytes: usize,
 }
 
 impl Purged {
@@ -75,34 +71,4 @@ pub(super) fn purge(core: &SessionCore, tree: &OrderedTree, page: &mut LocalBuff
         purged.used_bytes = node.view().used_bytes();
     }
     Ok(purged)
-}
-
-impl OrderedSession {
-    /// Makes room in a node for an operation's record: dead ones go, or else the node becomes two. The operation is attempted again.
-    pub(super) fn make_room(
-        &mut self,
-        core: &mut SessionCore,
-        (number, mut op): (usize, Box<OrderedOp>),
-        node: NodeId,
-        mut page: LocalBuffer,
-    ) {
-        let tree: Arc<OrderedTree> = op.kept.tree.clone().expect("it was attempted");
-        match purge(core, &tree, &mut page) {
-            Ok(purged) if purged.is_none() => self.split(core, (number, op), node, page),
-            Ok(purged) => {
-                let used_bytes = purged.used_bytes;
-                self.state.cache.give_back(node, page, |meta| purged.tell(meta));
-                self.state.list(&tree, node);
-                self.note_used(op.keyspace.id(), &op.request.key, (node, used_bytes));
-                op.kept.change = None;
-                self.try_again(number, op);
-            }
-            Err(_) => {
-                let error = super::looks::damaged(node);
-                core.base.log.poison("a change of a data node", error.clone());
-                self.state.cache.give_back(node, page, |_| ());
-                self.fail(core, (number, op), error);
-            }
-        }
-    }
 }

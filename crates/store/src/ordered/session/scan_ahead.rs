@@ -10,8 +10,9 @@
 //!
 //! Without memory or places in the queue nothing is read ahead.
 
+use super::TAG_AHEAD;
+use super::context::Context;
 use super::scan_op::ScanOp;
-use super::{OrderedSession, TAG_AHEAD};
 use crate::ordered::node_table::{NodeHome, NodeId};
 use crate::ordered::search::AnchorKey;
 use std::collections::VecDeque;
@@ -125,66 +126,92 @@ impl ScanAhead {
     }
 }
 
-impl OrderedSession {
-    /// Starts to read the pages of nodes behind the one at hand, whose anchor was just found.
-    pub(super) fn read_ahead(&mut self, core: &mut SessionCore, tree: usize, scan: &mut ScanOp) {
-        let pages_max = scan.ahead.pages_max(scan.items_left(), scan.bytes_left());
-        // Half of what may be ahead, so that several are read at once.
-        if scan.ahead.pages.len() * 2 > pages_max || pages_max == 0 {
-            return;
-        }
-        let found = self.nodes_behind(tree, scan, pages_max - scan.ahead.pages.len());
-        let is_reverse = scan.range.is_reverse;
-        let mut rest = &found[..];
-        while let [first, ..] = rest {
-            let follows = |pair: &[(NodeId, NodeHome)]| {
-                let (one, next) = (pair[0].1.slot, pair[1].1.slot);
-                if is_reverse { next + 1 == one } else { one + 1 == next }
-            };
-            let count = (1 + rest.windows(2).take_while(|pair| follows(pair)).count()).min(READ_PAGES_MAX);
-            let (run, behind) = rest.split_at(count);
-            rest = behind;
-            let slot = if is_reverse { run[count - 1].1.slot } else { first.1.slot };
-            // The node at hand is to have a place, too.
-            let buffer = (core.queue.credits() > 1).then(|| core.spare_buffers.take(count * NODE_BYTES)).flatten();
-            let Some(buffer) = buffer else { return };
-            let read = Arc::new(AheadRead { slot, state: Mutex::new(AheadState::OnItsWay) });
-            let page = |(node, home): &(NodeId, NodeHome)| AheadPage { node: *node, home: *home, read: read.clone() };
-            scan.ahead.pages.extend(run.iter().map(page));
-            let number = self.scans.add_ahead(read.clone());
-            let flash = self.trees[tree].tree.nodes.map().flash(slot);
-            let operation = Operation::Read { flash, local: buffer.offset(), length: (count * NODE_BYTES) as u32 };
-            self.submit(core, (TAG_AHEAD | number as u64, Purpose::Scan), operation, Lease::Buffer(buffer));
-        }
-    }
+/// Reads ahead that are on their way, by their numbers.
+#[derive(Default)]
+pub(super) struct AheadReads {
+    reads: Vec<Option<Arc<AheadRead>>>,
+}
 
-    /// The next nodes of a scan that are not cached.
-    fn nodes_behind(&mut self, tree: usize, scan: &mut ScanOp, count: usize) -> Vec<(NodeId, NodeHome)> {
-        let (is_reverse, at_hand) = (scan.range.is_reverse, &self.reused.anchor);
-        let passed = |last: &AnchorKey| if is_reverse { **last > **at_hand } else { **last < **at_hand };
-        let mut last = scan.ahead.last.take().filter(|last| !passed(last)).unwrap_or_else(|| Box::new(at_hand.clone()));
-        let search = &mut self.trees[tree].search;
-        let mut found = Vec::new();
-        for _ in 0..LOOKS_MAX {
-            // All keys in front of it are below the range.
-            let is_over = is_reverse && **last <= *scan.range.from.key();
-            if found.len() == count || is_over {
-                break;
-            }
-            let next = if is_reverse { search.previous(&mut last) } else { search.next(&mut last) };
-            let Some(node) = next.filter(|_| is_reverse || !scan.is_behind(&last)) else { break };
-            let node = NodeId(node as u32);
-            found.extend(self.state.cache.absent_home(node).map(|home| (node, home)));
+impl AheadReads {
+    fn add(&mut self, read: Arc<AheadRead>) -> usize {
+        let free = self.reads.iter().position(Option::is_none);
+        let number = free.unwrap_or(self.reads.len());
+        match free {
+            Some(number) => self.reads[number] = Some(read),
+            None => self.reads.push(Some(read)),
         }
-        scan.ahead.last = Some(last);
-        found
+        number
     }
 
     /// Pages that were read ahead are there, or not.
-    pub(super) fn was_read_ahead(&mut self, number: usize, Returned { completion, lease }: Returned) {
-        let (buffer, read) = (lease.into_buffer(), self.scans.take_ahead(number));
+    pub fn was_read(&mut self, number: usize, Returned { completion, lease }: Returned) {
+        let Some(read) = self.reads[number].take() else { unreachable!("read {number} is on its way") };
+        let buffer = lease.into_buffer();
         let is_read = completion.is_success();
         *lock(&read.state) = if is_read { AheadState::Here(buffer) } else { AheadState::Gone };
-        self.scans.wake_ahead();
     }
+
+    #[cfg(test)]
+    pub fn count(&self) -> usize {
+        self.reads.iter().flatten().count()
+    }
+}
+
+/// Starts to read the pages of nodes behind the one at hand, whose anchor was just found.
+pub(super) fn read_ahead(
+    (cx, core): (&mut Context, &mut SessionCore),
+    tree: usize,
+    scan: &mut ScanOp,
+    aheads: &mut AheadReads,
+) {
+    let pages_max = scan.ahead.pages_max(scan.items_left(), scan.bytes_left());
+    // Half of what may be ahead, so that several are read at once.
+    if scan.ahead.pages.len() * 2 > pages_max || pages_max == 0 {
+        return;
+    }
+    let found = nodes_behind(cx, tree, scan, pages_max - scan.ahead.pages.len());
+    let is_reverse = scan.range.is_reverse;
+    let mut rest = &found[..];
+    while let [first, ..] = rest {
+        let follows = |pair: &[(NodeId, NodeHome)]| {
+            let (one, next) = (pair[0].1.slot, pair[1].1.slot);
+            if is_reverse { next + 1 == one } else { one + 1 == next }
+        };
+        let count = (1 + rest.windows(2).take_while(|pair| follows(pair)).count()).min(READ_PAGES_MAX);
+        let (run, behind) = rest.split_at(count);
+        rest = behind;
+        let slot = if is_reverse { run[count - 1].1.slot } else { first.1.slot };
+        // The node at hand is to have a place, too.
+        let buffer = (core.queue.credits() > 1).then(|| core.spare_buffers.take(count * NODE_BYTES)).flatten();
+        let Some(buffer) = buffer else { return };
+        let read = Arc::new(AheadRead { slot, state: Mutex::new(AheadState::OnItsWay) });
+        let page = |(node, home): &(NodeId, NodeHome)| AheadPage { node: *node, home: *home, read: read.clone() };
+        scan.ahead.pages.extend(run.iter().map(page));
+        let number = aheads.add(read.clone());
+        let flash = cx.trees[tree].tree.nodes.map().flash(slot);
+        let operation = Operation::Read { flash, local: buffer.offset(), length: (count * NODE_BYTES) as u32 };
+        cx.submit(core, (TAG_AHEAD | number as u64, Purpose::Scan), operation, Lease::Buffer(buffer));
+    }
+}
+
+/// The next nodes of a scan that are not cached.
+fn nodes_behind(cx: &mut Context, tree: usize, scan: &mut ScanOp, count: usize) -> Vec<(NodeId, NodeHome)> {
+    let (is_reverse, at_hand) = (scan.range.is_reverse, &cx.anchor);
+    let passed = |last: &AnchorKey| if is_reverse { **last > **at_hand } else { **last < **at_hand };
+    let mut last = scan.ahead.last.take().filter(|last| !passed(last)).unwrap_or_else(|| Box::new(at_hand.clone()));
+    let search = &mut cx.trees[tree].search;
+    let mut found = Vec::new();
+    for _ in 0..LOOKS_MAX {
+        // All keys in front of it are below the range.
+        let is_over = is_reverse && **last <= *scan.range.from.key();
+        if found.len() == count || is_over {
+            break;
+        }
+        let next = if is_reverse { search.previous(&mut last) } else { search.next(&mut last) };
+        let Some(node) = next.filter(|_| is_reverse || !scan.is_behind(&last)) else { break };
+        let node = NodeId(node as u32);
+        found.extend(cx.state.cache.absent_home(node).map(|home| (node, home)));
+    }
+    scan.ahead.last = Some(last);
+    found
 }

@@ -79,7 +79,7 @@ pub(super) struct ScanOp {
 }
 
 /// How far a scan got in a node.
-pub(super) struct ScanStep {
+pub(super) struct NodeScanned {
     /// Items that it had before.
     pub items_before: usize,
     pub bytes_before: usize,
@@ -96,11 +96,11 @@ impl ScanOp {
         core: &SessionCore,
         (page, at, scratch): (&LocalBuffer, usize, &LocalBuffer),
         [filled, word]: [u64; 2],
-    ) -> Option<ScanStep> {
+    ) -> Option<NodeScanned> {
         let node = NodeRef::look(core.queue.look(Purpose::Scan, page, at..at + NODE_BYTES)).ok()?;
         let (items_before, bytes_before) = (self.items.len(), self.bytes);
         if !self.begins_in(&node) {
-            return Some(ScanStep { items_before, bytes_before, dead: None, rest: Some(self.range.clone()) });
+            return Some(NodeScanned { items_before, bytes_before, dead: None, rest: Some(self.range.clone()) });
         }
         let (count, mut has_more) = scan_has_more(word);
         let mut seen = 0;
@@ -142,7 +142,7 @@ impl ScanOp {
         {
             *from = KeyBound::Excluded(from.key().to_vec());
         }
-        Some(ScanStep { items_before, bytes_before, dead, rest })
+        Some(NodeScanned { items_before, bytes_before, dead, rest })
     }
 
     /// Whether all keys of a node are in the range.
@@ -180,7 +180,7 @@ impl ScanOp {
     }
 
     /// Lets go of what a node gave.
-    pub fn take_back(&mut self, step: Option<&ScanStep>) {
+    pub fn take_back(&mut self, step: Option<&NodeScanned>) {
         if let Some(step) = step {
             self.items.truncate(step.items_before);
             self.bytes = step.bytes_before;
@@ -229,7 +229,7 @@ impl ScanOp {
     }
 
     /// Goes on behind a node; a key of that, if all its records are dead.
-    pub fn step(&mut self, step: ScanStep) -> Option<Vec<u8>> {
+    pub fn step(&mut self, step: NodeScanned) -> Option<Vec<u8>> {
         self.ahead.passed(self.items.len() - step.items_before, self.bytes - step.bytes_before);
         match step.rest {
             Some(rest) => self.range = rest,

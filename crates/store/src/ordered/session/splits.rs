@@ -10,15 +10,18 @@
 //!
 //! A node that was never durable is not split: of two halves one may be durable before the other, and then no image had the other's keys.
 
-use super::changes::with_record;
+use super::changes::{is_full, with_record};
+use super::context::Context;
+use super::in_hand::OpInHand;
 use super::looks::damaged;
-use super::op_state::OrderedOp;
-use super::{OrderedSession, of_search};
+use super::merges::Merges;
+use super::op_state::{OrderedOp, Step};
+use super::purges::purge;
 use crate::ordered::cache::page_meta::SplitPromises;
 use crate::ordered::node_table::NodeId;
 use crate::ordered::search::AnchorChange;
 use crate::ordered::slabs::{SHARES_MAX, SlotShare};
-use crate::ordered::tree::OrderedTree;
+use crate::ordered::tree::{OrderedTree, of_search};
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::session::session_core::SessionCore;
@@ -40,133 +43,147 @@ pub(super) enum NodeCut<'k> {
     At(&'k [u8]),
 }
 
-impl OrderedSession {
-    /// Splits a node for an operation's record; the operation is attempted again.
-    pub(super) fn split(
-        &mut self,
-        core: &mut SessionCore,
-        (number, mut op): (usize, Box<OrderedOp>),
-        node: NodeId,
-        page: LocalBuffer,
-    ) {
-        let keyspace = op.keyspace.id();
-        let made = with_record(&op, |record| {
-            let arrival = Arrival { key: record.key, record_bytes: node_record_bytes(&record.header) };
-            self.try_split(core, keyspace, (node, page), &NodeCut::For(arrival))
-        });
-        op.kept.change = None;
-        match made {
-            Ok(true) => {
-                self.found_room();
-                // Who stands in line may want the upper half.
-                while let Some(behind) = self.turns.take_next(node) {
-                    self.ops.attempt_again(behind);
-                }
-                self.try_again(number, op);
-            }
-            Ok(false) if !self.state.may_grow() => self.fail(core, (number, op), Error::FullIndex),
-            Ok(false) if Self::is_full(&op) => self.fail(core, (number, op), Error::FullFlash),
-            Ok(false) => self.wait_for_room(number, op),
-            Err(error) => self.fail(core, (number, op), error),
+/// Makes room in a node for an operation's record: dead ones go, or else the node becomes two. The operation is attempted again.
+pub(super) fn make_room(
+    (cx, core): (&mut Context, &mut SessionCore),
+    merges: &mut Merges,
+    op: &mut OpInHand<'_>,
+    (node, mut page): (NodeId, LocalBuffer),
+) -> Step {
+    let tree = op.kept.tree.clone().expect("it was attempted");
+    match purge(core, &tree, &mut page) {
+        Ok(purged) if purged.is_none() => split_for((cx, core), op, (node, page)),
+        Ok(purged) => {
+            let used_bytes = purged.used_bytes;
+            cx.state.cache.give_back(node, page, |meta| purged.tell(meta));
+            cx.state.list(&tree, node);
+            merges.note_used(cx, (op.keyspace.id(), &op.request.key), (node, used_bytes));
+            op.kept.change = None;
+            Step::Again
         }
-    }
-
-    /// Whether there was room for another page, and the node durable before. The page is given back in any case.
-    pub(super) fn try_split(
-        &mut self,
-        core: &SessionCore,
-        keyspace: KeyspaceId,
-        (node, page): (NodeId, LocalBuffer),
-        cut: &NodeCut<'_>,
-    ) -> Result<bool, Error> {
-        let state = self.state.clone();
-        let tree = match self.tree_of(keyspace) {
-            Ok(tree) => tree,
-            Err(error) => {
-                state.cache.give_back(node, page, |_| ());
-                return Err(error);
-            }
-        };
-        // A tree's first node has an image before it is split: recovery takes keys that no image covers for damage.
-        if state.cache.with(node, |meta| meta.durable_stamp) == Some(0) {
-            state.cache.give_back(node, page, |meta| meta.is_dirty |= meta.flying.is_none());
-            state.list(&self.trees[tree].tree, node);
-            return Ok(false);
+        Err(_) => {
+            core.base.log.poison("a change of a data node", damaged(node));
+            cx.state.cache.give_back(node, page, |_| ());
+            Step::Fail(damaged(node))
         }
-        let promises = if state.may_grow() { self.promises(&self.trees[tree].tree, node) } else { None };
-        let halves = promises.and_then(|promises| Some((promises, self.take_halves(core, keyspace)?)));
-        let Some((promises, (upper, mut left, mut right))) = halves else {
-            state.cache.give_back(node, page, |_| ());
-            return Ok(false);
-        };
-        let made = halve(&core.queue, &page, (cut, upper), (&mut left, &mut right), &mut self.reused.order);
-        let anchored = made.map_err(|_| damaged(node)).and_then(|()| {
-            let right = core.queue.look(Purpose::Put, &right, 0..NODE_BYTES);
-            let anchor = NodeRef::look(right).map_err(|_| damaged(node))?.low_fence();
-            self.trees[tree].search.insert(anchor, upper.0.into()).map_err(of_search)
-        });
-        let used = [&left, &right].map(|half| {
-            NodeRef::look(core.queue.look(Purpose::Put, half, 0..NODE_BYTES))
-                .map_or(NODE_BYTES, |half| half.used_bytes())
-        });
-        match anchored {
-            Ok(AnchorChange::Done) => {
-                for (node, used_bytes) in [node, upper].into_iter().zip(used) {
-                    state.cache.table.note_used(node, used_bytes);
-                }
-            }
-            other => {
-                state.cache.discard(upper, right);
-                state.cache.give_back(node, page, |_| ());
-                self.give_page(left);
-                return other.and(Err(damaged(node)));
-            }
-        }
-        let tree = self.trees[tree].tree.clone();
-        let of_upper = state.cache.give_back(node, left, |meta| meta.split(|slot| tree.nodes.resume(slot), promises));
-        state.cache.give_back(upper, right, |meta| *meta = of_upper);
-        [node, upper].into_iter().for_each(|node| state.list(&tree, node));
-        self.give_page(page);
-        Ok(true)
     }
 }
 
-impl OrderedSession {
-    /// Slots for both halves of a node whose page the caller has. `None`: there are too few, or so much was made of one image that is not
-    /// durable yet that some of it is to be written first.
-    fn promises(&self, tree: &OrderedTree, node: NodeId) -> Option<SplitPromises> {
-        let (is_promised, is_shared_by_many) = self.state.cache.with(node, |meta| {
-            let most = meta.shared.iter().map(SlotShare::shares).max();
-            (meta.promise.is_some(), most >= Some(SHARES_WRITTEN_MAX))
-        })?;
-        if is_shared_by_many {
-            return None;
-        }
-        let lower = if is_promised { None } else { Some(tree.nodes.promise()?) };
-        Some(SplitPromises { lower, upper: tree.nodes.promise()? })
+/// Splits a node for an operation's record.
+fn split_for(
+    (cx, core): (&mut Context, &SessionCore),
+    op: &mut OrderedOp,
+    (node, page): (NodeId, LocalBuffer),
+) -> Step {
+    let keyspace = op.keyspace.id();
+    let made = with_record(op, |record| {
+        let arrival = Arrival { key: record.key, record_bytes: node_record_bytes(&record.header) };
+        try_split((cx, core), keyspace, (node, page), &NodeCut::For(arrival))
+    });
+    op.kept.change = None;
+    match made {
+        Ok(true) => Step::Split,
+        Ok(false) if !cx.state.may_grow() => Step::Fail(Error::FullIndex),
+        Ok(false) if is_full(op) => Step::Fail(Error::FullFlash),
+        Ok(false) => Step::AwaitRoom,
+        Err(error) => Step::Fail(error),
     }
+}
 
-    /// A new node, a buffer for the lower half, and the new node's page. `None`: there is no room for them now.
-    fn take_halves(&mut self, core: &SessionCore, keyspace: KeyspaceId) -> Option<(NodeId, LocalBuffer, LocalBuffer)> {
-        let left = self.take_page(core)?;
-        let cache = &self.state.cache;
-        let (mut without_place, mut halves) = (Vec::new(), None);
-        while without_place.len() < IDS_TRIED
-            && let Some(upper) = cache.table.give()
-        {
-            if let Some(right) = cache.reserve(upper, keyspace.0) {
-                halves = Some((upper, right));
-                break;
-            }
-            without_place.push(upper);
+/// Whether there was room for another page, and the node durable before. The page is given back in any case.
+pub(super) fn try_split(
+    (cx, core): (&mut Context, &SessionCore),
+    keyspace: KeyspaceId,
+    (node, page): (NodeId, LocalBuffer),
+    cut: &NodeCut<'_>,
+) -> Result<bool, Error> {
+    let state = cx.state.clone();
+    let tree = match cx.tree_of(keyspace) {
+        Ok(tree) => tree,
+        Err(error) => {
+            state.cache.give_back(node, page, |_| ());
+            return Err(error);
         }
-        without_place.into_iter().for_each(|node| cache.table.free(node));
-        match halves {
-            Some((upper, right)) => Some((upper, left, right)),
-            None => {
-                self.give_page(left);
-                None
+    };
+    // A tree's first node has an image before it is split: recovery takes keys that no image covers for damage.
+    if state.cache.with(node, |meta| meta.durable_stamp) == Some(0) {
+        state.cache.give_back(node, page, |meta| meta.is_dirty |= meta.flying.is_none());
+        state.list(&cx.trees[tree].tree, node);
+        return Ok(false);
+    }
+    let promises = if state.may_grow() { promises(cx, &cx.trees[tree].tree, node) } else { None };
+    let halves = promises.and_then(|promises| Some((promises, take_halves((cx, core), keyspace)?)));
+    let Some((promises, (upper, mut left, mut right))) = halves else {
+        state.cache.give_back(node, page, |_| ());
+        return Ok(false);
+    };
+    let made = halve(&core.queue, &page, (cut, upper), (&mut left, &mut right), &mut cx.order);
+    let anchored = made.map_err(|_| damaged(node)).and_then(|()| {
+        let right = core.queue.look(Purpose::Put, &right, 0..NODE_BYTES);
+        let anchor = NodeRef::look(right).map_err(|_| damaged(node))?.low_fence();
+        cx.trees[tree].search.insert(anchor, upper.0.into()).map_err(of_search)
+    });
+    let used = [&left, &right].map(|half| {
+        NodeRef::look(core.queue.look(Purpose::Put, half, 0..NODE_BYTES)).map_or(NODE_BYTES, |half| half.used_bytes())
+    });
+    match anchored {
+        Ok(AnchorChange::Done) => {
+            for (node, used_bytes) in [node, upper].into_iter().zip(used) {
+                state.cache.table.note_used(node, used_bytes);
             }
+        }
+        other => {
+            state.cache.discard(upper, right);
+            state.cache.give_back(node, page, |_| ());
+            cx.give_page(left);
+            return other.and(Err(damaged(node)));
+        }
+    }
+    let tree = cx.trees[tree].tree.clone();
+    let of_upper = state.cache.give_back(node, left, |meta| meta.split(|slot| tree.nodes.resume(slot), promises));
+    state.cache.give_back(upper, right, |meta| *meta = of_upper);
+    [node, upper].into_iter().for_each(|node| state.list(&tree, node));
+    cx.give_page(page);
+    Ok(true)
+}
+
+/// Slots for both halves of a node whose page the caller has. `None`: there are too few, or so much was made of one image that is not
+/// durable yet that some of it is to be written first.
+fn promises(cx: &Context, tree: &OrderedTree, node: NodeId) -> Option<SplitPromises> {
+    let (is_promised, is_shared_by_many) = cx.state.cache.with(node, |meta| {
+        let most = meta.shared.iter().map(SlotShare::shares).max();
+        (meta.promise.is_some(), most >= Some(SHARES_WRITTEN_MAX))
+    })?;
+    if is_shared_by_many {
+        return None;
+    }
+    let lower = if is_promised { None } else { Some(tree.nodes.promise()?) };
+    Some(SplitPromises { lower, upper: tree.nodes.promise()? })
+}
+
+/// A new node, a buffer for the lower half, and the new node's page. `None`: there is no room for them now.
+fn take_halves(
+    (cx, core): (&Context, &SessionCore),
+    keyspace: KeyspaceId,
+) -> Option<(NodeId, LocalBuffer, LocalBuffer)> {
+    let left = cx.take_page(core)?;
+    let cache = &cx.state.cache;
+    let (mut without_place, mut halves) = (Vec::new(), None);
+    while without_place.len() < IDS_TRIED
+        && let Some(upper) = cache.table.give()
+    {
+        if let Some(right) = cache.reserve(upper, keyspace.0) {
+            halves = Some((upper, right));
+            break;
+        }
+        without_place.push(upper);
+    }
+    without_place.into_iter().for_each(|node| cache.table.free(node));
+    match halves {
+        Some((upper, right)) => Some((upper, left, right)),
+        None => {
+            cx.give_page(left);
+            None
         }
     }
 }

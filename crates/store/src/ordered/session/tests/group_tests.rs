@@ -45,7 +45,7 @@ fn gets_of_one_node_are_one_command_from_the_cache_and_from_flash() {
     store(&mut client, &items);
     settle(&mut client, &bench);
     for is_cached in [true, false] {
-        let node = client.session.node_of(0, b"key00");
+        let node = client.session.cx.node_of(0, b"key00");
         if !is_cached {
             let others: Vec<_> = (0..200).map(|n| (format!("z{n:03}").into_bytes(), vec![1; 900])).collect();
             store(&mut client, &others);

@@ -82,7 +82,7 @@ fn many_more_operations_than_pages_are_each_attempted_a_few_times() {
                 assert!(steps < 100_000, "{sync:?}: {:?} are left", all.iter().map(Started::count).collect::<Vec<_>>());
             }
         }
-        let attempts: usize = clients.iter().map(|client| client.session.attempts).sum();
+        let attempts: usize = clients.iter().map(|client| client.session.cx.attempts).sum();
         assert!(attempts < ATTEMPTS_MAX * count, "{sync:?}: {attempts} attempts for {count} operations");
     }
 }
@@ -141,7 +141,7 @@ fn reads_of_many_keys_are_on_their_way_at_once() {
     let keys: Vec<Vec<u8>> = (0..60).map(|n| format!("key:{n:03}").into_bytes()).collect();
     keys.iter().for_each(|key| assert!(matches!(client.run(put(key, &[1; 1500])).0, Outcome::Stored { .. })));
     // A program over a cached page would have its poll wait.
-    let mut is_absent = |key: &Vec<u8>| bench.state.cache.absent_home(client.session.node_of(0, key)).is_some();
+    let mut is_absent = |key: &Vec<u8>| bench.state.cache.absent_home(client.session.cx.node_of(0, key)).is_some();
     let absent: Vec<&Vec<u8>> = keys.iter().filter(|key| is_absent(key)).collect();
     let tokens: Vec<u64> = absent.into_iter().map(|key| client.start(Request::Get { key })).collect();
     client.session.poll(&mut client.core);

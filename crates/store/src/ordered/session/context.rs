@@ -1,0 +1,138 @@
+//! What the steps of a session share: the store, its trees, local memory, and the way to the drive. Nothing here waits.
+
+use super::in_hand::Members;
+use super::scratch;
+use crate::ordered::node_table::NodeId;
+use crate::ordered::search::{AnchorKey, SearchHandle};
+use crate::ordered::tree::{OrderedState, OrderedTree, of_search};
+use std::sync::Arc;
+use tapetum_base::engine::engine_session::EngineSlot;
+use tapetum_base::error::{Error, KeyspaceError};
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::session::session_core::SessionCore;
+use tapetum_drive::{Command, Lease, LocalBuffer, Operation, Purpose, Returned};
+use tapetum_kernels::ordered::{NODE_BYTES, NodeOrder};
+
+/// A tree, and the session's way to ask its search layer.
+pub(super) struct SessionTree {
+    pub tree: Arc<OrderedTree>,
+    pub search: SearchHandle,
+}
+
+/// Why the next poll gets further, though nothing came.
+#[derive(Default)]
+pub(super) struct Again {
+    /// Something tries again that another thread kept from going on for a moment.
+    pub tries: bool,
+    /// Something waits for a place in the cache.
+    pub wants_room: bool,
+    /// An operation found no memory in this poll.
+    pub is_short: bool,
+}
+
+/// See the [module](self).
+pub(super) struct Context {
+    pub state: Arc<OrderedState>,
+    pub slot: EngineSlot,
+    pub trees: Vec<SessionTree>,
+    pub again: Again,
+    /// Pages that are with commands of this session.
+    pub pages_taken: usize,
+    /// What the next program is told.
+    pub parameters: Vec<u8>,
+    /// Of the node that was looked up last.
+    pub anchor: AnchorKey,
+    pub order: Box<NodeOrder>,
+    /// Room that is used again, for the operations of a group and for what a queue gives; empty.
+    pub members: Members,
+    pub completions: Vec<Returned>,
+    /// A scratch of its own, so that one command goes on however short memory is.
+    own_scratch: Option<LocalBuffer>,
+    /// How often operations were attempted, or had their turn.
+    #[cfg(test)]
+    pub attempts: usize,
+}
+
+impl Context {
+    pub fn new(state: &Arc<OrderedState>, slot: EngineSlot) -> Context {
+        Context {
+            state: state.clone(),
+            slot,
+            trees: Vec::new(),
+            again: Again::default(),
+            pages_taken: 0,
+            parameters: Vec::new(),
+            anchor: AnchorKey::new(),
+            order: Box::new(NodeOrder::default()),
+            members: Members::new(),
+            completions: Vec::new(),
+            own_scratch: state.base.drive.local().allocate(scratch::SCRATCH_BYTES),
+            #[cfg(test)]
+            attempts: 0,
+        }
+    }
+
+    /// The place among the session's trees of a keyspace's.
+    pub fn tree_of(&mut self, keyspace: KeyspaceId) -> Result<usize, Error> {
+        if let Some(place) = self.trees.iter().position(|tree| tree.tree.keyspace == keyspace) {
+            if !self.trees[place].tree.is_dropped() {
+                self.again.wants_room |= !self.state.make(&self.trees[place].tree);
+                return Ok(place);
+            }
+            self.trees.swap_remove(place);
+        }
+        let tree = self.state.tree(keyspace).ok_or(Error::Keyspace(KeyspaceError::Gone))?;
+        let search = tree.search.handle().map_err(of_search)?;
+        self.again.wants_room |= !self.state.make(&tree);
+        self.trees.push(SessionTree { tree, search });
+        Ok(self.trees.len() - 1)
+    }
+
+    /// The node that a key seems to be in.
+    pub fn node_of(&mut self, tree: usize, key: &[u8]) -> NodeId {
+        NodeId(self.trees[tree].search.floor(key, &mut self.anchor) as u32)
+    }
+
+    pub fn take_page(&self, core: &SessionCore) -> Option<LocalBuffer> {
+        self.state.cache.spare_pages.take(|| core.spare_buffers.allocate(NODE_BYTES))
+    }
+
+    pub fn give_page(&self, page: LocalBuffer) {
+        self.state.cache.spare_pages.give(page);
+    }
+
+    pub fn take_scratch(&mut self, core: &mut SessionCore) -> Option<LocalBuffer> {
+        core.spare_buffers.take(scratch::SCRATCH_BYTES).or_else(|| self.own_scratch.take())
+    }
+
+    pub fn give_scratch(&mut self, core: &mut SessionCore, scratch: LocalBuffer) {
+        match &self.own_scratch {
+            None => self.own_scratch = Some(scratch),
+            Some(_) => core.spare_buffers.give(scratch),
+        }
+    }
+
+    /// A page to read into, and a scratch.
+    pub fn take_both(&mut self, core: &mut SessionCore) -> Option<(LocalBuffer, LocalBuffer)> {
+        let page = self.take_page(core)?;
+        match self.take_scratch(core) {
+            Some(scratch) => Some((page, scratch)),
+            None => {
+                self.give_page(page);
+                None
+            }
+        }
+    }
+
+    /// Whether another command may be sent. If not, what asks is to wait; programs give their credits back within the poll.
+    pub fn has_credit(&mut self, core: &SessionCore) -> bool {
+        let has = core.queue.credits() > 0;
+        self.again.tries |= !has && self.pages_taken > 0;
+        has
+    }
+
+    pub fn submit(&self, core: &mut SessionCore, (own, purpose): (u64, Purpose), operation: Operation, lease: Lease) {
+        let command = Command::new(self.slot.tag(own), operation).of(purpose);
+        core.queue.submit(command, lease).expect("a session has fewer commands on their way than its queue pair takes");
+    }
+}
