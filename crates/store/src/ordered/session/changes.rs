@@ -52,7 +52,7 @@ pub(super) fn change(
     let kept = op.kept.scratch.take();
     let Some(mut scratch) = kept.or_else(|| cx.take_scratch(core)) else {
         cx.state.cache.give_back(node, page, |_| ());
-        return Step::Starves;
+        return cx.starves();
     };
     let group = if is_full(op) { Vec::new() } else { gather(turns, op, node, GroupKind::Changes) };
     let known = if op.kept.change.is_some() { NodeFlags::EXTENSION_KNOWN } else { NodeFlags::NONE };
@@ -165,7 +165,7 @@ fn end_change(
     });
     if let Some(extension) = op.kept.extension.take() {
         // A record names it.
-        let _ = extension.share.keep();
+        let _ = extension.written.share.keep();
     }
     if is_new {
         cx.state.write_back.list(&tree, node);
@@ -246,7 +246,7 @@ pub(super) fn with_record<T>(op: &OrderedOp, work: impl FnOnce(&Record<'_>) -> T
         (None, _) => unreachable!("others look before they write"),
     };
     let named = match (&op.kept.extension, value) {
-        (Some(written), _) => Some((written.reference, written.reference.stored_bytes)),
+        (Some(new), _) => Some((new.written.reference, new.written.reference.stored_bytes)),
         (None, ChangeValue::Kept { reference, raw_bytes }) => Some((*reference, *raw_bytes)),
         (None, _) => None,
     };

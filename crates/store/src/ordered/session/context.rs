@@ -1,6 +1,8 @@
 //! What the steps of a session share: the store, its trees, local memory, and the way to the drive. Nothing here waits.
 
 use super::in_hand::Members;
+use super::node_turns::LineWait;
+use super::op_state::Step;
 use super::scratch;
 use crate::ordered::node_table::NodeId;
 use crate::ordered::search::{AnchorKey, SearchHandle};
@@ -110,6 +112,12 @@ impl Context {
             None => self.own_scratch = Some(scratch),
             Some(_) => core.spare_buffers.give(scratch),
         }
+    }
+
+    /// An operation that is at a node goes on there when there is memory.
+    pub fn starves(&mut self) -> Step {
+        (self.again.wants_room, self.again.is_short) = (true, true);
+        Step::BackInLine(LineWait::Memory)
     }
 
     /// A page to read into, and a scratch.

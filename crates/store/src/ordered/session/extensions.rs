@@ -15,25 +15,21 @@
 use super::changes::{basis, large_value};
 use super::context::Context;
 use super::extension_read::{ExtensionRead, ExtensionStep, ReadOf};
+use super::extension_write::ExtensionWrite;
 use super::in_hand::OpInHand;
 use super::looks::{deleted_by, is_live};
-use super::op_state::{ExtensionWrite, NewExtension, OpStage, OrderedOp, Shown, Step};
+use super::op_state::{NewExtension, OpStage, OrderedOp, Shown, Step};
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
 use crate::ordered::slabs::SlotShare;
 use crate::ordered::slabs::large_groups::WantedSlot;
-use tapetum_base::engine::engine_session::EngineSlot;
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::item::ItemHead;
 use tapetum_base::keyspace::request::{Outcome, Request};
-use tapetum_base::media::piece_transfer::{PIECE_BYTES_MAX, PieceTransfer, cut};
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::fail_point;
 use tapetum_drive::{Purpose, Returned};
 use tapetum_kernels::ordered::NODE_BYTES;
-use tapetum_kernels::ordered::extension::{
-    EXTENSION_HEAD_BYTES, ExtensionClass, ExtensionHead, ExtensionReference, stored_crc,
-};
-use tapetum_kernels::record::Codec;
+use tapetum_kernels::ordered::extension::{ExtensionClass, ExtensionReference};
 
 /// Where a tag has the number of the buffer that a piece goes through.
 const TAG_PIECE_SHIFT: u32 = 48;
@@ -71,19 +67,17 @@ pub(super) fn write_extension((cx, core): (&Context, &mut SessionCore), op: &mut
         Ok(None) => return Step::AwaitRoom,
         Err(error) => return Step::Fail(error),
     };
-    let bytes = (EXTENSION_HEAD_BYTES + key_bytes + value_bytes) as u64;
-    let pieces = cut(share.flash_offset(), bytes, PIECE_BYTES_MAX, NODE_BYTES as u64).collect();
-    let Some(transfer) = PieceTransfer::new(pieces, |bytes| core.spare_buffers.take(bytes)) else {
-        op.kept.slot = Some(share);
-        return Step::AwaitRoom;
-    };
-    let (slot, stamp, stored_bytes) = (share.address(), core.base.log.give_stamp(), value_bytes as u32);
-    let reference = ExtensionReference { stamp, slot, codec: Codec::Raw, stored_bytes };
-    let value = large_value(op).unwrap_or_default();
-    let prefix = prefix(&reference, (op.keyspace.id().0, &op.request.key), value, &share);
-    let write = ExtensionWrite { reference, share, basis: basis(op), prefix, transfer };
-    go_on_writing(core, op, (cx.slot, Box::new(write)));
-    Step::BeginExtension
+    let key = (op.keyspace.id().0, &op.request.key[..]);
+    match ExtensionWrite::new(core, share, key, large_value(op).unwrap_or_default()) {
+        Ok(write) => {
+            go_on_writing((cx, core), op, write);
+            Step::BeginExtension
+        }
+        Err(share) => {
+            op.kept.slot = Some(share);
+            Step::AwaitRoom
+        }
+    }
 }
 
 /// A slot for an extension. `Ok(None)`: it comes.
@@ -115,37 +109,33 @@ fn extension_slot(core: &SessionCore, op: &mut OrderedOp, class: ExtensionClass)
     Ok(None)
 }
 
-fn go_on_writing(core: &mut SessionCore, op: &mut OpInHand<'_>, (own, mut write): (EngineSlot, Box<ExtensionWrite>)) {
-    let value = large_value(op).unwrap_or_default();
-    let ExtensionWrite { transfer, prefix, .. } = &mut *write;
-    transfer.write(&mut core.queue, false, piece_tag(own.tag(op.number() as u64)), |at, to| {
-        fill((prefix, value), at as usize, to);
-    });
+fn go_on_writing((cx, core): (&Context, &mut SessionCore), op: &mut OpInHand<'_>, mut write: Box<ExtensionWrite>) {
+    write.go_on(core, large_value(op).unwrap_or_default(), false, piece_tag(cx.slot.tag(op.number() as u64)));
     op.kept.stage = OpStage::WritesExtension(write);
 }
 
+/// A piece of an extension was written, or not.
 pub(super) fn was_written(
     (cx, core): (&Context, &mut SessionCore),
     op: &mut OpInHand<'_>,
-    mut write: Box<ExtensionWrite>,
-    (piece, returned): (usize, Returned),
+    write: Box<ExtensionWrite>,
+    piece: (usize, Returned),
 ) -> Step {
-    write.transfer.completed(piece, returned);
-    while write.transfer.take().is_some() {}
-    let Some(outcome) = write.transfer.outcome() else {
-        go_on_writing(core, op, (cx.slot, write));
-        return Step::OnItsWay;
+    let written = match write.completed(core, piece) {
+        Ok((written, Ok(()))) => written,
+        Ok((_, Err(failed))) => {
+            let error = Error::of_command(core.queue.drive(), "write", &failed);
+            core.base.log.poison("an extension", error);
+            return Step::Fail(core.base.log.poisoned().err().unwrap_or(Error::FullFlash));
+        }
+        Err(write) => {
+            go_on_writing((cx, core), op, write);
+            return Step::OnItsWay;
+        }
     };
-    let ExtensionWrite { reference, share, basis, transfer, .. } = *write;
-    transfer.into_buffers().for_each(|buffer| core.spare_buffers.give(buffer));
-    if let Err(failed) = outcome {
-        let error = Error::of_command(core.queue.drive(), "write", &failed);
-        core.base.log.poison("an extension", error);
-        return Step::Fail(core.base.log.poisoned().err().unwrap_or(Error::FullFlash));
-    }
     let flushed = cx.state.write_back.flush_written();
     let flushed = if fail_point!(OrderedNameEarly) { DurabilityTicket::done() } else { flushed };
-    op.kept.extension = Some(Box::new(NewExtension { reference, share, basis, flushed }));
+    op.kept.extension = Some(Box::new(NewExtension { written, basis: basis(op), flushed }));
     Step::Again
 }
 
@@ -222,51 +212,9 @@ pub(super) fn damaged_extension(reference: &ExtensionReference) -> Error {
     Error::Corrupt(format!("the extension with stamp {stamp} of {stored_bytes} bytes in extent {extent}, page {page}"))
 }
 
-/// What an extension has in front of its stored bytes.
-pub(super) fn prefix(
-    reference: &ExtensionReference,
-    (keyspace, key): (u16, &[u8]),
-    value: &[u8],
-    share: &SlotShare,
-) -> Vec<u8> {
-    let (salt, mut prefix) = (share.salt(), vec![0; EXTENSION_HEAD_BYTES + key.len()]);
-    let head = ExtensionHead {
-        keyspace,
-        stamp: reference.stamp,
-        codec: reference.codec,
-        raw_bytes: value.len() as u32,
-        stored_bytes: reference.stored_bytes,
-        stored_crc: stored_crc(salt, value),
-    };
-    head.encode(key, salt, &mut prefix);
-    prefix
-}
-
-/// Fills a piece that begins at `at` of what is in front and the value behind it.
-pub(super) fn fill((prefix, value): (&[u8], &[u8]), at: usize, to: &mut [u8]) {
-    let of_prefix = prefix.get(at..).unwrap_or_default();
-    let of_prefix = &of_prefix[..of_prefix.len().min(to.len())];
-    let (front, behind) = to.split_at_mut(of_prefix.len());
-    front.copy_from_slice(of_prefix);
-    let from = at.saturating_sub(prefix.len());
-    behind.copy_from_slice(&value[from..from + behind.len()]);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pieces_are_filled_from_what_is_in_front_and_from_the_value() {
-        let (prefix, value): (Vec<u8>, Vec<u8>) = ((0..10).collect(), (10..50).collect());
-        for piece_bytes in [1, 3, 10, 11, 50] {
-            let mut filled = vec![0; 50];
-            for (number, piece) in filled.chunks_mut(piece_bytes).enumerate() {
-                fill((&prefix, &value), number * piece_bytes, piece);
-            }
-            assert!(filled.into_iter().eq(0..50), "{piece_bytes}");
-        }
-    }
 
     #[test]
     fn a_tag_says_what_it_was_made_of() {

@@ -61,11 +61,11 @@ impl Fetches {
         let tree = op.kept.tree.clone().expect("it was attempted");
         // The slot was another's by now.
         let Some(arguments) = arguments_of_flash(&tree.nodes, home, NodeFlags::RAW_IN_PAGE) else { return Step::Again };
-        let Some(page) = cx.take_page(core) else { return Step::Starves };
+        let Some(page) = cx.take_page(core) else { return cx.starves() };
         let kept = op.kept.scratch.take();
         let Some(mut scratch) = kept.or_else(|| cx.take_scratch(core)) else {
             cx.give_page(page);
-            return Step::Starves;
+            return cx.starves();
         };
         let group = push_gets(cx, turns, op, (node, &arguments));
         let on = (&core.queue, Purpose::Get);

@@ -6,27 +6,31 @@
 //! 2. The first of a group is at the node; it has the numbers of the others, which are in no line.
 //! 3. A put that has no room ends a group: those behind it were not tried, and are the first of the line again.
 
+use super::Waits;
 use super::changes::{answer_change, answer_refused, condition, large_value, with_record};
 use super::context::Context;
 use super::extensions::read_extension;
-use super::in_hand::{GroupInHand, OpInHand};
+use super::fetches::read_error;
+use super::in_hand::{GroupInHand, OpInHand, Ops};
 use super::looks::{Found, answer_of, damaged, deleted_by, founds_in, is_live, must_ask};
 use super::merges::Merges;
 use super::node_turns::NodeTurns;
-use super::op_state::{OpStage, OrderedOp, Shown, Step};
+use super::op_state::{FetchedPage, OpStage, OrderedOp, Shown, Step};
 use super::scratch::{GET_PARAMETERS_MAX, PUT_PARAMETERS_MAX};
+use crate::ordered::cache::Installed;
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
-use crate::ordered::cache::page_meta::Durability;
+use crate::ordered::cache::page_meta::{Durability, PageMeta, PageUse};
 use crate::ordered::node_table::{NodeHome, NodeId};
 use std::sync::Arc;
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::keyspace::request::Request;
 use tapetum_base::log::Sync;
 use tapetum_base::session::session_core::SessionCore;
+use tapetum_drive::programs::OUTPUT_SHORT;
 use tapetum_drive::programs::node::{
     ARGUMENTS_BYTES, NODE_BARE_REQUESTS_MAX, NODE_REQUESTS_MAX, PutOutcome, PutResult, put_request_bytes,
 };
-use tapetum_drive::{Completion, LocalBuffer};
+use tapetum_drive::{Completion, Lease, LocalBuffer, Returned};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum GroupKind {
@@ -260,4 +264,114 @@ fn note_changes(
         cx.state.write_back.list(tree, node);
     }
     ticket
+}
+
+impl Waits {
+    /// Does what is to become of each of a group; those of which `step` says nothing are the first of the line at their node again.
+    fn advance_group(
+        &mut self,
+        (cx, core): (&mut Context, &mut SessionCore),
+        mut group: GroupInHand<'_>,
+        node: NodeId,
+        mut step: impl FnMut(&mut Context, &mut SessionCore, &mut OpInHand<'_>) -> Option<Step>,
+    ) {
+        let mut left = Vec::new();
+        while let Some(mut op) = group.next() {
+            match step(cx, core, &mut op) {
+                Some(step) => self.advance((cx, core), op, None, step),
+                None => left.extend(op.back_in_line()),
+            }
+        }
+        left.into_iter().rev().for_each(|number| self.turns.put_in_front(node, number));
+        cx.members = group.finish();
+    }
+
+    /// A program has looked for the keys of gets, in a cached page or in one that was read from this home.
+    pub(super) fn gets_looked(
+        &mut self,
+        (cx, core): (&mut Context, &mut SessionCore),
+        (ops, number, others): (&mut Ops, usize, &[usize]),
+        (node, home): (NodeId, Option<NodeHome>),
+        Returned { completion, lease }: Returned,
+    ) {
+        let Lease::Buffers([page, scratch]) = lease else { unreachable!("it was lent both") };
+        let mut group = GroupInHand::take(ops, number, others, std::mem::take(&mut cx.members));
+        let Some(mut answers) = GetAnswers::of((cx, core), (node, home), &scratch, &completion) else {
+            cx.give_scratch(core, scratch);
+            let error = match home {
+                None => {
+                    cx.state.cache.give_back(node, page, |_| ());
+                    Some(damaged(node))
+                }
+                Some(home) => {
+                    self.fetches.end(cx, page);
+                    // If another image is in the slot, the node has moved.
+                    let is_current = cx.state.cache.is_current(node, home);
+                    is_current.then(|| read_error(core, (node, home), &completion))
+                }
+            };
+            self.advance_group((cx, core), group, node, |_, _, _| error.clone().map(Step::Fail));
+            return self.leave(cx, node);
+        };
+        let keyspace = group.iter().next().map_or(0, |op| op.keyspace.id().0);
+        let looks_again = group.iter().next().is_some_and(|first| answers.first_looks_again(core, first));
+        if looks_again {
+            drop(group.next());
+        }
+        self.advance_group((cx, core), group, node, |cx, core, op| answers.step((cx, core), op, &page));
+        match home {
+            None => cx.state.cache.give_back(node, page, |_| ()),
+            Some(home) if looks_again => {
+                let mut op = OpInHand::take(ops, number);
+                op.kept.scratch = Some(scratch);
+                cx.again.tries = true;
+                let fetched = FetchedPage { node, home, page };
+                return self.advance((cx, core), op, Some(node), Step::AwaitPlace(fetched));
+            }
+            Some(home) => match cx.state.cache.install(node, home, page, PageMeta::new(keyspace, PageUse::ByKey)) {
+                Installed::Done(page) | Installed::NoRoom(page) | Installed::Stale(page) => self.fetches.end(cx, page),
+            },
+        }
+        cx.give_scratch(core, scratch);
+        self.leave(cx, node);
+    }
+
+    /// A program has made the changes of a group, or some of them.
+    pub(super) fn group_changed(
+        &mut self,
+        (cx, core): (&mut Context, &mut SessionCore),
+        (ops, number, others): (&mut Ops, usize, &[usize]),
+        node: NodeId,
+        Returned { completion, lease }: Returned,
+    ) {
+        let Lease::Buffers([page, scratch]) = lease else { unreachable!("it was lent both") };
+        cx.give_scratch(core, scratch);
+        let mut group = GroupInHand::take(ops, number, others, std::mem::take(&mut cx.members));
+        if completion.status == OUTPUT_SHORT
+            && let Some(op) = group.get_mut(completion.result[1] as usize)
+        {
+            // Nothing was changed: this one's record names an extension, and that is to be known.
+            op.kept.looks_first = true;
+            cx.state.cache.give_back(node, page, |_| ());
+            self.advance_group((cx, core), group, node, |_, _, _| None);
+            return self.leave(cx, node);
+        }
+        let Some(mut answers) = ChangeAnswers::of((cx, &mut self.merges), node, &group, &completion) else {
+            core.base.log.poison("a change of a data node", damaged(node));
+            cx.state.cache.give_back(node, page, |_| ());
+            self.advance_group((cx, core), group, node, |_, _, _| Some(Step::Fail(damaged(node))));
+            return self.leave(cx, node);
+        };
+        self.advance_group((cx, core), group, node, |_, core, op| answers.step(core, op));
+        match answers.without_room {
+            Some(number) => {
+                let op = OpInHand::take(ops, number);
+                self.advance((cx, core), op, Some(node), Step::MakeRoom(page));
+            }
+            None => {
+                cx.state.cache.give_back(node, page, |_| ());
+                self.leave(cx, node);
+            }
+        }
+    }
 }

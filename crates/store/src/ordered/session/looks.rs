@@ -74,7 +74,7 @@ pub(super) fn look(
     let kept = op.kept.scratch.take();
     let Some(mut scratch) = kept.or_else(|| cx.take_scratch(core)) else {
         cx.state.cache.give_back(node, page, |_| ());
-        return Step::Starves;
+        return cx.starves();
     };
     let group = push_gets(cx, turns, op, (node, &arguments(NodeFlags::RAW_IN_PAGE)));
     let on = (&core.queue, Purpose::Get);

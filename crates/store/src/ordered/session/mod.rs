@@ -38,6 +38,7 @@ pub mod batch_part;
 mod changes;
 mod context;
 mod extension_read;
+mod extension_write;
 mod extensions;
 mod fetches;
 mod groups;
@@ -60,19 +61,17 @@ mod splits;
 mod tests;
 
 use super::batches::BatchList;
-use super::node_table::{NodeHome, NodeId};
+use super::node_table::NodeId;
 use super::tree::OrderedState;
+use crate::ordered::cache::PageLook;
 use crate::ordered::cache::page_meta::PageUse;
-use crate::ordered::cache::{Installed, PageLook, page_meta::PageMeta};
 use batch_part::{OrderedBatch, SessionParts};
 use context::Context;
 use extensions::of_piece_tag;
-use fetches::{Fetches, read_error};
-use groups::{ChangeAnswers, GetAnswers};
-use in_hand::{GroupInHand, OpInHand, Ops};
-use looks::damaged;
+use fetches::Fetches;
+use in_hand::{OpInHand, Ops};
 use merges::Merges;
-use node_turns::NodeTurns;
+use node_turns::{LineWait, NodeTurns};
 use op_state::{FetchedPage, OpStage, OrderedOp, Step};
 use page_reads::{PageReader, PageReads};
 use preparation::Preparation;
@@ -88,8 +87,7 @@ use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::session::asks::Ask;
 use tapetum_base::session::order::OpTarget;
 use tapetum_base::session::session_core::SessionCore;
-use tapetum_drive::programs::OUTPUT_SHORT;
-use tapetum_drive::{Lease, Returned};
+use tapetum_drive::Returned;
 
 /// Bit of a tag that says that it is a scan's.
 const TAG_SCAN: u64 = 1 << 57;
@@ -152,21 +150,11 @@ impl Waits {
                 // It stays there.
                 Step::AtNode => return,
                 Step::AwaitPlace(fetched) => return self.fetches.await_place(cx, &mut op, fetched),
-                // It is the first of the node's line again.
-                Step::Busy => {
+                Step::BackInLine(wait) => {
                     op.kept.stage = OpStage::InLine;
-                    break self.turns.is_busy(node(), op.number());
+                    break self.turns.step_back(node(), op.number(), wait);
                 }
-                Step::Starves => {
-                    (cx.again.wants_room, cx.again.is_short) = (true, true);
-                    op.kept.stage = OpStage::InLine;
-                    break self.turns.starves(node(), op.number());
-                }
-                Step::Park => {
-                    op.kept.stage = OpStage::InLine;
-                    break self.turns.park(node(), op.number());
-                }
-                // It is at no node.
+                // It leaves.
                 Step::Again => {
                     cx.again.tries = true;
                     op.kept.stage = OpStage::Begins;
@@ -177,14 +165,8 @@ impl Waits {
                     op.kept.stage = OpStage::InLine;
                     break self.turns.join(node, op.number());
                 }
-                Step::AwaitRoom => {
-                    op.kept.stage = OpStage::AwaitsRoom;
-                    break self.room.join(op.number());
-                }
-                Step::AwaitExtension => {
-                    op.kept.stage = OpStage::AwaitsExtension;
-                    break self.extensions.join(op.number());
-                }
+                Step::AwaitRoom => break self.room.join(&mut op),
+                Step::AwaitExtension => break self.extensions.join(&mut op),
                 Step::BeginExtension => break self.room.found(op.others()),
                 Step::OnItsWay => break,
                 Step::Ask(value_bytes) => {
@@ -228,120 +210,12 @@ impl Waits {
             PageLook::Taken(page) => Step::Change(page),
             PageLook::Busy => {
                 cx.again.tries = true;
-                Step::Busy
+                Step::BackInLine(LineWait::Page)
             }
             // Who is behind it has the same to find out.
             PageLook::Gone => Step::Again,
-            PageLook::Absent(_) if self.fetches.left() == 0 => Step::Park,
+            PageLook::Absent(_) if self.fetches.left() == 0 => Step::BackInLine(LineWait::Reads),
             PageLook::Absent(home) => Step::Read(home),
-        }
-    }
-
-    /// Does what is to become of each of a group; those of which `step` says nothing are the first of the line at their node again.
-    fn advance_group(
-        &mut self,
-        (cx, core): (&mut Context, &mut SessionCore),
-        mut group: GroupInHand<'_>,
-        node: NodeId,
-        mut step: impl FnMut(&mut Context, &mut SessionCore, &mut OpInHand<'_>) -> Option<Step>,
-    ) {
-        let mut left = Vec::new();
-        while let Some(mut op) = group.next() {
-            match step(cx, core, &mut op) {
-                Some(step) => self.advance((cx, core), op, None, step),
-                None => left.extend(op.back_in_line()),
-            }
-        }
-        left.into_iter().rev().for_each(|number| self.turns.put_in_front(node, number));
-        cx.members = group.finish();
-    }
-
-    /// A program has looked for the keys of gets, in a cached page or in one that was read from this home.
-    fn gets_looked(
-        &mut self,
-        (cx, core): (&mut Context, &mut SessionCore),
-        (ops, number, others): (&mut Ops, usize, &[usize]),
-        (node, home): (NodeId, Option<NodeHome>),
-        Returned { completion, lease }: Returned,
-    ) {
-        let Lease::Buffers([page, scratch]) = lease else { unreachable!("it was lent both") };
-        let mut group = GroupInHand::take(ops, number, others, std::mem::take(&mut cx.members));
-        let Some(mut answers) = GetAnswers::of((cx, core), (node, home), &scratch, &completion) else {
-            cx.give_scratch(core, scratch);
-            let error = match home {
-                None => {
-                    cx.state.cache.give_back(node, page, |_| ());
-                    Some(damaged(node))
-                }
-                Some(home) => {
-                    self.fetches.end(cx, page);
-                    // If another image is in the slot, the node has moved.
-                    let is_current = cx.state.cache.is_current(node, home);
-                    is_current.then(|| read_error(core, (node, home), &completion))
-                }
-            };
-            self.advance_group((cx, core), group, node, |_, _, _| error.clone().map(Step::Fail));
-            return self.leave(cx, node);
-        };
-        let keyspace = group.iter().next().map_or(0, |op| op.keyspace.id().0);
-        let looks_again = group.iter().next().is_some_and(|first| answers.first_looks_again(core, first));
-        if looks_again {
-            drop(group.next());
-        }
-        self.advance_group((cx, core), group, node, |cx, core, op| answers.step((cx, core), op, &page));
-        match home {
-            None => cx.state.cache.give_back(node, page, |_| ()),
-            Some(home) if looks_again => {
-                let mut op = OpInHand::take(ops, number);
-                op.kept.scratch = Some(scratch);
-                cx.again.tries = true;
-                let fetched = FetchedPage { node, home, page };
-                return self.advance((cx, core), op, Some(node), Step::AwaitPlace(fetched));
-            }
-            Some(home) => match cx.state.cache.install(node, home, page, PageMeta::new(keyspace, PageUse::ByKey)) {
-                Installed::Done(page) | Installed::NoRoom(page) | Installed::Stale(page) => self.fetches.end(cx, page),
-            },
-        }
-        cx.give_scratch(core, scratch);
-        self.leave(cx, node);
-    }
-
-    /// A program has made the changes of a group, or some of them.
-    fn group_changed(
-        &mut self,
-        (cx, core): (&mut Context, &mut SessionCore),
-        (ops, number, others): (&mut Ops, usize, &[usize]),
-        node: NodeId,
-        Returned { completion, lease }: Returned,
-    ) {
-        let Lease::Buffers([page, scratch]) = lease else { unreachable!("it was lent both") };
-        cx.give_scratch(core, scratch);
-        let mut group = GroupInHand::take(ops, number, others, std::mem::take(&mut cx.members));
-        if completion.status == OUTPUT_SHORT
-            && let Some(op) = group.get_mut(completion.result[1] as usize)
-        {
-            // Nothing was changed: this one's record names an extension, and that is to be known.
-            op.kept.looks_first = true;
-            cx.state.cache.give_back(node, page, |_| ());
-            self.advance_group((cx, core), group, node, |_, _, _| None);
-            return self.leave(cx, node);
-        }
-        let Some(mut answers) = ChangeAnswers::of((cx, &mut self.merges), node, &group, &completion) else {
-            core.base.log.poison("a change of a data node", damaged(node));
-            cx.state.cache.give_back(node, page, |_| ());
-            self.advance_group((cx, core), group, node, |_, _, _| Some(Step::Fail(damaged(node))));
-            return self.leave(cx, node);
-        };
-        self.advance_group((cx, core), group, node, |_, core, op| answers.step(core, op));
-        match answers.without_room {
-            Some(number) => {
-                let op = OpInHand::take(ops, number);
-                self.advance((cx, core), op, Some(node), Step::MakeRoom(page));
-            }
-            None => {
-                cx.state.cache.give_back(node, page, |_| ());
-                self.leave(cx, node);
-            }
         }
     }
 }

@@ -49,6 +49,17 @@ struct NodeTurn {
     is_taken: bool,
 }
 
+/// What the line at a node waits for, with its first.
+#[derive(Clone, Copy)]
+pub(super) enum LineWait {
+    /// Another thread has the page.
+    Page,
+    /// There is none for what the operation has to send.
+    Memory,
+    /// As many pages are read as may be.
+    Reads,
+}
+
 /// See the [module](self).
 #[derive(Default)]
 pub(super) struct NodeTurns {
@@ -106,28 +117,15 @@ impl NodeTurns {
         self.turn(node).line.push_front(number);
     }
 
-    /// Whoever is at a node is the first of its line again.
-    fn step_back(&mut self, node: NodeId, number: usize) {
+    /// Whoever is at a node is the first of its line again, which waits for this.
+    pub fn step_back(&mut self, node: NodeId, number: usize, wait: LineWait) {
         self.put_in_front(node, number);
         self.turn(node).is_taken = false;
-    }
-
-    /// Another thread has the page.
-    pub fn is_busy(&mut self, node: NodeId, number: usize) {
-        self.step_back(node, number);
-        self.busy.push(node);
-    }
-
-    /// There is no memory for what the operation has to send.
-    pub fn starves(&mut self, node: NodeId, number: usize) {
-        self.step_back(node, number);
-        self.starved.push_back(node);
-    }
-
-    /// As many pages are read as may be.
-    pub fn park(&mut self, node: NodeId, number: usize) {
-        self.step_back(node, number);
-        self.parked.push_back(node);
+        match wait {
+            LineWait::Page => self.busy.push(node),
+            LineWait::Memory => self.starved.push_back(node),
+            LineWait::Reads => self.parked.push_back(node),
+        }
     }
 
     /// So many more pages may be read.
@@ -213,12 +211,10 @@ mod tests {
     #[test]
     fn whoever_has_to_wait_stays_the_first() {
         let mut turns = NodeTurns::default();
-        let waits: [fn(&mut NodeTurns); 3] =
-            [|turns| turns.is_busy(NODE, 0), |turns| turns.starves(NODE, 0), |turns| turns.park(NODE, 0)];
         turns.join(NODE, 0);
-        for wait in waits {
+        for wait in [LineWait::Page, LineWait::Memory, LineWait::Reads] {
             assert_eq!(turns.next(), Some((NODE, 0)));
-            wait(&mut turns);
+            turns.step_back(NODE, 0, wait);
             turns.join(NODE, 1);
             assert_eq!(turns.next(), None);
             turns.begin_round();
@@ -235,9 +231,9 @@ mod tests {
         (0..8).for_each(|number| turns.join(NodeId(number / 2), number as usize));
         turns.next();
         let (busy, first) = turns.next().unwrap();
-        turns.is_busy(busy, first);
+        turns.step_back(busy, first, LineWait::Page);
         let (parked, first) = turns.next().unwrap();
-        turns.park(parked, first);
+        turns.step_back(parked, first, LineWait::Reads);
         let mut found: Vec<usize> = std::iter::from_fn(|| turns.take_any()).collect();
         found.sort_unstable();
         assert_eq!(found, [2, 3, 4, 5, 6, 7], "1 waits for who is at its node");

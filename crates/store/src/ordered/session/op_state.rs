@@ -1,6 +1,8 @@
 //! Where an operation of the ordered engine is, what becomes of it, and what is kept with it.
 
 use super::extension_read::ExtensionRead;
+use super::extension_write::{ExtensionWrite, WrittenExtension};
+use super::node_turns::LineWait;
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
 use crate::ordered::cache::page_meta::PageUse;
 use crate::ordered::node_table::{NodeHome, NodeId};
@@ -12,41 +14,39 @@ use tapetum_base::error::Error;
 use tapetum_base::keyspace::decide::Answer;
 use tapetum_base::keyspace::item::ItemHead;
 use tapetum_base::keyspace::request::Outcome;
-use tapetum_base::media::piece_transfer::PieceTransfer;
 use tapetum_base::session::joined_bytes::JoinedShare;
 use tapetum_base::session::order::Op;
 use tapetum_drive::LocalBuffer;
 use tapetum_kernels::ordered::extension::ExtensionReference;
 use tapetum_kernels::record::Marks;
 
-/// Where an operation is. Nothing else keeps one: what it waits for is named here, with what it has meanwhile.
+/// Where an operation is: what it waits for, and what it has meanwhile. There is nothing else that it may wait for.
 #[derive(Default)]
 pub enum OpStage {
-    /// For its first attempt or the next one, or for those of its key that come before it.
+    /// It waits to be attempted, or for those of its key that come before it.
     #[default]
     Begins,
-    /// For its turn at a node, in a line of [`super::node_turns`]: until those before it have left, and then, as the line's state says, for a
-    /// page that another thread has, for memory, or until fewer pages are read.
+    /// It stands in line at a node ([`super::node_turns`]). The first of the line may wait for what [`LineWait`] names.
     InLine,
-    /// For the command of the first of its group ([`super::groups`]).
+    /// It waits for the command of the first of its group ([`super::groups`]).
     GoesAlong,
-    /// At this node: for a program that looks at its cached page, for these others, too.
+    /// It is at this node, and a program looks at the cached page for it and for these others.
     Looks(NodeId, Vec<usize>),
-    /// At this node: for a program that changes the page, for these others, too.
+    /// It is at this node, and a program changes the page for it and for these others.
     Changes(NodeId, Vec<usize>),
-    /// At this node: for its page from its home, and what these others want to know of it.
+    /// It is at this node, whose page is read from its home and looked at, for these others, too.
     Reads(NodeId, NodeHome, Vec<usize>),
-    /// At this node: for a place in the cache for its page, which was read ([`super::fetches`]).
+    /// It is at the node of this page, which waits for a place in the cache ([`super::fetches`]).
     AwaitsPlace(FetchedPage),
-    /// For another node, a slot or much memory ([`super::queues`]).
+    /// It waits for another node, a slot or much memory ([`super::queues`]).
     AwaitsRoom,
-    /// For a slot for its extension, or for that to be durable ([`super::queues`]).
+    /// It waits for a slot for its extension, or for that to be durable ([`super::queues`]).
     AwaitsExtension,
-    /// For the pieces of the extension of this item.
+    /// The extension of this item is read.
     ReadsExtension(ItemHead, Box<ExtensionRead>),
-    /// For the pieces of the extension that its record is to name.
+    /// The extension is written that its record is to name.
     WritesExtension(Box<ExtensionWrite>),
-    /// For leave to bring a long value ([`tapetum_base::session::asks`]).
+    /// It asks whether it may bring a long value ([`tapetum_base::session::asks`]).
     Asks,
 }
 
@@ -67,13 +67,9 @@ pub(super) enum Step {
     Join(NodeId),
     /// It goes on at the node that it is at, whose page is used like this.
     Turn(PageUse),
-    /// Another thread has the page.
-    Busy,
-    /// There is no memory for what it has to send.
-    Starves,
-    /// As many pages are read as may be.
-    Park,
-    /// The node's page is at home.
+    /// It steps back into the line at its node, as the first.
+    BackInLine(LineWait),
+    /// The node's page is to be read from here.
     Read(NodeHome),
     /// It has the page, and looks at its record.
     Look(LocalBuffer),
@@ -81,7 +77,7 @@ pub(super) enum Step {
     Change(LocalBuffer),
     /// It has the page, which has no room for its record.
     MakeRoom(LocalBuffer),
-    /// Its node was split.
+    /// Its node was split: it is attempted anew, as are those in its line.
     Split,
     /// A command for its node is on its way: it stays there.
     AtNode,
@@ -127,21 +123,10 @@ pub enum ChangeValue {
     },
 }
 
-/// An extension that is being written.
-pub struct ExtensionWrite {
-    pub reference: ExtensionReference,
-    pub share: SlotShare,
-    /// What its value was made of ([`Change::basis`]); `None` for the request's.
-    pub basis: Option<u64>,
-    /// What is in front of the value.
-    pub prefix: Vec<u8>,
-    pub transfer: PieceTransfer,
-}
-
 /// An extension that was written, and that no record names yet.
 pub struct NewExtension {
-    pub reference: ExtensionReference,
-    pub share: SlotShare,
+    pub written: WrittenExtension,
+    /// What its value was made of ([`Change::basis`]); `None` for the request's.
     pub basis: Option<u64>,
     /// Done when it is durable.
     pub flushed: Arc<DurabilityTicket>,

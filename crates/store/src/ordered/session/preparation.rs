@@ -6,7 +6,8 @@
 
 use super::TAG_VALUE;
 use super::context::Context;
-use super::extensions::{fill, piece_tag, prefix};
+use super::extension_write::{ExtensionWrite, WrittenExtension};
+use super::extensions::piece_tag;
 use super::page_reads::{PageRead, PageReadEnd, PageReads};
 use crate::ordered::slabs::SlotShare;
 use crate::ordered::slabs::large_groups::{SlotWant, WantedSlot};
@@ -14,11 +15,10 @@ use crate::ordered::tree::OrderedTree;
 use std::sync::Arc;
 use tapetum_base::engine::batch::{BatchStop, Write};
 use tapetum_base::error::Error;
-use tapetum_base::media::piece_transfer::{PIECE_BYTES_MAX, PieceTransfer, cut};
 use tapetum_base::session::KEPT_BYTES_MAX;
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::Returned;
-use tapetum_kernels::ordered::extension::{EXTENSION_HEAD_BYTES, ExtensionClass, ExtensionReference};
+use tapetum_kernels::ordered::extension::{ExtensionClass, ExtensionReference};
 use tapetum_kernels::ordered::{NODE_BYTES, NODE_RECORD_BYTES_MAX, node_record_bytes};
 use tapetum_kernels::record::Codec;
 
@@ -53,17 +53,8 @@ enum ValueStage {
     WaitsForSlot(Arc<SlotWant>),
     /// But no memory to write through.
     HasSlot(SlotShare),
-    Writes(Box<ValueWrite>),
-    Written(ExtensionReference, SlotShare),
-}
-
-/// A value that is being written.
-struct ValueWrite {
-    reference: ExtensionReference,
-    share: SlotShare,
-    /// What is in front of it.
-    prefix: Vec<u8>,
-    transfer: PieceTransfer,
+    Writes(Box<ExtensionWrite>),
+    Written(WrittenExtension),
 }
 
 impl BatchValue {
@@ -74,15 +65,15 @@ impl BatchValue {
     /// The reference to it, once it is durable.
     pub fn reference(&self) -> Option<ExtensionReference> {
         match self.stage {
-            ValueStage::Written(reference, _) => Some(reference),
+            ValueStage::Written(WrittenExtension { reference, .. }) => Some(reference),
             _ => None,
         }
     }
 
     /// A record names it.
     pub fn keep(self) {
-        if let ValueStage::Written(_, share) = self.stage {
-            let _ = share.keep();
+        if let ValueStage::Written(written) = self.stage {
+            let _ = written.share.keep();
         }
     }
 }
@@ -144,7 +135,7 @@ impl Preparation {
             let Some(value) = &self.values[place] else { continue };
             let is_begun = match &value.stage {
                 ValueStage::Written(..) => continue,
-                ValueStage::Writes(write) if !write.transfer.is_idle() => continue,
+                ValueStage::Writes(write) if !write.is_idle() => continue,
                 ValueStage::Writes(_) => true,
                 _ => false,
             };
@@ -162,17 +153,13 @@ impl Preparation {
     fn begin_value(&mut self, (cx, core): (&Context, &mut SessionCore), place: usize) {
         let Some(share) = self.value_slot(core, place) else { return };
         let Some(BatchValue { tree, key, value, stage }) = &mut self.values[place] else { return };
-        let bytes = (EXTENSION_HEAD_BYTES + key.len() + value.len()) as u64;
-        let pieces = cut(share.flash_offset(), bytes, PIECE_BYTES_MAX, NODE_BYTES as u64).collect();
-        let Some(transfer) = PieceTransfer::new(pieces, |bytes| core.spare_buffers.take(bytes)) else {
-            *stage = ValueStage::HasSlot(share);
-            return;
-        };
-        let (slot, stamp, stored_bytes) = (share.address(), core.base.log.give_stamp(), value.len() as u32);
-        let reference = ExtensionReference { stamp, slot, codec: Codec::Raw, stored_bytes };
-        let prefix = prefix(&reference, (tree.keyspace.0, key), value, &share);
-        *stage = ValueStage::Writes(Box::new(ValueWrite { reference, share, prefix, transfer }));
-        self.go_on_with_value((cx, core), place);
+        match ExtensionWrite::new(core, share, (tree.keyspace.0, key), value) {
+            Ok(write) => {
+                *stage = ValueStage::Writes(write);
+                self.go_on_with_value((cx, core), place);
+            }
+            Err(share) => *stage = ValueStage::HasSlot(share),
+        }
     }
 
     /// A slot for a value. `None`: there is none now, or none at all, of which the batch hears.
@@ -213,8 +200,7 @@ impl Preparation {
         let Some(BatchValue { value, stage: ValueStage::Writes(write), .. }) = &mut self.values[place] else {
             return;
         };
-        let ValueWrite { transfer, prefix, .. } = &mut **write;
-        transfer.write(&mut core.queue, true, tag, |at, to| fill((prefix, value), at as usize, to));
+        write.go_on(core, value, true, tag);
     }
 
     /// A piece of a value is in its extension, or not.
@@ -222,24 +208,26 @@ impl Preparation {
         &mut self,
         (cx, core): (&Context, &mut SessionCore),
         place: usize,
-        (piece, returned): (usize, Returned),
+        piece: (usize, Returned),
     ) {
         let Some(Some(BatchValue { stage, .. })) = self.values.get_mut(place) else {
             unreachable!("it stays until it is written")
         };
-        let ValueStage::Writes(write) = stage else { unreachable!("it has a command on its way") };
-        write.transfer.completed(piece, returned);
-        while write.transfer.take().is_some() {}
-        let Some(outcome) = write.transfer.outcome() else { return self.go_on_with_value((cx, core), place) };
-        let ValueStage::Writes(write) = std::mem::take(stage) else { unreachable!("it was just looked at") };
-        let ValueWrite { reference, share, transfer, .. } = *write;
-        transfer.into_buffers().for_each(|buffer| core.spare_buffers.give(buffer));
-        if let Err(failed) = outcome {
-            let error = Error::of_command(core.queue.drive(), "write", &failed);
-            core.base.log.poison("an extension", error);
+        let ValueStage::Writes(write) = std::mem::take(stage) else { unreachable!("it has a command on its way") };
+        match write.completed(core, piece) {
+            Ok((written, outcome)) => {
+                if let Err(failed) = outcome {
+                    let error = Error::of_command(core.queue.drive(), "write", &failed);
+                    core.base.log.poison("an extension", error);
+                }
+                written.share.settle(written.reference.stamp);
+                *stage = ValueStage::Written(written);
+            }
+            Err(write) => {
+                *stage = ValueStage::Writes(write);
+                self.go_on_with_value((cx, core), place);
+            }
         }
-        share.settle(reference.stamp);
-        *stage = ValueStage::Written(reference, share);
     }
 }
 

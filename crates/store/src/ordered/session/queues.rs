@@ -2,8 +2,8 @@
 //! looks after each of them, so none depends on being told.
 
 use super::extensions::waits_for_extension;
-use super::in_hand::Ops;
-use super::op_state::Shown;
+use super::in_hand::{OpInHand, Ops};
+use super::op_state::{OpStage, Shown};
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,8 +20,9 @@ pub(super) struct RoomQueue {
 }
 
 impl RoomQueue {
-    pub fn join(&mut self, number: usize) {
-        self.waiting.push_back(number);
+    pub fn join(&mut self, op: &mut OpInHand<'_>) {
+        op.kept.stage = OpStage::AwaitsRoom;
+        self.waiting.push_back(op.number());
     }
 
     /// There may be room for the next one.
@@ -45,8 +46,9 @@ pub(super) struct ExtensionQueue {
 }
 
 impl ExtensionQueue {
-    pub fn join(&mut self, number: usize) {
-        self.waiting.push(number);
+    pub fn join(&mut self, op: &mut OpInHand<'_>) {
+        op.kept.stage = OpStage::AwaitsExtension;
+        self.waiting.push(op.number());
     }
 
     /// Has those attempted that wait no more, or all.

@@ -1,0 +1,111 @@
+//! An extension on its way to flash: what is in front of its value and the value, in pieces through a few buffers of local memory.
+
+use crate::ordered::slabs::SlotShare;
+use tapetum_base::media::piece_transfer::{PIECE_BYTES_MAX, PieceTransfer, cut};
+use tapetum_base::session::session_core::SessionCore;
+use tapetum_drive::{Completion, Returned};
+use tapetum_kernels::ordered::NODE_BYTES;
+use tapetum_kernels::ordered::extension::{EXTENSION_HEAD_BYTES, ExtensionHead, ExtensionReference, stored_crc};
+use tapetum_kernels::record::Codec;
+
+/// See the [module](self). Whoever writes it has the value.
+pub struct ExtensionWrite {
+    pub reference: ExtensionReference,
+    pub share: SlotShare,
+    /// What is in front of the value.
+    prefix: Vec<u8>,
+    transfer: PieceTransfer,
+}
+
+/// An extension that is on flash, in its slot.
+pub struct WrittenExtension {
+    pub reference: ExtensionReference,
+    pub share: SlotShare,
+}
+
+impl ExtensionWrite {
+    /// Of a value that has this slot, which is given back if there is no memory to write through.
+    pub fn new(
+        core: &mut SessionCore,
+        share: SlotShare,
+        (keyspace, key): (u16, &[u8]),
+        value: &[u8],
+    ) -> Result<Box<ExtensionWrite>, SlotShare> {
+        let bytes = (EXTENSION_HEAD_BYTES + key.len() + value.len()) as u64;
+        let pieces = cut(share.flash_offset(), bytes, PIECE_BYTES_MAX, NODE_BYTES as u64).collect();
+        let Some(transfer) = PieceTransfer::new(pieces, |bytes| core.spare_buffers.take(bytes)) else {
+            return Err(share);
+        };
+        let (slot, stamp, stored_bytes) = (share.address(), core.base.log.give_stamp(), value.len() as u32);
+        let reference = ExtensionReference { stamp, slot, codec: Codec::Raw, stored_bytes };
+        let prefix = prefix(&reference, (keyspace, key), value, &share);
+        Ok(Box::new(ExtensionWrite { reference, share, prefix, transfer }))
+    }
+
+    /// Sends pieces, each to be durable when it is written if `fua`.
+    pub fn go_on(&mut self, core: &mut SessionCore, value: &[u8], fua: bool, tag: impl Fn(usize) -> u64) {
+        let ExtensionWrite { transfer, prefix, .. } = self;
+        transfer.write(&mut core.queue, fua, tag, |at, to| fill((prefix, value), at as usize, to));
+    }
+
+    /// Whether no piece is on its way, and some are left.
+    pub fn is_idle(&self) -> bool {
+        self.transfer.is_idle()
+    }
+
+    /// A piece was written, or not. `Ok`: the last one was, or one failed; else it is to go on.
+    pub fn completed(
+        mut self: Box<Self>,
+        core: &mut SessionCore,
+        (piece, returned): (usize, Returned),
+    ) -> Result<(WrittenExtension, Result<(), Completion>), Box<ExtensionWrite>> {
+        self.transfer.completed(piece, returned);
+        while self.transfer.take().is_some() {}
+        let Some(outcome) = self.transfer.outcome() else { return Err(self) };
+        let ExtensionWrite { reference, share, transfer, .. } = *self;
+        transfer.into_buffers().for_each(|buffer| core.spare_buffers.give(buffer));
+        Ok((WrittenExtension { reference, share }, outcome))
+    }
+}
+
+/// What an extension has in front of its stored bytes.
+fn prefix(reference: &ExtensionReference, (keyspace, key): (u16, &[u8]), value: &[u8], share: &SlotShare) -> Vec<u8> {
+    let (salt, mut prefix) = (share.salt(), vec![0; EXTENSION_HEAD_BYTES + key.len()]);
+    let head = ExtensionHead {
+        keyspace,
+        stamp: reference.stamp,
+        codec: reference.codec,
+        raw_bytes: value.len() as u32,
+        stored_bytes: reference.stored_bytes,
+        stored_crc: stored_crc(salt, value),
+    };
+    head.encode(key, salt, &mut prefix);
+    prefix
+}
+
+/// Fills a piece that begins at `at` of what is in front and the value behind it.
+fn fill((prefix, value): (&[u8], &[u8]), at: usize, to: &mut [u8]) {
+    let of_prefix = prefix.get(at..).unwrap_or_default();
+    let of_prefix = &of_prefix[..of_prefix.len().min(to.len())];
+    let (front, behind) = to.split_at_mut(of_prefix.len());
+    front.copy_from_slice(of_prefix);
+    let from = at.saturating_sub(prefix.len());
+    behind.copy_from_slice(&value[from..from + behind.len()]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_filled_from_what_is_in_front_and_from_the_value() {
+        let (prefix, value): (Vec<u8>, Vec<u8>) = ((0..10).collect(), (10..50).collect());
+        for piece_bytes in [1, 3, 10, 11, 50] {
+            let mut filled = vec![0; 50];
+            for (number, piece) in filled.chunks_mut(piece_bytes).enumerate() {
+                fill((&prefix, &value), number * piece_bytes, piece);
+            }
+            assert!(filled.into_iter().eq(0..50), "{piece_bytes}");
+        }
+    }
+}
