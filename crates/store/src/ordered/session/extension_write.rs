@@ -64,6 +64,7 @@ impl ExtensionWrite {
         let Some(outcome) = self.transfer.outcome() else { return Err(self) };
         let ExtensionWrite { reference, share, transfer, .. } = *self;
         transfer.into_buffers().for_each(|buffer| core.spare_buffers.give(buffer));
+        share.settle(reference.stamp);
         Ok((WrittenExtension { reference, share }, outcome))
     }
 }

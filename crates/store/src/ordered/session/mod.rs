@@ -81,6 +81,7 @@ use scans::Scans;
 use std::sync::Arc;
 use tapetum_base::engine::batch::{BatchStop, Write};
 use tapetum_base::engine::engine_session::EngineSlot;
+use tapetum_base::error::Error;
 use tapetum_base::keyspace::key_range::{KeyRange, ScanReply};
 use tapetum_base::keyspace::request::{Outcome, Request};
 use tapetum_base::keyspace::states::KeyspaceRef;
@@ -175,7 +176,11 @@ impl Waits {
                     break op.step_aside();
                 }
                 Step::Answer(shown, outcome) => {
-                    self.held.answer(core, op.token, shown, outcome);
+                    match cx.state.write_back.is_closed() {
+                        // What it changed may be lost.
+                        true => core.answer(op.token, Outcome::Failed(Error::Closed)),
+                        false => self.held.answer(core, op.token, shown, outcome),
+                    }
                     break op.forget();
                 }
                 Step::Fail(error) => {

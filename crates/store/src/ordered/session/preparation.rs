@@ -220,7 +220,6 @@ impl Preparation {
                     let error = Error::of_command(core.queue.drive(), "write", &failed);
                     core.base.log.poison("an extension", error);
                 }
-                written.share.settle(written.reference.stamp);
                 *stage = ValueStage::Written(written);
             }
             Err(write) => {
