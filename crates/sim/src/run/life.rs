@@ -391,7 +391,7 @@ impl Life {
             // Nobody knows whether it was made: the next opening tells.
             Err(_) if self.faulty || world.faulty.crashed() => return Ok(()),
             // The store was closed before.
-            Err(Error::Options(_)) => return Ok(()),
+            Err(Error::Closed) => return Ok(()),
             Err(error) => return wrong(format!("a change of keyspaces failed: {error}")),
         }
         world.workload.set_open(slot, self.keyspaces[slot].is_some());
