@@ -7,6 +7,7 @@ use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
 use std::sync::{Arc, Mutex, PoisonError};
+use tapetum::Expiry;
 use tapetum::query::{QueryText, compile};
 use tapetum::{
     Condition, Error, Initial, Item, KeyBound, KeyRange, Keyspace as KeyspaceEntry, KeyspaceError, KeyspaceHandle,
@@ -48,24 +49,24 @@ impl<'py> FromPyObject<'_, 'py> for Key {
     }
 }
 
-/// When an item goes, in unix seconds, also a fraction of one; 0 is never.
-struct Expiry(f64);
+/// When an item goes, in unix seconds, to the millisecond; 0 is never.
+struct UnixTime(f64);
 
-impl<'py> FromPyObject<'_, 'py> for Expiry {
+impl<'py> FromPyObject<'_, 'py> for UnixTime {
     type Error = PyErr;
 
-    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Expiry> {
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<UnixTime> {
         let seconds = object.extract::<f64>();
-        seconds.map(Expiry).map_err(|_| PyTypeError::new_err("expiry is a unix time, such as time.time() + 60"))
+        seconds.map(UnixTime).map_err(|_| PyTypeError::new_err("expiry is a unix time, such as time.time() + 60"))
     }
 }
 
-impl Expiry {
-    /// As the store has it, in whole seconds; a ValueError if it is not to come.
-    fn seconds(self, handle: &KeyspaceHandle) -> PyResult<u32> {
-        let Expiry(seconds) = self;
+impl UnixTime {
+    /// As the store has it; a ValueError if it is not to come.
+    fn expiry(self, handle: &KeyspaceHandle) -> PyResult<Expiry> {
+        let UnixTime(seconds) = self;
         if seconds == 0.0 {
-            return Ok(0);
+            return Ok(Expiry::NONE);
         }
         let refused = |why| {
             let told = format!(
@@ -73,9 +74,9 @@ impl Expiry {
             );
             Err(PyValueError::new_err(told))
         };
-        match seconds.ceil() {
-            at if at > f64::from(u32::MAX) => refused("after the year 2106"),
-            at if at > f64::from(handle.store().drive().env().unix_seconds()) => Ok(at as u32),
+        match (seconds * 1000.0).ceil() {
+            at if at >= Expiry::NEVER.millis() as f64 => refused("after the year 10889"),
+            at if at > handle.store().drive().env().unix_millis() as f64 => Ok(Expiry::from_millis(at as u64)),
             _ => refused("past"),
         }
     }
@@ -127,11 +128,11 @@ impl Keyspace {
         &self,
         py: Python<'_>,
         (key, value): (&Key, &Key),
-        expiry: Expiry,
+        expiry: UnixTime,
         condition: Condition,
     ) -> PyResult<bool> {
         let handle = self.handle()?;
-        let expiry = expiry.seconds(&handle)?;
+        let expiry = expiry.expiry(&handle)?;
         let put = Request::Put { key: key.bytes(), value: value.bytes(), flags: 0, expiry, condition };
         let (outcome, _) = py.detach(|| handle.run(put)).map_err(errors::store)?;
         Ok(matches!(outcome, Outcome::Stored { .. }))
@@ -223,16 +224,16 @@ impl Keyspace {
     }
 
     /// Stores a value. `expiry` is when it goes, in unix seconds, such as `time.time() + 60`; 0 is never.
-    #[pyo3(signature = (key, value, *, expiry=Expiry(0.0)), text_signature = "($self, key, value, *, expiry=0)")]
-    fn put(&self, py: Python<'_>, key: Key, value: Key, expiry: Expiry) -> PyResult<()> {
+    #[pyo3(signature = (key, value, *, expiry=UnixTime(0.0)), text_signature = "($self, key, value, *, expiry=0)")]
+    fn put(&self, py: Python<'_>, key: Key, value: Key, expiry: UnixTime) -> PyResult<()> {
         let is_stored = self.put_if(py, (&key, &value), expiry, Condition::Always)?;
         debug_assert!(is_stored);
         Ok(())
     }
 
     /// Stores a value if nobody wrote the key since `gets` gave this token; with None, if there is no such key. Whether it was stored.
-    #[pyo3(signature = (key, value, token, *, expiry=Expiry(0.0)), text_signature = "($self, key, value, token, *, expiry=0)")]
-    fn cas(&self, py: Python<'_>, key: Key, value: Key, token: Option<u64>, expiry: Expiry) -> PyResult<bool> {
+    #[pyo3(signature = (key, value, token, *, expiry=UnixTime(0.0)), text_signature = "($self, key, value, token, *, expiry=0)")]
+    fn cas(&self, py: Python<'_>, key: Key, value: Key, token: Option<u64>, expiry: UnixTime) -> PyResult<bool> {
         self.put_if(py, (&key, &value), expiry, token.map_or(Condition::Absent, Condition::Stamp))
     }
 
@@ -243,7 +244,7 @@ impl Keyspace {
         let delta = u64::try_from(by.unsigned_abs());
         let delta = delta.map_err(|_| PyValueError::new_err(format!("by is {by}: give -(2^64 - 1) to 2^64 - 1")))?;
         let handle = self.handle()?;
-        let initial = initial.map(|value| Initial { value, expiry: 0 });
+        let initial = initial.map(|value| Initial { value, expiry: Expiry::NONE });
         let request =
             Request::Increment { key: key.bytes(), delta, decrement: by < 0, initial, stamp: None, touch: None };
         match py.detach(|| handle.run(request)).map_err(errors::store)?.0 {
@@ -356,7 +357,7 @@ impl Keyspace {
     }
 
     fn __setitem__(&self, py: Python<'_>, key: Key, value: Key) -> PyResult<()> {
-        self.put(py, key, value, Expiry(0.0))
+        self.put(py, key, value, UnixTime(0.0))
     }
 
     fn __delitem__(&self, py: Python<'_>, key: Key) -> PyResult<()> {
@@ -385,7 +386,7 @@ fn is_live(entry: &KeyspaceEntry, handle: &KeyspaceHandle) -> bool {
 fn write<'a>(keyspace: KeyspaceRef, key: &'a Key, value: Option<&'a Key>) -> Write<'a> {
     let key = key.bytes();
     match value {
-        Some(value) => Write::Put { keyspace, key, value: value.bytes(), flags: 0, expiry: 0 },
+        Some(value) => Write::Put { keyspace, key, value: value.bytes(), flags: 0, expiry: Expiry::NONE },
         None => Write::Delete { keyspace, key },
     }
 }

@@ -100,7 +100,9 @@ def test_a_value_is_stored_if_nobody_was_faster(keyspace):
 
 
 def test_expiry_is_a_unix_time(keyspace):
-    keyspace.put("soon", b"1", expiry=time.time() + 1)
+    keyspace.put("soon", b"1", expiry=time.time() + 2)
+    at = int(time.time()) + 2.25
+    keyspace.put("fraction", b"1", expiry=at)
     assert keyspace.cas("later", b"1", None, expiry=int(time.time()) + 600) and keyspace["soon"] == b"1"
     keyspace.put("never", b"1", expiry=0)
     uses = [lambda expiry: keyspace.put("key", b"1", expiry=expiry), lambda expiry: keyspace.cas("key", b"1", None, expiry=expiry)]
@@ -108,12 +110,16 @@ def test_expiry_is_a_unix_time(keyspace):
         for past in (60, -1, time.time() - 2, float("nan")):
             with pytest.raises(ValueError, match=r"expiry=.* is past: .* so give time.time\(\) \+ seconds"):
                 use(past)
-        with pytest.raises(ValueError, match="after the year 2106"):
-            use(2**32)
+        with pytest.raises(ValueError, match="after the year 10889"):
+            use(2**48 / 1000)
         with pytest.raises(TypeError, match="expiry is a unix time"):
             use("soon")
     assert "key" not in keyspace
-    time.sleep(2.1)
+    time.sleep(max(0, at - 0.1 - time.time()))
+    assert "fraction" in keyspace
+    time.sleep(0.3)
+    assert "fraction" not in keyspace
+    time.sleep(0.9)
     assert "soon" not in keyspace and "later" in keyspace and "never" in keyspace
 
 

@@ -112,6 +112,8 @@ pub struct StoreOptions {
     pub node_cache_bytes: u64,
     /// A new store takes more of its drive by itself. A store that was made so may do so.
     pub grows: bool,
+    /// Key tables of a new store have the slots of keys in a cluster: see [`tapetum_kernels::cluster_slot`].
+    pub cluster_slots: bool,
     pub sync: Sync,
     pub full: Full,
 }
@@ -134,6 +136,7 @@ impl StoreOptions {
             assume_atomic_writes: false,
             node_cache_bytes: 0,
             grows: false,
+            cluster_slots: false,
             sync: Sync::default(),
             full: Full::default(),
         }

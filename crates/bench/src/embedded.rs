@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tapetum::Expiry;
 
 use tapetum::{
     Condition, KeyBound, KeyRange, KeyspaceRef, Outcome, Reply, Request, ScanReply, Session, Stats, Store,
@@ -147,7 +148,7 @@ impl Pipe {
     }
 
     pub fn put(&mut self, now: Instant, key: &[u8], value: &[u8]) -> usize {
-        self.submit(now, Request::Put { key, value, flags: 0, expiry: 0, condition: Condition::Always })
+        self.submit(now, Request::Put { key, value, flags: 0, expiry: Expiry::NONE, condition: Condition::Always })
     }
 
     pub fn get(&mut self, now: Instant, key: &[u8]) -> usize {

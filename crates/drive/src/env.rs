@@ -3,7 +3,7 @@
 //! [`Env::system`] is the machine's. [`Env::simulated`] is a seed and a clock that moves only when told: the same seed
 //! gives the same run. Handles are cheap to clone and safe to share.
 //!
-//! The wall clock is read once a process, when the first `Env::system` is made. From then on unix seconds are that reading and the
+//! The wall clock is read once a process, when the first `Env::system` is made. From then on unix time is that reading and the
 //! time that has passed since, so that a wall clock that is set, by hand or by NTP, changes no time to live, no timeout and no
 //! uptime of a running process. The next process reads the wall clock anew.
 #![allow(clippy::disallowed_methods)] // The bans point here.
@@ -53,15 +53,19 @@ impl Env {
         }
     }
 
-    /// Seconds since 1970 on a clock that never goes back while the process lives. Saturates in the year 2106.
-    pub fn unix_seconds(&self) -> u32 {
+    /// Milliseconds since 1970 on a clock that never goes back while the process lives.
+    pub fn unix_millis(&self) -> u64 {
         match &self.source {
-            Source::System { unix, .. } => unix.seconds_at(time_since_boot()),
+            Source::System { unix, .. } => unix.millis_at(time_since_boot()),
             Source::Simulated { clock, .. } => {
-                let seconds = u64::from(SimClock::UNIX_SECONDS_AT_START) + clock.now_us() / 1_000_000;
-                u32::try_from(seconds).unwrap_or(u32::MAX)
+                u64::from(SimClock::UNIX_SECONDS_AT_START) * 1000 + clock.now_us() / 1000
             }
         }
+    }
+
+    /// [`Env::unix_millis`] in whole seconds. Saturates in the year 2106.
+    pub fn unix_seconds(&self) -> u32 {
+        u32::try_from(self.unix_millis() / 1000).unwrap_or(u32::MAX)
     }
 
     /// A number that nobody can guess, or the seed's next one.
@@ -146,8 +150,8 @@ impl UnixClock {
         UnixClock { boot }
     }
 
-    fn seconds_at(&self, since_boot: Duration) -> u32 {
-        u32::try_from((self.boot + since_boot).as_secs()).unwrap_or(u32::MAX)
+    fn millis_at(&self, since_boot: Duration) -> u64 {
+        u64::try_from((self.boot + since_boot).as_millis()).unwrap_or(u64::MAX)
     }
 }
 
@@ -219,22 +223,22 @@ mod tests {
         assert_eq!((env.now_us(), env.unix_seconds()), (0, SimClock::UNIX_SECONDS_AT_START));
         clock.advance_us(2_500_000);
         assert_eq!((env.clone().now_us(), env.unix_seconds()), (2_500_000, SimClock::UNIX_SECONDS_AT_START + 2));
+        assert_eq!(env.unix_millis(), u64::from(SimClock::UNIX_SECONDS_AT_START) * 1000 + 2_500);
     }
 
     #[test]
-    fn unix_seconds_are_the_wall_clock_at_the_start_and_the_time_since() {
+    fn unix_time_is_the_wall_clock_at_the_start_and_the_time_since() {
         let wall = UNIX_EPOCH + Duration::from_millis(1_700_000_000_600);
         let unix = UnixClock::new(wall, Duration::from_millis(5_100));
-        let after = |ms: u64| unix.seconds_at(Duration::from_millis(5_100 + ms));
-        assert_eq!((after(0), after(399), after(400)), (1_700_000_000, 1_700_000_000, 1_700_000_001));
-        assert_eq!(after(3_600_000), 1_700_003_600);
-        assert_eq!(unix.seconds_at(Duration::from_secs(u64::from(u32::MAX))), u32::MAX);
+        let after = |ms: u64| unix.millis_at(Duration::from_millis(5_100 + ms));
+        assert_eq!((after(0), after(1)), (1_700_000_000_600, 1_700_000_000_601));
+        assert_eq!(after(3_600_000), 1_700_003_600_600);
     }
 
     #[test]
     fn a_wall_clock_before_1970_counts_from_there() {
         let unix = UnixClock::new(UNIX_EPOCH - Duration::from_secs(9), Duration::from_secs(60));
-        assert_eq!(unix.seconds_at(Duration::from_secs(61)), 61);
+        assert_eq!(unix.millis_at(Duration::from_secs(61)), 61_000);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The lines that `tapetum load` reads and `tapetum dump` writes.
 
 use tapetum::fuzzing::Input;
+use tapetum_kernels::expiry::Expiry;
 use tapetum_server::tools::item_lines::{Format, ItemLine, parse, write};
 
 /// What is read can be written, in either format, and reads back as it was.
@@ -14,7 +15,7 @@ pub fn item_lines(bytes: &[u8]) {
     assert_eq!(parse(Format::Jsonl, without_end(&line)), Ok(item.clone()));
     line.clear();
     write(Format::Tsv, &item, &mut line);
-    assert_eq!(parse(Format::Tsv, without_end(&line)), Ok(ItemLine { flags: 0, expiry: 0, ..item }));
+    assert_eq!(parse(Format::Tsv, without_end(&line)), Ok(ItemLine { flags: 0, expiry: Expiry::NONE, ..item }));
 }
 
 fn without_end(line: &[u8]) -> &[u8] {

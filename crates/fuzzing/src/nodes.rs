@@ -10,8 +10,9 @@ use tapetum_drive::programs::node::{
 };
 use tapetum_kernels::checksum::checksum;
 use tapetum_kernels::extent_address::ExtentAddress;
+use tapetum_kernels::mib_sums::{MibSums, STATIONS_BYTES_MAX, stations_bytes};
 use tapetum_kernels::ordered::extension::{
-    EXTENSION_PREFIX_BYTES_MAX, ExtensionClass, ExtensionHead, ExtensionReference, stored_crc,
+    EXTENSION_PREFIX_BYTES_MAX, ExtensionClass, ExtensionHead, ExtensionReference, front_bytes,
 };
 use tapetum_kernels::ordered::{
     Arrival, HEAD_BYTES, ImageSeal, NODE_BYTES, NewNode, NodeError, NodeMut, NodeOrder, NodePage, NodeRef, SlotAddress,
@@ -147,7 +148,7 @@ pub fn node_page(bytes: &[u8]) {
         stamp: 0,
         watermark: 0,
         seal: ImageSeal { stamp: 2, durable: 1, round_images: 0 },
-        now: 7,
+        now_ms: 7,
         flags,
     };
     let mut parameters = Vec::new();
@@ -199,13 +200,18 @@ pub fn extension(bytes: &[u8]) {
         let again = ExtensionReference::parse(&reference.encode());
         assert_eq!(again, Ok(reference));
         let class = reference.class(key.len()).expect("its lengths are within the limits");
-        assert!(class.bytes() >= u64::from(reference.stored_bytes) + 32 + key.len() as u64);
+        assert!(
+            class.bytes()
+                >= u64::from(reference.stored_bytes) + front_bytes(key.len(), reference.stored_bytes as usize) as u64
+        );
         let stored_bytes = reference.stored_bytes;
         let raw_bytes = stored_bytes / 2 * 2;
         let raw_bytes = if reference.codec == tapetum_kernels::record::Codec::Raw { stored_bytes } else { raw_bytes };
         let (stamp, codec) = (reference.stamp, reference.codec);
-        let head =
-            ExtensionHead { keyspace: 3, stamp, codec, raw_bytes, stored_bytes, stored_crc: stored_crc(salt(), &key) };
+        let stations = [7; STATIONS_BYTES_MAX];
+        let sums =
+            MibSums::from_flash(&stations[..stations_bytes(stored_bytes as usize)], 9).expect("as many as it has");
+        let head = ExtensionHead { keyspace: 3, stamp, codec, raw_bytes, stored_bytes, sums };
         let mut written = vec![0; EXTENSION_PREFIX_BYTES_MAX];
         let length = head.encode(&key, salt(), &mut written);
         assert_eq!(ExtensionHead::parse(&written[..length], salt()), Ok((head, &key[..])));
@@ -213,7 +219,8 @@ pub fn extension(bytes: &[u8]) {
     }
     let mut any = input.rest().to_vec();
     any.resize(EXTENSION_PREFIX_BYTES_MAX, 0);
-    let length = 32 + usize::from(u16::from_le_bytes([any[28], any[29]]));
+    let stored_bytes = u32::from_le_bytes([any[20], any[21], any[22], any[23]]) as usize;
+    let length = front_bytes(u16::from_le_bytes([any[28], any[29]]).into(), stored_bytes);
     if length <= any.len() {
         let crc = checksum(salt().of_extension(), &[&any[4..length]]);
         any[..4].copy_from_slice(&crc.to_le_bytes());

@@ -7,6 +7,7 @@ use tapetum_drive::program::{Context, Program, TaskState};
 use tapetum_drive::programs::match_record::{self, MatchRecord, Matched, OUTPUT_HEAD_BYTES, Pages, Place};
 use tapetum_kernels::codec::Compressor;
 use tapetum_kernels::data_page::{PAGE_BYTES, PageRun, PageSize, SegmentSalt, Trailer, record_checksum, stream_ranges};
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::key_table::{Entry, KeyPage, PageBuilder};
 use tapetum_kernels::record::{Codec, HEADER_BYTES_MAX, Header, Record};
@@ -50,7 +51,8 @@ fn items(input: &mut Input<'_>) -> Vec<Item> {
         let mut header = Header::value(items.len() as u64, key.len(), stored.len());
         header.codec = codec;
         header.raw_bytes = value.len() as u32;
-        (header.flags, header.expiry) = if shape & 32 == 0 { (0, 0) } else { (u32::from(shape), 7) };
+        (header.flags, header.expiry) =
+            if shape & 32 == 0 { (0, Expiry::NONE) } else { (u32::from(shape), Expiry::from_millis(7)) };
         let end = address + header.record_bytes() as u64;
         if end > PageSize::Large.address(PAGES_MAX) {
             break;

@@ -10,8 +10,8 @@
 //! ```
 //! The page is a frame of reference: `base` is the upper half of its first hash key, an entry's `offset` what its own upper
 //! half is above that. Hash keys are uniform and sorted, so a page spans a sliver of their range and the offset's first bytes would
-//! be zero. `size` is the bytes of the record in the stream. `route` says whose the record is: its keyspace's id (bits 0-15);
-//! bits 16-29 are kept for a cluster's slot, bits 30 and 31 are zero. It is as wide as the page's largest needs: the default keyspace, 0,
+//! be zero. `size` is the bytes of the record in the stream. `route` says whose the record is: its keyspace's id (bits 0-15), and in a store
+//! that was made for a cluster ([`Routes::Slots`]) the slot of its key (bits 16-29, else zero); bits 30 and 31 are zero. It is as wide as the page's largest needs: the default keyspace, 0,
 //! takes nothing, ids up to 255 take a byte. All entries of a page are of one width, so that the n-th is where it is and a search halves; a page ends
 //! where the next entry does not fit at the widths that it needs, so pages hold different numbers of entries.
 //!
@@ -19,6 +19,7 @@
 //! the page behind it, salted with the page's number and the segment's version.
 
 use crate::checksum::checksum;
+use crate::cluster_slot::{CLUSTER_SLOTS, cluster_slot};
 use crate::data_page::{Corrupt, PAGE_BYTES, SegmentSalt};
 use crate::hash::HashKey;
 use crate::record::Header;
@@ -27,7 +28,9 @@ const HEADER_BYTES: usize = 24;
 const LOW_BYTES: usize = 8;
 const ROUTE_BYTES_MAX: usize = 4;
 /// Bits of a route: a keyspace's id, and a cluster's slot.
-const ROUTE_BITS: u32 = 16 + 14;
+const SLOT_SHIFT: u32 = 16;
+const ROUTE_BITS: u32 = SLOT_SHIFT + 14;
+const _: () = assert!(CLUSTER_SLOTS as u32 == 1 << (ROUTE_BITS - SLOT_SHIFT));
 /// Bytes of the narrowest entry.
 pub const ENTRY_BYTES_MIN: usize = LOW_BYTES;
 /// Bytes of the widest entry: an offset and a size as they come, and a route.
@@ -46,14 +49,35 @@ pub struct Entry {
     pub route: u32,
 }
 
+/// What the routes of a store's entries say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Routes {
+    #[default]
+    Keyspaces,
+    /// The slots of keys too, so that a slot can be moved without reading records.
+    Slots,
+}
+
+impl Routes {
+    pub fn route(self, keyspace: u16, key: &[u8]) -> u32 {
+        let slot = if self == Routes::Slots { cluster_slot(key) } else { 0 };
+        u32::from(slot) << SLOT_SHIFT | u32::from(keyspace)
+    }
+}
+
 impl Entry {
-    pub fn of_record(hash: HashKey, header: &Header, size_bytes: u32) -> Entry {
-        Entry { hash, size_bytes, route: header.keyspace.into() }
+    pub fn of_record(hash: HashKey, (header, key): (&Header, &[u8]), size_bytes: u32, routes: Routes) -> Entry {
+        Entry { hash, size_bytes, route: routes.route(header.keyspace, key) }
     }
 
     /// The keyspace that the record is in.
     pub fn keyspace(&self) -> u16 {
         self.route as u16
+    }
+
+    /// The slot of its key; 0 where the store keeps none.
+    pub fn slot(&self) -> u16 {
+        (self.route >> SLOT_SHIFT) as u16
     }
 }
 
@@ -317,6 +341,14 @@ mod tests {
             assert_eq!(cost.0, (PAGE_BYTES - HEADER_BYTES) / bytes);
             assert!((cost.1 - bytes as f64).abs() < 0.2);
         }
+    }
+
+    #[test]
+    fn a_route_is_the_keyspace_and_where_the_store_keeps_slots_that_of_the_key() {
+        let header = Header { keyspace: 7, ..Header::value(1, 7, 0) };
+        let entry = |routes| Entry::of_record(HashKey(1), (&header, b"somekey"), 20, routes);
+        assert_eq!((entry(Routes::Slots).keyspace(), entry(Routes::Slots).slot()), (7, 11058));
+        assert_eq!((entry(Routes::Keyspaces).route, entry(Routes::Keyspaces).slot()), (7, 0));
     }
 
     #[test]

@@ -3,9 +3,11 @@
 pub mod bits;
 pub mod block_group;
 pub mod checksum;
+pub mod cluster_slot;
 pub mod codec;
 pub mod data_page;
 pub mod delta_bucket;
+pub mod expiry;
 pub mod extent_address;
 pub mod fence_page;
 pub mod fences;
@@ -16,6 +18,7 @@ pub mod image_error;
 #[cfg(feature = "images")]
 pub mod images;
 pub mod key_table;
+pub mod mib_sums;
 pub mod ordered;
 pub mod prefetch;
 pub mod random;

@@ -4,25 +4,27 @@
 //!  0        4     5         11
 //!  +--------+-----+---------+---------+------------+----------+--------+---------+-----------+--------+-----+--------+
 //!  | crc    | tag | stamp   | key len | stored len | raw len? | flags? | expiry? | keyspace? | marks? | key | stored |
-//!  | u32    | u8  | 48 bits | varint  | varint     | varint   | u32    | u32     | u16       | u8     |     |        |
+//!  | u32    | u8  | 48 bits | varint  | varint     | varint   | u32    | 48 bits | u16       | u8     |     |        |
 //!  +--------+-----+---------+---------+------------+----------+--------+---------+-----------+--------+-----+--------+
 //!  tag: bits 0-1 kind · bits 2-3 codec (2 is free, and refused) · bit 4 flags · bit 5 expiry · bit 6 keyspace · bit 7 marks
 //!  marks: bit 0 stale · bit 1 leased · bit 2 grouped (see [`crate::block_group`]) · bits 3-7 zero
 //! ```
-//! All numbers are little-endian; a field with `?` is there when its tag bit (for the raw length, the codec) says so. In a segment the crc covers everything behind it, salted with the store, the record's address in the
+//! All numbers are little-endian, an expiry is milliseconds since 1970; a field with `?` is there when its tag bit (for the raw length, the codec) says so. In a segment the crc covers everything behind it, salted with the store, the record's address in the
 //! segment's stream and the segment's version; in the log it is zero, because the group around it carries one.
 //!
 //! Parsing trusts nothing: lengths are checked against the limits before anybody allocates by them, and no key of a value or a
 //! deletion is empty, so that zeros are no record.
 
+use crate::expiry::Expiry;
+
 pub const KEY_BYTES_MAX: usize = 64 * 1024 - 1;
 /// The longest value, in bytes, before compression.
 pub const VALUE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// The longest header a record can have, in bytes.
-pub const HEADER_BYTES_MAX: usize = 11 + 3 + 4 + 4 + 4 + 4 + 2 + 1;
+pub const HEADER_BYTES_MAX: usize = 11 + 3 + 4 + 4 + 4 + Expiry::BYTES + 2 + 1;
 /// Stamps are log sequence numbers of 48 bits.
 pub const STAMP_MAX: u64 = (1 << 48) - 1;
-const _: () = assert!(KEY_BYTES_MAX == 65_535 && VALUE_BYTES_MAX == 16_777_216 && HEADER_BYTES_MAX == 33);
+const _: () = assert!(KEY_BYTES_MAX == 65_535 && VALUE_BYTES_MAX == 16_777_216 && HEADER_BYTES_MAX == 35);
 const _: () = assert!(STAMP_MAX == 0xffff_ffff_ffff);
 
 const TAG_KIND: u8 = 0b11;
@@ -89,8 +91,7 @@ pub struct Header {
     pub raw_bytes: u32,
     /// The client's flags.
     pub flags: u32,
-    /// Unix seconds, 0 for never.
-    pub expiry: u32,
+    pub expiry: Expiry,
     pub keyspace: u16,
     pub marks: Marks,
     /// In the log a block of a group; in a segment a group.
@@ -116,7 +117,7 @@ impl Header {
             stored_bytes: value_bytes as u32,
             raw_bytes: value_bytes as u32,
             flags: 0,
-            expiry: 0,
+            expiry: Expiry::NONE,
             keyspace: 0,
             marks: Marks::NONE,
             grouped: false,
@@ -143,7 +144,7 @@ impl Header {
         }
         length
             + 4 * usize::from(self.flags != 0)
-            + 4 * usize::from(self.expiry != 0)
+            + Expiry::BYTES * usize::from(!self.expiry.is_none())
             + 2 * usize::from(self.keyspace != 0)
             + usize::from(self.mark_bits() != 0)
     }
@@ -164,7 +165,7 @@ impl Header {
         assert!(self.stamp <= STAMP_MAX);
         let mut tag = self.kind as u8 | (self.codec as u8) << TAG_CODEC_SHIFT;
         tag |= if self.flags != 0 { TAG_FLAGS } else { 0 };
-        tag |= if self.expiry != 0 { TAG_EXPIRY } else { 0 };
+        tag |= if !self.expiry.is_none() { TAG_EXPIRY } else { 0 };
         tag |= if self.keyspace != 0 { TAG_KEYSPACE } else { 0 };
         tag |= if self.mark_bits() != 0 { TAG_MARKS } else { 0 };
         out[..4].fill(0);
@@ -183,7 +184,7 @@ impl Header {
             }
         };
         put(self.flags != 0, &self.flags.to_le_bytes());
-        put(self.expiry != 0, &self.expiry.to_le_bytes());
+        put(!self.expiry.is_none(), &self.expiry.to_bytes());
         put(self.keyspace != 0, &self.keyspace.to_le_bytes());
         put(self.mark_bits() != 0, &[self.mark_bits()]);
         at
@@ -203,7 +204,7 @@ impl Header {
             at += 1;
         }
         let field = |bit: u8, bytes: usize| if tag & bit != 0 { bytes } else { 0 };
-        at + field(TAG_FLAGS, 4) + field(TAG_EXPIRY, 4) + field(TAG_KEYSPACE, 2) + field(TAG_MARKS, 1)
+        at + field(TAG_FLAGS, 4) + field(TAG_EXPIRY, Expiry::BYTES) + field(TAG_KEYSPACE, 2) + field(TAG_MARKS, 1)
     }
 
     /// Reads a header; returns it with its length in bytes. `bytes` may go on behind the header.
@@ -228,18 +229,18 @@ impl Header {
         let key_bytes = varint_parse(bytes, &mut at)?;
         let stored_bytes = varint_parse(bytes, &mut at)?;
         let raw_bytes = if codec == Codec::Raw { stored_bytes } else { varint_parse(bytes, &mut at)? };
-        let mut take = |present: bool, length: usize| -> Result<u32, RecordError> {
+        let mut take = |present: bool, length: usize| -> Result<u64, RecordError> {
             if !present {
                 return Ok(0);
             }
             let field = bytes.get(at..at + length).ok_or(RecordError::Short)?;
             at += length;
-            let mut word = [0u8; 4];
+            let mut word = [0u8; 8];
             word[..length].copy_from_slice(field);
-            Ok(u32::from_le_bytes(word))
+            Ok(u64::from_le_bytes(word))
         };
-        let flags = take(tag & TAG_FLAGS != 0, 4)?;
-        let expiry = take(tag & TAG_EXPIRY != 0, 4)?;
+        let flags = take(tag & TAG_FLAGS != 0, 4)? as u32;
+        let expiry = Expiry::from_flash(take(tag & TAG_EXPIRY != 0, Expiry::BYTES)?);
         let keyspace = take(tag & TAG_KEYSPACE != 0, 2)? as u16;
         let marked = tag & TAG_MARKS != 0;
         let mark_bits = take(marked, 1)? as u8;
@@ -337,14 +338,14 @@ mod tests {
 
     fn any_header() -> impl Strategy<Value = Header> {
         let codec_and_marks = (0..3u8, 0..4u8, any::<bool>());
-        (codec_and_marks, 0..=STAMP_MAX, 1..300usize, 0..5000usize, any::<u32>(), any::<u32>(), any::<u16>()).prop_map(
+        (codec_and_marks, 0..=STAMP_MAX, 1..300usize, 0..5000usize, any::<u32>(), any::<u64>(), any::<u16>()).prop_map(
             |((codec, marks, grouped), stamp, key, stored, flags, expiry, keyspace)| {
                 let mut header = Header::value(stamp, key, stored);
                 header.marks = Marks::from_bits(marks);
                 header.grouped = grouped;
                 header.codec = [Codec::Raw, Codec::Zstd, Codec::OutOfLine][codec as usize];
                 header.flags = flags;
-                header.expiry = expiry;
+                header.expiry = Expiry::from_millis(expiry >> 16);
                 header.keyspace = keyspace;
                 if header.codec != Codec::Raw {
                     header.raw_bytes = stored as u32 * 3;
@@ -388,7 +389,7 @@ mod tests {
             codec: Codec::Zstd,
             raw_bytes: VALUE_BYTES_MAX as u32,
             flags: 1,
-            expiry: 1,
+            expiry: Expiry::NEVER,
             keyspace: 1,
             marks: Marks { stale: true, leased: true },
             grouped: true,

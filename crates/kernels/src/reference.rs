@@ -2,19 +2,21 @@
 //!
 //! ```text
 //!  0         8     12       16      17
-//!  +---------+-----+--------+-------+---------------+-----
-//!  | version | crc | stored | codec | first · count | ...  one pair a run of neighbouring extents
-//!  | u64     | u32 | u32    | u8    | varints       |
-//!  +---------+-----+--------+-------+---------------+-----
+//!  +---------+-----+--------+-------+----------+---------------+-----
+//!  | version | crc | stored | codec | stations | first · count | ...  one pair a run of neighbouring extents
+//!  | u64     | u32 | u32    | u8    | u32 each | varints       |
+//!  +---------+-----+--------+-------+----------+---------------+-----
 //! ```
 //! All numbers are little-endian; `first` is the address of an extent ([`crate::extent_address`]). `stored` bytes, coded by `codec` (raw or zstd), lie in the runs one behind the other.
-//! The crc covers them, salted with the store, the first extent and the version, which no two values of a store share.
+//! The crc covers them, salted with the store, the first extent and the version, which no two values of a store share. Of more than 1 MiB
+//! its stations are said, one for each MiB but the last ([`crate::mib_sums`]).
 //! The value's length before compression is the record's.
 //!
 //! Parsing trusts nothing but that the record around it was checked.
 
 use crate::checksum::{Salt, checksum};
 use crate::extent_address::{EXTENTS_MAX, ExtentAddress};
+use crate::mib_sums::{MibSums, stations_bytes};
 use crate::record::{Codec, VALUE_BYTES_MAX};
 
 const HEAD_BYTES: usize = 17;
@@ -45,7 +47,8 @@ impl Run {
 pub struct Reference {
     /// Unique in the store's life.
     pub version: u64,
-    pub crc: u32,
+    /// Of the stored bytes, from [`Reference::crc_of_none`] on.
+    pub sums: MibSums,
     pub stored_bytes: u32,
     /// How the stored bytes are coded.
     pub codec: Codec,
@@ -57,11 +60,13 @@ pub struct ReferenceError;
 
 impl Reference {
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(HEAD_BYTES + self.runs.len() * 6);
+        let mut bytes =
+            Vec::with_capacity(HEAD_BYTES + stations_bytes(self.stored_bytes as usize) + self.runs.len() * 6);
         bytes.extend_from_slice(&self.version.to_le_bytes());
-        bytes.extend_from_slice(&self.crc.to_le_bytes());
+        bytes.extend_from_slice(&self.sums.whole.to_le_bytes());
         bytes.extend_from_slice(&self.stored_bytes.to_le_bytes());
         bytes.push(self.codec as u8);
+        self.sums.stations().for_each(|station| bytes.extend_from_slice(&station));
         for run in &self.runs {
             varint_encode(run.address_word(), &mut bytes);
             varint_encode(run.count, &mut bytes);
@@ -77,17 +82,23 @@ impl Reference {
             1 => Codec::Zstd,
             _ => return Err(ReferenceError),
         };
+        let stored_bytes = word(12);
+        if stored_bytes == 0 || stored_bytes as usize > VALUE_BYTES_MAX {
+            return Err(ReferenceError);
+        }
+        let stations;
+        (stations, rest) = rest.split_at_checked(stations_bytes(stored_bytes as usize)).ok_or(ReferenceError)?;
+        let sums = MibSums::from_flash(stations, word(8)).ok_or(ReferenceError)?;
         let mut runs: Vec<Run> = Vec::new();
         while !rest.is_empty() {
             let (address, count) = (varint_parse(&mut rest)?, varint_parse(&mut rest)?);
             runs.push(Run::of_words(address, count).ok_or(ReferenceError)?);
         }
-        let stored_bytes = word(12);
-        if runs.is_empty() || stored_bytes == 0 || stored_bytes as usize > VALUE_BYTES_MAX {
+        if runs.is_empty() {
             return Err(ReferenceError);
         }
         let version = u64::from(word(0)) | u64::from(word(4)) << 32;
-        Ok(Reference { version, crc: word(8), stored_bytes, codec, runs })
+        Ok(Reference { version, sums, stored_bytes, codec, runs })
     }
 
     /// Extents in all runs together.
@@ -100,10 +111,6 @@ impl Reference {
         let address = ADDRESS_LARGE | u64::from(self.runs[0].first);
         checksum(Salt { store, address, version: self.version }, &[])
     }
-}
-
-pub fn crc_append(crc: u32, bytes: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc, bytes)
 }
 
 fn varint_encode(mut number: u32, out: &mut Vec<u8>) {
@@ -130,6 +137,7 @@ fn varint_parse(bytes: &mut &[u8]) -> Result<u32, ReferenceError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mib_sums::STATIONS_BYTES_MAX;
     use proptest::prelude::*;
 
     proptest! {
@@ -137,16 +145,19 @@ mod tests {
         fn what_is_written_is_read(
             version in any::<u64>(),
             crc in any::<u32>(),
+            stations in proptest::collection::vec(any::<u8>(), 60),
             stored_bytes in 1..=VALUE_BYTES_MAX as u32,
             zstd in any::<bool>(),
             runs in proptest::collection::vec((any::<u32>(), 1..5000u32), 1..40),
         ) {
             let codec = if zstd { Codec::Zstd } else { Codec::Raw };
             let runs = runs.into_iter().map(|(first, count)| Run { first: first % (EXTENTS_MAX / 2), count }).collect();
-            let reference = Reference { version, crc, stored_bytes, codec, runs };
+            let sums = MibSums::from_flash(&stations[..stations_bytes(stored_bytes as usize)], crc).unwrap();
+            let reference = Reference { version, sums, stored_bytes, codec, runs };
             let bytes = reference.encode();
             prop_assert_eq!(Reference::parse(&bytes), Ok(reference));
-            prop_assert!(Reference::parse(&bytes[..HEAD_BYTES]).is_err(), "it has no extents");
+            let head = HEAD_BYTES + stations_bytes(stored_bytes as usize);
+            prop_assert!((0..=head).all(|end| Reference::parse(&bytes[..end]).is_err()), "it has no extents");
         }
 
         #[test]
@@ -159,7 +170,8 @@ mod tests {
     fn runs_that_cannot_be_are_refused() {
         let is_right = |first, count| {
             let runs = vec![Run { first: 7, count: 1 }];
-            let mut bytes = Reference { version: 1, crc: 2, stored_bytes: 3, codec: Codec::Raw, runs }.encode();
+            let mut bytes =
+                Reference { version: 1, sums: MibSums::of(2, b""), stored_bytes: 3, codec: Codec::Raw, runs }.encode();
             bytes.truncate(HEAD_BYTES);
             varint_encode(first, &mut bytes);
             varint_encode(count, &mut bytes);
@@ -174,10 +186,14 @@ mod tests {
     fn lengths_that_no_value_has_are_refused() {
         let parse = |stored_bytes| {
             let runs = vec![Run { first: 7, count: 3 }, Run { first: 1, count: 4 }];
-            let reference = Reference { version: 1, crc: 2, stored_bytes, codec: Codec::Raw, runs };
+            let stations = [0; STATIONS_BYTES_MAX + 4];
+            let sums =
+                MibSums::from_flash(&stations[..stations_bytes(stored_bytes as usize).min(STATIONS_BYTES_MAX)], 2)
+                    .unwrap();
+            let reference = Reference { version: 1, sums, stored_bytes, codec: Codec::Raw, runs };
             Reference::parse(&reference.encode()).map(|parsed| parsed.extents())
         };
-        assert_eq!((parse(1), parse(VALUE_BYTES_MAX as u32)), (Ok(7), Ok(7)));
+        assert_eq!([1, 1 << 20, (1 << 20) + 1, VALUE_BYTES_MAX as u32].map(parse), [Ok(7); 4]);
         assert_eq!((parse(0), parse(VALUE_BYTES_MAX as u32 + 1)), (Err(ReferenceError), Err(ReferenceError)));
     }
 
@@ -185,17 +201,17 @@ mod tests {
     #[test]
     fn the_sum_is_salted_with_a_place_of_its_own() {
         let runs = vec![Run { first: 9, count: 1 }];
-        let reference = Reference { version: 3, crc: 0, stored_bytes: 3, codec: Codec::Raw, runs };
+        let reference = Reference { version: 3, sums: MibSums::of(0, b""), stored_bytes: 3, codec: Codec::Raw, runs };
         let salt = Salt { store: 4, address: 1 << 61 | 9, version: 3 };
-        assert_eq!(crc_append(reference.crc_of_none(4), b"abc"), checksum(salt, &[b"abc"]));
+        assert_eq!(MibSums::of(reference.crc_of_none(4), b"abc").whole, checksum(salt, &[b"abc"]));
     }
 
     #[test]
     fn the_sum_names_the_store_the_place_and_the_version() {
         let of = |store, first, version| {
             let runs = vec![Run { first, count: 1 }];
-            let reference = Reference { version, crc: 0, stored_bytes: 3, codec: Codec::Raw, runs };
-            crc_append(reference.crc_of_none(store), b"abc")
+            let reference = Reference { version, sums: MibSums::of(0, b""), stored_bytes: 3, codec: Codec::Raw, runs };
+            MibSums::of(reference.crc_of_none(store), b"abc").whole
         };
         assert_eq!(of(1, 2, 3), of(1, 2, 3));
         assert!(of(1, 2, 3) != of(2, 2, 3) && of(1, 2, 3) != of(1, 3, 3) && of(1, 2, 3) != of(1, 2, 4));

@@ -18,6 +18,7 @@ use crate::model::operation::Kind;
 use crate::workload::{request, told, write};
 use std::rc::Rc;
 use std::sync::Arc;
+use tapetum::Expiry;
 use tapetum::{
     Condition, Error, KeyspaceHandle, KeyspaceRef, Phase, Reply, Session, Step as MaintenanceStep, Store, StoreOptions,
 };
@@ -171,7 +172,7 @@ fn noise(seed: u64, bytes: usize) -> Rc<[u8]> {
 }
 
 fn put(value: Rc<[u8]>, condition: Condition) -> Kind {
-    Kind::Put { value, flags: 0, expiry: 0, condition }
+    Kind::Put { value, flags: 0, expiry: Expiry::NONE, condition }
 }
 
 /// The operation of the step at `place`, on each of its keys.
@@ -328,7 +329,7 @@ impl Bench {
         let local = [memory(), memory()].map(|local| local.map_err(|error| format!("no local memory: {error}")));
         let [one, other] = local;
         let flash = FaultyFlash::new(CAPACITY_BYTES, 1);
-        let model = Model::new(KEYS.len(), false, Env::simulated(0).0.unix_seconds());
+        let model = Model::new(KEYS.len(), false, Env::simulated(0).0.unix_millis());
         let mut bench = Bench { options, local: [one?, other?], bases: Vec::new() };
         bench.fill(&flash, model)?;
         Ok(bench)

@@ -297,7 +297,7 @@ impl World {
             ..StoreOptions::new(capacity_bytes, MEMORY_BYTES).with_tier(tier_bytes)
         };
         let workload = Workload::new(SplitMix64::new(random.next_u64()), load, setup.keys_max, &slots);
-        let mut model = Model::new(workload.keys(), sync != Sync::Always, env.unix_seconds());
+        let mut model = Model::new(workload.keys(), sync != Sync::Always, env.unix_millis());
         model.put_in_pages((0..workload.keys()).filter(|key| workload.is_ordered(*key)));
         if setup.record_events {
             model.record_events();
@@ -417,7 +417,7 @@ impl World {
         let Kept { faulty, model, workload, slots, capacity } = kept;
         (self.faulty, self.model, self.workload) = (faulty, model, workload);
         (self.slots, self.capacity) = (slots, capacity);
-        self.model.pass_time(self.env.unix_seconds());
+        self.model.pass_time(self.env.unix_millis());
     }
 
     /// Makes the store, after a few tries in which the power fails, or commands do.

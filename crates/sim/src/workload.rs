@@ -13,6 +13,7 @@ use crate::keyspaces::Slot;
 use crate::model::Model;
 use crate::model::operation::{Filter, Kind};
 use std::rc::Rc;
+use tapetum::Expiry;
 use tapetum::{Condition, KeyRange};
 use tapetum_drive::SplitMix64;
 
@@ -214,8 +215,8 @@ impl Workload {
         self.operation_next
     }
 
-    /// The next operation, on keys that are not too busy; `now` is the time.
-    pub fn draw(&mut self, model: &Model, now: u32) -> Option<Draw> {
+    /// The next operation, on keys that are not too busy; `now_ms` is the time.
+    pub fn draw(&mut self, model: &Model, now_ms: u64) -> Option<Draw> {
         if !self.devices.is_empty() && self.random.below(8) >= 8 - self.device_eighths {
             return self.device_request(model);
         }
@@ -225,11 +226,11 @@ impl Workload {
             let slot = slot.filter(|slot| !self.devices.contains(slot)).unwrap_or(0);
             // Where sectors are large, one keyspace may plan a deletion at a time.
             let is_now = slot > 0 || self.random.one_in(2);
-            let at = if is_now { 0 } else { now + 1 + self.random.below(5) as u32 };
+            let at = if is_now { 0 } else { (now_ms / 1000) as u32 + 1 + self.random.below(5) as u32 };
             return Some(Draw::Everything { id, slot, at });
         }
         if self.random.one_in(25) {
-            return self.batch(id, model, now);
+            return self.batch(id, model, now_ms);
         }
         if !self.ordered.is_empty() && self.random.one_in(SCAN_ONE_IN) {
             let slot = self.ordered[self.random.below(self.ordered.len() as u64) as usize];
@@ -241,7 +242,7 @@ impl Workload {
         let key = self.pick(model)?;
         let kind = match self.tide {
             tide if tide > 0 && !self.random.one_in(8) => self.tidal(id, key, id % tide < tide / 2),
-            _ => self.operation(id, key, now),
+            _ => self.operation(id, key, now_ms),
         };
         Some(Draw::One { id, key, kind })
     }
@@ -253,7 +254,8 @@ impl Workload {
         }
         let id = self.operation_id();
         let key = self.pick(model)?;
-        let kind = Kind::Put { value: self.value(id, key), flags: 0, expiry: 0, condition: Condition::Always };
+        let kind =
+            Kind::Put { value: self.value(id, key), flags: 0, expiry: Expiry::NONE, condition: Condition::Always };
         Some(Draw::One { id, key, kind })
     }
 
@@ -278,7 +280,7 @@ impl Workload {
         let head = value.len();
         value.resize(bytes, 0);
         self.random.fill(&mut value[head..]);
-        let kind = Kind::Put { value: value.into(), flags: 0, expiry: 0, condition: Condition::Always };
+        let kind = Kind::Put { value: value.into(), flags: 0, expiry: Expiry::NONE, condition: Condition::Always };
         Draw::One { id, key, kind }
     }
 
@@ -294,7 +296,7 @@ impl Workload {
         (model.pending(key) < PENDING_MAX).then_some(key)
     }
 
-    fn batch(&mut self, id: u64, model: &Model, now: u32) -> Option<Draw> {
+    fn batch(&mut self, id: u64, model: &Model, now_ms: u64) -> Option<Draw> {
         let mut parts: Vec<(usize, Kind)> = Vec::new();
         for _ in 0..2 + self.random.below(5) {
             let key = self.pick(model)?;
@@ -304,7 +306,7 @@ impl Workload {
             let kind = if self.random.one_in(4) {
                 Kind::Drop
             } else {
-                let (flags, expiry) = (self.random.below(3) as u32, self.expiry(now));
+                let (flags, expiry) = (self.random.below(3) as u32, self.expiry(now_ms));
                 Kind::Put { value: self.small_value(id, key), flags, expiry, condition: Condition::Always }
             };
             parts.push((key, kind));
@@ -342,10 +344,10 @@ impl Workload {
         if !rising {
             return Kind::Delete { stamp: None };
         }
-        Kind::Put { value: self.value(id, key), flags: 0, expiry: 0, condition: Condition::Always }
+        Kind::Put { value: self.value(id, key), flags: 0, expiry: Expiry::NONE, condition: Condition::Always }
     }
 
-    fn operation(&mut self, id: u64, key: usize, now: u32) -> Kind {
+    fn operation(&mut self, id: u64, key: usize, now_ms: u64) -> Kind {
         let stamp = (self.random.one_in(4)).then(|| self.stamp(key));
         match self.random.below(100) {
             0..30 => Kind::Get,
@@ -356,21 +358,22 @@ impl Workload {
                     2 => Condition::Stamp(self.stamp(key)),
                     _ => Condition::Always,
                 };
-                let (flags, expiry) = (self.random.next_u64() as u32, self.expiry(now));
+                let (flags, expiry) = (self.random.next_u64() as u32, self.expiry(now_ms));
                 Kind::Put { value: self.value(id, key), flags, expiry, condition }
             }
             68..72 => Kind::Append { value: self.short_value(id), stamp },
             72..75 => Kind::Prepend { value: self.short_value(id), stamp },
             75..83 => {
-                let initial = self.random.one_in(2).then(|| (self.random.below(1000), self.expiry(now)));
+                let initial = self.random.one_in(2).then(|| (self.random.below(1000), self.expiry(now_ms)));
                 let delta = if self.random.one_in(8) { self.random.next_u64() } else { self.random.below(100) };
                 Kind::Increment { delta, decrement: self.random.one_in(3), initial, stamp }
             }
-            83..86 => Kind::Touch { expiry: self.expiry(now) },
-            86..88 => Kind::GetAndTouch { expiry: self.expiry(now) },
+            83..86 => Kind::Touch { expiry: self.expiry(now_ms) },
+            86..88 => Kind::GetAndTouch { expiry: self.expiry(now_ms) },
             88..92 => {
-                let recache_before = self.random.one_in(2).then(|| now + self.random.below(20) as u32);
-                Kind::Lease { recache_before, vivify: self.random.one_in(2).then(|| self.expiry(now)) }
+                let recache_before =
+                    self.random.one_in(2).then(|| Expiry::from_millis(now_ms + self.random.below(20_000)));
+                Kind::Lease { recache_before, vivify: self.random.one_in(2).then(|| self.expiry(now_ms)) }
             }
             92..94 => Kind::Invalidate { stamp },
             _ => Kind::Delete { stamp },
@@ -383,11 +386,11 @@ impl Workload {
     }
 
     /// Mostly never; sometimes soon, sometimes already past.
-    fn expiry(&mut self, now: u32) -> u32 {
+    fn expiry(&mut self, now_ms: u64) -> Expiry {
         match self.random.below(20) {
-            0 => 1,
-            1..=3 => now + 1 + self.random.below(20) as u32,
-            _ => 0,
+            0 => Expiry::from_secs(1),
+            1..=3 => Expiry::from_millis(now_ms + 1 + self.random.below(20_000)),
+            _ => Expiry::NONE,
         }
     }
 

@@ -9,6 +9,7 @@ use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::keyspace::request::{Condition, Outcome, Reply, Request};
 use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::scan::Format;
 
 /// An item as a reader gets it.
@@ -17,8 +18,7 @@ pub struct Item {
     pub value: Vec<u8>,
     /// The client's flags.
     pub flags: u32,
-    /// Unix seconds; 0 is never.
-    pub expiry: u32,
+    pub expiry: Expiry,
     /// Changes with every write of the key.
     pub stamp: u64,
 }
@@ -150,11 +150,11 @@ macro_rules! keyspace_calls {
 
             /// Stores a value; returns its stamp.
             pub fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, Error> {
-                self.put_until(key, value, 0)
+                self.put_until(key, value, Expiry::NONE)
             }
 
-            /// Stores a value that is gone at `expiry`, in unix seconds; 0 is never. Returns its stamp.
-            pub fn put_until(&self, key: &[u8], value: &[u8], expiry: u32) -> Result<u64, Error> {
+            /// Stores a value that is gone at `expiry`. Returns its stamp.
+            pub fn put_until(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Result<u64, Error> {
                 let request = Request::Put { key, value, flags: 0, expiry, condition: Condition::Always };
                 match self.run(request)?.0 {
                     Outcome::Stored { stamp } => Ok(stamp),
@@ -169,7 +169,8 @@ macro_rules! keyspace_calls {
 
             /// Stores a value if the key's stamp is still `stamp`; the new stamp, or `None` when somebody was faster.
             pub fn compare_and_swap(&self, key: &[u8], value: &[u8], stamp: u64) -> Result<Option<u64>, Error> {
-                let request = Request::Put { key, value, flags: 0, expiry: 0, condition: Condition::Stamp(stamp) };
+                let request =
+                    Request::Put { key, value, flags: 0, expiry: Expiry::NONE, condition: Condition::Stamp(stamp) };
                 match self.run(request)?.0 {
                     Outcome::Stored { stamp } => Ok(Some(stamp)),
                     _ => Ok(None),

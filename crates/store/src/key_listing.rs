@@ -12,6 +12,7 @@ use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::media::io::Io;
 use tapetum_drive::Purpose;
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::record::Record;
 
 /// Small: keys alone are taken, and whoever lists them holds a part of them as text.
@@ -46,7 +47,7 @@ pub struct ListedKey {
     /// The client's flags.
     pub flags: u32,
     /// Unix seconds; 0 is never.
-    pub expiry: u32,
+    pub expiry: Expiry,
     pub stamp: u64,
 }
 
@@ -165,7 +166,10 @@ mod tests {
         assert_eq!(stayed.into_iter().collect::<BTreeSet<_>>().len(), 28_000);
         assert!(keys.iter().all(|listed| listed.key != b"elsewhere"));
         let one = keys.iter().find(|listed| listed.key == key(2000)).unwrap();
-        assert_eq!((one.value_bytes, one.expiry, one.stamp), (4, 0, store.get(&key(2000)).unwrap().unwrap().stamp));
+        assert_eq!(
+            (one.value_bytes, one.expiry, one.stamp),
+            (4, Expiry::NONE, store.get(&key(2000)).unwrap().unwrap().stamp)
+        );
     }
 
     #[test]

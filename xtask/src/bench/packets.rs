@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::ops::Range;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use tapetum::Expiry;
 
 use tapetum::{Condition, Request, Store, StoreOptions, Sync};
 use tapetum_bench::embedded;
@@ -257,7 +258,9 @@ fn load(store: &Store, indexes: Range<u64>) -> Result<(), Failure> {
     for index in indexes {
         let (key, value) = (key(index), value(index));
         let condition = Condition::Always;
-        session.submit(index, Request::Put { key: &key, value: &value, flags: 0, expiry: 0, condition }).unwrap();
+        session
+            .submit(index, Request::Put { key: &key, value: &value, flags: 0, expiry: Expiry::NONE, condition })
+            .unwrap();
         while session.in_flight() > 256 {
             session.poll(&mut replies);
         }

@@ -1,6 +1,7 @@
 //! A store that runs in this process without threads: every step of it is made here.
 
 use std::sync::Arc;
+use tapetum::Expiry;
 
 use tapetum::{
     CheckReport, Condition, Error, KeyspaceKind, KeyspaceRef, Outcome, Reply, Request, Session, Step, Store,
@@ -115,7 +116,7 @@ impl Running {
                             key: &name,
                             value: &value,
                             flags: 0,
-                            expiry: 0,
+                            expiry: Expiry::NONE,
                             condition: Condition::Always,
                         },
                         false => Request::Delete { key: &name, stamp: None },

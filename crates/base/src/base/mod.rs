@@ -36,6 +36,7 @@ use std::task::Poll;
 use std::time::Duration;
 use tapetum_drive::locks::whole;
 use tapetum_drive::{Drive, Opcode, OverlayFlash, ProcessMark};
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::record::Header;
 
 /// Wakes the maintenance thread.
@@ -203,22 +204,28 @@ impl Base {
         MemoryBudget { memory_bytes: self.memory_bytes.load(Ordering::SeqCst), ..self.options.budget() }
     }
 
+    /// Unix seconds.
     pub fn now(&self) -> u32 {
         self.drive.env().unix_seconds()
     }
 
-    /// Whether a record is there at all: not deleted with everything else, not expired.
-    pub fn is_live(&self, header: &Header, now: u32) -> bool {
-        self.is_live_stamp(KeyspaceId::of(header), header.stamp, header.expiry, now)
+    /// Milliseconds since 1970: what expiries are held against.
+    pub fn now_ms(&self) -> u64 {
+        self.drive.env().unix_millis()
     }
 
-    pub fn is_live_stamp(&self, keyspace: KeyspaceId, stamp: u64, expiry: u32, now: u32) -> bool {
-        stamp > self.keyspaces.watermark(keyspace) && (expiry == 0 || expiry > now)
+    /// Whether a record is there at all: not deleted with everything else, not expired.
+    pub fn is_live(&self, header: &Header, now_ms: u64) -> bool {
+        self.is_live_stamp(KeyspaceId::of(header), header.stamp, header.expiry, now_ms)
+    }
+
+    pub fn is_live_stamp(&self, keyspace: KeyspaceId, stamp: u64, expiry: Expiry, now_ms: u64) -> bool {
+        stamp > self.keyspaces.watermark(keyspace) && !expiry.has_passed(now_ms)
     }
 
     /// [`Base::is_live_stamp`] at this moment; the clock is read only where an expiry asks for it.
-    pub fn is_live_now(&self, keyspace: KeyspaceId, stamp: u64, expiry: u32) -> bool {
-        self.is_live_stamp(keyspace, stamp, expiry, if expiry == 0 { 0 } else { self.now() })
+    pub fn is_live_now(&self, keyspace: KeyspaceId, stamp: u64, expiry: Expiry) -> bool {
+        self.is_live_stamp(keyspace, stamp, expiry, if expiry.is_none() { 0 } else { self.now_ms() })
     }
 
     /// Seals the active write buffer if the next one is free; whether writes may be tried again. The caller holds no lock of an engine.

@@ -4,12 +4,13 @@ use crate::error::Error;
 use crate::keyspace::request::{Condition, Request};
 use crate::keyspace::states::KeyspaceRef;
 use crate::log::Draft;
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::record::{Codec, Header};
 
 /// One write of a batch.
 #[derive(Clone, Copy, Debug)]
 pub enum Write<'a> {
-    Put { keyspace: KeyspaceRef, key: &'a [u8], value: &'a [u8], flags: u32, expiry: u32 },
+    Put { keyspace: KeyspaceRef, key: &'a [u8], value: &'a [u8], flags: u32, expiry: Expiry },
     Delete { keyspace: KeyspaceRef, key: &'a [u8] },
 }
 

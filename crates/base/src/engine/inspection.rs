@@ -115,7 +115,7 @@ named_numbers!(
     data_extents: "Extents that hold those pages.",
     key_extents: "Extents that hold its key table.",
     stamp_max: "The highest stamp in it: how young it is.",
-    expiry_max: "When the last of its records expires, in unix seconds; 4294967295 where some never do, 0 where none does.",
+    expiry_max: "When the last of its records expires, in whole unix seconds; 4294967295 where some never do, 0 where none does.",
 );
 
 named_numbers!(

@@ -1,6 +1,7 @@
 //! Where a key lives: in a write buffer, in which bytes of which segment, or in which data node. Plain data, for tools.
 
 use crate::base::Base;
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::record::{Header, Kind};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,8 +108,7 @@ pub struct RecordFacts {
     pub stored_bytes: u64,
     pub value_bytes: u64,
     pub flags: u32,
-    /// Unix seconds; 0 is never.
-    pub expiry: u32,
+    pub expiry: Expiry,
     pub stamp: u64,
     /// Whether a get finds it: it is a value, not expired, not deleted with everything else.
     pub live: bool,
@@ -127,7 +127,7 @@ impl RecordFacts {
             flags: header.flags,
             expiry: header.expiry,
             stamp: header.stamp,
-            live: header.kind == Kind::Value && base.is_live(header, base.now()),
+            live: header.kind == Kind::Value && base.is_live(header, base.now_ms()),
         }
     }
 }

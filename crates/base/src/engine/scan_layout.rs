@@ -43,8 +43,8 @@ pub struct ScanList {
     pub replaced: Vec<Vec<u8>>,
     /// Records up to this stamp were deleted together.
     pub deleted_through: u64,
-    /// Unix seconds.
-    pub now: u32,
+    /// Milliseconds since 1970.
+    pub now_ms: u64,
     /// Copies that ranges of local memory name.
     pub copies: Option<LocalBuffer>,
     /// Keys of which it is known already that they are not found this way.

@@ -9,6 +9,7 @@
 //! Plain data of one thread.
 
 use std::ops::Range;
+use tapetum_kernels::expiry::Expiry;
 
 use super::block_device::BLOCK_BYTES;
 use super::request::{Condition, Outcome, Request};
@@ -81,7 +82,7 @@ impl BlockChange {
         match &self.state {
             ChangeState::Reads => Request::Get { key },
             ChangeState::Writes { block, condition } => {
-                Request::Put { key, value: block, flags: 0, expiry: 0, condition: *condition }
+                Request::Put { key, value: block, flags: 0, expiry: Expiry::NONE, condition: *condition }
             }
         }
     }
@@ -127,7 +128,8 @@ mod tests {
     use super::*;
     use crate::keyspace::request::ValueRange;
 
-    const VALUE: Outcome = Outcome::Value { flags: 0, stamp: 7, expiry: 0, value: ValueRange { start: 0, end: 0 } };
+    const VALUE: Outcome =
+        Outcome::Value { flags: 0, stamp: 7, expiry: Expiry::NONE, value: ValueRange { start: 0, end: 0 } };
 
     #[test]
     fn a_range_is_cut_at_blocks() {

@@ -2,13 +2,14 @@
 
 use crate::keyspace::item::{Access, ItemHead};
 use crate::keyspace::request::{Condition, Outcome, Request, Terms, ValueRange};
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::record::Marks;
 
 /// The item as it is now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Current<'a> {
     pub flags: u32,
-    pub expiry: u32,
+    pub expiry: Expiry,
     pub stamp: u64,
     pub marks: Marks,
     pub access: Access,
@@ -29,7 +30,7 @@ pub enum Decision {
     /// The value itself is the answer.
     Show,
     /// The item is written anew.
-    Store { flags: u32, expiry: u32, marks: Marks, value: NewValue, answer: Answer },
+    Store { flags: u32, expiry: Expiry, marks: Marks, value: NewValue, answer: Answer },
     /// The item goes.
     Delete,
 }
@@ -50,12 +51,12 @@ pub enum Answer {
     Touched,
     Number {
         number: u64,
-        expiry_before: Option<u32>,
+        expiry_before: Option<Expiry>,
     },
     /// The value as it was, under the new stamp.
     Value,
     Leased {
-        expiry_before: Option<u32>,
+        expiry_before: Option<Expiry>,
         won: bool,
         access: Access,
     },
@@ -203,14 +204,14 @@ fn refusal(condition: Condition, current: Option<Current<'_>>) -> Option<Outcome
 
 impl Current<'_> {
     /// The item under a new stamp, with its value as it is.
-    fn kept(&self, expiry: u32, marks: Marks, answer: Answer) -> Decision {
+    fn kept(&self, expiry: Expiry, marks: Marks, answer: Answer) -> Decision {
         Decision::Store { flags: self.flags, expiry, marks, value: NewValue::Same, answer }
     }
 }
 
 fn lease(terms: Terms, current: Current<'_>) -> Decision {
     let judged = terms.touch.filter(|_| terms.touch_first).unwrap_or(current.expiry);
-    let expires_soon = terms.recache_before.is_some_and(|before| judged != 0 && judged < before);
+    let expires_soon = terms.recache_before.is_some_and(|before| !judged.is_none() && judged < before);
     let won = !current.marks.leased && (expires_soon || (terms.stale && current.marks.stale));
     if !won && terms.touch.is_none() {
         return Decision::Show;
@@ -229,7 +230,7 @@ fn joined(current: Current<'_>, stamp: Option<u64>, parts: &[&[u8]]) -> Decision
     Decision::Store { flags, expiry, marks: Marks::NONE, value, answer: Answer::Stored }
 }
 
-fn increment(current: Current<'_>, delta: u64, decrement: bool, stamp: Option<u64>, touch: Option<u32>) -> Decision {
+fn increment(current: Current<'_>, delta: u64, decrement: bool, stamp: Option<u64>, touch: Option<Expiry>) -> Decision {
     if stamp.is_some_and(|stamp| stamp != current.stamp) {
         return Decision::Answer(Outcome::Exists);
     }
@@ -271,12 +272,16 @@ mod tests {
 
     const KEY: &[u8] = b"k";
 
+    const fn at(millis: u64) -> Expiry {
+        Expiry::from_millis(millis)
+    }
+
     fn current(value: &[u8]) -> Option<Current<'_>> {
         marked(value, Marks::NONE)
     }
 
     fn marked(value: &[u8], marks: Marks) -> Option<Current<'_>> {
-        Some(Current { flags: 3, expiry: 4, stamp: 5, marks, access: READ, value })
+        Some(Current { flags: 3, expiry: at(4), stamp: 5, marks, access: READ, value })
     }
 
     const READ: Access = Access { was_read: true, idle_seconds: 7 };
@@ -284,13 +289,18 @@ mod tests {
     const LEASED: Marks = Marks { stale: false, leased: true };
 
     fn put(condition: Condition) -> Request<'static> {
-        Request::Put { key: KEY, value: b"new", flags: 1, expiry: 2, condition }
+        Request::Put { key: KEY, value: b"new", flags: 1, expiry: at(2), condition }
     }
 
     #[test]
     fn conditions_of_a_put() {
-        let stored =
-            Decision::Store { flags: 1, expiry: 2, marks: Marks::NONE, value: NewValue::Given, answer: Answer::Stored };
+        let stored = Decision::Store {
+            flags: 1,
+            expiry: at(2),
+            marks: Marks::NONE,
+            value: NewValue::Given,
+            answer: Answer::Stored,
+        };
         for (condition, absent, present) in [
             (Condition::Always, stored.clone(), stored.clone()),
             (Condition::Absent, stored.clone(), Decision::Answer(Outcome::NotStored)),
@@ -308,7 +318,7 @@ mod tests {
     fn increment_of(value: &[u8], delta: u64, decrement: bool) -> Result<Vec<u8>, Outcome> {
         let request = Request::Increment { key: KEY, delta, decrement, initial: None, stamp: None, touch: None };
         match decide(&request, current(value)) {
-            Decision::Store { value: NewValue::Made(value), flags: 3, expiry: 4, .. } => Ok(value),
+            Decision::Store { value: NewValue::Made(value), flags: 3, expiry, .. } if expiry == at(4) => Ok(value),
             Decision::Answer(outcome) => Err(outcome),
             other => panic!("{other:?}"),
         }
@@ -329,11 +339,15 @@ mod tests {
 
     #[test]
     fn an_absent_number_starts_at_its_initial_value() {
-        let initial = Some(Initial { value: 7, expiry: 9 });
-        let request = Request::Increment { key: KEY, delta: 1, decrement: false, initial, stamp: None, touch: Some(1) };
+        let initial = Some(Initial { value: 7, expiry: at(9) });
+        let request =
+            Request::Increment { key: KEY, delta: 1, decrement: false, initial, stamp: None, touch: Some(at(1)) };
         let value = NewValue::Made(b"7".to_vec());
         let answer = Answer::Number { number: 7, expiry_before: None };
-        assert_eq!(decide(&request, None), Decision::Store { flags: 0, expiry: 9, marks: Marks::NONE, value, answer });
+        assert_eq!(
+            decide(&request, None),
+            Decision::Store { flags: 0, expiry: at(9), marks: Marks::NONE, value, answer }
+        );
     }
 
     #[test]
@@ -344,7 +358,7 @@ mod tests {
         let value = NewValue::Made(b"ab".to_vec());
         assert_eq!(
             decide(&append(Some(5)), current(b"a")),
-            Decision::Store { flags: 3, expiry: 4, marks: Marks::NONE, value, answer: Answer::Stored }
+            Decision::Store { flags: 3, expiry: at(4), marks: Marks::NONE, value, answer: Answer::Stored }
         );
         let delete = |stamp| Request::Delete { key: KEY, stamp };
         assert_eq!(decide(&delete(None), current(b"a")), Decision::Delete);
@@ -352,7 +366,7 @@ mod tests {
         assert_eq!(decide(&delete(None), None), Decision::Answer(Outcome::Missing));
     }
 
-    fn leased(terms: Terms, current: Option<Current<'_>>) -> Result<(u32, Marks, bool), Decision> {
+    fn leased(terms: Terms, current: Option<Current<'_>>) -> Result<(Expiry, Marks, bool), Decision> {
         match decide(&Request::GetAndLease { key: KEY, terms }, current) {
             Decision::Store { expiry, marks, answer: Answer::Leased { won, .. }, .. } => Ok((expiry, marks, won)),
             other => Err(other),
@@ -362,27 +376,27 @@ mod tests {
     #[test]
     fn one_get_takes_the_lease_on_what_is_absent_stale_or_soon_expired() {
         let none = Terms::default();
-        let (stale, vivify) = (Terms { stale: true, ..none }, Terms { vivify: Some(9), ..none });
-        let recache = |before| Terms { recache_before: Some(before), ..none };
+        let (stale, vivify) = (Terms { stale: true, ..none }, Terms { vivify: Some(at(9)), ..none });
+        let recache = |before| Terms { recache_before: Some(at(before)), ..none };
         assert_eq!(leased(none, None), Err(Decision::Answer(Outcome::Missing)));
-        assert_eq!(leased(vivify, None), Ok((9, LEASED, true)));
+        assert_eq!(leased(vivify, None), Ok((at(9), LEASED, true)));
         assert_eq!(leased(vivify, current(b"v")), Err(Decision::Show));
         assert_eq!(leased(stale, current(b"v")), Err(Decision::Show));
         assert_eq!(leased(none, marked(b"v", STALE)), Err(Decision::Show));
         let both = Marks { stale: true, leased: true };
-        assert_eq!(leased(stale, marked(b"v", STALE)), Ok((4, both, true)));
+        assert_eq!(leased(stale, marked(b"v", STALE)), Ok((at(4), both, true)));
         assert_eq!(leased(stale, marked(b"v", both)), Err(Decision::Show));
         assert_eq!(leased(recache(4), current(b"v")), Err(Decision::Show));
-        assert_eq!(leased(recache(5), current(b"v")), Ok((4, LEASED, true)));
+        assert_eq!(leased(recache(5), current(b"v")), Ok((at(4), LEASED, true)));
         assert_eq!(leased(recache(5), marked(b"v", LEASED)), Err(Decision::Show));
     }
 
     #[test]
     fn a_touch_goes_before_or_after_the_look_at_the_expiry() {
-        let terms = Terms { touch: Some(100), recache_before: Some(50), ..Terms::default() };
-        assert_eq!(leased(terms, current(b"v")), Ok((100, LEASED, true)));
-        assert_eq!(leased(Terms { touch_first: true, ..terms }, current(b"v")), Ok((100, Marks::NONE, false)));
-        assert_eq!(leased(Terms { touch: Some(0), ..terms }, marked(b"v", LEASED)), Ok((0, LEASED, false)));
+        let terms = Terms { touch: Some(at(100)), recache_before: Some(at(50)), ..Terms::default() };
+        assert_eq!(leased(terms, current(b"v")), Ok((at(100), LEASED, true)));
+        assert_eq!(leased(Terms { touch_first: true, ..terms }, current(b"v")), Ok((at(100), Marks::NONE, false)));
+        assert_eq!(leased(Terms { touch: Some(at(0)), ..terms }, marked(b"v", LEASED)), Ok((at(0), LEASED, false)));
     }
 
     #[test]
@@ -392,7 +406,7 @@ mod tests {
         let (value, answer) = (NewValue::Given, Answer::Stored);
         assert_eq!(
             decide(&request, marked(b"old", LEASED)),
-            Decision::Store { flags: 1, expiry: 4, marks, value, answer }
+            Decision::Store { flags: 1, expiry: at(4), marks, value, answer }
         );
     }
 
@@ -401,8 +415,8 @@ mod tests {
         let invalidate = |stamp, expiry| Request::Invalidate { key: KEY, stamp, expiry };
         let (value, answer) = (NewValue::Same, Answer::Stored);
         let stale = |expiry| Decision::Store { flags: 3, expiry, marks: STALE, value: value.clone(), answer };
-        assert_eq!(decide(&invalidate(None, None), marked(b"v", LEASED)), stale(4));
-        assert_eq!(decide(&invalidate(Some(5), Some(8)), current(b"v")), stale(8));
+        assert_eq!(decide(&invalidate(None, None), marked(b"v", LEASED)), stale(at(4)));
+        assert_eq!(decide(&invalidate(Some(5), Some(at(8))), current(b"v")), stale(at(8)));
         assert_eq!(decide(&invalidate(Some(6), None), current(b"v")), Decision::Answer(Outcome::Exists));
         assert_eq!(decide(&invalidate(None, None), None), Decision::Answer(Outcome::Missing));
         for request in [

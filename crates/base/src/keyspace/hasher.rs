@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use tapetum_kernels::block_group;
 use tapetum_kernels::hash::{HashKey, keyspace_secret};
+use tapetum_kernels::key_table::{Entry, Routes};
 use tapetum_kernels::record::Header;
 
 /// A handle on the secrets of a store's keyspaces.
@@ -15,6 +16,7 @@ use tapetum_kernels::record::Header;
 pub struct KeyHasher {
     secrets: Arc<ById<[u8; 16]>>,
     store_secret: [u8; 16],
+    routes: Routes,
 }
 
 impl fmt::Debug for KeyHasher {
@@ -24,9 +26,27 @@ impl fmt::Debug for KeyHasher {
 }
 
 impl KeyHasher {
-    pub fn new(store_secret: [u8; 16]) -> KeyHasher {
+    /// Of a store with that secret, whose key tables have such routes.
+    pub fn new(store_secret: [u8; 16], routes: Routes) -> KeyHasher {
         let secrets = ById::new(|KeyspaceId(id)| keyspace_secret(&store_secret, id));
-        KeyHasher { secrets: Arc::new(secrets), store_secret }
+        KeyHasher { secrets: Arc::new(secrets), store_secret, routes }
+    }
+
+    /// The same of a store with other key tables.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn with_routes(self, routes: Routes) -> KeyHasher {
+        KeyHasher { routes, ..self }
+    }
+
+    /// What key tables say of a key besides its hash.
+    pub fn routes(&self) -> Routes {
+        self.routes
+    }
+
+    /// What a key table says of a record.
+    pub fn entry_of(&self, header: &Header, key: &[u8]) -> Entry {
+        let size_bytes = header.record_bytes() as u32;
+        Entry::of_record(self.hash_of(header, key), (header, key), size_bytes, self.routes)
     }
 
     /// The secret under which the keys of a keyspace are hashed.
@@ -64,7 +84,7 @@ mod tests {
 
     #[test]
     fn each_keyspace_has_the_secret_that_is_derived_for_it() {
-        let hasher = KeyHasher::new([7; 16]);
+        let hasher = KeyHasher::new([7; 16], Routes::Keyspaces);
         for id in [0, 1, 255, 256, 257, 4095, u16::MAX] {
             let secret = keyspace_secret(&[7; 16], id);
             assert_eq!(*hasher.secret(KeyspaceId(id)), secret);

@@ -1,5 +1,6 @@
 //! What is known of an item beside its value, and of its use. Plain data.
 
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::record::{Header, Marks};
 
 /// An item without its value.
@@ -7,7 +8,7 @@ use tapetum_kernels::record::{Header, Marks};
 pub struct ItemHead {
     pub flags: u32,
     /// Unix seconds; 0 is never.
-    pub expiry: u32,
+    pub expiry: Expiry,
     pub stamp: u64,
     pub value_bytes: usize,
     pub marks: Marks,

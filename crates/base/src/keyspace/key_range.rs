@@ -1,6 +1,7 @@
 //! Scans as callers ask for them and are answered. Plain data, shared with the front doors: no state, no threading.
 
 use crate::error::Error;
+use tapetum_kernels::expiry::Expiry;
 
 /// An end of a range of keys.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -49,7 +50,7 @@ pub struct ScannedItem {
     pub key: Vec<u8>,
     pub value: Vec<u8>,
     pub flags: u32,
-    pub expiry: u32,
+    pub expiry: Expiry,
     pub stamp: u64,
 }
 

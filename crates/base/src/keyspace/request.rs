@@ -2,9 +2,10 @@
 
 use crate::error::Error;
 use crate::keyspace::item::Access;
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::record::Marks;
 
-/// One operation. Times are unix seconds: 0 is never, and a time that has passed means already expired.
+/// One operation. An expiry that has passed means already expired.
 /// A stamp is what memcached calls the CAS unique: it changes with every write of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
@@ -20,7 +21,7 @@ pub enum Request<'a> {
         key: &'a [u8],
         value: &'a [u8],
         flags: u32,
-        expiry: u32,
+        expiry: Expiry,
         condition: Condition,
     },
     /// Flags and expiry of the record stay as they are.
@@ -43,22 +44,22 @@ pub enum Request<'a> {
         initial: Option<Initial>,
         stamp: Option<u64>,
         /// The expiry that a number which was there gets.
-        touch: Option<u32>,
+        touch: Option<Expiry>,
     },
     Touch {
         key: &'a [u8],
-        expiry: u32,
+        expiry: Expiry,
     },
     GetAndTouch {
         key: &'a [u8],
-        expiry: u32,
+        expiry: Expiry,
     },
     /// Marks the value as stale and takes its lease back: whoever gets it next on such terms is to make it anew.
     Invalidate {
         key: &'a [u8],
         stamp: Option<u64>,
         /// The new expiry; the old one stays without.
-        expiry: Option<u32>,
+        expiry: Option<Expiry>,
     },
     Delete {
         key: &'a [u8],
@@ -89,11 +90,11 @@ pub struct Terms {
     /// It takes the lease on a stale item.
     pub stale: bool,
     /// It takes the lease on an item that expires before.
-    pub recache_before: Option<u32>,
+    pub recache_before: Option<Expiry>,
     /// An absent item is made, without a byte and with this expiry, and its lease taken.
-    pub vivify: Option<u32>,
+    pub vivify: Option<Expiry>,
     /// An item that was there gets this expiry.
-    pub touch: Option<u32>,
+    pub touch: Option<Expiry>,
     /// `recache_before` is held against the expiry that `touch` gives.
     pub touch_first: bool,
     /// It does not count as a read of the item.
@@ -104,7 +105,7 @@ pub struct Terms {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Initial {
     pub value: u64,
-    pub expiry: u32,
+    pub expiry: Expiry,
 }
 
 /// The answer to the request that was submitted with `token`.
@@ -121,7 +122,7 @@ pub enum Outcome {
     Value {
         flags: u32,
         stamp: u64,
-        expiry: u32,
+        expiry: Expiry,
         value: ValueRange,
     },
     /// The answer to a [`Request::GetAndLease`] that found or made the item.
@@ -129,7 +130,7 @@ pub enum Outcome {
         flags: u32,
         stamp: u64,
         /// As it was; `None` if the item was just made.
-        expiry_before: Option<u32>,
+        expiry_before: Option<Expiry>,
         /// As they are now.
         marks: Marks,
         /// This request took the lease.
@@ -155,7 +156,7 @@ pub enum Outcome {
         number: u64,
         stamp: u64,
         /// As it was; `None` if the number was just made.
-        expiry_before: Option<u32>,
+        expiry_before: Option<Expiry>,
     },
     /// The value to add to is not a number.
     NotNumber,

@@ -1,9 +1,13 @@
 //! Features of a store that this version may not know.
 
 use crate::error::Error;
+use tapetum_kernels::key_table::Routes;
 
-/// Those that this version knows: none.
-const KNOWN_INCOMPATIBLE: u64 = 0;
+/// Incompatible: key tables have the slots of keys in a cluster ([`Routes::Slots`]). Set at creation or never.
+pub const CLUSTER_SLOTS: u64 = 1;
+
+/// Those that this version knows.
+const KNOWN_INCOMPATIBLE: u64 = CLUSTER_SLOTS;
 const KNOWN_READ_ONLY_COMPATIBLE: u64 = 0;
 
 /// A bit each.
@@ -16,6 +20,16 @@ pub struct Features {
 }
 
 impl Features {
+    /// Of a new store.
+    pub fn of_new(cluster_slots: bool) -> Features {
+        Features { incompatible: if cluster_slots { CLUSTER_SLOTS } else { 0 }, ..Features::default() }
+    }
+
+    /// What the routes of its key tables say.
+    pub fn routes(self) -> Routes {
+        if self.incompatible & CLUSTER_SLOTS != 0 { Routes::Slots } else { Routes::Keyspaces }
+    }
+
     /// An error if the store cannot be read.
     pub fn check_read(self) -> Result<(), Error> {
         let unknown = self.incompatible & !KNOWN_INCOMPATIBLE;

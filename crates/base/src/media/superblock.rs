@@ -4,18 +4,21 @@
 //!  fixed head, the same in every format from 6 on:
 //!   0  magic "TAPETUM\0"              12  crc u32 (zero while summed)
 //!   8  version u32                    16  features: incompatible u64, read-only-compatible u64
-//!  of format 6:
+//!  of format 7:
 //!  32  store id u64, generation u64   88  manifest bytes u64   104  set id u128
 //!  48  hash secret 16 bytes           96  sector bytes u32     120  place in the set u16, members u16
 //!  64  capacity u64                  100  partition bits u32   124  1 if it grows by itself, else 0 u32
 //!  72  segment bytes u64                                       128  capacity at creation u64
-//!  80  extent bytes u64                                        136  zero to 4096
+//!  80  extent bytes u64                                        136  set generation u64, member generation u64
+//!                                                              152  zero to 4096
 //! ```
 //! A store whose *incompatible* features are not all known is not opened; one whose *read-only-compatible* ones are not is opened to
 //! read alone. So what is added to the format takes a bit, and no version.
 //!
 //! The set fields say of which set of members a drive is one, and which. A drive on its own is member 0 of 1 of a set with the
-//! store's id; any other place is refused.
+//! store's id; any other place is refused. The set generation counts the changes of a set, and the member generation is the set's when
+//! this member was last whole: one that stayed away while the others went on is found by it. Of a drive on its own both are 1, and
+//! anything else is refused.
 //!
 //! Of two whole copies the one with the higher generation holds. They are written one after the other, each durable before
 //! the next, so at any moment one of them is whole. What a new superblock allows is done only when both are durable. Opening
@@ -30,22 +33,29 @@ use crate::media::wire::{Reader, Short, Writer};
 use tapetum_kernels::checksum::{Salt, checksum};
 
 const MAGIC: [u8; 8] = *b"TAPETUM\0";
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 const CRC_AT: usize = 12;
 const FEATURES_AT: usize = 16;
+/// Of the fixed head, and of the fields behind it in the order in which they are drawn.
+const FIELDS_END: usize = 32 + (8 + 8 + 16 + 8 + 8 + 8) + (8 + 4 + 4) + (16 + 2 + 2 + 4 + 8) + (8 + 8);
+const _: () = assert!(FIELDS_END == 152 && FIELDS_END <= SUPERBLOCK_BYTES as usize);
 
-/// Which member of which set a drive is.
+/// Which member of which set a drive is, and of when.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SetPlace {
     pub set_id: u128,
     pub place: u16,
     pub members: u16,
+    /// Counts the changes of the set.
+    pub generation: u64,
+    /// The set's generation when this member was last whole.
+    pub member_generation: u64,
 }
 
 impl SetPlace {
     /// Of a drive on its own.
     pub fn alone(store_id: u64) -> SetPlace {
-        SetPlace { set_id: store_id.into(), place: 0, members: 1 }
+        SetPlace { set_id: store_id.into(), place: 0, members: 1, generation: 1, member_generation: 1 }
     }
 }
 
@@ -110,6 +120,9 @@ impl Superblock {
         writer.u16(self.set.members);
         writer.u32(self.grows.into());
         writer.u64(self.geometry.created_bytes);
+        writer.u64(self.set.generation);
+        writer.u64(self.set.member_generation);
+        assert_eq!(writer.bytes.len(), FIELDS_END);
         writer.bytes.resize(SUPERBLOCK_BYTES as usize, 0);
         let crc = Self::crc(&writer.bytes);
         writer.bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
@@ -158,9 +171,11 @@ impl Superblock {
         let (segment_bytes, extent_bytes, manifest_bytes) = (reader.u64()?, reader.u64()?, reader.u64()?);
         let (sector_bytes, partition_bits) = (reader.u32()?, reader.u32()?);
         let set_id = u128::from_le_bytes(reader.array()?);
-        let set = SetPlace { set_id, place: reader.u16()?, members: reader.u16()? };
+        let (place, members) = (reader.u16()?, reader.u16()?);
         let grows = reader.u32()? == 1;
         let created_bytes = reader.u64()?;
+        let (set_generation, member_generation) = (reader.u64()?, reader.u64()?);
+        let set = SetPlace { set_id, place, members, generation: set_generation, member_generation };
         let geometry =
             Geometry { created_bytes, segment_bytes, extent_bytes, manifest_bytes, sector_bytes, partition_bits };
         Ok(Superblock { features, store_id, generation, secret, capacity_bytes, set, grows, geometry })
@@ -197,11 +212,11 @@ impl Superblock {
 
     fn check(&self, drive_bytes: u64) -> Result<(), Error> {
         self.features.check_read()?;
-        let SetPlace { place, members, .. } = self.set;
         if self.set != SetPlace::alone(self.store_id) {
+            let SetPlace { place, members, generation, member_generation, .. } = self.set;
             return Err(Error::OtherFormat(format!(
-                "the drive is member {place} of a set of {members}, and this tapetum opens drives on their own: use the tapetum that \
-                 made the set; nothing was written"
+                "the drive is member {place} of a set of {members} (generation {member_generation} of {generation}), and this tapetum opens \
+                 drives on their own: use the tapetum that made the set; nothing was written"
             )));
         }
         if self.capacity_bytes > drive_bytes {
@@ -314,7 +329,7 @@ mod tests {
 
     #[test]
     fn another_version_is_named() {
-        for (version, what) in [(9, "newer"), (5, "tapetum dump")] {
+        for (version, what) in [(9, "newer"), (6, "tapetum dump"), (5, "tapetum dump")] {
             let mut other = superblock().encode();
             other[8] = version;
             assert!(read(&other, &other, 10 << 30).unwrap_err().to_string().contains(what));
@@ -349,6 +364,9 @@ mod tests {
             SetPlace { members: 2, ..alone },
             SetPlace { members: 0, ..alone },
             SetPlace { set_id: alone.set_id + 1, ..alone },
+            SetPlace { generation: 2, ..alone },
+            SetPlace { generation: 2, member_generation: 2, ..alone },
+            SetPlace { member_generation: 0, ..alone },
         ];
         for set in others {
             let other = Superblock { set, ..superblock() }.encode();

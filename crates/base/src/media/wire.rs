@@ -1,5 +1,6 @@
 //! Little-endian fields, written to and read from byte buffers; the reader checks every length.
 
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::extent_address::ExtentAddress;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +22,10 @@ impl Writer {
 
     pub fn u64(&mut self, value: u64) {
         self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+
+    pub fn expiry(&mut self, value: Expiry) {
+        self.bytes.extend_from_slice(&value.to_bytes());
     }
 
     pub fn varint(&mut self, mut value: u32) {
@@ -92,6 +97,12 @@ impl<'a> Reader<'a> {
 
     pub fn u64(&mut self) -> Result<u64, Short> {
         Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    pub fn expiry(&mut self) -> Result<Expiry, Short> {
+        let mut word = [0; 8];
+        word[..Expiry::BYTES].copy_from_slice(self.take(Expiry::BYTES)?);
+        Ok(Expiry::from_flash(u64::from_le_bytes(word)))
     }
 
     pub fn varint(&mut self) -> Result<u32, Short> {

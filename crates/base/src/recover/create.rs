@@ -4,6 +4,7 @@ use super::no_memory;
 use crate::error::Error;
 use crate::installer::{Clients, EngineClients};
 use crate::manifest::Manifest;
+use crate::media::features::Features;
 use crate::media::geometry::{BUFFERS, Geometry};
 use crate::media::io::Io;
 use crate::media::superblock::Superblock;
@@ -20,7 +21,8 @@ pub async fn create(drive: &Drive, io: &Io, options: &StoreOptions, of_engines: 
     let mut secret = [0; 16];
     drive.env().random_bytes(&mut secret);
     let made = Superblock::new(drive.env().random_u64(), secret, geometry);
-    let superblock = Superblock { grows: options.grows, ..made };
+    let features = Features::of_new(options.cluster_slots);
+    let superblock = Superblock { grows: options.grows, features, ..made };
     for area in 0..2 {
         zero(drive, io, geometry.manifest_offset(area), geometry.manifest_bytes.min(MANIFEST_ZEROED_BYTES_MAX)).await?;
     }

@@ -146,7 +146,7 @@ impl FoundBase {
     pub async fn read(drive: &Drive, io: &Io, found: Found, of_engines: EngineClients) -> Result<FoundBase, Error> {
         let watch = Stopwatch::new(drive.env());
         let Found { superblock, behind } = found;
-        let (geometry, hasher) = (superblock.geometry, KeyHasher::new(superblock.secret));
+        let (geometry, hasher) = (superblock.geometry, KeyHasher::new(superblock.secret, superblock.features.routes()));
         let empty = || Clients::empty(of_engines);
         let recovered = Manifest::recover(io, drive.local(), &geometry, superblock.store_id, empty).await?;
         let installer = Box::new(Installer::from(recovered));

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tapetum::Expiry;
 
 use tapetum::{KeyspaceHandle, KeyspaceKind, KeyspaceRef, QuerySide, Store, StoreOptions, Sync, Write};
 use tapetum_bench::Failure;
@@ -331,7 +332,7 @@ impl Client for Batches {
 
     fn put(&mut self, key: &Key, value: &[u8]) -> Result<(), Failure> {
         let Blocking(keyspace) = &self.0;
-        let write = Write::Put { keyspace: keyspace.keyspace(), key, value, flags: 0, expiry: 0 };
+        let write = Write::Put { keyspace: keyspace.keyspace(), key, value, flags: 0, expiry: Expiry::NONE };
         Ok(keyspace.store().batch(&[write])?)
     }
 }

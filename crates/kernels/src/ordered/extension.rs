@@ -11,29 +11,36 @@
 //! The extension, in the slot ([`super::SlotAddress`]) and the pages behind it:
 //! ```text
 //!  0      4         5       6          8       16    20       24       28       30     32
-//!  +------+---------+-------+----------+-------+-----+--------+--------+--------+------+-----+--------+------
-//!  | crc  | version | codec | keyspace | stamp | raw | stored | crc of | key    | zero | key | stored | zeros
-//!  | u32  | u8      | u8    | u16      | u64   | u32 | u32    | stored | length | u16  |     | bytes  |
-//!  |      |         |       |          |       |     |        | u32    | u16    |      |     |        |
-//!  +------+---------+-------+----------+-------+-----+--------+--------+--------+------+-----+--------+------
+//!  +------+---------+-------+----------+-------+-----+--------+--------+--------+------+-----+----------+--------+------
+//!  | crc  | version | codec | keyspace | stamp | raw | stored | crc of | key    | zero | key | stations | stored | zeros
+//!  | u32  | u8      | u8    | u16      | u64   | u32 | u32    | stored | length | u16  |     | u32 each | bytes  |
+//!  |      |         |       |          |       |     |        | u32    | u16    |      |     |          |        |
+//!  +------+---------+-------+----------+-------+-----+--------+--------+--------+------+-----+----------+--------+------
 //! ```
 //! All numbers are little-endian. `stored` bytes are coded by `codec` (raw or zstd); `raw` is the value's length before that. Both crcs
-//! are salted with the store, the slot and the version of the slot's group: the first covers the head and the key, the second the stored
-//! bytes, and can be made of them part by part. The key is there for who repairs a store whose node is lost.
+//! are salted with the store, the slot and the version of the slot's group: the first covers the head, the key and the stations, the second the stored
+//! bytes, and can be made of them part by part. Of more than 1 MiB it has stations, one for each MiB but the last ([`crate::mib_sums`]). The key is there for who repairs a store whose node is lost.
 //!
 //! An extension names no node, so it stays where it is when its record moves to another one. It takes one contiguous range of 4, 8, 16,
 //! 32 or 64 KiB, or of a multiple of 64 KiB.
 
 use super::{NODE_KEY_BYTES_MAX, SlotAddress, SlotSalt};
-use crate::checksum::{checksum, crc32c_append};
+use crate::checksum::checksum;
+use crate::mib_sums::{MibSums, stations_bytes};
 use crate::record::{Codec, VALUE_BYTES_MAX};
 
 pub const REFERENCE_BYTES: usize = 20;
 /// Bytes in front of an extension's key.
 pub const EXTENSION_HEAD_BYTES: usize = 32;
-pub const EXTENSION_VERSION: u8 = 1;
+
+/// Bytes in front of the stored ones.
+pub const fn front_bytes(key_bytes: usize, stored_bytes: usize) -> usize {
+    EXTENSION_HEAD_BYTES + key_bytes + stations_bytes(stored_bytes)
+}
+
+pub const EXTENSION_VERSION: u8 = 2;
 /// All that must be read to know what an extension is.
-pub const EXTENSION_PREFIX_BYTES_MAX: usize = EXTENSION_HEAD_BYTES + NODE_KEY_BYTES_MAX;
+pub const EXTENSION_PREFIX_BYTES_MAX: usize = front_bytes(NODE_KEY_BYTES_MAX, VALUE_BYTES_MAX);
 /// The smallest extension, and the largest of a slab.
 const SMALLEST_BYTES: u64 = 4 << 10;
 const LARGEST_SLAB_BYTES: u64 = 64 << 10;
@@ -57,7 +64,7 @@ impl ExtensionClass {
         if !(1..=NODE_KEY_BYTES_MAX).contains(&key_bytes) || stored_bytes > VALUE_BYTES_MAX {
             return None;
         }
-        let bytes = (EXTENSION_HEAD_BYTES + key_bytes + stored_bytes) as u64;
+        let bytes = (front_bytes(key_bytes, stored_bytes) + stored_bytes) as u64;
         Some(match bytes.div_ceil(LARGEST_SLAB_BYTES) {
             1 => ExtensionClass::Slab((bytes.div_ceil(SMALLEST_BYTES).next_power_of_two().trailing_zeros()) as u8),
             units => ExtensionClass::Large(units as u32),
@@ -137,44 +144,49 @@ pub struct ExtensionHead {
     /// The value's length.
     pub raw_bytes: u32,
     pub stored_bytes: u32,
-    /// Of the stored bytes: see [`stored_crc`].
-    pub stored_crc: u32,
+    /// Of the stored bytes, from [`crc_of_none`] on.
+    pub sums: MibSums,
 }
 
 impl ExtensionHead {
-    /// Writes head and key to the beginning of `out`; how many bytes they are, behind which the stored ones follow.
+    /// Writes head, key and stations to the beginning of `out`; how many bytes they are, behind which the stored ones follow.
     ///
     /// # Panics
     /// When `out` is shorter than they are, or when no extension has such a key or codec.
     pub fn encode(&self, key: &[u8], salt: SlotSalt, out: &mut [u8]) -> usize {
         assert!((1..=NODE_KEY_BYTES_MAX).contains(&key.len()), "a key of {} bytes", key.len());
         assert!(is_codec(self.codec), "an extension is raw or zstd");
-        let out = &mut out[..EXTENSION_HEAD_BYTES + key.len()];
+        let out = &mut out[..front_bytes(key.len(), self.stored_bytes as usize)];
         (out[4], out[5]) = (EXTENSION_VERSION, self.codec as u8);
         out[6..8].copy_from_slice(&self.keyspace.to_le_bytes());
         out[8..16].copy_from_slice(&self.stamp.to_le_bytes());
         out[16..20].copy_from_slice(&self.raw_bytes.to_le_bytes());
         out[20..24].copy_from_slice(&self.stored_bytes.to_le_bytes());
-        out[24..28].copy_from_slice(&self.stored_crc.to_le_bytes());
+        out[24..28].copy_from_slice(&self.sums.whole.to_le_bytes());
         out[28..30].copy_from_slice(&(key.len() as u16).to_le_bytes());
         out[30..32].fill(0);
-        out[EXTENSION_HEAD_BYTES..].copy_from_slice(key);
+        let (to_key, to_stations) = out[EXTENSION_HEAD_BYTES..].split_at_mut(key.len());
+        to_key.copy_from_slice(key);
+        to_stations.as_chunks_mut().0.iter_mut().zip(self.sums.stations()).for_each(|(to, station)| *to = station);
         let crc = checksum(salt.of_extension(), &[&out[4..]]);
         out[..4].copy_from_slice(&crc.to_le_bytes());
         out.len()
     }
 
-    /// Reads and checks head and key, for which [`EXTENSION_PREFIX_BYTES_MAX`] bytes are enough. The stored bytes begin behind both.
+    /// Reads and checks head, key and stations, for which [`EXTENSION_PREFIX_BYTES_MAX`] bytes are enough. The stored bytes begin behind [`front_bytes`].
     ///
     /// # Errors
     /// When no extension of this slot begins like this.
     pub fn parse(bytes: &[u8], salt: SlotSalt) -> Result<(ExtensionHead, &[u8]), ExtensionError> {
         let head = bytes.first_chunk::<EXTENSION_HEAD_BYTES>().ok_or(ExtensionError::Malformed)?;
         let key_bytes = usize::from(u16::from_le_bytes([head[28], head[29]]));
-        let key = &bytes[EXTENSION_HEAD_BYTES..];
-        let is_key = (1..=NODE_KEY_BYTES_MAX).contains(&key_bytes);
-        let key = key.get(..key_bytes).filter(|_| is_key).ok_or(ExtensionError::Malformed)?;
-        if u32_at(head, 0) != checksum(salt.of_extension(), &[&head[4..], key]) {
+        let (stored_bytes, is_key) = (u32_at(head, 20), (1..=NODE_KEY_BYTES_MAX).contains(&key_bytes));
+        if !is_key || stored_bytes as usize > VALUE_BYTES_MAX {
+            return Err(ExtensionError::Malformed);
+        }
+        let behind = bytes.get(EXTENSION_HEAD_BYTES..front_bytes(key_bytes, stored_bytes as usize));
+        let (key, stations) = behind.ok_or(ExtensionError::Malformed)?.split_at(key_bytes);
+        if u32_at(head, 0) != checksum(salt.of_extension(), &[&head[4..], key, stations]) {
             return Err(ExtensionError::Checksum);
         }
         if head[4] != EXTENSION_VERSION {
@@ -185,11 +197,10 @@ impl ExtensionHead {
             stamp: u64_at(head, 8),
             codec: codec_of(head[5])?,
             raw_bytes: u32_at(head, 16),
-            stored_bytes: u32_at(head, 20),
-            stored_crc: u32_at(head, 24),
+            stored_bytes,
+            sums: MibSums::from_flash(stations, u32_at(head, 24)).ok_or(ExtensionError::Malformed)?,
         };
-        let has_lengths =
-            parsed.raw_bytes as usize <= VALUE_BYTES_MAX && parsed.stored_bytes as usize <= VALUE_BYTES_MAX;
+        let has_lengths = parsed.raw_bytes as usize <= VALUE_BYTES_MAX;
         let is_plain = parsed.codec != Codec::Raw || parsed.raw_bytes == parsed.stored_bytes;
         let is_right = has_lengths && is_plain && head[30..] == [0; 2];
         if is_right { Ok((parsed, key)) } else { Err(ExtensionError::Malformed) }
@@ -207,14 +218,13 @@ impl ExtensionHead {
 
     /// Whether these are the stored bytes.
     pub fn holds(&self, salt: SlotSalt, stored: &[u8]) -> bool {
-        stored.len() == self.stored_bytes as usize && stored_crc(salt, stored) == self.stored_crc
+        stored.len() == self.stored_bytes as usize && MibSums::of(crc_of_none(salt), stored) == self.sums
     }
 }
 
-/// The crc of an extension's stored bytes: of the first part of them, to be continued with the others
-/// ([`crate::checksum::crc32c_append`]).
-pub fn stored_crc(salt: SlotSalt, part: &[u8]) -> u32 {
-    crc32c_append(checksum(salt.of_extension(), &[]), part)
+/// The crc of no stored bytes, to be continued with an extension's.
+pub fn crc_of_none(salt: SlotSalt) -> u32 {
+    checksum(salt.of_extension(), &[])
 }
 
 fn is_codec(codec: Codec) -> bool {
@@ -246,8 +256,8 @@ mod tests {
 
     fn head(stored: &[u8]) -> ExtensionHead {
         let stored_bytes = stored.len() as u32;
-        let stored_crc = stored_crc(salt(7), stored);
-        ExtensionHead { keyspace: 3, stamp: 9, codec: Codec::Zstd, raw_bytes: 5000, stored_bytes, stored_crc }
+        let sums = MibSums::of(crc_of_none(salt(7)), stored);
+        ExtensionHead { keyspace: 3, stamp: 9, codec: Codec::Zstd, raw_bytes: 5000, stored_bytes, sums }
     }
 
     proptest! {
@@ -255,7 +265,6 @@ mod tests {
         fn what_is_written_is_read(
             key in proptest::collection::vec(any::<u8>(), 1..40),
             stored in proptest::collection::vec(any::<u8>(), 0..200),
-            cut in 0..200_usize,
             stamp: u64,
         ) {
             let head = ExtensionHead { stamp, ..head(&stored) };
@@ -264,8 +273,6 @@ mod tests {
             prop_assert_eq!(length, EXTENSION_HEAD_BYTES + key.len());
             prop_assert_eq!(ExtensionHead::parse(&bytes, salt(7)), Ok((head, &key[..])));
             prop_assert!(head.holds(salt(7), &stored) && !head.holds(salt(8), &stored));
-            let (first, rest) = stored.split_at(cut.min(stored.len()));
-            prop_assert_eq!(crc32c_append(stored_crc(salt(7), first), rest), head.stored_crc);
             for length in 0..length {
                 prop_assert!(ExtensionHead::parse(&bytes[..length], salt(7)).is_err());
             }
@@ -296,7 +303,7 @@ mod tests {
         let mut bytes = [0xee; 40];
         head(b"abc").encode(b"key", salt(7), &mut bytes);
         let crc = |parts: &[&[u8]]| checksum(salt(7).of_extension(), parts).to_le_bytes();
-        let fields = [1, 1, 3, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0x88, 0x13, 0, 0, 3, 0, 0, 0];
+        let fields = [2, 1, 3, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0x88, 0x13, 0, 0, 3, 0, 0, 0];
         let expected =
             [&crc(&[&bytes[4..35]])[..], &fields, &crc(&[b"abc"]), &[3, 0, 0, 0], b"key", &[0xee; 5]].concat();
         assert_eq!(bytes[..], expected);
@@ -305,7 +312,8 @@ mod tests {
     #[test]
     fn sizes_are_those_of_the_slabs_and_then_multiples_of_the_largest() {
         let of = |key_bytes, total: usize| {
-            ExtensionClass::of(key_bytes, total - EXTENSION_HEAD_BYTES - key_bytes).map(ExtensionClass::bytes)
+            let behind_key = total - EXTENSION_HEAD_BYTES - key_bytes;
+            ExtensionClass::of(key_bytes, behind_key - stations_bytes(behind_key)).map(ExtensionClass::bytes)
         };
         for kib in [4, 8, 16, 32, 64, 128, 192, 1024, 15 << 10] {
             let bytes = kib << 10;
@@ -319,6 +327,20 @@ mod tests {
         assert_eq!(ExtensionClass::of(1, VALUE_BYTES_MAX), Some(ExtensionClass::Large(257)));
         assert_eq!(ExtensionClass::of(1, VALUE_BYTES_MAX + 1), None);
         assert_eq!((ExtensionClass::of(0, 1), ExtensionClass::of(1025, 1)), (None, None));
+    }
+
+    #[test]
+    fn stations_are_between_key_and_stored_bytes() {
+        let stored = vec![7; (2 << 20) + 1];
+        let head = ExtensionHead { codec: Codec::Raw, raw_bytes: stored.len() as u32, ..head(&stored) };
+        let mut bytes = vec![0; EXTENSION_PREFIX_BYTES_MAX];
+        let length = head.encode(b"key", salt(7), &mut bytes);
+        assert_eq!((length, front_bytes(3, stored.len())), (EXTENSION_HEAD_BYTES + 3 + 8, length));
+        assert_eq!(bytes[length - 8..length], head.sums.stations().collect::<Vec<_>>().concat());
+        assert_eq!(ExtensionHead::parse(&bytes, salt(7)), Ok((head, &b"key"[..])));
+        assert!(head.holds(salt(7), &stored));
+        bytes[length - 1] ^= 1;
+        assert_eq!(ExtensionHead::parse(&bytes, salt(7)), Err(ExtensionError::Checksum));
     }
 
     #[test]
@@ -357,8 +379,8 @@ mod tests {
             bytes[..4].copy_from_slice(&crc.to_le_bytes());
             ExtensionHead::parse(&bytes, salt(7)).map(|_| ())
         };
-        assert_eq!(parse(4, 1), Ok(()));
-        assert_eq!(parse(4, 2), Err(ExtensionError::Version(2)));
+        assert_eq!(parse(4, 2), Ok(()));
+        assert_eq!(parse(4, 1), Err(ExtensionError::Version(1)));
         for (at, byte) in [(5, 2), (5, 3), (16, 4), (20, 4), (19, 2), (30, 1), (31, 1)] {
             assert_eq!(parse(at, byte), Err(ExtensionError::Malformed), "byte {at}");
         }

@@ -7,6 +7,7 @@ use super::{
     Arrival, ImageSeal, NODE_RECORD_BYTES_MAX, NodeError, NodeMut, NodeOrder, NodePage, NodeRef, SplitSide, merge,
     merged_bytes, node_record_bytes, split,
 };
+use crate::expiry::Expiry;
 use crate::record::{Codec, Header, Record};
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -150,7 +151,7 @@ fn value(numbers: &mut Numbers, stamp: u64, key: &[u8]) -> (Header, Vec<u8>) {
         _ => numbers.below(130),
     };
     let mut header = Header::value(stamp, key.len(), length);
-    (header.flags, header.expiry) = ([0, 7][numbers.below(2)], [0, 9][numbers.below(2)]);
+    (header.flags, header.expiry) = ([0, 7][numbers.below(2)], Expiry::from_millis([0, 9][numbers.below(2)]));
     if kind == 9 {
         let class = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 16 << 20][numbers.below(7)];
         let stored_bytes = (class - 32 - key.len() + numbers.below(2)).min(16 << 20) as u32;
@@ -161,7 +162,7 @@ fn value(numbers: &mut Numbers, stamp: u64, key: &[u8]) -> (Header, Vec<u8>) {
         return (header, stored);
     }
     if node_record_bytes(&header) > NODE_RECORD_BYTES_MAX {
-        (header.flags, header.expiry) = (0, 0);
+        (header.flags, header.expiry) = (0, Expiry::NONE);
     }
     (header, (0..length).map(|place| (stamp as usize + place) as u8).collect())
 }

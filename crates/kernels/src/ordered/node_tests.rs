@@ -7,6 +7,7 @@ use super::{
     NodeRef, ReplacedRecord, SlotSalt, node_record_bytes,
 };
 use crate::checksum::checksum;
+use crate::expiry::Expiry;
 use crate::record::{Codec, Header, Marks, Record};
 use proptest::prelude::*;
 
@@ -261,7 +262,7 @@ fn a_node_that_adds_up_and_makes_no_sense_is_an_error() {
 fn marks_and_expiry_stay_with_a_record() {
     let mut page = node(b"", None);
     let mut header = Header::value(1, 1, 3);
-    (header.codec, header.raw_bytes, header.expiry) = (Codec::Zstd, 100, 77);
+    (header.codec, header.raw_bytes, header.expiry) = (Codec::Zstd, 100, Expiry::from_millis(77));
     header.marks = Marks { stale: true, leased: false };
     NodeMut::look(&mut page[..]).unwrap().put(&Record { header, key: b"k", stored: b"abc" }).unwrap();
     seal(&mut page);

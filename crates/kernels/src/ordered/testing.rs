@@ -2,6 +2,7 @@
 
 use super::extension::{ExtensionReference, REFERENCE_BYTES};
 use super::{NODE_BYTES, NewNode, NodeMut, NodePage, SlotAddress, SlotSalt};
+use crate::expiry::Expiry;
 use crate::extent_address::ExtentAddress;
 use crate::random::mix;
 use crate::record::{Codec, Header, Marks, Record};
@@ -30,7 +31,7 @@ pub fn raw<'a>(stamp: u64, key: &'a [u8], stored: &'a [u8]) -> Record<'a> {
 pub fn outside_header(stamp: u64, key: &[u8]) -> Header {
     let mut header = Header::value(stamp, key.len(), REFERENCE_BYTES);
     (header.codec, header.raw_bytes) = (Codec::OutOfLine, 16 << 20);
-    (header.flags, header.expiry) = (u32::MAX, u32::MAX);
+    (header.flags, header.expiry) = (u32::MAX, Expiry::NEVER);
     header.marks = Marks { stale: true, leased: true };
     header
 }

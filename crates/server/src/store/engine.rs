@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::os::fd::RawFd;
+use tapetum::Expiry;
 
 use tapetum::{
     AbsentBlocks, Access, Ask, BlockDevice, DramItem, Error, Inspection, KeyDigest, Keyspace, KeyspaceId, KeyspaceRef,
@@ -118,7 +119,7 @@ pub trait Session: Send + 'static {
         _keyspace: KeyspaceRef,
         _key: KeyDigest,
         _item: (&[u8], &[u8]),
-        _about: (u32, u32),
+        _about: (u32, Expiry),
     ) -> Option<u64> {
         None
     }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::os::fd::RawFd;
+use tapetum::Expiry;
 
 use tapetum::{
     AbsentBlocks, Access, Ask, BlockDevice, DramItem, Error, Inspection, KeyDigest, Keyspace, KeyspaceId, KeyspaceRef,
@@ -105,7 +106,7 @@ impl engine::Session for tapetum::Session {
         keyspace: KeyspaceRef,
         key: KeyDigest,
         item: (&[u8], &[u8]),
-        about: (u32, u32),
+        about: (u32, Expiry),
     ) -> Option<u64> {
         self.put_at_once(keyspace, key, item, about)
     }

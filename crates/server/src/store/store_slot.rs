@@ -22,6 +22,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tapetum::Expiry;
 
 use tapetum::{
     AbsentBlocks, Access, Ask, BlockDevice, DramItem, Error, Inspection, KeyDigest, Keyspace, KeyspaceId, KeyspaceRef,
@@ -425,7 +426,7 @@ impl<S: Session> Session for Seat<S> {
         keyspace: KeyspaceRef,
         key: KeyDigest,
         item: (&[u8], &[u8]),
-        about: (u32, u32),
+        about: (u32, Expiry),
     ) -> Option<u64> {
         match &mut self.sitter {
             Sitter::Session(session) => session.put_at_once(keyspace, key, item, about),

@@ -5,11 +5,12 @@
 //! JSON lines   {"key":"k","value":"v","flags":0,"expiry":0}     the last two may be left out; key_base64 and
 //!                                                               value_base64 for what is no text
 //! ```
-//! An expiry is in unix seconds, 0 for never. Pure.
+//! An expiry is in unix seconds, also with a fraction to the millisecond; 0 is never. Pure.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::Value;
+use tapetum::Expiry;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
@@ -35,8 +36,7 @@ pub struct ItemLine {
     pub key: Vec<u8>,
     pub value: Vec<u8>,
     pub flags: u32,
-    /// Unix seconds; 0 is never.
-    pub expiry: u32,
+    pub expiry: Expiry,
 }
 
 /// Reads one line, without its end. The error says what is wrong with it.
@@ -61,10 +61,11 @@ pub fn write(format: Format, item: &ItemLine, out: &mut Vec<u8>) {
             write_member("key", &item.key, out);
             out.push(b',');
             write_member("value", &item.value, out);
-            for (name, number) in [("flags", item.flags), ("expiry", item.expiry)] {
-                if number != 0 {
-                    out.extend_from_slice(format!(",\"{name}\":{number}").as_bytes());
-                }
+            if item.flags != 0 {
+                out.extend_from_slice(format!(",\"flags\":{}", item.flags).as_bytes());
+            }
+            if !item.expiry.is_none() {
+                out.extend_from_slice(format!(",\"expiry\":{}", item.expiry).as_bytes());
             }
             out.push(b'}');
         }
@@ -155,7 +156,7 @@ fn parse_json(line: &[u8]) -> Result<ItemLine, String> {
             "value" => set_once(&mut value, name, text(name, member)?)?,
             "value_base64" => set_once(&mut value, name, base64(name, member)?)?,
             "flags" => item.flags = number(name, member)?,
-            "expiry" => item.expiry = number(name, member)?,
+            "expiry" => item.expiry = expiry(name, member)?,
             _ => return Err(format!("there is no member {name:?}: use key, value, flags, expiry, value_base64")),
         }
     }
@@ -187,6 +188,15 @@ fn number(name: &str, member: &Value) -> Result<u32, String> {
     number.ok_or_else(|| format!("{name:?} is not a whole number from 0 to 4294967295"))
 }
 
+fn expiry(name: &str, member: &Value) -> Result<Expiry, String> {
+    let millis = member.as_f64().map(|seconds| (seconds * 1000.0).round());
+    let millis = millis.filter(|millis| (0.0..Expiry::NEVER.millis() as f64).contains(millis));
+    let seconds_max = Expiry::NEVER.millis() / 1000;
+    millis
+        .map(|millis| Expiry::from_millis(millis as u64))
+        .ok_or_else(|| format!("{name:?} is not a number of unix seconds from 0 to {seconds_max}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,7 +211,9 @@ mod tests {
         assert_eq!(tsv(b"k\\\\\ta\\tb\\nc\\r\\x00\\xFf"), Ok(item(b"k\\", b"a\tb\nc\r\0\xff")));
         let json = |line: &str| parse(Format::Jsonl, line.as_bytes());
         assert_eq!(json(r#"{"key":"k","value":"ä\n"}"#), Ok(item(b"k", "ä\n".as_bytes())));
-        let full = ItemLine { flags: 7, expiry: 1_800_000_000, ..item(b"k", b"\0\xff") };
+        let full = ItemLine { flags: 7, expiry: Expiry::from_secs(1_800_000_000), ..item(b"k", b"\0\xff") };
+        let parts = ItemLine { expiry: Expiry::from_millis(1_800_000_000_250), ..full.clone() };
+        assert_eq!(json(r#"{"expiry":1800000000.25,"flags":7,"key":"k","value_base64":"AP8="}"#), Ok(parts));
         assert_eq!(json(r#"{"expiry":1800000000,"flags":7,"key":"k","value_base64":"AP8="}"#), Ok(full));
     }
 
@@ -221,6 +233,7 @@ mod tests {
             (Format::Jsonl, r#"{"key":"k","value":"v","value_base64":""}"#, "twice"),
             (Format::Jsonl, r#"{"key":"k","value_base64":"%"}"#, "not base64"),
             (Format::Jsonl, r#"{"key":"k","value":"v","flags":-1}"#, "whole number"),
+            (Format::Jsonl, r#"{"key":"k","value":"v","expiry":-1}"#, "unix seconds from 0"),
         ] {
             let error = parse(format, line.as_bytes()).unwrap_err();
             assert!(error.contains(part), "{line}: {error}");
@@ -234,8 +247,9 @@ mod tests {
             value in proptest::collection::vec(any::<u8>(), 0..80),
             text in "\\PC*",
             flags: u32,
-            expiry: u32,
+            expiry: u64,
         ) {
+            let expiry = Expiry::from_millis(expiry >> 16);
             for value in [value, text.into_bytes()] {
                 let item = ItemLine { key: key.clone(), value, flags, expiry };
                 let mut out = Vec::new();
@@ -245,7 +259,7 @@ mod tests {
                 write(Format::Tsv, &item, &mut out);
                 let end = out.len() - 1;
                 prop_assert_eq!(out.iter().position(|&byte| byte == b'\n'), Some(end));
-                prop_assert_eq!(parse(Format::Tsv, &out[..end]), Ok(ItemLine { flags: 0, expiry: 0, ..item }));
+                prop_assert_eq!(parse(Format::Tsv, &out[..end]), Ok(ItemLine { flags: 0, expiry: Expiry::NONE, ..item }));
             }
         }
     }

@@ -14,6 +14,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, Write};
 use std::path::PathBuf;
 use std::time::Duration;
+use tapetum::Expiry;
 
 use crate::doors::memcached::protocol::KEY_BYTES_MAX;
 use crate::doors::memcached::protocol::base64::DECODED_BYTES_MAX;
@@ -31,8 +32,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(200);
 #[derive(Debug, PartialEq, Eq)]
 pub struct ListedItem {
     pub key: Vec<u8>,
-    /// Unix seconds; 0 is never.
-    pub expiry: u32,
+    pub expiry: Expiry,
     /// The source's CAS unique: it changes when the item does.
     pub stamp: u64,
     /// A hash of the key, by which the lister remembers it.
@@ -213,7 +213,7 @@ fn parse(line: &[u8]) -> Result<ListedItem, String> {
     let (Some(key), Some(expiry), Some(stamp)) = (field("key").and_then(percent_decoded), number("exp"), stamp) else {
         return Err(format!("its line in the list is {text:?}"));
     };
-    let expiry = if expiry <= 0 { 0 } else { u32::try_from(expiry).unwrap_or(u32::MAX) };
+    let expiry = Expiry::from_secs(if expiry <= 0 { 0 } else { u32::try_from(expiry).unwrap_or(u32::MAX) });
     Ok(ListedItem { key, expiry, stamp, mark: mark(line) })
 }
 

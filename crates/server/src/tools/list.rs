@@ -3,6 +3,7 @@
 
 use std::io::{self, Write};
 use std::ops::ControlFlow;
+use tapetum::Expiry;
 
 use tapetum::{Error, Item, KeyspaceHandle, KeyspaceKind, Scanned};
 
@@ -88,7 +89,7 @@ fn walk(
 }
 
 /// Appends a line with a key, and, if wanted, the bytes of its value, flags and expiry.
-fn write_key(keys: &KeyText, key: &[u8], of_value: Option<(u64, u32, u32)>, text: &mut Vec<u8>) {
+fn write_key(keys: &KeyText, key: &[u8], of_value: Option<(u64, u32, Expiry)>, text: &mut Vec<u8>) {
     keys.print(key, text);
     if let Some((value_bytes, flags, expiry)) = of_value {
         text.extend_from_slice(format!("\t{value_bytes}\t{flags}\t{expiry}").as_bytes());
@@ -116,7 +117,7 @@ fn list_ordered(
 /// A key whose item is to be dumped.
 struct DumpKey {
     key: Vec<u8>,
-    expiry: u32,
+    expiry: Expiry,
 }
 
 impl DumpKey {
@@ -125,7 +126,7 @@ impl DumpKey {
         let DumpKey { key, expiry } = self;
         match item {
             Some(Item { value, flags, expiry, .. }) => Ok(Some(ItemLine { key, value, flags, expiry })),
-            None if expiry > 0 => Ok(None),
+            None if !expiry.is_none() => Ok(None),
             None => Err(ListError::Lost(key)),
         }
     }
@@ -177,7 +178,7 @@ mod tests {
 
     #[test]
     fn an_item_that_is_listed_and_not_found_is_told_unless_it_may_have_expired() {
-        let key = |expiry| DumpKey { key: b"key".to_vec(), expiry };
+        let key = |expiry| DumpKey { key: b"key".to_vec(), expiry: Expiry::from_secs(expiry) };
         assert!(matches!(key(7).line(None), Ok(None)));
         let error = key(0).line(None).err().unwrap().to_string();
         assert!(error.contains("\"key\"") && error.contains("tapetum check"), "{error}");

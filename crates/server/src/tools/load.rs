@@ -232,7 +232,7 @@ pub struct WireSink {
     unsent: Vec<u8>,
     /// Items whose answers are to come.
     waiting: VecDeque<u64>,
-    /// The last expiry that the server can keep, and how many items had a later one.
+    /// The last expiry, in unix seconds, that the server can keep, and how many items had a later one.
     expiry_max: u32,
     cut_expiries: u64,
 }
@@ -296,8 +296,8 @@ impl Sink for WireSink {
             verdicts.push((number, Verdict::Bad(why.into())));
             return Ok(());
         }
-        self.cut_expiries += u64::from(*expiry > self.expiry_max && self.expiry_max == MEMCACHED_EXPIRY_MAX);
-        let head = format!(" {flags} {} {}\r\n", exptime((*expiry).min(self.expiry_max)), value.len());
+        self.cut_expiries += u64::from(expiry.secs() > self.expiry_max && self.expiry_max == MEMCACHED_EXPIRY_MAX);
+        let head = format!(" {flags} {} {}\r\n", exptime(expiry.secs().min(self.expiry_max)), value.len());
         let command: &[u8] = match self.existing {
             Existing::Replace => b"set ",
             Existing::Keep => b"add ",
@@ -423,7 +423,7 @@ struct Lines<R> {
     bar: ProgressBar,
     loaded: Loaded,
     /// Unix seconds.
-    began_seconds: u32,
+    began_ms: u64,
     /// Lines that were taken, and those of them that a verdict has come for.
     taken: u64,
     judged: u64,
@@ -432,8 +432,8 @@ struct Lines<R> {
 
 impl<R: BufRead> Lines<R> {
     fn new(input: R, format: Format, skip_bad: bool, bar: ProgressBar) -> Lines<R> {
-        let (loaded, began_seconds) = (Loaded::default(), Env::system().unix_seconds());
-        Lines { input, format, skip_bad, bar, loaded, began_seconds, taken: 0, judged: 0, verdicts: Vec::new() }
+        let (loaded, began_ms) = (Loaded::default(), Env::system().unix_millis());
+        Lines { input, format, skip_bad, bar, loaded, began_ms, taken: 0, judged: 0, verdicts: Vec::new() }
     }
 
     fn load(mut self, sink: &mut dyn Sink) -> Result<Loaded, String> {
@@ -466,7 +466,7 @@ impl<R: BufRead> Lines<R> {
             } else if !text.is_empty() {
                 match item_lines::parse(self.format, text) {
                     Ok(item) => {
-                        self.loaded.expired += u64::from(item.expiry != 0 && item.expiry <= self.began_seconds);
+                        self.loaded.expired += u64::from(item.expiry.has_passed(self.began_ms));
                         sink.put(number, &item, &mut self.verdicts).map_err(in_words)?;
                     }
                     Err(why) => self.verdicts.push((number, Verdict::Bad(why))),
@@ -588,6 +588,7 @@ mod tests {
 
     /// What a sink sends for an item that expires at `expiry` to a server that names this version, and what it warns of.
     fn sent(version: &str, expiry: u32) -> (String, bool) {
+        let expiry = tapetum::Expiry::from_secs(expiry);
         let (mut server, client) = UnixStream::pair().unwrap();
         server.write_all(format!("VERSION {version}\r\nSTORED\r\n").as_bytes()).unwrap();
         let mut sink = WireSink::new(Box::new(client), Existing::Replace).unwrap();

@@ -328,6 +328,7 @@ pub mod tests {
     use std::cell::Cell;
     use std::collections::BTreeMap;
     use std::io::Cursor;
+    use tapetum::Expiry;
 
     /// What a server answers, whatever it is sent.
     pub struct Answers(Cursor<Vec<u8>>);
@@ -405,8 +406,12 @@ pub mod tests {
         let values = "VALUE a 7 3 1\r\nx\r\n\r\nVALUE b%c 0 0 3\r\n\r\nVALUE old 0 1 5\r\n1\r\nVALUE large 0 1 6\r\n1\r\nEND\r\n";
         let (outcome, WarmedMemory(items)) = copied(list, values, &[7]);
         assert_eq!(outcome, Ok(Warmed { copied: 2, kept: 1, gone: 2, left_out: 2, counted: 7, not_listed: 0 }));
-        let item =
-            |key: &str, value: &str, flags, expiry| ItemLine { key: key.into(), value: value.into(), flags, expiry };
+        let item = |key: &str, value: &str, flags, expiry| ItemLine {
+            key: key.into(),
+            value: value.into(),
+            flags,
+            expiry: Expiry::from_secs(expiry),
+        };
         let expected = [item("a", "x\r\n", 7, 0), item("b%c", "", 0, 4_000_000_000)];
         assert_eq!(items.into_values().collect::<Vec<_>>(), expected);
     }
@@ -436,7 +441,7 @@ pub mod tests {
         let values = "VALUE a 0 1 2\r\n1\r\nEND\r\nVALUE a 0 1 2\r\n1\r\nEND\r\n";
         let (outcome, WarmedMemory(items)) = copied(changed, values, &[1]);
         assert_eq!(outcome, Ok(Warmed { copied: 1, counted: 1, ..Warmed::default() }));
-        assert_eq!(items.into_values().map(|item| item.expiry).collect::<Vec<_>>(), [9]);
+        assert_eq!(items.into_values().map(|item| item.expiry.secs()).collect::<Vec<_>>(), [9]);
         let each_time = (1..=5).map(|cas| format!("key=a exp=-1 cas={cas}\nEND\n")).collect::<String>();
         let (outcome, _) = copied(&each_time, &"VALUE a 0 1 9\r\n1\r\nEND\r\n".repeat(5), &[1]);
         assert_eq!(outcome, Ok(Warmed { gone: 1, counted: 1, not_listed: 0, ..Warmed::default() }));

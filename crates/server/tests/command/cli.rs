@@ -737,13 +737,13 @@ fn an_item_goes_through_a_pipeline_of_programs() {
     assert!(scratch.fails(&unknown).contains("no program \"gzip\" to give threads"));
 }
 
-/// Made by the binary of commit 5b1bba4, the last of format 5: see `crates/store/tests/formats.rs`.
-const FORMAT_5: &[u8] = include_bytes!("../../../store/tests/fixtures/format-5.zst");
+/// See `crates/store/tests/embedded/formats.rs`.
+const FORMAT_6: &[u8] = include_bytes!("../../../store/tests/fixtures/format-6.zst");
 
 #[test]
-fn a_store_of_format_5_is_refused_by_every_command_with_what_to_do() {
-    let scratch = Scratch::new("format-5");
-    let bytes = zstd::decode_all(FORMAT_5).unwrap();
+fn a_store_of_format_6_is_refused_by_every_command_with_what_to_do() {
+    let scratch = Scratch::new("format-6");
+    let bytes = zstd::decode_all(FORMAT_6).unwrap();
     fs::create_dir_all(scratch.data()).unwrap();
     let drive = scratch.data().join("drive");
     fs::write(&drive, &bytes).unwrap();
@@ -765,7 +765,7 @@ fn a_store_of_format_5_is_refused_by_every_command_with_what_to_do() {
     for command in commands {
         let refusal = scratch.fails(command);
         let does_say = |part: &str| assert!(refusal.contains(part), "{command:?}: {refusal}");
-        ["format 5", "`tapetum dump` of the tapetum", "`tapetum load` of this one"].into_iter().for_each(does_say);
+        ["format 6", "`tapetum dump` of the tapetum", "`tapetum load` of this one"].into_iter().for_each(does_say);
         assert!(fs::read(&drive).unwrap() == bytes, "{command:?} wrote");
     }
     let names = fs::read_dir(scratch.data()).unwrap().map(|entry| entry.unwrap().file_name());

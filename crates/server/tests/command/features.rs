@@ -8,7 +8,7 @@ use crate::outside::{Folder, succeeded, tapetum};
 use tapetum_kernels::checksum::{Salt, checksum};
 
 /// As the superblock is drawn in `crates/base/src/media/superblock.rs`.
-const VERSION: u64 = 6;
+const VERSION: u64 = 7;
 const COPY_BYTES: usize = 4096;
 const CRC_AT: usize = 12;
 const INCOMPATIBLE_AT: usize = 16;

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard};
+use tapetum::Expiry;
 
 use tapetum::{
     Access, Condition, Error, Initial, Inspection, KeyPlace, KeyspaceRef, Location, Marks, Outcome, Reply, Request,
@@ -21,7 +22,7 @@ use tapetum_server::store::engine::{Session, Store};
 struct Record {
     value: Vec<u8>,
     flags: u32,
-    expiry: u32,
+    expiry: Expiry,
     stamp: u64,
     marks: Marks,
     was_read: bool,
@@ -175,14 +176,14 @@ impl Session for MemorySession {
 
 impl State {
     fn live(&mut self, key: &[u8], now: u32) -> Option<&mut Record> {
-        let gone = |record: &Record| record.expiry != 0 && record.expiry <= now;
+        let gone = |record: &Record| record.expiry.has_passed(u64::from(now) * 1000);
         if self.records.get(key).is_some_and(gone) {
             self.records.remove(key);
         }
         self.records.get_mut(key)
     }
 
-    fn write(&mut self, key: &[u8], value: Vec<u8>, flags: u32, expiry: u32) -> u64 {
+    fn write(&mut self, key: &[u8], value: Vec<u8>, flags: u32, expiry: Expiry) -> u64 {
         self.stamp += 1;
         let stamp = self.stamp;
         self.records.insert(key.to_vec(), Record { value, flags, expiry, stamp, marks: Marks::NONE, was_read: false });
@@ -285,7 +286,7 @@ impl State {
         }
         let Some(record) = self.records.get_mut(key) else { unreachable!("it was there, or was made") };
         let judged = terms.touch.filter(|_| terms.touch_first).unwrap_or(record.expiry);
-        let soon = terms.recache_before.is_some_and(|before| judged != 0 && judged < before);
+        let soon = terms.recache_before.is_some_and(|before| !judged.is_none() && judged < before);
         let won = !was_there || (!record.marks.leased && (soon || (terms.stale && record.marks.stale)));
         record.marks.leased |= won;
         let expiry_before = was_there.then_some(record.expiry);
@@ -324,7 +325,7 @@ impl State {
         (delta, decrement): (u64, bool),
         initial: Option<Initial>,
         stamp: Option<u64>,
-        touch: Option<u32>,
+        touch: Option<Expiry>,
         now: u32,
     ) -> Outcome {
         let Some(record) = self.live(key, now).cloned() else {

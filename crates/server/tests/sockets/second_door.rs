@@ -10,6 +10,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
+use tapetum::Expiry;
 
 use crate::memory_engine::MemoryStore;
 use tapetum::{Condition, KeyspaceRef, Outcome, Reply, Request};
@@ -66,7 +67,7 @@ impl LineDoor {
             self.requests.len() - 1
         });
         self.requests[number] = Some(Pending { tag: tag.into(), charge_bytes: admission.charge_bytes, is_get });
-        let put = Request::Put { key, value, flags: 0, expiry: 0, condition: Condition::Always };
+        let put = Request::Put { key, value, flags: 0, expiry: Expiry::NONE, condition: Condition::Always };
         let request = if is_get { Request::Get { key } } else { put };
         client.submit(number as u32, (KeyspaceRef::DEFAULT, request), admission, cx);
         true

@@ -42,7 +42,7 @@ struct Possibility {
 /// The conditions that all operations share.
 #[derive(Clone, Copy, Default)]
 pub struct Rules {
-    pub now: u32,
+    pub now_ms: u64,
     pub value_bytes_max: usize,
     pub evictions: Evictions,
     /// The drive fails now and then: a store that has failed refuses deletes too.
@@ -77,7 +77,7 @@ impl Possibility {
     }
 
     fn after(mut self, pending: &Pending, rules: Rules) -> Possibility {
-        let (item, expected) = apply(&pending.kind, self.item.as_ref(), rules.now, rules.value_bytes_max);
+        let (item, expected) = apply(&pending.kind, self.item.as_ref(), rules.now_ms, rules.value_bytes_max);
         self.item = item;
         let wrote = matches!(expected, Expected::Stored | Expected::Number(_) | Expected::Leased { .. });
         if wrote || matches!(pending.kind, Kind::Clear | Kind::Drop) {
@@ -92,7 +92,7 @@ impl Possibility {
             Kind::ClearAt(at) => self.clear_at = at,
             _ => {}
         }
-        self.pass_time(rules.now);
+        self.pass_time(rules.now_ms);
         let expected = if pending.grouped { Expected::Done } else { expected };
         let place = self.done.partition_point(|done| done.0 < pending.id);
         self.done.insert(place, (pending.id, expected));
@@ -108,12 +108,12 @@ impl Possibility {
         self
     }
 
-    fn pass_time(&mut self, now: u32) {
-        if self.clear_at != 0 && self.clear_at <= now {
+    fn pass_time(&mut self, now_ms: u64) {
+        if self.clear_at != 0 && u64::from(self.clear_at) * 1000 <= now_ms {
             (self.item, self.evicted, self.clear_at) = (None, None, 0);
         }
-        self.item = self.item.take().and_then(|item| item.unless_expired(now));
-        self.evicted = self.evicted.take().and_then(|item| item.unless_expired(now));
+        self.item = self.item.take().and_then(|item| item.unless_expired(now_ms));
+        self.evicted = self.evicted.take().and_then(|item| item.unless_expired(now_ms));
     }
 
     /// As it is once an eviction has taken the item.
@@ -350,7 +350,7 @@ impl Key {
         }
         for possibility in reached {
             let mut possibility = possibility.at_rest(|id| self.is_group(id));
-            possibility.pass_time(rules.now);
+            possibility.pass_time(rules.now_ms);
             // A state that is possible without a loss does not count as lost.
             let kept = Possibility { lost: false, ..possibility.clone() };
             if !self.possible.contains(&kept) && !self.possible.contains(&possibility) {
@@ -412,15 +412,15 @@ impl Key {
         }
     }
 
-    /// It is `now` from here on; operations on their way took effect before, by the rules of then, or will after.
-    pub fn pass_time(&mut self, before: Rules, now: u32) {
+    /// It is `now_ms` from here on; operations on their way took effect before, by the rules of then, or will after.
+    pub fn pass_time(&mut self, before: Rules, now_ms: u64) {
         if !self.pending.is_empty() {
             let from = std::mem::take(&mut self.possible);
             self.possible = self.reachable(from, before, |_| false);
             let reached = self.possible.clone();
             self.remember(&reached);
         }
-        self.possible.iter_mut().for_each(|possibility| possibility.pass_time(now));
+        self.possible.iter_mut().for_each(|possibility| possibility.pass_time(now_ms));
     }
 
     /// Whether a group (certainly did, certainly did not) take effect here.

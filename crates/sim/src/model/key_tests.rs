@@ -3,23 +3,24 @@
 use super::*;
 use std::rc::Rc;
 use tapetum::Condition;
+use tapetum::Expiry;
 
 const RULES: Rules = Rules {
-    now: 10,
+    now_ms: 10_000,
     value_bytes_max: 100,
     evictions: Evictions { begun: 0, ended: 0, stamp_max: 0 },
     drive_fails: false,
 };
 
 fn put(value: &str) -> Kind {
-    Kind::Put { value: Rc::from(value.as_bytes()), flags: 0, expiry: 0, condition: Condition::Always }
+    Kind::Put { value: Rc::from(value.as_bytes()), flags: 0, expiry: Expiry::NONE, condition: Condition::Always }
 }
 
 fn shows(value: &str, stamp: u64) -> Told {
     Told::Value(Item {
         value: Rc::from(value.as_bytes()),
         flags: 0,
-        expiry: 0,
+        expiry: Expiry::NONE,
         stamp: Some(stamp),
         marks: None,
         writer: 0,
@@ -139,10 +140,10 @@ fn what_expires_beside_an_operation_is_seen_before_or_after() {
     let until_20 = |value: &str| Kind::Put {
         value: Rc::from(value.as_bytes()),
         flags: 0,
-        expiry: 20,
+        expiry: Expiry::from_secs(20),
         condition: Condition::Always,
     };
-    let later = Rules { now: 20, ..RULES };
+    let later = Rules { now_ms: 20_000, ..RULES };
     for (told, holds) in [(Told::NotStored, true), (Told::Stored(2), true), (Told::Missing, false)] {
         let mut key = Key::new(false);
         key.submit(1, 0, until_20("a"), 0, false);
@@ -168,7 +169,7 @@ fn a_deletion_that_is_planned_takes_what_was_written_before_its_time() {
         key.settle(Evictions::default());
         key.submit(3, 0, put("b"), 1, false);
         key.pass_time(RULES, 20);
-        key.crash(Rules { now: 20, ..RULES });
+        key.crash(Rules { now_ms: 20_000, ..RULES });
         assert_eq!(may_show(&mut key, 4, &shows(told, if holds { 2 } else { 1 })), holds, "{told}");
     }
 }
@@ -193,7 +194,8 @@ fn an_undone_eviction_brings_back_the_item_and_undoes_nothing_else() {
     key.undo_evictions();
     assert!(may_show(&mut key, 4, &shows("a", 7)));
     assert_eq!(key.group_fate(3), (false, false), "the deletion of everything may be there, and still to come");
-    let expired = Kind::Put { value: Rc::from(&b"b"[..]), flags: 0, expiry: 1, condition: Condition::Always };
+    let expired =
+        Kind::Put { value: Rc::from(&b"b"[..]), flags: 0, expiry: Expiry::from_secs(1), condition: Condition::Always };
     for (kind, grouped, told) in
         [(put("b"), false, Told::Stored(8)), (expired, false, Told::Stored(8)), (Kind::Drop, true, Told::Done)]
     {

@@ -49,10 +49,10 @@ struct Events {
 }
 
 impl Model {
-    pub fn new(keys: usize, forgetful: bool, now: u32) -> Model {
+    pub fn new(keys: usize, forgetful: bool, now_ms: u64) -> Model {
         Model {
             keys: (0..keys).map(|_| Key::new(forgetful)).collect(),
-            rules: Rules { now, ..Rules::default() },
+            rules: Rules { now_ms, ..Rules::default() },
             on_their_way: BTreeMap::new(),
             scans: BTreeMap::new(),
             syncs: BTreeMap::new(),
@@ -132,9 +132,9 @@ impl Model {
             | Kind::Invalidate { .. }
             | Kind::Patch { .. }
             | Kind::Zero { .. } => false,
-            Kind::Lease { vivify, .. } => vivify.is_some_and(|expiry| expiry != 0),
-            Kind::Put { expiry, .. } | Kind::Touch { expiry } | Kind::GetAndTouch { expiry } => *expiry != 0,
-            Kind::Increment { initial, .. } => initial.is_some_and(|(_, expiry)| expiry != 0),
+            Kind::Lease { vivify, .. } => vivify.is_some_and(|expiry| !expiry.is_none()),
+            Kind::Put { expiry, .. } | Kind::Touch { expiry } | Kind::GetAndTouch { expiry } => !expiry.is_none(),
+            Kind::Increment { initial, .. } => initial.is_some_and(|(_, expiry)| !expiry.is_none()),
             Kind::Delete { .. } | Kind::Clear | Kind::ClearAt(_) | Kind::Drop => true,
         };
         if let Some(prefix) = self.prefix.as_mut().filter(|_| removes) {
@@ -315,11 +315,11 @@ impl Model {
         self.rules.drive_fails = drive_fails;
     }
 
-    pub fn pass_time(&mut self, now: u32) {
+    pub fn pass_time(&mut self, now_ms: u64) {
         let before = self.rules;
-        self.rules.now = now;
-        self.note_everywhere(&format!("it is {now}"));
-        self.keys.iter_mut().for_each(|key| key.pass_time(before, now));
+        self.rules.now_ms = now_ms;
+        self.note_everywhere(&format!("it is {now_ms} ms"));
+        self.keys.iter_mut().for_each(|key| key.pass_time(before, now_ms));
         self.prefix.iter_mut().for_each(Prefix::may_all_go);
     }
 

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::rc::Rc;
+use tapetum::Expiry;
 use tapetum::{BLOCK_BYTES, Condition, Marks};
 
 /// A record as a client sees it.
@@ -9,7 +10,7 @@ use tapetum::{BLOCK_BYTES, Condition, Marks};
 pub struct Item {
     pub value: Rc<[u8]>,
     pub flags: u32,
-    pub expiry: u32,
+    pub expiry: Expiry,
     /// `None` until a reply shows it.
     pub stamp: Option<u64>,
     /// `None` in a reply that does not show them.
@@ -24,7 +25,7 @@ pub enum Kind {
     Put {
         value: Rc<[u8]>,
         flags: u32,
-        expiry: u32,
+        expiry: Expiry,
         condition: Condition,
     },
     Append {
@@ -38,19 +39,19 @@ pub enum Kind {
     Increment {
         delta: u64,
         decrement: bool,
-        initial: Option<(u64, u32)>,
+        initial: Option<(u64, Expiry)>,
         stamp: Option<u64>,
     },
     Touch {
-        expiry: u32,
+        expiry: Expiry,
     },
     GetAndTouch {
-        expiry: u32,
+        expiry: Expiry,
     },
     /// A get that takes the lease on an item that is stale or expires before; `vivify` is the expiry of one that it makes.
     Lease {
-        recache_before: Option<u32>,
-        vivify: Option<u32>,
+        recache_before: Option<Expiry>,
+        vivify: Option<Expiry>,
     },
     Invalidate {
         stamp: Option<u64>,
@@ -190,8 +191,8 @@ impl Item {
     }
 
     /// `None` when it has expired.
-    pub fn unless_expired(self, now: u32) -> Option<Item> {
-        (self.expiry == 0 || self.expiry > now).then_some(self)
+    pub fn unless_expired(self, now_ms: u64) -> Option<Item> {
+        (!self.expiry.has_passed(now_ms)).then_some(self)
     }
 }
 
@@ -237,7 +238,7 @@ fn head(value: &[u8]) -> String {
 }
 
 /// What becomes of the item, and what the client must be told.
-pub fn apply(kind: &Kind, item: Option<&Item>, now: u32, value_bytes_max: usize) -> (Option<Item>, Expected) {
+pub fn apply(kind: &Kind, item: Option<&Item>, now_ms: u64, value_bytes_max: usize) -> (Option<Item>, Expected) {
     let unchanged = |expected| (item.cloned(), expected);
     let wrong = |stamp: &Option<u64>, item: &Item| stamp.is_some() && *stamp != item.stamp;
     match (kind, item) {
@@ -252,14 +253,14 @@ pub fn apply(kind: &Kind, item: Option<&Item>, now: u32, value_bytes_max: usize)
             };
             match refusal {
                 Some(refusal) => unchanged(refusal),
-                None => (fresh(value.clone(), *flags, *expiry).unless_expired(now), Expected::Stored),
+                None => (fresh(value.clone(), *flags, *expiry).unless_expired(now_ms), Expected::Stored),
             }
         }
         (Kind::Lease { vivify: None, .. }, None) => (None, Expected::Missing),
         (Kind::Lease { vivify: Some(expiry), .. }, None) => {
             let made = fresh(Rc::from(&b""[..]), 0, *expiry);
             let item = Item { marks: Some(Marks { leased: true, ..Marks::NONE }), ..made };
-            (item.clone().unless_expired(now), Expected::Leased { item, won: true })
+            (item.clone().unless_expired(now_ms), Expected::Leased { item, won: true })
         }
         (Kind::Lease { recache_before, .. }, Some(item)) => lease(item, *recache_before),
         (Kind::Invalidate { stamp }, Some(item)) if wrong(stamp, item) => unchanged(Expected::Exists),
@@ -275,7 +276,7 @@ pub fn apply(kind: &Kind, item: Option<&Item>, now: u32, value_bytes_max: usize)
         (Kind::Prepend { value, .. }, Some(item)) => join(item, value, &item.value, value_bytes_max),
         (Kind::Increment { initial: Some((value, expiry)), .. }, None) => {
             let item = fresh(value.to_string().into_bytes().into(), 0, *expiry);
-            (item.unless_expired(now), Expected::Number(*value))
+            (item.unless_expired(now_ms), Expected::Number(*value))
         }
         (Kind::Increment { stamp, .. }, Some(item)) if wrong(stamp, item) => unchanged(Expected::Exists),
         (Kind::Increment { delta, decrement, .. }, Some(item)) => add(item, *delta, *decrement),
@@ -283,10 +284,10 @@ pub fn apply(kind: &Kind, item: Option<&Item>, now: u32, value_bytes_max: usize)
         (Kind::Zero { within }, Some(item)) => {
             (Some(patched(Some(item), within, &vec![0; within.len()])), Expected::Stored)
         }
-        (Kind::Touch { expiry }, Some(item)) => (retimed(item, *expiry).unless_expired(now), Expected::Touched),
+        (Kind::Touch { expiry }, Some(item)) => (retimed(item, *expiry).unless_expired(now_ms), Expected::Touched),
         (Kind::GetAndTouch { expiry }, Some(item)) => {
             let item = retimed(item, *expiry);
-            (item.clone().unless_expired(now), Expected::Value(item))
+            (item.clone().unless_expired(now_ms), Expected::Value(item))
         }
         (Kind::Delete { stamp }, Some(item)) if wrong(stamp, item) => unchanged(Expected::Exists),
         (Kind::Delete { .. }, Some(_)) => (None, Expected::Deleted),
@@ -304,7 +305,7 @@ pub fn apply(kind: &Kind, item: Option<&Item>, now: u32, value_bytes_max: usize)
     }
 }
 
-fn fresh(value: Rc<[u8]>, flags: u32, expiry: u32) -> Item {
+fn fresh(value: Rc<[u8]>, flags: u32, expiry: Expiry) -> Item {
     Item { value, flags, expiry, stamp: None, marks: Some(Marks::NONE), writer: 0 }
 }
 
@@ -312,19 +313,19 @@ fn fresh(value: Rc<[u8]>, flags: u32, expiry: u32) -> Item {
 fn patched(item: Option<&Item>, within: &Range<usize>, bytes: &[u8]) -> Item {
     let mut block = item.map_or_else(|| vec![0; BLOCK_BYTES], |item| item.value.to_vec());
     block[within.clone()].copy_from_slice(bytes);
-    fresh(block.into(), 0, 0)
+    fresh(block.into(), 0, Expiry::NONE)
 }
 
-fn lease(item: &Item, recache_before: Option<u32>) -> (Option<Item>, Expected) {
+fn lease(item: &Item, recache_before: Option<Expiry>) -> (Option<Item>, Expected) {
     let marks = item.marks.unwrap_or_default();
-    let expires_soon = recache_before.is_some_and(|before| item.expiry != 0 && item.expiry < before);
+    let expires_soon = recache_before.is_some_and(|before| !item.expiry.is_none() && item.expiry < before);
     let won = !marks.leased && (marks.stale || expires_soon);
     let marks = Some(Marks { leased: marks.leased || won, ..marks });
     let item = if won { Item { marks, ..retimed(item, item.expiry) } } else { item.clone() };
     (Some(item.clone()), Expected::Leased { item, won })
 }
 
-fn retimed(item: &Item, expiry: u32) -> Item {
+fn retimed(item: &Item, expiry: Expiry) -> Item {
     Item { expiry, stamp: None, writer: 0, ..item.clone() }
 }
 
@@ -376,7 +377,12 @@ mod tests {
 
     #[test]
     fn a_put_that_has_expired_leaves_nothing() {
-        let put = Kind::Put { value: Rc::from(&b"x"[..]), flags: 0, expiry: 5, condition: Condition::Always };
+        let put = Kind::Put {
+            value: Rc::from(&b"x"[..]),
+            flags: 0,
+            expiry: Expiry::from_millis(5),
+            condition: Condition::Always,
+        };
         assert_eq!(apply(&put, None, 5, 100), (None, Expected::Stored));
         assert!(apply(&put, None, 4, 100).0.is_some());
     }

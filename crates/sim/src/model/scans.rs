@@ -46,11 +46,16 @@ mod tests {
 
     fn item(value: &str, stamp: u64) -> Told {
         let value = Rc::from(value.as_bytes());
-        Told::Value(Item { value, flags: 0, expiry: 0, stamp: Some(stamp), marks: None, writer: 0 })
+        Told::Value(Item { value, flags: 0, expiry: tapetum::Expiry::NONE, stamp: Some(stamp), marks: None, writer: 0 })
     }
 
     fn put(value: &str) -> Kind {
-        Kind::Put { value: Rc::from(value.as_bytes()), flags: 0, expiry: 0, condition: Condition::Always }
+        Kind::Put {
+            value: Rc::from(value.as_bytes()),
+            flags: 0,
+            expiry: tapetum::Expiry::NONE,
+            condition: Condition::Always,
+        }
     }
 
     /// A model in which key 0 is there throughout a scan, key 1 comes while it is on its way, and key 2 never was.

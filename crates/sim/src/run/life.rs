@@ -207,7 +207,7 @@ impl Life {
         for _ in 0..COUNTS_MAX {
             for _ in 0..60 {
                 world.clock.advance_us(500_000);
-                world.model.pass_time(world.env.unix_seconds());
+                world.model.pass_time(world.env.unix_millis());
                 for _ in 0..100 {
                     self.maintain(world)?;
                 }
@@ -300,11 +300,11 @@ impl Life {
         let session = world.random.below(self.sessions.len() as u64) as usize;
         match world.random.below(1000) {
             0..500 if self.sessions[session].in_flight() < IN_FLIGHT_MAX => {
-                let now = world.env.unix_seconds();
+                let now_ms = world.env.unix_millis();
                 let draw = match press {
                     Some(Press::Small) => world.workload.draw_put(&world.model),
                     Some(Press::Large) => world.workload.draw_large_put(&world.model),
-                    None => world.workload.draw(&world.model, now),
+                    None => world.workload.draw(&world.model, now_ms),
                 };
                 match draw {
                     Some(draw) => self.submit(world, session, draw),
@@ -445,7 +445,7 @@ impl Life {
         }
         let by_us = world.random.below(6_000_000);
         world.clock.advance_us(by_us);
-        world.model.pass_time(world.env.unix_seconds());
+        world.model.pass_time(world.env.unix_millis());
         if rests && world.options.sync == Sync::EverySecond && by_us >= 1_000_000 && !self.faulty {
             // Its second is over: the log's write and flush need a few steps to come and go, if nothing stalls them.
             let mut left = 200;

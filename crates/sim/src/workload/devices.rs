@@ -4,6 +4,7 @@ use super::{Draw, Workload};
 use crate::model::Model;
 use crate::model::operation::Kind;
 use std::rc::Rc;
+use tapetum::Expiry;
 use tapetum::{BLOCK_BYTES, BlockPiece, Condition};
 
 /// Blocks that one request covers at most.
@@ -71,7 +72,7 @@ impl Workload {
     /// What becomes of one block: read, written, written in part, trimmed or zeroed.
     fn part(&mut self, id: u64, piece: &BlockPiece, kind: u64) -> Option<Kind> {
         let BlockPiece { within, .. } = piece.clone();
-        let whole = |value| Kind::Put { value, flags: 0, expiry: 0, condition: Condition::Always };
+        let whole = |value| Kind::Put { value, flags: 0, expiry: Expiry::NONE, condition: Condition::Always };
         Some(match kind {
             0..25 => Kind::Get,
             25..70 if piece.is_whole() => whole(self.value_of(id, BLOCK_BYTES as u64)),

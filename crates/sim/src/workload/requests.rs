@@ -71,7 +71,7 @@ pub fn told(session: &Session, outcome: Outcome) -> Result<Told, Error> {
             Told::Value(Item { value, flags, expiry, stamp: Some(stamp), marks: None, writer: 0 })
         }
         Outcome::Leased { flags, stamp, expiry_before, marks, won, value, .. } => {
-            let (value, expiry) = (session.bytes(value).into(), expiry_before.unwrap_or(0));
+            let (value, expiry) = (session.bytes(value).into(), expiry_before.unwrap_or_default());
             let item = Item { value, flags, expiry, stamp: Some(stamp), marks: Some(marks), writer: 0 };
             Told::Leased { item, won, made: expiry_before.is_none() }
         }

@@ -19,6 +19,7 @@ use tapetum_base::base::Base;
 use tapetum_base::engine::{Engine, EngineMaker};
 use tapetum_base::media::io::lock;
 use tapetum_drive::{Drive, Env, FaultyFlash, Opcode, SplitMix64};
+use tapetum_kernels::expiry::Expiry;
 use toy_engine::{TOY, ToyEngine};
 
 /// Steps after which whatever waits would wait for ever.
@@ -93,7 +94,7 @@ impl Bench {
     }
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> Option<Outcome> {
-        let request = Request::Put { key, value, flags: 0, expiry: 0, condition: Condition::Always };
+        let request = Request::Put { key, value, flags: 0, expiry: Expiry::NONE, condition: Condition::Always };
         self.run_within(PATIENCE, KeyspaceRef::DEFAULT, request)
     }
 
@@ -173,7 +174,7 @@ fn a_zone_is_kept_while_an_engine_needs_it_and_writers_go_on_when_it_has_made_a_
         random.fill(&mut value);
         let (key, request_value) = (format!("key {number}"), value.clone());
         let (key, value) = (key.as_bytes(), &request_value[..]);
-        let request = Request::Put { key, value, flags: 0, expiry: 0, condition: Condition::Always };
+        let request = Request::Put { key, value, flags: 0, expiry: Expiry::NONE, condition: Condition::Always };
         if bench.run_within(PATIENCE, KeyspaceRef::DEFAULT, request).is_none() {
             break;
         }
@@ -219,8 +220,13 @@ fn crash_after(commands: u64) -> u64 {
         let done = match is_toy {
             true => bench.write_toy(&key, Some(&value[..100])),
             false => {
-                let request =
-                    Request::Put { key: &key, value: &value, flags: 0, expiry: 0, condition: Condition::Always };
+                let request = Request::Put {
+                    key: &key,
+                    value: &value,
+                    flags: 0,
+                    expiry: Expiry::NONE,
+                    condition: Condition::Always,
+                };
                 bench.session.submit(1, request).unwrap();
                 loop {
                     match bench.step() {
@@ -266,7 +272,7 @@ fn batches_until_a_crash_after(commands: u64) -> u64 {
         let number: u64 = acknowledged + 1;
         value[..8].copy_from_slice(&number.to_le_bytes());
         let keys = [number, number + 1, number + 2].map(key);
-        let write = |(keyspace, key)| Write::Put { keyspace, key, value: &value, flags: 0, expiry: 0 };
+        let write = |(keyspace, key)| Write::Put { keyspace, key, value: &value, flags: 0, expiry: Expiry::NONE };
         let of = |keyspace| keys.iter().map(move |key| (keyspace, &key[..]));
         let writes: Vec<Write<'_>> = of(bench.toys).chain(of(KeyspaceRef::DEFAULT)).map(write).collect();
         let mut is_submitted = false;
@@ -320,10 +326,10 @@ fn a_store_with_keyspaces_of_a_kind_without_an_engine_is_refused_before_anything
 #[test]
 fn what_a_session_wrote_comes_back_to_the_engine_of_its_keyspace_and_a_batch_is_whole() {
     let mut bench = Bench::new(5);
-    let put = |value| Request::Put { key: b"key", value, flags: 0, expiry: 0, condition: Condition::Always };
+    let put = |value| Request::Put { key: b"key", value, flags: 0, expiry: Expiry::NONE, condition: Condition::Always };
     assert!(matches!(bench.run_within(PATIENCE, bench.toys, put(b"toy")), Some(Outcome::Stored { .. })));
     assert!(matches!(bench.put(b"key", b"value"), Some(Outcome::Stored { .. })));
-    let write = |keyspace| Write::Put { keyspace, key: b"both", value: b"batch", flags: 0, expiry: 0 };
+    let write = |keyspace| Write::Put { keyspace, key: b"both", value: b"batch", flags: 0, expiry: Expiry::NONE };
     bench.session.submit_batch(1, &[write(bench.toys), write(KeyspaceRef::DEFAULT)]).unwrap();
     assert!((0..PATIENCE).any(|_| bench.step() == Some(Outcome::Done)));
     let scanned = scan(&bench.store, bench.toys, b"", |_| ControlFlow::Continue(()));

@@ -11,6 +11,7 @@ use tapetum_base::engine::{Engine, EngineMaker};
 use tapetum_base::keyspace::catalogue::KeyspaceEdit;
 use tapetum_base::keyspace::states::testing::create_of;
 use tapetum_drive::Env;
+use tapetum_kernels::expiry::Expiry;
 
 fn toy() -> (Store, Session, KeyspaceRef) {
     let options = small_options();
@@ -24,7 +25,7 @@ fn toy() -> (Store, Session, KeyspaceRef) {
 }
 
 fn put<'a>(key: &'a [u8], value: &'a [u8]) -> Request<'a> {
-    Request::Put { key, value, flags: 0, expiry: 0, condition: Condition::Always }
+    Request::Put { key, value, flags: 0, expiry: Expiry::NONE, condition: Condition::Always }
 }
 
 /// The next replies, in the order of their tokens, with their values.
@@ -64,7 +65,7 @@ fn requests_go_to_the_engine_of_their_keyspace() {
     assert_eq!(run(&mut session, toy, Request::Delete { key: b"key", stamp: None }).0, Outcome::Deleted);
     assert_eq!(run(&mut session, toy, get).0, Outcome::Missing);
     let digest = session.digest(toy, b"key");
-    assert_eq!(session.put_at_once(toy, digest, (b"key", b"value"), (0, 0)), None);
+    assert_eq!(session.put_at_once(toy, digest, (b"key", b"value"), (0, Expiry::NONE)), None);
     session.submit_through(toy, 1, b"key", &ItemPipeline::default()).unwrap();
     assert!(matches!(answers(&mut session, 1)[0].0, Outcome::Failed(_)));
 }
@@ -130,7 +131,7 @@ fn a_long_value_asks_and_a_session_that_goes_takes_its_commands_along() {
 #[test]
 fn a_batch_of_two_engines_is_whole_or_absent() {
     let (store, mut session, toy) = toy();
-    let write = |keyspace, key| Write::Put { keyspace, key, value: b"value", flags: 0, expiry: 0 };
+    let write = |keyspace, key| Write::Put { keyspace, key, value: b"value", flags: 0, expiry: Expiry::NONE };
     let (both, default) = ([toy, KeyspaceRef::DEFAULT], KeyspaceRef::DEFAULT);
     let writes = [write(default, b"a"), write(toy, b"a"), write(default, b"b"), write(toy, b"b")];
     run(&mut session, toy, put(b"c", b"before"));

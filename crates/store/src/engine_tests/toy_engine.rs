@@ -30,6 +30,7 @@ use tapetum_base::media::io::{Io, Task, lock, poll_once};
 use tapetum_base::media::wire::{Reader, Short, Writer};
 use tapetum_base::stats::Stats;
 use tapetum_kernels::checksum::{Salt, checksum};
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::record::{Header, Kind, Record};
 
 pub const TOY: KeyspaceKind = KeyspaceKind::Other(250);
@@ -141,7 +142,7 @@ impl ToyEngine {
     pub fn look_up(&self, keyspace: KeyspaceRef, key: &[u8]) -> Option<(u64, Vec<u8>)> {
         let (state, id) = (lock(&self.state), keyspace.id());
         let (stamp, value) = state.items.get(&(id, key.to_vec()))?;
-        let is_live = self.base.keyspaces.is_open(keyspace) && self.base.is_live_stamp(id, *stamp, 0, 0);
+        let is_live = self.base.keyspaces.is_open(keyspace) && self.base.is_live_stamp(id, *stamp, Expiry::NONE, 0);
         value.clone().filter(|_| is_live).map(|value| (*stamp, value))
     }
 

@@ -15,6 +15,7 @@ use tapetum_base::session::asks::Ask;
 use tapetum_base::session::order::{Op, OpTarget, Operations, closed};
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::{Command, Operation, Purpose, Returned};
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::record::{Codec, Header, Marks, Record};
 
 const PAGE_BYTES: usize = 4096;
@@ -50,7 +51,7 @@ impl ToySession {
         let found = self.toy.look_up(target.keyspace, request.key());
         let item = found.as_ref().map(|(stamp, value)| ItemHead {
             flags: 0,
-            expiry: 0,
+            expiry: Expiry::NONE,
             stamp: *stamp,
             value_bytes: value.len(),
             marks: Marks::NONE,
@@ -65,7 +66,12 @@ impl ToySession {
             Decision::Answer(outcome) => return self.end(core, number, op, (stamp, outcome)),
             Decision::Show => {
                 let value = core.values.add(&value);
-                return self.end(core, number, op, (stamp, Outcome::Value { flags: 0, stamp, expiry: 0, value }));
+                return self.end(
+                    core,
+                    number,
+                    op,
+                    (stamp, Outcome::Value { flags: 0, stamp, expiry: Expiry::NONE, value }),
+                );
             }
             Decision::Delete => (None, None),
             Decision::Store { value: NewValue::Same, answer, .. } => (Some(value.clone()), Some(answer)),
@@ -77,7 +83,7 @@ impl ToySession {
         };
         match self.toy.write(target.keyspace, request.key(), written.as_deref()) {
             Ok(Some(stamp)) => {
-                let item = ItemHead { flags: 0, expiry: 0, stamp, value_bytes: 0, marks: Marks::NONE };
+                let item = ItemHead { flags: 0, expiry: Expiry::NONE, stamp, value_bytes: 0, marks: Marks::NONE };
                 let shown = core.values.add(&value);
                 let outcome = answer.map_or(Outcome::Deleted, |answer| answer.outcome(item, shown));
                 self.end(core, number, op, (stamp, outcome));

@@ -23,6 +23,7 @@ use tapetum_base::media::io::{Io, run};
 use tapetum_base::media::wire::{Reader, Writer};
 use tapetum_drive::{Drive, Env, Flash, LocalMemory, MemoryFlash};
 use tapetum_kernels::data_page::PageSize;
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::extent_address::EXTENTS_MAX;
 use tapetum_kernels::reference::Run;
 
@@ -384,7 +385,13 @@ fn descriptor(number: u32, input: &mut Input<'_>) -> Descriptor {
     let shape = input.u8();
     let entries = u32::from(input.u8()) + 1;
     let run = Run { first: input.number() % (EXTENTS_MAX / 2), count: u32::from(input.u16()) + 1 };
-    let large = LargeEntry { entry: entries - 1, keyspace: KeyspaceId::DEFAULT, expiry: 0, stamp: 4, runs: vec![run] };
+    let large = LargeEntry {
+        entry: entries - 1,
+        keyspace: KeyspaceId::DEFAULT,
+        expiry: Expiry::NONE,
+        stamp: 4,
+        runs: vec![run],
+    };
     Descriptor {
         number,
         version: input.u32().into(),
@@ -395,7 +402,7 @@ fn descriptor(number: u32, input: &mut Input<'_>) -> Descriptor {
         fence_pages: 1,
         record_bytes_max: 10,
         record_bytes: u64::from(entries) * 10,
-        expiry_max: input.u32(),
+        expiry_max: Expiry::from_millis(input.u64()),
         stamp_max: input.u8().into(),
         data_extents: (0..u32::from(shape & 31)).collect(),
         key_extents: vec![number],

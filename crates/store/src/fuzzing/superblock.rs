@@ -1,7 +1,7 @@
 //! The superblock: two copies, one of which may be damaged.
 
 use super::Input;
-use tapetum_base::media::features::Features;
+use tapetum_base::media::features::{CLUSTER_SLOTS, Features};
 use tapetum_base::media::geometry::{Geometry, SUPERBLOCK_BYTES};
 use tapetum_base::media::superblock::{Found, SetPlace, Superblock};
 
@@ -25,7 +25,10 @@ pub fn superblock(bytes: &[u8]) {
         }
         None => assert!((superblock == older || superblock == newer) && (behind.is_none() == (older == newer))),
     }
-    assert!(superblock.features.incompatible == 0 && superblock.set == SetPlace::alone(superblock.store_id));
+    assert!(
+        superblock.features.incompatible & !CLUSTER_SLOTS == 0
+            && superblock.set == SetPlace::alone(superblock.store_id)
+    );
     // What was believed can be worked with.
     let geometry = superblock.geometry;
     let extents = geometry.extents(superblock.capacity_bytes);
@@ -54,7 +57,7 @@ fn from_input(input: &mut Input<'_>) -> Superblock {
     let (is_plain, bits) = (shape & 3 != 3, u64::from(shape));
     let features = match is_plain {
         true => Features::default(),
-        false => Features { incompatible: bits & 4, read_only_compatible: bits & 8 },
+        false => Features { incompatible: bits & 5, read_only_compatible: bits & 8 },
     };
     let set = SetPlace { place: if is_plain { 0 } else { bits as u16 >> 4 }, ..SetPlace::alone(store_id) };
     Superblock {

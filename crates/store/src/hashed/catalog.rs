@@ -250,6 +250,7 @@ pub mod tests {
     use super::*;
     use tapetum_base::keyspace::KeyspaceId;
     use tapetum_kernels::data_page::PageSize;
+    use tapetum_kernels::expiry::Expiry;
     use tapetum_kernels::reference::Run;
 
     pub fn descriptor(number: u32, entries: u32) -> Descriptor {
@@ -263,7 +264,7 @@ pub mod tests {
             fence_pages: 1,
             record_bytes_max: 10,
             record_bytes: u64::from(entries) * 10,
-            expiry_max: 0,
+            expiry_max: Expiry::NONE,
             stamp_max: 3,
             data_extents: vec![number],
             key_extents: vec![100 + number],
@@ -319,7 +320,7 @@ pub mod tests {
         let large = |entry| LargeEntry {
             entry,
             keyspace: KeyspaceId(2),
-            expiry: 1,
+            expiry: Expiry::from_millis(1),
             stamp: 2,
             runs: vec![Run { first: 500, count: 3 }],
         };

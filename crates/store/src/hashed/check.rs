@@ -64,7 +64,9 @@ async fn check_segment(
     while let Some(hash) = cursor.head() {
         let place = cursor.entry();
         let entry = entries.get(place as usize).copied();
-        if entry != Some(Entry::of_record(hash, &cursor.header(), cursor.record().len() as u32)) {
+        let (header, record) = (cursor.header(), cursor.record());
+        let key = &record[header.header_bytes()..][..header.key_bytes as usize];
+        if entry != Some(Entry::of_record(hash, (&header, key), record.len() as u32, engine.hasher.routes())) {
             return Err(wrong(format!("record {place} is not the one that the key table names")));
         }
         if last.is_some_and(|last| last >= hash) {
@@ -126,3 +128,7 @@ async fn key_table(engine: &Arc<HashedEngine>, io: &Io, segment: &Arc<Segment>) 
     }
     Ok(entries)
 }
+
+#[cfg(test)]
+#[path = "check_tests.rs"]
+mod tests;

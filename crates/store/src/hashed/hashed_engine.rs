@@ -269,7 +269,7 @@ impl HashedEngine {
         let Some(place) = shard.get(hash) else { return self.index.lookup(on_flash).is_some() };
         // SAFETY: the shard has the record as long as the caller holds it.
         let header = unsafe { self.log.record(place.buffer, place.place) }.header;
-        header.kind == Kind::Value && self.is_live(&header, self.now())
+        header.kind == Kind::Value && self.is_live(&header, self.now_ms())
     }
 
     pub fn index_bytes(&self) -> u64 {

@@ -136,6 +136,7 @@ mod tests {
     use tapetum_base::media::io::{Io, run};
     use tapetum_base::media::wire::Writer;
     use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash};
+    use tapetum_kernels::expiry::Expiry;
     use tapetum_kernels::reference::Run;
 
     /// A manifest on a drive of its own.
@@ -242,7 +243,8 @@ mod tests {
             // Values as small as large ones are; of one as large as there can be. No extent is a neighbour of another.
             let entry_of = |value_bytes: u64| {
                 let runs = vec![Run { first: 1, count: 1 }; (value_bytes / geometry.extent_bytes) as usize];
-                LargeEntry { entry: 0, keyspace: KeyspaceId::DEFAULT, expiry: 0, stamp: 0, runs }.encoded_bytes_max()
+                LargeEntry { entry: 0, keyspace: KeyspaceId::DEFAULT, expiry: Expiry::NONE, stamp: 0, runs }
+                    .encoded_bytes_max()
             };
             let (least, most) = (segment_bytes / 8, value_bytes_max(&geometry, u64::MAX) as u64);
             let small = LARGE_NAMED_SEGMENTS * segment_bytes / least * entry_of(least);

@@ -182,8 +182,7 @@ impl HashedEngine {
     /// Whether a record of a segment may be live: not all of them have expired or are deleted with everything else of all keyspaces.
     pub fn may_hold_live(&self, descriptor: &Descriptor) -> bool {
         let Descriptor { stamp_max, expiry_max, .. } = *descriptor;
-        let expires = expiry_max != 0 && expiry_max != u32::MAX;
-        stamp_max > self.keyspaces.floor() && !(expires && expiry_max <= self.now())
+        stamp_max > self.keyspaces.floor() && !expiry_max.has_passed(self.now_ms())
     }
 
     /// Extents of one full segment, its key table included at its largest usual share.
@@ -221,7 +220,7 @@ impl HashedEngine {
 
     /// Extents of large values in a segment that have expired, or are deleted with everything else.
     pub fn large_expired_extents(&self, state: &SegmentState) -> u64 {
-        let (large, now) = (&state.descriptor.large, self.now());
+        let (large, now) = (&state.descriptor.large, self.now_ms());
         let expired = large.iter().filter(|large| !self.is_live_stamp(large.keyspace, large.stamp, large.expiry, now));
         expired.map(|large| large.extent_count()).sum()
     }

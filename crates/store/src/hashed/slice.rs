@@ -55,7 +55,7 @@ struct Gathering<'a, F> {
     keyspace: KeyspaceId,
     prefix: &'a [u8],
     bounds: RangeInclusive<HashKey>,
-    now: u32,
+    now_ms: u64,
     /// The keys of which a write buffer has the last word, deletions included.
     in_buffers: HashSet<HashKey>,
     show: F,
@@ -72,7 +72,7 @@ pub async fn gather(
     show: impl FnMut(&Record<'_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut gathering =
-        Gathering { engine, keyspace, prefix, bounds, now: engine.now(), in_buffers: HashSet::new(), show };
+        Gathering { engine, keyspace, prefix, bounds, now_ms: engine.now_ms(), in_buffers: HashSet::new(), show };
     gathering.look_in_buffers()?;
     for state in installer.of::<Catalog>().segments.values() {
         let Some(segment) = engine.segments.get(state.descriptor.number) else { continue };
@@ -125,7 +125,7 @@ impl<F: FnMut(&Record<'_>) -> Result<(), Error>> Gathering<'_, F> {
         let is_wanted = header.kind == Kind::Value
             && KeyspaceId::of(&header) == self.keyspace
             && record.key.starts_with(self.prefix)
-            && self.engine.is_live(&header, self.now);
+            && self.engine.is_live(&header, self.now_ms);
         if is_wanted { (self.show)(record) } else { Ok(()) }
     }
 }

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use tapetum_base::debug_as_text;
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::request::{Condition, Outcome, Request};
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::record::KEY_BYTES_MAX;
 
 /// Files on their way to the log at once.
@@ -189,7 +190,8 @@ fn put_files(
                 Ok(value) => {
                     file.bytes = u32::try_from(value.len()).unwrap_or(u32::MAX);
                     let (key, flags) = (file.key.as_bytes(), file.label);
-                    let put = Request::Put { key, value: &value, flags, expiry: 0, condition: Condition::Always };
+                    let put =
+                        Request::Put { key, value: &value, flags, expiry: Expiry::NONE, condition: Condition::Always };
                     assert_eq!(session.submit_to(keyspace.keyspace(), submitted as u64, put), Ok(()), "there is room");
                     submitted += 1;
                 }

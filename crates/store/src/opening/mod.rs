@@ -80,6 +80,8 @@ pub struct Options {
     pub slabs: Slabs,
     pub value_bytes_max: usize,
     pub assume_atomic_writes: bool,
+    /// See [`Options::cluster_slots`].
+    pub cluster_slots: bool,
     pub node_cache_bytes: u64,
     pub sync: Sync,
     pub full: Full,
@@ -139,6 +141,7 @@ impl Default for Options {
             value_bytes_max: usize::MAX,
             assume_atomic_writes: false,
             node_cache_bytes: 0,
+            cluster_slots: false,
             sync: Sync::default(),
             full: Full::default(),
             create: true,
@@ -189,6 +192,12 @@ impl Options {
     /// Writes nodes of ordered keyspaces in place on a drive that does not promise atomic writes of 4 KiB: a power failure may lose nodes.
     pub fn assume_atomic_writes(self, assume: bool) -> Options {
         Options { assume_atomic_writes: assume, ..self }
+    }
+
+    /// A new store is made for a cluster: its key tables have the slot of each key of hashed keyspaces, as Redis Cluster counts them, so that a slot
+    /// can be found without reading records. That takes up to four bytes an item on flash. A store that is there stays as it was made.
+    pub fn cluster_slots(self, cluster_slots: bool) -> Options {
+        Options { cluster_slots, ..self }
     }
 
     /// When a write is acknowledged.
@@ -469,6 +478,7 @@ impl Options {
             assume_atomic_writes: self.assume_atomic_writes,
             node_cache_bytes: self.node_cache_bytes,
             grows: self.capacity_bytes.is_none(),
+            cluster_slots: self.cluster_slots,
             sync: self.sync,
             full: self.full,
             ..whole

@@ -2,6 +2,7 @@ use super::*;
 use crate::ItemPipeline;
 use crate::folder::Folder;
 use std::fs;
+use tapetum_kernels::expiry::Expiry;
 
 fn small() -> Options {
     Options::new().capacity_bytes(64 << 20).memory_bytes(32 << 20)
@@ -15,9 +16,10 @@ fn a_store_is_made_at_a_directory_found_again_and_grows() {
     let store = small().open_noting(&Place::at(&data), |note| notes.push(note)).unwrap();
     assert!(matches!(notes[..], [OpenNote::Made { on_device: false, .. }]), "{notes:?}");
     store.put(b"key", b"value").unwrap();
-    store.put_until(b"brief", b"value", u32::MAX - 1).unwrap();
-    assert_eq!(store.get(b"brief").unwrap().map(|item| item.expiry), Some(u32::MAX - 1));
-    store.put_until(b"brief", b"value", 1).unwrap();
+    let late = Expiry::from_millis(253_402_300_799_999);
+    store.put_until(b"brief", b"value", late).unwrap();
+    assert_eq!(store.get(b"brief").unwrap().map(|item| item.expiry), Some(late));
+    store.put_until(b"brief", b"value", Expiry::from_secs(1)).unwrap();
     assert_eq!(store.get(b"brief").unwrap(), None);
     assert!(matches!(small().open(&data), Err(OpenError::InUse { .. })));
     store.close().unwrap();

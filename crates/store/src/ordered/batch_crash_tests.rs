@@ -6,6 +6,7 @@ use tapetum_base::engine::batch::Write;
 use tapetum_base::keyspace::request::Outcome;
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::log::Sync;
+use tapetum_kernels::expiry::Expiry;
 
 const KEYS: u64 = 60;
 /// Every batch of so many has a value beyond the slabs.
@@ -33,7 +34,7 @@ fn generation_of(value: Option<&Vec<u8>>) -> u64 {
 }
 
 fn put<'a>(keyspace: KeyspaceRef, key: &'a [u8], value: &'a [u8]) -> Write<'a> {
-    Write::Put { keyspace, key, value, flags: 0, expiry: 0 }
+    Write::Put { keyspace, key, value, flags: 0, expiry: Expiry::NONE }
 }
 
 /// What each batch writes: some keys of both keyspaces, and one that every batch writes; the key of the batch before is deleted.

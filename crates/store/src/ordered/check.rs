@@ -11,8 +11,8 @@ use tapetum_base::engine::check_report::CheckReport;
 use tapetum_base::error::Error;
 use tapetum_base::media::io::{Io, lock};
 use tapetum_base::media::piece_transfer::{PIECE_BYTES_MAX, Piece, cut};
-use tapetum_kernels::checksum::crc32c_append;
-use tapetum_kernels::ordered::extension::{EXTENSION_HEAD_BYTES, ExtensionHead, ExtensionReference, stored_crc};
+use tapetum_kernels::mib_sums::MibCheck;
+use tapetum_kernels::ordered::extension::{ExtensionHead, ExtensionReference, crc_of_none, front_bytes};
 use tapetum_kernels::ordered::{NODE_BYTES, NodeRef};
 
 /// Checks all open keyspaces. Pages that were changed and not written yet are looked at as they are on flash.
@@ -82,24 +82,26 @@ pub async fn read_value(
     let (Some(flash), Some(salt)) = (space.flash_offset(reference.slot), space.salt(reference.slot)) else {
         return Ok(false);
     };
-    let bytes = (EXTENSION_HEAD_BYTES + key.len()) as u64 + u64::from(reference.stored_bytes);
+    let stored_bytes = reference.stored_bytes as usize;
+    let front_bytes = front_bytes(key.len(), stored_bytes);
+    let bytes = (front_bytes + stored_bytes) as u64;
     let mut buffer = io.allocate(PIECE_BYTES_MAX.min(class.bytes()) as usize).await?;
-    let (mut head, mut crc) = (None, stored_crc(salt, &[]));
+    let (mut head, mut check) = (None, MibCheck::new(crc_of_none(salt)));
     for Piece { flash, bytes, length } in cut(flash, bytes, PIECE_BYTES_MAX, NODE_BYTES as u64) {
         io.read(flash, &mut buffer, 0, length as usize).await?;
         let piece = io.look(&buffer, 0..bytes as usize);
-        let stored_at = match head {
-            Some(_) => 0,
+        let (sums, stored_at) = match head {
+            Some(sums) => (sums, 0),
             None => {
                 let parsed = ExtensionHead::parse(piece, salt).ok();
                 let right = parsed.filter(|(head, its)| *its == key && head.check(reference, raw_bytes).is_ok());
                 let Some((found, _)) = right else { return Ok(false) };
-                head = Some(found);
-                EXTENSION_HEAD_BYTES + key.len()
+                head = Some(found.sums);
+                (found.sums, front_bytes)
             }
         };
-        crc = crc32c_append(crc, &piece[stored_at..]);
+        check.take(&sums, &piece[stored_at..]);
         show(&piece[stored_at..]);
     }
-    Ok(head.is_some_and(|head| head.stored_crc == crc))
+    Ok(head.is_some_and(|sums| check.damaged(&sums).is_none()))
 }

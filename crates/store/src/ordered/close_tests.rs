@@ -10,6 +10,7 @@ use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::log::Sync;
 use tapetum_drive::{Drive, Env, FaultyFlash, SimClock};
+use tapetum_kernels::expiry::Expiry;
 
 /// Looks at the drive after which a store that does not close hangs.
 pub const PATIENCE: u32 = 20_000;
@@ -42,7 +43,7 @@ fn maintain(store: &Store) {
 }
 
 fn put(key: &[u8]) -> Request<'_> {
-    Request::Put { key, value: b"value", flags: 0, expiry: 0, condition: Condition::Always }
+    Request::Put { key, value: b"value", flags: 0, expiry: Expiry::NONE, condition: Condition::Always }
 }
 
 /// A flush of the write-back is on its way when the log's turn comes, and nobody polls a session any more.

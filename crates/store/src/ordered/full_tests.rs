@@ -11,6 +11,7 @@ use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::log::Sync;
 use tapetum_drive::{Drive, FaultyFlash, SimClock};
+use tapetum_kernels::expiry::Expiry;
 
 const VALUE_BYTES: usize = 1000;
 /// Looks for room, a tenth of a second apart, within which what was deleted gives some.
@@ -67,7 +68,8 @@ fn ask_within(
 
 fn put(store: &Store, session: &mut Session, keyspace: KeyspaceRef, number: u64) -> Outcome {
     let (key, value) = (key(number), vec![number as u8; VALUE_BYTES]);
-    let request = Request::Put { key: &key, value: &value, flags: 0, expiry: 0, condition: Condition::Always };
+    let request =
+        Request::Put { key: &key, value: &value, flags: 0, expiry: Expiry::NONE, condition: Condition::Always };
     ask(store, session, keyspace, request)
 }
 
@@ -129,7 +131,8 @@ fn fill_at_once(store: &Store, session: &mut Session, keyspace: KeyspaceRef, at_
     while pending > 0 || refused == 0 {
         while pending < at_once && refused == 0 {
             let (key, value) = (key(next), vec![next as u8; VALUE_BYTES]);
-            let request = Request::Put { key: &key, value: &value, flags: 0, expiry: 0, condition: Condition::Always };
+            let request =
+                Request::Put { key: &key, value: &value, flags: 0, expiry: Expiry::NONE, condition: Condition::Always };
             session.submit_to(keyspace, next, request).unwrap();
             (next, pending) = (next + 1, pending + 1);
         }
@@ -224,7 +227,8 @@ fn values_in_a_full_keyspace_are_written_over() {
     let stored = fill(&store, &mut session, keyspace);
     for number in 0..stored {
         let (key, value) = (key(number), vec![0xa5; VALUE_BYTES]);
-        let request = Request::Put { key: &key, value: &value, flags: 0, expiry: 0, condition: Condition::Always };
+        let request =
+            Request::Put { key: &key, value: &value, flags: 0, expiry: Expiry::NONE, condition: Condition::Always };
         let outcome = ask(&store, &mut session, keyspace, request);
         assert!(matches!(outcome, Outcome::Stored { .. }), "{number} of {stored}: {outcome:?}");
     }
@@ -236,7 +240,7 @@ fn what_was_deleted_at_once_or_has_expired_gives_room_to_what_is_put() {
         let (_flash, (drive, clock), store) = new_store(&options(Sync::EverySecond));
         let mut session = store.session().unwrap();
         let keyspace = create(&store, "ordered");
-        let expiry = if expires { drive.env().unix_seconds() + 100 } else { 0 };
+        let expiry = if expires { Expiry::from_secs(drive.env().unix_seconds() + 100) } else { Expiry::NONE };
         let put = |session: &mut Session, number: u64, expiry| {
             let (key, value) = (key(number), vec![number as u8; VALUE_BYTES]);
             let request = Request::Put { key: &key, value: &value, flags: 0, expiry, condition: Condition::Always };
@@ -254,7 +258,7 @@ fn what_was_deleted_at_once_or_has_expired_gives_room_to_what_is_put() {
             store.maintain();
         }
         for number in stored..2 * stored {
-            let outcome = put(&mut session, number, 0);
+            let outcome = put(&mut session, number, Expiry::NONE);
             assert!(matches!(outcome, Outcome::Stored { .. }), "{} of {stored}: {outcome:?}", number - stored);
         }
     }

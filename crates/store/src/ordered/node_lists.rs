@@ -28,7 +28,7 @@ use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::log::Sync;
 use tapetum_drive::fail_point;
 use tapetum_drive::{Command, Lease, LocalBuffer, LocalRange, Operation, ProgramId, Purpose, SourceRange, Status};
-use tapetum_kernels::ordered::extension::{EXTENSION_HEAD_BYTES, ExtensionReference};
+use tapetum_kernels::ordered::extension::{ExtensionReference, front_bytes};
 use tapetum_kernels::ordered::{NODE_BYTES, NODE_KEY_BYTES_MAX};
 use tapetum_kernels::scan::access::{NodePlace, NodeRun, PieceOfNodes, ValueHome};
 use tapetum_kernels::scan::result::{DeferredRecord, MissedKeys, StoppedRun};
@@ -282,7 +282,7 @@ impl ScanLayout for NodeLists {
         self.id_next += 1;
         let deleted_through = base.keyspaces.watermark(self.keyspace.id());
         let deleted_by = base.keyspaces.mark(self.keyspace.id()).watermark;
-        let mut list = ScanList { id, deleted_through, now: base.now(), ..ScanList::default() };
+        let mut list = ScanList { id, deleted_through, now_ms: base.now_ms(), ..ScanList::default() };
         if piece.runs.is_empty() {
             list.missed.push(MissedKeys { from: piece.from.into(), to: piece.to.map(Vec::into_boxed_slice) });
         } else {
@@ -345,7 +345,8 @@ impl ScanLayout for NodeLists {
             return Ok(None);
         };
         let home = ValueHome::Extension(reference, salt.version);
-        let bytes = (EXTENSION_HEAD_BYTES + record.key.len()) as u64 + u64::from(reference.stored_bytes);
+        let stored_bytes = reference.stored_bytes as usize;
+        let bytes = (front_bytes(record.key.len(), stored_bytes) + stored_bytes) as u64;
         Ok(Some((home, vec![SourceRange { offset, bytes }])))
     }
 }

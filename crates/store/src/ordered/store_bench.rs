@@ -9,6 +9,7 @@ use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::log::Sync;
 use tapetum_drive::{Drive, Env, FaultyFlash, SimClock};
+use tapetum_kernels::expiry::Expiry;
 
 const PATIENCE: u32 = 1_000_000;
 
@@ -92,7 +93,7 @@ impl Bench {
     }
 
     pub fn put(&mut self, keyspace: KeyspaceRef, key: &[u8], value: &[u8]) -> Option<Outcome> {
-        self.run(keyspace, Request::Put { key, value, flags: 0, expiry: 0, condition: Condition::Always })
+        self.run(keyspace, Request::Put { key, value, flags: 0, expiry: Expiry::NONE, condition: Condition::Always })
     }
 
     /// As a power failure left it, which comes now if it did not before.

@@ -59,7 +59,7 @@ pub(super) fn attachment(plan: &FlightPlan<'_>, list: &ScanList) -> Vec<u8> {
     let request = ScanRequest {
         keyspace: plan.keyspace,
         deleted_through: list.deleted_through,
-        now: list.now,
+        now_ms: list.now_ms,
         is_row_by_row: plan.is_row_by_row,
         room: plan.room,
         query: plan.query,

@@ -13,6 +13,7 @@ use tapetum_base::keyspace::key_range::KeyRange;
 use tapetum_base::media::io::Io;
 use tapetum_drive::programs::scan::SCAN_HEAD_BYTES;
 use tapetum_drive::{PipelineStage, Purpose, SourceRange};
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::scan::Query;
 
 /// What a pipeline over all segments reads, and is told.
@@ -82,7 +83,7 @@ pub(super) fn whole_scan(
 fn buffered_frames(keyspace: &KeyspaceHandle, query: &Query, snapshot: &mut Snapshot) -> Result<Vec<u8>, QueryError> {
     let mut frames = Vec::new();
     let (buffered, elsewhere) = (std::mem::take(&mut snapshot.buffered), std::mem::take(&mut snapshot.elsewhere));
-    let item = |value: Vec<u8>| Item { value, flags: 0, expiry: 0, stamp: 0 };
+    let item = |value: Vec<u8>| Item { value, flags: 0, expiry: Expiry::NONE, stamp: 0 };
     let here = buffered.into_iter().map(|buffered| Ok((buffered.key, item(buffered.value))));
     // Deleted since, if it is gone.
     let read = |key: Box<[u8]>| keyspace.get(&key).map(|found| found.map(|item| (key.to_vec(), item))).transpose();

@@ -73,8 +73,8 @@ fn ranges(segment: &Segment, first_page: u32) -> Vec<SourceRange> {
 
 impl ScanLayout for SegmentLists {
     fn next(&mut self, limits: &ListLimits) -> Result<Option<ScanList>, LayoutError> {
-        let (deleted_through, now) = (self.snapshot.deleted_through, self.snapshot.now);
-        let mut list = ScanList { id: self.id_next, deleted_through, now, ..ScanList::default() };
+        let (deleted_through, now_ms) = (self.snapshot.deleted_through, self.snapshot.now_ms);
+        let mut list = ScanList { id: self.id_next, deleted_through, now_ms, ..ScanList::default() };
         let (mut pieces, mut replaced_bytes, mut read_bytes) = (Vec::new(), 0, 0);
         while let Some(piece) = self.pending.front().copied() {
             let segment = self.snapshot.segment(piece.place).ok_or(LayoutError::TooOld)?;

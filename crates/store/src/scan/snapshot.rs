@@ -36,7 +36,7 @@ pub(super) struct Snapshot {
     /// Records up to this stamp were deleted together.
     pub deleted_through: u64,
     /// Unix seconds.
-    pub now: u32,
+    pub now_ms: u64,
     pub geometry: Geometry,
     pins: Arc<SnapshotPins>,
 }
@@ -67,7 +67,7 @@ impl Snapshot {
 
     fn take_now(engine: &HashedEngine, installer: &Installer, keyspace: KeyspaceId) -> Result<(Snapshot, u64), Error> {
         let mut decompressor = Decompressor::new().map_err(|error| Error::Io(error.to_string()))?;
-        let (now, mut buffered, mut elsewhere) = (engine.now(), Vec::new(), Vec::new());
+        let (now_ms, mut buffered, mut elsewhere) = (engine.now_ms(), Vec::new(), Vec::new());
         let (mut replaced, mut large) = (BTreeMap::<u32, Vec<Vec<u8>>>::new(), Vec::new());
         // Ascending, as everywhere.
         let shards: Vec<_> = engine.buffers.shards().iter().map(lock).collect();
@@ -86,7 +86,7 @@ impl Snapshot {
                 if let Some(segment) = engine.candidate(hash).filter(|_| !forgets) {
                     replaced.entry(segment.descriptor.number).or_default().push(record.key.to_vec());
                 }
-                if header.kind != Kind::Value || !engine.is_live(&header, now) {
+                if header.kind != Kind::Value || !engine.is_live(&header, now_ms) {
                     continue;
                 }
                 if header.codec == Codec::OutOfLine {
@@ -114,7 +114,7 @@ impl Snapshot {
         let pins = SnapshotPins::new(held, large);
         engine.segments.snapshots.add(&pins);
         let geometry = engine.geometry;
-        Ok((Snapshot { segments, buffered, elsewhere, deleted_through, now, geometry, pins }, stamp))
+        Ok((Snapshot { segments, buffered, elsewhere, deleted_through, now_ms, geometry, pins }, stamp))
     }
 
     /// A segment, held.

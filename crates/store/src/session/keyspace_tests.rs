@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use tapetum_base::keyspace::catalogue::KeyspaceEdit;
 use tapetum_base::keyspace::states::testing::create;
 use tapetum_drive::SplitMix64;
+use tapetum_kernels::expiry::Expiry;
 
 /// Ids on both sides of a chunk's and of a byte's end.
 const IDS: [u16; 12] = [1, 2, 3, 254, 255, 256, 257, 511, 512, 4095, 40_000, u16::MAX];
@@ -40,7 +41,7 @@ fn get(session: &mut Session, keyspace: KeyspaceRef, key: &[u8]) -> Option<Vec<u
 }
 
 fn put(session: &mut Session, keyspace: KeyspaceRef, key: &[u8], value: &[u8]) {
-    let request = Request::Put { key, value, flags: 0, expiry: 0, condition: Condition::Always };
+    let request = Request::Put { key, value, flags: 0, expiry: Expiry::NONE, condition: Condition::Always };
     assert!(matches!(run(session, keyspace, request).0, Outcome::Stored { .. }));
 }
 
@@ -105,7 +106,7 @@ impl Bench {
     /// One key of all keyspaces at once.
     fn batch(&mut self, key: &[u8]) {
         let value = self.random.next_u64().to_le_bytes().repeat(20);
-        let write = |keyspace| Write::Put { keyspace, key, value: &value, flags: 0, expiry: 0 };
+        let write = |keyspace| Write::Put { keyspace, key, value: &value, flags: 0, expiry: Expiry::NONE };
         let writes: Vec<Write<'_>> = self.keyspaces.iter().copied().map(write).collect();
         while self.session.submit_batch(1, &writes).is_err() {
             self.session.poll(&mut Vec::new());
@@ -148,7 +149,7 @@ fn a_dropped_keyspace_refuses_and_shows_nothing() {
     shared.keyspaces.apply(&KeyspaceEdit::Forget(keyspace.id()), 0).unwrap();
     let again = create(&shared.keyspaces, keyspace.id().0, shared.log.stamp_last());
     assert_eq!(get(&mut bench.session, again, b"key"), None);
-    let write = |keyspace| Write::Put { keyspace, key: b"key", value: b"v", flags: 0, expiry: 0 };
+    let write = |keyspace| Write::Put { keyspace, key: b"key", value: b"v", flags: 0, expiry: Expiry::NONE };
     bench.session.submit_batch(1, &[write(again), write(keyspace)]).unwrap();
     assert_eq!(answer(&mut bench.session).0, refused);
     assert_eq!(get(&mut bench.session, again, b"key"), None, "a batch is whole or absent");
@@ -187,7 +188,7 @@ fn a_handle_has_the_calls_of_a_store_for_its_own_keyspace() {
     assert_eq!(orders.multi_get(&[b"key", b"none"]).unwrap().iter().flatten().count(), 1);
     let writes = [
         Write::Delete { keyspace: KeyspaceRef::DEFAULT, key: b"key" },
-        Write::Put { keyspace: orders.keyspace(), key: b"other", value: b"7", flags: 0, expiry: 0 },
+        Write::Put { keyspace: orders.keyspace(), key: b"other", value: b"7", flags: 0, expiry: Expiry::NONE },
     ];
     store.batch(&writes).unwrap();
     assert_eq!((store.get(b"key"), orders.increment(b"other", 1)), (Ok(None), Ok(Some(8))));

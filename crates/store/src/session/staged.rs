@@ -9,6 +9,7 @@ use crate::hashed::session::KeyDigest;
 use tapetum_base::keyspace::item::{Access, ItemHead};
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::log::Sync;
+use tapetum_kernels::expiry::Expiry;
 
 impl Session {
     /// Whether gets are ever answered so: the store has a DRAM tier.
@@ -59,7 +60,7 @@ impl Session {
         keyspace: KeyspaceRef,
         digest: KeyDigest,
         item: (&[u8], &[u8]),
-        flags_and_expiry: (u32, u32),
+        flags_and_expiry: (u32, Expiry),
     ) -> Option<u64> {
         self.hashed.put_at_once(&self.hashed_engine, keyspace, digest, item, flags_and_expiry)
     }

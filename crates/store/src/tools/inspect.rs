@@ -130,7 +130,7 @@ fn segment(state: &SegmentState) -> SegmentInspection {
         data_extents: descriptor.data_extents.len() as u64,
         key_extents: descriptor.key_extents.len() as u64,
         stamp_max: descriptor.stamp_max,
-        expiry_max: u64::from(descriptor.expiry_max),
+        expiry_max: u64::from(descriptor.expiry_max.secs()),
     }
 }
 

@@ -17,6 +17,7 @@ use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::media::io::Io;
 use tapetum_drive::Purpose;
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Header, Kind};
 
@@ -28,7 +29,7 @@ pub struct Scanned<'a> {
     /// The client's flags.
     pub flags: u32,
     /// Unix seconds; 0 is never.
-    pub expiry: u32,
+    pub expiry: Expiry,
     pub stamp: u64,
 }
 
@@ -101,7 +102,7 @@ struct Wanted<'a> {
 impl Wanted<'_> {
     fn is(self, engine: &HashedEngine, header: &Header, key: &[u8]) -> bool {
         let is_named = KeyspaceId::of(header) == self.keyspace && key.starts_with(self.prefix);
-        is_named && header.kind == Kind::Value && engine.is_live(header, engine.now())
+        is_named && header.kind == Kind::Value && engine.is_live(header, engine.now_ms())
     }
 }
 

@@ -32,17 +32,22 @@ pub fn noise(seed: u64, length: usize) -> Vec<u8> {
 
 /// Writes others until what was written before is in a segment.
 pub fn flush(store: &Store) {
+    flush_with(store, |number| noise(number, 900));
+}
+
+/// [`flush`], with values that the caller makes.
+pub fn flush_with(store: &Store, value: impl Fn(u64) -> Vec<u8>) {
     let flushes = store.stats().flushes;
     let mut filler = 0;
     while store.stats().flushes < flushes + 2 {
-        store.put(format!("filler{}", filler % 100).as_bytes(), &noise(filler, 900)).unwrap();
+        store.put(format!("filler{}", filler % 100).as_bytes(), &value(filler)).unwrap();
         filler += 1;
         assert!(filler < 20_000, "{:?}", store.stats());
     }
 }
 
 pub fn put<'a>(key: &'a [u8], value: &'a [u8]) -> Write<'a> {
-    Write::Put { keyspace: tapetum::KeyspaceRef::DEFAULT, key, value, flags: 0, expiry: 0 }
+    Write::Put { keyspace: tapetum::KeyspaceRef::DEFAULT, key, value, flags: 0, expiry: tapetum::Expiry::NONE }
 }
 
 pub fn delete(key: &[u8]) -> Write<'_> {

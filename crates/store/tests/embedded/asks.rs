@@ -1,7 +1,9 @@
 //! Requests that ask before they bring a value, wherever that is: in a write buffer, on flash, inflated, or in extents of its own.
 
 use crate::common::store_in_memory;
-use tapetum::{Ask, Condition, KeyspaceKind, Outcome, Reply, Request, Session, Store, StoreOptions, Sync, Terms};
+use tapetum::{
+    Ask, Condition, Expiry, KeyspaceKind, Outcome, Reply, Request, Session, Store, StoreOptions, Sync, Terms,
+};
 use tapetum_drive::{Drive, SplitMix64};
 
 const CAPACITY: u64 = 32 << 20;
@@ -51,7 +53,12 @@ fn value<'a>(session: &'a Session, reply: &Reply) -> &'a [u8] {
 /// One that shows a value in each way that there is.
 fn requests(key: &[u8]) -> [Request<'_>; 4] {
     let lease = |touch| Request::GetAndLease { key, terms: Terms { stale: true, touch, ..Terms::default() } };
-    [Request::Get { key }, lease(None), lease(Some(u32::MAX)), Request::GetAndTouch { key, expiry: 0 }]
+    [
+        Request::Get { key },
+        lease(None),
+        lease(Some(Expiry::from_secs(u32::MAX))),
+        Request::GetAndTouch { key, expiry: Expiry::NONE },
+    ]
 }
 
 #[test]
@@ -139,7 +146,9 @@ fn what_asks_keeps_nobody_waiting_and_takes_its_place_anew() {
     let (replies, asks_of_other) = poll(&mut other, 1, 0);
     assert_eq!((value(&other, &replies[0]), asks_of_other), (&long[..], vec![]), "nobody asks unless told");
 
-    session.submit(5, Request::Put { key, value: b"next", flags: 0, expiry: 0, condition: Condition::Always }).unwrap();
+    session
+        .submit(5, Request::Put { key, value: b"next", flags: 0, expiry: Expiry::NONE, condition: Condition::Always })
+        .unwrap();
     session.submit(6, Request::Get { key }).unwrap();
     let (mut replies, _) = poll(&mut session, 2, 0);
     replies.sort_by_key(|reply| reply.token);
@@ -149,7 +158,16 @@ fn what_asks_keeps_nobody_waiting_and_takes_its_place_anew() {
         // A put before it that is not decided yet, too.
         let next = format!("next {token}");
         session
-            .submit(7, Request::Put { key, value: next.as_bytes(), flags: 0, expiry: 0, condition: Condition::Always })
+            .submit(
+                7,
+                Request::Put {
+                    key,
+                    value: next.as_bytes(),
+                    flags: 0,
+                    expiry: Expiry::NONE,
+                    condition: Condition::Always,
+                },
+            )
             .unwrap();
         session.allow_value(token, long.len());
         let (replies, _) = poll(&mut session, 2, 0);

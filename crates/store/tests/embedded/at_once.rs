@@ -3,7 +3,7 @@
 
 use crate::common::drive_of;
 use std::sync::Arc;
-use tapetum::{Condition, DramItem, KeyDigest, Reply, Request, Session, Store, StoreOptions, Sync};
+use tapetum::{Condition, DramItem, Expiry, KeyDigest, Reply, Request, Session, Store, StoreOptions, Sync};
 use tapetum_drive::{Drive, Env, MemoryFlash, SimClock, SplitMix64};
 
 const CAPACITY: u64 = 8 << 20;
@@ -48,7 +48,7 @@ fn digest(session: &Session, key: &[u8]) -> KeyDigest {
     digest
 }
 
-fn put(session: &mut Session, key: &[u8], value: &[u8], about: (u32, u32)) -> Option<u64> {
+fn put(session: &mut Session, key: &[u8], value: &[u8], about: (u32, Expiry)) -> Option<u64> {
     let digest = digest(session, key);
     session.put_at_once(tapetum::KeyspaceRef::DEFAULT, digest, (key, value), about)
 }
@@ -84,24 +84,27 @@ fn what_was_put_at_once_is_there_at_once_for_everyone() {
     let (_drive, store) = store(Sync::EverySecond);
     let (mut writer, mut reader) = (store.session().unwrap(), store.session().unwrap());
     let compressible = vec![b'v'; 4000];
-    let first = put(&mut writer, b"key", b"value", (7, 0)).unwrap();
-    let other = put(&mut writer, b"other", &compressible, (0, u32::MAX)).unwrap();
+    let first = put(&mut writer, b"key", b"value", (7, Expiry::NONE)).unwrap();
+    let other = put(&mut writer, b"other", &compressible, (0, Expiry::from_secs(u32::MAX))).unwrap();
     assert!(other > first);
 
     let (item, value, was_read) = get(&mut reader, b"key").unwrap();
-    assert_eq!((item.flags, item.expiry, item.stamp, &value[..], was_read), (7, 0, first, &b"value"[..], false));
+    assert_eq!(
+        (item.flags, item.expiry, item.stamp, &value[..], was_read),
+        (7, Expiry::NONE, first, &b"value"[..], false)
+    );
     assert!(get(&mut writer, b"key").unwrap().2, "it was read since");
     let (item, value, _) = get(&mut reader, b"other").unwrap();
-    assert_eq!((item.expiry, item.stamp, value), (u32::MAX, other, compressible.clone()));
+    assert_eq!((item.expiry, item.stamp, value), (Expiry::from_secs(u32::MAX), other, compressible.clone()));
     assert_eq!(store.get(b"other").unwrap().unwrap().value, compressible);
 
-    let second = put(&mut writer, b"key", b"", (0, 0)).unwrap();
+    let second = put(&mut writer, b"key", b"", (0, Expiry::NONE)).unwrap();
     let (item, value, was_read) = get(&mut reader, b"key").unwrap();
     assert_eq!((item.flags, item.stamp, value, was_read), (0, second, Vec::new(), false));
-    put(&mut writer, b"key", b"gone", (0, 1)).unwrap();
+    put(&mut writer, b"key", b"gone", (0, Expiry::from_secs(1))).unwrap();
     assert_eq!(get(&mut reader, b"key"), None, "it has expired");
     assert_eq!(store.get(b"key").unwrap(), None);
-    put(&mut writer, b"key", b"deleted", (0, 0)).unwrap();
+    put(&mut writer, b"key", b"deleted", (0, Expiry::NONE)).unwrap();
     store.delete(b"key").unwrap();
     assert_eq!(get(&mut reader, b"key"), None);
     assert_eq!(get(&mut reader, b"never"), None);
@@ -116,12 +119,14 @@ fn a_put_at_once_outlives_flush_and_restart() {
     let mut at_once = 0;
     for (round, number) in (0..10).flat_map(|round| (0..400).map(move |number| (round, number))) {
         let (key, value, flags) = (key(number), value(round, number), round as u32);
-        if put(&mut session, &key, &value, (flags, 0)).is_some() {
+        if put(&mut session, &key, &value, (flags, Expiry::NONE)).is_some() {
             at_once += 1;
         } else {
             // What is to wait goes the way of all.
             let condition = Condition::Always;
-            session.submit(0, Request::Put { key: &key, value: &value, flags, expiry: 0, condition }).unwrap();
+            session
+                .submit(0, Request::Put { key: &key, value: &value, flags, expiry: Expiry::NONE, condition })
+                .unwrap();
             poll_all(&mut session);
         }
     }
@@ -140,13 +145,13 @@ fn a_put_at_once_outlives_flush_and_restart() {
 fn nothing_is_done_at_once_before_what_was_submitted_earlier() {
     let (_drive, store) = store(Sync::EverySecond);
     let mut session = store.session().unwrap();
-    put(&mut session, b"key", b"1", (0, 0)).unwrap();
+    put(&mut session, b"key", b"1", (0, Expiry::NONE)).unwrap();
     session.submit(1, Request::Get { key: b"key" }).unwrap();
-    assert_eq!(put(&mut session, b"key", b"2", (0, 0)), None, "the get would show it");
+    assert_eq!(put(&mut session, b"key", b"2", (0, Expiry::NONE)), None, "the get would show it");
     assert_eq!(get(&mut session, b"key"), None);
-    assert!(put(&mut session, b"other", b"3", (0, 0)).is_some() && get(&mut session, b"other").is_some());
+    assert!(put(&mut session, b"other", b"3", (0, Expiry::NONE)).is_some() && get(&mut session, b"other").is_some());
     assert_eq!(poll_all(&mut session).len(), 1);
-    assert!(put(&mut session, b"key", b"2", (0, 0)).is_some() && get(&mut session, b"key").is_some());
+    assert!(put(&mut session, b"key", b"2", (0, Expiry::NONE)).is_some() && get(&mut session, b"key").is_some());
 }
 
 #[test]
@@ -154,11 +159,15 @@ fn what_must_wait_or_be_refused_is_left_to_a_request() {
     let (_drive, store_of_seconds) = store(Sync::EverySecond);
     let mut session = store_of_seconds.session().unwrap();
     assert!(session.puts_at_once());
-    assert_eq!(put(&mut session, b"", b"value", (0, 0)), None);
-    assert_eq!(put(&mut session, &[b'k'; 70_000], b"value", (0, 0)), None);
-    assert_eq!(put(&mut session, b"large", &[b'v'; 60_000], (0, 0)), None, "it may lie in extents of its own");
+    assert_eq!(put(&mut session, b"", b"value", (0, Expiry::NONE)), None);
+    assert_eq!(put(&mut session, &[b'k'; 70_000], b"value", (0, Expiry::NONE)), None);
+    assert_eq!(
+        put(&mut session, b"large", &[b'v'; 60_000], (0, Expiry::NONE)),
+        None,
+        "it may lie in extents of its own"
+    );
     // A get that is refused by whoever asked for it counts as none.
-    put(&mut session, b"key", b"value", (0, 0)).unwrap();
+    put(&mut session, b"key", b"value", (0, Expiry::NONE)).unwrap();
     let key = session.digest(tapetum::KeyspaceRef::DEFAULT, b"key");
     let mut out = Vec::new();
     let refused = session.get_from_dram(tapetum::KeyspaceRef::DEFAULT, key, &mut out, |out, _, _| {
@@ -171,14 +180,18 @@ fn what_must_wait_or_be_refused_is_left_to_a_request() {
     let (_drive, durable) = store(Sync::Always);
     let mut session = durable.session().unwrap();
     assert!(!session.puts_at_once());
-    assert_eq!(put(&mut session, b"key", b"value", (0, 0)), None);
+    assert_eq!(put(&mut session, b"key", b"value", (0, Expiry::NONE)), None);
     assert_eq!(durable.get(b"key").unwrap(), None, "nothing was written");
     let condition = Condition::Always;
-    session.submit(1, Request::Put { key: b"key", value: b"value", flags: 0, expiry: 0, condition }).unwrap();
+    session
+        .submit(1, Request::Put { key: b"key", value: b"value", flags: 0, expiry: Expiry::NONE, condition })
+        .unwrap();
     assert_eq!(get(&mut session, b"key"), None, "it is not durable yet");
     poll_all(&mut session);
     assert!(get(&mut session, b"key").is_some(), "it is durable");
-    session.submit(1, Request::Put { key: b"large", value: &noise(60_000), flags: 0, expiry: 0, condition }).unwrap();
+    session
+        .submit(1, Request::Put { key: b"large", value: &noise(60_000), flags: 0, expiry: Expiry::NONE, condition })
+        .unwrap();
     poll_all(&mut session);
     assert_eq!(get(&mut session, b"large"), None, "its value is in extents of its own");
 }
@@ -188,13 +201,13 @@ fn writers_who_are_held_back_write_nothing_at_once() {
     let (_drive, store, _) = store_at_rest();
     let mut session = store.session().unwrap();
     let mut stamps = Vec::new();
-    while let Some(stamp) = put(&mut session, b"key", &noise(stamps.len()), (0, 0)) {
+    while let Some(stamp) = put(&mut session, b"key", &noise(stamps.len()), (0, Expiry::NONE)) {
         stamps.push(stamp);
     }
     assert!(stamps.is_sorted() && stamps.len() > 50, "{}", stamps.len());
     let before = store.stats().user_write_bytes;
     assert_eq!(before as usize, (0..stamps.len()).map(|bytes| b"key".len() + bytes).sum());
-    assert_eq!(put(&mut session, b"other", b"value", (0, 0)), None);
+    assert_eq!(put(&mut session, b"other", b"value", (0, Expiry::NONE)), None);
     assert_eq!((store.stats().user_write_bytes, get(&mut session, b"other")), (before, None));
     assert_eq!(get(&mut session, b"key").unwrap().0.stamp, stamps[stamps.len() - 1], "gets go on");
     let mut replies = Vec::new();
@@ -202,7 +215,7 @@ fn writers_who_are_held_back_write_nothing_at_once() {
         store.maintain();
         session.poll(&mut replies);
     }
-    assert!(put(&mut session, b"other", b"value", (0, 0)).is_some(), "there is room again");
+    assert!(put(&mut session, b"other", b"value", (0, Expiry::NONE)).is_some(), "there is room again");
 }
 
 #[test]
@@ -212,10 +225,10 @@ fn a_put_at_once_comes_after_a_deletion_of_everything_that_is_due() {
     let at = SimClock::UNIX_SECONDS_AT_START + 10;
     session.submit(0, Request::DeleteAll { at }).unwrap();
     poll_all(&mut session);
-    put(&mut session, b"before", b"value", (0, 0)).unwrap();
+    put(&mut session, b"before", b"value", (0, Expiry::NONE)).unwrap();
     assert!(get(&mut session, b"before").is_some());
     clock.advance_us(10_000_000);
-    put(&mut session, b"after", b"value", (0, 0)).unwrap();
+    put(&mut session, b"after", b"value", (0, Expiry::NONE)).unwrap();
     assert_eq!(get(&mut session, b"before"), None);
     assert!(get(&mut session, b"after").is_some());
 }

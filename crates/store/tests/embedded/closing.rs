@@ -3,7 +3,7 @@
 use crate::common::{put, store_in_memory};
 use crate::{CAPACITY, options};
 use std::sync::atomic::{AtomicBool, Ordering};
-use tapetum::{Condition, Error, KeyspaceKind, Outcome, Request, Store, StoreOptions, Sync};
+use tapetum::{Condition, Error, Expiry, KeyspaceKind, Outcome, Request, Store, StoreOptions, Sync};
 
 #[test]
 fn a_store_that_was_closed_refuses_writes_and_shows_what_it_holds() {
@@ -13,7 +13,7 @@ fn a_store_that_was_closed_refuses_writes_and_shows_what_it_holds() {
     store.put(b"before", b"kept").unwrap();
     store.close().unwrap();
     let writes = [
-        Request::Put { key: b"after", value: b"lost", flags: 0, expiry: 0, condition: Condition::Always },
+        Request::Put { key: b"after", value: b"lost", flags: 0, expiry: Expiry::NONE, condition: Condition::Always },
         Request::Append { key: b"before", value: b"lost", stamp: None },
         Request::Delete { key: b"before", stamp: None },
         Request::DeleteAll { at: 0 },

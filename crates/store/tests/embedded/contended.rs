@@ -1,7 +1,7 @@
 //! Several threads change one value that is long enough to be inflated and compressed with no lock held.
 
 use crate::common::store_in_memory;
-use tapetum::{Outcome, Request, Store, StoreOptions, Sync};
+use tapetum::{Expiry, Outcome, Request, Store, StoreOptions, Sync};
 use tapetum_drive::Drive;
 
 const CAPACITY: u64 = 256 << 20;
@@ -27,7 +27,7 @@ fn each_of_many_appends_to_a_long_value_takes_effect_once_whatever_comes_between
             for _ in 0..ROUNDS {
                 let (done, _) = store.run(Request::Append { key, value: &[b'a' + thread], stamp: None }).unwrap();
                 assert!(matches!(done, Outcome::Stored { .. }), "{done:?}");
-                let (touched, _) = store.run(Request::Touch { key, expiry: 0 }).unwrap();
+                let (touched, _) = store.run(Request::Touch { key, expiry: Expiry::NONE }).unwrap();
                 assert!(matches!(touched, Outcome::Touched { .. }), "{touched:?}");
             }
         }

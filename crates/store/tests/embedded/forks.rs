@@ -130,7 +130,7 @@ fn a_session_that_went_through_a_fork_answers_everything_with_an_error() {
     store.put(b"before", b"1").unwrap();
     let mut session = store.session().unwrap();
     session.submit(7, Request::Get { key: b"before" }).unwrap();
-    let put = Request::Put { key: b"k", value: b"v", flags: 0, expiry: 0, condition: Condition::Always };
+    let put = Request::Put { key: b"k", value: b"v", flags: 0, expiry: Expiry::NONE, condition: Condition::Always };
     session.submit(8, put).unwrap();
     let checks = vec![check("session", move || {
         session.submit(9, Request::Get { key: b"before" }).unwrap();

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use tapetum::inspect::AreaKind;
-use tapetum::{Condition, Inspection, KeyPlace, Request, Store, StoreOptions, inspect, inspect_drive, locate, scan};
+use tapetum::{
+    Condition, Expiry, Inspection, KeyPlace, Request, Store, StoreOptions, inspect, inspect_drive, locate, scan,
+};
 use tapetum_drive::{Drive, Env, MemoryFlash};
 
 const CAPACITY: u64 = 8 << 20;
@@ -26,7 +28,7 @@ fn filled(drive: &Drive) -> (Store, BTreeMap<Vec<u8>, u64>) {
         for number in (0..2000u64).step_by(1 + round as usize) {
             let key = format!("key:{number}").into_bytes();
             let value = vec![round as u8; (number % 300 + round) as usize];
-            let (flags, expiry) = (number as u32 % 3, 0);
+            let (flags, expiry) = (number as u32 % 3, Expiry::NONE);
             let request = Request::Put { key: &key, value: &value, flags, expiry, condition: Condition::Always };
             store.run(request).unwrap();
             truth.insert(key, value.len() as u64);
@@ -36,7 +38,13 @@ fn filled(drive: &Drive) -> (Store, BTreeMap<Vec<u8>, u64>) {
         let key = format!("key:{number}").into_bytes();
         assert_eq!(store.delete(&key), Ok(truth.remove(&key).is_some()));
     }
-    let gone = Request::Put { key: b"key:expired", value: b"v", flags: 0, expiry: 1, condition: Condition::Always };
+    let gone = Request::Put {
+        key: b"key:expired",
+        value: b"v",
+        flags: 0,
+        expiry: Expiry::from_secs(1),
+        condition: Condition::Always,
+    };
     store.run(gone).unwrap();
     for number in 0..20u64 {
         let key = format!("late:{number}").into_bytes();

@@ -51,7 +51,7 @@ fn every_item_of_its_keyspace_is_shown_once_with_its_value() {
     let model = filled(&store);
     let other = store.create_keyspace("other").unwrap();
     other.put(b"key1", b"another's").unwrap();
-    store.put_until(b"expired", b"value", 1).unwrap();
+    store.put_until(b"expired", b"value", Expiry::from_secs(1)).unwrap();
     assert!(map(store.items()) == model);
     assert_eq!(all(other.items()), [(b"key1".to_vec(), b"another's".to_vec())]);
     let with_prefix = model.range(b"key3".to_vec()..b"key4".to_vec()).map(|(key, value)| (key.clone(), value.clone()));

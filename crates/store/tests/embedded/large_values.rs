@@ -96,9 +96,15 @@ fn large_values_are_changed_as_small_ones_are() {
             }
         }
         assert_eq!(store.compare_and_swap(b"key", b"small", 1).unwrap(), None);
-        assert!(matches!(store.run(Request::Touch { key: b"key", expiry: 0 }).unwrap().0, Outcome::Touched { .. }));
-        let (shown, bytes) = store.run(Request::GetAndTouch { key: b"key", expiry: u32::MAX }).unwrap();
-        assert!(matches!(shown, Outcome::Value { expiry: u32::MAX, .. }) && bytes == value);
+        assert!(matches!(
+            store.run(Request::Touch { key: b"key", expiry: Expiry::NONE }).unwrap().0,
+            Outcome::Touched { .. }
+        ));
+        let (shown, bytes) =
+            store.run(Request::GetAndTouch { key: b"key", expiry: Expiry::from_secs(u32::MAX) }).unwrap();
+        assert!(
+            matches!(shown, Outcome::Value { expiry, .. } if expiry == Expiry::from_secs(u32::MAX)) && bytes == value
+        );
         assert_eq!(
             store
                 .run(Request::Increment {
@@ -187,7 +193,7 @@ fn a_value_at_the_limit_that_compresses_to_nothing_is_read_and_changed_in_a_segm
         store.put(&key, &value).unwrap();
         flush(&store);
         assert_eq!(store.get(&key).unwrap().unwrap().value, value, "{size}");
-        let touched = store.run(Request::Touch { key: &key, expiry: 0 }).unwrap().0;
+        let touched = store.run(Request::Touch { key: &key, expiry: Expiry::NONE }).unwrap().0;
         assert!(matches!(touched, Outcome::Touched { .. }));
         flush(&store);
         store.run(Request::Append { key: &key, value: b"0123456789", stamp: None }).unwrap();
@@ -225,7 +231,13 @@ fn a_full_store_refuses_conditional_writes_of_large_values_that_compress_to_smal
     let value = [noise(1, 4000), vec![0; 10_000]].concat();
     let add = |number: u64| {
         let key = format!("new{number}").into_bytes();
-        store.run(Request::Put { key: &key, value: &value, flags: 0, expiry: 0, condition: Condition::Absent })
+        store.run(Request::Put {
+            key: &key,
+            value: &value,
+            flags: 0,
+            expiry: Expiry::NONE,
+            condition: Condition::Absent,
+        })
     };
     for number in 0..20 {
         match add(number) {
@@ -255,7 +267,8 @@ fn conditional_writes_that_waited_for_room_move_their_values_once() {
         assert_eq!(store.put(b"too much", &noise(0, 500_000)), Err(Error::FullFlash));
         assert!(store.delete(&key(round)).unwrap());
         let name = key(stored + round);
-        let add = Request::Put { key: &name, value: &value, flags: 0, expiry: 0, condition: Condition::Absent };
+        let add =
+            Request::Put { key: &name, value: &value, flags: 0, expiry: Expiry::NONE, condition: Condition::Absent };
         added += u64::from(store.run(add).is_ok());
     }
     let written = store.stats().large_write_bytes - before;
@@ -283,10 +296,10 @@ fn a_full_store_takes_large_values_when_others_have_expired() {
         replies.remove(0).outcome
     };
     let refused = |outcome: &Outcome| matches!(outcome, Outcome::Failed(Error::FullFlash));
-    let full = (0..1000).find(|number| refused(&put(*number, now + 100)));
+    let full = (0..1000).find(|number| refused(&put(*number, Expiry::from_secs(now + 100))));
     assert!(full.is_some(), "it is full of what will expire");
     clock.advance_us(200_000_000);
-    let outcome = put(2000, 0);
+    let outcome = put(2000, Expiry::NONE);
     assert!(!refused(&outcome), "{outcome:?}");
 }
 

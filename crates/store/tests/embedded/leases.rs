@@ -3,14 +3,14 @@
 
 use crate::common::{drive_of, flush, new_on, noise};
 use std::sync::Arc;
-use tapetum::{Condition, Marks, Outcome, Request, Store, StoreOptions, Terms};
+use tapetum::{Condition, Expiry, Marks, Outcome, Request, Store, StoreOptions, Terms};
 use tapetum_drive::{Drive, Env, MemoryFlash};
 
 const CAPACITY: u64 = 8 << 20;
 const STALE: Marks = Marks { stale: true, leased: false };
 const LEASED: Marks = Marks { stale: false, leased: true };
 const BOTH: Marks = Marks { stale: true, leased: true };
-const FAR: u32 = u32::MAX - 1;
+const FAR: Expiry = Expiry::from_secs(u32::MAX - 1);
 
 fn options() -> StoreOptions {
     let options = StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(CAPACITY, 16 << 20) };
@@ -47,7 +47,7 @@ fn life(store: &mut Store, value: &[u8], elsewhere: impl Fn(&mut Store)) {
     assert_eq!(marks(store, key, vivify), (LEASED, false));
     store.run(Request::Put { key, value, flags: 7, expiry: FAR, condition: Condition::Present }).unwrap();
     elsewhere(store);
-    let soon = Terms { recache_before: Some(u32::MAX), unnoticed: true, ..ON_STALE };
+    let soon = Terms { recache_before: Some(Expiry::from_secs(u32::MAX)), unnoticed: true, ..ON_STALE };
     assert_eq!(get(store, key, soon), Some((LEASED, true, value.to_vec())));
     elsewhere(store);
     assert_eq!(get(store, key, soon), Some((LEASED, false, value.to_vec())));
@@ -62,7 +62,7 @@ fn life(store: &mut Store, value: &[u8], elsewhere: impl Fn(&mut Store)) {
     assert_eq!(marks(store, key, ON_STALE), (BOTH, false));
     let stamp = store.get(key).unwrap().unwrap().stamp;
     let older = Condition::StampOrOlder(stamp - 1);
-    store.run(Request::Put { key, value: b"older", flags: 1, expiry: 0, condition: older }).unwrap();
+    store.run(Request::Put { key, value: b"older", flags: 1, expiry: Expiry::NONE, condition: older }).unwrap();
     elsewhere(store);
     assert_eq!(marks(store, key, ON_STALE), (BOTH, false));
     let item = store.get(key).unwrap().unwrap();

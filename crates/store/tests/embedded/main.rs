@@ -8,7 +8,7 @@ mod asks;
 mod at_once;
 mod closing;
 mod contended;
-
+mod fixtures;
 mod forks;
 mod formats;
 #[cfg(feature = "images")]
@@ -33,7 +33,7 @@ mod common;
 use common::{delete, drive_of, flush, new_on, noise, put, store_in_memory};
 use std::collections::HashMap;
 use std::sync::Arc;
-use tapetum::{Condition, Error, Full, Outcome, Reply, Request, Session, Store, StoreOptions, Sync, Write};
+use tapetum::{Condition, Error, Expiry, Full, Outcome, Reply, Request, Session, Store, StoreOptions, Sync, Write};
 use tapetum_drive::{Command, Drive, Env, FaultyFlash, Flash, MemoryAddress, MemoryFlash, Opcode, Operation, Status};
 
 const CAPACITY: u64 = 8 << 20;
@@ -118,7 +118,7 @@ fn what_is_asked_for_stays_in_dram_when_it_is_written_over_and_flushed() {
     let searches = || drive.counters().opcode(Opcode::Execute).completed;
     let before = searches();
     let (appended, _) = store.run(Request::Append { key: asked, value: b"!", stamp: None }).unwrap();
-    let (touched, _) = store.run(Request::Touch { key: noted, expiry: 0 }).unwrap();
+    let (touched, _) = store.run(Request::Touch { key: noted, expiry: Expiry::NONE }).unwrap();
     assert!(
         matches!((&appended, &touched), (Outcome::Stored { .. }, Outcome::Touched { .. })),
         "{appended:?} {touched:?}"
@@ -273,7 +273,7 @@ fn a_batch_is_seen_whole_and_many_keys_are_read_at_once() {
                 key,
                 value: &value,
                 flags: round,
-                expiry: 0,
+                expiry: Expiry::NONE,
             })
             .collect();
         store.batch(&writes).unwrap();
@@ -519,7 +519,10 @@ fn fill_with_small_puts(session: &mut Session) -> Vec<Reply> {
         let key = format!("key{number}");
         let condition = Condition::Always;
         session
-            .submit(number, Request::Put { key: key.as_bytes(), value: b"v", flags: 0, expiry: 0, condition })
+            .submit(
+                number,
+                Request::Put { key: key.as_bytes(), value: b"v", flags: 0, expiry: Expiry::NONE, condition },
+            )
             .unwrap();
         session.poll(&mut replies);
     }
@@ -576,7 +579,7 @@ fn no_value_is_larger_than_the_store_was_told_however_it_comes() {
     assert_eq!(store.run(append).unwrap_err(), Error::ValueTooLarge { limit_bytes: 1_000 });
     store.run(Request::Append { key: b"a", value: &[1; 400], stamp: None }).unwrap();
     // What is larger already stays, and can be touched.
-    store.run(Request::Touch { key: b"before", expiry: 0 }).unwrap();
+    store.run(Request::Touch { key: b"before", expiry: Expiry::NONE }).unwrap();
     assert_eq!(store.get(b"before").unwrap().unwrap().value, noise(1, 2_000));
 }
 

@@ -4,8 +4,8 @@ use crate::common::store_in_memory;
 use crate::{CAPACITY, options};
 use std::ops::ControlFlow;
 use tapetum::{
-    Condition, Error, KeyRange, KeyspaceError, KeyspaceKind, KeyspaceRef, ListCursor, Outcome, Reply, Request, Session,
-    Store, Write,
+    Condition, Error, Expiry, KeyRange, KeyspaceError, KeyspaceKind, KeyspaceRef, ListCursor, Outcome, Reply, Request,
+    Session, Store, Write,
 };
 
 fn store() -> Store {
@@ -36,12 +36,13 @@ fn a_keyspace_of_another_store_is_refused() {
     let [hashed, ordered] = both;
     let refused = Error::Keyspace(KeyspaceError::OfOtherStore);
     let mut session = one.session().unwrap();
-    let put = Request::Put { key: b"key", value: b"foreign", flags: 0, expiry: 0, condition: Condition::Always };
+    let put =
+        Request::Put { key: b"key", value: b"foreign", flags: 0, expiry: Expiry::NONE, condition: Condition::Always };
     for keyspace in [hashed, ordered, other.keyspace("default").unwrap().keyspace()] {
         for request in [Request::Get { key: b"key" }, put, Request::DeleteAll { at: 0 }] {
             assert_eq!(run(&mut session, keyspace, request), Outcome::Failed(refused.clone()));
         }
-        let write = Write::Put { keyspace, key: b"key", value: b"foreign", flags: 0, expiry: 0 };
+        let write = Write::Put { keyspace, key: b"key", value: b"foreign", flags: 0, expiry: Expiry::NONE };
         assert_eq!(one.batch(&[write]), Err(refused.clone()));
         assert_eq!(one.list_keys(keyspace, &ListCursor::default()).map(drop), Err(refused.clone()));
         assert_eq!(tapetum::locate(&one, keyspace, b"key").map(drop), Err(refused.clone()));

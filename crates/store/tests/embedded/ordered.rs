@@ -84,9 +84,9 @@ fn requests_with_conditions_are_answered_as_those_of_hashed_keyspaces() {
     let append = Request::Append { key: b"number", value: b"0", stamp: None };
     assert!(matches!(run(append), Outcome::Stored { .. }));
     assert_eq!(orders.get(b"number").unwrap().unwrap().value, b"70");
-    let add = Request::Put { key: b"number", value: b"", flags: 0, expiry: 0, condition: Condition::Absent };
+    let add = Request::Put { key: b"number", value: b"", flags: 0, expiry: Expiry::NONE, condition: Condition::Absent };
     assert_eq!(run(add), Outcome::NotStored);
-    orders.put_until(b"gone", b"value", 1).unwrap();
+    orders.put_until(b"gone", b"value", Expiry::from_secs(1)).unwrap();
     assert_eq!(orders.get(b"gone").unwrap(), None);
     assert_eq!(run(Request::DeleteAll { at: 0 }), Outcome::Done);
     assert_eq!(orders.get(b"number").unwrap(), None);
@@ -319,7 +319,7 @@ fn a_batch_over_keyspaces_of_both_kinds_is_there_as_a_whole_and_many_keys_are_re
             key: &keys[number],
             value: &values[number],
             flags: round as u32,
-            expiry: 0,
+            expiry: Expiry::NONE,
         };
         let mut writes: Vec<Write<'_>> =
             (0..keys.len()).flat_map(|number| keyspaces.map(|keyspace| put(keyspace, number))).collect();
@@ -334,7 +334,8 @@ fn a_batch_over_keyspaces_of_both_kinds_is_there_as_a_whole_and_many_keys_are_re
         }
     }
     let too_large = noise(1, store.value_bytes_max() + 1);
-    let too_large = [Write::Put { keyspace: keyspaces[0], key: b"k", value: &too_large, flags: 0, expiry: 0 }];
+    let too_large =
+        [Write::Put { keyspace: keyspaces[0], key: b"k", value: &too_large, flags: 0, expiry: Expiry::NONE }];
     assert!(matches!(store.batch(&too_large), Err(Error::ValueTooLarge { .. })));
     assert!(matches!(
         store.batch(&[Write::Delete { keyspace: keyspaces[0], key: &[1; 1025] }]),
@@ -365,7 +366,13 @@ fn batches_of_many_threads_beside_single_writes_leave_each_batch_whole() {
                 for turn in 0..150_u64 {
                     let value = [thread.to_le_bytes(), turn.to_le_bytes()].concat();
                     let keys: Vec<Vec<u8>> = (0..8).map(|number| key(70 * number)).collect();
-                    let put = |key| Write::Put { keyspace: orders.keyspace(), key, value: &value, flags: 0, expiry: 0 };
+                    let put = |key| Write::Put {
+                        keyspace: orders.keyspace(),
+                        key,
+                        value: &value,
+                        flags: 0,
+                        expiry: Expiry::NONE,
+                    };
                     store.batch(&keys.iter().map(|key| put(&key[..])).collect::<Vec<_>>()).unwrap();
                     orders.put(&key(1 + turn % 60 + 70 * thread), &noise(turn, 300)).unwrap();
                 }

@@ -91,7 +91,7 @@ fn what_would_change_the_store_is_refused() {
     let store = Store::open_read_only_on(&drive_on(&faulty), &options()).unwrap();
     let before = changes(&faulty);
     let key: &[u8] = b"last";
-    let (value, flags, expiry, stamp): (&[u8], u32, u32, Option<u64>) = (b"1", 0, 0, None);
+    let (value, flags, expiry, stamp): (&[u8], u32, Expiry, Option<u64>) = (b"1", 0, Expiry::NONE, None);
     let increment = Request::Increment { key, delta: 1, decrement: false, initial: None, stamp, touch: None };
     let requests = [
         Request::Put { key, value, flags, expiry, condition: Condition::Always },
@@ -115,7 +115,7 @@ fn what_would_change_the_store_is_refused() {
     assert_eq!(store.resize_capacity(2 * CAPACITY), Err(Error::ReadOnly));
     let mut session = store.session().unwrap();
     let digest = session.digest(tapetum::KeyspaceRef::DEFAULT, key);
-    assert_eq!(session.put_at_once(tapetum::KeyspaceRef::DEFAULT, digest, (key, value), (0, 0)), None);
+    assert_eq!(session.put_at_once(tapetum::KeyspaceRef::DEFAULT, digest, (key, value), (0, Expiry::NONE)), None);
     assert_eq!(store.get(key).unwrap().unwrap().value, b"in the log");
     assert_eq!(changes(&faulty), before);
 }

@@ -5,7 +5,7 @@ use crate::common::{drive_of, new_on};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-use tapetum::{Condition, KeyspaceKind, KeyspaceRef, Outcome, Request, Session, Store, StoreOptions, Sync};
+use tapetum::{Condition, Expiry, KeyspaceKind, KeyspaceRef, Outcome, Request, Session, Store, StoreOptions, Sync};
 use tapetum_drive::{Env, FileFlash, IoEngine, SplitMix64};
 
 const CAPACITY_BYTES: u64 = 8 << 20;
@@ -63,7 +63,9 @@ fn write_and_read(mut session: Session, epoll: &OwnedFd) {
         for number in round * WRITES..(round + 1) * WRITES {
             let key = number.to_be_bytes();
             let (value, condition) = (&value(number), Condition::Always);
-            session.submit(number, Request::Put { key: &key, value, flags: 0, expiry: 0, condition }).unwrap();
+            session
+                .submit(number, Request::Put { key: &key, value, flags: 0, expiry: Expiry::NONE, condition })
+                .unwrap();
         }
         for number in (0..round * WRITES).step_by(7) {
             session.submit(number, Request::Get { key: &number.to_be_bytes() }).unwrap();

@@ -4,8 +4,8 @@
 //! parameters: store id u64 · segment version u64 · first page u32 · key length u16 · keyspace u16
 //!             page bytes u32 · record bytes u32 · key
 //! input:      data pages as read, from the page in which the record may start
-//! output:     stamp u64 · value address u64 · value length u32 · flags u32 · expiry u32
-//!             place u8 · marks u8 · zero u16 · entry u32 · raw length u32 · value if inflated
+//! output:     stamp u64 · value address u64 · value length u32 · flags u32 · expiry 48 bits
+//!             place u8 · marks u8 · entry u32 · raw length u32 · value if inflated
 //! result:     value length · entry
 //! ```
 //! A raw value stays where it was read: `place` 0 and `value address` in the segment's stream. A compressed one is
@@ -17,11 +17,12 @@ use super::inflate;
 use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
 use crate::protocol::Status;
 use tapetum_kernels::data_page::{FoundRecord, PageRun, PageSize, SegmentSalt, Trailer};
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::prefetch::prefetch;
 use tapetum_kernels::record::{Codec, KEY_BYTES_MAX, Marks};
 
 pub const NAME: &str = "match-record";
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// No record of the key starts in the page.
 pub const MISSING: Status = Status::Program(1);
@@ -69,7 +70,7 @@ pub fn encode_parameters(pages: Pages, (keyspace, key): (u16, &[u8]), out: &mut 
 pub struct Matched {
     pub stamp: u64,
     pub flags: u32,
-    pub expiry: u32,
+    pub expiry: Expiry,
     pub marks: Marks,
     pub value_bytes: u32,
     /// The value's own length, where `value_bytes` is a reference's.
@@ -100,8 +101,8 @@ impl Matched {
         out[8..16].copy_from_slice(&address.to_le_bytes());
         out[16..20].copy_from_slice(&self.value_bytes.to_le_bytes());
         out[20..24].copy_from_slice(&self.flags.to_le_bytes());
-        out[24..28].copy_from_slice(&self.expiry.to_le_bytes());
-        out[28..32].copy_from_slice(&[place, self.marks.bits(), 0, 0]);
+        out[24..30].copy_from_slice(&self.expiry.to_bytes());
+        out[30..32].copy_from_slice(&[place, self.marks.bits()]);
         out[32..36].copy_from_slice(&self.entry.to_le_bytes());
         out[36..40].copy_from_slice(&self.raw_bytes.to_le_bytes());
     }
@@ -110,12 +111,12 @@ impl Matched {
     pub fn parse(head: &[u8; OUTPUT_HEAD_BYTES]) -> Matched {
         let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
-        let place = match head[28] {
+        let place = match head[30] {
             0 => Place::Stream(long(8)),
             1 => Place::Output,
             _ => Place::OutOfLine(long(8)),
         };
-        let (flags, expiry, marks) = (word(20), word(24), Marks::from_bits(head[29]));
+        let (flags, expiry, marks) = (word(20), Expiry::from_flash(long(24)), Marks::from_bits(head[31]));
         let (value_bytes, entry, raw_bytes) = (word(16), word(32), word(36));
         Matched { stamp: long(0), flags, expiry, marks, value_bytes, raw_bytes, entry, place }
     }
@@ -214,7 +215,8 @@ mod tests {
         let mut compressor = Compressor::new().unwrap();
         let (codec, stored) = compressor.compress(value);
         let mut header = Header::value(9, 3, stored.len());
-        (header.codec, header.raw_bytes, header.flags, header.expiry) = (codec, value.len() as u32, 5, 6);
+        (header.codec, header.raw_bytes, header.flags, header.expiry) =
+            (codec, value.len() as u32, 5, Expiry::from_millis(6));
         header.keyspace = 5;
         let mut page = vec![0; PAGE_BYTES];
         let length = Record { header, key: b"key", stored }.encode(&mut page);
@@ -242,11 +244,11 @@ mod tests {
         let mut output = vec![0; 2048];
         assert_eq!(run(&page(&text), b"key", &mut output).0, Status::Success);
         let matched = Matched::parse(output[..40].try_into().unwrap());
-        assert_eq!((matched.place, matched.stamp, matched.flags, matched.expiry), (Place::Output, 9, 5, 6));
+        assert_eq!((matched.place, matched.stamp, matched.flags, matched.expiry.millis()), (Place::Output, 9, 5, 6));
         assert_eq!(output[40..40 + matched.value_bytes as usize], text);
         assert_eq!(run(&page(b"raw"), b"key", &mut output).0, Status::Success);
         let matched = Matched::parse(output[..40].try_into().unwrap());
-        assert_eq!((matched.value_bytes, matched.entry, matched.place), (3, 3, Place::Stream(4084 * 7 + 15 + 8 + 3)));
+        assert_eq!((matched.value_bytes, matched.entry, matched.place), (3, 3, Place::Stream(4084 * 7 + 15 + 10 + 3)));
     }
 
     #[test]

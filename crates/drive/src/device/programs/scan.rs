@@ -1,10 +1,10 @@
 //! `scan`: a query over the records of a layout, beside them (nKV's `NDP_SCAN`).
 //!
 //! ```text
-//! attachment:  0         1      4          6      8         16     20      24        28       32         36
+//! attachment:  0         1      4          6      8         16     24      28        32       36         40
 //!              +---------+------+----------+------+---------+------+-------+---------+--------+----------+
 //!              | version | by   | keyspace | zero | deleted | now  | room  | query   | pieces | replaced |
-//!              | u8      | row 3| u16      | u16  | u64     | u32  | u32   | u32     | u32    | u32      |
+//!              | u8      | row 3| u16      | u16  | u64     | u64  | u32   | u32     | u32    | u32      |
 //!              +---------+------+----------+------+---------+------+-------+---------+--------+----------+
 //!              | query | piece … | replaced: key length u16 · key … |
 //! input:       the bytes of the pieces, one behind the other
@@ -12,7 +12,7 @@
 //! ```
 //! `by row`: 1 where each row is to be a frame, and two bytes of zeros.
 //! A piece says what its layout is ([`tapetum_kernels::scan::access`]). Records of other keyspaces are passed over, those with stamps up to
-//! `deleted`, those that have expired at `now`, and those whose keys are among the replaced ones: there is a later word on them elsewhere.
+//! `deleted`, those that have expired at `now`, in milliseconds since 1970, and those whose keys are among the replaced ones: there is a later word on them elsewhere.
 //! Of a value out of line the key and the reference are given, and of keys that are not where a piece says, the range.
 //!
 //! Where its frames may take more than `room` bytes it stops first, and a frame says where: all of its input was read once, and what is left
@@ -33,8 +33,8 @@ use tapetum_kernels::scan::wire::{ScanReader, WireError};
 use tapetum_kernels::scan::{Query, QueryRun, RowBatch, RunError};
 
 /// Its name, and the version of its attachment.
-pub const SCAN: (&str, u16) = ("scan", 3);
-pub const SCAN_HEAD_BYTES: usize = 36;
+pub const SCAN: (&str, u16) = ("scan", 4);
+pub const SCAN_HEAD_BYTES: usize = 40;
 /// The part of its room that a scan keeps for its last frames.
 const ROOM_KEPT: u64 = 8;
 
@@ -43,8 +43,8 @@ pub struct ScanRequest<'a> {
     pub keyspace: u16,
     /// Records up to this stamp were deleted together.
     pub deleted_through: u64,
-    /// Unix seconds.
-    pub now: u32,
+    /// Milliseconds since 1970.
+    pub now_ms: u64,
     /// Each row is to be a frame.
     pub is_row_by_row: bool,
     /// Bytes of frames that there is room for; 0: as many as there are.
@@ -65,7 +65,8 @@ impl ScanRequest<'_> {
         out.extend_from_slice(&self.keyspace.to_le_bytes());
         out.extend_from_slice(&[0; 2]);
         out.extend_from_slice(&self.deleted_through.to_le_bytes());
-        for number in [self.now, self.room, self.query.len() as u32, self.piece_count, self.replaced.len() as u32] {
+        out.extend_from_slice(&self.now_ms.to_le_bytes());
+        for number in [self.room, self.query.len() as u32, self.piece_count, self.replaced.len() as u32] {
             out.extend_from_slice(&number.to_le_bytes());
         }
         out.extend_from_slice(self.query);
@@ -83,7 +84,7 @@ pub struct ScanProgram;
 struct LiveRecords {
     keyspace: u16,
     deleted_through: u64,
-    now: u32,
+    now_ms: u64,
     replaced: ReplacedKeys,
 }
 
@@ -162,7 +163,7 @@ impl ScanTask {
             return Err(WireError::Version(version));
         }
         let (keyspace, zero) = (reader.u16()?, reader.u16()?);
-        let (deleted_through, now) = (reader.u64()?, reader.u32()?);
+        let (deleted_through, now_ms) = (reader.u64()?, reader.u64()?);
         let (room, query_bytes) = (ScanRoom::new(reader.u32()?), reader.u32()? as usize);
         let (pieces, replaced) = (reader.u32()?, reader.u32()?);
         let mut query = ScanReader::new(reader.take(query_bytes)?);
@@ -181,7 +182,7 @@ impl ScanTask {
         if zero != 0 || !query.is_empty() || !reader.is_empty() {
             return Err(WireError::Malformed);
         }
-        let live = LiveRecords { keyspace, deleted_through, now, replaced: ReplacedKeys::new(replaced) };
+        let live = LiveRecords { keyspace, deleted_through, now_ms, replaced: ReplacedKeys::new(replaced) };
         let (batch, pending, scratch) = (RowBatch::new(), Vec::new(), Vec::new());
         let work = ScanWork { run, batch, pending, scratch, failure: None, room };
         let taken_bytes = 0;
@@ -302,7 +303,7 @@ impl ScanWork {
 
 impl LiveRecords {
     fn has(&self, header: &Header) -> bool {
-        let is_there = header.stamp > self.deleted_through && (header.expiry == 0 || header.expiry > self.now);
+        let is_there = header.stamp > self.deleted_through && !header.expiry.has_passed(self.now_ms);
         header.keyspace == self.keyspace && is_there
     }
 }

@@ -6,10 +6,11 @@
 
 use super::plain_entry::PlainEntry;
 use super::{AccessError, EntryAccessor, EntrySink, LAYOUT_VALUE};
+use crate::mib_sums::MibSums;
 use crate::ordered::SlotSalt;
-use crate::ordered::extension::{EXTENSION_HEAD_BYTES, ExtensionHead, ExtensionReference};
+use crate::ordered::extension::{ExtensionHead, ExtensionReference, front_bytes};
 use crate::record::{Codec, Header, STAMP_MAX};
-use crate::reference::{Reference, crc_append};
+use crate::reference::Reference;
 use crate::scan::wire::{ScanReader, WireError};
 
 /// Which of the two it is.
@@ -86,7 +87,8 @@ impl PieceOfValue {
         match &self.home {
             ValueHome::Extents(reference) => reference.stored_bytes.into(),
             ValueHome::Extension(reference, _) => {
-                (EXTENSION_HEAD_BYTES + self.key.len()) as u64 + u64::from(reference.stored_bytes)
+                let stored_bytes = reference.stored_bytes as usize;
+                (front_bytes(self.key.len(), stored_bytes) + stored_bytes) as u64
             }
         }
     }
@@ -108,13 +110,13 @@ impl ValueAccessor {
         let PieceOfValue { store, key, raw_bytes, home, .. } = &self.piece;
         match home {
             ValueHome::Extents(reference) => {
-                let is_right = crc_append(reference.crc_of_none(*store), &self.read) == reference.crc;
+                let is_right = MibSums::of(reference.crc_of_none(*store), &self.read) == reference.sums;
                 if is_right { Ok(Some((&self.read, reference.codec))) } else { Err(AccessError { page: 0 }) }
             }
             ValueHome::Extension(reference, version) => {
                 let salt = SlotSalt { store: *store, slot: reference.slot, version: *version };
                 let Ok((head, found)) = ExtensionHead::parse(&self.read, salt) else { return Ok(None) };
-                let stored = self.read.get(EXTENSION_HEAD_BYTES + found.len()..).unwrap_or_default();
+                let stored = self.read.get(front_bytes(found.len(), head.stored_bytes as usize)..).unwrap_or_default();
                 let is_right = head.check(reference, *raw_bytes).is_ok() && found == key && head.holds(salt, stored);
                 Ok(is_right.then_some((stored, head.codec)))
             }

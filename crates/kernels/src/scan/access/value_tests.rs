@@ -1,7 +1,7 @@
 use super::*;
 use crate::extent_address::ExtentAddress;
 use crate::ordered::SlotAddress;
-use crate::ordered::extension::stored_crc;
+use crate::ordered::extension::{EXTENSION_HEAD_BYTES, crc_of_none};
 use crate::reference::Run;
 use crate::scan::access::Entry;
 
@@ -15,8 +15,9 @@ fn stored() -> Vec<u8> {
 fn of_extents() -> (PieceOfValue, Vec<u8>) {
     let (stored, runs) = (stored(), vec![Run { first: 3, count: 2 }]);
     let stored_bytes = stored.len() as u32;
-    let mut reference = Reference { version: 7, crc: 0, stored_bytes, codec: Codec::Raw, runs };
-    reference.crc = crc_append(reference.crc_of_none(STORE), &stored);
+    let sums = MibSums::of(0, b"");
+    let mut reference = Reference { version: 7, sums, stored_bytes, codec: Codec::Raw, runs };
+    reference.sums = MibSums::of(reference.crc_of_none(STORE), &stored);
     let home = ValueHome::Extents(reference);
     (PieceOfValue { store: STORE, keyspace: 3, key: b"key".to_vec(), raw_bytes: stored_bytes, home }, stored)
 }
@@ -25,9 +26,9 @@ fn of_extension() -> (PieceOfValue, Vec<u8>) {
     let (stored, slot) = (stored(), SlotAddress::new(ExtentAddress::new(0, 3), 9));
     let (salt, stored_bytes) = (SlotSalt { store: STORE, slot, version: VERSION }, stored.len() as u32);
     let reference = ExtensionReference { stamp: 9, slot, codec: Codec::Raw, stored_bytes };
-    let stored_crc = stored_crc(salt, &stored);
+    let sums = MibSums::of(crc_of_none(salt), &stored);
     let raw_bytes = stored_bytes;
-    let head = ExtensionHead { keyspace: 3, stamp: 9, codec: Codec::Raw, raw_bytes, stored_bytes, stored_crc };
+    let head = ExtensionHead { keyspace: 3, stamp: 9, codec: Codec::Raw, raw_bytes, stored_bytes, sums };
     let mut bytes = vec![0; EXTENSION_HEAD_BYTES + 3];
     head.encode(b"key", salt, &mut bytes);
     bytes.extend_from_slice(&stored);

@@ -1,6 +1,7 @@
 //! One client's side of memcached's protocols.
 
 use std::sync::Arc;
+use tapetum::Expiry;
 
 use tapetum::{KeyspaceRef, Reply};
 
@@ -54,7 +55,7 @@ pub struct ManyKeys {
     /// What follows the list: the end of the line, or nothing if it `goes_on`.
     pub end_bytes: usize,
     pub goes_on: bool,
-    pub touch: Option<u32>,
+    pub touch: Option<Expiry>,
     pub stamps: bool,
 }
 

@@ -10,6 +10,7 @@
 //! and all behind it, are submitted as usual (`commands`). Owned by one worker.
 
 use std::ops::Range;
+use tapetum::Expiry;
 
 use super::door::{ManyKeys, Protocol};
 use crate::doors::memcached::protocol::reply::{self, BinaryAnswer, TextAnswer, ValueHead};
@@ -52,7 +53,7 @@ enum TakenKind {
     Set {
         value: Range<usize>,
         flags: u32,
-        expiry: u32,
+        expiry: Expiry,
         form: reply::Form,
     },
 }
@@ -372,7 +373,7 @@ fn set<S: Session>(
     session: &mut S,
     (keyspace, digest): (KeyspaceRef, KeyDigest),
     (key, value): (&[u8], &[u8]),
-    (flags, expiry): (u32, u32),
+    (flags, expiry): (u32, Expiry),
     form: reply::Form,
     out: &mut Vec<u8>,
 ) -> bool {

@@ -1,6 +1,7 @@
 use super::*;
 use crate::doors::memcached::protocol::reply::TextAnswer;
 use proptest::prelude::*;
+use tapetum::Expiry;
 use tapetum::{Error, ValueRange};
 
 const GET: Form = Form::TextGet { stamps: false, touch: false };
@@ -22,7 +23,7 @@ impl SlotBench {
 
     fn hit(&mut self, number: u32, value: &[u8]) {
         let value_range = ValueRange { start: 0, end: value.len() };
-        let outcome = Outcome::Value { flags: 0, stamp: 0, expiry: 0, value: value_range };
+        let outcome = Outcome::Value { flags: 0, stamp: 0, expiry: Expiry::NONE, value: value_range };
         self.slots.complete(number, &outcome, value, &mut self.out, &mut self.pool);
     }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use tapetum::Expiry;
 
 use tapetum::{Access, Ask, Condition, DramItem, KeyDigest, KeyspaceRef, Marks, Outcome, Reply, Request, ValueRange};
 
@@ -73,8 +74,8 @@ impl Session for Slow {
                 self.values.extend_from_slice(&value);
                 let value = ValueRange { start, end: self.values.len() };
                 match request {
-                    Request::Get { .. } => Outcome::Value { flags, stamp, expiry: 0, value },
-                    _ => Outcome::Leased { flags, stamp, expiry_before: Some(0), marks, won, access, value },
+                    Request::Get { .. } => Outcome::Value { flags, stamp, expiry: Expiry::NONE, value },
+                    _ => Outcome::Leased { flags, stamp, expiry_before: Some(Expiry::NONE), marks, won, access, value },
                 }
             }
             Request::Put { key, value, flags, condition: Condition::Always, .. } => {
@@ -155,7 +156,7 @@ impl Session for Slow {
     ) -> Option<DramItem> {
         let key = self.dram.get((digest as usize).checked_sub(1)?)?;
         let (value, flags, stamp) = self.item(key);
-        let item = DramItem { flags, expiry: 0, stamp, value_bytes: value.len(), marks: Marks::default() };
+        let item = DramItem { flags, expiry: Expiry::NONE, stamp, value_bytes: value.len(), marks: Marks::default() };
         head(out, &item, &Access::default).then(|| {
             out.extend_from_slice(value);
             item
@@ -171,7 +172,7 @@ impl Session for Slow {
         _: KeyspaceRef,
         KeyDigest(digest): KeyDigest,
         (key, value): (&[u8], &[u8]),
-        (flags, _): (u32, u32),
+        (flags, _): (u32, Expiry),
     ) -> Option<u64> {
         (digest > 0).then(|| self.put(key, value, flags))
     }

@@ -1,5 +1,6 @@
 //! What the commands of all dialects share: submitting a request, errands, replies that need nothing from the store.
 
+use tapetum::Expiry;
 use tapetum::Request;
 
 use super::door::{DoorContext, Memcached, MemcachedOptions};
@@ -83,7 +84,7 @@ impl Memcached {
         &mut self,
         form: Form,
         key: &[u8],
-        touch: Option<u32>,
+        touch: Option<Expiry>,
         client: &mut Client,
         cx: &mut DoorContext<'_, S>,
     ) -> Option<()> {

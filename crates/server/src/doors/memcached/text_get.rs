@@ -6,6 +6,7 @@ use super::protocol::reply::{self, Form};
 use super::protocol::text;
 use crate::net::connection::Client;
 use crate::store::engine::Session;
+use tapetum::Expiry;
 
 impl Memcached {
     /// Begins a text get: everything before its keys is taken.
@@ -14,7 +15,7 @@ impl Memcached {
         keys: &[u8],
         frame: &[u8],
         goes_on: bool,
-        (touch, stamps): (Option<u32>, bool),
+        (touch, stamps): (Option<Expiry>, bool),
     ) -> usize {
         let end_bytes = if goes_on { 0 } else { text::line_end_bytes(frame) };
         self.many = Some(ManyKeys { list_bytes: keys.len(), end_bytes, goes_on, touch, stamps });

@@ -1,5 +1,6 @@
 //! `watch`: the client is told of others' requests from then on, and asks for nothing more. See [`crate::stats::observers`].
 
+use tapetum::Expiry;
 use tapetum::{Condition, Outcome, Request};
 
 use super::door::{DoorContext, Memcached};
@@ -35,11 +36,11 @@ impl ObservedStore {
                 };
                 (command, *expiry, value.len())
             }
-            Request::Append { value, .. } => ("append", 0, value.len()),
-            Request::Prepend { value, .. } => ("prepend", 0, value.len()),
+            Request::Append { value, .. } => ("append", Expiry::NONE, value.len()),
+            Request::Prepend { value, .. } => ("prepend", Expiry::NONE, value.len()),
             _ => return None,
         };
-        Some(ObservedStore { command, ttl: expiry.saturating_sub(now), bytes })
+        Some(ObservedStore { command, ttl: expiry.secs().saturating_sub(now), bytes })
     }
 }
 

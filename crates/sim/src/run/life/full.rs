@@ -14,6 +14,7 @@ use crate::tally::{Event, State};
 use crate::workload::Draw;
 use std::cell::Cell;
 use tapetum::Condition;
+use tapetum::Expiry;
 
 /// Writes of one kind that are refused before the next kind has its turn.
 const REFUSALS: u64 = 8;
@@ -125,7 +126,7 @@ impl Life {
         for _ in 0..TICKS_MAX {
             let id = world.workload.operation_id();
             let value = format!("v{id}.").into_bytes().into();
-            let kind = Kind::Put { value, flags: 0, expiry: 0, condition: Condition::Always };
+            let kind = Kind::Put { value, flags: 0, expiry: Expiry::NONE, condition: Condition::Always };
             let refused = world.tally.events(Event::Full);
             self.submit(world, 0, Draw::One { id, key, kind })?;
             self.drain(world)?;
@@ -161,7 +162,7 @@ impl Life {
     pub(super) fn pass_time(&self, world: &mut World, polls: u32) {
         if self.in_time && polls.is_multiple_of(POLLS_PER_TICK) {
             world.clock.advance_us(TICK_US);
-            world.model.pass_time(world.env.unix_seconds());
+            world.model.pass_time(world.env.unix_millis());
         }
     }
 

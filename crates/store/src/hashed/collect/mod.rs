@@ -291,8 +291,8 @@ async fn collect_as(
         .fold((0, 0), |(records, bytes), victim| (records + u64::from(victim.valid.ones()), bytes + victim.live_bytes));
     let page_size = page_size(geometry, records, record_bytes);
     let reserved = ExtentReservation::up_to(&engine.extents, ExtentOwner::Collection, engine.segment_extents());
-    let mut writer =
-        SegmentWriter::new(io, geometry, engine.store_id, reserved, name, page_size, key_table_bytes_max).await?;
+    let of_store = (engine.store_id, engine.hasher.routes());
+    let mut writer = SegmentWriter::new(io, geometry, of_store, reserved, name, page_size, key_table_bytes_max).await?;
     let mut written = WriteTally::default();
     let sources = match merge(engine, io, victims, &mut writer, &mut written).await {
         Ok(sources) => sources,
@@ -329,7 +329,7 @@ async fn merge(
     let live_bytes = victims.iter().map(|victim| victim.live_bytes).sum();
     let mut copied_bytes = 0;
     let mut since_step_bytes = 0;
-    let mut now = engine.now();
+    let mut now_ms = engine.now_ms();
     loop {
         let heads = cursors.iter_mut().filter_map(|(number, cursor)| Some((cursor.head()?, *number, cursor)));
         let Some((hash, number, cursor)) = heads.min_by_key(|(hash, ..)| *hash) else { return Ok(sources) };
@@ -338,7 +338,7 @@ async fn merge(
         let is_large = header.codec == Codec::OutOfLine;
         let large = if is_large { victims[number].segment.large(cursor.entry()) } else { None };
         let gone = is_large && large.is_none();
-        if engine.is_live(&header, now) && !gone {
+        if engine.is_live(&header, now_ms) && !gone {
             let record = cursor.record();
             written.collected(&header, record);
             writer.add(hash, &header, record).await?;
@@ -360,7 +360,7 @@ async fn merge(
             copied_bytes += std::mem::take(&mut since_step_bytes) as u64;
             engine.pace.collect.set(COLLECT_WRITE, copied_bytes, live_bytes);
             io.step().await;
-            now = engine.now();
+            now_ms = engine.now_ms();
         }
     }
 }

@@ -15,6 +15,7 @@ use tapetum_base::media::extents::ExtentOwner;
 use tapetum_base::media::geometry::Geometry;
 use tapetum_base::media::io::run;
 use tapetum_drive::{Env, SplitMix64};
+use tapetum_kernels::expiry::Expiry;
 
 #[test]
 fn a_collection_is_needed_where_something_is_scarce_and_its_output_has_room() {
@@ -193,10 +194,10 @@ fn what_has_expired_since_is_not_copied() {
     let options = StoreOptions { sync: Sync::No, ..small_options() };
     let (drive, store) = store_at_rest(SMALL_BYTES, &options, env);
     let (engine, io) = (store.hashed(), Io::new(drive.queue_pair(16).unwrap()));
-    let expiry = engine.now() + 10;
+    let expiry = Expiry::from_secs(engine.now() + 10);
     for number in 0..100 {
         let key = format!("key {number}");
-        let expiry = if number % 4 == 0 { expiry } else { 0 };
+        let expiry = if number % 4 == 0 { expiry } else { Expiry::NONE };
         store
             .batch(&[Write::Put {
                 keyspace: crate::KeyspaceRef::DEFAULT,

@@ -22,6 +22,7 @@ use tapetum_base::media::transfer::Transfer;
 use tapetum_drive::fail_point;
 use tapetum_kernels::block_group::{GROUP_KEY_BYTES, Group, GroupBlock, group_hash, place_of};
 use tapetum_kernels::data_page::PageRun;
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Header, Kind, Record};
 
@@ -88,7 +89,7 @@ impl GroupMerger {
         let record_at = |place: u32| unsafe { engine.log.record(buffer, place) };
         let first = record_at(entries[0].1);
         let keyspace = KeyspaceId::of(&first.header);
-        if !engine.is_live_stamp(keyspace, first.header.stamp, 0, 0) {
+        if !engine.is_live_stamp(keyspace, first.header.stamp, Expiry::NONE, 0) {
             return Ok(None);
         }
         let count = engine.keyspaces.group_blocks(keyspace);
@@ -191,7 +192,7 @@ async fn find_in(
         frame.clear();
         frame.resize(found.header.stored_bytes as usize, 0);
         run.copy(found.stored_address(), frame);
-        let is_live = engine.is_live_stamp(keyspace, found.header.stamp, 0, 0);
+        let is_live = engine.is_live_stamp(keyspace, found.header.stamp, Expiry::NONE, 0);
         return Ok(Some(segment.is_valid(found.entry) && is_live));
     }
     Ok(None)

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use tapetum_base::error::KeyspaceError;
 use tapetum_base::keyspace::block_device::{BLOCK_BYTES, BlockDevice};
 use tapetum_drive::{Drive, SplitMix64};
+use tapetum_kernels::expiry::Expiry;
 
 const CAPACITY_BYTES: u64 = 8 << 20;
 const BLOCKS: u64 = 256;
@@ -142,15 +143,15 @@ fn what_a_device_with_groups_does_not_take_is_refused() {
     let put = |key, value, flags, expiry| Request::Put { key, value, flags, expiry, condition: Condition::Always };
     let too_long = vec![0; BLOCK_BYTES + 1];
     for request in [
-        put(&key[..8], b"x", 0, 0),
-        put(&[0, 0, 0, 0, 0, 0, 0, 8, 8], b"x", 0, 0),
+        put(&key[..8], b"x", 0, Expiry::NONE),
+        put(&[0, 0, 0, 0, 0, 0, 0, 8, 8], b"x", 0, Expiry::NONE),
         // No first block of a group.
-        put(&[0, 0, 0, 0, 0, 0, 0, 9, 0], &too_long[1..], 0, 0),
-        put(&key, &too_long, 0, 0),
-        put(&key, b"short", 0, 0),
-        put(&key, b"x", 1, 0),
-        put(&key, b"x", 0, 1),
-        Request::Touch { key: &key, expiry: 1 },
+        put(&[0, 0, 0, 0, 0, 0, 0, 9, 0], &too_long[1..], 0, Expiry::NONE),
+        put(&key, &too_long, 0, Expiry::NONE),
+        put(&key, b"short", 0, Expiry::NONE),
+        put(&key, b"x", 1, Expiry::NONE),
+        put(&key, b"x", 0, Expiry::from_secs(1)),
+        Request::Touch { key: &key, expiry: Expiry::from_secs(1) },
         Request::Append { key: &key, value: b"x", stamp: None },
         Request::DeleteAll { at: 0 },
     ] {

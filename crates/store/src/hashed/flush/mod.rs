@@ -144,8 +144,8 @@ async fn flush_as(
     let key_table_bytes_max = engine.key_tables_bytes_max();
     let geometry = &engine.geometry;
     let page_size = page_size_for(engine, buffer);
-    let mut writer =
-        SegmentWriter::new(io, geometry, engine.store_id, reserved, name, page_size, key_table_bytes_max).await?;
+    let of_store = (engine.store_id, engine.hasher.routes());
+    let mut writer = SegmentWriter::new(io, geometry, of_store, reserved, name, page_size, key_table_bytes_max).await?;
     let mut relied = Relied::default();
     let mut shards = Vec::with_capacity(engine.buffers.shards().len());
     let (mut batch, mut checked) = (Vec::new(), Vec::new());
@@ -173,7 +173,7 @@ async fn flush_as(
             forget_large(engine, &Install { deaths: deaths_of(early), ..Install::default() });
         }
         let mut keys = CheckedKeys::default();
-        let now = engine.now();
+        let now_ms = engine.now_ms();
         let mut at = 0;
         for &checked in &checked {
             let unit = groups::unit_at(engine, buffer, &batch, at);
@@ -181,7 +181,7 @@ async fn flush_as(
                 engine.log.prefetch_record(buffer, place_ahead);
             }
             at = unit.end;
-            keys.push(writing.write(&mut writer, shard, &batch[unit], (checked, now)).await?);
+            keys.push(writing.write(&mut writer, shard, &batch[unit], (checked, now_ms)).await?);
         }
         keys.shrink();
         shards.push(ShardKeys { generation, keys });
@@ -217,7 +217,7 @@ impl UnitWriter<'_> {
         writer: &mut SegmentWriter,
         shard: &Mutex<Shard>,
         entries: &[(HashKey, u32)],
-        (checked, now): (Checked, u32),
+        (checked, now_ms): (Checked, u64),
     ) -> Result<CheckedKey, Error> {
         let UnitWriter { engine, io, buffer, ref mut groups, ref mut written } = *self;
         let (hash, place) = entries[0];
@@ -234,7 +234,7 @@ impl UnitWriter<'_> {
             }
             return Ok(CheckedKey { live: merged.is_some(), keyspace, checked });
         }
-        let live = header.kind == Kind::Value && engine.is_live(&header, now);
+        let live = header.kind == Kind::Value && engine.is_live(&header, now_ms);
         if live {
             written.buffered(&header);
             written.flushed(&header, bytes);
@@ -314,7 +314,7 @@ async fn keep_wanted(engine: &HashedEngine, io: &Io, buffer: u64) {
             // SAFETY: the table gave the place. The buffer is released after this.
             let record = unsafe { engine.log.record(buffer, place) };
             let header = &record.header;
-            if !header.holds_value() || !engine.is_live(header, engine.now()) {
+            if !header.holds_value() || !engine.is_live(header, engine.now_ms()) {
                 continue;
             }
             let inflated = decompressor.inflate(&record, &mut value);

@@ -123,29 +123,33 @@ impl HashedEngine {
 
     /// The keys that a shard's write buffers have the last word on, by hash: whose they are, and whether they have an item.
     fn keys_of_shard(&self, number: usize) -> Vec<(HashKey, KeyspaceId, bool)> {
-        let now = self.now();
+        let now_ms = self.now_ms();
         let shard = lock(&self.buffers.shards()[number]);
-        let mut keys: Vec<_> = self.latest_of(&shard, now).collect();
+        let mut keys: Vec<_> = self.latest_of(&shard, now_ms).collect();
         keys.sort_unstable_by_key(|(hash, ..)| *hash);
         keys
     }
 
     /// The keys that a shard's write buffers have the last word on: whose each is, and whether it has an item.
-    fn latest_of<'a>(&'a self, shard: &'a Shard, now: u32) -> impl Iterator<Item = (HashKey, KeyspaceId, bool)> + 'a {
+    fn latest_of<'a>(
+        &'a self,
+        shard: &'a Shard,
+        now_ms: u64,
+    ) -> impl Iterator<Item = (HashKey, KeyspaceId, bool)> + 'a {
         shard.latest().map(move |(hash, Place { buffer, place })| {
             // SAFETY: the shard's table gave the place, and nothing is released while the shard's lock is held, as whoever has a shard does.
             let Record { header, .. } = unsafe { self.log.record(buffer, place) };
-            (hash, KeyspaceId::of(&header), header.kind == Kind::Value && self.is_live(&header, now))
+            (hash, KeyspaceId::of(&header), header.kind == Kind::Value && self.is_live(&header, now_ms))
         })
     }
 
     /// How many keys have no item, of those of the write buffers that one count looks at.
     pub fn lapsed_in_buffers(&self) -> u64 {
-        let now = self.now();
+        let now_ms = self.now_ms();
         let mut lapsed = 0;
         for shard in self.buffers.shards() {
             let shard = lock(shard);
-            let looked_at = self.latest_of(&shard, now).take(KEYS_LOOKED_AT / self.buffers.shards().len());
+            let looked_at = self.latest_of(&shard, now_ms).take(KEYS_LOOKED_AT / self.buffers.shards().len());
             lapsed += looked_at.filter(|(.., has_item)| !has_item).count() as u64;
         }
         lapsed
@@ -153,12 +157,12 @@ impl HashedEngine {
 
     /// About how many more items there are with what the write buffers have.
     fn tally_buffers(&self) -> ItemTally {
-        let (mut tally, now) = (ItemTally::default(), self.now());
+        let (mut tally, now_ms) = (ItemTally::default(), self.now_ms());
         let (mut looked_at, mut entries) = (0, 0);
         for shard in self.buffers.shards() {
             let shard = lock(shard);
             entries += shard.entries();
-            for (hash, keyspace, has_item) in self.latest_of(&shard, now).take(KEYS_LOOKED_AT - looked_at) {
+            for (hash, keyspace, has_item) in self.latest_of(&shard, now_ms).take(KEYS_LOOKED_AT - looked_at) {
                 looked_at += 1;
                 tally.add(keyspace, i64::from(has_item) - i64::from(self.index.lookup(hash).is_some()));
             }

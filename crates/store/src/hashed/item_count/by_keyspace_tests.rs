@@ -4,6 +4,7 @@ use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_at
 use crate::{KeyspaceHandle, Store, StoreOptions, Sync, Write};
 use std::collections::BTreeSet;
 use tapetum_drive::{Drive, Env, SplitMix64};
+use tapetum_kernels::expiry::Expiry;
 
 const NAMES: [&str; 3] = ["default", "a", "b"];
 
@@ -153,7 +154,7 @@ fn many_keys_in_the_write_buffer_are_estimated() {
         let keyspace = store.keyspace(name).unwrap().keyspace();
         for number in 0..items {
             let key = format!("key{number}");
-            let put = Write::Put { keyspace, key: key.as_bytes(), value: b"v", flags: 0, expiry: 0 };
+            let put = Write::Put { keyspace, key: key.as_bytes(), value: b"v", flags: 0, expiry: Expiry::NONE };
             store.batch(&[put]).unwrap();
         }
     }

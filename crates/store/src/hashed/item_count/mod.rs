@@ -52,7 +52,7 @@ pub struct ItemCount {
 struct Counted {
     items: u64,
     stamp: u64,
-    /// When the first of them expires, unix seconds; `u32::MAX` for never.
+    /// When the first of them is gone, in whole unix seconds, so that many that go within one are counted together; `u32::MAX` for never.
     expires_next: u32,
 }
 
@@ -246,7 +246,7 @@ impl CountTurn {
 
     async fn read(&mut self, segment: &Arc<Segment>) -> Result<Result<(), Overtaken>, Error> {
         let Some(valid) = segment.validity() else { return Ok(Ok(())) };
-        let now = self.engine.now();
+        let now_ms = self.engine.now_ms();
         let (mut look_at, mut any) = (u32::MAX, false);
         let mut words = vec![0; segment.descriptor.entries.div_ceil(64) as usize];
         let (local, hasher) = (self.engine.drive.local().clone(), self.engine.hasher.clone());
@@ -254,11 +254,11 @@ impl CountTurn {
         cursor.advance(&valid).await?;
         while cursor.head().is_some() {
             let header = cursor.header();
-            if !self.engine.is_live(&header, now) {
+            if !self.engine.is_live(&header, now_ms) {
                 words[cursor.entry() as usize / 64] |= 1 << (cursor.entry() % 64);
                 any = true;
-            } else if header.expiry != 0 {
-                look_at = look_at.min(header.expiry);
+            } else if !header.expiry.is_none() {
+                look_at = look_at.min(header.expiry.secs());
             }
             if let Err(overtaken) = self.worked(header.record_bytes() as u64).await {
                 return Ok(Err(overtaken));
@@ -291,7 +291,7 @@ impl CountTurn {
 
     /// How many of these keys of the active buffer are live.
     fn live(&mut self, number: usize, buffer: u64, keys: &[(HashKey, u32)]) -> Result<u64, Overtaken> {
-        let (mut live, now) = (0, self.engine.now());
+        let (mut live, now_ms) = (0, self.engine.now_ms());
         let shard = lock(&self.engine.buffers.shards()[number]);
         if shard.active() != buffer {
             return Err(Overtaken);
@@ -299,10 +299,10 @@ impl CountTurn {
         for &(_, place) in keys {
             // SAFETY: the shard's table gave the place, of a buffer that is active while its lock is held.
             let header = unsafe { self.engine.log.record(buffer, place) }.header;
-            if header.kind == Kind::Value && self.engine.is_live(&header, now) {
+            if header.kind == Kind::Value && self.engine.is_live(&header, now_ms) {
                 live += 1;
-                if header.expiry != 0 {
-                    self.expires_next = self.expires_next.min(header.expiry);
+                if !header.expiry.is_none() {
+                    self.expires_next = self.expires_next.min(header.expiry.secs());
                 }
             }
         }

@@ -5,6 +5,7 @@ use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_at
 use crate::{Store, StoreOptions, Sync, Write};
 use tapetum_base::media::io::{Io, Task, poll_once, run};
 use tapetum_drive::{Drive, Env, SimClock};
+use tapetum_kernels::expiry::Expiry;
 
 struct Bench {
     drive: Drive,
@@ -31,7 +32,7 @@ impl Bench {
 
     /// Keys `from..to` of a kind; `ttl` of 0 is for ever.
     fn put(&self, kind: &str, numbers: std::ops::Range<u32>, ttl: u32) {
-        let expiry = if ttl == 0 { 0 } else { self.store.hashed().now() + ttl };
+        let expiry = if ttl == 0 { Expiry::NONE } else { Expiry::from_secs(self.store.hashed().now() + ttl) };
         for number in numbers {
             let key = format!("{kind}{number}");
             let put = Write::Put {

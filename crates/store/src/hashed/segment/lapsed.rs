@@ -13,14 +13,14 @@ pub struct Lapsed {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// When more may have expired, unix seconds; 0 where nobody has looked yet, `u32::MAX` for never.
+    /// When to look for more, in whole unix seconds, so that those that expire within one are found together; 0 where nobody has looked yet, `u32::MAX` for never.
     look_at: u32,
     /// None where none has.
     entries: Option<Entries>,
 }
 
 impl Lapsed {
-    /// Of a segment that was just written: the first of its records expires at `expiry_min`, `u32::MAX` for never.
+    /// Of a segment that was just written: the first of its records is gone at `expiry_min`, in unix seconds, `u32::MAX` for never.
     pub fn of_new(expiry_min: u32) -> Lapsed {
         Lapsed { known: Mutex::new(Known { look_at: expiry_min, entries: None }) }
     }

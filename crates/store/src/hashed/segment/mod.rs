@@ -19,6 +19,7 @@ use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::media::geometry::EXTENT_BYTES_MAX;
 use tapetum_base::media::wire::{Reader, Short, Writer};
 use tapetum_kernels::data_page::PageSize;
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::key_table::ENTRY_BYTES_MIN;
 use tapetum_kernels::reference::Run;
 
@@ -26,11 +27,11 @@ use tapetum_kernels::reference::Run;
 const ENTRIES_PER_EXTENT_MAX: u64 = EXTENT_BYTES_MAX / ENTRY_BYTES_MIN as u64;
 
 /// What the manifest takes of a descriptor without its lists.
-pub const DESCRIPTOR_BYTES: u64 = 68;
+pub const DESCRIPTOR_BYTES: u64 = 70;
 /// What it takes of each extent in these.
 pub const EXTENT_NUMBER_BYTES: u64 = 4;
 /// What it takes of a large value without its runs.
-pub const LARGE_HEAD_BYTES: u64 = 22;
+pub const LARGE_HEAD_BYTES: u64 = 24;
 /// And of one of these, at most.
 pub const LARGE_RUN_BYTES_MAX: u64 = 10;
 
@@ -49,9 +50,8 @@ pub struct Descriptor {
     pub record_bytes_max: u32,
     /// Bytes of all records.
     pub record_bytes: u64,
-    /// The latest expiry of any record, in Unix seconds; `u32::MAX` when some never expire, 0 when none does. (Earlier versions wrote
-    /// `u32::MAX` for that too.)
-    pub expiry_max: u32,
+    /// The latest expiry of any record; [`Expiry::NEVER`] when some never expire, [`Expiry::NONE`] when none does.
+    pub expiry_max: Expiry,
     pub stamp_max: u64,
     pub data_extents: Vec<u32>,
     pub key_extents: Vec<u32>,
@@ -64,8 +64,7 @@ pub struct Descriptor {
 pub struct LargeEntry {
     pub entry: u32,
     pub keyspace: KeyspaceId,
-    /// Unix seconds, 0 for never.
-    pub expiry: u32,
+    pub expiry: Expiry,
     pub stamp: u64,
     pub runs: Vec<Run>,
 }
@@ -74,7 +73,7 @@ impl LargeEntry {
     fn encode(&self, writer: &mut Writer) {
         writer.u32(self.entry);
         writer.u16(self.keyspace.0);
-        writer.u32(self.expiry);
+        writer.expiry(self.expiry);
         writer.u64(self.stamp);
         writer.u32(self.runs.len() as u32);
         self.runs.iter().for_each(|run| {
@@ -85,7 +84,7 @@ impl LargeEntry {
 
     fn parse(reader: &mut Reader<'_>) -> Result<LargeEntry, Short> {
         let (entry, keyspace) = (reader.u32()?, KeyspaceId(reader.u16()?));
-        let (expiry, stamp) = (reader.u32()?, reader.u64()?);
+        let (expiry, stamp) = (reader.expiry()?, reader.u64()?);
         let count = reader.count(2)?;
         let mut run = || Run::of_words(reader.varint()?, reader.varint()?).ok_or(Short);
         let runs = (0..count).map(|_| run()).collect::<Result<Vec<Run>, Short>>()?;
@@ -112,7 +111,7 @@ impl Descriptor {
         writer.u32(self.fence_pages);
         writer.u32(self.record_bytes_max);
         writer.u64(self.record_bytes);
-        writer.u32(self.expiry_max);
+        writer.expiry(self.expiry_max);
         writer.u64(self.stamp_max);
         writer.extents(&self.data_extents);
         writer.extents(&self.key_extents);
@@ -131,12 +130,12 @@ impl Descriptor {
             fence_pages: reader.u32()?,
             record_bytes_max: reader.u32()?,
             record_bytes: reader.u64()?,
-            expiry_max: reader.u32()?,
+            expiry_max: reader.expiry()?,
             stamp_max: reader.u64()?,
             data_extents: reader.extents()?,
             key_extents: reader.extents()?,
             large: {
-                let count = reader.count(24)?;
+                let count = reader.count(26)?;
                 (0..count).map(|_| LargeEntry::parse(reader)).collect::<Result<_, _>>()?
             },
         };
@@ -146,7 +145,7 @@ impl Descriptor {
 
     /// Whether a record has an expiry, as far as is known.
     pub fn may_expire(&self) -> bool {
-        self.expiry_max != 0
+        !self.expiry_max.is_none()
     }
 
     pub fn extents(&self) -> impl Iterator<Item = u32> + '_ {
@@ -168,7 +167,13 @@ mod tests {
     fn a_large_entry_takes_what_is_counted_for_it_at_most() {
         for numbers in [1, EXTENTS_MAX - 1] {
             let run = Run { first: numbers, count: numbers };
-            let large = LargeEntry { entry: 1, keyspace: KeyspaceId(4), expiry: 2, stamp: 3, runs: vec![run; 3] };
+            let large = LargeEntry {
+                entry: 1,
+                keyspace: KeyspaceId(4),
+                expiry: Expiry::from_millis(2),
+                stamp: 3,
+                runs: vec![run; 3],
+            };
             assert_eq!(large.extent_count(), 3 * u64::from(numbers));
             let mut writer = Writer::default();
             large.encode(&mut writer);

@@ -17,9 +17,10 @@ use tapetum_base::media::io::Io;
 use tapetum_base::media::transfer::Transfer;
 use tapetum_drive::LocalBuffer;
 use tapetum_kernels::data_page::{PAGE_BYTES, PageSize, SegmentSalt, Trailer, record_checksum};
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::fence_page::{self, FENCE_PAYLOAD_BYTES};
 use tapetum_kernels::hash::HashKey;
-use tapetum_kernels::key_table::{Entry, PageBuilder};
+use tapetum_kernels::key_table::{Entry, PageBuilder, Routes};
 use tapetum_kernels::record::Header;
 
 /// The longest write.
@@ -123,6 +124,7 @@ impl PageStream {
 pub struct SegmentWriter {
     geometry: Geometry,
     store_id: u64,
+    routes: Routes,
     reserved: ExtentReservation,
     salt: SegmentSalt,
     data: PageStream,
@@ -140,8 +142,8 @@ pub struct SegmentWriter {
     fences: FenceBuilder,
     last_hash: Option<HashKey>,
     descriptor: Descriptor,
-    /// When the first record expires; `u32::MAX` for never.
-    expiry_min: u32,
+    /// When the first record expires.
+    expiry_min: Expiry,
     /// A record never expires.
     some_stay: bool,
     large: LargeEntries,
@@ -151,7 +153,7 @@ impl SegmentWriter {
     pub async fn new(
         io: &Io,
         geometry: &Geometry,
-        store_id: u64,
+        (store_id, routes): (u64, Routes),
         reserved: ExtentReservation,
         (number, version): (u32, u64),
         page_size: PageSize,
@@ -160,6 +162,7 @@ impl SegmentWriter {
         Ok(SegmentWriter {
             geometry: *geometry,
             store_id,
+            routes,
             reserved,
             salt: SegmentSalt { store: store_id, version },
             data: PageStream::new(io, geometry, page_size.bytes()).await?,
@@ -183,13 +186,13 @@ impl SegmentWriter {
                 fence_pages: 0,
                 record_bytes_max: 0,
                 record_bytes: 0,
-                expiry_max: 0,
+                expiry_max: Expiry::NONE,
                 stamp_max: 0,
                 data_extents: Vec::new(),
                 key_extents: Vec::new(),
                 large: Vec::new(),
             },
-            expiry_min: u32::MAX,
+            expiry_min: Expiry::NEVER,
             some_stay: false,
             large: LargeEntries::new(),
         })
@@ -216,7 +219,8 @@ impl SegmentWriter {
     pub async fn add(&mut self, hash: HashKey, header: &Header, record: &[u8]) -> Result<(), Error> {
         assert!(self.last_hash.is_none_or(|last| last < hash), "records of a segment must ascend");
         self.last_hash = Some(hash);
-        let entry = Entry::of_record(hash, header, record.len() as u32);
+        let key = &record[header.header_bytes()..][..header.key_bytes as usize];
+        let entry = Entry::of_record(hash, (header, key), record.len() as u32, self.routes);
         if !self.key_page.fits(&entry) {
             self.write_key_page().await?;
         }
@@ -244,7 +248,7 @@ impl SegmentWriter {
         descriptor.record_bytes += record.len() as u64;
         descriptor.stamp_max = descriptor.stamp_max.max(header.stamp);
         match header.expiry {
-            0 => self.some_stay = true,
+            Expiry::NONE => self.some_stay = true,
             expiry => {
                 descriptor.expiry_max = descriptor.expiry_max.max(expiry);
                 self.expiry_min = self.expiry_min.min(expiry);
@@ -338,11 +342,11 @@ impl SegmentWriter {
         self.keys.finish().await?;
         self.descriptor.data_extents = std::mem::take(&mut self.data.extents);
         self.descriptor.key_extents = std::mem::take(&mut self.keys.extents);
-        if self.some_stay && self.descriptor.expiry_max != 0 {
-            self.descriptor.expiry_max = u32::MAX;
+        if self.some_stay && !self.descriptor.expiry_max.is_none() {
+            self.descriptor.expiry_max = Expiry::NEVER;
         }
         let mut segment = Segment::new(self.descriptor, self.store_id, self.geometry, local_index);
-        segment.lapsed = Lapsed::of_new(self.expiry_min);
+        segment.lapsed = Lapsed::of_new(self.expiry_min.secs());
         segment.own_large(self.large);
         Ok((segment, (!self.key_table.is_empty()).then_some(self.key_table)))
     }
@@ -360,7 +364,16 @@ pub mod tests {
     /// Writes so many records of 300 bytes and more, as they would be in a segment.
     pub async fn fill(engine: &HashedEngine, io: &Io, key_table_bytes_max: u64, records: u8) -> SegmentWriter {
         let (reserved, size) = (ExtentReservation::up_to(&engine.extents, ExtentOwner::Flush, 8), PageSize::Large);
-        let writer = SegmentWriter::new(io, &engine.geometry, 1, reserved, (0, 1), size, key_table_bytes_max).await;
+        let writer = SegmentWriter::new(
+            io,
+            &engine.geometry,
+            (1, Routes::Keyspaces),
+            reserved,
+            (0, 1),
+            size,
+            key_table_bytes_max,
+        )
+        .await;
         let mut writer = writer.unwrap();
         for number in 0..records {
             let (key, stored) = ([number; 4], [number; 300]);

@@ -19,6 +19,7 @@ use tapetum_base::log::{AppendError, Draft};
 use tapetum_base::session::order::OpTarget;
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::fail_point;
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Codec, Header, Kind, Record};
 
@@ -162,7 +163,7 @@ impl HashedSession {
             let (current, large, stamp) = match (flash, shard.get(hash)) {
                 (Some(flash), _) => {
                     // Everything may have been deleted since it was read: that is no write of the key.
-                    let now = engine.now();
+                    let now = engine.now_ms();
                     let found = flash.found.filter(|item| engine.is_live_stamp(keyspace, item.stamp, item.expiry, now));
                     let deleted = flash.found.map_or(0, |item| engine.deletion_of(keyspace, item.stamp));
                     (found, flash.large.as_ref(), flash.shown_by.max(deleted))
@@ -183,7 +184,7 @@ impl HashedSession {
                             None => continue,
                         }
                     };
-                    let live = engine.is_live_stamp(keyspace, item.stamp, item.expiry, engine.now());
+                    let live = engine.is_live_stamp(keyspace, item.stamp, item.expiry, engine.now_ms());
                     (live.then_some(item), None, engine.deletion_of(keyspace, item.stamp))
                 }
             };
@@ -211,7 +212,7 @@ impl HashedSession {
         // SAFETY: the shard names the place, and is locked for as long as the record is used.
         let record = unsafe { engine.log.record(place.buffer, place.place) };
         let header = record.header;
-        let live = header.kind == Kind::Value && engine.is_live(&header, engine.now());
+        let live = header.kind == Kind::Value && engine.is_live(&header, engine.now_ms());
         if header.kind == Kind::Value && !live && is_counted_as_get(request) {
             engine.note_lapsed(keyspace, header.stamp);
         }
@@ -240,7 +241,7 @@ impl HashedSession {
                 drop(shard);
                 self.inflate_copied(value_bytes);
                 shard = engine.buffers.shard(hash);
-                if !shard.is_as(hash, seen) || !engine.is_live(&header, engine.now()) {
+                if !shard.is_as(hash, seen) || !engine.is_live(&header, engine.now_ms()) {
                     return BufferLook::Changed;
                 }
             }
@@ -320,7 +321,7 @@ impl HashedSession {
         core: &mut SessionCore,
         engine: &HashedEngine,
         OpTarget { token, keyspace, hash, .. }: OpTarget,
-        put @ (key, value, ..): (&[u8], &[u8], u32, u32),
+        put @ (key, value, ..): (&[u8], &[u8], u32, Expiry),
     ) -> Attempt {
         let (header, stored) = self.compress(put);
         if !is_inline(&engine.geometry, stored.len(), value.len()) {
@@ -337,7 +338,7 @@ impl HashedSession {
     /// What a put writes, but for the key.
     pub(super) fn compress<'a>(
         &'a mut self,
-        (key, value, flags, expiry): (&[u8], &'a [u8], u32, u32),
+        (key, value, flags, expiry): (&[u8], &'a [u8], u32, Expiry),
     ) -> (Header, &'a [u8]) {
         let (codec, stored) = self.compressor.compress(value);
         let header = Header::value(0, key.len(), stored.len());

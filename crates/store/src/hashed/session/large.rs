@@ -23,8 +23,9 @@ use tapetum_base::media::piece_transfer::{PIECE_BYTES_MAX, PieceTransfer};
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::fail_point;
 use tapetum_drive::{Purpose, Returned};
+use tapetum_kernels::mib_sums::MibCheck;
 use tapetum_kernels::record::{Codec, Record};
-use tapetum_kernels::reference::{Reference, crc_append};
+use tapetum_kernels::reference::Reference;
 
 /// Set in the tags of commands that move a large value; the slot stands above the operation's number.
 pub(super) const TAG_LARGE: u64 = 1 << (OWN_TAG_BITS - 1);
@@ -53,7 +54,7 @@ pub(super) struct LargeRead {
     shown_by: u64,
     transfer: Option<PieceTransfer>,
     stored: Vec<u8>,
-    crc: u32,
+    check: MibCheck,
 }
 
 impl LargeRead {
@@ -67,8 +68,8 @@ impl LargeRead {
         let Ok(reference) = Reference::parse(&value.reference) else {
             return Err(Error::Corrupt("a record names a large value that makes no sense".into()));
         };
-        let (stored, crc) = (Vec::new(), reference.crc_of_none(engine.store_id));
-        Ok(LargeRead { value, reference, item, seen, shown_by, transfer: None, stored, crc })
+        let (stored, check) = (Vec::new(), MibCheck::new(reference.crc_of_none(engine.store_id)));
+        Ok(LargeRead { value, reference, item, seen, shown_by, transfer: None, stored, check })
     }
 }
 
@@ -146,7 +147,7 @@ impl HashedSession {
             read.value.extents = Arc::new(engine.large.own(Vec::new()));
         }
         if let Some(transfer) = &mut read.transfer {
-            (read.stored, read.crc) = (Vec::new(), read.reference.crc_of_none(engine.store_id));
+            (read.stored, read.check) = (Vec::new(), MibCheck::new(read.reference.crc_of_none(engine.store_id)));
             read.stored.reserve_exact(read.reference.stored_bytes as usize);
             transfer.read(&mut core.queue, Purpose::Get, tag_of(number));
         }
@@ -181,7 +182,7 @@ impl HashedSession {
         while let Some((buffer, bytes)) = transfer.take() {
             let from = read.stored.len();
             core.queue.copy_to_host(Purpose::Get, buffer, 0..bytes, &mut read.stored);
-            read.crc = crc_append(read.crc, &read.stored[from..]);
+            read.check.take(&read.reference.sums, &read.stored[from..]);
         }
         transfer.read(&mut core.queue, Purpose::Get, tag_of(number));
         match transfer.outcome() {
@@ -207,11 +208,12 @@ impl HashedSession {
         op: Box<HashedOp>,
         read: LargeRead,
     ) {
-        let LargeRead { value, reference, item, seen, shown_by, stored, crc, .. } = read;
+        let LargeRead { value, reference, item, seen, shown_by, stored, check, .. } = read;
         let raw_bytes = value.raw_bytes as usize;
-        let whole = crc == reference.crc && (reference.codec == Codec::Zstd || stored.len() == raw_bytes);
+        let damaged = check.damaged(&reference.sums);
+        let whole = damaged.is_none() && (reference.codec == Codec::Zstd || stored.len() == raw_bytes);
         if !whole && !fail_point!(TrustLarge) {
-            return self.refuse(core, number, op, corrupt(&reference));
+            return self.refuse(core, number, op, corrupt(&reference, damaged));
         }
         let is_get = op.request.is_get() && op.kept.near.is_none();
         let into = if is_get { core.values.current() } else { &mut self.scratch };
@@ -223,7 +225,7 @@ impl HashedSession {
             into.resize(start + raw_bytes, 0);
             if self.decompressor.decompress(&stored, &mut into[start..]).is_err() {
                 into.truncate(start);
-                return self.refuse(core, number, op, corrupt(&reference));
+                return self.refuse(core, number, op, corrupt(&reference, None));
             }
         } else if start == 0 {
             *into = stored;

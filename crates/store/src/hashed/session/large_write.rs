@@ -24,13 +24,15 @@ use tapetum_base::options::Full;
 use tapetum_base::session::session_core::{SessionCore, poison};
 use tapetum_drive::Returned;
 use tapetum_drive::fail_point;
+use tapetum_kernels::expiry::Expiry;
+use tapetum_kernels::mib_sums::MibSums;
 use tapetum_kernels::record::{Codec, Header};
-use tapetum_kernels::reference::{Reference, crc_append};
+use tapetum_kernels::reference::Reference;
 
 pub(super) struct Basis {
     pub seen: Seen,
     /// Stamp and expiry of the item, if there was one.
-    pub current: Option<(u64, u32)>,
+    pub current: Option<(u64, Expiry)>,
     /// The item counts as read when it is written.
     pub was_read: bool,
 }
@@ -155,19 +157,19 @@ impl LargeWrite {
     fn refer(&mut self, engine: &HashedEngine, extents: &LargeExtents) {
         let mut reference = Reference {
             version: engine.segments.names.version(),
-            crc: 0,
+            sums: MibSums::of(0, b""),
             stored_bytes: self.stored.len() as u32,
             codec: self.codec,
             runs: extents.runs().to_vec(),
         };
-        reference.crc = crc_append(reference.crc_of_none(engine.store_id), &self.stored);
+        reference.sums = MibSums::of(reference.crc_of_none(engine.store_id), &self.stored);
         self.reference = Some(reference);
     }
 
     /// Whether what was decided on is still so. The caller holds the shard.
     fn still_holds(&self, engine: &HashedEngine, op: &HashedOp, shard: &Shard) -> bool {
         let Some(basis) = &self.basis else { return true };
-        let alive = |(stamp, expiry)| engine.is_live_stamp(op.keyspace.id, stamp, expiry, engine.now());
+        let alive = |(stamp, expiry)| engine.is_live_stamp(op.keyspace.id, stamp, expiry, engine.now_ms());
         basis.current.is_none_or(alive) && shard.is_on_flash_as(op.hash, basis.seen)
     }
 }

@@ -7,6 +7,7 @@ use tapetum_base::keyspace::block_device::BLOCK_BYTES;
 use tapetum_base::keyspace::request::{Condition, Request};
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::keyspace_kind::KeyspaceKind;
+use tapetum_kernels::expiry::Expiry;
 
 use tapetum_kernels::block_group::GROUP_KEY_BYTES;
 use tapetum_kernels::ordered::NODE_KEY_BYTES_MAX;
@@ -68,7 +69,7 @@ fn refuse_ungrouped(engine: &HashedEngine, keyspace: KeyspaceRef, request: &Requ
     let is_block_key = |key: &[u8]| block_of(key).is_some();
     let is_taken = match *request {
         Request::Get { key } | Request::Delete { key, .. } => is_block_key(key),
-        Request::Put { key, value, flags: 0, expiry: 0, condition } => {
+        Request::Put { key, value, flags: 0, expiry: Expiry::NONE, condition } => {
             let sets_marks = matches!(condition, Condition::StampOrOlder(_));
             is_block_key(key) && value.len() == BLOCK_BYTES && !sets_marks
         }

@@ -257,7 +257,7 @@ impl HashedSession {
         // SAFETY: the shard names the place, and is locked for as long as the record is used.
         let record = unsafe { engine.log.record(place.buffer, place.place) };
         let header = record.header;
-        if header.kind != Kind::Value || !engine.is_live(&header, engine.now()) {
+        if header.kind != Kind::Value || !engine.is_live(&header, engine.now_ms()) {
             drop(shard);
             if !op.request.judge(None) {
                 self.begin_write(core, engine, number, op);

@@ -143,7 +143,7 @@ impl NearGet {
     /// has no room for it.
     pub fn prefix_of_large(&self, engine: &HashedEngine, reference: &Reference) -> Option<Vec<PipelineStage>> {
         let programs = engine.programs.large?;
-        let crcs = [reference.crc_of_none(engine.store_id), reference.crc].map(u32::to_le_bytes).concat();
+        let crcs = [reference.crc_of_none(engine.store_id), reference.sums.whole].map(u32::to_le_bytes).concat();
         let mut prefix = vec![PipelineStage::new(programs.crc32c_check, &crcs)?];
         if reference.codec == Codec::Zstd {
             prefix.push(PipelineStage::new(programs.zstd_decompress, &[])?);
@@ -237,7 +237,7 @@ impl NearSource {
             NearValue::Large { value, reference, .. }
                 if reference.codec == Codec::Raw && reference.stored_bytes != value.raw_bytes =>
             {
-                return Err(corrupt(&reference));
+                return Err(corrupt(&reference, None));
             }
             NearValue::Large { value, reference, prefix } => {
                 let ranges = ranges_of(&engine.geometry, &reference);
@@ -418,7 +418,7 @@ impl NearRun {
         let place = match (failure.place, &self.large) {
             (PipelinePlace::Stage(stage), Some((_, reference))) if usize::from(stage) < self.prefix => {
                 if failure.reason == PipelineReason::Program {
-                    return corrupt(reference);
+                    return corrupt(reference, None);
                 }
                 PipelinePlace::Source
             }

@@ -13,6 +13,7 @@ use tapetum_base::log::Sync;
 use tapetum_base::media::io::lock;
 use tapetum_base::options::StoreOptions;
 use tapetum_drive::{Drive, Env, PipelineFailure, PipelinePlace, PipelineReason, Purpose, PurposeBytes};
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::sha256::Sha256;
 
 fn pipeline(drive: &Drive, names: &[&str]) -> ItemPipeline {
@@ -168,8 +169,13 @@ fn many_beside_others((drive, store): (Drive, Store)) {
     for (token, key) in (0..).map(|number| 4 * number).zip(&keys) {
         let before = store.get(key.as_bytes()).unwrap().unwrap().value;
         session.submit_through(KeyspaceRef::DEFAULT, token, key.as_bytes(), &sha).unwrap();
-        let put =
-            Request::Put { key: key.as_bytes(), value: b"new", flags: 0, expiry: 0, condition: Condition::Always };
+        let put = Request::Put {
+            key: key.as_bytes(),
+            value: b"new",
+            flags: 0,
+            expiry: Expiry::NONE,
+            condition: Condition::Always,
+        };
         session.submit(token + 1, put).unwrap();
         session.submit_through(KeyspaceRef::DEFAULT, token + 2, key.as_bytes(), &sha).unwrap();
         session.submit(token + 3, Request::Get { key: key.as_bytes() }).unwrap();

@@ -19,6 +19,7 @@ use tapetum_drive::programs::match_record::{Matched, Place};
 use tapetum_drive::{Completion, Returned};
 use tapetum_kernels::block_group::{self, GROUP_KEY_BYTES, Group, GroupBlock, MalformedGroup};
 use tapetum_kernels::codec::Decompressor;
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Codec, Marks};
 
@@ -72,7 +73,7 @@ fn block_of(
         Codec::Raw => value.copy_from_slice(stored),
         _ => decompressor.decompress(stored, value).map_err(|_| corrupt("a block"))?,
     }
-    Ok(Some(ItemHead { flags: 0, expiry: 0, stamp, value_bytes: value.len(), marks: Marks::NONE }))
+    Ok(Some(ItemHead { flags: 0, expiry: Expiry::NONE, stamp, value_bytes: value.len(), marks: Marks::NONE }))
 }
 
 /// Whether a record that has died may be elsewhere by now. While an install goes on, the index may name the place where a group was: a key

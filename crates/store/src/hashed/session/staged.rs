@@ -12,6 +12,7 @@ use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::log::{Draft, Sync};
 use tapetum_drive::fail_point;
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::hash_each::hash_each;
 
@@ -126,7 +127,7 @@ impl HashedSession {
         keyspace: KeyspaceRef,
         KeyDigest(digest): KeyDigest,
         (key, value): (&[u8], &[u8]),
-        (flags, expiry): (u32, u32),
+        (flags, expiry): (u32, Expiry),
     ) -> Option<u64> {
         let hash = HashKey(digest);
         let request = Request::Put { key, value, flags, expiry, condition: Condition::Always };

@@ -11,6 +11,7 @@ use loom::thread;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tapetum_base::keyspace::item::ItemHead;
 use tapetum_base::memory::memory_word::model::*;
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Marks;
 use tapetum_kernels::tag_bucket::{Entry, SLOTS, WORDS, home_of, other_of, tag_of};
@@ -147,7 +148,7 @@ fn without_the_writers_fence_an_entry_that_comes_home_is_lost() {
 }
 
 fn an_item(stamp: u64) -> ItemHead {
-    ItemHead { stamp, flags: stamp as u32, expiry: 0, value_bytes: 8, marks: Marks::default() }
+    ItemHead { stamp, flags: stamp as u32, expiry: Expiry::NONE, value_bytes: 8, marks: Marks::default() }
 }
 
 /// An item leaves its slot to another one, whose tag is the same. `early`: the slot is written before the index forgets it.

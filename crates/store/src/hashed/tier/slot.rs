@@ -1,10 +1,12 @@
 //! A slot of the tier: an item's header and value in words that readers copy while nobody holds a lock.
 //!
 //! ```text
-//!  0              16       24         28          32             36     37         40
-//!  +--------------+--------+----------+-----------+--------------+------+----------+------- ... ---+
-//!  | hash key     | stamp  | flags    | expiry    | value bytes  | marks| accessed | value         |
-//!  +--------------+--------+----------+-----------+--------------+------+----------+------- ... ---+
+//!  0              16        22       24         28        32             36     37         40
+//!  +--------------+---------+--------+----------+---------+--------------+------+----------+------- ... ---+
+//!  | hash key     | stamp   | expiry | flags    | expiry  | value bytes  | marks| accessed | value         |
+//!  |              | 48 bits | upper  |          | lower   |              |      |          |               |
+//!  |              |         | 16 bits|          | 32 bits |              |      |          |               |
+//!  +--------------+---------+--------+----------+---------+--------------+------+----------+------- ... ---+
 //! ```
 //! `accessed` is the Unix second of the last use that was noted, without its upper eight bits: an item that nobody asks for within
 //! 97 days looks as if it were in use.
@@ -15,10 +17,13 @@
 use std::sync::atomic::Ordering;
 use tapetum_base::keyspace::item::ItemHead;
 use tapetum_base::memory::memory_word::Word;
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::hash::HashKey;
-use tapetum_kernels::record::Marks;
+use tapetum_kernels::record::{Marks, STAMP_MAX};
 
-const STAMP: usize = 2;
+const STAMP_EXPIRY: usize = 2;
+const STAMP_BITS: u32 = 48;
+const _: () = assert!(STAMP_MAX == u64::MAX >> (64 - STAMP_BITS) && Expiry::NEVER.millis() >> 32 <= u16::MAX as u64);
 const FLAGS_EXPIRY: usize = 3;
 const VALUE_BYTES_MARKS_ACCESSED: usize = 4;
 const ACCESSED_SHIFT: u32 = 40;
@@ -40,8 +45,10 @@ pub fn write<W: Word>(words: &[W], hash: HashKey, item: ItemHead, value: &[u8], 
     W::fence(Ordering::Release);
     put(&words[0], hash.0 as u64);
     put(&words[1], (hash.0 >> 64) as u64);
-    put(&words[STAMP], item.stamp);
-    put(&words[FLAGS_EXPIRY], u64::from(item.flags) | u64::from(item.expiry) << 32);
+    assert!(item.stamp <= STAMP_MAX);
+    let expiry = item.expiry.millis();
+    put(&words[STAMP_EXPIRY], item.stamp | expiry >> 32 << STAMP_BITS);
+    put(&words[FLAGS_EXPIRY], u64::from(item.flags) | expiry << 32);
     assert_eq!(item.value_bytes, value.len());
     let accessed = u64::from(accessed) << ACCESSED_SHIFT;
     put(&words[VALUE_BYTES_MARKS_ACCESSED], value.len() as u64 | u64::from(item.marks.bits()) << 32 | accessed);
@@ -76,8 +83,10 @@ pub fn read<W: Word>(words: &[W], wanted: HashKey) -> Option<(ItemHead, &[W])> {
     let value_bytes = bytes_marks as u32 as usize;
     let value = words[VALUE..].get(..value_bytes.div_ceil(8))?;
     let (flags_expiry, marks) = (get(&words[FLAGS_EXPIRY]), Marks::from_bits((bytes_marks >> 32) as u8));
-    let (flags, expiry) = (flags_expiry as u32, (flags_expiry >> 32) as u32);
-    Some((ItemHead { stamp: get(&words[STAMP]), flags, expiry, value_bytes, marks }, value))
+    let stamp_expiry = get(&words[STAMP_EXPIRY]);
+    let expiry = Expiry::from_flash(flags_expiry >> 32 | stamp_expiry >> STAMP_BITS << 32);
+    let (flags, stamp) = (flags_expiry as u32, stamp_expiry & STAMP_MAX);
+    Some((ItemHead { stamp, flags, expiry, value_bytes, marks }, value))
 }
 
 /// Seconds from the last use of the item in a slot until `now`.
@@ -120,7 +129,13 @@ mod tests {
         for length in 0..=280 {
             let value: Vec<u8> = (0..length).map(|n| n as u8).collect();
             let marks = Marks { stale: true, leased: false };
-            let item = ItemHead { flags: u32::MAX, expiry: 7, stamp: 1 << 60, value_bytes: length, marks };
+            let item = ItemHead {
+                flags: u32::MAX,
+                expiry: Expiry::from_millis(7 << 40 | 9),
+                stamp: 1 << 47,
+                value_bytes: length,
+                marks,
+            };
             write(&words, HashKey(u128::MAX - 5), item, &value, u32::MAX - 3);
             assert_eq!(idle_seconds(&words, 6), 10);
             set_accessed(&words, 5);

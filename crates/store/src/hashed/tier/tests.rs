@@ -1,6 +1,7 @@
 use super::*;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::record::Marks;
 
 const NOW: u32 = 1_000_000;
@@ -11,7 +12,7 @@ fn hash(n: u64) -> HashKey {
 }
 
 fn item(stamp: u64, value_bytes: usize) -> ItemHead {
-    ItemHead { flags: stamp as u32, expiry: 0, stamp, value_bytes, marks: Marks::NONE }
+    ItemHead { flags: stamp as u32, expiry: Expiry::NONE, stamp, value_bytes, marks: Marks::NONE }
 }
 
 fn value(n: u64, stamp: u64, length: usize) -> Vec<u8> {

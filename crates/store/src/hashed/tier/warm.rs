@@ -346,7 +346,7 @@ impl Warmer {
             run.copy(record.key_address(), &mut self.key);
             let hash = self.engine.hasher.hash_of(&record.header, &self.key);
             let Ok(at) = read.wanted.binary_search_by_key(&hash, |wanted| wanted.hash) else { continue };
-            let has_item = record.header.holds_value() && self.engine.is_live(&record.header, self.engine.now());
+            let has_item = record.header.holds_value() && self.engine.is_live(&record.header, self.engine.now_ms());
             if has_item && read.segment.is_valid(record.entry) {
                 self.read_value(run, &record)?;
                 self.put(&read.wanted[at], ItemHead::of(&record.header));

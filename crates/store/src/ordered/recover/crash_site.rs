@@ -12,8 +12,9 @@ use crate::ordered::testing::{KEYSPACE, STORE, TestMedia};
 use std::collections::{BTreeMap, BTreeSet};
 use tapetum_base::error::Error;
 use tapetum_base::media::io::run;
+use tapetum_kernels::mib_sums::MibSums;
 use tapetum_kernels::ordered::extension::{
-    EXTENSION_HEAD_BYTES, ExtensionClass, ExtensionHead, ExtensionReference, stored_crc,
+    ExtensionClass, ExtensionHead, ExtensionReference, crc_of_none, front_bytes,
 };
 use tapetum_kernels::ordered::{ImageSeal, NODE_BYTES, NewNode, NodeMut, NodeRef, SlotSalt};
 use tapetum_kernels::record::{Codec, Header, Record};
@@ -169,7 +170,7 @@ impl CrashSite {
         stamp: u64,
         (key, value): (&str, &str),
     ) -> (ExtensionReference, SlotShare) {
-        let stored_crc = stored_crc(share.salt(), value.as_bytes());
+        let sums = MibSums::of(crc_of_none(share.salt()), value.as_bytes());
         let bytes = value.len() as u32;
         let head = ExtensionHead {
             keyspace: KEYSPACE.0,
@@ -177,9 +178,9 @@ impl CrashSite {
             codec: Codec::Raw,
             raw_bytes: bytes,
             stored_bytes: bytes,
-            stored_crc,
+            sums,
         };
-        let pages = (EXTENSION_HEAD_BYTES + key.len() + value.len()).next_multiple_of(PAGE_BYTES as usize);
+        let pages = (front_bytes(key.len(), value.len()) + value.len()).next_multiple_of(PAGE_BYTES as usize);
         let mut page = vec![0; pages];
         let at = head.encode(key.as_bytes(), share.salt(), &mut page);
         page[at..at + value.len()].copy_from_slice(value.as_bytes());
@@ -269,7 +270,7 @@ impl CrashSite {
         let page = self.media.read(share.flash_offset(), (share.pages() * PAGE_BYTES as u32) as usize);
         let (head, key) = ExtensionHead::parse(&page, share.salt()).unwrap();
         head.check(reference, raw_bytes).unwrap();
-        let at = EXTENSION_HEAD_BYTES + key.len();
+        let at = front_bytes(key.len(), reference.stored_bytes as usize);
         let stored = page[at..at + reference.stored_bytes as usize].to_vec();
         assert!(head.holds(share.salt(), &stored));
         stored

@@ -92,7 +92,7 @@ pub(super) fn is_full(op: &OrderedOp) -> bool {
 /// What a program is told that changes a page of the cache: conditions are of what counts now.
 fn change_arguments(core: &SessionCore, op: &OrderedOp, flags: NodeFlags) -> NodeArguments {
     let watermark = core.base.keyspaces.watermark(op.keyspace.id());
-    NodeArguments { watermark, now: core.base.now(), ..arguments(flags) }
+    NodeArguments { watermark, now_ms: core.base.now_ms(), ..arguments(flags) }
 }
 
 /// A program has changed a cached page for one operation, or not.

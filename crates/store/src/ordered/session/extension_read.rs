@@ -6,9 +6,9 @@ use crate::ordered::slabs::SlotSpace;
 use tapetum_base::media::piece_transfer::{PIECE_BYTES_MAX, PieceTransfer, cut};
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::{Completion, LocalBuffer, Purpose, Returned};
-use tapetum_kernels::checksum::crc32c_append;
+use tapetum_kernels::mib_sums::MibCheck;
 use tapetum_kernels::ordered::extension::{
-    EXTENSION_HEAD_BYTES, EXTENSION_PREFIX_BYTES_MAX, ExtensionClass, ExtensionHead, ExtensionReference, stored_crc,
+    EXTENSION_PREFIX_BYTES_MAX, ExtensionClass, ExtensionHead, ExtensionReference, crc_of_none, front_bytes,
 };
 use tapetum_kernels::ordered::{NODE_BYTES, SlotSalt};
 use tapetum_kernels::record::Codec;
@@ -28,7 +28,7 @@ pub struct ExtensionRead {
     /// What is there is another one.
     is_another: bool,
     value: Vec<u8>,
-    crc: u32,
+    check: MibCheck,
 }
 
 pub enum ExtensionStep {
@@ -56,10 +56,11 @@ impl ExtensionRead {
     ) -> Option<ExtensionRead> {
         let space = space(reference.class(key_bytes)?);
         let (flash, salt) = (space.flash_offset(reference.slot)?, space.salt(reference.slot)?);
-        let bytes = (EXTENSION_HEAD_BYTES + key_bytes) as u64 + u64::from(reference.stored_bytes);
-        let (crc, reference) = (stored_crc(salt, &[]), *reference);
+        let stored_bytes = reference.stored_bytes as usize;
+        let bytes = (front_bytes(key_bytes, stored_bytes) + stored_bytes) as u64;
+        let (check, reference) = (MibCheck::new(crc_of_none(salt)), *reference);
         let (transfer, head, is_another, value) = (None, None, false, Vec::new());
-        Some(ExtensionRead { flash, bytes, salt, reference, transfer, head, is_another, value, crc })
+        Some(ExtensionRead { flash, bytes, salt, reference, transfer, head, is_another, value, check })
     }
 
     pub fn reference(&self) -> &ExtensionReference {
@@ -99,7 +100,9 @@ impl ExtensionRead {
         transfer.into_buffers().for_each(|buffer| core.spare_buffers.give(buffer));
         match (outcome, self.head) {
             (Err(failed), _) => ExtensionStep::Failed(failed),
-            (Ok(()), Some(head)) if head.stored_crc == self.crc && self.value.len() == head.stored_bytes as usize => {
+            (Ok(()), Some(head))
+                if self.check.damaged(&head.sums).is_none() && self.value.len() == head.stored_bytes as usize =>
+            {
                 ExtensionStep::Value(std::mem::take(&mut self.value))
             }
             (Ok(()), _) => ExtensionStep::Another,
@@ -111,16 +114,19 @@ impl ExtensionRead {
             return;
         }
         let mut bytes = core.queue.look(of.purpose, buffer, 0..bytes);
-        if self.head.is_none() {
-            let Some((head, stored)) = self.parse(of, bytes) else {
-                self.is_another = true;
-                return;
-            };
-            self.head = Some(head);
-            self.value.reserve_exact(head.stored_bytes as usize);
-            bytes = stored;
-        }
-        self.crc = crc32c_append(self.crc, bytes);
+        let head = match self.head {
+            Some(head) => head,
+            None => {
+                let Some((head, stored)) = self.parse(of, bytes) else {
+                    self.is_another = true;
+                    return;
+                };
+                self.value.reserve_exact(head.stored_bytes as usize);
+                bytes = stored;
+                *self.head.insert(head)
+            }
+        };
+        self.check.take(&head.sums, bytes);
         self.value.extend_from_slice(bytes);
     }
 
@@ -128,7 +134,7 @@ impl ExtensionRead {
     fn parse<'b>(&self, of: ReadOf<'_>, bytes: &'b [u8]) -> Option<(ExtensionHead, &'b [u8])> {
         let (head, key) = ExtensionHead::parse(bytes, self.salt).ok()?;
         head.check(&self.reference, of.value_bytes as u32).ok()?;
-        let stored = bytes.get(EXTENSION_HEAD_BYTES + key.len()..)?;
+        let stored = bytes.get(front_bytes(key.len(), head.stored_bytes as usize)..)?;
         (key == of.key && head.codec == Codec::Raw).then_some((head, stored))
     }
 }

@@ -4,8 +4,9 @@ use crate::ordered::slabs::SlotShare;
 use tapetum_base::media::piece_transfer::{PIECE_BYTES_MAX, PieceTransfer, cut};
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::{Completion, Returned};
+use tapetum_kernels::mib_sums::MibSums;
 use tapetum_kernels::ordered::NODE_BYTES;
-use tapetum_kernels::ordered::extension::{EXTENSION_HEAD_BYTES, ExtensionHead, ExtensionReference, stored_crc};
+use tapetum_kernels::ordered::extension::{ExtensionHead, ExtensionReference, crc_of_none, front_bytes};
 use tapetum_kernels::record::Codec;
 
 /// See the [module](self). Whoever writes it has the value.
@@ -31,7 +32,7 @@ impl ExtensionWrite {
         (keyspace, key): (u16, &[u8]),
         value: &[u8],
     ) -> Result<Box<ExtensionWrite>, SlotShare> {
-        let bytes = (EXTENSION_HEAD_BYTES + key.len() + value.len()) as u64;
+        let bytes = (front_bytes(key.len(), value.len()) + value.len()) as u64;
         let pieces = cut(share.flash_offset(), bytes, PIECE_BYTES_MAX, NODE_BYTES as u64).collect();
         let Some(transfer) = PieceTransfer::new(pieces, |bytes| core.spare_buffers.take(bytes)) else {
             return Err(share);
@@ -71,14 +72,14 @@ impl ExtensionWrite {
 
 /// What an extension has in front of its stored bytes.
 fn prefix(reference: &ExtensionReference, (keyspace, key): (u16, &[u8]), value: &[u8], share: &SlotShare) -> Vec<u8> {
-    let (salt, mut prefix) = (share.salt(), vec![0; EXTENSION_HEAD_BYTES + key.len()]);
+    let (salt, mut prefix) = (share.salt(), vec![0; front_bytes(key.len(), value.len())]);
     let head = ExtensionHead {
         keyspace,
         stamp: reference.stamp,
         codec: reference.codec,
         raw_bytes: value.len() as u32,
         stored_bytes: reference.stored_bytes,
-        stored_crc: stored_crc(salt, value),
+        sums: MibSums::of(crc_of_none(salt), value),
     };
     head.encode(key, salt, &mut prefix);
     prefix

@@ -174,7 +174,7 @@ pub(super) fn arguments_of_flash(nodes: &SlotSpace, home: NodeHome, flags: NodeF
         stamp: home.stamp,
         watermark: 0,
         seal: ImageSeal::default(),
-        now: 0,
+        now_ms: 0,
         flags,
     })
 }

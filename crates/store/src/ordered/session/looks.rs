@@ -15,6 +15,7 @@ use tapetum_base::keyspace::request::{Outcome, Request};
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::programs::node::{ANY_NODE, GetRequests, ItemPlace, ItemReader, NodeArguments, NodeFlags, NodeItem};
 use tapetum_drive::{Lease, LocalBuffer, Purpose, Returned};
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::extent_address::ExtentAddress;
 use tapetum_kernels::ordered::extension::ExtensionReference;
 use tapetum_kernels::ordered::{ImageSeal, SlotAddress, SlotSalt};
@@ -169,7 +170,7 @@ fn decided(core: &SessionCore, op: &OrderedOp, found: &Found, page: &LocalBuffer
     let old = item.map(|item| item.value).unwrap_or_default();
     let (flags, expiry, marks, value, answer) = match decision(op, item) {
         Decision::Answer(_) | Decision::Show => return None,
-        Decision::Delete => (0, 0, Marks::NONE, ChangeValue::Removed, None),
+        Decision::Delete => (0, Expiry::NONE, Marks::NONE, ChangeValue::Removed, None),
         Decision::Store { flags, expiry, marks, value, answer } => {
             let value = match (value, found) {
                 (NewValue::Given, _) => ChangeValue::Given,
@@ -220,8 +221,7 @@ pub(super) fn founds_in(core: &SessionCore, scratch: &LocalBuffer, filled: u64) 
 
 /// Whether an item counts: not deleted with everything else, not expired.
 pub(super) fn is_live(core: &SessionCore, op: &OrderedOp, head: &ItemHead) -> bool {
-    let has_expired = head.expiry != 0 && head.expiry <= core.base.now();
-    !has_expired && head.stamp > core.base.keyspaces.watermark(op.keyspace.id())
+    !head.expiry.has_passed(core.base.now_ms()) && head.stamp > core.base.keyspaces.watermark(op.keyspace.id())
 }
 
 /// The stamp of the deletion of everything that took an item; 0 if none did.
@@ -245,7 +245,7 @@ pub(super) fn must_ask(core: &SessionCore, op: &OrderedOp, found: &Found) -> Opt
 /// The arguments of a program over a page of the cache, whose checksum nobody looks at.
 pub(super) fn arguments(flags: NodeFlags) -> NodeArguments {
     let salt = SlotSalt { store: 0, slot: SlotAddress::new(ExtentAddress::new(0, 0), 0), version: 0 };
-    NodeArguments { salt, id: ANY_NODE, stamp: 0, watermark: 0, seal: ImageSeal::default(), now: 0, flags }
+    NodeArguments { salt, id: ANY_NODE, stamp: 0, watermark: 0, seal: ImageSeal::default(), now_ms: 0, flags }
 }
 
 /// A page in memory is not what was put there.

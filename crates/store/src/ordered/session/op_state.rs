@@ -17,6 +17,7 @@ use tapetum_base::keyspace::request::Outcome;
 use tapetum_base::session::joined_bytes::JoinedShare;
 use tapetum_base::session::order::Op;
 use tapetum_drive::LocalBuffer;
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::ordered::extension::ExtensionReference;
 use tapetum_kernels::record::Marks;
 
@@ -100,7 +101,7 @@ pub(super) enum Step {
 /// What a request writes, once that is decided.
 pub struct Change {
     pub flags: u32,
-    pub expiry: u32,
+    pub expiry: Expiry,
     pub marks: Marks,
     pub value: ChangeValue,
     pub answer: Option<Answer>,

@@ -43,11 +43,11 @@ impl Purged {
 
 /// Removes dead records from a page that the caller has.
 pub(super) fn purge(core: &SessionCore, tree: &OrderedTree, page: &mut LocalBuffer) -> Result<Purged, NodeError> {
-    let (now, watermark) = (core.base.now(), core.base.keyspaces.watermark(tree.keyspace));
+    let (now_ms, watermark) = (core.base.now_ms(), core.base.keyspaces.watermark(tree.keyspace));
     let watermark = if watermark <= core.base.log.durable_stamp() { watermark } else { 0 };
     let is_live = |record: &NodeRecord<'_>| {
         let (stamp, expiry) = (record.header.stamp, record.header.expiry);
-        stamp > watermark && (expiry == 0 || expiry > now)
+        stamp > watermark && !expiry.has_passed(now_ms)
     };
     let node = NodeRef::look(core.queue.look(Purpose::Put, page, 0..NODE_BYTES))?;
     let mut purged = Purged::default();

@@ -335,10 +335,10 @@ fn scan_node(cx: &mut Context, tree: usize, range: &KeyRange) -> NodeId {
 
 fn scan_parameters((cx, core): (&mut Context, &SessionCore), scan: &mut ScanOp, arguments: NodeArguments) {
     let flags = if scan.range.is_reverse { NodeFlags::REVERSE } else { NodeFlags::NONE };
-    let (watermark, now) = (core.base.keyspaces.watermark(scan.keyspace.id()), core.base.now());
-    let now = if fail_point!(OrderedScanExpired) { 0 } else { now };
+    let (watermark, now_ms) = (core.base.keyspaces.watermark(scan.keyspace.id()), core.base.now_ms());
+    let now_ms = if fail_point!(OrderedScanExpired) { 0 } else { now_ms };
     scan.deleted_by = core.base.keyspaces.mark(scan.keyspace.id()).watermark;
-    let arguments = NodeArguments { watermark, now, flags: arguments.flags.with(flags), ..arguments };
+    let arguments = NodeArguments { watermark, now_ms, flags: arguments.flags.with(flags), ..arguments };
     let limit = (scan.items_max - scan.items.len()).min(usize::from(u16::MAX)) as u16;
     let request = ScanRequest { from: bound(&scan.range.from), to: bound(&scan.range.to), limit };
     request.encode(&arguments, &mut cx.parameters);

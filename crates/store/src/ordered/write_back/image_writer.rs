@@ -298,7 +298,7 @@ impl ImageWriter {
         let round_images = if state.limits.in_place { 0 } else { page.tree.nodes.round_images(durable) };
         let (salt, id, flags) = (slot.salt(), ANY_NODE, NodeFlags::SEAL);
         let seal = ImageSeal { stamp, durable, round_images };
-        NodeArguments { salt, id, stamp: 0, watermark: 0, seal, now: 0, flags }.encode(&mut self.arguments);
+        NodeArguments { salt, id, stamp: 0, watermark: 0, seal, now_ms: 0, flags }.encode(&mut self.arguments);
         self.queue.fill(Purpose::Flush, &mut copy, NODE_BYTES..COPY_BYTES).copy_from_slice(&self.arguments);
         let operation = Operation::Execute {
             program: state.programs.realign,

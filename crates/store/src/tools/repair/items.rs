@@ -19,6 +19,7 @@ use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::media::io::{Io, run};
 use tapetum_drive::Drive;
 use tapetum_kernels::codec::Decompressor;
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::ordered::NodeRecord;
 use tapetum_kernels::ordered::extension::ExtensionReference;
@@ -32,7 +33,7 @@ pub struct SalvagedItem<'a> {
     /// The client's flags.
     pub flags: u32,
     /// Unix seconds; 0 is never.
-    pub expiry: u32,
+    pub expiry: Expiry,
     pub stamp: u64,
 }
 
@@ -50,7 +51,7 @@ pub fn salvage(
         let named = roots.installer.keyspaces.find(keyspace).map_err(Error::Keyspace)?.clone();
         let keyspace = named.id;
         let decompressor = Decompressor::new().map_err(|error| Error::Io(error.to_string()))?;
-        let deleted = Deleted::of(&roots, patient.above.env().unix_seconds());
+        let deleted = Deleted::of(&roots, patient.above.env().unix_millis());
         let mut shown =
             Shown { io: &patient.io, roots: &roots, keyspace, deleted, decompressor, value: Vec::new(), visit };
         if named.kind == KeyspaceKind::Ordered {
@@ -66,22 +67,22 @@ pub fn salvage(
 /// What is not there any more, though its record is.
 struct Deleted {
     marks: DeletionMarks,
-    now: u32,
+    now_ms: u64,
 }
 
 impl Deleted {
-    fn of(roots: &Roots, now: u32) -> Deleted {
+    fn of(roots: &Roots, now_ms: u64) -> Deleted {
         let mut marks = roots.installer.marks.deletions.clone();
         roots.log.each(|_, record| note_deletion(&mut marks, &record));
         // The time that was planned has come while no store was open.
-        let due = marks.values_mut().filter(|mark| (1..=now).contains(&mark.planned_at));
+        let due = marks.values_mut().filter(|mark| Expiry::from_secs(mark.planned_at).has_passed(now_ms));
         due.for_each(|mark| mark.watermark = u64::MAX);
-        Deleted { marks, now }
+        Deleted { marks, now_ms }
     }
 
     fn spares(&self, header: &Header) -> bool {
         let watermark = self.marks.get(&KeyspaceId::of(header)).map_or(0, |mark| mark.watermark);
-        header.kind == Kind::Value && header.stamp > watermark && (header.expiry == 0 || header.expiry > self.now)
+        header.kind == Kind::Value && header.stamp > watermark && !header.expiry.has_passed(self.now_ms)
     }
 }
 

@@ -225,8 +225,8 @@ impl Surgery<'_> {
         let size = found.segment.page_size();
         let reserved =
             ExtentReservation::up_to(&self.roots.space.allocator, ExtentOwner::Collection, segment_extents(geometry));
-        let mut writer =
-            SegmentWriter::new(self.below, geometry, superblock.store_id, reserved, named, size, 0).await?;
+        let of_store = (superblock.store_id, self.roots.hasher.routes());
+        let mut writer = SegmentWriter::new(self.below, geometry, of_store, reserved, named, size, 0).await?;
         let none = LargeEntries::new();
         let large = self.roots.large.get(&number).unwrap_or(&none);
         let mut records = Records::new(&found.segment, &self.patient.io, self.roots.hasher.clone()).await?;

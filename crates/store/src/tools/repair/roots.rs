@@ -91,7 +91,7 @@ impl Roots {
 pub async fn read_roots(drive: &Drive, io: &Io, report: &mut RepairReport) -> Result<Roots, Error> {
     zero_unreadable(io, 0..(2 * SUPERBLOCK_BYTES).min(drive.capacity_bytes()), report).await?;
     let Found { superblock, behind } = read_superblock(drive, io).await?;
-    let (geometry, hasher) = (superblock.geometry, KeyHasher::new(superblock.secret));
+    let (geometry, hasher) = (superblock.geometry, KeyHasher::new(superblock.secret, superblock.features.routes()));
     zero_unreadable(io, 2 * SUPERBLOCK_BYTES..geometry.extents_offset(), report).await?;
     if let Some(copy) = behind {
         report.made_anew.push(format!("copy {copy} of the superblock"));

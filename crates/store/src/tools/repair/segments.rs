@@ -17,7 +17,6 @@ use tapetum_base::error::Error;
 use tapetum_base::media::io::Io;
 use tapetum_base::media::superblock::Superblock;
 use tapetum_kernels::data_page::{PAGE_BYTES, Trailer};
-use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::key_table::{Entry, KeyPage};
 use tapetum_kernels::record::{Codec, Header, Record};
 use tapetum_kernels::reference::Reference;
@@ -151,7 +150,7 @@ impl Look<'_> {
         let known = self.known[entry as usize];
         let is_valid = self.state.valid.get(entry);
         let header = records.copy(address, bytes).await;
-        let found = header.map(|header| Entry::of_record(self.hash(&header, bytes), &header, bytes.len() as u32));
+        let found = header.map(|header| self.roots.hasher.entry_of(&header, key_of(&header, bytes)));
         let fits = |found: &Entry| known.is_none_or(|known| known == *found);
         if let (Some(header), Some(found)) = (header, found.filter(fits)) {
             (self.known[entry as usize], self.found[entry as usize]) = (Some(found), true);
@@ -172,10 +171,6 @@ impl Look<'_> {
             });
         }
         Some(known.size_bytes.into())
-    }
-
-    fn hash(&self, header: &Header, record: &[u8]) -> HashKey {
-        self.roots.hasher.hash_of(header, key_of(header, record))
     }
 
     /// Takes a valid record that can be read, if its value can.

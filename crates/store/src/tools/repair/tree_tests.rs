@@ -16,6 +16,7 @@ use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::manifest::Manifest;
 use tapetum_base::recover::read_superblock;
 use tapetum_drive::{FaultyFlash, SplitMix64};
+use tapetum_kernels::expiry::Expiry;
 
 const NAME: &str = "sorted";
 const PAGE_BYTES: u64 = 4096;
@@ -80,8 +81,10 @@ fn write_batch(store: &Store, keyspace: &KeyspaceHandle, history: &mut TreeHisto
         })
         .collect();
     let id = keyspace.keyspace();
-    let writes: Vec<Write<'_>> =
-        items.iter().map(|(key, value)| Write::Put { keyspace: id, key, value, flags: 0, expiry: 0 }).collect();
+    let writes: Vec<Write<'_>> = items
+        .iter()
+        .map(|(key, value)| Write::Put { keyspace: id, key, value, flags: 0, expiry: Expiry::NONE })
+        .collect();
     store.batch(&writes).unwrap();
     items.into_iter().for_each(|(key, value)| history.0.entry(key).or_default().push(Some(value)));
 }

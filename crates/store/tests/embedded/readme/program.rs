@@ -5,7 +5,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(item.map(|item| item.value), Some(b"hello".to_vec()));
 
     let sessions = store.keyspace_or_create("sessions")?;
-    sessions.put_until(b"alice", b"token", 1_900_000_000)?;
+    sessions.put_until(b"alice", b"token", tapetum::Expiry::from_secs(1_900_000_000))?;
     for item in sessions.items() {
         let (key, item) = item?;
         println!("{} has {} bytes", String::from_utf8_lossy(&key), item.value.len());

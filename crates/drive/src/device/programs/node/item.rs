@@ -1,12 +1,12 @@
 //! Items: what `node-get` and `node-scan` fill their output with, one behind the other.
 //!
 //! ```text
-//!  0       8       12       16    20      24      25      26     28      30     32
-//!  +-------+-------+--------+-----+-------+-------+-------+------+-------+------+-----+-------
-//!  | stamp | flags | expiry | raw | value | place | marks | at   | key   | zero | key | value
-//!  | u64   | u32   | u32    | u32 | bytes | u8    | u8    | u16  | bytes | u16  |     |
-//!  |       |       |        |     | u32   |       |       |      | u16   |      |     |
-//!  +-------+-------+--------+-----+-------+-------+-------+------+-------+------+-----+-------
+//!  0       8         14      15      16      20    24      28     30      32
+//!  +-------+---------+-------+-------+-------+-----+-------+------+-------+-----+-------
+//!  | stamp | expiry  | place | marks | flags | raw | value | at   | key   | key | value
+//!  | u64   | 48 bits | u8    | u8    | u32   | u32 | bytes | u16  | bytes |     |
+//!  |       |         |       |       |       |     | u32   |      | u16   |     |
+//!  +-------+---------+-------+-------+-------+-----+-------+------+-------+-----+-------
 //! ```
 //! `raw` is the value's length, `value bytes` how many stand here. Where the value is in an extension, its reference stands here; where it
 //! is in the page, none does, and `at` is where it begins there.
@@ -15,6 +15,7 @@ use super::super::inflate;
 use super::{INVALID, NodeFlags, corrupt};
 use crate::device::program::ProgramResult;
 use crate::device::programs::OUTPUT_SHORT;
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::ordered::extension::ExtensionReference;
 use tapetum_kernels::ordered::{NODE_BYTES, NodeError, NodeRecord};
 use tapetum_kernels::record::{Codec, Marks};
@@ -46,7 +47,7 @@ pub enum ItemPlace<'a> {
 pub struct NodeItem<'a> {
     pub stamp: u64,
     pub flags: u32,
-    pub expiry: u32,
+    pub expiry: Expiry,
     pub marks: Marks,
     /// The value's length.
     pub raw_bytes: u32,
@@ -74,24 +75,25 @@ impl<'a> Iterator for ItemReader<'a> {
         let (head, rest) = self.rest.split_first_chunk::<NODE_ITEM_HEAD_BYTES>()?;
         let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let half = |at: usize| usize::from(u16::from_le_bytes([head[at], head[at + 1]]));
-        let (key, rest) = rest.split_at_checked(half(28))?;
-        let (value, rest) = rest.split_at_checked(word(20) as usize)?;
-        let raw_bytes = word(16);
-        let place = match head[24] {
+        let (key, rest) = rest.split_at_checked(half(30))?;
+        let (value, rest) = rest.split_at_checked(word(24) as usize)?;
+        let raw_bytes = word(20);
+        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        let place = match head[14] {
             PLACE_MISSING => ItemPlace::Missing,
             PLACE_OUTSIDE => ItemPlace::OutsideFences,
             PLACE_HERE => ItemPlace::Here(value),
-            PLACE_PAGE if half(26) + raw_bytes as usize <= NODE_BYTES => ItemPlace::Page(half(26)),
+            PLACE_PAGE if half(28) + raw_bytes as usize <= NODE_BYTES => ItemPlace::Page(half(28)),
             PLACE_EXTENSION => ItemPlace::Extension(ExtensionReference::parse(value).ok()?),
             PLACE_NONE => ItemPlace::NotWanted,
             _ => return None,
         };
         self.rest = rest;
         Some(NodeItem {
-            stamp: u64::from(word(0)) | u64::from(word(4)) << 32,
-            flags: word(8),
-            expiry: word(12),
-            marks: Marks::from_bits(head[25]),
+            stamp: long(0),
+            flags: word(16),
+            expiry: Expiry::from_flash(long(8)),
+            marks: Marks::from_bits(head[15]),
             raw_bytes,
             key,
             place,
@@ -130,7 +132,7 @@ impl<'a> ItemWriter<'a> {
         let place = if is_outside { PLACE_OUTSIDE } else { PLACE_MISSING };
         let (head, _) = self.room(NODE_ITEM_HEAD_BYTES)?;
         head.fill(0);
-        head[24] = place;
+        head[14] = place;
         self.filled += NODE_ITEM_HEAD_BYTES;
         self.items += 1;
         Ok(())
@@ -148,15 +150,14 @@ impl<'a> ItemWriter<'a> {
         let bytes = NODE_ITEM_HEAD_BYTES + key.len() + value_bytes;
         let (head, behind) = self.room(bytes)?;
         head[..8].copy_from_slice(&header.stamp.to_le_bytes());
-        head[8..12].copy_from_slice(&header.flags.to_le_bytes());
-        head[12..16].copy_from_slice(&header.expiry.to_le_bytes());
-        head[16..20].copy_from_slice(&header.raw_bytes.to_le_bytes());
-        head[20..24].copy_from_slice(&(value_bytes as u32).to_le_bytes());
-        (head[24], head[25]) = (place, header.marks.bits());
+        head[8..14].copy_from_slice(&header.expiry.to_bytes());
+        (head[14], head[15]) = (place, header.marks.bits());
+        head[16..20].copy_from_slice(&header.flags.to_le_bytes());
+        head[20..24].copy_from_slice(&header.raw_bytes.to_le_bytes());
+        head[24..28].copy_from_slice(&(value_bytes as u32).to_le_bytes());
         let at = if place == PLACE_PAGE { record.stored_at() } else { 0 };
-        head[26..28].copy_from_slice(&(at as u16).to_le_bytes());
-        head[28..30].copy_from_slice(&(key.len() as u16).to_le_bytes());
-        head[30..].fill(0);
+        head[28..30].copy_from_slice(&(at as u16).to_le_bytes());
+        head[30..].copy_from_slice(&(key.len() as u16).to_le_bytes());
         let (to_key, value) = behind.split_at_mut(key.len());
         to_key.copy_from_slice(key);
         match (place, header.codec) {

@@ -3,17 +3,17 @@
 //!
 //! ```text
 //! parameters:
-//!  0       8      16        24    32      40          48          56        64       72    76      80
-//!  +-------+------+---------+-----+-------+-----------+-----------+---------+--------+-----+-------+----------
-//!  | store | slot | version | id  | stamp | watermark | new stamp | durable | round  | now | flags | requests
-//!  | u64   | u64  | u64     | u64 | u64   | u64       | u64       | u64     | images | u32 | u32   |
-//!  |       |      |         |     |       |           |           |         | u64    |     |       |
-//!  +-------+------+---------+-----+-------+-----------+-----------+---------+--------+-----+-------+----------
+//!  0       8      16        24    32      40          48          56        64       72        78      80
+//!  +-------+------+---------+-----+-------+-----------+-----------+---------+--------+---------+-------+----------
+//!  | store | slot | version | id  | stamp | watermark | new stamp | durable | round  | now     | flags | requests
+//!  | u64   | u64  | u64     | u64 | u64   | u64       | u64       | u64     | images | 48 bits | u16   |
+//!  |       |      |         |     |       |           |           |         | u64    |         |       |
+//!  +-------+------+---------+-----+-------+-----------+-----------+---------+--------+---------+-------+----------
 //! ```
 //! `store`, `slot` and `version` are what checksums are salted with: of the page with [`NodeFlags::CHECK`], and of the image that is
 //! made with [`NodeFlags::SEAL`], which has `new stamp`, `durable` and `round images`. `id` and `stamp` are those that the page must have; a `stamp` of 0 is any,
 //! and an `id` of all ones.
-//! A record is dead if its stamp is not above `watermark`, or its expiry not above `now`. What requests are is each program's.
+//! A record is dead if its stamp is not above `watermark`, or its expiry not above `now`, in milliseconds since 1970. What requests are is each program's.
 //!
 //! 1. Lengths are exact: parameters that go on behind the last request are refused.
 //! 2. The page is the input, and programs that change it write the new one to the output's first 4 KiB; with [`NodeFlags::IN_PLACE`]
@@ -43,10 +43,11 @@ pub use scan::{NodeScan, ScanBound, ScanRequest, scan_has_more};
 use super::{CORRUPT, OUTPUT_SHORT};
 use crate::device::program::ProgramResult;
 use crate::protocol::Status;
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::ordered::{ImageSeal, NODE_BYTES, NodeError, NodeRef, SlotAddress, SlotSalt};
 use tapetum_kernels::record::Header;
 
-pub const NODE_PROGRAM_VERSION: u16 = 1;
+pub const NODE_PROGRAM_VERSION: u16 = 2;
 pub const NODE_GET: (&str, u16) = ("node-get", NODE_PROGRAM_VERSION);
 pub const NODE_PUT: (&str, u16) = ("node-put", NODE_PROGRAM_VERSION);
 pub const NODE_REMOVE: (&str, u16) = ("node-remove", NODE_PROGRAM_VERSION);
@@ -66,7 +67,7 @@ pub const ANY_NODE: u64 = u64::MAX;
 
 /// How a program is to go about it. A flag that a program has no use for is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct NodeFlags(u32);
+pub struct NodeFlags(u16);
 
 impl NodeFlags {
     pub const NONE: NodeFlags = NodeFlags(0);
@@ -109,8 +110,8 @@ pub struct NodeArguments {
     pub watermark: u64,
     /// What the image says that is sealed.
     pub seal: ImageSeal,
-    /// Unix seconds.
-    pub now: u32,
+    /// Milliseconds since 1970.
+    pub now_ms: u64,
     pub flags: NodeFlags,
 }
 
@@ -122,8 +123,8 @@ impl NodeArguments {
         for word in of_page.into_iter().chain([stamp, durable, round_images.into()]) {
             out.extend_from_slice(&word.to_le_bytes());
         }
-        out.extend_from_slice(&self.now.to_le_bytes());
-        out.extend_from_slice(&self.flags.0.to_le_bytes());
+        let now = Expiry::from_millis(self.now_ms).millis();
+        out.extend_from_slice(&(now | u64::from(self.flags.0) << 48).to_le_bytes());
     }
 
     /// The arguments, and the requests behind them; `None` where they have no such form, or a flag is not of `flags`.
@@ -133,15 +134,15 @@ impl NodeArguments {
         let [store, slot, version, id, stamp, watermark, new_stamp, durable, round_images, last] =
             <[[u8; 8]; 10]>::try_from(words).ok()?.map(u64::from_le_bytes);
         let salt = SlotSalt { store, slot: SlotAddress::from_word(slot)?, version };
-        let (now, given) = (last as u32, NodeFlags((last >> 32) as u32));
+        let (now_ms, given) = (last << 16 >> 16, NodeFlags((last >> 48) as u16));
         let seal = ImageSeal { stamp: new_stamp, durable, round_images: round_images.try_into().ok()? };
-        let arguments = NodeArguments { salt, id, stamp, watermark, seal, now, flags: given };
+        let arguments = NodeArguments { salt, id, stamp, watermark, seal, now_ms, flags: given };
         flags.has(given).then_some((arguments, requests))
     }
 
     /// Whether a record counts.
     fn is_live(&self, header: &Header) -> bool {
-        header.stamp > self.watermark && (header.expiry == 0 || header.expiry > self.now)
+        header.stamp > self.watermark && !header.expiry.has_passed(self.now_ms)
     }
 
     /// The node in a page, if it is the one that is meant.

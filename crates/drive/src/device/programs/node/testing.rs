@@ -117,7 +117,7 @@ pub(super) fn arguments(flags: NodeFlags) -> NodeArguments {
         stamp: 0,
         watermark: 10,
         seal: ImageSeal { stamp: 99, durable: 88, round_images: 0 },
-        now: 1000,
+        now_ms: 1000,
         flags,
     }
 }

@@ -10,7 +10,6 @@
 //! of the DRAM tier's slots in which the item is kept when it is there, and 1 where there is no tier.
 
 use std::fmt::Write as _;
-
 use tapetum::{ListedKey, SlabClass};
 
 use super::base64;
@@ -132,7 +131,7 @@ fn push_meta(out: &mut Vec<u8>, listed: &ListedKey, class: u8) {
         }
     }
     let mut rest = String::with_capacity(80);
-    let expiry = if listed.expiry == 0 { -1 } else { i64::from(listed.expiry) };
+    let expiry = if listed.expiry.is_none() { -1 } else { i64::from(listed.expiry.secs()) };
     let bytes = listed.key.len() as u64 + listed.value_bytes;
     // Writing to a string cannot fail.
     let _ = writeln!(rest, " exp={expiry} la=0 cas={} fetch=no cls={class} size={bytes}", listed.stamp);
@@ -160,7 +159,7 @@ fn push_mg(out: &mut Vec<u8>, key: &[u8]) {
 fn push_item(out: &mut Vec<u8>, listed: &ListedKey) {
     out.extend_from_slice(b"ITEM ");
     push_key(out, &listed.key);
-    out.extend_from_slice(format!(" [{} b; {} s]\r\n", listed.value_bytes, listed.expiry).as_bytes());
+    out.extend_from_slice(format!(" [{} b; {} s]\r\n", listed.value_bytes, listed.expiry.secs()).as_bytes());
 }
 
 /// The words of a line.
@@ -173,6 +172,7 @@ mod tests {
     use super::*;
 
     fn key(key: &[u8], value_bytes: u64, expiry: u32) -> ListedKey {
+        let expiry = tapetum::Expiry::from_secs(expiry);
         ListedKey { key: key.into(), value_bytes, flags: 5, expiry, stamp: 9 }
     }
 

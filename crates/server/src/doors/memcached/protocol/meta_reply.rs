@@ -3,6 +3,7 @@
 //! A reply shows what the command's flags ask for, in their order, so the command's own words are kept until its outcome
 //! comes: [`encode`] gets them as `tail`, from the key on.
 
+use tapetum::Expiry;
 use tapetum::{Access, DramItem, Marks, Outcome, ValueRange};
 
 use super::number::push_decimal;
@@ -78,23 +79,23 @@ fn push_number(out: &mut Vec<u8>, letter: u8, number: u64) {
     push_decimal(out, number);
 }
 
-fn push_seconds_left(out: &mut Vec<u8>, expiry: u32, now: u32) {
+fn push_seconds_left(out: &mut Vec<u8>, expiry: Expiry, now: u32) {
     match expiry {
-        0 => out.extend_from_slice(b" t-1"),
-        _ => push_number(out, b't', expiry.saturating_sub(now).into()),
+        Expiry::NONE => out.extend_from_slice(b" t-1"),
+        _ => push_number(out, b't', expiry.secs().saturating_sub(now).into()),
     }
 }
 
 /// Follows an item's expiry through the flags of its command: a flag shows it as those before have left it.
-struct Expiry {
-    at: u32,
+struct ShownExpiry {
+    at: Expiry,
     was_made: bool,
     now: u32,
 }
 
-impl Expiry {
-    fn of(expiry_before: Option<u32>, now: u32) -> Expiry {
-        Expiry { at: expiry_before.unwrap_or(0), was_made: expiry_before.is_none(), now }
+impl ShownExpiry {
+    fn of(expiry_before: Option<Expiry>, now: u32) -> ShownExpiry {
+        ShownExpiry { at: expiry_before.unwrap_or_default(), was_made: expiry_before.is_none(), now }
     }
 
     fn pass(&mut self, word: &[u8]) {
@@ -179,7 +180,7 @@ fn item(out: &mut Vec<u8>, words: &Words<'_>, now: u32, outcome: &Outcome, value
 fn item_line(out: &mut Vec<u8>, words: &Words<'_>, now: u32, outcome: &Outcome, value_bytes: usize) -> bool {
     let &Outcome::Leased { flags, stamp, expiry_before, marks, won, access, .. } = outcome else { return false };
     let shows_value = begin(out, words, value_bytes);
-    let mut expiry = Expiry::of(expiry_before, now);
+    let mut expiry = ShownExpiry::of(expiry_before, now);
     for word in words.flags() {
         match word[0] {
             b's' => push_number(out, b's', value_bytes as u64),
@@ -217,7 +218,7 @@ fn number_line(out: &mut Vec<u8>, words: &Words<'_>, now: u32, outcome: &Outcome
     let mut value = Vec::with_capacity(20);
     push_decimal(&mut value, number);
     let shows_value = begin(out, words, value.len());
-    let mut expiry = Expiry::of(expiry_before, now);
+    let mut expiry = ShownExpiry::of(expiry_before, now);
     for word in words.flags() {
         match word[0] {
             b't' => push_seconds_left(out, expiry.at, now),
@@ -237,7 +238,7 @@ fn number_line(out: &mut Vec<u8>, words: &Words<'_>, now: u32, outcome: &Outcome
 fn debug(out: &mut Vec<u8>, words: &Words<'_>, now: u32, outcome: &Outcome, value: &[u8]) {
     let &Outcome::Leased { stamp, expiry_before, access, .. } = outcome else { return };
     // As memcached has it: the seconds left with a minus, and -1 for never.
-    let left = expiry_before.filter(|&expiry| expiry != 0).map_or(1, |expiry| expiry.saturating_sub(now));
+    let left = expiry_before.filter(|expiry| !expiry.is_none()).map_or(1, |expiry| expiry.secs().saturating_sub(now));
     let fetch = if access.was_read { "yes" } else { "no" };
     out.extend_from_slice(b"ME ");
     words.push_key(out);

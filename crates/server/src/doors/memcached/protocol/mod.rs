@@ -14,6 +14,8 @@ pub mod number;
 pub mod reply;
 pub mod text;
 
+use tapetum::Expiry;
+
 /// The longest key that either protocol carries.
 pub const KEY_BYTES_MAX: usize = 250;
 
@@ -38,14 +40,14 @@ pub enum Parsed<C> {
     Close,
 }
 
-/// A client's expiry as the store takes it: unix seconds, 0 is never, 1 is already expired.
-pub fn expiry_from_client(seconds: i64, now: u32) -> u32 {
-    match seconds {
+/// A client's expiry as the store takes it, in whole seconds; one before now has passed.
+pub fn expiry_from_client(seconds: i64, now: u32) -> Expiry {
+    Expiry::from_secs(match seconds {
         0 => 0,
         i64::MIN..0 => 1,
         1..=RELATIVE_SECONDS_MAX => now.saturating_add(seconds as u32),
         _ => u32::try_from(seconds).unwrap_or(u32::MAX),
-    }
+    })
 }
 
 /// A client's flush delay as the store takes it: unix seconds, 0 is now.
@@ -53,7 +55,7 @@ pub fn delete_all_at(seconds: i64, now: u32) -> u32 {
     if seconds <= 0 {
         return 0;
     }
-    let at = expiry_from_client(seconds, now);
+    let at = expiry_from_client(seconds, now).secs();
     if at <= now { 0 } else { at }
 }
 
@@ -64,12 +66,9 @@ mod tests {
     #[test]
     fn thirty_days_part_relative_from_absolute() {
         let now = 1_700_000_000;
-        assert_eq!(expiry_from_client(0, now), 0);
-        assert_eq!(expiry_from_client(-1, now), 1);
-        assert_eq!(expiry_from_client(1, now), now + 1);
-        assert_eq!(expiry_from_client(2_592_000, now), now + 2_592_000);
-        assert_eq!(expiry_from_client(2_592_001, now), 2_592_001);
-        assert_eq!(expiry_from_client(4_294_967_295, now), u32::MAX);
+        let seconds = |seconds| expiry_from_client(seconds, now).secs();
+        assert_eq!([0, -1, 1, 2_592_000].map(seconds), [0, 1, now + 1, now + 2_592_000]);
+        assert_eq!([2_592_001, 4_294_967_295].map(seconds), [2_592_001, u32::MAX]);
     }
 
     #[test]

@@ -298,7 +298,8 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    const VALUE: Outcome = Outcome::Value { flags: 7, stamp: 9, expiry: 0, value: ValueRange { start: 0, end: 3 } };
+    const VALUE: Outcome =
+        Outcome::Value { flags: 7, stamp: 9, expiry: tapetum::Expiry::NONE, value: ValueRange { start: 0, end: 3 } };
 
     #[test]
     fn text_values_carry_their_stamp_only_on_request() {

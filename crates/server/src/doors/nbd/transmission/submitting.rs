@@ -1,5 +1,6 @@
 //! What goes to the store: the parts of jobs, each as one request after the other.
 
+use tapetum::Expiry;
 use tapetum::{BLOCK_BYTES, BlockChange, BlockPiece, Condition, Patch, Request};
 
 use super::completing::count;
@@ -37,7 +38,7 @@ impl Transmission {
     ) {
         let key = self.export.device.key(piece.block);
         let part = self.add_part(job, (piece, PartKind::Put), held_bytes);
-        let put = Request::Put { key: &key, value, flags: 0, expiry: 0, condition: Condition::Always };
+        let put = Request::Put { key: &key, value, flags: 0, expiry: Expiry::NONE, condition: Condition::Always };
         self.submit(part, put, admission, client, cx);
     }
 

@@ -44,8 +44,7 @@ impl<'a> Records<'a> {
         let record = run.record(segment.salt, address).ok()?;
         let mut key = vec![0; record.header.key_bytes as usize];
         run.copy(record.key_address(), &mut key);
-        let hash = self.hasher.hash_of(&record.header, &key);
-        Some(Entry::of_record(hash, &record.header, record.header.record_bytes() as u32))
+        Some(self.hasher.entry_of(&record.header, &key))
     }
 
     /// Copies the record at `address` to `out`, and returns its header; `None` when there is none, or it is damaged.

@@ -25,7 +25,7 @@ use tapetum_base::session::order::OpTarget;
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::{Drive, Env, FaultyFlash, Flash, LocalMemory, programs};
 use tapetum_kernels::ordered::NodeRef;
-use tapetum_kernels::ordered::extension::{EXTENSION_HEAD_BYTES, ExtensionHead};
+use tapetum_kernels::ordered::extension::{ExtensionHead, front_bytes};
 
 const KEYSPACE: KeyspaceRef = KeyspaceRef::DEFAULT;
 /// More slots than any test has nodes.
@@ -286,7 +286,7 @@ impl Images {
         let salt = space.salt(reference.slot).unwrap();
         let (head, its_key) = ExtensionHead::parse(&bytes, salt).unwrap();
         assert_eq!((its_key, head.check(&reference, record.header.raw_bytes)), (key, Ok(())));
-        let stored_at = EXTENSION_HEAD_BYTES + key.len();
+        let stored_at = front_bytes(key.len(), head.stored_bytes as usize);
         let stored = &bytes[stored_at..stored_at + head.stored_bytes as usize];
         assert!(head.holds(salt, stored));
         Some(stored.to_vec())

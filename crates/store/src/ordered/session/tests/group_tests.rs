@@ -8,6 +8,7 @@ use tapetum_base::keyspace::key_range::KeyRange;
 use tapetum_base::keyspace::request::{Condition, Outcome, Request};
 use tapetum_base::log::Sync;
 use tapetum_drive::Opcode;
+use tapetum_kernels::expiry::Expiry;
 
 fn bench() -> Bench {
     Bench::new(Arc::new(new_flash(41)), 16, Sync::Always)
@@ -124,7 +125,7 @@ fn changes_of_one_node_with_conditions_are_one_command() {
     let mut client = bench.client();
     store(&mut client, &[(b"there".to_vec(), b"old".to_vec())]);
     settle(&mut client, &bench);
-    let put = |key, value, condition| Request::Put { key, value, flags: 0, expiry: 0, condition };
+    let put = |key, value, condition| Request::Put { key, value, flags: 0, expiry: Expiry::NONE, condition };
     let requests: [Request<'_>; 8] = [
         put(b"there", b"add", Condition::Absent),
         put(b"new", b"replace", Condition::Present),

@@ -14,10 +14,11 @@ use tapetum_base::keyspace::key_range::{KeyBound, KeyRange};
 use tapetum_base::keyspace::request::{Condition, Outcome, Request};
 use tapetum_base::log::Sync;
 use tapetum_drive::{Opcode, SplitMix64};
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::ordered::extension::EXTENSION_HEAD_BYTES;
 
 pub fn put<'a>(key: &'a [u8], value: &'a [u8]) -> Request<'a> {
-    Request::Put { key, value, flags: 0, expiry: 0, condition: Condition::Always }
+    Request::Put { key, value, flags: 0, expiry: Expiry::NONE, condition: Condition::Always }
 }
 
 /// Keys that are prefixes of each other, short and long.
@@ -184,7 +185,7 @@ fn deletes_give_nodes_and_slots_back() {
 fn conditions_hold_for_the_item_as_it_is() {
     let bench = Bench::new(Arc::new(new_flash(6)), 16, Sync::Always);
     let mut client = bench.client();
-    let put_if = |value, condition| Request::Put { key: b"k", value, flags: 5, expiry: 0, condition };
+    let put_if = |value, condition| Request::Put { key: b"k", value, flags: 5, expiry: Expiry::NONE, condition };
     assert_eq!(client.run(put_if(b"1", Condition::Present)).0, Outcome::NotStored);
     let Outcome::Stored { stamp } = client.run(put_if(b"1", Condition::Absent)).0 else { panic!("it was absent") };
     assert_eq!(client.run(put_if(b"2", Condition::Absent)).0, Outcome::NotStored);
@@ -196,12 +197,16 @@ fn conditions_hold_for_the_item_as_it_is() {
     assert!(matches!(client.run(Request::Append { key: b"k", value: b"!", stamp: None }).0, Outcome::Stored { .. }));
     let (outcome, value) = client.run(Request::Get { key: b"k" });
     assert!(matches!(outcome, Outcome::Value { flags: 5, .. }) && value == b"42!");
-    let (outcome, value) = client.run(Request::GetAndTouch { key: b"k", expiry: u32::MAX });
-    assert!(matches!(outcome, Outcome::Value { expiry: u32::MAX, .. }) && value == b"42!", "{outcome:?}");
+    let (outcome, value) = client.run(Request::GetAndTouch { key: b"k", expiry: Expiry::from_secs(u32::MAX) });
+    assert!(
+        matches!(outcome, Outcome::Value { expiry, .. } if expiry == Expiry::from_secs(u32::MAX)) && value == b"42!",
+        "{outcome:?}"
+    );
     assert_eq!(client.run(Request::Delete { key: b"k", stamp: Some(stamp) }).0, Outcome::Exists);
     assert_eq!(client.run(Request::Delete { key: b"k", stamp: None }).0, Outcome::Deleted);
     assert_eq!(client.run(Request::Delete { key: b"k", stamp: None }).0, Outcome::Missing);
-    let expired = Request::Put { key: b"k", value: b"", flags: 0, expiry: 1, condition: Condition::Always };
+    let expired =
+        Request::Put { key: b"k", value: b"", flags: 0, expiry: Expiry::from_secs(1), condition: Condition::Always };
     assert!(matches!(client.run(expired).0, Outcome::Stored { .. }));
     assert_eq!(client.run(Request::Get { key: b"k" }).0, Outcome::Missing);
     assert_eq!(client.scan(KeyRange::default(), 9), []);
@@ -260,11 +265,12 @@ fn values_move_between_nodes_and_extensions_and_leave_no_slot_behind() {
 fn change_in_all_ways(client: &mut Client, long: &[u8]) {
     assert!(matches!(client.run(put(b"key", long)).0, Outcome::Stored { .. }));
     assert!(matches!(client.run(Request::Append { key: b"key", value: b"!", stamp: None }).0, Outcome::Stored { .. }));
-    let touched = client.run(Request::Touch { key: b"key", expiry: u32::MAX }).0;
+    let touched = client.run(Request::Touch { key: b"key", expiry: Expiry::from_secs(u32::MAX) }).0;
     assert!(matches!(touched, Outcome::Touched { .. }), "{touched:?}");
-    let (outcome, value) = client.run(Request::GetAndTouch { key: b"key", expiry: 0 });
+    let (outcome, value) = client.run(Request::GetAndTouch { key: b"key", expiry: Expiry::NONE });
     assert!(matches!(outcome, Outcome::Value { .. }) && value == [long, b"!"].concat());
-    let present = Request::Put { key: b"key", value: b"short", flags: 0, expiry: 0, condition: Condition::Present };
+    let present =
+        Request::Put { key: b"key", value: b"short", flags: 0, expiry: Expiry::NONE, condition: Condition::Present };
     assert!(matches!(client.run(present).0, Outcome::Stored { .. }));
     assert!(matches!(client.run(put(b"key", long)).0, Outcome::Stored { .. }));
     assert_eq!(client.run(Request::Delete { key: b"key", stamp: None }).0, Outcome::Deleted);
@@ -323,7 +329,7 @@ fn many_values_of_extensions_share_few_flushes() {
 fn more_reads_than_are_sent_at_once_all_get_an_answer() {
     let bench = Bench::new(Arc::new(new_flash(18)), 64, Sync::Always);
     let mut client = bench.client();
-    fill(&mut client, 0);
+    fill(&mut client, Expiry::NONE);
     settle(&mut client, &bench);
     for round in 0..20 {
         let keys = (0..48).map(|number| format!("key{:05}", (number * 31 + round * 7) % 1500));
@@ -337,7 +343,7 @@ fn more_reads_than_are_sent_at_once_all_get_an_answer() {
 fn a_put_that_needs_a_node_is_refused_while_the_index_has_its_share() {
     let bench = Bench::new(Arc::new(new_flash(19)), 64, Sync::Always);
     let mut client = bench.client();
-    fill(&mut client, 0);
+    fill(&mut client, Expiry::NONE);
     let memory_bytes = bench.base.memory_bytes.swap(0, Ordering::SeqCst);
     let keys = (0..40).map(|number| format!("key{number:05}x"));
     let refused: Vec<String> =
@@ -362,7 +368,7 @@ fn settle(client: &mut Client, bench: &Bench) {
     panic!("it does not come to an end");
 }
 
-fn fill(client: &mut Client, expiry: u32) {
+fn fill(client: &mut Client, expiry: Expiry) {
     for number in 0..1500 {
         let (key, value) = (format!("key{number:05}"), vec![7; if number % 50 == 0 { 5000 } else { 200 }]);
         let put = Request::Put { key: key.as_bytes(), value: &value, flags: 0, expiry, condition: Condition::Always };
@@ -454,11 +460,11 @@ fn a_short_scan_keeps_what_it_reads() {
 fn expired_records_leave_their_nodes_when_others_come() {
     let bench = Bench::new(Arc::new(new_flash(15)), 64, Sync::Always);
     let mut client = bench.client();
-    fill(&mut client, 1);
+    fill(&mut client, Expiry::from_secs(1));
     settle(&mut client, &bench);
     let (nodes, extensions) = counts(&bench);
     assert!(nodes <= 2 && extensions <= 2, "{nodes} nodes, {extensions} extensions");
-    fill(&mut client, 0);
+    fill(&mut client, Expiry::NONE);
     assert_eq!(client.scan(KeyRange::default(), 100).len(), 1500);
 }
 
@@ -468,7 +474,7 @@ fn a_keyspace_that_was_emptied_gives_its_space_back_with_a_scan() {
     for is_reverse in [false, true] {
         let bench = Bench::new(Arc::new(new_flash(16)), 16, Sync::Always);
         let mut client = bench.client();
-        fill(&mut client, 0);
+        fill(&mut client, Expiry::NONE);
         settle(&mut client, &bench);
         let (nodes, extensions) = counts(&bench);
         assert!(nodes > 60 && extensions == 30, "{nodes} nodes, {extensions} extensions");
