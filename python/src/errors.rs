@@ -10,7 +10,7 @@ use tapetum::images::{ImageError, PictureError};
 use tapetum::query::{Clause, QueryTextError};
 use tapetum_kernels::scan::FormatTextError;
 
-// By the names that Python's `tapetum` has: pickle and tracebacks look for them there.
+// Named as in Python's `tapetum`, because pickle and tracebacks look for them there.
 create_exception!(tapetum, Error, PyException, "What the store says; its text tells what to do.");
 create_exception!(tapetum, PipelineError, Error, "A pipeline is wrong, or failed at a stage.");
 create_exception!(
@@ -35,7 +35,7 @@ pub fn pipeline(error: impl Display) -> PyErr {
     PipelineError::new_err(error.to_string())
 }
 
-/// Of a picture that did not come.
+/// The exception for a picture that could not be made.
 pub fn picture(error: &PictureError) -> PyErr {
     match error.image_error() {
         Some(ImageError::TooLong) => DeadlineError::new_err(error.words()),

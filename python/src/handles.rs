@@ -1,8 +1,8 @@
-//! What objects of Python hold of an open store, so that closing it takes it from all of them.
+//! The parts of an open store that Python objects hold, so that closing the store takes them from all objects.
 //!
-//! 1. Behind [`StoreHandles::close`] nobody gets what a handle held, and nothing of it is made anew. Calls that have it by then go on to
-//!    their end, and the last of them drops it.
-//! 2. The list has no more than a few entries for each handle that lives.
+//! 1. After [`StoreHandles::close`] nobody gets a handle's value, and no new handle is made. Calls that already have the value run to their
+//!    end, and the last of them drops it.
+//! 2. The list has at most a few entries for each live handle.
 
 use crate::errors::ClosedError;
 use pyo3::{PyErr, PyResult};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tapetum::Error;
 use tapetum_drive::OfProcess;
 
-/// Entries of handles that may have gone, before they are looked for.
+/// The least entries in the list before those of dropped handles are removed.
 const ENTRIES_LEAST: usize = 64;
 
 /// All handles of one open store.
@@ -23,7 +23,7 @@ pub struct StoreHandles {
 struct HandleList {
     is_closed: bool,
     slots: Vec<Weak<dyn Emptied>>,
-    /// How many entries there may be before those of handles that have gone are taken out.
+    /// With so many entries, those of dropped handles are removed.
     entries_max: usize,
 }
 
@@ -41,13 +41,13 @@ impl<T> Slot<T> {
 
 impl<T: Send + Sync> Emptied for Slot<T> {
     fn empty(&self) {
-        // Dropped when the slot is free again: that may take a while.
+        // Drop it after the slot is unlocked, because that may take a while.
         let held = self.lock().take();
         drop(held);
     }
 }
 
-/// What one object holds of a store. It belongs to the process that made it, and is gone when the store is closed.
+/// One object's part of a store. It belongs to the process that made it, and is taken away when the store is closed.
 pub struct Handle<T> {
     slot: OfProcess<Arc<Slot<T>>>,
     all: Arc<StoreHandles>,
@@ -78,7 +78,7 @@ impl StoreHandles {
         Ok(Handle { slot: OfProcess::new(slot), all: self.clone() })
     }
 
-    /// Takes from each handle what it holds.
+    /// Takes the value of each handle.
     pub fn close(&self) {
         let slots = {
             let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
@@ -98,20 +98,20 @@ impl<T: Send + Sync + 'static> Handle<T> {
     }
 
     /// # Errors
-    /// [`ClosedError`], when the store was closed, or this was made before a fork.
+    /// [`ClosedError`], if the store was closed, or this was made before a fork.
     pub fn get(&self) -> PyResult<Arc<T>> {
         self.slot()?.lock().clone().ok_or_else(closed)
     }
 
-    /// Takes it, so that each later call says that the store was closed. `None` when it was taken before.
+    /// Takes the value, so that each later call reports a closed store. `None` if it was already taken.
     ///
     /// # Errors
-    /// [`ClosedError`], when it was made before a fork.
+    /// [`ClosedError`], if it was made before a fork.
     pub fn take(&self) -> PyResult<Option<Arc<T>>> {
         Ok(self.slot()?.lock().take())
     }
 
-    /// Those of the same store.
+    /// The handles of the same store.
     pub fn all(&self) -> &Arc<StoreHandles> {
         &self.all
     }

@@ -16,7 +16,7 @@ use tapetum::{
 use tapetum_kernels::scan::Format;
 use tapetum_kernels::scan::query::MisfitPolicy;
 
-/// Bytes, or text that is kept as UTF-8.
+/// Bytes, or text, which is stored as UTF-8.
 pub struct Key(Vec<u8>);
 
 impl Key {
@@ -82,7 +82,7 @@ impl UnixTime {
     }
 }
 
-/// What any iterable gives, but for text and bytes: these would be taken for many keys.
+/// The elements of any iterable except text and bytes, whose elements would be taken for keys.
 struct Listed<T>(Vec<T>);
 
 impl<'py, T> FromPyObject<'_, 'py> for Listed<T>
@@ -100,7 +100,7 @@ where
     }
 }
 
-/// Keys and values of their own, beside others of the store.
+/// Keys and values of their own, beside other keyspaces of the store.
 #[pyclass(frozen, subclass, module = "tapetum")]
 pub struct Keyspace {
     handle: Handle<KeyspaceHandle>,
@@ -123,7 +123,7 @@ impl Keyspace {
         &self.handle
     }
 
-    /// Whether the value was stored.
+    /// Stores the value if the condition holds. Returns whether it was stored.
     fn put_if(
         &self,
         py: Python<'_>,
@@ -138,7 +138,7 @@ impl Keyspace {
         Ok(matches!(outcome, Outcome::Stored { .. }))
     }
 
-    /// The range of keys that is asked for.
+    /// The range of keys that the arguments ask for.
     fn range(handle: &KeyspaceHandle, keys: KeysAsked) -> PyResult<KeyRange> {
         let KeysAsked { prefix, start, end, reverse } = keys;
         let is_ordered = handle.keyspace().kind() == KeyspaceKind::Ordered;
@@ -156,7 +156,7 @@ impl Keyspace {
     }
 }
 
-/// Which keys a scan is of.
+/// The keys that a scan covers.
 struct KeysAsked {
     prefix: Option<Key>,
     start: Option<Key>,
@@ -164,7 +164,7 @@ struct KeysAsked {
     reverse: bool,
 }
 
-/// What makes a scan a query.
+/// The arguments each of which makes a scan a query.
 struct QueryAsked<'a> {
     condition: Option<&'a str>,
     select: Option<&'a str>,
@@ -202,21 +202,21 @@ impl QueryAsked<'_> {
     }
 }
 
-/// What records are made of, out of its text.
+/// The format of records, parsed from its text.
 pub fn fields_of(py: Python<'_>, text: &str) -> PyResult<Format> {
     Format::parse(text).map_err(|error| errors::fields(py, &error))
 }
 
 #[pymethods]
 impl Keyspace {
-    /// The value of a key; None when there is no such key.
+    /// The value of a key; None if the key does not exist.
     pub fn get<'py>(&self, py: Python<'py>, key: Key) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let handle = self.handle()?;
         let item = py.detach(|| handle.get(key.bytes())).map_err(errors::store)?;
         Ok(item.map(|item| PyBytes::new(py, &item.value)))
     }
 
-    /// The value of a key, and a token for `cas` that changes with each write of the key; None and None when there is no such key.
+    /// The value of a key, and a token for `cas` that changes with each write of the key. None and None if the key does not exist.
     fn gets<'py>(&self, py: Python<'py>, key: Key) -> PyResult<(Option<Bound<'py, PyBytes>>, Option<u64>)> {
         let handle = self.handle()?;
         let item = py.detach(|| handle.get(key.bytes())).map_err(errors::store)?;
@@ -237,8 +237,8 @@ impl Keyspace {
         self.put_if(py, (&key, &value), expiry, token.map_or(Condition::Absent, Condition::Stamp))
     }
 
-    /// Adds to a value that is a decimal number as text, and gives the sum, which memcached's rules bound: below 0 it is 0, above 2^64 - 1
-    /// it wraps. Where there is no such key, `initial` is stored, and is the answer; without it that is a KeyError.
+    /// Adds to a value that is a decimal number as text, and returns the sum. As in memcached, a sum below 0 becomes 0, and a sum of 2^64 or
+    /// more wraps. If the key does not exist, `initial` is stored and returned; without it that is a KeyError.
     #[pyo3(signature = (key, by=1, initial=None))]
     fn increment(&self, py: Python<'_>, key: Key, by: i128, initial: Option<u64>) -> PyResult<u64> {
         let delta = u64::try_from(by.unsigned_abs());
@@ -257,13 +257,13 @@ impl Keyspace {
         }
     }
 
-    /// Deletes a key; whether it was there.
+    /// Deletes a key. Returns whether it existed.
     pub fn delete(&self, py: Python<'_>, key: Key) -> PyResult<bool> {
         let handle = self.handle()?;
         py.detach(|| handle.delete(key.bytes())).map_err(errors::store)
     }
 
-    /// Reads several keys at once, in their order.
+    /// Reads several keys at once. The values are in the order of the keys.
     fn multi_get<'py>(&self, py: Python<'py>, keys: Listed<Key>) -> PyResult<Vec<Option<Bound<'py, PyBytes>>>> {
         let handle = self.handle()?;
         let keys: Vec<&[u8]> = keys.0.iter().map(Key::bytes).collect();
@@ -271,7 +271,7 @@ impl Keyspace {
         Ok(items.into_iter().map(|item| item.map(|item| PyBytes::new(py, &item.value))).collect())
     }
 
-    /// Writes pairs of key and value, all or none, also across a crash; a value of None deletes. `limits` says how many it takes.
+    /// Writes pairs of key and value, all or none, also across a crash. A value of None deletes. `limits` says how many it takes.
     fn batch(&self, py: Python<'_>, writes: Listed<(Key, Option<Key>)>) -> PyResult<()> {
         let handle = self.handle()?;
         let keyspace = handle.keyspace();
@@ -279,7 +279,7 @@ impl Keyspace {
         py.detach(|| handle.store().batch(&writes)).map_err(errors::store)
     }
 
-    /// The most that this keyspace takes: bytes of a key and of a value, writes of a batch, and bytes of these together.
+    /// The limits of this keyspace: bytes of a key and of a value, writes of a batch, and bytes of these together.
     fn limits<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let Limits { key_bytes, value_bytes, batch_writes, batch_bytes } = self.handle()?.limits();
         let limits = PyDict::new(py);
@@ -290,9 +290,9 @@ impl Keyspace {
         Ok(limits)
     }
 
-    /// Items as pairs of key and value: those whose keys have a prefix, or, of an ordered keyspace in the order of their keys, from a key
-    /// to another that is left out. With `where`, `select`, `group_by`, `having`, `order_by` or `fields` it is a query over their fields, which runs at
-    /// the drive: `Rows`, a table for whoever reads Arrow.
+    /// Items as pairs of key and value: those whose keys have a prefix or, in an ordered keyspace and in the order of their keys, those
+    /// from `start` up to but without `end`. With `where`, `select`, `group_by`, `having`, `order_by` or `fields` it is a query over their
+    /// fields, which runs at the drive and gives `Rows`, a table for libraries that read Arrow.
     #[pyo3(signature = (prefix=None, *, start=None, end=None, reverse=false, r#where=None, select=None, group_by=None, having=None,
         order_by=None, limit=None, fields=None, on_error="raise"))]
     #[expect(clippy::too_many_arguments, reason = "by keyword in Python")]
@@ -336,13 +336,13 @@ impl Keyspace {
         Ok(Bound::new(py, items)?.into_any())
     }
 
-    /// What the records are made of, if somebody said.
+    /// The format of the records, if it was set.
     #[getter]
     fn fields(&self) -> PyResult<Option<String>> {
         Ok(self.handle()?.format().map_err(errors::store)?.map(|format| format.to_string()))
     }
 
-    /// Keeps others, or none with None. What is stored is not looked at.
+    /// Sets the format, or removes it with None. Existing items are not checked.
     #[setter]
     fn set_fields(&self, py: Python<'_>, fields: Option<&str>) -> PyResult<()> {
         let (handle, format) = (self.handle()?, fields.map(|fields| fields_of(py, fields)).transpose()?);
@@ -369,7 +369,7 @@ impl Keyspace {
         Ok(self.get(py, key)?.is_some())
     }
 
-    /// How many items there are. What has not been flushed is looked up on flash, so that none counts twice.
+    /// The number of items. Items that are not flushed are looked up on flash, so that none counts twice.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let handle = self.handle()?;
         let counts = py.detach(|| handle.store().count_items()).map_err(errors::store)?;
@@ -378,7 +378,7 @@ impl Keyspace {
     }
 }
 
-/// Whether the entry is that of the handle, and was not dropped.
+/// Whether the entry belongs to the handle, and was not dropped.
 fn is_live(entry: &KeyspaceEntry, handle: &KeyspaceHandle) -> bool {
     entry.id == handle.id() && entry.state == KeyspaceState::Live
 }
@@ -391,7 +391,7 @@ fn write<'a>(keyspace: KeyspaceRef, key: &'a Key, value: Option<&'a Key>) -> Wri
     }
 }
 
-/// The first key behind all that have a prefix; `None` when there is no such key.
+/// The first key behind all keys with a prefix; `None` if there is none.
 fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte < 0xff)?;
     let mut after = prefix[..=last].to_vec();

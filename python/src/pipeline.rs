@@ -1,4 +1,4 @@
-//! `tapetum.Pipeline`: what the drive does to a picture.
+//! `tapetum.Pipeline`: the drive's processing of a picture.
 
 use crate::errors;
 use crate::keyspace::{Key, Keyspace};
@@ -13,7 +13,7 @@ use tapetum::images::{
 use tapetum_drive::thread_cpu_us;
 use tapetum_kernels::images::{BATCH_MAX, DECODE_DEADLINE_MS_MAX};
 
-/// Stages with | between them, as text or composed by methods. What does not fit is refused when it is composed, with its stage.
+/// Stages with | between them, as text or composed by methods. Composing stages that do not fit is an error that names the stage.
 #[pyclass(frozen, eq, module = "tapetum")]
 #[derive(Clone)]
 pub struct Pipeline {
@@ -33,7 +33,7 @@ impl From<ImagePlan> for Pipeline {
     }
 }
 
-/// Shape and type of samples, as numpy has them.
+/// Shape and type of samples, in numpy's form.
 pub fn shape_of(shape: FrameShape) -> ((u32, u32, u32), &'static str) {
     let FrameShape { width, height, channels, sample, order } = shape;
     let channels = channels.into();
@@ -51,7 +51,7 @@ pub fn shape_of(shape: FrameShape) -> ((u32, u32, u32), &'static str) {
 /// Samples and shape of one picture of a keyspace.
 ///
 /// # Errors
-/// By what went wrong.
+/// The exception for the failure.
 pub fn picture(
     keyspace: &KeyspaceHandle,
     Pipeline { plan, room }: &Pipeline,
@@ -65,7 +65,7 @@ pub fn picture(
     samples_of(plan, made).map_err(|_| failed(PictureProblem::Length { bytes }))
 }
 
-/// What came of one picture: a frame, or of a pipeline that ends in a batch its samples.
+/// The samples of one picture. The input is a frame, or bare samples if the pipeline ends in a batch.
 fn samples_of(plan: &ImagePlan, mut made: Vec<u8>) -> Result<(Vec<u8>, FrameShape), ImageError> {
     if let Some((_, shape)) = plan.batch() {
         return Ok((made, shape));
@@ -88,7 +88,7 @@ impl Pipeline {
     }
 }
 
-/// What is taken where a pipeline is wanted.
+/// The argument for a pipeline: a pipeline, or its text.
 enum PipelineOrText {
     Composed(Pipeline),
     Text(String),
@@ -108,7 +108,7 @@ impl FromPyObject<'_, '_> for PipelineOrText {
     }
 }
 
-/// A number of pixels for both sides, or (height, width) as torchvision has it.
+/// A number of pixels for both sides, or (height, width) as in torchvision.
 fn size_text(size: &Bound<'_, PyAny>) -> PyResult<String> {
     if let Ok(side) = size.extract::<u32>() {
         return Ok(side.to_string());
@@ -120,7 +120,7 @@ fn size_text(size: &Bound<'_, PyAny>) -> PyResult<String> {
 
 #[pymethods]
 impl Pipeline {
-    /// Of its text, such as 'jpeg_decode | random_resized_crop 224 | flip'; a pipeline is taken as it is.
+    /// A pipeline from its text, such as 'jpeg_decode | random_resized_crop 224 | flip'. A pipeline is returned unchanged.
     #[new]
     #[pyo3(signature = (text=PipelineOrText::Text("jpeg_decode".into())))]
     fn new(text: PipelineOrText) -> PyResult<Pipeline> {
@@ -130,20 +130,20 @@ impl Pipeline {
         }
     }
 
-    /// ProcPIPE's composition for ResNet-50.
+    /// ProcPIPE's pipeline for ResNet-50.
     #[staticmethod]
     fn resnet50() -> PyResult<Pipeline> {
         Pipeline::parse("resnet50")
     }
 
-    /// The composition of AlexNet.
+    /// The pipeline of AlexNet.
     #[staticmethod]
     fn alexnet() -> PyResult<Pipeline> {
         Pipeline::parse("alexnet")
     }
 
-    /// Decodes. `gray`, or `grey`: one channel; `orient`: upright as EXIF says; `scaled`: of large pictures a part of their size, if the next
-    /// stage has a size; `deadline`: as `with_deadline`.
+    /// Decodes. `gray`, or `grey`: one channel; `orient`: upright according to EXIF; `scaled`: large pictures at a fraction of their size,
+    /// if the next stage has a size; `deadline`: as `with_deadline`.
     #[staticmethod]
     #[pyo3(signature = (*, gray=false, grey=false, orient=false, scaled=false, deadline=None))]
     fn jpeg_decode(gray: bool, grey: bool, orient: bool, scaled: bool, deadline: Option<f64>) -> PyResult<Pipeline> {
@@ -153,7 +153,7 @@ impl Pipeline {
         Pipeline::parse(&format!("jpeg_decode{grey}{orient}{scaled}{deadline}"))
     }
 
-    /// The same pipeline, in which the decode of one picture works no longer than so many seconds; 20 where nothing is said.
+    /// The same pipeline with a limit, in seconds, on the decoding of one picture; the default is 20.
     fn with_deadline(&self, seconds: f64) -> PyResult<Pipeline> {
         let milliseconds = (seconds * 1000.0).round();
         if !(1.0..=f64::from(DECODE_DEADLINE_MS_MAX)).contains(&milliseconds) {
@@ -162,7 +162,7 @@ impl Pipeline {
         Ok(self.plan.with_deadline_ms(milliseconds as u32).map_err(errors::pipeline)?.into())
     }
 
-    /// The shorter side becomes `size`; of (height, width) both do.
+    /// Scales so that the shorter side is `size`; with (height, width) both sides are as given.
     fn resize(&self, size: &Bound<'_, PyAny>) -> PyResult<Pipeline> {
         self.then(&format!("resize {}", size_text(size)?))
     }
@@ -175,32 +175,32 @@ impl Pipeline {
         self.then(&format!("random_crop {}", size_text(size)?))
     }
 
-    /// A part of the picture, of any share of its area and any ratio within bounds, in this size.
+    /// A random part of the picture, with a share of its area and a ratio within these bounds, scaled to this size.
     #[pyo3(signature = (size, *, scale=(0.08, 1.0), ratio=(3.0 / 4.0, 4.0 / 3.0)))]
     fn random_resized_crop(&self, size: &Bound<'_, PyAny>, scale: (f32, f32), ratio: (f32, f32)) -> PyResult<Pipeline> {
         let (size, scale) = (size_text(size)?, format!("scale={}..{}", scale.0, scale.1));
         self.then(&format!("random_resized_crop {size} {scale} ratio={}..{}", ratio.0, ratio.1))
     }
 
-    /// Left becomes right with this probability.
+    /// Mirrors left and right with this probability.
     #[pyo3(signature = (probability=0.5))]
     fn flip(&self, probability: f32) -> PyResult<Pipeline> {
         self.then(&format!("flip {probability}"))
     }
 
-    /// Floats: (sample / 255 - mean) / std, by channel.
+    /// Converts to floats: (sample / 255 - mean) / std, by channel.
     #[pyo3(signature = (mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)))]
     fn normalize(&self, mean: (f32, f32, f32), std: (f32, f32, f32)) -> PyResult<Pipeline> {
         let three = |(a, b, c): (f32, f32, f32)| format!("{a},{b},{c}");
         self.then(&format!("normalize mean={} std={}", three(mean), three(std)))
     }
 
-    /// 'chw' or 'hwc'.
+    /// The order of samples: 'chw' or 'hwc'.
     fn layout(&self, order: &str) -> PyResult<Pipeline> {
         self.then(&format!("layout {order}"))
     }
 
-    /// The end: so many pictures, one behind the other.
+    /// Ends the pipeline: so many pictures, one behind the other.
     fn batch(&self, count: i64) -> PyResult<Pipeline> {
         let fitting = u32::try_from(count).ok().filter(|count| (1..=BATCH_MAX).contains(count));
         let told = || PyValueError::new_err(format!("a batch of {count} pictures: give 1 to {BATCH_MAX}"));
@@ -208,7 +208,7 @@ impl Pipeline {
         Ok(self.plan.with_batch(count).map_err(errors::pipeline)?.into())
     }
 
-    /// How many pictures of which shape and type a batch has; None without one.
+    /// The number, shape and type of a batch's pictures; None without a batch.
     #[getter]
     fn batch_shape(&self) -> Option<(u32, (u32, u32, u32), &'static str)> {
         let (count, shape) = self.plan.batch()?;
@@ -216,7 +216,7 @@ impl Pipeline {
         Some((count, sizes, sample))
     }
 
-    /// The programs that the drive runs, in order: a crop right behind jpeg_decode is the decoder's.
+    /// The programs that the drive runs, in order. The decoder does a crop that directly follows jpeg_decode.
     #[getter]
     fn programs(&self) -> Vec<&'static str> {
         self.plan.stages().iter().map(|planned| planned.stage.name()).collect()
@@ -244,7 +244,7 @@ impl Pipeline {
         Ok(as_picture(made.map_err(|error| errors::picture(&error))?))
     }
 
-    /// The same of a file in memory, without a store.
+    /// The same for a file in memory, without a store.
     #[pyo3(signature = (file, chance))]
     fn _apply(&self, py: Python<'_>, file: Key, chance: (u64, u64, u64)) -> PyResult<Picture> {
         let (seed, epoch, item) = chance;

@@ -1,10 +1,10 @@
-//! `tapetum.Rows`: what a query gives, as a stream of Arrow.
+//! `tapetum.Rows`: the result of a query, as a stream of Arrow.
 //!
-//! A thread runs the query and makes batches; whoever reads the stream takes them. Each stream is a run of its own.
+//! A thread runs the query and makes batches, and the reader of the stream takes them. Each stream runs the query again.
 //!
-//! 1. No more than [`BATCHES_AHEAD`] batches wait. A reader that goes away ends the run.
-//! 2. A reader on the main thread hears Ctrl-C while it waits. Readers on others never ask for the interpreter, which whoever started them
-//!    may hold.
+//! 1. At most [`BATCHES_AHEAD`] batches wait. When the reader goes away, the run ends.
+//! 2. A reader on the main thread notices Ctrl-C while it waits. Readers on other threads never ask for the interpreter, which their
+//!    starter may hold.
 
 use crate::errors;
 use crate::handles::Handle;
@@ -27,9 +27,9 @@ use tapetum::{KeyRange, KeyspaceHandle, QueryReport};
 use tapetum_arrow::ArrowBatches;
 use tapetum_kernels::scan::Scalar;
 
-/// Batches that wait for the reader.
+/// The most batches that wait for the reader.
 const BATCHES_AHEAD: usize = 2;
-/// How often a reader that waits looks whether Ctrl-C was pressed.
+/// How often a waiting reader checks for Ctrl-C.
 const SIGNALS_EVERY: Duration = Duration::from_millis(100);
 
 /// Rows of a query. pyarrow, pandas, Polars, DuckDB and others take it as a table, by `__arrow_c_stream__`.
@@ -62,7 +62,7 @@ impl Rows {
         format!("<tapetum.Rows: {}>", self.columns().join(", "))
     }
 
-    /// Runs the query. A schema that is asked for is left to the reader, as the interface has it.
+    /// Runs the query. A requested schema is left to the reader, as the interface allows.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_stream__<'py>(
         &self,
@@ -95,7 +95,7 @@ impl Rows {
         PyCapsule::new_with_value(py, schema, c"arrow_schema")
     }
 
-    /// What the last run that came to its end looked at: records, those kept, those left out as they did not fit, and bytes. None before.
+    /// Counts of the last run that finished: records read, kept, and left out because they did not fit, and bytes. None before.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let report = self.report.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(report) = report else { return Ok(None) };
@@ -110,7 +110,7 @@ impl Rows {
     }
 }
 
-/// What a run gives, one behind the other; the last is `Failed` or `End`.
+/// The steps of a run, in order. The last one is `Failed` or `End`.
 enum RunStep {
     Batch(RecordBatch),
     Failed(String),
@@ -122,7 +122,7 @@ struct QueryRun {
     batches: ArrowBatches,
     sender: SyncSender<RunStep>,
     stopped: Arc<AtomicBool>,
-    /// Nobody reads any more.
+    /// The reader is gone.
     is_gone: bool,
 }
 
@@ -141,11 +141,11 @@ impl QueryRun {
             Ok(None) => return,
             Err(told) => RunStep::Failed(told),
         };
-        // A reader that is gone misses nothing.
+        // If the reader is gone, nobody misses it.
         let _ = self.sender.send(last);
     }
 
-    /// `None` when the reader has gone.
+    /// `None` if the reader is gone.
     fn rows(
         &mut self,
         keyspace: &KeyspaceHandle,
@@ -189,7 +189,7 @@ impl QueryRun {
     }
 }
 
-/// The reader's hold on a run. Dropped, it ends the run.
+/// The reader's handle to a run. Dropping it ends the run.
 struct RunningQuery {
     receiver: Option<Receiver<RunStep>>,
     stopped: Arc<AtomicBool>,
@@ -200,7 +200,7 @@ impl Drop for RunningQuery {
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::Relaxed);
         drop(self.receiver.take());
-        // A panic there has been reported.
+        // A panic was reported by the thread.
         self.thread.take().map(JoinHandle::join);
     }
 }
@@ -234,7 +234,7 @@ impl BatchReader {
     }
 }
 
-/// Whether a signal's handler raised an exception. It is raised once more behind the call, for whoever made that gets an error of Arrow.
+/// Whether a signal handler raised an exception. It is raised again after the call, because the caller only gets an error of Arrow.
 fn is_interrupted() -> bool {
     // SAFETY: no preconditions.
     let thread = unsafe { libc::gettid() };

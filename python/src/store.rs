@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tapetum::images::SetError;
 use tapetum::{Error, KeyspaceError, KeyspaceHandle, KeyspaceKind, Options, Sync as SyncMode};
 
-/// Options as they were given, to open the store again in another process.
+/// The options as given, for opening the store again in another process.
 #[derive(Clone)]
 struct Opened {
     path: PathBuf,
@@ -24,7 +24,7 @@ struct Opened {
     read_only: bool,
 }
 
-/// An embedded key-value store. It is its own default keyspace too.
+/// An embedded key-value store. It is also its own default keyspace.
 #[pyclass(frozen, weakref, extends = Keyspace, module = "tapetum")]
 pub struct Store {
     opened: Opened,
@@ -44,7 +44,7 @@ fn sync_mode(text: &str) -> PyResult<SyncMode> {
     }
 }
 
-/// Threads for the programs that take long, and a few for the rest.
+/// Units for a drive: `count` threads for the slow programs, and a few for the rest.
 fn units(count: u16) -> Vec<(String, u16)> {
     let some = |name: &str, units| (name.to_owned(), units);
     match count {
@@ -53,7 +53,7 @@ fn units(count: u16) -> Vec<(String, u16)> {
     }
 }
 
-/// The keyspace of a name, and of a kind if one is asked for.
+/// The keyspace of a name; of this kind, if one is asked for.
 fn keyspace_of(
     store: &tapetum::Store,
     name: &str,
@@ -78,8 +78,8 @@ pub fn handles_of<'a>(slf: &'a Bound<'_, Store>) -> &'a Arc<StoreHandles> {
 
 #[pymethods]
 impl Store {
-    /// Opens the store at a directory, file or block device; makes one where there is none. `units` are threads of the drive that decode;
-    /// `weights` says by which weights applications share them, by name.
+    /// Opens the store at a directory, file or block device, and creates it if there is none. `units` are threads of the drive that decode;
+    /// `weights` are the shares of applications in them, by name.
     #[classmethod]
     #[pyo3(signature = (path, *, capacity=None, memory=None, sync="always", create=true, read_only=false, units=0, weights=None))]
     #[expect(clippy::too_many_arguments, reason = "by keyword in Python")]
@@ -114,8 +114,8 @@ impl Store {
         Py::new(py, PyClassInitializer::from(own).add_subclass(store))
     }
 
-    /// Makes what was acknowledged durable, and leaves a checkpoint, so that the store opens at once. Keyspaces, iterators and loaders of it
-    /// raise `ClosedError` from then on.
+    /// Makes acknowledged writes durable, and writes a checkpoint, so that the store opens fast. From then on its keyspaces, iterators and
+    /// loaders raise `ClosedError`.
     fn close(slf: &Bound<'_, Self>) -> PyResult<()> {
         let held = slf.as_super().get().held();
         let Some(own) = held.take()? else { return Ok(()) };
@@ -161,7 +161,7 @@ impl Store {
         format!("<tapetum.Store {:?}, {state}>", opened.path)
     }
 
-    /// Processes that are spawned open a store that is read anew.
+    /// For spawned processes, which open a read-only store again.
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
         let Opened { path, memory, units, weights, read_only } = &slf.get().opened;
         if !read_only {
@@ -181,8 +181,8 @@ impl Store {
         Ok(live.map(|keyspace| keyspace.name).collect())
     }
 
-    /// The keyspace of a name. `create` makes it where there is none; with `ordered` its keys are in order, and one that is there must be so
-    /// too, or with False must not. `fields` says what its records are made of, and is kept; `Keyspace.fields = ...` changes it.
+    /// The keyspace of a name. `create` creates it if it does not exist. With `ordered=True` it must be an ordered one, with False it must
+    /// not. `fields` is the format of its records, which is stored; `Keyspace.fields = ...` changes it.
     #[pyo3(signature = (name, *, create=false, ordered=None, fields=None))]
     fn keyspace(
         slf: &Bound<'_, Self>,
@@ -211,13 +211,14 @@ impl Store {
         Keyspace::of(found, handles_of(slf))
     }
 
-    /// Drops a keyspace with all that is in it.
+    /// Drops a keyspace with all its items.
     fn drop_keyspace(slf: &Bound<'_, Self>, name: &str) -> PyResult<()> {
         let store = store_of(slf)?;
         slf.py().detach(|| store.drop_keyspace(name)).map_err(errors::store)
     }
 
-    /// Imports a folder of JPEG files into a keyspace, a folder a class. Other files are left out, with a warning. `progress(files, of_files, bytes)` is called now and then.
+    /// Imports a folder of JPEG files into a keyspace, with one folder for each class. Other files are skipped, with a warning.
+    /// `progress(files, of_files, bytes)` is called now and then.
     #[pyo3(signature = (folder, *, keyspace="images", progress=None))]
     fn import_images(
         slf: &Bound<'_, Self>,
@@ -231,13 +232,13 @@ impl Store {
         let imported = import(py, &handle, &folder, progress.as_ref());
         let loaded = imported.and_then(|()| ImageSet::load(py, (&handle, handles_of(slf)), keyspace));
         if is_new && loaded.is_err() {
-            // The import's own error tells more than one of this.
+            // The import's own error is more informative than one of the drop.
             let _ = py.detach(|| store.drop_keyspace(keyspace));
         }
         loaded
     }
 
-    /// The set of pictures that was imported into a keyspace.
+    /// The set of pictures imported into a keyspace.
     #[pyo3(signature = (keyspace="images"))]
     fn images(slf: &Bound<'_, Self>, keyspace: &str) -> PyResult<ImageSet> {
         if !Store::keyspaces(slf)?.iter().any(|name| name == keyspace) {
@@ -247,7 +248,7 @@ impl Store {
         ImageSet::load(slf.py(), (&handle, handles_of(slf)), keyspace)
     }
 
-    /// The store's figures, by the names that `tapetum stats` has.
+    /// The store's figures, under the names of `tapetum stats`.
     fn stats<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
         let (store, py) = (store_of(slf)?, slf.py());
         let (figures, keyspaces) = py.detach(|| (store.stats().figures(), store.keyspace_items()));
@@ -259,7 +260,7 @@ impl Store {
         Ok(stats)
     }
 
-    /// What the drive's programs did as stages of pipelines: tasks, bytes in and out, microseconds, failures, by name.
+    /// Counters of the drive's programs as stages of pipelines, by name: tasks, bytes in and out, microseconds, failures.
     fn stages<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
         let stages = PyDict::new(slf.py());
         for stage in store_of(slf)?.stage_counters() {
@@ -274,7 +275,7 @@ impl Store {
         Ok(stages)
     }
 
-    /// What the drive's units did for each application: its weight, pictures and other pipelines that ended, microseconds, by name.
+    /// Counters of applications on the drive's units, by name: weight, pictures and other pipelines that ended, microseconds.
     fn applications<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
         let applications = PyDict::new(slf.py());
         for application in store_of(slf)?.applications() {

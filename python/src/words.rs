@@ -1,4 +1,4 @@
-//! What errors of the crates say in Python: they name arguments and methods of the package.
+//! Errors of the crates in Python's words: they name arguments and methods of the package.
 
 use std::fmt::Display;
 use tapetum::images::{ImportError, PictureError, PictureProblem, SetError};
@@ -33,7 +33,7 @@ impl PythonWords for Error {
     }
 }
 
-/// The arguments of `tapetum.open` that an error is about, to stand behind it.
+/// The arguments of `tapetum.open` that an error is about, to be appended to it.
 fn arguments_of(error: &Error) -> &'static str {
     match error {
         Error::FullFlash => " (capacity=)",
@@ -46,7 +46,7 @@ fn arguments_of(error: &Error) -> &'static str {
     }
 }
 
-/// Errors of options are text alone, which says what is too small or wrong.
+/// Errors of options are plain text that says what is too small or wrong.
 fn argument_of(why: &str) -> &'static str {
     let named = [("memory", " (memory=)"), ("capacity", " (capacity=)"), ("weight", " (weights=)")];
     named.into_iter().find(|(word, _)| why.contains(word)).map_or("", |(_, argument)| argument)

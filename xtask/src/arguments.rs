@@ -1,7 +1,7 @@
-//! `--name value` pairs. An option that no command asked for is an error, so that a typing slip cannot run the
-//! default in silence: every getter marks its name, `finish` looks for what was left.
+//! `--name value` pairs. An option that no command asked for is an error, so that a typing mistake cannot silently run the default: every
+//! getter marks its name, and `finish` looks for unmarked ones.
 //!
-//! Every command reads all its options, calls `finish`, and only then builds or starts anything: a typing slip costs no time, and the
+//! Every command reads all its options, calls `finish`, and only then builds or starts anything. So a typing mistake costs no time, and the
 //! test of the documents' commands ([`Mode::Check`]) ends there.
 
 use std::cell::RefCell;
@@ -13,17 +13,17 @@ use std::time::Duration;
 use crate::Failure;
 use crate::workspace::{self, Profile};
 
-/// The run time of everything timed in a smoke run.
+/// Run time of everything timed, in a smoke run.
 const SMOKE_TIME: Duration = Duration::from_millis(30);
 
 /// The purpose of running a row or a figure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Its figures, on the release build.
+    /// For its figures, on the release build.
     Measure,
-    /// To see that it ends: small and short, with the binaries in this folder. Its figures mean nothing.
+    /// To see that it runs to its end: small and short, with the binaries in this folder. Its figures mean nothing.
     Smoke { binaries: PathBuf },
-    /// To see that there are such options: `finish` ends it with [`Checked`].
+    /// To see that the options exist: `finish` ends it with [`Checked`].
     Check,
 }
 
@@ -75,7 +75,7 @@ impl Arguments {
         self.text(name).map(|_| self.number(name, 0)).transpose()
     }
 
-    /// Bytes: a whole number, alone or with KiB, MiB or GiB behind it.
+    /// Bytes: a whole number, alone or followed by KiB, MiB or GiB.
     pub fn size(&self, name: &str, default: u64) -> Result<u64, Failure> {
         match self.text(name) {
             None => Ok(default),
@@ -84,7 +84,7 @@ impl Arguments {
         }
     }
 
-    /// The `tapetum` that was named.
+    /// The `tapetum` named by the options.
     pub fn server(&self) -> Option<PathBuf> {
         self.text("server").map(PathBuf::from)
     }
@@ -97,29 +97,30 @@ impl Arguments {
         }
     }
 
-    /// `size`, or `smoke` in a smoke run: for sizes that are no options.
+    /// `size`, or `smoke` in a smoke run: for sizes that are not options.
     pub fn sized<T>(&self, size: T, smoke: T) -> T {
         if self.smoke_binaries().is_some() { smoke } else { size }
     }
 
-    /// `time`, or next to nothing in a smoke run.
+    /// `time`, or almost nothing in a smoke run.
     pub fn time(&self, time: Duration) -> Duration {
         self.sized(time, time.min(SMOKE_TIME))
     }
 
-    /// The `tapetum` that is tested: the one that was named, or that of the test build, which is built now. No option is read after it.
+    /// The `tapetum` to test: the one named by the options, or that of the test build, which is then built. No option may be read
+    /// afterwards.
     pub fn tested_server(&self) -> Result<PathBuf, Failure> {
         let named = self.server();
         self.finish()?;
         named.map_or_else(|| workspace::build_server(Profile::Test), Ok)
     }
 
-    /// Where a row or figure writes its results.
+    /// The folder for results of a row or figure.
     pub fn results(&self) -> PathBuf {
         workspace::target().join(self.sized("bench", "bench/smoke"))
     }
 
-    /// The `tapetum` that is measured: the `named` one, or that of the release build, which is built now.
+    /// The `tapetum` to measure: the `named` one, or that of the release build, which is then built.
     pub fn measured_server(&self, named: Option<PathBuf>) -> Result<PathBuf, Failure> {
         match (named, self.smoke_binaries()) {
             (Some(named), _) => Ok(named),

@@ -1,6 +1,6 @@
-//! The test of tests/differential: the same bytes to Debian's memcached and to the server, replies compared. Requests
-//! come whole and byte by byte, then in datagrams; then tests/vectors to both. All of it to a server that answers when a write is
-//! durable, and to one that answers at once.
+//! The test of tests/differential: sends the same bytes to Debian's memcached and to the server, and compares the replies. Requests are
+//! sent whole, byte by byte, and in datagrams; then both get tests/vectors. Once with a server that answers when a write is durable, and
+//! once with one that answers at once.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use tapetum_bench::server::ServerOptions;
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let only = arguments.text("only").map(str::to_owned);
     let binary = arguments.tested_server()?;
-    // Beside each other: most of the time passes in waiting for the disk.
+    // In parallel: most of the time is spent waiting for the disk.
     let (binary, only) = (&binary, only.as_deref());
     std::thread::scope(|scope| {
         let compared = ["always", "everysec"].map(|sync| {
@@ -25,7 +25,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     })
 }
 
-/// What the scripts say is printed script by script, as another server is compared meanwhile.
+/// Output is printed script by script, because another server is compared at the same time.
 fn compare(binary: &Path, scratch: &Path, sync: &str, only: Option<&str>) -> Result<(), Failure> {
     let words = ["--capacity", "2GiB", "--tier", "64MiB", "--sync", sync];
     let options = ServerOptions::new(binary, &scratch.join("data"), &words)?;

@@ -1,8 +1,8 @@
-//! Runs libFuzzer over the targets of `crates/fuzzing`, one after the other. It needs nightly for its instrumentation, and
-//! has a target folder of its own. AddressSanitizer watches too.
+//! Runs libFuzzer over the targets of `crates/fuzzing`, one after the other. It needs nightly for its instrumentation, and has its own
+//! target folder. AddressSanitizer runs too.
 //!
-//! What a run finds stays in the target folder and is where the next run begins; `minimize` takes what is worth replaying
-//! for ever into `fuzz/corpus`.
+//! The inputs that a run finds stay in the target folder, where the next run begins. `minimize` moves those that should always be replayed
+//! into `fuzz/corpus`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::arguments::Arguments;
 use crate::nightly;
 use crate::workspace;
 
-/// The flags that cargo-fuzz gives too: coverage by edges, and by comparisons.
+/// The same flags as cargo-fuzz's: coverage of edges and of comparisons.
 const RUSTFLAGS: &str = "-Zsanitizer=address -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing";
@@ -68,11 +68,11 @@ impl Fuzzer {
         Ok(Fuzzer { folder, binary, targets })
     }
 
-    /// libFuzzer, told which target, writing what it says to `log`.
+    /// libFuzzer for a target, with its output in `log`.
     fn command(&self, target: &Target, log: &Path) -> Result<Command, Failure> {
         let mut command = Command::new(&self.binary);
         command.env("FUZZ_TARGET", &target.name).stderr(fs::File::create(log)?).stdout(Stdio::null());
-        // Nothing here has a reason to hold much memory, or to take long.
+        // No target needs much memory or time.
         command.args(["-rss_limit_mb=1024", "-malloc_limit_mb=64", "-timeout=10", "-detect_leaks=0"]);
         Ok(command)
     }
@@ -143,7 +143,7 @@ impl Fuzzer {
         Ok(())
     }
 
-    /// The folder that keeps inputs from run to run.
+    /// The folder that keeps inputs between runs.
     fn found(&self, name: &str) -> Result<PathBuf, Failure> {
         let folder = self.folder.join("found").join(name);
         fs::create_dir_all(&folder)?;

@@ -1,7 +1,7 @@
-//! cargo-mutants over the modules that durability rests on: each function is changed a little, in a copy of the checkout,
-//! and a test must fail. Judges run in turn, the quickest first; each gets only the mutants that those before it let pass.
+//! cargo-mutants over the modules that durability depends on: each function is changed slightly, in a copy of the checkout, and a test must
+//! fail. Judges run in turn, the quickest first; each gets only the mutants that earlier ones missed.
 //!
-//! It ends with an error that names the mutants which survive; what was done to each is in the target folder, in `mutants-PACKAGE/mutants.out`.
+//! It ends with an error that names the surviving mutants. Details are in the target folder, in `mutants-PACKAGE/mutants.out`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,14 +10,14 @@ use crate::Failure;
 use crate::arguments::Arguments;
 use crate::workspace;
 
-/// Files of one package, and the judges of their mutants, in turn.
+/// Files of one package, and the judges of their mutants, in order.
 struct Subject {
     package: &'static str,
     files: &'static [&'static str],
     judges: &'static [Judge],
 }
 
-/// Tests of packages. A mutant may make one wait for ever, so there is an end.
+/// Tests of packages, with a time limit, because a mutant may make one wait for ever.
 struct Judge {
     packages: &'static str,
     /// Further arguments of `cargo`, also when it compiles.
@@ -28,7 +28,7 @@ struct Judge {
 }
 
 impl Judge {
-    /// Judges mutants; the names of those that none of its tests catches. A mutant that makes a test hang counts as caught.
+    /// Judges mutants. Returns the names of those that none of its tests catches. A mutant that makes a test hang counts as caught.
     fn missed(&self, mut mutants: Command, output: &Path) -> Result<Vec<String>, Failure> {
         mutants.args(["--test-package", self.packages, "--timeout", &self.timeout_s.to_string()]);
         mutants.args(self.cargo.iter().map(|argument| format!("--cargo-arg={argument}")));
@@ -36,7 +36,7 @@ impl Judge {
         let status = mutants.status()?;
         match status.code() {
             Some(0) => Ok(Vec::new()),
-            // Missed, or out of time.
+            // Missed, or timed out.
             Some(2 | 3) => {
                 let missed = std::fs::read_to_string(output.join("mutants.out/missed.txt"))?;
                 Ok(missed.lines().map(str::to_owned).collect())
@@ -51,9 +51,9 @@ impl Judge {
     }
 }
 
-/// Of base and engines.
+/// The judges of base and the engines.
 const OF_STORES: &[Judge] = &[
-    // loom's models take twenty times what the other unit tests take together, and the tier's own as much as all the rest.
+    // loom's models take twenty times as long as the other unit tests together, and the tier's own model as long as all the rest.
     Judge {
         packages: "tapetum-base,tapetum",
         cargo: &["--lib"],
@@ -155,7 +155,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// A regular expression for this text and nothing else.
+/// A regular expression that matches only this text.
 fn exactly(text: &str) -> String {
     let escaped = |character: char| match character {
         '\\' | '.' | '+' | '*' | '?' | '(' | ')' | '|' | '[' | ']' | '{' | '}' | '^' | '$' | '#' | '&' | '-' | '~' => {
@@ -171,12 +171,12 @@ fn command(program: &Path, output: &Path) -> Command {
     mutants.current_dir(workspace::root()).arg("mutants").arg("--output").arg(output);
     mutants.env("CARGO_TARGET_DIR", workspace::target().join("mutants"));
     mutants.args(["--baseline", "skip"]);
-    // Nothing rests on a debug print.
+    // Nothing depends on a debug print.
     mutants.args(["--exclude-re", "impl (Debug|Display)"]);
     mutants
 }
 
-/// In the target folder, and installed there when it is missing.
+/// The path of cargo-mutants in the target folder; it is installed there if missing.
 fn cargo_mutants() -> Result<PathBuf, Failure> {
     let folder = workspace::target().join("tools");
     let program = folder.join("bin/cargo-mutants");

@@ -1,8 +1,7 @@
-//! Tests written in Python. By unittest: tests/clients, real clients in a virtual environment of the target folder, and
-//! tests/system, the server on what an operating system does to it (file systems, limits, clocks, signals), which needs no
-//! packages, tests/nbd, block devices by libnbd, and tests/docs, the programs of the documents. They start the server themselves,
-//! since some restart it. By pytest: tests/python, the package in python/, with the native half that cargo built beside all else, or
-//! as a wheel.
+//! Tests written in Python. With unittest: tests/clients, real clients in a virtual environment of the target folder; tests/system, the
+//! server under operating system conditions (file systems, limits, clocks, signals), which needs no packages; tests/nbd, block devices
+//! through libnbd; and tests/docs, the programs of the documents. They start the server themselves, because some restart it. With pytest:
+//! tests/python, the package in python/, with the native half that cargo built, or as a wheel.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +15,7 @@ pub fn clients(arguments: &Arguments) -> Result<(), Failure> {
     run("clients", &environment("venv", "tests/clients/requirements.txt", &[])?.join("bin/python"), arguments)
 }
 
-/// `--only PATTERN` picks tests. PyTorch is used where the system has it; tests that are skipped without it say so.
+/// `--only PATTERN` picks tests. PyTorch is used if the system has it; tests that are skipped without it say so.
 pub fn package(arguments: &Arguments) -> Result<(), Failure> {
     let only = arguments.text("only").map(str::to_owned);
     let library = arguments.text("library").map(std::path::absolute).transpose()?;
@@ -27,13 +26,13 @@ pub fn package(arguments: &Arguments) -> Result<(), Failure> {
         let packages = scratch.join("packages");
         lay_out(&library, &packages.join("tapetum"))?;
         let mut tests = pytest(&python, scratch, only.as_deref());
-        // Before what is installed in the environment.
+        // Before the packages installed in the environment.
         tests.env("PYTHONPATH", packages);
         succeed(&mut tests, PYTEST_FAILED)
     })
 }
 
-/// As [`package`], of the wheel that pip makes of ./python, with asserts.
+/// Like [`package`], for the wheel that pip makes of ./python, with asserts.
 pub fn wheel(arguments: &Arguments) -> Result<(), Failure> {
     let only = arguments.text("only").map(str::to_owned);
     arguments.finish()?;
@@ -48,7 +47,7 @@ fn package_environment() -> Result<PathBuf, Failure> {
     Ok(environment("venv-package", "tests/python/requirements.txt", &["--system-site-packages"])?.join("bin"))
 }
 
-/// The package as a wheel has it: its modules, and the native half by the name that Python looks for.
+/// Lays out the package like in a wheel: its modules, and the native half under the name that Python looks for.
 fn lay_out(library: &Path, package: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(package)?;
     for module in std::fs::read_dir(workspace::root().join("python/tapetum"))? {
@@ -75,8 +74,8 @@ pub fn bench_interpreter(requirements: &str) -> Result<PathBuf, Failure> {
     install(&environment("venv-bench", requirements, &[])?.join("bin"), "release")
 }
 
-/// Builds ./python and installs it as a user does, but for the profile, into the environment of these programs, which has what builds it.
-/// The environment's interpreter.
+/// Builds ./python and installs it like a user does, except for the profile, into the environment of these programs, which has the build
+/// tools. Returns the environment's interpreter.
 fn install(programs: &Path, profile: &str) -> Result<PathBuf, Failure> {
     let python = programs.join("python");
     let searched = std::env::var_os("PATH").unwrap_or_default();
@@ -92,7 +91,7 @@ fn install(programs: &Path, profile: &str) -> Result<PathBuf, Failure> {
     Ok(python)
 }
 
-/// As [`clients`]; tests that only root can run say so when they are left out.
+/// Like [`clients`]. Tests that require root report when they are skipped.
 pub fn system(arguments: &Arguments) -> Result<(), Failure> {
     run("system", Path::new("python3"), arguments)
 }
@@ -103,7 +102,7 @@ fn run(tests: &str, interpreter: &Path, arguments: &Arguments) -> Result<(), Fai
     workspace::keeping(tests, |scratch| unittest(tests, interpreter, &binary, scratch, only.as_deref()))
 }
 
-/// The programs of README and docs, as they stand. `--only NAME` picks a document's test.
+/// The unchanged programs of README and docs. `--only NAME` picks a document's test.
 pub fn documents(arguments: &Arguments) -> Result<(), Failure> {
     let only = arguments.text("only").map(str::to_owned);
     let library = arguments.text("library").map(std::path::absolute).transpose()?;
@@ -121,7 +120,7 @@ pub fn documents(arguments: &Arguments) -> Result<(), Failure> {
     })
 }
 
-/// What the documents have pip install, in a folder: their programs run without a network.
+/// The packages that the documents install with pip, in a folder, so that their programs run without a network.
 fn wheels_of_the_documents() -> Result<PathBuf, Failure> {
     let folder = workspace::target().join("docs-wheels");
     if !folder.exists() {
@@ -142,7 +141,8 @@ fn wheels_of_the_documents() -> Result<PathBuf, Failure> {
     Ok(folder)
 }
 
-/// By the first interpreter that has libnbd's module: Debian's package puts it into the system's own, which need not be the first in PATH.
+/// Uses the first interpreter with libnbd's module: Debian's package installs it for the system's interpreter, which may not be the first
+/// in PATH.
 pub fn devices(binary: &Path, scratch: &Path) -> Result<(), Failure> {
     let has_module = |python: &&str| {
         let imported = Command::new(python).args(["-c", "import nbd"]).output();
@@ -174,20 +174,20 @@ fn unittest_command(
         Some(name) => python.arg(name),
         None => python.arg("discover"),
     };
-    // They run in another folder.
+    // The tests run in another folder.
     python.env("TAPETUM_SERVER", std::path::absolute(binary)?).env("TAPETUM_SCRATCH", scratch);
     // No byte code beside the sources.
     python.env("PYTHONDONTWRITEBYTECODE", "1");
     Ok(python)
 }
 
-/// A virtual environment, made or brought up to the pinned requirements in this file of the checkout where it is not yet.
+/// A virtual environment, created or updated to the pinned requirements in this file of the checkout, if needed.
 fn environment(name: &str, file: &str, options: &[&str]) -> Result<PathBuf, Failure> {
     let folder = workspace::target().join(name);
     let requirements = workspace::root().join(file);
     let installed = folder.join("requirements.txt");
     let wanted = std::fs::read(&requirements)?;
-    // Two tests at a time may want it.
+    // Two tests may want it at the same time.
     std::fs::create_dir_all(workspace::target())?;
     let lock = std::fs::File::create(folder.with_extension("lock"))?;
     lock.lock()?;

@@ -1,5 +1,5 @@
-//! `cargo x test-times`: what each part of the last `make test` took. xtask/timed writes a line a part; here they become a table, which is
-//! printed, or put into a document between its marks (`--into docs/TESTING.md`).
+//! `cargo x test-times`: the time of each part of the last `make test`. xtask/timed writes a line for each part; here they become a table,
+//! which is printed, or put into a document between its marks (`--into docs/TESTING.md`).
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,14 +12,14 @@ use crate::workspace;
 
 const BEGIN: &str = "<!-- made by cargo x test-times -->\n";
 
-/// The time of one part, in seconds. Runs under one name are added up.
+/// The time of one part, in seconds. Runs with the same name are added.
 #[derive(Clone, Copy, Default, Debug, PartialEq)]
 struct PartTime {
     wall_s: f64,
     cpu_s: f64,
 }
 
-/// The parts by name, and the time from the begin of the first to the end of the last.
+/// The parts by name, and the time from the start of the first to the end of the last.
 #[derive(Default, Debug, PartialEq)]
 struct RunTimes {
     parts: BTreeMap<String, PartTime>,
@@ -63,7 +63,7 @@ fn parse(lines: &str) -> Result<RunTimes, Failure> {
     Ok(run)
 }
 
-/// In Markdown, the longest part first.
+/// As Markdown, the longest part first.
 fn table(run: &RunTimes) -> String {
     let mut parts: Vec<(&String, &PartTime)> = run.parts.iter().collect();
     parts.sort_by(|one, other| other.1.wall_s.total_cmp(&one.1.wall_s));
@@ -76,7 +76,7 @@ fn table(run: &RunTimes) -> String {
     text
 }
 
-/// Where and when.
+/// The caption: date, commit and machine.
 fn caption() -> String {
     let origin = origin(&workspace::target());
     let text = |name: &str| origin[name].as_str().unwrap_or("unknown").to_owned();

@@ -1,4 +1,4 @@
-//! Where things are: the checkout, the one target folder, the binaries in it.
+//! The paths of the workspace: the checkout, the single target folder, the binaries in it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,8 +16,8 @@ pub fn target() -> PathBuf {
     }
 }
 
-/// An empty folder of this run, on the disk of the target folder (data directories must not lie in a memory file
-/// system, or the figures would measure that).
+/// An empty folder for this run, on the disk of the target folder. Data directories must not be in a memory file system, or the figures
+/// would measure that.
 pub fn scratch(name: &str) -> Result<PathBuf, Failure> {
     let folder = target().join("scratch").join(format!("{name}-{}", std::process::id()));
     if folder.exists() {
@@ -27,7 +27,7 @@ pub fn scratch(name: &str) -> Result<PathBuf, Failure> {
     Ok(folder)
 }
 
-/// Does `work` in such a folder. It goes if that ends well; if not it is kept, and the failure says where.
+/// Runs `work` in such a folder. The folder is removed after success. After a failure it is kept, and the failure names it.
 pub fn keeping<T>(name: &str, work: impl FnOnce(&Path) -> Result<T, Failure>) -> Result<T, Failure> {
     let folder = scratch(name)?;
     match work(&folder) {
@@ -43,7 +43,7 @@ pub fn keeping<T>(name: &str, work: impl FnOnce(&Path) -> Result<T, Failure>) ->
     }
 }
 
-/// Such a folder that goes when its owner is done, or with the next one if its owner was killed.
+/// A scratch folder that is removed when dropped, or by the next run if its process was killed.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
@@ -65,7 +65,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Removes the folders in this one whose processes have gone.
+/// Removes the folders in this one whose processes are gone.
 fn remove_left_behind(passing: &Path) -> Result<(), Failure> {
     let Ok(folders) = std::fs::read_dir(passing) else { return Ok(()) };
     for folder in folders {
@@ -83,9 +83,9 @@ fn remove_left_behind(passing: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// As [`scratch`], but in memory where a file system there has the room: for tests that do not depend on a disk's speed.
+/// Like [`scratch`], but in memory if a file system there has the room: for tests that do not depend on a disk's speed.
 pub fn scratch_in_memory(name: &str, needed_bytes: u64) -> Result<PathBuf, Failure> {
-    // SAFETY: all zeros is a value of this struct of numbers.
+    // SAFETY: all zeros is a valid value of this struct of numbers.
     let mut system: libc::statvfs = unsafe { std::mem::zeroed() };
     // SAFETY: the path ends with a zero byte, and the struct is live and writable.
     let is_there = unsafe { libc::statvfs(c"/dev/shm".as_ptr(), &mut system) } == 0;
@@ -100,11 +100,11 @@ pub fn scratch_in_memory(name: &str, needed_bytes: u64) -> Result<PathBuf, Failu
 pub enum Profile {
     /// Optimised, with asserts: for tests.
     Test,
-    /// The build of users and of figures.
+    /// The build for users and for figures.
     Release,
 }
 
-/// Runs a command to its end; `why` is the failure where it does not succeed.
+/// Runs a command to its end. `why` is the failure if it does not succeed.
 pub fn succeed(command: &mut Command, why: impl Into<Failure>) -> Result<(), Failure> {
     if command.status()?.success() { Ok(()) } else { Err(why.into()) }
 }
@@ -123,21 +123,22 @@ pub fn again_in_release(command: &[&str], words: &[String]) -> Result<(), Failur
     succeed(cargo(&run).args(command).args(words), why)
 }
 
-/// Builds all binaries of the workspace for tests; the folder they are in.
+/// Builds all binaries of the workspace for tests. Returns their folder.
 pub fn build_all() -> Result<PathBuf, Failure> {
     let mut cargo = cargo(&["build", "--quiet", "--locked", "--workspace", "--bins"]);
     succeed(&mut cargo, "the binaries do not build; cargo's message is above")?;
     Ok(target().join("debug"))
 }
 
-/// Builds the native half of the Python package for tests, with all else, so that both have the same features; where it is.
+/// Builds the native half of the Python package for tests, together with everything else, so that both have the same features. Returns its
+/// path.
 pub fn build_python_library() -> Result<PathBuf, Failure> {
     let mut cargo = cargo(&["build", "--quiet", "--locked", "--workspace"]);
     succeed(&mut cargo, "the Python package does not build; cargo's message is above")?;
     Ok(target().join("debug/lib_tapetum.so"))
 }
 
-/// Builds `tapetum` and says where it is.
+/// Builds `tapetum`. Returns its path.
 pub fn build_server(profile: Profile) -> Result<PathBuf, Failure> {
     let mut cargo = cargo(&["build", "--quiet", "--locked", "--package", "tapetum-server"]);
     let folder = match profile {

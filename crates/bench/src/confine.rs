@@ -1,15 +1,15 @@
-//! Holds a process and the page cache it fills to a budget, by a control group: for contenders whose memory is the page
-//! cache, which would otherwise be the whole machine's. Version 1 and 2 of control groups; root only.
+//! Limits a process, with the page cache that it fills, to a budget, by a control group. For contenders that use the page cache as memory,
+//! which would otherwise be that of the whole machine. Control groups of version 1 and 2; root only.
 
 use std::path::{Path, PathBuf};
 
 use crate::Failure;
 
-/// Where memory is controlled, and the file in a group that takes the limit.
+/// The mount points of the memory controller, and the name of a group's limit file.
 const PLACES: [(&str, &str); 2] =
     [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
 
-/// The group that a process was put into; nothing where there are no control groups.
+/// The group of a process; `None` if there are no control groups.
 pub struct Confined(Option<PathBuf>);
 
 impl Confined {
@@ -33,7 +33,7 @@ impl Confined {
 impl Drop for Confined {
     fn drop(&mut self) {
         let Some(group) = &self.0 else { return };
-        // A group goes when nobody is in it: this process steps out; another one has ended by now.
+        // A group can be removed when it has no process: this process leaves it; any other one has ended.
         if let Some(above) = group.parent() {
             let _ = std::fs::write(above.join("cgroup.procs"), std::process::id().to_string());
         }

@@ -1,7 +1,7 @@
 //! A store in this process, as an application embeds it.
 //!
-//! A [`Pipe`] is a session that is kept full: so many operations on their way, each timed from its submission to its
-//! answer. One thread owns a pipe; with its own work and the store's maintenance thread, two cores are busy.
+//! A [`Pipe`] is a session that is kept full: a number of operations in flight, each timed from its submission to its answer. One thread
+//! owns a pipe. Its work and the store's maintenance thread keep two cores busy.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,35 +18,35 @@ use tapetum_drive::{Drive, Env, FileFlash, Flash, IoEngine, LocalMemory, program
 
 use crate::Failure;
 
-/// Local memory to make a store with, and to look at one.
+/// Local memory for creating a store, and for inspecting one.
 const SMALL_LOCAL_BYTES: usize = 4 << 20;
 /// Sessions of one loading thread: while the log writes for one, another is served.
 const SESSIONS: usize = 2;
 const DEPTH: usize = 512;
 
-/// Makes a store in `folder` where `tapetum serve --data` looks for it, sized as that would size it, and opens it.
+/// Creates a store in `folder` where `tapetum serve --data` looks for it, with the size that this would choose, and opens it.
 pub fn create(folder: &Path, capacity_bytes: u64, memory_bytes: u64, sync: Sync) -> Result<Store, Failure> {
     let capacity_bytes = usable(capacity_bytes);
     create_as(folder, capacity_bytes, &StoreOptions { sync, ..StoreOptions::new(capacity_bytes, memory_bytes) })
 }
 
-/// As the server has it: the file system's own notes on the file count too.
+/// As in the server: the file system's metadata for the file counts too.
 pub fn usable(capacity_bytes: u64) -> u64 {
     capacity_bytes - capacity_bytes / 4096
 }
 
-/// Makes a store of `capacity_bytes` in `folder`, and opens it.
+/// Creates a store of `capacity_bytes` in `folder`, and opens it.
 pub fn create_as(folder: &Path, capacity_bytes: u64, options: &StoreOptions) -> Result<Store, Failure> {
     std::fs::create_dir_all(folder)?;
     let env = Env::system();
     let flash = Arc::new(FileFlash::create(&folder.join("drive"), capacity_bytes, IoEngine::Auto, &env)?);
-    // By a drive of its own, whose counters are dropped: creation does not count.
+    // A separate drive, whose counters are dropped, because creation must not be counted.
     Store::create_on(&drive(&flash, SMALL_LOCAL_BYTES, &env)?, options)?;
     open_flash(&flash, options, &env)
 }
 
-/// Options for a store whose items are in an ordered keyspace: cached nodes come beside the rest, whose write buffers are small, as they
-/// have records of batches and deletions alone.
+/// Options for a store with its items in an ordered keyspace. The cache of nodes is in addition to the rest. Write buffers are small,
+/// because they only hold records of batches and deletions.
 pub fn ordered_options((capacity, memory): (u64, u64), node_cache_bytes: u64, sync: Sync) -> StoreOptions {
     let options = StoreOptions::new(capacity, memory);
     let write_buffer_bytes: u64 = (memory / 32).clamp(64 << 10, options.segment_bytes);
@@ -54,15 +54,15 @@ pub fn ordered_options((capacity, memory): (u64, u64), node_cache_bytes: u64, sy
     StoreOptions { sync, ..options }
 }
 
-/// What the drive has of its own.
+/// The drive's own threads.
 #[derive(Clone, Copy, Default)]
 pub struct DriveShape {
     pub threads: usize,
-    /// Of each program in [`PROGRAMS_WITH_UNITS`].
+    /// Units of each program in [`PROGRAMS_WITH_UNITS`].
     pub compute_units: u16,
 }
 
-/// Programs of queries.
+/// The programs of queries.
 const PROGRAMS_WITH_UNITS: [&str; 3] = ["scan", "fields", "betweenness"];
 
 /// Opens the store that [`create_as`] made in `folder`, with the options for its capacity.
@@ -109,14 +109,14 @@ pub enum Answer<'a> {
     Missing,
     Stored,
     Deleted,
-    /// A scan saw so many items.
+    /// A scan that saw so many items.
     Scanned(usize),
 }
 
 pub struct Pipe {
     session: Session,
     keyspace: KeyspaceRef,
-    /// When the operation of each token was submitted.
+    /// By token: when the operation was submitted.
     begun: Vec<Instant>,
     free: Vec<usize>,
     replies: Vec<Reply>,
@@ -138,7 +138,7 @@ impl Pipe {
         })
     }
 
-    /// Operations that may be submitted now.
+    /// The number of operations that may be submitted now.
     pub fn room(&self) -> usize {
         self.free.len()
     }
@@ -159,7 +159,7 @@ impl Pipe {
         self.submit(now, Request::Delete { key, stamp: None })
     }
 
-    /// Scans so many items from a key on, of an ordered keyspace.
+    /// Scans so many items of an ordered keyspace, from a key on.
     pub fn scan(&mut self, now: Instant, from: &[u8], items: usize) -> Result<usize, Failure> {
         let token = self.take_token(now);
         let range = KeyRange { from: KeyBound::Included(from.to_vec()), ..KeyRange::default() };
@@ -180,8 +180,7 @@ impl Pipe {
         token
     }
 
-    /// Takes the answers that are there, and gives each, with its token and the time it took, to `answered`; how many there
-    /// were.
+    /// Takes the answers that are there, and passes each to `answered`, with its token and its latency. Returns how many there were.
     pub fn poll(
         &mut self,
         mut answered: impl FnMut(usize, Answer<'_>, Duration) -> Result<(), Failure>,
@@ -216,14 +215,14 @@ impl Pipe {
         Ok(count)
     }
 
-    /// Blocks until there may be an answer, for a millisecond at most.
+    /// Blocks until there may be an answer, at most for a millisecond.
     pub fn wait(&mut self) {
         self.session.wait(Some(Duration::from_millis(1)));
     }
 }
 
-/// Runs `next` on a thread of several pipes until it has nothing more to submit and all is answered. `next` submits one
-/// operation, or says that there is none. The longest wait for an answer is the result.
+/// Runs `next` on a thread with several pipes until it has nothing more to submit and everything is answered. `next` submits one operation,
+/// or says that there is none. Returns the longest wait for an answer.
 pub fn keep_full(
     (store, keyspace): (&Store, KeyspaceRef),
     mut next: impl FnMut(&mut Pipe, Instant) -> bool,
@@ -252,7 +251,7 @@ pub fn keep_full(
     Ok(pipes.iter().map(|pipe| pipe.longest).max().unwrap_or_default())
 }
 
-/// Waits until flush and collector have come to rest; the moment of the last write that was seen.
+/// Waits until flush and collector are idle. Returns the time of the last write seen.
 pub fn settle(store: &Store) -> Result<Instant, Failure> {
     const REST: Duration = Duration::from_millis(300);
     let begun = Instant::now();

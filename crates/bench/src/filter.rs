@@ -1,5 +1,5 @@
-//! Filtered scans: all items are looked at, those are kept whose number is low enough: the first eight bytes of the value, or a member of
-//! the document that it is.
+//! Filtered scans: all items are read, and those with a low enough number are kept. The number is the first eight bytes of the value, or a
+//! member of the value's document.
 
 use crate::Failure;
 use crate::turn::Turn;
@@ -8,30 +8,30 @@ use crate::workload::{Key, number_of_json};
 /// The output for a kept item: the length of its key, the key, and its number.
 pub const KEPT_BYTES: u64 = 2 + size_of::<Key>() as u64 + 8;
 
-/// The name of a count: items that were kept.
+/// Name of a count: items that were kept.
 pub const KEPT: &str = "kept";
-/// Items that were looked at.
+/// Name of a count: items that were read.
 pub const LOOKED_AT: &str = "looked at";
-/// Bytes that came from the drive, of the result or for want of one.
+/// Name of a count: bytes that came from the drive, whether for the result or to be filtered.
 pub const RETURNED_BYTES: &str = "returned bytes";
-/// Bytes that the drive was told.
+/// Name of a count: bytes that were sent to the drive.
 pub const SENT_BYTES: &str = "sent bytes";
-/// Bytes that were read from flash for it.
+/// Name of a count: bytes that were read from flash for the scan.
 pub const FLASH_BYTES: &str = "flash bytes";
-/// How often the host was told of a part of the result.
+/// Name of a count: how often the host was woken for a part of the result.
 pub const WAKE_UPS: &str = "wake-ups";
 
-/// Which items a turn keeps.
+/// The items that a turn keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Filter {
-    /// Numbers below this one.
+    /// Numbers below this are kept.
     pub below: u64,
-    /// Values are documents.
+    /// Values are JSON documents.
     pub json: bool,
 }
 
 impl Filter {
-    /// Of a turn whose mix is `filter-N`, or `filter-json-N`: it keeps N of a thousand of these items.
+    /// The filter of a turn with the mix `filter-N` or `filter-json-N`: it keeps N of a thousand of these items.
     pub fn of(turn: &Turn, items: u64) -> Result<Filter, Failure> {
         let rest = turn.mix.strip_prefix("filter-");
         let (json, permille) = match rest.and_then(|rest| rest.strip_prefix("json-")) {
@@ -53,7 +53,7 @@ impl Filter {
         number.filter(|number| *number < self.below)
     }
 
-    /// An error unless so many items of these were kept.
+    /// An error unless exactly the right number of items was kept.
     pub fn check(self, kept: u64, items: u64) -> Result<(), Failure> {
         let expected = self.below.min(items);
         if kept == expected { Ok(()) } else { Err(format!("{kept} items were kept, and {expected} are to be").into()) }

@@ -1,5 +1,5 @@
-//! A graph whose edges are items: item i is an edge from i % nodes. Most edges lead to a few nodes, as citations do.
-//! Whoever brings the items, the same query makes edges of them, and the same code computes their betweenness.
+//! A graph whose edges are items: item i is an edge from i % nodes. Most edges lead to a few nodes, like citations. Wherever the items come
+//! from, the same query makes edges of them, and the same code computes their betweenness.
 
 use tapetum_kernels::graph::{
     Direction, GraphPlan, GraphResult, GraphStep, GraphSummary, GraphWork, Normalization, Sampling,
@@ -13,25 +13,25 @@ use crate::latencies::Latencies;
 use crate::turn::Turn;
 
 pub const SEED: u64 = 1;
-/// Nodes that are shown.
+/// Number of nodes in the result.
 pub const TOP: u32 = 10;
 pub const MEMORY_BYTES: u64 = 1 << 30;
-/// The figures that two contenders must agree on: the nodes that are shown, and the size of the graph.
+/// Figures that two contenders must agree on: the nodes in the result, and the size of the graph.
 pub const TOLD: [&str; 3] = ["nodes", "edges", "top nodes"];
 
 const EDGES_A_NODE: u64 = 10;
-/// Edges up to which all nodes are sources, and how many are beyond it.
+/// Up to this many edges all nodes are sources; beyond it, the number of sources.
 const EXACT_EDGES_MAX: u64 = 50_000;
 const SAMPLES: u32 = 20;
 
-/// Edges that are in a turn's graph: those of the first items.
+/// The edges of a turn's graph: those of the first items.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EdgeSet {
     edges: u64,
 }
 
 impl EdgeSet {
-    /// Of a turn whose mix is `edges-N`.
+    /// The edges of a turn with the mix `edges-N`.
     pub fn of(turn: &Turn) -> Result<EdgeSet, Failure> {
         let edges = turn.mix.strip_prefix("edges-").and_then(|edges| edges.parse().ok());
         let edges = edges.ok_or_else(|| format!("a graph's mix is edges-N, not {}", turn.mix))?;
@@ -42,7 +42,7 @@ impl EdgeSet {
         if self.edges <= EXACT_EDGES_MAX { Sampling::Exact } else { Sampling::Samples(SAMPLES) }
     }
 
-    /// Two columns. With n nodes, item i leads from `i % n`, and to `x² ÷ n`, where x is scattered over the nodes.
+    /// A query for two columns. With n nodes, item i leads from `i % n` to `x² ÷ n`, where x is scattered over the nodes.
     pub fn query(self) -> Result<Query, Failure> {
         use Instruction::{Compare, Constant as Known, Field, Keep};
         let calculate = |how, one, other| Instruction::Arithmetic(how, one, other);
@@ -114,7 +114,7 @@ impl EdgeSet {
     }
 }
 
-/// Counts the graph's size and a hash of its first nodes: [`TOLD`].
+/// Counts the graph's size, and a hash of its top nodes: [`TOLD`].
 pub fn count(latencies: &mut Latencies, summary: GraphSummary, top: &[(u64, f64)]) {
     let hash = top.iter().fold(0, |hash, (node, _)| crate::random::mix(hash ^ node));
     for (name, more) in TOLD.into_iter().zip([summary.nodes, summary.edges, hash >> 32]) {

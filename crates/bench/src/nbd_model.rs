@@ -1,5 +1,5 @@
-//! Random requests to a block device against a model of it, as fsx does to a file. Many are on their way at once, of which no two touch the
-//! same bytes, though often the same block: the result of each is known whatever their order.
+//! Random requests to a block device, compared with a model of it, like fsx for a file. Many are in flight at once. No two of them touch
+//! the same bytes, though often the same block, so each result is known whatever their order.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use tapetum_kernels::random::SplitMix64;
 use super::nbd_client::{BLOCK_STATUS, FLUSH, FUA, NO_HOLE, NbdClient, READ, TRIM, WHOLE, WRITE, WRITE_ZEROES};
 
 const BLOCK: u64 = 4096;
-/// Requests draw their places in windows of so much, so that they meet.
+/// Requests choose their offsets in windows of this size, so that they meet.
 const WINDOW_BYTES: u64 = 256 << 10;
 
 struct Flying {
@@ -17,19 +17,19 @@ struct Flying {
     range: Range<u64>,
 }
 
-/// The bytes of a device, as they must be.
+/// The expected bytes of a device.
 pub struct DeviceModel {
     pub bytes: Vec<u8>,
     flying: Vec<Flying>,
 }
 
 impl DeviceModel {
-    /// Of an empty device.
+    /// The model of an empty device.
     pub fn new(size_bytes: u64) -> DeviceModel {
         DeviceModel { bytes: vec![0; size_bytes as usize], flying: Vec::new() }
     }
 
-    /// Sends so many requests, at most `depth` at once, and judges every reply.
+    /// Sends so many requests, at most `depth` at once, and checks every reply.
     pub fn exercise(
         &mut self,
         client: &mut NbdClient,
@@ -44,7 +44,7 @@ impl DeviceModel {
             let (command, range) = loop {
                 let drawn = self.draw(random);
                 let meets = |other: &Flying| other.range.start < drawn.1.end && drawn.1.start < other.range.end;
-                // Statuses are of blocks, and a block may be there since a part of it is on its way.
+                // Statuses are for whole blocks, and a write in flight to a part of a block may create the block.
                 let meets_block = |other: &Flying| {
                     other.range.start / BLOCK <= drawn.1.end / BLOCK && drawn.1.start / BLOCK <= other.range.end / BLOCK
                 };
@@ -105,7 +105,7 @@ impl DeviceModel {
         match command {
             READ if random.one_in(3) => flags |= WHOLE,
             WRITE => {
-                // A third of it is of no pattern.
+                // A third of the data is incompressible.
                 data = vec![number as u8; length as usize];
                 random.fill(&mut data[..length as usize / 3]);
                 self.bytes[place].copy_from_slice(&data);

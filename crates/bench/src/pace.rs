@@ -1,5 +1,5 @@
-//! When a client's next operation is due: at once, or at a steady rate. At a rate, its latency counts from when it was due,
-//! so that a contender which stands still is charged for all that would have come meanwhile.
+//! When a client's next operation is due: at once, or at a steady rate. At a rate, latency counts from when the operation was due, so that
+//! a contender that stalls is charged for everything that would have come meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -10,14 +10,14 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Of one thread of `threads`, which together make `rate` operations a second.
+    /// The pace of one thread of `threads`, which together make `rate` operations per second.
     pub fn new(rate: Option<f64>, threads: u64, thread: u64) -> Pace {
         let interval = rate.map(|rate| Duration::from_secs_f64(threads as f64 / rate));
         let phase = interval.map_or(Duration::ZERO, |interval| interval.mul_f64(thread as f64 / threads as f64));
         Pace { due: Instant::now() + phase, interval }
     }
 
-    /// From when the next operation's latency counts, if it is due.
+    /// The start of the next operation's latency, if it is due.
     pub fn take(&mut self, now: Instant) -> Option<Instant> {
         let Some(interval) = self.interval else { return Some(now) };
         let due = self.due;
@@ -27,7 +27,7 @@ impl Pace {
         })
     }
 
-    /// How long until one is due.
+    /// Time until the next operation is due.
     pub fn until(&self, now: Instant) -> Duration {
         match self.interval {
             None => Duration::ZERO,
@@ -36,9 +36,9 @@ impl Pace {
     }
 }
 
-/// Has the kernel wake this thread's sleeps when they end, rather than 50 µs later.
+/// Makes the kernel end this thread's sleeps on time, rather than up to 50 µs late.
 pub fn wake_promptly() {
-    // SAFETY: takes numbers only; it can only fail where the kernel does not know the option, and then sleeps are longer.
+    // SAFETY: the call takes only numbers. It can fail only if the kernel does not know the option; then sleeps are longer.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000) };
 }
 

@@ -4,13 +4,13 @@ use serde_json::{Value, json};
 
 use crate::Failure;
 
-/// Of Linux' accounts of processes, on every processor that it knows.
+/// The unit of Linux' process accounting, on every architecture that it supports.
 const TICKS_PER_SECOND: u64 = 100;
 
 pub struct ProcessMemory {
-    /// VmRSS: resident now.
+    /// VmRSS: currently resident.
     pub resident_bytes: u64,
-    /// VmHWM: the most that was ever resident.
+    /// VmHWM: the maximum resident so far.
     pub resident_max_bytes: u64,
 }
 
@@ -19,7 +19,7 @@ pub fn read(process: u32) -> Result<ProcessMemory, Failure> {
     Ok(ProcessMemory { resident_bytes: field(&status, "VmRSS:")?, resident_max_bytes: field(&status, "VmHWM:")? })
 }
 
-/// Of this process; the rivals have no drive.
+/// CPU time of this process's drive threads. Rivals have no drive.
 fn drive_cpu_us() -> u64 {
     #[cfg(feature = "store")]
     return tapetum_drive::drive_cpu_us();
@@ -27,17 +27,17 @@ fn drive_cpu_us() -> u64 {
     0
 }
 
-/// The resources that some processes used together, until now or between two looks.
+/// Resources used by some processes together, in total or between two measurements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
     /// In user space and in the kernel.
     pub cpu_us: u64,
-    /// The part that the drive's own threads used. Known only for this process.
+    /// The part of the drive's own threads. Known only for this process.
     pub drive_cpu_us: u64,
-    /// From storage, not from the kernel's cache.
+    /// From storage, not from the page cache.
     pub read_bytes: u64,
     pub written_bytes: u64,
-    /// The most that was ever resident, each process for itself.
+    /// The sum of the maximum that each process ever had resident.
     pub resident_max_bytes: u64,
 }
 
@@ -76,7 +76,7 @@ impl Usage {
         let number = |name: &str| value[name].as_u64().ok_or_else(|| format!("a report's usage has no {name}"));
         Ok(Usage {
             cpu_us: number("cpu_us")?,
-            // Contenders of older trees do not say.
+            // Contenders of older trees do not report it.
             drive_cpu_us: number("drive_cpu_us").unwrap_or(0),
             read_bytes: number("read_bytes")?,
             written_bytes: number("written_bytes")?,
@@ -89,10 +89,10 @@ fn cpu_us(process: u32) -> Result<u64, Failure> {
     if process == std::process::id() {
         return Ok(own_cpu_us());
     }
-    // To the nanosecond, thread by thread; those that have ended are left out.
+    // In nanoseconds, summed over the threads that still run.
     let mut nanoseconds = 0;
     for thread in std::fs::read_dir(format!("/proc/{process}/task"))? {
-        // A thread may end between the listing and the look.
+        // A thread may end between the listing and the read.
         let Ok(text) = std::fs::read_to_string(thread?.path().join("schedstat")) else { continue };
         nanoseconds +=
             text.split(' ').next().and_then(|word| word.parse::<u64>().ok()).ok_or("schedstat is no number")?;
@@ -100,17 +100,17 @@ fn cpu_us(process: u32) -> Result<u64, Failure> {
     Ok(nanoseconds / 1000)
 }
 
-/// To a hundredth of a second, with threads that have ended: some servers have one for each connection.
+/// CPU time, to a hundredth of a second, including threads that have ended: some servers use one for each connection.
 pub fn cpu_us_with_ended_threads(process: u32) -> Result<u64, Failure> {
     let stat = proc_file(process, "stat")?;
-    // Behind the name, which may have anything in it, the twelfth and thirteenth word.
+    // The twelfth and thirteenth word behind the name, which may contain anything.
     let words: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = |place: usize| words.get(place).and_then(|word| word.parse::<u64>().ok());
     let (user, kernel) = ticks(11).zip(ticks(12)).ok_or("a process' account has no times")?;
     Ok((user + kernel) * 1_000_000 / TICKS_PER_SECOND)
 }
 
-/// All threads of this process, those that have ended included.
+/// CPU time of all threads of this process, including those that have ended.
 fn own_cpu_us() -> u64 {
     // SAFETY: all zero is a valid rusage, and getrusage writes only into it; for this process it cannot fail.
     let usage = unsafe {
@@ -122,7 +122,7 @@ fn own_cpu_us() -> u64 {
     microseconds(usage.ru_utime) + microseconds(usage.ru_stime)
 }
 
-/// CPU that this thread used, in user space and in the kernel.
+/// CPU time of this thread, in user space and in the kernel.
 pub fn thread_cpu_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a live, writable timespec.

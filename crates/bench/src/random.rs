@@ -1,10 +1,10 @@
-//! What loads draw: keys, and which of them is asked for. Everything is a pure function of a seed, so that a value can be checked
-//! without having been kept.
+//! Random choices of loads: keys, and which of them are asked for. Everything is a pure function of a seed, so that a value can be checked
+//! without having been stored.
 
 pub use tapetum_kernels::random::{SplitMix64 as Random, mix};
 
-/// Draws numbers below a count, the first of them most often: the one of rank r in proportion to 1/r^exponent. By the method
-/// of Gray and others ("Quickly generating billion-record synthetic databases"), which YCSB uses too.
+/// Draws numbers below a count, the first of them most often: the one of rank r in proportion to 1/r^exponent. It uses the method of Gray
+/// and others ("Quickly generating billion-record synthetic databases"), like YCSB.
 pub struct Zipfian {
     count: f64,
     exponent: f64,

@@ -1,4 +1,4 @@
-//! A server process of our own: started on a free loopback port over a data directory, stopped by signal, killed when
+//! A server process for tests and measurements: started on a free loopback port over a data directory, stopped by signal, killed when
 //! dropped. Its output goes to a file beside the data directory.
 
 use std::fs::File;
@@ -11,19 +11,19 @@ use std::time::{Duration, Instant};
 
 use crate::Failure;
 
-/// How a server is started; the same options start it again on the same data and the same port.
+/// How to start a server. The same options restart it on the same data and the same port.
 #[derive(Clone)]
 pub struct ServerOptions {
     pub binary: PathBuf,
     pub data: PathBuf,
-    /// Where its output goes: beside the data directory.
+    /// The file for its output, beside the data directory.
     pub log: PathBuf,
     pub address: SocketAddr,
-    /// Passed on to `tapetum serve` as they are.
+    /// Options of `tapetum serve`, passed on unchanged.
     pub options: Vec<String>,
-    /// The reference's own.
+    /// Options of memcached, the reference.
     pub memcached_options: Vec<String>,
-    /// Takes datagrams at the same address.
+    /// It accepts datagrams at the same address.
     pub udp: bool,
 }
 
@@ -40,7 +40,7 @@ impl ServerOptions {
         })
     }
 
-    /// The reference keeps nothing.
+    /// memcached keeps nothing.
     fn is_memcached(&self) -> bool {
         self.binary.file_name().is_some_and(|name| name == "memcached")
     }
@@ -68,7 +68,7 @@ impl ServerOptions {
         command
     }
 
-    /// Starts the process and comes back at once: it may still be recovering.
+    /// Starts the process and returns at once: it may still be recovering.
     pub fn spawn(&self) -> Result<Server, Failure> {
         let log = File::options().create(true).append(true).open(&self.log)?;
         let mut command = self.command();
@@ -103,7 +103,7 @@ impl Server {
         self.child.id()
     }
 
-    /// Until it answers `version`: recovery may take a while.
+    /// Waits until it answers `version`: recovery may take a while.
     pub fn wait_until_ready(&mut self) -> Result<(), Failure> {
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(120) {
@@ -116,7 +116,7 @@ impl Server {
         Err(format!("the server did not answer within 120 s\n{}", self.log_tail()).into())
     }
 
-    /// An error with the end of its log if it has ended.
+    /// An error with the end of its log, if it has ended.
     pub fn expect_alive(&mut self) -> Result<(), Failure> {
         match self.child.try_wait()? {
             None => Ok(()),
@@ -124,9 +124,9 @@ impl Server {
         }
     }
 
-    /// SIGTERM, and its end: how a user stops it.
+    /// Sends SIGTERM, like a user, and waits for the end.
     pub fn terminate(mut self) -> Result<(), Failure> {
-        // SAFETY: kill takes two integers. The process is our child and not yet waited for, so its id is still its own.
+        // SAFETY: kill takes two integers. The process is our child and was not waited for, so its id is still valid.
         let sent = unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
         assert_eq!(sent, 0, "our own child takes signals");
         let status = self.wait(Duration::from_secs(60))?;
@@ -136,12 +136,12 @@ impl Server {
         Ok(())
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL, and waits for the end.
     pub fn kill(self) -> Result<(), Failure> {
         self.kill_and_then(|| ())
     }
 
-    /// SIGKILL, then `let_go`, which ends the calls in which the process waits uninterruptibly, then its end.
+    /// Sends SIGKILL, calls `let_go` to end calls in which the process waits uninterruptibly, and waits for the end.
     pub fn kill_and_then(mut self, let_go: impl FnOnce()) -> Result<(), Failure> {
         let ended = self.child.try_wait()?;
         if ended.is_none() {
@@ -176,22 +176,22 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Ended already is as good: the errors say only that.
+        // It may have ended already, which is the only error.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// None stays behind where a run is killed. It dies with the thread that starts it, not only with the process.
+/// Makes the child die with the thread that starts it, so that none stays behind when a run is killed.
 pub fn die_with_parent(command: &mut Command) {
     let ask = || {
-        // SAFETY: takes two integers, and only changes which signal the parent's end sends.
+        // SAFETY: the call takes two integers, and only changes which signal the parent's end sends.
         match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),
         }
     };
-    // SAFETY: between fork and exec there is one system call that takes two integers; nothing is allocated, no lock taken.
+    // SAFETY: between fork and exec there is only one system call, which takes two integers; nothing is allocated, and no lock taken.
     unsafe { command.pre_exec(ask) };
 }
 
@@ -207,7 +207,7 @@ fn answers(address: SocketAddr) -> bool {
     ask().unwrap_or(false)
 }
 
-/// Free now; a server that finds it taken says so and the run fails.
+/// An address that is free now. If it is taken before the server starts, the server reports that and the run fails.
 pub fn free_address() -> Result<SocketAddr, Failure> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }

@@ -1,6 +1,7 @@
-//! A server behind the memcached protocol as a contender: its process, and one client thread that serves those of many connections
-//! that have been answered. `get`: each connection has as many GETs of one key on their way as the turn's depth; `multiget`: one GET of as many
-//! keys. A turn's threads are its connections. At a rate, whoever has been free the longest asks, and the client never sleeps. `udp`: see [`datagrams`]. The CPU that is counted is the server's.
+//! A server behind the memcached protocol as a contender: its process, and one client thread for many connections, which serves those with
+//! answers. `get`: each connection has as many GETs of one key in flight as the turn's depth. `multiget`: one GET of as many keys. A turn's
+//! threads are its connections. At a rate, the connection that has been free the longest asks, and the client never sleeps. `udp`: see
+//! [`datagrams`]. Only the server's CPU is counted.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -28,7 +29,7 @@ use crate::workload::{Key, Operation, Operations, Population, Values, key};
 const LOAD_BATCH: usize = 64;
 const LOAD_CONNECTIONS: usize = 8;
 const REST: Duration = Duration::from_millis(500);
-/// A server that answers nobody for so long has stopped.
+/// A server that answers nothing for so long has stopped.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// The keyspace that is a block device.
@@ -37,14 +38,14 @@ const EXPORT: &str = "disk0";
 pub struct Sockets {
     server: Server,
     population: Population,
-    /// Of its block device, to which it says nothing.
+    /// An idle client of its block device.
     _visitor: Option<NbdClient>,
-    // Goes when the server has gone.
+    // Dropped after the server.
     _confined: Option<Confined>,
 }
 
 impl Sockets {
-    /// `tapetum serve` with a block device, and a client of that which asks for nothing.
+    /// `tapetum serve` with a block device, and an idle client of that device.
     pub fn exporting(setup: &Setup, binary: PathBuf, options: &[&str]) -> Result<Sockets, Failure> {
         let (data, door) = (setup.data.join("data"), free_address()?.to_string());
         if !data.exists() {
@@ -74,7 +75,7 @@ impl Sockets {
         Sockets::start(setup, ServerOptions { udp: true, ..server })
     }
 
-    /// memcached with extstore, with which it takes no UDP, held to its budget with its page cache.
+    /// memcached with extstore, which disables UDP. The budget limits it together with its page cache.
     pub fn extstore(setup: &Setup, budget: Budget) -> Result<Sockets, Failure> {
         let mut server = ServerOptions::new("memcached".as_ref(), &setup.data.join("data"), &[])?;
         server.memcached_options = budget.extstore_options(&setup.data);
@@ -115,7 +116,7 @@ impl Contender for Sockets {
     }
 }
 
-/// A server comes to rest by itself: when it has written nothing for a while.
+/// Waits until the server is idle, which means that it has written nothing for a while.
 pub fn settle(process: u32) -> Result<(), Failure> {
     let written = || -> Result<u64, Failure> { Ok(Usage::of(&[process])?.written_bytes) };
     let mut last = written()?;
@@ -154,7 +155,7 @@ pub fn load(address: SocketAddr, population: &Population, indexes: Range<u64>) -
     Ok(())
 }
 
-/// Runs a turn over connections of its own, on this thread.
+/// Runs a turn over its own connections, on this thread.
 pub fn run(address: SocketAddr, population: &Population, turn: &Turn) -> Result<Latencies, Failure> {
     if !["get", "multiget"].contains(&turn.api.as_str()) {
         return Err("a server is asked by get, multiget or udp".into());
@@ -207,13 +208,13 @@ pub fn run(address: SocketAddr, population: &Population, turn: &Turn) -> Result<
     }
 }
 
-/// A connection and what was asked on it: reads first, then writes.
+/// A connection, and the requests on it: reads first, then writes.
 struct Asked {
     connection: Connection,
     reads: Vec<u64>,
-    /// Of the reads, the first so many are answered.
+    /// Number of reads that are answered.
     answered: usize,
-    /// Behind those, so many were found, or passed over, by the answer that is coming.
+    /// Number of further reads that the partly received answer has found or skipped.
     found: usize,
     writes: u64,
     since: Instant,
@@ -228,7 +229,7 @@ impl Asked {
 struct Client<'a> {
     operations: Operations<'a>,
     values: &'a Values,
-    /// Reads of a batch are one request.
+    /// The reads of a batch are one request.
     together: bool,
     latencies: Latencies,
     value: Vec<u8>,
@@ -265,7 +266,7 @@ impl Client<'_> {
         Ok(line.connection.flush()?)
     }
 
-    /// Takes the answers that have come.
+    /// Takes the answers that have arrived.
     fn take_answers(&mut self, line: &mut Asked) -> Result<(), Failure> {
         while line.answered < line.reads.len() {
             if !self.take_values(line)? {
@@ -284,7 +285,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// Takes what has come of the answer to one request; whether that is all of it.
+    /// Takes the part of one request's answer that has arrived. Returns whether the answer is complete.
     fn take_values(&mut self, line: &mut Asked) -> Result<bool, Failure> {
         let asked = match self.together {
             true => &line.reads[line.answered..],
@@ -292,7 +293,7 @@ impl Client<'_> {
         };
         let mut wrong = Ok(());
         let ended = line.connection.take_values(|value| {
-            // Values come in the order of their keys, without those that are missing.
+            // Values come in the order of their keys; missing ones are left out.
             let passed = asked[line.found..].iter().take_while(|index| key(**index) != value.key).count();
             self.latencies.missing += passed as u64;
             line.found += passed;

@@ -1,5 +1,5 @@
-//! What a contender is told and what it answers, one line of JSON each. A contender's only argument is its [`Setup`]; its
-//! standard input brings [`Command`]s, its standard output takes a [`Report`] for each, or `{"error": …}`.
+//! The protocol between a row and a contender, with one line of JSON for each message. A contender's only argument is its [`Setup`]. It
+//! reads [`Command`]s from standard input, and writes a [`Report`] for each, or `{"error": …}`, to standard output.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,53 +11,53 @@ use crate::latencies::Latencies;
 use crate::process::Usage;
 use crate::workload::{Distribution, Mix};
 
-/// What a contender is started with.
+/// The setup of a contender.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
-    /// The folder of its data, which it makes where there is none.
+    /// The folder of its data, which it creates if it does not exist.
     pub data: PathBuf,
-    /// All that it may keep in memory.
+    /// The most memory that it may use.
     pub memory_bytes: u64,
-    /// The part of it for items in DRAM, where it is told.
+    /// The part of the memory for items in DRAM, for contenders with such an option.
     pub tier_bytes: u64,
-    /// The flash that it may use, where it takes a limit.
+    /// The most flash that it may use, for contenders with such a limit.
     pub capacity_bytes: u64,
-    /// Items that are there already.
+    /// Number of items already there.
     pub items: u64,
     pub value_bytes: u64,
-    /// How much of each value does not compress.
+    /// The incompressible percentage of each value.
     pub random_percent: u64,
-    /// Values are documents of JSON.
+    /// Values are JSON documents.
     pub json: bool,
-    /// Whether a write is durable before it is answered.
+    /// Whether a write must be durable before it is answered.
     pub sync: bool,
-    /// zstd at level 1, or nothing.
+    /// zstd at level 1, or no compression.
     pub compress: bool,
-    /// Worker threads, of `tapetum serve`.
+    /// Worker threads of `tapetum serve`.
     pub threads: u64,
-    /// Threads of the drive's own, of the embedded store.
+    /// Drive threads of the embedded store.
     pub drive_threads: u64,
-    /// Compute units that each of its programs for queries has there.
+    /// Compute units of the embedded store for each program of queries.
     pub compute_units: u64,
-    /// Bytes for cached nodes, beside the memory, where the embedded store keeps the items in an ordered keyspace.
+    /// Bytes for the cache of nodes, in addition to the memory. `None` unless the embedded store has the items in an ordered keyspace.
     pub ordered: Option<u64>,
-    /// The size of a block device that `tapetum serve` has beside the items, exported to a client that asks for nothing; 0 is none.
+    /// The size of a block device that `tapetum serve` has beside the items, exported to an idle client; 0 is none.
     pub export_bytes: u64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
-    /// Store these items, each for the first time.
+    /// Store these items, none of which exists.
     Load {
         from: u64,
         to: u64,
     },
-    /// Delete these items, each of which is there.
+    /// Delete these items, all of which exist.
     Remove {
         from: u64,
         to: u64,
     },
-    /// Wait until what writes have left to be done is done.
+    /// Wait until the background work of writes is done.
     Settle,
     Turn(Turn),
 }
@@ -70,31 +70,31 @@ pub enum Length {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Turn {
-    /// As [`Mix::named`] knows it.
+    /// A name for [`Mix::named`].
     pub mix: String,
-    /// As [`Distribution::named`] knows it.
+    /// A name for [`Distribution::named`].
     pub distribution: String,
-    /// Which of the contender's ways to ask; each contender says what it has.
+    /// One of the contender's ways to ask; each contender defines its own.
     pub api: String,
     pub threads: u64,
-    /// Operations on their way in each thread.
+    /// Operations in flight in each thread.
     pub depth: u64,
     pub length: Length,
-    /// Operations a second, of all threads together.
+    /// Operations per second of all threads together.
     pub rate: Option<f64>,
-    /// Uniform overwrites a second that go on beside it, by as many threads again.
+    /// Uniform overwrites per second that run beside it, with as many additional threads.
     pub overwrites: Option<f64>,
     pub seed: u64,
 }
 
 impl Turn {
-    /// As fast as it goes, of keys drawn alike.
+    /// At full speed, with uniformly drawn keys.
     pub fn uniform((mix, api): (&str, &str), (threads, depth): (u64, u64), length: Length, seed: u64) -> Turn {
         let (mix, distribution, api) = (mix.to_owned(), "uniform".to_owned(), api.to_owned());
         Turn { mix, distribution, api, threads, depth, length, rate: None, overwrites: None, seed }
     }
 
-    /// Gets of keys drawn by a zipfian distribution, so many at a time over each of so many connections, as fast as they are answered.
+    /// Gets of keys from a zipfian distribution, with so many connections and so many gets at once on each, at full speed.
     pub fn zipfian_gets(ways: (u64, u64), time: Duration, seed: u64) -> Turn {
         Turn { distribution: "zipfian".into(), ..Turn::uniform(("c", "get"), ways, Length::Time(time), seed) }
     }
@@ -107,7 +107,7 @@ impl Turn {
         Distribution::named(&self.distribution)
     }
 
-    /// The turn that goes on beside this one.
+    /// The turn that runs beside this one.
     pub fn overwrites_beside(&self) -> Option<Turn> {
         let rate = self.overwrites?;
         let (mix, distribution) = ("write".to_owned(), "uniform".to_owned());
@@ -129,7 +129,7 @@ impl Turn {
     }
 }
 
-/// What a command did, and what the contender's processes used meanwhile.
+/// The results of a command, and the resources that the contender's processes used meanwhile.
 pub struct Report {
     pub latencies: Latencies,
     pub seconds: f64,
@@ -145,7 +145,7 @@ impl Report {
         self.usage.cpu_us as f64 / self.latencies.operations() as f64
     }
 
-    /// Of it, that of threads of the drive's own.
+    /// The part of the drive's own threads.
     pub fn drive_cpu_us_per_operation(&self) -> f64 {
         self.usage.drive_cpu_us as f64 / self.latencies.operations() as f64
     }

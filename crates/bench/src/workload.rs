@@ -1,5 +1,5 @@
-//! YCSB's workloads: which operation comes next, on which item, and what an item's value is. Everything is a function of a
-//! seed, and every value names its item, so that a contender's answer can be checked without keeping the values.
+//! YCSB's workloads: the next operation, its item, and an item's value. Everything is a function of a seed, and every value names its item,
+//! so that a contender's answer can be checked without storing the values.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, OnceLock};
@@ -13,16 +13,16 @@ use crate::turn::Setup;
 
 /// YCSB's exponent.
 const ZIPFIAN_EXPONENT: f64 = 0.99;
-/// One in so many items is hot.
+/// One item in so many is hot.
 const HOT_SHARE: u64 = 100;
 const SCAN_ITEMS_MAX: u64 = 100;
 const POOL_BYTES: usize = 1 << 20;
-/// Of each piece of a value so long, a part is random and the rest zero.
+/// Values consist of pieces of this length: a part of each is random, and the rest is zero.
 const PIECE_BYTES: usize = 64;
 
 pub type Key = [u8; 16];
 
-/// Shares of the operations, in percent.
+/// Percentages of the operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mix {
     pub read: u64,
@@ -30,14 +30,14 @@ pub struct Mix {
     pub insert: u64,
     pub scan: u64,
     pub read_modify_write: u64,
-    /// Items that a scan has at least; at most they are a hundred.
+    /// The least items of a scan; the most is a hundred.
     pub scan_items_min: u64,
 }
 
 impl Mix {
     const NONE: Mix = Mix { read: 0, update: 0, insert: 0, scan: 0, read_modify_write: 0, scan_items_min: 1 };
 
-    /// `a` to `f` are YCSB's; `write` only overwrites, `scan` only scans, a hundred items each.
+    /// `a` to `f` are YCSB's. `write` only overwrites; `scan` only scans a hundred items each.
     pub fn named(name: &str) -> Result<Mix, Failure> {
         Ok(match name {
             "a" => Mix { read: 50, update: 50, ..Mix::NONE },
@@ -56,11 +56,11 @@ impl Mix {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Distribution {
     Uniform,
-    /// Few items are wanted most of the time, scattered over all.
+    /// Few items get most of the operations; they are scattered over all.
     Zipfian,
-    /// The newest items are wanted most.
+    /// The newest items get most of the operations.
     Latest,
-    /// So many percent of the operations go to the first hundredth of the items, the rest to all others; evenly within both.
+    /// This percentage of the operations goes to the first hundredth of the items, the rest to all others; uniformly within both.
     Hot(u64),
 }
 
@@ -86,14 +86,14 @@ pub enum Operation {
     Read(u64),
     Update(u64),
     Insert(u64),
-    /// So many items from this one on, in the order of their keys.
+    /// The first item, and the number of items, in the order of their keys.
     Scan(u64, u64),
     ReadModifyWrite(u64),
 }
 
-/// The items there are; all threads of a contender share it.
+/// The existing items. All threads of a contender share this.
 pub struct Population {
-    /// Items that were loaded or inserted.
+    /// Number of items loaded or inserted.
     count: AtomicU64,
     zipfian: OnceLock<Zipfian>,
     values: Values,
@@ -112,7 +112,7 @@ impl Population {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Ranks are drawn for the number of items at the first call: later inserts change next to nothing.
+    /// Ranks are drawn for the number of items at the first call: later inserts hardly change the distribution.
     fn rank(&self, random: &mut Random) -> u64 {
         let zipfian = self.zipfian.get_or_init(|| Zipfian::new(self.count().max(3), ZIPFIAN_EXPONENT));
         zipfian.draw(random)
@@ -155,7 +155,7 @@ impl<'a> Operations<'a> {
         let Mix { read, update, insert, scan, .. } = self.mix;
         let (read, update, insert, scan) = (falls(read), falls(update), falls(insert), falls(scan));
         if !(read || update || scan) && insert {
-            // A reader that is faster than the write finds nothing, which YCSB allows and a report counts.
+            // A reader that overtakes the write finds nothing, which YCSB allows and a report counts.
             return Operation::Insert(self.population.count.fetch_add(1, Ordering::Relaxed));
         }
         let index = self.population.draw(self.distribution, &mut self.random);
@@ -179,7 +179,7 @@ pub fn key(index: u64) -> Key {
     key16(index)
 }
 
-/// Makes and checks values: the item's number, then bytes out of a pool. Or documents of JSON that have the number as a member.
+/// Makes and checks values: the item's number, then bytes out of a pool; or JSON documents with the number as a member.
 pub struct Values {
     pool: Vec<u8>,
     bytes: usize,
@@ -187,7 +187,7 @@ pub struct Values {
 }
 
 impl Values {
-    /// Of each value `random_percent` do not compress; the rest are zeros.
+    /// In each value `random_percent` is incompressible; the rest is zeros.
     pub fn new(bytes: usize, random_percent: u64) -> Values {
         let mut pool = vec![0; POOL_BYTES + bytes];
         let mut random = Random::new(1);
@@ -198,12 +198,12 @@ impl Values {
         Values { pool, bytes, json: false }
     }
 
-    /// Of this length, or a little more: `{"title":"the 7th","year":1997,"number":7,"rest":"xx"}`.
+    /// Documents of at least this length, or slightly more: `{"title":"the 7th","year":1997,"number":7,"rest":"xx"}`.
     pub fn of_json(bytes: usize) -> Values {
         Values { pool: Vec::new(), bytes, json: true }
     }
 
-    /// As a contender is told to make them.
+    /// The values that a setup asks for.
     pub fn of(setup: &Setup) -> Values {
         let bytes = setup.value_bytes as usize;
         if setup.json { Values::of_json(bytes) } else { Values::new(bytes, setup.random_percent) }
@@ -213,7 +213,7 @@ impl Values {
         self.bytes
     }
 
-    /// The value of an item; `random` makes one write of it differ from the next.
+    /// Makes a value of an item. `random` makes one write differ from the next.
     pub fn fill(&self, index: u64, random: &mut Random, value: &mut Vec<u8>) {
         value.clear();
         if self.json {
@@ -245,7 +245,7 @@ impl Values {
     }
 }
 
-/// The number of an item whose value is a document, found as a query at the drive finds it.
+/// The number of an item whose value is a document, found in the same way as by a query at the drive.
 pub fn number_of_json(value: &[u8]) -> Option<u64> {
     static READER: LazyLock<(FieldReader, usize)> = LazyLock::new(|| {
         let format = Format::parse("value: number json $.number int").expect("it is a format");

@@ -1,4 +1,4 @@
-//! What a drive did: commands, bytes moved, latencies.
+//! Counters of a drive: commands, bytes moved, latencies.
 //!
 //! Each queue pair counts for itself (one writer, relaxed atomics, no locked instructions), and a snapshot adds them
 //! up. Counts of a closed queue pair stay. A snapshot is not a cut through time: it may catch a command between two of
@@ -15,7 +15,7 @@ const SUB_BUCKET_BITS: u32 = 2;
 /// The last bucket begins at seven days; longer latencies fall in it.
 const BUCKETS: usize = 156;
 
-/// What one queue pair counts. Only its owner adds.
+/// Counters of one queue pair. Only its owner adds.
 pub(crate) struct QueueCounters {
     opcodes: [OpcodeCounters; Opcode::COUNT],
     bytes: [PurposeCounters; Purpose::COUNT],
@@ -44,7 +44,7 @@ struct OpcodeCounters {
 }
 
 impl DriveCounters {
-    /// Counters that no queue pair has.
+    /// Counters that no open queue pair uses.
     pub(crate) fn free(&self) -> Arc<QueueCounters> {
         let mut all = whole(self.0.lock());
         if let Some(free) = all.iter().find(|counters| Arc::strong_count(counters) == 1) {
@@ -55,7 +55,7 @@ impl DriveCounters {
         fresh
     }
 
-    /// What was read from flash for one purpose. Cheap: a word of each queue pair.
+    /// Bytes read from flash for one purpose. Cheap: it adds one word of each queue pair.
     pub(crate) fn read_bytes(&self, purpose: Purpose) -> u64 {
         let read =
             |counters: &Arc<QueueCounters>| counters.bytes[purpose.index()].flash_to_local.load(Ordering::Relaxed);
@@ -158,18 +158,18 @@ impl QueueCounters {
 /// A drive's counters since it was built, all queue pairs together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CountersSnapshot {
-    /// In the order of [`Opcode::ALL`]; see [`CountersSnapshot::opcode`].
+    /// Indexed as [`Opcode::ALL`]; see [`CountersSnapshot::opcode`].
     pub opcodes: [OpcodeSnapshot; Opcode::COUNT],
-    /// Moved by successful reads.
+    /// Bytes moved by successful reads.
     pub flash_to_local_bytes: u64,
-    /// Moved by successful writes.
+    /// Bytes moved by successful writes.
     pub local_to_flash_bytes: u64,
-    /// What the host looked at in local memory, or copied out of it. What near-data processing saves is the difference to
-    /// `flash_to_local_bytes`.
+    /// Bytes of local memory that the host read in place or copied out. The difference to `flash_to_local_bytes` is what near-data
+    /// processing saves.
     pub local_to_host_bytes: u64,
-    /// What the host wrote to local memory.
+    /// Bytes that the host wrote to local memory.
     pub host_to_local_bytes: u64,
-    /// The same four by purpose, in the order of [`Purpose::ALL`]; see [`CountersSnapshot::purpose`].
+    /// The same four by purpose, indexed as [`Purpose::ALL`]; see [`CountersSnapshot::purpose`].
     pub purposes: [PurposeBytes; Purpose::COUNT],
     /// Commands submitted and not yet polled, over all queue pairs.
     pub queue_depth_now: u64,
@@ -190,10 +190,10 @@ impl CountersSnapshot {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PurposeBytes {
     pub flash_to_local: u64,
-    /// Of the host's region, too.
+    /// Includes bytes that were written to flash from the host's region.
     pub local_to_flash: u64,
     pub local_to_host: u64,
-    /// Also bytes of the host's region that the drive read.
+    /// Includes bytes of the host's region that the drive read.
     pub host_to_local: u64,
 }
 
@@ -210,10 +210,10 @@ impl std::ops::AddAssign for PurposeBytes {
 pub struct OpcodeSnapshot {
     /// Commands completed, however they ended.
     pub completed: u64,
-    /// Of those, the ones that the drive could not do, or did not start because one before them failed. A program's own status is
+    /// Completed commands that the drive could not do, or did not start because an earlier one failed. A status that a program returns is
     /// not a failure.
     pub failed: u64,
-    /// From submission to `poll`. Of `Execute` one in sixteen is timed: a clock costs as much as a small program.
+    /// From submission to `poll`. One `Execute` in sixteen is timed, because reading the clock costs as much as a small program.
     pub latency: LatencySnapshot,
 }
 

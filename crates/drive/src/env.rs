@@ -1,7 +1,7 @@
-//! The only door to time, chance and threads for everything below the server.
+//! The only source of time, randomness and threads for everything below the server.
 //!
-//! [`Env::system`] is the machine's. [`Env::simulated`] is a seed and a clock that moves only when told: the same seed
-//! gives the same run. Handles are cheap to clone and safe to share.
+//! [`Env::system`] is the machine's. [`Env::simulated`] has a seed, and a clock that only its handle moves: the same seed gives the same
+//! run. Handles are cheap to clone and safe to share.
 //!
 //! The wall clock is read once a process, when the first `Env::system` is made. From then on unix time is that reading and the
 //! time that has passed since, so that a wall clock that is set, by hand or by NTP, changes no time to live, no timeout and no
@@ -18,7 +18,7 @@ use crate::cpu::DriveClock;
 use crate::locks::whole;
 use tapetum_kernels::random::SplitMix64;
 
-/// Time, chance and threads.
+/// Source of time, randomness and threads.
 #[derive(Clone)]
 pub struct Env {
     source: Source,
@@ -38,7 +38,8 @@ impl Env {
         Env { source: Source::System { start: Instant::now(), unix: *UNIX.get_or_init(read) } }
     }
 
-    /// A run decided by `seed`; its clock stands at [`SimClock::UNIX_SECONDS_AT_START`] until the handle moves it.
+    /// An environment whose random numbers follow from `seed`. Its clock stands at [`SimClock::UNIX_SECONDS_AT_START`] until the handle
+    /// moves it.
     pub fn simulated(seed: u64) -> (Env, SimClock) {
         let clock = SimClock { now_us: Arc::new(AtomicU64::new(0)) };
         let random = Arc::new(Mutex::new(SplitMix64::new(seed)));
@@ -75,8 +76,8 @@ impl Env {
         u64::from_le_bytes(bytes)
     }
 
-    /// Fills `bytes` from the kernel's generator, or from the seed. Asks the kernel each time: draw a seed here and
-    /// feed a [`SplitMix64`] where many numbers are wanted and none is a secret.
+    /// Fills `bytes` from the kernel's generator, or from the seed. Each call asks the kernel: for many numbers that need not be secret,
+    /// draw a seed here and feed a [`SplitMix64`].
     pub fn random_bytes(&self, bytes: &mut [u8]) {
         match &self.source {
             Source::System { .. } => kernel_random(bytes),
@@ -90,7 +91,7 @@ impl Env {
         matches!(self.source, Source::Simulated { .. })
     }
 
-    /// Lets others go first for a moment: for who waits for something of which nothing tells.
+    /// Yields to other threads for a moment; for polling a condition that no event reports.
     pub fn rest(&self) {
         const MOMENT: Duration = Duration::from_micros(50);
         match &self.source {
@@ -99,7 +100,7 @@ impl Env {
         }
     }
 
-    /// How many threads get further at once; one in a simulation.
+    /// How many threads can run in parallel; one in a simulation.
     pub fn parallelism(&self) -> usize {
         match &self.source {
             Source::System { .. } => thread::available_parallelism().map_or(1, usize::from),
@@ -140,7 +141,7 @@ impl Env {
 /// One reading of the wall clock, carried on by a clock that nobody can set.
 #[derive(Clone, Copy)]
 struct UnixClock {
-    /// What the wall clock would have said at boot. Zero where it stood before 1970.
+    /// The wall clock's time at boot. Zero if it was before 1970.
     boot: Duration,
 }
 
@@ -173,7 +174,7 @@ pub struct SimClock {
 }
 
 impl SimClock {
-    /// What `unix_seconds` says before the clock first moves: late enough that no relative expiry looks absolute.
+    /// `unix_seconds` before the clock first moves: late enough that no relative expiry looks absolute.
     pub const UNIX_SECONDS_AT_START: u32 = 1_700_000_000;
 
     pub fn advance_us(&self, by_us: u64) {

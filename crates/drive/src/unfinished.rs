@@ -1,12 +1,12 @@
-//! Names of files that are not whole yet, and names that last: a name is durable when its folder has been synced, and that folder's name
-//! when the one above it has been.
+//! Names for files that are still being written, and durable names: a name is durable when its folder has been synced, and that folder's
+//! own name is durable when its parent has been.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// What a file is called until it is whole.
+/// The name of a file while it is being written.
 pub fn path_of(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".unfinished");
@@ -17,8 +17,8 @@ pub fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Makes the names of the folders that `path` is in durable, up to the root of its file system. All of them, as who made one may have
-/// been stopped before it was durable.
+/// Makes the names of all folders above `path` durable, up to the root of its file system: whoever made one of them may have been stopped
+/// before it was durable.
 pub fn sync_folders_of(path: &Path) -> io::Result<()> {
     let folder = fs::canonicalize(folder_of(path))?;
     let device = fs::metadata(&folder)?.dev();
@@ -28,7 +28,7 @@ pub fn sync_folders_of(path: &Path) -> io::Result<()> {
         }
         let synced = File::open(folder).and_then(|folder| folder.sync_all());
         match synced {
-            // Folders of others, and file systems that have nothing to sync there.
+            // Folders of other users, and file systems that cannot sync a folder.
             Err(error)
                 if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::EINVAL | libc::EROFS)) => {}
             other => other?,
@@ -37,7 +37,7 @@ pub fn sync_folders_of(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Bytes that the file system of a folder still has for this process.
+/// Free bytes, for this process, of a folder's file system.
 pub fn free_bytes(folder: &Path) -> io::Result<u64> {
     let found = rustix::fs::statvfs(folder)?;
     Ok(found.f_bavail.saturating_mul(found.f_frsize))

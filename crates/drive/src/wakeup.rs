@@ -1,4 +1,4 @@
-//! How one thread wakes another that may be about to sleep: an eventfd that is raised only while somebody listens.
+//! Wakes a thread that may be about to sleep: an eventfd that is raised only while somebody listens.
 //!
 //! ```text
 //! sleeper                          bringer
@@ -8,8 +8,8 @@
 //!   sleep until it is raised
 //! disarm
 //! ```
-//! Of the two, at least one sees what the other did before its fence: what is brought is found by the last look, or the sleeper is
-//! woken. A busy pair of threads makes no system call.
+//! At least one of the two threads sees what the other did before its fence: either the sleeper's last look finds what was brought, or the
+//! bringer wakes the sleeper. A busy pair of threads makes no system call.
 
 use crate::event::Event;
 use std::cell::Cell;
@@ -17,11 +17,11 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
-/// A flag with a fence, as the standard library has them, or a model of them.
+/// A flag with a fence: the standard library's, or a model of it.
 pub(crate) trait ListenFlag {
     fn set(&self);
     fn is_set(&self) -> bool;
-    /// Unsets it; whether it was set.
+    /// Clears the flag. Returns whether it was set.
     fn take(&self) -> bool;
     fn full_fence();
 }
@@ -50,7 +50,7 @@ fn listen<F: ListenFlag>(flag: &F) {
     F::full_fence();
 }
 
-/// The bringer's side, when it has brought; whether it is to raise the event.
+/// The bringer's side, after it has brought something. Returns whether to raise the event.
 fn is_listening<F: ListenFlag>(flag: &F) -> bool {
     F::full_fence();
     flag.is_set() && flag.take()
@@ -61,29 +61,29 @@ struct WakeupState {
     event: Event,
 }
 
-/// The end of those that bring something. Any number of threads may have it.
+/// The bringers' end. Any number of threads may have it.
 #[derive(Clone)]
 pub(crate) struct Waker(Arc<WakeupState>);
 
 impl Waker {
-    /// To be called when something was brought.
+    /// To be called after something was brought.
     pub fn wake(&self) {
         if is_listening(&self.0.listens) {
             self.0.event.raise();
         }
     }
 
-    /// Wakes whoever sleeps or goes to sleep next, listening or not.
+    /// Wakes the sleeper, or its next sleep, even if it is not listening.
     pub fn wake_in_any_case(&self) {
         self.0.event.raise();
     }
 }
 
-/// The end of the one thread that sleeps.
+/// The end of the single thread that sleeps.
 pub(crate) struct Sleeper {
     state: Arc<WakeupState>,
     is_armed: Cell<bool>,
-    /// How often the event was raised, or is about to be, since it was last cleared.
+    /// How often the event was raised, or is about to be, since the last clearing.
     raises_owed: Cell<u64>,
 }
 
@@ -97,14 +97,14 @@ impl Sleeper {
         Waker(self.state.clone())
     }
 
-    /// What is brought from here on makes the descriptor readable; what came before is to be looked for once more.
+    /// From now on, something brought makes the descriptor readable. The caller must look once more for what came before.
     pub fn arm(&self) {
         if !self.is_armed.replace(true) {
             listen(&self.state.listens);
         }
     }
 
-    /// Ends that. A bringer that is just about to raise the event wakes for nothing, once.
+    /// Ends listening. A bringer that is just about to raise the event may wake the sleeper once without cause.
     pub fn disarm(&self) {
         if self.is_armed.replace(false) && !self.state.listens.take() {
             self.raises_owed.set(self.raises_owed.get() + 1);
@@ -138,7 +138,7 @@ mod tests {
     use loom::sync::atomic::{AtomicBool, AtomicU64, fence};
     use loom::thread;
 
-    /// loom's flag; without the fences, to show that the model sees that.
+    /// loom's flag. `FENCED = false` leaves the fences out, to show that the model notices.
     struct ModelFlag<const FENCED: bool>(AtomicBool);
 
     impl<const FENCED: bool> ListenFlag for ModelFlag<FENCED> {
@@ -161,7 +161,7 @@ mod tests {
         }
     }
 
-    /// Nothing that was brought is slept over.
+    /// A sleeper never sleeps through something that was brought.
     fn model<const FENCED: bool>() {
         loom::model(|| {
             let (flag, brought) = (Arc::new(ModelFlag::<FENCED>(AtomicBool::new(false))), Arc::new(AtomicU64::new(0)));

@@ -1,4 +1,4 @@
-//! What crosses a queue pair.
+//! The messages of a queue pair.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tapetum_drive::{
     MemoryAddress, MemoryFlash, Operation, PIPELINES_MAX, QueuePair, RegionId, Returned, Stage, Status,
 };
 
-/// Decoding is strict: what decodes encodes to the same bytes.
+/// Decoding is strict: a decoded command encodes to the same bytes.
 pub fn command(bytes: &[u8]) {
     let whole: [u8; Command::ENCODED_BYTES] = Input::new(bytes).array();
     if let Ok(command) = Command::decode(&whole) {
@@ -39,12 +39,12 @@ impl Bench {
         Bench { pair: pair.expect("a queue pair of a flash in memory"), buffer }
     }
 
-    /// Runs a command that names a list at the start of the buffer, which it is lent.
+    /// Runs a command that names a list at the start of the buffer, and lends it the buffer.
     pub fn run(&mut self, list: &[u8], operation: impl Fn(LocalRange) -> Operation) -> Completion {
         self.run_and(list, operation, None).0
     }
 
-    /// As [`Bench::run`], with a cancellation of its pipelines behind it; how many were cancelled.
+    /// Like [`Bench::run`], followed by a cancellation of its pipelines. Returns how many were cancelled.
     pub fn run_and(
         &mut self,
         list: &[u8],
@@ -78,7 +78,7 @@ impl Bench {
     }
 }
 
-/// Of a flash in memory, each gets all that is ready.
+/// Polls within which a command must end. The flash is in memory, so each poll completes everything that is ready.
 const POLLS_MAX: usize = 64;
 
 thread_local! {
@@ -95,8 +95,8 @@ thread_local! {
     static BENCH: RefCell<Bench> = RefCell::new(Bench::new(LOCAL_BYTES, LOCAL_BYTES, 4096));
 }
 
-/// Any bytes as a list of stages: one completion, which names a stage of the list; where a stage is none, that one or one before
-/// it. What decodes encodes to the same bytes.
+/// Any bytes as a list of stages: there is one completion, which names a stage of the list. If a stage is invalid, it names that stage or
+/// an earlier one. Decoded stages encode to the same bytes.
 pub fn stages(bytes: &[u8]) {
     let list = &bytes[..bytes.len().min(LOCAL_BYTES / 2)];
     let mut malformed = None;
@@ -117,8 +117,8 @@ pub fn stages(bytes: &[u8]) {
     assert!(stage < stages.len().max(1), "{completion:?}");
 }
 
-/// Any bytes as commands, one behind the other, over memory that holds the same bytes: each that is taken ends once, and what was
-/// lent is back or freed.
+/// Any bytes as consecutive commands, over memory that holds the same bytes: each accepted command ends once, and its lease is returned or
+/// freed.
 pub fn commands(bytes: &[u8]) {
     DRIVE.with(|drive| ARENA.with_borrow_mut(|arena| commands_of(drive, arena, bytes)));
 }
@@ -132,7 +132,7 @@ fn commands_of(drive: &Drive, arena: &mut HostArena, bytes: &[u8]) {
     let (mut lease, mut waiting) = (Lease::Buffer(buffer), Vec::new());
     for command in bytes.as_chunks::<{ Command::ENCODED_BYTES }>().0 {
         let Ok(command) = Command::decode(command) else { continue };
-        // What waits for an event may have the memory of the command that signals it.
+        // A command that waits for an event may inherit the lease of the command that signals the event.
         let lent = match (command.events.after, command.operation) {
             (Some(_), _) => Lease::Inherited,
             (_, Operation::Write { from: MemoryAddress { region: RegionId::HOST, .. }, .. }) => {
@@ -160,7 +160,7 @@ fn commands_of(drive: &Drive, arena: &mut HostArena, bytes: &[u8]) {
     arena.seal(LOCAL_BYTES / 2);
 }
 
-/// What decodes encodes to the same bytes.
+/// A decoded identity encodes to the same bytes.
 pub fn identity(bytes: &[u8]) {
     if let Ok(identity) = Identity::decode(bytes) {
         let encoded = identity.encode();
@@ -168,7 +168,7 @@ pub fn identity(bytes: &[u8]) {
     }
 }
 
-/// Any built-in program over any bytes, in parts: it answers, and a task that goes on gets somewhere.
+/// Any built-in program over any bytes, in parts: it answers, and a task that continues makes progress.
 pub fn programs(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let programs = built_in();

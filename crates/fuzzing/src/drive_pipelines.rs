@@ -7,10 +7,10 @@ use crate::drive::Bench;
 
 const BUFFER_BYTES: usize = 16 << 10;
 const FLASH_BYTES: u64 = 16 << 10;
-/// Where the buffer has lists of ranges: of itself, and of flash.
+/// Offsets in the buffer of lists of ranges: ranges of the buffer itself, and of flash.
 const LOCAL_LIST_AT: usize = 8 << 10;
 const FLASH_LIST_AT: usize = 9 << 10;
-/// The lowest byte of the first descriptor's deadline, which no clock reaches here.
+/// Offset of the lowest byte of the first descriptor's deadline, which no clock reaches here.
 const DEADLINE_AT: usize = 8;
 
 /// Fills the buffer, and writes the lists of ranges.
@@ -32,12 +32,12 @@ thread_local! {
     static PIPELINE_BENCH: RefCell<Bench> = RefCell::new(Bench::new(1 << 20, BUFFER_BYTES, FLASH_BYTES));
 }
 
-/// Any bytes as descriptors, of which some are cancelled: one completion, which names the first that is none; or else each has a result. What decodes encodes to
-/// the same bytes.
+/// Any bytes as descriptors, some of which are cancelled: there is one completion, which names the first invalid descriptor; or otherwise
+/// each has a result. Decoded descriptors encode to the same bytes.
 pub fn pipelines(bytes: &[u8]) {
     let list = &bytes[..bytes.len().min(LOCAL_LIST_AT)];
     let (descriptors, rest) = list.as_chunks::<{ PipelineDescriptor::ENCODED_BYTES }>();
-    // Some are cancelled: one, or all.
+    // Cancel one, or all.
     let cancel =
         bytes.get(DEADLINE_AT).filter(|byte| **byte & 3 == 1).map(|byte| (byte & 4 == 0).then_some(u16::from(*byte)));
     let is_list = (1..=PIPELINES_MAX).contains(&descriptors.len()) && rest.is_empty();
@@ -49,7 +49,7 @@ pub fn pipelines(bytes: &[u8]) {
         }
     }
     PIPELINE_BENCH.with_borrow_mut(|bench| {
-        // Results and sinks of the run before may lie anywhere.
+        // Results and sinks of the last run may be anywhere.
         fill(&mut bench.buffer);
         let (completion, cancelled) = bench.run_and(list, |pipelines| Operation::Compute { pipelines }, cancel);
         assert!(cancelled <= completion.result[0], "{completion:?}, and {cancelled} were cancelled");

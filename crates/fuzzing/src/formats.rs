@@ -9,7 +9,7 @@ use tapetum_kernels::fences::{Fences, PageStarts};
 use tapetum_kernels::record::{Codec, HEADER_BYTES_MAX, Header, KEY_BYTES_MAX, Record, VALUE_BYTES_MAX};
 use tapetum_kernels::reference::Reference;
 
-/// A header that parses is within its limits, and reads back when written.
+/// A parsed header is within its limits, and reads back when written.
 pub fn record(bytes: &[u8]) {
     let Ok((header, header_bytes)) = Header::parse(bytes) else { return };
     assert!(header_bytes <= bytes.len() && header.header_bytes() <= header_bytes);
@@ -30,7 +30,7 @@ pub fn record(bytes: &[u8]) {
     }
 }
 
-/// A reference that parses has extents, and reads back when written.
+/// A parsed reference has extents, and reads back when written.
 pub fn reference(bytes: &[u8]) {
     let Ok(reference) = Reference::parse(bytes) else { return };
     assert!(reference.runs.iter().all(|run| run.first.checked_add(run.count).is_some()));
@@ -40,7 +40,7 @@ pub fn reference(bytes: &[u8]) {
     assert_eq!(Reference::parse(&written), Ok(reference));
 }
 
-/// Fences of pages name the page of each record, on flash as in memory; fences of anything stay within bounds.
+/// Fences of pages give the page of each record, on flash as in memory; arbitrary fences stay within bounds.
 pub fn fences(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     if input.u8() & 1 == 0 { built_fences(&mut input) } else { strange_fences(&mut input) }
@@ -106,7 +106,7 @@ thread_local! {
     ));
 }
 
-/// What is compressed comes back; a frame of anything fills what it was given room for, or is an error.
+/// Compressed bytes decompress to the original. An arbitrary frame fills the room that it was given, or is an error.
 pub fn codec(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let repeats = usize::from(input.u8()) + 1;
@@ -114,7 +114,7 @@ pub fn codec(bytes: &[u8]) {
     let bytes = input.rest();
     CONTEXTS.with_borrow_mut(|(compressor, decompressor)| {
         let mut out = vec![0xaa; room];
-        // Whether it is a frame or not is the library's to say: but it writes nowhere else, and says so only if it filled all.
+        // The library decides whether it is a frame, but it must write nowhere else, and succeed only if it filled the room.
         let _ = decompressor.decompress(bytes, &mut out);
         let value = bytes.repeat(repeats);
         let (codec, stored) = compressor.compress(&value);

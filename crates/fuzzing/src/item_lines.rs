@@ -4,7 +4,7 @@ use tapetum::fuzzing::Input;
 use tapetum_kernels::expiry::Expiry;
 use tapetum_server::tools::item_lines::{Format, ItemLine, parse, write};
 
-/// What is read can be written, in either format, and reads back as it was.
+/// A parsed item can be written in either format, and reads back unchanged.
 pub fn item_lines(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let format = if input.u8() & 1 == 0 { Format::Tsv } else { Format::Jsonl };

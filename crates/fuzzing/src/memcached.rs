@@ -4,19 +4,19 @@ use tapetum::fuzzing::Input;
 use tapetum_server::doors::memcached::protocol::{Parsed, binary, meta, number, text};
 use tapetum_server::size;
 
-/// Low, so that a short input reaches beyond it.
+/// Low, so that a short input exceeds it.
 const ITEM_BYTES_MAX: usize = 1000;
 
-/// What a connection takes from its input: commands with the bytes they took and those they skip, and how it ends.
+/// A connection's results from its input: commands with the bytes they took and those they skip, and how it ended.
 #[derive(Debug, PartialEq)]
 struct Taken<C> {
     commands: Vec<(C, usize, usize)>,
-    /// Where the next frame would begin.
+    /// Offset at which the next frame would begin.
     end: usize,
     closed: bool,
 }
 
-/// Reads `input` as it comes in: `arrivals` are the lengths that are there, ascending.
+/// Reads `input` as it arrives: `arrivals` are the ascending lengths available.
 fn take<'a, C>(
     input: &'a [u8],
     arrivals: impl Iterator<Item = usize>,
@@ -47,7 +47,7 @@ fn take<'a, C>(
     taken
 }
 
-/// The lengths after each piece of an input that was cut as `cuts` says.
+/// The length after each piece of an input that is cut at `cuts`.
 fn arrivals(cuts: [u8; 4], length: usize) -> impl Iterator<Item = usize> {
     let mut at = 0;
     let mut pieces = cuts.into_iter().cycle();
@@ -60,7 +60,7 @@ fn arrivals(cuts: [u8; 4], length: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Text frames: however the input is cut they are the same, and a command written out reads back.
+/// Text frames are the same however the input is cut, and a command written out reads back.
 pub fn text(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let cuts = input.array();
@@ -79,7 +79,7 @@ pub fn text(bytes: &[u8]) {
     }
 }
 
-/// The command as a client writes it, for those that the parser keeps whole.
+/// The command as a client writes it, for commands that the parser keeps whole.
 fn text_line(command: &text::TextCommand<'_>) -> Option<Vec<u8>> {
     use text::TextCommand;
     let mut line = Vec::new();
@@ -88,7 +88,7 @@ fn text_line(command: &text::TextCommand<'_>) -> Option<Vec<u8>> {
         line.extend_from_slice(if noreply { b" noreply\r\n" } else { b"\r\n" });
     };
     match *command {
-        // A list of keys has its spaces with it.
+        // A list of keys includes its spaces.
         TextCommand::Get { keys, stamps, goes_on: false } => {
             let name: &[u8] = if stamps { b"gets" } else { b"get" };
             words(&[&[name, keys].concat()], false);
@@ -136,7 +136,7 @@ fn text_line(command: &text::TextCommand<'_>) -> Option<Vec<u8>> {
     Some(line)
 }
 
-/// Binary frames: however the input is cut they are the same, and a request written out reads back.
+/// Binary frames are the same however the input is cut, and a request written out reads back.
 pub fn binary(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let cuts = input.array();
@@ -155,7 +155,7 @@ pub fn binary(bytes: &[u8]) {
     }
 }
 
-/// The request as a client writes it, for those that have a body.
+/// The request as a client writes it, for requests with a body.
 fn binary_packet(origin: binary::Origin, command: &binary::BinaryCommand<'_>) -> Option<Vec<u8>> {
     use binary::{BinaryCommand, BinaryVerb};
     let mut extras = Vec::new();
@@ -193,7 +193,7 @@ fn binary_packet(origin: binary::Origin, command: &binary::BinaryCommand<'_>) ->
     Some([&packet[..], &extras, key, value].concat())
 }
 
-/// Numbers of the text protocol and sizes of the command line: all readings of one token agree.
+/// Numbers of the text protocol, and sizes of the command line: all parsers agree about one token.
 pub fn numbers(token: &[u8]) {
     let (unsigned, signed) = (number::unsigned(token), number::signed(token));
     if let Some(value) = unsigned {

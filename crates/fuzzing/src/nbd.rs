@@ -1,4 +1,4 @@
-//! What a client of a block device may say: its flags and options, then its requests.
+//! A client's side of a block device's protocol: its flags and options, then its requests.
 
 use tapetum::BlockDevice;
 use tapetum_server::doors::nbd::exports::Export;
@@ -7,11 +7,11 @@ use tapetum_server::doors::nbd::protocol::Parsed;
 use tapetum_server::doors::nbd::protocol::request::NbdRequest;
 
 const SIZE_BYTES: u64 = 1 << 20;
-/// No option asks for more than the longest that is looked at, with its head.
+/// No option asks for more bytes than the longest one that is parsed, with its head.
 const NEED_BYTES_MAX: usize = 16 + 8192;
 
-/// A whole conversation: the handshake until there is an export or an end, and requests behind it. What was taken does not depend on
-/// what has come behind it.
+/// A whole conversation: the handshake until there is an export or an end, and requests behind it. Taken bytes do not depend on the bytes
+/// behind them.
 pub fn conversation(input: &[u8]) {
     let export = |name: &str, is_read_only| {
         let (name, keyspace) = (name.to_owned(), tapetum::KeyspaceRef::DEFAULT);
@@ -26,7 +26,7 @@ pub fn conversation(input: &[u8]) {
         match negotiation.step(rest, &exports, &mut out) {
             Negotiated::Goes { taken_bytes, skip_bytes } => {
                 assert!((1..=rest.len()).contains(&taken_bytes));
-                // A list names each of two exports.
+                // A list names two exports.
                 assert!(out.len() - said_before <= 200, "more than an answer");
                 at += taken_bytes + skip_bytes;
             }

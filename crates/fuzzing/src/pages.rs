@@ -1,4 +1,4 @@
-//! What a segment is made of: data pages, as the drive's program searches them, and key-table pages.
+//! The parts of a segment: data pages, which the drive's program searches, and key-table pages.
 
 use std::cell::RefCell;
 use tapetum::fuzzing::Input;
@@ -19,7 +19,7 @@ thread_local! {
     static COMPRESSOR: RefCell<Compressor> = RefCell::new(Compressor::new().expect("a context for zstd"));
 }
 
-/// A record that a segment was built with.
+/// A record of a segment.
 struct Item {
     header: Header,
     key: Vec<u8>,
@@ -28,7 +28,7 @@ struct Item {
     address: u64,
 }
 
-/// Items from an input, their keys all different, with their addresses in a stream of at most [`PAGES_MAX`] large pages.
+/// Items from an input, with different keys, and their addresses in a stream of at most [`PAGES_MAX`] large pages.
 fn items(input: &mut Input<'_>) -> Vec<Item> {
     let mut items = Vec::new();
     let mut address = 0u64;
@@ -100,7 +100,7 @@ fn matched(output: &[u8]) -> Matched {
     Matched::parse(output[..OUTPUT_HEAD_BYTES].try_into().expect("a head"))
 }
 
-/// An item is found in the page where it starts, and no other is; in damaged pages it is the same one or an error.
+/// An item is found only in the page where it starts. In damaged pages it is found unchanged, or there is an error.
 pub fn match_record(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let (damage_at, damage, which) = (input.u16(), input.array::<3>(), input.u8());
@@ -112,7 +112,7 @@ pub fn match_record(bytes: &[u8]) {
     }
     let damaged = damage != [0; 3];
     if damaged {
-        // Neighbouring bytes: the checksum sees any such burst for certain.
+        // Neighbouring bytes, because the checksum detects any burst of this length.
         let at = usize::from(damage_at) % (bytes.len() - damage.len());
         bytes[at..].iter_mut().zip(damage).for_each(|(byte, damage)| *byte ^= damage);
     }
@@ -151,7 +151,7 @@ fn check_match(item: &Item, number: usize, run: PageRun<'_>, output: &[u8]) {
     assert_eq!(&value, expected);
 }
 
-/// Pages of anything, whose checksums hold: what the program makes of them stays within bounds.
+/// Arbitrary pages with valid checksums: the program stays within bounds.
 pub fn sealed_page(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let first_page = input.u8().into();
@@ -179,7 +179,7 @@ pub fn sealed_page(bytes: &[u8]) {
     }
 }
 
-/// Gives the record at `address` the checksum that it should have; its length, if it lies in the pages.
+/// Corrects the checksum of the record at `address`. Returns its length, if it lies in the pages.
 fn seal_record(pages: &mut [u8], (first_page, page_size): (u32, PageSize), address: u64) -> Option<usize> {
     let run = PageRun { bytes: pages, first_page, page_size };
     let mut head = [0; HEADER_BYTES_MAX];
@@ -201,7 +201,7 @@ fn seal_record(pages: &mut [u8], (first_page, page_size): (u32, PageSize), addre
     Some(length)
 }
 
-/// Key-table pages: entries come back as they went in, damage is an error, and a page of anything stays within bounds.
+/// Key-table pages: entries read back, damage is an error, and an arbitrary page stays within bounds.
 pub fn key_table(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     if input.u8() & 1 == 0 { written_key_pages(&mut input) } else { sealed_key_page(&mut input) }

@@ -1,4 +1,4 @@
-//! What memory this machine has, and how much of it this process may use. No state.
+//! The memory of this machine, and how much of it this process may use. No state.
 
 use std::fs;
 use std::path::Path;
@@ -23,13 +23,13 @@ pub fn why_too_much(memory_bytes: u64) -> Option<String> {
     })
 }
 
-/// What the control groups of this process allow it, if they limit it: a container's limit, or that of a systemd unit.
+/// The memory limit of this process's control groups, if there is one: a container's, or that of a systemd unit.
 pub fn memory_limit_bytes() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     limit_of(&groups, Path::new("/sys/fs/cgroup"))
 }
 
-/// The least limit of the group that `groups` names, in the format of `/proc/self/cgroup`, and of those that it is in.
+/// The least limit of the group that `groups` names (in the format of `/proc/self/cgroup`) and of its parents.
 fn limit_of(groups: &str, root: &Path) -> Option<u64> {
     let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let group = root.join(group);

@@ -1,4 +1,4 @@
-//! The system calls of the event loop behind safe functions. No state but the descriptors.
+//! Safe functions around the system calls of the event loop. No state except the descriptors.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::net::{SendFlags, Shutdown, SocketFlags, sockopt};
 use rustix::process::{Resource, Rlimit, Signal};
 
-/// The error of a call that libc makes.
+/// Turns the result of a libc call into its error.
 pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
@@ -21,9 +21,9 @@ pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 pub struct Interest {
     pub read: bool,
     pub write: bool,
-    /// Of several epolls that watch one descriptor, wake few.
+    /// If several epolls watch one descriptor, wake only a few.
     pub exclusive: bool,
-    /// Report what becomes ready, not what stays so.
+    /// Report becoming ready, not staying ready.
     pub edge: bool,
 }
 
@@ -46,12 +46,12 @@ pub struct Ready {
     pub id: u64,
     pub read: bool,
     pub write: bool,
-    /// The peer is gone, or the descriptor is in error.
+    /// The peer is gone, or the descriptor has an error.
     pub gone: bool,
 }
 
-/// The most sockets that one wait reports. Few, so that their requests are at the flash, or answered, while the next sockets are read: with
-/// all at once the flash waits for the sockets, and then the sockets for the flash.
+/// The most sockets that one wait reports. Few, so that their requests run on flash, or are answered, while the next sockets are read. With
+/// all at once, flash would wait for the sockets, and then the sockets for flash.
 pub const EVENTS_MAX: usize = 16;
 
 pub struct Epoll(OwnedFd);
@@ -93,9 +93,9 @@ impl Epoll {
     }
 }
 
-/// Sessions name descriptors that they keep.
+/// Sessions keep the descriptors that they name open.
 fn watched(fd: &RawFd) -> BorrowedFd<'_> {
-    // SAFETY: lent to one call, which refuses a descriptor that is closed.
+    // SAFETY: borrowed for one call, which refuses a closed descriptor.
     unsafe { BorrowedFd::borrow_raw(*fd) }
 }
 
@@ -107,28 +107,28 @@ pub fn read(fd: impl AsFd, into: &mut [u8]) -> io::Result<usize> {
     Ok(rustix::io::read(fd, into)?)
 }
 
-/// Reads into the spare capacity of `into`, and makes what came part of it.
+/// Reads into the spare capacity of `into`, and extends it by the bytes read.
 pub fn read_more(fd: impl AsFd, into: &mut Vec<u8>) -> io::Result<usize> {
     Ok(rustix::io::read(fd, spare_capacity(into))?)
 }
 
-/// One write of several pieces to a socket; how many bytes went.
+/// Writes several pieces to a socket with one call. Returns how many bytes were written.
 pub fn send(socket: impl AsFd, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
     match pieces {
-        // As most replies are; of the two calls this costs less.
+        // Most replies are one piece, for which this call is cheaper.
         [piece] => Ok(rustix::net::send(socket, piece, SendFlags::NOSIGNAL)?),
         pieces => Ok(rustix::io::writev(socket, pieces)?),
     }
 }
 
-/// When the kernel asks a silent TCP peer whether it is there still: after [`KEEPALIVE_IDLE`], and then every [`KEEPALIVE_INTERVAL`]. One
-/// that leaves [`KEEPALIVE_PROBES`] without an answer is gone: in two minutes, in place of Linux' two hours and a quarter.
+/// TCP keepalive: the kernel probes a silent peer after [`KEEPALIVE_IDLE`], and then every [`KEEPALIVE_INTERVAL`]. A peer that leaves
+/// [`KEEPALIVE_PROBES`] unanswered is gone: after two minutes, instead of Linux' default of two hours and a quarter.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const KEEPALIVE_PROBES: u32 = 4;
 
-/// The next connection waiting at `listener`, not blocking, and its peer, if that has an address of the Internet. Of TCP, it ends when
-/// the peer's machine is gone.
+/// Accepts the next connection at `listener`, without blocking; and its peer, if that has an Internet address. A TCP connection ends when
+/// the peer's machine is gone (keepalive).
 pub fn accept(listener: impl AsFd) -> io::Result<(OwnedFd, Option<SocketAddr>)> {
     let (socket, peer) = rustix::net::acceptfrom_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     keep_alive(&socket);
@@ -136,7 +136,7 @@ pub fn accept(listener: impl AsFd) -> io::Result<(OwnedFd, Option<SocketAddr>)> 
 }
 
 fn keep_alive(socket: &OwnedFd) {
-    // A peer without it is served all the same; sockets that are not TCP end with their peer.
+    // A peer without keepalive is served anyway. Other sockets than TCP end with their peer.
     let _ = sockopt::set_socket_keepalive(socket, true)
         .and_then(|()| sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE))
         .and_then(|()| sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL))
@@ -151,19 +151,19 @@ pub fn set_no_delay(socket: impl AsFd) {
 
 /// Says that nothing more will be written.
 pub fn shut_down_write(socket: impl AsFd) {
-    // Fails only where the peer has gone.
+    // Fails only if the peer is gone.
     let _ = rustix::net::shutdown(socket, Shutdown::Write);
 }
 
-/// Blocks the signals that stop a server, in this thread and those it makes, and returns a descriptor that reads them instead. SIGHUP,
-/// which a closing terminal sends, is one of them unless it is ignored already (`nohup`). SIGQUIT still ends the process at once, with a
-/// core dump where those are on, for when stopping takes too long.
+/// Blocks the signals that stop a server, in this thread and the threads that it creates, and returns a descriptor that reads them instead.
+/// SIGHUP, which a closing terminal sends, is one of them unless it is ignored already (`nohup`). SIGQUIT still ends the process at once,
+/// with a core dump if those are enabled, for a stop that takes too long.
 pub fn termination_signals() -> io::Result<OwnedFd> {
     let mut stopping = vec![libc::SIGTERM, libc::SIGINT, libc::SIGPWR];
     if !is_ignored(libc::SIGHUP)? {
         stopping.push(libc::SIGHUP);
     }
-    // Other servers rotate logs or reread a configuration at these, so people send them.
+    // People send these to servers that rotate logs or reread their configuration; ignore them.
     ignore(&[libc::SIGUSR1, libc::SIGUSR2]);
     // SAFETY: the set is initialised before use and lives through each call; the descriptor is new and ours alone.
     unsafe {
@@ -180,14 +180,14 @@ pub fn termination_signals() -> io::Result<OwnedFd> {
     }
 }
 
-/// A write beyond the limit on file sizes (`ulimit -f`) is an error from now on, not the end of the process.
+/// Makes a write beyond the limit on file sizes (`ulimit -f`) an error, rather than the end of the process.
 pub fn ignore_file_size_signal() {
     ignore(&[libc::SIGXFSZ]);
 }
 
 fn ignore(signals: &[libc::c_int]) {
     for &signal in signals {
-        // SAFETY: no handler runs; it fails for no signal that can be ignored.
+        // SAFETY: no handler runs. The call does not fail for a signal that can be ignored.
         let _ = unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
 }
@@ -244,10 +244,10 @@ pub fn terminate_this_process() {
     let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::TERM);
 }
 
-/// Raises the limit on open files to `files`, as far as this process may; the limit then.
+/// Raises the limit on open files to `files`, as far as this process may. Returns the new limit.
 pub fn allow_open_files(files: u64) -> io::Result<u64> {
     let Rlimit { current, maximum } = rustix::process::getrlimit(Resource::Nofile);
-    // `None` is no limit.
+    // `None` means no limit.
     let current = current.unwrap_or(u64::MAX);
     if current >= files {
         return Ok(current);
@@ -257,7 +257,7 @@ pub fn allow_open_files(files: u64) -> io::Result<u64> {
     Ok(raised)
 }
 
-/// Returns large blocks to the system as soon as they are freed: buffers come and go with the clients.
+/// Makes the allocator return large blocks to the system when they are freed, because buffers come and go with the clients.
 pub fn return_freed_memory() {
     // SAFETY: no pointers; called before other threads allocate.
     #[cfg(target_env = "gnu")]

@@ -1,6 +1,6 @@
-//! The server as a whole: sockets, workers, and how they stop. One thread a worker; `stop` may come from any thread.
+//! The server as a whole: sockets, workers, and stopping. One thread for each worker; any thread may call `stop`.
 
-// The server is above the simulator: its workers are threads of the system.
+// The server is above the simulator: its workers are system threads.
 #![allow(clippy::disallowed_methods)]
 
 use std::io;
@@ -34,26 +34,26 @@ use crate::store::hot_keys::WarmProgress;
 
 pub struct Options {
     pub addresses: Vec<Address>,
-    /// Where block devices are served.
+    /// The addresses at which block devices are served.
     pub nbd: Vec<Address>,
     pub threads: usize,
     pub limits: Limits,
-    /// What `stats settings` says beside what the server knows by itself.
+    /// Settings for `stats settings` that the server does not know itself.
     pub settings: Vec<(&'static str, String)>,
-    /// The whole budget of memory, the front doors' part included.
+    /// The whole memory budget, including the front doors' part.
     pub memory_bytes: u64,
-    /// Where Prometheus finds the figures, if it is to.
+    /// The address of Prometheus' figures, if they are served.
     pub metrics: Option<LoopbackAddress>,
-    /// Where requests come in datagrams, if they may.
+    /// The address for requests in datagrams, if they are allowed.
     pub udp: Option<UdpOptions>,
-    /// How far the warming of DRAM is, for the figures.
+    /// Progress of warming DRAM, for the figures.
     pub hot_keys: Arc<WarmProgress>,
-    /// What of the log was lost, for the figures.
+    /// Losses of the log, for the figures.
     pub log: LogLosses,
 }
 
 impl Options {
-    /// Of memcached at `addresses` and nothing beside, by two threads.
+    /// Only memcached at `addresses`, with two threads.
     pub fn at(addresses: Vec<Address>) -> Options {
         Options {
             addresses,
@@ -70,15 +70,15 @@ impl Options {
     }
 }
 
-/// How clients of the door `D` come in: bound sockets, with what each gives to its clients.
+/// The sockets of a door `D`, bound, with the options of each.
 pub struct Entrances<D: Door> {
     pub listeners: Vec<(Listener, D::Options)>,
-    /// One a worker, or none.
+    /// One for each worker, or none.
     pub datagrams: Vec<D::Datagrams>,
     pub metrics: Vec<Listener>,
-    /// The block devices that clients find behind the listeners, by their numbers.
+    /// The block devices behind the listeners, by number.
     pub devices: Vec<ServedDevice>,
-    /// Where the datagrams come in, for figures and addresses.
+    /// The datagram sockets' shared state, for figures and addresses.
     pub udp: Option<Arc<Terminal>>,
 }
 
@@ -120,8 +120,8 @@ impl From<io::Error> for StartError {
     }
 }
 
-/// A worker that panics takes the process with it: what it shared may be half-changed. In the binary its hook has done so before
-/// (see [`crate::logging`]).
+/// A worker's panic aborts the process, because its shared state may be half-changed. In the binary, the panic hook has done so before (see
+/// [`crate::logging`]).
 struct AbortWithWorker;
 
 impl Drop for AbortWithWorker {
@@ -133,19 +133,19 @@ impl Drop for AbortWithWorker {
 }
 
 impl Server {
-    /// Listens, and returns when clients can connect.
+    /// Starts a server, which listens when this returns.
     pub fn start<S: Store>(store: Arc<S>, options: Options) -> Result<Server, StartError> {
         let doors = Doors::bind(&options)?;
         Server::start_behind(doors, store, options)
     }
 
-    /// [`Server::start`] with doors that were bound before.
+    /// Like [`Server::start`], with doors that are already bound.
     pub fn start_behind<S: Store>(doors: Doors, store: Arc<S>, mut options: Options) -> Result<Server, StartError> {
         doors.listen(options.limits.backlog)?;
         let Doors { memcached, memcached_options, nbd, nbd_options, metrics, udp, .. } = doors;
         let (terminal, sockets) = udp.map(|udp| (udp.terminal, udp.sockets)).unzip();
         options.settings = settings::settings(&options, (&memcached, &memcached_options), terminal.as_deref());
-        // Datagrams have one address, whatever listeners there are: the first one's clients send them.
+        // Datagrams have one address, whatever the number of listeners: they use the first listener's options.
         let of_first = memcached_options.first().cloned().unwrap_or_default();
         let sockets = sockets.into_iter().flatten().enumerate();
         let datagrams = sockets.zip(terminal.iter().cycle());
@@ -170,7 +170,7 @@ impl Server {
         Server::start_doors(entrances, store, options)
     }
 
-    /// Serves clients of the door `D`, with listeners that listen already.
+    /// Serves clients of the door `D`, with sockets that are already listening.
     pub fn start_doors<S: Store, D: Door>(
         entrances: Entrances<D>,
         store: Arc<S>,
@@ -188,7 +188,7 @@ impl Server {
         let stopping = AtomicBool::new(false);
         let (errands, orders) = Errands::queue();
         let shared = Arc::new(Shared { limits, budget, figures, errands, listeners, mailboxes, stopping });
-        // Every worker is whole before the first one runs, so that a failure leaves nothing behind.
+        // Create every worker before the first one runs, so that a failure leaves nothing behind.
         let (mut workers, mut datagrams) = (Vec::new(), datagrams.into_iter());
         for index in 0..threads {
             let session = store.session().map_err(StartError::Session)?;
@@ -214,22 +214,22 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it listens in fact: for memcached's clients first, then for those of block devices.
+    /// The addresses in use: first those for memcached's clients, then those for block devices.
     pub fn addresses(&self) -> Vec<Address> {
         self.shared.listeners.iter().map(Listener::address).collect()
     }
 
-    /// Where Prometheus finds the figures.
+    /// The addresses of Prometheus' figures.
     pub fn metrics_addresses(&self) -> &[Address] {
         self.metrics.as_ref().map_or(&[], MetricsServer::addresses)
     }
 
-    /// Where it takes datagrams.
+    /// The addresses for datagrams.
     pub fn udp_addresses(&self) -> &[SocketAddr] {
         self.udp.as_ref().map_or(&[], |udp| &udp.addresses)
     }
 
-    /// Accepts no more, serves what has come, and waits for the workers, which wait a bounded time for slow clients.
+    /// Accepts no more, serves requests that have come, and waits for the workers, which wait a bounded time for slow clients.
     pub fn stop(self) -> io::Result<()> {
         self.shared.stopping.store(true, Ordering::Release);
         self.shared.mailboxes.iter().for_each(Mailbox::wake);
@@ -280,7 +280,7 @@ fn figures<S: Store>(
     }
 }
 
-/// Starts the thread that does errands. A resize may outlast the server, and must not keep its sockets.
+/// Starts the thread that runs errands. A resize may outlast the server, and must not keep its sockets open.
 fn do_errands<S: Store>(store: Arc<S>, orders: Orders, front_bytes: u64, shared: &Arc<Shared>) -> io::Result<()> {
     let [noting, answering, asking, waking] = std::array::from_fn(|_| Arc::downgrade(shared));
     shared.figures.observers.serve(move |worker, client| {
@@ -311,7 +311,7 @@ fn spawn<S: Session, D: Door>(index: usize, worker: Worker<S, D>) -> io::Result<
     let thread = std::thread::Builder::new().name(format!("worker-{index}"));
     thread.spawn(move || {
         let _guard = AbortWithWorker;
-        // Its clients would wait for ever: the process is asked to stop, and the reason comes out where workers are waited for.
+        // Its clients would wait for ever, so the process is asked to stop. The error is reported where workers are joined.
         worker.run().inspect_err(|error| {
             tracing::error!("a worker stopped: {error}");
             os::terminate_this_process();

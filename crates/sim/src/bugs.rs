@@ -1,13 +1,13 @@
-//! The bugs that are planted, to show that the simulator sees them: the names that `fail_point!` has in the store and the drive, and what
-//! each bug is.
+//! The bugs that are planted to show that the simulator finds them: their names in `fail_point!` of the store and the drive, and a
+//! description of each.
 
 /// By name.
 pub type Bug = &'static str;
 
-/// Of the store. Left out is `OrderedCloseEarly` (a group of slots is closed while images are written to it), which no run has caught: an
-/// image has to be on its way over the edit of the manifest that closes its group, all slots of which have to be in use by then, and to be
-/// torn. Left out too is `SkipLogGap` (recovery takes the log up to a hole in it): no run of 401 has caught it since the manifest is kept
-/// twice. A unit test plants it (`tools/repair/tests.rs` of the store).
+/// Bugs of the store. Two are left out. `OrderedCloseEarly` (a group of slots is closed while images are written to it): no run has caught
+/// it, because an image must be in flight during the edit of the manifest that closes its group, all slots of which must be in use then,
+/// and it must be torn. `SkipLogGap` (recovery takes the log up to a hole in it): none of 401 runs caught it with a manifest that is kept
+/// twice; a unit test plants it (`tools/repair/tests.rs` of the store).
 pub const OF_STORE: &[(Bug, &str)] = &[
     ("FlushBeforeLog", "a write buffer is flushed while the log has not written all of it"),
     ("AcknowledgeEarly", "a write is acknowledged when its group is sent, not when it is durable"),
@@ -124,7 +124,7 @@ pub const OF_STORE: &[(Bug, &str)] = &[
     ),
 ];
 
-/// Of the device half.
+/// Bugs of the device half.
 pub const OF_DEVICE: &[(Bug, &str)] = &[
     ("LostCompletion", "the arbiter forgets that a task has ended"),
     ("SubBufferTwice", "a sub-buffer is given to two tasks"),
@@ -137,9 +137,9 @@ pub const OF_DEVICE: &[(Bug, &str)] = &[
     ("SinkNotDurable", "what is to be on flash for good when its pipeline has ended is written as if it was not"),
 ];
 
-/// Does what `work` does with a bug planted, if one is named.
+/// Runs `work`, with a bug planted if one is named.
 pub fn with_bug<T>(bug: Option<Bug>, work: impl FnOnce() -> T) -> T {
-    // SAFETY: the simulator's drives have no threads, and its flash moves bytes in `poll` alone.
+    // SAFETY: the simulator's drives have no threads, and its flash moves bytes only in `poll`.
     unsafe { tapetum_drive::planted::with(bug.unwrap_or_default(), work) }
 }
 

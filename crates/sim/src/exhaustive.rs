@@ -1,14 +1,14 @@
 //! Exhaustive where small: every sequence of at most three operations out of six, every moment at which the power may fail,
 //! and every choice of what survives of the sectors that no flush covers.
 //!
-//! Each sequence runs on two stores: an empty one, and one whose write buffer is nearly full, so that a sequence makes it
-//! flush. Its operations go out one by one, or all at once; maintenance runs beside them, and then until it is idle. At
-//! every event of the drive the moment is kept ([`Cut`]); moments between which nothing changed for drive and client are
-//! tried once. Of up to eight sectors every subset is tried; of more, every beginning (in the order of writing), and all but
-//! one. Each is opened, and every key is read beside a copy of the model. One outcome of each moment is opened to read, too.
+//! Each sequence runs on two stores: an empty one, and one whose write buffer is nearly full, so that a sequence makes it flush. Its
+//! operations are submitted one by one, or all at once. Maintenance runs beside them, and then until it is idle. At every event of the
+//! drive the state is kept ([`Cut`]); states that are the same for drive and client are tried once. Of up to eight sectors every subset is
+//! tried. Of more, every prefix (in the order of writing) is tried, and all sectors except one. Each outcome is opened, and every
+//! key is read beside a copy of the model. One outcome of each state is opened read-only, too.
 //!
-//! Of ordered keyspaces, whose operations change one node or two, some histories are tried in the same way ([`ordered`]), and some
-//! with a flush that fails ([`failed_flush`]).
+//! For ordered keyspaces, whose operations change one or two nodes, some histories are tried in the same way ([`ordered`]), and some with a
+//! flush that fails ([`failed_flush`]).
 
 mod failed_flush;
 mod ordered;
@@ -27,14 +27,14 @@ use tapetum_drive::{Cut, Drive, Env, FaultyFlash, LocalMemory, Opcode, SplitMix6
 const SEGMENT_BYTES: u64 = 64 << 10;
 const CAPACITY_BYTES: u64 = 5 << 18;
 const MEMORY_BYTES: u64 = 16 << 20;
-/// Sectors of which every subset is tried.
+/// Up to this many sectors, every subset is tried.
 const SUBSETS_SECTORS_MAX: usize = 8;
 const STEPS_MAX: usize = 3;
-/// Steps of maintenance without work after which there is none.
+/// After so many steps without work, maintenance is idle.
 const IDLE_STEPS: u32 = 20;
 const PATIENCE: u32 = 20_000;
 
-/// Those of the default keyspace first.
+/// The keys of the default keyspace come first.
 const KEYS: [&[u8]; 3 + ordered::KEYS.len()] = {
     let mut keys: [&[u8]; 3 + ordered::KEYS.len()] = [b"one"; 3 + ordered::KEYS.len()];
     (keys[1], keys[FILLER]) = (b"two", b"filler");
@@ -57,22 +57,22 @@ pub enum Step {
     AddTwo,
     DeleteOne,
     BatchBoth,
-    /// Of the ordered keyspace, whose keys have numbers.
+    /// In the ordered keyspace, whose keys have numbers.
     PutInNode(usize),
     PutInExtension(usize),
     Remove(usize),
 }
 
-/// Those of which every sequence is tried.
+/// The steps of which every sequence is tried.
 pub const STEPS: [Step; 6] =
     [Step::PutOne, Step::PutLargeTwo, Step::AppendOne, Step::AddTwo, Step::DeleteOne, Step::BatchBoth];
 
-/// How much was enumerated.
+/// Numbers of cases tried.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Count {
     pub cases: u64,
     pub cuts: u64,
-    /// Stores that were opened: of cuts with at most eight sectors in doubt, and of others.
+    /// Stores opened: from cuts with at most eight sectors in doubt, and from others.
     pub outcomes: u64,
     pub outcomes_of_many: u64,
 }
@@ -96,24 +96,24 @@ pub struct Case {
     pub strikes: Strikes,
 }
 
-/// When the power fails.
+/// When the power may fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Strikes {
     /// At any moment.
     Anywhere,
-    /// The flush of this number fails, and the process ends. Then at any moment of the recovery.
+    /// The flush with this number fails, and the process ends. Then the power may fail at any moment of the recovery.
     RecoveryAfterFlush(u64),
 }
 
-/// The store before the sequence.
+/// The state of the store before the sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Begin {
     Empty,
     /// The write buffer is nearly full.
     NearlyFull,
-    /// An ordered keyspace with one node, which has room for no more.
+    /// An ordered keyspace with one full node.
     FullNode,
-    /// One with two nodes, of which one is nearly empty.
+    /// An ordered keyspace with two nodes, one of them nearly empty.
     SparseNodes,
 }
 
@@ -135,19 +135,19 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// As [`cases`], but of the sequences of [`STEPS_MAX`] operations, which are most, one in `one_in`: which ones, `draw` decides.
+/// Like [`cases`], but with only one in `one_in` of the sequences of [`STEPS_MAX`] operations, which are the most; `draw` decides which.
 pub fn cases_drawn(one_in: u64, draw: u64) -> Vec<Case> {
     let mut cases = cases();
     let mut chance = SplitMix64::new(draw);
     cases.retain(|case| {
         let is_long = case.steps.len() == STEPS_MAX && matches!(case.begins, Begin::Empty | Begin::NearlyFull);
-        // Drawn for each, so that no kind of case is always left out.
+        // Drawn for each case, so that no kind of case is always left out.
         chance.one_in(one_in) || !is_long
     });
     cases
 }
 
-/// Those of ordered keyspaces.
+/// The cases of ordered keyspaces.
 pub fn ordered_cases() -> Vec<Case> {
     failed_flush::cases().chain(ordered::cases()).collect()
 }
@@ -155,9 +155,9 @@ pub fn ordered_cases() -> Vec<Case> {
 /// Stores to begin with, and memory to run them in.
 pub struct Bench {
     options: StoreOptions,
-    /// Of the store that runs, and of those that are opened after a cut.
+    /// For the running store, and for stores opened after a cut.
     local: [LocalMemory; 2],
-    /// By what there is.
+    /// The stores to begin with, each with its model.
     bases: Vec<(Begin, FaultyFlash, Model)>,
 }
 
@@ -175,7 +175,7 @@ fn put(value: Rc<[u8]>, condition: Condition) -> Kind {
     Kind::Put { value, flags: 0, expiry: Expiry::NONE, condition }
 }
 
-/// The operation of the step at `place`, on each of its keys.
+/// The operation of the step at `place`, for each of its keys.
 fn parts(step: Step, place: u64) -> Vec<(usize, Kind)> {
     let small = |salt: u64| noise(place * 8 + salt, 4000);
     match step {
@@ -202,7 +202,7 @@ struct Open {
     ordered: Option<KeyspaceHandle>,
     replies: Vec<Reply>,
     in_flight: usize,
-    /// A flush is to fail, and the store then answers that it has failed.
+    /// A flush will fail, and then the store reports that it has failed.
     may_fail: bool,
     has_failed: bool,
 }
@@ -221,7 +221,7 @@ impl Open {
         if key < ORDERED { Some(KeyspaceRef::DEFAULT) } else { self.ordered.as_ref().map(KeyspaceHandle::keyspace) }
     }
 
-    /// Submits an operation; a batch that finds the buffers busy when there is room. `before` looks at what the drive did.
+    /// Submits an operation. A batch that finds the buffers busy is submitted when there is room. `before` checks the drive's events.
     fn submit(
         &mut self,
         id: u64,
@@ -252,7 +252,7 @@ impl Open {
         before(&self.model)
     }
 
-    /// Polls; `before` looks at what the drive did meanwhile, before the replies count.
+    /// Polls. `before` checks the drive's events before the replies count.
     fn poll(&mut self, before: &mut impl FnMut(&Model) -> Result<(), String>) -> Result<(), String> {
         let mut replies = std::mem::take(&mut self.replies);
         self.session.poll(&mut replies);
@@ -273,7 +273,7 @@ impl Open {
         Ok(())
     }
 
-    /// Until every operation was answered.
+    /// Polls until every operation is answered.
     fn drain(&mut self, before: &mut impl FnMut(&Model) -> Result<(), String>) -> Result<(), String> {
         let mut patience = PATIENCE;
         while self.in_flight > 0 {
@@ -311,7 +311,7 @@ impl Open {
     fn rest(&mut self, before: &mut impl FnMut(&Model) -> Result<(), String>) -> Result<(), String> {
         let mut idle = 0;
         while idle < IDLE_STEPS {
-            // Merges go on in polls.
+            // Merges continue in polls.
             self.poll(before)?;
             let is_idle = self.store.maintain() == MaintenanceStep::Idle || self.ordered.is_none();
             before(&self.model)?;
@@ -356,7 +356,7 @@ impl Bench {
         self.fill_one(Begin::SparseNodes, ordered::make_sparse)
     }
 
-    /// Makes one of the empty store.
+    /// Makes one of them out of the empty store.
     fn fill_one(&mut self, begin: Begin, fill: impl FnOnce(&mut Open) -> Result<(), String>) -> Result<(), String> {
         let (_, flash, model) = &self.bases[0];
         let (flash, model) = (flash.fork_durable(2), model.clone());
@@ -424,7 +424,7 @@ impl Bench {
         Ok(())
     }
 
-    /// A store opened to read must answer as one opened to write does, and must not write to the flash.
+    /// A store that is opened read-only must give the same answers as one opened to write, and must not write to flash.
     fn try_reader(&self, flash: &FaultyFlash) -> Result<(), String> {
         let answers = |store: Result<Store, Error>| {
             let store = store.map_err(|error| format!("it does not open: {error}"))?;

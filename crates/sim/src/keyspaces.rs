@@ -1,17 +1,17 @@
-//! The keyspaces of a run: slots, each of which has a keyspace or none. The first has the default one, for good.
+//! The keyspaces of a run. Each slot has a keyspace or none; the first one always has the default keyspace.
 //!
-//! A key of the run belongs to a slot, and the same bytes are a key of every slot: so an item that leaks from one keyspace into another is
-//! seen. After a crash a slot's keyspace is as it was, or as a change on its way was to make it.
+//! A key of the run belongs to a slot, and the same bytes are a key in every slot, so an item that leaks from one keyspace into another is
+//! detected. After a crash, a slot's keyspace is either as it was, or as a pending change would make it.
 
 use tapetum::{BlockDevice, Keyspace, KeyspaceKind, KeyspaceState, KeyspaceWish};
 use tapetum_drive::SplitMix64;
 
-/// What became of a slot when the store was opened.
+/// The state of a slot's items after the store was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// It has the items that it had.
+    /// The items are unchanged.
     Kept,
-    /// It has none: its keyspace is gone, or is a new one.
+    /// There are none: the keyspace is gone, or is a new one.
     Emptied,
 }
 
@@ -19,11 +19,11 @@ pub enum Fate {
 pub struct Slot {
     number: usize,
     kind: KeyspaceKind,
-    /// What its keyspaces are, if they are block devices.
+    /// The block device that its keyspaces are, if they are.
     device: Option<BlockDevice>,
-    /// Of its keyspace, if it has one.
+    /// The name of its keyspace, if it has one.
     name: Option<String>,
-    /// What a change that is on its way makes of the name.
+    /// The name after a pending change, if there is one.
     asked: Option<Option<String>>,
     names_given: u32,
 }
@@ -45,17 +45,17 @@ impl Slot {
         self.device
     }
 
-    /// Whether blocks of its keyspaces lie in groups.
+    /// Whether the blocks of its keyspaces lie in groups.
     pub fn is_grouped(&self) -> bool {
         self.device.is_some_and(|device| device.group_blocks() > 1)
     }
 
-    /// Whether its keyspaces stay for long: a tree is to grow, a disk to be filled.
+    /// Whether its keyspaces live long, so that a tree grows or a disk fills.
     pub fn lasts(&self) -> bool {
         self.is_ordered() || self.device.is_some()
     }
 
-    /// Whether it has no keyspace, and none is being made.
+    /// Whether it has no keyspace, and none is being created.
     pub fn is_vacant(&self) -> bool {
         self.name.is_none() && self.asked.is_none()
     }
@@ -64,10 +64,10 @@ impl Slot {
         self.name.as_deref()
     }
 
-    /// A change to ask for, if one is due.
+    /// A change to request, if one is due.
     pub fn draw(&mut self, random: &mut SplitMix64) -> Option<KeyspaceWish> {
         if self.asked.is_some() {
-            // The outcome of the last one is not known.
+            // The outcome of the last change is unknown.
             return None;
         }
         self.names_given += 1;
@@ -91,14 +91,14 @@ impl Slot {
         Some(wish)
     }
 
-    /// A wish to drop its keyspace, if nothing else is being made of it.
+    /// A request to drop its keyspace, if no other change is pending.
     pub fn ask_to_drop(&mut self) -> Option<KeyspaceWish> {
         let name = self.name.clone().filter(|_| self.asked.is_none())?;
         self.asked = Some(None);
         Some(KeyspaceWish::Drop { name })
     }
 
-    /// The change was made; what it means for the items.
+    /// Takes note that the change was made. Returns the effect on the items.
     pub fn changed(&mut self) -> Fate {
         let asked = self.asked.take().unwrap_or(None);
         let fate = if self.name.is_some() && asked.is_some() { Fate::Kept } else { Fate::Emptied };
@@ -106,7 +106,7 @@ impl Slot {
         fate
     }
 
-    /// The change was refused.
+    /// Takes note that the change was refused.
     pub fn refused(&mut self) {
         self.asked = None;
     }
@@ -115,8 +115,8 @@ impl Slot {
         [Some(&self.name), self.asked.as_ref()].into_iter().flatten().any(|own| own.as_deref() == Some(name))
     }
 
-    /// Looks for its keyspace among the names that are there, and takes it out; an error if that is none of those it may be.
-    /// `lenient`: damage may hide changes.
+    /// Finds its keyspace among `names`, and removes it from them. An error if none of the possible names is there. `lenient`: damage may
+    /// hide changes.
     fn find(&mut self, names: &mut Vec<String>, lenient: bool) -> Result<Fate, String> {
         let may_be: Vec<Option<String>> = [Some(self.name.clone()), self.asked.take()].into_iter().flatten().collect();
         let found = may_be.iter().flatten().find(|name| names.contains(name)).cloned();
@@ -130,7 +130,7 @@ impl Slot {
     }
 }
 
-/// Holds the keyspaces of a store that was opened against what there may be; what became of each slot.
+/// Compares the keyspaces of an opened store with the possible ones. Returns the state of each slot.
 pub fn find_all(slots: &mut [Slot], keyspaces: &[Keyspace], lenient: bool) -> Result<Vec<Fate>, String> {
     let live = keyspaces.iter().filter(|keyspace| keyspace.state == KeyspaceState::Live);
     for keyspace in live.clone() {

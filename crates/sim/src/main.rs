@@ -1,4 +1,4 @@
-//! `tapetum-sim`: runs seeds, counts the crashes and the faults, and says what was wrong.
+//! `tapetum-sim`: runs seeds, counts crashes and faults, and reports what was wrong.
 
 use clap::Parser;
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use tapetum_sim::failed::FAILED;
 use tapetum_sim::hunt::{CRASHES, Found, exhaust, explain, hunt_all, load_for, run_until, shows_in_cases, shrink};
 use tapetum_sim::{Load, Setup, exhaustive};
 
-/// Points out of which every state must be struck once, at least.
+/// In so many points, every state must have been struck at least once.
 const POINTS_PER_STRIKE: u64 = 50;
 const RUNS_PER_BUG_MAX: u64 = 400;
 
@@ -31,7 +31,7 @@ struct Arguments {
     /// After each crash, so many copies of the store meet one of the other faults each.
     #[arg(long, default_value_t = 1)]
     troubles: u64,
-    /// Of each crash, so many more outcomes are judged.
+    /// For each crash, judge so many more outcomes.
     #[arg(long, default_value_t = 2)]
     twins: u32,
     /// Sessions at most, and keys, and steps between two crashes: to make a failure smaller.
@@ -88,7 +88,7 @@ impl Arguments {
         }
     }
 
-    /// The bugs that are to be planted, of these.
+    /// Those of these bugs that are to be planted.
     fn wanted(&self, bugs: &[(Bug, &str)]) -> Vec<Bug> {
         let only = self.only.as_deref().unwrap_or_default();
         bugs.iter().map(|(bug, _)| *bug).filter(|bug| bug.contains(only)).collect()
@@ -97,7 +97,7 @@ impl Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    // A panic of the store is a finding, reported with its seed.
+    // A panic of the store is a finding, which is reported with its seed.
     tapetum_sim::run::keep_panics_quiet();
     let holds = match arguments {
         Arguments { failed: true, .. } => failed(),
@@ -171,7 +171,7 @@ fn device(arguments: &Arguments) -> bool {
     true
 }
 
-/// As [`planted`], of the device half.
+/// Like [`planted`], for the device half.
 fn planted_in_device(arguments: &Arguments) -> bool {
     let bugs = arguments.wanted(OF_DEVICE);
     let mut missed = 0;
@@ -184,7 +184,7 @@ fn planted_in_device(arguments: &Arguments) -> bool {
     missed == 0
 }
 
-/// What shows a failure again.
+/// The command that reproduces a failure.
 fn command_line(setup: &Setup) -> String {
     let Setup { seed, crashes_max, operations_max, troubles, twins, sessions_max, keys_max, life_steps_max, .. } =
         setup;
@@ -219,7 +219,7 @@ fn one(setup: &Setup) -> Found {
 
 fn planted(arguments: &Arguments) -> bool {
     if !cfg!(debug_assertions) {
-        // Some bugs show in the store's own assertions alone, and without these run on for ever.
+        // Some bugs show only in the store's own assertions. Without them, such a run never ends.
         eprintln!("planted bugs are looked for with assertions on: cargo run -p tapetum-sim -- --planted");
         return false;
     }

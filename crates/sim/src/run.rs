@@ -1,11 +1,11 @@
-//! One run: a store is made, then lives and dies many times on what survives on its drive, all decided by a seed.
+//! One run: a store is created, then lives and dies many times on the bytes that survive on its drive, all decided by a seed.
 //!
 //! ```text
 //! open ──► read every key ──► sessions and maintenance, interleaved ──► crash ─┐
 //!  ▲  └─ crash ─┐ └─ sometimes: close, with writes or without, open and read   │
 //!  └────────────┴──────────────────────────────────────────────────────────────┘
 //! ```
-//! What the model ([`crate::model`]) does not allow ends the run with a [`Failure`]; so does a panic of the store.
+//! A run ends with a [`Failure`] if the model ([`crate::model`]) does not allow an answer, or the store panics.
 
 mod aim;
 mod attested;
@@ -30,31 +30,31 @@ use tapetum_drive::{Drive, Env, Faults, FaultyFlash, LocalMemory, SimClock, Spli
 use trouble::Trouble;
 
 const SEGMENT_BYTES: u64 = 64 << 10;
-/// Where blocks lie in groups, of which a segment has few.
+/// The segment size if blocks lie in groups: larger, because a segment holds few groups.
 const GROUPED_SEGMENT_BYTES: u64 = 256 << 10;
 const MEMORY_BYTES: u64 = 16 << 20;
-/// More than a run has blocks.
+/// More than the number of blocks in a run.
 const DEVICE_BYTES: u64 = 4 << 20;
 
-/// What to run.
+/// The setup of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Setup {
     pub seed: u64,
-    /// Crashes, and operations (beside those on copies), after which the run ends by itself.
+    /// Limits on crashes, and on operations (except those on copies), after which the run ends.
     pub crashes_max: u32,
     pub operations_max: u64,
     /// After each crash, so many copies of the store meet trouble.
     pub troubles: u64,
-    /// Of each crash, so many more outcomes are judged.
+    /// For each crash, so many more outcomes are judged.
     pub twins: u32,
-    /// Bounds on what the seed decides, to make a failure smaller.
+    /// Limits on the seed's choices, to make a failure smaller.
     pub sessions_max: u64,
     pub keys_max: u64,
     pub life_steps_max: u64,
     pub bug: Option<Bug>,
-    /// In place of the load that the seed decides.
+    /// Replaces the load that the seed would choose.
     pub load: Option<Load>,
-    /// Keep what happened to each key, for the report of a failure.
+    /// Records the events of each key, for the report of a failure.
     pub record_events: bool,
 }
 
@@ -77,11 +77,11 @@ impl Setup {
     }
 }
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
     pub tally: Tally,
-    /// Over every command of the drive and every reply.
+    /// Hash of every command of the drive and every reply.
     pub trace_hash: u64,
     pub failure: Option<Failure>,
 }
@@ -90,7 +90,7 @@ pub struct Outcome {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
     pub seed: u64,
-    /// Crashes before.
+    /// Number of crashes before the failure.
     pub crashes: u32,
     pub what: String,
 }
@@ -113,7 +113,7 @@ fn wrong<T>(what: impl Into<String>) -> Result<T, Stop> {
     Err(Stop::Wrong(what.into()))
 }
 
-/// Everything of a run that outlives a store.
+/// The parts of a run that outlive a store.
 struct World {
     setup: Setup,
     random: SplitMix64,
@@ -124,40 +124,40 @@ struct World {
     model: Model,
     workload: Workload,
     tally: Tally,
-    /// One store after the other has it, with what the one before left in it.
+    /// Every store uses this memory, with the bytes that the store before it left.
     local: LocalMemory,
-    /// Over the replies.
+    /// Hash of the replies.
     replies: u64,
-    /// What the store did when it was last looked at.
+    /// The state of the store at the last look.
     state: State,
     capacity: Capacity,
-    /// Resizes go in large steps: to segment numbers that the index must be rebuilt for.
+    /// Resizes take large steps, to segment numbers for which the index must be rebuilt.
     roomy: bool,
     /// The state in which the power fails most often.
     often: Option<State>,
-    /// There are slots of ordered keyspaces; large values of hashed ones are not written then.
+    /// There are slots of ordered keyspaces. Then hashed keyspaces get no large values.
     has_ordered: bool,
-    /// Where the manifest's areas and the log zones lie.
+    /// The offsets of the manifest's areas, and of the log zones.
     manifest: std::ops::Range<u64>,
     log: std::ops::Range<u64>,
-    /// What the drive does wrong now, besides crashing.
+    /// The current faults of the drive, besides crashes.
     trouble: Option<Trouble>,
     /// Damage since the store was opened may hide its last groups.
     log_is_damaged: bool,
-    /// Damage since the store was opened may hide that it was, and what was evicted.
+    /// Damage since the store was opened may hide that it was opened, and evictions.
     manifest_is_damaged: bool,
-    /// Damage since then may hide the newest images of ordered keyspaces.
+    /// Damage since the store was opened may hide the newest images of ordered keyspaces.
     images_are_damaged: bool,
-    /// Places where there was damage since then, of all that is neither manifest nor log.
+    /// Number of places damaged since the store was opened, outside manifest and log.
     images_damaged: usize,
     attested: Attested,
     troubles: u64,
     slots: Vec<Slot>,
-    /// Keys that were hot when somebody looked, in this life or an earlier one.
+    /// Keys that were hot at some look, in this life or an earlier one.
     hot: Vec<KeyDigest>,
 }
 
-/// What copies of the store leave untouched.
+/// The parts of a world that copies of the store must not change.
 struct Kept {
     faulty: FaultyFlash,
     model: Model,
@@ -169,11 +169,11 @@ struct Kept {
 /// The capacities that the store may report.
 #[derive(Clone, Copy)]
 struct Capacity {
-    /// The most it can grow to.
+    /// The largest capacity that it can grow to.
     max_bytes: u64,
-    /// What it said last.
+    /// The capacity that it last reported.
     known_bytes: u64,
-    /// The size it was told to grow to, without an answer before the power failed.
+    /// The size of a resize that had no answer before the power failed.
     asked_bytes: Option<u64>,
 }
 
@@ -202,7 +202,7 @@ fn run_alone(setup: &Setup) -> Outcome {
     Outcome { tally: world.tally, trace_hash: world.trace_hash(), failure }
 }
 
-/// What `work` comes to, or where it panicked and with what.
+/// The result of `work`, or the place and text of its panic.
 pub(crate) fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     let told = |panic: Box<dyn Any + Send>| format!("panicked{}: {}", panic_place(), panic_message(&*panic));
     catch_unwind(AssertUnwindSafe(work)).map_err(told)
@@ -212,7 +212,7 @@ thread_local! {
     static PANIC_PLACE: std::cell::RefCell<String> = const { std::cell::RefCell::new(String::new()) };
 }
 
-/// Keeps the place of a panic for the report of its run, in place of a message on standard error.
+/// Keeps the place of a panic for the report of its run, instead of printing a message.
 pub fn keep_panics_quiet() {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map_or(String::new(), |place| format!(" at {place}"));
@@ -231,7 +231,7 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".into())
 }
 
-/// The kinds of the keyspaces of a run's slots.
+/// Draws the kinds of the keyspaces in a run's slots.
 fn draw_kinds(random: &mut SplitMix64, load: Load) -> Vec<KeyspaceKind> {
     let slots = 1 + random.below(4);
     match load {
@@ -242,7 +242,7 @@ fn draw_kinds(random: &mut SplitMix64, load: Load) -> Vec<KeyspaceKind> {
     }
 }
 
-/// What the block devices of a run are.
+/// Draws the block device of a run.
 fn draw_device(random: &mut SplitMix64) -> BlockDevice {
     let device = BlockDevice::new(DEVICE_BYTES).expect("a size that devices have");
     device.in_groups_of([1, 1, 2, 4, 8][random.below(5) as usize]).expect("groups that devices have")
@@ -269,7 +269,7 @@ impl World {
             () if evicts => 0,
             () if load == Load::Brim && is_grouped => 20 + random.below(6),
             () if load == Load::Brim => 6 + random.below(6),
-            // Groups of slots take their room beside segments.
+            // Groups of slots take room beside segments.
             () if has_ordered => 16 + random.below(8),
             () if is_grouped => 28 + random.below(24),
             () if load == Load::Block => 4 + random.below(8),
@@ -283,14 +283,14 @@ impl World {
             1 => Sync::No,
             _ => Sync::Always,
         };
-        // No DRAM tier, one from which items go all the time, one in which all stay.
+        // No DRAM tier, a small one that evicts all the time, one in which all items stay.
         let tier_bytes = [0, 32 << 10, 1 << 20][random.below(3) as usize];
         let options = StoreOptions {
             segment_bytes: if is_grouped { GROUPED_SEGMENT_BYTES } else { SEGMENT_BYTES },
             partition_bits: if load == Load::Tidal { 0 } else { random.below(4) as u32 },
-            // Key checks that read, that read some, and that read nothing.
+            // Key checks always read, sometimes read, or never read.
             key_tables_bytes_max: [0, 64 << 10, u64::MAX][random.below(3) as usize],
-            // A mirror cache of a set or two, of a part of the nodes, of all.
+            // A mirror cache of a few sets, of a part of the nodes, of all nodes.
             node_cache_bytes_max: [32 << 10, 64 << 10, 256 << 10, u64::MAX][random.below(4) as usize],
             sync,
             full: if evicts { Full::Evict } else { Full::Error },
@@ -354,12 +354,12 @@ impl World {
                 self.judge(ended)?;
             }
         }
-        // Once more, to judge what the last crash left.
+        // Once more, to judge the state that the last crash left.
         let ended = self.open_and_read(None).map(drop);
         self.judge(ended)
     }
 
-    /// What is wrong, if something is.
+    /// The reason why a run is wrong, if it is.
     fn judge(&self, ended: Result<(), Stop>) -> Result<(), String> {
         match ended {
             Err(Stop::Wrong(what)) => Err(what),
@@ -383,13 +383,13 @@ impl World {
         Ok(())
     }
 
-    /// What the drive does wrong from now on.
+    /// Sets the faults of the drive.
     fn set_faults(&mut self, faults: Faults) {
         self.model.set_drive_fails(faults != Faults::default());
         self.faulty.set_faults(faults);
     }
 
-    /// Opens what the same crash might have left by another chance.
+    /// Opens another possible outcome of the same crash.
     fn judge_twin(&mut self) -> Result<(), String> {
         let (twin, report) = self.faulty.reopen_otherwise(self.random.next_u64());
         if !report.lost_or_torn {
@@ -406,7 +406,7 @@ impl World {
         Ok(())
     }
 
-    /// Goes on with another flash, and with copies of all else that must not change by what happens there.
+    /// Replaces the flash, and keeps copies of everything that events on the other flash must not change.
     fn keep(&mut self, other: FaultyFlash) -> Kept {
         let faulty = std::mem::replace(&mut self.faulty, other);
         let (model, workload) = (self.model.clone(), self.workload.clone());
@@ -420,7 +420,7 @@ impl World {
         self.model.pass_time(self.env.unix_millis());
     }
 
-    /// Makes the store, after a few tries in which the power fails, or commands do.
+    /// Creates the store, after a few attempts during which the power or commands fail.
     fn create(&mut self) -> Result<(), String> {
         for _ in 0..self.random.below(24) {
             let (drive, faulty) = (self.drive(), self.faulty.clone());
@@ -446,7 +446,7 @@ impl World {
             self.tally.crash(State::Create, &report);
             self.faulty = self.faulty.reopen();
             let drive = self.drive();
-            // There is an empty store by then, or none.
+            // There is an empty store then, or none.
             match Store::open_with(&drive, &self.options, || false) {
                 Ok(store) if store.stats().index_entries == 0 => return Ok(()),
                 Ok(_) => return Err("a store that was half made has items".into()),
@@ -473,7 +473,7 @@ impl World {
     /// One life, up to its crash.
     fn live(&mut self) -> Result<(), Stop> {
         let aim = match Aim::draw(&mut self.random, self.often) {
-            // Values in extents of their own fill the drive, and say nothing of ordered keyspaces.
+            // Large values would fill the drive, and do not exercise ordered keyspaces.
             Aim::At(State::LargeWrite) if self.has_ordered => Aim::At(State::Image),
             aim => aim,
         };
@@ -493,13 +493,13 @@ impl World {
         }
         let ended = life.run_until_crash(self, aim);
         if let Err(Stop::Crash) = ended {
-            // Replies that were due when the power failed still come.
+            // Replies that were due when the power failed still arrive.
             life.last_replies(self)?;
         }
         ended
     }
 
-    /// Opens the store and reads every key, which decides what the crash left. `strike` in recovery, or let it be.
+    /// Opens the store and reads every key, which decides what the crash left. With `strike`, the power may fail during recovery.
     fn open_and_read(&mut self, strike: Option<()>) -> Result<Life, Stop> {
         let life = self.open(strike)?;
         self.all_read()?;
@@ -550,7 +550,7 @@ impl World {
         Ok(life)
     }
 
-    /// After a crash in a resize the store has the old size or the new.
+    /// After a crash during a resize, the store has the old size or the new one.
     fn look_at_capacity(&mut self, store: &Store) -> Result<(), Stop> {
         let found_bytes = store.stats().flash_limit_bytes;
         let asked_bytes = self.capacity.asked_bytes.take();
@@ -562,7 +562,7 @@ impl World {
         Ok(())
     }
 
-    /// After a crash a keyspace is as it was, or as a change on its way was to make it.
+    /// After a crash, a keyspace is as it was, or as a pending change would make it.
     fn look_at_keyspaces(&mut self, store: &Store) -> Result<(), Stop> {
         let lenient = self.trouble.is_some_and(Trouble::damages);
         let fates = find_all(&mut self.slots, &store.keyspaces(), lenient).map_err(Stop::Wrong)?;
@@ -588,7 +588,7 @@ impl World {
         })
     }
 
-    /// Folds a reply into the trace.
+    /// Adds a reply to the trace's hash.
     fn trace(&mut self, word: u64) {
         self.replies = (self.replies ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
     }

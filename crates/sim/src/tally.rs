@@ -1,4 +1,4 @@
-//! In what state each crash and each other fault struck.
+//! The states in which crashes and other faults struck.
 
 use tapetum::Phase;
 use tapetum_drive::{CrashReport, FAULTS, Struck};
@@ -15,11 +15,11 @@ pub enum State {
     Grow,
     Evict,
     Resize,
-    /// The store is closed, and leaves a checkpoint of its index.
+    /// The store is being closed, and writes a checkpoint of its index.
     Close,
-    /// The value of a large item is on its way to its extents.
+    /// A large item's value is being written to its extents.
     LargeWrite,
-    /// The image of a data node is on its way, or an extension, or zeros for a group of slots.
+    /// An image of a data node, an extension, or zeros for a group of slots is being written.
     Image,
 }
 
@@ -40,7 +40,7 @@ pub const STATES: [(State, &str); 13] = [
 ];
 
 impl State {
-    /// The state of a store that is open: of what its tasks do, the one that is struck most rarely.
+    /// The state of an open store: of its tasks' states, the one that is struck most rarely.
     pub fn of(phases: &[Phase]) -> State {
         let doing = |phase| phases.contains(&phase);
         if doing(Phase::Grow) {
@@ -63,16 +63,16 @@ impl State {
     }
 }
 
-/// What happens besides the faults of single commands.
+/// Events other than faults of single commands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// A crash lost a part of a write that had completed and that no flush had covered.
+    /// A crash lost a part of a completed write that no flush had covered.
     UnsyncedTorn,
-    /// A crash lost such a write, or a part of it, and kept a later one.
+    /// A crash lost a completed write, or a part of it, and kept a later one.
     UnsyncedReordered,
-    /// A recovery after a crash was cut short, and the next one as well.
+    /// A recovery after a crash was interrupted, and the next one as well.
     RecoveryCrashedTwice,
-    /// A write was refused for want of room.
+    /// A write was refused for lack of room.
     Full,
 }
 
@@ -85,19 +85,19 @@ pub const EVENTS: [(Event, &str); 4] = [
 
 const CLASSES: usize = FAULTS.len() + EVENTS.len();
 
-/// A crash is a point only if a command in flight was lost or torn.
+/// A crash counts as a point only if a command in flight was lost or torn.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Tally {
     points: [u64; STATES.len()],
     /// Crashes that lost nothing in flight.
     harmless: u64,
     pub operations: u64,
-    /// On copies of the store that meet trouble.
+    /// Operations on copies of the store that meet trouble.
     pub operations_on_copies: u64,
     /// Faults and events, by state.
     struck: [[u64; STATES.len()]; CLASSES],
-    /// Of a damaged drive: reads that met the damage, stores that said so when they were opened, stores that came up
-    /// without the end of their log.
+    /// On a damaged drive: reads that met the damage, stores that reported it when opened, stores that came up without the end of their
+    /// log.
     pub reads_damaged: u64,
     pub refused_to_open: u64,
     pub log_ends_lost: u64,
@@ -108,7 +108,7 @@ fn names() -> impl Iterator<Item = &'static str> {
 }
 
 impl Tally {
-    /// A crash; whether it counts as a point.
+    /// Counts a crash. Returns whether it is a point.
     pub fn crash(&mut self, state: State, report: &CrashReport) {
         if report.lost_or_torn {
             self.points[state as usize] += 1;
@@ -118,7 +118,7 @@ impl Tally {
         self.unsynced(state, report);
     }
 
-    /// What a crash did to writes that had completed.
+    /// Counts the losses that a crash caused among completed writes.
     pub fn unsynced(&mut self, state: State, report: &CrashReport) {
         if report.unsynced_torn {
             self.event(state, Event::UnsyncedTorn);
@@ -128,7 +128,7 @@ impl Tally {
         }
     }
 
-    /// How often this happened.
+    /// How often this event happened.
     pub fn events(&self, event: Event) -> u64 {
         self.struck[FAULTS.len() + event as usize].iter().sum()
     }
@@ -159,7 +159,8 @@ impl Tally {
         self.points.iter().sum()
     }
 
-    /// The state in which crashes struck least, and how often. Images are on their way in ordered keyspaces alone, which no seed decides for.
+    /// The state that crashes struck least, and how often. Images are written only in ordered keyspaces, which no seed chooses, so their
+    /// state is left out.
     pub fn rarest_state(&self) -> (&'static str, u64) {
         let of_seeds = STATES.iter().filter(|(state, _)| *state != State::Image);
         let struck = of_seeds.map(|(state, name)| (*name, self.points[*state as usize]));

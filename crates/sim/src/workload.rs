@@ -17,33 +17,33 @@ use tapetum::Expiry;
 use tapetum::{Condition, KeyRange};
 use tapetum_drive::SplitMix64;
 
-/// One operation of so many is a scan, where there are ordered keyspaces.
+/// One operation in so many is a scan, if there are ordered keyspaces.
 const SCAN_ONE_IN: u64 = 12;
-/// One of so many is a filtered scan of any keyspace, there.
+/// One operation in so many is then a filtered scan of any keyspace.
 const QUERY_ONE_IN: u64 = 16;
 
 #[derive(Clone)]
 pub struct Workload {
     random: SplitMix64,
     keys: Vec<Vec<u8>>,
-    /// Which keyspaces are there: key `n` belongs to slot `n % slots`.
+    /// By slot: whether its keyspace exists. Key `n` belongs to slot `n % slots`.
     open: Vec<bool>,
     /// Slots of ordered keyspaces.
     ordered: Vec<usize>,
-    /// Slots of block devices, each key of which is a block's number.
+    /// Slots of block devices. Each of their keys is a block number.
     devices: Vec<usize>,
-    /// The last stamp that was seen of each key.
+    /// The last stamp seen for each key.
     stamps: Vec<u64>,
     value_bytes_usual: u64,
-    /// Of a tenth of the values, how few are large; 0 for none.
+    /// In the tenth of the values that may be large, one in so many is; 0 for none.
     large_one_in: u64,
-    /// Hashed keyspaces have large values, too.
+    /// Hashed keyspaces get large values, too.
     has_large: bool,
-    /// So many of eight operations are requests of block devices, where there are some.
+    /// Eighths of the operations that are requests on block devices, if there are any.
     device_eighths: u64,
     /// One operation in so many deletes everything.
     clear_one_in: u64,
-    /// Operations of a tide: keys come in the one half of it and go in the other. 0 is none.
+    /// Operations of a tide: keys are stored in one half and deleted in the other. 0 is none.
     tide: u64,
     operation_next: u64,
 }
@@ -52,17 +52,18 @@ pub struct Workload {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Load {
     Mixed,
-    /// More than the smallest drive holds; the store grows in large steps.
+    /// More items than the smallest drive holds; the store grows in large steps.
     Heavy,
-    /// As much, in a store that evicts.
+    /// The same number of items, in a store that evicts.
     Evicting,
-    /// Many small items that come and go: the index grows and shrinks.
+    /// Many small items are stored and deleted: the index grows and shrinks.
     Tidal,
-    /// Ordered keyspaces beside a hashed one, with keys of many shapes and scans. By option: no seed decides for it yet.
+    /// Ordered keyspaces beside a hashed one, with keys of many shapes and scans. Only by option: no seed chooses it.
     Ordered,
-    /// Block devices beside a hashed keyspace, with requests of several blocks and of parts of them. By option, as the last one.
+    /// Block devices beside a hashed keyspace, with requests of several blocks and of parts of them. Only by option.
     Block,
-    /// More than the drive holds, of all that takes extents: items, large values, an ordered keyspace, a block device. By option, too.
+    /// More data than the drive holds, of everything that takes extents: items, large values, an ordered keyspace, a block device. Only by
+    /// option.
     Brim,
 }
 
@@ -77,7 +78,7 @@ impl Load {
     }
 }
 
-/// One thing to submit.
+/// An operation to submit.
 pub enum Draw {
     One {
         id: u64,
@@ -93,14 +94,14 @@ pub enum Draw {
         slot: usize,
         at: u32,
     },
-    /// A part of so many items at most.
+    /// A part of a scan with at most so many items.
     Scan {
         id: u64,
         slot: usize,
         range: KeyRange,
         items_max: usize,
     },
-    /// A filtered scan at the drive; the range is of an ordered keyspace.
+    /// A filtered scan at the drive. The range is of an ordered keyspace.
     Query {
         id: u64,
         slot: usize,
@@ -114,7 +115,7 @@ pub enum Draw {
 }
 
 impl Workload {
-    /// At most `keys_max` keys, whatever the load, but one of each keyspace. Of these, the first is there.
+    /// At most `keys_max` keys, whatever the load, but at least one for each keyspace. Only the first keyspace exists at the start.
     pub fn new(mut random: SplitMix64, load: Load, keys_max: u64, slots: &[Slot]) -> Workload {
         let ordered: Vec<usize> = (0..slots.len()).filter(|slot| slots[*slot].is_ordered()).collect();
         let devices: Vec<usize> = (0..slots.len()).filter(|slot| slots[*slot].device().is_some()).collect();
@@ -177,7 +178,7 @@ impl Workload {
         &self.keys[key]
     }
 
-    /// The keyspace's slot that a key belongs to.
+    /// The slot of a key.
     pub fn slot_of(&self, key: usize) -> usize {
         key % self.open.len()
     }
@@ -187,17 +188,17 @@ impl Workload {
         (slot..self.keys.len()).step_by(self.open.len())
     }
 
-    /// Whether a key's keyspace is an ordered one.
+    /// Whether a key belongs to an ordered keyspace.
     pub fn is_ordered(&self, key: usize) -> bool {
         self.ordered.contains(&self.slot_of(key))
     }
 
-    /// The keys of ordered keyspaces that are there.
+    /// The keys of ordered keyspaces that exist.
     pub fn keys_open_ordered(&self) -> Vec<usize> {
         (0..self.keys.len()).filter(|key| self.is_ordered(*key) && self.is_open(*key)).collect()
     }
 
-    /// Whether a key's keyspace is there.
+    /// Whether a key's keyspace exists.
     pub fn is_open(&self, key: usize) -> bool {
         self.open[self.slot_of(key)]
     }
@@ -224,7 +225,7 @@ impl Workload {
         if self.random.one_in(self.clear_one_in) {
             let slot = Some(self.random.below(self.open.len() as u64) as usize).filter(|slot| self.open[*slot]);
             let slot = slot.filter(|slot| !self.devices.contains(slot)).unwrap_or(0);
-            // Where sectors are large, one keyspace may plan a deletion at a time.
+            // With large sectors one keyspace at a time may plan a deletion, so only the first one does.
             let is_now = slot > 0 || self.random.one_in(2);
             let at = if is_now { 0 } else { (now_ms / 1000) as u32 + 1 + self.random.below(5) as u32 };
             return Some(Draw::Everything { id, slot, at });
@@ -247,7 +248,7 @@ impl Workload {
         Some(Draw::One { id, key, kind })
     }
 
-    /// A put, and nothing else: to keep the log busy.
+    /// Only a put, to keep the log busy.
     pub fn draw_put(&mut self, model: &Model) -> Option<Draw> {
         if !self.devices.is_empty() && !self.random.one_in(4) {
             return self.device_write(model);
@@ -266,7 +267,7 @@ impl Workload {
         Some(self.put_of(id, key, 40 << 10))
     }
 
-    /// A put of a value of so many bytes to an ordered keyspace: to fill the drive.
+    /// A put of a value of this length to an ordered keyspace, to fill the drive.
     pub fn draw_ordered_put(&mut self, model: &Model, bytes: u64) -> Option<Draw> {
         let id = self.operation_id();
         let keys = self.keys_open_ordered();
@@ -274,7 +275,7 @@ impl Workload {
         (model.pending(key) == 0).then(|| self.put_of(id, key, bytes as usize))
     }
 
-    /// A put of bytes that do not compress.
+    /// A put of incompressible bytes.
     fn put_of(&mut self, id: u64, key: usize, bytes: usize) -> Draw {
         let mut value = format!("v{id}.").into_bytes();
         let head = value.len();
@@ -284,7 +285,7 @@ impl Workload {
         Draw::One { id, key, kind }
     }
 
-    /// A key with few operations on their way. An eighth of the keys gets half of the operations.
+    /// A key with few pending operations. An eighth of the keys gets half of the operations.
     fn pick(&mut self, model: &Model) -> Option<usize> {
         const PENDING_MAX: usize = 4;
         let all = self.keys.len() as u64;
@@ -314,14 +315,14 @@ impl Workload {
         (parts.len() > 1).then_some(Draw::Batch { id, parts })
     }
 
-    /// A scan of a range, which may have no key.
+    /// A scan of a range, which may be empty.
     fn scan(&mut self, id: u64, slot: usize) -> Draw {
         let keys: Vec<usize> = self.keys_of(slot).collect();
         let range = ranges::draw(&mut self.random, |random| &self.keys[keys[random.below(keys.len() as u64) as usize]]);
         Draw::Scan { id, slot, range, items_max: self.items_max() }
     }
 
-    /// A filtered scan of a keyspace that is there: of half of its values, about, or of all.
+    /// A filtered scan of an existing keyspace, which keeps about half of its values, or all.
     fn query(&mut self, id: u64) -> Option<Draw> {
         let slot = Some(self.random.below(self.open.len() as u64) as usize).filter(|slot| self.open[*slot])?;
         if self.devices.contains(&slot) {
@@ -335,7 +336,7 @@ impl Workload {
         Some(Draw::Query { id, slot, range, filter: Filter { below } })
     }
 
-    /// How many items a part of a scan has at most.
+    /// The most items of a part of a scan.
     pub fn items_max(&mut self) -> usize {
         [1, 2, 3 + self.random.below(40) as usize, 1000][self.random.below(4) as usize]
     }
@@ -380,7 +381,7 @@ impl Workload {
         }
     }
 
-    /// Mostly the latest one, sometimes one that never was.
+    /// Usually the latest stamp, sometimes one that never existed.
     fn stamp(&mut self, key: usize) -> u64 {
         if self.random.one_in(8) { self.random.below(1 << 40) + 1 } else { self.stamps[key].max(1) }
     }
@@ -396,21 +397,21 @@ impl Workload {
 
     fn value(&mut self, id: u64, key: usize) -> Rc<[u8]> {
         if self.is_ordered(key) && self.large_one_in > 0 && self.random.one_in(6 * self.large_one_in) {
-            // In an extension, of any size that they have.
+            // In an extension, of any size that those have.
             let more = 1 << (8 + self.random.below(8));
             let bytes = 1900 + self.random.below(more);
             return self.value_of(id, bytes);
         }
         let is_large = self.large_one_in > 0 && self.random.one_in(10 * self.large_one_in);
         if is_large && !self.is_ordered(key) && self.has_large {
-            // Over an eighth of a segment: it lies in extents of its own, unless it compresses.
+            // Longer than an eighth of a segment, so that it lies in extents of its own, unless it compresses.
             let bytes = 8193 + self.random.below(40 << 10);
             return self.value_of(id, bytes);
         }
         self.small_value(id, key)
     }
 
-    /// Every fifth key holds a number now and then.
+    /// Every fifth key sometimes holds a number.
     fn small_value(&mut self, id: u64, key: usize) -> Rc<[u8]> {
         if key.is_multiple_of(5) && self.random.one_in(2) {
             return self.random.below(100_000).to_string().into_bytes().into();
@@ -423,7 +424,7 @@ impl Workload {
         self.value_of(id, bytes)
     }
 
-    /// Names its operation, so that no two are alike.
+    /// A value that names its operation, so that no two are alike.
     fn value_of(&mut self, id: u64, bytes: u64) -> Rc<[u8]> {
         let mut value = format!("v{id}.").into_bytes();
         let head = value.len();

@@ -1,6 +1,6 @@
 //! Items of mounted stores as files: `tapetum://MOUNT/KEYSPACE/KEY`, and pictures, `…?pipeline=resnet50&seed=1&epoch=2&item=3`.
 //!
-//! A folder is what keys have before a `/`; nothing is kept for it, so all folders are there to be written to.
+//! A folder is the part of keys before a `/`. Folders are not stored, so every folder exists and can be written to.
 
 use crate::handles::Handle;
 use crate::pipeline::{Pipeline, picture};
@@ -11,13 +11,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tapetum::images::{ImageChance, ImagePlan, PictureError, PictureProblem};
 use tapetum::{Error, KeyBound, KeyRange, KeyspaceHandle, KeyspaceKind, Store, Write};
 
-/// The names of a folder, at most.
+/// The most names in a folder.
 const CHILDREN_MAX: usize = 1 << 20;
-/// What a file may have while it is written: no store takes longer values.
+/// The most bytes of a file being written: no store takes longer values.
 pub const FILE_BYTES_MAX: usize = 16 << 20;
 const SCHEME: &str = "tapetum://";
 
-/// TensorFlow's numbers for what goes wrong.
+/// TensorFlow's error numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum FileErrorCode {
@@ -54,7 +54,7 @@ fn mounts() -> MutexGuard<'static, BTreeMap<String, Handle<Store>>> {
     MOUNTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Shows a store under a name; another one that had it goes.
+/// Mounts a store under a name, in place of an earlier one.
 pub fn mount(name: &str, store: Handle<Store>) {
     mounts().insert(name.to_owned(), store);
 }
@@ -63,7 +63,7 @@ pub fn unmount(name: &str) -> bool {
     mounts().remove(name).is_some()
 }
 
-/// What a name means. Without a key it is the keyspace's folder, without a keyspace the store's.
+/// A parsed name. Without a key it is the keyspace's folder, without a keyspace the store's.
 pub struct FileName {
     store: Store,
     whole: String,
@@ -104,7 +104,7 @@ impl FileName {
             .map_err(|error| FileError::new(FileErrorCode::NotFound, format!("{}: {}", self.whole, error.words())))
     }
 
-    /// What to write to: an item, not what comes of one.
+    /// The item to write. An error if the name has a pipeline, because its result cannot be written.
     fn item(&self) -> Result<(KeyspaceHandle, &[u8]), FileError> {
         if self.picture.is_some() || self.key.is_empty() {
             let told = format!("{}: what is written has a keyspace and a key, and no pipeline", self.whole);
@@ -140,7 +140,7 @@ impl FileName {
         if keyspace.delete(key)? { Ok(()) } else { Err(self.missing()) }
     }
 
-    /// In one batch: either both happen or none.
+    /// In one batch, so that both changes happen or none.
     pub fn rename(&self, to: &FileName) -> Result<(), FileError> {
         let ((from, from_key), (into, into_key)) = (self.item()?, to.item()?);
         let item = from.get(from_key)?.ok_or_else(|| self.missing())?;
@@ -161,7 +161,7 @@ impl FileName {
         Ok(self.key.is_empty() || self.below(&keyspace)?.next().transpose()?.is_some())
     }
 
-    /// Names right below a folder; of folders among them each once.
+    /// Names directly below a folder, each folder once.
     pub fn children(&self) -> Result<BTreeSet<String>, FileError> {
         if self.keyspace.is_none() {
             let listed = self.store.keyspaces().into_iter();
@@ -172,7 +172,7 @@ impl FileName {
         let (mut names, skipped) = (BTreeSet::new(), self.prefix().len());
         for key in self.below(&keyspace)? {
             let key = key?;
-            // Keys that are no text have no name here.
+            // Keys that are not text have no name.
             let Some(name) = key.get(skipped..).and_then(|name| std::str::from_utf8(name).ok()) else { continue };
             let name = name.split('/').next().unwrap_or(name);
             if !name.is_empty() && !name.contains('\0') {
@@ -208,7 +208,7 @@ impl FileName {
     }
 }
 
-/// A pipeline, and what chance depends on, out of a name: "resnet50&seed=1&epoch=2&item=3".
+/// A pipeline and its random seed from a name: "resnet50&seed=1&epoch=2&item=3".
 fn asked_picture(asked: &str) -> Result<(Pipeline, ImageChance), String> {
     let mut parts = asked.split('&');
     let text = parts.next().unwrap_or_default();

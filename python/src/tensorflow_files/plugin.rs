@@ -1,6 +1,7 @@
-//! The functions that TensorFlow calls. Each says in a status how it ended; a panic in it is such an end too.
+//! The functions that TensorFlow calls. Each reports its result in a status; a panic is reported there too.
 //!
-//! Paths are text of C that TensorFlow keeps during the call; what it is given to keep is from `malloc`, and freed by `free`.
+//! Paths are C strings that TensorFlow keeps during the call. Memory that TensorFlow is given to keep comes from `malloc`, and it frees it
+//! with `free`.
 
 use super::abi::*;
 use super::files::{FILE_BYTES_MAX, FileError, FileErrorCode, FileName};
@@ -11,12 +12,12 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 type SetStatus = unsafe extern "C" fn(*mut TfStatus, c_int, *const c_char);
 
-/// `TF_SetStatus` of the TensorFlow that loads this.
+/// `TF_SetStatus` of the TensorFlow that loads this library.
 static SET_STATUS: OnceLock<Option<SetStatus>> = OnceLock::new();
 
 fn set_status() -> Option<SetStatus> {
     *SET_STATUS.get_or_init(|| {
-        // SAFETY: names are text of C; the library is not loaded by this, only found.
+        // SAFETY: the names are C strings. This does not load the library, but only finds it.
         let found = unsafe {
             let framework = libc::dlopen(c"libtensorflow_framework.so.2".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
             let library = if framework.is_null() { libc::RTLD_DEFAULT } else { framework };
@@ -37,7 +38,7 @@ unsafe fn tell(status: *mut TfStatus, code: c_int, told: &str) {
     }
 }
 
-/// Runs `work` and says how it ended.
+/// Runs `work` and reports its result.
 ///
 /// # Safety
 /// The status is TensorFlow's.
@@ -53,7 +54,7 @@ unsafe fn answer<T>(status: *mut TfStatus, otherwise: T, work: impl FnOnce() -> 
 }
 
 /// # Safety
-/// `path` is text of C.
+/// `path` is a C string.
 unsafe fn name_of(path: *const c_char) -> Result<FileName, FileError> {
     // SAFETY: the caller's.
     let text = unsafe { CStr::from_ptr(path) }.to_str();
@@ -61,7 +62,7 @@ unsafe fn name_of(path: *const c_char) -> Result<FileName, FileError> {
     FileName::parse(text)
 }
 
-/// A copy in memory of `malloc`.
+/// A copy in memory from `malloc`.
 fn text_of_c(text: &[u8]) -> *mut c_char {
     let text: Vec<u8> = text.iter().copied().take_while(|byte| *byte != 0).chain([0]).collect();
     // SAFETY: `strdup` reads to the zero at the end.
@@ -93,7 +94,7 @@ unsafe extern "C" fn init(_filesystem: *mut TfHandle, status: *mut TfStatus) {
 
 unsafe extern "C" fn cleanup_filesystem(_filesystem: *mut TfHandle) {}
 
-/// A file that is read: it is small enough to be had whole.
+/// A file opened to read. It is small enough to be read whole.
 struct FileContent(Vec<u8>);
 
 unsafe extern "C" fn new_random_access_file(
@@ -131,7 +132,7 @@ unsafe extern "C" fn read(
     part.len() as i64
 }
 
-/// A file that is written: an item when it is flushed, synced or closed.
+/// A file being written. It becomes an item when it is flushed, synced or closed.
 struct FileDraft {
     name: FileName,
     bytes: Mutex<(Vec<u8>, bool)>,
@@ -172,7 +173,7 @@ unsafe fn begin_draft(path: *const c_char, keeps: bool, file: *mut TfHandle, sta
                 _ => Vec::new(),
             };
             let draft = FileDraft { name, bytes: Mutex::new((begins, false)) };
-            // What cannot be written is told before there is much to lose.
+            // Save once now, so that an item that cannot be written is reported before much is written.
             draft.save()?;
             Ok(Some(draft))
         });
@@ -221,7 +222,7 @@ unsafe extern "C" fn save(file: *const TfHandle, status: *mut TfStatus) {
     unsafe { answer(status, (), || own::<FileDraft>(file).save()) }
 }
 
-/// Folders need not be made.
+/// Folders exist without being made.
 unsafe extern "C" fn on_folder(_filesystem: *const TfHandle, path: *const c_char, status: *mut TfStatus) {
     // SAFETY: TensorFlow's path and status.
     unsafe { answer(status, (), || name_of(path).map(|_| ())) }
@@ -242,10 +243,10 @@ unsafe extern "C" fn rename_file(
     unsafe { answer(status, (), || name_of(from)?.rename(&name_of(to)?)) }
 }
 
-/// Length, and whether it is a folder.
+/// The length, and whether it is a folder.
 ///
 /// # Safety
-/// `path` is text of C.
+/// `path` is a C string.
 unsafe fn facts(path: *const c_char) -> Result<(i64, bool), FileError> {
     // SAFETY: the caller's.
     let name = unsafe { name_of(path) }?;
@@ -289,9 +290,9 @@ unsafe extern "C" fn get_file_size(_filesystem: *const TfHandle, path: *const c_
     unsafe { answer(status, -1, || facts(path).map(|(length, _)| length)) }
 }
 
-/// Names stay as they are: they are no paths of another file system.
+/// Names stay unchanged: they are not paths of another file system.
 unsafe extern "C" fn translate_name(_filesystem: *const TfHandle, path: *const c_char) -> *mut c_char {
-    // SAFETY: the path is text of C.
+    // SAFETY: the path is a C string.
     unsafe { libc::strdup(path) }
 }
 
@@ -328,7 +329,7 @@ unsafe extern "C" fn free(memory: *mut c_void) {
     unsafe { libc::free(memory) }
 }
 
-/// A table in memory of `malloc`: TensorFlow copies and frees it.
+/// A table in memory from `malloc`. TensorFlow copies and frees it.
 fn table<T>(ops: T) -> TfOps<T> {
     // SAFETY: the memory is of `malloc`, as large and aligned as it takes, and written before anybody reads it.
     let place = unsafe {
@@ -344,7 +345,7 @@ fn table<T>(ops: T) -> TfOps<T> {
 /// Called by `tf.experimental.register_filesystem_plugin`.
 ///
 /// # Safety
-/// `info` is TensorFlow's, to be filled.
+/// `info` is TensorFlow's, and this fills it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn TF_InitPlugin(info: *mut TfFilesystemPluginInfo) {
     let filesystem = TfFilesystemOps {

@@ -1,4 +1,4 @@
-//! The contenders of one row over one set of items: who takes part, their folders, loading, and turns.
+//! The contenders of one row over one set of items: which ones take part, their folders, loading, and turns.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::arguments::Arguments;
 use crate::results::series::Series;
 use crate::workspace::Scratch;
 
-/// A line of the table: one way to ask one contender.
+/// A line of the table: one contender, asked in one way.
 #[derive(Clone)]
 pub struct Entrant {
     pub label: String,
@@ -35,13 +35,13 @@ impl Entrant {
         Entrant { label: format!("{contender} {api}, {load}"), contender, api, threads, depth }
     }
 
-    /// By its contender, or by contender and way.
+    /// Whether its contender, or contender and way, has this name.
     pub fn is_named(&self, name: &str) -> bool {
         name == self.contender || name.split_once(' ') == Some((self.contender, self.api))
     }
 }
 
-/// What the entrants do in a turn.
+/// The work of the entrants in a turn.
 #[derive(Clone)]
 pub struct Load {
     pub mix: &'static str,
@@ -52,7 +52,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Of a second, uniform, as fast as it goes.
+    /// For one second, uniform, at full speed.
     pub fn of(mix: &'static str) -> Load {
         let length = Length::Time(Duration::from_secs(1));
         Load { mix, distribution: "uniform", length, rate: None, overwrites: None }
@@ -66,21 +66,21 @@ impl Load {
 pub struct Arena {
     folder: PathBuf,
     shape: Shape,
-    /// Of `tapetum serve`.
+    /// Worker threads of `tapetum serve`.
     server_threads: u64,
-    /// Until now: each has a seed of its own, or a cache would know what the turn before asked for.
+    /// Turns so far. Each gets its own seed, because a cache would know the keys of the turn before.
     turns: u64,
-    /// The longest a turn may be, and the most rounds of a sweep: of moment in a smoke run alone.
+    /// The longest turn, and the most rounds of a sweep. They are limits only in a smoke run.
     turn_time_max: Duration,
     sweep_rounds_max: u64,
     binaries: Vec<(&'static str, PathBuf)>,
     running: Vec<(&'static str, Contender)>,
-    /// Goes after those who run in it. None where the data are kept, and used again.
+    /// Dropped after the contenders that run in it. `None` if the data is kept for later runs.
     _scratch: Option<Scratch>,
 }
 
 impl Arena {
-    /// Builds the contenders that take part: `--contenders a,b` of `names`, or `usual` ones. No option is read after it.
+    /// Builds the contenders that take part: `--contenders a,b` of `names`, or the `usual` ones. No option may be read afterwards.
     pub fn open(
         arguments: &Arguments,
         row: &str,
@@ -98,7 +98,7 @@ impl Arena {
         Arena::of(arguments, row, shape, kept, peers::binaries(arguments, &names)?)
     }
 
-    /// One contender of this tree, and the same one of another tree, whose `target/release` is `other`. No option is read after it.
+    /// A contender of this tree, and the same one of another tree, whose `target/release` is `other`. No option may be read afterwards.
     pub fn beside(
         arguments: &Arguments,
         row: &str,
@@ -141,7 +141,7 @@ impl Arena {
         })
     }
 
-    /// What is started from now on has so many worker threads, if it is `tapetum serve`; one unless told otherwise.
+    /// Sets the worker threads of every `tapetum serve` that is started from now on. The default is one.
     pub fn set_server_threads(&mut self, threads: u64) {
         self.server_threads = threads;
     }
@@ -154,7 +154,7 @@ impl Arena {
         self.binaries.iter().map(|(name, _)| *name).collect()
     }
 
-    /// The limit reads what the store wrote.
+    /// The limit reads the file that the store wrote.
     fn data(&self, name: &str) -> PathBuf {
         match name {
             "limit" if self.has("tapetum") => self.folder.join("tapetum"),
@@ -170,7 +170,7 @@ impl Arena {
         Contender::start(name, binary, &self.shape.setup(name, (data, items), sync, self.server_threads))
     }
 
-    /// Has each contender store all items and settle, one after the other; then `overwrites` times as many writes.
+    /// Makes each contender store all items and settle, one after the other; then overwrite `overwrites` times as many.
     pub fn load(&mut self, overwrites: u64) -> Result<(), Failure> {
         for name in self.names() {
             let done = self.data(name).join("loaded");
@@ -202,7 +202,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Has each contender that runs delete these items and settle.
+    /// Makes each running contender delete these items and settle.
     pub fn remove(&mut self, from: u64, to: u64) -> Result<(), Failure> {
         for (_, contender) in &mut self.running {
             contender.run(&Command::Remove { from, to })?;
@@ -211,7 +211,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Starts all contenders on what they loaded.
+    /// Starts all contenders on their loaded data.
     pub fn start_all(&mut self, sync: bool) -> Result<(), Failure> {
         for name in self.names() {
             if self.contender(name).is_err() {
@@ -222,7 +222,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Lets the entrants run in turns, so many rounds.
+    /// Runs so many rounds, in each of which every entrant has a turn.
     pub fn rounds(&mut self, entrants: &[Entrant], load: &Load, rounds: u64) -> Result<Vec<Series>, Failure> {
         let mut series: Vec<Series> = entrants.iter().map(|entrant| Series::new(&entrant.label)).collect();
         let length = match load.length {
@@ -245,7 +245,7 @@ impl Arena {
         Ok(series)
     }
 
-    /// The entrants with the highest throughput, one of each group. Where there is one alone, it is not asked.
+    /// The entrant with the highest throughput of each group. A group with only one entrant is not measured.
     pub fn best_of(&mut self, groups: Vec<Vec<Entrant>>, load: &Load, rounds: u64) -> Result<Vec<Entrant>, Failure> {
         let groups: Vec<Vec<Entrant>> = groups
             .into_iter()
@@ -281,13 +281,13 @@ impl Arena {
         found.map(|(_, contender)| contender).ok_or_else(|| format!("{name} is not running").into())
     }
 
-    /// Has all contenders leave their data.
+    /// Ends all contenders; their data stays.
     pub fn end_all(&mut self) -> Result<(), Failure> {
         self.running.drain(..).try_for_each(|(_, contender)| contender.end())
     }
 }
 
-/// The folder that is kept, as `--keep` says.
+/// The folder of kept data, if `--keep` asks for one.
 fn kept(arguments: &Arguments, row: &str, shape: &Shape) -> Option<PathBuf> {
     let name = format!("{row}-{}-{}", shape.items, shape.value_bytes);
     arguments.text("keep").map(|folder| PathBuf::from(folder).join(name))

@@ -1,5 +1,4 @@
-//! A row as data: what is stored, who takes part, what they are asked to do, and what is held of what they come to.
-//! `runner` runs any of them.
+//! A row as data: the items to store, the contenders, their work, and the claims about the results. `runner` runs any of them.
 
 use crate::results::outcome::Reach;
 use crate::results::series::read_quantile;
@@ -18,31 +17,31 @@ pub struct Contest {
     pub rounds: u64,
     pub room: Room,
     pub tier: Tier,
-    /// Those that take part, and those that do so only if `--contenders` names them.
+    /// The usual contenders, and those that take part only if `--contenders` names them.
     pub contenders: &'static [&'static str],
     pub by_name: &'static [&'static str],
-    /// As many times as there are items, after these are stored.
+    /// Overwrites after loading, as a multiple of the number of items.
     pub overwrites: u64,
     pub stages: fn(&Shape) -> Vec<Stage>,
-    /// What a picture shows of each entrant, if there is one.
+    /// The figure of each entrant to draw, if there is a picture.
     pub pictured: Option<Figure>,
 }
 
-/// The part of the memory for copies of items in DRAM.
+/// The DRAM tier: the part of the memory for copies of items.
 #[derive(Clone, Copy)]
 pub enum Tier {
     None,
     Half,
-    /// Room for all items, beside the memory.
+    /// Room for all items, in addition to the memory.
     All,
 }
 
-/// Trials between a start of the contenders and their end.
+/// Trials between the start and the end of the contenders.
 pub struct Stage {
-    /// Empty where there is one alone.
+    /// Empty if there is only one.
     pub name: &'static str,
     pub sync: bool,
-    /// Of `tapetum serve`.
+    /// Worker threads of `tapetum serve`.
     pub server_threads: u64,
     pub trials: Vec<Trial>,
 }
@@ -53,20 +52,20 @@ impl Stage {
     }
 }
 
-/// One load for all, and the ways to ask, of which the fastest of each group takes part in the rounds.
+/// One load for all entrants, and groups of ways to ask. The fastest of each group takes part in the rounds.
 pub struct Trial {
-    /// Empty where there is one alone.
+    /// Empty if there is only one.
     pub name: String,
     pub load: Load,
-    /// So many of the first items are deleted before.
+    /// Number of the first items to delete before the trial.
     pub removed: u64,
-    /// How long each runs before the rounds, which is not counted.
+    /// Warm-up time of each entrant before the rounds, which is not counted.
     pub warm_up: Duration,
-    /// The turn by which the fastest are found.
+    /// Length of the turns that find the fastest way.
     pub sweep: Duration,
     pub groups: Vec<Vec<Entrant>>,
     pub claims: Vec<Claim>,
-    /// Counters that must be the same in every turn of everybody.
+    /// Counters that must be equal in all turns of all entrants.
     pub agreed: &'static [&'static str],
 }
 
@@ -84,19 +83,19 @@ impl Trial {
         }
     }
 
-    /// Named by its mix and what is asked for most in it.
+    /// Named by its mix and distribution.
     pub fn ycsb(mix: &'static str, distribution: &'static str) -> Trial {
         let load = Load { distribution, ..Load::of(mix) };
         Trial { name: format!("{}, {distribution}", mix.to_uppercase()), ..Trial::of(load) }
     }
 
-    /// One operation a turn, however long it takes.
+    /// One operation per turn, however long it takes.
     pub fn once(mix: &'static str) -> Trial {
         Trial::of(Load { length: Length::Operations(1), ..Load::of(mix) })
     }
 }
 
-/// The same way to ask with several numbers of threads or connections, and of operations on their way in each.
+/// One way to ask, with several numbers of threads or connections, and of operations in flight in each.
 pub fn group(contender: &'static str, api: &'static str, ways: &[(u64, u64)]) -> Vec<Entrant> {
     ways.iter().map(|&(threads, depth)| Entrant::new(contender, api, threads, depth)).collect()
 }
@@ -107,14 +106,13 @@ pub const RATE: Figure = ("operations/s", Report::operations_per_second);
 pub const CPU: Figure = ("CPU µs an operation", Report::cpu_us_per_operation);
 pub const P50: Figure = ("P50 of reads, µs", |report| read_quantile(0.5)(report));
 
-/// A figure of an entrant, by itself or over that of others, and what it is to reach. Entrants are named by their contender, or by
-/// contender and way.
+/// A figure of an entrant, absolute or relative to others, and its aim. Entrants are named by their contender, or by contender and way.
 pub struct Claim {
     pub of: &'static str,
     pub figure: Figure,
     pub over: Over,
     pub reach: Reach,
-    /// Only reported where the figure over that of this entrant is so high.
+    /// Only reported, not held, if this figure relative to the named entrant is at least so high.
     pub unless: Option<(&'static str, f64)>,
 }
 
@@ -122,9 +120,9 @@ pub struct Claim {
 pub enum Over {
     Nothing,
     One(&'static str),
-    /// The smaller of both, round by round.
+    /// The smaller of the two, round by round.
     Smaller([&'static str; 2]),
-    /// Each other entrant by itself.
+    /// Each other entrant separately.
     Each,
 }
 

@@ -1,7 +1,7 @@
-//! Lookups of random keys in the delta table, one depending on the other and in prefetched batches, as multiples of one
-//! dependent random read of DRAM; all in turns. Beside them what else the table costs: bits an entry, false candidates, merges.
+//! Lookups of random keys in the delta table, in turns: each depending on the one before, and in prefetched batches, as multiples of one
+//! dependent random read of DRAM. Also the table's other costs: bits per entry, false candidates, merges.
 //!
-//! Words that are read and index lie in memory that the allocator and the index ask for in the same way, in pages of the same size.
+//! The array for the DRAM reads is allocated like the index, in pages of the same size.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -22,14 +22,14 @@ const PAYLOAD_BITS: u32 = 10;
 /// The store's default.
 const FINGERPRINT_BITS: u64 = 5;
 const PARTITION_ENTRIES: u64 = 100_000;
-/// A merge brings one new key to so many entries: few buckets get more than one.
+/// A merge brings one new key for so many entries, so few buckets get more than one.
 const ENTRIES_PER_INSERT: usize = 500;
 
-/// What each round found, in nanoseconds.
+/// Measurements of each round, in nanoseconds.
 #[derive(Default)]
 struct Rounds {
     dram: Vec<f64>,
-    /// A dependent random read of as many bytes as the index has.
+    /// A dependent random read in an array as large as the index.
     alike: Vec<f64>,
     single: Vec<f64>,
     batched: Vec<f64>,
@@ -91,7 +91,7 @@ fn ratio(these: &[f64], those: &[f64]) -> Spread {
     Spread::of(these.iter().zip(those).map(|(this, that)| this / that))
 }
 
-/// An index as full as the store lets it be, and keys in it in no order.
+/// An index as full as the store allows, and its keys in random order.
 fn build(entries: u64, fingerprint_bits: u32, random: &mut Random) -> Result<(GlobalIndex, Vec<HashKey>), Failure> {
     let partition_bits = (entries / PARTITION_ENTRIES).max(1).ilog2();
     let geometry = IndexGeometry { partition_bits, fingerprint_bits, payload_bits: PAYLOAD_BITS };
@@ -120,13 +120,14 @@ fn hash_in(partition: usize, partition_bits: u32, random: &mut Random) -> HashKe
     HashKey((partition as u128) << (127 - partition_bits) << 1 | bits >> partition_bits)
 }
 
-/// Of keys that are not in the index, the share that is given a candidate.
+/// The share of absent keys for which the index gives a candidate.
 fn false_candidates(index: &GlobalIndex, random: &mut Random) -> f64 {
     let candidates = (0..LOOKUPS).filter(|_| index.lookup(hash_in(0, 0, random)).is_some()).count();
     candidates as f64 / LOOKUPS as f64
 }
 
-/// New keys spread over the index. Those that have a candidate are left out, as there is no key table here to name its owner.
+/// Merges new keys that are spread over the index. Keys with a candidate are left out, because there is no key table here to identify the
+/// candidate.
 fn merge(index: &GlobalIndex, random: &mut Random) -> Result<f64, Failure> {
     let bits = index.geometry().partition_bits;
     let new = (0..index.entries() / ENTRIES_PER_INSERT).map(|_| hash_in(0, 0, random));
@@ -143,7 +144,7 @@ fn merge(index: &GlobalIndex, random: &mut Random) -> Result<f64, Failure> {
 fn look_up_chain(index: &GlobalIndex, keys: &[HashKey]) {
     let mut sum = 0;
     for &hash in keys {
-        // The next key depends on the answer to this one, as far as the processor knows.
+        // Makes the next key depend on this answer, as far as the processor can see.
         let hash = HashKey(hash.0 ^ u128::from(sum >> 40));
         sum += u64::from(index.lookup(hash).expect("a key that is there"));
     }

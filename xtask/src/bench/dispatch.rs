@@ -1,4 +1,4 @@
-//! What it takes to run nothing: an inline program of no work through a queue pair, and a stage of no work in the arbiter, from
+//! The cost of running nothing: an inline program without work through a queue pair, and a stage without work in the arbiter, from
 //! submission to its pipeline's end.
 
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::arguments::Arguments;
 use crate::results::outcome::{Outcome, Reach};
 use crate::results::spread::Spread;
 
-/// As GETs are looked up and submitted.
+/// The batch in which GETs are looked up and submitted.
 const BATCH: usize = 32;
 const LOCAL_BYTES: usize = 1 << 20;
 const PROGRAMS: [ProgramId; 4] = [ProgramId(0), ProgramId(1), ProgramId(2), ProgramId(3)];
-/// One alone, and the paper's batch.
+/// A single pipeline, and the paper's batch.
 const PIPELINES_AT_ONCE: [usize; 2] = [1, 128];
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -71,7 +71,8 @@ fn execute_ns(pair: &mut QueuePair, commands: usize, batch: usize) -> f64 {
     })
 }
 
-/// Pipelines of all programs, of two applications in turn, each program with one unit: every task ends before the next are started.
+/// Pipelines of all programs, alternating between two applications, with one unit for each program. All tasks end before the next are
+/// started.
 fn stage_ns(stages: usize, at_once: usize) -> Result<f64, Failure> {
     let mut arbiter = Arbiter::new(&ArbiterOptions {
         movers: Vec::new(),

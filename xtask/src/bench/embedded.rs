@@ -13,7 +13,7 @@ const HOST_CPU: Figure = ("host CPU µs an operation", Report::host_cpu_us_per_o
 const DRIVE_CPU: Figure = ("drive CPU µs an operation", Report::drive_cpu_us_per_operation);
 const RIVAL_THREADS: [(u64, u64); 4] = [(8, 1), (16, 1), (32, 1), (64, 1)];
 
-/// As most contests here have it.
+/// The common settings of these contests.
 const COLD: Contest = Contest {
     name: "",
     about: "uniform GETs, cold",
@@ -29,7 +29,7 @@ const COLD: Contest = Contest {
     pictured: None,
 };
 
-/// Every contender, each asked in one way, within five minutes.
+/// Every contender, each asked in one way, in five minutes.
 pub const QUICK: Contest = Contest {
     name: "quick",
     about: "YCSB, uniform, sync off",
@@ -53,7 +53,7 @@ fn quick(_: &Shape) -> Vec<Stage> {
             ("memcached", "get", 64, 1),
             ("extstore", "get", 64, 1),
         ];
-        // The limit only reads.
+        // The limit cannot write.
         let able = ways.into_iter().filter(|(contender, ..)| mix == "c" || *contender != "limit");
         let groups = able.map(|(contender, api, threads, depth)| group(contender, api, &[(threads, depth)])).collect();
         Trial { groups, claims: vec![Claim::of("tapetum", RATE).over_each()], ..Trial::ycsb(mix, "uniform") }
@@ -76,13 +76,13 @@ fn cold_get(_: &Shape) -> Vec<Stage> {
         Claim::of("limit", CPU),
         Claim::of("tapetum", CPU).over("rocksdb get").at_most(0.25),
         Claim::of("tapetum", RATE).over("rocksdb get").at_least(1.6),
-        // Nobody can be far ahead of who is near the limit.
+        // An entrant near the limit cannot be far ahead of others.
         Claim::of("tapetum", RATE).over("rocksdb multiget").at_least(1.3).unless("limit", 0.9),
     ];
     vec![Stage::of(vec![Trial { groups, claims, ..Trial::of(Load::of("c")) }])]
 }
 
-/// One thread that makes one GET after the other, each a flash read.
+/// One thread with one GET after the other, each a flash read.
 pub const BLOCKING_GET: Contest = Contest { name: "blocking-get", stages: blocking_get, ..COLD };
 
 fn blocking_get(_: &Shape) -> Vec<Stage> {
@@ -92,7 +92,7 @@ fn blocking_get(_: &Shape) -> Vec<Stage> {
     vec![Stage::of(vec![Trial { groups, claims, ..Trial::of(Load::of("c")) }])]
 }
 
-/// With the device half of the drive on a thread of its own, which has no core of its own.
+/// With the device half of the drive on its own thread, but not on its own core.
 pub const DRIVE_THREAD: Contest = Contest {
     name: "drive-thread",
     contenders: &[ON_DRIVE_THREAD, "tapetum", "rocksdb"],
@@ -108,7 +108,7 @@ fn drive_thread(_: &Shape) -> Vec<Stage> {
         group("rocksdb", "get", &[(4, 1), (8, 1), (16, 1), (32, 1)]),
     ];
     let claims = vec![
-        // RocksDB's CPU is all the host's.
+        // RocksDB's CPU is all on the host.
         Claim::of(ON_DRIVE_THREAD, HOST_CPU).over("rocksdb").at_most(0.125),
         Claim::of(ON_DRIVE_THREAD, HOST_CPU),
         Claim::of(ON_DRIVE_THREAD, DRIVE_CPU),
@@ -118,8 +118,8 @@ fn drive_thread(_: &Shape) -> Vec<Stage> {
     vec![Stage::of(vec![Trial { groups, claims, ..Trial::of(Load::of("c")) }])]
 }
 
-/// Each mix with the distribution that YCSB gives it. Copies of what is wanted most take half of the store's memory; the rivals have
-/// their block caches in the same.
+/// Each mix with YCSB's distribution for it. Copies of hot items may take half of the store's memory; the rivals' block caches get the
+/// same.
 pub const YCSB: Contest = Contest {
     name: "ycsb",
     about: "YCSB, sync off",
@@ -141,7 +141,7 @@ fn ycsb(_: &Shape) -> Vec<Stage> {
             group("rocksdb-blob", "get", &RIVAL_THREADS),
             group("lmdb", "get", &[(4, 1), (8, 1), (16, 1)]),
         ];
-        // Hashed keys have no order to scan.
+        // Hashed keyspaces cannot scan in order.
         if mix != "e" {
             groups.insert(0, group("tapetum", "session", &[(1, 128), (1, 512), (2, 128)]));
         }
@@ -150,7 +150,7 @@ fn ycsb(_: &Shape) -> Vec<Stage> {
     vec![Stage::of(workloads.map(trial).into())]
 }
 
-/// Where a store is at its worst: as full as it may be, after many overwrites.
+/// The worst case of a store: as full as allowed, after many overwrites.
 pub const YCSB_A: Contest = Contest {
     name: "ycsb-a",
     about: "YCSB A, uniform, 80 % full, after overwrites",

@@ -1,5 +1,5 @@
-//! `tapetum serve --cache` beside memcached with extstore, within the same DRAM and flash, one server thread each: what of the
-//! items loaded is still there, zipfian GETs in turns, the DRAM of an item on flash, and what is found after kill -9.
+//! `tapetum serve --cache` beside memcached with extstore, with the same DRAM and flash, and one server thread each: how many of the loaded
+//! items are still there, zipfian GETs in turns, DRAM per item on flash, and items found after kill -9.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::results::spread::Spread;
 use crate::workspace::Scratch;
 
 const VALUES_BYTES: [u64; 2] = [200, 1024];
-/// Data over DRAM.
+/// Size of the data as a multiple of DRAM.
 const DATA_PARTS: u64 = 8;
 const CONNECTIONS: u64 = 64;
 const KEPT_ASKED: u64 = 200_000;
@@ -25,13 +25,13 @@ const WARM_UP: Duration = Duration::from_secs(5);
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let memory_bytes = arguments.size("memory", 64 << 20)?;
-    // Room for what a store keeps beside the items, and for its collector.
+    // Room for a store's data besides the items, and for its collector.
     let flash_bytes = arguments.size("flash", memory_bytes * DATA_PARTS * 2)?;
     let values_bytes = match arguments.size("value", 0)? {
         0 => VALUES_BYTES.to_vec(),
         value_bytes => vec![value_bytes],
     };
-    // 8 times the DRAM, unless told otherwise.
+    // 8 times the DRAM by default.
     let items_told = arguments.number("items", 0)?;
     let depth = arguments.number("depth", 1)?.max(1);
     let load_rate = arguments.size("load-rate", caches::LOAD_BYTES_PER_SECOND)?;
@@ -71,11 +71,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     outcome.end()
 }
 
-/// The figures of one size of values.
+/// The figures for one size of values.
 struct Row<'a> {
     arguments: &'a Arguments,
     value_bytes: u64,
-    /// GETs on their way in each connection.
+    /// GETs in flight on each connection.
     depth: u64,
     population: Population,
     outcome: &'a mut Outcome,
@@ -86,7 +86,7 @@ impl Row<'_> {
         self.outcome.hold(format!("{} bytes: {what}", self.value_bytes), found, reach);
     }
 
-    /// What is still there, and what it takes of DRAM.
+    /// The share of items still there, and DRAM per item.
     fn at_rest(&mut self, caches: &[Cache; 2]) -> Result<(), Failure> {
         caches.iter().try_for_each(Cache::settle)?;
         let asked = self.arguments.sized(KEPT_ASKED, KEPT_ASKED / 100);
@@ -115,7 +115,7 @@ impl Row<'_> {
         Ok(())
     }
 
-    /// Asked from the moment on that they answer.
+    /// GETs from the moment of the first answer.
     fn restart(&mut self, caches: &mut [Cache; 2]) -> Result<(), Failure> {
         for (cache, reach) in caches.iter_mut().zip([Reach::AtLeast(0.99), Reach::Reported]) {
             let second = Turn::zipfian_gets((CONNECTIONS, 1), self.arguments.time(Duration::from_secs(1)), 99);
@@ -130,7 +130,7 @@ impl Row<'_> {
     }
 }
 
-/// Zipfian GETs of one while the other rests, after a turn that counts for nothing; series are called by `name` of the cache's.
+/// Zipfian GETs of one cache while the other is idle, after a turn that is not counted. Series are named by `name` of the cache.
 fn take_turns(
     arguments: &Arguments,
     caches: &[Cache; 2],
@@ -161,13 +161,13 @@ fn hit_rate(report: &Report) -> f64 {
     1.0 - report.latencies.missing as f64 / report.latencies.operations() as f64
 }
 
-/// By what `stats` says: the index over the keys in it.
+/// From `stats`: the bytes of the index divided by its keys.
 fn index_bytes_each(cache: &Cache) -> Result<f64, Failure> {
     let stats = cache.stats("")?;
     Ok(stat(&stats, "index_bytes")? as f64 / stat(&stats, "index_entries")? as f64)
 }
 
-/// The same: the chunks of those classes that no whole item fits, which are the headers of what is on flash, and the hash table.
+/// From `stats`: the hash table, and the chunks of the classes that no whole item fits, which are the headers of items on flash.
 fn header_bytes_each(cache: &Cache, value_bytes: u64) -> Result<f64, Failure> {
     let (stats, slabs) = (cache.stats("")?, cache.stats("slabs")?);
     let chunks = caches::header_chunks(&slabs, value_bytes);

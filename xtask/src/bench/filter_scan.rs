@@ -1,6 +1,6 @@
-//! Scans with a condition on values, cold: at the drive, over a hashed and an ordered keyspace, beside RocksDB's iterator with the same
-//! filter on the host; beside one sequential read of the same file; and what they cost the gets beside them. Values are of a fixed format, or
-//! documents of JSON, in a row of its own.
+//! Cold scans with a condition on values: at the drive, over a hashed and an ordered keyspace, beside RocksDB's iterator with the same
+//! filter on the host, and beside a sequential read of the same file; and their cost for gets beside them. Values have a fixed format or,
+//! in a row of its own, are JSON documents.
 
 use std::time::Duration;
 
@@ -17,23 +17,23 @@ use crate::results::series::{Series, read_quantile};
 use crate::results::spread::Spread;
 
 const VALUE_BYTES: u64 = 100;
-/// Items that are kept of a thousand, and the least that the store's scans are to be times as fast as RocksDB's.
+/// Items kept of a thousand, and the least speed of the store's scans ÷ RocksDB's.
 const SELECTIVITIES: [(u64, f64); 4] = [(1, 5.0), (10, 5.0), (100, 2.0), (1000, 0.0)];
-/// The most of the bytes across ÷ the result's, beside a page.
+/// The most bytes across ÷ the result's bytes, without a page.
 const ACROSS_MOST: f64 = 1.05;
 const PAGE_BYTES: f64 = 4096.0;
-/// The least of a scan's bandwidth ÷ a sequential read's.
+/// The least bandwidth of a scan ÷ that of a sequential read.
 const BANDWIDTH_LEAST: f64 = 0.8;
-/// The most of gets' P99 beside a scan ÷ without one.
+/// The greatest P99 of gets beside a scan ÷ without one.
 const P99_MOST: f64 = 2.0;
-/// Gets a second, of those that are timed beside a scan.
+/// Rate of the gets that are timed beside a scan, per second.
 const GET_RATE: f64 = 2000.0;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     run_over(arguments, ("filter-scan", false))
 }
 
-/// The row of the same over documents.
+/// The same row over JSON documents.
 pub fn run_json(arguments: &Arguments) -> Result<(), Failure> {
     run_over(arguments, ("filter-scan-json", true))
 }
@@ -72,7 +72,7 @@ fn mix_of(permille: u64, json: bool) -> &'static str {
     }
 }
 
-/// One scan a turn.
+/// One scan per turn.
 fn scans(
     arena: &mut Arena,
     outcome: &mut Outcome,
@@ -108,7 +108,7 @@ fn scans(
             outcome.hold(format!("{label}, {name}: CPU of a scan ÷ rocksdb's"), cpu, Reach::Reported);
         }
         if let Some(limit) = find("limit") {
-            // All but a full result, which the host takes record by record.
+            // Not a full result, which the host takes record by record.
             let is_held = permille < 1000 && !mix.contains("json");
             let reach = if is_held { Reach::AtLeast(BANDWIDTH_LEAST) } else { Reach::Reported };
             let bandwidth = own.ratio(limit, |report| report.latencies.counted(FLASH_BYTES) / report.seconds);
@@ -120,7 +120,7 @@ fn scans(
     Ok(())
 }
 
-/// What crossed, and how often the host was woken.
+/// Checks the bytes across, and how often the host was woken.
 fn hold_bytes(outcome: &mut Outcome, label: &str, series: &Series) {
     let of = |figure: &dyn Fn(&Report) -> f64| Spread::of(series.reports.iter().map(figure));
     let result = |report: &Report| report.latencies.counted(KEPT) * KEPT_BYTES as f64;
@@ -140,7 +140,7 @@ fn hold_bytes(outcome: &mut Outcome, label: &str, series: &Series) {
     outcome.hold(format!("{label}: rows a second of CPU"), rows, Reach::Reported);
 }
 
-/// Gets at a rate of their own, with a scan beside them and without.
+/// Gets at a fixed rate, with and without a scan beside them.
 fn gets_beside(arena: &mut Arena, outcome: &mut Outcome, rounds: u64) -> Result<(), Failure> {
     let load = Load { rate: Some(GET_RATE), ..Load::of("c") };
     for name in ["tapetum", ORDERED].into_iter().filter(|name| arena.has(name)).collect::<Vec<_>>() {

@@ -1,6 +1,6 @@
-//! Clients that harm: connections that say nothing, that send a byte a second, that never read what they asked for, at once or after
-//! something small. The server stays within its memory, and those who behave keep their throughput, measured with and without the
-//! flood in turns.
+//! Hostile clients: connections that send nothing, that send a byte a second, that never read their answers, at once or after a small
+//! request. The server must stay within its memory, and well-behaved clients keep their throughput, measured with and without the flood in
+//! turns.
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -24,11 +24,11 @@ use crate::workspace;
 const IDLE: usize = 10_000;
 const SLOW: usize = 1000;
 const DEAF: usize = 200;
-/// What the deaf ask for: so many times a value so large.
+/// Requests of a deaf client: so many gets of a value of this size.
 const DEAF_GETS: usize = 64;
 const LARGE_BYTES: usize = 1 << 20;
 const LARGE_KEYS: u64 = 16;
-/// What the sly ask for first: so many times something small, by which the server expects more of the kind.
+/// First requests of a sly client: so many small gets, so that the server expects small values.
 const SMALL_GETS: usize = 64;
 const SMALL_GET: &[u8] = b"get small\r\n";
 const LOOK: Duration = Duration::from_millis(100);
@@ -93,7 +93,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     outcome.end()
 }
 
-/// How many of each kind come.
+/// Number of clients of each kind.
 #[derive(Clone, Copy)]
 struct Crowds {
     idle: usize,
@@ -101,7 +101,7 @@ struct Crowds {
     deaf: usize,
 }
 
-/// Floods the address until told to stop; says when it is in full flow.
+/// Floods the address until told to stop. Reports when the flood is complete.
 type Flood = fn(SocketAddr, Crowds, &AtomicBool, &AtomicBool) -> Result<(), Failure>;
 
 fn flooded(
@@ -121,8 +121,8 @@ fn flooded(
     })
 }
 
-/// What is measured is a flood that goes on, neither its first wave nor its end: until the server has accepted everybody and has
-/// sent what their sockets take, or has seen everybody off, it has its hands full.
+/// Waits until the server is idle, so that a steady flood is measured and not its beginning: until then the server accepts or refuses
+/// clients, and sends what their sockets take.
 fn wait_for_rest(server: u32) -> Result<(), Failure> {
     let begun = Instant::now();
     let mut before = process::Usage::of(&[server])?;
@@ -137,7 +137,7 @@ fn wait_for_rest(server: u32) -> Result<(), Failure> {
     Err(format!("the server is still busy after {REST_WAIT_MAX:?} without those who behave").into())
 }
 
-/// What those who behave do.
+/// The work of well-behaved clients.
 fn turn(arguments: &Arguments, round: u64) -> Turn {
     Turn::uniform(("b", "get"), (32, 4), Length::Time(arguments.time(Duration::from_secs(1))), round)
 }
@@ -162,10 +162,10 @@ fn connect_many(address: SocketAddr, count: usize) -> Result<Vec<TcpStream>, Fai
     Ok(streams)
 }
 
-/// Or ten thousand ports would wait for a minute after each round.
+/// Without this, ten thousand ports would stay in TIME_WAIT for a minute after each round.
 fn reset_when_closed(stream: &TcpStream) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
-    // SAFETY: the option takes this structure, which it only reads; that it fails costs ports, not correctness.
+    // SAFETY: the call only reads this structure. A failure costs ports, not correctness.
     unsafe {
         let (pointer, size) = (std::ptr::from_ref(&linger).cast(), size_of::<libc::linger>() as libc::socklen_t);
         libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, pointer, size);
@@ -188,7 +188,7 @@ fn idle(address: SocketAddr, crowds: Crowds, flowing: &AtomicBool, stop: &Atomic
 fn slow(address: SocketAddr, crowds: Crowds, flowing: &AtomicBool, stop: &AtomicBool) -> Result<(), Failure> {
     let streams = connect_many(address, crowds.slow)?;
     flowing.store(true, Ordering::SeqCst);
-    // A request that never ends, its bytes spread over each second.
+    // A request that never ends, with its bytes spread over each second.
     for byte in b"set slow 0 0 1000000\r\n".iter().chain(std::iter::repeat(&b'x')) {
         for some in streams.chunks(crowds.slow / 50) {
             for mut stream in some {
@@ -211,7 +211,7 @@ fn sly(address: SocketAddr, crowds: Crowds, flowing: &AtomicBool, stop: &AtomicB
     ask_and_read_nothing(address, crowds.deaf, SMALL_GET.repeat(SMALL_GETS), flowing, stop)
 }
 
-/// For large values, after `asks`.
+/// Asks for large values, after sending `asks`.
 fn ask_and_read_nothing(
     address: SocketAddr,
     deaf: usize,
@@ -229,7 +229,7 @@ fn ask_and_read_nothing(
     flowing.store(true, Ordering::SeqCst);
     while !stop.load(Ordering::SeqCst) {
         for stream in &mut streams {
-            // Who was shown the door comes again.
+            // A client that was disconnected connects again.
             if is_closed(stream) {
                 *stream = connect_many(address, 1)?.remove(0);
                 expect_open(stream.write(&asks))?;
@@ -240,14 +240,14 @@ fn ask_and_read_nothing(
     Ok(())
 }
 
-/// Whether the server has closed the connection, as far as one can tell without reading.
+/// Whether the server has closed the connection, as far as that is visible without reading.
 fn is_closed(stream: &TcpStream) -> bool {
     let mut poll = libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
     // SAFETY: one structure, which lives through the call.
     unsafe { libc::poll(&mut poll, 1, 0) > 0 }
 }
 
-/// A server may take no more for now, or show a client the door: that is its right.
+/// The server may stop reading, or disconnect the client; both are fine.
 fn expect_open(written: io::Result<usize>) -> Result<(), Failure> {
     match written {
         Ok(_) => Ok(()),
@@ -272,7 +272,7 @@ fn store_large(address: SocketAddr) -> Result<(), Failure> {
     Ok(())
 }
 
-/// This process holds the other ends.
+/// Raises the limit on descriptors: this process holds the clients' ends.
 fn raise_descriptor_limit(idle: usize) -> Result<(), Failure> {
     let needed = (idle + 1000) as libc::rlim_t;
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

@@ -1,5 +1,5 @@
-//! The loading of pictures beside other loaders, which python/bench measures: `cargo x bench-python images`. Each of its rows leaves a
-//! result of its own, `images-ROW`.
+//! Loading pictures beside other loaders, measured by python/bench: `cargo x bench-python images`. Each of its rows writes its own result,
+//! `images-ROW`.
 
 use serde_json::Value;
 
@@ -11,14 +11,14 @@ use crate::results::spread::Spread;
 use crate::rows::Missed;
 use crate::workspace;
 
-/// What the rows leave. In python/bench/images.py they are called without the prefix.
+/// Results of the rows. python/bench/images.py names the rows without the prefix.
 const RESULTS: [&str; 6] =
     ["images-small", "images-large", "images-stages", "images-trainer", "images-sizes", "images-weights"];
 const PREFIX: &str = "images-";
 /// Options of python/bench/images.py.
 const OPTIONS: [&str; 7] = ["contenders", "rounds", "pictures", "core", "seed", "rates", "photographs"];
 
-/// `--rivals all` installs those that take gigabytes, too; `--size smallest` is for seeing that all of it runs.
+/// `--rivals all` also installs rivals that take gigabytes. `--size smallest` only tests that everything runs.
 pub fn run(name: &str, arguments: &Arguments) -> Result<(), Failure> {
     if name != "images" {
         return Err(format!("there is no row {name} of bench-python: there is images").into());
@@ -62,7 +62,7 @@ pub fn run(name: &str, arguments: &Arguments) -> Result<(), Failure> {
     if missed.is_empty() { Ok(()) } else { Err(Missed(missed.join("; ")).into()) }
 }
 
-/// Of rows as they are named in `--rows`.
+/// Results of the rows that `--rows` names.
 fn results_of(names: &str) -> Result<Vec<&'static str>, Failure> {
     let result = |name: &str| {
         let unknown = || format!("--rows takes small, large, stages, trainer, sizes and weights, not {name}").into();
@@ -71,7 +71,7 @@ fn results_of(names: &str) -> Result<Vec<&'static str>, Failure> {
     names.split(',').map(result).collect()
 }
 
-/// What python/bench/found.py left of a row. As small as can be it reaches nothing.
+/// Takes the results of a row from python/bench/found.py. The smallest size is not held to aims.
 fn take(outcome: &mut Outcome, found: &Value, is_smallest: bool) -> Result<(), Failure> {
     let text = |value: &Value| value.as_str().map(str::to_owned).ok_or_else(|| format!("{value} is no text"));
     let spread = |turns: &Value| {

@@ -1,8 +1,7 @@
-//! The latency of GETs over TCP, at a steady rate, by how many of them DRAM answers and by the size of values; drawn.
+//! The latency of GETs over TCP at a steady rate, by the share that DRAM answers and by the size of values; drawn.
 //!
-//! Of each size of values a store of its own is loaded. A part of the GETs goes to a hundredth of the items, which the DRAM
-//! tier holds after a moment; the rest goes evenly to all others, of which it holds few. How many were read from flash
-//! is counted.
+//! For each size of values a store is loaded. A part of the GETs goes to one percent of the items, which the DRAM tier soon holds. The rest
+//! goes evenly to all other items, few of which the tier holds. Reads from flash are counted.
 
 use std::time::Duration;
 
@@ -22,18 +21,18 @@ use crate::results::spread::Spread;
 use crate::workspace::Scratch;
 
 const VALUES_BYTES: [u64; 5] = [64, 1024, 4096, 16_384, 65_536];
-/// Of the GETs, those for items that DRAM holds.
+/// Percentages of GETs for items in DRAM.
 const HOT_PERCENTS: [u64; 5] = [100, 99, 90, 50, 0];
 /// The median first.
 const QUANTILES: [f64; 3] = [0.5, 0.99, 0.999];
-/// More would need more of the DRAM for the index than it may take.
+/// More items would need more DRAM for the index than allowed.
 const ITEMS_MAX: u64 = 1_000_000;
 const CONNECTIONS: u64 = 32;
 const TURN: Duration = Duration::from_secs(1);
-/// In which every hot item comes into the tier, by far.
+/// More than enough for every hot item to get into the tier.
 const WARM_UP: Duration = Duration::from_secs(2);
 
-/// What one size of values with one share of hot GETs came to.
+/// Measurements of one size of values with one share of hot GETs.
 struct Place {
     from_flash: Vec<f64>,
     quantiles_us: [Vec<f64>; 3],
@@ -76,7 +75,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     outcome.end()
 }
 
-/// A place for each share of hot GETs.
+/// Measures each share of hot GETs.
 fn measure(
     arguments: &Arguments,
     cache: &Cache,
@@ -94,7 +93,7 @@ fn measure(
     for round in 1..=rounds {
         for (percent, place) in HOT_PERCENTS.into_iter().zip(&mut places) {
             let before = read_from_flash(cache)?;
-            // Another seed for each, or one would ask for what the one before it brought into the tier.
+            // Each percentage gets its own seed, so that it does not ask for items that the one before it brought into the tier.
             let report = cache.turn(population, &turn(percent, TURN, Some(rate), round * 1000 + percent))?;
             cache.resume();
             if report.latencies.missing > 0 {
@@ -114,7 +113,8 @@ fn read_from_flash(cache: &Cache) -> Result<u64, Failure> {
     cache.stats("")?.get("get_from_flash").copied().ok_or_else(|| "the server's stats have no get_from_flash".into())
 }
 
-/// The median, a line for each share of hot GETs. What is beyond it is in the table: tails of so short turns cross each other.
+/// The median, with a line for each share of hot GETs. Other quantiles are only in the table, because tails of such short turns cross each
+/// other.
 fn picture(rate: u64, sizes: &[Vec<Place>]) -> Picture {
     let title = format!("P50 of GETs over TCP, {rate} a second");
     let lines = HOT_PERCENTS.iter().enumerate().map(|(share, percent)| line(sizes, share, *percent)).collect();

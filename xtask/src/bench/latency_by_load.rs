@@ -1,4 +1,4 @@
-//! How latencies of cold GETs grow with how many come a second, beside RocksDB's; drawn.
+//! How latencies of cold GETs grow with their rate, beside RocksDB's; drawn.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::results::picture::Picture;
 use crate::results::series::{Series, read_quantile};
 
 const RIVAL_THREADS: u64 = 32;
-/// Parts of what RocksDB serves at most.
+/// Parts of RocksDB's highest rate.
 const LOADS: [f64; 5] = [0.1, 0.25, 0.5, 0.75, 0.9];
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -26,7 +26,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     arena.start_all(false)?;
     let entrants = [Entrant::new("tapetum", "session", 1, 128), Entrant::new("rocksdb", "get", RIVAL_THREADS, 1)];
     let entrants: Vec<Entrant> = entrants.into_iter().filter(|entrant| arena.has(entrant.contender)).collect();
-    // Of the last one: RocksDB, or the store in a smoke run.
+    // The highest rate of the last entrant: RocksDB, or the store in a smoke run.
     let short = Load::of("c").lasting(Duration::from_millis(700));
     let most = arena.rounds(&entrants[entrants.len() - 1..], &short, rounds)?[0].throughput().median;
     let mut by_load: Vec<(f64, Vec<Series>)> = Vec::new();

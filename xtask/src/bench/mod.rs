@@ -1,5 +1,5 @@
-//! The store beside its rivals and the limit: `cargo x bench ROW`, a row of docs/BENCHMARKS.md each. The contenders are
-//! processes of their own (crates/bench) that load the same items and then run in turns.
+//! The store beside its rivals and the limit: `cargo x bench ROW`, for each row of docs/BENCHMARKS.md. The contenders are separate
+//! processes (crates/bench) that load the same items and then run in turns.
 
 mod arena;
 mod block;
@@ -38,10 +38,10 @@ use crate::arguments::{Arguments, Mode};
 use crate::results::report;
 use crate::rows::Row;
 
-/// Of every key.
+/// Bytes of every key.
 const KEY_BYTES: u64 = 16;
 
-/// With what each row runs small: contenders that nothing need be compiled for, and as few items as it takes.
+/// Each row with its options for a smoke run: contenders that need no compiling, and as few items as possible.
 pub const ROWS: [Row; 35] = [
     Row {
         name: "quick",
@@ -152,7 +152,7 @@ pub const ROWS: [Row; 35] = [
     Row { name: "trees", run: trees::run, smoke: "--items 1000 --rounds 1 --other THIS" },
 ];
 
-/// A row, or what is made of the results of rows.
+/// Runs a row, or a command over the results of rows.
 pub fn run(name: &str, words: &[String], mode: Mode) -> Result<(), Failure> {
     match name {
         "report" => return report::write(&Arguments::parse(words, mode)?),

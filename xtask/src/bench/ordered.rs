@@ -1,5 +1,5 @@
-//! Ordered keyspaces beside RocksDB and LMDB. RocksDB takes part twice: as Retina's authors had it, with direct I/O, no cache and no
-//! filters, and tuned, with a cache as large as the store's memory.
+//! Ordered keyspaces beside RocksDB and LMDB. RocksDB takes part twice: set up like by Retina's authors, with direct I/O, no cache and no
+//! filters; and tuned, with a cache as large as the store's memory.
 
 use super::arena::Load;
 use super::contest::{CPU, Claim, Contest, RATE, Stage, Tier, Trial, group};
@@ -7,11 +7,11 @@ use super::peers::{ORDERED, ORDERED_UNCACHED};
 use super::shape::{Room, Shape};
 
 const PLAIN: &str = "rocksdb-plain";
-/// The most CPU of an operation ÷ that of RocksDB without a cache, in B and C.
+/// The most CPU per operation ÷ that of RocksDB without a cache, in B and C.
 const CPU_MOST: f64 = 0.25;
-/// What a value of up to so many bytes is called small.
+/// Values of at most this many bytes count as small.
 const SMALL_BYTES: u64 = 256;
-/// The least of scans a second ÷ RocksDB's: of small values, of others, and when most keys were deleted.
+/// The least scans per second ÷ RocksDB's: with small values, with others, and after most keys were deleted.
 const SMALL_LEAST: f64 = 1.0;
 const LARGE_LEAST: f64 = 0.5;
 const DELETED_LEAST: f64 = 5.0;
@@ -33,7 +33,7 @@ pub const ORDERED_YCSB: Contest = Contest {
 };
 
 fn ycsb(_: &Shape) -> Vec<Stage> {
-    // The least beside RocksDB without a cache; beside RocksDB tuned, and LMDB.
+    // The aims: relative to RocksDB without a cache; relative to RocksDB tuned and to LMDB.
     let held = [("a", "uniform", 1.5, 1.0), ("a", "zipfian", 1.5, 1.0)].into_iter().chain(
         [("b", "uniform"), ("b", "zipfian"), ("c", "uniform"), ("c", "zipfian")]
             .map(|(mix, distribution)| (mix, distribution, 2.0, 1.5)),
@@ -62,14 +62,14 @@ fn ycsb_groups(mix: &str) -> Vec<Vec<super::arena::Entrant>> {
         group("rocksdb", "get", &threads),
         group("lmdb", "get", &[(4, 1), (8, 1), (16, 1)]),
     ];
-    // Hashed keys have no order to scan.
+    // Hashed keyspaces cannot scan in order.
     if mix != "e" {
         groups.push(group("tapetum", "session", &[(1, 128)]));
     }
     groups
 }
 
-/// Scans of a hundred items from a random key, and again when nine of ten keys were deleted.
+/// Scans of a hundred items from a random key, before and after nine of ten keys are deleted.
 pub const ORDERED_SCAN: Contest = Contest {
     name: "ordered-scan",
     about: "scans of 100 items, cold",
@@ -99,8 +99,8 @@ fn scans(shape: &Shape) -> Vec<Stage> {
     ])]
 }
 
-/// Retina's figure 6.4: what each part of the engine brings. First a log, where each change is a batch of its own, and next to no cache;
-/// then images of nodes with stamps, and no log; then the mirror cache too.
+/// Retina's figure 6.4: the gain of each part of the engine. First a log, with each change as its own batch, and almost no cache; then
+/// images of nodes with stamps, without a log; then also the mirror cache.
 pub const ORDERED_ABLATION: Contest = Contest {
     name: "ordered-ablation",
     about: "YCSB A by 32 threads: by a log (batches); stamped images (uncached); and the mirror cache",

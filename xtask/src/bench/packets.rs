@@ -1,6 +1,6 @@
-//! The server's request path over packets in memory: binary GETs of 64 bytes, and a mix with as many SETs, every item in DRAM, on
-//! one thread. Beside it, in turns, memcached's own path from key to reply (`crates/bench/peers/memcached`), where its source can be
-//! built, and a dependent random read of DRAM.
+//! The server's request path over packets in memory: binary GETs of 64 bytes, and a mix of as many SETs, with every item in DRAM, on one
+//! thread. Beside it, in turns: memcached's own path from key to reply (`crates/bench/peers/memcached`), if its source can be built, and a
+//! dependent random read of DRAM.
 
 use std::io::{BufRead, BufReader, Write};
 use std::ops::Range;
@@ -23,25 +23,25 @@ use crate::workspace::Scratch;
 
 /// A binary header.
 const HEADER_BYTES: usize = 24;
-/// With it, a GET of 64 bytes.
+/// With the header, a GET has 64 bytes.
 const KEY_BYTES: usize = 40;
 const VALUE_BYTES: usize = 64;
-/// The flags before a value.
+/// Bytes of the flags before a value.
 const FLAGS_BYTES: usize = 4;
-/// Packets that are handed over at once.
+/// Packets passed to the server at once.
 const BURST: usize = 32;
-/// Bursts that lie in memory at once, as in the ring of a network card.
+/// Bursts in memory at once, like in the ring of a network card.
 const RING_BURSTS: usize = 128;
 const RING_PACKETS: usize = RING_BURSTS * BURST;
-/// Such rings in a turn. With SETs a turn fills several write buffers: what flushes them goes on between turns, too.
+/// Rings in a turn. With SETs a turn fills several write buffers, whose flushes also run between turns.
 const GET_RINGS: usize = 256;
 const MIXED_RINGS: usize = 8192;
 const CAPACITY_BYTES_LEAST: u64 = 4 << 30;
-/// The capacity over a write buffer, and memory beside the tier over one.
+/// Capacity, and memory besides the tier, as multiples of a write buffer.
 const CAPACITY_BUFFERS: u64 = 16;
 const BESIDE_BUFFERS: u64 = 5;
 const BESIDE_BYTES_LEAST: u64 = 512 << 20;
-/// Items that are written last, and never asked for: write buffers of 64 MiB hold these, and the tier what is asked for.
+/// Items written last and never read: they fill the write buffers of 64 MiB, so that the tier holds the items to be read.
 const FILLERS: u64 = 1 << 20;
 const GET: u8 = 0x00;
 const SET: u8 = 0x01;
@@ -68,7 +68,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let options = StoreOptions { sync: Sync::EverySecond, ..options.with_write_buffers_of(buffer_bytes) };
     let store = embedded::create_as(scratch.folder(), capacity_bytes, &options)?;
     let rival = match arguments.smoke_binaries() {
-        // It is compiled from memcached's source.
+        // It needs a build of memcached's source.
         Some(_) => None,
         None => peers::memcached_core()
             .and_then(|binary| MemcachedCore::start(&binary, items, scratch.folder()))
@@ -80,7 +80,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     outcome.end()
 }
 
-/// memcached's own path, in a process that takes its turn when it is told.
+/// memcached's own path, in a process that runs its turns on command.
 struct MemcachedCore {
     process: Child,
     asks: ChildStdin,
@@ -88,7 +88,7 @@ struct MemcachedCore {
 }
 
 impl MemcachedCore {
-    /// Comes back when all items are in.
+    /// Starts the process, and waits until all items are loaded.
     fn start(binary: &Path, items: u64, folder: &Path) -> Result<MemcachedCore, Failure> {
         let memory_mib = MEMCACHED_MIB * items.div_ceil(1_000_000);
         let mut process = Command::new(binary)
@@ -113,7 +113,7 @@ impl MemcachedCore {
         Ok(line.trim_end().to_owned())
     }
 
-    /// Nanoseconds a packet of one turn, `gets` or `mixed`.
+    /// Nanoseconds per packet of one turn, `gets` or `mixed`.
     fn turn(&mut self, what: &str) -> Result<f64, Failure> {
         writeln!(self.asks, "{what}")?;
         let answer = self.answer()?;
@@ -125,7 +125,7 @@ impl MemcachedCore {
 
 impl Drop for MemcachedCore {
     fn drop(&mut self) {
-        // It has nothing that would be lost.
+        // It has no data to lose.
         drop(self.process.kill());
         drop(self.process.wait());
     }
@@ -141,7 +141,7 @@ fn measure(
     load(store, items..items + arguments.sized(FILLERS, FILLERS >> 8))?;
     let mut packets = Packets::new(store.session()?);
     let mut random = Random::new(mix(items));
-    // All of them, several times: what the tier does not hold yet comes into it.
+    // Read all items several times, so that each gets into the tier.
     for _ in 0..4 {
         (0..items).step_by(BURST).for_each(|first| {
             let mut burst = Vec::new();
@@ -199,7 +199,7 @@ fn measure(
     Ok(())
 }
 
-/// Digits, made quickly: while packets are made, the store's flush goes on, and its time is not counted.
+/// Digits, made quickly, because the store's flush continues, uncounted, while packets are made.
 fn key(mut index: u64) -> [u8; KEY_BYTES] {
     let mut key = [b'k'; KEY_BYTES];
     for digit in key[KEY_BYTES - 20..].iter_mut().rev() {
@@ -235,8 +235,8 @@ fn set(burst: &mut Vec<u8>, index: u64) {
     burst.extend_from_slice(&value(index));
 }
 
-/// Nanoseconds a packet, and bytes of replies, of one turn of so many rings; `pair` adds two packets to a burst. Making them is
-/// not counted.
+/// Nanoseconds per packet, and bytes of replies, of one turn of so many rings. `pair` adds two packets to a burst. Making packets is not
+/// timed.
 fn turn(packets: &mut Packets<tapetum::Session>, rings: usize, mut pair: impl FnMut(&mut Vec<u8>)) -> (f64, usize) {
     let mut ring = vec![Vec::new(); RING_BURSTS];
     let (mut ns, mut sent_bytes) = (0.0, 0);

@@ -1,5 +1,5 @@
-//! The contenders' binaries: the store's and the limit's in this workspace, each rival's in one of its own
-//! (`crates/bench/peers`), which is built only when a row needs it: RocksDB compiles for twenty minutes, once.
+//! The contenders' binaries: the store's and the limit's are in this workspace; each rival has its own (`crates/bench/peers`), which is
+//! built only when a row needs it, because compiling RocksDB takes twenty minutes.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,24 +10,24 @@ use crate::Failure;
 use crate::arguments::Arguments;
 use crate::workspace::{self, cargo, succeed};
 
-/// The store with the device half of its drive on a thread of its own.
+/// The store with the device half of its drive on a separate thread.
 pub const ON_DRIVE_THREAD: &str = "tapetum-drive-thread";
 
 /// The store with one and two compute units for each program of queries.
 pub const ON_UNIT: &str = "tapetum-unit";
 pub const ON_UNITS: &str = "tapetum-units";
 
-/// The store with the items in an ordered keyspace, for which it has a cache as large as the rest of its memory.
+/// The store with the items in an ordered keyspace, with a cache as large as the rest of its memory.
 pub const ORDERED: &str = "tapetum-ordered";
-/// The same with next to no cache.
+/// The same with almost no cache.
 pub const ORDERED_UNCACHED: &str = "tapetum-ordered-uncached";
-/// The first with one and two threads of the drive's own.
+/// `ORDERED` with one and two drive threads.
 pub const ORDERED_ON_ONE: &str = "tapetum-ordered-drive-thread";
 pub const ORDERED_ON_TWO: &str = "tapetum-ordered-drive-threads";
-/// `tapetum serve` with a block device beside the items, exported to a client that asks for nothing.
+/// `tapetum serve` with a block device beside the items, exported to an idle client.
 pub const EXPORTING: &str = "server-exporting";
 const EXPORT_BYTES: u64 = 1 << 30;
-/// As few cached nodes as operations go on with.
+/// The least cache of nodes with which operations can run.
 const NODE_CACHE_BYTES_LEAST: u64 = 256 << 10;
 
 /// The package of each rival.
@@ -38,7 +38,7 @@ const PEERS: [(&str, &str); 4] = [
     ("lmdb", "peer-lmdb"),
 ];
 
-/// Builds what is needed for these contenders, and says where each is. A smoke run has them built already, but for the rivals.
+/// Builds the binaries of these contenders and returns their paths. In a smoke run they are already built, except rivals'.
 pub fn binaries(arguments: &Arguments, names: &[&'static str]) -> Result<Vec<(&'static str, PathBuf)>, Failure> {
     let binary = |name: &str| {
         let name = match name {
@@ -62,7 +62,7 @@ fn build_binary(name: &str) -> Result<PathBuf, Failure> {
             workspace::target()
         }
         Some((_, package)) => {
-            // One by one: together they would share features, and RocksDB be compiled again for another's sake.
+            // One by one: built together they would share features, and RocksDB would be compiled again for another rival.
             let manifest = workspace::root().join("crates/bench/peers/Cargo.toml");
             build(&["--manifest-path", &manifest.to_string_lossy(), "--package", package], Some(peers_target()))?;
             peers_target()
@@ -71,7 +71,7 @@ fn build_binary(name: &str) -> Result<PathBuf, Failure> {
     Ok(target.join("release").join(format!("contender-{name}")))
 }
 
-/// memcached's own path from key to reply, in a process that is asked in its place: builds it and says where it is.
+/// Builds memcached's own path from key to reply, as a process, and returns its path.
 pub fn memcached_core() -> Result<PathBuf, Failure> {
     let folder = peers_target().join("memcached");
     succeed(
@@ -81,7 +81,7 @@ pub fn memcached_core() -> Result<PathBuf, Failure> {
     Ok(folder.join("memcached-core"))
 }
 
-/// A target folder of their own: their profile is not ours, and they stay built when ours is cleaned.
+/// Their own target folder: their profile differs from ours, and they survive a cleaning of ours.
 fn peers_target() -> PathBuf {
     match std::env::var_os("PEERS_TARGET_DIR") {
         Some(folder) => workspace::root().join(folder),
@@ -101,12 +101,12 @@ fn build(which: &[&str], target: Option<PathBuf>) -> Result<(), Failure> {
     succeed(&mut cargo, "the contenders do not build; cargo's message is above")
 }
 
-/// Those that are asked over sockets, by one client thread with many connections.
+/// Whether the contender is asked over sockets, by one client thread with many connections.
 pub fn is_server(name: &str) -> bool {
     ["server", "server-other", EXPORTING, "memcached", "extstore"].contains(&name)
 }
 
-/// Threads of the drive's own that this one has.
+/// Number of drive threads of this contender.
 pub fn drive_threads(name: &str) -> u64 {
     match name {
         ON_DRIVE_THREAD | ORDERED_ON_ONE => 1,
@@ -115,7 +115,7 @@ pub fn drive_threads(name: &str) -> u64 {
     }
 }
 
-/// Compute units that each program of queries has there.
+/// Number of compute units for each program of queries, for this contender.
 pub fn compute_units(name: &str) -> u64 {
     match name {
         ON_UNIT => 1,
@@ -124,7 +124,7 @@ pub fn compute_units(name: &str) -> u64 {
     }
 }
 
-/// What this one has for cached nodes, if its items are in an ordered keyspace.
+/// Cache of nodes of this contender, if its items are in an ordered keyspace.
 pub fn node_cache_bytes(name: &str, memory_bytes: u64) -> Option<u64> {
     match name {
         ORDERED | ORDERED_ON_ONE | ORDERED_ON_TWO => Some(memory_bytes),
@@ -133,17 +133,17 @@ pub fn node_cache_bytes(name: &str, memory_bytes: u64) -> Option<u64> {
     }
 }
 
-/// The size of the block device that this one exports.
+/// Size of the block device that this contender exports.
 pub fn export_bytes(name: &str) -> u64 {
     if name == EXPORTING { EXPORT_BYTES } else { 0 }
 }
 
-/// What such a one loaded is gone when it ends.
+/// Whether the contender loses its items when it ends.
 pub fn keeps_nothing(name: &str) -> bool {
     ["memcached", "extstore"].contains(&name)
 }
 
-/// How a contender overwrites most quickly when nobody measures.
+/// The fastest way to overwrite for this contender, for turns that are not measured.
 pub fn overwrite(name: &str, writes: u64) -> Turn {
     let (api, ways) = if name.starts_with("tapetum") { ("session", (1, 512)) } else { ("get", (8, 1)) };
     Turn::uniform(("write", api), ways, Length::Operations(writes), 77)

@@ -9,7 +9,7 @@ use super::shape::{Room, Shape};
 
 const LIMIT_DEPTHS: [(u64, u64); 3] = [(1, 64), (1, 128), (1, 256)];
 
-/// GETs that DRAM cannot answer, by one server thread and by two.
+/// GETs that DRAM cannot answer, with one server thread and with two.
 pub const MISSES: Contest = Contest {
     name: "misses",
     about: "pipelined GETs over loopback, cold",
@@ -38,8 +38,8 @@ fn misses(_: &Shape) -> Vec<Stage> {
     [("one server thread", 1), ("two server threads", 2)].map(stage).into()
 }
 
-/// Each a flash read of the server's, by one server thread, over as many connections as each is fastest with: replies of a connection
-/// come in order, so that many reads are done and wait for a slow one.
+/// Each GET is a flash read of the server, with one server thread, over the number of connections that is fastest for each contender.
+/// Replies of a connection come in order, so that completed reads wait behind a slow one.
 pub const MEMCACHED_GET: Contest = Contest {
     name: "memcached-get",
     about: "GETs over loopback, one server thread",
@@ -68,7 +68,7 @@ fn memcached_get(_: &Shape) -> Vec<Stage> {
     vec![Stage::of(trials.into())]
 }
 
-/// That the DRAM tier answers, by one server thread.
+/// GETs that the DRAM tier answers, with one server thread.
 pub const DRAM_GET: Contest = Contest {
     name: "dram-get",
     about: "GETs over loopback, all in DRAM, one server thread",
@@ -88,7 +88,7 @@ fn dram_get(_: &Shape) -> Vec<Stage> {
         ..Trial::of(Load::of("c"))
     };
     let trials = [
-        // Meanwhile every item comes into the tier, by far.
+        // More than enough for every item to get into the tier.
         Trial { warm_up: Duration::from_secs(10), ..trial(("32 deep over 4 connections", "get", (4, 32), 2.0)) },
         trial(("one at a time over 64 connections", "get", (64, 1), 1.0)),
         trial(("over UDP, 32 datagrams on their way over 4 sockets", "udp", (4, 32), 1.2)),
@@ -96,8 +96,7 @@ fn dram_get(_: &Shape) -> Vec<Stage> {
     vec![Stage::of(trials.into())]
 }
 
-/// What a block device costs memcached's clients while nobody asks it for anything: the same server, with one that is exported to a client
-/// that is idle, and without.
+/// The cost of an idle block device for memcached's clients: the same server with a device exported to an idle client, and without.
 pub const IDLE_EXPORT: Contest = Contest {
     name: "idle-export",
     about: "over loopback, all in DRAM, one server thread, with a block device that is exported and idle, and without",
@@ -116,7 +115,7 @@ fn idle_export(_: &Shape) -> Vec<Stage> {
         ],
         ..Trial::of(Load::of(mix))
     };
-    // Before the GETs every item comes into the tier.
+    // Every item gets into the tier before the GETs.
     let gets = Trial { warm_up: Duration::from_secs(10), ..trial(("GETs", "c")) };
     vec![Stage::of(vec![gets, trial(("SETs", "write"))])]
 }

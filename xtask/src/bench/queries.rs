@@ -9,12 +9,12 @@ use super::contest::{CPU, Claim, Contest, Figure, RATE, Stage, Tier, Trial, grou
 use super::peers::{ON_UNIT, ON_UNITS, ORDERED};
 use super::shape::{Room, Shape};
 
-/// The least of the store's rate at the drive ÷ RocksDB's.
+/// The least rate of the store at the drive ÷ RocksDB's.
 const FIELDS_LEAST: f64 = 1.4;
 const RETURNED: Figure = ("bytes returned", |report: &Report| report.latencies.counted(RETURNED_BYTES));
 
-/// Two fields of a large value (nKV's figure 7): RocksDB's Get and the host takes the value apart; the store's get, and the host does;
-/// the drive does, on the thread that asks; a unit of the drive does. Caches are tiny.
+/// Two fields of a large value (nKV's figure 7), extracted by the host from RocksDB's Get; by the host from the store's get; by the drive
+/// on the asking thread; by a unit of the drive. Caches are tiny.
 pub const FIELDS_GET: Contest = Contest {
     name: "fields-get",
     about: "two fields of one value",
@@ -48,18 +48,18 @@ fn fields_get(_: &Shape) -> Vec<Stage> {
     };
     vec![Stage::of(vec![
         trial("many threads", &[(2, 1), (4, 1), (8, 1)], &[(2, 1), (4, 1), (8, 1), (16, 1)]),
-        // What a single answer takes.
+        // The time of a single answer.
         trial("one thread", &[(1, 1)], &[(1, 1)]),
     ])]
 }
 
-/// Betweenness of graphs whose edges are items (nKV's figure 6): the drive scans and computes, with none, one and two units; the store's
-/// items come to the host; RocksDB's iterator feeds the same code.
+/// Betweenness of graphs whose edges are items (nKV's figure 6): the drive scans and computes, with none, one and two units; or the host
+/// takes the store's items; or RocksDB's iterator feeds the same code.
 pub const GRAPH: Contest = Contest {
     name: "graph",
     about: "betweenness of the first edges",
     items: 2_000_000,
-    // An edge and what is said of it.
+    // An edge and its attributes.
     value_bytes: 32,
     rounds: 3,
     contenders: &["tapetum", ON_UNIT, ON_UNITS, ORDERED, "rocksdb"],

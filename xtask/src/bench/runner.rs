@@ -1,4 +1,4 @@
-//! Runs a [`Contest`]: loads the contenders, finds the fastest way to ask each, lets these run in turns, and holds the claims.
+//! Runs a [`Contest`]: loads the contenders, finds the fastest way to ask each, runs these in turns, and checks the claims.
 //!
 //! Every contest takes `--items`, `--value`, `--random-percent`, `--memory`, `--tier`, `--capacity`, `--overwrites`, `--rounds`,
 //! `--mixes`, `--distribution`, `--sync`, `--contenders` and `--keep`.
@@ -63,7 +63,7 @@ fn shape(arguments: &Arguments, contest: &Contest) -> Result<Shape, Failure> {
     })
 }
 
-/// What the options leave of them.
+/// Removes the stages, trials and entrants that the options exclude.
 fn stages(arguments: &Arguments, mut stages: Vec<Stage>) -> Result<Vec<Stage>, Failure> {
     let mixes = arguments.text("mixes").map(str::to_owned);
     let distribution = distribution(arguments)?;
@@ -97,7 +97,7 @@ fn distribution(arguments: &Arguments) -> Result<Option<&'static str>, Failure> 
         .ok_or_else(|| format!("there is no distribution {text}; there are {}", DISTRIBUTIONS.join(", ")).into())
 }
 
-/// Whether each write is to be durable before it is answered, if `--sync` says.
+/// Whether each write must be durable before it is answered, according to `--sync`, if given.
 fn sync(arguments: &Arguments) -> Result<Option<bool>, Failure> {
     match arguments.text("sync") {
         None => Ok(None),
@@ -135,7 +135,7 @@ fn run_trial(
     Ok(series)
 }
 
-/// Every turn of everybody counted the same.
+/// Checks that these counters are equal in all turns of all entrants.
 fn check_agreed(counters: &[&'static str], series: &[Series]) -> Result<(), Failure> {
     for counter in counters {
         let mut turns = series
@@ -149,7 +149,7 @@ fn check_agreed(counters: &[&'static str], series: &[Series]) -> Result<(), Fail
     Ok(())
 }
 
-/// The fastest of each group, and what they did.
+/// The fastest entrants of each group, and their results.
 struct Found<'a> {
     entrants: &'a [Entrant],
     series: &'a [Series],
@@ -161,13 +161,13 @@ impl Found<'_> {
         place.map(|place| &self.series[place])
     }
 
-    /// Its contender's, with its way where that has several.
+    /// The name of its contender, with its way if the contender has several.
     fn name(&self, entrant: &Entrant) -> String {
         let alike = self.entrants.iter().filter(|other| other.contender == entrant.contender).count();
         if alike > 1 { format!("{} {}", entrant.contender, entrant.api) } else { entrant.contender.to_owned() }
     }
 
-    /// Where all that it names take part.
+    /// Checks a claim, if all entrants that it names take part.
     fn hold(&self, claim: &Claim, names: &[&str], outcome: &mut Outcome) {
         let Some(own) = self.series(claim.of) else { return };
         let (what, figure) = claim.figure;

@@ -1,4 +1,4 @@
-//! Rows that one core parses and filters in a second: a condition program over batches of rows, of a fixed format and of JSON.
+//! Rows per second that one core parses and filters: a condition program over batches of rows, in a fixed format and in JSON.
 
 #![allow(clippy::disallowed_methods)] // It measures real time.
 
@@ -13,11 +13,11 @@ use crate::arguments::Arguments;
 use crate::results::outcome::{Outcome, Reach};
 use crate::results::spread::Spread;
 
-/// Of a row, about.
+/// Approximate bytes of a row.
 const ROW_BYTES: usize = 100;
 const KEY_BYTES: usize = 8;
 
-/// A format and how its rows are made.
+/// A format, and a function that makes its rows.
 struct RowKind {
     name: &'static str,
     format: &'static str,
@@ -52,7 +52,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let about = format!("rows of {ROW_BYTES} bytes, of which 1 % are kept, on one core");
     let mut outcome = Outcome::new(arguments, "scan-rows", about);
     for kind in &KINDS {
-        // The ids of one in a hundred rows.
+        // The ids of one row in a hundred.
         let (batch, query) = (batch(kind), keep_below(kind.format, BATCH_ROWS as u64 / 100, vec![4])?);
         let rates: Vec<f64> = (0..rounds).map(|_| rate(&batch, &query, time)).collect::<Result<_, Failure>>()?;
         outcome.hold(format!("{}: rows a second", kind.name), Spread::of(rates), Reach::Reported);

@@ -1,4 +1,4 @@
-//! What the contenders of a row store, and within what.
+//! The items of a row, and the memory and flash for them.
 
 use std::path::PathBuf;
 
@@ -13,26 +13,26 @@ pub struct Shape {
     pub items: u64,
     pub value_bytes: u64,
     pub random_percent: u64,
-    /// Values are documents.
+    /// Values are JSON documents.
     pub json: bool,
     pub memory_bytes: u64,
-    /// The part of it for items in DRAM.
+    /// The part of the memory for items in DRAM.
     pub tier_bytes: u64,
     pub capacity_bytes: u64,
 }
 
-/// The flash that a row gives, where it is told nothing else.
+/// How much flash a row gives by default.
 #[derive(Clone, Copy)]
 pub enum Room {
     Ample,
-    /// For nodes that are half full, and those that are replaced.
+    /// For nodes that are half full, and for replaced nodes.
     Nodes,
-    /// Of which the items take 80 %.
+    /// Just so much that items take 80 % of it.
     Full,
 }
 
 impl Room {
-    /// What an item takes on flash beside key and value: the record's head, its entry in a key table, its part of a page's trailer.
+    /// Flash bytes of an item besides key and value: the record's head, its entry in a key table, its part of a page's trailer.
     const STORED_MORE_BYTES: u64 = 34;
 
     fn capacity_bytes(self, items: u64, data_bytes: u64) -> u64 {
@@ -45,13 +45,13 @@ impl Room {
 }
 
 impl Shape {
-    /// With a DRAM tier that takes all items, as many bytes more.
+    /// Adds a DRAM tier that fits all items, and as many bytes of memory.
     pub fn with_tier(self) -> Shape {
         let tier_bytes = self.items * (super::KEY_BYTES + self.value_bytes) * 2;
         Shape { memory_bytes: self.memory_bytes + tier_bytes, tier_bytes, ..self }
     }
 
-    /// Of incompressible values unless told otherwise; memory an eighth of the data.
+    /// By default: incompressible values, and memory of an eighth of the data.
     pub fn parse(arguments: &Arguments, (items, value_bytes): (u64, u64), room: Room) -> Result<Shape, Failure> {
         let items = arguments.number("items", items)?;
         let value_bytes = arguments.size("value", value_bytes)?;
@@ -73,7 +73,7 @@ impl Shape {
             random_percent: self.random_percent,
             json: self.json,
             sync,
-            // Documents compress, and the store compresses what does.
+            // Documents are compressible, and the store compresses such values.
             compress: self.json || self.random_percent < 100,
             threads,
             drive_threads: peers::drive_threads(name),

@@ -1,8 +1,8 @@
-//! ProcPIPE's table 1: items on flash are compressed with Snappy. On the host's path their bytes cross to the host, which compresses
-//! them; on the drive's path one command reads and compresses, and the result alone crosses.
+//! ProcPIPE's table 1: items on flash are compressed with Snappy. On the host's path the bytes of items cross to the host, which compresses
+//! them. On the drive's path one command reads and compresses, and only the result crosses.
 //!
-//! One item after the other, by one thread. In process the drive has no processor of its own: its programs run on the thread that
-//! polls, and the CPU that they take is counted as the drive's, all else as the host's.
+//! One item after the other, on one thread. In process, the drive has no processor of its own: its programs run on the polling thread, and
+//! their CPU time counts as the drive's; all other CPU time counts as the host's.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,10 +31,10 @@ const LIST_ALIGNMENT: usize = 8;
 const LOCAL_BYTES: usize = 4 << 20;
 const PATHS: [(&str, CompressPath); 2] = [("host", TableBench::on_host), ("drive", TableBench::on_drive)];
 
-/// Compresses the item at a place of the flash, and leaves what came of it with the host.
+/// Compresses the item at an offset of the flash. The host gets the result.
 type CompressPath = fn(&mut TableBench, u64, usize) -> Result<(), Failure>;
 
-/// What an item took on one path.
+/// The costs of an item on one path.
 #[derive(Clone, Copy)]
 struct ItemCost {
     elapsed_us: f64,
@@ -49,10 +49,10 @@ struct TableBench {
     drive: Drive,
     snappy: ProgramId,
     drive_cpu_ns: Arc<AtomicU64>,
-    /// An item, what comes of it, and the list of stages, one behind the other.
+    /// An item, its result, and the list of stages, one behind the other.
     memory: LocalBuffer,
     result_bytes: usize,
-    /// The host's.
+    /// The host's copy.
     raw: Vec<u8>,
     stored: Vec<u8>,
 }
@@ -137,7 +137,7 @@ impl TableBench {
         }
     }
 
-    /// Writes items to all of the flash.
+    /// Fills the flash with items.
     fn load(&mut self, item_bytes: usize, data_bytes: u64, random_percent: u64) -> Result<(), Failure> {
         let (values, mut random, mut value) = (Values::new(item_bytes, random_percent), Random::new(0), Vec::new());
         for place in 0..data_bytes / item_bytes as u64 {
@@ -153,7 +153,7 @@ impl TableBench {
             })?;
         }
         self.run(Operation::Flush)?;
-        // Both paths come to the same.
+        // Both paths must give the same result.
         self.on_host(0, item_bytes)?;
         let from_host = self.stored.clone();
         self.on_drive(0, item_bytes)?;

@@ -1,5 +1,5 @@
-//! How a result comes to the host (nKV's figure 8): as much of it at once as there is, record by record with a wake-up for each, or not at
-//! all, where the host has all records come and looks at them itself. Time and bytes across, by how many records are kept.
+//! How a result gets to the host (nKV's figure 8): in bulk; record by record, with a wake-up for each; or by sending all records to the
+//! host, which filters them itself. Time and bytes across, by the share of records kept.
 
 use tapetum_bench::filter::{KEPT, KEPT_BYTES, RETURNED_BYTES, SENT_BYTES, WAKE_UPS};
 use tapetum_bench::turn::{Length, Report};
@@ -19,7 +19,7 @@ const VALUE_BYTES: u64 = 100;
 /// The mix, and the percentage of the items that it keeps.
 const SELECTIVITIES: [(&str, f64); 4] =
     [("filter-1", 0.1), ("filter-10", 1.0), ("filter-100", 10.0), ("filter-1000", 100.0)];
-/// The way of the contender, and its name in the picture.
+/// The contender's way to ask, and its name in the picture.
 const WAYS: [(&str, &str); 3] = [("query", "bulk"), ("query-by-record", "by record"), ("query-host", "host")];
 const KINDS: [(&str, &str); 2] = [("tapetum", "hashed"), (ORDERED, "ordered")];
 
@@ -52,13 +52,13 @@ fn seconds(report: &Report) -> f64 {
     report.seconds / report.latencies.operations() as f64
 }
 
-/// Of one scan, both ways.
+/// Bytes across of one scan, in both directions.
 fn bytes_across(report: &Report) -> f64 {
     let bytes = report.latencies.counted(RETURNED_BYTES) + report.latencies.counted(SENT_BYTES);
     bytes / report.latencies.operations() as f64
 }
 
-/// Keys and fields that were asked for, of one scan.
+/// Bytes of keys and requested fields, of one scan.
 fn result_bytes(report: &Report) -> f64 {
     report.latencies.counted(KEPT) * KEPT_BYTES as f64 / report.latencies.operations() as f64
 }

@@ -1,5 +1,5 @@
-//! This tree beside another of the same project, in turns: cold GETs, half GETs half PUTs, GETs over memcached's protocol, and
-//! loading. `--other DIR` names the other's `target/release`, built whole. By it a change is held against the commit before.
+//! This tree beside another tree of this project, in turns: cold GETs, half GETs half PUTs, GETs over memcached's protocol, and loading.
+//! `--other DIR` names the other's completely built `target/release`. It compares a change with the commit before it.
 
 use std::path::PathBuf;
 
@@ -14,9 +14,9 @@ use crate::results::outcome::{Outcome, Reach};
 use crate::results::series::Series;
 use crate::results::spread::Spread;
 
-/// The least that a change may leave of each rate.
+/// The least that must remain of each rate.
 const KEPT_LEAST: f64 = 0.98;
-/// Of loading: what each tree stores before the other has its turn.
+/// Items that each tree stores before the other has its turn, in loading.
 const ITEMS_A_TURN: u64 = 500_000;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -59,7 +59,7 @@ fn report(outcome: &mut Outcome, named: &str, mut series: Vec<Series>) {
     outcome.series(series);
 }
 
-/// By sums: the turns differ in what the trees do meanwhile.
+/// By sums, because turns differ in the trees' background work.
 fn report_loads(outcome: &mut Outcome, series: Vec<Series>) {
     let [this, other] = &series[..] else { unreachable!("two trees take part") };
     let total = |series: &Series, figure: fn(&Report) -> f64| series.reports.iter().map(figure).sum::<f64>();

@@ -1,7 +1,7 @@
-//! Two applications on one drive, as in ProcPIPE's figure 2: K1-K2-K3 of one, K3-K2-K4 of the other, as many of each as the drive
-//! takes. What each gets of the units' time, and how many of its pipelines end, against its weight; drawn.
+//! Two applications on one drive, as in ProcPIPE's figure 2: K1-K2-K3 and K3-K2-K4, each with as many pipelines as the drive takes. Their
+//! unit time and completed pipelines are compared with their weights; drawn.
 //!
-//! K2 takes the most time, so both wait for it all the while. Where nobody waits there is nothing to divide, and weights say nothing.
+//! K2 takes the longest, so both always wait for it. Without waiting there is nothing to divide, and weights have no effect.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,29 +24,29 @@ use crate::results::picture::Picture;
 use crate::results::spread::Spread;
 
 const KERNELS: [&str; 4] = ["k1", "k2", "k3", "k4"];
-/// About 150 µs of arithmetic and 450 µs for K2, so that what the host does beside a task counts little.
+/// About 150 µs of arithmetic, and 450 µs for K2, so that the host's work for a task counts little.
 const STEPS: [u32; 4] = [50_000, 150_000, 50_000, 50_000];
-/// By application: places in `KERNELS`.
+/// By application: indexes in `KERNELS`.
 const STAGES: [[usize; 3]; 2] = [[0, 1, 2], [2, 1, 3]];
 /// Weights of the first application; the second's is 1.
 const WEIGHTS: [u32; 4] = [1, 2, 3, 4];
-/// Of each program; without any, programs run on who waits.
+/// Units of each program. With 0, programs run on the waiting threads.
 const UNITS: [u16; 3] = [0, 1, 2];
-/// Pipelines of each application on their way.
+/// Pipelines in flight of each application.
 const AT_ONCE: usize = 6;
 const ITEM_BYTES: usize = 4096;
 const LOCAL_BYTES: usize = 8 << 20;
 const WARM_UP: Duration = Duration::from_millis(200);
 const TURN: Duration = Duration::from_secs(1);
 
-/// What one turn gave each application.
+/// Results of one turn, by application.
 struct Turn {
     unit_seconds: [f64; 2],
     pipelines: [f64; 2],
 }
 
 impl Turn {
-    /// How far the application that is furthest from its weight is from it, as a part of that.
+    /// The greatest distance of an application from its weight, relative to the weight.
     fn distance(amounts: [f64; 2], weight: u32) -> f64 {
         let (expected, weight) = (amounts[0] + amounts[1], f64::from(weight));
         let shares = [weight / (weight + 1.0), 1.0 / (weight + 1.0)].map(|share| share * expected);
@@ -93,7 +93,7 @@ fn unit_name(units: u16) -> String {
     if units == 0 { "inline".into() } else { units.to_string() }
 }
 
-/// In each round the furthest of all weights.
+/// Checks, for each round, the greatest distance over all weights.
 fn hold(outcome: &mut Outcome, turns: &[Vec<Turn>], units: u16, rounds: u64) {
     let furthest = |amounts: fn(&Turn) -> [f64; 2]| {
         Spread::of((0..rounds as usize).map(|round| {
@@ -108,7 +108,7 @@ fn hold(outcome: &mut Outcome, turns: &[Vec<Turn>], units: u16, rounds: u64) {
     outcome.hold(format!("{what}, pipelines"), furthest(|turn| turn.pipelines), reach);
 }
 
-/// A drive with so many units of each kernel, and weights of `weight` to 1.
+/// A drive with so many units of each kernel, and the weights `weight` and 1.
 fn drive(cpu: &Arc<ApplicationCpu>, units: u16, weight: u32) -> Result<Drive, Failure> {
     let kernel = |name| Box::new(BenchKernel { name, cpu: cpu.clone() }) as Box<dyn Program>;
     let drive = kernels::drive(Arc::new(MemoryFlash::new(1 << 20)), LOCAL_BYTES, KERNELS.map(kernel).into())?;
@@ -146,8 +146,8 @@ fn turn(arguments: &Arguments, units: u16, weight: u32) -> Result<Turn, Failure>
     })
 }
 
-/// A queue pair of one application, with as many commands of one pipeline on their way as the bench says. `number` is the
-/// application's for the drive, which knows one alone where it has no units.
+/// Runs a queue pair of one application, with the bench's number of commands in flight, each of one pipeline. `number` is the application's
+/// number at the drive; a drive without units has only one.
 fn ask_until(
     drive: &Drive,
     (application, number): (u16, u16),
@@ -179,7 +179,7 @@ fn ask_until(
                 (Status::Success, Some(Ok(Some(PipelineResult::Finished { .. })))) => {}
                 other => return Err(format!("a pipeline gave {other:?}").into()),
             }
-            // A descriptor comes without a result.
+            // The room for the result must be zero.
             result.fill(0);
             ended.fetch_add(1, Ordering::Relaxed);
             if !stop.load(Ordering::Relaxed) {
@@ -190,7 +190,7 @@ fn ask_until(
     Ok(())
 }
 
-/// A pipeline, what it reads and room for what it writes, in one buffer.
+/// A buffer with a pipeline, its input, and room for its output.
 fn item(drive: &Drive, stages: &[PipelineStage], application: u16) -> Result<LocalBuffer, Failure> {
     const LIST_AT: usize = PipelineDescriptor::ENCODED_BYTES;
     const ITEM_AT: usize = LIST_AT + SourceRange::ENCODED_BYTES;
@@ -206,7 +206,7 @@ fn item(drive: &Drive, stages: &[PipelineStage], application: u16) -> Result<Loc
     Ok(buffer)
 }
 
-/// A line for each number of units, and one on which all would lie.
+/// A line for each number of units, and the ideal line.
 fn picture(turns: &Turns) -> Picture {
     let weights = WEIGHTS.map(f64::from);
     let aim = weights.map(|weight| (weight, Spread::once(weight))).into();

@@ -1,5 +1,5 @@
-//! nKV's walk through a database of papers, at the drive and on the host: venue and year → the papers through which most paths lead → one of
-//! them → others of its venue and year, and of its first author. A process asks each question, as people do; `--scale 1` is nKV's size.
+//! nKV's walk through a database of papers, at the drive and on the host: venue and year → the most central papers → one of them → others
+//! of its venue and year, and of its first author. Each question is a process, as when people ask; `--scale 1` is nKV's size.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::results::outcome::{Outcome, Reach};
 use crate::results::spread::Spread;
 use crate::workspace::Scratch;
 
-/// Flash for a database of scale 1, and what a small one needs beside that.
+/// Flash for a database of scale 1, and the addition that a small one needs.
 const CAPACITY_OF_ONE: f64 = 8e9;
 const CAPACITY_LEAST: u64 = 256 << 20;
 const SIDES: [&str; 2] = ["drive", "host"];
@@ -26,7 +26,7 @@ const COLUMNS: [&str; 9] = [
     "host",
 ];
 
-/// What a question took, in the order of the columns.
+/// The costs of a question, in the order of the columns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Took([f64; 4]);
 
@@ -36,7 +36,7 @@ struct Walk<'a> {
     memory: String,
 }
 
-/// A question, and what it took on each side, round by round.
+/// A question, and its costs on each side, round by round.
 struct Step {
     name: &'static str,
     words: Vec<String>,
@@ -86,7 +86,7 @@ fn tell(outcome: &mut Outcome, steps: &[Step]) {
 }
 
 impl Walk<'_> {
-    /// The questions; each is of what those before it found.
+    /// The questions. Each uses the answers of those before it.
     fn steps(&self) -> Result<Vec<Step>, Failure> {
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         let edges = "from references where venue = 'VLDB' and year between 1990 and 2020";
@@ -110,14 +110,14 @@ impl Walk<'_> {
         Ok(steps.map(|(name, words)| Step { name, words, took: [Vec::new(), Vec::new()] }).into())
     }
 
-    /// The first value that a question is answered with.
+    /// The first value of a question's answer.
     fn first_cell(&self, words: &[String]) -> Result<String, Failure> {
         let (rows, _) = self.ask(words, SIDES[0])?;
         let row = rows.first().ok_or_else(|| format!("{words:?} found nothing: take a larger --scale"))?;
         Ok(row.split(',').next().unwrap_or_default().to_owned())
     }
 
-    /// Asks at the drive and on the host, which must say the same.
+    /// Asks at the drive and on the host. Both must give the same answer.
     fn ask_both(&self, step: &mut Step) -> Result<(), Failure> {
         let mut answers = Vec::new();
         for (side, all) in SIDES.iter().zip(&mut step.took) {
@@ -129,7 +129,7 @@ impl Walk<'_> {
         if answers[0] == answers[1] { Ok(()) } else { Err(format!("{:?}: drive and host differ", step.words).into()) }
     }
 
-    /// Rows without their head, and what they took.
+    /// Rows without their head, and the costs.
     fn ask(&self, words: &[String], side: &str) -> Result<(Vec<String>, Took), Failure> {
         let more = ["--format", "csv", "--explain", "--run", side, "--memory", &self.memory, "--data"];
         let asked = Command::new(self.tapetum).args(words).args(more).arg(self.data).output()?;
@@ -142,7 +142,7 @@ impl Walk<'_> {
     }
 }
 
-/// What `--explain` says at its end.
+/// Parses the costs at the end of `--explain`.
 fn took(told: &str) -> Option<Took> {
     let number = |mark: &str| -> Option<f64> {
         let (before, _) = told.rsplit_once(mark)?;

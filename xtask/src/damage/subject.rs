@@ -1,8 +1,8 @@
-//! The stores that are damaged: files with a past, as they were at the end and at earlier moments.
+//! The stores to be damaged: files with a history, at their end and at earlier moments.
 //!
-//! One life fills a store, overwrites, deletes, collects, closes and opens it again. Its file is kept twice: *closed*, with a
-//! checkpoint of the index, and *crashed*, with writes of which only the log knows. Of an ordered keyspace, the checkpoint is that of anchors, and
-//! the last writes are in data nodes.
+//! One life fills a store, overwrites, deletes, collects, closes and reopens it. Its file is kept in two states: *closed*, with a
+//! checkpoint of the index, and *crashed*, with writes that only the log has. For an ordered keyspace, the checkpoint is that of anchors,
+//! and the last writes are in data nodes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,13 +26,13 @@ use crate::Failure;
 use tapetum_bench::random::Random;
 
 pub const BLOCK_BYTES: usize = 4096;
-/// How often the manifest has begun anew.
+/// How often the manifest must have been restarted.
 const EPOCHS: u64 = 3;
-/// Moments that are remembered, of the last ones.
+/// The most earlier moments to keep; the last ones are kept.
 const OLDER_MAX: usize = 10;
-/// Bytes of a drive that are read at once.
+/// Bytes of a drive to read at once.
 const LOOK_BYTES: usize = 64 << 10;
-/// Writes at the end, each durable before the next.
+/// Writes at the end, each durable before the next one.
 const TAIL: usize = 24;
 
 /// The part of the store that a block belongs to.
@@ -70,12 +70,12 @@ impl Region {
     ];
 }
 
-/// Blocks by the part they belong to, each with its segment if it has one.
+/// Blocks by region, each with its segment if it has one.
 pub type Blocks = BTreeMap<Region, Vec<(usize, Option<u32>)>>;
 
 /// A file of a store, and the answers that the store must give.
 pub struct Subject {
-    /// Of the keyspace that is read and written.
+    /// The kind of the keyspace that is read and written.
     pub kind: KeyspaceKind,
     pub image: Vec<u8>,
     /// The file at earlier moments of the same store.
@@ -83,19 +83,19 @@ pub struct Subject {
     pub blocks: Blocks,
     pub history: History,
     pub tail: Tail,
-    /// The manifest's last frame: whether it was ever written, nobody could tell.
+    /// The manifest's last frame. If it is damaged, nobody can tell whether it was ever written.
     pub last_frame: Range<u64>,
 }
 
-/// The last writes, which only the log knows: where the record of each lies on the drive, ascending. Each is in a log group
-/// of its own, which says that the ones before were durable.
+/// The last writes, which only the log has: the offset of each one's record on the drive, ascending. Each has its own log group, which says
+/// that the groups before it were durable.
 #[derive(Clone, Default)]
 pub struct Tail {
     pub places: Vec<(u32, u64)>,
 }
 
 impl Subject {
-    /// What opening the store may write to: everything before the log, and where there are data nodes any slot.
+    /// The bytes before this may be written by opening the store: everything before the log; with data nodes the whole drive.
     pub fn opened_bytes(&self) -> usize {
         if self.kind == KeyspaceKind::Ordered {
             return self.image.len();
@@ -106,7 +106,7 @@ impl Subject {
 
 #[cfg(test)]
 impl Subject {
-    /// Damages every raw value that lies within a page and gives it the right checksum; how many there are.
+    /// Damages every raw value that lies within a page, and corrects its checksum. Returns how many.
     pub fn reseal_values(&mut self, inspection: &Inspection) -> usize {
         let (mut count, salts) = (0, salts(inspection));
         for (block, segment) in &self.blocks[&Region::DataPages] {
@@ -159,7 +159,7 @@ struct Life {
 
 impl Life {
     fn drive(&mut self) -> Result<Drive, Failure> {
-        // Another seed for every opening, or what is drawn below would repeat.
+        // Each opening needs another seed, or it would draw the same numbers.
         self.seed += 1;
         drive(self.flash.clone(), self.seed)
     }
@@ -189,7 +189,7 @@ impl Life {
         Ok(())
     }
 
-    /// Writes random keys; the last one is the result.
+    /// Writes random keys. Returns the last one.
     fn write(&mut self, store: &mut Running, count: u32) -> Result<u32, Failure> {
         let draw = |random: &mut Random| (random.below(u64::from(KEYS)) as u32, !random.one_in(8));
         let writes: Vec<_> = (0..count).map(|_| draw(&mut self.random)).collect();
@@ -199,7 +199,7 @@ impl Life {
         }
     }
 
-    /// Writes one after the other, until enough of them lie in one log zone.
+    /// Writes one item after the other, until enough of them are in one log zone.
     fn write_tail(&mut self, store: &mut Running) -> Result<Tail, Failure> {
         let mut tail = Tail::default();
         if self.kind == KeyspaceKind::Ordered {
@@ -233,7 +233,7 @@ impl Life {
     }
 }
 
-/// Makes both, each byte of them decided by the seed: in memory, where nothing happens but what is asked for.
+/// Makes both states. The seed decides each byte: the store is in memory, where nothing happens unless asked for.
 pub fn make(seed: u64, kind: KeyspaceKind) -> Result<Subjects, Failure> {
     let flash = Arc::new(MemoryFlash::new(CAPACITY_BYTES));
     let mut life =
@@ -243,7 +243,7 @@ pub fn make(seed: u64, kind: KeyspaceKind) -> Result<Subjects, Failure> {
     let mut store = Running::open(&life.drive()?, &unsynced, kind)?;
     let all: Vec<_> = (0..KEYS).map(|key| (key, true)).collect();
     store.write(&all, &mut life.history);
-    // Until the manifest has begun anew in its other area, and in the first again.
+    // Until the manifest was restarted in its other area, and in the first area again.
     while field(&inspect(store.store())?.manifest, "epoch") < EPOCHS {
         life.write(&mut store, 2000)?;
         store.settle();
@@ -276,7 +276,7 @@ fn last_frame(inspection: &Inspection, image: &[u8]) -> Range<u64> {
     begin.unwrap_or(end)..end
 }
 
-/// The keys that lie in each segment, or for which the index leads there.
+/// The keys of each segment: those in it, or for which the index leads there.
 pub fn keys_by_segment(store: &Store) -> Result<BTreeMap<u32, Vec<u32>>, Failure> {
     let mut keys: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for key in 0..KEYS + KEYS_ABSENT {
@@ -318,7 +318,7 @@ pub fn blocks(inspection: &Inspection, image: &[u8]) -> Blocks {
                 AreaKind::Data => Region::DataPages,
                 AreaKind::Keys if is_fences(bytes) => Region::Fences,
                 AreaKind::Keys => Region::KeyTables,
-                // Held: values that only the log names.
+                // Held: values that only the log refers to.
                 AreaKind::Large | AreaKind::Held => Region::LargeValues,
                 AreaKind::Nodes => Region::Nodes,
                 AreaKind::Extensions => Region::Extensions,

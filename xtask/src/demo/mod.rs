@@ -1,5 +1,5 @@
-//! `cargo x demo`: Tapetum and memcached with extstore side by side, with the same DRAM and flash. Both are loaded, asked, killed
-//! with SIGKILL, and started again; a client's answers are counted, printed as they come, and drawn.
+//! `cargo x demo`: Tapetum and memcached with extstore side by side, with the same DRAM and flash. Both are loaded, queried, killed with
+//! SIGKILL, and restarted. A client's answers are counted, printed, and drawn.
 
 mod watch;
 
@@ -20,7 +20,7 @@ use watch::{BIN, Watch};
 const NAMES: [&str; 2] = ["Tapetum", "memcached + extstore"];
 const KILL_AT: Duration = Duration::from_secs(10);
 const END_AT: Duration = Duration::from_secs(25);
-/// Long enough for both to be started again, on any machine.
+/// Long enough for both to restart, on any machine.
 const SMOKE_END_AT: Duration = Duration::from_secs(5);
 const SECOND: Duration = Duration::from_secs(1);
 const TELL_EVERY: Duration = Duration::from_secs(10);
@@ -28,7 +28,7 @@ const KEPT_ASKED: u64 = 20_000;
 
 pub const ROW: Row = Row { name: "demo", run: demo, smoke: "--items 1000 --value 200 --flash 256MiB --rate 1000" };
 
-/// When both are killed, and when it is over.
+/// The time of the kill, and the end.
 #[derive(Clone, Copy)]
 struct Times {
     kill: Duration,
@@ -38,7 +38,7 @@ struct Times {
 pub fn run(words: &[String], mode: Mode) -> Result<(), Failure> {
     match mode {
         Mode::Smoke { binaries } => ROW.smoke(binaries),
-        // The servers are processes of their own, so this one need not be a release build.
+        // The servers are separate processes, so this one need not be a release build.
         mode => demo(&Arguments::parse(words, mode)?),
     }
 }
@@ -74,7 +74,7 @@ fn demo(arguments: &Arguments) -> Result<(), Failure> {
     end(&about, (&loaded, why), &seen, (&picture, times))
 }
 
-/// Where it is drawn: in the documents, but for a smoke run.
+/// The path of the picture: in the documents, except for a smoke run.
 fn usual_picture(arguments: &Arguments) -> Result<PathBuf, Failure> {
     let folder = arguments.sized(workspace::root().join("docs"), arguments.results());
     std::fs::create_dir_all(&folder)?;
@@ -108,7 +108,7 @@ fn load(caches: &[Cache; 2], population: &Population, rate: u64) -> Result<[Load
     Ok(loaded)
 }
 
-/// Why extstore evicted items that flash had room for, in two lines: its memory is full of what it keeps there of each item on flash.
+/// Two lines that explain why extstore evicted items that flash had room for: its memory is full of the headers of items on flash.
 fn why_evicted(extstore: &Cache, value_bytes: u64, budget: Budget) -> Result<Option<[String; 2]>, Failure> {
     let (stats, slabs) = (extstore.stats("")?, extstore.stats("slabs")?);
     let is = |name: &str| stats.get(name).copied().unwrap_or(0) > 0;
@@ -125,7 +125,7 @@ fn why_evicted(extstore: &Cache, value_bytes: u64, budget: Budget) -> Result<Opt
 struct Seen {
     by_second: Vec<f64>,
     before: f64,
-    /// Over the second that begins with the first answer after the kill.
+    /// In the second that begins with the first answer after the kill.
     after: f64,
     outage: Duration,
 }
@@ -165,7 +165,7 @@ impl Seen {
     fn of(watch: &Watch<'_>, name: &str, times: Times) -> Result<Seen, Failure> {
         let outage = watch.outage().ok_or_else(|| format!("{name} did not answer again after it was killed"))?;
         let seconds = 0..times.end.as_secs() as u32;
-        // From the tenth of a second on in which it answered again.
+        // Counted from the first tenth of a second with answers.
         let back = outage.end + BIN;
         Ok(Seen {
             by_second: seconds.map(|second| watch.hit_rate(SECOND * second..SECOND * (second + 1))).collect(),

@@ -1,5 +1,4 @@
-//! A store in this process, as an application embeds it, for the figures that are not about sockets: a folder for it, and
-//! the items that they all store.
+//! A store in this process, as an application embeds it, for figures that do not need sockets: its folder, and the common items.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -13,13 +12,13 @@ use crate::Failure;
 use crate::arguments::Arguments;
 use crate::workspace::Scratch;
 
-/// What every figure at scale stores, unless it is told otherwise.
+/// Sizes of the items in every figure at scale, by default.
 pub const KEY_BYTES: u64 = 16;
 pub const VALUE_BYTES: u64 = 100;
 
-/// A new store in a folder that goes with it.
+/// A new store, in a folder that is removed with it.
 pub struct Embedded {
-    // In this order: the store is closed before its folder goes.
+    // In this order: the store is closed before its folder is removed.
     pub store: Store,
     folder: PathBuf,
     _scratch: Scratch,
@@ -37,20 +36,20 @@ impl Embedded {
         &self.folder
     }
 
-    /// What `du` would say of the store's file.
+    /// Bytes of the store's file according to `du`.
     pub fn bytes_on_disk(&self) -> Result<u64, Failure> {
         use std::os::unix::fs::MetadataExt;
         Ok(std::fs::metadata(self.folder.join("drive"))?.blocks() * 512)
     }
 }
 
-/// The value of an item in its `generation`: incompressible, and known without being kept.
+/// The value of an item in its `generation`: incompressible, and computable without storing it.
 pub fn fill_value(index: u64, generation: u64, bytes: u64, value: &mut Vec<u8>) {
     value.resize(bytes as usize, 0);
     Random::new(mix(index ^ mix(generation))).fill(value);
 }
 
-/// Stores the items of `indexes`, in no order of their keys; the longest wait for an answer.
+/// Stores the items of `indexes` in random order of keys. Returns the longest wait for an answer.
 pub fn store_items(
     place: (&Store, KeyspaceRef),
     indexes: Range<u64>,
@@ -78,7 +77,7 @@ pub fn store_items(
     })
 }
 
-/// Writes a few keys over and over, so that every buffer and pool has been in use and next to no index is left behind.
+/// Overwrites a few keys repeatedly, so that every buffer and pool has been used and almost no index is left.
 pub fn touch_pools(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
     const KEYS: u64 = 1000;
     let writes = arguments.sized(2_000_000, 20_000);
@@ -86,7 +85,7 @@ pub fn touch_pools(store: &Store, arguments: &Arguments) -> Result<(), Failure> 
     let mut value = Vec::new();
     let next = |pipe: &mut Pipe, now: Instant| {
         fill_value(written, 0, VALUE_BYTES, &mut value);
-        // Apart from the keys of `store_items`.
+        // Keys that `store_items` does not use.
         pipe.put(now, &key16(u64::MAX - written % KEYS), &value);
         written += 1;
         written < writes

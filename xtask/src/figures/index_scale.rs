@@ -1,8 +1,8 @@
-//! Bytes of DRAM the index takes for an entry as the store grows without a hint of its size: at every count between two,
-//! and at a large one; how much more it takes while a partition grows; and what it would be on far larger drives.
+//! DRAM bytes of the index per entry, as the store grows without a hint of its size: at every count between two, and at a large one; the
+//! growth while a partition is rebuilt; and a projection to far larger drives.
 //!
-//! Resident memory is taken empty with its pools touched, and again at rest with so many entries, key tables left out, which are kept
-//! where the budget leaves room; and the index by `stats`, a thousand times a second while it loads.
+//! Resident memory is measured empty, with its pools touched, and again at rest with the entries; key tables are excluded, because they are
+//! kept only if the budget has room. The index is measured by `stats`, a thousand times a second during the load.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -19,13 +19,13 @@ use crate::results::spread::Spread;
 use tapetum_bench::embedded::settle;
 use tapetum_bench::process;
 
-/// Bytes of DRAM of an entry, at every count and at the last.
+/// The most DRAM bytes per entry, at every count and at the last.
 const EACH_MOST: f64 = 3.0;
 const LAST_MOST: f64 = 2.6;
-/// How far the store's own account may be from what the process takes.
+/// How far the store's own count may differ from the process's memory.
 const APART_MOST: f64 = 0.15;
 const PEAK_MOST: f64 = 1.1;
-/// Stops between the two counts at which the store comes to rest and its memory is taken.
+/// Stops between the two counts at which the store is idle and its memory is measured.
 const STOPS: u64 = 20;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -39,7 +39,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let about = format!("{from} to {to} entries, then {last}; capacity {} MiB", mebibytes(capacity));
     let mut outcome = Outcome::new(arguments, "index-scale", about);
     let count = arguments.sized(STOPS, 1);
-    // As the server does, so that resident memory is memory in use.
+    // As in the server, so that resident memory is memory in use.
     tapetum_server::os::return_freed_memory();
     let bench = Embedded::start("index-scale", capacity, memory)?;
     let store = &bench.store;
@@ -94,7 +94,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 struct Rest {
-    /// But for key tables, which are kept where the budget leaves room.
+    /// Without key tables, which are kept only if the budget has room.
     resident_bytes: u64,
     stats: Stats,
 }
@@ -120,7 +120,7 @@ fn each(stats: &Stats) -> f64 {
     stats.index_bytes as f64 / stats.index_entries.max(1) as f64
 }
 
-/// Stores on from `stored` until so many entries are in the index: the last ones wait in a write buffer.
+/// Stores items from `stored` on until the index has so many entries; the last items wait in a write buffer.
 fn load_to(store: &Store, stored: &mut u64, entries: u64, threads: u64) -> Result<Rest, Failure> {
     while store.stats().index_entries < entries {
         let more = (entries - store.stats().index_entries).max(entries / 200);
@@ -131,7 +131,7 @@ fn load_to(store: &Store, stored: &mut u64, entries: u64, threads: u64) -> Resul
     Rest::take(store)
 }
 
-/// Looks at the index while it grows.
+/// Measures the index while it grows.
 struct Watch {
     from: u64,
     to: u64,
@@ -141,9 +141,9 @@ struct Watch {
 #[derive(Default)]
 struct Seen {
     windows: u64,
-    /// Bytes for an entry, the most between the two counts.
+    /// The most bytes per entry between the two counts.
     worst_each: f64,
-    /// Bytes while partitions were built ÷ bytes before, the most.
+    /// The greatest ratio of bytes while partitions were rebuilt to bytes before.
     peak: f64,
 }
 
@@ -170,8 +170,8 @@ impl Watch {
     }
 }
 
-/// What an entry would take on larger drives, by the code's own sizes: the delta table with wider pointers, loaded as it is
-/// loaded now, and the segments' part as it is now.
+/// Projects the bytes per entry to larger drives, from the code's own sizes: the delta table with wider pointers and the current load, and
+/// the current part of segments.
 fn projection(outcome: &mut Outcome, now: &Stats, (capacity, memory): (u64, u64)) -> Result<(), Failure> {
     let entries = now.index_entries.max(1) as f64;
     let segments_each = now.index_segment_bytes as f64 / entries;

@@ -1,5 +1,5 @@
-//! What one operation of an ordered keyspace takes: its latency, and the reads and writes of flash that it needs, by what it finds. One
-//! operation at a time, each write durable before it is answered. Retina's figure 6.5, and its promise of O(1) lookups.
+//! The cost of one operation of an ordered keyspace: its latency, and its reads and writes of flash, by the situation it finds. One
+//! operation at a time, and each write durable before it is answered. Retina's figure 6.5, and its promise of O(1) lookups.
 
 use std::time::{Duration, Instant};
 
@@ -19,15 +19,15 @@ use crate::workspace::Scratch;
 
 const NAME: &str = "ordered";
 const PAGE_BYTES: u64 = 4096;
-/// Values that no node takes.
+/// Length of values that do not fit into a node.
 const LONG_BYTES: u64 = 5000;
-/// Keys with such values, behind those of all others.
+/// Keys with such values follow all others.
 const LONG_FROM: u64 = 1 << 40;
-/// The most reads of a lookup in a node and in an extension, and the writes of an update.
+/// The most reads of a lookup in a node and in an extension, and the most writes of an update.
 const READS_MOST: [f64; 2] = [1.0, 2.0];
 const WRITES_MOST: f64 = 1.0;
 
-/// Operations that found the same.
+/// Operations in the same situation.
 #[derive(Default)]
 struct Class {
     label: &'static str,
@@ -47,7 +47,7 @@ impl Class {
         self.pages_written.push((after.flash_write_bytes - before.flash_write_bytes) / PAGE_BYTES);
     }
 
-    /// A line of the table and a bar, if one came.
+    /// A line of the table and a bar, if there were any operations.
     fn tell(&mut self, outcome: &mut Outcome, way: &mut BarSet) {
         let count = self.took.len();
         if count == 0 {
@@ -117,7 +117,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 impl Operations {
-    /// Runs an operation, and says how long it took and what the store counted before and after.
+    /// Runs an operation. Returns its latency, and the store's counters before and after.
     fn timed<T>(
         &mut self,
         run: impl FnOnce(&mut Operations) -> Result<T, Failure>,
@@ -178,7 +178,7 @@ impl Operations {
         }
         for index in self.items..self.items + operations {
             let taken = self.put(index)?;
-            // A new key is one more record in its node's page, or in one of two.
+            // A new key adds one record to its node's page; if the node is split, two pages are written.
             if taken.2.flash_write_bytes - taken.1.flash_write_bytes > PAGE_BYTES { &mut split } else { &mut inserted }
                 .add(taken);
         }

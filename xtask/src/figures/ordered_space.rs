@@ -1,5 +1,5 @@
-//! What an ordered keyspace takes: DRAM an item, flash after a load in random order and after half of the items were deleted and as many
-//! others stored, and how long an opening takes that reads all nodes, beside one sequential read of as many bytes.
+//! Space and recovery time of an ordered keyspace: DRAM per item; flash after a load in random order, and after half of the items were
+//! deleted and as many others stored; and the time of an opening that reads all nodes, beside one sequential read of as many bytes.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -18,7 +18,7 @@ use crate::results::outcome::{Outcome, Reach};
 use crate::results::spread::Spread;
 use crate::workspace::Scratch;
 
-/// Values of up to so many bytes are held to the figures for small ones.
+/// Values of at most so many bytes are held to the aims for small ones.
 const SMALL_BYTES: u64 = 256;
 const READ_BYTES: usize = 1 << 20;
 const NAME: &str = "ordered";
@@ -26,7 +26,7 @@ const NAME: &str = "ordered";
 const KEPT: u64 = 1;
 const RECOVERY_MOST: f64 = 1.3;
 
-/// What is to be reached: by values of 100 bytes, and of 1 KiB.
+/// The aims, for values of 100 bytes and of 1 KiB.
 struct Aims {
     dram_bytes: f64,
     space: f64,
@@ -70,7 +70,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     outcome.end()
 }
 
-/// Every other one.
+/// Deletes every other item.
 fn delete_half(place: (&Store, KeyspaceRef), items: u64) -> Result<(), Failure> {
     let mut indexes = (0..items).step_by(2);
     let next = |pipe: &mut Pipe, now: Instant| {
@@ -81,7 +81,7 @@ fn delete_half(place: (&Store, KeyspaceRef), items: u64) -> Result<(), Failure> 
     keep_full(place, next, |_| Ok(())).map(drop)
 }
 
-/// Opens the store as a crash left it, and reads as many bytes as it uses, in turns.
+/// Opens the store in the state that a crash left, and reads as many bytes as it uses, in turns.
 fn recovery(
     outcome: &mut Outcome,
     (folder, memory): (&Path, u64),
@@ -110,7 +110,7 @@ fn recovery(
     Ok(())
 }
 
-/// Past the system's cache, in reads of 1 MiB, one after the other.
+/// Reads past the page cache, in pieces of 1 MiB, one after the other.
 fn sequential_read(path: &Path, bytes: u64) -> Result<Duration, Failure> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)?;
     let mut memory = vec![0; READ_BYTES + 4096];

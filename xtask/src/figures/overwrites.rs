@@ -1,9 +1,8 @@
-//! Overwrites of incompressible values while the live data is a given part of the capacity: how many bytes reach the drive
-//! for a byte that is stored, against what theory allows a greedy collector; how long anyone waits; and whether the space
-//! limit is kept at every moment.
+//! Overwrites of incompressible values while live data takes a given part of the capacity: bytes written to the drive per stored byte,
+//! compared with the theory of a greedy collector; the longest waits; and whether the space limit always holds.
 //!
-//! *Stored bytes* are what an item takes on flash once it is in a segment: the record's head and its entry in a key table
-//! included. They are measured: what the first part of the load wrote beside the log, for an item. The fill is theirs.
+//! *Stored bytes* are the flash bytes of an item in a segment, including the record's head and its entry in a key table. They are measured:
+//! bytes per item that the first part of the load wrote outside the log. The fill is computed from them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -20,9 +19,9 @@ use crate::results::spread::Spread;
 use tapetum_bench::embedded::{Answer, Pipe, keep_full, settle};
 use tapetum_bench::random::{Random, Zipfian, key16, mix};
 
-/// YCSB's.
+/// YCSB's exponent.
 const ZIPFIAN_EXPONENT: f64 = 0.99;
-/// One operation in so many is a GET, so that the waits of readers are seen too.
+/// One operation in so many is a GET, so that readers' waits are measured too.
 const ONE_GET_IN: u64 = 64;
 /// The file of the raw loop.
 const RAW_BYTES: u64 = 64 << 20;
@@ -69,7 +68,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut hold = |what: &str, found: f64, most: f64| outcome.hold_once(what, found, Reach::AtMost(most));
     hold("written a stored byte, uniform ÷ greedy theory", done.uniform / done.theory, 1.1);
     hold("written a stored byte, zipfian ÷ uniform", done.zipfian / done.uniform, 0.8);
-    // What the disk makes a writer wait, everybody waits.
+    // No operation can wait less than the disk makes it wait.
     let wait_most_ms = (STALL_MAX + raw).as_secs_f64() * 1e3;
     hold("the longest wait of any operation, ms", done.longest.as_secs_f64() * 1e3, wait_most_ms);
     hold("flash_used_bytes ÷ flash_limit_bytes, the most seen", space.used_max as f64 / limit as f64, 1.0);
@@ -89,7 +88,7 @@ struct Done {
 }
 
 fn work(outcome: &mut Outcome, store: &Store, shape: &Shape, fill_percent: u64) -> Result<Done, Failure> {
-    // A tenth first, to see what an item takes.
+    // A tenth first, to measure the stored bytes of an item.
     let user_bytes = KEY_BYTES + shape.value_bytes;
     let some = shape.capacity / 10 / user_bytes;
     let mut longest = store_items((store, KeyspaceRef::DEFAULT), 0..some, shape.value_bytes, 1)?;
@@ -119,7 +118,7 @@ fn work(outcome: &mut Outcome, store: &Store, shape: &Shape, fill_percent: u64) 
     Ok(Done { uniform, zipfian, theory, longest: overwrites.longest })
 }
 
-/// Everything written beside the log.
+/// Bytes written outside the log.
 fn written(stats: &Stats) -> u64 {
     stats.flash_write_bytes - stats.log_write_bytes
 }
@@ -134,8 +133,8 @@ struct Overwrites<'a> {
 }
 
 impl Overwrites<'_> {
-    /// Rounds of as many bytes as the capacity, and half a one more, over which the figure is taken: device bytes without
-    /// the log for a stored byte.
+    /// Overwrites as many bytes as the capacity in each round, then half as many, over which it measures: device bytes without the log
+    /// per stored byte.
     fn distribution(&mut self, name: &str, mut draw: impl FnMut() -> u64) -> Result<f64, Failure> {
         let round = self.shape.capacity / (KEY_BYTES + self.shape.value_bytes);
         for number in 1..=self.shape.rounds {
@@ -189,8 +188,8 @@ impl Overwrites<'_> {
     }
 }
 
-/// What a collector that takes the emptiest segment first must write for each byte, with uniform overwrites and the live
-/// data filling so much of the space: 1/(1−ρ), where (ρ−1)/ln ρ is the fill.
+/// The theoretical bytes that a greedy collector (which takes the emptiest segment first) writes per byte, with uniform overwrites and live
+/// data filling this part of the space: 1/(1−ρ), where (ρ−1)/ln ρ is the fill.
 fn greedy(fill: f64) -> Result<f64, Failure> {
     if !(0.05..0.99).contains(&fill) {
         return Err(format!("{:.1} % of the space after reserves: give another --fill", fill * 100.0).into());
@@ -203,7 +202,7 @@ fn greedy(fill: f64) -> Result<f64, Failure> {
     Ok(1.0 / (1.0 - low))
 }
 
-/// Space by the store's word and by the disk's, many times a second.
+/// Space used according to the store and to the disk, sampled many times a second.
 struct Space {
     used_max: u64,
     on_disk_min: u64,

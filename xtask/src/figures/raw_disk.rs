@@ -1,5 +1,5 @@
-//! What the disk itself makes a writer wait, while a figure runs on it: a loop of small durable writes past all caches,
-//! as the commit log writes. A wait of the store is held against the longest of these.
+//! The disk's own latency for a writer while a figure runs on it: a loop of small durable writes past all caches, like those of the commit
+//! log. A wait of the store is compared with the longest of these.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use crate::Failure;
 
 const WRITE_BYTES: usize = 16 << 10;
-/// Between two writes, so that the loop watches the disk and does not fill it.
+/// Between two writes, so that the loop measures the disk without loading it.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Writes in a file of so many bytes until `done`; the longest that one write took.
+/// Writes in a file of so many bytes until `done`. Returns the longest time of one write.
 pub fn longest_write(folder: &Path, file_bytes: u64, done: &AtomicBool) -> Result<Duration, Failure> {
     let path = folder.join("raw-loop");
-    // Blocks first, so that the loop's own writes change no metadata.
+    // Allocate blocks first, so that the loop's own writes change no metadata.
     let zeros = vec![0; 1 << 20];
     let file = File::create(&path)?;
     for offset in (0..file_bytes).step_by(zeros.len()) {

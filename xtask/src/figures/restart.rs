@@ -1,5 +1,5 @@
-//! From exec to the first right answer over TCP, on a store of many items, with the system's caches dropped: after a clean
-//! stop, and after kill -9 in the middle of writes; and the memory that recovery takes.
+//! From exec to the first right answer over TCP, on a store of many items, with the system's caches dropped: after a clean stop, and after
+//! kill -9 in the middle of writes; and the memory of recovery.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ use tapetum_bench::random::{Random, key16, mix};
 use tapetum_bench::server::{Server, ServerOptions};
 
 const AFTER_STOP_MAX_S: f64 = 1.0;
-/// Connections that write until the server is killed, and writes that each has on its way.
+/// Connections that write until the server is killed, and the writes in flight on each.
 const WRITERS: u64 = 8;
 const BATCH: u64 = 64;
 const ANSWER_WITHIN: Duration = Duration::from_secs(300);
@@ -81,14 +81,14 @@ struct Start {
 }
 
 impl Start {
-    /// Starts the server with cold caches and asks it for one item until it gives it.
+    /// Starts the server with cold caches, and asks for one item until it is answered.
     fn measure(
         arguments: &Arguments,
         options: &ServerOptions,
         items: u64,
         random: &mut Random,
     ) -> Result<Start, Failure> {
-        // The writers leave this half alone.
+        // Writers do not touch this half.
         let index = random.below(items / 2);
         let mut expected = Vec::new();
         fill_value(index, 0, VALUE_BYTES, &mut expected);
@@ -110,7 +110,7 @@ impl Start {
     }
 }
 
-/// False while nobody listens; a wrong answer is a failure at once.
+/// False until the server listens. A wrong answer is a failure at once.
 fn is_answered(server: &Server, key: &[u8], expected: &[u8]) -> Result<bool, Failure> {
     let Ok(mut connection) = Connection::open(server.address()) else { return Ok(false) };
     connection.queue_get([key]);
@@ -120,7 +120,7 @@ fn is_answered(server: &Server, key: &[u8], expected: &[u8]) -> Result<bool, Fai
     if right { Ok(true) } else { Err("the first answer was wrong: a stored item is missing or another".into()) }
 }
 
-/// Overwrites the other half of the items over TCP, and kills the server meanwhile; writes that were acknowledged.
+/// Overwrites the other half of the items over TCP, and kills the server meanwhile. Returns the number of acknowledged writes.
 fn write_and_kill(server: Server, items: u64, write_for: Duration, run: u64) -> Result<u64, Failure> {
     let address = server.address();
     let killed = AtomicBool::new(false);
@@ -131,7 +131,7 @@ fn write_and_kill(server: Server, items: u64, write_for: Duration, run: u64) -> 
                 scope.spawn(move || -> Result<u64, Failure> {
                     let mut acknowledged = 0;
                     let done = write(address, items, mix(run << 8 | writer), &mut acknowledged);
-                    // That the connection breaks is what is asked for.
+                    // After the kill, a broken connection is expected.
                     if killed.load(Ordering::SeqCst) { Ok(acknowledged) } else { done.map(|()| acknowledged) }
                 })
             })
@@ -161,9 +161,9 @@ fn write(address: std::net::SocketAddr, items: u64, seed: u64, acknowledged: &mu
     }
 }
 
-/// Everything the kernel keeps of files goes, the server's own program included. Only root may.
+/// Drops all cached files of the kernel, including the server's program. Requires root.
 fn drop_caches() -> Result<(), Failure> {
-    // SAFETY: no arguments, no memory.
+    // SAFETY: the call takes no arguments and touches no memory.
     unsafe { libc::sync() };
     let dropped = std::fs::File::options().write(true).open("/proc/sys/vm/drop_caches");
     dropped

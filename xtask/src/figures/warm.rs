@@ -1,4 +1,4 @@
-//! From a restart until DRAM answers what it did before, at a steady rate of zipfian GETs: with the list of hot keys, and without.
+//! The time from a restart until DRAM answers as much as before, at a steady rate of zipfian GETs: with the list of hot keys, and without.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,12 +17,12 @@ use tapetum_bench::workload::{Population, Values};
 
 const VALUE_BYTES: usize = 200;
 const KEY_BYTES: u64 = 16;
-/// Data over DRAM.
+/// Size of the data as a multiple of DRAM.
 const DATA_PARTS: u64 = 8;
 const CONNECTIONS: u64 = 16;
-/// What DRAM answers is looked at as often.
+/// How often the share that DRAM answers is measured.
 const SLICE: Duration = Duration::from_millis(200);
-/// It is warm again when it answers so much of what it did.
+/// The store counts as warm at this part of the share before.
 const WARM: f64 = 0.95;
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -51,7 +51,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let server = with_list.start()?;
     sockets::load(with_list.address, &population, 0..items)?;
     sockets::settle(server.process())?;
-    // As fast as can be, so that it is as warm as it gets.
+    // At full speed, so that it gets as warm as possible.
     dram_share(&server, &population, &turn(arguments.time(warm_up), None, 1))?;
     let before = dram_share(&server, &population, &turn(arguments.time(Duration::from_secs(2)), Some(rate), 2))?;
     server.terminate()?;
@@ -77,16 +77,16 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     outcome.end()
 }
 
-/// What a start came to.
+/// Results of one start.
 struct Warmed {
-    /// What DRAM answered of the first GETs.
+    /// The share of the first GETs that DRAM answered.
     first: f64,
     after: Option<Duration>,
     stats: BTreeMap<String, String>,
 }
 
 impl Warmed {
-    /// Starts the server, asks it until DRAM answers `share` of the GETs, and stops it.
+    /// Starts the server, sends GETs until DRAM answers `share` of them, and stops it.
     fn measure(
         options: &ServerOptions,
         population: &Population,
@@ -121,7 +121,7 @@ fn dram_share(server: &Server, population: &Population, turn: &Turn) -> Result<f
     Ok((after[0] - before[0]) as f64 / (after[1] - before[1]).max(1) as f64)
 }
 
-/// GETs that DRAM answered, and all that found something.
+/// Numbers of GETs that DRAM answered, and of all GETs that found an item.
 fn answered(server: &Server) -> Result<[u64; 2], Failure> {
     let stats = Connection::open(server.address())?.stats("")?;
     let figure = |name: &str| stats.get(name).and_then(|text| text.parse().ok()).ok_or(format!("no {name} in stats"));

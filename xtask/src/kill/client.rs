@@ -1,5 +1,5 @@
-//! One client under the kill: owns its keys, writes them in pipelined batches, checks every answer against the model,
-//! and after a restart checks that nothing acknowledged is lost.
+//! One client of the kill test. It owns its keys, writes them in pipelined batches, checks every answer against the model, and after a
+//! restart checks that no acknowledged write is lost.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,18 +11,18 @@ use tapetum_bench::client::{Connection, Line};
 use tapetum_bench::random::{Random, mix};
 
 const KEYS: usize = 400;
-/// The first keys are counters, under increments; the rest hold values.
+/// The first keys are counters, which are incremented; the rest hold values.
 const COUNTERS: usize = 20;
 const BATCH_MAX: u64 = 32;
 
 /// The state that all threads of a run share.
 pub struct Shared {
-    /// Of the keyspaces: every other client writes to the second one, which may be the first.
+    /// The addresses of the two keyspaces, which may be the same. Every other client writes to the second one.
     pub addresses: [SocketAddr; 2],
-    /// The server is about to be killed: from here on a broken connection is expected.
+    /// The server is about to be killed: from here on, a broken connection is expected.
     pub killing: AtomicBool,
     pub acknowledged: AtomicU64,
-    /// For each client and key, the highest write that a reader was shown.
+    /// By client and key: the highest write that a reader was shown.
     pub seen: Vec<Vec<AtomicU64>>,
 }
 
@@ -36,14 +36,14 @@ impl Shared {
         self.addresses[client % 2]
     }
 
-    /// A broken connection ends a thread; before the kill it is the server's fault.
+    /// Handles a broken connection, which ends a thread. Before the kill it is the server's fault.
     fn ended(&self, error: io::Error) -> Result<(), Failure> {
         let broken =
             !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::InvalidData);
         if broken && self.killing.load(Ordering::SeqCst) {
             return Ok(());
         }
-        // A malformed reply is the server's fault even while it is killed, except for a last line that is cut short.
+        // A malformed reply is the server's fault even during the kill, except for a truncated last line.
         if error.kind() == io::ErrorKind::InvalidData && self.killing.load(Ordering::SeqCst) {
             let text = error.to_string();
             return if text.contains("broke off") { Ok(()) } else { Err(text.into()) };
@@ -113,7 +113,7 @@ impl Client {
         Ok(Ok(()))
     }
 
-    /// Queues one write and says how it must be answered.
+    /// Queues one write. Returns the expected answer.
     fn queue_write(&mut self, connection: &mut Connection, key: usize) -> Line {
         let name = name(self.index, key);
         let model = &mut self.keys[key];
@@ -144,12 +144,12 @@ impl Client {
         Line::Stored
     }
 
-    /// Reads keys of its own, which must hold exactly what it wrote last, and keys of another client, where it records
-    /// which write it was shown.
+    /// Reads keys of its own, which must hold exactly the last write, and keys of another client, for which it records the write that it
+    /// was shown.
     fn read_batch(&mut self, connection: &mut Connection, shared: &Shared) -> io::Result<Result<(), Failure>> {
         let owner = match self.random.one_in(2) {
             true => self.index,
-            // Of the same keyspace.
+            // Another client of the same keyspace.
             false => {
                 let of_keyspace = (shared.seen.len() - self.index % 2).div_ceil(2) as u64;
                 2 * self.random.below(of_keyspace) as usize + self.index % 2
@@ -164,7 +164,7 @@ impl Client {
         };
         for (key, found) in keys.into_iter().zip(found) {
             if owner == self.index {
-                // Nothing of its own is in doubt here, so settling checks that the key holds its last write.
+                // None of its own writes is in doubt here, so settling checks that the key holds the last one.
                 if let Err(wrong) = self.keys[key].settle(0, found) {
                     return Ok(Err(format!("client{owner}-key{key} {wrong}").into()));
                 }
@@ -192,7 +192,7 @@ impl Client {
     }
 }
 
-/// One get of several keys of one client, in order.
+/// A single get of several keys of one client, in order.
 fn get(connection: &mut Connection, client: usize, keys: &[usize]) -> io::Result<Result<Vec<Found>, String>> {
     let names: Vec<Vec<u8>> = keys.iter().map(|key| name(client, *key)).collect();
     connection.queue_get(names.iter().map(Vec::as_slice));

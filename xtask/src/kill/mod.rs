@@ -1,9 +1,9 @@
-//! kill -9 under load: clients write, the server is killed at a random moment (now and then once more while it
-//! recovers), started again on the same data, and every acknowledged write must be there. Values, moments and kills come
-//! from a seed; the interleaving is the machine's, so a seed shows a failure again often, not always. Where the store has an ordered
-//! keyspace beside its hashed one, every other client writes there.
+//! kill -9 under load: clients write, the server is killed at a random moment (sometimes once more while it recovers) and restarted on the
+//! same data, and every acknowledged write must be there. A seed decides values, moments and kills; the interleaving is the machine's, so a
+//! seed usually reproduces a failure, but not always. If the store has an ordered keyspace beside its hashed one, every other client writes
+//! there.
 //!
-//! This tests the process: the kernel keeps the writes that it has. [`Run`] takes any [`Fault`]; `power_cut` has one that takes more.
+//! This tests the process: the kernel keeps the writes that it has. [`Run`] takes any [`Fault`]; `power_cut` has one that loses more.
 
 mod client;
 mod model;
@@ -23,9 +23,9 @@ use crate::workspace;
 use tapetum_bench::random::Random;
 use tapetum_bench::server::{Server, ServerOptions, free_address};
 
-/// Small enough for a large value now and then to lie out of line, and for the collector to have work.
+/// Small enough that some values lie out of line, and that the collector has work.
 const CAPACITY_BYTES: u64 = 128 << 20;
-/// The capacity that such a store may grow to, and the step.
+/// The capacity that such a store may grow to, and the size of a step.
 pub const CAPACITY_MAX_BYTES: u64 = 4 * CAPACITY_BYTES;
 const GROWTH_BYTES: u64 = CAPACITY_BYTES / 4;
 
@@ -61,7 +61,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     })
 }
 
-/// Lets the store have so much while it serves; if it has that already, it says so at once.
+/// Gives the store this capacity while it serves. If it has that already, it answers at once.
 fn grow(shared: &Shared, capacity_bytes: u64) -> Result<(), Failure> {
     let ask = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect(shared.addresses[0])?;
@@ -72,13 +72,13 @@ fn grow(shared: &Shared, capacity_bytes: u64) -> Result<(), Failure> {
     };
     match ask() {
         Ok(answer) if answer.starts_with("OK") => Ok(()),
-        // The fault came first.
+        // The fault struck first.
         _ if shared.killing.load(Ordering::SeqCst) => Ok(()),
         other => Err(format!("a resize to {capacity_bytes} bytes was answered {other:?}").into()),
     }
 }
 
-/// How a server meets its end.
+/// The way in which a server ends.
 pub trait Fault {
     fn strike(&mut self, server: Server, random: &mut Random) -> Result<(), Failure>;
 }
@@ -128,7 +128,7 @@ impl<F: Fault> Run<F> {
         })
     }
 
-    /// The store lies on this device, of which it takes a part.
+    /// Puts the store on this device, of which it takes a part.
     pub fn on_device(mut self, device: &Path) -> Run<F> {
         let place = ["--drive".into(), device.display().to_string()];
         self.place = place.iter().map(OsString::from).collect();
@@ -136,7 +136,7 @@ impl<F: Fault> Run<F> {
         self
     }
 
-    /// The store has an ordered keyspace beside the hashed one, in which every other client has its keys.
+    /// Adds an ordered keyspace beside the hashed one. Every other client has its keys there.
     pub fn with_ordered(mut self) -> Result<Run<F>, Failure> {
         let capacity = CAPACITY_BYTES.to_string();
         let make = ["keyspace", "create", ORDERED, "--index", "ordered", "--capacity", &capacity, "--memory", MEMORY];
@@ -151,7 +151,7 @@ impl<F: Fault> Run<F> {
         Ok(self)
     }
 
-    /// The server writes its log there, instead of beside its data.
+    /// Makes the server write its log to this path, instead of beside its data.
     pub fn logging_to(mut self, log: &Path) -> Run<F> {
         self.options.log = log.to_owned();
         self
@@ -169,7 +169,7 @@ impl<F: Fault> Run<F> {
         &self.fault
     }
 
-    /// So many lives: load, fault, restart, and every acknowledged write must be there.
+    /// Runs `cycles` lives: load, fault, restart, and every acknowledged write must be there.
     pub fn cycles(&mut self, cycles: u64) -> Result<(), Failure> {
         self.live(cycles).map_err(|failure| {
             let Run { seed, strikes, .. } = self;
@@ -193,7 +193,7 @@ impl<F: Fault> Run<F> {
             let acknowledged = self.shared.acknowledged.load(Ordering::Relaxed) - before;
             println!("  cycle {cycle}: {acknowledged} acknowledged in {load_ms} ms, ready again after {ready_ms} ms");
         }
-        // A clean stop after all that, the offline check, and once more the data.
+        // At the end a clean stop, the offline check, and the data once more.
         server.terminate()?;
         self.check_offline()?;
         let server = self.options.start()?;
@@ -202,7 +202,7 @@ impl<F: Fault> Run<F> {
     }
 
     fn load_and_strike(&mut self, server: Server) -> Result<u64, Failure> {
-        // Short runs and long ones alike, so that faults strike the first writes as well as flushes and collections.
+        // Short and long runs, so that faults strike the first writes as well as flushes and collections.
         let longest_ms = 20 << self.random.below(8);
         let load_ms = 10 + self.random.below(longest_ms);
         if self.capacity_bytes < CAPACITY_MAX_BYTES && self.random.one_in(3) {
@@ -216,7 +216,7 @@ impl<F: Fault> Run<F> {
             let grower = scope.spawn(move || grow(shared, capacity_bytes));
             std::thread::sleep(Duration::from_millis(load_ms));
             shared.killing.store(true, Ordering::SeqCst);
-            // The clients end only with the server, so it is struck before their results are looked at.
+            // The clients end only with the server, so strike it before reading their results.
             let struck = fault.strike(server, random);
             let ended: Result<(), Failure> =
                 threads.into_iter().chain([grower]).try_for_each(|thread| thread.join().expect("a client panicked"));

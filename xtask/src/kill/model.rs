@@ -1,7 +1,7 @@
 //! The values that a key may hold after the server was killed.
 //!
-//! One connection owns a key and writes it in order, so the truth after a crash is the last acknowledged write or one of the later ones
-//! that were sent and not answered. The one found first after the crash is the truth from then on: it must not change any more.
+//! One connection owns a key and writes it in order. So after a crash, the key holds the last acknowledged write, or a later one that was
+//! sent and not answered. The one that is found first is the key's value from then on, and must not change any more.
 
 use std::collections::VecDeque;
 
@@ -10,12 +10,12 @@ use tapetum_bench::random::{Random, mix};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content {
     Missing,
-    /// The value that `fill_value` makes of the key and the write's sequence number.
+    /// The value that `fill_value` makes from the key and the write's sequence number.
     Value,
     Number(u64),
 }
 
-/// The state that a write leaves; sequence numbers count a key's writes.
+/// The state that a write leaves. Sequence numbers count a key's writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct State {
     pub sequence: u64,
@@ -53,11 +53,11 @@ impl KeyModel {
         self.in_doubt.len()
     }
 
-    /// Settles the key on the value found after a restart. `seen` is the highest sequence number that any reader was
-    /// shown before the crash: a value that was shown may not be taken back.
+    /// Settles the key on the value found after a restart. `seen` is the highest sequence number that any reader was shown before the
+    /// crash: a value that was shown must not be undone.
     pub fn settle(&mut self, seen: u64, found: Found) -> Result<(), String> {
         let mut candidates = std::iter::once(self.acknowledged).chain(self.in_doubt.iter().copied());
-        // Of several deletes in doubt the newest explains the most.
+        // If several deletes are in doubt, the newest one explains the most.
         let matching = candidates.rfind(|state| found.is(*state));
         match matching {
             Some(state) if state.sequence >= seen => {
@@ -92,8 +92,8 @@ impl Found {
     }
 }
 
-/// The value of write `sequence` to `key`: says both in its first line, and is checked to its last byte by making it
-/// again. Mostly small, now and then large; half of them compress well.
+/// The value of write `sequence` to `key`. Its first line names both, and it can be checked to its last byte by making it again. Most are
+/// small, some large; half of them compress well.
 pub fn fill_value(key: &[u8], sequence: u64, value: &mut Vec<u8>) {
     let seed = key.iter().fold(mix(sequence), |seed, byte| mix(seed ^ u64::from(*byte)));
     let mut random = Random::new(seed);
@@ -116,7 +116,7 @@ pub fn fill_value(key: &[u8], sequence: u64, value: &mut Vec<u8>) {
     }
 }
 
-/// Reads a value of `fill_value` back, or says why it is wrong.
+/// Parses a value of `fill_value`, or says why it is wrong.
 pub fn parse_value(key: &[u8], flags: u32, bytes: &[u8], again: &mut Vec<u8>) -> Result<Found, String> {
     if let Some(number) = std::str::from_utf8(bytes).ok().and_then(|text| text.trim_end().parse().ok()) {
         return Ok(Found::Number(number));

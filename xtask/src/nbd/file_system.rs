@@ -1,4 +1,4 @@
-//! A file system on a block device, as root. What was written is there when it is mounted again, and what was made durable is there after the
+//! A file system on a block device, as root. Written files must be there when it is mounted again. Durable files must be there after the
 //! server was killed, or the power was cut, under writers.
 
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use crate::Failure;
 use crate::kill::Fault;
 use tapetum_bench::random::{Random, mix};
 
-/// Files of the writer; each is replaced again and again.
+/// Files of the writer; each is replaced repeatedly.
 const FILES: u64 = 24;
 const FILE_BYTES_MAX: u64 = 400 << 10;
 const KEPT_BYTES_MAX: usize = 16 << 20;
@@ -29,7 +29,7 @@ pub struct FileSystem {
 
 pub const EXT4: FileSystem =
     FileSystem { name: "ext4", make: &["mkfs.ext4", "-q", "-F"], check: &["fsck.ext4", "-f", "-n"] };
-/// One of less than 300 MB is made for tests alone.
+/// A file system of less than 300 MB is only for tests.
 const XFS: FileSystem =
     FileSystem { name: "xfs", make: &["mkfs.xfs", "-q", "-f", "--unsupported"], check: &["xfs_repair", "-n"] };
 
@@ -48,12 +48,12 @@ impl FileSystem {
         command(self.make, device).map(drop)
     }
 
-    /// Whether it holds together; it is not mounted.
+    /// Checks the unmounted file system.
     fn check(self, device: &Path) -> Result<(), Failure> {
         command(self.check, device).map(drop)
     }
 
-    /// Files that were written to a new file system are there when it is mounted again, and its check is content.
+    /// Writes files to a new file system. They must be there when it is mounted again, and its check must pass.
     pub fn keeps(self, disk: &Disk, scratch: &Path) -> Result<(), Failure> {
         let server = disk.start()?;
         let shown = FuseDisk::show(&disk.uri(DISK), &scratch.join("fuse"))?;
@@ -77,7 +77,7 @@ impl FileSystem {
         server.terminate()
     }
 
-    /// So many strikes under a writer of files that makes each durable; how many files were, none of which is lost.
+    /// Strikes `cycles` times under a writer that makes each file durable. Returns the number of durable files, none of which may be lost.
     pub fn survives(
         self,
         disk: &Disk,
@@ -107,7 +107,7 @@ impl FileSystem {
             drop(shown);
             server = disk.start()?;
             let shown = FuseDisk::show(&disk.uri(DISK), &fuse)?;
-            // It plays its journal back.
+            // It replays its journal.
             let mounted = Mounted::new(shown.path(), &folder)?;
             files.verify(mounted.folder())?;
             mounted.unmount()?;
@@ -120,17 +120,17 @@ impl FileSystem {
 
 #[derive(Clone, Copy, Default)]
 struct Versions {
-    /// The last that is known to be durable; 0 is none.
+    /// The last version known to be durable; 0 is none.
     durable: u64,
-    /// The last that was begun.
+    /// The last version begun.
     begun: u64,
 }
 
-/// Files that are replaced by new versions, each written beside, made durable, and given the name.
+/// Files that are replaced by new versions: each is written beside the old one, made durable, and renamed.
 struct Files {
     versions: Vec<Versions>,
     random: Random,
-    /// How many were made durable.
+    /// Number of versions made durable.
     made: u64,
 }
 
@@ -143,7 +143,7 @@ fn content(file: u64, version: u64) -> Vec<u8> {
 }
 
 impl Files {
-    /// Replaces files until that fails, which it may once the server is struck.
+    /// Replaces files until an error, which is allowed once the server is struck.
     fn write_until(&mut self, folder: &Path, striking: &AtomicBool) -> Result<(), Failure> {
         loop {
             match self.replace(folder) {
@@ -185,7 +185,7 @@ impl Files {
             if !(durable..=begun).contains(&version) {
                 return Err(format!("file {file} has version {version}: {durable} was durable, {begun} begun").into());
             }
-            // A value that is read after a restart is durable.
+            // A version that is read after a restart is durable.
             *versions = Versions { durable: version, begun: version };
         }
         Ok(())

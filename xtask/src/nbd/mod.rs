@@ -1,6 +1,6 @@
-//! Block devices as their clients see them: the tools that people have (nbdinfo, nbdcopy, qemu-io, qemu-img) against a server, libnbd's
-//! whole interface (tests/nbd), random requests against a model, clients by the thousand, and kill -9 under writers of patterns and under
-//! a file system.
+//! Block devices from the side of their clients: common tools (nbdinfo, nbdcopy, qemu-io, qemu-img) against a server, libnbd's whole
+//! interface (tests/nbd), random requests against a model, thousands of clients, and kill -9 under writers of patterns and under a file
+//! system.
 
 pub mod file_system;
 pub mod fuse_disk;
@@ -27,9 +27,9 @@ use tapetum_bench::server::{Server, ServerOptions, free_address};
 
 pub const DISK: &str = "disk0";
 pub const DISK_BYTES: u64 = 64 << 20;
-/// One that is never written to.
+/// A device that is never written to.
 pub const FROZEN: &str = "frozen";
-/// Requests of the random test that are on their way at once.
+/// Requests in flight in the random test.
 const DEPTH: usize = 24;
 const CAPACITY: [&str; 4] = ["--capacity", "512MiB", "--memory", "128MiB"];
 
@@ -68,7 +68,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     .map_err(|failure| format!("{failure}\nseed {seed}").into())
 }
 
-/// A file system on a device, and kills under it.
+/// Tests a file system on a device, and kills under it.
 fn files(file_system: FileSystem, binary: &Path, scratch: &Path, (cycles, seed): (u64, u64)) -> Result<(), Failure> {
     let name = file_system.name;
     file_system.keeps(&Disk::make(binary, &scratch.join("files"), "always", 1)?, &scratch.join("kept"))?;
@@ -87,7 +87,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// A block device whose blocks lie on flash in groups of so many.
+    /// Makes a store with a block device whose blocks lie on flash in groups of so many.
     pub fn make(binary: &Path, data: &Path, sync: &str, group_blocks: u64) -> Result<Disk, Failure> {
         for (name, size) in [(DISK, DISK_BYTES), (FROZEN, 1 << 20)] {
             let mut create = Command::new(binary);
@@ -110,7 +110,7 @@ impl Disk {
         Ok(NbdClient::open(&self.address.to_string(), DISK, true)?)
     }
 
-    /// As clients of NBD name it.
+    /// The address in the form that NBD clients use.
     pub fn uri(&self, name: &str) -> String {
         format!("nbd://{}/{name}", self.address)
     }
@@ -126,7 +126,7 @@ pub fn said(command: &mut Command) -> Result<String, Failure> {
     Err(format!("{command:?} failed: {}{text}", String::from_utf8_lossy(&output.stderr)).into())
 }
 
-/// So many random requests: their answers, and the blocks after a restart, must be the model's.
+/// Runs so many random requests. Their answers, and the blocks after a restart, must match the model.
 fn random(disk: &Disk, operations: u64, seed: u64) -> Result<(), Failure> {
     let server = disk.start()?;
     let (mut model, mut random) = (DeviceModel::new(DISK_BYTES), Random::new(seed));

@@ -1,7 +1,7 @@
-//! kill -9, or a power cut, under writers of patterns: no write that was forced or flushed is lost, and no block is torn.
+//! kill -9, or a power cut, under writers of patterns: no forced or flushed write may be lost, and no block torn.
 //!
-//! Each block says which version of it this is, and is filled by that. After a restart it must have the last version that is known to be
-//! durable, or a later one that was sent.
+//! Each block contains its version number, and is filled from it. After a restart it must hold the last version known to be durable, or a
+//! later one that was sent.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -13,13 +13,13 @@ use tapetum_bench::nbd_client::{FLUSH, FUA, NbdClient, READ};
 use tapetum_bench::random::{Random, mix};
 
 const BLOCK: usize = 4096;
-/// Few, so that many versions of each are on their way to flash.
+/// Few, so that many versions of each are in flight.
 const BLOCKS: u64 = 600;
 const WRITERS: u64 = 2;
 const DEPTH: usize = 16;
 const BLOCKS_A_WRITE_MAX: u64 = 4;
 
-/// So many strikes; how many writes of blocks were known to be durable.
+/// Strikes `cycles` times. Returns the number of block writes that were known to be durable.
 pub fn run(disk: &Disk, (cycles, seed): (u64, u64), fault: &mut impl Fault) -> Result<u64, Failure> {
     let mut random = Random::new(seed);
     let mut writers: Vec<Writer> = (0..WRITERS).map(|number| Writer::new(number, seed)).collect();
@@ -48,9 +48,9 @@ pub fn run(disk: &Disk, (cycles, seed): (u64, u64), fault: &mut impl Fault) -> R
 
 #[derive(Clone, Copy, Default)]
 struct Version {
-    /// It is durable: a reply said so.
+    /// The last version that a reply reported as durable.
     durable: u64,
-    /// The last that was answered.
+    /// The last version answered.
     answered: u64,
     sent: u64,
 }
@@ -60,11 +60,11 @@ struct Writer {
     random: Random,
     blocks: Vec<Version>,
     version_next: u64,
-    /// How often something was said to be durable.
+    /// Number of block writes that became known to be durable.
     promised: u64,
 }
 
-/// A request on its way: the blocks of a write with their version, or the writes that a flush will make durable.
+/// A request in flight: a write's blocks and version, or the writes that a flush will make durable.
 enum Flight {
     Write { first: u64, count: u64, version: u64, is_forced: bool },
     Flush { answered: Vec<u64> },
@@ -84,7 +84,7 @@ impl Writer {
         Writer { first: number * BLOCKS, random, blocks, version_next: 1, promised: 0 }
     }
 
-    /// Writes until the connection breaks, which it may once the server is being killed.
+    /// Writes until the connection breaks, which is allowed once the server is being killed.
     fn load(&mut self, disk: &Disk, killing: &AtomicBool) -> Result<(), Failure> {
         let mut flights = std::collections::HashMap::new();
         let mut work = || -> std::io::Result<Result<(), Failure>> {
@@ -118,7 +118,7 @@ impl Writer {
             let cookie = client.send((FLUSH, 0), 0, 0, b"")?;
             return Ok((cookie, Flight::Flush { answered: self.blocks.iter().map(|block| block.answered).collect() }));
         }
-        // Two writes of a block at once would come in any order.
+        // Two simultaneous writes of a block would have no defined order.
         let (first, count) = loop {
             let count = 1 + self.random.below(BLOCKS_A_WRITE_MAX);
             let first = self.random.below(BLOCKS - count);
@@ -176,7 +176,7 @@ impl Writer {
                 let Version { durable, sent, .. } = known;
                 return Err(format!("block {block} has version {version}: {durable} was durable, {sent} sent").into());
             }
-            // A value that a restarted server shows is durable.
+            // A version that a restarted server shows is durable.
             *known = Version { durable: version, answered: version, sent: version };
         }
         Ok(())

@@ -1,5 +1,5 @@
-//! Clients by the thousand, one after the other: most come, read and leave; some break off, or speak something else. None costs the next one
-//! anything, and the server holds no more at the end than at the beginning. Then one that asks for gigabytes at once.
+//! Thousands of clients, one after the other: most connect, read and leave; some break off, or speak something else. None may affect the
+//! next one, and the server must hold no more memory at the end than at the beginning. Then a client asks for gigabytes at once.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -10,18 +10,19 @@ use crate::Failure;
 use tapetum_bench::nbd_client::{BLOCK_STATUS, DISCONNECT, NbdClient, READ, WRITE, greet};
 use tapetum_bench::process;
 
-/// The most that the server may have grown by: its pools take memory at first use.
+/// The most that the server's memory may grow: its pools allocate at first use.
 const GROWTH_BYTES_MAX: u64 = 16 << 20;
-/// Before its memory is looked at for the first time.
+/// Clients before the memory is first measured.
 const FIRST: u64 = 50;
 const BLOCK_BYTES: u32 = 4096;
-/// What one asks for who takes nothing of it, request by request, and what the server may hold for all at most: its budget, and a request.
+/// Requests of a client that reads no answers, the length of each, and the most that the server may hold for it: its budget and one
+/// request.
 const HOARD_REQUESTS: u32 = 60;
 const HOARD_BYTES: u32 = 32 << 20;
 const HELD_BYTES_MAX: u64 = 160 << 20;
 const HOARD_TIME: Duration = Duration::from_secs(3);
 
-/// So many, with a pause between two.
+/// Runs so many clients, with a pause between two.
 pub fn run(disk: &Disk, count: u64, pause: Duration) -> Result<(), Failure> {
     let server = disk.start()?;
     let mut before_bytes = 0;
@@ -43,7 +44,8 @@ pub fn run(disk: &Disk, count: u64, pause: Duration) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A client asks for gigabytes and reads none, while the server is busy with others: it holds what its budget allows, and serves the next one.
+/// A client asks for gigabytes and reads none, while the server serves others: it may hold what its budget allows, and serves the next
+/// client.
 pub fn hoard(disk: &Disk) -> Result<(), Failure> {
     let server = disk.start()?;
     let address = disk.address.to_string();
@@ -81,9 +83,9 @@ fn visit(disk: &Disk, number: u64) -> std::io::Result<()> {
     match number % 10 {
         // Breaks off in the middle of a word.
         3 => greet(&address)?.write_all(b"IHAVEO"),
-        // Speaks another language.
+        // Speaks another protocol.
         6 => TcpStream::connect(&address)?.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
-        // Leaves with an answer on its way.
+        // Leaves with an answer in flight.
         8 => NbdClient::open(&address, DISK, false)?.send((READ, 0), 0, 1 << 20, b"").map(drop),
         _ => {
             let mut client = NbdClient::open(&address, DISK, true)?;

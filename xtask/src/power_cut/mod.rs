@@ -1,10 +1,10 @@
-//! Power cuts: the server runs on a file system of our own that keeps what was not synced in memory, bytes and names alike. Under load
-//! the power is cut, which drops or reorders that; the server is killed, started again on what survived, and every acknowledged write
-//! must be there. Clients, values and model are those of the kill test. The server makes the folders of its data itself.
+//! Power cuts: the server runs on our own file system, which keeps unsynced bytes and names in memory. A power cut under load drops or
+//! reorders those; the server is killed and restarted on what survived, and every acknowledged write must be there. Clients, values and
+//! model are those of the kill test. The server makes the folders of its data itself.
 //!
-//! The file system is full for a while, too (see [`full`]).
+//! The file system is also full for a while (see [`full`]).
 //!
-//! The test is tested: on a file system that forgets the syncs of files, or those of folders, the same must fail.
+//! The test is tested as well: on a file system that ignores syncs of files, or of folders, it must fail.
 
 mod full;
 mod mount;
@@ -27,9 +27,9 @@ use crate::workspace;
 use tapetum_bench::random::Random;
 use tapetum_bench::server::Server;
 
-/// Cuts after which a drive that forgets syncs must have been found out.
+/// The most cuts until a drive that ignores syncs must be detected.
 const CYCLES_FORGETFUL: u64 = 10;
-/// New stores whose first life ends with a cut: only there are names at stake, and most cuts lose some that were not synced.
+/// New stores whose first life ends with a cut. Only there can names be lost, and most cuts lose some that were not synced.
 const NEW_STORES: u64 = 5;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -66,11 +66,11 @@ fn strike_each(scratch: &Path, plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Of cuts, one in so many is under writers of a block device, of either kind.
+/// One cut in so many is under writers of a block device, with single blocks and with groups.
 const DEVICE_SHARE: u64 = 10;
 
-/// The power is cut under writers of block devices: at `always`, and below it with blocks in groups, where flushes and forced writes alone
-/// promise something.
+/// Cuts the power under writers of block devices: with `always`, and with less, with blocks in groups, where only flushes and forced writes
+/// promise durability.
 fn under_device(scratch: &Path, plan: &Plan) -> Result<(), Failure> {
     for (sync, group_blocks) in [("always", 1), ("no", 8)] {
         let scratch = scratch.join(sync);
@@ -119,7 +119,7 @@ fn first_line(failure: &Failure) -> String {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keyspaces {
     Default,
-    /// An ordered one, too.
+    /// The default one and an ordered one.
     Both,
 }
 
@@ -138,7 +138,7 @@ fn power_cuts(
     Ok(run)
 }
 
-/// The power fails, and the server with it.
+/// The power fails, and the server dies with it.
 struct PowerCut {
     mount: Mount,
     cut: Cut,

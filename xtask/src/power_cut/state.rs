@@ -1,4 +1,4 @@
-//! The contents of the file system, and what power cuts do to them: one value, behind the mount's lock.
+//! The contents of the file system, and the effect of power cuts: one value, behind the mount's lock.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -17,13 +17,13 @@ use tapetum_bench::random::Random;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Power {
     On,
-    /// Requests wait: a drive without power answers nothing.
+    /// Requests wait: a drive without power does not answer.
     Cut,
-    /// The caller has gone: the kernel gets an error.
+    /// The server is gone: the kernel gets an error.
     Off,
 }
 
-/// A drive that lies.
+/// The syncs that a lying drive ignores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forgets {
     Nothing,
@@ -42,13 +42,13 @@ pub struct Asked {
     pub folder_syncs: u64,
 }
 
-/// Whether writes find room. Every write takes blocks anew, as where files are copied on write.
+/// Whether writes find room. Every write allocates new blocks, as with copy on write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
     Enough,
-    /// A reservation finds none, either.
+    /// A reservation fails as well.
     None,
-    /// A reservation says that there is some.
+    /// A reservation succeeds nevertheless.
     NoneUnsaid,
 }
 
@@ -60,7 +60,7 @@ pub struct State {
     names: Names,
     files: BTreeMap<u64, VolatileFile>,
     inode_next: u64,
-    /// Where the durable parts of files lie.
+    /// The folder with the durable parts of files.
     folder: PathBuf,
 }
 
@@ -90,7 +90,7 @@ impl State {
         Ok(sum)
     }
 
-    /// Removes the files that nothing names, and nothing may name after a cut. A caller that has one open gets errors.
+    /// Removes files without a name, now and after any cut. A process that has one open gets errors.
     fn forget_dead(&mut self) -> io::Result<()> {
         let alive = self.names.alive();
         let dead: Vec<u64> = self.files.keys().copied().filter(|inode| !alive.contains(inode)).collect();
@@ -182,7 +182,7 @@ impl State {
             kind,
             perm,
             nlink: if kind == FileType::Directory { 2 } else { self.names.links(inode.0) },
-            // SAFETY: the call takes nothing and cannot fail.
+            // SAFETY: the call takes no arguments and cannot fail.
             uid: unsafe { libc::geteuid() },
             // SAFETY: as above.
             gid: unsafe { libc::getegid() },
@@ -197,7 +197,7 @@ impl State {
         self.asked.synced_writes += u64::from(durably);
         let file = self.file(inode)?;
         if room != Room::Enough {
-            // It fails half way.
+            // The write fails half way.
             let half = data.len() / 2 / SECTOR_BYTES * SECTOR_BYTES;
             file.write(offset, &data[..half]).map_err(errno)?;
             return Err(Errno::ENOSPC);

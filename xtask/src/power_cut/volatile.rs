@@ -1,6 +1,6 @@
-//! A file on a drive with a volatile cache: after a power cut, each unsynced sector is gone or there, in no order.
+//! A file on a drive with a volatile cache: after a power cut, each unsynced sector is lost or there, in no order.
 //!
-//! The backing file has the durable bytes. Unsynced sectors are kept here in every version that was written: the drive may have got to any
+//! The backing file holds the durable bytes. All written versions of unsynced sectors are kept here, because the drive may have stored any
 //! of them.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 
 use tapetum_bench::random::Random;
 
-/// What a drive writes whole or not at all.
+/// The unit that a drive writes atomically.
 pub const SECTOR_BYTES: usize = 512;
 
 type Sector = [u8; SECTOR_BYTES];
@@ -18,11 +18,11 @@ type Sector = [u8; SECTOR_BYTES];
 pub struct VolatileFile {
     durable: File,
     length_bytes: u64,
-    /// By sector, what was written since it was synced, oldest first.
+    /// By sector: versions written since the last sync, oldest first.
     unsynced: BTreeMap<u64, Vec<Sector>>,
 }
 
-/// What a power cut did.
+/// Counts of a power cut's losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cut {
     /// Unsynced sectors that lost their last write.
@@ -34,7 +34,7 @@ pub struct Cut {
 }
 
 impl VolatileFile {
-    /// The durable part lies in `durable`, which is empty.
+    /// `durable`, an empty file, gets the durable bytes.
     pub fn new(durable: File) -> VolatileFile {
         VolatileFile { durable, length_bytes: 0, unsynced: BTreeMap::new() }
     }
@@ -43,7 +43,7 @@ impl VolatileFile {
         self.length_bytes
     }
 
-    /// Lengths are durable at once: a store's file has its length before its superblock.
+    /// Lengths are durable at once, because a store's file has its length before its superblock.
     pub fn set_length(&mut self, length_bytes: u64) -> io::Result<()> {
         self.durable.set_len(length_bytes)?;
         self.unsynced.split_off(&length_bytes.div_ceil(SECTOR_BYTES as u64));
@@ -88,13 +88,13 @@ impl VolatileFile {
         Ok(())
     }
 
-    /// Makes durable what was written.
+    /// Makes everything written durable.
     pub fn sync(&mut self) -> io::Result<()> {
         let unsynced = std::mem::take(&mut self.unsynced);
         self.make_durable(unsynced)
     }
 
-    /// Makes a range durable. A write with O_DSYNC promises no more.
+    /// Makes a range durable, which is all that a write with O_DSYNC promises.
     pub fn sync_range(&mut self, offset: u64, count: usize) -> io::Result<()> {
         let first = offset / SECTOR_BYTES as u64;
         let end = (offset + count as u64).div_ceil(SECTOR_BYTES as u64);
@@ -118,9 +118,9 @@ impl VolatileFile {
         self.durable.write_all_at(&sector[..count], offset)
     }
 
-    /// Cuts the power: each unsynced sector is as it was durable, or as one of its writes left it.
+    /// Cuts the power: each unsynced sector gets its durable version, or one of the written ones.
     pub fn cut(&mut self, random: &mut Random) -> io::Result<Cut> {
-        // From no survivors to nearly all: one write that got through alone tells as much as one that was lost alone.
+        // From no survivors to nearly all: a single write that survived reveals as much as a single one that was lost.
         let survive_one_in = [u64::MAX, 16, 2, 1][random.below(4) as usize];
         let spare_one_in = if survive_one_in == 1 { 16 } else { u64::MAX };
         let mut cut = Cut::default();

@@ -16,7 +16,7 @@ pub(super) const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7
 
 pub struct Line {
     pub label: String,
-    /// In ascending order of x; both above zero where the scale is logarithmic.
+    /// In ascending order of x. Both must be above zero on a logarithmic scale.
     pub points: Vec<(f64, Spread)>,
 }
 
@@ -31,10 +31,10 @@ pub struct Chart {
     pub title: String,
     pub x_label: String,
     pub y_label: String,
-    /// Of both axes.
+    /// The scale of both axes.
     pub scale: Scale,
     pub lines: Vec<Line>,
-    /// A place on the x axis, and what happened there.
+    /// A position on the x axis, and a text for it.
     pub mark: Option<(f64, String)>,
     /// Lines of text below the names of the series.
     pub notes: Vec<String>,
@@ -121,7 +121,7 @@ pub(super) fn write_text(svg: &mut String, (x, y): (f64, f64), anchor: &str, ext
     let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" {extra}>{text}</text>");
 }
 
-/// An axis from one place of the picture to another.
+/// An axis between two positions of the picture.
 pub(super) struct Axis {
     scale: Scale,
     values: Range<f64>,
@@ -149,7 +149,7 @@ impl Axis {
         self.places.start + share * (self.places.end - self.places.start)
     }
 
-    /// 1, 2 and 5 of each power of ten; or steps of such a one, ten at most.
+    /// 1, 2 and 5 of each power of ten; or at most ten steps of such a number.
     pub(super) fn ticks(&self) -> Vec<f64> {
         let Range { start, end } = self.values;
         let round = |first: i32| (first..first + 12).flat_map(|power| [1.0, 2.0, 5.0].map(|d| d * 10_f64.powi(power)));

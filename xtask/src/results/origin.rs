@@ -1,4 +1,4 @@
-//! Where a result comes from: the command as it was typed, the commit, the date, and the machine. An unknown part is "unknown".
+//! The origin of a result: the command as it was typed, the commit, the date, and the machine. An unknown part is "unknown".
 
 use std::path::Path;
 use std::process::Command;
@@ -38,7 +38,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(path).map_or("unknown".to_owned(), |text| text.trim().to_owned())
 }
 
-/// The text behind the colon of the first line that begins so.
+/// The text behind the colon of the first line with this start.
 fn line_of(path: &str, start: &str) -> String {
     let text = read(path);
     let line = text.lines().find(|line| line.starts_with(start)).and_then(|line| line.split_once(':'));

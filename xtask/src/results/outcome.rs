@@ -1,5 +1,5 @@
-//! What a row found: the entrants' turns, a table of figures of its own, figures held against what they are to reach, and pictures.
-//! It is printed as Markdown, and left as one JSON in the target folder, from which `cargo x bench keep` takes it into the tree.
+//! The outcome of a row: the entrants' turns, its own table of figures, figures with their aims, and pictures. It is printed as Markdown,
+//! and written as JSON to the target folder, from which `cargo x bench keep` copies it into the tree.
 
 use std::path::PathBuf;
 
@@ -18,15 +18,15 @@ use crate::rows::Missed;
 pub struct Outcome {
     row: &'static str,
     about: String,
-    /// Where it is left.
+    /// The folder that it is written to.
     folder: PathBuf,
     entrants: Vec<Series>,
-    /// The headings of the columns; the first is that of the lines' names.
+    /// Column headings; the first one is that of the lines' names.
     columns: Vec<String>,
     lines: Vec<(String, Vec<Spread>)>,
     held: Vec<Held>,
     pictures: Vec<Picture>,
-    /// From the beginning on.
+    /// Runs since the beginning.
     watch: Option<Watch>,
 }
 
@@ -64,7 +64,7 @@ impl std::fmt::Display for Reach {
 }
 
 impl Outcome {
-    /// Says that the row begins.
+    /// Reports that the row begins.
     pub fn new(arguments: &Arguments, row: &'static str, about: String) -> Outcome {
         println!("{row}: {about}");
         let (entrants, columns, lines, held, pictures) = Default::default();
@@ -72,7 +72,7 @@ impl Outcome {
         Outcome { row, about, folder, entrants, columns, lines, held, pictures, watch: Some(Watch::begin()) }
     }
 
-    /// What is known of it only when it was measured.
+    /// Sets the description, for rows that know it only after measuring.
     pub fn about(&mut self, about: String) {
         self.about = about;
     }
@@ -81,23 +81,23 @@ impl Outcome {
         self.entrants.extend(series);
     }
 
-    /// A table of figures of its own: what its columns are.
+    /// Sets the headings of its own table.
     pub fn columns(&mut self, names: &[impl AsRef<str>]) {
         self.columns = names.iter().map(|name| name.as_ref().to_owned()).collect();
     }
 
-    /// A line of it: a name, and a figure for each other column.
+    /// Adds a line to its own table: a name, and a figure for each other column.
     pub fn line(&mut self, name: impl Into<String>, figures: Vec<Spread>) {
         assert_eq!(figures.len() + 1, self.columns.len(), "a figure for each column");
         self.lines.push((name.into(), figures));
     }
 
-    /// Holds a figure against its aim. `what` is `SUBJECT: WHAT` if several subjects have the same figure.
+    /// Checks a figure against its aim. `what` is `SUBJECT: WHAT` if several subjects have the same figure.
     pub fn hold(&mut self, what: impl Into<String>, found: Spread, reach: Reach) {
         self.held.push(Held { what: what.into(), found, reach });
     }
 
-    /// A figure that was measured once.
+    /// Checks a figure that was measured once.
     pub fn hold_once(&mut self, what: impl Into<String>, found: f64, reach: Reach) {
         self.hold(what, Spread::once(found), reach);
     }
@@ -148,7 +148,7 @@ impl Outcome {
     }
 }
 
-/// A line for each member, and for each element of a list, so that a diff shows what changed.
+/// JSON with a line for each member and each list element, so that a diff shows what changed.
 pub fn laid_out(result: &Value) -> String {
     let mut members = Vec::new();
     for (name, member) in result.as_object().into_iter().flatten() {

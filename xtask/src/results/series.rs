@@ -1,4 +1,4 @@
-//! What an entrant did in each of its turns.
+//! The turns of an entrant.
 
 use serde_json::{Value, json};
 use tapetum_bench::latencies::{Latencies, quantile_us};
@@ -24,12 +24,12 @@ impl Series {
         Spread::of(self.reports.iter().map(figure))
     }
 
-    /// A figure of each turn over that of the other's turn in the same round.
+    /// A figure of each turn, divided by that of the other's turn in the same round.
     pub fn ratio(&self, other: &Series, figure: impl Fn(&Report) -> f64) -> Spread {
         Spread::of(self.reports.iter().zip(&other.reports).map(|(mine, theirs)| figure(mine) / figure(theirs)))
     }
 
-    /// All turns together.
+    /// The latencies of all turns together.
     fn latencies(&self) -> Latencies {
         let mut all = Latencies::default();
         self.reports.iter().for_each(|report| all.add(&report.latencies));
@@ -62,7 +62,7 @@ impl Series {
     }
 }
 
-/// The latency in microseconds within which this part of a turn's reads was.
+/// The quantile of read latencies in a turn, in microseconds.
 pub fn read_quantile(quantile: f64) -> impl Fn(&Report) -> f64 {
     move |report| quantile_us(&report.latencies.reads, quantile)
 }

@@ -1,4 +1,4 @@
-//! Markdown tables of a result's JSON (see `outcome`): figures beside their aims, the row's own table, and what the contenders did.
+//! Markdown tables of a result's JSON (see `outcome`): figures with their aims, the row's own table, and the contenders' results.
 
 use std::fmt::Write;
 
@@ -6,17 +6,17 @@ use serde_json::Value;
 
 use super::spread::{Spread, shown};
 
-/// Of a document's table of contenders, where there are pictures of them: more would bury them.
+/// The most lines of a document's table of contenders beside pictures, which would disappear among more.
 const CONTENDERS_BESIDE_PICTURES_MAX: usize = 24;
 
-/// All of a result.
+/// All tables of a result.
 pub fn all(result: &Value) -> String {
     let held: Vec<&Value> = list(&result["held"]);
     format!("{}{}{}{}\n", head(result), held_table(&held), own_table(result), entrants_table(result))
 }
 
-/// The form for docs/BENCHMARKS.md: if any figure has an aim, only the figures that have one; and contenders only where they are few, or
-/// nothing else shows them.
+/// The tables for docs/BENCHMARKS.md: if any figure has an aim, only the figures with aims; and contenders only if they are few, or shown
+/// nowhere else.
 pub fn document(result: &Value) -> String {
     let held = list(&result["held"]);
     let aimed: Vec<&Value> = held.iter().copied().filter(|held| has_aim(held)).collect();
@@ -41,7 +41,7 @@ fn has_aim(held: &Value) -> bool {
     text(held, "reach") != "reported"
 }
 
-/// What was measured, by which command, when and where.
+/// The heading: subject, command, time and machine of the measurement.
 fn head(result: &Value) -> String {
     let machine = &result["machine"];
     let commit = text(result, "commit");
@@ -60,7 +60,7 @@ fn head(result: &Value) -> String {
     head + "\n"
 }
 
-/// A figure, or why it cannot be read.
+/// A figure, or the reason why it cannot be read.
 fn cell(value: &Value) -> String {
     Spread::from_json(value).map_or_else(|why| why.to_string(), |spread| spread.shown())
 }
@@ -75,7 +75,7 @@ fn held_cell(held: &Value) -> String {
     }
 }
 
-/// A line for each subject if the figures are called `SUBJECT: WHAT`; otherwise a line for each figure.
+/// A line for each subject if the figures are named `SUBJECT: WHAT`; otherwise a line for each figure.
 fn held_table(held: &[&Value]) -> String {
     if held.is_empty() {
         return String::new();
@@ -148,7 +148,7 @@ fn entrants_table(result: &Value) -> String {
     table(&columns, lines)
 }
 
-/// With an empty line before it, and without the columns in which no line has anything; nothing where there are no lines.
+/// A table, with an empty line before it, and without its empty columns. Nothing if there are no lines.
 fn table(columns: &[&str], lines: impl Iterator<Item = Vec<String>>) -> String {
     let lines: Vec<Vec<String>> = lines.collect();
     if lines.is_empty() {

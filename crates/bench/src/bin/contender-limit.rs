@@ -1,9 +1,9 @@
-//! The limit: a raw io_uring loop of random reads, over the data file that the store wrote. O_DIRECT, registered file and
-//! buffers, and the ring flags that cost the least; nothing is looked for, checked or copied.
+//! The limit: a raw io_uring loop of random reads over the data file that the store wrote. It uses O_DIRECT, registered file and buffers,
+//! and the cheapest ring flags; it looks up, checks and copies nothing.
 //!
-//! `sequential`: several threads read all of it, in order, in large pieces.
+//! `sequential`: several threads read the whole file, in order, in large pieces.
 //!
-//! It reads only written blocks: a file system answers reads of blocks that are only reserved without asking the disk.
+//! It reads only written blocks: for blocks that are only reserved, a file system answers without asking the disk.
 
 #![allow(clippy::disallowed_methods)] // It measures real time.
 
@@ -23,19 +23,19 @@ use tapetum_bench::latencies::Latencies;
 use tapetum_bench::random::{Random, mix};
 use tapetum_bench::turn::{Setup, Turn};
 
-/// A read, and where it may begin. RocksDB's block, and the store's page, have as much.
+/// The length and alignment of a read: RocksDB's block, and the store's page, have this length.
 const READ_BYTES: u64 = 4096;
 const BUFFER_ALIGN: usize = 4096;
 
 struct Limit {
     file: File,
-    /// Places of reads: so many in a range of written bytes, and in those before it.
+    /// The written ranges of the file, in order.
     extents: Vec<Extent>,
 }
 
 struct Extent {
     start: u64,
-    /// Reads that begin in this extent or an earlier one.
+    /// Number of reads that begin in this extent or an earlier one.
     reads_until: u64,
 }
 
@@ -99,10 +99,10 @@ impl Contender for Limit {
     }
 }
 
-/// An operation: the bytes read at once.
+/// One operation: bytes to read at once.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Bytes that direct I/O may fill.
+/// A buffer for direct I/O.
 struct PieceBuffer {
     bytes: Vec<u8>,
     aligned: usize,
@@ -121,7 +121,7 @@ impl PieceBuffer {
 }
 
 impl Limit {
-    /// Pieces of the file, in order, one thread behind the other; from the start again when it has ended.
+    /// Reads the pieces of the file in order, shared among the threads, and starts again at the end.
     fn sequential_reads(&self, turn: &Turn) -> Result<Latencies, Failure> {
         let pieces: Vec<Range<u64>> = self.ranges().flat_map(pieces_of).collect();
         let (next, begun) = (AtomicU64::new(0), Instant::now());
@@ -149,7 +149,7 @@ impl Limit {
         })
     }
 
-    /// Where data are.
+    /// The written ranges of the file.
     fn ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         let before = [0].into_iter().chain(self.extents.iter().map(|extent| extent.reads_until));
         self.extents
@@ -170,7 +170,7 @@ impl Limit {
 struct Reader<'a> {
     limit: &'a Limit,
     ring: IoUring,
-    /// The kernel writes into it until every read is complete, for which [`Reader::drain`] and `drop` wait.
+    /// The kernel writes into it until every read is complete; [`Reader::drain`] and `drop` wait for that.
     buffers: Vec<u8>,
     aligned: usize,
     begun: Vec<Instant>,
@@ -189,7 +189,7 @@ impl<'a> Reader<'a> {
         let aligned = buffers.as_ptr().align_offset(BUFFER_ALIGN);
         let memory = &mut buffers[aligned..aligned + depth * READ_BYTES as usize];
         let memory = libc::iovec { iov_base: memory.as_mut_ptr().cast(), iov_len: memory.len() };
-        // SAFETY: the vector is neither moved nor freed before the ring is gone.
+        // SAFETY: the vector is neither moved nor freed before the ring is dropped.
         unsafe { ring.submitter().register_buffers(&[memory])? };
         Ok(Reader {
             limit,
@@ -210,7 +210,7 @@ impl<'a> Reader<'a> {
         let buffer = self.buffers[start..start + READ_BYTES as usize].as_mut_ptr();
         let read = opcode::ReadFixed::new(types::Fixed(0), buffer, READ_BYTES as u32, 0).offset(place).build();
         self.begun[slot] = now;
-        // SAFETY: the buffer belongs to this slot, which is not used again before its read is complete.
+        // SAFETY: the buffer belongs to this slot, which is not reused before its read is complete.
         let pushed = unsafe { self.ring.submission().push(&read.user_data(slot as u64)) };
         assert!(pushed.is_ok(), "the ring has an entry for each slot");
         self.in_flight += 1;
@@ -248,17 +248,17 @@ impl<'a> Reader<'a> {
 
 impl Drop for Reader<'_> {
     fn drop(&mut self) {
-        // After an error reads may still be on their way; the process ends, and must not free the memory they write into.
+        // After an error, reads may still be in flight. The process ends, and must not free the memory that they write into.
         if self.in_flight > 0 {
             std::mem::forget(std::mem::take(&mut self.buffers));
         }
     }
 }
 
-/// The ranges of a file that hold data, rather than holes or reserved blocks; each a multiple of a read.
+/// The ranges of a file that hold data, and are neither holes nor only reserved. Each is a multiple of a read.
 fn written(file: &File) -> Result<Vec<Range<u64>>, Failure> {
     let seek = |from: u64, whence: libc::c_int| {
-        // SAFETY: takes numbers only.
+        // SAFETY: the call takes only numbers.
         let found = unsafe { libc::lseek(file.as_raw_fd(), from as libc::off_t, whence) };
         u64::try_from(found).ok()
     };

@@ -1,7 +1,8 @@
-//! The store as a contender, embedded. `session`: each thread keeps so many operations on their way; `blocking`: each thread
-//! makes one blocking call after the other; `batches`: so too, with each write in a batch of its own. `query`: filtered scans, one after
-//! the other, `query-by-record`: whose rows cross one by one, `query-host`: on the host; `session-beside-query`: sessions, while such scans go on; `fields` and `fields-host`: each thread gets two fields of one value
-//! after the other, at the drive and on the host; `graph` and `graph-host`: betweenness of the edges that the items are.
+//! The store as an embedded contender. `session`: each thread keeps a number of operations in flight. `blocking`: each thread makes one
+//! blocking call after the other. `batches`: the same, with each write in its own batch. `query`: filtered scans, one after the other; with
+//! `query-by-record` rows cross one by one, with `query-host` the host filters; `session-beside-query`: sessions beside such scans.
+//! `fields` and `fields-host`: each thread gets two fields of one value after the other, at the drive or on the host. `graph` and
+//! `graph-host`: betweenness of the edges that the items are.
 
 #![allow(clippy::disallowed_methods)] // It measures real time with real threads.
 
@@ -26,16 +27,16 @@ use tapetum_bench::random::{Random, mix};
 use tapetum_bench::turn::{Length, Setup, Turn};
 use tapetum_bench::workload::{Key, Operation, Operations, Population, Values, key};
 
-/// Shorter waits for the next operation's time are not worth going to sleep.
+/// For shorter waits until the next operation is due, sleeping is not worth it.
 const SPIN_MAX: Duration = Duration::from_micros(100);
 
-/// The name of the keyspace in which it keeps the items in order.
+/// The name of the ordered keyspace with the items.
 const ORDERED: &str = "ordered";
 
 struct Tapetum {
     keyspace: KeyspaceHandle,
     population: Population,
-    /// Of a graph's work at the drive.
+    /// Parts into which a graph's work at the drive is divided.
     parts: u8,
 }
 
@@ -133,7 +134,7 @@ impl Tapetum {
         fields::run(turn, &self.population, || queries::FieldsGet::new(&self.keyspace, side))
     }
 
-    /// A scan that keeps one of a thousand items, again and again, as long as the sessions go on.
+    /// Repeats a scan that keeps one of a thousand items, while the sessions run.
     fn sessions_beside_query(&self, turn: &Turn) -> Result<Latencies, Failure> {
         let (is_over, count) = (AtomicBool::new(false), self.population.count());
         let scans = Turn { mix: "filter-1".into(), length: Length::Time(Duration::MAX), ..turn.clone() };
@@ -164,26 +165,26 @@ impl Tapetum {
     }
 }
 
-/// An operation on its way.
+/// An operation in flight.
 #[derive(Clone, Copy)]
 struct Asked {
     index: u64,
-    /// From when its latency counts.
+    /// Start of its latency.
     since: Instant,
     /// A write follows this read.
     modify: bool,
 }
 
-/// One session and the operations it is kept full with.
+/// One session, and the operations that keep it full.
 struct Driver<'a> {
     pipe: Pipe,
     operations: Operations<'a>,
     values: &'a Values,
     turn: &'a Turn,
     pace: Pace,
-    /// By the pipe's tokens.
+    /// Indexed by the pipe's tokens.
     asked: Vec<Asked>,
-    /// Read-modify-writes whose read is answered.
+    /// Read-modify-writes whose read is complete.
     to_write: Vec<Asked>,
     left: u64,
     value: Vec<u8>,
@@ -223,7 +224,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Nothing was answered: until something is, or an operation is due.
+    /// Nothing was answered: waits for an answer, or until an operation is due.
     fn rest(&mut self, now: Instant) {
         let until = self.pace.until(now);
         if self.turn.rate.is_some() && until < SPIN_MAX {
@@ -322,7 +323,7 @@ impl Client for Blocking {
     }
 }
 
-/// Each write is a batch, which the log has before the node.
+/// Each write is a batch, which goes to the log before the node.
 struct Batches(Blocking);
 
 impl Client for Batches {

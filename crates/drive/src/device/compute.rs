@@ -1,4 +1,5 @@
-//! The pipelines of one queue pair: batches of them, on the queue pair's own engine, or on the one that the drive's queue pairs share.
+//! The pipelines of one queue pair. They come in batches and run on the queue pair's own engine, or on the engine that all queue pairs
+//! share.
 //!
 //! ```text
 //! Compute ─► descriptors copied, checked ─┬─► own engine ─► tasks, a few a poll ─┬─► ended ─► result into its descriptor
@@ -6,10 +7,10 @@
 //!                                         │     └────┘                           │
 //!                                         └─► shared engine ─► units ─► mailbox ─┘
 //! ```
-//! 1. An engine of its own has sub-buffers of the queue pair's own, so its pipelines wait for nobody else's. In the shared one they
-//!    are divided by the weights of applications, and the queue pair's number keeps its results and ends apart.
+//! 1. An own engine has its own sub-buffers, so its pipelines wait for no other queue pair. The shared engine divides sub-buffers by the
+//!    weights of applications; the queue pair's number keeps results and ends apart.
 //! 2. The steps of a poll are bounded.
-//! 3. A result is written when its pipeline has ended, and the command ends after its last pipeline.
+//! 3. A result is written when its pipeline has ended. The command ends after its last pipeline.
 
 use super::Device;
 use super::engine::run::{TaskStep, run_task};
@@ -25,13 +26,13 @@ use std::os::fd::RawFd;
 /// Tasks of one poll, each of which takes microseconds to a tenth of a millisecond.
 const TASKS_OF_A_POLL: usize = 16;
 
-/// A `Compute` that was checked.
+/// A checked `Compute` command.
 pub(super) struct ComputeRequest {
     pub list: LocalRange,
     pub pipelines: Vec<CheckedPipeline>,
 }
 
-/// A pipeline of a list, or what is wrong with it.
+/// A pipeline of the list, or the reason why it is refused.
 pub(super) struct CheckedPipeline {
     pub job: Result<JobRequest, PipelineFailure>,
     /// The number under which others may look for its result.
@@ -39,7 +40,7 @@ pub(super) struct CheckedPipeline {
 }
 
 impl ComputeRequest {
-    /// Has one of its pipelines, or all, end as soon as they start; how many.
+    /// Marks one pipeline, or all, to end as soon as they start. Returns how many were not marked before.
     pub fn cancel(&mut self, pipeline: Option<u16>) -> u64 {
         let cancelled = PipelineFailure::new(PipelinePlace::Source, PipelineReason::Cancelled);
         let first = pipeline.map_or(0, usize::from);
@@ -49,7 +50,7 @@ impl ComputeRequest {
     }
 }
 
-/// A `Compute` on its way.
+/// A `Compute` command that is running.
 pub(super) struct ComputeBatch {
     pub end: CommandEnd,
     pub submitted_us: u64,
@@ -60,35 +61,35 @@ pub(super) struct ComputeBatch {
 
 /// The engine of one queue pair's pipelines.
 enum PairEngine {
-    /// `None` where local memory had no room for its sub-buffers when it was last tried.
+    /// `None` if local memory had no room for the sub-buffers at the last attempt.
     Own(Option<Box<EngineCore>>),
     Shared(EngineClient),
 }
 
-/// A task with its flash commands.
+/// A task whose flash commands are running.
 struct MovedTask {
     task: EngineTask,
     left: usize,
     failure: Option<TaskResult>,
 }
 
-/// The core of an engine, for as long as something is done with it.
+/// Access to the core of an engine, locked if it is shared.
 enum CoreAccess<'a> {
     Own(&'a mut EngineCore),
     Shared(EngineGuard<'a>),
 }
 
-/// Of one controller.
+/// The compute state of one controller.
 pub(super) struct ControllerCompute {
     engine: PairEngine,
     batches: Vec<Option<ComputeBatch>>,
-    /// Of those, on their way.
+    /// Batches that are still running.
     batches_left: usize,
-    /// Tasks of an engine of its own whose flash commands are on their way.
+    /// Tasks of an own engine whose flash commands are running.
     in_flash: Vec<Option<MovedTask>>,
-    /// How many were begun there.
+    /// Tasks started on the own engine.
     tasks: u64,
-    /// What an engine of its own is to take at a time, if not what the drive's others do.
+    /// Bytes that an own engine takes at a time; `None` for the drive's usual size.
     part_bytes: Option<u32>,
 }
 
@@ -114,7 +115,7 @@ impl PairEngine {
         }
     }
 
-    /// What the thread that polls is to run.
+    /// The engine whose tasks the polling thread runs.
     fn own(&mut self) -> Option<&mut EngineCore> {
         match self {
             PairEngine::Own(core) => core.as_deref_mut(),
@@ -144,7 +145,7 @@ impl DerefMut for CoreAccess<'_> {
 }
 
 pub(super) enum ComputeStep {
-    /// There is no task that could run.
+    /// No task can run.
     Rests,
     Goes,
     /// Commands for the flash queue were submitted.
@@ -152,12 +153,12 @@ pub(super) enum ComputeStep {
 }
 
 impl ControllerCompute {
-    /// With an engine of its own, which its first batch makes.
+    /// With an own engine, which the first batch creates.
     pub fn alone() -> ControllerCompute {
         ControllerCompute::on(PairEngine::Own(None))
     }
 
-    /// On the engine that it shares with the drive's other queue pairs.
+    /// On the engine that all queue pairs of the drive share.
     pub fn shared(client: EngineClient) -> ControllerCompute {
         ControllerCompute::on(PairEngine::Shared(client))
     }
@@ -173,12 +174,12 @@ impl ControllerCompute {
         }
     }
 
-    /// Has an engine of its own take so many bytes at a time.
+    /// Sets how many bytes an own engine takes at a time.
     pub fn take_parts_of(&mut self, part_bytes: u32) {
         self.part_bytes = Some(part_bytes);
     }
 
-    /// Makes an engine of its own, if there is to be one and is none; whether there is one now.
+    /// Creates the own engine if there is to be one and there is none yet. Returns whether one exists.
     pub fn make_engine(&mut self, device: &Device) -> bool {
         let PairEngine::Own(core) = &mut self.engine else { return true };
         if core.is_none() {
@@ -196,12 +197,12 @@ impl ControllerCompute {
         self.tasks
     }
 
-    /// Whether a batch is on its way.
+    /// Whether a batch is running.
     pub fn is_busy(&self) -> bool {
         self.batches_left > 0
     }
 
-    /// Whether a poll would get further at once.
+    /// Whether another poll would make progress at once.
     pub fn has_task(&self) -> bool {
         match &self.engine {
             PairEngine::Own(core) => {
@@ -211,7 +212,7 @@ impl ControllerCompute {
         }
     }
 
-    /// Readable while pipelines of its batches have ended, if others run them.
+    /// A descriptor that is readable while pipelines have ended on the shared engine. `None` for an own engine.
     pub fn event_fd(&self) -> Option<RawFd> {
         match &self.engine {
             PairEngine::Own(_) => None,
@@ -219,7 +220,8 @@ impl ControllerCompute {
         }
     }
 
-    /// When [`ControllerCompute::expire`] has something to do; none, if others see to that.
+    /// The next time at which [`ControllerCompute::expire`] has something to do. `None` for the shared engine, which keeps its own
+    /// deadlines.
     pub fn deadline_next_us(&self) -> Option<u64> {
         match &self.engine {
             PairEngine::Own(core) => core.as_ref()?.deadline_next_us(),
@@ -227,7 +229,7 @@ impl ControllerCompute {
         }
     }
 
-    /// Gives a batch to the engine. Gives the batch back if all of it has ended.
+    /// Submits a batch to the engine. Returns it if all of its pipelines have ended already.
     pub fn start(
         &mut self,
         device: &Device,
@@ -270,7 +272,7 @@ impl ControllerCompute {
         None
     }
 
-    /// Cancels one pipeline, or all, of the batches with this tag; how many.
+    /// Cancels one pipeline, or all, of the batches with this tag. Returns how many.
     pub fn cancel(&mut self, tag: u64, pipeline: Option<u16>) -> u64 {
         let owner = self.engine.owner();
         let Some(mut core) = self.engine.core() else { return 0 };
@@ -283,15 +285,15 @@ impl ControllerCompute {
         places.map(|first| core.cancel_tokens(owner, tokens(first))).sum()
     }
 
-    /// Tells what time it is, if anybody wants to know.
+    /// Ends pipelines past their deadline. The clock is read only if a pipeline has one.
     pub fn expire(&mut self, device: &Device) {
         if let Some(core) = self.engine.own().filter(|core| core.deadline_next_us().is_some()) {
             core.expire(device.env.now_us());
         }
     }
 
-    /// Runs up to a poll's tasks; each command for the flash is given to `flash`. Programs then wait for the next poll, which starts
-    /// those commands: so the flash is at work while they run.
+    /// Runs up to a poll's tasks, and passes their flash commands to `flash`. After such commands, programs wait for the next poll, which
+    /// starts the commands first: so flash and programs work at the same time.
     pub fn advance(&mut self, device: &Device, mut flash: impl FnMut(u32, Operation)) {
         let mut waits_for_poll = false;
         for _ in 0..TASKS_OF_A_POLL {
@@ -310,8 +312,8 @@ impl ControllerCompute {
         };
         self.tasks += 1;
         let from_us = task.is_timed.then(|| device.env.now_us());
-        // SAFETY: just taken from the core. What sources and sinks name was leased with the command, which has not ended, and of
-        // the queue pair's tasks one runs at a time.
+        // SAFETY: the task was just taken from the core. The ranges of sources and sinks are leased with the command, which has not ended,
+        // and only one task of the queue pair runs at a time.
         match unsafe { run_task(&mut task, &device.programs, &device.local) } {
             TaskStep::Ended(result) => {
                 core.complete(task, result, from_us.map(|from_us| device.env.now_us() - from_us));
@@ -330,7 +332,7 @@ impl ControllerCompute {
         }
     }
 
-    /// The flash has done one of a task's commands, or not.
+    /// A flash command of a task has succeeded or failed.
     pub fn moved(&mut self, place: u32, result: TaskResult) {
         let place = &mut self.in_flash[place as usize];
         let Some(moved) = place else { unreachable!("a task of the flash is kept") };
@@ -370,7 +372,7 @@ impl ComputeBatch {
         let bytes = result.encode();
         let into = LocalRange { offset: self.list.offset + at as u64, length: bytes.len() as u32 };
         let Some(into) = device.local.pointer(into) else { unreachable!("the list was checked") };
-        // SAFETY: in the list, which was leased with the command, which has not ended.
+        // SAFETY: the range is inside the list, which is leased with the command, and the command has not ended.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), into.as_ptr(), bytes.len()) };
     }
 }

@@ -42,14 +42,14 @@ const RUNS_TIMED_EVERY: u64 = 16;
 
 #[derive(Clone, Copy)]
 pub(crate) struct EndedCommand {
-    /// The host's place for it.
+    /// The host's slot of the command.
     pub slot: u32,
-    /// It was quiet and succeeded: the host does not want to hear of it.
+    /// The command was quiet and succeeded: the host gets no completion.
     pub is_silent: bool,
     pub completion: Completion,
 }
 
-/// What ended a pipeline early.
+/// The stage and the status that ended a pipeline early.
 #[derive(Clone, Copy)]
 struct StageFailure {
     stage: u16,
@@ -57,10 +57,10 @@ struct StageFailure {
     errno: i32,
 }
 
-/// A pipeline on its way, or a place for one.
+/// A running pipeline, or a free place for one.
 struct Pipeline {
     end: CommandEnd,
-    /// `Pipeline`, or `Execute` of a command that names one program.
+    /// `Pipeline`, or `Execute` for a command that names one program.
     opcode: Opcode,
     submitted_us: u64,
     reads: u16,
@@ -71,17 +71,17 @@ struct Pipeline {
 }
 
 pub(crate) struct Controller {
-    // First, so that it is dropped, and its commands are over, before anything they use goes.
+    // First, so that it is dropped before anything its commands use; the drop waits for those commands.
     queue: Box<dyn FlashQueue>,
-    /// Made by the first `Compute`, if the drive has no compute units.
+    /// Created by the first `Compute`, if the drive has no compute units.
     compute: Option<Box<ControllerCompute>>,
-    /// Flash commands of pipelines that the thread that polls runs.
+    /// Flash commands of the pipelines that the polling thread runs.
     share: FlashShare,
-    /// Readable for flash and for the ends of pipelines that the drive's units run, if it has any.
+    /// Readable for completions of flash and for pipelines that ended on the drive's units. `None` without units.
     both_events: Option<EventPair>,
     device: Arc<Device>,
     counters: Arc<QueueCounters>,
-    /// The memory of the host, if it has some: it is read, and never written.
+    /// The host's memory, if it has a region. The drive only reads it.
     host: Option<HostRegion>,
     capacity_bytes: u64,
     sector_mask: u64,
@@ -89,16 +89,16 @@ pub(crate) struct Controller {
     transfers_free: Vec<u32>,
     pipelines: Vec<Pipeline>,
     pipelines_free: Vec<u32>,
-    /// Pipelines whose reads are there.
+    /// Pipelines whose reads have completed.
     ready: Vec<u32>,
     /// The reads of the list that is being checked.
     reads: Vec<(u64, LocalRange)>,
-    /// What was refused, and pipelines whose reads failed.
+    /// Commands that were refused, and pipelines whose reads failed.
     done: Vec<EndedCommand>,
     flash_done: Vec<Completion>,
     in_flash: usize,
     flash_ended: u64,
-    /// When the commands were submitted that the next `poll` or `wait` starts: one clock for all of them.
+    /// Submission time of the commands that the next `poll` or `wait` starts. One clock reading serves all of them.
     started_us: Option<u64>,
     runs: u64,
     events: EventTable,
@@ -106,8 +106,8 @@ pub(crate) struct Controller {
 
 impl Controller {
     /// # Errors
-    /// Of a drive with compute units: the operating system's, when it has no more descriptors or threads; and when local memory has no
-    /// room for their sub-buffers.
+    /// On a drive with compute units: the operating system's error when it has no more descriptors or threads, and an error when local
+    /// memory has no room for the sub-buffers.
     pub fn new(
         device: Arc<Device>,
         queue: Box<dyn FlashQueue>,
@@ -145,12 +145,12 @@ impl Controller {
         })
     }
 
-    /// Its pipelines are to take so many bytes at a time.
+    /// Sets how many bytes its pipelines take at a time.
     pub fn take_parts_of(&mut self, part_bytes: u32) {
         self.compute.get_or_insert_with(|| Box::new(ControllerCompute::alone())).take_parts_of(part_bytes);
     }
 
-    /// Takes local memory for its pipelines now, rather than with the first; whether there is room.
+    /// Takes local memory for its pipelines at once rather than with the first one. Returns whether there is room.
     pub fn make_engine(&mut self) -> bool {
         self.compute.get_or_insert_with(|| Box::new(ControllerCompute::alone())).make_engine(&self.device)
     }
@@ -159,13 +159,13 @@ impl Controller {
         &self.counters
     }
 
-    /// Takes a command, for which the host has a `slot`. What is wrong with it comes out as its completion.
+    /// Takes a command, for which the host has a `slot`. An invalid command ends with a completion that says so.
     ///
     /// # Safety
-    /// What is leased is inside its region, and this command's from when it starts until its end came out of [`Controller::poll`],
-    /// or this is dropped: nobody else reads, writes or frees what the command writes there, and nobody writes or frees what it
-    /// reads. Nobody writes or frees its list of stages until this returns. (A command that waits for an event starts when the
-    /// command has ended that signals it.)
+    /// The leased ranges are inside their region. From the start of this command until [`Controller::poll`] has given its end, or this is
+    /// dropped, nobody else reads, writes or frees what the command writes, and nobody writes or frees what it reads. Nobody writes or
+    /// frees its list of stages until this returns. (A command that waits for an event starts when the command that signals the event has
+    /// ended.)
     pub unsafe fn submit(&mut self, command: Command, slot: u32, leased: &LeasedRanges) {
         let end = CommandEnd::of(&command, slot);
         let start = match command.events {
@@ -191,15 +191,15 @@ impl Controller {
         if let Err(status) = self.check_plain(&command.operation, leased) {
             return self.refuse(end, work.opcode(), (0, status));
         }
-        // SAFETY: it was checked, and what it names is leased.
+        // SAFETY: the command was checked, and the ranges it names are leased.
         unsafe { self.start_or_hold(HeldCommand { end, work }, start) };
     }
 
-    /// Starts what was submitted, runs what is ready, and appends what has ended.
+    /// Starts submitted commands, runs pipelines that are ready, and appends the commands that have ended.
     pub fn poll(&mut self, ended: &mut Vec<EndedCommand>) {
         ended.append(&mut self.done);
         self.turn(ended);
-        // Ends: each round starts commands that were held, and nothing is held anew.
+        // Terminates: each round starts held commands, and no command is held meanwhile.
         while self.events.has_released() {
             self.start_released(ended);
             self.turn(ended);
@@ -227,7 +227,7 @@ impl Controller {
         }
     }
 
-    /// Nothing is in flight.
+    /// To be called in place of `poll` while nothing is in flight.
     pub fn rest(&mut self) {
         self.queue.rest();
     }
@@ -243,12 +243,12 @@ impl Controller {
         }
     }
 
-    /// Another `poll` would get further at once.
+    /// Another `poll` would make progress at once.
     pub fn is_ready(&self) -> bool {
         !self.ready.is_empty() || self.compute.as_ref().is_some_and(|compute| compute.has_task())
     }
 
-    /// As [`FlashQueue::event_fd`], for the ends of pipelines on the drive's units too.
+    /// Like [`FlashQueue::event_fd`], and also readable for pipelines that ended on the drive's units.
     pub fn event_fd(&self) -> Option<RawFd> {
         match &self.both_events {
             Some(both) => Some(both.as_raw_fd()),
@@ -257,11 +257,11 @@ impl Controller {
     }
 
     /// # Safety
-    /// The range was checked, and is the drive's.
+    /// The range was checked, and the drive may write it.
     unsafe fn identify(&mut self, end: CommandEnd, into: LocalRange) -> EndedCommand {
         let bytes = self.device.identity().encode();
         if bytes.len() <= into.length as usize {
-            // SAFETY: inside the range, and nobody else's by our caller's word.
+            // SAFETY: inside the range, which our caller says nobody else uses.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.pointer(into).as_ptr(), bytes.len()) };
         }
         self.counters.completed(Opcode::Identify, Status::Success);
@@ -323,7 +323,7 @@ impl Controller {
                 self.free_pipeline(place);
                 self.refuse(end, Opcode::Pipeline, refusal);
             }
-            // SAFETY: it was checked, and what it names is leased.
+            // SAFETY: the pipeline was checked, and the ranges it names are leased.
             (Ok(()), CommandStart::Now) => unsafe { self.start_pipeline(place, &reads) },
             (Ok(()), start) => self.hold_pipeline(place, &reads, start),
         }
@@ -342,7 +342,7 @@ impl Controller {
         for (stage, (flash, local)) in (0..).zip(reads) {
             let owner = TransferOwner::Stage { pipeline: place, stage };
             let read = Operation::Read { flash: *flash, local: local.offset, length: local.length };
-            // SAFETY: inside flash and what is leased; apart from each other.
+            // SAFETY: the ranges are inside flash and the lease, and do not overlap.
             unsafe { self.submit_to_flash(owner, read) };
         }
     }
@@ -366,8 +366,8 @@ impl Controller {
         self.pipelines_free.push(place);
     }
 
-    /// Runs the programs of all pipelines that are ready. What they will look at is fetched for all of them first: so they wait for
-    /// memory together.
+    /// Runs the programs of all pipelines that are ready. First it prefetches what they will read, for all of them, so that their cache
+    /// misses overlap.
     fn run_ready(&mut self, now_us: u64, ended: &mut Vec<EndedCommand>) {
         let mut ready = std::mem::take(&mut self.ready);
         for round in 0..PREFETCH_ROUNDS {
@@ -450,7 +450,7 @@ impl Controller {
     ) -> (&'a [u8], &'a [&'a [u8]]) {
         let slice = |range: LocalRange| {
             let from = self.pointer(range).as_ptr();
-            // SAFETY: inside local memory, which lives as long as the drive; and by our caller's word.
+            // SAFETY: inside local memory, which lives as long as the drive; our caller says that nobody writes there.
             unsafe { std::slice::from_raw_parts(from, range.length as usize) }
         };
         let ranges = execution.inputs();

@@ -1,4 +1,4 @@
-//! Events: commands of one queue pair that wait for others of it.
+//! Events: commands of one queue pair that wait for others of the same queue pair.
 //!
 //! ```text
 //! free ──► pending ──► done ─────┐
@@ -6,9 +6,9 @@
 //!             └── signalled anew ┘
 //! ```
 //! 1. An event is pending from the submission of the one command that signals it until that command has ended.
-//! 2. A command may wait only for an event that was signalled before it was submitted. So whatever is held waits, directly or through
-//!    others, for a command that is not held: no cycle can arise, and nothing is held when nothing else is in flight.
-//! 3. What is held is never more than the queue pair's credits, as a held command keeps its own.
+//! 2. A command may wait only for an event that was signalled before the command was submitted. So a held command waits, directly or
+//!    through others, for a command that is not held: there are no cycles, and nothing is held when nothing else is in flight.
+//! 3. A held command keeps its credit, so no more are held than the queue pair has credits.
 //!
 //! The table belongs to one controller, and to one thread at a time.
 
@@ -16,11 +16,11 @@ use super::compute::ComputeRequest;
 use crate::protocol::{Command, Completion, EventId, LocalRange, Opcode, Operation, Purpose, Status};
 use std::collections::VecDeque;
 
-/// What is left of a command when it ends: whom to tell.
+/// The rest of a command, once it runs: how to report its end.
 #[derive(Clone, Copy)]
 pub(super) struct CommandEnd {
     pub tag: u64,
-    /// The host's place for it.
+    /// The host's slot of the command.
     pub slot: u32,
     pub signals: Option<EventId>,
     pub is_quiet: bool,
@@ -37,13 +37,13 @@ impl CommandEnd {
 pub(super) enum CommandStart {
     Now,
     After(EventId),
-    /// Never: what it waits for has failed, first the command with this tag.
+    /// Never, because a command it waits for failed; the first that failed has this tag.
     Aborted {
         first: u64,
     },
 }
 
-/// A command that was checked, and waits.
+/// A checked command that waits for an event.
 pub(super) struct HeldCommand {
     pub end: CommandEnd,
     pub work: HeldWork,
@@ -54,7 +54,7 @@ pub(super) enum HeldWork {
     Identify {
         into: LocalRange,
     },
-    /// Its place among the controller's, and the reads that it begins with.
+    /// The pipeline's index in the controller, and the reads that it begins with.
     Pipeline {
         place: u32,
         opcode: Opcode,
@@ -79,7 +79,7 @@ impl HeldWork {
     }
 }
 
-/// How what a command waited for ended.
+/// How the command ended for which others wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventOutcome {
     Done,
@@ -108,21 +108,21 @@ enum EventState {
 
 struct EventSlot {
     state: EventState,
-    /// Empty unless it is pending.
+    /// Empty unless the event is pending.
     waiting: Vec<HeldCommand>,
 }
 
 #[derive(Default)]
 pub(super) struct EventTable {
-    /// By number, from 1; as many as the highest one signalled.
+    /// Indexed by event number - 1, up to the highest number signalled.
     slots: Vec<EventSlot>,
     held: usize,
-    /// Commands whose events have ended, in the order in which they were submitted for each event.
+    /// Commands whose event has ended; for each event in the order of submission.
     released: VecDeque<(HeldCommand, EventOutcome)>,
 }
 
 impl EventTable {
-    /// When a command may start that waits for `after`.
+    /// When a command that waits for `after` may start.
     ///
     /// # Errors
     /// [`Status::InvalidEvent`], if no command signals it.
@@ -139,7 +139,7 @@ impl EventTable {
     /// Makes an event pending.
     ///
     /// # Errors
-    /// [`Status::InvalidEvent`], if it is so already, or there is no such event.
+    /// [`Status::InvalidEvent`], if the event is already pending, or does not exist.
     pub fn begin(&mut self, event: EventId) -> Result<(), Status> {
         if event.number() > EventId::MAX {
             return Err(Status::InvalidEvent);
@@ -155,7 +155,7 @@ impl EventTable {
         Ok(())
     }
 
-    /// Keeps a command until its event, which is pending, has ended.
+    /// Keeps a command until its pending event ends.
     pub fn hold(&mut self, event: EventId, command: HeldCommand) {
         let slot = &mut self.slots[place(event)];
         assert!(slot.state == EventState::Pending, "event {} is not pending", event.number());
@@ -163,7 +163,7 @@ impl EventTable {
         self.held += 1;
     }
 
-    /// Ends an event, which is pending, and releases what waits for it.
+    /// Ends a pending event, and releases the commands that wait for it.
     pub fn end(&mut self, event: EventId, outcome: EventOutcome) {
         let EventSlot { state, waiting } = &mut self.slots[place(event)];
         assert!(*state == EventState::Pending, "event {} is not pending", event.number());

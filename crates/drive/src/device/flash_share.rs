@@ -1,33 +1,32 @@
-//! The flash commands of pipelines: few are on their way at once while clients wait for reads of their own.
+//! Back-pressure on the flash commands of pipelines: while clients read, only a few of them are in flight.
 //!
-//! A flash serves what it has about in the order in which it came. A part of a pipeline may be dozens of commands, and a client's read that
-//! comes behind them waits for all of these. So while such reads go on, and for a moment after the last one, a pipeline's commands wait
-//! here.
+//! Flash serves commands about in the order of arrival. A part of a pipeline may be dozens of commands, and a client's read behind them
+//! would wait for all. So while clients read, and for a moment afterwards, a pipeline's commands wait here.
 //!
-//! 1. Commands go in the order in which they came.
-//! 2. While one waits, one is on its way. Its end lets the next go, so nobody has to look at a clock to go on.
+//! 1. Commands leave in the order of arrival.
+//! 2. While a command waits, another one is in flight. Its end lets the next one go, so no timer is needed.
 //!
-//! Threads: the owner's alone.
+//! Threads: only the owner's.
 
 use crate::counters::DriveCounters;
 use crate::env::Env;
 use crate::protocol::{Operation, Purpose};
 use std::collections::VecDeque;
 
-/// Clients whose reads follow each other ask again within this time.
+/// Clients count as reading for this long after their last read.
 const GETS_PAUSE_US: u64 = 5_000;
-/// On their way beside reads of clients; a longer one goes alone.
+/// Limits on commands in flight while clients read. A command longer than the byte limit goes alone.
 const COMMANDS_BESIDE_GETS: usize = 8;
 const BYTES_BESIDE_GETS: u64 = 128 << 10;
 
-/// One owner's commands: those that wait, and what is on its way.
+/// One owner's commands: the waiting ones, and counts of those in flight.
 #[derive(Default)]
 pub(in crate::device) struct FlashShare {
-    /// Each with its owner's mark.
+    /// Each command with its owner's mark.
     waiting: VecDeque<(u64, Operation)>,
     commands: usize,
     bytes: u64,
-    /// What clients had read when this was last looked at.
+    /// Bytes that clients had read at the last look.
     gets_bytes: u64,
     gets_until_us: u64,
 }
@@ -45,13 +44,13 @@ impl FlashShare {
         self.waiting.push_back((mark, operation));
     }
 
-    /// A command has ended that moved so many bytes.
+    /// A command that moved so many bytes has ended.
     pub fn ended(&mut self, bytes: u32) {
         self.commands -= 1;
         self.bytes -= u64::from(bytes);
     }
 
-    /// Gives those that may go now to `submit`.
+    /// Passes the commands that may go now to `submit`.
     pub fn release(&mut self, (counters, env): (&DriveCounters, &Env), mut submit: impl FnMut(u64, Operation)) {
         if self.waiting.is_empty() {
             return;
@@ -62,7 +61,7 @@ impl FlashShare {
         }
     }
 
-    /// Whether clients read, when they have read so many bytes until now.
+    /// Whether clients are reading. `gets_bytes` is all that they have read so far.
     fn gives_way(&mut self, gets_bytes: u64, now_us: u64) -> bool {
         if gets_bytes != self.gets_bytes {
             (self.gets_bytes, self.gets_until_us) = (gets_bytes, now_us + GETS_PAUSE_US);

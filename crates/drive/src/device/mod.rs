@@ -1,4 +1,4 @@
-//! The device half of the drive: it checks what it is asked, moves bytes, and computes beside them.
+//! The device half of the drive: it checks commands, moves bytes, and computes beside them.
 //!
 //! ```text
 //! commands ─► controller ─► flash queue ─► completions of flash
@@ -6,14 +6,14 @@
 //!                 │  └── stages' reads ──► all there ──► programs ──► one completion
 //!                 └───────────────────────────────┘
 //! ```
-//! 1. Nothing is believed that the host may still change: a command is passed by value, and a list of stages is copied, each byte
-//!    once, before it is looked at.
-//! 2. Every range is checked before anything is started. A command that is refused has done nothing.
-//! 3. Nothing here waits: a controller is advanced by whoever polls it.
+//! 1. Bytes that the host may still change are not trusted: a command is passed by value, and a list of stages is copied, each byte once,
+//!    before it is read.
+//! 2. Every range is checked before anything is started. A refused command has done nothing.
+//! 3. Nothing here waits: the thread that polls a controller advances it.
 //!
-//! That is the thread that owns the queue pair, or one of the drive's own (`threads`); a controller belongs to one thread at a time.
-//! The pipelines of `Compute` run there too (`compute`), unless the drive has compute units: then all queue pairs share one engine with
-//! threads of its own (`engine::shared`).
+//! That thread owns the queue pair, or is one of the drive's own (`threads`). A controller belongs to one thread at a time. The pipelines
+//! of `Compute` run there too (`compute`), unless the drive has compute units: then all queue pairs share one engine with its own threads
+//! (`engine::shared`).
 
 pub mod arbiter;
 mod compute;
@@ -41,24 +41,24 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use threads::DriveThreads;
 
-/// Two ids are not programs': those of a pipeline's source and sink.
+/// Two ids are reserved for a pipeline's source and sink.
 const PROGRAMS_OF_A_DRIVE_MAX: usize = u16::MAX as usize - 1;
 
-/// What all controllers of a drive share.
+/// State that all controllers of a drive share.
 pub(crate) struct Device {
     pub flash: Arc<dyn Flash>,
     pub local: LocalMemory,
-    /// A program's id is its place.
+    /// A program's id is its index.
     pub programs: Arc<[Box<dyn Program>]>,
     pub env: Env,
-    /// Of programs as stages of pipelines.
+    /// Counters of programs as stages of pipelines.
     pub stages: Arc<EngineCounters>,
-    /// Of each queue pair's own engine, where they share none.
+    /// Options of each queue pair's own engine, if the queue pairs share none.
     pub engine: EngineOptions,
-    /// Of the one that they share.
+    /// Options of the shared engine.
     pub units: Option<EngineOptions>,
     shared: Mutex<Option<Arc<SharedEngine>>>,
-    /// Those that poll the controllers, if the hosts do not.
+    /// The threads that poll the controllers. `None` if the hosts poll.
     pub threads: Option<Arc<DriveThreads>>,
     pub counters: Arc<DriveCounters>,
 }

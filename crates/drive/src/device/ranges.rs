@@ -1,10 +1,10 @@
-//! Ranges of local memory, and lists out of it.
+//! Ranges of local memory, and lists read from it.
 
 use crate::protocol::LocalRange;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Copies bytes, a multiple of eight, out of memory that the host may write meanwhile: each is read once.
+/// Copies bytes, a multiple of eight, from memory that the host may be writing. Each byte is read once.
 ///
 /// # Safety
 /// `from` is aligned to eight bytes, and so many bytes behind it are memory that nobody frees.
@@ -19,12 +19,12 @@ pub unsafe fn copy_once<const BYTES: usize>(from: NonNull<u8>) -> [u8; BYTES] {
     bytes
 }
 
-/// Of a range inside local memory, so that it does not overflow.
+/// The end of a range that is inside local memory; so it cannot overflow.
 pub fn end(range: LocalRange) -> u64 {
     range.offset + u64::from(range.length)
 }
 
-/// Both ranges are inside local memory.
+/// Whether two ranges overlap. Both are inside local memory.
 pub fn overlap(one: LocalRange, other: LocalRange) -> bool {
     one.length > 0 && other.length > 0 && one.offset < end(other) && other.offset < end(one)
 }

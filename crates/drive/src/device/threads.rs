@@ -1,14 +1,14 @@
-//! Threads of the device half: each polls the controllers that it was given, and sleeps while none has anything to do.
+//! Threads of the device half: each polls its controllers, and sleeps while none of them has anything to do.
 //!
 //! ```text
 //! host thread ── commands ─► ring ─► drive thread: controller ─► flash, programs
 //!      ▲                                  │
 //!      └──── poll ◄── ring ◄── completions┘
 //! ```
-//! 1. Each ring has one thread at either end, and as many places as a queue pair has credits: it is never full.
-//! 2. A thread that is about to sleep says so, and looks once more ([`wakeup`](crate::wakeup)): busy ends make no system calls.
-//! 3. It sleeps no longer than until the next deadline of a pipeline that a controller of its runs.
-//! 4. A controller lives and dies on its thread. Whoever gives one back waits until it is gone, and with it all that was in flight.
+//! 1. Each ring has one thread at either end, and as many places as a queue pair has credits, so it is never full.
+//! 2. A thread that is about to sleep sets a flag, then looks once more ([`wakeup`](crate::wakeup)): busy ends make no system calls.
+//! 3. It sleeps no longer than until the next deadline of a pipeline that one of its controllers runs.
+//! 4. A controller is created and dropped on its thread. Detaching one waits until it is dropped, and its commands in flight with it.
 
 use super::{Controller, EndedCommand};
 use crate::env::Env;
@@ -27,25 +27,25 @@ pub const DRIVE_THREADS_MAX: usize = 64;
 /// A command on its way to a drive thread.
 pub(crate) struct SubmittedCommand {
     pub command: Command,
-    /// The host's place for it.
+    /// The host's slot of the command.
     pub slot: u32,
     pub leased: LeasedRanges,
 }
 
 /// A controller, and its ends of the rings.
 pub(crate) struct AttachedController {
-    // First, so that it is dropped, and its commands are over, before its host hears of it.
+    // First, so that it is dropped, and its commands have ended, before the host hears of it.
     controller: Controller,
     number: usize,
     commands: rtrb::Consumer<SubmittedCommand>,
     ended: rtrb::Producer<EndedCommand>,
     in_flight: usize,
-    /// What the controller has just given.
+    /// Ends that the controller has just given.
     batch: Vec<EndedCommand>,
     host: HostWaker,
 }
 
-/// Wakes the host when its controller is gone, too.
+/// Wakes the host, also when its controller is dropped.
 struct HostWaker(Waker);
 
 impl Drop for HostWaker {
@@ -66,11 +66,11 @@ impl AttachedController {
         AttachedController { controller, number, commands, ended, in_flight: 0, batch: Vec::new(), host }
     }
 
-    /// Takes what was submitted and gives what has ended; whether there was any.
+    /// Takes submitted commands and gives ended ones. Returns whether there were any.
     fn advance(&mut self) -> bool {
         let mut is_busy = false;
         while let Ok(SubmittedCommand { command, slot, leased }) = self.commands.pop() {
-            // SAFETY: by the word of whoever called the host's `submit`.
+            // SAFETY: the caller of the host's `submit` kept its contract.
             unsafe { self.controller.submit(command, slot, &leased) };
             self.in_flight += 1;
             is_busy = true;
@@ -83,7 +83,7 @@ impl AttachedController {
             return is_busy;
         }
         self.in_flight -= self.batch.len();
-        // Silent ends wake nobody, but for the last: nothing else would come.
+        // Silent ends wake nobody, except the last one in flight: no later end would wake the host.
         let mut is_heard = self.in_flight == 0;
         for ended in self.batch.drain(..) {
             is_heard |= !ended.is_silent;
@@ -96,7 +96,7 @@ impl AttachedController {
         true
     }
 
-    /// Whether it is not to sleep: there is something to do, or nothing will wake it for the commands in flight.
+    /// Whether it must not sleep: there is something to do, or no descriptor will wake it for the commands in flight.
     fn must_go_on(&self) -> bool {
         !self.commands.is_empty() || self.controller.is_ready() || self.in_flight > 0 && self.controller.is_deaf()
     }
@@ -104,7 +104,7 @@ impl AttachedController {
 
 enum Mail {
     Attach(Box<AttachedController>),
-    /// `gone` is told when it is.
+    /// Drop the controller, then send on `gone`.
     Detach {
         number: usize,
         gone: Sender<()>,
@@ -128,7 +128,7 @@ impl DriveThread {
     pub fn detach(&self, number: usize) {
         let (gone, is_gone) = channel();
         self.send(Mail::Detach { number, gone });
-        // An error is as good: a thread that has panicked has dropped its controllers.
+        // An error also means that it is gone: a thread that panicked has dropped its controllers.
         let _ = is_gone.recv();
     }
 
@@ -138,14 +138,14 @@ impl DriveThread {
     }
 
     fn send(&self, mail: Mail) {
-        // A thread that has panicked takes none; the rings say so.
+        // A thread that panicked takes no mail; the rings show that it is gone.
         let _ = self.mail.send(mail);
         self.has_mail.store(true, Ordering::Release);
         self.waker.wake_in_any_case();
     }
 }
 
-/// The threads of a drive. They end when nobody has them, and no controller of theirs, any more.
+/// The threads of a drive. They end when neither a drive nor a controller refers to them.
 pub(crate) struct DriveThreads {
     threads: Vec<DriveThread>,
     handles: Vec<JoinHandle<()>>,
@@ -170,7 +170,7 @@ impl DriveThreads {
         Ok(threads)
     }
 
-    /// A number for a controller, and the thread that is to have it: each in turn.
+    /// A number for a new controller, and the thread to attach it to: each thread in turn.
     pub fn next(&self) -> (usize, DriveThread) {
         let number = self.attached.fetch_add(1, Ordering::Relaxed);
         (number, self.threads[number % self.threads.len()].clone())
@@ -185,7 +185,7 @@ impl Drop for DriveThreads {
             waker.wake_in_any_case();
         }
         for handle in self.handles.drain(..) {
-            // A panic there has been reported there.
+            // A panic of the thread was reported by that thread.
             let _ = handle.join();
         }
     }
@@ -196,7 +196,7 @@ struct DriveThreadWork {
     has_mail: Arc<AtomicBool>,
     sleeper: Sleeper,
     controllers: Vec<AttachedController>,
-    /// What wakes it: its own event, and those of its controllers.
+    /// Descriptors that wake it: its own event, and those of its controllers.
     fds: Vec<libc::pollfd>,
     env: Env,
 }
@@ -218,14 +218,14 @@ impl DriveThreadWork {
         }
     }
 
-    /// Whether anybody may write again.
+    /// Takes mail. Returns whether anybody may still send some.
     fn read_mail(&mut self) -> bool {
         loop {
             match self.inbox.try_recv() {
                 Ok(Mail::Attach(controller)) => self.controllers.push(*controller),
                 Ok(Mail::Detach { number, gone }) => {
                     self.controllers.retain(|controller| controller.number != number);
-                    // Whoever asked is there, and waits.
+                    // The sender still waits for this.
                     let _ = gone.send(());
                 }
                 Err(TryRecvError::Empty) => break,
@@ -242,7 +242,7 @@ impl DriveThreadWork {
         self.fds.extend(self.controllers.iter().filter_map(|attached| attached.controller.wake_fd()).map(readable));
     }
 
-    /// Every controller was polled and had nothing: their flash raises its events from then on.
+    /// To be called after a round of polls that gave nothing: from then on the controllers' flash raises its events.
     fn sleep(&mut self) {
         self.sleeper.arm();
         if self.has_mail.load(Ordering::Acquire) || self.controllers.iter().any(AttachedController::must_go_on) {
@@ -257,7 +257,7 @@ impl DriveThreadWork {
             self.sleeper.clear();
         }
     }
-    /// How long nobody has a deadline. Where somebody has one, the clock is read.
+    /// Time until the next deadline. The clock is read only if there is one.
     fn until_deadline(&self) -> Option<Duration> {
         let deadlines = self.controllers.iter().filter_map(|attached| attached.controller.deadline_next_us());
         deadlines.min().map(|deadline_us| Duration::from_micros(deadline_us.saturating_sub(self.env.now_us())))

@@ -1,9 +1,9 @@
 //! How a file wants its offsets, lengths and memory aligned to move bytes past the page cache (O_DIRECT).
 //!
-//! The kernel says so (`statx`, since Linux 6.1, where the file system takes part). Elsewhere the transfer itself is tried, at one
-//! sector from the start, so that neither offset nor memory is aligned better than what is tried. A new file is written to, with the zeros
-//! that it reads as; a file that holds a store is only read, at a place where the store has written: file systems check a read as
-//! they check a write, except where nothing was written yet.
+//! The kernel reports it (`statx`, since Linux 6.1, if the file system supports that). Otherwise a transfer is tried, at one sector from
+//! the start, so that neither offset nor memory is aligned better than the size that is tried. The trial writes to a new file the zeros
+//! that it reads as. A file that holds a store is only read, where the store has written: file systems check a read as they check a write,
+//! except where nothing was written yet.
 
 use std::fs::File;
 use std::io;
@@ -12,21 +12,21 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::{AtFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-/// What every drive can do.
+/// Every drive supports this sector size.
 const SECTOR_BYTES_MIN: u32 = 512;
-/// What a store can do; also what buffers in local memory are aligned to.
+/// The largest sector that a store supports, and the alignment of buffers in local memory.
 const SECTOR_BYTES_MAX: u32 = 4096;
 
-/// Whether a file's bytes are nobody's yet.
+/// Whether a file has contents to protect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Contents {
-    /// All zeros, and may be written over with zeros.
+    /// All zeros, and may be overwritten with zeros.
     New,
-    /// To be left alone.
+    /// Must not be changed.
     Kept,
 }
 
-/// What the kernel says of a file.
+/// The kernel's answer about a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stated {
     Nothing,
@@ -35,8 +35,8 @@ enum Stated {
     Sectors(u32),
 }
 
-/// Switches the page cache off for this descriptor; the sectors in which bytes then move. `None`, with the page cache on, where
-/// the file system has no O_DIRECT, or one of larger units than a store can use.
+/// Opens this descriptor for O_DIRECT, and returns the sector size. `None`, with the page cache on, if the file system has no O_DIRECT, or
+/// needs larger sectors than a store supports.
 pub(super) fn go_direct(file: &File, contents: Contents) -> io::Result<Option<u32>> {
     let stated = stated(file)?;
     if stated == Stated::NotDirect || set_direct(file, true).is_err() {
@@ -66,7 +66,7 @@ fn stated(file: &File) -> io::Result<Stated> {
 /// `STATX_WRITE_ATOMIC` of Linux 6.11.
 const WRITE_ATOMIC: StatxFlags = StatxFlags::from_bits_retain(0x0001_0000);
 
-/// The most that the device writes whole or not at all, if a write of `bytes` is such a one; 0 if the kernel does not say so.
+/// The largest write that the device does atomically, if it does so for a write of `bytes`; otherwise, and if the kernel does not know, 0.
 pub(super) fn atomic_write_bytes(file: &File, bytes: u32) -> u32 {
     match rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, WRITE_ATOMIC) {
         Ok(found) if StatxFlags::from_bits_retain(found.stx_mask).contains(WRITE_ATOMIC) => {
@@ -77,7 +77,7 @@ pub(super) fn atomic_write_bytes(file: &File, bytes: u32) -> u32 {
     }
 }
 
-/// Zero, as the kernel has it, is no O_DIRECT.
+/// The kernel reports zero if there is no O_DIRECT.
 fn sectors_for(offset_align_bytes: u32, memory_align_bytes: u32) -> Stated {
     if offset_align_bytes == 0 || memory_align_bytes == 0 {
         return Stated::NotDirect;
@@ -92,7 +92,7 @@ fn sectors_for(offset_align_bytes: u32, memory_align_bytes: u32) -> Stated {
 #[repr(align(4096))]
 struct TwoSectors([u8; 2 * SECTOR_BYTES_MAX as usize]);
 
-/// The smallest sector that can be moved.
+/// The smallest sector size that a transfer succeeds with.
 fn tried(file: &File, contents: Contents) -> io::Result<Option<u32>> {
     let mut memory = TwoSectors([0; 2 * SECTOR_BYTES_MAX as usize]);
     for sector_bytes in [SECTOR_BYTES_MIN, SECTOR_BYTES_MAX] {

@@ -1,4 +1,4 @@
-//! Why a file or device cannot be used as flash, and what to do about it.
+//! Reasons why a file or device cannot be used as flash, and what to do about each.
 
 use std::fmt;
 use std::io;
@@ -13,11 +13,11 @@ pub enum FlashError {
     AlreadyExists {
         path: PathBuf,
     },
-    /// Another process, or another part of this one, has it open as flash.
+    /// Another process, or another part of this one, has opened it as flash.
     Locked {
         path: PathBuf,
     },
-    /// A block device that is mounted or used by the kernel otherwise.
+    /// The block device is mounted, or the kernel uses it otherwise.
     DeviceBusy {
         path: PathBuf,
     },
@@ -39,16 +39,16 @@ pub enum FlashError {
         needed_bytes: u64,
         limit_bytes: u64,
     },
-    /// It was opened to read.
+    /// It was opened read-only.
     ReadOnly,
-    /// The file lacks blocks, and the file system has none for it.
+    /// Blocks of the file are not allocated, and the file system has none left for them.
     NotReserved {
         path: PathBuf,
         missing_bytes: u64,
-        /// Where the file system tells.
+        /// `None` if the file system does not say.
         free_bytes: Option<u64>,
     },
-    /// Only where io_uring was asked for by name.
+    /// Only if the user asked for io_uring by name.
     UringRefused {
         source: io::Error,
     },
@@ -126,12 +126,12 @@ impl fmt::Display for FlashError {
 #[derive(Clone, Copy, Debug)]
 pub struct Size(pub u64);
 
-/// The part of its capacity that a store leaves to the file system, and what is rounded to whole pages besides.
+/// The part of its capacity that a store leaves to the file system, which is rounded to whole pages as well.
 const LEFT_PART: u64 = 4095;
 const ROUNDED_BYTES: u64 = 16 << 10;
 
 impl Size {
-    /// The number and its unit. The size of a store is that of the capacity that was typed for it.
+    /// The number and its unit. A store's size is shown as the capacity that the user typed for it.
     pub fn parts(self) -> (String, &'static str) {
         let Size(bytes) = self;
         let units = ["", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -148,7 +148,7 @@ impl Size {
         (number.strip_suffix(".0").map_or(number.clone(), str::to_owned), units[power])
     }
 
-    /// So many bytes or a little more, in whole KiB or MiB: to be typed as the least that is enough.
+    /// Rounds up to whole KiB or MiB, so that whoever types the printed size gets at least `bytes`.
     pub fn at_least(bytes: u64) -> Size {
         let unit_bytes = if bytes > 1 << 20 { 1 << 20 } else { 1 << 10 };
         Size(bytes.checked_next_multiple_of(unit_bytes).unwrap_or(bytes))

@@ -1,4 +1,4 @@
-//! Flash that fails as real drives do, decided by a seed: for simulations and tests.
+//! Flash that fails like real drives, decided by a seed: for simulations and tests.
 //!
 //! - Commands complete in random order, some later than others.
 //! - A completed write sits in a volatile cache until a flush submitted after its completion, unless it forces unit
@@ -7,16 +7,16 @@
 //!   sectors written, a failed read any of its bytes read; a failed flush leaves writes that no later flush saves,
 //!   though reads still see them.
 //! - The file system is full for some writes, which fail with ENOSPC and leave any of their sectors written.
-//! - A write stays on its way for as long as it is told to.
-//! - A short transfer moves a part now and the rest later, as a backend does that goes on after the kernel moved less
-//!   than it was asked for: others come between, and so does a crash.
+//! - A write can be made to stay in flight for some polls.
+//! - A short transfer moves a part now and the rest later, like a backend that continues after the kernel moved less than asked. Other
+//!   commands, or a crash, may come between.
 //! - Writes go astray: they succeed, and their bytes are elsewhere or nowhere. Durable bytes rot.
 //! - A discarded sector keeps its bytes or turns to zero.
-//! - Local memory is watched: a command's owner that touches its range before the completion panics here. What a read
-//!   will fill holds rubbish until then.
+//! - Local memory is watched: if the owner of a command touches its range before the completion, this panics. Until then a read's range
+//!   holds garbage.
 //!
-//! All of it is one state behind a mutex, shared by clones and queues, and driven by one thread: the same seed and the
-//! same calls give the same run, to which [`FaultyFlash::trace_hash`] testifies.
+//! All of it is one state behind a mutex, shared by clones and queues, and driven by one thread. The same seed and the same calls give the
+//! same run, which [`FaultyFlash::trace_hash`] can verify.
 
 mod cut;
 mod fault;
@@ -37,20 +37,21 @@ use image::{Image, SECTOR_BYTES};
 use queue::FaultyQueue;
 use tapetum_kernels::checksum::{Salt, crc32c_salted};
 
-/// What a crash did.
+/// Damage that a crash did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CrashReport {
     /// A write in flight did not survive whole.
     pub lost_or_torn: bool,
     pub commands_in_flight: u64,
-    /// Of these, writes of which nothing survived, a part, all.
+    /// Writes in flight that were lost, that survived in part, that survived whole.
     pub writes_lost: u64,
     pub writes_torn: u64,
     pub writes_kept: u64,
     /// Sectors that completed writes had left in the cache, and how many of them did not survive.
     pub sectors_unsynced: u64,
     pub sectors_unsynced_lost: u64,
-    /// Of a completed write a part survived; a later one survived, at least in part, and an earlier one did not.
+    /// `unsynced_torn`: only a part of some completed write survived. `unsynced_reordered`: a later completed write survived, at least in
+    /// part, and an earlier one did not.
     pub unsynced_torn: bool,
     pub unsynced_reordered: bool,
 }
@@ -66,14 +67,14 @@ struct State {
     image: Image,
     random: SplitMix64,
     faults: Faults,
-    /// The nth command of an opcode from now, counting from one.
+    /// (opcode, n): the nth command of the opcode from now fails, counting from one.
     to_fail: Vec<(Opcode, u64)>,
-    /// The nth write from now, counting from one, and how long it takes.
+    /// (n, polls): the nth write from now, counting from one, takes so many polls.
     to_stall: Option<(u64, u32)>,
     in_flight: Vec<InFlight>,
     queues: u64,
     writes_completed: u64,
-    /// Commands so far, by their opcodes.
+    /// Commands submitted, by opcode.
     submitted: [u64; Opcode::COUNT],
     events: u64,
     crash_at_event: Option<u64>,
@@ -82,13 +83,13 @@ struct State {
     report: Report,
     /// Writes that were misplaced or lost since the faults were set.
     astray: u64,
-    /// No write succeeds any more.
+    /// All writes fail.
     read_only: bool,
-    /// Writes that find the file system full yet.
+    /// Number of further writes that will find the file system full.
     full_writes: u64,
-    /// What was there when the power went, before chance decided.
+    /// The image and the commands in flight when the power was cut, before survival was decided.
     before_crash: Option<(Image, Vec<InFlight>)>,
-    /// Where cuts are kept, at every event.
+    /// Cuts recorded at every event. `None` if they are not recorded.
     cuts: Option<Vec<Cut>>,
 }
 
@@ -96,35 +97,35 @@ struct InFlight {
     queue: u64,
     command: Command,
     fate: Fate,
-    /// Polls of its queue before which it does not complete.
+    /// Number of polls of its queue before it may complete.
     stalled_polls: u32,
     /// Sectors that were moved already.
     moved: usize,
-    /// Of a write, its bytes. Of a flush, nothing.
+    /// The bytes of a write; empty for a flush.
     bytes: Vec<u8>,
-    /// Writes completed when this was submitted: what a flush covers.
+    /// Writes completed when this was submitted: a flush covers these.
     writes_before: u64,
 }
 
-/// What a command will come to.
+/// The outcome that a command will have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
     Succeeds,
     Fails,
-    /// A write that finds the file system full.
+    /// The write finds the file system full.
     NoSpace,
-    /// Moves a part, and goes on later.
+    /// The command moves a part, and the rest later.
     Short,
 }
 
 impl FaultyFlash {
-    /// A flash of zeros, `capacity_bytes` rounded down to 512, that fails only in a crash.
+    /// A flash of zeros of `capacity_bytes` rounded down to 512. It fails only by a crash.
     pub fn new(capacity_bytes: u64, seed: u64) -> FaultyFlash {
         let capacity_bytes = capacity_bytes - capacity_bytes % SECTOR_BYTES as u64;
         FaultyFlash::with_image(capacity_bytes, Image::default(), SplitMix64::new(seed), Faults::default(), 0)
     }
 
-    /// The same, whose writes of `bytes`, a power of two, at a multiple of that are there whole or not at all after a crash.
+    /// The same, with atomic writes: a write of `bytes` (a power of two) at a multiple of `bytes` survives a crash whole or not at all.
     #[must_use]
     pub fn with_atomic_writes(self, bytes: u32) -> FaultyFlash {
         self.lock().image.atomic_sectors = u64::from(bytes) / SECTOR_BYTES as u64;
@@ -157,49 +158,49 @@ impl FaultyFlash {
         FaultyFlash { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// From now on, commands fail by chance.
+    /// Sets the chances with which commands fail.
     pub fn set_faults(&self, faults: Faults) {
         let mut state = self.lock();
         (state.faults, state.astray, state.full_writes) = (faults, 0, 0);
     }
 
-    /// What went wrong since this was asked last.
+    /// Faults that struck since the last call.
     pub fn take_report(&self) -> Report {
         std::mem::take(&mut self.lock().report)
     }
 
-    /// What failed for ever works again: sectors can be read, and writes succeed.
+    /// Repairs permanent failures: sectors can be read, and writes succeed again.
     pub fn heal(&self) {
         let mut state = self.lock();
         state.image.heal();
         state.read_only = false;
     }
 
-    /// Another flash with the bytes that are durable here, which fails in no way.
+    /// A copy that holds the durable bytes of this flash, and never fails.
     pub fn fork_durable(&self, seed: u64) -> FaultyFlash {
         let state = self.lock();
         let image = state.image.without_cache();
         FaultyFlash::with_image(state.capacity_bytes, image, SplitMix64::new(seed), Faults::default(), seed)
     }
 
-    /// Another flash with the same bytes, whose chance is decided by `seed`; nothing may be on its way.
+    /// A copy with the same bytes, whose randomness follows from `seed`. No command may be in flight.
     pub fn fork(&self, seed: u64) -> FaultyFlash {
         let state = self.lock();
         assert!(state.in_flight.is_empty(), "a flash is copied at rest");
         FaultyFlash::with_image(state.capacity_bytes, state.image.clone(), SplitMix64::new(seed), state.faults, seed)
     }
 
-    /// From now on, each event keeps the moment before it, for [`FaultyFlash::take_cuts`].
+    /// Records the state before each event, for [`FaultyFlash::take_cuts`].
     pub fn keep_cuts(&self) {
         self.lock().cuts = Some(Vec::new());
     }
 
-    /// The moments kept since this was asked last.
+    /// The cuts recorded since the last call.
     pub fn take_cuts(&self) -> Vec<Cut> {
         self.lock().cuts.as_mut().map_or_else(Vec::new, std::mem::take)
     }
 
-    /// This moment.
+    /// The state of this moment.
     pub fn cut(&self) -> Cut {
         Cut::of(&self.lock())
     }
@@ -222,7 +223,7 @@ impl FaultyFlash {
         self.lock().to_stall = Some((nth, polls));
     }
 
-    /// Whether a write is on its way that was told to take long.
+    /// Whether a write that was told to stall is still in flight.
     pub fn has_stalled(&self) -> bool {
         self.lock().in_flight.iter().any(|flying| flying.stalled_polls > 0)
     }
@@ -248,8 +249,8 @@ impl FaultyFlash {
         self.lock().crashed
     }
 
-    /// The flash as the next start finds it after a crash: the surviving bytes, the same faults, and the seed's stream
-    /// and the trace going on. Only one such flash can be taken; this one stays dead.
+    /// The flash as the next start finds it after a crash: the surviving bytes and the same faults; the random stream and the trace
+    /// continue. Can be called once; this flash stays dead.
     pub fn reopen(&self) -> FaultyFlash {
         let mut state = self.lock();
         assert!(state.crashed.is_some(), "only a crashed flash is reopened; share this one instead");
@@ -258,7 +259,7 @@ impl FaultyFlash {
         FaultyFlash::with_image(state.capacity_bytes, image, random, state.faults, state.trace)
     }
 
-    /// What the crash might have left instead, by another chance.
+    /// Another possible outcome of the same crash, with its own randomness.
     pub fn reopen_otherwise(&self, seed: u64) -> (FaultyFlash, CrashReport) {
         let state = self.lock();
         let Some((before, in_flight)) = &state.before_crash else { panic!("only a crashed flash is reopened") };
@@ -282,7 +283,7 @@ impl FaultyFlash {
         self.writes_in_flight_from(0)
     }
 
-    /// Those that begin at `start` or behind it.
+    /// Writes in flight that begin at `start` or behind it.
     pub fn writes_in_flight_from(&self, start: u64) -> usize {
         let counts = |flying: &&InFlight| match flying.command.operation {
             Operation::Write { flash, .. } => flash >= start,
@@ -296,13 +297,13 @@ impl FaultyFlash {
         self.lock().trace
     }
 
-    /// What a read would see.
+    /// The bytes that a read would return.
     pub fn peek(&self, flash: u64, length: u64) -> Vec<u8> {
         let state = self.lock();
         state.sectors(flash, length).flat_map(|sector| state.image.read(sector)).collect()
     }
 
-    /// Rot: changes durable bytes behind everyone's back, by flipping bits of `flash`'s byte.
+    /// Rot: flips `bits` of the durable byte at `flash`.
     pub fn flip(&self, flash: u64, bits: u8) {
         let mut state = self.lock();
         assert!(flash < state.capacity_bytes, "byte {flash} of {}", state.capacity_bytes);
@@ -314,7 +315,7 @@ impl FaultyFlash {
         state.damage(sector);
     }
 
-    /// Whole or not: a simulation is one thread, which tells of its panic what the flash knows.
+    /// Ignores poisoning: the simulation is one thread, and after its panic it still prints what the flash knows.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -325,7 +326,7 @@ impl Flash for FaultyFlash {
         self.lock().capacity_bytes
     }
 
-    /// At once, and durable; a flash without power stays as it is.
+    /// Grows at once, durably. A flash whose power was cut stays as it is.
     fn grow(&self, capacity_bytes: u64) -> Result<(), FlashError> {
         let mut state = self.lock();
         if state.crashed.is_none() {
@@ -369,7 +370,7 @@ impl State {
         flash / sector_bytes..(flash + length) / sector_bytes
     }
 
-    /// Counts an event; true when the power is off, before it takes effect.
+    /// Counts an event, before it takes effect. Returns true if the power is off.
     fn event(&mut self, command: &Command, kind: u64) -> bool {
         self.events += 1;
         self.trace = mix(mix(self.trace, &command.encode()), &kind.to_le_bytes());
@@ -386,7 +387,7 @@ impl State {
         self.crashed.is_some()
     }
 
-    /// What becomes of a command that is submitted now.
+    /// Draws the fate of a command that is being submitted.
     fn draw_fate(&mut self, operation: &Operation) -> Fate {
         let (opcode, range) = (operation.opcode(), moves(operation));
         let reaches = range.is_none_or(|(flash, _)| self.faults.reach(flash));
@@ -449,7 +450,7 @@ impl State {
         }
     }
 
-    /// Whether a write that is submitted now finds the file system full.
+    /// Whether a write that is being submitted finds the file system full.
     fn is_full(&mut self, reaches: bool) -> bool {
         if self.full_writes == 0 && reaches && self.random.one_in(self.faults.full_one_in) {
             self.full_writes = 1 + self.random.below(FULL_WRITES_MAX);
@@ -459,7 +460,7 @@ impl State {
         full
     }
 
-    /// For how many polls a command that is submitted now stays on its way.
+    /// Draws the number of polls for which a command that is being submitted stays in flight.
     fn draw_stall(&mut self, operation: &Operation) -> u32 {
         let Some((nth, polls)) = &mut self.to_stall else { return 0 };
         if operation.opcode() != Opcode::Write {
@@ -474,7 +475,7 @@ impl State {
         polls
     }
 
-    /// Where a completed write's bytes go: their place, another one, or nowhere.
+    /// Draws where a completed write's bytes go: to their sector, to another one, or nowhere.
     fn draw_place(&mut self, first: u64, sectors: u64) -> Option<u64> {
         let Faults { misplace_one_in, lose_one_in, astray_max, .. } = self.faults;
         let flash = first * SECTOR_BYTES as u64;
@@ -489,7 +490,7 @@ impl State {
         if self.random.one_in(misplace_one_in) {
             self.astray += 1;
             self.report.struck.count(Fault::MisplacedWrite);
-            // Near by, most often, as where a head or a table of the drive is off by a little.
+            // Usually nearby, like a drive whose head or mapping table is off by a little.
             let last = self.capacity_bytes / SECTOR_BYTES as u64 - sectors;
             let near = (first + 1 + self.random.below(16)).saturating_sub(8);
             let place = if self.random.one_in(3) { self.random.below(last + 1) } else { near.min(last) };
@@ -498,7 +499,7 @@ impl State {
         Some(first)
     }
 
-    /// A sector holds from now on what nobody wrote there.
+    /// Marks a sector as holding other bytes than were written there.
     fn damage(&mut self, sector: u64) {
         self.image.damage(sector);
         let at = sector * SECTOR_BYTES as u64;
@@ -521,7 +522,7 @@ impl State {
     }
 }
 
-/// Decides what survives of everything that is not durable.
+/// Decides which bytes that are not durable survive.
 fn settle(image: &mut Image, in_flight: &[InFlight], random: &mut SplitMix64) -> CrashReport {
     let mut report = CrashReport { commands_in_flight: in_flight.len() as u64, ..CrashReport::default() };
     let cache = image.crash(random);
@@ -543,7 +544,7 @@ fn settle(image: &mut Image, in_flight: &[InFlight], random: &mut SplitMix64) ->
     report
 }
 
-/// Where on flash a command moves bytes, and how many.
+/// Offset and length of the bytes on flash that a command moves.
 fn moves(operation: &Operation) -> Option<(u64, u32)> {
     match *operation {
         Operation::Read { flash, length, .. } | Operation::Write { flash, length, .. } => Some((flash, length)),
@@ -557,7 +558,7 @@ fn shuffle<T>(items: &mut [T], random: &mut SplitMix64) {
     }
 }
 
-/// Folds bytes into a digest.
+/// Folds bytes into a hash.
 fn mix(digest: u64, bytes: &[u8]) -> u64 {
     let sum = crc32c_salted(Salt { store: digest, address: 0, version: 0 }, bytes);
     (digest ^ u64::from(sum)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)

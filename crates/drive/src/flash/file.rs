@@ -1,10 +1,9 @@
 //! Flash in a regular file or a block device.
 //!
-//! Opened with O_DIRECT where the file system can, so that completions speak of the device and no page cache doubles
-//! the memory budget; buffered elsewhere, with the same durability (a force-unit-access write and a flush reach the
-//! device either way). Blocks are reserved at creation, and again when the file is opened (`reserve`); a discard keeps them. The descriptor that
-//! carries the data also carries the lock (`flock`), so a lock cannot outlive or miss its data. A writer is alone; those
-//! that read share the lock, and reserve nothing.
+//! Opened with O_DIRECT if the file system supports it, so that completions mean the device and no page cache doubles the memory budget;
+//! otherwise buffered, with the same durability (a force-unit-access write and a flush reach the device either way). Blocks are reserved at
+//! creation, and again when the file is opened (`reserve`); a discard keeps them. The descriptor that carries the data also holds the lock
+//! (`flock`), so lock and data cannot get apart. A writer is alone; readers share the lock, and reserve nothing.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -28,7 +27,7 @@ use crate::memory::PairMemory;
 /// How a file's bytes move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum IoEngine {
-    /// io_uring, or the blocking engine where the kernel refuses it.
+    /// io_uring, or the blocking engine if the kernel refuses io_uring.
     #[default]
     Auto,
     /// io_uring, or an error.
@@ -47,17 +46,16 @@ pub struct FileFlash {
     env: Env,
 }
 
-/// Through the page cache any address will do; this is the drive's smallest.
+/// The page cache accepts any alignment; this is the smallest sector of a drive.
 const BUFFERED_SECTOR_BYTES: u32 = 512;
 /// The unit of a new file's size.
 const BLOCK_BYTES: u64 = 4096;
-/// A store is its owner's alone.
+/// Only its owner may read and write a store.
 const FILE_MODE: u32 = 0o600;
 
 impl FileFlash {
-    /// Makes a file of `capacity_bytes` (rounded down to 4096) with all its blocks reserved, or takes a block device
-    /// that has at least as many. The new file and its name are durable when this returns; its contents read as zero,
-    /// a device's are whatever was there.
+    /// Makes a file of `capacity_bytes` (rounded down to 4096) with all its blocks reserved, or takes a block device that has at least as
+    /// many. The new file and its name are durable when this returns. A file's contents read as zero; a device keeps its contents.
     pub fn create(path: &Path, capacity_bytes: u64, engine: IoEngine, env: &Env) -> Result<FileFlash, FlashError> {
         match fs::metadata(path) {
             Ok(metadata) if metadata.file_type().is_block_device() => {
@@ -72,7 +70,7 @@ impl FileFlash {
         }
     }
 
-    /// As [`FileFlash::create`], in a file that is claimed already. Whatever it holds is lost; where this fails, the file is gone.
+    /// Like [`FileFlash::create`], in a file that is already locked. Its contents are lost; if this fails, the file is deleted.
     pub fn create_in(
         claim: FileClaim,
         capacity_bytes: u64,
@@ -82,13 +80,13 @@ impl FileFlash {
         let path = claim.path().to_path_buf();
         let made = fill_with_zeros(claim, capacity_bytes, engine, env);
         if made.is_err() {
-            // Ours, and of no use. The error that made this necessary is the one to tell.
+            // The file is ours and useless. Report the first error, not this one's.
             let _ = fs::remove_file(path);
         }
         made
     }
 
-    /// Only the first `capacity_bytes` (rounded down to 4096) of it, of which it must have as many.
+    /// Uses only the first `capacity_bytes` (rounded down to 4096). An error if it has fewer.
     pub fn with_capacity(self, capacity_bytes: u64) -> Result<FileFlash, FlashError> {
         let (path, available_bytes) = (self.data.path(), self.capacity_bytes());
         let needed_bytes = whole_blocks(&path, capacity_bytes)?;
@@ -98,7 +96,7 @@ impl FileFlash {
         Ok(FileFlash { capacity_bytes: AtomicU64::new(needed_bytes), ..self })
     }
 
-    /// Gives the file another name in the same folder, durably; an error if something has that name already.
+    /// Renames the file within its folder, durably. An error if the name exists.
     pub fn rename(&self, to: &Path) -> Result<(), FlashError> {
         self.data.rename(to, |from| claim::rename_new(from, to)).map_err(|source| match source.kind() {
             io::ErrorKind::AlreadyExists => FlashError::AlreadyExists { path: to.into() },
@@ -108,9 +106,9 @@ impl FileFlash {
         claim::sync_folder_of(to).map_err(|source| FlashError::Io { path: to.into(), doing, source })
     }
 
-    /// Opens a file or device, for this process alone. Its capacity is its size, rounded down to sectors.
+    /// Opens a file or device for this process alone. Its capacity is its size, rounded down to sectors.
     pub fn open(path: &Path, engine: IoEngine, env: &Env) -> Result<FileFlash, FlashError> {
-        // On a device: refused while it is mounted.
+        // On a device, O_EXCL refuses one that is mounted.
         let flags = if is_device(path)? { libc::O_EXCL } else { 0 };
         let mut options = OpenOptions::new();
         let file = claim::open_locked(options.read(true).write(true).custom_flags(flags), path, Lock::Alone)?;
@@ -120,16 +118,16 @@ impl FileFlash {
         FileFlash::from_file(file, path, Contents::Kept, engine, env)
     }
 
-    /// Opens a file or device to read, beside others that read: without the right to write, and on a file system that is
-    /// mounted so. Commands that write fail.
+    /// Opens a file or device read-only, beside other readers; works without write permission and on a read-only file system. Commands that
+    /// write fail.
     pub fn open_read_only(path: &Path, engine: IoEngine, env: &Env) -> Result<FileFlash, FlashError> {
         is_device(path)?;
         let file = claim::open_locked(OpenOptions::new().read(true), path, Lock::Shared)?;
         FileFlash::from_file(file, path, Contents::Kept, engine, env)
     }
 
-    /// A ring, or where the kernel refuses this one, a thread. Each queue finds out for itself: limits on locked memory leave room for
-    /// some rings and not for others.
+    /// A ring, or a thread if the kernel refuses this ring. Each queue tries for itself, because limits on locked memory may allow some
+    /// rings and not others.
     fn ring_or_thread<Q: FlashQueue + 'static>(
         &self,
         memory: &PairMemory,
@@ -194,7 +192,7 @@ impl Flash for FileFlash {
         self.capacity_bytes.load(Ordering::SeqCst)
     }
 
-    /// Reserves blocks for the new part as creation does for all; a device is as large as it is.
+    /// Reserves blocks for the new part like creation does for all. A device must be large enough already.
     fn grow(&self, capacity_bytes: u64) -> Result<(), FlashError> {
         let _growing = whole(self.growing.lock());
         let (file, sector_bytes) = (self.data.file(), self.data.sector_bytes());
@@ -214,7 +212,7 @@ impl Flash for FileFlash {
                 return Err(FlashError::TooSmall { path, capacity_bytes: size_bytes, needed_bytes });
             }
         } else if let Err(error) = reserve(file, path, now_bytes, capacity_bytes) {
-            // What was reserved is nobody's yet. The error that made this necessary is the one to tell.
+            // Nobody uses the new blocks yet. Report the first error, not this one's.
             let _ = file.set_len(metadata.len());
             return Err(error);
         }
@@ -267,7 +265,7 @@ impl Flash for FileFlash {
     }
 }
 
-/// Whether it is a block device; an error if it is no file either.
+/// Whether it is a block device. An error if it is no regular file either.
 fn is_device(path: &Path) -> Result<bool, FlashError> {
     let metadata = fs::metadata(path).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => FlashError::NotFound { path: path.into() },
@@ -460,7 +458,7 @@ mod tests {
         let local = PairMemory::from(LocalMemory::new(4096).unwrap());
         let refused = || Err::<BlockingQueue, _>(io::Error::from_raw_os_error(libc::ENOMEM));
         assert!(flash.ring_or_thread(&local, refused).is_ok());
-        // The next one asks again.
+        // The next call asks again.
         let asked = std::cell::Cell::new(false);
         let ring = || {
             asked.set(true);

@@ -1,4 +1,4 @@
-//! Flash: where bytes are ([`Flash`]), apart from how they move ([`FlashQueue`]).
+//! Flash: the bytes ([`Flash`]), and the queues that move them ([`FlashQueue`]).
 //!
 //! A flash is shared by all queue pairs of a drive and knows only its geometry; a queue belongs to one queue pair and
 //! is used by one thread at a time. Commands in a queue run in any order.
@@ -30,52 +30,52 @@ use std::time::Duration;
 use crate::memory::PairMemory;
 use crate::protocol::{Command, Completion};
 
-/// How often a transfer that the kernel puts off (EAGAIN, EINTR) is tried again before it fails with that error. Enough for a
-/// moment's shortage; so many rounds through the kernel end within a second.
+/// How often a transfer that the kernel defers (EAGAIN, EINTR) is retried before it fails with that error. Enough for a short shortage; so
+/// many rounds through the kernel end within a second.
 const RETRIES_MAX: u32 = 1000;
 
-/// Whether the kernel says no more than "not now".
+/// Whether this error only means "not now".
 fn is_put_off(errno: i32) -> bool {
     errno == libc::EAGAIN || errno == libc::EINTR
 }
 
-/// Whether room is reserved.
+/// Whether the file system has reserved room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reservation {
     Held,
-    /// The file system reserves nothing: only a write shows whether there is room.
+    /// The file system cannot reserve room: only a write shows whether there is some.
     Unsupported,
 }
 
-/// Whether what bytes lie on can still be found where it was opened.
+/// Whether a store can still be found at the path where it was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
     Sound,
-    /// Its path names something else, or nothing; it has another name.
+    /// Its path names something else, or nothing. The file has another name.
     Renamed,
-    /// It was deleted or replaced: it has no name any more, and is gone when it is closed.
+    /// It was deleted or replaced: it has no name any more, and its bytes are lost when it is closed.
     Removed {
-        /// Where this process still has it, to be copied from.
+        /// The path of this process's open file, to copy it from.
         rescue: PathBuf,
     },
 }
 
-/// A place of bytes: a file, a block device, memory.
+/// Storage for bytes: a file, a block device, memory.
 pub trait Flash: Send + Sync {
-    /// Bytes that can be addressed; a multiple of the sector. Never shrinks.
+    /// Addressable bytes; a multiple of the sector. Never shrinks.
     fn capacity_bytes(&self) -> u64;
 
-    /// Makes at least `capacity_bytes` addressable, durably, while queues move bytes; what is new reads as zero (on a block
-    /// device, as whatever was there). May block for as long as the operating system takes to reserve the room.
+    /// Makes at least `capacity_bytes` addressable, durably, while queues move bytes. The new part reads as zero; on a block device it
+    /// keeps its contents. May block while the operating system reserves the room.
     fn grow(&self, capacity_bytes: u64) -> Result<(), FlashError>;
 
-    /// Reserves room for all of it again, so that a later write finds some: of a file, blocks may have been taken since. An error
-    /// where there is none.
+    /// Reserves room for all of it again, because blocks of a file may have been lost since, so that later writes succeed. An error if
+    /// there is no room.
     fn reserve(&self) -> Result<Reservation, FlashError> {
         Ok(Reservation::Held)
     }
 
-    /// Looks whether it is still there for the next who opens it. To be asked now and then, such as every second.
+    /// Whether it can still be opened at its path. To be called regularly, for example every second.
     fn health(&self) -> Health {
         Health::Sound
     }
@@ -83,8 +83,8 @@ pub trait Flash: Send + Sync {
     /// The unit of addresses and lengths, a power of two of at least 512 bytes.
     fn sector_bytes(&self) -> u32;
 
-    /// A write of so many bytes, at a multiple of so many, is there whole or not at all after a power failure; so is one of half as many, to
-    /// the sector. 0 promises nothing.
+    /// Size of an atomic write: a write of this many bytes, at a multiple of this, survives a power failure whole or not at all; so does
+    /// one of half as many, down to the sector. 0 promises nothing.
     fn atomic_write_bytes(&self) -> u32 {
         0
     }
@@ -92,7 +92,7 @@ pub trait Flash: Send + Sync {
     /// One line for the log: what it is and how it moves bytes.
     fn describe(&self) -> String;
 
-    /// Where it is, as an error names it: the path of a file.
+    /// Its name for error messages: the path of a file.
     fn place(&self) -> String {
         self.describe()
     }
@@ -101,37 +101,36 @@ pub trait Flash: Send + Sync {
     /// submitted, and wait inside. Fails as the operating system does.
     fn open_queue(&self, memory: &PairMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>>;
 
-    /// As [`Flash::open_queue`], for one thread alone: the first that polls it or waits on it. What that spares is the
-    /// backend's to know.
+    /// Like [`Flash::open_queue`], for one thread alone: the first that polls it or waits on it. A backend may use this to make completions
+    /// cheaper.
     fn open_queue_of_one_thread(&self, memory: &PairMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
         self.open_queue(memory, depth)
     }
 }
 
-/// The moving part of a queue pair. Dropping it waits for what is in flight, because a drive that still writes into memory
-/// must not outlive its owner's interest in that memory.
+/// The queue of a queue pair. Dropping it waits for commands in flight, because the drive must not write into memory that its owner has
+/// freed.
 pub trait FlashQueue: Send {
-    /// Takes a command. Cheap: what costs a system call is left for `poll` or `wait`, so that many share one.
+    /// Takes a command. Cheap: system calls are left to `poll` and `wait`, so that many commands share one.
     ///
     /// # Safety
-    /// It is a `Read`, `Write`, `Flush` or `Discard` whose ranges lie inside the flash and a region of the queue's memory. Until its completion
-    /// came out of `poll`, or this queue is dropped, nobody else reads, writes or frees the memory of a `Read`, and nobody
-    /// writes or frees that of a `Write`.
+    /// It is a `Read`, `Write`, `Flush` or `Discard` whose ranges lie inside the flash and a region of the queue's memory. Until `poll` has
+    /// given its completion, or this queue is dropped, nobody else reads, writes or frees the memory of a `Read`, and nobody writes or
+    /// frees that of a `Write`.
     unsafe fn submit(&mut self, command: &Command);
 
-    /// Starts what was submitted and appends what is done. Never blocks, and makes no system call when there is
-    /// nothing to start and nothing done.
+    /// Starts submitted commands and appends completions. Never blocks, and makes no system call when there is nothing to start and nothing
+    /// has completed.
     fn poll(&mut self, completions: &mut Vec<Completion>);
 
-    /// Starts what was submitted, then blocks until a completion is there, the timeout ends, or nothing is in flight.
+    /// Starts submitted commands, then blocks until there is a completion, the timeout ends, or nothing is in flight.
     /// May return early for no reason.
     fn wait(&mut self, timeout: Option<Duration>);
 
-    /// A descriptor that polls readable while completions are there, for `epoll`; `poll` makes it unreadable again.
-    /// It says nothing about commands that were submitted and not started: `poll` first, then sleep. `None` where
-    /// there is nothing to sleep for: keep polling.
+    /// A descriptor, for `epoll`, that is readable while there are completions; `poll` makes it unreadable again. It does not report
+    /// commands that were submitted and not started: `poll` first, then sleep. `None` if there is no such descriptor: keep polling.
     fn event_fd(&self) -> Option<RawFd>;
 
-    /// Called in place of `poll` while nothing is in flight: makes the descriptor unreadable again if it was raised late.
+    /// To be called in place of `poll` while nothing is in flight: makes the descriptor unreadable again if it was raised late.
     fn rest(&mut self) {}
 }

@@ -1,11 +1,11 @@
-//! Flash over another flash that it never writes to: writes stay in memory, reads see them there and the rest below.
+//! Flash over another flash that it never writes to: writes stay in memory; reads see them, and elsewhere the flash below.
 //!
-//! It lets code that repairs what it reads run over bytes that must not change: a store that is opened to read, and the
+//! Code that repairs what it reads can run over it without changing the bytes below: for a store that is opened read-only, and for the
 //! preview of a repair.
 //!
 //! Invariants:
-//! 1. The flash below is given reads alone.
-//! 2. A read sees every write that completed before it was submitted, and touches the flash below only where no write was.
+//! 1. The flash below gets only reads.
+//! 2. A read sees every write that completed before it was submitted, and reads from the flash below only sectors that were never written.
 //! 3. At most `limit_bytes` are kept; a write that needs more fails with ENOSPC and changes nothing.
 //!
 //! Threads: the written sectors are behind one lock, held while one command's bytes are copied.
@@ -32,19 +32,19 @@ pub struct OverlayFlash {
 struct Written {
     sector_bytes: usize,
     sectors_max: usize,
-    /// By the sector's number.
+    /// Written sectors, by number.
     sectors: RwLock<BTreeMap<u64, Box<[u8]>>>,
 }
 
 impl OverlayFlash {
-    /// Over `base`, with room in memory for `limit_bytes` of writes.
+    /// An overlay over `base`, with memory for `limit_bytes` of writes.
     pub fn new(base: Arc<dyn Flash>, limit_bytes: u64) -> OverlayFlash {
         let sector_bytes = base.sector_bytes() as usize;
         let sectors_max = (limit_bytes / sector_bytes as u64) as usize;
         OverlayFlash { base, written: Arc::new(Written { sector_bytes, sectors_max, sectors: RwLock::default() }) }
     }
 
-    /// The ranges that were written, ascending; neighbours are one.
+    /// The written ranges, ascending; adjacent ones are merged.
     pub fn written(&self) -> Vec<Range<u64>> {
         let sector = self.written.sector_bytes as u64;
         let mut ranges: Vec<Range<u64>> = Vec::new();
@@ -63,7 +63,7 @@ impl OverlayFlash {
         self.written.read().range(self.written.numbers(range)).next().is_some()
     }
 
-    /// The bytes that were written at `range`, which is one of [`OverlayFlash::written`] or lies within one.
+    /// The bytes written at `range`, which must lie within one of [`OverlayFlash::written`].
     pub fn bytes(&self, range: Range<u64>) -> Vec<u8> {
         let sectors = self.written.read();
         sectors.range(self.written.numbers(range)).flat_map(|(_, bytes)| bytes.iter().copied()).collect()
@@ -81,7 +81,7 @@ impl Written {
         range.start / sector..range.end.div_ceil(sector)
     }
 
-    /// Keeps the bytes of a write; whether there was room.
+    /// Stores the bytes of a write. Returns whether there was room.
     fn keep(&self, flash: u64, bytes: &[u8]) -> bool {
         let mut sectors = whole(self.sectors.write());
         let numbers = self.numbers(flash..flash + bytes.len() as u64);
@@ -123,18 +123,18 @@ impl Flash for OverlayFlash {
 }
 
 struct OverlayQueue {
-    // First, so that its reads are over before the memory goes that they fill.
+    // First, so that its reads have ended before the memory that they fill is freed.
     base: Box<dyn FlashQueue>,
     written: Arc<Written>,
     memory: PairMemory,
-    /// Reads of which parts come from below, by their tags, which the queue pair gives to one command at a time.
+    /// Reads of which parts come from below, by tag. The queue pair gives a tag to one command at a time.
     split: BTreeMap<u64, SplitRead>,
     done: Vec<Completion>,
 }
 
 struct SplitRead {
     parts_left: usize,
-    /// The first part that failed, or success.
+    /// The first part that failed, or success so far.
     ended: Completion,
 }
 
@@ -154,14 +154,14 @@ impl OverlayQueue {
             // SAFETY: by our caller's word.
             return unsafe { self.base.submit(command) };
         }
-        // Where the part begins that is read from below next.
+        // Start of the next part to be read from below.
         let (mut from, mut parts) = (numbers.start, 0);
         let mut read_below = |from: u64, to: u64| {
             if from < to {
                 let at = from * sector;
                 let part =
                     Operation::Read { flash: at, local: local + at - flash, length: ((to - from) * sector) as u32 };
-                // SAFETY: a part of the command's range, which is the drive's by our caller's word, and that no other part has.
+                // SAFETY: a part of the command's range, which our caller gave to the drive. No other part overlaps it.
                 unsafe { self.base.submit(&Command::new(command.tag, part)) };
                 parts += 1;
             }
@@ -192,7 +192,7 @@ impl OverlayQueue {
         }
     }
 
-    /// Takes completions of parts out of those from `first` on, but for the last part of each command.
+    /// Removes completions of parts from those from `first` on, except the last part of each command.
     fn join(&mut self, completions: &mut Vec<Completion>, first: usize) {
         if self.split.is_empty() {
             return;
@@ -218,14 +218,14 @@ impl OverlayQueue {
     }
 }
 
-/// Copies bytes to where a read wants them.
+/// Copies bytes into a read's range.
 ///
 /// # Safety
-/// The range in local memory is ours alone.
+/// Nobody else uses the range in local memory.
 unsafe fn copy_to_local(memory: &LocalMemory, local: u64, bytes: &[u8]) {
     let range = LocalRange { offset: local, length: bytes.len() as u32 };
     let Some(pointer) = memory.pointer(range) else { unreachable!("the queue pair has checked the range") };
-    // SAFETY: inside local memory, and ours alone by our caller's word.
+    // SAFETY: inside local memory; our caller says that nobody else uses it.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), pointer.as_ptr(), bytes.len()) };
 }
 
@@ -261,7 +261,7 @@ impl FlashQueue for OverlayQueue {
         }
     }
 
-    /// The one below: what was submitted and is done without it comes out of the next poll, which comes before any sleep.
+    /// The descriptor of the flash below. Commands that completed without it come out of the next poll, which precedes any sleep.
     fn event_fd(&self) -> Option<RawFd> {
         self.base.event_fd()
     }
@@ -282,7 +282,7 @@ mod tests {
 
     const CAPACITY_BYTES: u64 = 1 << 20;
 
-    /// A flash whose first sectors hold their numbers, and a drive with an overlay on it.
+    /// A flash whose first sectors contain their numbers, and a drive with an overlay on it.
     fn numbered(limit_bytes: u64) -> (FaultyFlash, OverlayFlash, Drive) {
         let base = FaultyFlash::new(CAPACITY_BYTES, 1);
         let drive = |flash| Drive::new(flash, LocalMemory::new(1 << 20).unwrap(), Vec::new(), Env::simulated(1).0);

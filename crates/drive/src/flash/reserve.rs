@@ -13,17 +13,17 @@ use rustix::io::Errno;
 use super::error::{FlashError, Size};
 use super::{RETRIES_MAX, Reservation};
 
-/// What the file system counts blocks in, whatever their size is.
+/// The unit of a file system's block counts, whatever its block size is.
 const BLOCK_COUNT_BYTES: u64 = 512;
 
-/// Reserves blocks from `from_bytes` to `capacity_bytes`, and makes the file so long.
+/// Reserves blocks from `from_bytes` to `capacity_bytes`, and sets the file's length to that.
 pub(super) fn reserve(file: &File, path: &Path, from_bytes: u64, capacity_bytes: u64) -> Result<(), FlashError> {
     check_size_limit(path, capacity_bytes)?;
     let needed_bytes = capacity_bytes - from_bytes;
     let (Ok(from), Ok(length)) = (libc::off_t::try_from(from_bytes), libc::off_t::try_from(needed_bytes)) else {
         return Err(FlashError::NoSpace { path: path.into(), needed_bytes });
     };
-    // `posix_fallocate` writes where the file system has no reservation of its own.
+    // `posix_fallocate` writes zeros if the file system cannot reserve.
     // SAFETY: the descriptor is open; the call touches no memory.
     let errno = uninterrupted(|| match unsafe { libc::posix_fallocate(file.as_raw_fd(), from, length) } {
         0 => Ok(()),
@@ -36,7 +36,7 @@ pub(super) fn reserve(file: &File, path: &Path, from_bytes: u64, capacity_bytes:
     }
 }
 
-/// Reserves the blocks that a file lacks; its bytes and its length stay.
+/// Reserves the file's missing blocks. Its bytes and length do not change.
 pub(super) fn reserve_missing(file: &File, path: &Path) -> Result<Reservation, FlashError> {
     let failed = |source| FlashError::Io { path: path.into(), doing: "look at", source };
     let metadata = file.metadata().map_err(failed)?;
@@ -46,7 +46,7 @@ pub(super) fn reserve_missing(file: &File, path: &Path) -> Result<Reservation, F
     check_size_limit(path, metadata.len())?;
     let missing_bytes = missing_bytes(file).map_err(failed)?;
     let not_reserved = || FlashError::NotReserved { path: path.into(), missing_bytes, free_bytes: free_bytes(file) };
-    // A reservation that ends in the middle would leave the file system full for everybody else.
+    // A reservation that fails halfway would leave the file system full for everyone else.
     if free_bytes(file).is_some_and(|free_bytes| free_bytes < missing_bytes) {
         return Err(not_reserved());
     }
@@ -62,7 +62,7 @@ pub(super) fn reserve_missing(file: &File, path: &Path) -> Result<Reservation, F
     }
 }
 
-/// An error if this process may not write a file of `bytes` to its end: each write there would fail.
+/// An error if this process may not write up to `bytes` of a file (RLIMIT_FSIZE): each write there would fail.
 fn check_size_limit(path: &Path, bytes: u64) -> Result<(), FlashError> {
     match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
         Some(limit_bytes) if limit_bytes < bytes => {
@@ -72,7 +72,7 @@ fn check_size_limit(path: &Path, bytes: u64) -> Result<(), FlashError> {
     }
 }
 
-/// Warns of a file that lacks blocks, where none can be reserved.
+/// Warns if a file lacks blocks and none can be reserved.
 pub(super) fn warn_of_missing(file: &File, path: &Path) {
     match missing_bytes(file) {
         Ok(missing_bytes @ 1..) if file.metadata().is_ok_and(|metadata| metadata.is_file()) => tracing::warn!(
@@ -90,7 +90,7 @@ fn missing_bytes(file: &File) -> io::Result<u64> {
     Ok(metadata.len().saturating_sub(metadata.blocks() * BLOCK_COUNT_BYTES))
 }
 
-/// What the file system has free for anybody, where it says so.
+/// Free bytes of the file system, if it says so.
 fn free_bytes(file: &File) -> Option<u64> {
     let found = rustix::fs::fstatvfs(file).ok()?;
     (found.f_blocks > 0).then(|| found.f_bfree.saturating_mul(found.f_frsize))

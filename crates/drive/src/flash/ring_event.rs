@@ -1,11 +1,12 @@
-//! What wakes the owner of a ring whose completions wait until they are asked for: an eventfd that the kernel raises when
-//! there are some to make. The ring's own descriptor would not do: `epoll` is not told of them.
+//! The event of a ring whose completions wait until its owner enters the kernel: an eventfd that the kernel raises when there are some. The
+//! ring's own descriptor would not do, because `epoll` does not hear of such completions.
 //!
-//! The kernel raises it only while it is armed, which is from a poll that gave nothing to the next one, so that a busy owner
-//! pays nothing; and never for one that did not ask for the descriptor. Used by one thread at a time.
+//! The kernel raises it only while it is armed: from a poll that gave nothing until the next one. So a busy owner pays nothing, and neither
+//! does one that never asked for the descriptor. One thread uses it at a time.
 //!
-//! A processor that was about to raise it when it was disarmed may do so at any time later. With something in the ring it is armed,
-//! and cleared, again. With nothing in it, it is cleared at every so many polls: else whoever sleeps on it would never sleep.
+//! A processor that was about to raise it at the moment of disarming may still do so later. While commands are in the ring, the next arming
+//! cleans that up. With an empty ring, one poll in [`IDLE_POLLS`] clears it; otherwise an owner that sleeps on the descriptor would never
+//! sleep.
 
 use std::cell::Cell;
 use std::io;
@@ -16,21 +17,21 @@ use io_uring::IoUring;
 
 use crate::event::Event;
 
-/// Of so many polls with an empty ring, one clears it.
+/// One of so many polls with an empty ring clears the event.
 const IDLE_POLLS: u32 = 64;
 
 pub(super) struct RingEvent {
     event: Event,
-    /// Somebody may sleep on it.
+    /// The owner has asked for the descriptor, and may sleep on it.
     asked: Cell<bool>,
-    /// It may have been raised since it was last cleared.
+    /// It may have been raised since the last clearing.
     armed: Cell<bool>,
     /// Polls with an empty ring since it was disarmed.
     idle_polls: Cell<u32>,
 }
 
 impl RingEvent {
-    /// For a ring that is disabled still: later only the thread that it belongs to may register.
+    /// Registers an eventfd with a ring that is still disabled: afterwards only the ring's thread may register.
     pub(super) fn register(ring: &mut IoUring) -> io::Result<RingEvent> {
         let event = Event::new()?;
         ring.completion().disable_eventfd();
@@ -38,8 +39,8 @@ impl RingEvent {
         Ok(RingEvent { event, asked: Cell::new(false), armed: Cell::new(false), idle_polls: Cell::new(0) })
     }
 
-    /// The descriptor. Who asks for the first time may sleep without another poll, so with something in the ring it is
-    /// readable for now.
+    /// The descriptor. After the first call the caller may sleep without another poll, so unless the ring is empty, the descriptor is made
+    /// readable.
     pub(super) fn ask(&self, ring_is_empty: bool) -> RawFd {
         if !self.asked.replace(true) && !ring_is_empty {
             self.armed.set(true);
@@ -48,17 +49,18 @@ impl RingEvent {
         self.event.as_raw_fd()
     }
 
-    /// From now on the kernel raises it, for what comes. Whether anybody listens: who does looks at the ring once more.
+    /// Lets the kernel raise the event for new completions. Returns whether the descriptor was ever asked for; then the caller must look at
+    /// the ring once more.
     pub(super) fn arm(&self, ring: &mut IoUring) -> bool {
         if self.asked.get() && !self.armed.replace(true) {
             ring.completion().enable_eventfd();
-            // The kernel says that there is something, then looks whether to raise; here it is the other way round.
+            // The kernel publishes a completion, then checks whether to raise. We arm, then look for completions.
             fence(Ordering::SeqCst);
         }
         self.asked.get()
     }
 
-    /// Should the kernel be about to raise it, that wakes for nothing, a few times.
+    /// A raise by the kernel that is already under way may wake the owner without cause, a few times.
     pub(super) fn disarm(&self, ring: &mut IoUring) {
         if self.armed.replace(false) {
             ring.completion().disable_eventfd();
@@ -67,7 +69,7 @@ impl RingEvent {
         }
     }
 
-    /// A poll with an empty ring: what raised it since it was disarmed, if anything, was late.
+    /// For a poll with an empty ring: clears a raise that came after the disarming.
     pub(super) fn rest(&self) {
         let polls = self.idle_polls.get();
         self.idle_polls.set(polls.wrapping_add(1));

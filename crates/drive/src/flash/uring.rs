@@ -1,13 +1,12 @@
 //! Moves a file's bytes by io_uring: one ring for each queue pair.
 //!
-//! `submit` only fills ring entries; `poll` and `wait` enter the kernel once for all of them. At most as many commands
-//! are in the kernel as the ring has entries, so the completion ring (twice as large) never overflows; the rest wait
-//! in `backlog`. Local memory is registered with the ring where the limit on locked memory allows, which spares the
-//! kernel looking up its pages for every command.
+//! `submit` only fills ring entries; `poll` and `wait` enter the kernel once for all of them. The kernel has at most as many commands as
+//! the ring has entries, so the completion ring (twice as large) never overflows; other commands wait in `backlog`. Local memory is
+//! registered with the ring if the limit on locked memory allows; the kernel then need not look up its pages for every command.
 //!
-//! The kernel interrupts whoever submitted, to complete what is done. A queue of one thread has a ring on which it waits
-//! until that thread asks (docs/decisions/get-path.md). Such a ring is made disabled, and belongs to the thread that enables
-//! it by entering it first; an eventfd speaks for it (`ring_event`).
+//! The kernel normally interrupts the submitting thread to complete commands. The ring of a single-thread queue lets completions wait until
+//! that thread asks (docs/decisions/get-path.md). Such a ring is created disabled, and belongs to the thread that enables it by entering it
+//! first. An eventfd reports its completions (`ring_event`).
 //!
 //! A flush is `fdatasync`. It is held back until the writes of this queue that came before it are complete, without
 //! holding back anything else.
@@ -27,12 +26,12 @@ use crate::memory::{LocalMemory, PairMemory};
 use crate::protocol::{Command, Completion, LocalRange, MemoryAddress, Operation, RegionId, Status};
 
 const DEPTH_MAX: u32 = 4096;
-/// The kernel registers no larger piece.
+/// The kernel registers no larger buffer in one piece.
 const FIXED_BUFFER_BYTES: usize = 1 << 30;
-/// The data file's place among the ring's registered files.
+/// The data file's index among the ring's registered files.
 const DATA: types::Fixed = types::Fixed(0);
 
-/// Whether the kernel offers a ring with all that the queue uses.
+/// Whether the kernel offers a ring with all features that the queue uses.
 pub(super) fn probe() -> io::Result<()> {
     new_ring(1, &mut IoUring::builder()).map(drop)
 }
@@ -52,7 +51,7 @@ enum Action {
     Flush,
 }
 
-/// A command on its way. `flash`, `memory` and `length` are what is still to be moved.
+/// A command in flight. `flash`, `memory` and `length` describe the rest that is still to be moved.
 #[derive(Clone, Copy)]
 struct Transfer {
     tag: u64,
@@ -62,11 +61,11 @@ struct Transfer {
     length: u32,
     /// Flushes submitted before this one.
     flushes_before: u64,
-    /// How often the kernel has put it off since it last moved bytes.
+    /// Retries since the kernel last moved bytes of it.
     retries: u32,
 }
 
-/// A flush that waits for the writes before it.
+/// A flush that waits for earlier writes.
 struct HeldFlush {
     transfer: u32,
     writes_before: u32,
@@ -74,14 +73,14 @@ struct HeldFlush {
 
 pub(super) struct UringQueue {
     ring: IoUring,
-    /// The ring is to be enabled by the thread that it shall belong to.
+    /// The ring is not enabled yet: the first thread that enters it enables it, and owns it.
     disabled: bool,
-    /// Of a ring of one thread; another's own descriptor does as well.
+    /// The ring's event, for single-thread rings. Shared rings use their own descriptor.
     event: Option<RingEvent>,
     memory: PairMemory,
     fixed: bool,
     sector_mask: u32,
-    /// By number, which is the ring entry's user data. A transfer keeps its number until its completion.
+    /// Indexed by number, which is the ring entry's user data. A transfer keeps its number until its completion.
     transfers: Vec<Transfer>,
     transfers_free: Vec<u32>,
     backlog: VecDeque<u32>,
@@ -89,11 +88,11 @@ pub(super) struct UringQueue {
     flushes_submitted: u64,
     writes_in_flight: u32,
     ring_entries: u32,
-    /// Entries pushed and not completed; of these, `unentered` are not yet known to the kernel.
+    /// Entries pushed and not completed; the kernel does not know `unentered` of them yet.
     in_ring: u32,
     unentered: u32,
     done: Vec<Completion>,
-    /// What the ring has just given: numbers of transfers, and what the kernel answered.
+    /// Completions just taken from the ring: transfer number and the kernel's result.
     results: Vec<(u32, i32)>,
     #[cfg(test)]
     enters: u64,
@@ -107,7 +106,7 @@ impl UringQueue {
         UringQueue::on(ring, data, memory)
     }
 
-    /// For the first thread that polls it or waits on it. Where the kernel has no such rings, for any.
+    /// For one thread alone: the first that polls it or waits on it. If the kernel has no such rings, any thread may use it.
     pub(super) fn of_one_thread(data: Arc<DataFile>, memory: &PairMemory, depth: u32) -> io::Result<Self> {
         let mut builder = IoUring::builder();
         builder.setup_r_disabled().setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
@@ -157,7 +156,7 @@ impl UringQueue {
         })
     }
 
-    /// Puts a transfer into the ring, or behind what waits for it.
+    /// Puts a transfer into the ring, or into the backlog.
     fn start(&mut self, number: u32) {
         if self.in_ring < self.ring_entries {
             self.push(number);
@@ -169,8 +168,8 @@ impl UringQueue {
     fn push(&mut self, number: u32) {
         let transfer = self.transfers[number as usize];
         let entry = self.entry(&transfer).user_data(u64::from(number));
-        // SAFETY: the memory that the entry names is inside one of our regions, which this queue keeps alive until the entry is
-        // complete (`drop` waits); by the word of who submitted it, it is the drive's until `finish` gives its completion.
+        // SAFETY: the memory that the entry names is inside one of our regions, which this queue keeps alive until the entry is complete
+        // (`drop` waits). The submitter promised that only the drive uses it until `finish` gives its completion.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         assert!(pushed.is_ok(), "the ring has {} entries and {} are in it", self.ring_entries, self.in_ring);
         self.in_ring += 1;
@@ -225,7 +224,7 @@ impl UringQueue {
         };
         match entered {
             Ok(count) => self.unentered -= count as u32,
-            // Interrupted, out of time, or the kernel is short of something for now: the next call tries again.
+            // Interrupted, timed out, or the kernel is temporarily short of something: the next call retries.
             Err(error) => match error.raw_os_error() {
                 Some(libc::EEXIST) => panic!("a queue pair of one thread was used by another"),
                 Some(libc::EINTR | libc::ETIME | libc::EAGAIN | libc::EBUSY | libc::ENOMEM) => {}
@@ -234,7 +233,7 @@ impl UringQueue {
         }
     }
 
-    /// Starts what is to be started, and takes what is complete.
+    /// Starts pending entries, and takes completions.
     fn turn(&mut self) {
         if self.unentered > 0 || self.ring.submission().taskrun() {
             self.enter(None);
@@ -245,13 +244,13 @@ impl UringQueue {
         }
     }
 
-    /// Has whoever sleeps now be woken by what comes from here on; whether something came before.
+    /// Arms the event, so that later completions wake a sleeper. Returns whether completions are already there.
     fn came_before_armed(&mut self) -> bool {
         let Some(event) = &self.event else { return false };
         event.arm(&mut self.ring) && (self.ring.submission().taskrun() || !self.ring.completion().is_empty())
     }
 
-    /// Takes what is complete, and refills the ring from the backlog.
+    /// Takes completions, and refills the ring from the backlog.
     fn reap(&mut self) {
         let mut results = std::mem::take(&mut self.results);
         results.extend(self.ring.completion().map(|entry| (entry.user_data() as u32, entry.result())));
@@ -278,7 +277,7 @@ impl UringQueue {
             (Action::Flush, _) => Ok(()),
             (_, moved) if moved as u32 == transfer.length => Ok(()),
             (_, moved) => {
-                // A short transfer goes on from its last whole sector; one that gets nowhere is an error.
+                // A short transfer continues from its last whole sector. One that makes no progress is an error.
                 let moved = moved as u32 & !self.sector_mask;
                 if moved > 0 {
                     transfer.flash += u64::from(moved);
@@ -303,7 +302,7 @@ impl UringQueue {
         }
     }
 
-    /// A write that came after `flushes_before` flushes is over: those that came later waited for it.
+    /// A write that was submitted after `flushes_before` flushes has ended: flushes submitted after it waited for it.
     fn release_flushes(&mut self, flushes_before: u64) {
         if self.held_flushes.is_empty() {
             return;
@@ -313,7 +312,7 @@ impl UringQueue {
                 held.writes_before -= 1;
             }
         }
-        // Flushes wait for ever more writes, so those that are free to go are at the front.
+        // Later flushes wait for more writes, so those that can go are at the front.
         while self.held_flushes.front().is_some_and(|held| held.writes_before == 0) {
             let Some(held) = self.held_flushes.pop_front() else { break };
             self.start(held.transfer);
@@ -328,7 +327,7 @@ impl FlashQueue for UringQueue {
             Operation::Write { flash, from, length, fua } => (Action::Write { fua }, flash, from, length),
             Operation::Flush => (Action::Flush, 0, MemoryAddress::local(0), 0),
             Operation::Discard { .. } => {
-                // The reservation must hold, so the blocks stay.
+                // The reservation must hold, so a discard frees no blocks.
                 self.done.push(Completion::success(command.tag));
                 return;
             }
@@ -390,7 +389,7 @@ impl FlashQueue for UringQueue {
     fn event_fd(&self) -> Option<RawFd> {
         Some(match &self.event {
             Some(event) => event.ask(self.in_ring == 0),
-            // Such a ring polls readable exactly while it holds completions: nothing to signal and nothing to drain.
+            // A shared ring is readable exactly while it holds completions: there is no event to raise or clear.
             None => self.ring.as_raw_fd(),
         })
     }
@@ -405,7 +404,7 @@ impl FlashQueue for UringQueue {
 
 impl Drop for UringQueue {
     fn drop(&mut self) {
-        /// The kernel may write to memory whose owners believe that it does not any more.
+        /// The kernel may still write to memory whose owners believe that it no longer does.
         struct AbortUnlessForgotten;
         impl Drop for AbortUnlessForgotten {
             fn drop(&mut self) {
@@ -421,14 +420,14 @@ impl Drop for UringQueue {
             }
         }
         std::mem::forget(must_end);
-        // The kernel takes a closed ring apart later; what it holds must not linger until then. Not having been
-        // registered is the only way to fail.
+        // The kernel destroys a closed ring later; the files that it holds must not stay open until then. This can fail only if they were
+        // not registered.
         let _ = self.ring.submitter().unregister_files();
         let _ = self.ring.submitter().unregister_buffers();
     }
 }
 
-/// Pieces that local memory is registered in; those of the host's region come behind them.
+/// Number of pieces in which local memory is registered; those of the host's region follow.
 fn pieces_of(local: &LocalMemory) -> usize {
     local.bytes_total().div_ceil(FIXED_BUFFER_BYTES)
 }

@@ -5,7 +5,7 @@ use crate::env::Env;
 use crate::flash::file::{FileFlash, IoEngine};
 use crate::flash::test_path::TestPath;
 
-/// None where the kernel refuses io_uring: the other engine is tested with the rest.
+/// `None` if the kernel refuses io_uring; other tests cover the blocking engine.
 fn queue(depth: u32) -> Option<(UringQueue, TestPath)> {
     let (data, path) = data()?;
     let local = PairMemory::from(LocalMemory::new(1 << 20).unwrap());
@@ -76,7 +76,7 @@ fn a_queue_of_one_thread_belongs_to_the_first_that_uses_it() {
     let first = move || {
         let completions = write_once(&mut queue);
         lend.send((queue, completions)).unwrap();
-        // Only here can it wait for what it was given.
+        // Only here does it wait for the commands that it has.
         drop(given_back.recv());
     };
     let first = Env::system().spawn("first", first).unwrap();
@@ -123,7 +123,7 @@ fn a_flush_waits_for_the_writes_before_it_and_for_no_others() {
 fn a_short_transfer_goes_on_and_one_that_gets_nowhere_fails() {
     let Some((mut queue, _path)) = queue(4) else { return };
     submit(&mut queue, 5, write(0));
-    // What the kernel would answer, in its place.
+    // The kernel's answer, simulated.
     let number = 0;
     queue.transfers[number].length = 8192;
     queue.finish(number as u32, 5000);
@@ -147,7 +147,7 @@ fn a_transfer_that_is_put_off_for_ever_fails_with_what_the_kernel_says() {
             queue.finish(0, -errno);
         }
         queue.backlog.clear();
-        // Progress starts the count anew.
+        // Progress resets the count.
         queue.finish(0, 4096);
         assert_eq!((queue.transfers[0].retries, queue.backlog.len()), (0, 1));
         for _ in 0..RETRIES_MAX {

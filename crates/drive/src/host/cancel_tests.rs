@@ -13,7 +13,7 @@ use std::sync::Arc;
 const COMPUTE: u64 = 7;
 const CANCEL: u64 = 8;
 
-/// Pipelines of many parts each, whose results are kept under their numbers.
+/// Pipelines of many parts each, which keep their results under their index.
 fn long_pipelines(bench: &mut ComputeBench, count: u64) -> Vec<PipelineDescriptor> {
     let concat: PipelineStage = bench.stage("concat");
     let source = bench.flash(&[(0, 100_000)]);
@@ -30,7 +30,8 @@ fn cancel(bench: &mut ComputeBench, tag: u64, pipeline: Option<u16>) {
     submit(&mut bench.pair, CANCEL, Operation::Cancel { tag, pipeline }, Lease::Nothing);
 }
 
-/// Takes the ends of `others`, of a `Compute` and of its `Cancel`. Which pipelines were cancelled: as many as the drive says.
+/// Takes the ends of `others`, of a `Compute` and of its `Cancel`. Returns which pipelines were cancelled; their number must be the drive's
+/// answer.
 fn finish_cancelled(bench: &mut ComputeBench, count: usize, others: usize) -> Vec<bool> {
     let (mut compute, mut cancelled) = (None, None);
     for returned in finish(&mut bench.pair, 2 + others) {
@@ -66,7 +67,7 @@ pub(super) fn all_pipelines_of_a_command_are_cancelled() {
     submit_pipelines(&mut bench, &pipelines, |command| command);
     cancel(&mut bench, COMPUTE, None);
     finish_cancelled(&mut bench, 8, 0);
-    // What was given up left nothing behind: the same numbers are kept anew.
+    // The cancelled pipelines left nothing behind: the same numbers can be kept again.
     submit_pipelines(&mut bench, &pipelines, |command| command);
     let compute = finish(&mut bench.pair, 1).pop().unwrap();
     assert_eq!(compute.completion.result, [0; 2]);
@@ -129,7 +130,7 @@ fn a_command_that_has_not_started_ends_as_soon_as_it_starts() {
     cancel(&mut bench, COMPUTE, None);
     assert_eq!(finish_cancelled(&mut bench, 8, 1), [true; 8]);
     assert_eq!(bench.drive.stage_counters().iter().map(|stage| stage.tasks).sum::<u64>(), 0, "no stage ran");
-    // A cancellation that waits is one of the chain.
+    // A cancellation may wait for an event itself.
     submit_pipelines(&mut bench, &pipelines, |command| command);
     bench.pair.submit(Command::new(1, Operation::Flush).signals(event), Lease::Nothing).unwrap();
     let late = Command::new(CANCEL, Operation::Cancel { tag: COMPUTE, pipeline: None }).after(event);
@@ -145,7 +146,7 @@ fn a_move_of_bytes_that_runs_is_waited_for() {
     let source = bench.local(&[(SOURCE, 50_000)]);
     let sink = PipelineSink::Flash { flash: 512 << 10, bytes: 64 << 10, durable: true };
     submit_pipelines(&mut bench, &[pipeline(&[concat], source, sink)], |command| command);
-    // Until the sink's write is on its way.
+    // Poll until the sink's write is in flight.
     let mut returned = Vec::new();
     let writes = |bench: &ComputeBench| bench.drive.stage_counters().iter().map(|stage| stage.tasks).sum::<u64>();
     while writes(&bench) < 2 {

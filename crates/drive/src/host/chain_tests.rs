@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 const BLOCK: u32 = 4096;
 
-/// A drive that answers late, in any order, and sometimes in parts; and four blocks of local memory.
+/// A drive that completes late, in any order, and sometimes in parts; and four blocks of local memory.
 struct ChainBench {
     flash: FaultyFlash,
     drive: Drive,
@@ -52,15 +52,15 @@ impl ChainBench {
         Operation::Write { flash, from: MemoryAddress::local(self.block(block).offset), length: BLOCK, fua: true }
     }
 
-    /// Adds the first byte of the last block.
+    /// A command that adds the first byte of the last block.
     fn add(&self, input: usize, output: usize) -> Operation {
         let parameters = LocalRange { length: 1, ..self.block(3) };
         let (input, output) = (self.block(input), self.block(output));
         Operation::Execute { program: ProgramId(0), parameters, input, output }
     }
 
-    /// A command that has the memory of the one that it waits for. If that is none, it is lent the buffer, or nothing where it
-    /// names none.
+    /// Submits a command with the memory of the command that it waits for. If it waits for none, it is lent the buffer, or nothing if it
+    /// names no memory.
     fn submit(&mut self, command: Command) {
         let names_memory = !matches!(command.operation, Operation::Flush | Operation::Discard { .. });
         let lease = match command.events.after {
@@ -71,13 +71,13 @@ impl ChainBench {
         self.pair.submit(command, lease).unwrap();
     }
 
-    /// As [`ChainBench::submit`], with the buffer whatever it waits for.
+    /// Like [`ChainBench::submit`], but always lends the buffer.
     fn submit_with_buffer(&mut self, command: Command) {
         let lease = Lease::Buffer(self.buffer.take());
         self.pair.submit(command, lease).unwrap();
     }
 
-    /// All completions until nothing is in flight, by tag. The buffer is back.
+    /// Takes all completions until nothing is in flight, ordered by tag. The buffer is back afterwards.
     fn finish(&mut self) -> Vec<Completion> {
         let mut returned = Vec::new();
         while self.pair.in_flight() > 0 {
@@ -165,13 +165,13 @@ pub(super) fn many_wait_for_one_event() {
             bench.pair.submit(Command::new(tag, read).after(event(7)), Lease::Part(part)).unwrap();
         }
         assert_eq!(bench.finish().len(), 2);
-        // The event keeps what the quiet command had.
+        // The event keeps the lease of the quiet command.
         parted = parted.join().unwrap_err();
         bench.submit(Command::new(3, bench.read(4096, 1)).after(event(7)).signals(event(7)));
         assert_eq!(bench.finish()[0].status, Status::OutsideLease, "the part is of another block");
         bench.buffer = parted.join().unwrap();
         assert!(bench.bytes(1)[..] == [9; 4096] && bench.bytes(2)[..] == [9; 4096]);
-        // Once it is done, it holds nobody; and it can be signalled again.
+        // A done event holds up nobody, and can be signalled again.
         bench.submit(Command::new(2, Operation::Flush).signals(event(7)).quiet());
         bench.submit_with_buffer(Command::new(3, bench.read(4096, 1)).after(event(7)).signals(event(7)));
         bench.submit(Command::new(4, Operation::Flush).after(event(7)));
@@ -192,7 +192,7 @@ pub(super) fn a_failure_aborts_what_waits_for_it_and_nothing_else() {
     let expected =
         [(11, Status::Failed, 0), (12, Status::Aborted, 11), (13, Status::Aborted, 11), (14, Status::Success, 0)];
     assert_eq!(bench.ends(), expected);
-    // Whoever comes later hears of it too, until the event is signalled anew.
+    // Commands submitted later fail too, until the event is signalled again.
     bench.submit(Command::new(20, Operation::Flush).after(event(3)));
     assert_eq!(bench.ends(), [(20, Status::Aborted, 11)]);
     bench.submit(Command::new(21, Operation::Flush).signals(event(3)));
@@ -237,7 +237,7 @@ fn events_that_are_none_are_refused() {
         (8, Status::Success, 0),
     ];
     assert_eq!(bench.ends(), expected);
-    // What is refused for another reason breaks its chain too.
+    // A command refused for another reason breaks its chain too.
     bench.submit(Command::new(9, bench.read(1 << 20, 0)).signals(event(1)));
     bench.submit(flush(10).after(event(1)));
     assert_eq!(bench.ends(), [(9, Status::InvalidField, 0), (10, Status::Aborted, 9)]);
@@ -266,11 +266,11 @@ pub(super) fn a_queue_pair_is_dropped_with_commands_that_wait() {
     assert_eq!(drive.local().bytes_used(), 0);
 }
 
-/// What a command's end is to be, when all are submitted before the first poll: its status, and the tag that failed first.
+/// The expected end of each command, if all are submitted before the first poll: its status, and the tag that failed first.
 fn model(commands: &[(u16, u16, bool)]) -> Vec<(Status, u64)> {
     // By event: pending, or ended at once with the tag that failed first.
     let mut states = [None; 8];
-    // How what is pending will end.
+    // How each pending event will end.
     let mut ends = Vec::new();
     for (tag, (after, signals, is_valid)) in (0..).zip(commands) {
         let (after, signals) = (usize::from(*after), usize::from(*signals));

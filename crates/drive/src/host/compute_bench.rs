@@ -15,7 +15,7 @@ use tapetum_kernels::sha256::Sha256;
 
 pub const FLASH_BYTES: u64 = 1 << 20;
 pub const BYTES: usize = 256 << 10;
-/// Where things are in the buffer: descriptors, lists of ranges, bytes for sources, room for sinks.
+/// Offsets in the buffer: descriptors, lists of ranges, bytes for sources, room for sinks.
 pub const RANGES: u64 = 64 << 10;
 pub const SOURCE: u64 = 96 << 10;
 pub const SINK: u64 = 192 << 10;
@@ -104,7 +104,7 @@ impl ComputeBench {
         (0..count).map(result).collect()
     }
 
-    /// One command for all of them.
+    /// Runs all of them with one command.
     pub fn run(&mut self, pipelines: &[PipelineDescriptor]) -> Vec<PipelineResult> {
         let list = self.put(pipelines);
         let completion = run(&mut self.pair, Operation::Compute { pipelines: list }, &mut self.buffer);

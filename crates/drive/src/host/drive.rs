@@ -14,15 +14,15 @@ use crate::process::OfProcess;
 use std::io;
 use std::sync::Arc;
 
-/// A computational storage drive: flash, local memory, programs. Clones share it. It belongs to the process that made it: a forked child
-/// gets no queue pairs of it, and drops nothing of it.
+/// A computational storage drive: flash, local memory, programs. Clones share it. It belongs to the process that made it: in a forked child
+/// it gives no queue pairs, and dropping it does nothing.
 #[derive(Clone)]
 pub struct Drive {
     pub(super) device: OfProcess<Arc<Device>>,
 }
 
 impl Drive {
-    /// A program's id is its place in `programs`.
+    /// A program's id is its index in `programs`.
     pub fn new(flash: Arc<dyn Flash>, local: LocalMemory, programs: Vec<Box<dyn Program>>, env: Env) -> Drive {
         Drive::of(Device::new(flash, local, programs.into(), env))
     }
@@ -41,14 +41,14 @@ impl Drive {
         device
     }
 
-    /// Another drive over `flash` with the local memory, programs, threads and clock of this one, and compute units of its own, if this
-    /// one has any. Its counters begin at zero.
+    /// Another drive over `flash` with the local memory, programs, threads and clock of this one. If this one has compute units, the other
+    /// gets its own. Its counters begin at zero.
     pub fn with_flash(&self, flash: Arc<dyn Flash>) -> Drive {
         Drive::of(self.device_over(flash))
     }
 
-    /// The same flash, local memory, programs and clock with `threads` of the drive's own, 1 to [`DRIVE_THREADS_MAX`](crate::DRIVE_THREADS_MAX), that do the
-    /// device half of its queue pairs. Its counters begin at zero.
+    /// The same flash, local memory, programs and clock, with `threads` of the drive's own, 1 to
+    /// [`DRIVE_THREADS_MAX`](crate::DRIVE_THREADS_MAX), that run the device half of its queue pairs. Its counters begin at zero.
     ///
     /// # Errors
     /// The operating system's, when it has no more threads or descriptors to give.
@@ -58,11 +58,11 @@ impl Drive {
         Ok(Drive::of(device))
     }
 
-    /// The same drive with compute units: one engine runs the pipelines of all its queue pairs on threads of its own, and divides them by
-    /// the weights of applications. The first queue pair starts it. Its counters begin at zero.
+    /// The same drive with compute units: one engine runs the pipelines of all its queue pairs on its own threads, and divides those by the
+    /// weights of applications. The first queue pair starts it. Its counters begin at zero.
     ///
     /// # Panics
-    /// When a program that is to have units is none of the drive's, or is named twice, or an application has no weight.
+    /// If a program that is to have units is not one of the drive's, or is named twice, or an application has no weight.
     pub fn with_compute_units(&self, options: &EngineOptions) -> Drive {
         let mut device = self.device_over(self.device.flash.clone());
         for (place, count) in options.units.iter().enumerate() {
@@ -75,7 +75,7 @@ impl Drive {
         Drive::of(device)
     }
 
-    /// Opens a queue pair that runs about `depth` flash commands at once. More may be submitted; they wait inside.
+    /// Opens a queue pair that runs about `depth` flash commands at once. More may be submitted; they wait inside the queue pair.
     ///
     /// # Errors
     /// The operating system's, when it has no more rings, threads or descriptors to give; and, of the first queue pair of a drive with
@@ -84,7 +84,7 @@ impl Drive {
         self.pair_over(self.device.local.clone().into(), depth)
     }
 
-    /// As [`Drive::queue_pair`], of a host that has a region: a `Write` of this pair may be from there.
+    /// Like [`Drive::queue_pair`], for a host that has a region: a `Write` of this pair may take its bytes from there.
     ///
     /// # Errors
     /// As [`Drive::queue_pair`].
@@ -92,8 +92,8 @@ impl Drive {
         self.pair_over(PairMemory { local: self.device.local.clone(), host: Some(host.clone()) }, depth)
     }
 
-    /// As [`Drive::queue_pair`], for pipelines that read much: where the drive has no compute units, they take `part_bytes` at a time, if
-    /// local memory has room for that.
+    /// Like [`Drive::queue_pair`], for pipelines that read much: if the drive has no compute units and local memory has room, they take
+    /// `part_bytes` at a time.
     ///
     /// # Errors
     /// As [`Drive::queue_pair`].
@@ -104,7 +104,7 @@ impl Drive {
         self.pair(controller, memory)
     }
 
-    /// As [`Drive::queue_pair_of_parts`], with the local memory of its pipelines from the start; `None` where there is no room for it.
+    /// Like [`Drive::queue_pair_of_parts`], but takes the local memory of its pipelines at once. `None` if there is no room for it.
     ///
     /// # Errors
     /// As [`Drive::queue_pair`].
@@ -123,14 +123,14 @@ impl Drive {
     fn queue_over(&self, memory: &PairMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
         self.refuse_elsewhere()?;
         match self.device.threads {
-            // The drive's thread is the one that polls it.
+            // One of the drive's threads polls it.
             Some(_) => self.device.flash.open_queue_of_one_thread(memory, depth.max(1)),
             None => self.device.flash.open_queue(memory, depth.max(1)),
         }
     }
 
-    /// As [`Drive::queue_pair`], for one thread alone: the first that polls it or waits on it must be the one that does so
-    /// from then on, and drops it. Completions cost less that way. A drive with threads of its own holds nobody to that.
+    /// Like [`Drive::queue_pair`], for one thread alone: the first that polls it or waits on it must do so from then on, and drop it.
+    /// Completions are cheaper that way. On a drive with its own threads, any thread may use it.
     ///
     /// # Errors
     /// As [`Drive::queue_pair`].
@@ -165,8 +165,8 @@ impl Drive {
         &self.device.local
     }
 
-    /// What it lies on, for whoever made that in this process, and puts another drive over it or opens it again. What a host wants to know of it
-    /// is asked of the drive ([`super::questions`]).
+    /// The flash below, for code in this process that made it and puts another drive over it or opens it again. To learn about the flash,
+    /// ask the drive ([`super::questions`]).
     pub fn flash(&self) -> &Arc<dyn Flash> {
         &self.device.flash
     }

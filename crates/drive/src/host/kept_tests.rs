@@ -21,7 +21,7 @@ fn look(id: u64) -> PipelineSource {
     PipelineSource::Kept { id, stays: true }
 }
 
-/// Of a pipeline that fails in its second stage.
+/// A pipeline that fails in its second stage, and the failure that is expected.
 fn damaged(bench: &mut ComputeBench, id: u64) -> (PipelineDescriptor, PipelineFailure) {
     let (concat, inflate) = (bench.stage("concat"), bench.stage("zstd-decompress"));
     let source = bench.local(&[(SOURCE, 100)]);
@@ -43,7 +43,7 @@ pub(super) fn a_batch_reads_what_it_keeps_itself() {
         pipeline(&[inflate], take(1), keep(2)),
         pipeline(&[sha], look(2), bench.sink(0, 32)),
         pipeline(&[concat; 8], look(2), bench.sink(32, 3000)),
-        // A number means what was asked for last before its reader.
+        // A number means the last result promised before its reader.
         pipeline(&[concat], other, keep(2)),
         pipeline(&[concat], take(2), bench.sink(4096, 3000)),
         pipeline(&[concat], look(2), bench.sink(8192, 3000)),
@@ -63,12 +63,12 @@ pub(super) fn readers_and_makers_share_few_sub_buffers() {
     let concat = bench.stage("concat");
     let source = bench.flash(&[(0, 1000)]);
     let count = KEPT_RESULTS_MAX as u64;
-    // Readers stand before the makers of others, and all of them need most of the sub-buffers that there are.
+    // Readers stand before the pipelines that keep other results, and all of them together need most of the sub-buffers.
     let pair = |id: u64, sink| [pipeline(&[concat; 8], source, keep(id)), pipeline(&[concat; 8], take(id), sink)];
     let pipelines: Vec<_> = (0..count).flat_map(|id| pair(id, bench.sink(id * 1000, 1000))).collect();
     assert_eq!(bench.run(&pipelines), vec![PipelineResult::Finished { bytes: 1000 }; 2 * KEPT_RESULTS_MAX]);
     let engine = bench.drive.local().bytes_used() - used;
-    // One more number than there may be.
+    // One more number than allowed.
     let makers: Vec<_> = (0..=count).map(|id| pipeline(&[concat], source, keep(id))).collect();
     let results = bench.run(&makers);
     let many = failed(PipelinePlace::Sink, PipelineReason::TooManyKept);
@@ -94,12 +94,12 @@ pub(super) fn a_reader_is_told_why_its_maker_failed() {
         pipeline(&[concat], look(1), keep(2)),
         pipeline(&[sha], take(2), bench.sink(0, 32)),
         pipeline(&[sha], look(1), bench.sink(0, 32)),
-        // Those that are not taken have readers too.
+        // Refused pipelines have readers too.
         pipeline(&[unknown], source, keep(3)),
         pipeline(&[sha], take(3), bench.sink(0, 32)),
         pipeline(&[sha], outside, keep(4)),
         pipeline(&[sha], take(4), bench.sink(0, 32)),
-        // And those that come right afterwards read what is kept anew.
+        // Readers submitted right afterwards read the newly kept result.
         pipeline(&[concat], source, keep(4)),
         pipeline(&[sha], take(4), bench.sink(0, 32)),
     ]);
@@ -116,7 +116,7 @@ pub(super) fn a_reader_is_told_why_its_maker_failed() {
     assert_eq!(later, [of_reader], "the result before it is gone, and the reason stays");
 }
 
-/// A command that keeps, and one that reads when it has ended.
+/// A command that keeps a result, and one that waits for it by an event and reads it.
 fn by_event(bench: &mut ComputeBench, maker: PipelineDescriptor) -> PipelineResult {
     let mut first = bench.drive.local().allocate(PipelineDescriptor::ENCODED_BYTES).unwrap();
     first.bytes_mut().copy_from_slice(&maker.encode());

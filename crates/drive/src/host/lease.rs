@@ -1,27 +1,27 @@
-//! Leases: what of memory a command may touch. It goes with the command and comes back with its completion.
+//! Leases: the memory that a command may touch. A lease goes with the command and comes back with its completion.
 
 use crate::memory::{BufferPart, LocalBuffer, PairMemory, SealedRange};
 use crate::protocol::{Completion, LeasedRanges, LocalRange, RegionId};
 
-/// The memory of one command. Whoever has submitted it has nothing by which to reach these bytes until they come back.
+/// The memory of one command. Its submitter cannot reach these bytes until they come back.
 #[derive(Debug, Default)]
 pub enum Lease {
-    /// Of a command that names no memory.
+    /// For a command that names no memory.
     #[default]
     Nothing,
     Buffer(LocalBuffer),
     Buffers([LocalBuffer; 2]),
-    /// A part of a buffer whose other parts are with other commands.
+    /// A part of a buffer. Other commands may have the other parts.
     Part(BufferPart),
-    /// Bytes of the host's region, for a `Write`. The host goes on writing elsewhere in the arena.
+    /// Bytes of the host's region, for a `Write`. The host may write elsewhere in the arena meanwhile.
     Sealed(SealedRange),
-    /// What the command was lent that signals the event for which this one waits, unless another has taken that over. That command
-    /// comes back without it. What a quiet command was lent stays with its event until the event is signalled anew.
+    /// The lease of the command that signals the event for which this one waits, unless another has taken it over. That command comes back
+    /// without it. The lease of a quiet command stays with its event until the event is signalled again.
     Inherited,
 }
 
 impl Lease {
-    /// As the drive checks them. What is of another drive's memory, or another host's, is none of them.
+    /// The ranges for the drive to check. Memory of another drive or another host gives none.
     pub(super) fn ranges_in(&self, memory: &PairMemory) -> LeasedRanges {
         let of = |buffer: &LocalBuffer, range| if buffer.is_of(&memory.local) { range } else { LocalRange::EMPTY };
         let whole = |buffer: &LocalBuffer| of(buffer, buffer.range());
@@ -39,10 +39,10 @@ impl Lease {
         LeasedRanges { region: RegionId::LOCAL, ranges }
     }
 
-    /// The buffer of a command that was given one.
+    /// The buffer of a command that was lent one.
     ///
     /// # Panics
-    /// When it was given something else.
+    /// If it was lent something else.
     pub fn into_buffer(self) -> LocalBuffer {
         match self {
             Lease::Buffer(buffer) => buffer,
@@ -57,7 +57,7 @@ impl From<LocalBuffer> for Lease {
     }
 }
 
-/// The end of a command, and what it was lent.
+/// The end of a command, and its lease.
 #[derive(Debug)]
 pub struct Returned {
     pub completion: Completion,

@@ -5,9 +5,9 @@
 //!              └─ quiet command ended ─► kept by its event ─► the heir's slot
 //! ```
 //! 1. A lease is in one slot, or kept by one event, and nowhere else.
-//! 2. It leaves only when no command is in flight any more that had it: an heir that ends first (as it was refused) is parked until
-//!    then.
-//! 3. An heir waits for the event that the one before it signals, so that the drive starts it when that one has ended.
+//! 2. It is returned only when no command that had it is in flight any more: an heir that ends first (because it was refused) is parked
+//!    until then.
+//! 3. An heir waits for the event that its predecessor signals, so the drive starts it after that one has ended.
 
 use super::{Lease, Returned};
 use crate::device::EndedCommand;
@@ -16,22 +16,22 @@ use crate::protocol::{EventId, EventUse};
 
 const NONE: u32 = u32::MAX;
 
-/// A command in flight, or a place for one.
+/// A command in flight, or a free slot.
 struct LeaseSlot {
     lease: Lease,
     /// The slot of the command that took the lease over.
     heir: u32,
-    /// The slot of the command in flight from which it was taken over.
+    /// The slot of the command in flight whose lease this one took over.
     from: u32,
     signals: Option<EventId>,
-    /// It has ended, and what it has is still another's.
+    /// It has ended, but its lease is still in use by its predecessor.
     is_parked: bool,
 }
 
 enum EventLease {
-    /// Of the command in this slot, the last one in flight that signals the event.
+    /// The lease is in this slot, of the last command in flight that signals the event.
     InSlot(u32),
-    /// Of a quiet command that has ended; otherwise nothing.
+    /// The lease of a quiet command that has ended; otherwise nothing.
     Kept(Lease),
 }
 
@@ -39,14 +39,14 @@ enum EventLease {
 pub(super) struct LeaseTable {
     slots: Vec<LeaseSlot>,
     free: Vec<u32>,
-    /// By the event's number, from 1; as many as the highest one signalled.
+    /// Indexed by event number - 1, up to the highest number signalled.
     events: Vec<EventLease>,
-    /// Ends of the slots that say so.
+    /// Ends of the slots that are parked.
     parked: Vec<EndedCommand>,
 }
 
 impl LeaseTable {
-    /// Takes the lease of a command that is submitted next; its slot.
+    /// Takes the lease of a command that is submitted next. Returns its slot.
     pub fn begin(&mut self, lease: Lease, events: EventUse) -> u32 {
         let place = self.free.pop().unwrap_or_else(|| {
             self.slots.push(LeaseSlot {
@@ -58,7 +58,7 @@ impl LeaseTable {
             });
             self.slots.len() as u32 - 1
         });
-        // A free slot has nothing, and is nobody's heir.
+        // A free slot has no lease and no heir.
         self.slots[place as usize].signals = events.signals;
         if !matches!(lease, Lease::Inherited) {
             self.slots[place as usize].lease = lease;
@@ -77,7 +77,7 @@ impl LeaseTable {
         place
     }
 
-    /// What the command that signals an event has, if nobody has taken it over; and its slot, if it is in flight.
+    /// Takes over the lease of the command that signals an event, if nobody has. Returns it, and the command's slot if that is in flight.
     fn inherit(&mut self, event: EventId, heir: u32) -> (Lease, u32) {
         let Some(entry) = self.events.get_mut(usize::from(event.number()) - 1) else { return (Lease::Nothing, NONE) };
         match entry {
@@ -97,7 +97,7 @@ impl LeaseTable {
         &self.slots[place as usize].lease
     }
 
-    /// A command has ended: appends its completion, unless it is silent, and those that were parked for it.
+    /// A command has ended: appends its completion, unless it is silent, and those of heirs that were parked for it.
     pub fn end(&mut self, ended: &EndedCommand, returned: &mut Vec<Returned>) {
         let slot = &mut self.slots[ended.slot as usize];
         if slot.from != NONE || slot.heir != NONE || slot.signals.is_some() {
@@ -149,7 +149,7 @@ impl LeaseTable {
         self.parked.swap_remove(place)
     }
 
-    /// What is left of the lease of a command that signals an event.
+    /// Ends the event that a command signals: it keeps a quiet command's lease. Returns the lease that goes back with the completion.
     fn end_event(&mut self, event: EventId, ended: &EndedCommand, lease: Lease) -> Lease {
         let Some(entry) = self.events.get_mut(usize::from(event.number()) - 1) else { return lease };
         if !matches!(entry, EventLease::InSlot(slot) if *slot == ended.slot) {

@@ -1,4 +1,4 @@
-//! What a command is lent: it names nothing else, and it comes back.
+//! Leases: a command can name nothing else, and gets its lease back.
 
 use super::testing::{drive_of, finish, run, run_with, submit};
 use super::{CREDITS, Drive, Lease, QueuePair, Returned};
@@ -15,7 +15,7 @@ fn drive_over(flash: Arc<dyn crate::Flash>) -> Drive {
     drive_of(flash, built_in(), 1)
 }
 
-/// A drive whose flash holds threes, and a queue pair of it.
+/// A drive whose flash is filled with threes, and a queue pair of it.
 fn bench() -> (Drive, QueuePair) {
     let drive = drive_over(Arc::new(MemoryFlash::new(1 << 20)));
     let mut pair = drive.queue_pair(4).unwrap();
@@ -159,7 +159,7 @@ pub(super) fn each_command_has_its_own_lease_back_whatever_its_tag() {
 
 #[test]
 fn a_queue_pair_that_is_dropped_frees_what_it_was_lent() {
-    // This flash panics when somebody touches a buffer that a command in flight names.
+    // This flash panics if somebody touches a buffer that a command in flight names.
     let flash = FaultyFlash::new(1 << 20, 1);
     for crashes in [false, true] {
         let drive = drive_over(Arc::new(flash.clone()));

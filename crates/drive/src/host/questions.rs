@@ -1,6 +1,6 @@
-//! What a host asks of a drive beside its queue pairs: all of it, so that a drive in another process has one list to answer.
+//! Questions of a host to its drive beside queue pairs. All of them are here, so that a drive in another process has one list to answer.
 //!
-//! Threads: any. Each question is answered at once, but for [`Drive::grow`], which may wait for the operating system.
+//! Threads: any. Each question is answered at once, except [`Drive::grow`], which may wait for the operating system.
 
 use super::Drive;
 use crate::counters::CountersSnapshot;
@@ -9,12 +9,12 @@ use crate::flash::{FlashError, Health};
 use crate::protocol::Identity;
 
 impl Drive {
-    /// What the drive is and has. [`Operation::Identify`](crate::Operation::Identify) says the same through a queue pair.
+    /// The drive's sizes, limits and programs. [`Operation::Identify`](crate::Operation::Identify) gives the same through a queue pair.
     pub fn identity(&self) -> Identity {
         self.device.identity()
     }
 
-    /// Bytes that can be addressed; a multiple of the sector. Never fewer than before.
+    /// Addressable bytes; a multiple of the sector. Never shrinks.
     pub fn capacity_bytes(&self) -> u64 {
         self.device.flash.capacity_bytes()
     }
@@ -24,40 +24,41 @@ impl Drive {
         self.device.flash.sector_bytes()
     }
 
-    /// A write of so many bytes, at a multiple of so many, is there whole or not at all after a power failure. 0 promises nothing.
+    /// Size of an atomic write: a write of so many bytes, at a multiple of that, survives a power failure whole or not at all. 0 promises
+    /// nothing.
     pub fn atomic_write_bytes(&self) -> u32 {
         self.device.flash.atomic_write_bytes()
     }
 
-    /// Where it is, as an error names it: the path of a file.
+    /// Its name for error messages: the path of a file.
     pub fn place(&self) -> String {
         self.device.flash.place()
     }
 
-    /// Makes at least `capacity_bytes` addressable, durably, while queue pairs are at work.
+    /// Makes at least `capacity_bytes` addressable, durably, while queue pairs are working.
     ///
     /// # Errors
-    /// Where there is no room, or it cannot grow.
+    /// If there is no room, or the drive cannot grow.
     pub fn grow(&self, capacity_bytes: u64) -> Result<(), FlashError> {
         self.device.flash.grow(capacity_bytes)
     }
 
-    /// Whether it is still there for whoever opens it next.
+    /// Whether it can still be opened at its path.
     pub fn health(&self) -> Health {
         self.device.flash.health()
     }
 
-    /// What its commands did and moved.
+    /// Counters of its commands and bytes moved.
     pub fn counters(&self) -> CountersSnapshot {
         self.device.counters.snapshot()
     }
 
-    /// What its programs did as stages of pipelines.
+    /// Counters of its programs as stages of pipelines.
     pub fn stage_counters(&self) -> Vec<StageSnapshot> {
         self.device.stages.snapshot()
     }
 
-    /// What was done for each application, by its number. A drive without compute units has one alone.
+    /// Counters of each application, indexed by its number. A drive without compute units has only one.
     pub fn applications(&self) -> Vec<ApplicationSnapshot> {
         self.device.stages.applications()
     }

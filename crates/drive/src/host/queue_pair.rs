@@ -1,11 +1,11 @@
-//! A queue pair: commands one way, completions the other, and how many there may be between them.
+//! A queue pair: commands one way, completions the other, and a limit on how many are in flight.
 //!
-//! 1. Every command in flight holds one of the pair's [`CREDITS`]; its completion gives it back when it is polled. Without one,
-//!    [`QueuePair::submit`] says [`QueueFull`] and has done nothing. A quiet command that succeeds has no completion: its credit
-//!    comes back with the poll that would have given one.
-//! 2. The pair has the [`Lease`] of every command in flight, and nobody else has: it leaves with the completion, or is dropped when
-//!    the controller is gone, which waits for the drive.
-//! 3. It belongs to the process that made it. In a forked child it takes no commands, gives none back, and waits for nothing.
+//! 1. Every command in flight holds one of the pair's [`CREDITS`]; polling its completion returns the credit. Without one,
+//!    [`QueuePair::submit`] returns [`QueueFull`] and has done nothing. A quiet command that succeeds has no completion: its credit comes
+//!    back with the poll that would have given one.
+//! 2. The pair alone owns the [`Lease`] of every command in flight. The lease leaves with the completion, or is dropped after the
+//!    controller, whose drop waits for the drive.
+//! 3. It belongs to the process that made it. In a forked child it takes no commands, gives no completions, and waits for nothing.
 
 use super::lease_table::LeaseTable;
 use super::remote::RemoteController;
@@ -20,14 +20,14 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The most commands that one queue pair has in flight. Enough for the deepest drive many times over; so few that what is kept
-/// for each of them does not count beside the memory that they name.
+/// The most commands in flight on one queue pair. Enough for the deepest drive many times over, and few enough that the state of each does
+/// not count beside the memory that they name.
 pub const CREDITS: usize = 4096;
 
 /// All of a queue pair's credits are in use: `poll`, and submit again.
 #[derive(Debug)]
 pub struct QueueFull {
-    /// What the command was to be lent.
+    /// The lease of the command, returned.
     pub lease: Lease,
 }
 
@@ -39,10 +39,10 @@ impl fmt::Display for QueueFull {
 
 impl std::error::Error for QueueFull {}
 
-/// Where the device half of a queue pair is.
+/// The thread on which the device half of a queue pair runs.
 #[expect(clippy::large_enum_variant)] // One a queue pair; the larger is the one that is polled most, and a box would cost it a miss.
 pub(super) enum PairController {
-    /// With whoever polls the queue pair.
+    /// On the thread that polls the queue pair.
     Here(Controller),
     OnDriveThread(RemoteController),
 }
@@ -66,7 +66,7 @@ impl PairController {
         }
     }
 
-    /// Nothing is in flight, so there is nothing to be woken for.
+    /// To be called when nothing is in flight: clears the descriptor.
     fn rest(&mut self) {
         match self {
             PairController::Here(controller) => controller.rest(),
@@ -84,16 +84,16 @@ impl PairController {
     fn steps(&self) -> u64 {
         match self {
             PairController::Here(controller) => controller.steps(),
-            // Whoever asks looks at the descriptor as well.
+            // The caller checks the descriptor as well.
             PairController::OnDriveThread(_) => 0,
         }
     }
 
-    /// Whether units of the drive are at work.
+    /// Whether units of the drive are running its pipelines.
     fn is_computing(&self) -> bool {
         match self {
             PairController::Here(controller) => controller.is_computing(),
-            // Whoever asks looks at the descriptor as well.
+            // The caller checks the descriptor as well.
             PairController::OnDriveThread(_) => false,
         }
     }
@@ -101,7 +101,7 @@ impl PairController {
     fn is_ready(&self) -> bool {
         match self {
             PairController::Here(controller) => controller.is_ready(),
-            // Its thread goes on.
+            // The drive's thread makes the progress.
             PairController::OnDriveThread(_) => false,
         }
     }
@@ -114,9 +114,9 @@ impl PairController {
     }
 }
 
-/// Submission and completion of commands to one drive. Dropping it waits for what is in flight.
+/// Submits commands to one drive, and takes completions. Dropping it waits for the commands in flight.
 pub struct QueuePair {
-    // First, so that it is dropped, and its commands are over, before anything they use goes.
+    // First, so that it is dropped before anything its commands use; the drop waits for those commands.
     controller: OfProcess<PairController>,
     leases: OfProcess<LeaseTable>,
     ended: Vec<EndedCommand>,
@@ -136,9 +136,9 @@ impl QueuePair {
         QueuePair { controller, leases, ended: Vec::new(), drive, memory, counters }
     }
 
-    /// Takes a command and what it may touch; never blocks. What is wrong with it comes out as its completion: so does a range that
-    /// does not lie wholly inside one buffer, part or sealed range of the lease ([`Status::OutsideLease`](crate::Status::OutsideLease)). Flash
-    /// commands start at the next `poll` or `wait`, and programs run in `poll`.
+    /// Takes a command and its lease; never blocks. An invalid command ends with a completion that says so; so does one with a range that
+    /// does not lie wholly inside one buffer, part or sealed range of the lease ([`Status::OutsideLease`](crate::Status::OutsideLease)).
+    /// Flash commands start at the next `poll` or `wait`, and programs run in `poll`.
     ///
     /// # Errors
     /// [`QueueFull`], when [`CREDITS`] commands are in flight, and in a forked child.
@@ -149,9 +149,9 @@ impl QueuePair {
         let slot = self.leases.begin(lease, command.events);
         let leased = self.leases.lease(slot).ranges_in(&self.memory);
         self.counters.depth(self.in_flight() as u64);
-        // SAFETY: these ranges are of buffers of this local memory that we have, and keep until the command's end or the
-        // controller's; whoever had them can reach them no more. Other commands in flight that had them end before it starts.
-        // Or they are sealed: then nobody writes them while we have the lease, and the drive only reads that region.
+        // SAFETY: these ranges are of buffers of this local memory that we own, and keep until the end of the command or of the controller,
+        // so nobody else can reach them. Other commands in flight that had them end before this one starts. Sealed ranges are not written
+        // by anybody while we hold the lease, and the drive only reads that region.
         unsafe { self.controller.submit(command, slot, &leased) };
         Ok(())
     }
@@ -164,8 +164,8 @@ impl QueuePair {
         self.submit(Command::new(tag, Operation::Flush), Lease::Nothing)
     }
 
-    /// Starts what was submitted, runs programs whose reads are there, appends what is done and what that was lent, and says how
-    /// many that was. Never blocks. The order is the drive's.
+    /// Starts submitted commands, runs programs whose reads have completed, and appends ended commands with their leases. Returns how many.
+    /// Never blocks. The order is the drive's choice.
     pub fn poll(&mut self, returned: &mut Vec<Returned>) -> usize {
         if !self.is_here() {
             return 0;
@@ -192,12 +192,12 @@ impl QueuePair {
         }
     }
 
-    /// Waits until everything that was submitted has ended, and drops what comes.
+    /// Waits until everything submitted has ended, and drops the completions.
     pub fn drain(&mut self) {
         self.drain_into(&mut Vec::new());
     }
 
-    /// As [`QueuePair::drain`], and appends what comes.
+    /// Like [`QueuePair::drain`], but appends the completions.
     pub fn drain_into(&mut self, returned: &mut Vec<Returned>) {
         while self.in_flight() > 0 && self.is_here() {
             self.wait(Some(Duration::from_millis(10)));
@@ -205,31 +205,31 @@ impl QueuePair {
             self.poll(returned);
             let is_still = (self.in_flight(), self.controller.steps()) == before && !self.controller.is_computing();
             if is_still && self.event_fd().is_none() {
-                // A simulated drive that stopped never answers, and never writes either.
+                // A simulated drive whose power was cut never answers, and never writes either.
                 return;
             }
         }
     }
 
-    /// Whether this process made it, rather than one that it was forked from.
+    /// Whether this process made it, rather than a process that this one was forked from.
     pub fn is_here(&self) -> bool {
         self.controller.is_here()
     }
 
-    /// Whether another `poll` would get further at once: the steps of a poll are bounded, and pipelines may take many. Whoever sleeps
-    /// on the descriptor asks first.
+    /// Whether another `poll` would make progress at once: the steps of a poll are bounded, and pipelines may take many. Check this before
+    /// sleeping on the descriptor.
     pub fn is_ready(&self) -> bool {
         self.is_here() && self.controller.is_ready()
     }
 
-    /// A descriptor that polls readable while flash completions are there, or pipelines have ended on compute units, for `epoll`. Before sleeping on it, `poll`
-    /// until that gives nothing: it neither speaks of commands refused nor of commands not started. `None` where there is
-    /// nothing to sleep for: keep polling.
+    /// A descriptor, for `epoll`, that is readable while there are flash completions, or pipelines have ended on compute units. Before
+    /// sleeping on it, `poll` until that gives nothing: it reports neither refused commands nor commands that have not started. `None` if
+    /// there is no such descriptor: keep polling.
     pub fn event_fd(&self) -> Option<RawFd> {
         self.is_here().then(|| self.controller.event_fd()).flatten()
     }
 
-    /// Commands submitted that have not ended, or whose completions `poll` has not given yet.
+    /// Commands submitted whose completions `poll` has not given yet.
     pub fn in_flight(&self) -> usize {
         self.leases.in_flight()
     }
@@ -246,7 +246,7 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // Commands in flight end with the controller, and nobody polls them.
+        // Commands in flight end with the controller, and nobody polls them afterwards.
         if self.is_here() {
             self.counters.depth(0);
         }

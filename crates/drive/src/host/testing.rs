@@ -1,4 +1,4 @@
-//! What the tests of this crate do with a queue pair.
+//! Helpers for this crate's tests of queue pairs.
 
 use super::{Drive, Lease, QueuePair, Returned};
 use crate::device::arbiter::UnitCount;
@@ -11,14 +11,14 @@ use crate::protocol::{Command, Completion, Operation};
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// Who does the device half of a test's drives.
+/// The threads that run the device half of a test's drives.
 #[derive(Clone, Copy)]
 enum DeviceHalf {
     Host,
     DriveThread,
-    /// Two for each of some programs, and the mover.
+    /// Two units for each of some programs, and the mover.
     Units,
-    /// Both.
+    /// A drive thread and units.
     ThreadAndUnits,
 }
 
@@ -37,12 +37,12 @@ pub fn has_units() -> bool {
     matches!(DEVICE_HALF.get(), DeviceHalf::Units | DeviceHalf::ThreadAndUnits)
 }
 
-/// Runs a test with the device half of its drives on a thread of theirs.
+/// Runs a test with the device half of its drives on their own thread.
 pub fn on_a_drive_thread(test: fn()) {
     on(DeviceHalf::DriveThread, test);
 }
 
-/// Runs a test with its pipelines on compute units, and the rest once with the host and once on a drive thread.
+/// Runs a test with its pipelines on compute units: once with the rest on the host's thread, and once with it on a drive thread.
 pub fn on_units(test: fn()) {
     on(DeviceHalf::Units, test);
     on(DeviceHalf::ThreadAndUnits, test);
@@ -61,7 +61,7 @@ macro_rules! once_more {
 }
 pub(super) use once_more;
 
-/// Units for programs that have one of these names.
+/// Options with units for the programs that have one of these names.
 pub fn units_of(drive: &Drive, names: &[(&str, u16)]) -> EngineOptions {
     let programs = drive.identity().programs;
     let count = |(name, units): &(&str, u16)| {
@@ -71,12 +71,12 @@ pub fn units_of(drive: &Drive, names: &[(&str, u16)]) -> EngineOptions {
     EngineOptions::with_units(names.iter().filter_map(count).collect())
 }
 
-/// A drive whose device half is where the test that runs has it, with 1 MiB of local memory.
+/// A drive with 1 MiB of local memory, whose device half runs where the current test wants it.
 pub fn drive_of(flash: Arc<dyn Flash>, programs: Vec<Box<dyn Program>>, seed: u64) -> Drive {
     drive_with(flash, 1 << 20, programs, seed)
 }
 
-/// As [`drive_of`], with so much local memory.
+/// Like [`drive_of`], with this much local memory.
 pub fn drive_with(flash: Arc<dyn Flash>, local_bytes: usize, programs: Vec<Box<dyn Program>>, seed: u64) -> Drive {
     let local = LocalMemory::new(local_bytes).unwrap();
     let half = DEVICE_HALF.get();
@@ -111,7 +111,7 @@ pub fn finish(pair: &mut QueuePair, count: usize) -> Vec<Returned> {
     returned
 }
 
-/// Runs the only command of a queue pair, which is lent `lease`, to its end.
+/// Runs one command, which is lent `lease`, to its end, on a queue pair with nothing else in flight.
 pub fn run_with(pair: &mut QueuePair, operation: Operation, lease: Lease) -> Returned {
     assert_eq!(pair.in_flight(), 0);
     submit(pair, u64::MAX, operation, lease);
@@ -120,7 +120,7 @@ pub fn run_with(pair: &mut QueuePair, operation: Operation, lease: Lease) -> Ret
     returned
 }
 
-/// As [`run_with`], of a command that is lent a buffer.
+/// Like [`run_with`], for a command that is lent a buffer.
 pub fn run(pair: &mut QueuePair, operation: Operation, buffer: &mut LocalBuffer) -> Completion {
     let returned = run_with(pair, operation, buffer.take().into());
     *buffer = returned.lease.into_buffer();

@@ -1,4 +1,4 @@
-//! Drives with compute units: the tests of `Compute` once more, and what is theirs alone.
+//! Drives with compute units: the tests of `Compute` again, and tests of the units.
 
 use super::compute_bench::{BYTES, ComputeBench, FLASH_BYTES, SOURCE, digest, failed, pipeline, written};
 use super::testing::{finish, on_units, once_more, submit, units_of};
@@ -45,7 +45,7 @@ once_more! {
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 
-/// A gate that programs wait at.
+/// A gate at which programs wait.
 #[derive(Default)]
 struct Gate {
     is_open: Mutex<bool>,
@@ -64,7 +64,7 @@ impl Gate {
     }
 }
 
-/// A program that runs a function of its parameters and whether it is cancelled by now, and passes its input on.
+/// A program that calls a function with its parameters and whether it is cancelled, and copies its input to its output.
 struct Then<F>(&'static str, F);
 
 impl<F: Fn(&[u8], &dyn Fn() -> bool) + Send + Sync> Program for Then<F> {
@@ -85,7 +85,7 @@ fn with_programs(programs: Vec<Box<dyn Program>>) -> Drive {
     Drive::new(flash, LocalMemory::new(4 << 20).unwrap(), programs, Env::system())
 }
 
-/// Submits pipelines of 100 bytes through this program; one command for all of them.
+/// Submits pipelines of 100 bytes through this program with one command.
 fn submit_many(bench: &mut ComputeBench, tag: u64, pipelines: &[PipelineDescriptor]) {
     let list = bench.put(pipelines);
     submit(&mut bench.pair, tag, Operation::Compute { pipelines: list }, bench.buffer.take());
@@ -107,7 +107,7 @@ fn two_queue_pairs_share_one_unit_by_the_weights_of_their_applications() {
     });
     let drive = with_programs(vec![Box::new(record)]);
     let options = units_of(&drive, &[("record", 1)]);
-    // A byte of flash costs so much that the time of the tasks does not count: the order is that of what was read.
+    // Flash bytes cost so much that the time of tasks does not matter: the order follows the bytes read.
     let application_names = vec!["large".into(), "small".into()];
     let options = EngineOptions { weights: vec![3, 1], application_names, ..options };
     let options = EngineOptions { sub_buffers: 6, flash_byte_cost: 1 << 24, ..options };
@@ -129,7 +129,7 @@ fn two_queue_pairs_share_one_unit_by_the_weights_of_their_applications() {
     assert!((EACH * 3 / 4 - 4..=EACH * 3 / 4 + 4).contains(&first), "{first} of {EACH}, {log:?}");
     let known = drive.applications();
     let told: Vec<_> = known.iter().map(|of| (&of.name[..], of.weight, of.pipelines, of.tasks)).collect();
-    // Of each pipeline its source, its program, its sink.
+    // Each pipeline has three tasks: source, program, sink.
     assert_eq!(told, [("large", 3, EACH as u64, 3 * EACH as u64), ("small", 1, EACH as u64, 3 * EACH as u64)]);
 }
 
@@ -153,7 +153,7 @@ fn a_unit_whose_program_panics_is_dead_and_its_pipeline_says_where() {
     let finished = |bytes| PipelineResult::Finished { bytes };
     assert_eq!(results, [finished(32), lost, finished(100)]);
     assert_eq!(bench.output(0, 32), digest(&[&written(SOURCE as usize, 100)]));
-    // The last one dies with pipelines that wait for it, on both queue pairs: none of them waits for ever.
+    // The last unit dies while pipelines of both queue pairs wait for it: none of them waits for ever.
     let other_source = other.local(&[(SOURCE, 100)]);
     let waiting = pipeline(&[concat, good], other_source, sink(&other, 0));
     submit_many(&mut other, 1, &[waiting; 20]);
@@ -199,7 +199,7 @@ fn a_queue_pair_that_leaves_waits_for_its_running_tasks_and_frees_all() {
         while !is_cancelled() {
             std::thread::yield_now();
         }
-        // Still at work for a while.
+        // Keep it busy for a while.
         is_readable_within(Event::new().unwrap().as_raw_fd(), Some(Duration::from_millis(20)));
         ended.store(true, Ordering::SeqCst);
     };
@@ -249,7 +249,7 @@ fn finish_by_event(pair: &mut QueuePair, count: usize) -> Vec<Returned> {
     returned
 }
 
-/// Rounds of commands and pipelines, one after the other or together, of a host that sleeps on the one event.
+/// Rounds of commands and pipelines, one after the other or together, by a host that sleeps on the one descriptor.
 fn rounds_by_event(drive: &Drive, rounds: u64) {
     let mut bench = ComputeBench::on(drive.clone());
     let [compress, inflate, sha] = ["zstd-compress", "zstd-decompress", "sha256"].map(|name| bench.stage(name));
@@ -297,7 +297,7 @@ fn many_hosts_sleep_and_leave_while_units_work() {
             let work = move || {
                 for round in 0..8 {
                     rounds_by_event(&theirs, 15);
-                    // And one that leaves in the middle.
+                    // Another queue pair leaves in the middle.
                     let mut bench = ComputeBench::on(theirs.clone());
                     let (concat, sha) = (bench.stage("concat"), bench.stage("sha256"));
                     let source = bench.flash(&[(0, 50_000)]);
@@ -335,7 +335,7 @@ fn deadlines_are_kept_while_all_sleep() {
     }
     gate.open();
     one.deadline_us = 0;
-    // The unit is back, and so are the sub-buffers that it had.
+    // The unit is back, and so are its sub-buffers.
     assert_eq!(bench.run(&[one]), [PipelineResult::Finished { bytes: 100 }]);
 }
 

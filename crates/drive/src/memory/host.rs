@@ -1,4 +1,4 @@
-//! The host's region: memory that the host alone writes and the drive reads, as NVMe reads host memory. It is cut into arenas.
+//! The host's region: memory that only the host writes and the drive reads, like NVMe host memory. It is cut into arenas.
 //!
 //! ```text
 //!  an arena
@@ -8,11 +8,10 @@
 //!  | commands that read it         | and then to seal         |
 //!  +-------------------------------+--------------------------+
 //! ```
-//! 1. Bytes below an arena's mark are written by nobody until the arena is reset. The mark only rises until then.
-//! 2. Only bytes below the mark are leased, and an arena is not reset while any of them are.
+//! 1. Nobody writes bytes below an arena's mark until the arena is reset. Until then, the mark only rises.
+//! 2. Only bytes below the mark are leased, and an arena is not reset while any of them are leased.
 //!
-//! So a command may read what it was leased while the owner writes on behind the mark. An arena has one owner; leases may be
-//! dropped by any thread.
+//! So a command may read its lease while the owner writes behind the mark. An arena has one owner; any thread may drop a lease.
 
 use super::BLOCK_BYTES;
 use super::mapping::Mapping;
@@ -60,13 +59,13 @@ impl HostRegion {
         self.mapping.base().as_ptr()
     }
 
-    /// Where a range of the region starts; `None` when it is not all inside. Whose the bytes are is not looked at.
+    /// The address of a range of the region; `None` unless all of it is inside. Ownership of the bytes is not checked.
     pub(crate) fn pointer(&self, range: LocalRange) -> Option<NonNull<u8>> {
         self.mapping.pointer(range.offset, range.length)
     }
 }
 
-/// What an arena and its leases hold together: whoever has it alone knows that nothing is leased.
+/// State shared by an arena and its leases: if the arena holds the only reference, nothing is leased.
 struct SharedArena {
     region: HostRegion,
     /// In the region.
@@ -77,7 +76,7 @@ struct SharedArena {
 pub struct HostArena {
     start: NonNull<u8>,
     length: usize,
-    /// Bytes that are written no more.
+    /// Bytes below this are not written until the next reset.
     sealed: usize,
     shared: Arc<SharedArena>,
 }
@@ -173,7 +172,7 @@ pub struct SealedRange {
 }
 
 impl SealedRange {
-    /// Where they begin, as commands name it.
+    /// The start of the range, in the form that commands use.
     pub fn address(&self) -> MemoryAddress {
         MemoryAddress::host(self.range.offset)
     }

@@ -48,7 +48,7 @@ impl Mapping {
         self.bytes
     }
 
-    /// Where a range begins; `None` when it is not all inside.
+    /// The address of a range; `None` unless all of it is inside.
     pub fn pointer(&self, offset: u64, length: u32) -> Option<NonNull<u8>> {
         let end = offset.checked_add(u64::from(length))?;
         if end > self.bytes as u64 {

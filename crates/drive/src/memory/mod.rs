@@ -4,8 +4,9 @@
 //! Invariants: a region is mapped once and stays mapped until the last handle, buffer and queue is gone; buffers
 //! never overlap; every buffer starts on a 4096-byte boundary. Handles and the allocator may be used from any thread.
 //!
-//! A command is plain data: the compiler does not see which buffers the commands in flight name. So whoever submits one gives
-//! away what it names ([`Lease`](crate::Lease)), and has it back with the completion. Looking at a buffer one has is therefore safe.
+//! A command is plain data: the compiler does not see which buffers the commands in flight name. So a submitter gives away the buffers that
+//! a command names ([`Lease`](crate::Lease)), and gets them back with the completion. Reading or writing a buffer that one owns is
+//! therefore safe.
 
 mod buddy;
 mod host;
@@ -94,7 +95,7 @@ impl LocalMemory {
         }
     }
 
-    /// Where a range starts, for a backend that moves bytes; `None` when it is not all inside. Whose the bytes are is not looked at.
+    /// The address of a range, for a backend that moves bytes; `None` unless all of it is inside. Ownership of the bytes is not checked.
     pub fn pointer(&self, range: LocalRange) -> Option<NonNull<u8>> {
         self.region.mapping.pointer(range.offset, range.length)
     }
@@ -106,7 +107,7 @@ impl LocalRegion {
     }
 }
 
-/// What the commands of a queue pair may name: the drive's local memory and, of a host that has one, its region.
+/// The memory that commands of a queue pair may name: the drive's local memory and, if the host has one, its region.
 #[derive(Clone)]
 pub struct PairMemory {
     pub local: LocalMemory,
@@ -114,8 +115,8 @@ pub struct PairMemory {
 }
 
 impl PairMemory {
-    /// Where a range starts, for a backend that moves bytes; `None` when there is none, or not all of it is inside. Whose the bytes
-    /// are is not looked at.
+    /// The address of a range, for a backend that moves bytes; `None` if the region does not exist, or not all of the range is inside.
+    /// Ownership of the bytes is not checked.
     pub fn pointer(&self, from: MemoryAddress, length: u32) -> Option<NonNull<u8>> {
         let range = LocalRange { offset: from.offset, length };
         match from.region {
@@ -141,12 +142,12 @@ pub struct LocalBuffer {
     memory: LocalMemory,
     offset: u64,
     length: u32,
-    /// What it takes of the memory; none when it was taken.
+    /// Blocks that the buffer takes; 0 for an empty one that [`LocalBuffer::take`] left.
     blocks: u32,
 }
 
 impl LocalBuffer {
-    /// Moves the buffer out and leaves an empty one: for as long as commands name it, say.
+    /// Moves the buffer out and leaves an empty one, for example while commands name it.
     pub fn take(&mut self) -> LocalBuffer {
         let none = LocalBuffer { memory: self.memory.clone(), offset: 0, length: 0, blocks: 0 };
         std::mem::replace(self, none)
@@ -179,14 +180,15 @@ impl LocalBuffer {
         unsafe { self.memory.region.mapping.base().add(self.offset as usize) }.as_ptr()
     }
 
-    /// Nobody counts these looks: they are for whoever is the drive, and for tests. A host has [`QueuePair::look`](crate::QueuePair::look).
+    /// Reads through this are not counted: it is for the drive's own code, and for tests. A host uses
+    /// [`QueuePair::look`](crate::QueuePair::look).
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: inside the mapping, which is initialised (zero or written), lives as long as `self`, and belongs to
         // this buffer alone. No command in flight writes here: it would have the buffer.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
     }
 
-    /// As [`LocalBuffer::bytes`]; a host has [`QueuePair::fill`](crate::QueuePair::fill).
+    /// Like [`LocalBuffer::bytes`]; a host uses [`QueuePair::fill`](crate::QueuePair::fill).
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as `bytes`; `self` is borrowed exclusively, and no command in flight reads here either.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr().cast_mut(), self.len()) }
@@ -201,7 +203,7 @@ impl fmt::Debug for LocalBuffer {
 
 impl Drop for LocalBuffer {
     fn drop(&mut self) {
-        // A forked child has a copy of the allocator, which another thread may have had locked.
+        // A forked child has a copy of the allocator, which another thread may have locked at the fork.
         if self.blocks > 0 && self.memory.region.made.is_here() {
             let first = (self.offset / BLOCK_BYTES as u64) as u32;
             self.memory.region.lock_blocks().free(first, self.blocks);

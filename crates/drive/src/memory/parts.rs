@@ -1,14 +1,14 @@
-//! A buffer in parts, of which each may be with the drive while the others are somewhere else.
+//! A buffer in parts, each of which may be leased to a command of its own.
 
 use super::LocalBuffer;
 use crate::protocol::LocalRange;
 use std::sync::Arc;
 
-/// A buffer that is cut into parts, in order. Nobody can look at it before all of them are gone.
+/// A buffer that is cut into parts, in order. Nobody can read or write the whole buffer until all parts are dropped.
 #[derive(Debug)]
 pub struct PartedBuffer {
     whole: Arc<LocalBuffer>,
-    /// Where the last part ends.
+    /// The end of the last part.
     reached: usize,
 }
 
@@ -34,7 +34,7 @@ impl PartedBuffer {
         BufferPart { whole: self.whole.clone(), range }
     }
 
-    /// The buffer, or all of this again while parts of it are left.
+    /// Returns the buffer, or an error with all of this while parts of it exist.
     pub fn join(self) -> Result<LocalBuffer, PartedBuffer> {
         let reached = self.reached;
         Arc::try_unwrap(self.whole).map_err(|whole| PartedBuffer { whole, reached })

@@ -4,14 +4,13 @@ use super::Purpose;
 use super::wire::{DecodeError, get, put, same_or_not_zero};
 use std::num::NonZeroU16;
 
-/// What a drive is asked to do. `tag` is the caller's; its completion carries it back, and two commands in flight may
-/// share one.
+/// A request to a drive. `tag` is the caller's: the completion carries it back, and two commands in flight may share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
     pub tag: u64,
     pub operation: Operation,
     pub events: EventUse,
-    /// The bytes that it moves are counted by it.
+    /// The purpose for which its bytes are counted.
     pub purpose: Purpose,
 }
 
@@ -58,7 +57,7 @@ impl EventUse {
     pub const NONE: EventUse = EventUse { after: None, signals: None, is_quiet: false };
 }
 
-/// A region of memory that a drive reaches. A drive refuses one that a queue pair has not.
+/// A region of memory that a drive can reach. A drive refuses a region that the queue pair does not have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RegionId(pub u8);
 
@@ -106,14 +105,14 @@ pub struct ProgramId(pub u16);
 /// `Write` are multiples of the drive's sector, and no length is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Flash to local memory. There is no way to name another region: the drive writes none but its own.
+    /// Flash to local memory. The drive writes no other region, so there is no way to name one.
     Read { flash: u64, local: u64, length: u32 },
-    /// Local memory, or the host's region, to flash. With `fua` (force unit access) it completes only when its bytes are durable; without,
-    /// they are durable after a `Flush` that was submitted after this write completed.
+    /// Local memory, or the host's region, to flash. With `fua` (force unit access) it completes only when its bytes are durable. Otherwise
+    /// they are durable after a `Flush` that is submitted after this write has completed.
     Write { flash: u64, from: MemoryAddress, length: u32, fua: bool },
     /// Makes durable every write that *completed* before this was submitted, on whatever queue pair of the drive.
     Flush,
-    /// The bytes are no longer needed; what a later read of them returns is undefined.
+    /// The bytes are no longer needed. What a later read of them returns is undefined.
     Discard { flash: u64, length: u64 },
     /// Runs a program over local memory. `output` must not overlap the other two.
     Execute { program: ProgramId, parameters: LocalRange, input: LocalRange, output: LocalRange },
@@ -124,17 +123,17 @@ pub enum Operation {
     /// ([`PipelineDescriptor`](super::PipelineDescriptor)), one behind the other; its offset is a multiple of eight. The command
     /// ends when all of them have, each with its result in its descriptor; the result's first word says how many failed.
     Compute { pipelines: LocalRange },
-    /// Ends pipelines of every `Compute` with this tag on the same queue pair: the one of this number in its list, or all. Each ends with
-    /// [`PipelineReason::Cancelled`](super::PipelineReason::Cancelled), now or when its running task does; the `Compute` completes as
-    /// always. One that waits for an event is cancelled too, and ends when it would have started. Success, also if there is nothing to
-    /// cancel: the result's first word says how many pipelines are.
+    /// Cancels pipelines of every `Compute` with this tag on the same queue pair: the one with this index in its list, or all. Each ends
+    /// with [`PipelineReason::Cancelled`](super::PipelineReason::Cancelled), now or when its running task does; the `Compute` completes as
+    /// always. A `Compute` that waits for an event is cancelled too, and its pipelines end when it would have started. Always succeeds; the
+    /// result's first word is the number of pipelines cancelled.
     Cancel { tag: u64, pipeline: Option<u16> },
-    /// Writes what the drive is and has ([`Identity`](super::Identity)) to local memory; the result's first word says how many bytes
-    /// that takes. Of more than the range holds nothing is written.
+    /// Writes the drive's [`Identity`](super::Identity) to local memory. The result's first word is its length in bytes; if the range is
+    /// shorter, nothing is written.
     Identify { into: LocalRange },
 }
 
-/// An operation without its operands. All below 0x80 have NVMe's numbers.
+/// An operation without its operands. Those below 0x80 have NVMe's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Opcode {
@@ -163,7 +162,7 @@ impl Opcode {
         Opcode::Cancel,
     ];
 
-    /// Its place in [`Opcode::ALL`].
+    /// Its index in [`Opcode::ALL`].
     pub fn index(self) -> usize {
         match self {
             Opcode::Read => 0,
@@ -247,7 +246,7 @@ const FLAG_FUA: u8 = 1;
 const FLAG_QUIET: u8 = 2;
 const FLAG_ONE: u8 = 4;
 
-/// The fields of a command before an opcode gives them a meaning.
+/// The fields of a command, before the opcode gives them a meaning.
 #[derive(Default)]
 struct Fields {
     flags: u8,
@@ -261,7 +260,7 @@ impl Command {
     /// Bytes of an encoded command: a cache line.
     pub const ENCODED_BYTES: usize = 64;
 
-    /// A command that waits for nothing and whose end its completion alone tells of.
+    /// A command that waits for nothing and signals no event.
     pub const fn new(tag: u64, operation: Operation) -> Command {
         Command { tag, operation, events: EventUse::NONE, purpose: Purpose::Other }
     }
@@ -272,21 +271,21 @@ impl Command {
         self
     }
 
-    /// To start when this event is done.
+    /// Makes it start after this event is done.
     #[must_use]
     pub const fn after(mut self, event: EventId) -> Command {
         self.events.after = Some(event);
         self
     }
 
-    /// To tell of its end by this event.
+    /// Makes it signal this event when it ends.
     #[must_use]
     pub const fn signals(mut self, event: EventId) -> Command {
         self.events.signals = Some(event);
         self
     }
 
-    /// To give no completion if it succeeds.
+    /// Makes it give no completion if it succeeds.
     #[must_use]
     pub const fn quiet(mut self) -> Command {
         self.events.is_quiet = true;
@@ -341,7 +340,7 @@ impl Command {
         bytes
     }
 
-    /// Checks the form only: whether ranges lie inside the drive is the queue pair's to say.
+    /// Checks only the form: the queue pair checks whether ranges lie inside the drive.
     pub fn decode(bytes: &[u8; Self::ENCODED_BYTES]) -> Result<Command, DecodeError> {
         let length = |place: usize| u32::from_le_bytes(get(bytes, LENGTHS[place]));
         let offset = |place: usize| u64::from_le_bytes(get(bytes, OFFSETS[place]));

@@ -1,4 +1,4 @@
-//! Completions: how what was asked ended.
+//! Completions: how a command ended.
 
 use super::wire::{DecodeError, get, put, same_or_not_zero};
 
@@ -10,27 +10,27 @@ pub enum Status {
     Failed,
     /// The drive has no such operation or program.
     Unsupported,
-    /// A range outside flash or its region of memory, a length of zero, a misaligned offset, or a list of stages that is none. Nothing was
-    /// done.
+    /// A range is outside flash or its region of memory, a length is zero, an offset is misaligned, or a list of stages is invalid. Nothing
+    /// was done.
     InvalidField,
-    /// A range of memory that was not lent with the command. Nothing was done.
+    /// A range of memory was not lent with the command. Nothing was done.
     OutsideLease,
     /// The queue pair has no such region of memory. Nothing was done.
     UnknownRegion,
-    /// A program filled its output, and more of it is to come.
+    /// A program filled its output and has more to give.
     More,
-    /// It was not started, because a command that it waited for, directly or through others, did not succeed. The result's first
-    /// word is the tag of the command that ended so first.
+    /// It was not started, because a command that it waited for, directly or through others, failed. The result's first word is the tag of
+    /// the first command that failed.
     Aborted,
     /// It waits for an event that no command signals, or signals one that is pending, or its queue pair has no such event. Nothing
     /// was done.
     InvalidEvent,
-    /// What a program said other than success; never zero.
+    /// A program's own status other than success; never zero.
     Program(u16),
 }
 
-/// The end of a command. `errno` is zero unless `status` is [`Status::Failed`]; `result` is the program's, of a pipeline the last
-/// program's. `stage` is zero but for a pipeline that did not succeed: the place in its list of the stage that ended it.
+/// The end of a command. `errno` is zero unless `status` is [`Status::Failed`]. `result` is the program's; for a pipeline the last
+/// program's. `stage` is zero except for a pipeline that failed: the index in its list of the stage that ended it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     pub tag: u64,
@@ -58,7 +58,7 @@ impl Completion {
         self.status == Status::Success
     }
 
-    /// Whether a write failed because the file system is full, or the quota there: the drive is sound.
+    /// Whether a write failed because the file system or a quota is full: the drive itself is sound.
     pub fn is_no_space(&self) -> bool {
         self.status == Status::Failed && matches!(self.errno, libc::ENOSPC | libc::EDQUOT)
     }

@@ -1,4 +1,4 @@
-//! Pipeline descriptors: what a `Compute` command asks for, each with room for how it ended.
+//! Pipeline descriptors: the list of a `Compute` command. Each has room for its result.
 //!
 //! A command names up to [`PIPELINES_MAX`] descriptors, which lie in local memory one behind the other. Each is a pipeline: a source, up
 //! to [`PROGRAMS_MAX`] programs, a sink. When all of them have ended, each has its [`PipelineResult`] written to it, and the command
@@ -11,38 +11,38 @@ use super::wire::{DecodeError, get, put, same_or_not_zero};
 /// The most descriptors of a command: the batch of ProcPIPE.
 pub const PIPELINES_MAX: usize = 128;
 pub const PROGRAMS_MAX: usize = 8;
-/// The most bytes that a program is told beside its input.
+/// The most bytes of parameters of a program.
 pub const PARAMETERS_MAX: usize = 27; // so that a task packet is a cache line
-/// The most bytes of an attachment: the query of a scan, and the validity of what it reads.
+/// The most bytes of an attachment, such as the query of a scan and the validity of the records that it reads.
 pub const ATTACHMENT_BYTES_MAX: usize = 8 << 20;
-/// The most ranges of a source: as many as a record of 16 MiB has pages.
+/// The most ranges of a source: a record of 16 MiB has as many pages.
 pub const SOURCE_RANGES_MAX: usize = 4096;
 
-/// Where a pipeline's bytes come from. `list` is up to [`SOURCE_RANGES_MAX`] encoded [`SourceRange`]s in local memory, read one
-/// behind the other.
+/// The source of a pipeline's bytes. `list` is up to [`SOURCE_RANGES_MAX`] encoded [`SourceRange`]s in local memory, read one behind the
+/// other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PipelineSource {
-    /// Ranges of local memory, into which the host, or a command before, put them.
+    /// Ranges of local memory, which the host or an earlier command filled.
     Local { list: LocalRange },
-    /// Ranges of flash, each of which begins at a sector, and of local memory, where a range says so ([`SourceRange::of_local`]).
+    /// Ranges of flash, each of which begins at a sector. A range may say that it is of local memory ([`SourceRange::of_local`]).
     Flash { list: LocalRange },
-    /// The kept result of a pipeline of the same queue pair. It is gone from then on, unless it `stays`.
+    /// The kept result of a pipeline of the same queue pair. Reading it frees it, unless it `stays`.
     Kept { id: u64, stays: bool },
 }
 
-/// Where they go. More than the sink holds ends the pipeline.
+/// The sink of a pipeline's bytes. Output that exceeds the sink ends the pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PipelineSink {
     Host {
         into: LocalRange,
     },
-    /// The last sector is filled up with zeros. `durable`: it is on flash for good when the pipeline has ended.
+    /// The last sector is padded with zeros. With `durable`, the bytes are durable when the pipeline has ended.
     Flash {
         flash: u64,
         bytes: u64,
         durable: bool,
     },
-    /// Kept in local memory under this number, in place of what was there, until a pipeline takes it or the queue pair goes.
+    /// Kept in local memory under this number, in place of an older result, until a pipeline takes it or the queue pair is dropped.
     Kept {
         id: u64,
         bytes_max: u32,
@@ -56,18 +56,18 @@ pub struct SourceRange {
     pub bytes: u64,
 }
 
-/// Bit of an offset of a source of flash: the range is of local memory.
+/// Set in an offset of a flash source: the range is of local memory.
 const OFFSET_LOCAL: u64 = 1 << 63;
 
 impl SourceRange {
     pub const ENCODED_BYTES: usize = 16;
 
-    /// A range of local memory in a source of flash.
+    /// A range of local memory in a flash source.
     pub fn of_local(range: LocalRange) -> SourceRange {
         SourceRange { offset: range.offset | OFFSET_LOCAL, bytes: range.length.into() }
     }
 
-    /// The range of local memory, if a range in a source of flash is one.
+    /// The range of local memory, if this range of a flash source is one.
     pub fn local(self) -> Option<LocalRange> {
         let is_local = self.offset & OFFSET_LOCAL != 0;
         let length = u32::try_from(self.bytes).ok()?;
@@ -86,7 +86,7 @@ impl SourceRange {
     }
 }
 
-/// A program of a pipeline, and what it is told beside its input.
+/// A program of a pipeline, and its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PipelineStage {
     pub program: ProgramId,
@@ -113,13 +113,13 @@ impl PipelineStage {
 /// A pipeline as the host asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PipelineDescriptor {
-    /// Whose it is: who pays for what it takes.
+    /// The application that pays for the pipeline's time.
     pub application: u16,
-    /// From the start of its command; zero: none.
+    /// From the start of the command; zero for none.
     pub deadline_us: u64,
     pub source: PipelineSource,
     pub sink: PipelineSink,
-    /// Bytes of local memory, up to [`ATTACHMENT_BYTES_MAX`], that are shown to all of its programs: what does not fit in parameters.
+    /// Bytes of local memory, up to [`ATTACHMENT_BYTES_MAX`], that all of its programs see: for data that does not fit in parameters.
     pub attachment: LocalRange,
     stages: [PipelineStage; PROGRAMS_MAX],
     stage_count: u8,
@@ -166,7 +166,7 @@ const FLAG_STAYS: u8 = 2;
 
 impl PipelineDescriptor {
     pub const ENCODED_BYTES: usize = 384;
-    /// Where in it its result is written.
+    /// Offset of the result in an encoded descriptor.
     pub const RESULT_AT: usize = RESULT;
 
     /// `None` when there are more than [`PROGRAMS_MAX`] stages.
@@ -222,7 +222,7 @@ impl PipelineDescriptor {
         bytes
     }
 
-    /// Checks the form alone. The room for the result is zero.
+    /// Checks only the form. The room for the result must be zero.
     pub fn decode(bytes: &[u8; Self::ENCODED_BYTES]) -> Result<PipelineDescriptor, DecodeError> {
         let long = |at: usize| u64::from_le_bytes(get(bytes, at));
         let (at, length) = (long(SOURCE_AT), u32::from_le_bytes(get(bytes, SOURCE_LENGTH)));

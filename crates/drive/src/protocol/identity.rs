@@ -1,4 +1,4 @@
-//! What a drive says of itself: its sizes and limits, and which programs it has.
+//! A drive's identity: its sizes and limits, and its programs.
 //!
 //! In the words of SNIA's Computational Storage architecture: the drive is a CSx, its flash the device storage, local memory the
 //! function data memory (FDM), a program a computational storage function (CSF).
@@ -7,14 +7,14 @@ use super::command::ProgramId;
 use super::wire::{get, put};
 use std::fmt;
 
-/// The form of [`Identity`] that this version writes.
+/// The version of the encoded [`Identity`].
 const IDENTITY_VERSION: u16 = 1;
 pub const PROGRAM_NAME_BYTES: usize = 32;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramIdentity {
     pub id: ProgramId,
-    /// Of what its parameters, inputs and output mean: another version is another program.
+    /// Version of the meaning of its parameters, inputs and output. Another version is another program.
     pub version: u16,
     /// It takes its input and gives its output in parts.
     pub is_stream: bool,
@@ -31,13 +31,13 @@ pub struct Identity {
     pub programs: Vec<ProgramIdentity>,
 }
 
-/// Why bytes are no identity.
+/// Why bytes are not a valid identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdentityError {
-    /// Of a drive that is newer or older.
+    /// The drive is newer or older than this code.
     Version(u16),
     TooShort,
-    /// A name or a flag that has no meaning.
+    /// A name is invalid, or an unknown flag is set.
     Malformed {
         offset: usize,
     },
@@ -110,7 +110,7 @@ impl Identity {
         bytes
     }
 
-    /// Strict, as all decoding here; bytes behind the last program are not looked at.
+    /// Strict, like all decoding here. Bytes behind the last program are ignored.
     pub fn decode(bytes: &[u8]) -> Result<Identity, IdentityError> {
         let head = bytes.get(..HEAD_BYTES).ok_or(IdentityError::TooShort)?;
         let version = u16::from_le_bytes(get(head, 0));

@@ -1,8 +1,8 @@
-//! What of memory a command may name.
+//! The memory that a command may name.
 
 use super::command::{LocalRange, MemoryAddress, RegionId};
 
-/// The ranges that were lent to a command, of one region; empty ones lend nothing.
+/// The ranges, all of one region, that were lent to a command. Empty ranges lend nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeasedRanges {
     pub region: RegionId,
@@ -10,7 +10,7 @@ pub struct LeasedRanges {
 }
 
 impl LeasedRanges {
-    /// Whether `length` bytes from there on lie wholly inside one of them.
+    /// Whether `length` bytes from `from` on lie wholly inside one of them.
     pub fn hold(&self, from: MemoryAddress, length: u32) -> bool {
         from.region == self.region
             && self.ranges.iter().any(|leased| {

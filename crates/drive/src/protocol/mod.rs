@@ -1,9 +1,8 @@
-//! What crosses a queue pair: commands and lists of stages one way, completions the other.
+//! The messages of a queue pair: commands and lists of stages one way, completions the other.
 //!
 //! Plain data: ids, offsets, lengths; never a pointer or a closure. All have a fixed little-endian form, so a queue pair can run over
-//! shared memory or a byte stream. Decoding is strict: every byte that has no meaning must be zero, so
-//! `encode(decode(bytes)) == bytes` and unused fields stay free for later versions. Decoding checks the form alone: whether a
-//! range lies inside a drive is the drive's to say.
+//! shared memory or a byte stream. Decoding is strict: every byte without meaning must be zero, so `encode(decode(bytes)) == bytes`, and
+//! unused fields stay free for later versions. Decoding checks only the form: the drive checks whether a range lies inside it.
 
 mod command;
 mod completion;

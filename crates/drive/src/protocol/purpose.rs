@@ -1,6 +1,6 @@
-//! What bytes are moved for.
+//! Purposes for which bytes are moved.
 
-/// What a command, or a look at local memory, serves: bytes are counted by it.
+/// The purpose of a command, or of an access to local memory. Bytes are counted by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Purpose {
@@ -8,18 +8,18 @@ pub enum Purpose {
     Other = 0,
     /// Reads of items for clients.
     Get = 1,
-    /// Values that clients write beside the log.
+    /// Values of clients that are written outside the log.
     Put = 2,
     /// Groups of the commit log.
     Log = 3,
     Flush = 4,
     Collect = 5,
     Recover = 6,
-    /// Items that are read into DRAM before anybody asks for them.
+    /// Items that are read into DRAM before a client asks for them.
     Warm = 7,
     /// Scans of all items, for a count or a list.
     Scan = 8,
-    /// Checks, and looks at where something lies.
+    /// Checks, and commands that show where something lies.
     Check = 9,
     /// Pipelines over compute units.
     Pipeline = 10,
@@ -27,7 +27,7 @@ pub enum Purpose {
 
 impl Purpose {
     pub const COUNT: usize = Self::ALL.len();
-    /// Each at the place of its number.
+    /// Indexed by number.
     pub const ALL: [Purpose; 11] = [
         Purpose::Other,
         Purpose::Get,
@@ -42,12 +42,12 @@ impl Purpose {
         Purpose::Pipeline,
     ];
 
-    /// `None` for a number that is none.
+    /// `None` if the number is unknown.
     pub fn of_number(number: u8) -> Option<Purpose> {
         Self::ALL.get(usize::from(number)).copied()
     }
 
-    /// Its place in [`Purpose::ALL`].
+    /// Its index in [`Purpose::ALL`].
     pub fn index(self) -> usize {
         self as usize
     }

@@ -1,4 +1,4 @@
-//! How a pipeline of a `Compute` command ended: written to its descriptor.
+//! How a pipeline of a `Compute` command ended. The drive writes it into the pipeline's descriptor.
 
 use super::wire::{DecodeError, get, put, same_or_not_zero};
 use std::fmt;
@@ -8,41 +8,41 @@ use tapetum_kernels::image_error::ImageError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PipelinePlace {
     Source,
-    /// The place of the program among the pipeline's.
+    /// The program with this index.
     Stage(u8),
     Sink,
 }
 
-/// Why a pipeline gave nothing.
+/// Why a pipeline gave no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum PipelineReason {
-    /// The detail is its number.
+    /// The detail is the application's number.
     UnknownApplication = 1,
     NoStages,
     /// The drive has no such program. The detail is its number.
     UnknownProgram,
     NotAStream,
-    /// It may hold more sub-buffers than there are. The detail is how many.
+    /// The pipeline may need more sub-buffers than exist. The detail is how many.
     TooLarge,
-    /// Too many pipelines of the application are on their way.
+    /// The application has too many running pipelines.
     QueueFull,
     /// Local memory has no room. The detail is how many bytes were wanted.
     NoLocalMemory,
-    /// The queue pair has kept no result under this number.
+    /// The queue pair has no kept result under this number.
     UnknownKept,
-    /// The queue pair has kept as many results as it may.
+    /// The queue pair has the most kept results that it may have.
     TooManyKept,
     OutsideFlash,
     /// A flash range that does not begin at a sector, or a sink that is not whole sectors.
     UnalignedFlash,
-    /// A range of local memory that was not lent with the command, or a list that is none.
+    /// A range of local memory was not lent with the command, or a list is invalid.
     OutsideLocal,
-    /// The program said so; the detail is what.
+    /// The program failed; the detail is its status.
     Program,
     /// A part of the output does not fit a sub-buffer.
     OutputOverflow,
-    /// The output is longer than the sink. The detail is how many bytes that holds.
+    /// The output is longer than the sink. The detail is the size of the sink in bytes.
     OutputTooLong,
     /// The detail is the errno.
     FlashFailed,
@@ -52,7 +52,7 @@ pub enum PipelineReason {
     UnitLost,
     /// All units of the stage's program died.
     NoUnitLeft,
-    /// The pipeline that was to keep the source failed; see [`PipelineFailure::maker`].
+    /// The pipeline that was to keep the source's result failed; see [`PipelineFailure::maker`].
     KeptFailed,
 }
 
@@ -86,7 +86,7 @@ impl PipelineReason {
     }
 }
 
-/// Where and why a pipeline failed. The detail's meaning is the reason's to say.
+/// The place and the reason of a pipeline's failure. The reason defines the meaning of the detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PipelineFailure {
     pub place: PipelinePlace,
@@ -103,7 +103,7 @@ impl PipelineFailure {
         PipelineFailure { detail, ..self }
     }
 
-    /// Of a pipeline whose source was to be kept by one that failed like this: the first of them, if that is a chain.
+    /// The failure of a pipeline whose source a failed pipeline was to keep. In a chain of such failures, it names the first.
     pub fn of_reader(self) -> PipelineFailure {
         let detail = match self.reason {
             PipelineReason::KeptFailed => self.detail,
@@ -112,7 +112,7 @@ impl PipelineFailure {
         PipelineFailure { place: PipelinePlace::Source, reason: PipelineReason::KeptFailed, detail }
     }
 
-    /// Where and why the pipeline failed that was to keep the source, without its detail. `None` of another reason.
+    /// The place and the reason of the failure of the pipeline that was to keep the source, without its detail. `None` for other reasons.
     pub fn maker(&self) -> Option<PipelineFailure> {
         let PipelineFailure { reason: PipelineReason::KeptFailed, detail, .. } = self else { return None };
         let reason = PipelineReason::of_number(*detail as u16)?;
@@ -148,7 +148,7 @@ impl fmt::Display for PipelinePlace {
     }
 }
 
-/// What was wrong, without the place.
+/// Says what was wrong, without the place.
 impl fmt::Display for PipelineReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
@@ -191,7 +191,7 @@ impl fmt::Display for PipelineReason {
 }
 
 impl PipelineFailure {
-    /// What was wrong, without the place.
+    /// Says what was wrong, without the place.
     pub fn explain(&self) -> String {
         let PipelineFailure { reason, detail, .. } = self;
         if let Some(maker) = self.maker() {
@@ -222,14 +222,14 @@ impl fmt::Display for PipelineFailure {
 
 impl std::error::Error for PipelineFailure {}
 
-/// How a pipeline ended: with so many bytes in its sink, or not.
+/// How a pipeline ended: with so many bytes in its sink, or with a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PipelineResult {
     Finished { bytes: u64 },
     Failed(PipelineFailure),
 }
 
-// A result, little endian. All zero: there is none yet.
+// A result, little endian. All zeros: there is no result yet.
 //
 //   0            2            4           6      8            12     16          24     32
 //   | status u16 | reason u16 | place u16 | zero | detail u32 | zero | bytes u64 | zero |
@@ -267,7 +267,7 @@ impl PipelineResult {
         bytes
     }
 
-    /// `None` where no result has been written yet.
+    /// `None` if no result has been written yet.
     pub fn decode(bytes: &[u8; Self::ENCODED_BYTES]) -> Result<Option<PipelineResult>, DecodeError> {
         let short = |at: usize| u16::from_le_bytes(get(bytes, at));
         let result = match short(STATUS) {

@@ -11,11 +11,11 @@ pub enum DecodeError {
     UnknownStatus(u16),
     UnknownStage(u8),
     UnknownPurpose(u8),
-    /// A stage has room for fewer inputs.
+    /// A stage cannot have so many inputs.
     TooManyInputs(u8),
-    /// A pipeline has room for fewer stages.
+    /// A pipeline cannot have so many stages.
     TooManyStages(u8),
-    /// A stage of a pipeline has room for fewer bytes of parameters.
+    /// A stage of a pipeline cannot have so many bytes of parameters.
     LongParameters(u8),
     UnknownSource(u8),
     UnknownSink(u8),
@@ -82,7 +82,7 @@ pub(super) fn get<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     field
 }
 
-/// What decoding dropped shows as a difference from the form encoded again, where a byte should have been zero.
+/// Compares decoded bytes with their canonical encoding: a difference is a byte that should have been zero, and that decoding dropped.
 pub(super) fn same_or_not_zero(bytes: &[u8], canonical: &[u8]) -> Result<(), DecodeError> {
     match bytes.iter().zip(canonical).position(|(given, expected)| given != expected) {
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! The command line: what can be said, and nothing of how it is done.
+//! The command line: its commands and options. What they do is elsewhere.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -225,12 +225,12 @@ Options may also be set by variables, such as TAPETUM_DRIVE_THREADS=2, or in the
 `drive-threads = 2`: all of serve's, and of the other commands --data, --drive, --memory and --log. The command line wins over
 variables, and variables win over the file.";
 
-/// How keys are written.
+/// How keys are written, as help shows it.
 pub const KEY_HELP: &str = r#"A key of a keyspace that has a format is the values of its fields, with commas between them: 100, or 20539,0. With a backslash
 in it, and wherever there is no format, it is the key's bytes as `tapetum list` prints them: \t \n \r \\, and \xHH for any byte.
 A prefix may be the first fields alone. Of a server keys are bytes, as its format is not known here."#;
 
-/// The same, and what rows look like.
+/// How keys are written, and what rows look like, as help shows it.
 const SCAN_HELP: &str = r#"Keys are written as the values of their fields, with commas between them: 100, or 20539,0; the first ones are enough. With a backslash
 in it, and wherever there is no format, a key is its bytes as `tapetum list` prints them: \t \n \r \\, and \xHH for any byte.
 
@@ -241,7 +241,7 @@ const LOAD_HELP: &str = r#"Lines of a .tsv file are KEY<tab>VALUE, where \t \n \
 Lines of a .jsonl file are {"key":"k","value":"v"}, with "flags" and "expiry" (unix seconds) if wanted, and
 "value_base64" (or "key_base64") for what is no text."#;
 
-/// Where a store lies.
+/// The place of a store.
 #[derive(Clone, Debug, Args)]
 pub struct PlaceArguments {
     /// The directory of the data
@@ -277,7 +277,7 @@ impl StoreArguments {
     }
 }
 
-/// Of commands that make a store where there is none.
+/// Options of commands that make a store if there is none.
 #[derive(Debug, Args)]
 pub struct CapacityArguments {
     /// Flash the store may use: a new one reserves it, a smaller one grows to it [default: 10GiB, or half of what is free if that is less; all of a block device]
@@ -285,7 +285,7 @@ pub struct CapacityArguments {
     pub capacity: Option<u64>,
 }
 
-/// Of commands that make a store only if they are told to: a mistyped path is no reason.
+/// Options of commands that make a store only when told to: a mistyped path must not make one.
 #[derive(Debug, Args)]
 pub struct CreationArguments {
     /// Make the store if there is none
@@ -296,7 +296,7 @@ pub struct CreationArguments {
     pub capacity: Option<u64>,
 }
 
-/// How much the log, which goes to standard error, says.
+/// How much the log says. It goes to standard error.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Log")]
 pub struct LogArguments {
@@ -361,7 +361,7 @@ pub struct ResizeArguments {
 }
 
 impl ResizeArguments {
-    /// clap's `requires` does not help: it is passed over where something is given that conflicts with the required option, as --data does.
+    /// clap's `requires` does not help here: clap ignores it if an option that conflicts with the required one is given, as --data does.
     fn why_refused(&self) -> Option<&'static str> {
         (self.memory.is_some() && self.memcached.is_none()).then_some(
             "--memory is what a running server may use: give --memcached ADDR, where it listens, and leave --data and --drive out; \

@@ -1,5 +1,5 @@
-//! Takes the command line and does what it says. Errors go to standard error and say what to do;
-//! the exit status is 0, 1 after one, or 2 if the command line makes no sense.
+//! Parses the command line and runs its command. Errors go to standard error and say what to do. The exit status is 0 after success, 1
+//! after an error, 2 if the command line makes no sense.
 
 use std::error::Error;
 use std::fs;
@@ -34,12 +34,12 @@ use crate::tools::warm::{self, WarmSource};
 use crate::tools::{format_check, list, load, pipelines, repair};
 use crate::{machine, os, output, size, stats};
 
-/// Memory to open a store with that is to grow: the index of a large one.
+/// Memory for opening a store that is to grow: a large one needs a large index.
 const GROW_MEMORY_BYTES: u64 = 1 << 30;
 
 pub(super) type Outcome = Result<(), Box<dyn Error>>;
 
-/// The whole process.
+/// Runs the whole process.
 pub fn main() -> ExitCode {
     os::return_freed_memory();
     os::ignore_file_size_signal();
@@ -59,7 +59,7 @@ pub fn main() -> ExitCode {
                     ExitCode::SUCCESS
                 }
                 Err(error) => {
-                    // Where nobody listens, the status alone must do.
+                    // If standard error cannot be written, the exit status reports the error.
                     let _ = writeln!(std::io::stderr(), "error: {error}");
                     ExitCode::FAILURE
                 }
@@ -80,12 +80,12 @@ fn parse_command_line() -> Cli {
         if let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg)
             && let Some(origin) = completed.origin_of(option)
         {
-            // Where nobody listens, the status alone must do.
+            // If standard error cannot be written, the exit status reports the error.
             let _ = writeln!(std::io::stderr(), "{option} is from {origin}");
         }
         let begins_with_option = std::env::args().nth(1).is_some_and(|word| word.starts_with("--"));
         if error.kind() == ErrorKind::UnknownArgument && begins_with_option {
-            // Where nobody listens, the status alone must do.
+            // If standard error cannot be written, the exit status reports the error.
             let _ =
                 writeln!(std::io::stderr(), "tip: options follow a command; a server is started by `tapetum serve`\n");
         }
@@ -98,7 +98,7 @@ fn print_help(help: &clap::Error) -> ! {
     let printed = help.print().and_then(|()| io::stdout().flush());
     std::process::exit(match printed {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            // Where nobody listens, the status alone must do.
+            // If standard error cannot be written, the exit status reports the error.
             let _ = writeln!(io::stderr(), "error: cannot write to standard output: {error}");
             1
         }
@@ -106,7 +106,7 @@ fn print_help(help: &clap::Error) -> ! {
     })
 }
 
-/// Does what needs no server of its own.
+/// Runs a command that starts no server.
 fn run(command: Command) -> Outcome {
     match command {
         Command::Serve(_) => unreachable!("it has a log of its own"),
@@ -145,7 +145,7 @@ fn run(command: Command) -> Outcome {
             let keyspace = KeyspaceArguments { keyspace };
             let ran = run_pipeline(&pipeline, source, (&compute_units, pin), (&store, &keyspace))?;
             if stats {
-                // Where nobody listens, the status alone must do.
+                // An error of standard error is ignored: the output matters.
                 let _ = write!(io::stderr(), "{}", pipelines::stage_lines(&ran.stages));
             }
             print(&ran.bytes)
@@ -169,7 +169,7 @@ fn run(command: Command) -> Outcome {
         Command::Dump { prefix, format, skip_bad: true, memcached: None, keyspace, store } => {
             check_memory(store.memory)?;
             let from = (&store.place(), &offline_options(&store));
-            // The format of a damaged store may not be known.
+            // A damaged store may not say the keyspace's format, so the prefix is taken as bytes.
             let prefix = KeyText::of_bytes().prefix(&prefix)?;
             let what = (&keyspace.keyspace[..], &prefix[..], format);
             repair::dump(from, what, &mut output::stdout(), &mut std::io::stderr())
@@ -201,7 +201,7 @@ fn run(command: Command) -> Outcome {
     }
 }
 
-/// Of a store that must be there.
+/// Options for opening a store that must exist.
 pub(super) fn offline_options(arguments: &StoreArguments) -> Options {
     Options { memory_bytes: arguments.memory, new_store: NewStore::Served, create: false, ..Options::new() }
 }
@@ -214,17 +214,17 @@ pub(super) fn creating_options(arguments: &StoreArguments, creation: &CreationAr
     Options { create, capacity_bytes: capacity, ..options }
 }
 
-/// For a command that may make a store: a server is to be able to serve it with as much memory, of which its front doors take a part.
+/// For a command that may make a store: a server must be able to serve it with the same memory, part of which its front doors take.
 pub(super) fn making_options(arguments: &StoreArguments) -> Options {
     Options { memory_beside: store_open::front_bytes, ..offline_options(arguments) }
 }
 
-/// For many items at once: closing the store makes all of them durable, once.
+/// For writing many items: closing the store makes all of them durable at once.
 pub(super) fn filling_options(arguments: &StoreArguments, creation: &CreationArguments) -> Options {
     Options { sync: tapetum::Sync::No, ..creating_options(arguments, creation) }
 }
 
-/// A store, and which of its keyspaces.
+/// A store, and one of its keyspaces.
 pub(super) type OfKeyspace<'a> = (&'a StoreArguments, &'a KeyspaceArguments);
 
 /// Runs `work` on a keyspace of the store without a server, and closes the store.
@@ -242,7 +242,7 @@ fn with_keyspace<R>(
     })
 }
 
-/// A block device has blocks under keys of its own, and asks for no others.
+/// The keys of a block device are its own; a command must not use others.
 fn refuse_device(store: &tapetum::Store, name: &str) -> Result<(), String> {
     match store.keyspaces().iter().any(|keyspace| keyspace.name == name && !keyspace.options.is_empty()) {
         false => Ok(()),
@@ -252,7 +252,7 @@ fn refuse_device(store: &tapetum::Store, name: &str) -> Result<(), String> {
     }
 }
 
-/// Runs `work` on a keyspace of the store without a server, and leaves the store as it is.
+/// Runs `work` on a keyspace of the store without a server. The store stays unchanged.
 pub(super) fn read_keyspace<R>(
     (store, KeyspaceArguments { keyspace }): OfKeyspace<'_>,
     work: impl FnOnce(&KeyspaceHandle) -> Result<R, Box<dyn Error>>,
@@ -260,7 +260,7 @@ pub(super) fn read_keyspace<R>(
     read_store(store, |store| work(&store.keyspace(keyspace)?))
 }
 
-/// A new store has no keyspace but the default: checked before anything is made.
+/// A new store has only the default keyspace. Checked before the store is made.
 pub(super) fn expect_store_of(place: &Place, keyspace: &str) -> Result<(), String> {
     let path = place.path();
     if keyspace == DEFAULT_NAME || path.exists() {
@@ -284,13 +284,13 @@ pub(super) fn with_store<R>(
     let store = store_open::open(&place, &options)?;
     let result = work(&store).map_err(|error| of_store(&place, &store, error));
     let closed = store.close();
-    // The first error says more.
+    // The first error is the more informative one.
     let result = result?;
     closed.map_err(OpenError::of_store(place.path()))?;
     Ok(result)
 }
 
-/// Runs `work` on the store without a server, and leaves it as it is.
+/// Runs `work` on the store without a server. The store stays unchanged.
 pub(super) fn read_store<R>(
     arguments: &StoreArguments,
     work: impl FnOnce(&tapetum::Store) -> Result<R, Box<dyn Error>>,
@@ -328,7 +328,7 @@ fn load(
     of: OfKeyspace<'_>,
     options: Options,
 ) -> Outcome {
-    // No empty store must be left behind.
+    // Check the file first, so that an error leaves no empty store behind.
     file.map_or(Ok(()), load::check_file)?;
     let loaded = match memcached {
         Some(address) => load::load(file, format, skip_bad, &mut Remote::memcached(address).sink(Existing::Replace)?)?,
@@ -360,7 +360,7 @@ fn warm(from: &Address, memcached: Option<&Address>, of: OfKeyspace<'_>, options
     Ok(())
 }
 
-/// A running server whose items that begin with `prefix` are read.
+/// A running server, for reading its items that begin with `prefix`.
 fn source_of<'a>(
     from: Remote<'_>,
     count: &'a dyn Fn() -> Result<u64, String>,
@@ -384,10 +384,10 @@ fn list_remote(address: &Address, prefix: &str, long: bool) -> Outcome {
     Ok(remote_items::list(streams, &prefix, long, &mut output::stdout())?)
 }
 
-/// Says on standard error what was done, unless the log takes errors alone (`-q`).
+/// Reports on standard error what was done, unless the log takes only errors (`-q`).
 pub(super) fn tell(done: &str) {
     if tracing::enabled!(tracing::Level::WARN) {
-        // Where nobody listens, the status alone must do.
+        // An error of standard error is ignored: the report is not essential.
         let _ = writeln!(std::io::stderr(), "{done}");
     }
 }
@@ -410,7 +410,7 @@ fn resize(arguments: &ResizeArguments) -> Outcome {
     Ok(())
 }
 
-/// Asks a running server for another size.
+/// Asks a running server to change a size.
 fn resize_served(address: &Address, what: &str, bytes: u64) -> Outcome {
     let answer = Remote::memcached(address).command(&format!("resize {what} {bytes}"))?;
     if answer == "OK" {
@@ -426,7 +426,7 @@ fn grow(capacity_bytes: u64, arguments: &ResizeArguments) -> Outcome {
     Ok(grown.map_err(OpenError::from)?)
 }
 
-/// More memory than the machine has is refused before anything is made.
+/// Refuses more memory than the machine has, before anything is made.
 pub(super) fn check_memory(memory_bytes: Option<u64>) -> Result<(), String> {
     match memory_bytes.and_then(machine::why_too_much) {
         None => Ok(()),
@@ -460,7 +460,7 @@ fn get(key: &str, of: OfKeyspace<'_>) -> Outcome {
     Ok(out.flush()?)
 }
 
-/// An item by its key, or a file, through a pipeline.
+/// Runs a pipeline over an item or a file.
 fn run_pipeline(
     text: &str,
     (key, file): (Option<&str>, Option<&Path>),

@@ -16,13 +16,13 @@ pub struct GetArguments {
     /// Print these of the record's fields rather than the value; only they come from the drive
     #[arg(long, value_name = "COLUMNS")]
     pub select: Option<String>,
-    /// What keys and values are made of, as `scan` takes it [default: what `keyspace format` keeps]
+    /// The format of keys and values, as `scan` takes it [default: the one that `keyspace format` keeps]
     #[arg(long, value_name = "FORMAT")]
     pub fields: Option<String>,
-    /// Where to pick the fields
+    /// The side that picks the fields
     #[arg(long, value_enum, requires = "of_fields", default_value = "drive")]
     pub run: RunSide,
-    /// How to print them
+    /// The format to print them in
     #[arg(long, value_enum, requires = "of_fields", default_value = "table")]
     pub format: RowFormat,
     /// Tell on standard error how much was read, sent and returned

@@ -17,7 +17,7 @@ pub enum GraphCommand {
 
 #[derive(Debug, Args)]
 pub struct BetweennessArguments {
-    /// What the edges are: "FROM, TO from KEYSPACE where CONDITION"; without columns, the key's first two fields
+    /// The edges: "FROM, TO from KEYSPACE where CONDITION"; without columns, the key's first two fields
     #[arg(long, value_name = "EDGES", value_parser = EdgesText::parse)]
     pub edges: EdgesText,
     /// Take all nodes as sources, however many edges there are
@@ -38,10 +38,10 @@ pub struct BetweennessArguments {
     /// Divide by the number of pairs of other nodes: 0 to 1
     #[arg(long)]
     pub normalized: bool,
-    /// What the records are made of, as `scan` takes it [default: what `keyspace format` keeps]
+    /// The format of the records, as `scan` takes it [default: the one that `keyspace format` keeps]
     #[arg(long, value_name = "FORMAT")]
     pub fields: Option<String>,
-    /// Where to run it
+    /// The side that runs it
     #[arg(long, value_enum, default_value = "drive")]
     pub run: RunSide,
     /// Threads of the drive that share the work
@@ -50,7 +50,7 @@ pub struct BetweennessArguments {
     /// Memory for the graph, beside the store's
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = memory)]
     pub graph_memory: u64,
-    /// What to do about a record that does not fit the fields
+    /// How a record is handled that does not fit the fields
     #[arg(long, value_enum, default_value = "fail")]
     pub on_error: OnError,
     /// How to print the nodes

@@ -1,4 +1,4 @@
-//! `tapetum graph`: what is computed of a graph, and how it is told.
+//! `tapetum graph`: runs a graph query, and prints its result.
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -20,10 +20,10 @@ use crate::tools::query_rows::{self, RowShape};
 use crate::{os, output};
 
 pub fn run(GraphCommand::Bc(arguments): &GraphCommand) -> Outcome {
-    // Its errors show before the store is opened, if the command line has all of it.
+    // Report errors before the store is opened, if the command line has the whole format.
     let format = arguments.fields.as_deref().map(query_rows::format).transpose()?;
     let compiled = format.map(|format| compile(&format, arguments)).transpose()?;
-    // Before the store's threads are made, which must not take them.
+    // Block signals before the store's threads are made: those threads must not take them.
     let signals = os::termination_signals()?;
     let units = arguments.units.map(|units| vec![("betweenness".to_owned(), u16::from(units))]);
     let options = Options { compute_units: units.unwrap_or_default(), ..offline_options(&arguments.store) };
@@ -66,7 +66,7 @@ fn options(arguments: &BetweennessArguments) -> GraphOptions {
     }
 }
 
-/// Until a signal comes, such as that of Ctrl-C.
+/// Computes until done, or until a signal such as that of Ctrl-C.
 fn betweenness(
     keyspace: &KeyspaceHandle,
     edges: &CompiledQuery,
@@ -77,7 +77,7 @@ fn betweenness(
     let report = keyspace.betweenness(&edges.query, &options(arguments), side, &mut |progress| {
         bar.set_length(progress.slices);
         bar.set_position(progress.slices_done);
-        // Where signals cannot be read, the graph is computed to its end.
+        // If signals cannot be read, the graph is computed to its end.
         signal = signal.take().or_else(|| os::wait_for_signal_until(signals, Duration::ZERO).ok().flatten());
         signal.is_none()
     });
@@ -90,7 +90,7 @@ fn betweenness(
     let node = edges.columns.first().map_or(ScalarType::Unsigned, |column| column.scalar_type);
     print(&report, node, arguments)?;
     let mut told = io::stderr();
-    // Where nobody listens, the status alone must do.
+    // An error of standard error is ignored: the result on standard output matters.
     let _ = writeln!(told, "{}", summary(&report));
     if arguments.explain {
         let _ = writeln!(told, "{}; {took}", query_rows::explanation(&report.query, arguments.units));
@@ -115,7 +115,7 @@ fn print(report: &GraphReport, node: ScalarType, arguments: &BetweennessArgument
     Ok(())
 }
 
-/// How large the graph was, and whether the figures are exact.
+/// The size of the graph, and whether the figures are exact.
 fn summary(GraphReport { summary, .. }: &GraphReport) -> String {
     let (nodes, edges, sources) = (summary.nodes, summary.edges, summary.sources);
     let how = match sources == nodes {
@@ -127,7 +127,7 @@ fn summary(GraphReport { summary, .. }: &GraphReport) -> String {
     format!("{nodes} nodes, {edges} edges; {how}{nulls}")
 }
 
-/// A bar where someone looks at it.
+/// A progress bar, shown only on a terminal.
 fn progress() -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();

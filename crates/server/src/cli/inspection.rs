@@ -1,4 +1,4 @@
-//! `inspect`: of a key, or of all of a store, offline or by a server.
+//! `inspect`: shows where a key lives, or all of a store, offline or from a server.
 
 use std::error::Error;
 use std::io::Write;
@@ -16,7 +16,7 @@ pub fn inspect_key(key: &str, json: bool, memcached: Option<&Address>, of: OfKey
     let lines = match memcached {
         Some(address) => {
             let key = KeyText::of_bytes().key(key)?;
-            // A space would end the word, a line end the command.
+            // A space would end the word in the protocol, and a line end the command.
             if key.iter().any(|byte| *byte <= b' ') {
                 return Err("a server is asked for keys without spaces and control characters only: inspect others with --data, \
                             while no server runs"
@@ -33,7 +33,7 @@ pub fn inspect_key(key: &str, json: bool, memcached: Option<&Address>, of: OfKey
     print_stats(&lines, json)
 }
 
-/// Adds what only an open store knows of its ordered keyspaces.
+/// Adds facts about ordered keyspaces that only an open store knows.
 fn inspect_trees(inspection: &mut tapetum::Inspection, arguments: &StoreArguments) {
     let opened = check_memory(arguments.memory).and_then(|()| {
         let opened = offline_options(arguments).open_read_only(arguments.place());
@@ -42,9 +42,9 @@ fn inspect_trees(inspection: &mut tapetum::Inspection, arguments: &StoreArgument
     let seen = opened.and_then(|store| tapetum::inspect(&store).map_err(|error| error.to_string()));
     match seen {
         Ok(seen) => (inspection.groups, inspection.trees) = (seen.groups, seen.trees),
-        // The manifest is shown all the same.
+        // The manifest is shown without them.
         Err(error) => {
-            // Where nobody listens, the status alone must do.
+            // An error of standard error is ignored: the result on standard output matters.
             let _ = writeln!(std::io::stderr(), "trees and slots in use are not shown: {error}");
         }
     }

@@ -26,8 +26,8 @@ pub enum KeyspaceCommand {
         /// Make it a block device of so much, in blocks of 4 KiB that take room when they are written: `tapetum serve --nbd` serves it
         #[arg(long, value_name = "SIZE", value_parser = device_size)]
         block_device: Option<BlockDevice>,
-        /// Of a block device, how many neighbouring blocks lie together on flash: 8 or 16 make reads in sequence fast, and each write at random
-        /// rewrite its group; for good
+        /// The number of neighbouring blocks of a block device that lie together on flash: 8 or 16 make sequential reads fast, and each
+        /// random write rewrites its group; cannot be changed later
         #[arg(long, value_name = "BLOCKS", default_value_t = 1, requires = "block_device")]
         group_blocks: u64,
         #[command(flatten)]
@@ -117,7 +117,7 @@ pub struct KeyspaceArguments {
     pub keyspace: String,
 }
 
-/// Takes any text that a keyspace may be called.
+/// Parses any text that is allowed as a keyspace's name.
 pub fn keyspace_name() -> impl TypedValueParser<Value = String> {
     OsStringValueParser::new().try_map(|name| checked_keyspace_name(name.as_bytes()).map(str::to_owned))
 }

@@ -95,7 +95,7 @@ fn list(store: &Store, json: bool) -> Result<String, Box<dyn Error>> {
     Ok(live.map(line).collect())
 }
 
-/// The error for a drop without --yes: it says what would go.
+/// The error for a drop without --yes: it says what would be dropped.
 fn why_not_dropped(store: &Store, name: &str) -> Result<String, Box<dyn Error>> {
     let (keyspace, items) = found(store, name)?;
     let what = match device_of(&keyspace) {
@@ -109,14 +109,14 @@ fn why_not_dropped(store: &Store, name: &str) -> Result<String, Box<dyn Error>> 
     ))
 }
 
-/// The keyspace of a name, and how many items it has.
+/// A keyspace by name, and its number of items.
 fn found(store: &Store, name: &str) -> Result<(Keyspace, u64), Box<dyn Error>> {
     let id = store.keyspace(name)?.id();
     let found = store.count_items()?.into_iter().find(|(keyspace, _)| keyspace.id == id);
     Ok(found.ok_or(tapetum::Error::Keyspace(KeyspaceError::Gone))?)
 }
 
-/// The block device that a keyspace is, if this version knows it.
+/// The block device of a keyspace, if it is one and this version knows it.
 fn device_of(keyspace: &Keyspace) -> Option<BlockDevice> {
     keyspace.block_device().ok().flatten()
 }
@@ -129,7 +129,7 @@ fn device_text(device: BlockDevice) -> String {
     }
 }
 
-/// A format that another version wrote says that.
+/// The text of a format. For a format of another version, the text says that.
 fn format_text(keyspace: &Keyspace) -> Option<String> {
     match keyspace.format() {
         Ok(format) => format.map(|format| format.to_string()),
@@ -148,13 +148,13 @@ fn show(store: &Store, name: &str) -> Result<String, Box<dyn Error>> {
     Ok(format!("name    {name}\nkind    {}\n{device}items   {items}{expired}\nformat  {format}\n", keyspace.kind))
 }
 
-/// Sets a format, if it is to be checked only if all items fit; or removes it.
+/// Sets a format, if `check` is set only if all items fit; or removes it.
 fn set_format(name: &str, format: Option<(&str, bool)>, store: &StoreArguments) -> Outcome {
     let Some((fields, is_checked)) = format else {
         with_store(store, offline_options(store), |store| Ok(store.set_keyspace_format(name, None)?))?;
         return say(&format!("keyspace {name} has no format now"));
     };
-    // Its errors show before the store is opened.
+    // Report errors in the format before the store is opened.
     let format = query_rows::format_of("FIELDS", fields).map_err(|why| match fields.trim().is_empty() {
         true => format!("{why}; --remove forgets the format"),
         false => why,
@@ -187,7 +187,7 @@ pub(super) fn kind_of(index: IndexArgument) -> KeyspaceKind {
     }
 }
 
-/// Of a store that a server has open, also what to do for its keyspaces.
+/// Adds to the error for a store that a server has open that keyspaces can only be changed without a server.
 fn of_served(error: Box<dyn Error>) -> Box<dyn Error> {
     match error.downcast_ref() {
         Some(OpenError::Store(tapetum::OpenError::InUse { .. })) => {

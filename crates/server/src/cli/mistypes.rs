@@ -1,4 +1,4 @@
-//! What the command line says of mistyped options, commands and numbers, where clap has no suggestion, or too many. Pure.
+//! Suggestions for mistyped options, commands and numbers, where clap has none or too many. Pure.
 
 use std::error::Error as _;
 use std::ffi::OsString;
@@ -13,7 +13,7 @@ use crate::suggestion::nearest;
 const NOT_UTF8: &str = "an argument is not UTF-8: write each such byte of a key as \\xHH, as `tapetum list` prints it, and send a value to \
                         standard input with `tapetum put KEY -`\n\nFor more information, try '--help'.\n";
 
-/// The same error with the one name that was probably meant, or with what a number must be.
+/// The same error with the single most likely name, or with the condition that a number must meet.
 pub fn explain(mut error: Error, root: &Command, words: &[OsString]) -> Error {
     let leaf = Leaf::find(root, words);
     let command = leaf.as_ref().map_or(root, |leaf| leaf.command);
@@ -49,7 +49,7 @@ pub fn explain(mut error: Error, root: &Command, words: &[OsString]) -> Error {
     error
 }
 
-/// Names that other servers have for an option, each with the name that it has here.
+/// Names of options in other servers, each with its name here.
 const OF_OTHERS: [(&str, &str); 6] = [
     ("--port", "--memcached"),
     ("--listen", "--memcached"),
@@ -63,7 +63,7 @@ fn of_others(typed: &str) -> Option<&'static str> {
     OF_OTHERS.into_iter().find(|(theirs, _)| *theirs == typed).map(|(_, ours)| ours)
 }
 
-/// `tapetum import` of a build that has no pictures.
+/// Explains `tapetum import` in a build without pictures.
 fn of_pictures(error: &Error) -> Option<Error> {
     let typed = text(error, ContextKind::InvalidSubcommand)?;
     (typed == "import" && !cfg!(feature = "images")).then(|| {
@@ -73,7 +73,7 @@ fn of_pictures(error: &Error) -> Option<Error> {
     })
 }
 
-/// Instead of "invalid digit found in string".
+/// Replaces "invalid digit found in string".
 fn of_number(error: &Error) -> Option<Error> {
     let wrong: &ParseIntError = error.source()?.downcast_ref()?;
     let (typed, option) = (text(error, ContextKind::InvalidValue)?, text(error, ContextKind::InvalidArg)?);
@@ -85,7 +85,7 @@ fn of_number(error: &Error) -> Option<Error> {
     Some(Error::raw(ErrorKind::ValueValidation, message))
 }
 
-/// `--capacity -1`, of which clap takes the second word for an option too.
+/// Explains `--capacity -1`, whose second word clap takes for an option.
 fn of_negative(error: &Error, words: &[OsString]) -> Option<Error> {
     let typed = text(error, ContextKind::InvalidArg)?;
     if error.kind() != ErrorKind::UnknownArgument

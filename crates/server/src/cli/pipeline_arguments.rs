@@ -45,11 +45,11 @@ const KEY_UNLESS: [&str; 2] = ["file", "keys"];
 #[cfg(not(feature = "images"))]
 const KEY_UNLESS: [&str; 1] = ["file"];
 
-/// What names one item, or file. clap passes `requires = "keys"` over where one of these is given, since they conflict with `keys`.
+/// The options that name one item or file. clap ignores `requires = "keys"` if one of these is given, since they conflict with `keys`.
 #[cfg(feature = "images")]
 const ONE_ITEM: [&str; 2] = ["key", "file"];
 
-/// Many pictures rather than one item.
+/// Options for many pictures rather than one item.
 #[cfg(feature = "images")]
 #[derive(Debug, clap::Args)]
 pub struct PicturesArguments {
@@ -60,7 +60,7 @@ pub struct PicturesArguments {
     /// The folder that they are written into, as JPEG files
     #[arg(long, value_name = "DIR", requires = "keys", conflicts_with_all = ONE_ITEM)]
     pub out: Option<PathBuf>,
-    /// What chance begins with
+    /// The seed of all random choices
     #[arg(long, value_name = "N", requires = "keys", conflicts_with_all = ONE_ITEM, default_value_t = 0)]
     pub seed: u64,
     /// The most pictures

@@ -1,4 +1,4 @@
-//! Options that the command line leaves out: from variables of the environment, and from the file of `--config`.
+//! Options from other places than the command line: from environment variables, and from the file of `--config`.
 //!
 //! ```text
 //! TAPETUM_DRIVE_THREADS=2 ┐
@@ -6,12 +6,13 @@
 //! drive-threads = 2       ┘
 //! ```
 //! Invariants:
-//! 1. An option means the same wherever it is said: all of them reach clap as words.
-//! 2. The command line wins over variables, and variables win over the file. An option that conflicts with one that wins is left out too.
-//! 3. `serve` takes all of its options so. Other commands take only the store's place, its memory and the log's level: no variable changes
-//!    what another command does.
+//! 1. An option means the same wherever it is given: clap parses all of them as words of the command line.
+//! 2. The command line overrides variables, and variables override the file. An option that conflicts with an overriding one is left out
+//!    too.
+//! 3. `serve` takes all of its options this way. Other commands take only the store's place, its memory and the log's level, so no variable
+//!    changes what another command does.
 //!
-//! Pure, but for reading the file. One thread.
+//! Pure, except for reading the file. One thread.
 
 use std::any::TypeId;
 use std::collections::BTreeMap;
@@ -25,12 +26,12 @@ use toml_edit::{Document, Item, Value};
 use crate::suggestion::{is_one_slip, nearest};
 use crate::tools::text_file;
 
-/// What commands other than `serve` take.
+/// Options that commands other than `serve` take.
 const OF_ANY_COMMAND: [&str; 4] = ["data", "drive", "memory", "log"];
-/// Options of `serve` that are said on the command line alone.
+/// Options of `serve` that only the command line may give.
 const OF_COMMAND_LINE: [&str; 5] = ["config", "help", "quiet", "verbose", "version"];
 
-/// The words of a command line, and the origin of those that nobody typed.
+/// The words of a command line, and the origin of the options that were added.
 #[derive(Debug, Default)]
 pub struct Completed {
     pub words: Vec<OsString>,
@@ -38,14 +39,14 @@ pub struct Completed {
 }
 
 impl Completed {
-    /// Where the value of an option came from, as clap names it (`--memory <SIZE>`), if it was not typed.
+    /// The origin of an option's value, with the option named as in clap (`--memory <SIZE>`). `None` if it was typed.
     pub fn origin_of(&self, shown: &str) -> Option<&str> {
         let option = shown.split([' ', '=', '[']).next()?.strip_prefix("--")?;
         self.origins.iter().find(|(name, _)| name == option).map(|(_, origin)| &origin[..])
     }
 }
 
-/// One option, and what is said of it.
+/// One option and its value.
 struct Preset {
     name: String,
     words: Vec<String>,
@@ -55,7 +56,7 @@ struct Preset {
 /// The variables of the environment, by name.
 pub type Variables = BTreeMap<String, String>;
 
-/// Completes `words`, the first of which is the program's name.
+/// Adds options to `words`, the first of which is the program's name.
 ///
 /// # Errors
 /// Each names the file and its line, or the variable.
@@ -82,11 +83,11 @@ pub fn complete(root: &Command, words: Vec<OsString>, variables: &Variables) -> 
     Ok(Completed { words, origins })
 }
 
-/// The command that a command line is of.
+/// The command that a command line names.
 pub(super) struct Leaf<'a> {
     root: &'a Command,
     pub(super) command: &'a Command,
-    /// The place behind its name.
+    /// The index of the word behind the command's name.
     at: usize,
     is_serve: bool,
 }
@@ -112,21 +113,21 @@ impl<'a> Leaf<'a> {
         (at > 0).then_some(Leaf { root, command, at, is_serve })
     }
 
-    /// Those that may be said elsewhere.
+    /// The options that other places may give.
     fn options(&self) -> impl Iterator<Item = &'a Arg> {
         let (is_serve, is_resize) = (self.is_serve, self.command.get_name() == "resize");
         let has_store = self.command.get_arguments().any(|option| option.get_long() == Some("data"));
         let options = self.command.get_arguments().chain(self.root.get_arguments());
         options.filter(move |option| match option.get_long() {
             Some(name) if is_serve => !OF_COMMAND_LINE.contains(&name),
-            // To a resize it is what memory becomes.
+            // A resize takes --memory as its new value, so no default may be added.
             Some("memory") => has_store && !is_resize,
             Some(name) => OF_ANY_COMMAND.contains(&name),
             None => false,
         })
     }
 
-    /// Those that the command line says.
+    /// The options that the command line gives.
     fn given(&self, words: &[OsString]) -> Vec<clap::Id> {
         let words = words.iter().map_while(|word| word.to_str().filter(|word| *word != "--"));
         let names: Vec<&str> = words
@@ -142,7 +143,7 @@ impl<'a> Leaf<'a> {
         said.map(|option| option.get_id().clone()).collect()
     }
 
-    /// Whether one of them forbids the other.
+    /// Whether one of the two options forbids the other.
     fn conflict(&self, option: &Arg, other: &str) -> bool {
         let forbids = |one: &Arg, other: &str| {
             self.command.get_arg_conflicts_with(one).iter().any(|forbidden| forbidden.get_id() == other)
@@ -167,7 +168,7 @@ fn takes_several(option: &Arg) -> bool {
     matches!(option.get_action(), ArgAction::Append)
 }
 
-/// Whether it may stand without a value.
+/// Whether the option may be given without a value.
 fn may_stand_alone(option: &Arg) -> bool {
     !option.get_action().takes_values() || option.get_num_args().is_some_and(|number| number.min_values() == 0)
 }
@@ -176,8 +177,8 @@ fn variable_name(option: &str) -> String {
     format!("TAPETUM_{}", option.to_uppercase().replace('-', "_"))
 }
 
-/// An error for a variable that is one slip away from one of the command's. Others that begin so may be for other programs: Kubernetes sets
-/// `TAPETUM_SERVICE_HOST` beside a service of this name.
+/// An error for a variable that is one typing mistake away from one of the command's. Other variables with this prefix may belong to other
+/// programs: Kubernetes sets `TAPETUM_SERVICE_HOST` beside a service of this name.
 fn refuse_mistyped(root: &Command, leaf: &Leaf<'_>, variables: &Variables) -> Result<(), String> {
     let serve = root.find_subcommand("serve").expect("the command line has it");
     let known: Vec<String> =
@@ -192,7 +193,7 @@ fn refuse_mistyped(root: &Command, leaf: &Leaf<'_>, variables: &Variables) -> Re
     Ok(())
 }
 
-/// The value of a variable; an empty one counts as absent.
+/// The value of a variable. An empty one counts as absent.
 fn from_variable(option: &Arg, variables: &Variables) -> Result<Option<Preset>, String> {
     let Some(name) = option.get_long() else { return Ok(None) };
     let variable_name = variable_name(name);
@@ -204,13 +205,13 @@ fn from_variable(option: &Arg, variables: &Variables) -> Result<Option<Preset>, 
     Ok(Some(Preset { name: name.into(), words, origin: format!("the variable {variable_name}") }))
 }
 
-/// Whether its value is a path or a name: any text is one, and so would be a number or a `true` meant for another option.
+/// Whether its value is a path or a name. Any text is valid for such an option, even a number or `true` that was meant for another option.
 fn takes_text(option: &Arg) -> bool {
     let taken = option.get_value_parser().type_id();
     option.get_action().takes_values() && (taken == TypeId::of::<PathBuf>() || taken == TypeId::of::<String>())
 }
 
-/// The words for one value.
+/// The words of the command line for one value.
 fn words_of(option: &Arg, name: &str, text: &str) -> Result<Vec<String>, String> {
     match text {
         "true" if may_stand_alone(option) => Ok(vec![format!("--{name}")]),
@@ -220,7 +221,7 @@ fn words_of(option: &Arg, name: &str, text: &str) -> Result<Vec<String>, String>
     }
 }
 
-/// What the file says, all of which must be options of `serve`.
+/// The options in the file, all of which must be options of `serve`.
 fn read_file(root: &Command, path: &Path) -> Result<Vec<Preset>, String> {
     let shown = path.display();
     let cannot = |error: &dyn std::fmt::Display| format!("cannot read {shown}: {error}; give another --config");
@@ -273,7 +274,7 @@ fn text_of(value: &Value) -> Result<String, String> {
     }
 }
 
-/// The value of an option that takes a path or a name.
+/// The value of an option that takes a path or a name; it must be quoted.
 fn quoted_text_of(value: &Value) -> Result<String, String> {
     match value {
         Value::String(text) => Ok(text.value().clone()),
@@ -315,7 +316,7 @@ mod tests {
             "tapetum serve --memory 2GiB --memcached=z --cache"
         );
         assert_eq!(words("tapetum"), "tapetum");
-        // The option has two names, and either counts.
+        // The option has two names, and either one counts.
         let data = [("TAPETUM_DATA", "d")];
         assert_eq!(
             completed("tapetum dump --server 127.0.0.1:1", &data).unwrap(),
@@ -363,7 +364,7 @@ mod tests {
         assert_eq!(words("tapetum --log warn repair"), "tapetum --log warn repair --data=d --memory=1GiB");
         assert_eq!(words("tapetum keyspace create a"), "tapetum keyspace create --data=d --memory=1GiB --log=debug a");
         assert_eq!(words("tapetum generate papers"), "tapetum generate papers --log=debug");
-        // What is asked of a server needs no data, and a drive of its own no folder.
+        // A command to a server needs no data directory, and neither does one with a drive.
         assert_eq!(words("tapetum stats --memcached m"), "tapetum stats --log=debug --memcached m");
         assert_eq!(words("tapetum list --drive f"), "tapetum list --memory=1GiB --log=debug --drive f");
         assert_eq!(words("tapetum resize --capacity 1"), "tapetum resize --data=d --log=debug --capacity 1");

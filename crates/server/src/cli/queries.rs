@@ -30,7 +30,7 @@ pub fn scan(arguments: &ScanArguments) -> Outcome {
     };
     let limit = arguments.limit;
     if arguments.is_query() {
-        // Its errors show before the store is opened, if the command line has all of it.
+        // Report errors before the store is opened, if the command line has the whole format.
         arguments.select()?;
         let (rows, fields) = (arguments.row_format()?, arguments.query.fields.as_deref());
         let format = fields.map(query_rows::format).transpose()?;
@@ -106,7 +106,7 @@ fn query(
     })?;
     let Some(report) = report else { return Ok(()) };
     let mut told = std::io::stderr();
-    // Where nobody listens, the status alone must do.
+    // An error of standard error is ignored: the result on standard output matters.
     if asked.explain {
         let took = measure.told(keyspace.store());
         let explained = query_rows::explanation(&report, asked.units);
@@ -119,7 +119,7 @@ fn query(
     Ok(())
 }
 
-/// Fields of one record.
+/// Prints fields of one record.
 pub fn get_fields(arguments: &GetArguments) -> Outcome {
     let GetArguments { key, keyspace, store, .. } = arguments;
     let format = arguments.fields.as_deref().map(query_rows::format).transpose()?;
@@ -138,7 +138,7 @@ pub fn get_fields(arguments: &GetArguments) -> Outcome {
         let Some(report) = report else { return Err(not_found(key).into()) };
         if arguments.explain {
             let took = measure.told(opened.store());
-            // Where nobody listens, the status alone must do.
+            // An error of standard error is ignored: the result on standard output matters.
             let _ = match report.side {
                 QuerySide::Drive | QuerySide::DriveByRecord => {
                     writeln!(std::io::stderr(), "at the drive, only the fields crossed; {took}")

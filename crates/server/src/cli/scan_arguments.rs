@@ -36,7 +36,8 @@ pub struct ScanArguments {
     /// Print how many items there are, rather than the items
     #[arg(long, conflicts_with_all = QUERY_OPTIONS)]
     pub count: bool,
-    /// What to print: tsv (the default) or jsonl of items, which `load` reads; table (the default), csv, jsonl or arrow (a stream of IPC) of a query's rows
+    /// The format of the output: tsv (the default) or jsonl of items, which `load` reads; table (the default), csv, jsonl or arrow (a
+    /// stream of IPC) of a query's rows
     #[arg(long, value_enum, conflicts_with = "count")]
     pub format: Option<ScanFormat>,
     #[command(flatten)]
@@ -45,7 +46,7 @@ pub struct ScanArguments {
     pub store: StoreArguments,
 }
 
-/// Each of them makes a scan a query.
+/// Options each of which makes a scan a query.
 const QUERY_OPTIONS: [&str; 8] =
     ["fields", "condition", "select", "group_by", "having", "order_by", "units", "explain"];
 
@@ -53,14 +54,14 @@ const QUERY_OPTIONS: [&str; 8] =
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Queries")]
 pub struct QueryArguments {
-    /// What keys and values are made of, such as 'key: id u64be; value: year u16le, title string'; or papers, venues, authors, references,
-    /// authorships, as `generate papers` writes them [default: what `keyspace format` keeps]
+    /// The format of keys and values, such as 'key: id u64be; value: year u16le, title string'; or papers, venues, authors, references,
+    /// authorships, as `generate papers` writes them [default: the one that `keyspace format` keeps]
     #[arg(long, value_name = "FORMAT")]
     pub fields: Option<String>,
     /// Which records: "year = 2000 and title like '%join%'"
     #[arg(long = "where", value_name = "CONDITION")]
     pub condition: Option<String>,
-    /// What to show of them: "title, year + 1 as next", "distinct venue", or "count(*), avg(year)" [default: all fields]
+    /// The columns to show: "title, year + 1 as next", "distinct venue", or "count(*), avg(year)" [default: all fields]
     #[arg(long, value_name = "COLUMNS")]
     pub select: Option<String>,
     /// One row for all records with the same of these: expressions, or a column's name or place
@@ -72,7 +73,7 @@ pub struct QueryArguments {
     /// By what to order: an expression, a column's name or its place, from 1 on; with desc from the greatest to the least; rows need a --limit
     #[arg(long, value_name = "COLUMN")]
     pub order_by: Option<String>,
-    /// Where to run it
+    /// The side that runs it
     #[arg(long, value_enum, default_value = "drive")]
     pub run: RunSide,
     /// How rows come from the drive
@@ -81,7 +82,7 @@ pub struct QueryArguments {
     /// Threads of the drive that look at records; none: the command's own thread does
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     pub units: Option<u8>,
-    /// What to do about a record that does not fit the fields
+    /// How a record is handled that does not fit the fields
     #[arg(long, value_enum, default_value = "fail")]
     pub on_error: OnError,
     /// Tell on standard error how much was read, sent and returned
@@ -109,7 +110,7 @@ pub enum RunSide {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Transfer {
-    /// As many at once as there are
+    /// All that are ready at once
     Bulk,
     /// Each by itself, with a wake-up of its own, to compare
     Records,
@@ -133,21 +134,21 @@ impl QueryArguments {
 
 impl ScanArguments {
     pub fn keyspace(&self) -> &str {
-        // The command line has one of them.
+        // clap makes sure that exactly one of them is given.
         self.name.as_deref().or(self.of_keyspace.as_deref()).unwrap_or(DEFAULT_NAME)
     }
 
-    /// Whether fields are asked for rather than items.
+    /// Whether fields are asked for, rather than items.
     pub fn is_query(&self) -> bool {
         self.query.are_given()
     }
 
-    /// Whether only items have what is asked for.
+    /// Whether an option is given that only items have.
     pub fn is_of_items(&self) -> bool {
         self.from.is_some() || self.to.is_some() || !self.prefix.is_empty() || self.reverse || self.count
     }
 
-    /// The lines of items.
+    /// The output format of items.
     ///
     /// # Errors
     /// When the format is one of a query's rows.
@@ -159,10 +160,10 @@ impl ScanArguments {
         }
     }
 
-    /// What the rows show.
+    /// The columns of the rows.
     ///
     /// # Errors
-    /// When they are of groups, and nobody said what of a group they show.
+    /// If the rows are groups, and no columns are given.
     pub fn select(&self) -> Result<&str, String> {
         let QueryArguments { select, group_by, having, .. } = &self.query;
         match (select, group_by, having) {
@@ -179,7 +180,7 @@ impl ScanArguments {
         }
     }
 
-    /// How a query's rows are printed.
+    /// The output format of a query's rows.
     ///
     /// # Errors
     /// When the format is one of items.
@@ -196,10 +197,10 @@ impl ScanArguments {
         }
     }
 
-    /// The range of keys that is asked for.
+    /// The range of keys that the options ask for.
     ///
     /// # Errors
-    /// When no key can be in it, or a bound is none of this keyspace's keys.
+    /// If no key can be in the range, or a bound is not a key of this keyspace.
     pub fn range(&self, keys: &KeyText) -> Result<KeyRange, String> {
         let (from, to) = keys.range(self.from.as_deref(), self.to.as_deref())?;
         if to.as_ref().is_some_and(|to| from >= *to) {

@@ -1,4 +1,4 @@
-//! `tapetum serve`: from the sockets to the store, and back when a signal comes.
+//! `tapetum serve`: opens the store and the sockets, serves until a signal comes, and closes them.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -32,15 +32,15 @@ use crate::{machine, os, service_manager, size, stats};
 
 use super::commands::{Outcome, check_memory, expect_store_of, offline_options};
 
-/// Descriptors beside the clients': store, listeners, logs; and of each worker, its session's and its door's.
+/// File descriptors besides the clients': store, listeners, logs, and for each worker those of its session and door.
 const OTHER_FILES: u64 = 256;
 const FILES_PER_WORKER: u64 = 16;
-/// How often somebody looks after the store.
+/// How often the steward checks the store.
 const STEWARD_LOOK: Duration = Duration::from_secs(1);
 
-/// Serves until a signal comes. A log that nobody reads does not block it.
+/// Serves until a signal comes. A log that nobody reads does not block the server.
 pub fn run(arguments: &ServeArguments, level: tracing::Level) -> ExitCode {
-    // In this order: the log's thread must not take the signals.
+    // In this order, because the log's thread must not take the signals.
     let started = os::termination_signals().and_then(|signals| Ok((signals, Log::of_server(level)?)));
     let (signals, mut log) = match started {
         Ok(started) => started,
@@ -70,7 +70,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
         hot_keys::check_place(list)?;
     }
     check_devices(arguments, &place)?;
-    // Addresses are checked before a store is made: no empty store must be left behind.
+    // Check addresses before a store is made: an error must leave no empty store behind.
     let mut doors = Doors::bind(&server_options)?;
     let was_there = place.path().exists();
     let opening = Opening::watch(signals)?;
@@ -81,7 +81,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     doors.nbd_options = nbd_options(&store, arguments)?;
     let memcached_count = doors.memcached.len();
     if let Some(list) = &arguments.hot_keys {
-        // Once more: it may name the very file that was just made.
+        // Check again: the list may name the very file that was just made.
         hot_keys::check_place(list)?;
     }
     let items = store.stats().items;
@@ -179,7 +179,7 @@ fn open_options(arguments: &ServeArguments) -> tapetum::Options {
     }
 }
 
-/// What each listener gives to its clients.
+/// The options of each memcached listener.
 fn door_options(
     store: &tapetum::Store,
     place: &tapetum::Place,
@@ -193,7 +193,7 @@ fn door_options(
     options.collect()
 }
 
-/// What can be said of block devices before there is a store: a new one has none.
+/// Checks of block devices that are possible before there is a store; a new store has no devices.
 fn check_devices(arguments: &ServeArguments, place: &tapetum::Place) -> Result<(), String> {
     if arguments.nbd.is_empty() {
         return Ok(());
@@ -212,7 +212,7 @@ fn check_devices(arguments: &ServeArguments, place: &tapetum::Place) -> Result<(
     }
 }
 
-/// What each listener for block devices gives to its clients, if there are such.
+/// The options of each listener for block devices, if there are any.
 fn nbd_options(store: &tapetum::Store, arguments: &ServeArguments) -> Result<Option<NbdOptions>, String> {
     if arguments.nbd.is_empty() {
         return Ok(None);
@@ -221,7 +221,7 @@ fn nbd_options(store: &tapetum::Store, arguments: &ServeArguments) -> Result<Opt
     Ok(Some(NbdOptions::new(exports, matches!(arguments.sync(), SyncArgument::Always))))
 }
 
-/// An error if memcached's clients were to see a block device, whose keys and values are no text of theirs.
+/// An error if memcached's clients would see a block device, whose keys and values are not for them.
 fn refuse_devices(store: &tapetum::Store, keyspaces: &[&str]) -> Result<(), String> {
     let is_served = |keyspace: &Keyspace| keyspaces.contains(&keyspace.name.as_str());
     match store.keyspaces().iter().find(|keyspace| is_served(keyspace) && !keyspace.options.is_empty()) {
@@ -261,7 +261,7 @@ fn say_durability(arguments: &ServeArguments) {
     tracing::info!("writes are acknowledged {acknowledged} (--sync {sync}); a full store {full} (--full {policy})");
 }
 
-/// Memory beyond the machine's is swapped, or the process is killed.
+/// Warns of a budget beyond the machine's memory: the machine would swap, or kill the process.
 fn warn_of_memory(memory_bytes: u64) {
     let limit_bytes = machine::memory_limit_bytes().filter(|limit| *limit < memory_bytes);
     let (least_bytes, whose) = match limit_bytes {
@@ -276,7 +276,7 @@ fn warn_of_memory(memory_bytes: u64) {
     }
 }
 
-/// There is no authentication: whoever can connect may read and change everything.
+/// Warns that there is no authentication: whoever can connect may read and change everything.
 fn warn_of_strangers(server: &Server) {
     let tcp = server.addresses().into_iter().filter_map(|address| match address {
         Address::Tcp(text) => text.parse::<SocketAddr>().ok(),

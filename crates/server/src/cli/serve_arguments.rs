@@ -27,16 +27,16 @@ pub struct ServeArguments {
     pub store: StoreArguments,
     #[command(flatten)]
     pub capacity: CapacityArguments,
-    /// Where memcached clients connect: HOST:PORT (at every address of HOST), a port on loopback, or unix:PATH; may be given several times.
-    /// [::] is IPv6 alone: give 0.0.0.0 too for both. none serves no memcached clients
+    /// The address for memcached clients: HOST:PORT (at every address of HOST), a port on loopback, or unix:PATH; may be given several
+    /// times. [::] is IPv6 alone: give 0.0.0.0 too for both. none serves no memcached clients
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:11211")]
     memcached: Vec<Listening>,
     /// The keyspace that clients see and flush: given once, of every --memcached, and of datagrams; given as often as --memcached, each
     /// of the one at the same place, and the first of datagrams [default: default]
     #[arg(long, value_name = "NAME", value_parser = keyspace_name())]
     pub keyspace: Vec<String>,
-    /// Where clients of NBD find the store's block devices, each under its keyspace's name: HOST:PORT or unix:PATH; may be given several
-    /// times. There is no authentication: give an address that only trusted clients reach
+    /// The address at which NBD clients find the store's block devices, each under its keyspace's name: HOST:PORT or unix:PATH; may be
+    /// given several times. There is no authentication: give an address that only trusted clients reach
     #[arg(long, value_name = "ADDR")]
     pub nbd: Vec<Address>,
     /// A block device that NBD clients may read only; may be given several times
@@ -88,7 +88,7 @@ pub struct ServeArguments {
     /// When a write is acknowledged [default: always]
     #[arg(long, value_enum)]
     sync: Option<SyncArgument>,
-    /// What happens when there is no room [default: error]
+    /// How a write is handled when there is no room [default: error]
     #[arg(long, value_enum)]
     full: Option<FullArgument>,
     /// Refuse flush_all, which deletes all of a client's keyspace at once
@@ -128,7 +128,7 @@ struct UdpArguments {
 }
 
 impl ServeArguments {
-    /// Where memcached clients connect; nowhere if that is said.
+    /// The addresses for memcached clients; empty for `none`.
     pub fn memcached(&self) -> Result<Vec<Address>, String> {
         let is_none = self.memcached.contains(&Listening::Nowhere);
         if is_none && self.memcached.len() > 1 {
@@ -152,7 +152,7 @@ impl ServeArguments {
         Ok(at.collect())
     }
 
-    /// The budget of memory.
+    /// The memory budget in bytes.
     pub fn memory(&self) -> u64 {
         self.store.memory.unwrap_or(Options::MEMORY_DEFAULT_BYTES)
     }
@@ -174,7 +174,7 @@ impl ServeArguments {
         }
     }
 
-    /// An error if one part of the memory alone is more than all of it.
+    /// An error if one part of the memory alone exceeds the whole.
     pub fn check_memory_parts(&self) -> Result<(), String> {
         let memory = self.memory();
         let parts = [
@@ -202,7 +202,7 @@ impl ServeArguments {
         })
     }
 
-    /// Where the list of hot keys is, if there is to be one and a place for it.
+    /// The place of the list of hot keys, if one is to be kept and there is a place for it.
     pub fn hot_keys(&self) -> Option<HotKeys> {
         if !self.has_hot_keys() {
             return None;
@@ -211,12 +211,12 @@ impl ServeArguments {
         Some(HotKeys { path, every: Duration::from_secs(self.hot_keys_every.into()) })
     }
 
-    /// Whether only a place for the list is missing.
+    /// Whether only the place is missing for a list of hot keys.
     pub fn is_without_list(&self) -> bool {
         self.has_hot_keys() && self.hot_keys().is_none()
     }
 
-    /// Without a tier nothing is hot.
+    /// Without a tier there are no hot keys.
     fn has_hot_keys(&self) -> bool {
         self.hot_keys_every > 0 && self.tier() != TierSize::Bytes(0)
     }

@@ -17,11 +17,11 @@ use crate::server::Options;
 /// Clients are refused until `listen`.
 pub struct Doors {
     pub memcached: Vec<Listener>,
-    /// What each of them gives to its clients.
+    /// Options of each memcached listener.
     pub memcached_options: Vec<MemcachedOptions>,
-    /// The place that the address of each of them has among those that were given: a name has several.
+    /// For each listener, the index of its address among those given: a name has several addresses.
     places: Vec<usize>,
-    /// Where block devices are served.
+    /// Listeners for clients of block devices.
     pub nbd: Vec<Listener>,
     pub nbd_options: Option<NbdOptions>,
     pub metrics: Vec<Listener>,
@@ -30,11 +30,11 @@ pub struct Doors {
 
 pub struct UdpDoors {
     pub terminal: Arc<Terminal>,
-    /// Each worker's.
+    /// Sockets by worker.
     pub sockets: Vec<Vec<UdpSocket>>,
 }
 
-/// A socket cannot be had.
+/// A socket that cannot be opened.
 #[derive(Debug)]
 pub struct DoorError {
     /// The option that names its address.
@@ -69,7 +69,7 @@ impl fmt::Display for DoorError {
                 )
             }
             (io::ErrorKind::AlreadyExists, _) => write!(f, "move it, or give another {option} ADDR"),
-            // Only names are looked up, and the lookup reports its own errors.
+            // Only names are looked up, and the lookup's own errors say why.
             (_, None) => write!(f, "give {option} a name that this machine can look up, or an IP address"),
             _ => write!(f, "give another {option} ADDR"),
         }
@@ -100,12 +100,12 @@ impl Doors {
         Ok(Doors { memcached, memcached_options, places, nbd, nbd_options: None, metrics, udp })
     }
 
-    /// Gives the clients of each address what stands at its place.
+    /// Sets the options of each address, by index.
     pub fn give(&mut self, options: &[MemcachedOptions]) {
         self.memcached_options = self.places.iter().map(|place| options[*place].clone()).collect();
     }
 
-    /// Lets clients in over TCP and Unix sockets, `backlog` of whom may wait at each.
+    /// Accepts clients over TCP and Unix sockets. Up to `backlog` of them may wait at each.
     pub fn listen(&self, backlog: u32) -> Result<(), DoorError> {
         let all = [("--memcached", &self.memcached), ("--nbd", &self.nbd), ("--metrics", &self.metrics)];
         for (option, listeners) in all {

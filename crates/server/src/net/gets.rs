@@ -1,17 +1,17 @@
-//! The gets that a worker has submitted. The length of a value is not known before it is read, so a get is charged with the length of its
-//! connection's last values: a new connection starts with a cautious guess and comes down within a few gets. Owned by one worker.
+//! The gets that a worker has submitted. The length of a value is unknown before it is read, so a get is charged with the length of its
+//! connection's recent values. A new connection starts with a cautious guess, which falls within a few gets. Owned by one worker.
 
 use crate::net::limits::Budget;
 
 #[derive(Debug)]
 pub struct Gets {
     in_flight: usize,
-    /// By expectation.
+    /// The sum of the charges.
     in_flight_bytes: usize,
     bytes_max: usize,
-    /// All that the workers submit together.
+    /// The most gets that all workers have in flight together.
     all_max: usize,
-    /// How large values were lately; large ones are remembered for a while.
+    /// The length of recent values. Large ones are remembered for a while.
     value_bytes_recent: usize,
 }
 
@@ -20,13 +20,13 @@ impl Gets {
     const IN_FLIGHT_MAX: usize = 512;
     pub const VALUE_BYTES_AT_FIRST: usize = 128 << 10;
 
-    /// Of a worker's part of what all may hold, two thirds are left to the copies in the store and in replies.
+    /// Gets may hold a third of a worker's part of the limit. The rest is for the copies in the store and in replies.
     pub fn new(all_bytes_max: usize, workers: usize) -> Gets {
         let (bytes_max, all_max) = (all_bytes_max / workers / 3, Gets::IN_FLIGHT_MAX * workers);
         Gets { in_flight: 0, in_flight_bytes: 0, bytes_max, all_max, value_bytes_recent: 0 }
     }
 
-    /// What a get may bring without asking: of half the room there is, one part of as many as gets may be on their way.
+    /// The longest value that a get may bring without asking: half of the free room, divided by the most gets in flight.
     pub fn value_bytes_unasked(&self, budget: &Budget) -> usize {
         budget.room_bytes() / 2 / self.all_max
     }
@@ -40,7 +40,7 @@ impl Gets {
         self.value_bytes_recent.max(Gets::VALUE_BYTES_AT_FIRST)
     }
 
-    /// How large values were lately.
+    /// The length of recent values.
     pub fn value_bytes_recent(&self) -> usize {
         self.value_bytes_recent
     }
@@ -55,13 +55,13 @@ impl Gets {
         self.in_flight_bytes += charge_bytes;
     }
 
-    /// One of them waits for room and keeps no other from being submitted. It is submitted again when it has room.
+    /// A get waits for room, and must not keep others from being submitted. It is submitted again when it has room.
     pub fn put_aside(&mut self, charge_bytes: usize) {
         self.in_flight -= 1;
         self.in_flight_bytes -= charge_bytes;
     }
 
-    /// One that read a value for itself has its outcome.
+    /// To be called with the outcome of a get that read a value for an append or the like.
     pub fn ended(&mut self, charge_bytes: usize) {
         self.put_aside(charge_bytes);
     }

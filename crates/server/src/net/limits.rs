@@ -1,30 +1,31 @@
-//! Limits on clients: connections, item size, and memory for input and replies on their way.
+//! Limits on clients: connections, item size, and memory for input and replies in flight.
 //!
 //! Every connection charges the bytes that it holds to one shared budget. Charging never fails: a connection *asks* before it takes more
 //! than a little, and stops reading while the answer is no. So that many half-sent values cannot wait for each other for ever, one
-//! connection at a time may go over: the holder of the overdraft. The most that clients hold is therefore about the budget, one item, and
-//! `FREE_BYTES` a connection: a value that is longer than its get was charged with asks before it is read (`net/connection/asked.rs`).
+//! connection at a time may exceed the budget: the holder of the overdraft. The most that clients hold is therefore about the budget, one
+//! item, and `FREE_BYTES` for each connection: a value longer than its get was charged with asks for room before it is read
+//! (`net/connection/asked.rs`).
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// What a connection may take without asking.
+/// Bytes that a connection may take without asking.
 pub const FREE_BYTES: usize = 16 << 10;
 
 #[derive(Clone, Debug)]
 pub struct Limits {
     pub connections: usize,
     pub item_bytes_max: usize,
-    /// What all connections together may hold.
+    /// The most bytes that all connections together may hold.
     pub in_flight_bytes: usize,
-    /// What one connection may have submitted or unsent, unless it is a single larger item.
+    /// The most bytes that one connection may have submitted or unsent. A single larger item is allowed.
     pub connection_in_flight_bytes: usize,
-    /// Requests that one connection may have submitted.
+    /// The most submitted requests of one connection.
     pub connection_requests: usize,
-    /// A client that neither sends nor reads for so long, while it holds memory that others wait for, is closed.
+    /// A client that neither sends nor receives for so long, while it holds memory that others wait for, is closed.
     pub stall_seconds: u32,
-    /// A client that asks for nothing for longer is closed; 0 is never.
+    /// A client without a request for so long is closed; 0 is never.
     pub idle_seconds: u32,
-    /// Connections that may wait to be accepted, at each address. The kernel takes no more than net.core.somaxconn.
+    /// The most connections that wait to be accepted, at each address. The kernel limits it to net.core.somaxconn.
     pub backlog: u32,
 }
 
@@ -38,18 +39,18 @@ impl Default for Limits {
             connection_requests: 256,
             stall_seconds: 10,
             idle_seconds: 0,
-            // As memcached: as many as there may be at once.
+            // As in memcached: the same as the most connections.
             backlog: 1024,
         }
     }
 }
 
-/// Shared by all workers. All operations are single atomic ones; the figures may be stale by what is under way.
+/// Shared by all workers. All operations are single atomic ones, so a figure may be slightly stale.
 #[derive(Debug)]
 pub struct Budget {
     limit_bytes: usize,
     used_bytes: AtomicUsize,
-    /// Who holds the overdraft; 0 is nobody.
+    /// The holder of the overdraft; 0 is nobody.
     overdraft: AtomicU64,
     waiting: AtomicUsize,
 }
@@ -60,7 +61,7 @@ impl Budget {
         Budget { limit_bytes, used_bytes, overdraft: AtomicU64::new(0), waiting }
     }
 
-    /// Whether `who`, not 0, may take `bytes` more. A yes beyond the limit makes it the holder of the overdraft.
+    /// Whether `who`, not 0, may take `bytes` more. If that exceeds the limit, `who` becomes the holder of the overdraft.
     pub fn allows(&self, who: u64, bytes: usize) -> bool {
         assert_ne!(who, 0, "0 is nobody");
         if self.has(bytes) {
@@ -72,12 +73,12 @@ impl Budget {
         }
     }
 
-    /// Whether there are `bytes` more, but for the overdraft.
+    /// Whether `bytes` more fit, without the overdraft.
     pub fn has(&self, bytes: usize) -> bool {
         self.used_bytes() + bytes <= self.limit_bytes
     }
 
-    /// How much more there is, but for the overdraft.
+    /// How many more bytes fit, without the overdraft.
     pub fn room_bytes(&self) -> usize {
         self.limit_bytes.saturating_sub(self.used_bytes())
     }
@@ -87,7 +88,7 @@ impl Budget {
         let _ = self.overdraft.compare_exchange(who, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// What a connection holds went from `before` to `after`.
+    /// Changes a connection's part from `before` to `after`.
     pub fn change(&self, before: usize, after: usize) {
         if after >= before {
             self.used_bytes.fetch_add(after - before, Ordering::Relaxed);
@@ -97,7 +98,7 @@ impl Budget {
         }
     }
 
-    /// One connection more waits, or one less; whether it is the first.
+    /// Counts a connection that begins or ends waiting. Returns whether it is the first one.
     pub fn change_waiting(&self, more: bool) -> bool {
         match more {
             true => self.waiting.fetch_add(1, Ordering::Relaxed) == 0,

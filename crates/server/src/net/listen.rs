@@ -1,7 +1,7 @@
-//! Addresses as people write them, and the sockets that are bound there: TCP and Unix. A name stands for all of its addresses.
+//! Addresses as people write them, and the sockets bound to them: TCP and Unix. A name stands for all of its addresses.
 //!
-//! Sockets are bound before the store is opened, or made, so that an address that cannot be had changes nothing; they listen once it is
-//! open. Until then clients are refused: one that waited would not know for how long, as a recovery may take minutes.
+//! Sockets are bound before the store is opened or created, so that an unavailable address changes nothing. They listen once the store is
+//! open. Until then clients are refused rather than left waiting for an unknown time: a recovery may take minutes.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, 
 
 use crate::store::unfinished;
 
-/// `host:port`, or `unix:` and a path; a path that begins with `/` or `./` needs no word before it.
+/// `host:port`, or `unix:` and a path. A path that begins with `/` or `./` needs no prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     Tcp(String),
@@ -49,13 +49,13 @@ impl FromStr for Address {
     }
 }
 
-/// Says why a number is no port, where it is too large for one.
+/// Explains why a number that is too large is not a port.
 fn why_no_port(text: &str) -> Option<String> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     (is_number && text.parse::<u16>().is_err()).then(|| format!("{text} is no port: ports are 0 to 65535"))
 }
 
-/// Where memcached clients connect, or that they do not.
+/// An address for memcached clients, or `none`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listening {
     At(Address),
@@ -106,14 +106,14 @@ impl std::fmt::Display for LoopbackAddress {
     }
 }
 
-/// A socket that has its address. Clients are refused there until [`Listener::listen`].
+/// A bound socket. Clients are refused until [`Listener::listen`].
 pub enum Listener {
     Tcp(OwnedFd, SocketAddr),
     Unix(OwnedFd, SocketFile),
 }
 
 impl Listener {
-    /// One for every address that the name in `address` stands for.
+    /// Binds one listener for every address that the name in `address` stands for.
     pub fn bind(address: &Address) -> io::Result<Vec<Listener>> {
         match address {
             Address::Tcp(name) => {
@@ -121,13 +121,13 @@ impl Listener {
                 Ok(bound.into_iter().map(|(at, socket)| Listener::Tcp(socket, at)).collect())
             }
             Address::Unix(path) => {
-                // Two that find the same stale socket would else remove each other's.
+                // Without the lock, two servers that find the same stale socket could remove each other's new one.
                 let _lock = unfinished::lock_folder_of(path)?;
                 remove_stale_socket(path)?;
                 let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SOCKET_FLAGS, None)?;
                 net::bind(&socket, &SocketAddrUnix::new(path)?)?;
                 let file = SocketFile::new(path.clone())?;
-                // As memcached's: the owner's alone.
+                // As with memcached, only the owner has access.
                 fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
                 Ok(vec![Listener::Unix(socket, file)])
             }
@@ -139,7 +139,7 @@ impl Listener {
         let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
         match self {
             Listener::Tcp(socket, _) => {
-                // Accepted connections inherit it: once they have ended, they keep no later server from the port.
+                // Accepted connections inherit it, so that after their end they do not keep a later server from the port.
                 sockopt::set_socket_reuseaddr(socket, true)?;
                 Ok(net::listen(socket, backlog)?)
             }
@@ -148,7 +148,7 @@ impl Listener {
         }
     }
 
-    /// Where it listens in fact: port 0 has become a real one.
+    /// The address in use: port 0 has become a real one.
     pub fn address(&self) -> Address {
         match self {
             Listener::Tcp(_, at) => Address::Tcp(at.to_string()),
@@ -171,7 +171,7 @@ impl AsRawFd for Listener {
     }
 }
 
-/// The name of a Unix socket in its folder. It goes when the socket does, unless another socket has it by then.
+/// The path of a Unix socket. It is removed with the socket, unless another socket has taken it.
 pub struct SocketFile {
     path: PathBuf,
     device: u64,
@@ -192,7 +192,7 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Without the lock, where it cannot be had: this server stops.
+        // If the lock cannot be had, go on without it: this server stops.
         let _lock = unfinished::lock_folder_of(&self.path);
         if self.is_ours() {
             // Someone else may have removed it already.
@@ -202,10 +202,10 @@ impl Drop for SocketFile {
 }
 
 const SOCKET_FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
-/// How often a free port is looked for that is free at every address of a name.
+/// How many ports to try for one that is free at every address of a name.
 const PORT_TRIES: usize = 16;
 
-/// A socket for `address`. `[::]` is IPv6 alone, as memcached has it, so that `0.0.0.0` goes beside it.
+/// A socket for `address`. As in memcached, `[::]` means only IPv6, so that `0.0.0.0` can be bound beside it.
 pub fn socket(address: SocketAddr, kind: SocketType) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = net::socket_with(family, kind, SOCKET_FLAGS, None)?;
@@ -215,17 +215,17 @@ pub fn socket(address: SocketAddr, kind: SocketType) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Where `socket` is bound in fact.
+/// The address to which `socket` is bound.
 pub fn address_of(socket: &OwnedFd) -> io::Result<SocketAddr> {
     Ok(net::getsockname(socket)?.try_into()?)
 }
 
-/// A bound socket, which keeps others from the address even before it listens.
+/// Binds a socket. That keeps others from the address, even before it listens.
 pub fn bind_tcp(address: SocketAddr) -> io::Result<(SocketAddr, OwnedFd)> {
     let socket = socket(address, SocketType::STREAM)?;
     match net::bind(&socket, &address) {
-        // Connections that an earlier server closed hold the port for a minute. Sharing it with them shares it with whoever else
-        // is about to listen, too: then the one who comes second fails in `listen`.
+        // Connections that an earlier server closed hold the port for a minute. SO_REUSEADDR shares it with them, but also with another
+        // process that is about to listen; then the second one fails in `listen`.
         Err(Errno::ADDRINUSE) => {
             sockopt::set_socket_reuseaddr(&socket, true)?;
             net::bind(&socket, &address)?;
@@ -235,8 +235,8 @@ pub fn bind_tcp(address: SocketAddr) -> io::Result<(SocketAddr, OwnedFd)> {
     Ok((address_of(&socket)?, socket))
 }
 
-/// Binds all addresses of `name`, which is `HOST:PORT`, to one port. An address of a kind that this machine lacks is left out with
-/// a line in the log, if another can be had.
+/// Binds all addresses of `name`, which is `HOST:PORT`, to one port. An address of a family that this machine lacks is left out and logged,
+/// if another one can be bound.
 pub fn bind_each<T>(
     name: &str,
     bind: impl Fn(SocketAddr) -> io::Result<(SocketAddr, T)>,
@@ -293,13 +293,13 @@ fn bind_once<T>(
     }
 }
 
-/// Whether the machine has no such address, or no such kind of addresses.
+/// Whether the machine lacks the address or its family.
 fn is_lacking(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT | libc::EPROTONOSUPPORT))
 }
 
-/// A socket that no process holds was left by a server that was killed. Asking as a datagram socket disturbs nobody: whoever holds it,
-/// listening or not, is of another type.
+/// Removes a socket file that no process uses: a killed server left it. Connecting a datagram socket disturbs nobody, because a server's
+/// socket, listening or not, is of another type.
 fn remove_stale_socket(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -376,7 +376,7 @@ mod tests {
         let at = bound.address();
         assert_eq!(TcpStream::connect(at.to_string()).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         assert_eq!(Listener::bind(&at).err().unwrap().kind(), io::ErrorKind::AddrInUse);
-        // The standard library's shares addresses with whoever does so too.
+        // The standard library's listener shares addresses with others that allow it.
         assert_eq!(TcpListener::bind(at.to_string()).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         bound.listen(1).unwrap();
         TcpStream::connect(at.to_string()).unwrap();
@@ -388,7 +388,7 @@ mod tests {
         first.listen(1).unwrap();
         let at = first.address();
         let client = TcpStream::connect(at.to_string()).unwrap();
-        // Who closes first is left with the lingering end.
+        // The side that closes first keeps the lingering end.
         let (accepted, _) = loop {
             match crate::os::accept(&first) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

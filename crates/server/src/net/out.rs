@@ -1,9 +1,9 @@
-//! What a connection has yet to send: a queue of buffers, and the pool of small ones that a worker's connections share.
+//! Unsent output of a connection: a queue of buffers, and the pool of small buffers that a worker's connections share.
 //! Owned by one worker.
 //!
-//! A client that reads slowly keeps no more than twice what it has yet to read, and [`IDLE_BYTES_MAX`]: whenever its socket is full, a buffer
-//! that is mostly sent or empty is exchanged for one of the right size. As at least as much was sent as is copied, a byte is copied once at most
-//! on average.
+//! A client that reads slowly holds at most twice its unsent bytes, and [`IDLE_BYTES_MAX`]: when its socket is full, a buffer that is
+//! mostly sent or empty is exchanged for one of the right size. At least as many bytes were sent as are copied then, so on average a byte
+//! is copied at most once.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -11,14 +11,14 @@ use std::os::fd::AsFd;
 
 use crate::os;
 
-/// A buffer this full gets no more replies.
+/// A buffer with so many bytes gets no more replies.
 const CHUNK_BYTES: usize = 64 << 10;
-/// So much of a buffer may lie idle, sent or never written, whatever is left in it.
+/// Bytes of a buffer that may be idle (sent or never written), however few are unsent.
 const IDLE_BYTES_MAX: usize = 4 << 10;
-/// Pieces that go into one write.
+/// The most pieces of one write.
 const PIECES_MAX: usize = 64;
 
-/// Buffers that nobody uses just now.
+/// Buffers that are not in use.
 #[derive(Default)]
 pub struct Pool {
     small: Vec<Vec<u8>>,
@@ -29,7 +29,7 @@ pub struct Pool {
 impl Pool {
     const SMALL_MAX: usize = 64;
     const SMALL_BYTES_MAX: usize = 2 * CHUNK_BYTES;
-    /// Of all large ones: what one client may have on its way. Without them each of its long reads would map memory anew.
+    /// The most bytes of all large buffers: a client's limit in flight. Without them, each of its long reads would map memory again.
     const LARGE_BYTES_MAX: usize = 2 << 20;
 
     pub fn take(&mut self) -> Vec<u8> {
@@ -63,7 +63,7 @@ impl Pool {
 #[derive(Default)]
 pub struct OutQueue {
     chunks: VecDeque<Vec<u8>>,
-    /// Of the first chunk, what has gone.
+    /// Bytes of the first chunk that are sent.
     sent_bytes: usize,
     unsent_bytes: usize,
 }
@@ -77,12 +77,12 @@ impl OutQueue {
         self.unsent_bytes
     }
 
-    /// The buffers hold so many bytes: those that are unsent, and those of the first one that were sent.
+    /// Bytes in the buffers: unsent ones, and sent ones of the first buffer.
     pub fn held_bytes(&self) -> usize {
         self.unsent_bytes + self.sent_bytes
     }
 
-    /// What is unsent, in its order.
+    /// The unsent bytes, in order.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         self.chunks.iter().enumerate().map(|(at, chunk)| if at == 0 { &chunk[self.sent_bytes..] } else { chunk })
     }
@@ -113,7 +113,7 @@ impl OutQueue {
         }
     }
 
-    /// Sends what `socket` takes; how many bytes that was.
+    /// Sends as much as `socket` takes. Returns how many bytes.
     pub fn send(&mut self, socket: impl AsFd, pool: &mut Pool) -> io::Result<usize> {
         let mut total = 0;
         while self.unsent_bytes > 0 {
@@ -143,7 +143,7 @@ impl OutQueue {
         Ok(total)
     }
 
-    /// Exchanges the first and the last buffer for smaller ones if they are mostly idle. Those between are full and unsent.
+    /// Exchanges the first and the last buffer for smaller ones if they are mostly idle. The buffers between are full and unsent.
     fn trim(&mut self, pool: &mut Pool) {
         for at in [0, self.chunks.len().saturating_sub(1)] {
             let Some(chunk) = self.chunks.get_mut(at) else { return };
@@ -180,7 +180,7 @@ impl OutQueue {
         chunk
     }
 
-    /// Drops what is unsent: an idle connection holds no buffer.
+    /// Drops unsent bytes. An idle connection then holds no buffer.
     pub fn clear(&mut self, pool: &mut Pool) {
         (self.sent_bytes, self.unsent_bytes) = (0, 0);
         for chunk in std::mem::take(&mut self.chunks) {
@@ -229,7 +229,7 @@ mod tests {
         let (mut queue, mut pool) = (OutQueue::default(), Pool::default());
         let value: Vec<u8> = (0..8 << 20).map(|at: usize| (at / 1000) as u8).collect();
         queue.append(&mut pool, |out| out.extend_from_slice(&value));
-        // A few bytes take a buffer that has room for many replies.
+        // A few bytes use a buffer that has room for many replies.
         pool.give(Vec::with_capacity(Pool::SMALL_BYTES_MAX));
         queue.append(&mut pool, |out| out.push(7));
         let (mut received, mut buffer) = (Vec::new(), vec![0; 50_000]);

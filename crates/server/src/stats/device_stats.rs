@@ -1,5 +1,5 @@
-//! Requests of block devices' clients: how many, how large, how long they took; and the store's figures of each device. One set of counters
-//! a worker and device, which that worker alone changes.
+//! Requests of block devices' clients: counts, sizes, latencies; and the store's figures of each device. One set of counters for each
+//! worker and device, which only that worker changes.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use super::latencies::{Latencies, LatencyHistogram, append_histogram};
 use super::{Figure, FigureKind, count, word};
 use crate::doors::metrics::{family, label};
 
-/// The commands that are counted, by their names.
+/// The counted commands, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceCommand {
     Read,
@@ -30,7 +30,7 @@ const COMMANDS: [(&str, DeviceCommand); 6] = [
     ("write_zeroes", DeviceCommand::WriteZeroes),
     ("block_status", DeviceCommand::BlockStatus),
 ];
-/// Upper bounds of sizes, in bytes; longer ones follow.
+/// Upper bounds of sizes, in bytes. Longer requests go into a last bucket.
 const SIZES: [u32; 4] = [4 << 10, 16 << 10, 64 << 10, 256 << 10];
 
 #[derive(Debug, Default)]
@@ -50,7 +50,7 @@ pub struct DeviceCounts {
 }
 
 impl DeviceCounts {
-    /// A request was answered, or refused.
+    /// A request was answered or refused.
     pub fn answered(&self, command: DeviceCommand, bytes: u32, took: Duration, is_error: bool) {
         let counts = &self.commands[command as usize];
         counts.latencies.add(1, took);
@@ -59,12 +59,12 @@ impl DeviceCounts {
         count(&self.errors, is_error.into());
     }
 
-    /// A read met with a block that is not there.
+    /// A read met an absent block.
     pub fn met_hole(&self) {
         count(&self.holes, 1);
     }
 
-    /// A part of a block is changed, for which the block is read first.
+    /// A part of a block is changed, which requires a read of the block.
     pub fn changes_part(&self) {
         count(&self.changes, 1);
     }
@@ -82,22 +82,22 @@ pub struct ServedDevice {
     pub name: String,
     pub keyspace: KeyspaceId,
     pub blocks: u64,
-    /// Its blocks lie on flash in groups, so single blocks are not counted.
+    /// Its blocks lie on flash in groups, so that single blocks cannot be counted.
     pub is_grouped: bool,
 }
 
-/// What the store holds of the devices.
+/// The store's figures about the devices.
 pub struct HeldDevices<'a> {
-    /// About how many items each keyspace has.
+    /// The approximate number of items of a keyspace.
     pub items: &'a dyn Fn(KeyspaceId) -> u64,
     pub writes: &'a dyn Fn(KeyspaceId) -> KeyspaceWrites,
 }
 
-/// The figures of all block devices that are served; by default there are none.
+/// The figures of all block devices served. The default has none.
 #[derive(Debug, Default)]
 pub struct DeviceFigures {
     devices: Vec<ServedDevice>,
-    /// By worker, and by device.
+    /// By worker, then by device.
     counts: Vec<Vec<DeviceCounts>>,
 }
 
@@ -112,7 +112,7 @@ impl DeviceFigures {
         !self.devices.is_empty()
     }
 
-    /// Those of a worker and a device, by their numbers.
+    /// The counters of a worker and a device, by number.
     pub fn of(&self, worker: usize, device: usize) -> &DeviceCounts {
         &self.counts[worker][device]
     }
@@ -121,7 +121,7 @@ impl DeviceFigures {
         self.counts.iter().flatten().for_each(DeviceCounts::reset);
     }
 
-    /// For `stats`, of all devices together; none where no block device is served.
+    /// For `stats`: the sum over all devices. Empty if no block device is served.
     pub fn figures(&self) -> Vec<Figure> {
         if self.devices.is_empty() {
             return Vec::new();
@@ -131,7 +131,7 @@ impl DeviceFigures {
         counted.collect()
     }
 
-    /// For `stats`, of each device: names begin with its own.
+    /// For `stats`: each device, with its name in front.
     pub fn lines(&self, held: &HeldDevices<'_>) -> Vec<(String, String)> {
         let mut lines = Vec::new();
         for (number, device) in self.devices.iter().enumerate() {
@@ -154,7 +154,7 @@ impl DeviceFigures {
         lines
     }
 
-    /// For Prometheus: histograms of each command of each device, and what the store holds of it.
+    /// For Prometheus: histograms of each command of each device, and the store's figures of it.
     pub fn append(&self, page: &mut String, held: &HeldDevices<'_>) {
         if self.devices.is_empty() {
             return;
@@ -213,7 +213,7 @@ impl DeviceFigures {
     }
 }
 
-/// Counters that are told as their sum.
+/// Counters of a device, summed over workers.
 struct DeviceSum<'a> {
     counts: Vec<&'a DeviceCounts>,
 }
@@ -259,11 +259,11 @@ const LEVELS: [(DeviceCommand, [(&str, u64); 3]); 3] = [
     (DeviceCommand::Flush, [("flush_us_p50", 500), ("flush_us_p99", 990), ("flush_us_p999", 999)]),
 ];
 
-/// What the store holds of a device.
+/// The store's figures of one device.
 struct HeldFacts {
-    /// `None` where its blocks lie in groups.
+    /// `None` if blocks lie in groups.
     holes: Option<u64>,
-    /// `None` where nothing was flushed.
+    /// `None` if nothing was flushed.
     compression_ratio: Option<f64>,
     writes: KeyspaceWrites,
 }
@@ -279,7 +279,7 @@ impl HeldFacts {
         }
     }
 
-    /// Bytes in segments for each that clients wrote; the log comes to that, which all keyspaces share.
+    /// Bytes written to segments for each byte that clients wrote. The log adds to that; all keyspaces share it.
     fn amplification(&self, sum: &DeviceSum<'_>) -> Option<f64> {
         let (written, asked) =
             (self.writes.flushed_bytes + self.writes.collected_bytes, sum.bytes(DeviceCommand::Write));

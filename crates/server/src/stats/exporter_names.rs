@@ -1,5 +1,5 @@
-//! The figures under the names that memcached's exporter for Prometheus gives them, so that dashboards made for it show a store
-//! like any memcached: `memcached_*` beside our own `tapetum_*`. No state.
+//! The figures under the names that memcached's exporter for Prometheus gives them, so that dashboards made for it show a store like any
+//! memcached: `memcached_*` beside our own `tapetum_*`. No state.
 
 use std::fmt::Write as _;
 
@@ -9,8 +9,8 @@ use crate::doors::metrics::{family, label};
 use crate::stats::Figure;
 use crate::stats::slab_stats::{self, ClassFigure};
 
-/// A figure of `stats`, what the exporter calls it, and its type: that of the exporter, but where Prometheus would have its name end in
-/// `_total` for it.
+/// A figure of `stats`, the exporter's name for it, and its type. The type is the exporter's, unless Prometheus would then require the name
+/// to end in `_total`.
 const NAMES: [(&str, &str, &str); 35] = [
     ("uptime", "uptime_seconds", "gauge"),
     ("time", "time_seconds", "gauge"),
@@ -49,7 +49,7 @@ const NAMES: [(&str, &str, &str); 35] = [
     ("extstore_page_evictions", "extstore_pages_evicted_total", "counter"),
 ];
 
-/// Figures of `stats` that the exporter has under one name, by command and status.
+/// Figures of `stats` that the exporter has under one name, with command and status as labels.
 const COMMANDS: [(&str, &str, &str); 14] = [
     ("get_hits", "get", "hit"),
     ("get_misses", "get", "miss"),
@@ -67,7 +67,7 @@ const COMMANDS: [(&str, &str, &str); 14] = [
     ("cmd_flush", "flush", "hit"),
 ];
 
-/// What the exporter takes from `cmd_set`, as these are among them.
+/// Included in `cmd_set`; the exporter subtracts them.
 const CAS: [&str; 3] = ["cas_hits", "cas_misses", "cas_badval"];
 
 /// Appends the families in Prometheus' text format.

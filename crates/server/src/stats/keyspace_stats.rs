@@ -1,4 +1,4 @@
-//! What is told of each keyspace.
+//! Figures of each keyspace.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use crate::doors::metrics::{family, label};
 const ITEMS_HELP: &str = "Items of each keyspace, about: those that have expired count until their room is taken back";
 const WRITTEN_HELP: &str = "Bytes of records of each keyspace that went into segments, by who wrote them; the log, which all share, comes to that";
 
-/// For Prometheus, a sample a keyspace.
+/// For Prometheus: a sample for each keyspace.
 pub fn append(page: &mut String, keyspace_items: &[(Keyspace, u64)], writes: &[(KeyspaceId, KeyspaceWrites)]) {
     if keyspace_items.is_empty() {
         return;
@@ -38,7 +38,7 @@ pub fn append(page: &mut String, keyspace_items: &[(Keyspace, u64)], writes: &[(
     }
 }
 
-/// As `tapetum stats` prints them.
+/// The lines that `tapetum stats` prints.
 pub fn lines(keyspace_items: Vec<(Keyspace, u64)>) -> impl Iterator<Item = (String, String)> {
     let line = |(keyspace, items): (Keyspace, u64)| {
         (format!("keyspace_items:{}", super::word(&keyspace.name)), items.to_string())

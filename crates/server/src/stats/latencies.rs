@@ -1,8 +1,8 @@
-//! How long requests took: histograms whose bounds are powers of two, a set a worker, which alone adds to it.
+//! Latencies of requests: histograms whose bounds are powers of two. One set for each worker, which alone adds to it.
 //!
-//! A get or a set begins when the worker learns that it is there: with the report of the sockets that brought it, or, where its client was
-//! held back, when the worker takes it. It ends with the poll of the store that brings its outcome, or, where it was answered at once, with
-//! the report. So the clock is read once a report and once a poll, whatever these bring, and not for each request.
+//! A get or a set begins when the worker learns of it: with the report of the sockets that brought it or, if its client was blocked, when
+//! the worker takes it. It ends with the poll of the store that brings its outcome or, if it was answered at once, with the report. So the
+//! clock is read once for each report and each poll, not for each request.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,8 @@ use std::time::Duration;
 use super::count;
 use crate::doors::metrics::family;
 
-/// Upper bounds are powers of two of a microsecond: the first, and how many there are, up to half a minute. Longer ones follow.
+/// Upper bounds are powers of two of a microsecond: the first power, and the number of bounds, up to half a minute. Longer latencies go
+/// into a last bucket.
 const FIRST_POWER: usize = 3;
 const BOUNDS: usize = 23;
 
@@ -22,7 +23,7 @@ pub struct LatencyHistogram {
 }
 
 impl LatencyHistogram {
-    /// So many requests took so long.
+    /// Adds `requests` that took this long.
     pub fn add(&self, requests: u64, took: Duration) {
         let took_us = took.as_micros().min(u128::from(u64::MAX)) as u64;
         let power = took_us.max(1).ilog2() as usize + 1;
@@ -58,7 +59,7 @@ impl Latencies {
         self.counts.iter().sum()
     }
 
-    /// The bound under which so many of a thousand are, in microseconds; 0 where there are none.
+    /// The bound, in microseconds, below which so many of a thousand requests are; 0 without requests.
     pub fn under_us(&self, of_thousand: u64) -> u64 {
         let wanted = (self.requests() * of_thousand).div_ceil(1000);
         let mut seen = 0;
@@ -69,7 +70,7 @@ impl Latencies {
         at.map_or(0, |at| 1 << (at + FIRST_POWER))
     }
 
-    /// Its samples in Prometheus' text format, in seconds; `labels` go before the bound's.
+    /// Appends the samples in Prometheus' text format, in seconds. `labels` precede the bound's.
     pub fn append(&self, page: &mut String, name: &str, labels: &str) {
         let bounds = (0..BOUNDS).map(|at| ((1u64 << (at + FIRST_POWER)) as f64 / 1e6).to_string());
         let buckets = bounds.chain(["+Inf".into()]).zip(self.counts);
@@ -77,7 +78,7 @@ impl Latencies {
     }
 }
 
-/// One histogram in Prometheus' text format: upper bounds with the numbers between them, and the sum of all.
+/// Appends a histogram in Prometheus' text format: upper bounds with the count of each bucket, and the sum.
 pub fn append_histogram(
     page: &mut String,
     name: &str,
@@ -96,10 +97,10 @@ pub fn append_histogram(
     let _ = writeln!(page, "{name}_sum{labels} {total}\n{name}_count{labels} {seen}");
 }
 
-/// What a worker measures of clients of memcached.
+/// The kinds of memcached requests whose latency is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimedRequest {
-    /// A get that found its item, in DRAM or in a write buffer.
+    /// A get that found its item in DRAM or in a write buffer.
     GetFromMemory,
     /// A get whose item was read from flash.
     GetFromFlash,
@@ -109,7 +110,7 @@ pub enum TimedRequest {
 
 const TIMED: usize = 3;
 
-/// One a worker, on cache lines of its own.
+/// One for each worker, on cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct RequestLatencies {
@@ -126,14 +127,14 @@ impl RequestLatencies {
     }
 }
 
-/// Requests that a worker has answered at once in the present report: they have taken as long as it when it ends.
+/// Requests answered at once in the current report. Their latency is that of the whole report, and is added at its end.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AnsweredAtOnce {
     pub gets: u64,
     pub sets: u64,
 }
 
-/// For Prometheus, of all workers together.
+/// For Prometheus: the sum over all workers.
 pub fn append(page: &mut String, all: &[RequestLatencies]) {
     let of = |request: TimedRequest| -> Latencies { all.iter().map(|one| &one.requests[request as usize]).collect() };
     let name = "tapetum_get_seconds";

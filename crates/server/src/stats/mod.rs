@@ -1,4 +1,4 @@
-//! The figures of `stats` and Prometheus: counters of each worker, the server's options, and the store's own figures.
+//! The figures of `stats` and Prometheus: counters of each worker, the server's settings, and the store's figures.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -23,23 +23,23 @@ pub mod observers;
 pub mod slab_stats;
 mod stage_stats;
 
-/// One figure: what `stats`, `stats --json` and Prometheus show, each in its way.
+/// One figure, which `stats`, `stats --json` and Prometheus each show in their own form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Figure {
     pub name: &'static str,
     pub kind: FigureKind,
-    /// One sentence, without its full stop.
+    /// One sentence, without the full stop.
     pub help: &'static str,
     pub value: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FigureKind {
-    /// Only grows, from when the store was opened or `stats reset` came.
+    /// Only grows, since the store was opened or the last `stats reset`.
     Counter,
-    /// A level now.
+    /// A current level.
     Gauge,
-    /// No number.
+    /// Not a number.
     Text,
 }
 
@@ -49,13 +49,13 @@ impl Figure {
     }
 }
 
-/// Names and values, as `stats` gives them.
+/// Names and values for `stats`.
 pub fn lines(figures: Vec<Figure>) -> Vec<(String, String)> {
     figures.into_iter().map(|figure| (figure.name.to_string(), figure.value)).collect()
 }
 
-/// `text` as one word of a line, which clients take apart at spaces: white space, control characters and % as %XX, as keys stand in
-/// `lru_crawler metadump`.
+/// `text` as one word of a line, because clients split lines at spaces. White space, control characters and % are written as %XX, like keys
+/// in `lru_crawler metadump`.
 pub fn word(text: &str) -> String {
     let mut word = String::with_capacity(text.len());
     for character in text.chars() {
@@ -67,15 +67,15 @@ pub fn word(text: &str) -> String {
     word
 }
 
-/// Declares the counters once: fields, sums, names, help and reset.
+/// Declares each counter once, for fields, sums, names, help and reset.
 macro_rules! counters {
     ($($name:ident: $help:literal,)*) => {
-        /// One set a worker, which alone adds to it; anyone reads.
+        /// One set for each worker, which alone adds to it; any thread reads.
         #[derive(Debug, Default)]
         pub struct Counters { $(pub $name: AtomicU64,)* }
 
         impl Counters {
-            /// The sum over `all` of every counter, in memcached's order.
+            /// The sum of every counter over `all`, in memcached's order.
             pub fn sums<'a>(all: impl Iterator<Item = &'a Counters> + Clone) -> Vec<Figure> {
                 let sum = |counter: fn(&Counters) -> &AtomicU64| -> u64 {
                     all.clone().map(|one| counter(one).load(Ordering::Relaxed)).sum()
@@ -134,7 +134,7 @@ counters!(
     udp_dropped_unsent: "Datagrams that the system did not send",
 );
 
-/// The store's own figures, as `tapetum stats` prints them of one that nobody serves.
+/// The store's own figures, which `tapetum stats` prints for a store without a server.
 pub fn store_figures(store: &Stats) -> Vec<Figure> {
     let figure = |of: StoreFigure| {
         let kind = if of.is_counter { FigureKind::Counter } else { FigureKind::Gauge };
@@ -143,7 +143,7 @@ pub fn store_figures(store: &Stats) -> Vec<Figure> {
     store.figures().into_iter().map(figure).collect()
 }
 
-/// Figures of memcached that are always zero here, for clients and dashboards that ask for them.
+/// Figures of memcached that are always zero here. Clients and dashboards expect them.
 const NEVER: [(&str, &str); 7] = [
     ("auth_cmds", "Commands that asked to be let in: nobody need ask"),
     ("auth_errors", "Of these, those that were refused"),
@@ -154,7 +154,7 @@ const NEVER: [(&str, &str); 7] = [
     ("crawler_reclaimed", "Items that such a crawler freed"),
 ];
 
-/// Figures of the store under the names that memcached has for its table of keys and its storage on flash.
+/// Figures of the store under memcached's names for its hash table and its storage on flash.
 fn memcached_figures(store: &Stats) -> [Figure; 10] {
     use FigureKind::{Counter, Gauge};
     let is_growing = u8::from(store.partitions_rebuilding > 0);
@@ -198,20 +198,20 @@ pub fn count(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
 }
 
-/// The figures of all workers, for `stats` to gather.
+/// The figures of all workers, from which `stats` is computed.
 pub struct Figures {
-    /// One a worker.
+    /// One set for each worker.
     pub counters: Vec<Counters>,
-    /// One a worker.
+    /// One set for each worker.
     pub latencies: Vec<RequestLatencies>,
     pub devices: DeviceFigures,
     pub observers: Arc<Observers>,
     pub connections: AtomicUsize,
-    /// Workers that accept connections now.
+    /// Number of workers that accept connections.
     pub workers_listening: AtomicUsize,
-    /// Name and value, as `stats settings` gives them.
+    /// Names and values for `stats settings`.
     pub settings: Vec<(&'static str, String)>,
-    /// The whole budget of memory, which can change; 0 if unknown.
+    /// The whole memory budget, which can change; 0 if unknown.
     pub memory_bytes: AtomicU64,
     pub connections_max: usize,
     pub started_unix_seconds: u32,
@@ -227,7 +227,7 @@ pub struct Figures {
 }
 
 impl Default for Figures {
-    /// One worker, no connection, and a store that says nothing.
+    /// One worker, no connection, and a store without figures.
     fn default() -> Figures {
         Figures {
             counters: vec![Counters::default()],
@@ -253,7 +253,7 @@ impl Default for Figures {
     }
 }
 
-/// What the store holds of block devices, as it said of its keyspaces.
+/// Calls `tell` with the store's figures of block devices, taken from its keyspaces.
 fn held_devices(
     items: &[(Keyspace, u64)],
     writes: &[(KeyspaceId, KeyspaceWrites)],
@@ -267,12 +267,12 @@ fn held_devices(
 }
 
 impl Figures {
-    /// memcached's general figures, as far as they mean something here, then the store's.
+    /// memcached's general figures, as far as they apply, then the store's.
     pub fn general(&self, now: u32) -> Vec<Figure> {
         self.general_with(now, &(self.slabs)())
     }
 
-    /// The same for a client of one keyspace: `curr_items` are its own.
+    /// The same for a client of one keyspace: `curr_items` counts only that keyspace.
     pub fn general_of(&self, keyspace: KeyspaceId, now: u32) -> Vec<Figure> {
         let mut figures = self.general(now);
         let of_all = (self.keyspace_items)();
@@ -283,7 +283,7 @@ impl Figures {
         figures
     }
 
-    /// Of each block device that is served, under names that begin with its own.
+    /// Lines for each served block device, with the device's name in front.
     pub fn device_lines(&self) -> Vec<(String, String)> {
         let mut lines = Vec::new();
         if self.devices.are_there() {
@@ -382,7 +382,7 @@ impl Figures {
         ]
     }
 
-    /// All of it for Prometheus: under our names, and under those of memcached's exporter.
+    /// The whole page for Prometheus: under our names, and under those of memcached's exporter.
     pub fn page(&self, now: u32) -> String {
         let classes = (self.slabs)();
         let figures = self.general_with(now, &classes);
@@ -395,7 +395,7 @@ impl Figures {
         page
     }
 
-    /// As `stats settings` gives them.
+    /// The settings of `stats settings`.
     pub fn settings(&self) -> Vec<(&'static str, String)> {
         let mut lines = self.settings.clone();
         lines.push(("detail_enabled", if self.observers.counts_prefixes() { "yes" } else { "no" }.into()));
@@ -403,14 +403,14 @@ impl Figures {
         lines
     }
 
-    /// What `stats` and an argument give; `None` where there is nothing of that name.
+    /// The lines of `stats` with an argument. `None` if the argument is unknown.
     pub fn group(&self, argument: &[u8]) -> Option<Vec<(String, String)>> {
         let owned = |(name, value): (&str, String)| (name.to_string(), value);
         Some(match argument {
             b"settings" => self.settings().into_iter().map(owned).collect(),
             b"slabs" => slab_stats::slabs(&(self.slabs)()),
             b"items" => slab_stats::items(&(self.slabs)()),
-            // As memcached says while nobody has switched it on: sizes are not counted.
+            // memcached's answer while sizes are not being counted.
             b"sizes" => vec![("sizes_status".into(), "disabled".into())],
             _ => return None,
         })
@@ -452,16 +452,16 @@ mod tests {
         }
     }
 
-    /// Whoever gives the store a new figure shows it too.
+    /// A new figure of the store must also be shown.
     #[test]
     fn every_field_of_the_stores_stats_is_a_figure() {
         let debugged = format!("{:?}", Stats::default());
-        // Those of `drive_stats`.
+        // The fields inside `drive_stats`.
         let (before, rest) = debugged.split_once("drive_bytes: [").unwrap();
         let debugged = format!("{before}{}", rest.split_once("], ").unwrap().1);
         let fields = debugged.trim_start_matches("Stats { ").trim_end_matches(" }").split(", ");
         let mut fields: Vec<&str> = fields.filter_map(|field| field.split(':').next()).collect();
-        // Memcached's name for this one, so that no two families of metrics are `items`.
+        // Shown under memcached's name, so that no two families of metrics are called `items`.
         fields.iter_mut().filter(|field| **field == "items").for_each(|field| *field = "curr_items");
         let mut names: Vec<&str> = store_figures(&Stats::default()).iter().map(|figure| figure.name).collect();
         fields.sort_unstable();

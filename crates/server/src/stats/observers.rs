@@ -1,12 +1,12 @@
-//! `watch`, which shows clients the requests of others, and the counts by prefix of `stats detail`.
+//! Observers of requests: `watch`, which shows a client the requests of others, and the counts by prefix of `stats detail`.
 //!
-//! 1. While nobody looks, a request costs one relaxed load ([`Observers::wants`]).
-//! 2. A watcher's lines wait in a buffer of its own, of a bounded size, which its client is charged with. What does not fit is dropped and
-//!    counted, and the watcher is told how many lines: nobody waits for it.
-//! 3. The table of prefixes takes 3 MiB at most ([`PREFIXES_MAX`], [`PREFIX_BYTES_MAX`]). Further prefixes are not counted.
+//! 1. Without observers, a request costs one relaxed load ([`Observers::wants`]).
+//! 2. A watcher's lines wait in its own buffer of bounded size, which its client is charged with. Lines that do not fit are dropped and
+//!    counted, and the watcher is told how many. No worker waits for a watcher.
+//! 3. The table of prefixes takes at most 3 MiB ([`PREFIXES_MAX`], [`PREFIX_BYTES_MAX`]). Further prefixes are not counted.
 //!
-//! Threads: workers tell, each under a lock of the watcher for a copy of a line; a watcher's own worker takes its lines. While prefixes are
-//! counted all workers share the lock of their table, as in memcached.
+//! Threads: workers write lines, each under the watcher's lock for the copy of a line. A watcher's own worker takes its lines. While
+//! prefixes are counted, all workers share the lock of their table, as in memcached.
 
 // The server is above the simulator: lines have the time of day, to the microsecond.
 #![allow(clippy::disallowed_methods)]
@@ -17,30 +17,30 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What is watched, a bit each.
+/// Kinds of events to observe, a bit each.
 pub mod kinds {
     pub const FETCHERS: u8 = 1;
     pub const MUTATIONS: u8 = 2;
-    /// Evictions are not told one by one: segments are evicted whole, and their keys are not read.
+    /// Evictions are not reported one by one: segments are evicted whole, and their keys are not read.
     pub const EVICTIONS: u8 = 4;
     pub const CONNECTIONS: u8 = 8;
     /// `stats detail on`.
     pub const DETAIL: u8 = 16;
-    /// What there is to tell of requests.
+    /// The kinds of events that requests cause.
     pub const REQUESTS: u8 = FETCHERS | MUTATIONS | DETAIL;
 }
 
-/// As many as memcached has.
+/// The most watchers, as in memcached.
 const WATCHERS_MAX: usize = 20;
-/// Lines that wait for one watcher.
+/// The most bytes of lines that wait for one watcher.
 pub const WATCHER_BYTES_MAX: usize = 256 << 10;
 const PREFIXES_MAX: usize = 10_000;
-/// Of all prefixes together.
+/// The most bytes of all prefixes together.
 const PREFIX_BYTES_MAX: usize = 1 << 20;
-/// The line of a prefix but for the prefix: words, and four numbers of at most 20 digits.
+/// The longest line of a prefix, without the prefix: words, and four numbers of at most 20 digits.
 const PREFIX_LINE_BYTES_MAX: usize = 112;
 
-/// Wakes a client of a worker, by their numbers.
+/// Wakes a client, by the numbers of its worker and its own.
 type Wake = Box<dyn Fn(usize, u32) + Send + Sync>;
 
 #[derive(Default)]
@@ -65,17 +65,17 @@ struct Watcher {
 #[derive(Default)]
 struct WatchedLines {
     text: Vec<u8>,
-    /// Lines that found no room since some were taken.
+    /// Lines dropped for lack of room since the last take.
     skipped: u64,
 }
 
-/// Whoever holds it watches.
+/// The right to watch: dropping it ends the watching.
 pub struct WatchSeat {
     observers: Arc<Observers>,
     watcher: Arc<Watcher>,
 }
 
-/// What was asked of keys with a prefix.
+/// Requests for keys with one prefix.
 #[derive(Clone, Copy, Default)]
 struct PrefixCount {
     gets: u64,
@@ -87,12 +87,12 @@ struct PrefixCount {
 #[derive(Default)]
 struct PrefixCounts {
     by_prefix: BTreeMap<Box<[u8]>, PrefixCount>,
-    /// Of the prefixes themselves.
+    /// Bytes of the prefixes themselves.
     prefix_bytes: usize,
 }
 
 impl PrefixCounts {
-    /// The count of a prefix; `None` if it is not there and there is no room for it.
+    /// The count of a prefix. `None` if it is new and there is no room for it.
     fn of(&mut self, prefix: &[u8]) -> Option<&mut PrefixCount> {
         if !self.by_prefix.contains_key(prefix) {
             if self.by_prefix.len() >= PREFIXES_MAX || self.prefix_bytes + prefix.len() > PREFIX_BYTES_MAX {
@@ -113,23 +113,23 @@ pub enum KeyRequest {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A list and a buffer are whole even if their last holder panicked.
+    // Ignores poisoning: the data is consistent even if a holder panicked.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Observers {
-    /// Readies it for a server: `wake` wakes a client of a worker.
+    /// Sets the function that wakes a client of a worker.
     pub fn serve(&self, wake: impl Fn(usize, u32) + Send + Sync + 'static) {
         self.wake.get_or_init(|| Box::new(wake));
     }
 
-    /// Whether one of these is watched.
+    /// Whether anybody observes one of these kinds.
     #[inline]
     pub fn wants(&self, kinds: u8) -> bool {
         self.wanted.load(Ordering::Relaxed) & kinds != 0
     }
 
-    /// `None` if there are as many watchers as there may be.
+    /// Begins watching. `None` if there are already the most watchers.
     pub fn watch(self: &Arc<Observers>, kinds: u8, (worker, client): (usize, u32)) -> Option<WatchSeat> {
         let mut watchers = lock(&self.watchers);
         if watchers.len() >= WATCHERS_MAX {
@@ -149,7 +149,7 @@ impl Observers {
         self.wanted.fetch_and(watched | kinds::DETAIL, Ordering::Relaxed);
     }
 
-    /// Tells those who watch `kind`; `write` appends what the line says behind its time and number.
+    /// Tells the watchers of `kind`. `write` appends the rest of the line behind time and number.
     pub fn tell(&self, kind: u8, write: impl FnOnce(&mut Vec<u8>)) {
         if !self.wants(kind) {
             return;
@@ -178,13 +178,13 @@ impl Observers {
         }
     }
 
-    /// How many watch, and lines that they were given, and that they were not.
+    /// Numbers of watchers, of lines given to them, and of lines dropped.
     pub fn watched(&self) -> (usize, u64, u64) {
         let watchers = lock(&self.watchers).len();
         (watchers, self.sent.load(Ordering::Relaxed), self.skipped.load(Ordering::Relaxed))
     }
 
-    /// Counts by prefix from now on, or no more. What was counted stays.
+    /// Starts or stops counting by prefix. Existing counts stay.
     pub fn count_prefixes(&self, on: bool) {
         match on {
             true => self.wanted.fetch_or(kinds::DETAIL, Ordering::Relaxed),
@@ -196,7 +196,7 @@ impl Observers {
         self.wants(kinds::DETAIL)
     }
 
-    /// The server was asked about a key. Its prefix is what stands before the first colon; without one nothing is counted.
+    /// Counts a request for a key by its prefix, which is the part before the first colon. A key without a colon is not counted.
     pub fn note_key(&self, key: &[u8], request: KeyRequest) {
         let Some(end) = key.iter().position(|byte| *byte == b':').filter(|_| self.counts_prefixes()) else { return };
         let mut counts = lock(&self.prefixes);
@@ -215,13 +215,13 @@ impl Observers {
         *lock(&self.prefixes) = PrefixCounts::default();
     }
 
-    /// How long [`Observers::prefix_lines`] may be.
+    /// An upper bound on the length of [`Observers::prefix_lines`].
     pub fn prefix_lines_bytes_max(&self) -> usize {
         let counts = lock(&self.prefixes);
         counts.prefix_bytes + (counts.by_prefix.len() + 1) * PREFIX_LINE_BYTES_MAX
     }
 
-    /// As `stats detail dump` has them.
+    /// The text of `stats detail dump`.
     pub fn prefix_lines(&self) -> Vec<u8> {
         let mut text = Vec::new();
         for (prefix, PrefixCount { gets, hits, sets, deletes }) in &lock(&self.prefixes).by_prefix {
@@ -240,12 +240,12 @@ impl WatchSeat {
         self.watcher.has_lines.load(Ordering::Relaxed)
     }
 
-    /// What its lines may take while they wait.
+    /// Bytes that its waiting lines may take.
     pub fn held_bytes(&self) -> usize {
         if self.has_lines() { WATCHER_BYTES_MAX } else { 0 }
     }
 
-    /// The lines that wait, and a word about those that found no room.
+    /// Takes the waiting lines, and a line with the number of dropped ones.
     pub fn take(&self) -> Vec<u8> {
         let mut lines = lock(&self.watcher.lines);
         self.watcher.has_lines.store(false, Ordering::Relaxed);
@@ -263,7 +263,7 @@ impl Drop for WatchSeat {
     }
 }
 
-/// Appends a key as lines of `watch` have it.
+/// Appends a key in the form of `watch` lines.
 pub fn push_key(line: &mut Vec<u8>, key: &[u8]) {
     for &byte in key {
         match byte {
@@ -273,7 +273,7 @@ pub fn push_key(line: &mut Vec<u8>, key: &[u8]) {
     }
 }
 
-/// Names a client in lines about its connection; `None`: it came through a Unix socket.
+/// The address of a client in lines about its connection. `None`: it came through a Unix socket.
 pub fn transport_words(peer: Option<SocketAddr>) -> String {
     match peer {
         Some(peer) => format!("rip={} rport={} transport=tcp", peer.ip(), peer.port()),
@@ -369,7 +369,7 @@ mod tests {
         for number in 0..2 * PREFIXES_MAX {
             observers.note_key(format!("{number}:").as_bytes(), KeyRequest::Get { is_hit: true });
         }
-        // A prefix that is counted already is counted on.
+        // A prefix that is already counted is still counted.
         observers.note_key(b"0:", KeyRequest::Delete);
         let lines = observers.prefix_lines();
         assert!(lines.len() <= observers.prefix_lines_bytes_max());

@@ -1,17 +1,17 @@
-//! The classes of the DRAM tier under memcached's names: `stats slabs`, `stats items`, and what its exporter for Prometheus calls
-//! them. Classes without slabs are left out, and numbered all the same: from 1, the smallest first. No state.
+//! The classes of the DRAM tier under memcached's names, for `stats slabs` and `stats items`, and under those of memcached's exporter.
+//! Classes without slabs are left out, but keep their numbers: from 1, the smallest class first. No state.
 //!
-//! The small queue stands under *hot*, as what comes in goes through it, and the main one under *warm*; there is no *cold*. When an item was
-//! asked for is known to about a minute, and so are ages.
+//! The small queue is shown as *hot*, because new items pass through it, and the main queue as *warm*; there is no *cold*. Times of access
+//! are known to about a minute, and so are ages.
 
 use tapetum::SlabClass;
 
 pub struct ClassFigure {
     pub in_stats: &'static str,
     pub in_exporter: &'static str,
-    /// Its type: that of the exporter, but where Prometheus would have its name end in `_total` for it.
+    /// The exporter's type, unless Prometheus would then require the name to end in `_total`.
     pub kind: &'static str,
-    /// One sentence, without its full stop.
+    /// One sentence, without the full stop.
     pub help: &'static str,
     pub value: fn(&SlabClass) -> u64,
 }
@@ -83,11 +83,11 @@ pub const OF_ITEMS: [ClassFigure; 15] = [
     counter("crawler_reclaimed", "items_crawler_reclaimed_total", "Items that a crawler freed: there is none", |_| 0),
 ];
 
-/// What came in and was found, by class: a figure of `stats slabs`, what the exporter calls command and status, and its value.
+/// A counter of a class: its name in `stats slabs`, the exporter's command and status, and its value.
 type CountedCommand = (&'static str, [&'static str; 2], Value);
 
-/// The exporter must find those of sets and cas in each class, or it fails to read it. What was set is what came in. What changes an
-/// item takes it out of DRAM, and is not counted by class.
+/// The exporter fails to read a class without the counters of sets and cas. Items put into the class count as sets. A command that changes
+/// an item takes it out of DRAM, and is not counted by class.
 pub const COMMANDS: [CountedCommand; 4] = [
     ("get_hits", ["get", "hit"], |class| class.hits),
     ("cmd_set", ["set", "hit"], |class| class.puts),
@@ -95,7 +95,7 @@ pub const COMMANDS: [CountedCommand; 4] = [
     ("cas_badval", ["cas", "badval"], |_| 0),
 ];
 
-/// Figures of `stats items` that the exporter does not have.
+/// Figures of `stats items` that the exporter lacks.
 const ALSO_OF_ITEMS: [(&str, Value); 2] = [("mem_requested", |class| class.item_bytes), ("number_cold", |_| 0)];
 
 pub fn numbered(classes: &[SlabClass]) -> impl Iterator<Item = (usize, &SlabClass)> {

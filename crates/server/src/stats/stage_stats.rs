@@ -1,10 +1,10 @@
-//! What the drive's programs did as stages of pipelines, and its sources and sinks.
+//! Counters of the drive's programs as stages of pipelines, and of its sources and sinks.
 
 use tapetum_drive::engine::StageSnapshot;
 
 use crate::stats::{Figure, FigureKind};
 
-/// Names and help, six a program.
+/// Declares the names and help of the six figures of each program.
 macro_rules! stages {
     ($list:ident: $($program:literal $name:literal: $what:literal,)*) => {
         const $list: &[(&str, [(&str, &str); 6])] = &[$((
@@ -51,13 +51,13 @@ stages!(
     "batch" "batch": "made samples of batches",
 );
 
-/// Of the programs that this server has.
+/// The names of the programs in this build.
 fn names() -> impl Iterator<Item = &'static (&'static str, [(&'static str, &'static str); 6])> {
     let of_pictures = if cfg!(feature = "images") { NAMES_OF_PICTURES } else { &[] };
     NAMES.iter().chain(of_pictures)
 }
 
-/// Of each program that may be a stage; zero where the drive lacks it.
+/// Figures of each program that may be a stage; zero if the drive lacks it.
 pub fn figures(stages: &[StageSnapshot]) -> impl Iterator<Item = Figure> {
     names().flat_map(|(program, names)| {
         let stage = stages.iter().find(|stage| stage.name == *program);

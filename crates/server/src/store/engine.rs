@@ -1,4 +1,4 @@
-//! What the server needs of a store: a session for each worker, and the figures. Dispatch is static.
+//! The interface between the server and a store: a session for each worker, and the figures. Dispatch is static.
 
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -10,50 +10,50 @@ use tapetum::{
 };
 use tapetum_drive::engine::StageSnapshot;
 
-/// Used by one thread at a time. Requests for one key take effect in the order of submission, except one that asks for room, which takes
-/// effect when it is allowed; replies come in any order. [`crate::store::store_slot::Seat`] forwards each of these, those with a default
-/// too.
+/// Used by one thread at a time. Requests for one key take effect in the order of submission, except one that asks for room: it takes
+/// effect when it is allowed. Replies come in any order. [`crate::store::store_slot::Seat`] must forward each method, including those with
+/// a default.
 pub trait Session: Send + 'static {
-    /// Never blocks; copies what it needs. A refusal comes as a reply. The caller has checked `has_room`. Keys, here and below, are those
-    /// of `keyspace`.
+    /// Submits a request. Never blocks; copies what it needs. A refusal comes as a reply. The caller has checked `has_room`. Keys, here and
+    /// below, are those of `keyspace`.
     fn submit(&mut self, keyspace: KeyspaceRef, token: u64, request: Request<'_>);
-    /// Whether one more request may be submitted; if not, replies make room.
+    /// Whether one more request may be submitted. If not, replies make room.
     fn has_room(&self) -> bool {
         true
     }
-    /// Never blocks. A value stays readable until the next poll.
+    /// Takes replies. Never blocks. A value stays readable until the next poll.
     fn poll(&mut self, replies: &mut Vec<Reply>);
     fn bytes(&self, value: ValueRange) -> &[u8];
     fn in_flight(&self) -> usize;
-    /// Readable while `poll` may make progress, which drains them.
+    /// Descriptors that are readable while `poll` may make progress; `poll` drains them.
     fn event_fds(&self) -> Vec<RawFd>;
 
-    /// The tokens of what is in flight. Only where sessions are exchanged under their worker: see [`crate::store::store_slot`].
+    /// The tokens of the requests in flight. Needed only if sessions are exchanged under their worker: see [`crate::store::store_slot`].
     fn tokens_in_flight(&self) -> Vec<u64> {
         unreachable!("its store is never exchanged")
     }
 
-    /// Readable when the session is to be exchanged.
+    /// A descriptor that is readable when the session must be exchanged.
     fn exchange_fd(&self) -> Option<RawFd> {
         None
     }
 
-    /// Exchanges the session, if that is due: the replies to all that was in flight. `event_fds` are others from then on.
+    /// Exchanges the session, if it must be, and returns the replies to all requests in flight. `event_fds` are different from then on.
     fn exchange(&mut self) -> Option<Vec<Reply>> {
         None
     }
 
-    /// A request that asks before it brings a longer value than `value_bytes`: see [`tapetum::Session::take_asks`].
+    /// Submits a request that asks for room before it brings a value longer than `value_bytes`: see [`tapetum::Session::take_asks`].
     fn submit_within(&mut self, keyspace: KeyspaceRef, token: u64, request: Request<'_>, _value_bytes: usize) {
         self.submit(keyspace, token, request);
     }
 
-    /// A reply comes when all that was acknowledged is durable: see [`tapetum::Session::submit_sync`]. The caller has checked `has_room`.
+    /// The reply comes when all acknowledged writes are durable: see [`tapetum::Session::submit_sync`]. The caller has checked `has_room`.
     fn submit_sync(&mut self, _token: u64) {
         unreachable!("nobody asks it for more than its answers say")
     }
 
-    /// A no is certain: see [`tapetum::Session::has_probably`].
+    /// `false` is certain: see [`tapetum::Session::has_probably`].
     fn has_probably(&self, _keyspace: KeyspaceRef, _key: &[u8]) -> bool {
         true
     }
@@ -69,7 +69,7 @@ pub trait Session: Send + 'static {
         AbsentBlocks::default()
     }
 
-    /// How often the session was exchanged. What was acknowledged before it was durable may be lost with each time.
+    /// How often the session was exchanged. Each exchange may lose writes that were acknowledged and not yet durable.
     fn exchanges(&self) -> u64 {
         0
     }
@@ -84,12 +84,12 @@ pub trait Session: Send + 'static {
         unreachable!("it never asks")
     }
 
-    /// Whether gets may be answered at once, in stages, as far as DRAM has the items: see [`tapetum::Session::digest_each`].
+    /// Whether gets can be answered at once, in stages, if DRAM has the items: see [`tapetum::Session::digest_each`].
     fn answers_from_dram(&self) -> bool {
         false
     }
 
-    /// Whether puts may be done at once, in the same stages.
+    /// Whether puts can be done at once, in the same stages.
     fn puts_at_once(&self) -> bool {
         false
     }
@@ -100,7 +100,7 @@ pub trait Session: Send + 'static {
 
     fn digest_each(&self, _keyspace: KeyspaceRef, _keys: &[&[u8]], _digests: &mut [KeyDigest]) {}
 
-    /// `puts`: see [`tapetum::Session::fetch_each`].
+    /// `puts`: one bit for each key; see [`tapetum::Session::fetch_each`].
     fn fetch_each(&self, _keys: &[KeyDigest], _puts: u32) {}
 
     fn get_from_dram(
@@ -113,7 +113,7 @@ pub trait Session: Send + 'static {
         None
     }
 
-    /// Of key and value, and flags and expiry: see [`tapetum::Session::put_at_once`].
+    /// The item is key and value, then flags and expiry: see [`tapetum::Session::put_at_once`].
     fn put_at_once(
         &mut self,
         _keyspace: KeyspaceRef,
@@ -129,21 +129,21 @@ pub trait Store: Send + Sync + 'static {
     type Session: Session;
     fn session(&self) -> Result<Self::Session, Error>;
     fn stats(&self) -> Stats;
-    /// Each keyspace, and about how many items it has.
+    /// Each keyspace, and its approximate number of items.
     fn keyspace_items(&self) -> Vec<(Keyspace, u64)> {
         Vec::new()
     }
-    /// What was written to segments of each keyspace since the store was opened.
+    /// Bytes written to segments for each keyspace since the store was opened.
     fn keyspace_writes(&self) -> Vec<(KeyspaceId, KeyspaceWrites)> {
         Vec::new()
     }
     /// The classes of slots in DRAM, the smallest first.
     fn slabs(&self) -> Vec<SlabClass>;
-    /// What the drive's programs did as stages of pipelines.
+    /// Counters of the drive's programs as stages of pipelines.
     fn stages(&self) -> Vec<StageSnapshot> {
         Vec::new()
     }
-    /// These may block for long: not for a worker.
+    /// This and the following methods may block for long, and must not be called by a worker.
     fn list_keys(&self, _keyspace: KeyspaceRef, _cursor: &ListCursor) -> Result<ListPart, Error> {
         Err(Error::Unusable("this store does not list its keys".into()))
     }

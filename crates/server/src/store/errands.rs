@@ -1,11 +1,11 @@
-//! Errands: requests that take long, such as looking inside and resizing. One thread does them, one after the other, and
-//! puts each answer into the mailbox of the worker that sent the errand; no worker ever waits.
+//! Errands: requests that take long, such as inspections and resizes. One thread runs them one after the other, and puts each answer into
+//! the mailbox of the worker that sent the errand. No worker ever waits.
 //!
 //! ```text
 //! door: request, queue ─► this thread: the store's blocking call ─► mailbox ─► door: reply in its turn
 //! ```
 
-// The server is above the simulator: this is a thread of the system.
+// The server is above the simulator: this is a system thread.
 #![allow(clippy::disallowed_methods)]
 
 use std::io;
@@ -21,19 +21,19 @@ use crate::machine;
 use crate::store::engine::Store;
 use crate::tools::inspect_lines;
 
-/// What a step of a list takes at most, and the text that is enough for one.
+/// Limits on one step of a list: its most parts, and the length of text after which it stops.
 const LIST_PARTS_MAX: usize = 16;
 const LIST_TEXT_BYTES: usize = 64 << 10;
-/// Lists of keys that are under way at once. memcached has one; here one whose client reads slowly keeps no other waiting.
+/// The most lists of keys in progress. memcached allows one; here a client that reads its list slowly keeps no other waiting.
 const LISTS_MAX: usize = 8;
-/// Errands that wait. At the limit a client is told to try again.
+/// The most waiting errands. At the limit a client is told to try again.
 const WAITING_MAX: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Errand {
     /// An inspection of the store.
     Inspect,
-    /// Where a key lives.
+    /// Says where a key lives.
     Locate {
         keyspace: KeyspaceRef,
         key: Vec<u8>,
@@ -44,11 +44,11 @@ pub enum Errand {
     },
     /// A step of a list of keys.
     List(ListOrder),
-    /// Who is connected, which the workers tell.
+    /// The connected clients, which the workers report.
     Connections,
 }
 
-/// Where a list of keys goes on, and how its lines look.
+/// The position of a list of keys, and the form of its lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListOrder {
     pub keyspace: KeyspaceRef,
@@ -62,13 +62,13 @@ pub enum Size {
     Memory,
 }
 
-/// The result of an errand. The door words it for its protocol.
+/// The result of an errand. The door puts it into the words of its protocol.
 #[derive(Debug)]
 pub enum Answer {
     /// Names and values.
     Lines(Vec<(String, String)>),
     Done,
-    /// Lines of a list; `None`: it ends with these.
+    /// Lines of a list. `None`: the list ends with these.
     Listed {
         text: Vec<u8>,
         next: Option<ListOrder>,
@@ -76,14 +76,14 @@ pub enum Answer {
     Failed(tapetum::Error),
 }
 
-/// An errand, and where its answer goes.
+/// An errand, and the destination of its answer.
 pub struct Order {
     pub errand: Errand,
     pub worker: usize,
     pub token: u64,
 }
 
-/// Errands to the thread; `None` wakes it, to see that it is to end.
+/// The sending end of the thread's queue. `None` in the queue wakes the thread so that it sees that it must end.
 #[derive(Clone)]
 pub struct Errands {
     sender: SyncSender<Option<Order>>,
@@ -91,7 +91,7 @@ pub struct Errands {
     lists: Arc<AtomicUsize>,
 }
 
-/// Whoever holds it has one of the lists of keys that may be under way.
+/// The right to have one list of keys in progress.
 pub struct ListSeat(Arc<AtomicUsize>);
 
 impl Drop for ListSeat {
@@ -107,7 +107,7 @@ pub struct Orders {
 }
 
 impl Orders {
-    /// Waits for the next one; `None` when the thread is to end.
+    /// Waits for the next errand. `None` when the thread must end.
     fn next(&self) -> Option<Order> {
         self.receiver.recv().ok().flatten().filter(|_| !self.ended.load(Ordering::Acquire))
     }
@@ -120,27 +120,27 @@ impl Errands {
         (Errands { sender, ended: Arc::clone(&ended), lists: Arc::default() }, Orders { receiver, ended })
     }
 
-    /// Whether there was room.
+    /// Queues an errand. Returns whether there was room.
     pub fn send(&self, order: Order) -> bool {
         self.sender.try_send(Some(order)).is_ok()
     }
 
-    /// The right to begin a list; `None` while there are as many as may be.
+    /// The right to begin a list. `None` while the most lists are in progress.
     pub fn list_seat(&self) -> Option<ListSeat> {
         let more = |lists: usize| (lists < LISTS_MAX).then_some(lists + 1);
         self.lists.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
         Some(ListSeat(Arc::clone(&self.lists)))
     }
 
-    /// The thread ends after the errand that it does. Nobody waits for the answers any more.
+    /// Makes the thread end after its current errand. Answers are no longer awaited.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Release);
-        // A queue that is full wakes it too, and without a receiver it has ended.
+        // A full queue wakes the thread too. If there is no receiver, the thread has ended.
         let _ = self.sender.try_send(None);
     }
 }
 
-/// Starts the thread. `answered` takes each answer to its worker; `take_census` asks the workers for who sent a request, and they answer it.
+/// Starts the thread. `answered` passes each answer to its worker. `take_census` asks the workers, which then answer the client themselves.
 pub fn run<S: Store>(
     store: Arc<S>,
     orders: Orders,
@@ -159,7 +159,7 @@ pub fn run<S: Store>(
     thread.map(drop)
 }
 
-/// The front doors' fixed part of the whole budget of memory, and where the whole is noted.
+/// The front doors' fixed part of the whole memory budget, and the place where the whole is stored.
 pub struct MemoryShares {
     pub front_bytes: u64,
     pub set_total_bytes: Box<dyn Fn(u64) + Send>,
@@ -178,7 +178,7 @@ fn perform<S: Store>(store: &S, memory: &MemoryShares, errand: &Errand) -> Answe
     }
 }
 
-/// Takes parts of a list until it has some text, or others' errands should have their turn.
+/// Takes parts of a list until it has enough text, or it is the turn of other errands.
 fn list<S: Store>(store: &S, order: ListOrder) -> Result<Answer, tapetum::Error> {
     let ListOrder { keyspace, mut cursor, mut dump } = order;
     let (classes, mut text) = (store.slabs(), Vec::new());
@@ -203,7 +203,7 @@ fn resize_memory<S: Store>(store: &S, memory: &MemoryShares, bytes: u64) -> Resu
             (memory.set_total_bytes)(bytes);
             Ok(())
         }
-        // The store counts its own part.
+        // The store's error counts only the store's own part.
         Err(tapetum::Error::TooLittleMemory { least_bytes, needed_for, .. }) => {
             let front = tapetum_drive::Size(memory.front_bytes);
             Err(tapetum::Error::TooLittleMemory {

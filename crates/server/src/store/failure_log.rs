@@ -1,5 +1,5 @@
-//! Tells the log of failures that whoever runs the server is to hear of, and what to do: that the store is full, and that bytes on flash are
-//! damaged. Clients hear of them too, but many take an error for a miss. Each once a minute, whatever the number of clients and workers.
+//! Logs failures that the operator must know of, with advice: that the store is full, and that bytes on flash are damaged. Clients hear of
+//! them too, but many take an error for a miss. Each is logged at most once a minute, whatever the number of clients and workers.
 //!
 //! Threads: any.
 
@@ -16,7 +16,7 @@ pub fn is_full(error: &Error) -> bool {
     matches!(error, Error::FullFlash | Error::FullIndex | Error::FullManifest)
 }
 
-/// What is full, and what makes room.
+/// Says what is full, and how to make room.
 fn advice(error: &Error, has_devices: bool) -> String {
     match error {
         Error::FullFlash => format!("flash is full; {}", flash_advice(has_devices)),
@@ -30,7 +30,7 @@ fn advice(error: &Error, has_devices: bool) -> String {
     }
 }
 
-/// Whether a request met damage on flash.
+/// Whether a request found damage on flash.
 pub fn is_damage(error: &Error) -> bool {
     matches!(error, Error::Corrupt(_))
 }
@@ -42,7 +42,7 @@ pub struct FailureLog {
 }
 
 impl FailureLog {
-    /// Takes note of a request that failed at `now`. `keyspaces` are those of the store.
+    /// Logs a request that failed at `now`, if needed. `keyspaces` are those of the store.
     pub fn note(&self, error: &Error, now: u32, keyspaces: impl Fn() -> Vec<(Keyspace, u64)>) {
         if is_full(error) && self.full.is_due(now) {
             let has_devices = keyspaces().iter().any(|(keyspace, _)| is_device(keyspace));
@@ -59,7 +59,7 @@ impl FailureLog {
 
 #[derive(Debug, Default)]
 struct OnceAMinute {
-    /// When it was told last, unix seconds; 0 is never.
+    /// When it was logged last, unix seconds; 0 is never.
     told_at: AtomicU32,
 }
 

@@ -1,11 +1,11 @@
-//! Warns before the store is full, and when it begins to evict: each once, until there is room again. [`crate::store::failure_log`] tells that
-//! it is full. One thread.
+//! Warns before the store is full, and when it begins to evict: each once, until there is room again. [`crate::store::failure_log`] reports
+//! that it is full. One thread.
 
 use tapetum::{Full, Keyspace, Stats};
 
 use crate::size;
 
-/// The warning comes at less room than the first, and ends at more than the second: as parts of all room for items.
+/// The warning comes with less free room than the first, and is re-armed with more than the second: as parts of all room for items.
 const NEAR_PART: u64 = 10;
 const FREE_PART: u64 = 6;
 
@@ -13,7 +13,7 @@ pub fn is_device(keyspace: &Keyspace) -> bool {
     keyspace.block_device().is_ok_and(|device| device.is_some())
 }
 
-/// What makes room on flash. Where there are block devices, items are not evicted.
+/// Advice on how to make room on flash. With block devices, items are never evicted.
 pub fn flash_advice(has_devices: bool) -> &'static str {
     match has_devices {
         false => {
@@ -35,7 +35,7 @@ pub struct FullnessWatch {
 }
 
 impl FullnessWatch {
-    /// Looks at the current figures; returns the warning to log.
+    /// Checks the current figures. Returns the warnings to log.
     pub fn look(&mut self, stats: &Stats, full: Full, has_devices: bool) -> Vec<String> {
         let mut told = Vec::new();
         if full == Full::Evict {
@@ -68,20 +68,20 @@ impl FullnessWatch {
     }
 }
 
-/// Of one kind of room.
+/// State of the warning for one kind of room.
 #[derive(Debug, Default)]
 struct RoomWatch {
     was_told: bool,
 }
 
 impl RoomWatch {
-    /// Whether room has become scarce since it was plenty.
+    /// Whether room has become scarce since there was plenty.
     fn is_near(&mut self, room: u64, of: u64) -> bool {
         if room >= of / FREE_PART {
             self.was_told = false;
         }
         let is_new = room < of / NEAR_PART && !std::mem::replace(&mut self.was_told, true);
-        // One that filled up at once has been told of by those that were refused.
+        // If it is full already, the refused requests have been logged.
         is_new && room > 0
     }
 }
@@ -110,7 +110,7 @@ mod tests {
         let flash = told(9, 500);
         assert!(flash.contains("9 MiB of 100 MiB") && flash.contains("--capacity"), "{flash}");
         assert_eq!(told(5, 500), "");
-        // A little room, as the collector makes it, does not begin it again.
+        // A little free room, such as the collector makes, does not re-arm the warning.
         assert_eq!(told(12, 500), "");
         assert_eq!(told(8, 500), "");
         let index = told(0, 99);

@@ -1,5 +1,6 @@
-//! Whether a file system that was full has room again. Its own count of free bytes is not enough: it leaves out quotas, reserves and copy
-//! on write. So the store's blocks are reserved, or, where reserving proves nothing, as many bytes are written as a store needs soon.
+//! Tests whether a file system that was full has room again. Its own count of free bytes is not enough, because it ignores quotas, reserves
+//! and copy on write. So the store's blocks are reserved. If a reservation proves nothing, as many bytes are written as the store will need
+//! soon.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -10,26 +11,26 @@ use tapetum_drive::{Flash, FlashError, Reservation};
 
 use crate::store::unfinished;
 
-/// What is written to see whether there is room, as a part of the store: about two write buffers.
+/// The part of the store's size that is written as a test: about two write buffers.
 const PROBED_PART: u64 = 64;
 const PROBED_BYTES_MIN: u64 = 4 << 20;
 const PROBED_BYTES_MAX: u64 = 64 << 20;
 
-/// The result of a look.
+/// The result of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
-    /// All of the store's blocks are its own.
+    /// All of the store's blocks are reserved.
     Reserved,
-    /// As much as is needed soon could be written beside the store.
+    /// The bytes that the store needs soon could be written beside it.
     Written,
-    /// Nobody can tell but the store itself.
+    /// Only the store itself can find out.
     Unknown,
     No,
-    /// Not as much as was written to see. That wears the drive, so the next look is to wait.
+    /// Fewer bytes could be written than the test wants. The test wears the drive, so the next one must wait.
     TooLittle,
 }
 
-/// Looks for room. `trusts_reservation`: no store has found the file system full again behind a reservation that succeeded.
+/// Tests for room. `trusts_reservation`: after a successful reservation, no store has found the file system full again.
 pub fn look(flash: &dyn Flash, path: &Path, trusts_reservation: bool) -> Result<Room, FlashError> {
     match flash.reserve() {
         Ok(Reservation::Held) if trusts_reservation => Ok(Room::Reserved),
@@ -45,18 +46,18 @@ fn write_beside(path: &Path, capacity_bytes: u64) -> Room {
         return Room::Unknown;
     }
     let bytes = (capacity_bytes / PROBED_PART).clamp(PROBED_BYTES_MIN, PROBED_BYTES_MAX);
-    // With too little free space by its own count, the rest is left to others. Some file systems do not count.
+    // If the file system counts too few free bytes, leave these to others. Some file systems do not count.
     if unfinished::free_bytes(unfinished::folder_of(path)).is_ok_and(|free| (1..bytes).contains(&free)) {
         return Room::No;
     }
     let probe = unfinished::path_of(path);
     match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&probe) {
-        // Somebody else's, perhaps.
+        // It may be somebody else's file.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Room::Unknown,
         Err(error) if is_full(&error) => Room::No,
         Err(_) => Room::Unknown,
         Ok(mut file) => {
-            // Not zeros, which a file system may leave out.
+            // Not zeros, because a file system may not allocate blocks for zeros.
             let piece = vec![0xa5; 1 << 20];
             let written = (0..bytes >> 20).try_for_each(|_| file.write_all(&piece)).and_then(|()| file.sync_all());
             let removed = fs::remove_file(&probe);

@@ -1,4 +1,4 @@
-//! Looks after the store that is served, and opens it again when its file system was full and has room.
+//! Watches the served store, and reopens it when its file system was full and has room again.
 //!
 //! ```text
 //!   serving ── a write found no space ─► full (reads go on) ── there is room ─► opening ─┬─► serving
@@ -7,11 +7,11 @@
 //!      └── the file has no name any more ─► failed (reads go on)     another error ─────► failed (without a store)
 //! ```
 //! Invariants:
-//! 1. A store that has failed is written to no more. What serves after it is another object, which recovery made of what is on the drive.
+//! 1. A failed store gets no more writes. Its successor is a new object, which recovery builds from the drive.
 //! 2. The drive stays open, and locked, from the first opening to the end of the process.
-//! 3. Listeners and clients stay through all of it: see [`crate::store::store_slot`].
+//! 3. Listeners and clients stay connected throughout: see [`crate::store::store_slot`].
 //!
-//! Threads: one, which blocks while the store is opened; a signal that comes meanwhile ends the process ([`crate::store::opening`]).
+//! Threads: one, which blocks while the store is opened. A signal during that time ends the process ([`crate::store::opening`]).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,11 +27,11 @@ use crate::store::room_probe::{self, Room};
 use crate::store::store_open::{self, OpenError};
 use crate::store::store_slot::StoreSlot;
 
-/// The most looks, a second each, between two tries where a store found no space again.
+/// The most checks, one a second, between two tries, if a reopened store found no space again.
 const LOOKS_MAX: u32 = 64;
-/// Looks between two at how full the store is.
+/// Checks between two checks of how full the store is.
 const LOOKS_PER_FULLNESS: u32 = 5;
-/// Looks that are left out after one that wrote as much as there was room for.
+/// Checks to skip after a test that wrote as much as there was room for.
 const LOOKS_AFTER_WRITE: u32 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,31 +48,31 @@ pub struct Steward {
     hot_keys: Option<HotKeys>,
     progress: Arc<WarmProgress>,
     keeper: Option<Keeper>,
-    /// Where signals are read that stop the server.
+    /// The descriptor of signals that stop the server.
     signals: OwnedFd,
     condition: Condition,
     /// The flash below, while there is no store.
     flash: Option<Arc<dyn Flash>>,
-    /// The store's budget of memory, which a resize may have changed.
+    /// The store's memory budget, which a resize may have changed.
     memory_bytes: u64,
-    /// What the last opening relied on.
+    /// The result of the test for room on which the last opening relied.
     relied_on: Room,
-    /// Whether a reservation of blocks is enough: no store has found no space soon after one.
+    /// Whether a reservation of blocks is proof enough: no store has found no space soon after one.
     trusts_reservation: bool,
-    /// Looks until the next try, and how many there were before the last one.
+    /// Checks until the next try, and the number before the last try.
     looks_left: u32,
     looks_before: u32,
-    /// Looks since the store was opened, up to [`LOOKS_MAX`].
+    /// Checks since the store was opened, up to [`LOOKS_MAX`].
     looks_served: u32,
-    /// What the log was told of the file last.
+    /// The last logged health of the file.
     health: Health,
     fullness: FullnessWatch,
-    /// Looks since the last one at how full the store is.
+    /// Checks since the last check of how full the store is.
     fullness_looks: u32,
 }
 
 impl Steward {
-    /// `hot_keys`: where the list of what is hot is kept, if it is.
+    /// `hot_keys`: the place of the list of hot keys, if one is kept.
     pub fn new(
         slot: Arc<StoreSlot<tapetum::Store>>,
         place: Place,
@@ -113,7 +113,7 @@ impl Steward {
             .ok();
     }
 
-    /// To be called every second. Blocks while the store is opened again.
+    /// To be called every second. Blocks while the store is reopened.
     pub fn look(&mut self) {
         self.look_at_file();
         match self.condition {
@@ -123,7 +123,7 @@ impl Steward {
         }
     }
 
-    /// Writes to a file without a name are lost with the process.
+    /// Checks that the file still has its name: writes to a file without a name are lost with the process.
     fn look_at_file(&mut self) {
         let Ok(store) = self.slot.store() else { return };
         let health = store.drive().health();
@@ -194,7 +194,7 @@ impl Steward {
             Ok(Room::No) => {}
             Ok(Room::TooLittle) => self.looks_left = LOOKS_AFTER_WRITE,
             Ok(Room::Unknown) => {
-                // During a try there are no reads.
+                // During a try, reads fail; so wait longer.
                 self.wait_longer();
                 self.open_again(Room::Unknown);
             }
@@ -243,11 +243,11 @@ impl Steward {
         }
     }
 
-    /// Ends the store that has failed, if it is not over yet, and opens another one in its place.
+    /// Closes the failed store, if that has not been done, and opens another one in its place.
     fn exchange_store(&mut self) -> Result<(), OpenError> {
         let path = self.place.path();
         let failed = OpenError::of_store(path.clone());
-        // It has a handle of the store, and leaves the list that the next one warms DRAM from.
+        // The keeper has a handle of the store. It keeps the list from which the next one warms DRAM.
         if let Some(keeper) = self.keeper.take() {
             keeper.stop();
         }
@@ -275,14 +275,14 @@ impl Steward {
         Ok(())
     }
 
-    /// Saves the list of hot keys and closes the store. The server has stopped.
+    /// Saves the list of hot keys and closes the store. The server must have stopped.
     pub fn close(mut self) -> Result<(), Error> {
         if let Some(keeper) = self.keeper.take() {
             keeper.stop();
         }
         let closed = self.slot.store().and_then(|store| store.close());
         match closed {
-            // Everything that was acknowledged is on the drive.
+            // Every acknowledged write is on the drive.
             Err(error @ Error::NoSpace { .. }) if self.options.sync == Sync::Always => {
                 tracing::warn!("not closed: {error}; nothing is lost that was acknowledged");
                 Ok(())

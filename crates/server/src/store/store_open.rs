@@ -1,4 +1,4 @@
-//! Opening a store for the command line: what recovery did goes to the log, and errors name the command line's options.
+//! Opens a store for the command line: results of recovery are logged, and errors name the command line's options.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,17 +11,17 @@ use crate::size;
 use crate::suggestion::nearest;
 use crate::tools::repair;
 
-/// Why there is no store to work on.
+/// Why no store could be opened.
 #[derive(Debug)]
 pub enum OpenError {
     Store(tapetum::OpenError),
-    /// The store has no keyspace of this name, but perhaps one whose name is near.
+    /// The store has no keyspace of this name; perhaps one with a similar name.
     UnknownKeyspace {
         path: PathBuf,
         name: String,
         near: Option<String>,
     },
-    /// The check found something; each line names its place.
+    /// The check found damage; each line names its place.
     Damaged {
         path: PathBuf,
         problems: Vec<String>,
@@ -29,12 +29,12 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Of a store that is open, at `path`.
+    /// Turns an error of the open store at `path` into this type.
     pub fn of_store(path: PathBuf) -> impl Fn(tapetum::Error) -> OpenError {
         move |error| OpenError::Store(tapetum::OpenError::Store { path: path.clone(), error })
     }
 
-    /// Of `store`, which is open at `place`: it is asked for the name that may have been meant.
+    /// Turns an error of `store`, which is open at `place`, into this type. The store is asked for a similar name.
     pub fn of_open(store: &Store, place: &Place) -> impl Fn(tapetum::Error) -> OpenError {
         move |error| match error {
             tapetum::Error::Keyspace(KeyspaceError::Unknown { name }) => {
@@ -48,7 +48,7 @@ impl OpenError {
         }
     }
 
-    /// What the store itself says.
+    /// The error of an open store, if it is one.
     pub fn of_open_store(&self) -> Option<&tapetum::Error> {
         match self {
             OpenError::Store(tapetum::OpenError::Store { error, .. }) => Some(error),
@@ -131,7 +131,7 @@ impl fmt::Display for OpenError {
     }
 }
 
-/// Of a store that has no room, the option that gives it more, to stand behind the error.
+/// Names the option that gives a full store more room, to be appended to the error.
 pub fn option_to_raise(error: &tapetum::Error) -> &'static str {
     match error {
         tapetum::Error::FullFlash | tapetum::Error::FullManifest => " (--capacity)",
@@ -210,12 +210,12 @@ pub fn open(place: &Place, options: &Options) -> Result<Store, OpenError> {
     Ok(options.open_noting(place, |what| tell(&place.path(), what))?)
 }
 
-/// Opens the store that lies on `flash`, and that this process has had open before.
+/// Reopens the store on `flash`, which this process has had open before.
 pub fn open_again(place: &Place, flash: Arc<dyn Flash>, options: &Options) -> Result<Store, OpenError> {
     Ok(options.open_again(place, flash, |what| tell(&place.path(), what))?)
 }
 
-/// Tests the store at `place` from its first byte to its last; how many of what was read, or what is wrong.
+/// Checks the whole store at `place`. Returns what was read and counted, or what is wrong.
 pub fn check(place: &Place, options: &Options) -> Result<Vec<(&'static str, u64)>, OpenError> {
     let store = options.open_read_only(place.clone())?;
     let report = tapetum::check(&store).map_err(OpenError::of_store(place.path()))?;
@@ -230,7 +230,7 @@ pub fn check(place: &Place, options: &Options) -> Result<Vec<(&'static str, u64)
     }
 }
 
-/// The part of a budget of memory that the front doors take.
+/// The front doors' part of a memory budget.
 pub fn front_bytes(memory_bytes: u64) -> u64 {
     (memory_bytes / 10).clamp(2 << 20, 256 << 20)
 }

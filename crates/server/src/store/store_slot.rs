@@ -1,4 +1,4 @@
-//! Holds the store that is served. The store can be exchanged while clients stay connected: a failed store must be opened again, as another
+//! Holds the served store. The store can be exchanged while clients stay connected, because a failed store must be reopened as another
 //! object over the same drive.
 //!
 //! ```text
@@ -6,13 +6,13 @@
 //!       └ a port a worker ── Handover ─► the worker's Seat: with a session, or empty
 //! ```
 //! Invariants:
-//! 1. A worker alone touches its seat; others leave handovers in its port, and the worker takes them between two requests.
-//! 2. When `withdraw` returns a store, no session, errand or figure has it: its last handle is the caller's.
-//! 3. A request that was on its way when its session left is answered with the reason, once. So is each that comes to an empty seat.
+//! 1. Only its worker touches a seat. Others leave handovers in its port, and the worker takes them between two requests.
+//! 2. When `withdraw` returns a store, no session, errand or figure holds it: the caller has the last handle.
+//! 3. A request in flight when its session is withdrawn is answered once, with the reason. So is each request at an empty seat.
 //!
-//! Threads: any; a seat belongs to one. `withdraw`, `refuse` and `put` are called by one thread alone, which may block.
+//! Threads: any; a seat belongs to one. A single thread, which may block, calls `withdraw`, `refuse` and `put`.
 
-// The server is above the simulator: whoever exchanges the store waits for its users.
+// The server is above the simulator: the thread that exchanges the store waits for its users.
 #![allow(clippy::disallowed_methods)]
 
 use std::collections::VecDeque;
@@ -33,10 +33,10 @@ use tapetum_drive::engine::StageSnapshot;
 
 use crate::store::engine::{Session, Store};
 
-/// How often a withdrawal looks whether the last errand has gone.
+/// How often a withdrawal checks whether the last errand has ended.
 const BORROWERS_LOOK: Duration = Duration::from_millis(5);
 
-/// Refusals that an empty seat keeps until they are taken, about as many requests as a session.
+/// The most refusals that an empty seat keeps until they are taken: about a session's most requests.
 const REFUSALS_MAX: usize = 4096;
 
 /// The store, or the reason why there is none.
@@ -51,17 +51,17 @@ enum Occupant<T> {
     },
 }
 
-/// What a worker is to do with its seat.
+/// A step that a worker must take with its seat.
 enum Handover<S> {
-    /// Give the session up; the sender is dropped when it is gone.
+    /// Drop the session, then the sender.
     Leave(Error, Sender<()>),
     Take(S),
 }
 
-/// Where a worker finds its handovers.
+/// The handovers of one worker.
 struct Port<S> {
     event: Event,
-    /// The oldest first; `None` when the seat is gone.
+    /// The oldest first. `None` when the seat is dropped.
     handovers: Mutex<Option<VecDeque<Handover<S>>>>,
 }
 
@@ -82,10 +82,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// See the [module](self). To the server it is a store like any other.
+/// See the [module](self). The server uses it like any store.
 pub struct StoreSlot<T: Store> {
     occupant: Mutex<Occupant<T>>,
-    /// One a seat that was ever given.
+    /// One for each seat that was ever given out.
     ports: Mutex<Vec<Arc<Port<T::Session>>>>,
 }
 
@@ -94,7 +94,7 @@ impl<T: Store> StoreSlot<T> {
         StoreSlot { occupant: Mutex::new(Occupant::Store(Arc::new(store))), ports: Mutex::default() }
     }
 
-    /// The store, or why there is none.
+    /// The store, or the reason why there is none.
     pub fn store(&self) -> Result<Arc<T>, Error> {
         match &*lock(&self.occupant) {
             Occupant::Store(store) => Ok(Arc::clone(store)),
@@ -102,7 +102,7 @@ impl<T: Store> StoreSlot<T> {
         }
     }
 
-    /// Takes the store out, if it is there, and waits until nobody has it: errands first, while sessions still serve. From then on
+    /// Takes the store out, if there is one, and waits until nobody holds it: first errands, while sessions still serve. From then on
     /// requests are refused with `why`.
     pub fn withdraw(&self, why: &Error) -> Option<T> {
         let mut borrowed = self.store().ok()?;
@@ -120,7 +120,7 @@ impl<T: Store> StoreSlot<T> {
         Some(store)
     }
 
-    /// Refuses requests with another reason from now on, if there is no store.
+    /// Changes the reason for refusals, if there is no store.
     pub fn refuse(&self, reason: &Error) {
         match &mut *lock(&self.occupant) {
             Occupant::Store(_) => return,
@@ -137,13 +137,13 @@ impl<T: Store> StoreSlot<T> {
             left
         };
         let all: Vec<Receiver<()>> = lock(&self.ports).iter().map(leave).collect();
-        // Nothing is ever sent: the sender goes with the session, or with the seat.
+        // Nothing is ever sent. The sender is dropped with the session, or with the seat.
         for left in all {
             let _ = left.recv();
         }
     }
 
-    /// Puts a store where there is none, and gives each seat a session of it.
+    /// Puts a store into the empty slot, and gives each seat a session of it.
     pub fn put(&self, store: T) -> Result<(), Error> {
         let ports = lock(&self.ports).clone();
         let sessions = ports.iter().map(|_| store.session()).collect::<Result<Vec<_>, _>>()?;
@@ -164,7 +164,7 @@ impl<T: Store> Store for StoreSlot<T> {
         Ok(Seat { sitter: Sitter::Session(session), port, exchanges: 0 })
     }
 
-    /// Where there is no store, the figures of the last one.
+    /// Without a store: the figures of the last one.
     fn stats(&self) -> Stats {
         let store = match &*lock(&self.occupant) {
             Occupant::Store(store) => Arc::clone(store),
@@ -222,17 +222,17 @@ impl<T: Store> Store for StoreSlot<T> {
     }
 }
 
-/// What answers a worker's requests. A boxed session would cost every get one more dereference.
+/// The part of a seat that answers requests. A boxed session would cost every get one more dereference.
 enum Sitter<S> {
     Session(S),
     Nobody {
         why: Error,
-        /// Not given out yet.
+        /// Refusals that were not taken yet.
         refusals: Vec<Reply>,
     },
 }
 
-/// A worker's session, or nothing in its place.
+/// A worker's session, or the lack of one.
 pub struct Seat<S> {
     sitter: Sitter<S>,
     port: Arc<Port<S>>,
@@ -241,7 +241,7 @@ pub struct Seat<S> {
 
 impl<S> Drop for Seat<S> {
     fn drop(&mut self) {
-        // Nobody takes these any more.
+        // No handover will be taken any more.
         *lock(&self.port.handovers) = None;
     }
 }
@@ -311,7 +311,7 @@ impl<S: Session> Session for Seat<S> {
             let refused = refused.get_or_insert_with(Vec::new);
             let (next, leaving) = match handover {
                 Handover::Leave(why, leaving) => {
-                    // Clients hear once of what the store had not made durable, though another store follows.
+                    // Even if another store follows, clients learn once that writes which were not durable may be lost.
                     self.exchanges += 1;
                     (Sitter::Nobody { why, refusals: Vec::new() }, Some(leaving))
                 }
@@ -324,7 +324,7 @@ impl<S: Session> Session for Seat<S> {
                 (Sitter::Nobody { refusals, .. }, _) => refused.extend(refusals),
                 (Sitter::Session(_), Sitter::Session(_)) => unreachable!("a store is put where there is none"),
             }
-            // The session was dropped by now.
+            // The session is dropped by now.
             drop(leaving);
         }
         refused

@@ -1,5 +1,5 @@
-//! The drive as a picture: one character for a stretch of it, by what most of it is, and for records by how many of
-//! their bytes are still valid. Pure.
+//! The drive as a picture: one character for each stretch of it, chosen by its most common content, and for records by the share of valid
+//! bytes. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,16 +13,16 @@ use crate::size;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Canvas {
     pub columns: usize,
-    /// The most rows that the map itself takes.
+    /// The most rows of the map itself.
     pub rows: usize,
     pub colours: bool,
 }
 
-/// Shades of records, by the share of their bytes that is valid.
+/// Shades of records, by the share of valid bytes.
 const SHADES: [(char, u64, &str); 4] =
     [('█', 90, "≥ 90 %"), ('▓', 60, "≥ 60 %"), ('▒', 30, "≥ 30 %"), ('░', 0, "less")];
 
-/// Letter and colour (ANSI) of a kind; records have shades in place of a letter.
+/// Letter and colour (ANSI) of a kind. Records have shades instead of a letter.
 fn look(kind: AreaKind) -> (char, u8) {
     match kind {
         AreaKind::Superblock => ('S', 37),
@@ -38,16 +38,16 @@ fn look(kind: AreaKind) -> (char, u8) {
         AreaKind::Checkpoint => ('C', 36),
         AreaKind::Free => ('·', 90),
         AreaKind::Unused => (' ', 90),
-        // The legend names it.
+        // The legend gives its name.
         _ => ('+', 34),
     }
 }
 
-/// What a stretch of the drive holds.
+/// The contents of a stretch of the drive.
 #[derive(Clone, Default)]
 struct Cell {
     bytes: BTreeMap<AreaKind, u64>,
-    /// How many of the records' bytes are valid.
+    /// Valid bytes of the records.
     valid_bytes: u64,
 }
 
@@ -66,7 +66,7 @@ pub fn draw(inspection: &Inspection, canvas: Canvas) -> String {
     let total_bytes = inspection.areas.last().map_or(0, |area| area.offset_bytes + area.length_bytes);
     let columns = canvas.columns.max(16);
     let cell_bytes = total_bytes.div_ceil((columns * canvas.rows.max(1)) as u64).max(4096).next_multiple_of(4096);
-    // By segment: valid bytes of records, and all of them.
+    // By segment: valid bytes of records, and all bytes of records.
     let shares: BTreeMap<u32, (u64, u64)> = inspection
         .segments
         .iter()
@@ -95,7 +95,7 @@ pub fn draw(inspection: &Inspection, canvas: Canvas) -> String {
     out
 }
 
-/// The cells that an area touches, and how many of its bytes lie in each.
+/// The cells that an area touches, and its bytes in each of them.
 fn stretches(area: &Area, cell_bytes: u64) -> impl Iterator<Item = (usize, u64)> {
     let (mut at, end) = (area.offset_bytes, area.offset_bytes + area.length_bytes);
     std::iter::from_fn(move || {
@@ -117,7 +117,7 @@ fn draw_row(row: &[Cell], colours: bool, out: &mut String) {
         let kind = cell.kind();
         let (letter, colour) = look(kind);
         if colours && colour != colour_now {
-            // Writing to a string cannot fail, here and below.
+            // Writing to a string cannot fail.
             let _ = write!(out, "\x1b[{colour}m");
             colour_now = colour;
         }

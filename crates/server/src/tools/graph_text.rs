@@ -1,10 +1,10 @@
-//! The text that says which edges a graph has: `citing, cited from refs where year >= 2015`.
+//! The text that defines a graph's edges: `citing, cited from refs where year >= 2015`.
 
 use tapetum::checked_keyspace_name;
 use tapetum_kernels::scan::Format;
 use tapetum_kernels::scan::format::Part;
 
-/// `COLUMNS from KEYSPACE where CONDITION`, all but `from KEYSPACE` if wanted.
+/// `COLUMNS from KEYSPACE where CONDITION`; only `from KEYSPACE` is required.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EdgesText {
     pub columns: Option<String>,
@@ -14,7 +14,7 @@ pub struct EdgesText {
 
 impl EdgesText {
     /// # Errors
-    /// What is missing.
+    /// Says what is missing.
     pub fn parse(text: &str) -> Result<EdgesText, String> {
         let shape = "write edges as \"FROM, TO from KEYSPACE where CONDITION\", with from KEYSPACE at least";
         let (columns, rest) = split_at_word(text, "from").ok_or(shape)?;
@@ -29,10 +29,10 @@ impl EdgesText {
         Ok(EdgesText { columns, keyspace, condition })
     }
 
-    /// The two columns; of records of this format.
+    /// The two columns; by default the first two fields of the format's key.
     ///
     /// # Errors
-    /// When nobody said which, and the key has fewer fields.
+    /// If no columns are given, and the key has fewer fields.
     pub fn columns(&self, format: &Format) -> Result<String, String> {
         if let Some(columns) = &self.columns {
             return Ok(columns.clone());
@@ -48,7 +48,7 @@ impl EdgesText {
     }
 }
 
-/// What stands before the first of this word, in capitals or not, and behind it.
+/// The text before and behind the first occurrence of this word, in any case.
 fn split_at_word<'a>(text: &'a str, word: &str) -> Option<(&'a str, &'a str)> {
     let is_between = |byte: Option<&u8>| byte.is_none_or(|byte| byte.is_ascii_whitespace());
     let bytes = text.as_bytes();

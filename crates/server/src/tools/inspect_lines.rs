@@ -1,4 +1,4 @@
-//! What is inside a store as names and values: how a server tells it (`stats inspect`) and a tool reads it again.
+//! The contents of a store as names and values: the form in which a server sends them (`stats inspect`) and a tool reads them.
 //!
 //! ```text
 //! superblock:<name> <number>      manifest:<name> <number>
@@ -41,7 +41,7 @@ fn joined(fields: &[(&str, u64)]) -> String {
     fields.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
 }
 
-/// Reads the lines of [`to_lines`]. Lines that only a newer server has are ignored.
+/// Reads the lines of [`to_lines`]. Unknown lines of a newer server are ignored.
 pub fn from_lines(lines: &[(String, String)]) -> Result<Inspection, String> {
     let mut inspection = Inspection::default();
     for (name, value) in lines {
@@ -73,7 +73,7 @@ pub fn from_lines(lines: &[(String, String)]) -> Result<Inspection, String> {
     Ok(inspection)
 }
 
-/// Adds a segment, groups or a tree. Fields that only a newer server has are ignored.
+/// Adds a segment, groups or a tree. Unknown fields of a newer server are ignored.
 fn add_fields(part: &str, fields: &[(&str, u64)], inspection: &mut Inspection) {
     match part {
         "segment" => {
@@ -100,7 +100,7 @@ fn add_fields(part: &str, fields: &[(&str, u64)], inspection: &mut Inspection) {
     }
 }
 
-/// Where a key lives, in names and values.
+/// The place of a key, as names and values.
 pub fn location_lines(location: &Location) -> Vec<(String, String)> {
     let mut lines: Vec<(&str, String)> = vec![("hash_key", format!("{:032x}", location.hash))];
     lines.extend(location.partition.map(|partition| ("partition", partition.to_string())));

@@ -1,4 +1,4 @@
-//! The file in which a repair keeps what it replaces, so that it can be undone.
+//! The file in which a repair keeps the bytes that it replaces, so that it can be undone.
 //!
 //! ```text
 //!  16 bytes "TAPETUM KEPT 2\n\0", then ranges in the order in which they were replaced:
@@ -9,9 +9,9 @@
 //! ```
 //! Numbers are little-endian. A file that ends amid a range, or has a wrong checksum, is refused as a whole.
 //!
-//! The roots are the beginning of the drive: superblock and manifest. Whoever opens a store to write to it writes there before it writes
-//! elsewhere, so a repair is undone only while each sector of the roots is as the repair left it. A sector that was replaced may also be as
-//! it was before: an undo that was cut short is begun again.
+//! The roots are the beginning of the drive: superblock and manifest. Opening a store to write changes them before anything else. So a
+//! repair is undone only while each sector of the roots is as the repair left it. A sector that was replaced may also be as it was before,
+//! because an interrupted undo is restarted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -25,32 +25,32 @@ use tapetum::repair::Keeper;
 use tapetum_kernels::checksum::{Salt, checksum, crc32c_append};
 
 const MAGIC: [u8; 16] = *b"TAPETUM KEPT 2\n\0";
-/// Files of this version do not say what they were kept of.
+/// Files of this version do not name their store.
 const MAGIC_1: [u8; 16] = *b"TAPETUM KEPT 1\n\0";
 const HEAD_BYTES: usize = 24;
-/// No range is longer.
+/// The longest range.
 const RANGE_BYTES_MAX: u64 = 16 << 20;
-/// The offset of the range that is the end.
+/// The offset that marks the end.
 const END_OFFSET: u64 = u64::MAX;
-/// Of the end, before the checksums of sectors.
+/// Bytes of the end before the checksums of sectors.
 const END_HEAD_BYTES: usize = 24;
-/// The least that a drive writes: a repair replaces whole ones.
+/// The unit of a drive's writes: a repair replaces whole sectors.
 const SECTOR_BYTES: usize = 512;
-/// Read at once of the roots.
+/// Bytes of the roots to read at once.
 const READ_BYTES: usize = 1 << 20;
 const SALT: Salt = Salt { store: 0, address: 0, version: 0 };
 
-/// Keeps into a file that is made when there is something to keep.
+/// Writes the file, which is created with the first range.
 pub struct KeepFile {
     path: PathBuf,
     drive: PathBuf,
     file: Option<BufWriter<File>>,
-    /// What was kept, by its place on the drive.
+    /// The ranges kept, by offset on the drive.
     ranges: Vec<Range<u64>>,
 }
 
 impl KeepFile {
-    /// A new file beside that of the drive, or the one that is asked for; an error for a device without one.
+    /// Chooses the path: a new file beside that of the drive, or `asked`. An error for a device if none is asked for.
     pub fn beside(drive: &Path, asked: Option<&Path>) -> Result<KeepFile, String> {
         let path = match asked {
             Some(path) if path.exists() => {
@@ -65,7 +65,7 @@ impl KeepFile {
         Ok(KeepFile { path, drive: drive.into(), file: None, ranges: Vec::new() })
     }
 
-    /// The file, if something was kept.
+    /// The path, if anything was kept.
     pub fn path(&self) -> Option<&Path> {
         self.file.is_some().then_some(&self.path)
     }
@@ -95,7 +95,7 @@ impl KeepFile {
         File::open(folder)?.sync_all()
     }
 
-    /// Notes what the roots are when a repair has ended.
+    /// Appends the checksums of the roots when a repair has ended.
     fn append_end(&mut self, store_id: u64, roots_bytes: u64) -> io::Result<()> {
         if self.file.is_none() {
             return Ok(());
@@ -133,7 +133,7 @@ impl Keeper for KeepFile {
     }
 }
 
-/// Checksums of the roots, sector by sector where these were replaced.
+/// Checksums of the roots; sectors that were replaced have their own.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct RootSums {
     others: u32,
@@ -141,7 +141,7 @@ struct RootSums {
 }
 
 impl RootSums {
-    /// Of the drive as it is. `replaced` are offsets of sectors.
+    /// The sums of the drive as it is. `replaced` are offsets of sectors.
     fn of(drive: &Path, roots_bytes: u64, replaced: &BTreeSet<u64>) -> io::Result<RootSums> {
         let mut drive = BufReader::with_capacity(READ_BYTES, File::open(drive)?);
         let (mut sector, mut sums) = ([0; SECTOR_BYTES], RootSums::default());
@@ -156,12 +156,12 @@ impl RootSums {
     }
 }
 
-/// Offsets of the sectors of some ranges.
+/// Offsets of the sectors in some ranges.
 fn sectors_of(ranges: &[Range<u64>]) -> BTreeSet<u64> {
     ranges.iter().flat_map(|range| range.clone().step_by(SECTOR_BYTES)).collect()
 }
 
-/// What a repair left, by which the store is known when the repair is to be undone.
+/// The end of a kept file: it identifies the store and its state after the repair.
 #[derive(Debug, PartialEq, Eq)]
 struct RepairEnd {
     store_id: u64,
@@ -207,8 +207,8 @@ fn head_of(offset: u64, bytes: &[u8]) -> [u8; HEAD_BYTES] {
     head
 }
 
-/// Puts back what a repair replaced and kept in `kept`; how many bytes. `drive` is locked by the caller, and has the store `store_id`, if that
-/// can be read.
+/// Undoes a repair with the bytes kept in `kept`. Returns how many bytes. The caller has locked `drive`, and read the store's id, if that
+/// is readable.
 pub fn undo(kept: &Path, drive: &Path, store_id: Option<u64>) -> Result<u64, String> {
     let kept_file = KeptFile::open(kept)?;
     let (kept, shown) = (kept.display(), drive.display());
@@ -230,14 +230,14 @@ pub fn undo(kept: &Path, drive: &Path, store_id: Option<u64>) -> Result<u64, Str
 
 /// A range that a repair replaced.
 struct KeptRange {
-    /// Its bytes' place in the file.
+    /// Offset of its bytes in the file.
     at: u64,
-    /// Its place on the drive.
+    /// Offset on the drive.
     offset: u64,
     length: usize,
 }
 
-/// What a repair kept, all of which can be read.
+/// The contents of a kept file, completely checked.
 struct KeptFile {
     file: File,
     ranges: Vec<KeptRange>,
@@ -270,7 +270,7 @@ impl KeptFile {
         Ok(bytes)
     }
 
-    /// Whether the roots are as the repair left them, or partly as they were before it.
+    /// Whether the roots are as the repair left them, with some sectors perhaps as they were before it.
     fn is_as_left(&self, drive: &Path) -> io::Result<bool> {
         let RepairEnd { roots_bytes, sums, .. } = &self.end;
         let mut before: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
@@ -281,7 +281,7 @@ impl KeptFile {
         }
         before.retain(|at, _| at < roots_bytes);
         let now = match RootSums::of(drive, *roots_bytes, &before.keys().copied().collect()) {
-            // Something that is too short.
+            // The drive is too short.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
             sums => sums?,
         };
@@ -302,7 +302,7 @@ impl KeptFile {
     }
 }
 
-/// All behind the magic; `None` if something is wrong with it. The end is not there if the repair did not come to it.
+/// Everything behind the magic. `None` if it is invalid. The end is missing if the repair was interrupted.
 fn read_ranges(file: &mut BufReader<File>) -> io::Result<Option<(Vec<KeptRange>, Option<RepairEnd>)>> {
     let mut at = file.stream_position()?;
     let file_end = file.get_ref().metadata()?.len();
@@ -333,14 +333,15 @@ mod tests {
     use super::*;
 
     const STORE: u64 = 7;
-    /// The first four sectors of six.
+    /// The first four of six sectors.
     const ROOTS_BYTES: u64 = 4 * SECTOR_BYTES as u64;
 
     fn sectors(fill: [u8; 6]) -> Vec<u8> {
         fill.iter().flat_map(|byte| [*byte; SECTOR_BYTES]).collect()
     }
 
-    /// A drive that is repaired from `[1, 1, 1, 1, 1, 1]` to `[1, 3, 3, 1, 1, 2]`, the second sector twice; the drive and what is kept.
+    /// A drive that is repaired from `[1, 1, 1, 1, 1, 1]` to `[1, 3, 3, 1, 1, 2]`, with the second sector replaced twice. Returns the drive
+    /// and the kept file.
     fn repaired(folder: &Path) -> (PathBuf, PathBuf) {
         let (drive, at) = (folder.join("drive"), |sector: usize| (sector * SECTOR_BYTES) as u64);
         fs::write(&drive, sectors([1; 6])).unwrap();
@@ -382,7 +383,7 @@ mod tests {
             assert!(fs::read(&drive).unwrap() == before);
         };
         refuses(Some(STORE + 1), "of another store");
-        // Of what the repair left alone, and of what it replaced.
+        // Both in sectors that the repair did not touch, and in those that it replaced.
         for written in [[1, 3, 3, 4, 1, 2], [4, 3, 3, 1, 1, 2], [1, 3, 4, 1, 1, 2], [1, 3, 2, 1, 1, 2]] {
             fs::write(&drive, sectors(written)).unwrap();
             refuses(Some(STORE), "was written to since");

@@ -1,9 +1,9 @@
-//! `load`: items from a file or standard input into a store, or to a server.
+//! `load`: loads items from a file or standard input into a store, or to a server.
 //!
 //! ```text
 //! lines ─► items ─► sink: many on their way at once ─► verdicts, each with its item's number, which is that of its line
 //! ```
-//! A bad line ends the load, or with `--skip-bad` is counted and left out. Any other failure always ends it. One thread.
+//! A bad line ends the load or, with `--skip-bad`, is counted and skipped. Any other failure always ends it. One thread.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -21,24 +21,24 @@ use crate::store::{item_limit, store_open};
 use crate::tools::remote::RemoteStream;
 use crate::tools::text_file;
 
-/// The longest line: the largest value with every byte escaped, which takes six in JSON.
+/// The longest line: the largest value with every byte escaped, which takes six bytes in JSON.
 const LINE_BYTES_MAX: usize = 6 * (16 << 20) + (1 << 20);
-/// Bytes and items on their way at once, at most.
+/// The most items and bytes in flight.
 const IN_FLIGHT_ITEMS: usize = 1024;
 const IN_FLIGHT_BYTES: usize = 4 << 20;
-/// Bad lines that are told one by one.
+/// The most bad lines that are reported one by one.
 const BAD_LINES_TOLD: u64 = 10;
 
-/// What became of an item.
+/// The result for an item.
 pub enum Verdict {
     Stored,
-    /// The sink had an item of this key, and was not to write over it.
+    /// The sink had an item of this key, and was told not to overwrite it.
     Kept,
-    /// The item cannot be stored as it is.
+    /// The item is invalid for this sink.
     Bad(String),
 }
 
-/// What ends a load, and at which item, if that is known.
+/// The reason why a load ended, and the number of the item, if it is known.
 pub struct Failure {
     number: Option<u64>,
     why: String,
@@ -58,37 +58,37 @@ impl Failure {
     }
 }
 
-/// Where items go. Verdicts come later, with the item's number.
+/// A destination of items. Verdicts come later, with the item's number.
 pub trait Sink {
     fn put(&mut self, number: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure>;
-    /// Waits for everything that is on its way.
+    /// Waits for the verdicts of all items in flight.
     fn finish(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure>;
-    /// A warning about items that were stored otherwise than given.
+    /// A warning about items that were stored differently from their input.
     fn warnings(&self) -> Option<String> {
         None
     }
 }
 
-/// What becomes of an item whose key the sink has already.
+/// The treatment of an item whose key the sink already has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
     Replace,
     Keep,
 }
 
-/// Whether memcached's clients can ask for an item by this key.
+/// Whether memcached's clients can ask for this key.
 fn is_of_memcached(key: &[u8]) -> bool {
     key.len() <= KEY_BYTES_MAX && key.iter().all(|byte| *byte > b' ' && *byte != 0x7f)
 }
 
-/// A session of a store that this process has open, for one of its keyspaces.
+/// A session for one keyspace of a store that this process has open.
 pub struct StoreSink<'a> {
     store: &'a Store,
     session: Session,
     keyspace: KeyspaceRef,
     /// Whether memcached's clients may use the keyspace: it has no format.
     is_for_memcached: bool,
-    /// Items by keys that those cannot ask for, and the number of the first.
+    /// Number of items by keys that those clients cannot ask for, and the first one's number.
     unasked: u64,
     first_unasked: u64,
     existing: Existing,
@@ -188,7 +188,7 @@ impl Sink for StoreSink<'_> {
     }
 }
 
-/// Puts items one after the other, all of which are to be stored.
+/// Puts items one after the other. Every one must be stored.
 pub struct Loader<'a> {
     sink: &'a mut dyn Sink,
     taken: u64,
@@ -201,7 +201,7 @@ impl<'a> Loader<'a> {
     }
 
     /// # Errors
-    /// Of this item, or one before.
+    /// An error of this item, or of an earlier one.
     pub fn put(&mut self, item: &ItemLine) -> Result<(), String> {
         self.taken += 1;
         self.sink.put(self.taken, item, &mut self.verdicts).map_err(|failure| failure.told("item"))?;
@@ -216,7 +216,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Waits for all of them; how many they were.
+    /// Waits for all items. Returns how many there were.
     pub fn finish(mut self) -> Result<u64, String> {
         self.sink.finish(&mut self.verdicts).map_err(|failure| failure.told("item"))?;
         self.judge()?;
@@ -224,28 +224,28 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// Any memcached server, by its text protocol.
+/// A server with memcached's text protocol.
 pub struct WireSink {
     stream: BufReader<Box<dyn RemoteStream>>,
     existing: Existing,
-    /// Commands that were not sent yet.
+    /// Commands that are not sent yet.
     unsent: Vec<u8>,
-    /// Items whose answers are to come.
+    /// Numbers of the items whose answers are outstanding.
     waiting: VecDeque<u64>,
     /// The last expiry, in unix seconds, that the server can keep, and how many items had a later one.
     expiry_max: u32,
     cut_expiries: u64,
 }
 
-/// The last time that fits into 32 bits with a sign, 2038-01-19 03:14:07 UTC. memcached (1.6.18) answers STORED to a later expiry, and the
-/// item is gone: it takes the number for a negative one.
+/// The last time that fits into 32 bits with a sign, 2038-01-19 03:14:07 UTC. memcached (1.6.18) answers STORED to a later expiry, but
+/// takes the number for a negative one, and the item is gone.
 const MEMCACHED_EXPIRY_MAX: u32 = i32::MAX as u32;
-/// memcached takes greater ones for -1.
+/// memcached takes greater numbers for -1.
 const TAPETUM_EXPIRY_MAX: u32 = u32::MAX - 1;
 
 impl WireSink {
     /// # Errors
-    /// When the server does not say what it is.
+    /// If the server does not say which software it is.
     pub fn new(stream: Box<dyn RemoteStream>, existing: Existing) -> io::Result<WireSink> {
         let mut stream = BufReader::new(stream);
         stream.get_mut().write_all(b"version\r\n")?;
@@ -306,7 +306,7 @@ impl Sink for WireSink {
             self.unsent.extend_from_slice(part);
         }
         self.waiting.push_back(number);
-        // The answers fit into any socket's buffer, so neither side waits for the other.
+        // The outstanding answers fit into any socket's buffer, so the two sides cannot wait for each other.
         if self.unsent.len() >= IN_FLIGHT_BYTES / 8 || self.waiting.len() >= IN_FLIGHT_ITEMS {
             return self.finish(verdicts);
         }
@@ -330,7 +330,7 @@ impl Sink for WireSink {
     }
 }
 
-/// What memcached takes for unix seconds: it takes numbers to 30 days for seconds from now, so times in 1970 are told as passed.
+/// An expiry in memcached's form. memcached takes numbers up to 30 days as seconds from now, so times in 1970 are sent as passed.
 fn exptime(expiry: u32) -> i64 {
     match expiry {
         1..=2_592_000 => -1,
@@ -371,7 +371,7 @@ pub fn load(
     load_text(input, &path.display().to_string(), format, skip_bad, progress(length_bytes), sink)
 }
 
-/// An error if the file cannot be opened. One that can be read only once, such as a pipe, is left alone.
+/// An error if the file cannot be opened. A file that can be read only once, such as a pipe, is not opened.
 pub fn check_file(path: &Path) -> Result<(), String> {
     let metadata = path.metadata().map_err(cannot_read(path))?;
     if metadata.is_dir() {
@@ -388,7 +388,7 @@ fn cannot_read(path: &Path) -> impl Fn(io::Error) -> String {
     move |error| format!("cannot read {}: {error}", path.display())
 }
 
-/// Loads a text, which may begin with a byte order mark. Of one in another coding than UTF-8 nothing is loaded.
+/// Loads a text, which may begin with a byte order mark. A text in another encoding than UTF-8 is refused whole.
 fn load_text(
     mut input: impl BufRead,
     shown: &str,
@@ -401,7 +401,7 @@ fn load_text(
     Lines::new(io::Read::chain(&begin[..], input), format, skip_bad, bar).load(sink)
 }
 
-/// A bar where someone looks at it.
+/// A progress bar, shown only on a terminal.
 fn progress(length_bytes: Option<u64>) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::with_draw_target(length_bytes, ProgressDrawTarget::hidden());
@@ -438,7 +438,7 @@ impl<R: BufRead> Lines<R> {
 
     fn load(mut self, sink: &mut dyn Sink) -> Result<Loaded, String> {
         let outcome = self.load_lines(sink);
-        // Items on their way are stored all the same, and counted.
+        // Items in flight are stored anyway, and counted.
         let finished = sink.finish(&mut self.verdicts).map_err(in_words);
         let outcome = outcome.and(finished).and(self.judge()).and_then(|()| self.expect_all_judged());
         self.bar.finish_and_clear();
@@ -502,7 +502,7 @@ impl<R: BufRead> Lines<R> {
                     self.loaded.bad_lines += 1;
                     if self.loaded.bad_lines <= BAD_LINES_TOLD {
                         self.bar.suspend(|| {
-                            // Where nobody listens, the count must do.
+                            // An error of standard error is ignored: the count is reported as well.
                             let _ = writeln!(io::stderr(), "line {line} is left out: {why}");
                         });
                     }
@@ -521,7 +521,7 @@ fn in_words(failure: Failure) -> String {
     failure.told("line")
 }
 
-/// Reads a line with its end; how many bytes it had. Of one that is too long, `line` holds only that it is.
+/// Reads a line with its end. Returns its length in bytes. A line that is too long is cut off in `line`, but is too long there as well.
 fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<u64> {
     line.clear();
     let mut read = 0;
@@ -554,7 +554,7 @@ mod tests {
         waiting: Vec<(u64, Verdict)>,
     }
 
-    /// Answers late, and finds keys of `bad` bad.
+    /// Answers late, and rejects the keys in `bad`.
     impl Sink for LoadedMemory {
         fn put(&mut self, line: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
             verdicts.append(&mut self.waiting);
@@ -586,7 +586,7 @@ mod tests {
         assert_eq!([0, 1, 2_592_000, 2_592_001, 4_000_000_000].map(exptime), [0, -1, -1, 2_592_001, 4_000_000_000]);
     }
 
-    /// What a sink sends for an item that expires at `expiry` to a server that names this version, and what it warns of.
+    /// The command that a sink sends for an item with this expiry to a server of this version, and whether it warns.
     fn sent(version: &str, expiry: u32) -> (String, bool) {
         let expiry = tapetum::Expiry::from_secs(expiry);
         let (mut server, client) = UnixStream::pair().unwrap();

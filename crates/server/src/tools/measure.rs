@@ -1,5 +1,5 @@
-//! What a command took: time, processor time, and bytes between flash, drive and host. No server has the store open, so all of it is the
-//! command's own.
+//! The costs of a command: time, processor time, and bytes between flash, drive and host. No server has the store open, so all of them are
+//! the command's own.
 
 #![allow(clippy::disallowed_methods)] // A clock that is shown and decides nothing.
 
@@ -21,7 +21,7 @@ impl Measure {
         Measure { from: Instant::now(), cpu_us: cpu_us(), counters: store.drive().counters() }
     }
 
-    /// The time and bytes taken since `begin`.
+    /// The time and bytes since `begin`, in words.
     pub fn told(&self, store: &Store) -> String {
         let (now, before) = (store.drive().counters(), &self.counters);
         format!(

@@ -1,5 +1,5 @@
-//! What the command line does beside serving: loading, listing, looking inside, resizing. Plain functions over an open
-//! store, or over a connection to a server.
+//! The commands other than `serve`: loading, listing, inspecting, resizing. Plain functions over an open store, or over a connection to a
+//! server.
 
 #[cfg(feature = "arrow")]
 pub mod arrow_rows;

@@ -1,7 +1,7 @@
-//! `generate packages`: the packages that a Debian machine has, and which of them needs which, from the file in which dpkg keeps them.
+//! `generate packages`: the packages of a Debian machine and their dependencies, read from dpkg's status file.
 //!
-//! Packages are numbered in the order of their names. What a package needs and the machine does not have is left out; of alternatives all
-//! that it has count. A virtual package stands for those that provide it.
+//! Packages are numbered in the order of their names. A dependency on a package that the machine does not have is left out; of
+//! alternatives, all that it has count. A virtual package stands for the packages that provide it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -28,7 +28,7 @@ impl PackageTable {
         }
     }
 
-    /// What its keys and values are made of.
+    /// The format of its keys and values.
     pub fn format_text(self) -> &'static str {
         match self {
             PackageTable::Packages => {
@@ -44,13 +44,13 @@ struct Package {
     kilobytes: u32,
     section: String,
     version: String,
-    /// The kind of the relation, and the names of the packages.
+    /// The kind of the relation, and the name of a package.
     needs: Vec<(&'static str, String)>,
 }
 
 pub struct PackageDatabase {
     packages: BTreeMap<String, Package>,
-    /// The packages that provide a virtual package.
+    /// The packages that provide each virtual package.
     provided: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -102,7 +102,7 @@ impl PackageDatabase {
         self.packages.insert(name, package);
     }
 
-    /// Shows the items of a table, in the order of their keys.
+    /// Gives the items of a table to `show`, in the order of their keys.
     pub fn each(&self, table: PackageTable, show: ShowItem<'_>) -> Result<(), Box<dyn Error>> {
         let numbers: BTreeMap<&str, u32> = self.packages.keys().map(String::as_str).zip(0..).collect();
         for ((name, package), number) in self.packages.iter().zip(0u32..) {

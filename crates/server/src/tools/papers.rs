@@ -1,10 +1,10 @@
-//! `generate papers`: the paper database of nKV, made from a seed: papers, venues, authors, who cites whom, who wrote what.
+//! `generate papers`: nKV's database of papers, generated from a seed: papers, venues, authors, citations, authorships.
 //!
 //! At scale 1 it has 3.8 million papers, 18 thousand venues, 4.2 million authors, about 40 million references and about 48 million pairs of
 //! paper and author. Every scale has the same shape: papers are numbered by year, more of them each year; a few venues have most papers;
 //! papers cite earlier ones, mostly recent, now and then a classic.
 //!
-//! Each line follows from the seed, the table and its numbers alone: nothing is kept. Tables are lines that `load` reads.
+//! Each line depends only on the seed, the table and its own numbers, so nothing is stored. Tables are printed as lines that `load` reads.
 
 use std::error::Error;
 
@@ -12,7 +12,7 @@ use tapetum_drive::SplitMix64;
 
 use super::packages::PackageTable;
 
-/// Shows an item; an error ends the walk.
+/// Takes an item. An error ends the walk.
 pub type ShowItem<'a> = &'a mut dyn FnMut(Vec<u8>, Vec<u8>) -> Result<(), Box<dyn Error>>;
 
 /// A table, and a keyspace for it.
@@ -23,7 +23,7 @@ pub enum PaperTable {
     Authors,
     /// Which paper cites which
     References,
-    /// Who wrote which paper
+    /// The authors of papers
     Authorships,
 }
 
@@ -41,7 +41,7 @@ impl PaperTable {
         }
     }
 
-    /// What its keys and values are made of.
+    /// The format of its keys and values.
     pub fn format_text(self) -> &'static str {
         match self {
             PaperTable::Papers => "key: id u32be; value: year u16le, venue string8, title string",
@@ -61,7 +61,7 @@ pub fn format_text(name: &str) -> Option<&'static str> {
 
 const FIRST_YEAR: u16 = 1960;
 const YEARS: f64 = 61.0;
-/// How much faster than the years the papers become more.
+/// Exponent of the growth in papers per year.
 const GROWTH: f64 = 2.2;
 const REFERENCES_MEAN: f64 = 40.0 / 3.8;
 const AUTHORS_MEAN: f64 = 48.0 / 3.8;
@@ -131,7 +131,7 @@ impl PaperDatabase {
         PaperDatabase { papers: scaled(3.8e6), venues: scaled(18e3), authors: scaled(4.2e6), seed }
     }
 
-    /// Chance for one line of a table.
+    /// The random numbers of one line of a table.
     fn random(&self, table: PaperTable, number: u32) -> SplitMix64 {
         let mut mixed = SplitMix64::new(self.seed ^ (table as u64 + 1) << 56);
         SplitMix64::new(mixed.next_u64() ^ u64::from(number))
@@ -148,7 +148,7 @@ impl PaperDatabase {
         below(self.venues, random.unit().powi(4))
     }
 
-    /// Shows the items of a table, in the order of their keys.
+    /// Gives the items of a table to `show`, in the order of their keys.
     pub fn each(&self, table: PaperTable, show: ShowItem<'_>) -> Result<(), Box<dyn Error>> {
         let numbers = match table {
             PaperTable::Venues => self.venues,
@@ -194,7 +194,7 @@ impl PaperDatabase {
             }
             PaperTable::Authorships => {
                 for place in 0..count(&mut random, AUTHORS_MEAN).max(1) {
-                    // Some write more than others.
+                    // Some authors write more than others.
                     let author = below(self.authors, random.unit().powf(1.5));
                     show([key, author.to_be_bytes()].concat(), (place as u16).to_le_bytes().to_vec());
                 }
@@ -207,7 +207,7 @@ fn below(end: u32, place: f64) -> u32 {
     ((f64::from(end) * place) as u32).min(end - 1)
 }
 
-/// Mostly few, seldom many.
+/// Usually few, rarely many.
 fn count(random: &mut SplitMix64, mean: f64) -> u32 {
     (-mean * (1.0 - random.unit()).ln()).round().min(1000.0) as u32
 }

@@ -1,4 +1,4 @@
-//! `programs` and `pipeline run`: what a drive can compute, and computing it.
+//! `programs` and `pipeline run`: lists the programs of a drive, and runs them.
 
 use std::error::Error;
 use std::fmt;
@@ -14,8 +14,7 @@ use tapetum_drive::{
 
 use crate::tools::host_pipeline::{self, HostPipelineError};
 
-/// Local memory of the drive that computes, beside what it is given: its sub-buffers and the longest output. Pages that nobody
-/// touches cost nothing.
+/// Local memory of the computing drive, besides the input: its sub-buffers and the longest output. Untouched pages cost nothing.
 const LOCAL_BYTES: usize = OUTPUT_BYTES_MAX as usize + (8 << 20);
 /// The longest output.
 const OUTPUT_BYTES_MAX: u32 = 1 << 30;
@@ -23,7 +22,7 @@ const OUTPUT_BYTES_MAX: u32 = 1 << 30;
 /// The longest output of a pipeline that runs in the store's own local memory.
 const NEAR_OUTPUT_BYTES_MAX: u32 = 1 << 20;
 
-/// Short names that people type, and the programs they stand for.
+/// Short names that people type, and the programs that they stand for.
 const SHORT_NAMES: [(&str, bool, &str); 4] = [
     ("zstd", false, "zstd-compress"),
     ("zstd", true, "zstd-decompress"),
@@ -31,7 +30,7 @@ const SHORT_NAMES: [(&str, bool, &str); 4] = [
     ("snappy", true, "snappy-decompress"),
 ];
 
-/// What is wrong with a pipeline as it was written.
+/// Why a pipeline's text is invalid.
 #[derive(Debug)]
 pub enum PipelineTextError {
     Empty { stage: usize },
@@ -81,7 +80,7 @@ fn drive(source_bytes: usize) -> Result<Drive, PipelineTextError> {
     Ok(Drive::new(Arc::new(MemoryFlash::new(4096)), local, programs::built_in(), Env::system()))
 }
 
-/// The programs, a line each.
+/// The programs, one on each line.
 pub fn list() -> Result<String, PipelineTextError> {
     let identity = drive(0)?.identity();
     let width = identity.programs.iter().map(|program| program.name.len()).max().unwrap_or(0);
@@ -93,7 +92,7 @@ pub fn list() -> Result<String, PipelineTextError> {
     Ok(out)
 }
 
-/// The program of this name, with or without -d.
+/// The program with this name, with or without -d.
 fn stage_program(
     identity: &Identity,
     stage: usize,
@@ -113,7 +112,7 @@ fn program(identity: &Identity, name: &str) -> Option<ProgramId> {
     identity.programs.iter().find(|program| program.name == name).map(|program| program.id)
 }
 
-/// One that stages run: threads are given to no others.
+/// A program that stages run; only such programs get threads.
 fn stream_program(identity: &Identity, name: &str) -> Option<ProgramId> {
     identity.programs.iter().find(|program| program.is_stream && program.name == name).map(|program| program.id)
 }
@@ -122,11 +121,11 @@ fn stream_names(identity: &Identity) -> Vec<String> {
     identity.programs.iter().filter(|program| program.is_stream).map(|program| program.name.clone()).collect()
 }
 
-/// `fetch | zstd -d | sha256`, as the drive has it.
+/// Parses `fetch | zstd -d | sha256` into the drive's programs.
 fn parse(identity: &Identity, text: &str) -> Result<Vec<(ProgramId, Vec<u8>)>, PipelineTextError> {
     let mut stages = Vec::new();
     for (place, text) in text.split('|').enumerate() {
-        // As the drive counts them: fetch is none.
+        // The number as the drive counts stages; fetch does not count.
         let stage = stages.len();
         let mut words = text.split_whitespace();
         let Some(name) = words.next() else { return Err(PipelineTextError::Empty { stage }) };
@@ -153,7 +152,7 @@ fn parse(identity: &Identity, text: &str) -> Result<Vec<(ProgramId, Vec<u8>)>, P
     Ok(stages)
 }
 
-/// A short name means all of its programs.
+/// Parses units. A short name means all of its programs.
 fn units(identity: &Identity, texts: &[String]) -> Result<Vec<UnitCount>, PipelineTextError> {
     let mut all: Vec<UnitCount> = Vec::new();
     for text in texts {
@@ -165,7 +164,7 @@ fn units(identity: &Identity, texts: &[String]) -> Result<Vec<UnitCount>, Pipeli
         for name in if short.is_empty() { vec![name] } else { short } {
             let unknown = || PipelineTextError::UnknownUnits { name: name.into(), known: stream_names(identity) };
             let program = stream_program(identity, name).ok_or_else(unknown)?;
-            // The last number counts.
+            // The last number given counts.
             all.retain(|count| count.program != program);
             all.push(UnitCount { program, units });
         }
@@ -173,20 +172,20 @@ fn units(identity: &Identity, texts: &[String]) -> Result<Vec<UnitCount>, Pipeli
     Ok(all)
 }
 
-/// The same by the names of the programs of this build, as a store is opened with them.
+/// Like `units`, by program names of this build, for opening a store.
 pub fn named_units(texts: &[String]) -> Result<Vec<(String, u16)>, PipelineTextError> {
     let identity = drive(0)?.identity();
     let name = |count: UnitCount| (identity.programs[usize::from(count.program.0)].name.clone(), count.units);
     Ok(units(&identity, texts)?.into_iter().map(name).collect())
 }
 
-/// What came out of a pipeline, and what its stages did.
+/// The output of a pipeline, and its stages' counters.
 pub struct PipelineRun {
     pub bytes: Vec<u8>,
     pub stages: Vec<StageSnapshot>,
 }
 
-/// The output of the pipeline for `bytes`; a digest comes as text.
+/// The output of the pipeline for `bytes`. A digest is printed as text.
 pub fn run(
     text: &str,
     (compute_units, pin): (&[String], bool),
@@ -200,7 +199,7 @@ pub fn run(
         drive = drive.with_compute_units(&EngineOptions { pin, ..EngineOptions::with_units(units) });
     }
     if stages.is_empty() {
-        // `fetch` alone brings the bytes as they are.
+        // `fetch` alone returns the bytes unchanged.
         return Ok(PipelineRun { bytes: bytes.to_vec(), stages: drive.stage_counters() });
     }
     let is_digest = is_digest(&identity, &stages);
@@ -208,8 +207,8 @@ pub fn run(
     Ok(PipelineRun { bytes: if is_digest { hex(&out) } else { out }, stages: drive.stage_counters() })
 }
 
-/// The output of the pipeline for an item, computed by the item's drive in the store's local memory. `None` if there is no such key. An
-/// output that is too long for that memory is computed as by [`run`], with these units.
+/// The output of the pipeline for an item, computed by the item's drive in the store's local memory. `None` if the key does not exist. An
+/// output that is too long for that memory is computed like by [`run`], with these units.
 pub fn run_item(
     keyspace: &KeyspaceHandle,
     key: &[u8],
@@ -219,7 +218,7 @@ pub fn run_item(
     let identity = keyspace.store().drive_identity();
     let stages = parse(&identity, text)?;
     if stages.is_empty() {
-        // A value that is not compressed passes no program at all, and a pipeline needs one.
+        // An uncompressed value passes no program, and a pipeline needs at least one.
         let item = keyspace.get(key)?;
         return Ok(item.map(|item| PipelineRun { bytes: item.value, stages: keyspace.store().stage_counters() }));
     }
@@ -246,7 +245,7 @@ pub fn run_item(
     }
 }
 
-/// A line for each stage that did something.
+/// A line for each stage that ran.
 pub fn stage_lines(stages: &[StageSnapshot]) -> String {
     let width = stages.iter().map(|stage| stage.name.len()).max().unwrap_or(0);
     let mut out = format!(
@@ -270,7 +269,7 @@ fn is_digest(identity: &Identity, stages: &[(ProgramId, Vec<u8>)]) -> bool {
 /// A digest as a line of text.
 fn hex(digest: &[u8]) -> Vec<u8> {
     let digits = |bytes: &mut dyn Iterator<Item = &u8>| bytes.map(|byte| format!("{byte:02x}")).collect::<String>();
-    // A crc is a number, which is written with its largest digits first.
+    // A crc is a number, and is written with its most significant digits first.
     let is_number = digest.len() == 4;
     let mut hex = if is_number { digits(&mut digest.iter().rev()) } else { digits(&mut digest.iter()) };
     hex.push('\n');

@@ -1,6 +1,6 @@
 //! The rows of a query, as a table, CSV, JSON lines, or a stream of Arrow ([`super::arrow_rows`]).
 //!
-//! A table's columns are as wide as the first rows need. Groups are put in order here: they are few.
+//! A table's columns are as wide as its first rows need. Groups are sorted here, because they are few.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -15,11 +15,11 @@ use tapetum_kernels::scan::{Format, Scalar};
 use super::item_lines;
 use super::papers;
 
-/// Rows that a table's widths are taken from.
+/// Rows from which the widths of a table are taken.
 const TABLE_ROWS: usize = 1000;
-/// A column is not made wider; longer cells are shown whole.
+/// The most characters of a column's width. Longer cells are still printed whole.
 const TABLE_COLUMN_MAX: usize = 60;
-/// Bytes of text that are gathered before they are written.
+/// Bytes of text to gather before a write.
 const BATCH_BYTES: usize = 1 << 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -54,18 +54,18 @@ fn row_out<'a>(
     }
 }
 
-/// What `--fields` says: a format, or the name of one.
+/// The format in `--fields`: its text, or its name.
 ///
 /// # Errors
-/// At the word that is wrong.
+/// Names the wrong word.
 pub fn format(fields: &str) -> Result<Format, String> {
     format_of("--fields", fields)
 }
 
-/// The same, of an argument that is called otherwise.
+/// Like [`format()`], for an argument with another name.
 ///
 /// # Errors
-/// At the word that is wrong.
+/// Names the wrong word.
 pub fn format_of(argument: &str, fields: &str) -> Result<Format, String> {
     if fields.trim().is_empty() {
         return Err(format!(
@@ -75,15 +75,15 @@ pub fn format_of(argument: &str, fields: &str) -> Result<Format, String> {
     Format::parse(papers::format_text(fields).unwrap_or(fields)).map_err(|error| format!("{argument}, {error}"))
 }
 
-/// A query over records of a format.
+/// Compiles a query over records of a format.
 ///
 /// # Errors
-/// At the word that is wrong.
+/// Names the wrong word.
 pub fn compile(format: &Format, text: &QueryText<'_>) -> Result<CompiledQuery, String> {
     compile_text(format, text).map_err(|error| error.to_string())
 }
 
-/// What is printed, and how.
+/// The columns of the rows, their order, and the output format.
 #[derive(Clone)]
 pub struct RowShape<'a> {
     pub columns: &'a [ResultColumn],
@@ -97,7 +97,7 @@ impl<'a> RowShape<'a> {
     }
 }
 
-/// Prints the rows that `run` gives, or nothing if it gives none.
+/// Prints the rows that `run` gives; nothing if it returns `None`.
 pub fn print<T>(
     RowShape { columns, order, format }: RowShape<'_>,
     out: &mut dyn Write,
@@ -115,7 +115,7 @@ pub fn print<T>(
     Ok(came)
 }
 
-/// An error of the store itself is told with its path.
+/// An error of the store itself is shown with its path.
 pub fn in_words(error: QueryError) -> Box<dyn std::error::Error> {
     match error {
         QueryError::Store(error) => error.into(),
@@ -123,7 +123,7 @@ pub fn in_words(error: QueryError) -> Box<dyn std::error::Error> {
     }
 }
 
-/// What a query read, sent and returned.
+/// A text of what a query read, sent and returned.
 pub fn explanation(report: &QueryReport, units: Option<u8>) -> String {
     let counts = &report.counts;
     let by = units.map_or("this thread".to_owned(), |units| format!("{units} units of the drive"));
@@ -145,7 +145,7 @@ pub fn explanation(report: &QueryReport, units: Option<u8>) -> String {
     }
 }
 
-/// What the host did with groups, to stand behind an explanation.
+/// The host's work on groups, to be appended to an explanation.
 pub fn host_work(order: &GroupOrder) -> &'static str {
     match (order.having.is_some(), order.by.is_some()) {
         (true, true) => "; groups chosen and put in order on the host",
@@ -155,7 +155,7 @@ pub fn host_work(order: &GroupOrder) -> &'static str {
     }
 }
 
-/// How many records did not fit, if some did not.
+/// A text with the number of records that did not fit, if there were any.
 pub fn misfits(report: &QueryReport) -> Option<String> {
     let first = report.counts.first_misfit.as_ref()?;
     let key = item_lines::escaped(&first.key);
@@ -168,7 +168,7 @@ struct RowPrinter<'a> {
     format: RowFormat,
     out: &'a mut dyn Write,
     text: Vec<u8>,
-    /// Of a table, until its widths are known.
+    /// Rows of a table whose widths are not known yet.
     waiting: Vec<Vec<String>>,
     widths: Option<Vec<usize>>,
     begun: bool,
@@ -216,7 +216,7 @@ impl<'a> RowPrinter<'a> {
         }
     }
 
-    /// The names of the columns, once.
+    /// Prints the names of the columns, once.
     fn head(&mut self) {
         if std::mem::replace(&mut self.begun, true) || self.format != RowFormat::Csv {
             return;
@@ -272,7 +272,7 @@ impl RowOut for RowPrinter<'_> {
     }
 }
 
-/// A value in a table, for a terminal: bytes that are no text, and control characters, are escaped.
+/// A value in a table, for a terminal. Control characters, and bytes that are not text, are escaped.
 fn cell(value: Scalar<'_>) -> String {
     match value {
         Scalar::Bool(value) => value.to_string(),
@@ -284,7 +284,7 @@ fn cell(value: Scalar<'_>) -> String {
     }
 }
 
-/// A value in CSV, from which a reader has it back: a text as it is, bytes with the escapes of `list`.
+/// A value in CSV, from which a reader can restore it: text unchanged, bytes with the escapes of `list`.
 fn csv_cell(value: Scalar<'_>) -> String {
     match value {
         Scalar::Text(text) => csv_text(text),
@@ -292,7 +292,7 @@ fn csv_cell(value: Scalar<'_>) -> String {
     }
 }
 
-/// As RFC 4180 has it. An empty text is quoted, because nothing at all is NULL.
+/// Quoted as in RFC 4180. An empty text is quoted, because an empty cell is NULL.
 fn csv_text(text: &str) -> String {
     match text.is_empty() || text.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
@@ -308,7 +308,7 @@ fn json(value: Option<Scalar<'_>>) -> Value {
         Some(Scalar::Unsigned(value)) => value.into(),
         Some(Scalar::Float(value)) if value.is_finite() => value.into(),
         Some(Scalar::Text(text)) => text.into(),
-        // Bytes with the escapes of `list`; NaN and infinities, which JSON has no numbers for, by their names.
+        // Bytes with the escapes of `list`. NaN and infinities, which JSON has no numbers for, by name.
         Some(value) => cell(value).into(),
     }
 }

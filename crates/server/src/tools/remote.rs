@@ -1,4 +1,4 @@
-//! A running server that the command line names: its figures, and commands to it, asked for as any client does; and figures as JSON.
+//! A running server that the command line names: its figures, commands to it, and figures as JSON. It speaks the protocol like any client.
 //! Errors name the option that named the server. No state.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -11,20 +11,20 @@ use crate::tools::item_lines;
 use crate::tools::load::{Existing, WireSink};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a slow command, such as a resize, may take.
+/// The longest time for a slow command, such as a resize.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// A connection of either kind.
 pub trait RemoteStream: Read + Write {}
 
-/// A connection whose reads and writes end after a while, and then say so.
+/// A connection whose reads and writes time out with an error in words.
 struct PatientStream<S> {
     stream: S,
     patience: Duration,
 }
 
 impl<S> PatientStream<S> {
-    /// The error, in words where the system says "try again".
+    /// The error, in words if the system says "try again".
     fn told(&self, error: io::Error) -> io::Error {
         match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
@@ -53,7 +53,7 @@ impl<S: Write> Write for PatientStream<S> {
 }
 
 impl<S: Read + Write> RemoteStream for PatientStream<S> {}
-/// What tests talk through.
+/// Tests use this as a connection.
 #[cfg(test)]
 impl RemoteStream for UnixStream {}
 
@@ -64,7 +64,7 @@ pub struct Remote<'a> {
     option: &'static str,
 }
 
-/// Why a server gave no answer that could be used.
+/// Why a server gave no usable answer.
 enum NoAnswer {
     Lost(io::Error),
     /// It refused, in its own words.
@@ -80,33 +80,33 @@ impl From<io::Error> for NoAnswer {
 }
 
 impl<'a> Remote<'a> {
-    /// As `--memcached` names it.
+    /// Named by `--memcached`.
     pub fn memcached(address: &'a Address) -> Remote<'a> {
         Remote { address, option: "--memcached" }
     }
 
-    /// As `--from` names it.
+    /// Named by `--from`.
     pub fn from(address: &'a Address) -> Remote<'a> {
         Remote { address, option: "--from" }
     }
 
-    /// A connection, which gives up on a server that stays silent.
+    /// Connects, with timeouts for a silent server.
     pub fn connect(self) -> Result<Box<dyn RemoteStream>, String> {
         open(self.address, TIMEOUT).map_err(|error| self.lost(&error))
     }
 
-    /// Where items go that are loaded into it.
+    /// A sink that loads items into this server.
     pub fn sink(self, existing: Existing) -> Result<WireSink, String> {
         WireSink::new(self.connect()?, existing).map_err(|error| self.lost(&error))
     }
 
-    /// Names and values, as the server gives them for `stats` and `argument`.
+    /// The names and values of `stats` with `argument`.
     pub fn stats(self, argument: &[u8]) -> Result<Vec<(String, String)>, String> {
         let figures = open(self.address, TIMEOUT).map_err(NoAnswer::from).and_then(|stream| ask(stream, argument));
         figures.map_err(|why| self.told(why, &format!("stats {}", item_lines::escaped(argument))))
     }
 
-    /// One figure of `stats`, which every memcached server has.
+    /// One figure of `stats`. Every memcached server has it.
     pub fn figure(self, name: &str) -> Result<u64, String> {
         let figures = self.stats(b"")?;
         let figure = figures.iter().find(|(found, _)| found == name).and_then(|(_, value)| value.parse().ok());
@@ -131,7 +131,7 @@ impl<'a> Remote<'a> {
             }
         };
         match exchange() {
-            // memcached's answer to a command that it does not know.
+            // memcached's answer to an unknown command.
             Ok(answer) if answer == "ERROR" => Err(self.told(NoAnswer::Refused(answer), line)),
             answer => answer.map_err(|error| self.lost(&error)),
         }
@@ -202,7 +202,7 @@ pub fn json(lines: &[(String, String)]) -> String {
     format!("{{\n  {}\n}}", fields.join(",\n  "))
 }
 
-/// A whole number or a decimal fraction, as JSON writes them, or a string.
+/// A whole number or a decimal fraction in JSON's form, or a string.
 fn scalar(value: &str) -> String {
     let (whole, fraction) = value.split_once('.').unwrap_or((value, "0"));
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,5 +1,5 @@
-//! `list` and `dump` of a running server: its list of keys, and then gets. A dump has each key that was untouched while it was taken; one that
-//! was written meanwhile is there as it was at some moment, unless it changed each time it was asked for. One thread.
+//! `list` and `dump` of a running server: its list of keys, and then gets. A dump has each key that was not written during the dump. A key
+//! that was written has one of its values, unless it changed each time it was asked for. One thread.
 
 use std::io::{self, BufReader, Write};
 
@@ -10,9 +10,9 @@ use super::warm::{self, WarmSource, Warmed};
 use crate::doors::memcached::protocol::base64;
 use crate::tools::remote::RemoteStream;
 
-/// Bytes that are gathered before they are written.
+/// Bytes to gather before a write.
 const TEXT_BYTES: usize = 256 << 10;
-/// Items that are asked about at once.
+/// Items to ask for at once.
 const BATCH: usize = 64;
 
 /// Prints items as lines that `load` reads.
@@ -20,7 +20,7 @@ struct LineSink<'a> {
     format: Format,
     text: Vec<u8>,
     out: &'a mut dyn Write,
-    /// Whoever read the lines has seen enough, as with `| head`.
+    /// The reader of the output has closed it, like `| head`.
     is_over: bool,
 }
 
@@ -50,7 +50,7 @@ impl Sink for LineSink<'_> {
 /// Prints the items of a server.
 ///
 /// # Errors
-/// Also when all is printed that can be, and something had to be left out.
+/// Also after everything possible was printed, if something had to be left out.
 pub fn dump(source: WarmSource<'_>, format: Format, out: &mut dyn Write) -> Result<(), String> {
     let mut sink = LineSink { format, text: Vec::new(), out, is_over: false };
     let lists_all = source.lists_all;
@@ -59,7 +59,7 @@ pub fn dump(source: WarmSource<'_>, format: Format, out: &mut dyn Write) -> Resu
         return Ok(());
     }
     let Warmed { copied, gone, left_out, not_listed, .. } = dumped?;
-    // Where nobody listens, the lines alone must do.
+    // An error of standard error is ignored: the lines on standard output matter.
     let _ = writeln!(io::stderr(), "{copied} items printed; {gone} had gone, or changed each time they were asked for");
     if not_listed > 0 && !lists_all {
         let _ =
@@ -107,7 +107,7 @@ pub fn list(
     }
 }
 
-/// Asks about items with the meta commands, all at once; those that are gone are left out.
+/// Asks about items with meta commands, all at once. Items that are gone are left out.
 fn push_long(
     items: &[ListedItem],
     values: &mut BufReader<Box<dyn RemoteStream>>,

@@ -1,4 +1,4 @@
-//! `repair`: says what is damaged in a store and what a repair costs, does it, and undoes it; and `dump --skip-bad`.
+//! `repair`: reports the damage in a store and the cost of a repair, repairs, and undoes a repair; and `dump --skip-bad`.
 
 use std::io::{self, Write};
 use std::ops::ControlFlow;
@@ -14,7 +14,7 @@ use crate::cli::arguments::StoreArguments;
 use crate::output;
 use crate::store::store_open::OpenError;
 
-/// Bytes that are gathered before they are written.
+/// Bytes to gather before a write.
 const BATCH_BYTES: usize = 1 << 20;
 
 const REPAIR_HELP: &str = r#"An item that cannot be read is lost, and named by its key where that can be read. Where the commit log or the
@@ -30,7 +30,7 @@ pub struct RepairArguments {
     /// Do it, rather than say what would be done
     #[arg(long)]
     pub yes: bool,
-    /// Where to keep what is replaced [default: beside the file of the drive, as drive.before-repair-1; none for a block device]
+    /// The file to keep what is replaced [default: beside the file of the drive, as drive.before-repair-1; none for a block device]
     #[arg(long, value_name = "FILE", requires = "yes")]
     pub keep: Option<PathBuf>,
     /// Put back what a repair has replaced and kept in this file
@@ -40,7 +40,7 @@ pub struct RepairArguments {
     pub store: StoreArguments,
 }
 
-/// What the command line asks for.
+/// Runs the command.
 pub fn run(arguments: &RepairArguments, options: &Options) -> Result<(), Box<dyn std::error::Error>> {
     let RepairArguments { yes, keep, undo, store } = arguments;
     let (place, mut out) = (store.place(), output::stdout());
@@ -51,7 +51,7 @@ pub fn run(arguments: &RepairArguments, options: &Options) -> Result<(), Box<dyn
     }
 }
 
-/// Says what a repair would do. Nothing is written to the store.
+/// Reports what a repair would do. Writes nothing to the store.
 fn look(place: &Place, options: &Options, out: &mut dyn Write) -> Result<(), Box<dyn std::error::Error>> {
     let report = options.examine(place, |drive, _| repair::look(drive)).map_err(OpenError::from)?;
     print(&report, "would be", out)?;
@@ -65,7 +65,7 @@ fn look(place: &Place, options: &Options, out: &mut dyn Write) -> Result<(), Box
     .map_err(Into::into)
 }
 
-/// Repairs the store, and keeps what it replaces.
+/// Repairs the store, and keeps the replaced bytes.
 fn repair(
     place: &Place,
     options: &Options,
@@ -86,7 +86,7 @@ fn repair(
     Ok(())
 }
 
-/// Puts back what a repair replaced.
+/// Undoes a repair.
 fn put_back(place: &Place, kept: &Path, out: &mut dyn Write) -> Result<(), Box<dyn std::error::Error>> {
     let path = place.path();
     let store_id = match tapetum::inspect_at(place) {
@@ -94,7 +94,7 @@ fn put_back(place: &Place, kept: &Path, out: &mut dyn Write) -> Result<(), Box<d
         Err(error @ (tapetum::OpenError::InUse { .. } | tapetum::OpenError::NoStore { .. })) => {
             return Err(OpenError::from(error).into());
         }
-        // An undo that was cut short may leave a manifest that cannot be read.
+        // An interrupted undo may have left an unreadable manifest.
         Err(_) => None,
     };
     let _lock = tapetum::lock(place).map_err(OpenError::from)?;
@@ -136,10 +136,10 @@ fn sum(report: &RepairReport) -> String {
     sum
 }
 
-/// Writes the items of a keyspace whose keys begin with `prefix` and that can be read; what cannot is named on `complaints`.
+/// Writes the readable items of a keyspace whose keys begin with `prefix`. Unreadable ones are named on `complaints`.
 ///
 /// # Errors
-/// Also when something could not be read, after all the rest was written.
+/// Also after all the rest was written, if something could not be read.
 pub fn dump(
     (place, options): (&Place, &Options),
     (keyspace, prefix, format): (&str, &[u8], Format),
@@ -171,7 +171,7 @@ pub fn dump(
     Ok(())
 }
 
-/// The command line's words for damage in a store.
+/// The command line's advice on damage in a store.
 pub fn advice(error: &OpenError) -> &'static str {
     match error {
         OpenError::Damaged { .. }

@@ -5,8 +5,8 @@
 //!     ▲                                                                                 │
 //!     └───────── again, until a list brings nothing new and nothing had changed ◄───────┘
 //! ```
-//! What the destination has already stays as it is: somebody may have written it since. An item that left the source meanwhile is
-//! left out. What was listed is held against what the source counts. It may be run again. One thread.
+//! Items that the destination already has stay unchanged: somebody may have written them since. Items that left the source meanwhile are
+//! skipped. The number listed is compared with the source's count. It can be repeated. One thread.
 
 use std::fmt;
 use std::io::{self, BufReader, IsTerminal, Read, Write};
@@ -19,26 +19,26 @@ use super::load::{self, Failure, Sink, Verdict};
 use crate::doors::memcached::protocol::base64;
 use crate::tools::remote::RemoteStream;
 
-/// Keys that are asked for at once.
+/// Keys to ask for at once.
 const BATCH: usize = 64;
-/// Lists that are taken at most: a source that is written to has new items in each.
+/// The most lists to take: a source under write has new items in each.
 const LISTS_MAX: u32 = 5;
-/// The largest value that a source may announce: memcached's own limit.
+/// The longest value that a source may announce: memcached's own limit.
 const VALUE_BYTES_MAX: usize = 1 << 30;
-/// Items left out that are told one by one.
+/// The most skipped items that are reported one by one.
 const LEFT_OUT_TOLD: u64 = 10;
 
-/// What became of the items of the source.
+/// Counts of the source's items, by outcome.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Warmed {
     pub copied: u64,
-    /// They were in the destination.
+    /// The destination had them.
     pub kept: u64,
-    /// They were listed, and had gone or changed when they were asked for.
+    /// They were listed, but had gone or changed when they were asked for.
     pub gone: u64,
     /// They cannot be copied.
     pub left_out: u64,
-    /// What the source counted when it was listed last, and how many of these no list had.
+    /// The source's count at its last list, and how many of these no list had.
     pub counted: u64,
     pub not_listed: u64,
 }
@@ -64,14 +64,14 @@ impl fmt::Display for Warmed {
 
 /// The source: a memcached server.
 pub struct WarmSource<'a> {
-    /// Two connections to it.
+    /// Two connections to it, one for lists and one for gets.
     pub list: Box<dyn RemoteStream>,
     pub values: Box<dyn RemoteStream>,
-    /// How many items it says it has.
+    /// The source's count of its items.
     pub count: &'a dyn Fn() -> Result<u64, String>,
-    /// Only keys that begin so.
+    /// Copy only keys with this prefix.
     pub prefix: &'a [u8],
-    /// Its lists pass nothing over, as Tapetum's do; memcached's pass over what is in use.
+    /// Its lists are complete, as Tapetum's are. memcached's lists skip items that are in use.
     pub lists_all: bool,
 }
 
@@ -121,10 +121,10 @@ struct Copy<'a> {
     lists_all: bool,
     sink: &'a mut dyn Sink,
     verdicts: Vec<(u64, Verdict)>,
-    /// Items that were given to the sink, and those of them that a verdict has come for.
+    /// Items given to the sink, and how many of them have a verdict.
     numbered: u64,
     judged: u64,
-    /// Of the present list, those that had changed when they were asked for: the next list has them again.
+    /// Items of the current list that had changed when they were asked for. The next list has them again.
     changed: u64,
     warmed: Warmed,
     bar: ProgressBar,
@@ -133,12 +133,12 @@ struct Copy<'a> {
 impl Copy<'_> {
     fn all(&mut self, count: &dyn Fn() -> Result<u64, String>) -> Result<(), String> {
         let outcome = self.all_lists(count);
-        // What is on its way is stored all the same, and counted.
+        // Items in flight are stored anyway, and counted.
         let finished = self.sink.finish(&mut self.verdicts).map_err(in_words);
         self.judge();
         self.warmed.gone += self.changed;
         outcome.and(finished)?;
-        // Nothing may be lost without a word.
+        // No item may be lost silently.
         match self.numbered == self.judged {
             true => Ok(()),
             false => Err(format!("of {} items {} were answered for by the destination", self.numbered, self.judged)),
@@ -194,7 +194,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Asks for an item whose key no `gets` can name.
+    /// Asks for an item whose key `gets` cannot name.
     fn copy_in_base64(&mut self, item: ListedItem) -> Result<(), String> {
         let mut request = b"mg ".to_vec();
         base64::push(&mut request, &item.key);
@@ -210,7 +210,7 @@ impl Copy<'_> {
         self.take(item, value, (flags, stamp))
     }
 
-    /// Takes what came of an item that was asked for.
+    /// Handles the source's answer for an item.
     fn take(&mut self, item: ListedItem, value: Vec<u8>, (flags, stamp): (u32, u64)) -> Result<(), String> {
         if item.stamp != stamp {
             self.changed += 1;
@@ -237,7 +237,7 @@ impl Copy<'_> {
                 break;
             }
             let (key, flags, value_bytes, stamp) = value_head(&line)?;
-            // Values come in the order of the keys; those between are gone.
+            // Values come in the order of the keys; keys between them are gone.
             let item = loop {
                 match wanted.next() {
                     Some(item) if item.key == key => break item,
@@ -269,7 +269,7 @@ impl Copy<'_> {
         self.warmed.left_out += 1;
         if self.warmed.left_out <= LEFT_OUT_TOLD {
             self.bar.suspend(|| {
-                // Where nobody listens, the count must do.
+                // An error of standard error is ignored: the count is reported as well.
                 let _ = writeln!(io::stderr(), "an item is left out: {why}");
             });
         }
@@ -280,7 +280,7 @@ pub(super) fn not_memcached(line: &[u8]) -> String {
     format!("the source server does not answer like memcached: {:?}", String::from_utf8_lossy(line))
 }
 
-/// A value of so many bytes, and its line end.
+/// Reads a value of so many bytes, and its line end.
 fn read_value(input: &mut impl Read, bytes: usize) -> io::Result<Vec<u8>> {
     let mut value = Vec::new();
     input.take(bytes as u64 + 2).read_to_end(&mut value)?;
@@ -298,7 +298,7 @@ fn value_head(line: &[u8]) -> Result<(Vec<u8>, u32, usize, u64), String> {
     match words[..] {
         [b"VALUE", key, flags, bytes, stamp] => match (number(flags), number(bytes), number(stamp)) {
             (Some(flags), Some(bytes), Some(stamp)) if bytes <= VALUE_BYTES_MAX as u64 => {
-                // Flags have 32 bits; memcached could be built with more.
+                // Flags have 32 bits, though memcached can be built with more.
                 Ok((key.to_vec(), flags as u32, bytes as usize, stamp))
             }
             _ => Err(not_memcached(line)),
@@ -330,7 +330,7 @@ pub mod tests {
     use std::io::Cursor;
     use tapetum::Expiry;
 
-    /// What a server answers, whatever it is sent.
+    /// A server with fixed answers, whatever it is sent.
     pub struct Answers(Cursor<Vec<u8>>);
 
     impl Answers {
@@ -357,7 +357,7 @@ pub mod tests {
 
     impl RemoteStream for Answers {}
 
-    /// Has "old" already, and no room for "large".
+    /// A sink that already has "old", and no room for "large".
     #[derive(Default)]
     struct WarmedMemory(BTreeMap<Vec<u8>, ItemLine>);
 
@@ -380,7 +380,7 @@ pub mod tests {
         }
     }
 
-    /// `counts` are what the source says it has, each time it is asked; the last one for ever.
+    /// `counts` are the source's answers for its number of items, in order; the last one repeats.
     fn copied(list: &str, values: &str, counts: &[u64]) -> (Result<Warmed, String>, WarmedMemory) {
         copied_from(false, (list, values), counts)
     }

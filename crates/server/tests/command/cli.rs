@@ -1,5 +1,4 @@
-//! The binary from outside: commands without a server, and data directories that are not what they should be. After each
-//! refusal the data are what they were.
+//! Tests of the binary from outside: commands without a server, and unusual data directories. After each refusal the data is unchanged.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -44,7 +43,7 @@ impl Scratch {
     }
 }
 
-/// With what a small store is opened by, and made by where a command makes one.
+/// Adds the options with which a small store is opened, and made by commands that make one.
 fn small<'a>(words: &[&'a str]) -> Vec<&'a str> {
     let sizes: &[&str] = match words[0] {
         "serve" => &["--memory", "32MiB", "--capacity", "128MiB"],
@@ -94,7 +93,7 @@ fn a_store_is_made_with_as_much_memory_as_a_server_of_it_needs() {
     }
     assert!(!scratch.data().join("drive").exists());
     scratch.succeeds(&made("18MiB"));
-    // Whoever only reads it needs less.
+    // A command that only reads needs less.
     assert_eq!(scratch.succeeds(&["list", "--memory", "16MiB"]), "");
 }
 
@@ -157,7 +156,7 @@ fn a_server_says_what_it_restored_and_what_it_cannot_take() {
     scratch.succeeds(&small(&["load", items.to_str().unwrap()]));
     let log = serve(&scratch, &["--item-size", "16MiB"]).stop();
     assert!(log.contains("restored 4,321 items"), "{log}");
-    // An eighth of the memory, a sixteenth of the capacity.
+    // An eighth of the memory, and a sixteenth of the capacity.
     for advice in ["values are limited to 3.59MiB", "--memory 143MiB or more", "--capacity 257MiB or more"] {
         assert!(log.contains(advice), "{advice} is not in {log}");
     }
@@ -229,13 +228,13 @@ fn the_drive_may_have_threads_of_its_own() {
     const ITEMS: usize = 600;
     let scratch = Scratch::new("drive-threads");
     let path = scratch.0.join("socket");
-    // Digits that do not compress to nothing: so much leaves the write buffers for flash.
+    // Incompressible digits, so that the write buffers are flushed.
     let digits = |number: usize| {
         let step = |word: &u64| Some(word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
         std::iter::successors(Some(number as u64 + 7), step).map(|word| format!("{:05}", (word >> 33) % 100_000))
     };
     let value = |number: usize| digits(number).skip(3).take(200).collect::<String>();
-    // Of each kind of end: killed with what it holds, and stopped.
+    // Each way to end: killed with unsaved state, and stopped.
     for (round, end) in ["-KILL", "-TERM"].into_iter().enumerate() {
         let _ = fs::remove_file(&path);
         let options = ["--drive-threads", "2", "--write-buffer", "64KiB", "--sync", "no"];
@@ -277,7 +276,7 @@ fn a_foreign_directory_is_left_alone() {
     let error = scratch.fails(&small(&["put", "k", "v"]));
     assert!(error.contains("letter.txt") && error.contains("nothing was written"), "{error}");
     assert_eq!(fs::read_dir(scratch.data()).unwrap().count(), 1);
-    // A file that has the right name is no store yet.
+    // A file with the right name is not a store yet.
     let drive = scratch.data().join("drive");
     fs::write(&drive, vec![7; 1 << 20]).unwrap();
     let error = scratch.fails(&small(&["put", "k", "v"]));
@@ -322,7 +321,7 @@ fn too_little_room_leaves_nothing_behind() {
     let words = ["serve", "--memcached", "127.0.0.1:0", "--capacity", "4000TiB", "--data", inner.to_str().unwrap()];
     failed(tapetum(&words).output().unwrap());
     assert!(!scratch.0.join("a").exists());
-    // Folders that were there stay.
+    // Folders that existed before stay.
     fs::create_dir_all(scratch.data()).unwrap();
     fs::create_dir(scratch.0.join("a")).unwrap();
     scratch.fails(&["put", "k", "v", "--create", "--capacity", "4000TiB"]);
@@ -406,7 +405,7 @@ fn what_is_loaded_is_listed_and_dumped_and_can_be_loaded_again() {
     ] {
         assert!(dumped.lines().any(|found| found == line), "{line} is not in {dumped}");
     }
-    // Into another store, by standard input, and out again.
+    // Load into another store through standard input, and dump again.
     let other = Scratch::new("load-again");
     let mut child = other.command(&small(&["load", "--format", "jsonl"])).stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(dumped.as_bytes()).unwrap();
@@ -427,7 +426,7 @@ fn bad_lines_are_named_or_left_out() {
     let output = scratch.run(&small(&["load", "--skip-bad", path]));
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && told.contains("2 items stored, 1 bad lines left out"), "{told}");
-    // Over the wire too, where keys are what the protocol carries.
+    // Over the wire too, where the protocol limits keys.
     let server = serve(&scratch, &[]);
     let socket = format!("unix:{}", scratch.0.join("socket").display());
     fs::write(path, b"c\t3\ntwo words\t4\n").unwrap();
@@ -464,7 +463,7 @@ fn a_server_that_is_full_says_so_to_clients_and_the_way_out_to_the_log() {
     let error = load_too_much(&mut scratch.command(&["load", "--memcached", &address]));
     assert!(error.contains("the server is full") && error.contains("stored before it: "), "{error}");
     let mut told = String::new();
-    // The log's thread may come a little later.
+    // The log's thread may be a little late.
     while !told.contains("flash is full") {
         assert!(server.try_wait().unwrap().is_none(), "the server ended: {told}");
         told = fs::read_to_string(&log).unwrap();
@@ -487,12 +486,12 @@ fn a_server_that_is_full_says_so_to_clients_and_the_way_out_to_the_log() {
     stop(&mut server);
 }
 
-/// More than 16 MiB hold, into a load that reads its input; what it says when it fails.
+/// Loads more than 16 MiB can hold, with a load that reads its input. Returns its error text.
 fn load_too_much(load: &mut Command) -> String {
     let mut child = load.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     for number in 0..80_000 {
-        // The load has ended when it takes no more.
+        // A load that takes no more input has ended.
         if input.write_all(format!("key{number}\t{}\n", noise(number)).as_bytes()).is_err() {
             break;
         }
@@ -519,7 +518,7 @@ fn a_look_inside_says_the_same_of_a_server_and_of_its_data() {
     fs::write(&items, lines).unwrap();
     scratch.succeeds(&small(&["load", items.to_str().unwrap()]));
     let server = serve(&scratch, &[]);
-    // What the load has left to be flushed becomes a segment first.
+    // Wait until the load's write buffers are flushed into a segment.
     while !scratch.succeeds(&["stats", "--json", "--memcached", &socket]).contains("\"buffers_sealed\": 0") {}
     let live: serde_json::Value =
         serde_json::from_str(&scratch.succeeds(&["inspect", "--json", "--memcached", &socket])).unwrap();
@@ -564,7 +563,7 @@ fn a_store_grows_while_it_serves_and_while_it_does_not() {
     );
     let error = scratch.fails(&[&resize[..], &["--memory", "1MiB"]].concat());
     assert!(error.contains("memory stays as it is") && error.contains("front doors"), "{error}");
-    // What it names is enough, all of it.
+    // The size that the error names is exactly enough.
     let least = error.split("give ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
     scratch.succeeds(&[&resize[..], &["--memory", least]].concat());
     let error = scratch.fails(&[&resize[..], &["--memory", "900TiB"]].concat());
@@ -573,7 +572,7 @@ fn a_store_grows_while_it_serves_and_while_it_does_not() {
     assert_eq!(limit(&scratch), 199);
     scratch.succeeds(&["resize", "--capacity", "256MiB"]);
     assert_eq!(limit(&scratch), 255);
-    // A larger --capacity at the start grows it, a smaller one changes nothing and is told.
+    // A larger --capacity at the start grows the store. A smaller one changes nothing and is reported.
     scratch.succeeds(&["put", "k", "v", "--create", "--capacity", "300MiB", "--memory", "32MiB"]);
     assert_eq!(limit(&scratch), 299);
     let output = scratch.run(&small(&["put", "k", "v"]));
@@ -581,7 +580,7 @@ fn a_store_grows_while_it_serves_and_while_it_does_not() {
     assert!(output.status.success() && told.contains("does not shrink"), "{told}");
     assert_eq!(limit(&scratch), 299);
     assert!(scratch.fails(&["resize", "--capacity", "100MiB"]).contains("cannot shrink"));
-    // Memory is a server's, however the store is named.
+    // Memory is the server's, however the store is named.
     let settings = scratch.0.join("settings.toml");
     fs::write(&settings, format!("data = {:?}\n", scratch.data())).unwrap();
     for sizes in [&["--memory", "400MiB"][..], &["--capacity", "380MiB", "--memory", "390MiB"]] {
@@ -645,7 +644,7 @@ fn a_drive_that_holds_no_store_is_refused_with_what_to_give_instead() {
     }
 }
 
-/// Commands that read, beside those that are asked of a server; `key` is in the store.
+/// Commands that read, other than those to a server; `key` is in the store.
 fn reading(key: &str) -> Vec<Vec<&str>> {
     let lines = [
         "stats",
@@ -663,7 +662,7 @@ fn reading(key: &str) -> Vec<Vec<&str>> {
 }
 
 fn sized<'a>(words: &[&'a str]) -> Vec<&'a str> {
-    // Of these, `inspect` and `resize` need no more memory than they take.
+    // `resize` takes --memory for the new size.
     if words[0] == "resize" { words.to_vec() } else { words.iter().chain(&["--memory", "32MiB"]).copied().collect() }
 }
 
@@ -698,7 +697,7 @@ fn what_only_reads_changes_no_byte_of_a_closed_or_a_crashed_store() {
 fn those_that_read_go_together_and_keep_a_server_out() {
     let scratch = Scratch::new("readers");
     let items = scratch.0.join("items.tsv");
-    // More than a pipe takes: the dump waits for its reader, with the store open.
+    // More than a pipe takes: the dump waits for its reader with the store open.
     let lines: String = (0..20_000).map(|number| format!("key{number}\tvalue {number}\n")).collect();
     fs::write(&items, lines).unwrap();
     scratch.succeeds(&small(&["load", items.to_str().unwrap()]));

@@ -1,4 +1,4 @@
-//! Standard output that takes nothing: a full one is an error, and a reader that has gone has seen enough.
+//! Standard output that cannot be written: a full one is an error, and a closed one is not.
 
 use std::fs::OpenOptions;
 use std::process::{Output, Stdio};
@@ -61,7 +61,7 @@ fn an_output_that_is_full_is_named_in_an_error() {
         let last = error.lines().last().unwrap();
         assert!(last.starts_with("error: cannot write to standard output: No space left"), "{words:?}: {error}");
     }
-    // Where errors cannot be told, the status tells.
+    // If the error cannot be printed, the exit status reports it.
     let output = scratch.run(&["keyspace", "create", "a"], Stdio::null(), full());
     assert_eq!(output.status.code(), Some(1));
     let output = scratch.run(&["pipeline", "run", "sha256", "--key", "key", "--stats"], Stdio::null(), full());

@@ -25,10 +25,10 @@ fn an_import_that_fails_before_its_first_picture_leaves_no_keyspace() {
     let told = failed(import(&scratch, "empty", &create));
     assert!(told.contains("the keyspace images, which was made for this, was dropped again"), "{told}");
     assert_eq!(keyspaces(&scratch), "default\thashed\t0\n");
-    // A keyspace that was there stays.
+    // A keyspace that existed before stays.
     let told = failed(import(&scratch, "empty", &["--keyspace", "default"]));
     assert!(told.contains("there are no .jpg or .jpeg files") && !told.contains("dropped"), "{told}");
-    // What such a file holds is seen when it is decoded.
+    // The content of such a file is checked only when it is decoded.
     fs::create_dir_all(scratch.join("pictures/class")).unwrap();
     fs::write(scratch.join("pictures/class/one.jpg"), b"\xff\xd8\xff\xd9").unwrap();
     let told = succeeded(import(&scratch, "pictures", &[]));

@@ -1,4 +1,4 @@
-//! Queries from outside: a database of papers is generated, loaded and asked, at the drive and on the host.
+//! Tests of queries from outside: a database of papers is generated, loaded and queried, at the drive and on the host.
 
 use std::io::Write;
 use std::process::{Output, Stdio};
@@ -79,7 +79,7 @@ fn papers_are_found_by_venue_and_year() {
     scratch.succeeds(&["keyspace", "create", "papers"], b"");
     let lines = generated("papers");
     scratch.succeeds(&["load", "--keyspace", "papers"], &lines);
-    // As the lines say themselves: year and venue lie at the front of a value.
+    // Computed from the lines themselves: year and venue are at the front of a value.
     let text = String::from_utf8_lossy(&lines);
     let vldb = text.lines().filter(|line| line.contains("\\x04VLDB")).count();
     assert!(vldb > 50, "{vldb} papers");
@@ -91,7 +91,7 @@ fn papers_are_found_by_venue_and_year() {
         assert_eq!(rows, format!("papers\n{vldb}\n"), "{side}: {told}");
         assert!(told.contains(&format!("{vldb} of 3800 records kept")), "{told}");
     }
-    // Each row by itself: as many wake-ups more as rows come from the drive.
+    // Record by record: one more wake-up for each row from the drive.
     let ids = ["--where", "venue = 'VLDB'", "--select", "id", "--format", "csv", "--explain", "--transfer"];
     let transfer = |how| {
         let (rows, told) = scratch.succeeds(&[&asked[..], &ids, &[how]].concat(), b"");
@@ -118,7 +118,7 @@ fn papers_are_found_by_venue_and_year() {
     assert!(table[2].starts_with("20"), "{table:?}");
     let last = ["--select", "id", "--order-by", "id desc", "--limit", "3", "--format", "csv"];
     assert_eq!(scratch.succeeds(&[&asked[..], &last].concat(), b"").0, "id\n3799\n3798\n3797\n");
-    // A stream of Arrow: messages behind marks, and the mark of its end.
+    // A stream of Arrow: messages behind markers, and the end marker.
     let arrow = scratch.run(&[&asked[..], &["--select", "id, title", "--format", "arrow"]].concat(), b"");
     assert!(arrow.status.success() && arrow.stdout.len() > 3800 * 30, "{} bytes", arrow.stdout.len());
     assert!(arrow.stdout.starts_with(&[0xff; 4]) && arrow.stdout.ends_with(&[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]));
@@ -168,7 +168,7 @@ fn a_keyspace_keeps_its_format() {
     assert!(scratch.succeeds(&["keyspace", "list", "--json"], b"").0.contains(&format!("\"format\": \"{format}\"")));
     let (shown, _) = scratch.succeeds(&["keyspace", "show", "papers"], b"");
     assert_eq!(shown, format!("name    papers\nkind    hashed\nitems   3800\nformat  {format}\n"));
-    // What does not fit changes nothing.
+    // A format that does not fit changes nothing.
     let told = scratch.fails(&["keyspace", "format", "papers", "key: id u32be; value: year u16le", "--check"]);
     assert!(told.contains("3800 of 3800 items do not fit") && told.contains("goes on behind its last field"), "{told}");
     assert!(scratch.fails(&["keyspace", "format", "papers", "key: id u12"]).contains("no such type"));
@@ -264,7 +264,7 @@ fn what_is_no_json_is_found_and_not_stored() {
         scratch.succeeds(&["get", "5", "--keyspace", "orders", "--select", "total", "--format", "csv"], b"").0,
         "total\n7\n"
     );
-    // Without a format any bytes are taken.
+    // Without a format any bytes are accepted.
     scratch.succeeds(&["keyspace", "format", "orders", "--remove"], b"");
     scratch.succeeds(&put("\\xff", "no json"), b"");
 }
@@ -304,7 +304,7 @@ fn a_key_is_found_as_its_format_has_it_and_as_list_prints_it() {
     assert_eq!(of(&["scan", "--prefix", "\\x00\\x00\\x03", "--count"]), "232\n");
     assert_eq!((of(&["scan", "--limit", "0"]), of(&["scan", "--limit", "0", "--count"])), ("".into(), "0\n".into()));
     assert_eq!(of(&["list", "--prefix", "825373492"]), "\\x31\\x32\\x33\\x34\n");
-    // What `list` prints is found.
+    // Keys that `list` prints can be used.
     let listed = of(&["list"]);
     let last: Vec<&str> = listed.lines().rev().take(3).collect();
     assert_eq!((listed.lines().count(), &last[..2]), (1002, &["\\xff", "\\x31\\x32\\x33\\x34"][..]));
@@ -356,7 +356,7 @@ fn a_key_that_is_no_utf_8_is_named_by_every_command() {
 #[test]
 fn fetch_alone_prints_every_value_as_it_is() {
     let scratch = Scratch::new("fetch");
-    // Long and short, and such as are compressed and such as are not.
+    // Long and short values, compressible and incompressible.
     let random: Vec<u8> = (0..9000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8 | 1).collect();
     let values = [b"v".to_vec(), vec![b'x'; 9000], random];
     for (key, value) in ["short", "long", "random"].into_iter().zip(&values) {

@@ -1,4 +1,4 @@
-//! `repair` and `dump --skip-bad` from outside: a store of which bits were turned is refused, says what it lost, and serves again.
+//! Tests of `repair` and `dump --skip-bad` from outside: a store with flipped bits is refused, reports its losses, and serves again.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::outside::{Folder, failed, succeeded, tapetum};
 struct Patient(Folder);
 
 impl Patient {
-    /// A store of some thousand items, of which the last are in the log alone.
+    /// A store of some thousand items. The last of them are only in the log.
     fn new(name: &str) -> Patient {
         let patient = Patient(Folder::new(&format!("repair-{name}")));
         let items = patient.0.join("items.tsv");
@@ -44,7 +44,7 @@ impl Patient {
         fs::read(self.drive()).unwrap()
     }
 
-    /// Turns a bit in each of so many sectors of a part of the drive that hold something.
+    /// Flips a bit in each of `count` sectors that are not empty, in a part of the drive.
     fn harm(&self, part: Range<usize>, count: usize, seed: u64) {
         let (mut bytes, mut state) = (self.bytes(), seed);
         let used: Vec<usize> =
@@ -59,7 +59,7 @@ impl Patient {
         fs::write(self.drive(), bytes).unwrap();
     }
 
-    /// Where the manifest ends, the log ends, and the drive ends.
+    /// The ends of the manifest, the log and the drive.
     fn parts(&self) -> [usize; 3] {
         let text = self.succeeds(&["inspect", "--json"]);
         let inspection: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -71,7 +71,7 @@ impl Patient {
 }
 
 fn value(number: u32) -> String {
-    // What hardly compresses.
+    // A value that hardly compresses.
     (0..20).map(|part| format!("{:08x}", (number + part).wrapping_mul(0x9e37_79b9).rotate_left(part))).collect()
 }
 
@@ -115,11 +115,11 @@ fn a_store_with_four_hundred_turned_bits_says_what_it_lost_and_serves_again() {
     assert!(patient.succeeds(&["repair", "--yes"]).starts_with("no damage found"));
     assert!(!patient.0.join("data/drive.before-repair-2").exists(), "there was nothing to keep");
     assert!(items(&patient.succeeds(&["dump", "--format", "tsv"])) == salvaged);
-    // What is missing was named, by its key or among those whose keys cannot be read.
+    // Missing items were reported, by key or in the number of those whose keys are unreadable.
     let (missing, all) =
         (20_001 - salvaged.len(), done.lines().find_map(|line| line.strip_prefix("lost in all: ")).unwrap());
     let lost: usize = all.split(' ').next().unwrap().parse().unwrap();
-    // A group of the log has some hundred of these items.
+    // A group of the log holds some hundred of these items.
     let in_log = if done.contains("writes and deletions") { 2000 } else { 0 };
     assert!((1..=lost + in_log).contains(&missing), "{missing} are missing and {all}");
     let named: Vec<u32> = (0..20_000).filter(|number| done.contains(&format!("\"key{number}\""))).collect();
@@ -131,7 +131,7 @@ fn a_store_with_four_hundred_turned_bits_says_what_it_lost_and_serves_again() {
     patient.succeeds(&["repair", "--undo", kept.to_str().unwrap()]);
     assert_eq!(patient.succeeds(&["repair"]), look);
 
-    // A store that was written to since has what a repair left nowhere.
+    // A store that was written to since the repair is in no state that the repair left.
     fs::write(patient.drive(), repaired).unwrap();
     patient.succeeds(&["put", "after", "the repair"]);
     let written = patient.bytes();
@@ -152,7 +152,7 @@ fn a_repair_is_undone_of_its_own_store_alone() {
     let refused = other.fails(&["repair", "--undo", kept.to_str().unwrap()]);
     assert!(refused.contains("of another store") && refused.contains("nothing was written"), "{refused}");
     assert!(other.bytes() == before);
-    // Nor over what is no store.
+    // Nor is a file that is not a store overwritten.
     let letters = patient.0.join("letters");
     fs::write(&letters, vec![b'x'; 1 << 20]).unwrap();
     let words = ["repair", "--undo", kept.to_str().unwrap(), "--drive", letters.to_str().unwrap()];
@@ -166,7 +166,7 @@ fn a_manifest_that_is_cut_does_not_take_the_store_with_it() {
     let patient = Patient::new("manifest");
     let whole = items(&patient.succeeds(&["dump", "--format", "tsv"])).len();
     let [log, _, _] = patient.parts();
-    // A frame of the list, and its copy; the first one holds the snapshot.
+    // Both copies of a frame of the list; the first frame holds the snapshot.
     let (bytes, area_bytes) = (patient.bytes(), (log - 8192) / 2);
     let is_frame = |at: &usize| bytes[*at..*at + 4] == *b"TMAN";
     let frames: Vec<usize> = (8192..8192 + area_bytes).step_by(512).filter(is_frame).collect();

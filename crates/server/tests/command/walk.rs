@@ -17,7 +17,7 @@ impl Scratch {
         tapetum(words).args(["--memory", "48MiB", "--data"]).arg(self.0.join("data")).output().unwrap()
     }
 
-    /// What it printed, and what it told beside that.
+    /// Standard output of a query, and its standard error.
     #[track_caller]
     fn asks(&self, words: &[&str]) -> (String, String) {
         let output = self.run(words);
@@ -39,7 +39,7 @@ impl Scratch {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// The same from both sides, without its first line; what the drive told, and the host.
+    /// The same query at the drive and on the host, without the first line of the output; and what each reported.
     #[track_caller]
     fn asks_both(&self, words: &[&str]) -> (Vec<String>, [String; 2]) {
         let ask = |side| self.asks(&[words, &["--format", "csv", "--explain", "--run", side]].concat());
@@ -54,7 +54,7 @@ impl Scratch {
     }
 }
 
-/// The bytes that went to the host, as `--explain` says.
+/// The bytes that went to the host, according to `--explain`.
 #[track_caller]
 fn to_host(told: &str) -> u64 {
     let (before, _) = told.rsplit_once(" to the host").expect(told);
@@ -70,7 +70,7 @@ fn an_analyst_walks_from_a_venue_to_its_papers() {
     assert_eq!(names, ["authors", "authorships", "default", "papers", "references", "venues"]);
     assert!(listed.contains("papers\thashed\t3800\tkey: id u32be; value: year u16le, venue string8, title string"));
 
-    // The most prominent of those that papers of a venue cite.
+    // The most prominent of the papers that a venue's papers cite.
     let edges = "from references where venue = 'VLDB' and year between 1990 and 2020";
     let (top, [at_drive, at_host]) = store.asks_both(&["graph", "bc", "--edges", edges, "--top", "3"]);
     assert!(top.len() == 3 && at_drive.contains("exact, from all nodes"), "{top:?} {at_drive}");
@@ -124,7 +124,7 @@ fn packages_of_a_machine_are_a_graph() {
     fs::write(&status, text).unwrap();
     store.generates(&["packages", "--from", status.to_str().unwrap()]);
     let (top, told) = store.asks(&["graph", "bc", "--edges", "from dependencies", "--top", "2", "--format", "csv"]);
-    // In the order of their names: app 0, base 1, lib 2, tool 3, web 4.
+    // In alphabetical order: app 0, base 1, lib 2, tool 3, web 4.
     assert_eq!(top, "node,betweenness\n0,3\n2,3\n", "{told}");
     let named = ["get", "2", "--keyspace", "packages", "--select", "name", "--format", "csv"];
     assert_eq!(store.asks(&named).0, "name\nlib\n");

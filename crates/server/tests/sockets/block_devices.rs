@@ -1,5 +1,5 @@
-//! Block devices over sockets, on a store in memory: what a client may say at any time, what is answered, and that nobody else is
-//! disturbed.
+//! Tests of block devices over sockets, on a store in memory: what a client may send at any time, what is answered, and that no other
+//! client is disturbed.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -70,7 +70,7 @@ impl Bench {
         NbdClient::open(&self.address, "disk0", true).unwrap()
     }
 
-    /// A client that says all of this, and what comes back after the greeting until the server closes.
+    /// Sends these bytes as a client. Returns what comes after the greeting until the server closes.
     fn last_words(&self, words: &[u8]) -> Vec<u8> {
         let mut stream = greet(&self.address).unwrap();
         stream.write_all(words).unwrap();
@@ -79,7 +79,7 @@ impl Bench {
         said
     }
 
-    /// Ends the store as a crash would, and puts what recovery makes of it in its place.
+    /// Crashes the store, and puts the recovered one in its place.
     fn crash(&self) {
         let flash = self.withdraw();
         self.put(flash);
@@ -111,7 +111,7 @@ fn write(client: &mut NbdClient, flags: u16, offset: u64, data: &[u8]) {
     assert_eq!(client.call((WRITE, flags), offset, data.len() as u32, data).unwrap().error, 0);
 }
 
-/// Until its worker has a session of the store that was put in the place of another one.
+/// Waits until the client's worker has a session of the exchanged store.
 fn wait_for_store(client: &mut NbdClient) {
     let begun = std::time::Instant::now();
     while client.call((READ, 0), 0, 1, b"").unwrap().error != 0 {
@@ -131,7 +131,7 @@ fn random_requests_come_to_what_a_model_says() {
             let mut client = NbdClient::open(&bench.address, name, structured).unwrap();
             let model = &mut model;
             if !structured {
-                // Without structured replies there are no statuses.
+                // Without structured replies there are no block statuses.
                 let reply = client.call((BLOCK_STATUS, 0), 0, 4096, b"").unwrap();
                 assert_eq!(reply.error, 22);
                 continue;
@@ -178,7 +178,7 @@ fn exports_are_apart_and_a_read_only_one_is_not_written_to() {
     })
     .collect();
     assert_eq!(names, ["disk0", "disk1", "frozen", GROUPED]);
-    // The list, what there is to know of one, that no name is none of four, and a farewell.
+    // The list, the information about one export, the error for no name (there are four exports), and the answer to a disconnect.
     assert_eq!(kinds, [2, 2, 2, 2, 1, 3, 3, 1, 0x8000_0006, 1]);
     bench.server.stop().unwrap();
 }
@@ -202,7 +202,7 @@ fn a_hole_of_gibibytes_is_told_and_trimmed_without_a_look_at_each_block() {
         assert_eq!(read(&mut client, 700 * GIB, 4096), pattern(1, 4096));
         assert_eq!(client.call((TRIM, FUA), 699 * GIB, 2 << 30, b"").unwrap().error, 0);
         assert_eq!(read(&mut client, 700 * GIB, 4096), [0; 4096]);
-        // Written again, it is there again, also where the map had it empty.
+        // Rewritten blocks exist again, also where the map had them empty.
         write(&mut client, 0, GIB + 1, &pattern(2, 100));
         assert_eq!(client.call((BLOCK_STATUS, 8), GIB, 4096, b"").unwrap().extents, [(4096, 0)]);
         assert_eq!(read(&mut client, GIB + 1, 100), pattern(2, 100));
@@ -224,15 +224,15 @@ fn trims_and_zeroes_give_their_room_back_unless_it_is_to_be_kept() {
     assert_eq!(client.call((WRITE_ZEROES, NO_HOLE), 6 * BLOCK, 4096, b"").unwrap().error, 0);
     assert_eq!(statuses(&mut client), blocks(&[(1, 0), (2, 3), (1, 0), (1, 3), (3, 0), (1, 3)]));
     assert_eq!(read(&mut client, 6 * BLOCK, 4096), [0; 4096]);
-    // One extent, and no more than was asked for.
+    // One extent, and no longer than asked for.
     let one = client.call((BLOCK_STATUS, 8), BLOCK + 1, 4096, b"").unwrap();
     assert_eq!(one.extents, [(4096, 3)]);
-    // A hole does not end because a part of it is zeroed, and a part of a block is not trimmed.
+    // Zeroing a part of a hole leaves the hole, and a trim does not touch parts of blocks.
     assert_eq!(client.call((WRITE_ZEROES, 0), BLOCK + 7, 100, b"").unwrap().error, 0);
     assert_eq!(client.call((TRIM, 0), 1, 4095, b"").unwrap().error, 0);
     assert_eq!(statuses(&mut client)[..2], blocks(&[(1, 0), (2, 3)]));
     assert_eq!(read(&mut client, 0, 4096), pattern(1, 8 * 4096)[..4096]);
-    // A device is trimmed whole at once, as a file system that is made does.
+    // A whole device is trimmed at once, as when a file system is made.
     assert_eq!(client.call((TRIM, FUA), 0, DEVICE_BYTES as u32, b"").unwrap().error, 0);
     assert_eq!(statuses(&mut client), blocks(&[(9, 3)]));
     bench.server.stop().unwrap();
@@ -279,7 +279,7 @@ fn what_was_flushed_outlives_a_crash(name: &str) {
         wait_for_store(&mut client);
         assert!(read(&mut client, round * 65536, 40_000) == pattern(round, 40_000), "round {round}");
         assert_eq!(read(&mut client, round * 65536 + 50_000, 6), b"forced");
-        // What was not flushed before may be gone: whoever asks is told once.
+        // Unflushed writes may be lost: the next flush reports that once.
         assert_eq!(client.call((FLUSH, 0), 0, 0, b"").unwrap().error, 5);
         assert_eq!(client.call((FLUSH, 0), 0, 0, b"").unwrap().error, 0);
     }
@@ -310,7 +310,7 @@ fn a_full_flash_is_no_space_and_what_is_there_can_be_read_and_trimmed() {
         assert!([0, 28].contains(&error), "error {error}");
         error == 28
     });
-    // A second device fills what is left.
+    // A second device fills the rest.
     let mut other = NbdClient::open(&bench.address, "disk1", false).unwrap();
     let full = full
         || (0..DEVICE_BYTES / 65536).any(|number| {
@@ -334,7 +334,7 @@ fn handshakes_that_are_none_get_the_protocols_own_error_or_are_closed() {
     };
     let head = |code: u32, length: u32| [&b"IHAVEOPT"[..], &code.to_be_bytes(), &length.to_be_bytes()].concat();
     let abort = option(2, b"");
-    // Each with the kinds of the answers; all end with a farewell, or by themselves.
+    // Each with the kinds of its answers. All end with a disconnect, or are closed by the server.
     for (words, kinds) in [
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), vec![]),
         (vec![0xff; 64], vec![]),
@@ -360,7 +360,7 @@ fn handshakes_that_are_none_get_the_protocols_own_error_or_are_closed() {
     bench.server.stop().unwrap();
 }
 
-/// Contexts that were set hold until others are, and a read in one piece is offered only to who can ask for it.
+/// Contexts hold until others are set. Reads in one piece are offered only to clients that can ask for them.
 #[test]
 fn contexts_that_are_listed_do_not_end_those_that_are_set() {
     let bench = Bench::small();
@@ -423,7 +423,7 @@ fn requests_that_cannot_be_are_refused_and_the_next_one_is_served() {
         assert_eq!(reply.error, error, "{command:?} of {length} at {offset}");
     }
     assert_eq!(read(&mut client, 0, 4), b"kept");
-    // What is refused is answered behind its data: clients take an earlier answer for one to nothing.
+    // A refused write is answered after its data: clients take an earlier answer for one to another request.
     let sent = client.send((WRITE, 0), DEVICE_BYTES - 1, 8192, &[7; 5000]).unwrap();
     client.stream().set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     assert_eq!(client.receive().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
@@ -431,12 +431,12 @@ fn requests_that_cannot_be_are_refused_and_the_next_one_is_served() {
     client.stream().write_all(&[7; 3192]).unwrap();
     let (cookie, reply) = client.receive().unwrap();
     assert_eq!((cookie, reply.error), (sent, 28));
-    // Whoever announces more than may be sent is told so, and closed.
+    // A client that announces more than allowed gets an error, and is disconnected.
     let sent = client.send((WRITE, 0), 0, too_much, b"begins").unwrap();
     let (cookie, reply) = client.receive().unwrap();
     assert_eq!((cookie, reply.error), (sent, 22));
     assert!(client.receive().is_err());
-    // A client that sends something else than a request is disconnected, and gets no reply.
+    // A client that sends something else than a request is disconnected without a reply.
     let mut garbled = bench.client();
     garbled.stream().write_all(&[0xab; 100]).unwrap();
     assert!(garbled.receive().is_err());
@@ -455,7 +455,7 @@ fn what_was_asked_before_a_farewell_is_answered() {
     client.send((DISCONNECT, 0), 0, 0, b"").unwrap();
     let answered = std::iter::from_fn(|| client.receive().ok()).inspect(|(_, reply)| assert_eq!(reply.error, 0));
     assert_eq!(answered.count(), 41);
-    // One that shuts its side is answered too, and one that leaves amid a write is forgotten.
+    // A client that shuts down its side is answered too, and one that leaves in the middle of a write is forgotten.
     let mut half = bench.client();
     half.write(0, 100, b"half").unwrap();
     half.stream().shutdown(Shutdown::Write).unwrap();
@@ -477,7 +477,7 @@ fn replies_that_nobody_reads_cost_others_nothing() {
     hoarder.stream().set_write_timeout(Some(Duration::from_millis(200))).unwrap();
     let read = [&0x2560_9513u32.to_be_bytes()[..], &[0; 20], &(1u32 << 20).to_be_bytes()].concat();
     let requests = read.repeat(1000);
-    // Until the server reads no more of it.
+    // Until the server stops reading.
     while hoarder.stream().write_all(&requests).is_ok() {}
     let mut client = bench.client();
     let mut model = DeviceModel::new(DEVICE_BYTES);
@@ -496,7 +496,7 @@ fn clients_come_and_go_and_there_are_so_many_at_a_time() {
         }
         drop(stream);
     }
-    // Those that left may be counted for a moment yet.
+    // Clients that left may still be counted for a moment.
     let begun = std::time::Instant::now();
     let all = loop {
         let all: Vec<NbdClient> =
@@ -521,7 +521,7 @@ fn who_does_not_come_to_the_point_is_closed() {
     let mut slow = greet(&bench.address).unwrap();
     slow.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     let words = option(7, &about("disk0"));
-    // A byte now and then, which never ends within the time that there is.
+    // A byte now and then, which would not finish within the time allowed.
     let closed = words.iter().cycle().take(400).any(|byte| {
         let _ = slow.write_all(&[*byte]);
         matches!(slow.read(&mut [0; 64]), Ok(0))
@@ -530,7 +530,7 @@ fn who_does_not_come_to_the_point_is_closed() {
             })
     });
     assert!(closed, "still there after {:?}", begun.elapsed());
-    // One that was served before stays.
+    // A client that was served before stays connected.
     assert_eq!(read(&mut witness, 0, 4), [0; 4]);
     bench.server.stop().unwrap();
 }

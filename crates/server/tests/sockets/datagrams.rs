@@ -1,4 +1,4 @@
-//! The server over UDP and a store in memory that answers late and in any order: what clients see, and what strangers do not.
+//! Tests of the server over UDP, on a store in memory that answers late and in any order: what clients get, and what strangers do not.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -17,7 +17,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Trusts the networks of `allow` only.
+    /// Trusts only the networks in `allow`.
     fn new(allow: &str, limits: Limits) -> Bench {
         let udp = UdpOptions {
             address: "0".parse().unwrap(),
@@ -37,7 +37,7 @@ impl Bench {
         Bench::new("127.0.0.0/8", Limits::default())
     }
 
-    /// What loopback gets is what strangers get.
+    /// Clients on loopback are treated as strangers.
     fn strict() -> Bench {
         Bench::new("192.0.2.0/24", Limits::default())
     }
@@ -116,7 +116,7 @@ impl Client {
         }
     }
 
-    /// Nothing is answered: what is asked next is what is answered next.
+    /// Sends a datagram that must get no answer: the next answer is to the next request.
     #[track_caller]
     fn silent(&mut self, datagram: &[u8]) {
         self.socket.send(datagram).unwrap();
@@ -159,7 +159,7 @@ fn trusted_peers_have_every_command_in_both_protocols() {
     assert_eq!(bench.over_tcp(b"get b\r\n").as_bytes(), hit("b", b"xyz"));
     assert!(client.ask(b"version\r\n").starts_with(b"VERSION "));
     assert!(client.ask(b"stats\r\n").ends_with(b"\r\nEND\r\n"));
-    // What takes long too.
+    // Commands that take long are allowed too.
     assert_eq!(client.ask(b"cache_memlimit 64\r\n"), b"OK\r\n");
 }
 
@@ -170,7 +170,7 @@ fn what_is_in_one_datagram_is_done_in_order_and_answered_by_one_message() {
     let script = [set("a", b"1"), b"get a\r\nflush_all\r\nget a\r\n".to_vec(), set("a", b"2"), b"get a\r\n".to_vec()];
     let expected = [b"STORED\r\n".to_vec(), hit("a", b"1"), b"OK\r\nEND\r\nSTORED\r\n".to_vec(), hit("a", b"2")];
     assert_eq!(client.ask(&script.concat()), expected.concat());
-    // Far more keys than one client may have on their way.
+    // Far more keys than one client may have in flight.
     let keys: Vec<String> = (0..2000).map(|number| format!("k{number}")).collect();
     for some in keys.chunks(200) {
         let script: Vec<u8> = some.iter().flat_map(|key| set(key, key.as_bytes())).collect();
@@ -235,13 +235,13 @@ fn what_is_no_request_is_met_with_silence_even_from_friends() {
     client.silent(b"get a\r\n");
     client.silent(&framed(b""));
     assert_eq!(bench.figure("udp_dropped_no_request"), 10);
-    // Half a request: nothing of it is done.
+    // Half a request: nothing of the datagram runs.
     client.silent(&framed(&[&set("half", b"1")[..], b"foo\r\n"].concat()));
     client.hears_nothing_before(b"get half\r\n", b"END\r\n");
-    // Parts of a request.
+    // A datagram that is a part of a message.
     client.silent(&[0, 9, 0, 0, 0, 2, 0, 0, b'm', b'n', b'\r', b'\n']);
     assert_eq!(bench.figure("udp_dropped_fragment"), 1);
-    // Quiet requests: silence is the answer.
+    // Quiet requests are answered with silence.
     client.silent(&framed(b"set a 0 0 1 noreply\r\nx\r\n"));
     client.hears_nothing_before(b"get a\r\n", &hit("a", b"x"));
     client.silent(&framed(&packet(9, b"", b"none", b"")));
@@ -261,7 +261,7 @@ fn strangers_get_and_write_quietly_and_no_more() {
     client.silent(&framed(b"set a 0 0 3 noreply\r\nabc\r\n"));
     client.hears_nothing_before(b"get a\r\n", &hit("a", b"abc"));
     assert_eq!(client.ask(&[packet(0x11, &[0; 8], b"b", b"1"), packet(0x0a, b"", b"", b"")].concat()).len(), 24);
-    // Neither more than three times the request nor more than a datagram, unless the request made room for it.
+    // At most three times the request, and at most a datagram; the request must be long enough.
     let too_large = b"SERVER_ERROR too large for UDP\r\n";
     bench.over_tcp(&set("c", &[b'x'; 500]));
     bench.over_tcp(&set("d", &[b'x'; 1400]));
@@ -283,7 +283,7 @@ fn more_than_a_client_may_have_on_its_way_is_refused_and_not_passed_over() {
     let values = [vec![b'x'; 40_000], vec![b'y'; 40_000]];
     for (key, value) in ["a", "b"].iter().zip(&values) {
         bench.over_tcp(&set(key, value));
-        // From now on values are expected to be large.
+        // Makes the server expect large values.
         assert_eq!(client.ask(format!("get {key}\r\n").as_bytes()), hit(key, value));
     }
     assert_eq!(client.ask(b"get a b a b\r\n"), b"SERVER_ERROR too large for UDP\r\n");
@@ -297,7 +297,7 @@ fn what_others_brought_keeps_no_small_reply_back() {
     let mut clients: Vec<Client> = (0..8).map(|_| bench.client()).collect();
     assert_eq!(clients[0].ask(&set("a", b"1")), b"STORED\r\n");
     for client in &mut clients {
-        // Both workers learn from some of these.
+        // Some of these reach each of the two workers.
         (0..4).for_each(|_| assert!(bench.over_tcp(b"get large\r\n").len() > 1 << 20));
         let value = hit("a", b"1");
         let value = value.strip_suffix(b"END\r\n").unwrap();
@@ -310,7 +310,7 @@ fn what_others_brought_keeps_no_small_reply_back() {
 fn a_stranger_is_sent_no_more_than_its_rate() {
     let bench = Bench::strict();
     let mut client = bench.client();
-    // Three times as much as its requests is more than its rate, before long.
+    // Each reply is three times its request, so the rate is soon exceeded.
     let request = format!("get a{}\r\n", " ".repeat(900));
     while bench.figure("udp_dropped_rate") == 0 {
         for _ in 0..100 {
@@ -319,7 +319,7 @@ fn a_stranger_is_sent_no_more_than_its_rate() {
     }
     let silences = bench.figure("udp_dropped_rate");
     assert!(silences + bench.figure("udp_answered") <= bench.figure("udp_received"));
-    // Others are served meanwhile, over TCP as well as the same peer.
+    // Other peers are still served, and the same peer over TCP.
     assert_eq!(bench.over_tcp(b"get a\r\n"), "END\r\n");
 }
 
@@ -327,12 +327,12 @@ fn a_stranger_is_sent_no_more_than_its_rate() {
 fn what_finds_no_memory_is_dropped_and_the_rest_goes_on() {
     let bench = Bench::new("127.0.0.0/8", Limits { in_flight_bytes: 1 << 20, ..Limits::default() });
     assert_eq!(bench.over_tcp(&set("large", &vec![b'v'; 900 << 10])), "STORED\r\n");
-    // Each alone is most of the budget.
+    // Each value alone takes most of the budget.
     let (mut client, mut other) = (bench.client(), bench.client());
     for _ in 0..50 {
         client.send(b"get large\r\n");
         assert_eq!(other.ask(&set("a", b"1")), b"STORED\r\n");
     }
-    // The other worker may have some before it.
+    // The other worker may have handled some before.
     while bench.figure("udp_received") < 100 {}
 }

@@ -1,5 +1,5 @@
-//! A second protocol over the same sockets, workers and sessions, beside memcached in one server: it shows what a door needs and
-//! that nothing else does. A request is a line with a tag; replies carry the tag and come in the order of the outcomes.
+//! A second protocol over the same sockets, workers and sessions, beside memcached in one server. It shows that a door needs nothing else.
+//! A request is a line with a tag; replies carry the tag and come in the order of the outcomes.
 //!
 //! ```text
 //! 7 get key\n        ─►  7 =value\n  or  7 -\n
@@ -29,7 +29,7 @@ use tapetum_server::store::errands::Answer;
 
 const LINE_BYTES_MAX: usize = 200_000;
 
-/// What a listener says to each of its clients first, and puts before each key.
+/// A listener's greeting to each client, and its prefix for each key.
 #[derive(Clone)]
 struct LineOptions {
     greeting: &'static str,
@@ -42,7 +42,7 @@ struct Pending {
     is_get: bool,
 }
 
-/// Numbers are places in `requests`.
+/// A request's number is its index in `requests`.
 struct LineDoor {
     options: LineOptions,
     requests: Vec<Option<Pending>>,
@@ -53,7 +53,7 @@ impl LineDoor {
         self.requests.iter().flatten()
     }
 
-    /// Submits the request of a line; `false` if it has to wait.
+    /// Submits the request of a line. `false` if it must wait.
     fn request<S: Session>(&mut self, line: &str, client: &mut Client, cx: &mut Context<'_, S, ()>) -> bool {
         let mut words = line.splitn(4, ' ');
         let (tag, verb) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
@@ -134,7 +134,7 @@ impl Door for LineDoor {
         Load { pending: self.pending().count(), held_bytes }
     }
 
-    /// In no order: who asks is given room at once, or waits for those before it in the list.
+    /// No order: a request that asks gets room at once, or waits for those before it in the list.
     fn place_of(&self, number: u32) -> usize {
         self.requests[..number as usize].iter().flatten().count()
     }
@@ -192,7 +192,7 @@ fn connect(server: &Server, listener: usize) -> TcpStream {
     client
 }
 
-/// Everything that comes back for `script`.
+/// Everything that the server sends for `script`.
 fn exchange(mut client: TcpStream, script: &str) -> String {
     client.write_all(script.as_bytes()).unwrap();
     client.shutdown(Shutdown::Write).unwrap();

@@ -1,12 +1,11 @@
-//! Chains of commands through a queue pair, each over one buffer that goes from command to command, on a flash that answers late, in
-//! any order and with errors.
+//! Chains of commands through a queue pair. Each chain has one buffer, which goes from command to command. The flash completes late, in any
+//! order and with errors.
 //!
 //! ```text
 //! a free buffer ─ lent ─► command ─ event ─► command ─ event ─► … ─► the last one's end ─► a free buffer, looked at
 //! ```
-//! What is checked: each command ends once, with an end that is allowed; a buffer comes back once, with its chain's last end, when no
-//! command that had it is in flight; its bytes are what the chain's commands make of them; the bytes of free buffers are what the host left
-//! there.
+//! Checked: each command ends once, with an end that is allowed. A buffer comes back once, with its chain's last end, when no command that
+//! had it is in flight. Its bytes are the result of the chain's commands. The bytes of free buffers are those that the host left there.
 
 use super::DeviceSetup;
 use super::DeviceTally;
@@ -20,22 +19,22 @@ use tapetum_drive::{
 const LOCAL_BYTES: usize = 1 << 20;
 const BUFFERS: usize = 8;
 const BLOCK_BYTES: usize = 2048;
-/// Of a buffer; a list of stages goes to the last.
+/// Blocks of a buffer; the last one holds a list of stages.
 const BLOCKS: usize = 4;
 const LIST: usize = BLOCKS - 1;
 const CHAIN_MAX: u64 = 4;
-/// Places of the flash, of a block each. A chain has some for itself.
+/// Blocks of the flash. Each chain has some of its own.
 const AREAS: u64 = 64;
 const AREAS_OF_CHAIN: usize = 2;
 const STEPS_MAX: u64 = 1 << 16;
 
-/// A buffer that the host has, and what must be in it. `None` says that anything may.
+/// A buffer that the host has, and the bytes that it must hold. `None` allows any byte.
 struct HostBuffer {
     buffer: LocalBuffer,
     bytes: Vec<Option<u8>>,
 }
 
-/// What a command does to its chain's buffer and areas.
+/// The effect of a command on its chain's buffer and areas.
 #[derive(Clone, Copy, Debug)]
 enum ChainStep {
     Read {
@@ -46,7 +45,7 @@ enum ChainStep {
         area: usize,
         block: usize,
     },
-    /// Block to block.
+    /// Copies block to block.
     Copy {
         from: usize,
         to: usize,
@@ -59,7 +58,7 @@ enum ChainStep {
         block: usize,
     },
     Flush,
-    /// It is refused so.
+    /// The drive refuses it with this status.
     Refused(Status),
 }
 
@@ -78,7 +77,7 @@ struct Chain {
 }
 
 pub struct ChainWorld {
-    // First, so that it is dropped before what its commands name.
+    // First, so that it is dropped before the memory that its commands name.
     pair: QueuePair,
     flash: FaultyFlash,
     drive: Drive,
@@ -218,7 +217,7 @@ impl ChainWorld {
             }
             ChainStep::Identify { block: into } => Operation::Identify { into: block(into) },
             ChainStep::Flush => Operation::Flush,
-            // The buffer behind, or before.
+            // A range in the next buffer, or in the one before.
             ChainStep::Refused(Status::OutsideLease) => {
                 let other = if chain.range.offset == 0 { BLOCKS * BLOCK_BYTES } else { 0 };
                 Operation::Read { flash: flash(0), local: other as u64, length }
@@ -227,7 +226,7 @@ impl ChainWorld {
         }
     }
 
-    /// The stages of the one list of a chain.
+    /// The stages of a chain's only list.
     fn list(&self, chain: &Chain, area: usize) -> Vec<u8> {
         let Operation::Read { flash, local, length } = self.operation(chain, ChainStep::Read { area, block: 0 }) else {
             unreachable!("a read is a read")
@@ -256,7 +255,7 @@ impl ChainWorld {
         let mut steps: Vec<ChainStep> = (0..count).map(|_| self.draw_step()).collect();
         let mut lists = 0;
         for step in &mut steps {
-            // One list a chain.
+            // At most one list for a chain.
             lists += u32::from(matches!(step, ChainStep::ReadAndCopy { .. }));
             if lists > 1 && matches!(step, ChainStep::ReadAndCopy { .. }) {
                 *step = ChainStep::Flush;
@@ -354,7 +353,7 @@ impl ChainWorld {
         }
     }
 
-    /// All of a chain is over: what it must have left.
+    /// Checks the bytes that a chain has left, after all of its commands have ended.
     fn end_chain(&mut self, chain: Chain, buffer: LocalBuffer) -> Result<(), String> {
         let Chain { mut bytes, areas, range, commands } = chain;
         if buffer.range() != range {
@@ -398,7 +397,7 @@ impl ChainWorld {
             let steps: Vec<_> = commands.iter().map(|command| (command.step, command.end)).collect();
             return Err(format!("the buffer differs at {at} after {steps:?}"));
         }
-        // Takes bytes that could be anything as known from here on.
+        // From here on, take the bytes that are there as known.
         let bytes = buffer.bytes().iter().copied().map(Some).collect();
         self.areas_free.extend(areas);
         self.free.push(HostBuffer { buffer, bytes });
@@ -406,7 +405,7 @@ impl ChainWorld {
     }
 }
 
-/// The places of wrong bytes.
+/// The first wrong byte.
 fn differs(found: &[u8], expected: &[Option<u8>]) -> Option<usize> {
     found.iter().zip(expected).position(|(found, expected)| expected.is_some_and(|expected| expected != *found))
 }

@@ -1,5 +1,5 @@
-//! Batches of pipelines through a queue pair, whose engine runs them between other polls, on a flash that answers late, in any order
-//! and with errors. Time passes, and some pipelines have deadlines.
+//! Batches of pipelines through a queue pair whose engine runs them between polls. The flash completes late, in any order and with errors.
+//! Time passes, and some pipelines have deadlines.
 //!
 //! A batch has a buffer:
 //!
@@ -27,21 +27,21 @@ const LISTS_AT: usize = 4 << 10;
 const LIST_BYTES: usize = RANGES * SourceRange::ENCODED_BYTES;
 const RANGES: usize = 3;
 const BYTES_AT: usize = 8 << 10;
-/// More than any pipeline is given, or makes of it.
+/// More than any pipeline's input or output.
 const ROOM_BYTES: usize = 32 << 10;
 const BUFFER_BYTES: usize = BYTES_AT + 2 * PIPELINES * ROOM_BYTES;
-/// Half of it is written once, and read; in the other half are the places of sinks.
+/// One half is written once and then only read. The other half holds the slots of sinks.
 const FLASH_BYTES: u64 = 1 << 20;
 const SECTOR_BYTES: u64 = 512;
 const SLOTS: u64 = FLASH_BYTES / 2 / ROOM_BYTES as u64;
-/// Of local memory, at most.
+/// The most results kept in local memory.
 const KEPT_MAX: usize = 24;
 const APPLICATIONS: u64 = 1;
 const STEPS_MAX: u64 = 1 << 16;
 
 #[derive(Clone, Copy)]
 enum BatchSink {
-    /// Where in the buffer.
+    /// Offset in the buffer.
     Host(usize),
     Flash {
         slot: u64,
@@ -63,17 +63,17 @@ struct BatchPipeline {
 struct Batch {
     pipelines: Vec<BatchPipeline>,
     range: LocalRange,
-    /// In the buffer: bytes that must not change.
+    /// Ranges of the buffer whose bytes must not change.
     sources: Vec<(usize, Vec<u8>)>,
-    /// Numbers of kept results that a reader of the batch has for itself.
+    /// Numbers of kept results that a reader in the batch takes for itself.
     taken: BTreeSet<u64>,
-    /// Pipelines that were to be cancelled, and how many the drive said it cancelled.
+    /// Pipelines that were cancelled, and how many the drive said it cancelled.
     to_cancel: BTreeSet<usize>,
     cancelled: u64,
 }
 
 pub struct ComputeWorld {
-    // First, so that it is dropped before what its commands name.
+    // First, so that it is dropped before the memory that its commands name.
     pair: QueuePair,
     flash: FaultyFlash,
     clock: SimClock,
@@ -84,13 +84,13 @@ pub struct ComputeWorld {
     batches: BTreeMap<u64, Batch>,
     written: Vec<u8>,
     slots_free: BTreeSet<u64>,
-    /// Of batches that have ended.
+    /// Results kept by batches that have ended.
     kept: BTreeMap<u64, Vec<u8>>,
-    /// On their way to be kept.
+    /// Pipelines in flight that will keep a result.
     keeping: usize,
-    /// The batch of each cancellation on its way.
+    /// The batch of each cancellation in flight.
     cancels: BTreeMap<u64, u64>,
-    /// By slot: what must be there after a power cut.
+    /// By slot: the bytes that must be there after a power cut.
     durable: BTreeMap<u64, Vec<u8>>,
     number_next: u64,
     reads_fail: bool,
@@ -108,7 +108,7 @@ impl ComputeWorld {
         let buffer = || drive.local().allocate(BUFFER_BYTES).unwrap_or_else(|| panic!("no buffer"));
         let mut written = vec![0; FLASH_BYTES as usize / 2];
         random.fill(&mut written);
-        // A part of it compresses.
+        // Make a part of it compressible.
         written.iter_mut().step_by(3).for_each(|byte| *byte &= 1);
         let mut world = ComputeWorld {
             pair,
@@ -236,7 +236,7 @@ impl ComputeWorld {
         self.number_next
     }
 
-    /// A pipeline with its bytes, at its place in the buffer.
+    /// Draws a pipeline, and puts its bytes into the buffer.
     fn draw(&mut self, number: usize, buffer: &mut LocalBuffer, batch: &mut Batch) -> Option<BatchPipeline> {
         let (base, list_at) = (buffer.offset(), LISTS_AT + number * LIST_BYTES);
         let source_at = BYTES_AT + 2 * number * ROOM_BYTES;
@@ -247,7 +247,7 @@ impl ComputeWorld {
             batch.sources.push((list_at, bytes));
             LocalRange { offset: base + list_at as u64, length }
         };
-        // One application more than there is.
+        // Sometimes one more than the last application.
         let application = u16::from(self.random.one_in(50)) * APPLICATIONS as u16;
         let kept = self.kept.keys().next().copied().filter(|_| application == 0 && self.random.one_in(4));
         let made = self.made(&batch.pipelines, &batch.taken).filter(|_| application == 0 && self.random.one_in(2));
@@ -297,7 +297,7 @@ impl ComputeWorld {
         Some(BatchPipeline { descriptor, fate, maker, sink: batch_sink })
     }
 
-    /// One of the results that a batch keeps itself, and which of its pipelines makes it.
+    /// A result that an earlier pipeline of the batch keeps, and that pipeline.
     fn made(&mut self, pipelines: &[BatchPipeline], taken: &BTreeSet<u64>) -> Option<(u64, usize)> {
         let kept = pipelines.iter().enumerate().filter_map(|(number, pipeline)| match pipeline.sink {
             BatchSink::Kept { id } if !taken.contains(&id) => Some((id, number)),
@@ -307,7 +307,7 @@ impl ComputeWorld {
         all.get(self.random.below(all.len().max(1) as u64) as usize).copied()
     }
 
-    /// Up to three ranges of what is written, each from a sector on, and their bytes.
+    /// Up to three ranges of the written half, each beginning at a sector, and their bytes.
     fn flash_ranges(&mut self) -> (Vec<SourceRange>, Vec<u8>) {
         let (mut ranges, mut all) = (Vec::new(), Vec::new());
         for _ in 0..1 + self.random.below(RANGES as u64) {
@@ -392,7 +392,7 @@ impl ComputeWorld {
         Ok(())
     }
 
-    /// Whether a pipeline may have ended so.
+    /// Checks that a pipeline may end like this.
     fn judge(
         &mut self,
         (number, result): (usize, &PipelineResult),
@@ -402,7 +402,7 @@ impl ComputeWorld {
     ) -> Result<(), String> {
         self.tally.ended(result);
         let BatchPipeline { fate, .. } = pipeline;
-        // It may have finished before the last of its batch did.
+        // It may have finished before the last one of its batch did.
         let now_us = if matches!(result, PipelineResult::Finished { .. }) { 0 } else { self.env.now_us() };
         let reason = if let PipelineResult::Failed(failure) = result { Some(failure.reason) } else { None };
         self.tally.flash_failed += u64::from(reason == Some(PipelineReason::FlashFailed));
@@ -417,7 +417,7 @@ impl ComputeWorld {
         may_be.then_some(()).ok_or_else(error)
     }
 
-    /// Checks a pipeline's output, and frees what it held.
+    /// Checks a pipeline's output, and frees its resources.
     fn end(
         &mut self,
         (number, result): (usize, &PipelineResult),
@@ -436,11 +436,11 @@ impl ComputeWorld {
                     }
                     let length = (expected.len() as u64).next_multiple_of(SECTOR_BYTES);
                     let mut found = if length > 0 { self.flash.peek(slot_at(slot), length) } else { Vec::new() };
-                    // The last sector is filled up with zeros.
+                    // The last sector is padded with zeros.
                     let is_filled_up = found.drain(expected.len()..).all(|byte| byte == 0);
                     if is_filled_up { found } else { vec![] }
                 }
-                // Seen by the pipelines that take it.
+                // Checked by the pipelines that take the result.
                 BatchSink::Kept { id } => {
                     if !taken.contains(&id) {
                         self.kept.insert(id, expected.clone());

@@ -1,21 +1,21 @@
-//! The device half under the simulator's order and time: the engine's core ([`EngineCore`](tapetum_drive::engine::EngineCore)) and
-//! the arbiter in it, with units that take tasks in any order, come back late or never, or die.
+//! The device half under the simulator's order and time: the engine's core ([`EngineCore`](tapetum_drive::engine::EngineCore)) with its
+//! arbiter. Units take tasks in any order, return late or never, or die.
 //!
 //! ```text
 //! pipelines drawn ─► core ─► tasks ─► simulated units ─► core ─► ends ─► judged
 //!                             └ late, hung, dead; flash that fails; cancels; deadlines
 //! ```
-//! What is checked after each step:
-//! 1. A pipeline that was taken ends once, as what happened to it allows; its bytes are what its stages make of them on the host.
-//! 2. A sub-buffer has one holder, be it a unit whose pipeline has ended.
-//! 3. Something runs, or can start, while a pipeline is on its way.
-//! 4. Reservations stay within what there is; at the end nothing is held, reserved or in quarantine.
-//! 5. A buffer that was lent comes back once, when no command has it, with the bytes that its commands make ([`chains`]).
-//! 6. Of a batch, a reader of what the batch keeps ends as its maker does; as many pipelines end cancelled as `Cancel` said; and whenever
-//!    the power fails, what a durable sink was said to hold is there ([`computes`]).
-//! 7. Applications that always have work get units' time by their weights, and each is served again and again.
+//! Checked after each step:
+//! 1. An accepted pipeline ends once, in a way that its history allows. Its bytes are those that its stages give on the host.
+//! 2. A sub-buffer has one holder, which may be a unit whose pipeline has ended.
+//! 3. While a pipeline is in flight, some task runs or can start.
+//! 4. Reservations stay within the sub-buffers that exist. At the end nothing is held, reserved or in quarantine.
+//! 5. A lent buffer comes back once, when no command has it, with the bytes that its commands make ([`chains`]).
+//! 6. In a batch, a reader of a result kept by the batch ends like the result's maker. `Cancel` reports as many pipelines as end cancelled.
+//!    Whenever the power fails, the bytes of durable sinks that were reported are there ([`computes`]).
+//! 7. Applications that always have work get unit time by their weights, and each is served again and again.
 //!
-//! One seed decides one run. Nothing here knows how the arbiter decides.
+//! One seed decides one run. Nothing here depends on how the arbiter decides.
 
 mod asking;
 mod chains;
@@ -35,13 +35,13 @@ use tapetum_drive::engine::EngineOptions;
 use tapetum_drive::{PipelineResult, SplitMix64};
 use world::{DeviceWorld, FaultRates, SUB_BUFFER_BYTES};
 
-/// Runs in which a planted bug must show.
+/// The most runs within which a planted bug must show.
 pub const RUNS_PER_BUG_MAX: u64 = 200;
-/// One seed in so many measures shares without faults, runs chains of commands, or runs batches of pipelines.
+/// One seed in so many measures shares without faults; others run chains of commands, or batches of pipelines.
 const SHARES_EVERY: u64 = 8;
 const CHAINS_EVERY: u64 = 4;
 const COMPUTES_EVERY: u64 = 4;
-/// Steps of chains, which are short, for one of pipelines.
+/// Steps of chains, which are short, for each step of pipelines.
 const CHAIN_STEPS: u64 = 8;
 const COMPUTE_STEPS: u64 = 2;
 const APPLICATIONS: u64 = 3;
@@ -49,7 +49,7 @@ const APPLICATIONS: u64 = 3;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceSetup {
     pub seed: u64,
-    /// Steps in which pipelines are submitted; those on their way are then run to their end.
+    /// Steps in which pipelines are submitted. Afterwards, the ones in flight run to their end.
     pub steps: u64,
     pub bug: Option<Bug>,
 }
@@ -60,21 +60,21 @@ impl DeviceSetup {
     }
 }
 
-/// What happened, and how pipelines ended.
+/// Counts of a run's events, and of the ends of its pipelines.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct DeviceTally {
     pub runs: u64,
     pub accepted: u64,
-    /// Of chains.
+    /// Commands in chains.
     pub commands: u64,
-    /// Pipelines and commands.
+    /// Refused pipelines and commands.
     pub refused: u64,
     pub cancelled: u64,
     pub late: u64,
     pub hung: u64,
     pub died: u64,
     pub flash_failed: u64,
-    /// By what their failures say, or that they had none.
+    /// By the text of the failure, or of success.
     pub ends: BTreeMap<String, u64>,
 }
 
@@ -102,7 +102,7 @@ impl DeviceTally {
         [refused, cancelled, late, hung, died, flash_failed]
     }
 
-    /// Each with its name.
+    /// Each count with its name.
     pub fn faults(&self) -> [(&'static str, u64); 6] {
         [
             ("refused", self.refused),
@@ -148,7 +148,7 @@ pub fn run(setup: &DeviceSetup) -> DeviceOutcome {
     DeviceOutcome { tally: DeviceTally { runs: 1, ..tally }, trace_hash, failure }
 }
 
-/// Each kind of run plants only the bugs that it can show. With a bug of the arbiter beneath it, a queue pair would panic while it is
+/// Each kind of run plants only the bugs that it can show. With a bug of the arbiter below it, a queue pair would panic while it is
 /// dropped, which would end the process.
 fn run_seed(setup: &DeviceSetup) -> Ended {
     let bug_among = |bugs: &[Bug]| setup.bug.filter(|bug| bugs.contains(bug));
@@ -176,7 +176,7 @@ fn in_world(mut world: DeviceWorld, run: impl FnOnce(&mut DeviceWorld) -> Result
     (world.tally.clone(), world.trace_hash, done)
 }
 
-/// Runs seeds from the first one on until one fails; what they came to, and that seed.
+/// Runs seeds from the first one on until one fails. Returns the sum of their outcomes, and the last seed.
 pub fn run_all(first: &DeviceSetup, runs: u64) -> (DeviceOutcome, u64) {
     let mut all = DeviceOutcome { tally: DeviceTally::default(), trace_hash: 0, failure: None };
     for number in 0..runs {
@@ -191,14 +191,14 @@ pub fn run_all(first: &DeviceSetup, runs: u64) -> (DeviceOutcome, u64) {
     (all, first.seed)
 }
 
-/// Looks for a planted bug, one seed after the other; how many runs it took, and how it showed.
+/// Runs seed after seed until a planted bug shows. Returns the number of runs, and the failure.
 pub fn hunt(first: &DeviceSetup, bug: Bug) -> (u64, Option<String>) {
     let setup = DeviceSetup { bug: Some(bug), ..*first };
     let (outcome, _) = run_all(&setup, RUNS_PER_BUG_MAX);
     (outcome.tally.runs, outcome.failure)
 }
 
-/// Some programs have units of their own; the others run on whoever waits.
+/// Some programs have their own units; one more unit runs the others.
 fn mixed_world(setup: &DeviceSetup) -> DeviceWorld {
     let mut random = SplitMix64::new(setup.seed);
     let programs = all_programs();
@@ -230,11 +230,11 @@ fn mixed_world(setup: &DeviceSetup) -> DeviceWorld {
     world
 }
 
-/// Pipelines of all shapes, and all that may happen to them.
+/// Pipelines of all shapes, with every kind of fault.
 fn mixed(world: &mut DeviceWorld, setup: &DeviceSetup) -> Result<(), String> {
     for _ in 0..setup.steps {
         for _ in 0..world.random.below(3) {
-            // One application more than there is.
+            // Sometimes one more than the last application.
             let application = if world.random.one_in(100) { APPLICATIONS } else { world.random.below(APPLICATIONS) };
             let drawn = if world.random.one_in(6) {
                 let (id, stays) = (world.random.below(asking::KEPT), world.random.one_in(2));

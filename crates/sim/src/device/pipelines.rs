@@ -11,12 +11,12 @@ use tapetum_kernels::sha256::Sha256;
 use tapetum_kernels::snappy;
 use tapetum_kernels::zstd_stream::FrameEncoder;
 
-/// Programs of the simulation's own.
+/// The simulation's own programs.
 pub const BALKS: [&str; 4] = ["balk-1", "balk-2", "balk-3", "balk-4"];
 const SOURCE_BYTES_MAX: u64 = 24 << 10; // some sub-buffers
 const STEPS_MAX: u64 = 4;
 
-/// Passes bytes on, and fails with a status before it passes more than its parameters say.
+/// Copies its input, but fails with a status before it has copied more bytes than its parameters say.
 pub struct Balk(&'static str);
 
 impl Balk {
@@ -64,11 +64,11 @@ pub fn program_named(programs: &[Box<dyn Program>], name: &str) -> ProgramId {
     ProgramId(place as u16)
 }
 
-/// Where the bytes of a pipeline come from.
+/// The source of a pipeline's bytes.
 pub enum DrawnSource {
-    /// Memory or flash.
+    /// New bytes, for memory or flash.
     Bytes(Vec<u8>),
-    /// What flash holds already.
+    /// Bytes that the flash already holds.
     Flash(Vec<SourceRange>),
     Kept {
         id: u64,
@@ -76,11 +76,11 @@ pub enum DrawnSource {
     },
 }
 
-/// A pipeline that is asked for.
+/// A pipeline to be submitted.
 pub struct DrawnPipeline {
     pub source: DrawnSource,
     pub stages: Vec<PipelineStage>,
-    /// What comes out, or the failure if nothing else ends it first.
+    /// The output, or the failure, if nothing else ends the pipeline first.
     pub expected: Result<Vec<u8>, PipelineFailure>,
 }
 
@@ -97,7 +97,7 @@ impl Drawing<'_> {
         self.stages.extend(stage);
     }
 
-    /// Stages, and what they make of the bytes before them.
+    /// Adds one or more stages, and applies them to the bytes.
     fn step(&mut self, random: &mut SplitMix64) {
         match random.below(8) {
             0 | 1 => self.stage("concat", &[]),
@@ -119,7 +119,7 @@ impl Drawing<'_> {
                 self.stage("snappy-compress", &[]);
                 self.stage("snappy-decompress", &[]);
             }
-            // Its frame depends on the parts.
+            // The frame depends on how the bytes are cut into parts.
             6 => {
                 self.stage("zstd-compress", &[]);
                 self.stage("zstd-decompress", &[]);
@@ -140,7 +140,7 @@ impl Drawing<'_> {
         }
     }
 
-    /// The one stage that may fail: with two, which one fails first would depend on how the bytes are cut into parts.
+    /// Adds the single stage that may fail. With two, the first to fail would depend on how the bytes are cut into parts.
     fn balk(&mut self, random: &mut SplitMix64) {
         let after_bytes = random.below(2 * SOURCE_BYTES_MAX) as u32;
         let status = 1 + random.below(1000) as u16;
@@ -170,13 +170,13 @@ impl DrawnPipeline {
     pub fn draw(random: &mut SplitMix64, programs: &[Box<dyn Program>]) -> DrawnPipeline {
         let mut bytes = vec![0; random.below(SOURCE_BYTES_MAX) as usize];
         random.fill(&mut bytes);
-        // Half of it compresses.
+        // Half of it is compressible.
         let half = bytes.len() / 2;
         bytes[..half].iter_mut().for_each(|byte| *byte &= 3);
         let mut source = bytes.clone();
         let mut drawing = Drawing { programs, bytes, stages: Vec::new(), failure: None };
         if random.one_in(4) {
-            // It comes compressed.
+            // The source is compressed.
             drawing.stage("zstd-decompress", &[]);
             source = zstd_of(&drawing.bytes);
         } else if random.one_in(16) {
@@ -191,7 +191,7 @@ impl DrawnPipeline {
         DrawnPipeline { source: DrawnSource::Bytes(source), stages, expected: failure.map_or(Ok(bytes), Err) }
     }
 
-    /// Over bytes that are there.
+    /// A pipeline over existing bytes.
     pub fn over(
         random: &mut SplitMix64,
         programs: &[Box<dyn Program>],
@@ -203,7 +203,7 @@ impl DrawnPipeline {
         DrawnPipeline { source, stages, expected: failure.map_or(Ok(bytes), Err) }
     }
 
-    /// Kernels that pass their bytes on, by their places in [`BALKS`].
+    /// Kernels that copy their input, by their indexes in [`BALKS`].
     pub fn of_kernels(kernels: &[usize], programs: &[Box<dyn Program>]) -> DrawnPipeline {
         let stage = |kernel: &usize| PipelineStage::new(program_named(programs, BALKS[*kernel]), &[]);
         let source = vec![7; 100];
@@ -212,10 +212,10 @@ impl DrawnPipeline {
     }
 }
 
-/// Where the bytes of a pipeline go to.
+/// The sink of a pipeline's bytes.
 pub enum SimSink {
     Host(LocalBuffer),
-    /// A place of the simulated flash.
+    /// A slot of the simulated flash.
     Flash {
         at: u64,
     },
@@ -224,16 +224,16 @@ pub enum SimSink {
     },
 }
 
-/// What a number of a kept result stands for.
+/// The state of a kept result's number.
 pub enum SimKept {
     Kept(Vec<u8>),
-    /// By the pipeline with this token, which is to come to that.
+    /// The pipeline with this token will keep it, with this outcome.
     Promised(u64, Result<Vec<u8>, PipelineFailure>),
     Failed(PipelineFailure),
 }
 
 impl SimKept {
-    /// What a reader would find, if all goes as it should.
+    /// The bytes that a reader would get if nothing fails.
     pub fn bytes(&self) -> Vec<u8> {
         match self {
             SimKept::Kept(bytes) | SimKept::Promised(_, Ok(bytes)) => bytes.clone(),
@@ -242,30 +242,30 @@ impl SimKept {
     }
 }
 
-/// A pipeline that was taken and has not ended.
+/// A pipeline that was accepted and has not ended.
 pub struct SimPipeline {
     pub sequence: u32,
     pub application: u16,
-    /// Of the flash.
+    /// Its slot of the flash.
     pub slot: u64,
     pub fate: PipelineFate,
-    /// Kept until the end: tasks read it.
+    /// Held until the end, because tasks read it.
     pub _source: Option<LocalBuffer>,
     pub sink: SimSink,
 }
 
-/// What a pipeline was to come to, and what happened to it.
+/// The expected outcome of a pipeline, and the events that may change it.
 pub struct PipelineFate {
     pub stages: Vec<PipelineStage>,
     pub deadline_us: Option<u64>,
     pub expected: Result<Vec<u8>, PipelineFailure>,
     pub cancelled: bool,
     pub flash_failed: bool,
-    /// The pipeline, by its token, whose kept result it waits for.
+    /// The token of the pipeline whose kept result it waits for.
     pub awaits: Option<u64>,
-    /// Why that one failed: so this one ends.
+    /// The failure of that pipeline, with which this one ends too.
     pub maker_failure: Option<PipelineFailure>,
-    /// Places of stages whose unit died.
+    /// Indexes of stages whose unit died.
     pub lost: BTreeSet<u8>,
 }
 
@@ -287,7 +287,7 @@ impl PipelineFate {
         }
     }
 
-    /// Whether it may end so by now. Programs of which no unit lives are `gone`.
+    /// Whether it may have ended with this result by now. `gone`: no unit of the program is alive.
     pub fn may_end(&self, result: &PipelineResult, now_us: u64, gone: impl Fn(ProgramId) -> bool) -> bool {
         if let Some(maker) = self.maker_failure {
             return *result == PipelineResult::Failed(maker.of_reader());

@@ -1,4 +1,4 @@
-//! Two applications that always have pipelines, K1-K2-K3 and K3-K2-K4, without faults: their shares of units' time.
+//! Two applications that always have pipelines, K1-K2-K3 and K3-K2-K4, without faults: their shares of unit time.
 
 use super::pipelines::{BALKS, DrawnPipeline, program_named};
 use super::world::{DeviceWorld, SUB_BUFFER_BYTES};
@@ -9,11 +9,11 @@ use tapetum_drive::{ProgramId, SplitMix64};
 
 const STAGES: [[usize; 3]; 2] = [[0, 1, 2], [2, 1, 3]];
 const AT_ONCE: usize = 8;
-/// In which some hundred tasks of K2 run.
+/// Some hundred tasks of K2 run in this time.
 const TIME_US: u64 = 1_200_000;
-/// An application that has pipelines has a task taken at least so often.
+/// An application with pipelines gets a task started at least this often.
 const SERVED_EVERY_US: u64 = 30_000;
-/// Of what its weight says.
+/// The most that a share may differ from the one by weight.
 const DISTANCE_MAX: f64 = 0.1;
 
 pub fn world(setup: &DeviceSetup) -> DeviceWorld {
@@ -33,7 +33,7 @@ pub fn world(setup: &DeviceSetup) -> DeviceWorld {
     world
 }
 
-/// Both wait for K2.
+/// K2 takes longest, so both applications wait for it.
 fn takes_us(program: ProgramId) -> (u64, u64) {
     match usize::from(program.0).checked_sub(all_programs().len() - BALKS.len()) {
         Some(1) => (200, 400),

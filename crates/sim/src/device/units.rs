@@ -1,24 +1,24 @@
-//! Units of the device's simulation, and how they do their tasks: a byte of a sub-buffer that is not theirs, or not theirs any more,
-//! shows in what a pipeline gives.
+//! Units of the device's simulation. They run their tasks so that using a byte of a sub-buffer that is not theirs, or no longer theirs,
+//! changes the output of a pipeline.
 
 use tapetum_drive::engine::{ByteMove, EngineTask, TaskResult, TaskWork};
 use tapetum_drive::program::{Context, Program};
 use tapetum_drive::{LocalMemory, LocalRange, Operation, ProgramId, Status};
 
-/// What a unit that is not done yet may have left in its output.
+/// A unit may have written this anywhere in its output before its task is done.
 const GARBAGE: u8 = 0xa5;
 
-/// A task that a unit has.
+/// A task that a unit is running.
 pub struct UnitTask {
     pub task: EngineTask,
     pub begun_us: u64,
     pub ends_us: u64,
-    /// The unit dies then.
+    /// The unit dies at that time.
     pub dies: bool,
 }
 
 pub struct SimUnit {
-    /// `None`: of all programs that have no units of their own, and of moves.
+    /// `None` for a unit that runs moves and all programs without their own units.
     pub program: Option<ProgramId>,
     pub task: Option<UnitTask>,
     pub is_dead: bool,
@@ -34,7 +34,7 @@ impl SimUnit {
     }
 }
 
-/// Memory, flash and programs, as units reach them.
+/// Memory, flash and programs, as units access them.
 pub struct DeviceBytes {
     pub local: LocalMemory,
     pub flash: Vec<u8>,
@@ -45,25 +45,25 @@ impl DeviceBytes {
     /// The bytes of a range that a task names.
     fn bytes(&mut self, range: LocalRange) -> &mut [u8] {
         let Some(at) = self.local.pointer(range) else { panic!("{range:?} of a task lies outside local memory") };
-        // SAFETY: inside local memory. One thread alone runs here; it holds no other slice of these bytes while this one lives, for
-        // that borrows all of the device's.
+        // SAFETY: inside local memory. Only one thread runs here. It holds no other slice of these bytes while this one lives, because the
+        // slice borrows all of the device's bytes.
         unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), range.length as usize) }
     }
 
-    /// A unit that has begun may write its output at any time.
+    /// A unit that has begun may write to its output at any time.
     pub fn begin(&mut self, task: &EngineTask) {
         if let TaskWork::Run { output, .. } = task.work {
             self.bytes(output).fill(GARBAGE);
         }
     }
 
-    /// A task whose pipeline has ended is done for nobody.
+    /// Runs a task whose pipeline has ended.
     pub fn run_late(&mut self, task: &EngineTask) -> TaskResult {
         self.begin(task);
         TaskResult::Ran { status: Status::Success, filled: 1 }
     }
 
-    /// Does it, with the input as it is now.
+    /// Runs the task, with the input as it is now.
     pub fn run(&mut self, task: &mut EngineTask, flash_fails: bool) -> TaskResult {
         match &task.work {
             TaskWork::Move(moves) => self.move_bytes(moves, flash_fails),

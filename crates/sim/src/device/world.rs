@@ -11,13 +11,13 @@ use tapetum_drive::{LocalMemory, PipelineResult, ProgramId, SplitMix64, Status};
 const LOCAL_BYTES: usize = 8 << 20;
 pub const SECTOR_BYTES: u32 = 512;
 pub const SUB_BUFFER_BYTES: u32 = 4096;
-/// Whose kept results there are.
+/// The owner of all kept results.
 pub(super) const OWNER: u64 = 0;
-/// Of the flash, for the source and for the sink of each pipeline.
+/// Flash bytes for the source and for the sink of each pipeline.
 pub(super) const SLOT_BYTES: u64 = 64 << 10;
 const SLOTS: u64 = 64;
 
-/// How often something goes wrong: once in so many, or never.
+/// How often each fault strikes: once in so many; 0 is never.
 #[derive(Clone, Copy, Default)]
 pub struct FaultRates {
     pub late: u64,
@@ -33,11 +33,11 @@ pub struct DeviceWorld {
     pub core: EngineCore,
     pub bytes: DeviceBytes,
     pub rates: FaultRates,
-    /// What a task of a program takes on time: the least, and how much more at most.
+    /// The time of a task without faults, by program: the least, and the most in addition.
     pub takes_us: fn(ProgramId) -> (u64, u64),
     pub now_us: u64,
     pub tally: DeviceTally,
-    /// Over all that was taken, completed and ended.
+    /// Hash of everything that was taken, completed and ended.
     pub trace_hash: u64,
     /// By application.
     pub served_us: Vec<u64>,
@@ -46,13 +46,13 @@ pub struct DeviceWorld {
     units: Vec<SimUnit>,
     /// By token.
     pub(super) pipelines: BTreeMap<u64, SimPipeline>,
-    /// Whose sub-buffers are, by pipeline and stage.
+    /// The holder of each sub-buffer: pipeline and stage.
     holders: BTreeMap<SubBuffer, (u32, u8)>,
-    /// What pipelines kept, or are to keep, by number.
+    /// Results that pipelines kept or will keep, by number.
     pub(super) kept: BTreeMap<u64, SimKept>,
     pub(super) slots_free: BTreeSet<u64>,
     pub(super) token_next: u64,
-    /// Of local memory, without pipelines.
+    /// Local memory in use when there are no pipelines.
     used_bytes: usize,
 }
 
@@ -101,16 +101,16 @@ impl DeviceWorld {
         self.pipelines.values().filter(|pipeline| pipeline.application == application).count()
     }
 
-    /// Whether the program has units of its own, all of which are dead.
+    /// Whether the program had its own units, and all of them are dead.
     pub(super) fn is_gone(&self, program: ProgramId) -> bool {
         let mut units = self.units.iter().filter(|unit| unit.program == Some(program)).peekable();
         units.peek().is_some() && units.all(|unit| unit.is_dead)
     }
 
-    /// One move of time: units take tasks in some order, the clock goes on, tasks end in some order.
+    /// One step of time: units take tasks in some order, the clock advances, tasks end in some order.
     pub fn step(&mut self) -> Result<(), String> {
         for number in self.shuffled() {
-            // Some wait a while.
+            // Some units wait a while.
             if self.units[number].is_idle() && !self.random.one_in(8) {
                 self.take(number)?;
             }
@@ -135,7 +135,7 @@ impl DeviceWorld {
         Ok(())
     }
 
-    /// All units that are idle take tasks. What was over before it began may have made way for others.
+    /// All idle units take tasks. A task that ended before it began may have made way for others.
     fn take_all(&mut self) -> Result<(), String> {
         loop {
             for number in self.shuffled() {
@@ -202,7 +202,7 @@ impl DeviceWorld {
             dies = true;
         }
         if let Some(deadline_us) = deadline_us.filter(|_| can_die && self.random.one_in(self.rates.hangs)) {
-            // Long enough that the deadline ends its pipeline.
+            // Long enough that the pipeline ends at its deadline.
             ends_us = ends_us.max(deadline_us + 1 + self.random.below(20_000));
             dies = self.random.one_in(2);
             self.tally.hung += 1;
@@ -254,13 +254,13 @@ impl DeviceWorld {
         self.take_ends()
     }
 
-    /// Sub-buffers that a task does not leave to the stages around it.
+    /// Releases the sub-buffers that a task does not leave to its neighbour stages.
     fn let_go(&mut self, packet: &TaskPacket, work: &TaskWork, result: TaskResult) {
         let outcome = match (work, result) {
             (TaskWork::Move(moves), TaskResult::Moved) => moves.outcome,
             (_, TaskResult::Ran { status: Status::Success, filled }) => TaskOutcome::Done { bytes: filled },
             (_, TaskResult::Ran { status: Status::More, filled }) => TaskOutcome::More { bytes: filled },
-            // It ends, and with it all that it holds.
+            // The pipeline ends, and everything that it holds is released.
             _ => return,
         };
         let (bytes, is_done) = match outcome {
@@ -281,7 +281,7 @@ impl DeviceWorld {
         self.holders.retain(|held, _| !sub_buffers.contains(&Some(*held)));
     }
 
-    /// Gives some pipeline up.
+    /// Cancels some pipeline.
     pub fn cancel_one(&mut self) -> Result<(), String> {
         if self.pipelines.is_empty() {
             return Ok(());
@@ -295,7 +295,7 @@ impl DeviceWorld {
         self.take_ends()
     }
 
-    /// Now and then a unit dies that does nothing.
+    /// Sometimes kills an idle unit.
     pub fn lose_idle_unit(&mut self) -> Result<(), String> {
         let number = self.random.below(self.units.len() as u64) as usize;
         let unit = &mut self.units[number];
@@ -334,7 +334,7 @@ impl DeviceWorld {
         Ok(())
     }
 
-    /// The end of a pipeline that may have kept something.
+    /// Passes the end of a pipeline that may have kept a result to its readers.
     fn tell_readers(&mut self, end: &JobEnd, pipeline: &SimPipeline) {
         let SimSink::Kept { id } = pipeline.sink else { return };
         let readers = self.pipelines.values_mut().filter(|reader| reader.fate.awaits == Some(end.token));
@@ -362,7 +362,7 @@ impl DeviceWorld {
         if let (PipelineResult::Finished { .. }, Ok(expected)) = (end.result, expected) {
             let (found, is_filled_up) = match &pipeline.sink {
                 SimSink::Host(buffer) => (&buffer.bytes()[..expected.len()], true),
-                // Seen by the pipelines that take it.
+                // Checked by the pipelines that take the result.
                 SimSink::Kept { .. } => (&expected[..], true),
                 SimSink::Flash { at } => {
                     let (found, behind) = self.bytes.flash[*at as usize..].split_at(expected.len());
@@ -379,7 +379,7 @@ impl DeviceWorld {
         Ok(())
     }
 
-    /// Runs everything to its end; then nothing may be held.
+    /// Runs everything to its end. Then nothing may be held.
     pub fn settle(&mut self) -> Result<(), String> {
         const STEPS_MAX: u64 = 1 << 20;
         for _ in 0..STEPS_MAX {

@@ -1,9 +1,8 @@
 //! The states that one key may be in.
 //!
-//! Operations on their way have taken effect or not; a [`Possibility`] is one way it may have gone. A reply keeps those
-//! that explain it, after letting operations that were on their way take effect before it in any order; of one session's
-//! operations on the key, only in the order of submission. No possibility left: the store is wrong. A crash ends all
-//! operations: each took effect or never will.
+//! Pending operations have taken effect or not; a [`Possibility`] is one way in which it may have gone. A reply keeps the possibilities
+//! that explain it, after letting pending operations take effect before it in any order; those of one session on the key only in the order
+//! of submission. If no possibility is left, the store is wrong. A crash ends all operations: each took effect or never will.
 
 use super::operation::{Expected, Item, Kind, Told, apply};
 
@@ -14,28 +13,27 @@ struct Pending {
     id: OperationId,
     session: usize,
     kind: Kind,
-    /// What it writes gets a higher stamp.
+    /// Its write gets a stamp above this one.
     stamp_above: u64,
-    /// Belongs to a batch or to a deletion of everything, which a crash must not tear apart.
+    /// It belongs to a batch or to a deletion of everything, which a crash must not tear apart.
     grouped: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Possibility {
     item: Option<Item>,
-    /// What an eviction took, until something else takes its place: it comes back where the manifest lost that eviction.
+    /// An evicted item, until another one replaces it. It returns if the manifest loses the eviction.
     evicted: Option<Item>,
-    /// When everything is to be deleted; 0 is never.
+    /// Time at which everything will be deleted; 0 is never.
     clear_at: u32,
-    /// Pending operations that took effect, and what their clients must be told.
+    /// Pending operations that took effect, and the answers that their clients must get.
     done: Vec<(OperationId, Expected)>,
-    /// Pending operations that were refused, although their clients have not heard of it: later ones of their session
-    /// may have taken effect.
+    /// Pending operations that were refused, though their clients have no reply yet: later ones of their session may have taken effect.
     refused: Vec<OperationId>,
-    /// Groups that took effect on this key, ascending: those without a reply, of crashes since all keys were read, and where
-    /// acknowledged writes may be lost, all of them.
+    /// Groups that took effect on this key, ascending: those without a reply that a crash ended since all keys were read; and all groups,
+    /// if acknowledged writes may be lost.
     groups: Vec<OperationId>,
-    /// A crash took an acknowledged write back.
+    /// A crash undid an acknowledged write.
     lost: bool,
 }
 
@@ -45,16 +43,16 @@ pub struct Rules {
     pub now_ms: u64,
     pub value_bytes_max: usize,
     pub evictions: Evictions,
-    /// The drive fails now and then: a store that has failed refuses deletes too.
+    /// The drive fails sometimes, and then a failed store refuses deletes too.
     pub drive_fails: bool,
 }
 
-/// What a store that evicts may have taken away.
+/// The evictions of a store, which may have taken items.
 #[derive(Clone, Copy, Default)]
 pub struct Evictions {
     pub begun: u64,
     pub ended: u64,
-    /// The highest stamp that any of them took.
+    /// The highest stamp that any eviction took.
     pub stamp_max: u64,
 }
 
@@ -62,12 +60,12 @@ pub struct Evictions {
 pub struct Key {
     pending: Vec<Pending>,
     possible: Vec<Possibility>,
-    /// Evictions that were over when the possibilities were last narrowed: these have taken all that they will.
+    /// Evictions that had ended when the possibilities were last narrowed. They take no more items.
     evictions_ended: u64,
-    /// Those that were over when everything was last durable: a later one may have taken what is in `past`, hidden by writes
-    /// that a crash loses.
+    /// Evictions that had ended when everything was last durable. A later one may have taken an item in `past`, hidden by writes that a
+    /// crash loses.
     evictions_settled: u64,
-    /// Where acknowledged writes may be lost: the states since everything was last durable.
+    /// If acknowledged writes may be lost: the states since everything was last durable.
     past: Option<Vec<Possibility>>,
 }
 
@@ -81,7 +79,7 @@ impl Possibility {
         self.item = item;
         let wrote = matches!(expected, Expected::Stored | Expected::Number(_) | Expected::Leased { .. });
         if wrote || matches!(pending.kind, Kind::Clear | Kind::Drop) {
-            // The log has a later word on the key.
+            // The log has a later record of the key.
             self.evicted = None;
         }
         if let Some(written) = self.item.as_mut().filter(|item| item.writer == 0) {
@@ -99,7 +97,7 @@ impl Possibility {
         self
     }
 
-    /// As it is when everything on the way is forgotten; groups among `done` count as having taken effect.
+    /// The state when all pending operations are forgotten. Groups among `done` count as having taken effect.
     fn at_rest(mut self, is_group: impl Fn(OperationId) -> bool) -> Possibility {
         let groups = std::mem::take(&mut self.done).into_iter().map(|done| done.0).filter(|id| is_group(*id));
         self.groups.extend(groups);
@@ -116,7 +114,7 @@ impl Possibility {
         self.evicted = self.evicted.take().and_then(|item| item.unless_expired(now_ms));
     }
 
-    /// As it is once an eviction has taken the item.
+    /// The state after an eviction has taken the item.
     fn with_item_evicted(&self) -> Possibility {
         let mut evicted = self.clone();
         evicted.evicted = evicted.item.take();
@@ -125,7 +123,7 @@ impl Possibility {
 }
 
 impl Key {
-    /// A key that is not there. `forgetful`: acknowledged writes may be lost in a crash, the latest first.
+    /// A key without an item. `forgetful`: a crash may lose acknowledged writes, the latest first.
     pub fn new(forgetful: bool) -> Key {
         let absent = Possibility {
             item: None,
@@ -140,26 +138,26 @@ impl Key {
         Key { pending: Vec::new(), possible: vec![absent], evictions_ended: 0, evictions_settled: 0, past }
     }
 
-    /// `stamp_above`: no stamp up to this one is given to what the operation writes.
+    /// `stamp_above`: the operation's write gets a stamp above this one.
     pub fn submit(&mut self, id: OperationId, session: usize, kind: Kind, stamp_above: u64, grouped: bool) {
         self.pending.push(Pending { id, session, kind, stamp_above, grouped });
     }
 
-    /// The client was told that the outcome of the operation is unknown. It counts as on its way, in no order with others, until a crash
-    /// ends it.
+    /// The client was told that the outcome of the operation is unknown. Until a crash ends it, it counts as pending, in no order with
+    /// others.
     pub fn doubt(&mut self, id: OperationId) {
         let doubted = self.pending.iter_mut().filter(|pending| pending.id == id);
         doubted.for_each(|pending| pending.session = usize::MAX - id as usize);
     }
 
-    /// It is what a read showed, whatever was possible; nothing is on its way.
+    /// Takes over the state that a read showed, whatever was possible. Nothing may be pending.
     pub fn adopt(&mut self, told: &Told) {
         let Key { possible, .. } = Key::new(false);
         self.possible =
             possible.into_iter().map(|absent| Possibility { item: told.item().cloned(), ..absent }).collect();
     }
 
-    /// The client was told nothing of a read.
+    /// Removes a read that its client got no answer to.
     pub fn withdraw(&mut self, id: OperationId) {
         self.pending.retain(|pending| pending.id != id);
         for mut possibility in std::mem::take(&mut self.possible) {
@@ -170,13 +168,13 @@ impl Key {
         }
     }
 
-    /// Operations of clients on their way to this key alone.
+    /// Number of clients' pending operations on this key alone.
     pub fn pending(&self) -> usize {
         self.pending.len()
     }
 
-    /// `possibility` before operation `next` takes effect, if it may now: nothing is left that its session submitted
-    /// before, or what is left was refused.
+    /// `possibility` before operation `next` takes effect, if it may now: all earlier operations of its session have taken effect or were
+    /// refused.
     fn before(&self, possibility: &Possibility, next: usize, rules: Rules) -> Option<Possibility> {
         let whole_store = |kind: &Kind| matches!(kind, Kind::Clear | Kind::ClearAt(_));
         let pending = &self.pending[next];
@@ -199,8 +197,8 @@ impl Key {
         Some(before)
     }
 
-    /// Whether the item may have been evicted since the possibilities were last narrowed: an eviction has been under way,
-    /// and one has taken items as young as this one.
+    /// Whether the item may have been evicted since the possibilities were last narrowed: an eviction was in progress, and one has taken
+    /// items as young as this one.
     fn may_be_evicted(&self, item: &Item, since: u64, evictions: Evictions) -> bool {
         let above = match item.stamp {
             Some(stamp) => stamp - 1,
@@ -211,7 +209,7 @@ impl Key {
         evictions.begun > since && evictions.stamp_max > above
     }
 
-    /// Every possibility that follows from `from` by operations that are on their way, and by eviction.
+    /// Every possibility that follows from `from` by pending operations and by eviction.
     fn reachable(&self, from: Vec<Possibility>, rules: Rules, stop: impl Fn(&Possibility) -> bool) -> Vec<Possibility> {
         let mut open = from;
         let mut reached: Vec<Possibility> = Vec::new();
@@ -238,7 +236,7 @@ impl Key {
         reached
     }
 
-    /// Takes a reply; an error says what would have been right.
+    /// Takes a reply. An error says which replies would have been right.
     pub fn reply(&mut self, id: OperationId, told: &Told, rules: Rules) -> Result<(), String> {
         let Some(place) = self.pending.iter().position(|pending| pending.id == id) else {
             return Err(format!("a reply to an operation that was not on its way: {told:?}"));
@@ -287,8 +285,8 @@ impl Key {
         Ok(())
     }
 
-    /// Whether a read is all that is on its way, and nothing may have been evicted or must be remembered: by far the most
-    /// common case, in which no possibility changes.
+    /// Whether a read is the only pending operation, and neither evictions nor memory of past states matter. In this by far most common
+    /// case no possibility changes.
     fn is_plain_read(&self, place: usize, rules: Rules) -> bool {
         let alone = self.pending.len() == 1 && matches!(self.pending[place].kind, Kind::Get);
         let undone =
@@ -321,7 +319,7 @@ impl Key {
         self.pending.iter().any(|pending| pending.id == id && pending.grouped)
     }
 
-    /// Remembers states that a forgetful store may return to.
+    /// Remembers states to which a forgetful store may return.
     fn remember(&mut self, reached: &[Possibility]) {
         let Some(mut past) = self.past.take() else { return };
         for possibility in reached {
@@ -360,7 +358,7 @@ impl Key {
         self.pending.clear();
     }
 
-    /// Evictions may be undone by what the crash left: nothing but the manifest tells of them.
+    /// A crash may have undone evictions, because only the manifest records them.
     pub fn undo_evictions(&mut self) {
         for possibility in self.possible.clone().into_iter().filter(|possibility| possibility.evicted.is_some()) {
             let item = possibility.evicted.clone();
@@ -371,30 +369,30 @@ impl Key {
         }
     }
 
-    /// It is not there, and nothing that it had comes back.
+    /// The item is gone, and no earlier one returns.
     pub fn empty(&mut self) {
         assert!(self.pending.is_empty(), "operations are on their way");
         let Key { possible, past, .. } = Key::new(self.past.is_some());
         (self.possible, self.past) = (possible, past);
     }
 
-    /// Whether only the loss of an acknowledged write explains what the key holds.
+    /// Whether only the loss of an acknowledged write explains the key's state.
     pub fn has_lost(&self) -> bool {
         self.possible.iter().all(|possibility| possibility.lost)
     }
 
-    /// From here on, acknowledged writes may be lost in a crash, the latest first.
+    /// From here on, a crash may lose acknowledged writes, the latest first.
     pub fn begin_to_forget(&mut self) {
         assert!(self.pending.is_empty(), "operations are on their way");
         self.past = Some(self.possible.clone());
     }
 
-    /// No acknowledged write may be lost.
+    /// From here on, no acknowledged write may be lost.
     pub fn forget_nothing(&mut self) {
         self.past = None;
     }
 
-    /// Everything that was acknowledged is durable from here on, and groups are whole.
+    /// Everything acknowledged is durable from here on, and groups are whole.
     pub fn settle(&mut self, evictions: Evictions) {
         self.evictions_settled = evictions.ended;
         for possibility in std::mem::take(&mut self.possible) {
@@ -423,7 +421,7 @@ impl Key {
         self.possible.iter_mut().for_each(|possibility| possibility.pass_time(now_ms));
     }
 
-    /// Whether a group (certainly did, certainly did not) take effect here.
+    /// Whether a group (certainly took, certainly did not take) effect here.
     pub fn group_fate(&self, group: OperationId) -> (bool, bool) {
         let did = |possibility: &Possibility| possibility.groups.contains(&group);
         (self.possible.iter().all(did), !self.possible.iter().any(did))
@@ -435,7 +433,7 @@ impl Key {
     }
 }
 
-/// Keeps the stamp that a reply shows, if its record is still there; false when it has another one.
+/// Keeps the stamp that a reply shows, if its record is still there. False if the record has another stamp.
 fn learn_stamp(possibility: &mut Possibility, id: OperationId, expected: &Expected, told: &Told) -> bool {
     let (writer, stamp) = match (expected.item(), told.item()) {
         (Some(item), Some(told)) if item.writer != 0 => (item.writer, told.stamp),

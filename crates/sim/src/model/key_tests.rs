@@ -1,4 +1,4 @@
-//! What the states of one key admit.
+//! Tests of the states that one key allows.
 
 use super::*;
 use std::rc::Rc;
@@ -27,7 +27,7 @@ fn shows(value: &str, stamp: u64) -> Told {
     })
 }
 
-/// What a get may be told now.
+/// Whether a get may be answered with this now.
 fn may_show(key: &mut Key, id: OperationId, told: &Told) -> bool {
     key.submit(id, 9, Kind::Get, 0, false);
     key.reply(id, told, RULES).is_ok()
@@ -129,7 +129,7 @@ fn what_was_evicted_stays_away_and_only_what_is_old_enough_goes() {
     assert!(!told(&mut key, 3, &shows("a", 7), under_way(7)), "it does not come back");
     let over = Evictions { begun: 1, ended: 1, stamp_max: 7 };
     let mut key = stored(none);
-    // The first one may have looked before the eviction, and heard of it after.
+    // The first one may have looked before the eviction, and its reply come after it.
     assert!(told(&mut key, 2, &shows("a", 7), over));
     assert!(told(&mut key, 3, &shows("a", 7), over));
     assert!(!told(&mut key, 4, &missing, over), "it was seen after the last eviction");

@@ -1,4 +1,4 @@
-//! What a correct store may answer.
+//! The answers that a correct store may give.
 //!
 //! Each key is judged by itself ([`key::Key`]): its replies must be explained by one order of its operations in which
 //! each takes effect between its submission and its reply, also across crashes. Beyond that: a batch and a deletion of
@@ -18,31 +18,31 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Model {
     keys: Vec<Key>,
     rules: Rules,
-    /// Keys of the operations on their way.
+    /// Keys of the pending operations.
     on_their_way: BTreeMap<OperationId, Vec<usize>>,
-    /// Parts of scans on their way, and the keys that they may show.
+    /// Pending parts of scans, and the keys that they may show.
     scans: BTreeMap<OperationId, Vec<usize>>,
-    /// Barriers on their way, with the stamp that each covers.
+    /// Pending barriers, with the stamp that each covers.
     syncs: BTreeMap<OperationId, u64>,
-    /// Keys whose writes are in pages of their own and not in the log, by number.
+    /// By key: whether its writes are in pages of their own and not in the log.
     in_pages: Vec<bool>,
-    /// Their newest images may be lost.
+    /// By key: whether its newest image may be lost.
     pages_adrift: Option<Vec<bool>>,
-    /// Groups that crashes caught on their way, and their keys, since all keys were read.
+    /// Groups that were pending at a crash since all keys were read, and their keys.
     caught: Vec<(OperationId, Vec<usize>)>,
-    /// Where acknowledged writes may be lost: groups that were acknowledged since everything was last durable.
+    /// If acknowledged writes may be lost: groups that were acknowledged since everything was last durable.
     acknowledged: BTreeMap<OperationId, Vec<usize>>,
     /// Stamps that replies to writes gave.
     stamps: BTreeSet<u64>,
-    /// The highest stamp that was shown, and what it was at the last crash.
+    /// The highest stamp shown, and its value at the last crash.
     stamp_max: u64,
     stamp_max_at_crash: u64,
-    /// Where acknowledged writes may be lost.
+    /// The allowed losses, if acknowledged writes may be lost.
     prefix: Option<Prefix>,
     events: Option<Events>,
 }
 
-/// What happened to each key lately, for a report.
+/// Recent events of each key, for a report.
 #[derive(Clone)]
 struct Events {
     by_key: Vec<Vec<String>>,
@@ -68,17 +68,17 @@ impl Model {
         }
     }
 
-    /// Keys of ordered keyspaces: their writes are not in the log, so where acknowledged writes may be lost, each key loses its own.
+    /// Declares keys of ordered keyspaces. Their writes are not in the log, so if acknowledged writes may be lost, each key loses its own.
     pub fn put_in_pages(&mut self, keys: impl Iterator<Item = usize>) {
         keys.for_each(|key| self.in_pages[key] = true);
     }
 
-    /// The largest value that the store takes, as it says itself.
+    /// Sets the largest value that the store accepts, as it reports it.
     pub fn set_value_bytes_max(&mut self, value_bytes_max: usize) {
         self.rules.value_bytes_max = value_bytes_max;
     }
 
-    /// Keeps what happens to each key, to report it.
+    /// Records the events of each key, for reports.
     pub fn record_events(&mut self) {
         self.events = Some(Events { by_key: vec![Vec::new(); self.keys.len()] });
     }
@@ -108,7 +108,7 @@ impl Model {
         self.on_their_way.insert(id, vec![key]);
     }
 
-    /// A batch, or a deletion of everything, which is an operation on each of its keys.
+    /// Submits a batch, or a deletion of everything, which is an operation on each of its keys.
     pub fn submit_group(&mut self, id: OperationId, session: usize, parts: Vec<(usize, Kind)>) {
         self.on_their_way.insert(id, parts.iter().map(|part| part.0).collect());
         for (key, kind) in parts {
@@ -118,7 +118,7 @@ impl Model {
         }
     }
 
-    /// A barrier for everything that was acknowledged.
+    /// Submits a barrier for everything acknowledged.
     pub fn submit_sync(&mut self, id: OperationId) {
         self.on_their_way.insert(id, Vec::new());
         self.syncs.insert(id, self.stamp_max);
@@ -142,7 +142,7 @@ impl Model {
         }
     }
 
-    /// Takes a reply; an error says which key, what was possible, and what was told.
+    /// Takes a reply. An error says which key, what was possible, and what was answered.
     pub fn reply(&mut self, id: OperationId, told: &Told) -> Result<(), String> {
         let keys = self.on_their_way.remove(&id).ok_or_else(|| format!("a second reply to {id}: {told:?}"))?;
         for &key in &keys {
@@ -183,14 +183,14 @@ impl Model {
         }
     }
 
-    /// Damage may have taken the newest images of ordered keyspaces: from the next reads on, any value of their keys is accepted, except of
-    /// keys that are attested.
+    /// Damage may have taken the newest images of ordered keyspaces. From the next reads on, any value of their keys is accepted, except
+    /// for attested keys.
     pub fn set_pages_adrift(&mut self, is_attested: impl Fn(usize) -> bool) {
         let is_adrift = |key: usize| self.in_pages[key] && !is_attested(key);
         self.pages_adrift = Some((0..self.keys.len()).map(is_adrift).collect());
     }
 
-    /// The client was told that the store failed: the operation may take effect until the next crash, or not.
+    /// The client was told that the store failed. The operation may take effect until the next crash, or not.
     pub fn doubt(&mut self, id: OperationId) {
         for key in self.on_their_way.get(&id).cloned().unwrap_or_default() {
             self.note(key, || format!("{id} is in doubt"));
@@ -205,12 +205,12 @@ impl Model {
         self.prefix.iter_mut().for_each(Prefix::may_all_go);
     }
 
-    /// No record with a higher stamp was evicted so far.
+    /// No evicted record had a higher stamp so far.
     pub fn evicted_through(&mut self, stamp: u64) {
         self.rules.evictions.stamp_max = self.rules.evictions.stamp_max.max(stamp);
     }
 
-    /// No eviction is under way.
+    /// No eviction is in progress.
     pub fn evictions_end(&mut self) {
         self.rules.evictions.ended = self.rules.evictions.begun;
     }
@@ -226,7 +226,7 @@ impl Model {
         self.stamp_max_at_crash = self.stamp_max;
     }
 
-    /// What was evicted may be back: damage may hide that it was.
+    /// Evicted items may be back: damage may hide the eviction.
     pub fn undo_evictions(&mut self) {
         self.keys.iter_mut().for_each(Key::undo_evictions);
     }
@@ -237,13 +237,13 @@ impl Model {
         self.stamp_max_at_crash = 0;
     }
 
-    /// What a key's first read after a crash showed.
+    /// Takes the result of a key's first read after a crash.
     pub fn read_after_crash(&mut self, key: usize, told: &Told) {
         let Some(prefix) = self.prefix.as_mut().filter(|_| !self.in_pages[key]) else { return };
         match told {
             Told::Value(item) => prefix.read(key, item.stamp),
             Told::Missing => prefix.read(key, None),
-            // It could not be read.
+            // The read failed.
             _ => {}
         }
     }
@@ -268,7 +268,7 @@ impl Model {
         Ok(())
     }
 
-    /// The items of these keys are gone with their keyspace, for good; none of the keys has an operation on its way.
+    /// The items of these keys are gone with their keyspace, for good. No operation on these keys is pending.
     pub fn empty(&mut self, keys: impl Iterator<Item = usize>) {
         for key in keys {
             self.note(key, || "its keyspace is gone, or new".into());
@@ -284,13 +284,13 @@ impl Model {
         self.keys.iter().any(Key::has_lost)
     }
 
-    /// From here on, acknowledged writes may be lost in a crash, the latest first; nothing is on its way.
+    /// From here on, a crash may lose acknowledged writes, the latest first. No operation is pending.
     pub fn begin_to_forget(&mut self) {
         self.keys.iter_mut().for_each(Key::begin_to_forget);
         self.prefix = Some(Prefix::new(self.keys.len()));
     }
 
-    /// No acknowledged write may be lost, whatever was said before.
+    /// From here on, no acknowledged write may be lost.
     pub fn forget_nothing(&mut self) {
         self.keys.iter_mut().for_each(Key::forget_nothing);
         self.prefix = None;
@@ -303,14 +303,14 @@ impl Model {
         self.prefix.iter_mut().for_each(Prefix::doubt_barriers);
     }
 
-    /// Everything that was acknowledged is durable from here on.
+    /// Everything acknowledged is durable from here on.
     pub fn settle(&mut self) {
         self.keys.iter_mut().for_each(|key| key.settle(self.rules.evictions));
         self.acknowledged.clear();
         self.prefix.iter_mut().for_each(Prefix::settle);
     }
 
-    /// Whether the drive fails now and then from now on.
+    /// Sets whether the drive fails sometimes.
     pub fn set_drive_fails(&mut self, drive_fails: bool) {
         self.rules.drive_fails = drive_fails;
     }
@@ -323,7 +323,7 @@ impl Model {
         self.prefix.iter_mut().for_each(Prefix::may_all_go);
     }
 
-    /// What happened to a key lately, and what it may be.
+    /// A text of a key's recent events and its possible states.
     pub fn report(&self, key: usize, why: &str) -> String {
         const SHOWN: usize = 60;
         let mut report = format!("key {key}: {why}");

@@ -1,4 +1,4 @@
-//! What one operation does to one key, as the protocol describes it: written from its description, not from the store.
+//! The effect of one operation on one key. Written from the description of the protocol, not from the store.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ pub struct Item {
     pub stamp: Option<u64>,
     /// `None` in a reply that does not show them.
     pub marks: Option<Marks>,
-    /// The operation that wrote it, by which the model tells equal items apart; 0 in replies and fresh items.
+    /// The operation that wrote it, by which the model tells equal items apart; 0 in replies and new items.
     pub writer: u64,
 }
 
@@ -48,7 +48,8 @@ pub enum Kind {
     GetAndTouch {
         expiry: Expiry,
     },
-    /// A get that takes the lease on an item that is stale or expires before; `vivify` is the expiry of one that it makes.
+    /// A get that takes the lease on an item that is stale or expires before the given time. `vivify` is the expiry of an item that it
+    /// makes.
     Lease {
         recache_before: Option<Expiry>,
         vivify: Option<Expiry>,
@@ -59,24 +60,24 @@ pub enum Kind {
     Delete {
         stamp: Option<u64>,
     },
-    /// Replaces a part of a block; an absent one is zeros.
+    /// Replaces a part of a block. An absent block counts as zeros.
     Patch {
         within: Range<usize>,
         bytes: Rc<[u8]>,
     },
-    /// Zeros a part of a block; an absent one stays absent.
+    /// Zeros a part of a block. An absent block stays absent.
     Zero {
         within: Range<usize>,
     },
     /// Deletes everything now.
     Clear,
-    /// Deletes, when that time comes, everything written before.
+    /// Deletes, at that time, everything written before.
     ClearAt(u32),
-    /// A batch's delete, which says nothing about what was there.
+    /// A batch's delete, which does not report whether there was an item.
     Drop,
 }
 
-/// What a client must be told.
+/// The answer that a client must get.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Expected {
     Value(Item),
@@ -93,7 +94,7 @@ pub enum Expected {
     TooLarge,
 }
 
-/// Which items a filtered scan shows: those whose values are below this one, or all.
+/// The items that a filtered scan shows: those with values below this one, or all.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Filter {
     pub below: Option<Rc<[u8]>>,
@@ -105,15 +106,15 @@ impl Filter {
     }
 }
 
-/// What a client was told.
+/// The answer that a client got.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Told {
     Value(Item),
-    /// A filtered scan shows the value, and nothing else of the item.
+    /// A filtered scan showed the value, and nothing else of the item.
     Shown(Rc<[u8]>),
-    /// A filtered scan does not show the key: there is no item, or the filter does not keep it.
+    /// A filtered scan did not show the key: there is no item, or the filter rejects it.
     Hidden(Filter),
-    /// Of an item that was just made the expiry is not told.
+    /// The expiry of an item that was just made is not told.
     Leased {
         item: Item,
         won: bool,
@@ -129,7 +130,7 @@ pub enum Told {
     NotNumber,
     Done,
     TooLarge,
-    /// Refused for want of room: nothing happened.
+    /// Refused for lack of room: nothing happened.
     Refused,
 }
 
@@ -343,8 +344,8 @@ fn add(item: &Item, delta: u64, decrement: bool) -> (Option<Item>, Expected) {
     (Some(fresh(text.into_bytes().into(), item.flags, item.expiry)), Expected::Number(number))
 }
 
-/// As C's `strtoull` reads it: white space, a sign, digits; then the end, white space or a zero byte, and anything. A minus
-/// wraps around, and what it wraps to must fit into 63 bits.
+/// A number as C's `strtoull` reads it: white space, a sign, digits; then the end, white space or a zero byte, and anything. A minus wraps
+/// around, and the result must fit into 63 bits.
 fn number(value: &[u8]) -> Option<u64> {
     let ends = |byte: &u8| byte.is_ascii_whitespace() || *byte == 0;
     let word = value.trim_ascii_start().split(ends).next()?;

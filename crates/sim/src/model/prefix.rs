@@ -1,4 +1,4 @@
-//! The loss allowed to a store that acknowledges before a write is durable: the end of its log, and nothing before it.
+//! The loss allowed to a store that acknowledges before a write is durable: only the end of its log.
 //!
 //! Stamps are the log's order. If a record with stamp C is there after a crash, every write with a lower stamp took
 //! effect: no key may show anything older than its last write up to C.
@@ -6,18 +6,18 @@
 #[derive(Clone)]
 pub struct Prefix {
     keys: Vec<Since>,
-    /// A barrier was answered that covers every write up to this stamp.
+    /// A barrier that covers every write up to this stamp was answered.
     synced: u64,
 }
 
-/// What happened to a key since everything was last durable.
+/// Events of a key since everything was last durable.
 #[derive(Clone, Default)]
 struct Since {
     /// Stamps that replies to writes gave.
     stamps: Vec<u64>,
     /// Something may have deleted it, or it may have expired.
     may_be_gone: bool,
-    /// What was read after the crash.
+    /// The stamp read after the crash. `None` until the key is read.
     read: Option<Option<u64>>,
 }
 
@@ -26,17 +26,17 @@ impl Prefix {
         Prefix { keys: vec![Since::default(); keys], synced: 0 }
     }
 
-    /// Every write up to this stamp is durable: a barrier was answered that was asked for after it.
+    /// Every write up to this stamp is durable: a barrier submitted after it was answered.
     pub fn synced(&mut self, stamp: u64) {
         self.synced = self.synced.max(stamp);
     }
 
-    /// The drive has damaged the log: what a barrier made durable may be gone with its end.
+    /// The drive has damaged the log: writes that a barrier made durable may be lost with its end.
     pub fn doubt_barriers(&mut self) {
         self.synced = 0;
     }
 
-    /// Everything is durable, and what was read has been judged.
+    /// Everything is durable, and the reads were judged.
     pub fn settle(&mut self) {
         self.keys.fill(Since::default());
     }
@@ -45,7 +45,7 @@ impl Prefix {
         self.keys[key].may_be_gone = true;
     }
 
-    /// What a key had is gone, and nothing of it comes back.
+    /// The key's item is gone for good, and no earlier one returns.
     pub fn forget(&mut self, key: usize) {
         self.keys[key] = Since::default();
     }
@@ -62,7 +62,7 @@ impl Prefix {
         self.keys[key].read = Some(stamp);
     }
 
-    /// All keys were read after a crash; an error names the key that is behind another one.
+    /// Checks all keys after a crash. All must have been read. An error names the key that is older than another one allows.
     pub fn check(&self) -> Result<(), (usize, String)> {
         let seen_max = self.keys.iter().filter_map(|key| key.read.flatten()).max().unwrap_or(0).max(self.synced);
         for (number, key) in self.keys.iter().enumerate() {

@@ -1,8 +1,9 @@
-//! What a part of a scan may show: of each key what a get of it may be told, at some moment while the part was on its way.
+//! The answers that a part of a scan may give: for each key, an answer that a get of it could give at some moment while the part was
+//! pending.
 //!
-//! So a key that is there throughout is shown, one that never is, is not, and a value that is shown was the key's at some moment. That keys
-//! come once, in order and within bounds is looked at where the answer is read. A filtered scan tells of a key that it does not show that
-//! there is no item of it, or one that the filter does not keep.
+//! So a key that exists throughout is shown, one that never exists is not shown, and a value that is shown was the key's at some moment.
+//! Order, bounds and repetition of keys are checked where the answer is read. For a key that a filtered scan does not show, there is no
+//! item, or one that the filter rejects.
 
 use super::Model;
 use super::key::OperationId;
@@ -10,7 +11,7 @@ use super::operation::{Kind, Told};
 use std::collections::BTreeMap;
 
 impl Model {
-    /// A part of a scan that may show these keys; it is in no order with other operations.
+    /// Submits a part of a scan that may show these keys. It is in no order with other operations.
     pub fn submit_scan(&mut self, id: OperationId, keys: Vec<usize>) {
         for &key in &keys {
             self.note(key, || format!("the scan {id} is submitted"));
@@ -19,8 +20,8 @@ impl Model {
         self.scans.insert(id, keys);
     }
 
-    /// Takes the answer to a part of a scan: what it says of the keys that it got to. An error says which key, what was possible, and what was
-    /// told.
+    /// Takes the answer to a part of a scan: what it told of each key that it got to. An error says which key, what was possible, and what
+    /// was told.
     pub fn reply_scan(&mut self, id: OperationId, told: &BTreeMap<usize, Told>) -> Result<(), String> {
         let keys = self.scans.remove(&id).ok_or_else(|| format!("a second answer to the scan {id}"))?;
         for key in keys {
@@ -58,7 +59,7 @@ mod tests {
         }
     }
 
-    /// A model in which key 0 is there throughout a scan, key 1 comes while it is on its way, and key 2 never was.
+    /// A model in which key 0 exists throughout a scan, key 1 is stored while it is pending, and key 2 never exists.
     fn scanned() -> Model {
         let mut model = Model::new(3, false, 1);
         model.submit(1, 0, 0, put("a"));

@@ -1,5 +1,5 @@
-//! Where a crash is to strike. Most states last for a few commands only: to strike each of them often, the power is
-//! cut when the store is seen in it with a write on its way.
+//! The state in which a crash should strike. Most states last only for a few commands. To strike each of them often, the power is cut when
+//! the store is seen in it with a write in flight.
 
 use crate::tally::State;
 use tapetum_drive::SplitMix64;
@@ -11,12 +11,12 @@ pub enum Aim {
     Recover,
     /// While the store is closed.
     Close,
-    /// When the store is in this state and has a write on its way.
+    /// When the store is in this state and has a write in flight.
     At(State),
 }
 
 impl Aim {
-    /// `often`: what this run is there for.
+    /// `often`: the state that this run exercises most.
     pub fn draw(random: &mut SplitMix64, often: Option<State>) -> Aim {
         if let Some(state) = often.filter(|_| random.one_in(2)) {
             return Aim::At(state);
@@ -33,7 +33,7 @@ impl Aim {
         }
     }
 
-    /// Whether the state lasts for so short that maintenance is to linger in it, while the log has writes on their way.
+    /// Whether the state is so short that maintenance must linger in it while the log has writes in flight.
     pub fn lingers(self) -> bool {
         matches!(self, Aim::At(State::Merge | State::Grow))
     }

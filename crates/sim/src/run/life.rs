@@ -1,4 +1,4 @@
-//! An open store between two crashes: sessions and maintenance, interleaved by chance.
+//! An open store between two crashes: sessions and maintenance, randomly interleaved.
 
 mod devices;
 mod full;
@@ -23,24 +23,24 @@ use tapetum::{
 use tapetum_drive::{Drive, Faults, SplitMix64};
 
 const IN_FLIGHT_MAX: usize = 12;
-/// One step of so many changes a keyspace, in a run that has several.
+/// One step in so many changes a keyspace, in a run that has several.
 const CHANGE_ONE_IN: u64 = 80;
-/// The same where a keyspace is to be made that lasts.
+/// The same when a long-lived keyspace is missing.
 const MAKE_ONE_IN: u64 = 8;
 /// After so many polls without an end the store counts as hung.
 const PATIENCE: u32 = 20_000;
-/// During so many of them one session is polled alone.
+/// For so many of these polls, only one session is polled.
 const ALONE: u32 = 2000;
-/// In one of so many lives one write takes very long, while others come and go.
+/// In one of so many lives one write takes very long, while others complete.
 const STALL_ONE_IN: u64 = 6;
 /// In one of so many lives the store is left alone until it has counted its items.
 const COUNT_ONE_IN: u64 = 8;
-/// Counts that may be wrong because an item expired since.
+/// Counts that may be wrong because an item has expired meanwhile.
 const COUNTS_MAX: u32 = 5;
-/// How long a store that has failed is watched.
+/// Steps for which a failed store is watched.
 const POISONED_STEPS_MAX: u32 = 60;
 
-/// What sessions write while maintenance is left where it is.
+/// The writes of sessions while maintenance is not run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Press {
     Small,
@@ -51,31 +51,31 @@ pub enum Press {
 pub struct Life {
     // Dropped in this order: a session before its store, a store before its drive.
     sessions: Vec<Session>,
-    /// A filtered scan on its way.
+    /// A pending filtered scan.
     query: Option<Box<QueryAsked>>,
-    /// The DRAM tier is filled from a list.
+    /// A pending fill of the DRAM tier from a list.
     warming: Option<Warming>,
     store: Store,
     _drive: Drive,
-    /// Keys of the operations on their way; empty for a batch or a deletion of everything.
+    /// Keys of the pending operations; `None` for a batch or a deletion of everything.
     on_their_way: BTreeMap<u64, Option<usize>>,
-    /// Parts of scans on their way.
+    /// Pending parts of scans.
     scans: BTreeMap<u64, ScanAsked>,
     devices: DevicesAsked,
-    /// Replies that are the first look at a key since it was opened.
+    /// Replies are the first reads of keys since the store was opened.
     reading_all: bool,
     replies: Vec<Reply>,
-    /// What asks for room for its value, and the session's number; allowed at its next poll.
+    /// Requests for room, with the session's number. Allowed at the session's next poll.
     asks: Vec<(usize, Ask)>,
-    /// What is on its way and may ask: session, key and operation. Others of the session may go before it, which the model does not
-    /// foresee, so none of its key is submitted.
+    /// Pending operations that may ask for room: session, key and operation. Others of the session may overtake them, which the model does
+    /// not foresee, so no other operation of the key is submitted.
     may_ask: Vec<(usize, usize, u64)>,
-    /// The drive was told to fail commands; the store has noticed and takes no more writes.
+    /// The drive was told to fail commands; the store has noticed, and takes no more writes.
     faulty: bool,
-    /// Reads may bring other bytes than were written.
+    /// Reads may return other bytes than were written.
     damaged: bool,
     poisoned: bool,
-    /// A read was, when every key was asked for.
+    /// A read was refused while every key was read.
     refused: bool,
     evicting: bool,
     /// Time passes while operations are waited for.
@@ -83,14 +83,14 @@ pub struct Life {
     resizing: Option<Resizing>,
     /// By slot.
     keyspaces: Vec<Option<KeyspaceRef>>,
-    /// A change of a slot's keyspace, on its way.
+    /// A pending change of a slot's keyspace.
     changing: Option<(usize, KeyspaceChange)>,
-    /// Gets that found an item, since this was set to 0.
+    /// Gets that found an item, since the last reset.
     found: u64,
 }
 
 impl Life {
-    /// `trouble`: what the drive does wrong, so that some errors are right.
+    /// `trouble`: the drive's faults, because of which some errors are right.
     pub fn new(
         drive: Drive,
         store: Store,
@@ -146,7 +146,7 @@ impl Life {
         self.refused
     }
 
-    /// What the store does.
+    /// The current state of the store.
     pub fn state(&self, world: &World) -> State {
         match State::of(&self.store.phases()) {
             State::LogAppend if world.faulty.writes_in_flight_from(world.log.end) > 0 => {
@@ -183,22 +183,22 @@ impl Life {
         self.look_at_items(world).map(drop)
     }
 
-    /// Holds the number of items against those that were found; whether it is no more.
+    /// Compares the number of items with the number found. Returns whether the comparison was possible.
     fn look_at_items(&self, world: &World) -> Result<bool, Stop> {
         if world.slots.iter().any(Slot::is_grouped) {
-            // A group is one item on flash, and each of its blocks was found.
+            // A group is one item on flash, but each of its blocks was found.
             return Ok(true);
         }
         let items = self.store.stats().items;
-        // What was found may have gone since, where room is made.
+        // An eviction may have taken items since they were found.
         if items < self.found && world.options.full == Full::Error {
             return wrong(format!("there are at most {items} items, and {} were found", self.found));
         }
-        // Records of ordered keyspaces that have expired count as long as they are there.
+        // Expired records of ordered keyspaces count until they are removed.
         Ok(items == self.found || world.has_ordered)
     }
 
-    /// Leaves the store alone until it has counted its items, and looks whether there are as many.
+    /// Leaves the store alone until it has counted its items, and checks the number.
     fn count_items(&mut self, world: &mut World) -> Result<(), Stop> {
         if self.faulty || self.damaged || self.poisoned || world.options.full == Full::Evict {
             return Ok(());
@@ -231,9 +231,9 @@ impl Life {
         wrong(format!("{} items were found, and {} counted: {stats:?}", self.found, stats.items))
     }
 
-    /// Lets sessions and maintenance go on until the power fails.
+    /// Runs sessions and maintenance until the power fails.
     pub fn run_until_crash(&mut self, world: &mut World, aim: Aim) -> Result<(), Stop> {
-        // The index grows with the tide.
+        // The index grows only with the tide of items.
         let steps_max = if aim == Aim::At(State::Grow) { 5000 } else { 150 + world.random.below(1200) };
         let steps_max = steps_max.min(world.setup.life_steps_max);
         if world.random.one_in(12) {
@@ -277,7 +277,7 @@ impl Life {
             };
             self.step(world, press)?;
         }
-        // Nothing has struck: wherever it is, soon.
+        // The crash has not struck: let it strike soon, in whatever state.
         for _ in 0..200 {
             if world.faulty.writes_in_flight() > 0 {
                 break;
@@ -288,7 +288,7 @@ impl Life {
         Err(Stop::Crash)
     }
 
-    /// One random move. `press`: leave maintenance where it is, and write.
+    /// One random step. `press`: write, and do not run maintenance.
     pub fn step(&mut self, world: &mut World, press: Option<Press>) -> Result<(), Stop> {
         if world.slots.len() > 1 && press.is_none() {
             let is_missing = |slot: &Slot| slot.lasts() && slot.is_vacant();
@@ -318,7 +318,7 @@ impl Life {
         }
     }
 
-    /// Lets the store grow on its drive, or gives it another budget of memory.
+    /// Makes the store grow on its drive, or changes its memory budget.
     fn resize(&mut self, world: &mut World) -> Result<(), Stop> {
         if self.resizing.is_some() || self.poisoned {
             return Ok(());
@@ -345,7 +345,7 @@ impl Life {
         self.look(world)
     }
 
-    /// Makes, renames or drops a keyspace.
+    /// Creates, renames or drops a keyspace.
     fn change_keyspaces(&mut self, world: &mut World) -> Result<(), Stop> {
         if self.changing.is_some() || self.poisoned {
             return Ok(());
@@ -370,7 +370,7 @@ impl Life {
         self.look(world)
     }
 
-    /// Notes the end of a change of keyspaces.
+    /// Handles the end of a change of keyspaces.
     fn look_at_change(&mut self, world: &mut World) -> Result<(), Stop> {
         let Some((slot, result)) = self.changing.as_ref().and_then(|(slot, change)| Some((*slot, change.result()?)))
         else {
@@ -388,7 +388,7 @@ impl Life {
                 self.keyspaces[slot] = found.map(|handle| handle.keyspace());
             }
             Err(Error::Keyspace(KeyspaceError::NoRoom)) => world.slots[slot].refused(),
-            // Nobody knows whether it was made: the next opening tells.
+            // The outcome is unknown until the next opening.
             Err(_) if self.faulty || world.faulty.crashed() => return Ok(()),
             // The store was closed before.
             Err(Error::Closed) => return Ok(()),
@@ -398,7 +398,7 @@ impl Life {
         Ok(())
     }
 
-    /// Notes the end of a resize.
+    /// Handles the end of a resize.
     fn look_at_resize(&mut self, world: &mut World) -> Result<(), Stop> {
         let Some(result) = self.resizing.as_ref().and_then(Resizing::result) else { return Ok(()) };
         self.resizing = None;
@@ -413,7 +413,7 @@ impl Life {
                 Ok(())
             }
             Err(_) if self.faulty || world.faulty.crashed() => {
-                // It may have got as far as its superblock.
+                // It may have written its superblock.
                 world.capacity.known_bytes = self.store.stats().flash_limit_bytes;
                 Ok(())
             }
@@ -421,20 +421,20 @@ impl Life {
         }
     }
 
-    /// Notes the begin and the end of an eviction.
+    /// Handles the begin and the end of an eviction.
     fn look_at_evictions(&mut self, world: &mut World, collector: Phase) {
         if collector == Phase::Evict && !self.evicting {
             self.evicting = true;
             world.model.evicted_through(self.store.evicted_through());
             world.model.eviction_begins();
         } else if self.evicting && self.store.failure().is_none() && matches!(collector, Phase::Idle | Phase::Collect) {
-            // The eviction is not over for the model where the store has failed: one copy of the manifest may have its frame after a crash.
+            // For the model, the eviction of a failed store has not ended: after a crash, one copy of the manifest may have its frame.
             self.evicting = false;
             world.model.evictions_end();
         }
     }
 
-    /// Time passes, often while something is on its way.
+    /// Lets time pass, often while operations are pending.
     fn let_time_pass(&mut self, world: &mut World) -> Result<(), Stop> {
         let rests = world.random.one_in(2);
         if rests {
@@ -447,7 +447,7 @@ impl Life {
         world.clock.advance_us(by_us);
         world.model.pass_time(world.env.unix_millis());
         if rests && world.options.sync == Sync::EverySecond && by_us >= 1_000_000 && !self.faulty {
-            // Its second is over: the log's write and flush need a few steps to come and go, if nothing stalls them.
+            // The second for the log is over: its write and flush complete within a few steps, unless something stalls them.
             let mut left = 200;
             while left > 0 {
                 self.maintain(world)?;
@@ -458,8 +458,8 @@ impl Life {
         Ok(())
     }
 
-    /// Works for a while, and closes the store as a server does that is told to stop: nothing may be lost.
-    /// `strike` while it is closed, or perhaps at any command then.
+    /// Works for a while, and closes the store like a server that is told to stop: nothing may be lost. `strike`: the power fails while it
+    /// is closed, or perhaps at any command then.
     pub fn work_and_close(mut self, world: &mut World, strike: bool) -> Result<(), Stop> {
         for _ in 0..world.random.below(600) {
             self.step(world, None)?;
@@ -477,7 +477,7 @@ impl Life {
             faulty.crashed()
         });
         if world.options.full == Full::Evict {
-            // An eviction that waited for its turn may have had it.
+            // An eviction that waited for its turn may have run.
             world.model.evicted_through(self.store.evicted_through());
             world.model.eviction_begins();
         }
@@ -486,14 +486,14 @@ impl Life {
         world.model.note_everywhere("closed");
         world.model.settle();
         if strike || world.random.one_in(6) {
-            // It has not struck: at once, then, before anything is written again.
+            // It has not struck: strike now, before anything else is written.
             world.faulty.crash();
             return Err(Stop::Crash);
         }
         Ok(())
     }
 
-    /// Closes a store whose drive fails: it may say so.
+    /// Closes a store whose drive fails. It may report an error.
     pub fn close(&mut self, world: &mut World) -> Result<(), Stop> {
         self.drain(world)?;
         let faulty = world.faulty.clone();
@@ -513,7 +513,7 @@ impl Life {
         Ok(())
     }
 
-    /// Asks for a barrier.
+    /// Submits a barrier.
     fn submit_sync(&mut self, world: &mut World, session: usize) -> Result<(), Stop> {
         let id = world.workload.operation_id();
         self.sessions[session].submit_sync(id).expect("a session has room for a few");
@@ -535,9 +535,9 @@ impl Life {
         match draw {
             Draw::One { id, key, kind } => {
                 let keyspace = keyspace_of(world, key);
-                // Half go as the server's do: at once, if that can be.
+                // Half of them are submitted like the server's: answered at once, if possible.
                 if id % 2 == 0 {
-                    // Now and then, since a look at all figures takes long.
+                    // Not each time, because reading all figures takes long.
                     let written_bytes = id.is_multiple_of(64).then(|| self.store.stats().user_write_bytes);
                     if let Some(told) = told_at_once(open, keyspace, world.workload.key(key), &kind) {
                         world.trace(id);
@@ -549,7 +549,7 @@ impl Life {
                         return wrong("what is to be submitted was written already");
                     }
                 }
-                // Some ask before they bring a value that is not short.
+                // Some ask for room before they bring a long value.
                 let request = request(world.workload.key(key), &kind);
                 if id % 8 == 3 && request.shows_value() {
                     self.may_ask.push((session, key, id));
@@ -592,7 +592,7 @@ impl Life {
             Draw::One { key, .. } => asks(*key),
             Draw::Batch { parts, .. } => parts.iter().any(|(key, _)| asks(*key)),
             Draw::Everything { .. } => self.may_ask.iter().any(|&(of, ..)| of == session),
-            // They are in no order with others.
+            // These are in no order with others.
             Draw::Scan { .. } | Draw::Query { .. } | Draw::Device { .. } => false,
         }
     }
@@ -603,7 +603,7 @@ impl Life {
         self.look(world)
     }
 
-    /// A step of warming, from a list of any age, or of all keys.
+    /// A step of warming, from a list of any age, or from all keys.
     fn warm(&mut self, world: &mut World) {
         if world.options.tier_bytes == 0 {
             return;
@@ -639,7 +639,7 @@ impl Life {
         self.look(world)
     }
 
-    /// Notes the state of the store; an error when the power is off.
+    /// Notes the state of the store. An error when the power is off.
     fn look(&mut self, world: &mut World) -> Result<(), Stop> {
         let phases = self.store.phases();
         world.state = self.state(world);
@@ -653,7 +653,7 @@ impl Life {
         if world.faulty.crashed() { Err(Stop::Crash) } else { Ok(()) }
     }
 
-    /// Takes down what is attested of ordered keyspaces; `begins`: since the store was opened.
+    /// Notes which keys of ordered keyspaces are attested. `begins`: the store was just opened.
     pub fn look_at_marks(&self, world: &mut World, begins: bool) {
         if !world.has_ordered {
             return;
@@ -666,7 +666,7 @@ impl Life {
         }
     }
 
-    /// What asked in the last poll of a session may go on.
+    /// Allows the requests for room of a session's last poll.
     fn allow_asking(&mut self, session: usize) {
         for (_, Ask { token, value_bytes }) in self.asks.extract_if(.., |(of, _)| *of == session) {
             self.sessions[session].allow_value(token, value_bytes);
@@ -747,8 +747,8 @@ impl Life {
         world.model.reply(id, told).map_err(Stop::Wrong)
     }
 
-    /// Polls until nothing is on its way: one session alone for a while, which must get on without the others, then all of them, since
-    /// one that nobody polls holds what it reads, and the room of that may be waited for.
+    /// Polls until nothing is pending: first one session alone, which must make progress without the others; then all, because a session
+    /// that is not polled holds the buffers of its reads, and others may wait for that room.
     fn drain(&mut self, world: &mut World) -> Result<(), Stop> {
         self.finish_query(world)?;
         let mut patience = PATIENCE;
@@ -775,7 +775,7 @@ impl Life {
         Ok(())
     }
 
-    /// After a power failure: replies that were due still come, and count.
+    /// After a power failure: replies that were due still arrive, and count.
     pub fn last_replies(&mut self, world: &mut World) -> Result<(), Stop> {
         for _ in 0..3 {
             for session in 0..self.sessions.len() {
@@ -786,7 +786,7 @@ impl Life {
     }
 }
 
-/// One kind of command fails now and then.
+/// One kind of command fails sometimes.
 fn draw_faults(random: &mut SplitMix64) -> Faults {
     let mut faults = Faults::default();
     match random.below(4) {

@@ -1,28 +1,28 @@
-//! Trouble: a copy of the store, as a crash left it, meets one class of faults. It must not answer wrongly, lose what it acknowledged,
-//! panic or hang. It may refuse, with a typed error.
+//! Trouble: a copy of the store, in the state that a crash left, meets one class of faults. It must not answer wrongly, lose acknowledged
+//! writes, panic or hang. It may refuse, with a typed error.
 //!
 //! ```text
 //! copy ─┬► open, read all ──► work, the drive fails in one way ──► crash or close ─┬─► again, or open, read all, and the end
 //!       │    └─ refused ──► the end                                                │
 //!       └► open, read all, while the drive fails: opened or refused ──► crash ─────┘
 //! ```
-//! Where bytes are damaged (rot, writes that go astray), reads give the right value or an error. One thing is excused: when a
-//! log zone was damaged since the store was opened, the log may come back without its last group, which no store can tell
-//! from a crash before it was written. Whatever comes back must still be a beginning of the log, with its batches whole. Where the log
-//! was damaged while the store was opened, what it loses was acknowledged before, and the model has forgotten what was there before that:
-//! such a copy is opened once more, and not judged. Nor is one whose manifest a write of that opening damaged, where writes were
-//! acknowledged before they were durable: that write may be on top of the last install, and nothing else need tell of it.
-//! Where the manifest was damaged, its last frames may be gone as well; only of an eviction does nothing else tell, and of an
-//! opening none of whose writes was durable: its stamps may be given again.
+//! If bytes are damaged (rot, misplaced or lost writes), reads give the right value or an error. One loss is excused: if a log zone was
+//! damaged since the store was opened, the log may come back without its last group, because no store can tell that from a crash before the
+//! group was written. The log that comes back must still be a prefix, with its batches whole. If the log was damaged during the opening, it
+//! may lose writes that were acknowledged before, and the model has forgotten the state before them; such a copy is opened once more, and
+//! not judged. A copy whose manifest was damaged by a write of that opening is not judged either, if writes were acknowledged before they
+//! were durable: that write may have overwritten the last install, and nothing else need record it.
+//! If the manifest was damaged, its last frames may be lost as well. Only evictions, and openings without a durable write, are recorded
+//! nowhere else; after a lost opening its stamps may be given again.
 //!
-//! Where bytes of an image of an ordered keyspace rot in one place, the store does not open, or each key that an image attests shows what it
-//! had ([`super::attested`]). An image that none attests, one of the last flush, counts as torn, and an older one may be live. Of damage in several
-//! places one may be in the image that attests another, and a write that the drive never made, or made elsewhere, is missed only until the
-//! slots are named the next time: of ordered keyspaces nothing is judged then but that they open, or say why not, and are read without a panic.
+//! If bytes of an image of an ordered keyspace rot in one place, either the store does not open, or each key that an image attests shows
+//! its value ([`super::attested`]). An image that no other attests (one of the last flush) counts as torn, and an older one may be live.
+//! With damage in several places, one may be in the image that attests another; and a lost or misplaced write is noticed only until its
+//! slot is named again. For ordered keyspaces, the only check is then that they open, or say why not, and are read without a panic.
 //!
-//! A full drive refuses writes and loses nothing; [`super::life`] makes room again in ordered keyspaces.
+//! A full drive refuses writes and loses nothing. [`super::life`] makes room again in ordered keyspaces.
 //!
-//! Where commands only fail, or are short, everything must be there as soon as the drive works again.
+//! If commands only fail, or are short, everything must be there as soon as the drive works again.
 
 use super::life::Life;
 use super::{Aim, Stop, World};
@@ -32,13 +32,13 @@ use tapetum::inspect::{Area, AreaKind};
 use tapetum::{Sync, inspect_drive};
 use tapetum_drive::{Fault, Faults, SplitMix64};
 
-/// What a copy of the store meets. What strikes once in a life comes more often.
+/// The kinds of trouble. Those that strike once in a life are drawn more often.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trouble {
     Fails(Fault),
     /// The drive is filled.
     Full,
-    /// Recoveries are cut short, one after the other.
+    /// Several recoveries in a row are interrupted.
     Recovery,
 }
 
@@ -67,19 +67,19 @@ impl Trouble {
         TROUBLES[(number % TROUBLES.len() as u64) as usize]
     }
 
-    /// Bytes on flash come to differ from what was written.
+    /// Whether bytes on flash become different from those written.
     pub fn damages(self) -> bool {
         matches!(self, Trouble::Fails(Fault::Rot | Fault::MisplacedWrite | Fault::LostWrite))
     }
 
-    /// Commands fail, or what they read is not to be believed.
+    /// Whether commands fail, or their results may be wrong.
     pub fn fails(self) -> bool {
         self.damages()
             || matches!(self, Trouble::Fails(fault) if !matches!(fault, Fault::ShortRead | Fault::ShortWrite))
     }
 }
 
-/// How the drive fails from now on.
+/// The faults of the drive from now on.
 fn faults(fault: Fault, within: (u64, u64), random: &mut SplitMix64) -> Faults {
     let mut faults = Faults { within, ..Faults::default() };
     match fault {
@@ -97,7 +97,7 @@ fn faults(fault: Fault, within: (u64, u64), random: &mut SplitMix64) -> Faults {
     faults
 }
 
-/// How the drive fails while a store is made: it may say so, and is a store or none then.
+/// The faults while a store is created. The creation may fail, and then leaves a store or none.
 pub fn faults_of_creation(random: &mut SplitMix64) -> Faults {
     const OF_CREATION: [Fault; 5] =
         [Fault::ReadError, Fault::WriteError, Fault::FlushError, Fault::ShortWrite, Fault::NoSpace];
@@ -106,7 +106,7 @@ pub fn faults_of_creation(random: &mut SplitMix64) -> Faults {
 }
 
 impl World {
-    /// Lets a copy of the store meet trouble; the world goes on afterwards as if nothing had been.
+    /// Lets a copy of the store meet trouble. Afterwards the world continues as if nothing had happened.
     pub(super) fn suffer(&mut self, trouble: Trouble) -> Result<(), Stop> {
         let copy = self.faulty.fork(self.random.next_u64());
         let kept = self.keep(copy);
@@ -115,7 +115,7 @@ impl World {
         let ended = self.endure(trouble);
         self.trouble = None;
         match ended {
-            // The copy's model tells what happened.
+            // The copy's model has the events, for the report.
             Err(Stop::Wrong(what)) => return Err(Stop::Wrong(format!("in {trouble:?}: {what}"))),
             Err(Stop::Refused) => self.tally.refused_to_open += 1,
             Ok(()) | Err(Stop::Crash) => {}
@@ -150,8 +150,8 @@ impl World {
                     ended?;
                 }
             }
-            // Where a flush failed the process may end and the power stay: reads still see what no flush saves. Where there was no
-            // space, the same process opens the store again.
+            // After a failed flush, the process may end while the power stays: reads still see bytes that no flush saves. After a lack of
+            // space, the same process reopens the store.
             let power_stays = matches!(fault, Fault::FlushError | Fault::NoSpace) && !self.faulty.crashed();
             let power_fails = !power_stays || self.random.one_in(2);
             if power_fails {
@@ -168,7 +168,7 @@ impl World {
                 drop(self.open(None));
                 return Ok(());
             }
-            // What rots at rest may be the end of the log as well.
+            // Rot may strike the end of the log as well.
             if fault == Fault::Rot && self.random.one_in(2) {
                 let count = 1 + self.random.below(3);
                 self.rot(count);
@@ -198,7 +198,7 @@ impl World {
         self.open_and_read(None).map(drop)
     }
 
-    /// The drive is filled with what ordered keyspaces have; room is made and used again.
+    /// Fills the drive with values of ordered keyspaces, then makes room and uses it again.
     fn fill_ordered(&mut self) -> Result<(), Stop> {
         let mut life = self.open_and_read(None)?;
         life.fill_ordered(self)?;
@@ -234,14 +234,14 @@ impl World {
         self.images_damaged = 0;
     }
 
-    /// The store is opened, and read, while the drive fails: it opens or says why not, and its writes must not disturb the next opening.
+    /// Opens and reads the store while the drive fails. It opens or says why not, and its writes must not disturb the next opening.
     fn fail_in_recovery(&mut self, fault: Fault) -> Result<(), Stop> {
         let within = self.region();
         let faults = faults(fault, within, &mut self.random);
         self.set_faults(faults);
         self.model.note_everywhere(&format!("to be opened under {faults:?}"));
         match self.open(None) {
-            // What could not be read is still to be judged.
+            // Keys that could not be read are still to be judged.
             Ok(life) if life.was_refused() => Ok(()),
             Ok(_) => self.all_read(),
             Err(Stop::Refused) => Ok(()),
@@ -249,7 +249,7 @@ impl World {
         }
     }
 
-    /// The frame of this opening may lie over that of the last install, whose log was never said to be durable.
+    /// Whether the frame of this opening may have overwritten that of the last install, whose log was never reported as durable.
     fn install_is_written_over(&self, fault: Fault) -> bool {
         fault == Fault::MisplacedWrite && self.manifest_is_damaged && self.options.sync != Sync::Always
     }
@@ -275,14 +275,14 @@ impl World {
             }
             life.step(self, None)?;
         }
-        // A little longer, for what a failed store says.
+        // A little longer, to check the answers of a failed store.
         for _ in 0..30 {
             life.step(self, None)?;
         }
         if self.random.one_in(4) { life.close(self) } else { Ok(()) }
     }
 
-    /// Works for a while, until the process ends and the power stays: what no flush has saved is in the drive's cache.
+    /// Works for a while, then the process ends and the power stays: unflushed writes are in the drive's cache.
     fn end_process(&mut self) -> Result<(), Stop> {
         let mut life = self.open_and_read(None)?;
         for _ in 0..100 + self.random.below(200) {
@@ -317,7 +317,7 @@ impl World {
         self.open_and_read(None).map(drop)
     }
 
-    /// Takes down what the drive did wrong.
+    /// Notes the faults of the drive.
     pub(super) fn note_faults(&mut self) {
         let report = self.faulty.take_report();
         self.tally.faults(self.state, &report.struck);
@@ -332,7 +332,7 @@ impl World {
         self.images_damaged += report.damaged.iter().filter(|range| is_image(range)).count();
     }
 
-    /// Damage may have taken the newest images: where it is in one place, of those that nothing attests.
+    /// Damage may have taken the newest images; if it is in one place, only those that nothing attests.
     fn set_pages_adrift(&mut self, fault: Fault) {
         let elsewhere = self.manifest_is_damaged || self.log_is_damaged;
         let is_one = fault == Fault::Rot && self.images_damaged == 1 && !elsewhere;
@@ -341,7 +341,7 @@ impl World {
         model.set_pages_adrift(|key| is_judged && attested.has(key, workload.slot_of(key)));
     }
 
-    /// Part of the drive, or all of it, so that writes to small parts go astray as well.
+    /// A part of the drive, or all of it, so that writes to small parts are struck as well.
     fn region(&mut self) -> (u64, u64) {
         let log = self.log.clone();
         match self.random.below(6) {
@@ -352,7 +352,7 @@ impl World {
         }
     }
 
-    /// Flips bits of a few bytes, in what the store uses.
+    /// Flips bits of a few bytes in used areas.
     fn rot(&mut self, count: u64) {
         let areas = self.areas();
         for _ in 0..count {
@@ -360,12 +360,13 @@ impl World {
             let Some(kind) = kinds.iter().nth(self.random.below(kinds.len().max(1) as u64) as usize) else { return };
             let of_kind: Vec<&Area> = areas.iter().filter(|area| area.kind == *kind).collect();
             let area = of_kind[self.random.below(of_kind.len() as u64) as usize];
-            // The beginning of a manifest or a log zone is where most of it is.
+            // Most of a manifest or a log zone is at its beginning.
             let used = if self.random.one_in(2) { area.length_bytes.min(4096) } else { area.length_bytes };
             let at = area.offset_bytes + self.random.below(used);
             let bits = 1 << self.random.below(8);
             self.faulty.flip(at, bits);
-            // The store mends one damaged copy of the manifest without loss: where rot strikes the first copy, it strikes the second one, too.
+            // The store repairs one damaged copy of the manifest without loss, so rot that strikes the first copy strikes the second one
+            // too.
             let copy = areas.iter().find(|other| *kind == AreaKind::Manifest && other.kind == AreaKind::ManifestCopy);
             copy.into_iter().for_each(|copy| self.faulty.flip(copy.offset_bytes + (at - area.offset_bytes), bits));
             self.model.note_everywhere(&format!("byte {at} rots, in {kind:?}"));
@@ -373,7 +374,7 @@ impl World {
         self.note_faults();
     }
 
-    /// What lies where, as the manifest on the drive says; nothing where that is damaged.
+    /// The used areas of the drive, according to its manifest; none if that is damaged.
     fn areas(&mut self) -> Vec<Area> {
         let seed = self.random.next_u64();
         let drive = self.drive_of(self.faulty.fork_durable(seed));
@@ -382,7 +383,7 @@ impl World {
         inspection.areas.into_iter().filter(used).collect()
     }
 
-    /// From where to where areas of these kinds lie.
+    /// The range in which areas of these kinds lie.
     pub(super) fn find(&mut self, kinds: &[AreaKind]) -> Range<u64> {
         let areas = self.areas();
         let found = areas.iter().filter(|area| kinds.contains(&area.kind));

@@ -1,4 +1,4 @@
-//! Requests on block devices: what a client of a disk asks for, cut into operations on blocks.
+//! Requests on block devices, as clients of a disk send them, cut into operations on blocks.
 
 use super::{Draw, Workload};
 use crate::model::Model;
@@ -7,27 +7,27 @@ use std::rc::Rc;
 use tapetum::Expiry;
 use tapetum::{BLOCK_BYTES, BlockPiece, Condition};
 
-/// Blocks that one request covers at most.
+/// The most blocks that one request covers.
 const BLOCKS_MAX: u64 = 5;
-/// Requests that cover a block and are on their way: the model tries them in every order.
+/// The most pending requests that cover a block: the model tries them in every order.
 const PENDING_MAX: usize = 3;
 
 /// One request on a device.
 pub struct DeviceRequest {
     /// Operations on its blocks, with their keys.
     pub parts: Vec<(u64, usize, Kind)>,
-    /// It is to be durable when it is answered.
+    /// It must be durable when it is answered.
     pub is_forced: bool,
 }
 
 impl Workload {
-    /// A request on one of the devices that are there, unless its blocks are busy.
+    /// A request on one of the existing devices, unless its blocks are busy.
     pub(super) fn device_request(&mut self, model: &Model) -> Option<Draw> {
         let kind = self.random.below(100);
         self.device_request_of(model, kind)
     }
 
-    /// Writes of whole blocks alone.
+    /// Only writes of whole blocks.
     pub(super) fn device_write(&mut self, model: &Model) -> Option<Draw> {
         self.device_request_of(model, 40)
     }
@@ -55,7 +55,7 @@ impl Workload {
         (!has_held && !parts.is_empty()).then_some(Draw::Device { slot, request: DeviceRequest { parts, is_forced } })
     }
 
-    /// Bytes of a device; whole blocks of it where that is usual.
+    /// A range of a device in bytes; whole blocks for kinds that usually are.
     fn device_range(&mut self, blocks: u64, kind: u64) -> std::ops::Range<u64> {
         let block = BLOCK_BYTES as u64;
         let count = 1 + self.random.below(BLOCKS_MAX.min(blocks));
@@ -69,7 +69,7 @@ impl Workload {
         }
     }
 
-    /// What becomes of one block: read, written, written in part, trimmed or zeroed.
+    /// The operation on one block: read, write, write of a part, trim or zeroing.
     fn part(&mut self, id: u64, piece: &BlockPiece, kind: u64) -> Option<Kind> {
         let BlockPiece { within, .. } = piece.clone();
         let whole = |value| Kind::Put { value, flags: 0, expiry: Expiry::NONE, condition: Condition::Always };
@@ -77,10 +77,10 @@ impl Workload {
             0..25 => Kind::Get,
             25..70 if piece.is_whole() => whole(self.value_of(id, BLOCK_BYTES as u64)),
             25..70 => Kind::Patch { within: within.clone(), bytes: self.value_of(id, within.len() as u64) },
-            // Zeros for which flash is to be taken.
+            // Zeros that must be allocated on flash.
             85..90 if piece.is_whole() => whole(Rc::from(vec![0; BLOCK_BYTES])),
             70..80 | 85..90 if !piece.is_whole() => Kind::Zero { within },
-            // A trim leaves parts of blocks alone.
+            // A trim does not touch parts of blocks.
             80..85 if !piece.is_whole() => return None,
             _ => Kind::Delete { stamp: None },
         })

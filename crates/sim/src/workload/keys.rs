@@ -6,7 +6,7 @@ use tapetum_drive::SplitMix64;
 /// The longest key that an ordered keyspace takes.
 const KEY_BYTES_MAX: u64 = 1024;
 
-/// A key as clients have them.
+/// A key such as clients use.
 pub fn key(random: &mut SplitMix64, number: u64) -> Vec<u8> {
     let mut key = format!("key-{number}-").into_bytes();
     let longer = match random.below(20) {
@@ -18,25 +18,25 @@ pub fn key(random: &mut SplitMix64, number: u64) -> Vec<u8> {
     key
 }
 
-/// How keys of an ordered keyspace lie beside each other.
+/// How the keys of an ordered keyspace relate to each other.
 #[derive(Clone, Copy)]
 enum KeyShape {
-    /// Numbers, one after the other.
+    /// Consecutive numbers.
     Dense,
     /// Each a prefix of the next.
     Nested,
-    /// Any bytes, few or many.
+    /// Random bytes, few or many.
     Sparse,
-    /// They differ behind much that they have in common.
+    /// They share a long prefix.
     FarApart,
-    /// Zero bytes, which come before everything.
+    /// Zero bytes, which sort before everything.
     Zeros,
 }
 
 const SHAPES: [KeyShape; 5] =
     [KeyShape::Dense, KeyShape::Nested, KeyShape::Sparse, KeyShape::FarApart, KeyShape::Zeros];
 
-/// So many keys, all different, of one shape or of all.
+/// `count` different keys, of one shape or of all.
 pub fn shaped(random: &mut SplitMix64, count: usize) -> Vec<Vec<u8>> {
     let shape = (!random.one_in(3)).then(|| SHAPES[random.below(SHAPES.len() as u64) as usize]);
     let common_bytes = 1 + random.below(KEY_BYTES_MAX - 8);

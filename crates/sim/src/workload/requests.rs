@@ -1,4 +1,4 @@
-//! The model's operations as requests to the store, and the store's replies as the model's answers.
+//! The model's operations as requests to the store, and the store's replies as answers of the model.
 
 use crate::model::operation::{Item, Kind, Told};
 use std::rc::Rc;
@@ -34,7 +34,7 @@ pub fn request<'a>(key: &'a [u8], kind: &'a Kind) -> Request<'a> {
     }
 }
 
-/// The part of a batch.
+/// An operation as a part of a batch.
 pub fn write<'a>(keyspace: KeyspaceRef, key: &'a [u8], kind: &'a Kind) -> Write<'a> {
     match kind {
         Kind::Put { value, flags, expiry, .. } => Write::Put { keyspace, key, value, flags: *flags, expiry: *expiry },
@@ -43,7 +43,7 @@ pub fn write<'a>(keyspace: KeyspaceRef, key: &'a [u8], kind: &'a Kind) -> Write<
     }
 }
 
-/// What the client is told of an operation that DRAM answers at once.
+/// The client's answer to an operation that DRAM answers at once; `None` if it must be submitted.
 pub fn told_at_once(session: &mut Session, keyspace: KeyspaceRef, key: &[u8], kind: &Kind) -> Option<Told> {
     let digest = session.digest(keyspace, key);
     match kind {
@@ -63,7 +63,7 @@ pub fn told_at_once(session: &mut Session, keyspace: KeyspaceRef, key: &[u8], ki
     }
 }
 
-/// The client's answer; `Err` for one that must never come here.
+/// The client's answer. `Err` for an outcome that must not get here.
 pub fn told(session: &Session, outcome: Outcome) -> Result<Told, Error> {
     Ok(match outcome {
         Outcome::Value { flags, stamp, expiry, value } => {

@@ -1,5 +1,5 @@
-//! The simulator on a small scale: it is deterministic, the store holds, and a planted bug shows and shrinks. All of them are
-//! hunted by `make test-simulation`.
+//! The simulator on a small scale: it is deterministic, the store passes, and a planted bug shows and shrinks. `make test-simulation` hunts
+//! all bugs.
 
 use tapetum_sim::hunt::{CRASHES, explain, hunt, run_until, shrink};
 use tapetum_sim::run::keep_panics_quiet;
@@ -21,7 +21,7 @@ fn what_is_recorded_for_a_report_changes_nothing() {
 #[test]
 fn five_hundred_crashes_lose_nothing() {
     keep_panics_quiet();
-    // Of the first seeds, few collect.
+    // Few of the first seeds run the collector.
     let setup = Setup::new(101, CRASHES);
     let found = run_until(&setup, 2, |found| found.tally.points() >= 500);
     assert!(found.failure.is_none(), "{}", found.failure.map_or(String::new(), |failure| explain(&failure, &setup)));
@@ -46,7 +46,7 @@ fn one_case_is_tried_in_every_way() {
     for begins in [exhaustive::Begin::Empty, exhaustive::Begin::NearlyFull] {
         let (steps, strikes) = (steps.clone(), exhaustive::Strikes::Anywhere);
         let count = bench.run(&exhaustive::Case { steps, at_once: false, begins, strikes }).unwrap();
-        // With the one write on its way, with the other, and at the end.
+        // With one write in flight, with the other, and at the end.
         assert!(count.cuts >= 3 && count.outcomes > 256, "{count:?}");
     }
 }
@@ -61,7 +61,7 @@ fn a_failure_shrinks_to_a_smaller_one_that_still_fails() {
     assert!(least.keys_max < setup.keys_max && least.crashes_max <= failure.crashes + 1, "{least:?}");
 }
 
-/// Shrinking asks for fewer keys than there are keyspaces.
+/// Shrinking may ask for fewer keys than there are keyspaces.
 #[test]
 fn each_keyspace_keeps_a_key_however_few_are_asked_for() {
     for load in [Load::Mixed, Load::Ordered, Load::Block] {

@@ -1,4 +1,4 @@
-//! fio's turns, and what it says of them.
+//! Turns of fio, and its results.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::Failure;
 
-/// Each block by itself compresses to a third.
+/// Each block, compressed by itself, shrinks to a third.
 const DATA: [&str; 4] =
     ["--buffer_compress_percentage=67", "--buffer_compress_chunk=4096", "--refill_buffers", "--randrepeat=0"];
 
@@ -26,7 +26,7 @@ pub struct FioTurn {
     /// P99.99 of reads or of writes, whichever is longer.
     pub tail_us: f64,
     pub written_bytes: f64,
-    /// What the server did for it, as others measured.
+    /// Resources that the server used for it, measured outside of fio.
     pub server_cpu_us: f64,
     pub member_written_bytes: f64,
 }
@@ -40,14 +40,14 @@ impl FioTurn {
         self.server_cpu_us / self.operations
     }
 
-    /// Bytes that came to the member ÷ what was written.
+    /// Bytes written to the member ÷ bytes that fio wrote.
     pub fn amplification(&self) -> f64 {
         self.member_written_bytes / self.written_bytes
     }
 }
 
 impl Fio {
-    /// Whether there is one that speaks NBD.
+    /// Checks that fio exists and supports NBD.
     pub fn check() -> Result<(), Failure> {
         let list = Command::new("fio").arg("--enghelp").output();
         match list {
@@ -79,12 +79,12 @@ impl Fio {
         })
     }
 
-    /// Bytes a second of a read from end to end, over and over.
+    /// Bytes per second of sequential reads of the whole device, repeated.
     pub fn read(uri: &str, device_bytes: u64, seconds: u64) -> Result<f64, Failure> {
         read_by(&over(uri), device_bytes, seconds)
     }
 
-    /// The same of the bare device.
+    /// The same for the bare device.
     pub fn read_member(device: &Path, device_bytes: u64, seconds: u64) -> Result<f64, Failure> {
         let device = format!("--filename={}", device.display());
         read_by(&["--ioengine=io_uring".to_owned(), "--direct=1".to_owned(), device], device_bytes, seconds)
@@ -102,14 +102,14 @@ fn over(uri: &str) -> [String; 2] {
     ["--ioengine=nbd".to_owned(), format!("--uri={uri}")]
 }
 
-/// The one job's account.
+/// The result of the single job.
 fn run(command: &mut Command) -> Result<Value, Failure> {
     command.args(["--name=turn", "--output-format=json"]);
     let output = command.output().map_err(|error| format!("fio cannot be run: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let failed =
         || format!("{command:?} ended with {}: {}{text}", output.status, String::from_utf8_lossy(&output.stderr));
-    // Notes come before the account.
+    // Notes precede the JSON.
     let account = text.find('{').map(|at| &text[at..]).ok_or_else(failed)?;
     let mut account: Value = serde_json::from_str(account).map_err(|_| failed())?;
     let job = account["jobs"][0].take();

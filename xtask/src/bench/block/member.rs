@@ -1,4 +1,4 @@
-//! A member: a loop device over a file, past the page cache, which the kernel holds to so many requests and bytes a second.
+//! A member: a loop device over a file, past the page cache. The kernel limits its requests and bytes per second.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -8,14 +8,14 @@ use crate::Failure;
 use crate::arguments::Arguments;
 use crate::loop_device::LoopDevice;
 
-/// The kernel's throttle, of control groups of version 1: what it is told of the root holds for all processes, and for what the page cache
-/// writes back.
+/// The kernel's throttle, in control groups of version 1. Limits of the root group hold for all processes, and for writes back from the
+/// page cache.
 const THROTTLE: &str = "/sys/fs/cgroup/blkio";
 
-/// Enough to see that there can be a loop device.
+/// Enough to check that loop devices work.
 const CHECKED_BYTES: u64 = 1 << 20;
 
-/// What a member does in a second.
+/// Limits of a member per second.
 #[derive(Clone, Copy)]
 pub struct Limits {
     pub reads_per_second: u64,
@@ -25,7 +25,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// As `--throttle`, `--reads`, `--writes`, `--read-bytes` and `--write-bytes` say. `None`: the member does what it can.
+    /// The limits of `--throttle`, `--reads`, `--writes`, `--read-bytes` and `--write-bytes`. `None`: no limits.
     pub fn parse(arguments: &Arguments) -> Result<Option<Limits>, Failure> {
         match arguments.text("throttle").unwrap_or("yes") {
             "yes" => Ok(Some(Limits {
@@ -64,18 +64,18 @@ impl fmt::Display for Limits {
 
 pub struct Member {
     device: LoopDevice,
-    /// Its major and minor number, as the kernel writes them.
+    /// Its major and minor number, in the kernel's notation.
     number: String,
     file: PathBuf,
 }
 
-/// A member's limits, until it is dropped.
+/// The limits of a member, which end when this is dropped.
 pub struct Throttled {
     number: String,
 }
 
 impl Member {
-    /// Whether there can be one in this folder.
+    /// Checks that a member can be made in this folder.
     pub fn check(folder: &Path) -> Result<(), Failure> {
         match Path::new(THROTTLE).join("blkio.throttle.read_iops_device").exists() {
             true => Member::new(folder, "checked", CHECKED_BYTES).map(drop),
@@ -96,7 +96,7 @@ impl Member {
         &self.device.path
     }
 
-    /// Holds it to `limits`, if there are some.
+    /// Limits it to `limits`, if there are any.
     pub fn throttle(&self, limits: Option<Limits>) -> Result<Throttled, Failure> {
         for (file, limit) in limits.iter().flat_map(Limits::files) {
             fs::write(Path::new(THROTTLE).join(file), format!("{} {limit}", self.number))?;
@@ -113,7 +113,7 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        // Its bytes go when the loop device does.
+        // The bytes are freed with the loop device.
         let _ = fs::remove_file(&self.file);
     }
 }

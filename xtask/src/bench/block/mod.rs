@@ -1,8 +1,9 @@
-//! A block device beside a plain one: fio's mix of 70 % reads and 30 % writes of 4 KiB at random, data that compress to a third, over NBD. XDP's
-//! figure 15. `tapetum serve --nbd` with blocks by themselves and in groups of 8 and 16, nbdkit over the bare member with the page cache that the
-//! store has as memory, and qemu-nbd past the page cache. Each has a member of its own on the same disk, all throttled alike.
+//! A block device beside a plain one: fio's random mix of 70 % reads and 30 % writes of 4 KiB, with data that compresses to a third, over
+//! NBD. XDP's figure 15. The contenders are `tapetum serve --nbd`, with single blocks and with groups of 8 and 16; nbdkit over the bare
+//! member, with a page cache as large as the store's memory; and qemu-nbd past the page cache. Each has its own member on the same disk,
+//! with the same limits.
 //!
-//! Afterwards each device is read from end to end, beside the bare member.
+//! Afterwards each device is read sequentially, beside the bare member.
 
 mod fio;
 pub mod member;
@@ -17,16 +18,16 @@ use crate::results::outcome::{Outcome, Reach};
 use crate::results::spread::Spread;
 use crate::workspace;
 
-/// Of a member, in percent of the device: all contenders have the same.
+/// Size of a member, in percent of the device; the same for all contenders.
 const MEMBER_PERCENT: u64 = 150;
-/// What the store, and the rival's page cache, may have.
+/// Memory of the store, and of the rival's page cache: the device's size divided by this, but at least the minimum.
 const MEMORY_SHARE: u64 = 16;
 const MEMORY_BYTES_MIN: u64 = 128 << 20;
-/// The least of operations a second ÷ nbdkit's, and the most of their P99.99 ÷ nbdkit's, from this depth on.
+/// At this depth and above: the least operations per second ÷ nbdkit's, and the greatest P99.99 ÷ nbdkit's.
 const SPEED_LEAST: f64 = 2.9;
 const TAIL_MOST: f64 = 0.2;
 const DEPTH_HELD: u64 = 32;
-/// The least of a sequential read's bandwidth ÷ the bare member's, in groups of 16.
+/// The least bandwidth of a sequential read ÷ the bare member's, with groups of 16.
 const READ_LEAST: f64 = 0.9;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -120,7 +121,7 @@ fn mix(
     Ok(())
 }
 
-/// Reads from end to end, after all those writes.
+/// Sequential reads, after all the writes.
 fn reads(
     outcome: &mut Outcome,
     exporters: &[Exporter],

@@ -14,14 +14,14 @@ use tapetum_bench::process::cpu_us_with_ended_threads;
 use tapetum_bench::server::{Server, ServerOptions, die_with_parent};
 
 const START_MAX: Duration = Duration::from_secs(20);
-/// Where the kernel holds page caches to a size.
+/// The control groups in which the kernel limits page caches.
 const MEMORY: &str = "/sys/fs/cgroup/memory";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Contender {
-    /// Tapetum, each block by itself.
+    /// Tapetum with single blocks.
     Blocks,
-    /// A page of InnoDB.
+    /// Tapetum with groups as large as a page of InnoDB.
     Groups4,
     Groups8,
     Groups16,
@@ -30,7 +30,7 @@ pub enum Contender {
 }
 
 impl Contender {
-    /// Those of the row `block`.
+    /// The contenders of the row `block`.
     pub const ALL: [Contender; 5] =
         [Contender::Blocks, Contender::Groups8, Contender::Groups16, Contender::Nbdkit, Contender::QemuNbd];
 
@@ -64,16 +64,16 @@ enum Running {
     Rival(Rival),
 }
 
-/// A rival's process, and the group that holds its page cache to a size.
+/// A rival's process, and the control group that limits its page cache.
 pub struct Rival {
     child: Child,
     group: Option<PathBuf>,
 }
 
-/// A contender that serves its member.
+/// A contender's server, and its member.
 pub struct Exporter {
     contender: Contender,
-    // Before its member, which it has open.
+    // Dropped before the member that it has open.
     running: Running,
     member: Member,
     socket: PathBuf,
@@ -132,7 +132,7 @@ impl Exporter {
         }
     }
 
-    /// Runs a turn, and adds what the server used and its member was written meanwhile.
+    /// Runs a turn, and adds the server's resources and the bytes written to its member.
     pub fn timed(&self, turn: impl FnOnce(&str) -> Result<FioTurn, Failure>) -> Result<FioTurn, Failure> {
         let before = (self.cpu_us()?, self.member.written_bytes()?);
         let turn = turn(&self.uri())?;
@@ -150,7 +150,7 @@ impl Exporter {
 }
 
 impl Rival {
-    /// Whether those that are compared with can be run here.
+    /// Checks that the rivals can run here.
     pub fn check() -> Result<(), Failure> {
         for (program, package) in [("nbdkit", "nbdkit"), ("qemu-nbd", "qemu-utils")] {
             if Command::new(program).arg("--version").output().is_err() {
@@ -183,7 +183,7 @@ impl Rival {
         let child = child.map_err(|error| format!("{command:?}: {error}; apt-get install nbdkit qemu-utils"))?;
         let rival = Rival { child, group };
         if let Some(group) = &rival.group {
-            // What it reads and writes from now on counts there.
+            // From now on the group is charged for the rival's page cache.
             fs::write(group.join("cgroup.procs"), rival.child.id().to_string())?;
         }
         Ok(rival)
@@ -192,11 +192,11 @@ impl Rival {
 
 impl Drop for Rival {
     fn drop(&mut self) {
-        // Ended already is as good.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if let Some(group) = &self.group {
-            // Its pages may hold it a moment longer; an empty group takes nothing.
+            // Its pages may keep the group alive a moment longer; an empty group costs nothing.
             let _ = fs::remove_dir(group);
         }
     }

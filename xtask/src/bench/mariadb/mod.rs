@@ -1,11 +1,11 @@
-//! MariaDB on a block device beside the same on a plain disk (XDP's figure 16): sysbench's transactions of reads and writes, InnoDB with a buffer
-//! pool of an eighth of the data, made durable one by one. Each contender has a member of its own on the same disk, all throttled alike from
-//! the moment on when the tables are filled.
+//! MariaDB on a block device beside MariaDB on a plain disk (XDP's figure 16): sysbench's read-write transactions, each made durable by
+//! itself, with a buffer pool of an eighth of the data. Each contender has its own member on the same disk. All have the same limits once
+//! the tables are filled.
 //!
-//! A page of InnoDB is 16 KiB: with blocks in groups of 4 it is one record. Blocks by themselves stand beside.
+//! A page of InnoDB is 16 KiB, so with blocks in groups of 4 it is one record. Single blocks are measured as well.
 //!
-//! This machine's kernel reaches NBD by nbdfuse and a loop device, which the plain disk does without. So qemu-nbd over a bare member stands
-//! beside it, too, reached in the same way.
+//! This machine's kernel reaches NBD only through nbdfuse and a loop device; the plain disk needs neither. So qemu-nbd over a bare member,
+//! reached in the same way, is measured too.
 
 mod database;
 mod sysbench;
@@ -27,19 +27,19 @@ use crate::results::picture::Picture;
 use crate::results::spread::Spread;
 use crate::workspace::Scratch;
 
-/// Of a row with its indexes, about.
+/// Approximate bytes of a row with its indexes.
 const ROW_BYTES: u64 = 240;
-/// Of the data: the device, which also has InnoDB's own logs, and the member under it.
+/// Sizes relative to the data: the device, which also holds InnoDB's logs, and the member below it.
 const DEVICE_SHARE: u64 = 3;
 const DEVICE_BESIDE_BYTES: u64 = 1 << 30;
 const MEMBER_PERCENT: u64 = 150;
-/// Of the data: InnoDB's buffer pool.
+/// InnoDB's buffer pool is the data divided by this.
 const POOL_SHARE: u64 = 8;
-/// With less InnoDB does not start.
+/// InnoDB does not start with less.
 const POOL_BYTES_MIN: u64 = 8 << 20;
 const STORE_MEMORY_BYTES: u64 = 256 << 20;
 const SPEED_LEAST: f64 = 2.5;
-/// The first are not ours. The last is held against them.
+/// The first so many entrants are rivals. The last entrant is compared with each of them.
 const RIVALS: usize = 2;
 
 enum Disk {
@@ -49,7 +49,7 @@ enum Disk {
 
 struct Entrant {
     label: &'static str,
-    // In this order they go.
+    // Dropped in this order.
     database: Database,
     mounted: Mounted,
     disk: Disk,
@@ -105,11 +105,11 @@ fn sysbench(entrant: &Entrant, (rows, threads): (u64, u64)) -> Sysbench<'_> {
     Sysbench { socket: entrant.database.socket(), rows, threads }
 }
 
-/// What a turn gave, and what was used for it.
+/// The transactions of a turn, and the resources used.
 struct Turn {
     transactions: SysbenchTurn,
     member_written_bytes: f64,
-    /// Of whoever serves the device.
+    /// CPU time of the device's server.
     server_cpu_us: f64,
 }
 

@@ -45,7 +45,7 @@ use pipeline::{ScheduledPipeline, StepAfter};
 use quarantine::QuarantinedTask;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What an application's virtual time gains by a second of a unit at weight 1.
+/// Virtual time that an application with weight 1 pays for a microsecond of a unit.
 const VIRTUAL_PER_US: u64 = 1 << 10;
 pub const WEIGHT_MAX: u32 = 1 << 10;
 
@@ -63,31 +63,31 @@ pub struct ArbiterOptions {
     pub sub_buffers: u16,
     /// The most pipelines of one application that have not ended.
     pub pipelines_max: usize,
-    /// Programs of the device's own that move bytes. Their tasks are sure to end, and touch memory beyond sub-buffers: a pipeline
-    /// that is too late waits for one that runs.
+    /// Programs of the device itself that move bytes. Their tasks always end, and they touch memory outside sub-buffers, so a pipeline past
+    /// its deadline waits for such a task.
     pub movers: Vec<ProgramId>,
-    /// What a byte from flash costs beside a microsecond of a unit, in 1/1024 microseconds.
+    /// Cost of a byte read from flash, in 1/1024 microseconds of unit time.
     pub flash_byte_cost: u64,
 }
 
 struct UnitState {
     total: u16,
     busy: u16,
-    /// What a task of this program took lately, to charge one before it has ended.
+    /// Estimated cost of a task of this program, from recent tasks. A task is charged this much when it starts.
     cost_guess: u64,
-    /// Tasks that did not start in the round in which they could have.
+    /// Tasks that waited at least one round before they started.
     waits: u64,
 }
 
 struct ApplicationState {
     weight: u64,
     virtual_time: u64,
-    /// Not admitted yet, in order.
+    /// Pipelines not admitted yet, in order.
     waiting: VecDeque<u32>,
-    /// Admitted, with a task to start.
+    /// Admitted pipelines that have a task to start.
     wait_queue: VecDeque<u32>,
     pipelines: usize,
-    /// Of these: not released.
+    /// Pipelines of these that are not released yet.
     parked: usize,
 }
 
@@ -97,19 +97,19 @@ pub struct Arbiter {
     pipelines: BTreeMap<u32, ScheduledPipeline>,
     sub_buffers_free: Vec<SubBuffer>,
     sub_buffers: u16,
-    /// For the pipelines that are admitted.
+    /// Sub-buffers reserved for admitted pipelines.
     reserved: u16,
     ended: VecDeque<PipelineEnd>,
     pipelines_max: usize,
     flash_byte_cost: u64,
     movers: Vec<ProgramId>,
-    /// Of pipelines that have one: when, and whose.
+    /// Deadlines of the pipelines that have one: (deadline in microseconds, sequence).
     deadlines: BTreeSet<(u64, u32)>,
     quarantined: BTreeMap<(u32, u8), QuarantinedTask>,
-    /// How often everything was started that could be.
+    /// Rounds so far. A round ends when no further task can start.
     round: u64,
     sequence_next: u32,
-    /// The least virtual time of those that have work: it never goes back.
+    /// The least virtual time of the applications that have work. It never goes back.
     virtual_now: u64,
 }
 
@@ -202,7 +202,7 @@ impl Arbiter {
         pipeline.parked = false;
         let application = &mut self.applications[usize::from(pipeline.application)];
         if application.pipelines == application.parked {
-            // It saved nothing up while it had nothing to do.
+            // An idle application earns no credit.
             application.virtual_time = application.virtual_time.max(self.virtual_now);
         }
         application.parked -= 1;
@@ -251,7 +251,7 @@ impl Arbiter {
         }
     }
 
-    /// Who is served first: the least.
+    /// The application with the least value is served first.
     fn order(&self, application: usize) -> u64 {
         if fail_point!(StarvedApplication) {
             return application as u64;
@@ -310,14 +310,14 @@ impl Arbiter {
         Ok(TaskReport::Counted)
     }
 
-    /// Gives a pipeline up: at once, or when its running task has ended.
+    /// Cancels a pipeline: at once, or when its running task has ended.
     pub fn cancel(&mut self, sequence: u32) {
         let Some(pipeline) = self.pipelines.get(&sequence) else { return };
         self.give_up(sequence, PipelineOutcome::Cancelled { stage: pipeline.stage() });
     }
 
-    /// Ends what should have ended by `now_us`: at once, unless the device's own move of its bytes runs, which is waited for. What
-    /// another task still uses is quarantined.
+    /// Ends the pipelines whose deadline has passed. A pipeline whose bytes the device itself is moving ends after that move; sub-buffers
+    /// that another task still uses are quarantined.
     pub fn expire(&mut self, now_us: u64) {
         while let Some((deadline_us, sequence)) = self.deadlines.first().copied().filter(|(at_us, _)| *at_us <= now_us)
         {
@@ -332,12 +332,12 @@ impl Arbiter {
         }
     }
 
-    /// When [`Arbiter::expire`] has something to do.
+    /// The next time at which [`Arbiter::expire`] has something to do.
     pub fn deadline_next_us(&self) -> Option<u64> {
         self.deadlines.first().map(|(deadline_us, _)| *deadline_us)
     }
 
-    /// Tasks of a program that waited for a unit or a sub-buffer, since this was asked last.
+    /// Number of tasks of a program that waited for a unit or a sub-buffer, since the last call.
     pub fn take_waits(&mut self, program: ProgramId) -> u64 {
         self.units.get_mut(&program).map_or(0, |unit| std::mem::take(&mut unit.waits))
     }
@@ -347,7 +347,7 @@ impl Arbiter {
         self.units.get(&program).map_or(0, |unit| unit.total)
     }
 
-    /// Whether the task of a pipeline that runs is not wanted any more: its unit may stop.
+    /// Whether the running task of a pipeline is cancelled, so that its unit may stop.
     pub fn is_given_up(&self, sequence: u32) -> bool {
         self.pipelines.get(&sequence).is_none_or(|pipeline| pipeline.given_up.is_some())
     }
@@ -382,7 +382,7 @@ impl Arbiter {
         self.ended.push_back(PipelineEnd { sequence, application: pipeline.application, outcome });
     }
 
-    /// The next pipeline that has ended. Their number is bounded by that of the pipelines taken, if whoever submits takes ends.
+    /// The next pipeline that has ended. The caller must take ends: then their number stays below that of the pipelines submitted.
     pub fn ended(&mut self) -> Option<PipelineEnd> {
         self.ended.pop_front()
     }

@@ -1,10 +1,10 @@
-//! What the arbiter is told and what it says: why a pipeline is not taken, how a task and a pipeline ended.
+//! Inputs and answers of the arbiter: why it refuses a pipeline, how a task and a pipeline ended.
 
 use super::PIPELINE_STAGES_MAX;
 use crate::protocol::ProgramId;
 use std::fmt;
 
-/// Why a pipeline is not taken.
+/// Why a pipeline is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PipelineRefusal {
     UnknownApplication(u16),
@@ -15,12 +15,12 @@ pub enum PipelineRefusal {
         stage: u8,
         program: ProgramId,
     },
-    /// It may hold more sub-buffers than there are.
+    /// The pipeline may need more sub-buffers than exist.
     TooLarge {
         peak: u16,
         sub_buffers: u16,
     },
-    /// The application has as many pipelines as it may: take ends first.
+    /// The application has the most pipelines that it may have: take ends first.
     QueueFull,
 }
 
@@ -52,13 +52,13 @@ impl std::error::Error for PipelineRefusal {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskOutcome {
-    /// The input is used up; so many bytes of the output are filled.
+    /// The input is used up. `bytes` of the output are filled.
     Done { bytes: u32 },
-    /// The output is filled, and more of it is to come from the same input.
+    /// The output is filled with `bytes`, and the same input will give more.
     More { bytes: u32 },
-    /// As done, and no further part of the input is wanted.
+    /// Like `Done`, and the program wants no further part of the input.
     Enough { bytes: u32 },
-    /// What the program said; never zero.
+    /// The status that the program returned; never zero.
     Failed { status: u16 },
 }
 
@@ -76,7 +76,7 @@ pub enum PipelineOutcome {
         stage: u8,
         status: u16,
     },
-    /// While this stage ran, or was to.
+    /// Cancelled while this stage ran or waited to run.
     Cancelled {
         stage: u8,
     },
@@ -93,7 +93,7 @@ pub enum PipelineOutcome {
     },
 }
 
-/// The status of a stage that had more than its output holds, in a pipeline that was not submitted as one of parts.
+/// The status of a stage that produced more than its output holds, in a pipeline that does not work in parts.
 pub const OUTPUT_OVERFLOW: u16 = u16::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,11 +103,11 @@ pub struct PipelineEnd {
     pub outcome: PipelineOutcome,
 }
 
-/// What became of a task that was reported.
+/// How a task's report was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskReport {
     Counted,
-    /// Its pipeline had ended at its deadline. Its unit and its sub-buffers are free.
+    /// The pipeline had already ended at its deadline. The task's unit and sub-buffers are free again.
     Late,
 }
 

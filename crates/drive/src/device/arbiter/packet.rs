@@ -1,10 +1,10 @@
-//! The task packet: what the arbiter tells a compute unit, and all that it needs to (ProcPIPE, section 3.1).
+//! The task packet: all that the arbiter tells a compute unit about a task (ProcPIPE, section 3.1).
 
 use crate::protocol::ProgramId;
 
 /// The most stages of a pipeline that the arbiter schedules: eight programs, a source and a sink.
 pub const PIPELINE_STAGES_MAX: usize = 10;
-/// What a stage may be told beside its input.
+/// Bytes of arguments that a stage gets beside its input.
 pub const ARGUMENTS_BYTES: usize = 28;
 
 /// A part of local memory that the arbiter hands out, by its number.
@@ -16,16 +16,16 @@ pub struct SubBuffer(pub u16);
 pub struct TaskPacket {
     /// The pipeline's number.
     pub sequence: u32,
-    /// Which of `stages` is to run.
+    /// The index of the stage to run.
     pub stage: u8,
     pub stage_count: u8,
     pub application: u16,
-    /// What the stage before it made. The first stage has none: it brings its bytes from elsewhere.
+    /// The output of the stage before. `None` for the first stage, which brings its bytes from the source.
     pub input: Option<SubBuffer>,
     pub output: SubBuffer,
     /// No further part of the input follows this one.
     pub input_is_last: bool,
-    /// The run before this one left more of the same input.
+    /// The run before this one left more to produce from the same input.
     pub resumes: bool,
     /// The programs of the whole pipeline, in order.
     pub stages: [ProgramId; PIPELINE_STAGES_MAX],
@@ -76,7 +76,7 @@ impl TaskPacket {
         bytes
     }
 
-    /// `None` where the bytes are no packet: a stage beyond its list, or anything set that has no meaning.
+    /// `None` if the bytes are not a valid packet: the stage is beyond the list, or a bit without meaning is set.
     pub fn decode(bytes: &[u8; Self::ENCODED_BYTES]) -> Option<TaskPacket> {
         let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let (stage, stage_count, flags) = (bytes[STAGE], bytes[STAGE_COUNT], bytes[FLAGS]);
@@ -102,7 +102,7 @@ impl TaskPacket {
         self.stages[usize::from(self.stage)]
     }
 
-    /// What it makes is what the pipeline makes.
+    /// The output of this stage is the output of the pipeline.
     pub fn is_last_stage(&self) -> bool {
         self.stage + 1 == self.stage_count
     }

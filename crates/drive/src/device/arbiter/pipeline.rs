@@ -20,7 +20,7 @@ pub struct StageRequest {
 pub struct PipelineRequest {
     pub application: u16,
     pub stages: Vec<StageRequest>,
-    /// Stages may fill their outputs in parts: it reserves one sub-buffer a stage, where else two are enough.
+    /// Stages may fill their outputs in parts. Such a pipeline reserves one sub-buffer a stage; otherwise two are enough.
     pub in_parts: bool,
     pub deadline_us: Option<u64>,
 }
@@ -30,12 +30,12 @@ pub(super) struct ScheduledPipeline {
     pub deadline_us: Option<u64>,
     /// The most sub-buffers that it holds at once.
     pub peak: u16,
-    /// It waits to be released.
+    /// The pipeline waits to be released.
     pub parked: bool,
     pub admitted: bool,
-    /// What its running task was charged.
+    /// The cost that its running task was charged at its start.
     pub charged: u64,
-    /// It ends so when its running task has.
+    /// The outcome with which the pipeline ends when its running task has ended.
     pub given_up: Option<PipelineOutcome>,
     /// The arbiter's round in which its next task was put into the wait queue.
     pub queued_round: u64,
@@ -43,16 +43,16 @@ pub(super) struct ScheduledPipeline {
     arguments: [[u8; ARGUMENTS_BYTES]; PIPELINE_STAGES_MAX],
     stage_count: u8,
     in_parts: bool,
-    /// The stage that runs, or is to.
+    /// The stage that runs or runs next.
     stage: u8,
     running: bool,
-    /// By stage: what it filled and nobody has used up, or fills now.
+    /// By stage: the output that it fills now, or filled and the next stage has not used up.
     outputs: [Option<SubBuffer>; PIPELINE_STAGES_MAX],
-    /// By stage: it goes on with the same input later.
+    /// By stage: it has more to produce from its current input.
     has_more: [bool; PIPELINE_STAGES_MAX],
 }
 
-/// What follows a task.
+/// The step after a task.
 pub(super) enum StepAfter {
     Run,
     End(PipelineOutcome),
@@ -75,7 +75,7 @@ impl ScheduledPipeline {
         Ok(ScheduledPipeline {
             application: request.application,
             deadline_us: request.deadline_us,
-            // In parts, each stage may hold what it filled; else a stage's input and its output are all.
+            // In parts, every stage may hold an output. Otherwise only the running stage's input and output are held.
             peak: if request.in_parts { count } else { count.min(2) } as u16,
             parked: true,
             admitted: false,
@@ -140,14 +140,14 @@ impl ScheduledPipeline {
         }
         let bytes = match outcome {
             TaskOutcome::Failed { status } => return self.fails(status),
-            // What filled nothing would never end.
+            // A stage that says "more" and fills nothing would never end.
             TaskOutcome::More { bytes } if !self.in_parts || bytes == 0 => return self.fails(OUTPUT_OVERFLOW),
             TaskOutcome::More { bytes } => {
                 self.has_more[stage] = true;
                 bytes
             }
             TaskOutcome::Done { bytes } => {
-                // Its input is used up.
+                // The stage has used up its input.
                 if let Some(before) = stage.checked_sub(1) {
                     free.extend(self.outputs[before].take());
                 }
@@ -165,7 +165,7 @@ impl ScheduledPipeline {
             self.stage += 1;
             return StepAfter::Run;
         }
-        // Taken, or empty.
+        // The next stage has taken the output, or it is empty.
         free.extend(self.outputs[stage].take());
         match self.has_more[..=stage].iter().rposition(|more| *more) {
             Some(before) => {
@@ -183,7 +183,7 @@ impl ScheduledPipeline {
         (from..self.stage_count).find(|stage| self.programs[usize::from(*stage)] == program)
     }
 
-    /// Its running task will not come back.
+    /// The running task will not come back.
     pub fn stops(&mut self) {
         self.running = false;
     }

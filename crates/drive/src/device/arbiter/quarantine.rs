@@ -1,15 +1,15 @@
-//! Units: some die, and some do not come back from a task in time.
+//! Units that die, and units that do not return from a task in time.
 //!
-//! A task that runs beyond its pipeline's deadline may still read its input and write its output. The pipeline ends without it, and
-//! these two sub-buffers are **quarantined**: reserved, and given to nobody, until the unit has come back or is known to be dead.
-//! A dead unit writes nothing any more.
+//! A task that runs beyond its pipeline's deadline may still read its input and write its output. The pipeline ends without the task, and
+//! these two sub-buffers are **quarantined**: they stay reserved, and nobody gets them, until the unit returns or is known to be dead. A
+//! dead unit writes nothing.
 
 use super::pipeline::ScheduledPipeline;
 use super::{Arbiter, PipelineOutcome, SubBuffer, TaskCost, TaskReport, UnknownTask, VIRTUAL_PER_US};
 use crate::fail_point;
 use crate::protocol::ProgramId;
 
-/// What a task holds whose pipeline has ended.
+/// A task that still runs after its pipeline has ended, and what it holds.
 pub(super) struct QuarantinedTask {
     program: ProgramId,
     application: u16,
@@ -24,7 +24,7 @@ impl QuarantinedTask {
 }
 
 impl Arbiter {
-    /// Ends a pipeline whose task runs: without the task.
+    /// Ends a pipeline without waiting for its running task.
     pub(super) fn end_without_task(&mut self, sequence: u32, outcome: PipelineOutcome) {
         let Some(pipeline) = self.pipelines.get_mut(&sequence) else { return };
         let ScheduledPipeline { application, charged, .. } = *pipeline;
@@ -39,7 +39,7 @@ impl Arbiter {
         self.end(sequence, outcome);
     }
 
-    /// A task has come back whose pipeline had ended.
+    /// A unit returned from a task whose pipeline had already ended.
     pub(super) fn completed_late(
         &mut self,
         task: (u32, u8),
@@ -55,8 +55,8 @@ impl Arbiter {
         Ok(TaskReport::Late)
     }
 
-    /// A unit is free again, and its task's application pays what it took rather than what was guessed. Of a unit that died
-    /// nobody knows what it took.
+    /// Frees a unit. The application pays the measured cost instead of the estimate; for a unit that died no cost is known, and the
+    /// estimate stands.
     pub(super) fn unit_is_back(&mut self, program: ProgramId, application: u16, charged: u64, cost: Option<TaskCost>) {
         let Some(unit) = self.units.get_mut(&program) else { unreachable!("a task that runs has a unit") };
         unit.busy -= 1;
@@ -91,7 +91,7 @@ impl Arbiter {
         Ok(report)
     }
 
-    /// A unit without a task is dead. When it was its program's last, pipelines that need the program end.
+    /// A unit without a task died. If it was its program's last, pipelines that need the program end.
     pub fn unit_lost(&mut self, program: ProgramId) {
         let Some(unit) = self.units.get_mut(&program) else { return };
         if fail_point!(DeadUnitsCount) {
@@ -108,7 +108,7 @@ impl Arbiter {
         }
     }
 
-    /// Sub-buffers that are set aside, for pipelines that were admitted and in quarantine.
+    /// Sub-buffers that are reserved for admitted pipelines or quarantined.
     pub fn reserved(&self) -> u16 {
         self.reserved
     }
@@ -117,7 +117,7 @@ impl Arbiter {
         self.sub_buffers_free.len()
     }
 
-    /// Sub-buffers that nobody gets before the units that may still write them are back.
+    /// Sub-buffers that stay reserved until the units that may still write them return.
     pub fn quarantined(&self) -> usize {
         self.quarantined.values().map(|task| usize::from(task.held())).sum()
     }

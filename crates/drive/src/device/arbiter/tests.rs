@@ -27,14 +27,14 @@ fn request(application: u16, programs: &[ProgramId]) -> PipelineRequest {
     PipelineRequest { application, stages: programs.iter().map(stage).collect(), in_parts: false, deadline_us: None }
 }
 
-/// What the model knows of a pipeline: what it asked for, and which parts are left for its stages.
+/// The model's view of a pipeline: its request, and how many parts each stage still has to make.
 struct ModelPipeline {
     request: PipelineRequest,
     cancelled: bool,
     /// The stage whose unit died.
     lost_at: Option<u8>,
     fails_at: Option<u8>,
-    /// By stage: parts that it still splits each input into, where it does.
+    /// By stage: the number of parts into which it still splits an input.
     parts_left: Vec<u8>,
     held: BTreeMap<u8, SubBuffer>,
 }
@@ -45,7 +45,7 @@ struct RunningTask {
     took_us: u64,
 }
 
-/// Units that take their tasks, and a clock. Errors say what the arbiter did that it must not.
+/// Units that run tasks, and a clock. Each error names an invariant that the arbiter broke.
 struct Model {
     arbiter: Arbiter,
     options: ArbiterOptions,
@@ -171,7 +171,7 @@ impl Model {
         self.take_ends()
     }
 
-    /// One of the units that have a task dies.
+    /// Kills one of the units that have a task.
     fn lose_unit(&mut self) -> Result<(), String> {
         if self.running.is_empty() {
             return Ok(());
@@ -219,7 +219,7 @@ impl Model {
         Ok(())
     }
 
-    /// Nothing is left that anybody holds.
+    /// Checks that nobody holds anything at the end.
     fn check_rest(&mut self) -> Result<(), String> {
         while !self.running.is_empty() {
             self.advance()?;
@@ -284,7 +284,7 @@ fn mixed_run(seed: u64, sub_buffers: u16) -> Result<(), String> {
     model.check_rest()
 }
 
-/// Two applications that always have pipelines, of other stages in another order: their shares of the units' time.
+/// Two applications that always have pipelines, with the same programs in different orders: their shares of the units' time.
 fn shares(seed: u64, weights: [u32; 2]) -> Result<[f64; 2], String> {
     let mut options = options(8, &weights);
     options.units.iter_mut().for_each(|count| count.units = 1);
@@ -436,7 +436,7 @@ fn what_runs_beyond_its_deadline_ends_without_its_sub_buffers() {
     arbiter.expire(10);
     assert_eq!(arbiter.ended().map(|end| end.outcome), Some(PipelineOutcome::DeadlineExceeded { stage: 1 }));
     assert_eq!((arbiter.quarantined(), arbiter.in_flight(), arbiter.deadline_next_us()), (2, 0, None));
-    // The others go on with what is left of the sub-buffers, but for the unit.
+    // The other pipelines continue with the sub-buffers that are left, but without the unit.
     let other = arbiter.submit(&request(0, &[FETCH, INFLATE])).unwrap();
     let behind = arbiter.submit(&request(0, &[DIGEST])).unwrap();
     for stage in [0, 1] {

@@ -1,4 +1,4 @@
-//! What a controller checks before it starts anything.
+//! The checks that a controller makes before it starts a command.
 
 use super::Controller;
 use crate::device::ranges::{copy_once, end, overlap};
@@ -7,7 +7,7 @@ use crate::protocol::{
 };
 
 impl Controller {
-    /// Whether all that a command other than `Execute` and `Pipeline` names is there, and leased.
+    /// Checks a command other than `Execute` and `Pipeline`: its ranges exist and are leased.
     pub(super) fn check_plain(&mut self, operation: &Operation, leased: &LeasedRanges) -> Result<(), Status> {
         match *operation {
             Operation::Read { flash, local, length } => {
@@ -40,7 +40,7 @@ impl Controller {
         self.check_leased_at(MemoryAddress::local(range.offset), range.length, leased)
     }
 
-    /// What is leased is inside its region. An empty range needs no lease.
+    /// Checks that a range is leased; leases are always inside their region. An empty range needs no lease.
     #[inline]
     fn check_leased_at(&self, from: MemoryAddress, length: u32, leased: &LeasedRanges) -> Result<(), Status> {
         if leased.hold(from, length) {
@@ -62,13 +62,13 @@ impl Controller {
     pub(super) fn is_in_flash(&mut self, flash: u64, length: u64) -> bool {
         let Some(end) = flash.checked_add(length) else { return false };
         if end > self.capacity_bytes {
-            // It may have grown since its size was last asked.
+            // The flash may have grown since the last look.
             self.capacity_bytes = self.device.flash.capacity_bytes();
         }
         length > 0 && (flash | length) & self.sector_mask == 0 && end <= self.capacity_bytes
     }
 
-    /// Copies a list and checks it. An error is the stage at which the list is wrong, and how.
+    /// Copies a list and checks it. An error names the first wrong stage and the reason.
     ///
     /// # Safety
     /// As [`Controller::submit`].

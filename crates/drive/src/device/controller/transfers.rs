@@ -1,4 +1,4 @@
-//! What the flash queue holds of a controller: whose each transfer is, and what comes of it.
+//! The transfers of a controller that the flash queue holds: the owner of each, and what its completion does.
 
 use super::{Controller, EndedCommand, StageFailure};
 use crate::device::events::CommandEnd;
@@ -11,20 +11,20 @@ pub(super) enum TransferOwner {
         pipeline: u32,
         stage: u16,
     },
-    /// A task that moves bytes of a pipeline that the engine runs.
+    /// A task of the engine that moves bytes of a pipeline.
     Task {
         place: u32,
     },
 }
 
-/// A command that the flash queue holds. `length` is zero for what moves no bytes.
+/// A command that the flash queue holds. `length` is zero if it moves no bytes.
 #[derive(Clone, Copy)]
 pub(super) struct FlashTransfer {
     owner: TransferOwner,
     opcode: Opcode,
     purpose: Purpose,
     length: u32,
-    /// Its bytes cross from the host's region.
+    /// The bytes come from the host's region.
     from_host: bool,
     submitted_us: u64,
 }
@@ -60,7 +60,7 @@ impl Controller {
         unsafe { self.queue.submit(&Command::new(u64::from(place), operation)) };
     }
 
-    /// Ends transfers: their commands, and what pipelines waited for.
+    /// Completes transfers: ends their commands, or readies the pipelines that waited for them.
     pub(super) fn take_flash_done(&mut self, now_us: u64, ended: &mut Vec<EndedCommand>) {
         let mut flash_done = std::mem::take(&mut self.flash_done);
         self.flash_ended += flash_done.len() as u64;

@@ -1,11 +1,11 @@
-//! The engine without threads: which tasks there are, what each is to do, what comes of it.
+//! The engine without threads: which tasks there are, what each does, and how it ended.
 //!
 //! ```text
 //! submit ─► arbiter ─► queue of a program ─ take ─► a unit ─ complete ─► arbiter ─► … ─► ended
 //!                                                     └───── unit_lost ──────┘
 //! ```
-//! It reads no clock, waits for nothing and touches no byte of a pipeline: whoever drives it runs the tasks, in any order, late or
-//! never, and says what time it is. The same calls give the same answers.
+//! It reads no clock, waits for nothing and touches no byte of a pipeline. Its driver runs the tasks, in any order, late or never, and
+//! tells it the time. The same calls give the same answers.
 //!
 //! 1. A task that was taken is completed once, or lost with its unit, or never comes back. Its pipeline ends at its deadline even so.
 //! 2. A sub-buffer is written by the task whose output it is, and read by the task whose input it is: the arbiter gives it to no
@@ -33,31 +33,31 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 const _: () = assert!(PARAMETERS_MAX + 1 == ARGUMENTS_BYTES);
-/// Tasks of one program without units of its own that are started at once.
+/// Tasks of one program without units of its own that may run at the same time.
 const INLINE_UNITS: u16 = 64;
 
-/// Where a job's bytes come from. Ranges were checked: they are inside, flash begins at sectors.
+/// The source of a job. Its ranges were checked: they are inside their region, and flash ranges begin at sectors.
 pub enum SourceRequest {
     Local(Vec<SourceRange>),
     Flash(Vec<SourceRange>),
     Kept { id: u64, stays: bool },
 }
 
-/// Where they go. Ranges were checked.
+/// The sink of a job. Its ranges were checked.
 pub enum SinkRequest {
     Host(LocalRange),
     Flash { flash: u64, bytes_max: u64, durable: bool },
     Kept { id: u64, bytes_max: u32 },
 }
 
-/// A pipeline as it is given to the core.
+/// A pipeline as the core takes it.
 pub struct JobRequest {
-    /// Whose kept results it reads and writes.
+    /// The owner of the kept results that it reads and writes.
     pub owner: u64,
-    /// Comes back with its end.
+    /// Returned with the pipeline's end.
     pub token: u64,
     pub application: u16,
-    /// By the clock of [`EngineCore::expire`].
+    /// On the clock of [`EngineCore::expire`].
     pub deadline_us: Option<u64>,
     pub stages: Vec<PipelineStage>,
     pub source: SourceRequest,
@@ -76,20 +76,20 @@ pub struct EngineTask {
     pub packet: TaskPacket,
     pub work: TaskWork,
     pub state: TaskState,
-    /// Its unit time is wanted.
+    /// The unit must measure the task's time.
     pub is_timed: bool,
 }
 
 /// How a unit's work ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskResult {
-    /// The program said so, and filled so many bytes.
+    /// The program returned this status and filled so many bytes.
     Ran {
         status: Status,
         filled: u32,
     },
     Moved,
-    /// The flash did not do its part of the move.
+    /// A flash command of the move failed.
     FlashFailed {
         errno: i32,
     },
@@ -97,7 +97,7 @@ pub enum TaskResult {
 
 pub struct EngineCore {
     arbiter: Arbiter,
-    /// Started by the arbiter, and taken by no unit yet.
+    /// Tasks that the arbiter started and no unit has taken yet.
     queues: BTreeMap<ProgramId, VecDeque<TaskPacket>>,
     jobs: BTreeMap<u32, EngineJob>,
     ended: VecDeque<JobEnd>,
@@ -106,7 +106,7 @@ pub struct EngineCore {
     counters: Arc<EngineCounters>,
     is_stream: Vec<bool>,
     local: LocalMemory,
-    /// All sub-buffers, one behind the other.
+    /// All sub-buffers, contiguous.
     memory: LocalBuffer,
     sub_buffer_bytes: u32,
     sector_bytes: u32,
@@ -151,7 +151,7 @@ impl EngineCore {
         })
     }
 
-    /// An engine of its own, for a caller that is all of its units: a simulator. `None` as [`EngineCore::new`].
+    /// An engine whose caller plays all of its units, for a simulator. `None` as in [`EngineCore::new`].
     pub fn alone(
         local: &LocalMemory,
         sector_bytes: u32,
@@ -161,10 +161,10 @@ impl EngineCore {
         EngineCore::new((local, sector_bytes), programs, Arc::new(EngineCounters::new(programs, options)), options)
     }
 
-    /// Takes a pipeline; its number is for [`EngineCore::cancel`].
+    /// Takes a pipeline. The returned number is for [`EngineCore::cancel`].
     ///
     /// # Errors
-    /// What is wrong with it. Nothing is changed.
+    /// Says why the pipeline is refused. Nothing is changed.
     pub fn submit(&mut self, request: JobRequest) -> Result<u32, PipelineFailure> {
         let JobRequest { owner, token, application, deadline_us, stages, source, sink, attachment } = request;
         if stages.is_empty() {
@@ -209,7 +209,7 @@ impl EngineCore {
         Ok(sequence)
     }
 
-    /// A source, and the pipeline that has to end before it is there.
+    /// The source of a job, and the pipeline that must end first if the job reads its kept result.
     fn source(&self, owner: u64, source: SourceRequest) -> Result<(JobSource, Option<u32>), PipelineFailure> {
         Ok(match source {
             SourceRequest::Local(ranges) => (JobSource::new(SourceKind::Local, ranges), None),
@@ -225,7 +225,7 @@ impl EngineCore {
         })
     }
 
-    /// A pipeline that was to keep a result was not taken: its readers are told why.
+    /// A pipeline that was to keep a result was refused. Its readers fail, and their failures name this one.
     pub fn fail_kept(&mut self, owner: u64, id: u64, failure: PipelineFailure) {
         self.kept.fail(owner, id, failure);
     }
@@ -249,14 +249,14 @@ impl EngineCore {
         })
     }
 
-    /// A task of a program for a unit that is free.
+    /// A task of a program, for a free unit.
     pub fn take(&mut self, program: ProgramId) -> Option<EngineTask> {
         loop {
             let packet = self.queues.get_mut(&program)?.pop_front()?;
             if let Some(task) = self.prepare(packet) {
                 return Some(task);
             }
-            // It is over before it began.
+            // The pipeline ended before the task began.
             self.made_way = true;
             let outcome = TaskOutcome::Failed { status: 1 };
             let known = self.arbiter.completed(packet.sequence, packet.stage, outcome, TaskCost::default());
@@ -265,24 +265,24 @@ impl EngineCore {
         }
     }
 
-    /// A task of any of the programs that `may` allows. Moves go first: the flash is at work while programs run.
+    /// A task of any program that `may` allows. Moves come first, so that flash works while programs run.
     pub fn take_any(&mut self, may: impl Fn(ProgramId) -> bool) -> Option<EngineTask> {
         loop {
             let program = self.waiting().filter(|program| may(*program)).max()?;
             if let Some(task) = self.take(program) {
                 return Some(task);
             }
-            // Its tasks were over before they began, and others may have started in their place.
+            // Tasks of this program had ended before they began; others may have started in their place.
         }
     }
 
-    /// Whether tasks that were over before they began have made way for others since this was asked last. Units of other programs
-    /// may have something to do.
+    /// Whether, since the last call, tasks that ended before they began made way for others. If so, units of other programs may have a
+    /// task.
     pub fn take_made_way(&mut self) -> bool {
         std::mem::take(&mut self.made_way)
     }
 
-    /// Programs that have a task for a unit.
+    /// Programs that have a task waiting for a unit.
     pub fn waiting(&self) -> impl Iterator<Item = ProgramId> + '_ {
         self.queues.iter().filter(|(_, queue)| !queue.is_empty()).map(|(program, _)| *program)
     }
@@ -308,7 +308,7 @@ impl EngineCore {
         Some(EngineTask { packet, work, state, is_timed })
     }
 
-    /// A unit has ended a task, and is free. `unit_us` is what it took, where that was timed.
+    /// A unit has ended a task and is free. `unit_us` is its duration, if it was timed.
     pub fn complete(&mut self, task: EngineTask, result: TaskResult, unit_us: Option<u64>) {
         let EngineTask { packet, work, state, .. } = task;
         let (outcome, failure) = outcome_of(&packet, &work, (result, state.is_enough));
@@ -340,7 +340,7 @@ impl EngineCore {
         self.start();
     }
 
-    /// A unit of a program is dead, and with it the task that it had.
+    /// A unit of a program died, and its task with it.
     pub fn unit_lost(&mut self, program: ProgramId, task: Option<(u32, u8)>) {
         match task {
             Some((sequence, stage)) => {
@@ -351,7 +351,7 @@ impl EngineCore {
             None => self.arbiter.unit_lost(program),
         }
         if self.arbiter.units(program) == 0 {
-            // Started, and nobody is left to take them.
+            // The arbiter started these tasks, and no unit is left to take them.
             for packet in self.queues.remove(&program).unwrap_or_default() {
                 let _ = self.arbiter.task_lost(packet.sequence, packet.stage);
             }
@@ -364,7 +364,7 @@ impl EngineCore {
         self.arbiter.units(program)
     }
 
-    /// Tells what time it is: ends pipelines whose deadline has passed.
+    /// Sets the time: ends pipelines whose deadline has passed.
     pub fn expire(&mut self, now_us: u64) {
         if self.arbiter.deadline_next_us().is_some_and(|deadline_us| deadline_us <= now_us) {
             self.arbiter.expire(now_us);
@@ -372,12 +372,12 @@ impl EngineCore {
         }
     }
 
-    /// When [`EngineCore::expire`] has something to do.
+    /// The next time at which [`EngineCore::expire`] has something to do.
     pub fn deadline_next_us(&self) -> Option<u64> {
         self.arbiter.deadline_next_us()
     }
 
-    /// Gives a pipeline up: it ends now, or when its running task does, which is told. A task that no unit took does not run.
+    /// Cancels a pipeline: it ends now, or when its running task does; that task is told. A task that no unit has taken does not run.
     pub fn cancel(&mut self, sequence: u32) {
         if let Some(job) = self.jobs.get(&sequence) {
             job.cancel.raise();
@@ -386,14 +386,14 @@ impl EngineCore {
         }
     }
 
-    /// Gives up an owner's pipelines with these tokens; how many were not given up before.
+    /// Cancels an owner's pipelines with these tokens. Returns how many were not cancelled before.
     pub fn cancel_tokens(&mut self, owner: u64, tokens: RangeInclusive<u64>) -> u64 {
         let named = |job: &EngineJob| job.owner == owner && tokens.contains(&job.token);
         let wanted = |sequence: &u32| !self.arbiter.is_given_up(*sequence);
         let named = self.jobs.iter().filter(|(_, job)| named(job)).map(|(sequence, _)| *sequence);
         let sequences: Vec<u32> = named.filter(wanted).collect();
         let mut given_up = 0;
-        // Readers before the pipelines that they wait for, which would end them for another reason.
+        // Cancel readers before the pipelines whose results they wait for; otherwise they would end with another reason.
         for sequence in sequences.into_iter().rev() {
             given_up += u64::from(self.jobs.contains_key(&sequence));
             self.cancel(sequence);
@@ -401,7 +401,7 @@ impl EngineCore {
         given_up
     }
 
-    /// The host of these pipelines is going: they are cancelled, and what they kept is freed.
+    /// The owner is leaving: its pipelines are cancelled and its kept results are freed.
     pub fn cancel_all(&mut self, owner: u64) {
         let of_owner = self.jobs.iter().filter(|(_, job)| job.owner == owner).map(|(sequence, _)| *sequence);
         of_owner.collect::<Vec<u32>>().into_iter().for_each(|sequence| self.cancel(sequence));
@@ -426,7 +426,7 @@ impl EngineCore {
         self.jobs.values().filter(|job| job.owner == owner).count()
     }
 
-    /// Sub-buffers that are set aside, for pipelines and in quarantine.
+    /// Sub-buffers that are reserved for pipelines or quarantined.
     pub fn reserved(&self) -> u16 {
         self.arbiter.reserved()
     }
@@ -435,14 +435,14 @@ impl EngineCore {
         self.arbiter.sub_buffers_free()
     }
 
-    /// Sub-buffers that units may still write whose pipelines have ended.
+    /// Sub-buffers of ended pipelines that units may still write.
     pub fn quarantined(&self) -> usize {
         self.arbiter.quarantined()
     }
 
-    /// Starts what the arbiter starts, and takes its ends.
+    /// Queues the tasks that the arbiter starts, and collects the pipelines that ended.
     fn start(&mut self) {
-        // Ends: each round releases pipelines that were parked, and none is parked meanwhile.
+        // Terminates: each round releases parked pipelines, and none is parked meanwhile.
         loop {
             while let Some(packet) = self.arbiter.start_next() {
                 let program = packet.program();

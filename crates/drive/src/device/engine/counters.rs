@@ -1,4 +1,4 @@
-//! What each program did as a stage of pipelines, and what was done for each application, over all of a drive's engines.
+//! Counters by program (as stages of pipelines) and by application, over all engines of a drive.
 
 use super::EngineOptions;
 use super::job::{SINK, SOURCE};
@@ -6,12 +6,12 @@ use crate::device::program::Program;
 use crate::protocol::ProgramId;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One in this many tasks of a program is timed; the others are reckoned by their bytes.
+/// One in this many tasks of a program is timed. The time of the others is estimated from their bytes.
 pub(super) const TASKS_TIMED_EVERY: u64 = 16;
-/// All tasks of a program are timed whose timed ones took this long in the mean: the clock is cheap beside them, and those of one
-/// application may take longer by the byte than those of another.
+/// If the timed tasks of a program took this long on average, all its tasks are timed: the clock is cheap beside them, and the cost of a
+/// byte may differ between applications.
 const LONG_TASK_US: u64 = 50;
-/// Timed microseconds beyond which older ones count half.
+/// Beyond this many timed microseconds, older measurements are halved.
 const TIMED_US_MAX: u64 = 1 << 20;
 
 #[derive(Default)]
@@ -31,7 +31,7 @@ struct ApplicationCounters {
     unit_us: AtomicU64,
 }
 
-/// Counters by program, behind the drive's those of sources and of sinks; and by application.
+/// Counters by program, with those of sources and of sinks behind the drive's programs; and counters by application.
 pub(crate) struct EngineCounters {
     all: Vec<(String, StageCounters)>,
     applications: Vec<(ApplicationSnapshot, ApplicationCounters)>,
@@ -45,7 +45,7 @@ pub(super) struct TaskCount {
     pub failed: bool,
 }
 
-/// What a program did as a stage of pipelines since the drive was built.
+/// Counters of a program as a stage of pipelines, since the drive was built.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StageSnapshot {
     /// The program's name; `source` and `sink` are the device's own moves of bytes.
@@ -53,22 +53,22 @@ pub struct StageSnapshot {
     pub tasks: u64,
     pub bytes_in: u64,
     pub bytes_out: u64,
-    /// Reckoned from the tasks that were timed. Of sources and sinks: with the time in which the flash was at work.
+    /// Estimated from the timed tasks. For sources and sinks it includes the time that flash took.
     pub unit_us: u64,
     pub failures: u64,
-    /// Tasks that could not start at once, for want of a unit or a sub-buffer.
+    /// Tasks that could not start at once because no unit or sub-buffer was free.
     pub waits: u64,
 }
 
-/// What was done for an application since the drive was built.
+/// Counters of an application, since the drive was built.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ApplicationSnapshot {
     pub name: String,
     pub weight: u32,
-    /// Pipelines that have ended, well or not.
+    /// Pipelines that have ended, successfully or not.
     pub pipelines: u64,
     pub tasks: u64,
-    /// As that of a [`StageSnapshot`]: what is divided by the weights.
+    /// Like that of a [`StageSnapshot`]. This time is what the weights divide.
     pub unit_us: u64,
 }
 
@@ -151,28 +151,28 @@ impl EngineCounters {
     }
 }
 
-/// What a program takes by the byte, from the tasks that were timed.
+/// The time a program takes for a byte, from its timed tasks.
 #[derive(Default)]
 pub(super) struct TaskRate {
     begun: u64,
     timed: u64,
     timed_us: u64,
     timed_bytes: u64,
-    /// What rounding left, in byte-microseconds.
+    /// Rounding remainder, in byte-microseconds.
     rest: u64,
 }
 
 impl TaskRate {
-    /// Whether the task that begins is to be timed.
+    /// Whether to time the task that begins.
     pub fn begin(&mut self) -> bool {
         self.begun += 1;
         let is_long = self.timed > 0 && self.timed_us >= self.timed * LONG_TASK_US;
         is_long || self.begun % TASKS_TIMED_EVERY == 1
     }
 
-    /// What a task of so many bytes took: as timed, or as those that were.
+    /// Time of a task of `bytes` bytes: as measured, or estimated from the measured ones.
     pub fn took_us(&mut self, bytes: u64, timed_us: Option<u64>) -> u64 {
-        // Even a task of no bytes takes something.
+        // A task of no bytes takes time too.
         let bytes = bytes + 64;
         if let Some(timed_us) = timed_us {
             self.timed += 1;
@@ -201,7 +201,7 @@ mod tests {
         assert!(rate.begin() && !rate.begin());
         assert_eq!(rate.took_us(936, Some(10)), 10);
         assert_eq!(rate.took_us(1936, None), 20);
-        // Nothing is lost by rounding.
+        // Rounding loses nothing.
         assert_eq!((0..10).map(|_| rate.took_us(86, None)).sum::<u64>(), 15);
         assert_eq!((3..=17).filter(|_| rate.begin()).count(), 1);
     }
@@ -212,7 +212,7 @@ mod tests {
         assert!(rate.begin());
         rate.took_us(1000, Some(LONG_TASK_US));
         assert!((0..20).all(|_| rate.begin()));
-        // Some of them are short: they do not count for less than they are.
+        // Some tasks are short, and count with their true time.
         rate.took_us(1000, Some(2 * LONG_TASK_US));
         assert_eq!(rate.took_us(1000, Some(0)), 0);
         assert!(rate.begin());

@@ -1,7 +1,7 @@
-//! A pipeline's bytes: where the next part comes from, and where the last stage's goes.
+//! A pipeline's bytes: where its next part comes from, and where the last stage's output goes.
 //!
-//! The first stage of every pipeline fills sub-buffers from its source, and the last empties them into its sink. Both are tasks like
-//! others, of two numbers that no program has; their [`TaskWork`] is a move of bytes rather than a program.
+//! The first stage of every pipeline fills sub-buffers from its source, and the last empties them into its sink. Both are ordinary tasks,
+//! with two program numbers that no program has; their [`TaskWork`] is a move of bytes rather than a program.
 
 use super::kept::KeptResult;
 use crate::device::arbiter::{PIPELINE_STAGES_MAX, TaskOutcome};
@@ -15,20 +15,20 @@ use std::sync::Arc;
 
 /// The first stage of every pipeline.
 pub const SOURCE: ProgramId = ProgramId(u16::MAX - 1);
-/// The last.
+/// The last stage of every pipeline.
 pub const SINK: ProgramId = ProgramId(u16::MAX);
 
-/// Ranges that one part is gathered from: 256 KiB of nodes that lie apart.
+/// Ranges that one part is gathered from: 256 KiB of scattered nodes.
 const RANGES_OF_A_PART_MAX: usize = 64;
 
-/// Whether it is one of the two.
+/// Whether this is [`SOURCE`] or [`SINK`].
 pub(crate) fn is_move(program: ProgramId) -> bool {
     program == SOURCE || program == SINK
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskWork {
-    /// Its program, over these ranges.
+    /// The stage's program, over these ranges.
     Run {
         input: LocalRange,
         output: LocalRange,
@@ -36,15 +36,15 @@ pub enum TaskWork {
     Move(ByteMove),
 }
 
-/// Bytes to be moved by the device itself: first the copies, then the zeros, then the flash commands, all at once.
+/// Bytes that the device itself moves: first the copies, then the zeros, then all flash commands at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ByteMove {
-    /// From here to there, of one length, and apart.
+    /// Pairs of (from, to) of the same length, which do not overlap.
     pub copies: Vec<(LocalRange, LocalRange)>,
     pub zeros: LocalRange,
-    /// Of one kind. No two touch the same bytes.
+    /// Commands of one kind. No two touch the same bytes.
     pub flash: Vec<Operation>,
-    /// When all of it has succeeded.
+    /// The outcome when all of it has succeeded.
     pub outcome: TaskOutcome,
 }
 
@@ -55,7 +55,7 @@ impl ByteMove {
 }
 
 impl TaskWork {
-    /// The flash commands with which it ends.
+    /// The flash commands with which this work ends.
     pub fn flash(&self) -> &[Operation] {
         match self {
             TaskWork::Move(moves) => &moves.flash,
@@ -66,16 +66,16 @@ impl TaskWork {
 
 pub(super) enum SourceKind {
     Local,
-    /// With ranges of local memory among those of flash.
+    /// Ranges of flash, some of which may be of local memory.
     Flash,
-    /// Held, so that nobody frees it meanwhile. `None` until the pipeline that keeps it has ended.
+    /// A reference, so that nobody frees the result meanwhile. `None` until the pipeline that keeps it has ended.
     Kept(#[expect(dead_code)] Option<Arc<KeptResult>>),
 }
 
 pub(super) struct JobSource {
     kind: SourceKind,
     ranges: Vec<SourceRange>,
-    /// The range that is read, and how far.
+    /// The current range, and how far it is read.
     number: usize,
     at: u64,
 }
@@ -91,17 +91,17 @@ impl JobSource {
         JobSource::new(SourceKind::Kept(Some(kept)), vec![range])
     }
 
-    /// A result that another pipeline is to keep.
+    /// A result that a running pipeline will keep.
     pub fn awaited() -> JobSource {
         JobSource::new(SourceKind::Kept(None), Vec::new())
     }
 
-    /// The move that brings the next part: of as many ranges as the output has room for, and one command takes.
+    /// The move that brings the next part: as many ranges as the output has room for and one command takes.
     pub fn next_part(&mut self, output: LocalRange, sector_bytes: u32) -> ByteMove {
         let (mut part, mut filled) = (ByteMove::nothing(TaskOutcome::Done { bytes: 0 }), 0);
         while let Some(range) = self.ranges.get(self.number).copied() {
             let is_flash = matches!(self.kind, SourceKind::Flash) && range.local().is_none();
-            // Behind an end within a sector the flash cannot go on.
+            // A part that ends within a sector is the last of its command: flash cannot continue behind it.
             let is_full = filled == output.length
                 || part.copies.len() + part.flash.len() == RANGES_OF_A_PART_MAX
                 || (is_flash && !filled.is_multiple_of(sector_bytes));
@@ -139,7 +139,7 @@ pub(super) enum JobSink {
     Kept { id: u64, buffer: LocalBuffer },
 }
 
-/// Whole sectors are gathered before they are written.
+/// Gathers whole sectors before it writes them.
 pub(super) struct FlashSink {
     pub flash: u64,
     pub bytes_max: u64,
@@ -147,7 +147,7 @@ pub(super) struct FlashSink {
     pub staging: LocalBuffer,
     /// Bytes in `staging`.
     pub gathered: u32,
-    /// Bytes of the input that was taken in part.
+    /// Bytes of the current input that are taken already.
     pub taken: u32,
 }
 
@@ -160,7 +160,7 @@ impl JobSink {
         }
     }
 
-    /// The move that takes `input`, or a part of it, behind the `written` bytes before it.
+    /// The move that writes `input`, or a part of it, behind the first `written` bytes.
     fn next_part(&mut self, input: LocalRange, written: u64, (is_last, sector_bytes): (bool, u32)) -> ByteMove {
         let into = match self {
             JobSink::Host(into) => into.offset,
@@ -206,27 +206,27 @@ impl FlashSink {
     }
 }
 
-/// A pipeline on its way.
+/// A running pipeline.
 pub(super) struct EngineJob {
     pub owner: u64,
     pub token: u64,
     pub application: u16,
-    /// With source and sink.
+    /// Includes source and sink.
     pub stage_count: u8,
     pub source: JobSource,
     pub sink: JobSink,
-    /// By stage; away while it runs.
+    /// By stage. `None` while the task runs.
     pub tasks: [Option<TaskState>; PIPELINE_STAGES_MAX],
     /// By stage: the bytes in its output.
     pub filled: [u32; PIPELINE_STAGES_MAX],
     /// Bytes that the sink took.
     pub written: u64,
     pub cancel: CancelFlag,
-    /// More than the arbiter knows.
+    /// More detail than the arbiter's outcome has.
     pub failure: Option<PipelineFailure>,
-    /// The source that it waited for does not come.
+    /// Why the source that it waited for will not come.
     pub source_failure: Option<PipelineFailure>,
-    /// Pipelines that wait for what this one keeps.
+    /// Pipelines that wait for the result which this one keeps.
     pub readers: Vec<u32>,
 }
 
@@ -255,7 +255,7 @@ impl EngineJob {
         }
     }
 
-    /// The move of what the last program filled.
+    /// The move that empties the last program's output into the sink.
     pub fn next_sink_part(&mut self, input: LocalRange, is_last: bool, sector_bytes: u32) -> Option<ByteMove> {
         let bytes_max = self.sink.bytes_max();
         let taken = if let JobSink::Flash(sink) = &self.sink { sink.taken } else { 0 };

@@ -1,23 +1,23 @@
-//! Results that stay in local memory, for pipelines to come.
+//! Results that stay in local memory for later pipelines.
 //!
 //! ```text
 //! a pipeline that keeps is taken ─► promised ─┬─ it finished ─► kept ─► taken, replaced, or its owner goes
 //!                                             └─ it failed ───► the failure, for the readers to come
 //! ```
-//! 1. A result belongs to the queue pair whose pipeline made it, and is found by the number that the host gave it. Its size was
-//!    bounded when the pipeline was submitted.
-//! 2. A number means what the last pipeline that was submitted for it makes of it: readers submitted afterwards wait for that one.
-//!    They wait for pipelines before them alone, so none waits for ever.
-//! 3. Numbers in use and failures that are remembered are bounded.
+//! 1. A result belongs to the queue pair whose pipeline made it. The host finds it by the number that it gave. Its size is bounded when the
+//!    pipeline is submitted.
+//! 2. A number refers to the last pipeline submitted for it: readers submitted afterwards wait for that one. Readers wait only for earlier
+//!    pipelines, so none waits for ever.
+//! 3. The numbers in use and the remembered failures are bounded.
 
 use crate::memory::LocalBuffer;
 use crate::protocol::{PipelineFailure, SourceRange};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// The most results of one queue pair, those included that are promised.
+/// The most results of one queue pair, including promised ones.
 pub const KEPT_RESULTS_MAX: usize = 64;
-/// Of these failures of any queue pair the oldest is forgotten. As many as a batch has pipelines.
+/// Failures remembered over all queue pairs; the oldest is forgotten. As many as a batch has pipelines.
 const KEPT_FAILURES_MAX: usize = 128;
 
 pub(super) struct KeptResult {
@@ -31,11 +31,11 @@ impl KeptResult {
     }
 }
 
-/// What a number stands for.
+/// The state of a result's number.
 #[derive(Clone)]
 pub(super) enum KeptState {
     Kept(Arc<KeptResult>),
-    /// By the pipeline of this sequence, which has not ended.
+    /// The running pipeline of this sequence will keep it.
     Promised(u32),
 }
 
@@ -43,7 +43,7 @@ pub(super) enum KeptState {
 pub(super) struct KeptResults {
     /// By owner and number.
     all: BTreeMap<(u64, u64), KeptState>,
-    /// Why there is nothing under a number, the newest last.
+    /// Why a number has no result; the newest last.
     failed: VecDeque<((u64, u64), PipelineFailure)>,
 }
 
@@ -52,12 +52,12 @@ impl KeptResults {
         self.all.get(&(owner, id))
     }
 
-    /// Why the pipeline failed that was to keep this.
+    /// Why the pipeline that was to keep this result failed.
     pub fn failure(&self, owner: u64, id: u64) -> Option<PipelineFailure> {
         self.failed.iter().find(|(of, _)| *of == (owner, id)).map(|(_, failure)| *failure)
     }
 
-    /// A reader has it for itself.
+    /// Removes a result that a reader takes for itself.
     pub fn remove(&mut self, owner: u64, id: u64) {
         self.all.remove(&(owner, id));
     }
@@ -67,7 +67,7 @@ impl KeptResults {
         self.all.contains_key(&(owner, id)) || self.all.range((owner, 0)..=(owner, u64::MAX)).count() < KEPT_RESULTS_MAX
     }
 
-    /// The pipeline of this sequence is to keep it, in place of what is there.
+    /// The pipeline of this sequence will keep the result, in place of the current one.
     pub fn promise(&mut self, owner: u64, id: u64, sequence: u32) {
         self.failed.retain(|(of, _)| *of != (owner, id));
         self.all.insert((owner, id), KeptState::Promised(sequence));
@@ -77,8 +77,8 @@ impl KeptResults {
         matches!(self.all.get(&of), Some(KeptState::Promised(maker)) if *maker == sequence)
     }
 
-    /// The pipeline of this sequence has finished. Its result stays if no other was promised in its place and no reader has it for
-    /// itself.
+    /// The pipeline of this sequence has finished. Its result is stored, unless another one was promised in its place or a reader takes it
+    /// for itself.
     pub fn keep(&mut self, of: (u64, u64), sequence: u32, (buffer, bytes): (LocalBuffer, u64)) -> Arc<KeptResult> {
         let result = Arc::new(KeptResult { buffer, bytes });
         if self.is_promised(of, sequence) {
@@ -94,7 +94,7 @@ impl KeptResults {
         }
     }
 
-    /// Nothing will be kept under this number, and what was is gone.
+    /// No result will be kept under this number, and the current one is freed.
     pub fn fail(&mut self, owner: u64, id: u64, failure: PipelineFailure) {
         self.all.remove(&(owner, id));
         self.failed.retain(|(of, _)| *of != (owner, id));

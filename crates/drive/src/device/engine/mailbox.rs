@@ -1,8 +1,8 @@
-//! Where the shared engine leaves the ends of one queue pair's pipelines, and an event for whoever sleeps on them.
+//! The mailbox in which the shared engine leaves the ends of one queue pair's pipelines, with an event for sleepers.
 //!
-//! 1. It never holds more ends than the queue pair has pipelines on their way, whose number credits and batches bound.
-//! 2. The event is readable exactly while there is an end: it is raised and cleared under the lock that guards the ends. Or for
-//!    ever, when the engine is lost.
+//! 1. It never holds more ends than the queue pair has running pipelines, whose number credits and batches bound.
+//! 2. The event is readable exactly while there is an end: it is raised and cleared under the lock that guards the ends. When the engine is
+//!    lost, it stays readable.
 
 use super::core::JobEnd;
 use crate::event::Event;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) struct Mailbox {
     ends: Mutex<VecDeque<JobEnd>>,
-    /// There are ends: whoever polls looks here first.
+    /// Whether there are ends. Pollers read this before they lock.
     has_ends: AtomicBool,
     event: Event,
 }
@@ -34,7 +34,7 @@ impl Mailbox {
         ends.push_back(end);
     }
 
-    /// Takes what is there, in the order in which it came.
+    /// Takes all ends, in the order of arrival.
     pub fn take(&self) -> VecDeque<JobEnd> {
         if !self.has_ends() {
             return VecDeque::new();
@@ -49,7 +49,7 @@ impl Mailbox {
         self.has_ends.load(Ordering::Acquire)
     }
 
-    /// Wakes whoever sleeps, though there may be no end.
+    /// Wakes sleepers even if there is no end.
     pub fn ring(&self) {
         self.event.raise();
     }
@@ -68,7 +68,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    /// Every end comes once to a reader who sleeps whenever there is none, whatever the threads that bring them do.
+    /// A reader that sleeps whenever there is no end gets every end once, whatever order the writing threads run in.
     #[test]
     fn nothing_is_slept_over_and_nothing_comes_twice() {
         const BRINGERS: u64 = 3;

@@ -32,29 +32,29 @@ pub use kept::KEPT_RESULTS_MAX;
 use super::arbiter::{PIPELINE_STAGES_MAX, UnitCount};
 use crate::protocol::PIPELINES_MAX;
 
-/// The application whose number is 0: that of all pipelines that name none.
+/// The name of application 0, to which pipelines that name no application belong.
 pub const DEFAULT_APPLICATION_NAME: &str = "default";
 
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
     /// Programs that get threads of their own.
     pub units: Vec<UnitCount>,
-    /// Each of these threads stays on a core of its own, as long as there are enough.
+    /// Each of these threads stays on its own core, while there are enough cores.
     pub pin: bool,
     /// By application.
     pub weights: Vec<u32>,
-    /// Of applications, for counters; those without one are known by their numbers alone.
+    /// Names of applications, for counters. An application without a name is known by its number.
     pub application_names: Vec<String>,
     pub sub_buffers: u16,
     pub sub_buffer_bytes: u32,
-    /// The most pipelines of an application at once.
+    /// The most running pipelines of one application.
     pub pipelines_max: usize,
-    /// What a byte from flash costs an application, in 1/1024 microseconds of a unit.
+    /// Cost of a byte read from flash, in 1/1024 microseconds of unit time.
     pub flash_byte_cost: u64,
 }
 
 impl EngineOptions {
-    /// For the pipelines of one queue pair: one of the greatest length has room, and a few short ones at once.
+    /// For the pipelines of one queue pair: room for one of the greatest length, or a few short ones.
     pub fn of_a_queue_pair() -> EngineOptions {
         EngineOptions {
             sub_buffers: PIPELINE_STAGES_MAX as u16 + 2,
@@ -64,8 +64,8 @@ impl EngineOptions {
         }
     }
 
-    /// For all queue pairs of a drive, with threads for these programs. A few queue pairs may have full batches on their way, and a pipeline
-    /// of the greatest length has room for each thread of a program, and one more.
+    /// For all queue pairs of a drive, with threads for these programs. A few queue pairs may have full batches running, and there is room
+    /// for a pipeline of the greatest length for each thread, and one more.
     pub fn with_units(units: Vec<UnitCount>) -> EngineOptions {
         let at_once = 1 + units.iter().map(|of| of.units).max().unwrap_or(1);
         EngineOptions {
@@ -76,14 +76,14 @@ impl EngineOptions {
         }
     }
 
-    /// What the sub-buffers take of local memory, if sectors are not larger than they.
+    /// Local memory that the sub-buffers take, if a sector is not larger than a sub-buffer.
     pub fn sub_buffer_bytes_total(&self) -> u64 {
         u64::from(self.sub_buffers) * u64::from(self.sub_buffer_bytes)
     }
 }
 
 impl Default for EngineOptions {
-    /// No threads, one application, and 64 KiB a stage: two pipelines of the greatest length have room at once.
+    /// No threads, one application, and 64 KiB a stage: room for two pipelines of the greatest length.
     fn default() -> EngineOptions {
         let sub_buffers = 2 * PIPELINE_STAGES_MAX as u16;
         EngineOptions {

@@ -5,7 +5,7 @@
 //!  │                              └─ none: sleep until the flash, a submitter, a unit or a deadline       │
 //!  └──────────────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
-//! It keeps the engine's deadlines too: it sleeps until the next one at most.
+//! It also keeps the engine's deadlines: it never sleeps beyond the next one.
 
 use super::core::{EngineTask, TaskResult};
 use super::job::is_move;
@@ -20,56 +20,56 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Tasks between two looks at the flash.
+/// Tasks between two polls of the flash.
 const TASKS_OF_A_ROUND: usize = 16;
 
-/// A task whose flash commands are on their way.
+/// A task whose flash commands are running.
 struct MovingTask {
     task: EngineTask,
     opcode: Opcode,
-    /// Of all of them.
+    /// Total bytes of the task's commands.
     bytes: u64,
     left: usize,
     failure: Option<TaskResult>,
     submitted_us: u64,
 }
 
-/// What the mover is to do where it has no task.
+/// The next step of a mover that has no task.
 enum MoverRest {
-    /// Until then, unless it is woken.
+    /// Sleep until this time, or until woken.
     Sleep {
         until_us: u64,
     },
-    /// The flash is to be told of its commands first.
+    /// Poll the flash first, so that its commands start.
     Poll,
     Stop,
 }
 
 pub(super) struct Mover {
-    // First, so that it is dropped, and its commands are over, before anybody hears that the mover is gone.
+    // First, so that it is dropped, and its commands have ended, before `_loss` reports that the mover is gone.
     queue: Box<dyn FlashQueue>,
     shared: Arc<EngineShared>,
     drive_counters: Arc<DriveCounters>,
-    /// For the bytes that it moves.
+    /// Counters of the bytes that it moves.
     counters: Arc<QueueCounters>,
     share: FlashShare,
-    /// By the upper half of their commands' tags; the lower one is the number of the command.
+    /// Indexed by the upper half of a command's tag; the lower half is the number of the command within the task.
     moving: Vec<Option<MovingTask>>,
-    /// Tasks.
+    /// Tasks whose flash commands are running.
     in_flash: usize,
-    /// The flash queue has commands that it has not started.
+    /// The flash queue has commands that have not started.
     has_unstarted: bool,
     flash_done: Vec<Completion>,
     finished: Vec<FinishedTask>,
     _loss: MoverLoss,
 }
 
-/// Of one of a task's commands.
+/// The tag of one flash command of a task.
 fn tag(place: usize, number: usize) -> u64 {
     (place as u64) << 32 | number as u64
 }
 
-/// Tells the queue pairs when the mover has panicked.
+/// Reports to the queue pairs when the mover panics.
 struct MoverLoss(Arc<EngineShared>);
 
 impl Drop for MoverLoss {
@@ -81,7 +81,7 @@ impl Drop for MoverLoss {
 }
 
 impl Mover {
-    /// Flash commands at once; more wait in the queue.
+    /// Flash commands in flight; more wait in the queue.
     pub const FLASH_DEPTH: u32 = 64;
 
     pub fn new(queue: Box<dyn FlashQueue>, shared: Arc<EngineShared>, drive_counters: Arc<DriveCounters>) -> Mover {
@@ -117,7 +117,7 @@ impl Mover {
         }
     }
 
-    /// Gives back what has ended, and takes a task.
+    /// Returns finished tasks to the core, and takes the next task.
     fn turn(&mut self) -> Result<EngineTask, MoverRest> {
         let mut guard = self.shared.lock();
         if guard.is_stopping() {
@@ -146,7 +146,7 @@ impl Mover {
         match self.shared.run(task) {
             RanTask::Finished(task) => self.finished.push(task),
             RanTask::Flash(task) => self.submit(task),
-            // The program has fewer units; this thread is one of the others, too.
+            // The program loses a unit: this thread counts as one for each program without threads of its own.
             RanTask::Panicked(program, task) => self.shared.lock().unit_lost(program, Some(task)),
         }
     }
@@ -169,12 +169,12 @@ impl Mover {
         self.release();
     }
 
-    /// Gives the flash what may go there now.
+    /// Submits the flash commands that may go now.
     fn release(&mut self) {
         self.share.release((&self.drive_counters, &self.shared.env), |tag, operation| {
             let command = Command::new(tag, operation).of(Purpose::Pipeline);
-            // SAFETY: the engine's sub-buffers, of which a task's are nobody else's; flash was checked. The engine's memory is freed
-            // after this queue.
+            // SAFETY: the ranges are in the engine's sub-buffers, and a task's sub-buffers are its own; flash was checked. The engine's
+            // memory is freed after this queue.
             unsafe { self.queue.submit(&command) };
             self.has_unstarted = true;
         });
@@ -222,9 +222,9 @@ impl Mover {
         let timeout = (until_us < u64::MAX).then(|| Duration::from_micros(until_us.saturating_sub(now_us)));
         let mut entries = vec![readable(event)];
         if self.in_flash > 0 {
-            // Where the flash has no descriptor it is to be polled again.
+            // A flash without a descriptor must be polled.
             let Some(flash) = self.queue.event_fd() else { return std::thread::yield_now() };
-            // The descriptor speaks from a poll on that gave nothing.
+            // The descriptor is raised only after a poll that gave nothing.
             self.queue.poll(&mut self.flash_done);
             if !self.flash_done.is_empty() {
                 return;

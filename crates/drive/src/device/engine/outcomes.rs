@@ -1,11 +1,11 @@
-//! How tasks and pipelines ended, in the words of those who hear of it.
+//! How tasks and pipelines ended, for the arbiter and for the host.
 
 use super::core::TaskResult;
 use super::job::TaskWork;
 use crate::device::arbiter::{OUTPUT_OVERFLOW, PipelineOutcome, PipelineRefusal, TaskOutcome, TaskPacket};
 use crate::protocol::{PipelineFailure, PipelinePlace, PipelineReason, Status};
 
-/// What the arbiter hears of a task's end, and what the host does.
+/// The outcome of a task for the arbiter, and the failure for the host.
 pub(super) fn outcome_of(
     packet: &TaskPacket,
     work: &TaskWork,
@@ -40,7 +40,7 @@ fn place_of(stage: u8, stage_count: u8) -> PipelinePlace {
     }
 }
 
-/// What is wrong with a pipeline that the arbiter does not take.
+/// The failure for the host when the arbiter refuses a pipeline.
 pub(super) fn refused(refusal: PipelineRefusal) -> PipelineFailure {
     let whole = |reason| PipelineFailure::new(PipelinePlace::Source, reason);
     match refusal {
@@ -57,7 +57,7 @@ pub(super) fn refused(refusal: PipelineRefusal) -> PipelineFailure {
     }
 }
 
-/// Why a pipeline that was taken gave nothing.
+/// The failure for the host when an accepted pipeline gave no result.
 pub(super) fn failed(outcome: PipelineOutcome, stage_count: u8) -> PipelineFailure {
     let (stage, reason) = match outcome {
         PipelineOutcome::Finished => unreachable!("it has not failed"),

@@ -1,4 +1,4 @@
-//! What a unit does with a task: it runs the program, or moves the bytes.
+//! How a unit runs a task: it runs the program, or moves the bytes.
 
 use super::core::{EngineTask, TaskResult};
 use super::job::{ByteMove, TaskWork};
@@ -8,15 +8,15 @@ use crate::protocol::{LocalRange, Status};
 
 pub(crate) enum TaskStep {
     Ended(TaskResult),
-    /// Its flash commands are to be run; with the last of them the task has ended.
+    /// The caller runs the task's flash commands. The task ends with the last of them.
     Flash,
 }
 
-/// Runs a task as far as that goes without the flash.
+/// Runs a task up to its flash commands.
 ///
 /// # Safety
-/// The task is of an [`EngineCore`](super::EngineCore) over this local memory and was not given back to it. Of what the pipeline's host
-/// lent for source and sink, nobody else writes the one or touches the other.
+/// The task is from an [`EngineCore`](super::EngineCore) over this local memory and was not given back to it. Nobody else writes the ranges
+/// that the host lent as a source, and nobody else touches those that it lent as a sink.
 pub(crate) unsafe fn run_task(task: &mut EngineTask, programs: &[Box<dyn Program>], local: &LocalMemory) -> TaskStep {
     match &task.work {
         // SAFETY: by our caller's word.
@@ -35,8 +35,8 @@ unsafe fn run_program(
     local: &LocalMemory,
 ) -> TaskStep {
     let program = &programs[usize::from(task.packet.program().0)];
-    // SAFETY: sub-buffers are inside local memory. The stage before filled the input, and nobody writes it before this task has
-    // ended; the output is this task's alone.
+    // SAFETY: sub-buffers are inside local memory. The stage before filled the input, and nobody writes it before this task has ended. Only
+    // this task uses the output.
     let (input, output) = unsafe {
         let from = pointer(local, input).cast_const();
         let input = std::slice::from_raw_parts(from, input.length as usize);
@@ -57,11 +57,11 @@ unsafe fn run_program(
 unsafe fn move_bytes(moves: &ByteMove, local: &LocalMemory) -> TaskStep {
     for (from, to) in &moves.copies {
         assert_eq!(from.length, to.length, "a copy is of one length");
-        // SAFETY: both are inside local memory. One of them is a sub-buffer, a kept result or what is to become one, so they are
-        // apart; by our caller's word nobody else is at work there.
+        // SAFETY: both ranges are inside local memory. One is a sub-buffer or a kept result, so they do not overlap; our caller says that
+        // nobody else uses them.
         unsafe { std::ptr::copy_nonoverlapping(pointer(local, *from), pointer(local, *to), to.length as usize) };
     }
-    // SAFETY: as above; an empty range is none.
+    // SAFETY: as above; an empty range writes nothing.
     unsafe { pointer(local, moves.zeros).write_bytes(0, moves.zeros.length as usize) };
     if moves.flash.is_empty() { TaskStep::Ended(TaskResult::Moved) } else { TaskStep::Flash }
 }

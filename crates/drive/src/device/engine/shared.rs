@@ -5,12 +5,11 @@
 //!      ▲                       │         ▲
 //!      └── mailboxes ◄─ ends ──┘         └───────── the mover: sources, sinks, programs without units
 //! ```
-//! 1. One lock guards the core. It is held neither while a task runs nor while anybody sleeps but for the lock itself.
-//! 2. Whoever changes the core wakes those for whom that made work, when it lets go of the lock: a unit of each program that has a
-//!    task, the mover, the queue pairs whose pipelines have ended. A unit that was woken wakes the next, if there is more.
-//! 3. A queue pair that leaves takes its pipelines along: leaving waits until none of its pipelines, and so no task of theirs that
-//!    touches what its host lent, is left.
-//! 4. Its threads end with the last that has the engine. None of them has.
+//! 1. One lock guards the core. Nobody holds it while a task runs or while asleep.
+//! 2. A thread that changes the core wakes, when it unlocks, those that have work now: a unit of each program that has a task, the mover,
+//!    the queue pairs whose pipelines have ended. A woken unit wakes the next if there is more.
+//! 3. A queue pair that leaves waits until all its pipelines have ended, so that no task touches what its host lent.
+//! 4. The engine's threads hold no reference to the engine. They end when the last reference is dropped.
 
 use super::core::{EngineCore, JobEnd};
 use super::mailbox::Mailbox;
@@ -33,7 +32,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// What of its drive an engine works with.
+/// The parts of a drive that an engine works with.
 pub(crate) struct EngineGround<'a> {
     pub flash: &'a dyn Flash,
     pub local: &'a LocalMemory,
@@ -48,9 +47,9 @@ pub(super) struct EngineState {
     /// By owner.
     mailboxes: BTreeMap<u64, Arc<Mailbox>>,
     owner_next: u64,
-    /// Units that sleep, by pool.
+    /// Sleeping units, by pool.
     idle: Vec<usize>,
-    /// Until when the mover sleeps, if it does and nobody has woken it.
+    /// Until when the mover sleeps. `None` if it is awake or was woken.
     pub mover_sleeps_until_us: Option<u64>,
     pub is_stopping: bool,
 }
@@ -61,7 +60,7 @@ struct UnitPool {
     has_task: Condvar,
 }
 
-/// What the threads share.
+/// State that the engine's threads share.
 pub(super) struct EngineShared {
     pub programs: Arc<[Box<dyn Program>]>,
     pub local: LocalMemory,
@@ -69,24 +68,24 @@ pub(super) struct EngineShared {
     state: Mutex<EngineState>,
     pools: Vec<UnitPool>,
     pub mover_event: Event,
-    /// Pipelines have ended whose queue pair is leaving.
+    /// A pipeline of a leaving queue pair has ended.
     has_left: Condvar,
-    /// The mover has panicked: nothing goes on.
+    /// The mover has panicked: the engine makes no further progress.
     is_lost: AtomicBool,
 }
 
-/// The core, locked. Letting go of it wakes those for whom there is something to do.
+/// The locked core. Dropping the guard wakes the threads that have something to do.
 pub(crate) struct EngineGuard<'a> {
     shared: &'a EngineShared,
-    /// Away only while it is dropped, or sleeps.
+    /// `None` only during drop and sleep.
     state: Option<MutexGuard<'a, EngineState>>,
 }
 
-/// Whom to wake.
+/// Threads to wake.
 #[derive(Default)]
 struct EngineNews {
     ends: Vec<(Arc<Mailbox>, JobEnd)>,
-    /// Pools that have a task and a unit that sleeps.
+    /// Pools that have both a task and a sleeping unit.
     pools: Vec<usize>,
     mover: bool,
     has_left: bool,
@@ -97,12 +96,12 @@ impl EngineShared {
         EngineGuard { shared: self, state: Some(whole(self.state.lock())) }
     }
 
-    /// Whoever panicked with the lock: for those who tidy up.
+    /// Locks even if a thread panicked with the lock held; for cleaning up.
     fn lock_in_any_case(&self) -> MutexGuard<'_, EngineState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether programs of this number have threads of their own.
+    /// Whether programs with this number have their own threads.
     pub fn has_units(&self, program: ProgramId) -> bool {
         self.pools.iter().any(|pool| pool.program == program)
     }
@@ -144,7 +143,7 @@ impl EngineShared {
         }
     }
 
-    /// The mover is gone with pipelines on their way. What it moved has ended, so nothing touches what hosts lent.
+    /// The mover is gone while pipelines are running. Its moves have ended, so nothing touches what hosts lent.
     pub fn lose(&self) {
         self.is_lost.store(true, Ordering::Release);
         self.lock_in_any_case().mailboxes.values().for_each(|mailbox| mailbox.ring());
@@ -167,11 +166,11 @@ impl<'a> EngineGuard<'a> {
         self.state().is_stopping
     }
 
-    /// A unit of this pool sleeps until there may be a task for it.
+    /// Sleeps, as a unit of this pool, until there may be a task for it.
     pub(super) fn sleep(mut self, pool: usize) -> EngineGuard<'a> {
         let shared = self.shared;
         let Some(mut state) = self.state.take() else { unreachable!("it is away only while it is dropped") };
-        // Called with the lock held: a thread woken here may wait a moment until `wait` releases it. That is rare.
+        // Called with the lock held, so a thread woken here may have to wait until `wait` releases it. That is rare.
         let news = shared.settle(&mut state);
         shared.tell(news);
         state.idle[pool] += 1;
@@ -200,7 +199,7 @@ impl Drop for EngineGuard<'_> {
         let Some(mut state) = self.state.take() else { return };
         if std::thread::panicking() {
             drop(state);
-            // Which finds the lock poisoned, and tells the queue pairs.
+            // The mover finds the lock poisoned and reports to the queue pairs.
             return self.shared.mover_event.raise();
         }
         let news = self.shared.settle(&mut state);
@@ -260,18 +259,18 @@ impl Drop for SharedEngine {
         self.shared.mover_event.raise();
         self.shared.pools.iter().for_each(|pool| pool.has_task.notify_all());
         self.threads.drain(..).for_each(|thread| {
-            // One that panicked has said so.
+            // A thread that panicked has reported it.
             let _ = thread.join();
         });
     }
 }
 
-/// A queue pair's part in the engine. Dropping it waits until none of its pipelines is left.
+/// A queue pair's handle to the engine. Dropping it waits until none of its pipelines is left.
 pub(crate) struct EngineClient {
     engine: Arc<SharedEngine>,
     owner: u64,
     mailbox: Arc<Mailbox>,
-    /// Taken from the mailbox.
+    /// Ends taken from the mailbox.
     ends: VecDeque<JobEnd>,
 }
 
@@ -298,7 +297,7 @@ impl EngineClient {
     /// The next of its pipelines that has ended.
     ///
     /// # Panics
-    /// When the engine has, and nothing would come any more.
+    /// If the engine was lost, because no end would ever come.
     pub fn ended(&mut self) -> Option<JobEnd> {
         if self.ends.is_empty() {
             self.ends = self.mailbox.take();

@@ -1,11 +1,11 @@
-//! `betweenness`: the betweenness of the edges that a scan gives, beside them.
+//! `betweenness`: computes the betweenness of the edges that a scan gives.
 //!
-//! Its parameters are a plan ([`GraphPlan`]); the attachment, if there is one, is input before the input. What goes in and comes out are
-//! frames ([`tapetum_kernels::graph`]). Between slices of its work it gives a frame, so that other tasks have their turn and its host
-//! sees how far it is.
+//! Its parameters are a plan ([`GraphPlan`]). The attachment, if there is one, is read before the input. Input and output are frames
+//! ([`tapetum_kernels::graph`]). Between slices of its work it gives a frame, so that other tasks get their turn and the host sees its
+//! progress.
 //!
-//! Its statuses: [`CORRUPT`] where the input is not what a scan, or a part, gives; [`TOO_LARGE`] where the graph takes more memory than the
-//! plan has; [`ELSEWHERE`] where the scan could not reach an edge. One that is cancelled ends with [`CORRUPT`], which nobody hears.
+//! Its statuses: [`CORRUPT`] if the input is not frames of a scan or a partial result; [`TOO_LARGE`] if the graph needs more memory than
+//! the plan allows; [`ELSEWHERE`] if the scan could not reach an edge. A cancelled task ends with [`CORRUPT`], which nobody sees.
 
 use super::{CORRUPT, TOO_LARGE};
 use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult, TaskState};
@@ -14,12 +14,12 @@ use tapetum_kernels::graph::{GraphFailure, GraphPlan, GraphWork};
 
 /// Its name, and the version of its parameters.
 pub const BETWEENNESS: (&str, u16) = ("betweenness", 1);
-/// An edge has a value that lies elsewhere.
+/// An edge's value lies outside the input.
 pub const ELSEWHERE: Status = Status::Program(5);
 
 pub struct BetweennessProgram;
 
-/// What lasts from part to part.
+/// State of one task, kept from part to part.
 struct BetweennessTask {
     work: GraphWork,
     pending: Vec<u8>,
@@ -34,7 +34,7 @@ impl BetweennessTask {
         Some(taken.map(|()| BetweennessTask { work, pending: Vec::new(), given: 0, has_slices: false }))
     }
 
-    /// Gives pending bytes; how many.
+    /// Copies pending bytes into `output`. Returns how many.
     fn give(&mut self, output: &mut [u8]) -> usize {
         let pending = &self.pending[self.given..];
         let bytes = pending.len().min(output.len());
@@ -47,7 +47,7 @@ impl BetweennessTask {
         bytes
     }
 
-    /// One run over inputs that are new or were taken before.
+    /// One run, over inputs that are new or were taken before.
     fn run(
         &mut self,
         inputs: &[&[u8]],
@@ -83,7 +83,7 @@ impl Program for BetweennessProgram {
 
     fn run(&self, Context { parameters, inputs, output, task, .. }: Context<'_>) -> ProgramResult {
         let (consumed, more_input) = (task.consumed, task.more_input);
-        // Away while it runs, for whoever asks the task whether it is cancelled.
+        // Taken out during the run, so that `task` itself can be asked whether it is cancelled.
         let kept = task.kept.take().and_then(|kept| kept.downcast::<BetweennessTask>().ok());
         let begun = match kept {
             Some(kept) => Some(Ok(*kept)),
@@ -102,7 +102,7 @@ impl Program for BetweennessProgram {
         let is_more = !begun.pending.is_empty() || begun.has_slices;
         let total: usize = inputs.iter().map(|input| input.len()).sum();
         task.kept = Some(Box::new(begun));
-        // An input of no bytes is not taken twice: then nothing is left to take.
+        // `consumed` is at least 1 while output is left, so that an input of no bytes is not taken twice.
         task.consumed = if is_more { total.max(1) } else { 0 };
         (if is_more { Status::More } else { Status::Success }, [filled, 0])
     }
@@ -131,7 +131,7 @@ mod tests {
         plan.encode()
     }
 
-    /// A ring of so many nodes, as a scan's rows.
+    /// A ring of this many nodes, as a scan's rows.
     fn ring(nodes: u64) -> Vec<u8> {
         let mut body = Vec::new();
         for node in 0..nodes {
@@ -142,7 +142,7 @@ mod tests {
         [frame, body].concat()
     }
 
-    /// Through inputs and outputs of so many bytes.
+    /// Runs the program with inputs and outputs of this many bytes.
     fn run(parameters: &[u8], input: &[u8], bytes: usize) -> Result<Vec<u8>, Status> {
         let (mut task, mut out, mut output) = (TaskState::default(), Vec::new(), vec![0; bytes]);
         let parts: Vec<&[u8]> = input.chunks(bytes).collect();

@@ -1,4 +1,4 @@
-//! `fields`: chosen fields of one record, beside it (nKV's `NDP_GET`).
+//! `fields`: extracts chosen fields of one record at the drive (nKV's `NDP_GET`).
 //!
 //! ```text
 //! attachment:  0         1      4      8           12
@@ -10,7 +10,7 @@
 //! output:      frames ([`tapetum_kernels::scan::run`])
 //! ```
 //! Its statuses: [`TOO_LARGE`] for a value of more than [`VALUE_BYTES_MAX`], and for groups or ordered rows beyond their limits;
-//! [`needs_room`] where the frames take more than `room` bytes. A record that does not fit is named by the last frame.
+//! [`needs_room`] if the frames take more than `room` bytes. The last frame names a record that does not fit the query.
 
 use super::{TOO_LARGE, needs_room};
 use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
@@ -20,10 +20,10 @@ use tapetum_kernels::scan::{Query, QueryRun, RowBatch, RunError};
 
 /// Its name, and the version of its attachment.
 pub const FIELDS: (&str, u16) = ("fields", 2);
-/// No store has longer ones.
+/// An upper bound: no store has longer values.
 pub const VALUE_BYTES_MAX: usize = 64 << 20;
 
-/// The attachment for an encoded query over the record of a key, whose frames have so much room.
+/// The attachment for an encoded query over the record of a key, with `room` bytes for frames.
 pub fn encode_fields_request(room: u32, query: &[u8], key: &[u8]) -> Vec<u8> {
     let mut out = vec![FIELDS.1 as u8, 0, 0, 0];
     out.extend_from_slice(&room.to_le_bytes());
@@ -35,13 +35,13 @@ pub fn encode_fields_request(room: u32, query: &[u8], key: &[u8]) -> Vec<u8> {
 
 pub struct FieldsProgram;
 
-/// What lasts from part to part.
+/// State of one task, kept from part to part.
 struct FieldsTask {
     run: QueryRun,
     room: usize,
     key: Box<[u8]>,
     value: Vec<u8>,
-    /// Frames, and how many of their bytes were given out.
+    /// Frames, and how many of their bytes are given out.
     pending: Vec<u8>,
     given: usize,
 }
@@ -66,7 +66,7 @@ impl FieldsTask {
         let mut batch = RowBatch::new();
         batch.push(&self.key, &self.value);
         match self.run.run(&batch, &mut self.pending) {
-            // It is in the counts.
+            // The run's counts include it.
             Ok(()) | Err(RunError::Misfit(_)) => {}
             Err(RunError::TooManyGroups | RunError::TopTooLarge) => return Err(TOO_LARGE),
         }
@@ -102,7 +102,7 @@ impl Program for FieldsProgram {
         output[..bytes].copy_from_slice(&pending[..bytes]);
         fields.given += bytes;
         let is_more = fields.given < fields.pending.len();
-        // An input of no bytes is not taken twice: then nothing is left to take.
+        // `consumed` is at least 1 while output is left, so that an input of no bytes is not taken twice.
         task.consumed = if is_more { inputs.iter().map(|input| input.len()).sum::<usize>().max(1) } else { 0 };
         (if is_more { Status::More } else { Status::Success }, [bytes as u64, 0])
     }

@@ -1,12 +1,12 @@
 //! Programs over pictures: one for each operation of [`tapetum_kernels::images`], by its name.
 //!
 //! ```text
-//! attachment:  what chance depends on ([`ImageChance`]); none is all zero
+//! attachment:  the random choices' seed ([`ImageChance`]); without one it is all zero
 //! input:       jpeg_decode: a JPEG file; the others: a frame
 //! output:      a frame; of batch its samples alone
 //! ```
-//! A failure is [`Status::Program`] with the code of an [`ImageError`]. A stage that takes long ends when nobody wants its picture any more,
-//! and at its deadline, for which the processor time of its thread counts: neither a busy machine nor a long queue makes a picture late.
+//! A failure is [`Status::Program`] with the code of an [`ImageError`]. A long stage ends when its picture is no longer wanted, and at its
+//! deadline. The deadline counts processor time of its thread, so that neither a busy machine nor a long queue makes a picture late.
 
 use super::transforms::run_whole;
 use crate::cpu::thread_cpu_us;
@@ -17,7 +17,7 @@ use tapetum_kernels::images::{IMAGE_PROGRAMS, ImageChance, ImageError, ImageStag
 /// One of [`IMAGE_PROGRAMS`].
 struct ImageProgram {
     name: &'static str,
-    /// Microseconds that the calling thread has worked.
+    /// Processor time of the calling thread, in microseconds.
     clock: fn() -> u64,
 }
 
@@ -35,13 +35,13 @@ fn failed(error: ImageError) -> Status {
 
 impl Program for ImageProgram {
     fn descriptor(&self) -> ProgramDescriptor {
-        // The second has a deadline among its parameters.
+        // Version 2 of jpeg_decode has a deadline among its parameters.
         let version = if self.name == "jpeg_decode" { 2 } else { 1 };
         ProgramDescriptor { name: self.name, version, is_stream: true }
     }
 
     fn run(&self, context: Context<'_>) -> ProgramResult {
-        // Refused before input is gathered.
+        // Refuse before input is gathered.
         let (parameters, attachment) = (context.parameters, context.task.attachment.clone());
         let asked =
             ImageStage::decode(self.name, parameters).and_then(|stage| Ok((stage, ImageChance::decode(&attachment)?)));
@@ -65,10 +65,10 @@ mod tests {
     use tapetum_kernels::images::{FileKind, ImagePlan, JpegQuality, testing};
 
     const CHANCE: ImageChance = ImageChance { seed: 3, epoch: 1, item: 7 };
-    /// Where a test's attachment is in the bench's buffer.
+    /// Offset of a test's attachment in the bench's buffer.
     const ATTACHMENT: u64 = 60 << 10;
 
-    /// What the operations make of a file, without a drive.
+    /// The result of the operations on a file, without a drive.
     fn expected(plan: &ImagePlan, file: &[u8]) -> Vec<u8> {
         plan.stages().iter().fold(file.to_vec(), |bytes, planned| planned.stage.apply(bytes, CHANCE).unwrap())
     }
@@ -79,7 +79,7 @@ mod tests {
         bench.buffer.bytes_mut()[SOURCE as usize..][..file.len()].copy_from_slice(file);
         let chance = CHANCE.encode();
         bench.buffer.bytes_mut()[ATTACHMENT as usize..][..chance.len()].copy_from_slice(&chance);
-        // Of the next list of ranges.
+        // The next list of ranges.
         bench.put(&[]);
         let half = file.len() as u64 / 2;
         let source = bench.local(&[(SOURCE, half), (SOURCE + half, file.len() as u64 - half)]);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     thread_local! {
-        /// Seconds of a clock that is one later each time it is read.
+        /// Seconds of a clock that advances by one each time it is read.
         static SECONDS: Cell<u64> = const { Cell::new(0) };
     }
 

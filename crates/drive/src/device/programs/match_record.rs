@@ -8,10 +8,10 @@
 //!             place u8 · marks u8 · entry u32 · raw length u32 · value if inflated
 //! result:     value length · entry
 //! ```
-//! A raw value stays where it was read: `place` 0 and `value address` in the segment's stream. A compressed one is
-//! inflated behind the output's head: `place` 1. Of a value out of line its reference stays where it was read: `place` 2,
-//! and `value length` is the reference's. `record bytes` is the mean length of the pages' records, a hint where their headers lie.
-//! Stateless; contexts for inflating belong to the thread that runs it.
+//! A raw value stays in the input: `place` is 0, and `value address` is in the segment's stream. A compressed value is inflated behind the
+//! output's head: `place` is 1. For a value out of line, its reference stays in the input: `place` is 2, and `value length` is the
+//! reference's length. `record bytes` is the mean length of the pages' records, a hint where their headers lie.
+//! Stateless. Each thread keeps its own contexts for inflating.
 
 use super::inflate;
 use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
@@ -28,17 +28,17 @@ pub const VERSION: u16 = 3;
 pub const MISSING: Status = Status::Program(1);
 /// A checksum did not hold.
 pub use super::CORRUPT;
-/// The result's second word says how many of the bytes that the output takes are the value.
+/// The output is too short. The second word of the result is the number of its bytes that the value takes.
 pub use super::OUTPUT_SHORT;
 
 const PARAMETERS_HEAD_BYTES: usize = 32;
 pub const OUTPUT_HEAD_BYTES: usize = 40;
-/// Headers further on lie too far from where they are guessed to be.
+/// Guesses for headers further on are too far off to be useful.
 const HEADERS_PREFETCHED: usize = 4;
 
 pub struct MatchRecord;
 
-/// The pages in which a record is looked for.
+/// The pages in which to look for a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pages {
     pub salt: SegmentSalt,
@@ -65,7 +65,7 @@ pub fn encode_parameters(pages: Pages, (keyspace, key): (u16, &[u8]), out: &mut 
     out[32..32 + key.len()].copy_from_slice(key);
 }
 
-/// What the output's head says.
+/// The head of the output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Matched {
     pub stamp: u64,
@@ -73,9 +73,9 @@ pub struct Matched {
     pub expiry: Expiry,
     pub marks: Marks,
     pub value_bytes: u32,
-    /// The value's own length, where `value_bytes` is a reference's.
+    /// The length of the value itself; `value_bytes` may be the length of its reference.
     pub raw_bytes: u32,
-    /// The record's number in the segment: its validity is the host's to know.
+    /// The record's number in the segment. The host knows whether the record is valid.
     pub entry: u32,
     pub place: Place,
 }
@@ -86,7 +86,7 @@ pub enum Place {
     Stream(u64),
     /// In the output, right behind the head.
     Output,
-    /// In extents of its own: the reference to them is in the input, at this address of the segment's stream.
+    /// In its own extents: the reference to them is in the input, at this address of the segment's stream.
     OutOfLine(u64),
 }
 
@@ -146,7 +146,7 @@ impl Program for MatchRecord {
         let Some(input) = inputs.first() else { return };
         if round == 0 {
             prefetch(parameters.as_ptr());
-            // The trailer, by which the search begins, of a page of either size.
+            // The trailer, where the search begins, for either page size.
             let trailers = [PageSize::Small, PageSize::Large].map(|size| input.get(size.bytes() - 1));
             trailers.into_iter().flatten().for_each(|byte| prefetch(byte));
         } else if let Some((pages, _)) = parse_parameters(parameters)

@@ -22,30 +22,30 @@ pub use transforms::{
     ZstdCompress, ZstdDecompress,
 };
 
-/// What was to be read does not hold together.
+/// The input is damaged: its parts do not match each other.
 pub const CORRUPT: Status = Status::Program(2);
 /// The output is too small: the result's first word says how many bytes it takes.
 pub const OUTPUT_SHORT: Status = Status::Program(3);
 /// The input is longer than the program takes.
 pub const TOO_LARGE: Status = Status::Program(4);
-/// From here on a status says how much room an output takes that has less: so many pages above this.
+/// A status above this says how many pages of room the output needs: the status minus this.
 const NEEDS_ROOM: u16 = 0x8000;
 const ROOM_PAGE_BYTES: usize = 4096;
 
-/// The output takes so many bytes, and has less room: whoever asked asks again with as much. Beyond some 128 MiB, [`TOO_LARGE`].
+/// The output needs so many bytes, and has less room: the caller retries with as much. Beyond some 128 MiB, [`TOO_LARGE`].
 pub fn needs_room(bytes: usize) -> Status {
     let pages = u16::try_from(bytes.div_ceil(ROOM_PAGE_BYTES)).ok().filter(|pages| *pages < u16::MAX - NEEDS_ROOM);
     pages.map_or(TOO_LARGE, |pages| Status::Program(NEEDS_ROOM + pages))
 }
 
-/// The bytes that a failure says its output takes, if that is why it failed.
+/// The bytes of output that a failure asks for, if the output was too small.
 pub fn room_needed(failure: &PipelineFailure) -> Option<usize> {
     let pages = failure.detail.checked_sub(NEEDS_ROOM.into()).filter(|pages| *pages < u32::from(u16::MAX - NEEDS_ROOM));
     let pages = pages.filter(|_| failure.reason == PipelineReason::Program)?;
     Some(pages as usize * ROOM_PAGE_BYTES)
 }
 
-/// The built-in programs; with the feature `images`, those over pictures too.
+/// The built-in programs, including those over pictures with the feature `images`.
 pub fn built_in() -> Vec<Box<dyn Program>> {
     #[cfg_attr(not(feature = "images"), expect(unused_mut))]
     let mut programs: Vec<Box<dyn Program>> = vec![
@@ -76,7 +76,7 @@ thread_local! {
     static DECOMPRESSOR: RefCell<Option<Decompressor>> = const { RefCell::new(None) };
 }
 
-/// Fills `value` from a frame, which must be as long as that.
+/// Fills `value` from a frame, which must inflate to exactly its length.
 fn inflate(frame: &[u8], value: &mut [u8]) -> bool {
     DECOMPRESSOR.with_borrow_mut(|slot| {
         if slot.is_none() {
@@ -86,7 +86,7 @@ fn inflate(frame: &[u8], value: &mut [u8]) -> bool {
     })
 }
 
-/// What a program keeps between the runs of a task, made by the first of them. `None` where that fails.
+/// The state that a program keeps between the runs of a task. The first run makes it; `None` if `begin` fails.
 fn keep<T: Send + 'static>(task: &mut TaskState, begin: impl FnOnce() -> Option<T>) -> Option<&mut T> {
     if task.kept.is_none() {
         task.kept = Some(Box::new(begin()?));

@@ -1,4 +1,4 @@
-//! `scan`: a query over the records of a layout, beside them (nKV's `NDP_SCAN`).
+//! `scan`: runs a query over the records of a layout at the drive (nKV's `NDP_SCAN`).
 //!
 //! ```text
 //! attachment:  0         1      4          6      8         16     24      28        32       36         40
@@ -15,11 +15,11 @@
 //! `deleted`, those that have expired at `now`, in milliseconds since 1970, and those whose keys are among the replaced ones: there is a later word on them elsewhere.
 //! Of a value out of line the key and the reference are given, and of keys that are not where a piece says, the range.
 //!
-//! Where its frames may take more than `room` bytes it stops first, and a frame says where: all of its input was read once, and what is left
-//! is for another pipeline. Where one batch of records takes more than all of the room, it says how much that is, and gives nothing.
+//! If the next frames may take more than `room` bytes, the scan stops, and a frame says where. All of the input was read once; the rest is
+//! for another pipeline. If a single batch of records needs more than all of the room, the scan gives nothing, and says how much it needs.
 //!
-//! Its statuses: [`CORRUPT`]; [`TOO_LARGE`] where groups or ordered rows are more than their limits; [`needs_room`]. A record that does not
-//! fit ends the walk, if the query says so; the last frame names it.
+//! Its statuses: [`CORRUPT`]; [`TOO_LARGE`] if groups or ordered rows exceed their limits; [`needs_room`]. A record that does not fit the
+//! query ends the walk, if the query says so; the last frame names it.
 
 use super::replaced_keys::ReplacedKeys;
 use super::{CORRUPT, TOO_LARGE, inflate, needs_room};
@@ -47,11 +47,11 @@ pub struct ScanRequest<'a> {
     pub now_ms: u64,
     /// Each row is to be a frame.
     pub is_row_by_row: bool,
-    /// Bytes of frames that there is room for; 0: as many as there are.
+    /// Bytes of room for frames; 0 means no limit.
     pub room: u32,
     /// An encoded query.
     pub query: &'a [u8],
-    /// Encoded pieces, and how many they are.
+    /// Encoded pieces, and their number.
     pub pieces: &'a [u8],
     pub piece_count: u32,
     /// Keys that have a later record elsewhere.
@@ -80,7 +80,7 @@ impl ScanRequest<'_> {
 
 pub struct ScanProgram;
 
-/// Which records are looked at.
+/// Which records count.
 struct LiveRecords {
     keyspace: u16,
     deleted_through: u64,
@@ -88,37 +88,37 @@ struct LiveRecords {
     replaced: ReplacedKeys,
 }
 
-/// What lasts from part to part.
+/// State of one task, kept from part to part.
 struct ScanTask {
     live: LiveRecords,
-    /// With the bytes that each is still to be given.
+    /// Accessors of the pieces to come, each with the input bytes that it still expects.
     accessors: VecDeque<(Box<dyn EntryAccessor + Send>, u64)>,
     pieces: u32,
     taken_bytes: u64,
     work: ScanWork,
-    /// Nothing more is wanted of the input.
+    /// No more input is wanted.
     is_enough: bool,
     is_finished: bool,
-    /// How many of the pending bytes were given out.
+    /// How many of the pending bytes are given out.
     given: usize,
 }
 
 struct ScanWork {
     run: QueryRun,
     batch: RowBatch,
-    /// Frames.
+    /// Frames that are not given out yet.
     pending: Vec<u8>,
     scratch: Vec<u8>,
     failure: Option<Status>,
     room: ScanRoom,
 }
 
-/// How much more may be given.
+/// The room that is left for frames.
 struct ScanRoom {
     bytes: u64,
-    /// Bytes of frames that were given out before those that are pending.
+    /// Bytes of frames that left `pending` already.
     given: u64,
-    /// As of the last part of the input, and the most that one part added.
+    /// Bytes of frames at the end of the last part of the input, and the most that one part added.
     at_last_part: u64,
     of_a_part: u64,
     is_used_up: bool,
@@ -134,19 +134,20 @@ impl ScanRoom {
         self.bytes.saturating_sub(self.given + pending)
     }
 
-    /// An error if the last frames are among so many pending bytes, and take more than there is.
+    /// An error if the last frames, in `pending` bytes, exceed the room.
     fn check(&self, pending: u64) -> Result<(), Status> {
         let bytes = self.given + pending;
         if bytes > self.bytes { Err(needs_room(usize::try_from(bytes).unwrap_or(usize::MAX))) } else { Ok(()) }
     }
 
-    /// Whether another batch, or part, has room behind so many pending bytes.
+    /// Whether another batch, or part, of `wanted` bytes has room behind so many pending bytes.
     fn has(&mut self, pending: u64, wanted: u64) -> bool {
         self.is_used_up |= self.left(pending) < wanted.max(self.bytes / ROOM_KEPT);
         !self.is_used_up
     }
 
-    /// A part of the input was taken; whether the next one will have room, if it gives as much as others did, and a quarter more.
+    /// To be called after each part of the input. Returns whether the next part has room, if it gives as much as the largest one and a
+    /// quarter more.
     fn has_for_next_part(&mut self, pending: u64) -> bool {
         let given = self.given + pending;
         self.of_a_part = self.of_a_part.max(given.saturating_sub(self.at_last_part));
@@ -189,7 +190,7 @@ impl ScanTask {
         Ok(ScanTask { live, accessors, pieces, taken_bytes, work, is_enough: false, is_finished: false, given: 0 })
     }
 
-    /// Takes input; an error is how the program ends.
+    /// Takes input. An error is the status with which the program ends.
     fn take(&mut self, mut bytes: &[u8]) -> Result<(), Status> {
         self.taken_bytes += bytes.len() as u64;
         while !bytes.is_empty() && !self.is_enough {
@@ -210,7 +211,7 @@ impl ScanTask {
         Ok(())
     }
 
-    /// Behind a part of the input: whether another one is wanted.
+    /// To be called after each part of the input. Returns whether to take another one.
     fn wants_more(&mut self) -> bool {
         let has_room = self.work.room.has_for_next_part(self.work.held_bytes());
         self.is_enough |= !has_room;
@@ -219,12 +220,12 @@ impl ScanTask {
 
     fn finish(&mut self) -> Result<(), Status> {
         if !self.is_enough {
-            // Less came than the pieces have.
+            // The input was shorter than the pieces.
             if !self.accessors.is_empty() {
                 return Err(Status::InvalidField);
             }
         }
-        // Of what had enough already, too: a walk ends a few records later.
+        // The last batch also runs if the room is used up, because the walk goes on for a few records after that.
         if !self.is_enough || self.work.room.is_used_up {
             self.work.run_batch();
         }
@@ -237,7 +238,7 @@ impl ScanTask {
         self.work.room.check(self.work.pending.len() as u64)
     }
 
-    /// Where it has enough without room being short, nothing is left for others.
+    /// Writes the frame that says where the scan stopped. A scan that stopped for another reason than room leaves nothing for others.
     fn say_stopped(&mut self) {
         let mut place = None;
         while self.work.room.is_used_up && place.is_none() {
@@ -252,7 +253,7 @@ impl ScanTask {
         write_stopped(self.taken_bytes, pieces, &place, &mut self.work.pending);
     }
 
-    /// Gives pending bytes; how many.
+    /// Copies pending bytes into `output`. Returns how many.
     fn give(&mut self, output: &mut [u8]) -> usize {
         let pending = &self.work.pending[self.given..];
         let bytes = pending.len().min(output.len());
@@ -268,30 +269,30 @@ impl ScanTask {
 }
 
 impl ScanWork {
-    /// Bytes of frames, those too that are written last.
+    /// Bytes of frames, including those that are written at the end.
     fn held_bytes(&self) -> u64 {
         (self.pending.len() + self.run.held_bytes()) as u64
     }
 
-    /// Whether the batch is to be run: it has as many records as others, or half of the room may be theirs.
+    /// Whether to run the batch: it is full, or its rows may take half of the room.
     fn is_batch_full(&self) -> bool {
         self.batch.is_full() || self.batch.bytes().len() as u64 > self.room.left(self.held_bytes()) / 2
     }
 
-    /// Runs a batch; whether another one is wanted and has room.
+    /// Runs a batch. Returns whether another one is wanted and has room.
     fn run_full_batch(&mut self) -> bool {
         let wants_more = self.run_batch();
         let held_bytes = self.held_bytes();
         wants_more && self.room.has(held_bytes, 0)
     }
 
-    /// Whether the query wants more records.
+    /// Runs a batch. Returns whether the query wants more records.
     fn run_batch(&mut self) -> bool {
         let ran = self.run.run(&self.batch, &mut self.pending);
         self.batch.clear();
         match ran {
             Ok(()) => !self.run.is_done(),
-            // It is in the counts.
+            // The run's counts include the misfit.
             Err(RunError::Misfit(_)) => false,
             Err(RunError::TooManyGroups | RunError::TopTooLarge) => {
                 self.failure = Some(TOO_LARGE);
@@ -308,7 +309,7 @@ impl LiveRecords {
     }
 }
 
-/// Gathers live records to batches.
+/// Gathers live records into batches.
 struct LiveSink<'a> {
     live: &'a LiveRecords,
     work: &'a mut ScanWork,
@@ -373,7 +374,7 @@ impl Program for ScanProgram {
         let (consumed, more_input) = (task.consumed, task.more_input);
         let kept = super::keep(task, || ScanTask::decode(&attachment).ok());
         let Some(scan) = kept else { return (Status::InvalidField, [0; 2]) };
-        // The first run with these inputs takes all of them; the others give what came of it.
+        // The first run with these inputs takes all of them. Later runs only give out its frames.
         if consumed == 0 {
             let mut taken = inputs.iter().try_for_each(|input| scan.take(input));
             if taken.is_ok() && !scan.is_finished && !(more_input && scan.wants_more()) {
@@ -387,7 +388,7 @@ impl Program for ScanProgram {
         let is_more = !scan.work.pending.is_empty();
         let is_finished = scan.is_finished;
         let total: usize = inputs.iter().map(|input| input.len()).sum();
-        // An input of no bytes is not taken twice: then nothing is left to take.
+        // `consumed` is at least 1 while output is left, so that an input of no bytes is not taken twice.
         task.consumed = if is_more { total.max(1) } else { 0 };
         task.is_enough = is_finished;
         (if is_more { Status::More } else { Status::Success }, [filled, 0])

@@ -1,16 +1,16 @@
-//! A moment at which the power may fail, kept to try every way in which it may.
+//! The state at a moment when the power may fail, kept to try every outcome.
 
 use super::image::{Image, SECTOR_BYTES, Sector};
 use super::{Faults, FaultyFlash};
 use crate::SplitMix64;
 use crate::protocol::Operation;
 
-/// What is durable at one moment, and the sectors that may survive or not.
+/// The durable bytes at one moment, and the sectors that may or may not survive.
 #[derive(Clone)]
 pub struct Cut {
     capacity_bytes: u64,
     durable: Image,
-    /// In the order of writing: a sector that was written twice is there twice.
+    /// In the order of writing. A sector that was written twice is listed twice.
     doubtful: Vec<(u64, Sector)>,
 }
 
@@ -27,12 +27,12 @@ impl Cut {
         Cut { capacity_bytes: state.capacity_bytes, durable: state.image.without_cache(), doubtful }
     }
 
-    /// Sectors that may survive or not.
+    /// Number of sectors that may or may not survive.
     pub fn doubtful(&self) -> usize {
         self.doubtful.len()
     }
 
-    /// The flash of which those survive that `kept` says, by their place in the order of writing.
+    /// The flash after the power failed. `kept` says which sectors survive, by their index in the order of writing.
     pub fn flash(&self, seed: u64, kept: impl Fn(usize) -> bool) -> FaultyFlash {
         let mut image = self.durable.clone();
         for (place, (sector, bytes)) in self.doubtful.iter().enumerate() {
@@ -43,7 +43,7 @@ impl Cut {
         FaultyFlash::with_image(self.capacity_bytes, image, SplitMix64::new(seed), Faults::default(), 0)
     }
 
-    /// Whether the same bytes are durable and the same in doubt: then it is tried once.
+    /// Whether both have the same durable bytes and the same sectors in doubt: then only one of them needs to be tried.
     pub fn is_like(&self, other: &Cut) -> bool {
         self.doubtful == other.doubtful && self.durable.has_same_bytes(&other.durable)
     }

@@ -1,4 +1,4 @@
-//! What can go wrong with a command besides a crash, how often it does, and how often it did.
+//! Faults of single commands: their kinds, how likely each is, and how often each struck.
 
 use std::ops::Range;
 
@@ -6,10 +6,10 @@ use std::ops::Range;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     ReadError,
-    /// A sector that is never read again, until it is written anew.
+    /// The sector cannot be read until it is written again.
     ReadErrorForEver,
     WriteError,
-    /// No write succeeds any more.
+    /// All writes fail from now on.
     WriteErrorForEver,
     FlushError,
     /// The file system is full for a while: writes fail with ENOSPC.
@@ -19,9 +19,9 @@ pub enum Fault {
     ShortWrite,
     /// Durable bytes change.
     Rot,
-    /// A write succeeds, and its bytes are somewhere else.
+    /// A write succeeds, and its bytes land somewhere else.
     MisplacedWrite,
-    /// A write succeeds, and its bytes are nowhere.
+    /// A write succeeds, and its bytes are lost.
     LostWrite,
 }
 
@@ -39,25 +39,25 @@ pub const FAULTS: [(Fault, &str); 11] = [
     (Fault::LostWrite, "lost write"),
 ];
 
-/// For how many writes a file system stays full at most.
+/// The most writes for which a file system stays full.
 pub const FULL_WRITES_MAX: u64 = 24;
 
-/// How often commands fail by chance: one in so many, never where zero.
+/// How likely each fault is: one command in so many; zero means never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     pub read_one_in: u64,
     pub write_one_in: u64,
     pub flush_one_in: u64,
-    /// A write that finds no space, and so do up to [`FULL_WRITES_MAX`] behind it.
+    /// The write finds no space, and so do up to [`FULL_WRITES_MAX`] after it.
     pub full_one_in: u64,
     pub short_one_in: u64,
     pub misplace_one_in: u64,
     pub lose_one_in: u64,
-    /// What fails, goes on failing: of a read one of its sectors, of a write all writes.
+    /// Failures are permanent: a failed read loses one of its sectors, and after a failed write all writes fail.
     pub for_ever: bool,
-    /// Only commands that begin between these bytes of flash are struck; all of them where both are zero.
+    /// Only commands that begin between these bytes of flash can fail. Both zero: all commands.
     pub within: (u64, u64),
-    /// After so many writes were misplaced or lost, no more are; zero is no limit.
+    /// The most writes that are misplaced or lost; zero is no limit.
     pub astray_max: u64,
 }
 
@@ -81,12 +81,12 @@ impl Struck {
     }
 }
 
-/// What a flash did wrong since it was last asked.
+/// Faults that struck since the last report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     pub struck: Struck,
-    /// Bytes of flash that are not what was written there: rotten, lost, or from elsewhere.
+    /// Ranges of flash whose bytes are not those that were written there: rotten, lost, or misplaced.
     pub damaged: Vec<Range<u64>>,
-    /// Reads that were given such bytes.
+    /// Reads that returned such bytes.
     pub reads_damaged: u64,
 }

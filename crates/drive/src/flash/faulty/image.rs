@@ -1,13 +1,13 @@
-//! What a faulty flash holds: durable bytes, and above them the versions of sectors that no flush has covered.
+//! The bytes of a faulty flash: durable ones, and above them the versions of sectors that no flush has covered.
 //!
-//! Durable bytes lie in chunks that copies of an image share until one of them writes.
+//! Durable bytes lie in chunks, which copies of an image share until one of them writes (copy on write).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::SplitMix64;
 
-/// The grain at which a write survives a crash or does not.
+/// The unit that survives a crash or does not.
 pub(super) const SECTOR_BYTES: usize = 512;
 const CHUNK_BYTES: usize = 16 * 1024;
 const CHUNK_SECTORS: u64 = (CHUNK_BYTES / SECTOR_BYTES) as u64;
@@ -15,31 +15,32 @@ const CHUNK_SECTORS: u64 = (CHUNK_BYTES / SECTOR_BYTES) as u64;
 pub(super) type Sector = [u8; SECTOR_BYTES];
 type Chunk = [u8; CHUNK_BYTES];
 
-/// Bytes of a sector that are not durable.
+/// A version of a sector that is not durable.
 #[derive(Clone)]
 struct Version {
-    /// The write that brought it; orders versions by when their writes completed.
+    /// Number of the write that brought it, in the order of completion.
     completed: u64,
-    /// A failed flush dropped it: it is read until a crash, and no later flush saves it.
+    /// A failed flush dropped it: reads see it until a crash, and no later flush makes it durable.
     dropped: bool,
     bytes: Sector,
 }
 
-/// Durable bytes appear in chunks when first written, and are zero before.
+/// Bytes of the flash. A chunk of durable bytes is allocated by its first write, and is zero before.
 #[derive(Clone, Default)]
 pub(super) struct Image {
     durable: Vec<Option<Arc<Chunk>>>,
-    /// By sector, in the order of completion, never an empty list.
+    /// Versions by sector, in the order of completion. No list is empty.
     unsynced: BTreeMap<u64, Vec<Version>>,
-    /// Sectors that are not what was written there last.
+    /// Sectors whose bytes are not the last ones written there.
     damaged: BTreeSet<u64>,
     /// Sectors that cannot be read.
     unreadable: BTreeSet<u64>,
-    /// Of so many sectors, at a multiple of so many, a write leaves all or none; 0 and 1 are each by itself.
+    /// A write that covers this many sectors, aligned to that, keeps all or none of them in a crash. With 0 and 1, each sector is decided
+    /// by itself.
     pub(super) atomic_sectors: u64,
 }
 
-/// Tosses for the sectors of a torn write, once for those that stay together.
+/// Decides which sectors of a torn write survive; sectors of one atomic unit share a decision.
 struct Tears {
     atomic_sectors: u64,
     last: Option<(u64, bool)>,
@@ -55,7 +56,7 @@ impl Tears {
     }
 }
 
-/// What became of one write in a crash.
+/// The outcome of one write in a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Lost,
@@ -64,14 +65,14 @@ enum Fate {
 }
 
 impl Image {
-    /// What a read sees: the newest version.
+    /// The bytes that a read returns: the newest version.
     pub(super) fn read(&self, sector: u64) -> Sector {
         let mut bytes = [0; SECTOR_BYTES];
         self.read_run(sector, &mut bytes);
         bytes
     }
 
-    /// What a read of whole sectors from `first` on sees.
+    /// Reads whole sectors from `first` on.
     pub(super) fn read_run(&self, first: u64, into: &mut [u8]) {
         let end = first + (into.len() / SECTOR_BYTES) as u64;
         let mut sector = first;
@@ -94,13 +95,13 @@ impl Image {
         }
     }
 
-    /// Into the volatile cache.
+    /// Writes into the volatile cache.
     pub(super) fn write(&mut self, sector: u64, bytes: &Sector, completed: u64) {
         self.mend(sector);
         self.unsynced.entry(sector).or_default().push(Version { completed, dropped: false, bytes: *bytes });
     }
 
-    /// Past the cache, over every version of the sector.
+    /// Writes durably, past the cache, and replaces every version of the sector.
     pub(super) fn write_durable(&mut self, sector: u64, bytes: &Sector) {
         self.mend(sector);
         self.unsynced.remove(&sector);
@@ -116,7 +117,7 @@ impl Image {
         Arc::make_mut(chunk)[at..at + SECTOR_BYTES].copy_from_slice(bytes);
     }
 
-    /// A sector that is written holds what was written, and can be read again.
+    /// Clears the damage of a sector that is written: it holds the new bytes, and can be read again.
     fn mend(&mut self, sector: u64) {
         if !self.damaged.is_empty() || !self.unreadable.is_empty() {
             self.damaged.remove(&sector);
@@ -124,7 +125,7 @@ impl Image {
         }
     }
 
-    /// From now on, `sector` counts as holding what nobody wrote there.
+    /// Marks a sector as holding other bytes than were written there.
     pub(super) fn damage(&mut self, sector: u64) {
         self.damaged.insert(sector);
     }
@@ -145,13 +146,13 @@ impl Image {
         self.unreadable.range(sectors).next().is_some()
     }
 
-    /// Makes durable what writes up to `through` brought, except what a failed flush dropped.
+    /// Makes durable the writes up to number `through`, except those that a failed flush dropped.
     pub(super) fn flush(&mut self, through: u64) {
         for (sector, mut versions) in std::mem::take(&mut self.unsynced) {
             let covered = |version: &Version| version.completed <= through && !version.dropped;
             if let Some(newest) = versions.iter().rposition(covered) {
                 self.settle(sector, &versions[newest].bytes);
-                // A dropped version below it is written over as well.
+                // A dropped version below it is overwritten too.
                 versions.drain(..=newest);
             }
             if !versions.is_empty() {
@@ -160,7 +161,7 @@ impl Image {
         }
     }
 
-    /// A flush that failed leaves each version in doubt: some are dropped from the cache's list of what to write.
+    /// A failed flush: the cache drops some of the versions, and no later flush makes those durable.
     pub(super) fn fail_flush(&mut self, through: u64, random: &mut SplitMix64) {
         for version in self.unsynced.values_mut().flatten() {
             if version.completed <= through && random.one_in(2) {
@@ -177,7 +178,7 @@ impl Image {
         sectors.into_iter().map(|(sector, version)| (sector, version.bytes)).collect()
     }
 
-    /// Whether the durable bytes are the same, as far as copies share them: `false` may be said of equal ones.
+    /// Whether the durable bytes are the same, compared by shared chunks. May return `false` for equal bytes.
     pub(super) fn has_same_bytes(&self, other: &Image) -> bool {
         let same = |pair: (&Option<Arc<Chunk>>, &Option<Arc<Chunk>>)| match pair {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
@@ -191,7 +192,7 @@ impl Image {
         Image { durable: self.durable.clone(), atomic_sectors: self.atomic_sectors, ..Image::default() }
     }
 
-    /// Settles the cache: each write is lost, kept or torn, and of a torn one each sector is tossed for.
+    /// Settles the cache: each write is lost, kept or torn. In a torn write each sector is decided by chance.
     pub(super) fn crash(&mut self, random: &mut SplitMix64) -> Cache {
         let mut cache = Cache::default();
         let atomic_sectors = self.atomic_sectors;
@@ -220,7 +221,7 @@ impl Image {
         cache
     }
 
-    /// Settles a write that had not completed: how many of its sectors survived.
+    /// Settles a write that had not completed. Returns how many of its sectors survived.
     pub(super) fn crash_write(&mut self, first: u64, bytes: &[u8], random: &mut SplitMix64) -> u64 {
         let fate = Fate::draw(random);
         let (mut kept, mut tears) = (0, Tears { atomic_sectors: self.atomic_sectors, last: None });
@@ -234,14 +235,14 @@ impl Image {
     }
 }
 
-/// What a crash did to the volatile cache.
+/// Damage that a crash did to the volatile cache.
 #[derive(Default)]
 pub(super) struct Cache {
     pub(super) sectors: u64,
     pub(super) sectors_lost: u64,
-    /// Of some write a part was lost.
+    /// Only a part of some write survived.
     pub(super) torn: bool,
-    /// A write survived, at least in part, that completed after one that did not.
+    /// A write survived, at least in part, and one that completed earlier did not.
     pub(super) reordered: bool,
 }
 

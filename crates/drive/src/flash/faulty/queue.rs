@@ -1,4 +1,4 @@
-//! The moving part of a faulty flash: what becomes of each command, and when.
+//! The queue of a faulty flash: which outcome each command has, and when.
 
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
@@ -11,7 +11,7 @@ use crate::flash::FlashQueue;
 use crate::memory::PairMemory;
 use crate::protocol::{Command, Completion, MemoryAddress, Operation, Status};
 
-/// What a read's range holds until the read completes.
+/// A read's range is filled with this until the read completes.
 const RUBBISH: u8 = 0xa5;
 
 /// Kinds of events in the trace.
@@ -24,7 +24,7 @@ pub(super) struct FaultyQueue {
     pub(super) flash: FaultyFlash,
     pub(super) memory: PairMemory,
     pub(super) number: u64,
-    /// Somebody waits: the next poll completes something.
+    /// Somebody waits: the next poll must complete something.
     pub(super) impatient: bool,
 }
 
@@ -106,7 +106,7 @@ impl FlashQueue for FaultyQueue {
 }
 
 impl Drop for FaultyQueue {
-    /// Each command in flight takes effect or does not; nobody is told, and local memory is left alone.
+    /// Decides, for each command in flight, whether it takes effect. Nobody gets a completion, and local memory is not touched.
     fn drop(&mut self) {
         let mut state = self.flash.lock();
         let state = &mut *state;
@@ -133,7 +133,7 @@ impl Drop for FaultyQueue {
 }
 
 impl State {
-    /// Moves a part of a command's bytes; the rest comes later.
+    /// Moves a part of a command's bytes. The rest moves later.
     fn move_short(&mut self, flying: &mut InFlight, memory: &PairMemory) {
         flying.fate = Fate::Succeeds;
         match flying.command.operation {
@@ -154,7 +154,7 @@ impl State {
         }
     }
 
-    /// Lets a command take effect.
+    /// Makes a command take effect.
     fn complete(&mut self, done: &InFlight, memory: &PairMemory) -> Completion {
         let (tag, fails) = (done.command.tag, matches!(done.fate, Fate::Fails | Fate::NoSpace));
         let moved = done.moved * SECTOR_BYTES;
@@ -234,7 +234,7 @@ impl State {
         }
     }
 
-    /// A write that fails leaves any of its sectors written.
+    /// A failed write: any of its sectors may be written.
     fn write_any(&mut self, first: u64, bytes: &[u8]) {
         for (sector, bytes) in (first..).zip(bytes.as_chunks::<SECTOR_BYTES>().0) {
             if self.random.one_in(2) {
@@ -243,7 +243,7 @@ impl State {
         }
     }
 
-    /// A write that went to another place, or to none.
+    /// A write whose bytes go to another place, or nowhere.
     fn write_astray(&mut self, first: u64, astray: Option<u64>, bytes: &[u8], fua: bool) {
         let sectors = (bytes.len() / SECTOR_BYTES) as u64;
         if let Some(place) = astray {
@@ -255,7 +255,7 @@ impl State {
     }
 }
 
-/// Where a command's range begins.
+/// The address where a command's range begins.
 fn place_of(memory: &PairMemory, at: MemoryAddress, length: u32) -> NonNull<u8> {
     memory.pointer(at, length).unwrap_or_else(|| panic!("a range at {at:?}+{length} passed the queue pair"))
 }

@@ -20,16 +20,16 @@ use crate::stats::observers::{WatchSeat, kinds};
 use crate::store::engine::Session;
 use crate::store::errands::Answer;
 
-/// What a worker lends to this door.
+/// The worker's context for this door.
 pub(super) type DoorContext<'a, S> = Context<'a, S, Pipeline>;
 
-/// What a listener gives to its clients. Options of `--memcached ADDR` belong here.
+/// The options of a listener, for all its clients. Options of `--memcached ADDR` belong here.
 #[derive(Clone, Debug)]
 pub struct MemcachedOptions {
-    /// Whose keys the clients see.
+    /// The keyspace whose keys the clients see.
     pub keyspace: KeyspaceRef,
     pub keyspace_name: Arc<str>,
-    /// Whether clients may delete all that it holds at once.
+    /// Whether clients may delete the whole keyspace at once (`flush_all`).
     pub may_flush: bool,
 }
 
@@ -48,11 +48,11 @@ pub enum Protocol {
     Binary,
 }
 
-/// A text get whose keys are being submitted one by one.
+/// A text get whose keys are submitted one by one.
 pub struct ManyKeys {
-    /// The rest of the list of keys.
+    /// Bytes of the list of keys that are left.
     pub list_bytes: usize,
-    /// What follows the list: the end of the line, or nothing if it `goes_on`.
+    /// Bytes of the line end behind the list; zero if it `goes_on`.
     pub end_bytes: usize,
     pub goes_on: bool,
     pub touch: Option<Expiry>,
@@ -60,26 +60,26 @@ pub struct ManyKeys {
 }
 
 impl ManyKeys {
-    /// Whether the next key is yet to be found.
+    /// Whether the current list is used up, so that the next key must be found first.
     pub fn is_spent(&self) -> bool {
         self.goes_on && self.list_bytes == 0
     }
 }
 
-/// What comes after a line that is thrown away.
+/// Whether to close the connection after a line that is discarded.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct ThenClose(pub bool);
 
 pub struct Memcached {
     pub(super) protocol: Protocol,
-    /// So many bytes of the input hold no line end.
+    /// The first so many bytes of the input hold no line end.
     pub(super) scanned_bytes: usize,
-    /// Input is thrown away up to the end of the line.
+    /// Input is discarded up to the end of the line.
     pub(super) skipped_line: Option<ThenClose>,
     pub(super) many: Option<ManyKeys>,
     pub(super) listing: Option<Listing>,
     pub(super) watching: Option<WatchSeat>,
-    /// The get before the next request, for those who watch, was submitted.
+    /// For watchers, the get before the next request has been submitted.
     pub(super) looked_up: bool,
     pub(super) slots: Slots,
     pub(super) options: MemcachedOptions,
@@ -231,15 +231,15 @@ impl Memcached {
         }
     }
 
-    /// Makes it another client's. It keeps its buffers.
+    /// Resets it for another client. Buffers are kept.
     pub(super) fn renew(&mut self) {
         let slots = std::mem::take(&mut self.slots);
-        // Without the request that was given up, if one was.
+        // Pending requests, if any, belong to the client that left, and are dropped.
         let slots = if slots.is_empty() { slots } else { Slots::default() };
         *self = Memcached { slots, ..Memcached::new(self.options.clone()) };
     }
 
-    /// The bytes of a line that is thrown away.
+    /// Discards bytes up to the end of the line. Returns how many.
     fn skip_line(&mut self, ThenClose(close): ThenClose, input: &[u8], client: &mut Client) -> usize {
         let Some(end) = input.iter().position(|&byte| byte == b'\n') else { return input.len() };
         self.skipped_line = None;
@@ -249,7 +249,7 @@ impl Memcached {
         end + 1
     }
 
-    /// One frame, or one key of a text get; the bytes taken, `None` to stop.
+    /// Takes one frame, or one key of a text get. Returns the bytes taken; `None` to stop.
     fn frame<S: Session>(&mut self, rest: &[u8], client: &mut Client, cx: &mut DoorContext<'_, S>) -> Option<usize> {
         match (&self.many, self.protocol) {
             (Some(_), _) => self.next_key(rest, client, cx),
@@ -262,7 +262,7 @@ impl Memcached {
         }
     }
 
-    /// Answers gets and sets at the start of `rest` at once, as far as that goes. No earlier request waits for its answer.
+    /// Answers gets and sets at the start of `rest` at once, as far as possible. No earlier request may be waiting for its answer.
     fn answer_at_once<S: Session>(&mut self, rest: &[u8], client: &mut Client, cx: &mut DoorContext<'_, S>) -> Taken {
         let many = self.many.take_if(|many| many.touch.is_none());
         if self.many.is_some() {

@@ -1,12 +1,12 @@
-//! Lists of keys, which may be long: a step is an errand, and the next is sent when the client has taken most of what the last one gave. So
-//! a list holds the text of one step, and others' errands have their turn between steps.
+//! Lists of keys, which may be long. A step of a list is an errand; the next step is sent when the client has taken most of the last one's
+//! text. So a list holds the text of one step, and other errands run between steps.
 //!
 //! ```text
 //! command ─► errand ─► text of some keys ─► out ─► taken by the client ─► errand ─► …  ─► END
 //! ```
-//! The list is one request of the client: everything after it waits, another list too. Of all clients together a few may have one under way,
-//! and others are told that the crawler is busy, as memcached tells the second. Between two steps it holds nothing of the store, so a client that
-//! leaves, or reads no more, is closed as any other.
+//! A list is one request of the client: everything after it waits, another list too. A few clients at a time may have a list in progress;
+//! others get memcached's answer that the crawler is busy. Between two steps a list holds nothing of the store, so a client that leaves or
+//! stops reading is closed like any other.
 
 use tapetum::ListCursor;
 
@@ -20,17 +20,17 @@ use crate::net::out::Pool;
 use crate::store::engine::Session;
 use crate::store::errands::{Answer, Errand, ListOrder, ListSeat};
 
-/// With more than so many bytes unsent, the next step waits.
+/// With more unsent bytes than this, the next step waits.
 const UNSENT_BYTES_MAX: usize = 64 << 10;
 
-/// A list that is under way.
+/// A list in progress.
 pub(super) struct Listing {
-    /// Of its slot.
+    /// The number of its slot.
     number: u32,
     dump: KeyDump,
-    /// The next step, while it is not under way.
+    /// The next step, while it is not running.
     paused: Option<ListOrder>,
-    /// `stats cachedump` needs none, as it ends soon.
+    /// `None` for `stats cachedump`, which is short.
     _seat: Option<ListSeat>,
 }
 
@@ -41,7 +41,7 @@ impl Listing {
 }
 
 impl Memcached {
-    /// Begins a list; `None` if it has to wait.
+    /// Begins a list. `None` if it must wait.
     pub(super) fn list<S: Session>(
         &mut self,
         dump: KeyDump,

@@ -1,13 +1,13 @@
-//! Gets that change nothing, and sets, as a pipeline over batches (flash KVS): each stage is done for all of a batch before the next, so
-//! that they wait for memory at the same time.
+//! Runs gets that change nothing, and sets, as a pipeline over batches (flash KVS): each stage runs for the whole batch before the next
+//! one, so that the cache misses of a stage overlap.
 //!
 //! ```text
 //!   packets ─ parse ─ hash ──┬── tags ──┬── item ──► head, value, tail of the reply
 //!                   its bucket is   its item is
 //!                     fetched         fetched
 //! ```
-//! It takes them from the front of the input, for as long as DRAM has the items of the gets and room for the sets. The first other request,
-//! and all behind it, are submitted as usual (`commands`). Owned by one worker.
+//! It takes requests from the front of the input, while DRAM has the items of the gets and room for the sets. The first other request, and
+//! all behind it, are submitted as usual (`commands`). Owned by one worker.
 
 use std::ops::Range;
 use tapetum::Expiry;
@@ -19,30 +19,30 @@ use crate::os;
 use crate::store::engine::Session;
 use tapetum::{KeyDigest, KeyspaceRef, Outcome};
 
-/// Requests of a batch: enough to hide the memory's latency, few enough for the cache.
+/// Requests of a batch: enough to hide memory latency, few enough for the cache.
 const BATCH: usize = 32;
 const _: () = assert!(os::EVENTS_MAX <= BATCH, "what one report brings is fetched at once, and has bits in a word");
 
-/// A get or set of one key. Places count from the start of the input.
+/// A get or set of one key. Ranges count from the start of the input.
 struct TakenRequest {
     key: Range<usize>,
-    /// What it takes of the input.
+    /// The part of the input that the request takes.
     input: Range<usize>,
     kind: TakenKind,
 }
 
 enum TakenKind {
-    /// One of the keys of a line. What is left of the list of keys is behind `input`, if this is not the last.
+    /// One key of a line. The rest of the list of keys follows `input`, unless this is the last key.
     TextGet {
         stamps: bool,
         list_end: usize,
-        /// As `list_end` if the line goes on.
+        /// Bytes of the line end, or as `list_end` if the line goes on.
         line_end: usize,
         goes_on: bool,
         /// The get ends with it.
         last: bool,
     },
-    /// The words of the line from the key on, of which the reply repeats some.
+    /// The words of the line from the key on. The reply repeats some of them.
     MetaGet {
         tail: Range<usize>,
     },
@@ -58,36 +58,36 @@ enum TakenKind {
     },
 }
 
-/// What the requests of a batch came with.
+/// The context of a batch's requests.
 #[derive(Clone, Copy)]
 pub struct Came {
     pub protocol: Protocol,
     pub keyspace: KeyspaceRef,
-    /// When, in unix seconds.
+    /// Arrival time, in unix seconds.
     pub now: u32,
-    /// The longest value that is taken.
+    /// The longest value that is accepted.
     pub item_bytes_max: usize,
 }
 
-/// What a session does at once.
+/// The kinds of requests that a session can answer at once.
 #[derive(Clone, Copy)]
 struct Takes {
     gets: bool,
     sets: bool,
 }
 
-/// What a batch came to.
+/// The result of a run over the input.
 #[derive(Default)]
 pub struct Taken {
-    /// What was taken of the input. The next byte is a key of `many`, or begins a request.
+    /// Bytes of input that were taken. The next byte is a key of `many`, or begins a request.
     pub input_bytes: usize,
     pub gets: usize,
     pub sets: usize,
-    /// The text get whose keys are not all taken.
+    /// The text get whose keys are not all taken yet.
     pub many: Option<ManyKeys>,
-    /// The last value of a get.
+    /// The length of the last value that a get found.
     pub value_bytes: Option<usize>,
-    /// The request at which it stopped must be submitted.
+    /// The next request must be submitted the slow way.
     pub stopped: bool,
 }
 
@@ -99,7 +99,7 @@ impl Taken {
 
 pub struct Pipeline {
     batch: Vec<TakenRequest>,
-    /// Of their keys.
+    /// Digests of the batch's keys.
     digests: [KeyDigest; BATCH],
     /// Batch size. Small, because requests parsed here but not answered are parsed again by the slow path.
     ahead: usize,
@@ -112,8 +112,8 @@ impl Default for Pipeline {
 }
 
 impl Pipeline {
-    /// Takes gets and sets from the front of `input`, which begins in the list of keys of `many`, or with a request, and appends
-    /// their replies to `out`. `may_hold` says whether so many bytes more may be held for them.
+    /// Takes gets and sets from the front of `input`, which begins in the list of keys of `many`, or with a request, and appends their
+    /// replies to `out`. `may_hold` says whether so many more bytes may be held for replies.
     pub fn run<S: Session>(
         &mut self,
         came: Came,
@@ -143,7 +143,7 @@ impl Pipeline {
         taken
     }
 
-    /// Prefetches the items of the first requests of several inputs, a batch at most. A hint: nothing depends on it.
+    /// Prefetches the items of the first requests of several inputs, at most a batch. A hint: nothing depends on it.
     pub fn fetch_ahead<'a, S: Session>(&mut self, inputs: impl Iterator<Item = (KeyspaceRef, &'a [u8])>, session: &S) {
         if !session.answers_at_once() {
             return;
@@ -155,7 +155,7 @@ impl Pipeline {
             puts |= u32::from(is_put) << count;
             count += 1;
         }
-        // One alone will be fetched as soon.
+        // A single request gains nothing: its own run fetches it as soon.
         if count < 2 {
             return;
         }
@@ -172,7 +172,7 @@ impl Pipeline {
         let mut at = 0;
         if let Some(&ManyKeys { list_bytes, end_bytes, stamps, goes_on, .. }) = many {
             at = list_bytes + end_bytes;
-            // Behind a list that goes on is no other command.
+            // No other command follows a list that goes on.
             if !takes.gets || !self.take_keys(input, 0, (list_bytes, at), (stamps, goes_on)) || goes_on {
                 return;
             }
@@ -219,7 +219,7 @@ impl Pipeline {
         }
     }
 
-    /// Takes keys of a list; whether there was one.
+    /// Takes keys of a list. Returns whether there was one.
     fn take_keys(
         &mut self,
         input: &[u8],
@@ -319,7 +319,7 @@ impl Pipeline {
     }
 }
 
-/// The key of a get or set that the input begins with, and whether it is a set; of an input that is neither perhaps one, too.
+/// The key of the get or set that the input begins with, and whether it is a set. For other input it may return a key too.
 fn first_key(input: &[u8]) -> Option<(&[u8], bool)> {
     if let Some(found) = binary::key_of(input) {
         return Some(found);
@@ -332,7 +332,7 @@ fn first_key(input: &[u8]) -> Option<(&[u8], bool)> {
     (key.len() <= KEY_BYTES_MAX).then_some((key, verb == b"set"))
 }
 
-/// Answers a get; the bytes of its value, or `None` if it must be submitted.
+/// Answers a get. Returns the length of its value; `None` if it must be submitted.
 fn get<S: Session>(
     session: &mut S,
     (keyspace, digest): (KeyspaceRef, KeyDigest),
@@ -368,7 +368,7 @@ fn get<S: Session>(
     Some(item.value_bytes)
 }
 
-/// Does a set, if it need not be submitted; whether it is done.
+/// Does a set. Returns `false` if it must be submitted.
 fn set<S: Session>(
     session: &mut S,
     (keyspace, digest): (KeyspaceRef, KeyDigest),
@@ -382,14 +382,14 @@ fn set<S: Session>(
     true
 }
 
-/// Where a part of the input lies in it.
+/// The range of `part` within `input`.
 fn place_in(input: &[u8], part: &[u8]) -> Range<usize> {
     let start = part.as_ptr() as usize - input.as_ptr() as usize;
     start..start + part.len()
 }
 
 impl TakenRequest {
-    /// The text get of which this is a key, as it is to be gone on with at `at`.
+    /// The text get that this key belongs to, to be continued at `at`.
     fn rest_from(&self, at: usize) -> Option<ManyKeys> {
         let TakenKind::TextGet { stamps, list_end, line_end, goes_on, .. } = self.kind else { return None };
         (at < list_end || goes_on).then(|| ManyKeys {

@@ -1,7 +1,7 @@
-//! The requests of one connection that are not answered in full yet, in the order in which they came.
+//! The requests of one connection that are not answered in full yet, in the order of arrival.
 //!
-//! Outcomes come in any order and replies leave in this one: an outcome for the first slot is written out at once,
-//! any other is encoded into its slot and waits.
+//! Outcomes come in any order, and replies leave in the order of requests. An outcome for the first slot is written out at once; any other
+//! is encoded into its slot and waits.
 //!
 //! ```text
 //!   pending --outcome--> ready --all earlier slots gone--> out
@@ -21,31 +21,31 @@ use crate::net::out::{OutQueue, Pool};
 struct Slot {
     form: Form,
     state: State,
-    /// Where its key starts, counted from the first key that this connection ever kept.
+    /// Start of its key, counted from the first key that this connection ever kept.
     key_at: u64,
     key_bytes: u32,
-    /// Of its key, if the store may ask before it brings the value; else 0.
+    /// Fingerprint of its key, if the store may ask for room before it brings the value; otherwise 0.
     asker_print: u32,
-    /// The store may ask, and it changes its item.
+    /// The store may ask for room, and the request changes its item only after that.
     changes_late: bool,
-    /// What it may take in memory until it is answered.
+    /// Memory that the request may take until it is answered.
     charge_bytes: usize,
-    /// When it came, if that is measured.
+    /// Arrival time, if latency is measured.
     came: Option<Instant>,
-    /// What watchers are told of it, if there are any.
+    /// Facts for watchers, if there are any.
     observed: Option<Box<ObservedRequest>>,
 }
 
-/// The kind of a request that is submitted behind one that may ask.
+/// The kind of a request that is submitted behind one that may ask for room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextOfKey {
     Get,
-    /// The value that it is added to is short, as far as is known.
+    /// An append to a value that, as far as is known, is short.
     Append,
     Change,
 }
 
-/// What watchers are told of a request when its outcome is known.
+/// Facts about a request that watchers are told with its outcome.
 pub struct ObservedRequest {
     pub key: Vec<u8>,
     pub store: Option<ObservedStore>,
@@ -56,7 +56,7 @@ enum State {
     Ready { bytes: Vec<u8>, breaks_off_get: bool },
 }
 
-/// So that requests of the same key are known; not 0.
+/// A fingerprint by which requests of the same key are recognised; never 0.
 fn print(key: &[u8]) -> u32 {
     checksum(Salt { store: 0, address: 0, version: 0 }, &[key]) | 1
 }
@@ -69,31 +69,31 @@ pub struct Slots {
     pending: usize,
     charged_bytes: usize,
     ready_bytes: usize,
-    /// Of those that are pending, how many the store may ask about.
+    /// Pending requests for which the store may ask for room.
     askers: usize,
-    /// The keys that replies repeat, one after the other, those answered first cut off now and then.
+    /// Keys that replies repeat, one after the other. Those of answered requests are removed from the front now and then.
     keys: Vec<u8>,
     keys_start: u64,
-    /// The get being written has failed: the rest of it is left out.
+    /// The text get being written has failed: its remaining replies are left out.
     get_broken_off: bool,
 }
 
 impl Slots {
     const KEYS_KEPT_BYTES: usize = 4096;
     const SLOTS_KEPT: usize = 32;
-    /// A slot itself, while its reply waits.
+    /// A slot's own size, charged while its reply waits.
     const READY_BYTES: usize = size_of::<Slot>();
 
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// None waits, and no text get is being left out: what is written to the queue now is what comes next.
+    /// No request waits, and no text get is being left out: bytes written to the queue now are next in order.
     pub fn are_at_rest(&self) -> bool {
         self.queue.is_empty() && !self.get_broken_off
     }
 
-    /// Submitted and without an outcome.
+    /// Requests submitted that have no outcome yet.
     pub fn pending(&self) -> usize {
         self.pending
     }
@@ -108,17 +108,17 @@ impl Slots {
         number.wrapping_sub(self.first) as usize
     }
 
-    /// What request `number`, which is pending, asked for.
+    /// The form of request `number`, which is pending.
     pub fn form(&self, number: u32) -> Form {
         self.queue[self.place_of(number)].form
     }
 
-    /// What request `number`, which is pending, was charged with.
+    /// The charge of request `number`, which is pending.
     pub fn charge_bytes(&self, number: u32) -> usize {
         self.queue[self.place_of(number)].charge_bytes
     }
 
-    /// Charges request `number`, which is pending, with so much in place of what it was charged with.
+    /// Replaces the charge of request `number`, which is pending.
     pub fn charge(&mut self, number: u32, bytes: usize) {
         let at = self.place_of(number);
         let slot = &mut self.queue[at];
@@ -148,45 +148,46 @@ impl Slots {
         self.first.wrapping_add(self.queue.len() as u32 - 1)
     }
 
-    /// The request that was added last came then.
+    /// Sets the arrival time of the last request added.
     pub fn last_came(&mut self, came: Instant) {
         if let Some(last) = self.queue.back_mut() {
             last.came = Some(came);
         }
     }
 
-    /// Others look at the request that was added last.
+    /// Sets the facts for watchers of the last request added.
     pub fn last_is_observed(&mut self, observed: ObservedRequest) {
         if let Some(last) = self.queue.back_mut() {
             last.observed = Some(Box::new(observed));
         }
     }
 
-    /// What watchers are to be told of request `number`, which is pending; taken once.
+    /// Facts for watchers about request `number`, which is pending. Given once.
     pub fn take_observed(&mut self, number: u32) -> Option<Box<ObservedRequest>> {
         let at = self.place_of(number);
         self.queue[at].observed.take()
     }
 
-    /// When request `number`, which is pending, came, if that was said.
+    /// The arrival time of request `number`, which is pending, if it was set.
     pub fn came(&self, number: u32) -> Option<Instant> {
         self.queue[self.place_of(number)].came
     }
 
-    /// The request that was added last, of `key`, may ask for room for its value, and takes effect after that. `changes`: the item is another then.
+    /// The last request added, of `key`, may ask for room for its value, and takes effect after that. `changes`: it changes the item.
     pub fn last_may_ask(&mut self, key: &[u8], changes: bool) {
         let Some(last) = self.queue.back_mut() else { unreachable!("it was just added") };
         (last.asker_print, last.changes_late) = (print(key), changes);
         self.askers += 1;
     }
 
-    /// Whether request `number`, which is pending, may ask.
+    /// Whether request `number`, which is pending, may ask for room.
     pub fn may_ask(&self, number: u32) -> bool {
         self.queue[self.place_of(number)].asker_print != 0
     }
 
-    /// Whether a request of `key` that is pending may take effect after one that is submitted now, and that matters: a get does not see another,
-    /// and of two appends that both ask the first has its room first. Now and then of another key: then that one waits for nothing.
+    /// Whether a pending request of `key` may take effect after one that is submitted now, and the order matters. It does not matter
+    /// between two gets, nor between two appends that both ask, as the first gets its room first. Fingerprints of different keys may
+    /// collide; the caller then waits in vain.
     pub fn may_overtake(&self, key: &[u8], next: NextOfKey) -> bool {
         if self.askers == 0 {
             return false;
@@ -247,7 +248,7 @@ impl Slots {
         }
     }
 
-    /// Takes the reply to slot `number`, written already.
+    /// Takes the reply to slot `number`, already encoded.
     pub fn complete_with(&mut self, number: u32, bytes: Vec<u8>, out: &mut OutQueue, pool: &mut Pool) {
         let at = self.place_of(number);
         let slot = &mut self.queue[at];
@@ -259,7 +260,7 @@ impl Slots {
         self.release(out, pool);
     }
 
-    /// Writes out what is ready at the front.
+    /// Writes out the replies that are ready at the front.
     fn release(&mut self, out: &mut OutQueue, pool: &mut Pool) {
         while let Some(Slot { form, state: State::Ready { bytes, breaks_off_get }, .. }) = self.queue.front_mut() {
             let bytes = std::mem::take(bytes);
@@ -293,7 +294,7 @@ impl Slots {
         }
     }
 
-    /// Frees the buffers: an idle connection keeps little.
+    /// Frees the buffers, so that an idle connection keeps little.
     fn forget(&mut self) {
         self.keys_start += self.keys.len() as u64;
         self.keys.clear();

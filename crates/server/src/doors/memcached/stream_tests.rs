@@ -1,4 +1,4 @@
-//! Streams of memcached clients over a session that answers when it is told to: order, limits, room for values.
+//! Streams of memcached clients over a session that answers when told to: order, limits, room for values.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -18,30 +18,30 @@ use crate::net::limits::{FREE_BYTES, Limits};
 use crate::store::engine::Session;
 use std::os::fd::RawFd;
 
-/// Answers when told to: gets with what was put, or else with `value`, all else with a stamp. Gets and puts of what is in `dram` it can
-/// do at once.
+/// A session that answers when told to: gets with the stored value, or else with `value`; all others with a stamp. It can answer gets and
+/// puts of keys in `dram` at once.
 #[derive(Default)]
 struct Slow {
     submitted: Vec<Submitted>,
-    /// Gets that asked, and are not told yet; those of which nobody knows.
+    /// Gets that asked for room and have no answer yet.
     asking: Vec<Submitted>,
     asks: Vec<Ask>,
     value: Vec<u8>,
     dram: Vec<&'static [u8]>,
-    /// Gets wait all the same, as in a store without a DRAM tier.
+    /// Gets are not answered at once, as in a store without a DRAM tier.
     gets_wait: bool,
-    /// With so many on their way it takes no more.
+    /// The session has room for so many requests in flight.
     in_flight_max: Option<usize>,
-    /// Values and flags of what was put over whatever a key had, and how many puts before.
+    /// By key: value, flags, and the number of puts before it, for values put unconditionally.
     items: HashMap<Vec<u8>, (Vec<u8>, u32, u64)>,
     puts: u64,
-    /// Of replies.
+    /// Values of the current replies.
     values: Vec<u8>,
 }
 
 struct Submitted {
     reply: Reply,
-    /// A get of what was not put, which shows `value` as it is when the reply comes.
+    /// A get of a key that was not put. It gives `value` as it is when the reply comes.
     shows_value: bool,
     is_change: bool,
     value_bytes_allowed: usize,
@@ -182,7 +182,7 @@ struct StreamBench {
     stream: Stream<Memcached>,
     client: UnixStream,
     alone: Alone<Slow, Pipeline>,
-    /// It brings pieces, as far as it brings little.
+    /// Input comes in pieces through [`crate::net::arrivals`], while the stream brings little.
     arrives: bool,
 }
 
@@ -217,7 +217,7 @@ impl StreamBench {
         self.with(|stream, cx| stream.read(cx));
     }
 
-    /// One poll of the store, and what follows from it.
+    /// Polls the store once, and handles the results.
     fn poll(&mut self) {
         let mut replies = Vec::new();
         self.alone.session.poll(&mut replies);
@@ -256,8 +256,8 @@ fn at_rest_it_holds_no_buffer() {
     assert!(bench.alone.gets.is_idle());
 }
 
-/// What a client gets that sends `input` in pieces of `step` bytes, to a store that is polled after each `poll_every`th; counts of
-/// hits, sets and items.
+/// The replies to a client that sends `input` in pieces of `step` bytes, to a store that is polled after each `poll_every`th piece; and
+/// counts of hits, sets and items.
 fn answers(
     input: &[u8],
     (dram, gets_wait, arrives): (&[&'static [u8]], bool, bool),
@@ -275,7 +275,7 @@ fn answers(
     }
     loop {
         bench.poll();
-        // What was not read while it was blocked.
+        // Read input that was left unread while the client was blocked.
         bench.read();
         let (slots, out) = (&bench.stream.connection.door.slots, &bench.stream.connection.client.out);
         if bench.alone.session.in_flight() == 0 && slots.is_empty() && out.is_empty() {
@@ -377,7 +377,7 @@ fn who_sends_much_that_is_answered_at_once_gives_way_to_others() {
     bench.alone.session.dram = vec![b"k".as_slice()];
     let yields =
         |bench: &StreamBench| bench.alone.figures.counters[0].conn_yields.load(std::sync::atomic::Ordering::Relaxed);
-    // 32 bytes each: what is read at once ends with one.
+    // 32 bytes each, so that a read ends at the end of a set.
     let sets = b"set k 0 0 9 noreply\r\n123456789\r\n".repeat(3000);
     bench.send(&sets);
     let puts = bench.alone.session.puts;
@@ -438,7 +438,7 @@ fn gets_slow_down_when_values_are_large() {
     bench.poll();
     let coming = bench.alone.session.submitted.len();
     assert!(coming <= 2, "{coming} of 1 MiB each");
-    // Unread replies stop it altogether.
+    // Unread replies stop it completely.
     for _ in 0..5 {
         bench.poll();
     }
@@ -471,7 +471,7 @@ fn a_client_that_left_is_finished_once_its_requests_are_answered() {
     assert!(bench.stream.is_finished());
 }
 
-/// A budget that others have spent.
+/// A bench whose budget other clients have used up.
 fn spent() -> StreamBench {
     let bench = StreamBench::new(Limits::default());
     assert!(bench.alone.budget.allows(7, 1 << 30), "somebody has the overdraft, too");
@@ -566,7 +566,7 @@ fn values_larger_than_the_last_ones_come_as_there_is_room() {
             held_bytes <= bench.alone.limits.connection_in_flight_bytes + LARGE_BYTES,
             "{held_bytes}, {asking} ask"
         );
-        // A client that reads slowly.
+        // The client reads slowly.
         if polls % 4 == 0 {
             received += bench.client.read(&mut sink[..LARGE_BYTES / 4]).unwrap_or(0);
         }
@@ -631,7 +631,7 @@ fn a_get_of_any_length_is_answered_piece_by_piece() {
                 bench.read();
                 let (slots, out) = (&bench.stream.connection.door.slots, &bench.stream.connection.client.out);
                 is_quiet = slots.is_empty() && out.is_empty();
-                // Until there is nothing more now.
+                // Read until nothing more is there.
                 let _ = bench.client.read_to_end(&mut received);
             }
         }
@@ -674,7 +674,7 @@ fn who_asks_for_nothing_is_idle_and_who_sends_or_takes_something_is_not() {
     assert!(!is_idle(&bench, 100), "the store owes it an answer");
     bench.poll();
     assert!(!is_idle(&bench, 11) && is_idle(&bench, 12));
-    // Half a command is none; half a value is one that takes its time.
+    // Half a command is not a command. Half a value is a value that takes its time.
     bench.send(b"get ");
     bench.stream.asked_at = 0;
     assert!(is_idle(&bench, 11));
@@ -712,7 +712,7 @@ fn values_that_nobody_expected_take_little_where_others_have_spent_the_budget() 
     for _ in 0..5 {
         bench.poll();
         let (slots, out) = (&bench.stream.connection.door.slots, &bench.stream.connection.client.out);
-        // What the socket takes is not held.
+        // Bytes that the socket has taken are not held.
         assert!(slots.held_bytes() + out.unsent_bytes() <= FREE_BYTES);
     }
     assert!(bench.alone.session.asking.len() > 10);
@@ -727,7 +727,7 @@ fn a_client_that_left_while_its_value_waited_for_room_is_finished() {
     assert!(!bench.stream.is_finished());
     bench.stream.connection.client.give_up();
     assert!(!bench.stream.is_finished(), "the store has it still");
-    // The first gives it up, the second hears that it is over.
+    // The first poll gives up the asking get. The second one brings its end.
     (0..2).for_each(|_| bench.poll());
     assert!(bench.stream.is_finished());
 }
@@ -774,7 +774,7 @@ fn what_changes_an_item_waits_for_gets_of_it_that_may_ask() {
 
 #[test]
 fn answers_that_need_no_store_and_that_nobody_reads_stop_at_the_limit() {
-    // Before all of them, nothing or a get that is not answered.
+    // The request before all of them is nothing, or a get without an answer yet.
     for first in [&b""[..], b"get k\r\n"] {
         let mut bench = StreamBench::new(Limits::default());
         bench.send(first);

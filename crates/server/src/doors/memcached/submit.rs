@@ -1,4 +1,4 @@
-//! What the commands of all dialects share: submitting a request, errands, replies that need nothing from the store.
+//! Shared by the commands of all dialects: submitting requests, sending errands, replies that need nothing from the store.
 
 use tapetum::Expiry;
 use tapetum::Request;
@@ -17,7 +17,7 @@ use crate::store::engine::Session;
 use crate::store::errands::{Answer, Errand};
 
 impl Memcached {
-    /// Submits one request that holds `bytes` of memory until it is answered; `None` if it has to wait.
+    /// Submits one request that holds `bytes` of memory until it is answered. `None` if it must wait.
     pub(super) fn submit<S: Session>(
         &mut self,
         form: Form,
@@ -33,7 +33,8 @@ impl Memcached {
             false if request.reads() => NextOfKey::Get,
             false => NextOfKey::Change,
         };
-        // A get that asks takes effect when it is allowed: a change of its item waits for that. So does what follows an append.
+        // A get that asks for room takes effect when it is allowed, so a change of its item waits for that. So does a request behind an
+        // append that asks.
         if self.slots.may_overtake(request.key(), next) {
             client.block();
             return None;
@@ -57,8 +58,8 @@ impl Memcached {
         Some(())
     }
 
-    /// In memcached every request of a key begins with a get of it, which those who watch are shown. Here only gets look: before another
-    /// request a get is submitted for them. `None` if it has to wait.
+    /// In memcached every request of a key begins with a get of it, which watchers see. In Tapetum only gets read the item, so for watchers
+    /// a get is submitted before any other request. `None` if it must wait.
     fn look_up_for_watchers<S: Session>(
         &mut self,
         form: Form,
@@ -98,7 +99,7 @@ impl Memcached {
         Some(())
     }
 
-    /// The old value goes too: a client that meant to replace it would take it for the new one.
+    /// Also deletes the old value: a client that meant to replace it would take it for the new one.
     pub(super) fn too_large<S: Session>(
         &mut self,
         key: &[u8],
@@ -113,7 +114,7 @@ impl Memcached {
         Some(())
     }
 
-    /// Flushes and figures see everything before them and nothing after; `None` if an earlier request is not answered.
+    /// Flushes and figures see everything before them and nothing after. `None` if an earlier request has no answer yet.
     pub(super) fn all_answered(&mut self, client: &mut Client) -> Option<()> {
         client.wait_for_all(self.load()).then_some(())
     }
@@ -142,7 +143,7 @@ impl Memcached {
         self.errand_numbered(errand, form, client, cx).map(|_| ())
     }
 
-    /// [`Memcached::errand`]; the number of its request, and whether somebody will do it. If not, it was answered.
+    /// Like [`Memcached::errand`]. Returns the request's number, and whether the errand was sent; if not, it was answered.
     pub(super) fn errand_numbered<S: Session>(
         &mut self,
         errand: Errand,
@@ -162,7 +163,7 @@ impl Memcached {
         Some((number, was_sent))
     }
 
-    /// What `stats detail dump` shows, when there is room for it.
+    /// The lines of `stats detail dump`, if there is room for them.
     pub(super) fn prefix_lines<S: Session>(&mut self, client: &mut Client, cx: &DoorContext<'_, S>) -> Option<Vec<u8>> {
         let observers = &cx.figures.observers;
         client.admit_reply(self.load(), observers.prefix_lines_bytes_max(), cx)?;
@@ -180,7 +181,7 @@ impl Memcached {
         self.slots.answer(&mut client.out, cx.pool, form, write);
     }
 
-    /// [`Memcached::answer`] with a line of text.
+    /// Like [`Memcached::answer`], with a line of text.
     pub(super) fn say<S>(&mut self, line: &str, client: &mut Client, cx: &mut DoorContext<'_, S>) {
         self.answer(Form::Silent, client, cx, |out| out.extend_from_slice(line.as_bytes()));
     }
@@ -194,7 +195,7 @@ pub(super) fn general_lines<S>(options: &MemcachedOptions, cx: &DoorContext<'_, 
     lines
 }
 
-/// The form of an errand's reply. `memlimit`: the errand is memcached's own, whose failures have a word of their own.
+/// The form of an errand's reply. `memlimit`: the errand is memcached's own, and so are the words for its failures.
 pub(super) fn errand_form(memlimit: bool, noreply: bool) -> Form {
     match noreply {
         true => Form::Silent,

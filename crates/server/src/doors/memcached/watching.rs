@@ -1,4 +1,4 @@
-//! `watch`: the client is told of others' requests from then on, and asks for nothing more. See [`crate::stats::observers`].
+//! `watch`: from then on the client is told of others' requests, and sends no more of its own. See [`crate::stats::observers`].
 
 use tapetum::Expiry;
 use tapetum::{Condition, Outcome, Request};
@@ -12,10 +12,10 @@ use crate::net::door::Step;
 use crate::stats::observers::{KeyRequest, Observers, kinds, push_key};
 use crate::store::engine::Session;
 
-/// With more than so many bytes unsent, lines wait in the watcher's buffer.
+/// With more unsent bytes than this, lines wait in the watcher's buffer.
 const UNSENT_BYTES_MAX: usize = 64 << 10;
 
-/// What is to be told of a store command when its outcome is there.
+/// Facts about a store command that watchers are told with its outcome.
 #[derive(Clone, Copy, Debug)]
 pub struct ObservedStore {
     command: &'static str,
@@ -54,7 +54,7 @@ impl Memcached {
         self.say(answer, client, cx);
     }
 
-    /// Throws input away, and passes on what there is to tell.
+    /// Discards input, and passes on the lines for the client.
     pub(super) fn go_on_watching<S: Session>(
         &mut self,
         input: &[u8],
@@ -73,7 +73,7 @@ impl Memcached {
     }
 }
 
-/// Tells the watchers of a request that has its outcome.
+/// Tells the watchers of a request when its outcome is known.
 pub(super) fn observe(
     observers: &Observers,
     descriptor: i32,

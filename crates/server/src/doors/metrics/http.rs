@@ -7,11 +7,11 @@ use std::time::Instant;
 use super::PageSource;
 use crate::os;
 
-/// The longest request, and the most of its headers.
+/// The longest request, and the most headers.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 const HEADERS_MAX: usize = 64;
 
-/// Where a peer is after what has happened to its socket.
+/// The state of a peer after an event of its socket.
 pub enum PeerProgress {
     Waits,
     /// It has its answer, or has left.
@@ -24,7 +24,7 @@ pub struct Peer {
     /// Empty until the request is whole.
     answer: Vec<u8>,
     sent_bytes: usize,
-    /// When it is closed, whatever it does until then.
+    /// It is closed at this time, whatever it does.
     pub deadline: Instant,
 }
 
@@ -37,12 +37,12 @@ impl Peer {
         self.socket.as_raw_fd()
     }
 
-    /// Whether its request has come whole.
+    /// Whether its request is complete.
     pub fn is_answered(&self) -> bool {
         !self.answer.is_empty()
     }
 
-    /// Reads what it has sent, or sends what it has not taken.
+    /// Reads more of the request, or sends more of the answer.
     pub fn go_on(&mut self, source: &PageSource) -> PeerProgress {
         if !self.is_answered() {
             match self.read() {
@@ -57,7 +57,7 @@ impl Peer {
         }
     }
 
-    /// The request, once it is whole.
+    /// The request, when it is complete.
     fn read(&mut self) -> io::Result<Option<HttpRequest>> {
         let mut chunk = [0; 1024];
         loop {
@@ -77,7 +77,7 @@ impl Peer {
         }
     }
 
-    /// Whether all is sent.
+    /// Whether everything is sent.
     fn send(&mut self) -> io::Result<bool> {
         while self.sent_bytes < self.answer.len() {
             match os::send(&self.socket, &[IoSlice::new(&self.answer[self.sent_bytes..])]) {
@@ -90,11 +90,11 @@ impl Peer {
         Ok(true)
     }
 
-    /// Says goodbye, so that the answer is not lost to bytes that nobody read. One that `is_late` with the rest of its request is told.
+    /// Closes the connection so that unread bytes do not destroy the answer. A peer that `is_late` with its request is told so.
     pub fn close(mut self, is_late: bool) {
         if is_late && !self.is_answered() && !self.request.is_empty() {
             self.answer = head_and_body("408 Request Timeout", TEXT, "", "the rest of the request did not come\n");
-            // A peer that does not take it is closed all the same.
+            // A peer that does not take it is closed anyway.
             let _ = self.send();
         }
         os::shut_down_write(&self.socket);
@@ -136,7 +136,7 @@ pub enum HttpRequest {
     TooLong,
 }
 
-/// What the head of a request asks for; `None` while it is not whole.
+/// The request in a complete head. `None` while the head is incomplete.
 fn parse(bytes: &[u8]) -> Option<HttpRequest> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);

@@ -1,9 +1,9 @@
-//! The figures for Prometheus: a small HTTP server of its own, off unless asked for.
+//! Figures for Prometheus: a small HTTP server of its own, off by default.
 //!
 //! One thread serves up to 64 peers at once and waits for none of them: a peer that neither sends nor reads costs the others nothing, and
-//! is closed when its time is over. It shares only the figures, and needs nothing of the workers.
+//! is closed at its deadline. It shares only the figures, and needs nothing from the workers.
 
-// The server is above the simulator: this is a thread of the system, and looks at the clock.
+// The server is above the simulator: this is a system thread, and reads the clock.
 #![allow(clippy::disallowed_methods)]
 
 mod http;
@@ -22,15 +22,15 @@ use crate::os::{self, Epoll, Interest, Ready};
 use crate::stats::{Figure, FigureKind};
 use http::{Peer, PeerProgress};
 
-/// Where `--metrics` listens when it is not told.
+/// The default address of `--metrics`.
 pub const ADDRESS_DEFAULT: &str = "127.0.0.1:9150";
-/// Peers at once; one more takes the place of the oldest that has not asked yet. A few scrape, and port scanners come too.
+/// The most peers at once. One more replaces the oldest that has sent no request. A few scrape, and port scanners connect too.
 const PEERS_MAX: usize = 64;
-/// The time in which a peer must send its request, and again take the answer: as long as Prometheus waits by default.
+/// The time in which a peer must send its request, and again take the answer: Prometheus waits as long by default.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Peers accepted before the connected ones have their turn.
+/// Peers accepted before connected ones get their turn.
 const ACCEPTS_MAX: usize = 16;
-/// Pause after accepting failed, most likely for want of descriptors.
+/// Pause after accepting failed, most likely because descriptors ran out.
 const PAUSE: Duration = Duration::from_millis(100);
 
 const ID_STOP: u64 = u64::MAX;
@@ -46,7 +46,7 @@ pub struct MetricsServer {
 }
 
 impl MetricsServer {
-    /// Serves at `listeners`, which listen already.
+    /// Serves at `listeners`, which are already listening.
     pub fn start(listeners: Vec<Listener>, source: PageSource) -> io::Result<MetricsServer> {
         let (stop, epoll) = (Arc::new(Event::new()?), Epoll::new()?);
         epoll.add(stop.as_raw_fd(), ID_STOP, Interest::READ)?;
@@ -72,14 +72,14 @@ impl MetricsServer {
         Ok(MetricsServer { addresses, stop, thread })
     }
 
-    /// Where it listens in fact.
+    /// The addresses in use; port 0 has become a real one.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
     pub fn stop(self) {
         self.stop.raise();
-        // A panic there has been reported, and figures are no reason to fail.
+        // A panic of the thread was reported by it, and must not fail the server's stop.
         let _ = self.thread.join();
     }
 }
@@ -90,7 +90,7 @@ struct Reception {
     listeners: Vec<Listener>,
     source: PageSource,
     peers: Vec<Option<Peer>>,
-    /// The epoll watches it.
+    /// Kept open, because the epoll watches it.
     _stop: Arc<Event>,
 }
 
@@ -115,10 +115,10 @@ impl Reception {
         }
     }
 
-    /// Until the first peer has had its time.
+    /// Time until the first peer's deadline.
     fn timeout_ms(&self) -> i32 {
         let Some(first) = self.peers.iter().flatten().map(|peer| peer.deadline).min() else { return -1 };
-        // Up, so that it has come when the wait is over.
+        // Rounded up, so that the deadline has passed when the wait ends.
         first.saturating_duration_since(Instant::now()).as_millis() as i32 + 1
     }
 
@@ -128,7 +128,7 @@ impl Reception {
                 Ok((socket, _)) => self.welcome(socket)?,
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN | libc::EINTR | libc::ECONNABORTED) => return Ok(()),
-                    // Out of descriptors, most likely: some will be freed.
+                    // Most likely descriptors ran out; some will be freed.
                     _ => {
                         std::thread::sleep(PAUSE);
                         return Ok(());
@@ -176,8 +176,8 @@ impl Reception {
     }
 }
 
-/// The figures in Prometheus' text format. A counter's name ends in `_total`, and units are seconds and bytes, as is the custom there; a figure that
-/// is no number becomes a label of a gauge that is 1.
+/// The figures in Prometheus' text format. As is the custom there, a counter's name ends in `_total`, and units are seconds and bytes. A
+/// figure that is not a number becomes a label of a gauge with value 1.
 pub fn exposition(figures: &[Figure]) -> String {
     let mut out = String::new();
     for Figure { name, kind, help, value } in figures {
@@ -201,7 +201,7 @@ pub fn exposition(figures: &[Figure]) -> String {
     out
 }
 
-/// Figures in seconds whose names in `stats` do not say so: some are memcached's.
+/// Figures in seconds whose names do not say so; some are memcached's.
 const IN_SECONDS: [&str; 6] = ["uptime", "time", "rusage_user", "rusage_system", "cpu_host", "cpu_drive"];
 
 /// A figure's name and value, in the units of Prometheus: seconds and bytes.

@@ -17,14 +17,14 @@ use crate::net::out::Pool;
 use crate::store::engine::Session;
 use crate::store::errands::Answer;
 
-/// Clients at a time, over all listeners.
+/// The most clients over all listeners.
 const CLIENTS_MAX: usize = 128;
 
-/// What a listener gives to its clients.
+/// The options of a listener, for all its clients.
 #[derive(Clone)]
 pub struct NbdOptions {
     pub exports: Arc<[Export]>,
-    /// A write is durable when it is answered.
+    /// Writes are durable when they are answered.
     pub is_durable_at_once: bool,
     clients: Arc<AtomicUsize>,
 }
@@ -58,7 +58,7 @@ impl Door for Nbd {
 
     fn open(options: &NbdOptions, client: &mut Client, pool: &mut Pool) -> Nbd {
         match options.clients.fetch_add(1, Ordering::Relaxed) {
-            // The protocol has no word for it.
+            // The protocol has no message for it.
             CLIENTS_MAX.. => client.close(),
             _ => client.out.append(pool, |out| out.extend_from_slice(GREETING)),
         }
@@ -75,7 +75,7 @@ impl Door for Nbd {
             Phase::Transmission(transmission) => return transmission.step(input, client, cx),
             Phase::Handshake(negotiation) => negotiation,
         };
-        // Answers to options are small, but nobody need read them.
+        // Answers to options are small, but the client may not read them.
         if client.is_full(Load::default(), cx.limits, cx.budget) {
             return Step::Stop(0);
         }
@@ -119,7 +119,7 @@ impl Door for Nbd {
         }
     }
 
-    /// Replies are in no order.
+    /// Replies have no order.
     fn place_of(&self, _number: u32) -> usize {
         0
     }

@@ -1,4 +1,4 @@
-//! The block devices of a store that clients are offered. Plain data, shared by all workers.
+//! The block devices that a server offers. Plain data, shared by all workers.
 
 use tapetum::{BLOCK_BYTES, BlockDevice, KeyspaceRef, Store};
 
@@ -8,7 +8,7 @@ use crate::stats::device_stats::ServedDevice;
 /// A block device under the name of its keyspace.
 #[derive(Clone, Debug)]
 pub struct Export {
-    /// Its place among all, under which it is counted.
+    /// Its index among all exports, for its counters.
     pub number: usize,
     pub name: String,
     pub keyspace: KeyspaceRef,
@@ -17,7 +17,7 @@ pub struct Export {
 }
 
 impl Export {
-    /// What figures tell of it by.
+    /// Its description for figures.
     pub fn served(&self) -> ServedDevice {
         ServedDevice {
             name: self.name.clone(),
@@ -31,8 +31,8 @@ impl Export {
         self.device.size_bytes()
     }
 
-    /// Its flags of the transmission. Several connections are one: an answered write shows on all of them, and a flush is of all.
-    /// That a read comes in one piece can be asked for where replies are structured alone.
+    /// Its transmission flags. Several connections may be used as one: an answered write is visible on all of them, and a flush covers all.
+    /// The flag for reads in one piece is offered only with structured replies.
     pub fn flags(&self, is_structured: bool) -> u16 {
         use export_flags::*;
         let all = HAS_FLAGS | SEND_FLUSH | SEND_FUA | SEND_TRIM | SEND_WRITE_ZEROES | CAN_MULTI_CONN;
@@ -40,7 +40,7 @@ impl Export {
     }
 }
 
-/// The export that a client means; without a name the only one.
+/// The export with this name. Without a name, the only one.
 pub fn find<'a>(exports: &'a [Export], name: &[u8]) -> Option<&'a Export> {
     match (name, exports) {
         (b"", [only]) => Some(only),
@@ -48,15 +48,15 @@ pub fn find<'a>(exports: &'a [Export], name: &[u8]) -> Option<&'a Export> {
     }
 }
 
-/// All block devices of a store by name, of which those in `read_only` are not written to.
+/// All block devices of a store, by name. Those in `read_only` refuse writes.
 ///
 /// # Errors
-/// What to do where there is none, or one in `read_only` is none.
+/// Says what to do if there is no block device, or a name in `read_only` is not one.
 pub fn exports_of(store: &Store, read_only: &[String]) -> Result<Vec<Export>, String> {
     let mut exports = Vec::new();
     for keyspace in store.keyspaces() {
         let device = keyspace.block_device().map_err(|error| error.to_string())?;
-        // A dropped one is found no more.
+        // A dropped keyspace is listed but cannot be opened.
         let (Some(device), Ok(handle)) = (device, store.keyspace(&keyspace.name)) else { continue };
         if handle.id() == keyspace.id {
             let (keyspace, name) = (handle.keyspace(), keyspace.name);

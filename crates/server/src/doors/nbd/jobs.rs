@@ -1,9 +1,9 @@
-//! One request of a client, and its parts: what the store does of it, a block each.
+//! One request of a client, in parts: one part is the store's work for one block.
 //!
 //! ```text
 //!   job: at ─► end, a part a block ─► all parts done ─► (a barrier, if it is to be durable) ─► reply
 //! ```
-//! What a part goes through stands at [`BlockChange`].
+//! The steps of a part that changes a piece of a block are described at [`BlockChange`].
 //! Plain data of one client's transmission.
 
 use std::time::Instant;
@@ -20,14 +20,14 @@ use crate::store::engine::Session;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 pub enum Task {
-    /// `holes`: of each block that is read, whether it is absent.
+    /// `holes`: for each block of the read, whether it is absent.
     Read {
         bytes: Vec<u8>,
         holes: Vec<bool>,
         is_whole: bool,
     },
     Write,
-    /// Of whole blocks alone.
+    /// Covers whole blocks only.
     Trim,
     Zero {
         is_allocated: bool,
@@ -40,28 +40,28 @@ pub enum Task {
 
 pub struct Job {
     pub cookie: u64,
-    /// For the figures.
+    /// Start time, for the figures.
     pub began: Instant,
     pub length: u32,
     pub task: Task,
     start: u64,
-    /// Up to where parts were handed out, or looked at.
+    /// Parts before this offset are handed out, or were looked at.
     pub at: u64,
     pub end: u64,
-    /// Parts that are not done.
+    /// Parts in progress.
     pub parts: usize,
-    /// The first that a part came to; 0 is none.
+    /// The first error of a part; 0 is none.
     pub error: u32,
-    /// A barrier is to follow the last part.
+    /// A barrier must follow the last part.
     pub needs_sync: bool,
-    /// What it was charged with until it is answered.
+    /// Bytes that the job is charged with until it is answered.
     pub held_bytes: usize,
-    /// The session's exchanges when it began.
+    /// Value of [`Session::exchanges`] when the job began.
     pub exchanges: u64,
 }
 
 impl Job {
-    /// Of a request that is not refused.
+    /// The job of an accepted request.
     pub fn new<S: Session>(request: &NbdRequest, held_bytes: usize, cx: &mut Context<'_, S, ()>) -> Job {
         let (mut start, mut end) = (request.offset, request.offset.saturating_add(request.length.into()));
         let task = match request.command {
@@ -72,7 +72,7 @@ impl Job {
             }
             Command::Write => Task::Write,
             Command::Trim => {
-                // What is left of other blocks stays: a trim is a hint.
+                // The parts of blocks at both ends keep their bytes: a trim is a hint.
                 start = start.next_multiple_of(BLOCK);
                 end = start.max(end - end % BLOCK);
                 Task::Trim
@@ -105,7 +105,7 @@ impl Job {
         }
     }
 
-    /// Of a write that is refused: its bytes come all the same.
+    /// The job of a refused write: it takes the bytes, which arrive anyway.
     pub fn of_refused_write(request: &NbdRequest, error: u32, began: Instant) -> Job {
         let NbdRequest { cookie, length, .. } = *request;
         let (at, end, task) = (0, length.into(), Task::Write);
@@ -113,7 +113,7 @@ impl Job {
         Job { cookie, began, length, task, start: at, at, end, parts: 0, error, needs_sync, held_bytes, exchanges }
     }
 
-    /// Under which command it is counted.
+    /// The command for its counters.
     pub fn command(&self) -> DeviceCommand {
         match self.task {
             Task::Read { .. } => DeviceCommand::Read,
@@ -125,17 +125,17 @@ impl Job {
         }
     }
 
-    /// The next piece, of which there is one.
+    /// The next piece. There must be one.
     pub fn piece(&self) -> BlockPiece {
         BlockPiece::first_of(&(self.at..self.end))
     }
 
-    /// Whether every part was handed out.
+    /// Whether all parts are handed out.
     pub fn is_handed_out(&self) -> bool {
         self.at == self.end
     }
 
-    /// A part came to an error: no more are handed out, but that a write's bytes are thrown away as they come.
+    /// A part failed: no more parts are handed out. A write still takes its bytes, and discards them.
     pub fn fail(&mut self, error: u32) {
         self.error = if self.error == 0 { error } else { self.error };
         if !matches!(self.task, Task::Write) {
@@ -143,7 +143,7 @@ impl Job {
         }
     }
 
-    /// Takes what a block of a read has, or that it is absent.
+    /// Stores the bytes of a block of a read, or that the block is absent.
     pub fn fill(&mut self, BlockPiece { block, within }: &BlockPiece, value: Option<&[u8]>) {
         let first = self.start / BLOCK;
         let place = (block * BLOCK + within.start as u64 - self.start) as usize;
@@ -154,7 +154,7 @@ impl Job {
         }
     }
 
-    /// The reply, when all is done.
+    /// Sends the reply, when all parts are done.
     pub fn reply(self, is_structured: bool, out: &mut OutQueue, pool: &mut Pool) {
         let Job { cookie, error, start, task, .. } = self;
         match task {
@@ -180,7 +180,7 @@ impl Job {
     }
 }
 
-/// A read of data and holes.
+/// Sends the reply to a read as runs of data and holes.
 fn reply_in_runs((cookie, start): (u64, u64), bytes: &[u8], holes: &[bool], out: &mut OutQueue, pool: &mut Pool) {
     let first = start / BLOCK;
     let place_of = |block: usize| {
@@ -215,9 +215,9 @@ pub struct Part {
     pub job: usize,
     pub piece: BlockPiece,
     pub kind: PartKind,
-    /// What the request that is pending was admitted with.
+    /// Bytes that the pending request was admitted with.
     pub charge_bytes: usize,
-    /// What the part itself was charged with until it is done.
+    /// Bytes that the part itself is charged with until it is done.
     pub held_bytes: usize,
 }
 
@@ -231,7 +231,7 @@ impl Part {
     }
 }
 
-/// Things with numbers, which are used again.
+/// Values with numbers, which are reused.
 pub struct Numbered<T> {
     slots: Vec<Option<T>>,
     free: Vec<usize>,

@@ -1,4 +1,4 @@
-//! The handshake of one client: its options and their answers, until it has an export or leaves.
+//! The handshake of one client: its options and their answers, until it gets an export or leaves.
 //!
 //! ```text
 //!   flags ─► options ─ GO, EXPORT_NAME ─► an export
@@ -14,23 +14,23 @@ use super::protocol::handshake::{
 use super::protocol::request::PAYLOAD_BYTES_MAX;
 use tapetum::BLOCK_BYTES;
 
-/// Options of one client: some ask for a few more than once.
+/// The most options of one client: some clients ask several times.
 const OPTIONS_MAX: u32 = 64;
 
-/// What the client's bytes came to.
+/// The result of a step over the client's bytes.
 pub enum Negotiated {
-    /// So many bytes were taken, and so many that follow are thrown away.
+    /// Takes so many bytes, and discards so many that follow.
     Goes {
         taken_bytes: usize,
         skip_bytes: usize,
     },
     NeedMore(usize),
-    /// The client is served this export from here on.
+    /// The client gets this export; the handshake is over.
     Serves {
         taken_bytes: usize,
         export: Export,
     },
-    /// Nothing more is taken.
+    /// No more input is taken.
     Ends {
         taken_bytes: usize,
     },
@@ -41,18 +41,18 @@ pub struct Negotiation {
     flags: Option<ClientFlags>,
     options: u32,
     pub is_structured: bool,
-    /// Block statuses were asked for, of the export of this name.
+    /// The name of the export whose block statuses the client asked for.
     contexts_of: Option<Vec<u8>>,
 }
 
 impl Negotiation {
-    /// Whether block statuses of this export were asked for.
+    /// Whether the client asked for block statuses of this export.
     pub fn has_statuses(&self, export: &Export, exports: &[Export]) -> bool {
         let of = self.contexts_of.as_ref().and_then(|name| exports::find(exports, name));
         self.is_structured && of.is_some_and(|of| of.name == export.name)
     }
 
-    /// Takes what the client says next, and answers.
+    /// Takes the client's next message, and answers it.
     pub fn step(&mut self, input: &[u8], exports: &[Export], out: &mut Vec<u8>) -> Negotiated {
         let Some(flags) = self.flags else {
             return match handshake::client_flags(input) {
@@ -73,7 +73,7 @@ impl Negotiation {
         if self.options > OPTIONS_MAX {
             return Negotiated::Ends { taken_bytes };
         }
-        // This one has no way to say no.
+        // EXPORT_NAME has no error reply.
         if code == OPTION_EXPORT_NAME {
             let OptionKind::ExportName(name) = kind else { return Negotiated::Ends { taken_bytes } };
             let Some(export) = exports::find(exports, name) else { return Negotiated::Ends { taken_bytes } };
@@ -139,7 +139,7 @@ impl Negotiation {
         Negotiated::Goes { taken_bytes, skip_bytes }
     }
 
-    /// Whether the context is among those that are asked for; `None`: it was refused.
+    /// Whether the context is among those that the client asks for. `None` if the option was refused.
     fn contexts(
         &mut self,
         (name, queries, sets): (&[u8], &[&[u8]], bool),
@@ -147,7 +147,7 @@ impl Negotiation {
         refuse: impl FnOnce(OptionReply),
     ) -> Option<bool> {
         if sets {
-            // Whatever was set before holds no more.
+            // An earlier choice is void, even if this option fails.
             self.contexts_of = None;
         }
         if !self.is_structured {
@@ -167,7 +167,7 @@ impl Negotiation {
     }
 }
 
-/// Says of an export its size, and what else is wanted of what there is to say.
+/// Gives the size of an export, and the other information that the client wants.
 fn describe(export: &Export, (is_structured, wanted): (bool, &[u8]), mut say: impl FnMut(&[&[u8]])) {
     let is_wanted = |kind: u16| wanted.chunks_exact(2).any(|word| word == kind.to_be_bytes());
     let (size_bytes, flags) = (export.size_bytes(), export.flags(is_structured));

@@ -1,8 +1,8 @@
-//! The limits of one client, and what it waits for: the side of a connection that a door works with.
+//! The limits of one client, and the reasons why it waits: the part of a connection that a door uses.
 //!
-//! A client is *blocked* while a limit keeps it from going on: its unanswered requests or unsent replies are at their limit, the shared
-//! budget is spent, the worker has as many gets as it may, one of its gets asks for room, or its door waits until all is answered.
-//! Then its input stays unread, so that the client feels it. Owned by one worker.
+//! A client is *blocked* while a limit stops it: its unanswered requests or unsent replies are at their limit, the shared budget is used
+//! up, the worker has the most gets in flight, one of its gets asks for room, or its door waits until all is answered. A blocked client's
+//! input is not read: back-pressure. Owned by one worker.
 
 use std::os::fd::RawFd;
 
@@ -17,7 +17,7 @@ use crate::net::out::{OutQueue, Pool};
 use crate::store::engine::Session;
 use crate::store::errands::{Errand, Order};
 
-/// A request's own cost beside its value: the door's note of it, its key, the store's state.
+/// A request's own cost besides its value: the door's state for it, its key, the store's state.
 pub(super) const REQUEST_BYTES: usize = 256;
 
 /// The part of the shared budget that a client waits for.
@@ -29,24 +29,24 @@ pub(super) struct Wait {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum WantedFor {
-    /// Input that comes, or a value that asks for room.
+    /// Input, or a value that asks for room.
     Bytes,
     Request,
-    /// A get, which may be tried.
+    /// A get, which may be tried without the budget.
     Get,
 }
 
-/// Leave to submit one request.
+/// Permission to submit one request.
 #[derive(Clone, Copy, Debug)]
 pub struct Admission {
-    /// What the request is charged with until its outcome comes. The door keeps it, and gives it back to [`Client::got`].
+    /// The charge of the request until its outcome comes. The door keeps it, and passes it to [`Client::got`].
     pub charge_bytes: usize,
-    /// For a get, the longest value that comes without asking for room; for an append, what it may take for values.
+    /// For a get, the longest value that comes without asking for room. For an append, the room for values that it may take.
     value_bytes_unasked: Option<usize>,
 }
 
 impl Admission {
-    /// Leave for a request that reads a value to make another of it: of a long one it asks for room first, as a get does.
+    /// Permission for a request that reads a value to make another of it: for a long one it asks for room first, like a get.
     pub fn to_join<S, W>(self, cx: &Context<'_, S, W>) -> Admission {
         let unasked = cx.gets.value_bytes_unasked(cx.budget).max(TRIED_BYTES);
         Admission { value_bytes_unasked: Some(unasked), ..self }
@@ -57,7 +57,7 @@ impl Admission {
 pub struct AnswerRoom<'a> {
     who: u64,
     budget: &'a Budget,
-    /// Replies before this one hold so many.
+    /// Bytes held by replies before these.
     held_bytes: usize,
     bytes_max: usize,
 }
@@ -73,49 +73,49 @@ impl AnswerRoom<'_> {
 /// Why a connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
-    /// One side wished it.
+    /// One side closed it regularly.
     Normal,
     /// The client broke the protocol.
     Error,
-    /// It asked for nothing for too long.
+    /// It was idle for too long.
     Idle,
 }
 
 pub struct Client {
     id: u32,
-    /// Of its socket, by which others are told of it; -1 without one of its own.
+    /// The descriptor of its socket, by which watchers know it; -1 if it has no socket of its own.
     descriptor: RawFd,
-    /// Its name at the budget.
+    /// Its identity at the budget.
     pub(super) who: u64,
-    /// No frame ends before the input holds so many bytes.
+    /// The input holds no whole frame before it has so many bytes.
     pub(super) need_bytes: usize,
-    /// Input to throw away.
+    /// Bytes of input to discard.
     pub(super) skip_bytes: usize,
     pub out: OutQueue,
-    /// Nothing more is taken before all that was submitted is answered.
+    /// No more input is taken until all submitted requests are answered.
     barrier: bool,
-    /// Nothing more is taken at all; closed when everything is answered and sent.
+    /// No more input is taken. Closed when everything is answered and sent.
     pub(crate) closing: bool,
     pub(super) close_reason: CloseReason,
-    /// Nothing can be sent any more.
+    /// The connection cannot send any more.
     pub(super) gone: bool,
     pub(crate) blocked: bool,
-    /// Blocked by the worker's number of gets.
+    /// Blocked because the worker has the most gets in flight.
     pub(super) capped: bool,
     /// Blocked by the shared budget.
     pub(super) wait: Option<Wait>,
     pub(crate) charged_bytes: usize,
-    /// Nothing is answered at once beyond so many bytes of unsent replies.
+    /// With so many bytes of unsent replies, no more requests are answered at once.
     answers_bytes_max: usize,
-    /// Nothing is sent before all is answered: unsent replies make no room by waiting.
+    /// Nothing is sent before all is answered, so waiting does not make room for unsent replies.
     is_sent_whole: bool,
-    /// Requests that were answered at once since the last look.
+    /// Requests answered at once since the last look.
     pub(super) answered_at_once: usize,
     /// Gets and appends that ask for room for their values, in the order of their replies.
     pub(super) asked: Vec<AskedValue>,
-    /// One of its requests has asked: it has to do with long values.
+    /// One of its requests has asked for room: it uses long values.
     pub(super) has_asked: bool,
-    /// The size of values that its gets brought lately; `None` before the first.
+    /// The length of values that its gets returned recently; `None` before the first.
     value_bytes_expected: Option<usize>,
 }
 
@@ -145,8 +145,8 @@ impl Client {
         }
     }
 
-    /// Makes it another client, whose replies are sent together, and of which `answers_bytes_max` at most are written at once. It keeps
-    /// the buffers, and expects values of the given size.
+    /// Resets it for another client, whose replies are sent together, with at most `answers_bytes_max` bytes of them written at once.
+    /// Buffers are kept, and values of the given length are expected.
     pub fn renew(&mut self, value_bytes_expected: Option<usize>, answers_bytes_max: usize) {
         let Client { id, who, .. } = *self;
         let out = std::mem::take(&mut self.out);
@@ -154,7 +154,7 @@ impl Client {
             Client { id, who, out, value_bytes_expected, answers_bytes_max, is_sent_whole: true, ..Client::new(0, 0) };
     }
 
-    /// Its number among its worker's.
+    /// Its number within its worker.
     pub fn id(&self) -> u32 {
         self.id
     }
@@ -169,12 +169,12 @@ impl Client {
 
     // For doors: input.
 
-    /// A frame has been taken; `skip_bytes` of input follow that belong to it and are thrown away.
+    /// A frame has been taken. The next `skip_bytes` of input belong to it and are discarded.
     pub fn frame_done(&mut self, skip_bytes: usize) {
         (self.need_bytes, self.skip_bytes) = (0, skip_bytes);
     }
 
-    /// No frame ends before the input holds `total_bytes` from the next step's first byte.
+    /// There is no whole frame before the input holds `total_bytes` from the next step's first byte.
     pub fn need(&mut self, total_bytes: usize) {
         self.need_bytes = total_bytes;
     }
@@ -184,35 +184,35 @@ impl Client {
         self.closing = true;
     }
 
-    /// The client does not keep to the protocol: whoever closes the connection now, that is why.
+    /// Notes that the client broke the protocol, as the reason whichever side closes the connection.
     pub fn note_error(&mut self) {
         self.close_reason = CloseReason::Error;
     }
 
-    /// [`Client::close`] for a client that does not keep to the protocol.
+    /// [`Client::close`], for a client that broke the protocol.
     pub fn break_off(&mut self) {
         self.note_error();
         self.close();
     }
 
-    /// Takes no more before something was answered or sent.
+    /// Blocks the client until something is answered or sent.
     pub fn block(&mut self) {
         self.blocked = true;
     }
 
-    /// Takes no more before everything submitted is answered; whether it is already.
+    /// Takes no more input until everything submitted is answered. Returns whether it already is.
     pub fn wait_for_all(&mut self, load: Load) -> bool {
         self.barrier = true;
         self.blocked = load.pending > 0;
         !self.blocked
     }
 
-    /// Takes no more after the request that is being submitted before that is answered.
+    /// Takes no more input after the request being submitted, until that is answered.
     pub fn set_barrier(&mut self) {
         self.barrier = true;
     }
 
-    /// Whether the barrier, if there is one, is passed.
+    /// Whether there is no barrier, or it is passed.
     pub fn passes_barrier(&mut self, load: Load) -> bool {
         if self.barrier && load.pending > 0 {
             self.blocked = true;
@@ -222,7 +222,7 @@ impl Client {
         true
     }
 
-    /// Whether it holds as much as it may, unanswered or unsent. Requests that need nothing from the store have no other limit.
+    /// Whether it holds the most that it may, unanswered or unsent. Requests that need nothing from the store have no other limit.
     pub fn is_full(&mut self, load: Load, limits: &Limits, budget: &Budget) -> bool {
         let held_bytes = self.held_bytes(load);
         let spent = held_bytes > FREE_BYTES && !self.may_take(0, WantedFor::Request, budget);
@@ -234,8 +234,8 @@ impl Client {
 
     // For doors: requests.
 
-    /// Admits a request that holds `bytes` until it is answered; `None` blocks the client. `is_get`: it brings a value, which is likely to
-    /// take those bytes. A request so small that every client may have it does not ask the budget.
+    /// Admits a request that holds `bytes` until it is answered. `None` blocks the client. `is_get`: it returns a value, which likely has
+    /// that length. A request within every client's free allowance does not ask the budget.
     pub fn admit<S: Session, W>(
         &mut self,
         load: Load,
@@ -244,7 +244,7 @@ impl Client {
         cx: &Context<'_, S, W>,
     ) -> Option<Admission> {
         if self.may_submit(load, is_get, bytes, cx) {
-            // Of the room before this request takes its part.
+            // Computed from the room before this request takes its part.
             let unasked = is_get.then(|| bytes.max(cx.gets.value_bytes_unasked(cx.budget)));
             return Some(Admission { charge_bytes: bytes + REQUEST_BYTES, value_bytes_unasked: unasked });
         }
@@ -255,8 +255,8 @@ impl Client {
         })
     }
 
-    /// Leave to submit one of the several requests for the store that a door makes of a client's, which was admitted with all of their
-    /// bytes. `value_bytes`: it is a get, of a value that is likely to be as long.
+    /// Permission to submit one of several requests for the store that a door makes of one of a client's. That one was admitted with all of
+    /// their bytes. `value_bytes`: it is a get, of a value that likely has this length.
     pub fn admit_part<S: Session, W>(
         &mut self,
         load: Load,
@@ -275,7 +275,7 @@ impl Client {
         Some(Admission { charge_bytes, value_bytes_unasked: value_bytes })
     }
 
-    /// Charges an admitted request whose parts are submitted by and by.
+    /// Charges an admitted request whose parts are submitted later.
     pub fn keep(&mut self, admission: Admission, budget: &Budget) {
         self.charge(self.charged_bytes + admission.charge_bytes, budget);
     }
@@ -302,7 +302,7 @@ impl Client {
         cx.session.submit_within(keyspace, token, request, value_bytes_unasked);
     }
 
-    /// Sends an admitted errand as request `number`; whether somebody will do it.
+    /// Sends an admitted errand as request `number`. Returns whether it was accepted.
     pub fn send<S, W>(
         &mut self,
         number: u32,
@@ -314,7 +314,7 @@ impl Client {
         cx.errands.send(Order { errand, worker: cx.worker, token: self.token(number) })
     }
 
-    /// Sends the next of several errands of request `number`, which was admitted with the first; whether somebody will do it.
+    /// Sends the next of several errands of request `number`, which was admitted with the first. Returns whether it was accepted.
     pub fn send_again<S, W>(&self, number: u32, errand: Errand, cx: &Context<'_, S, W>) -> bool {
         cx.errands.send(Order { errand, worker: cx.worker, token: self.token(number) })
     }
@@ -329,21 +329,21 @@ impl Client {
         self.is_sent_whole
     }
 
-    /// A get that was charged with `charge_bytes` has its outcome; a value of `value_bytes`, if there was one.
+    /// To be called when a get that was charged with `charge_bytes` has its outcome, with the length of the value, if there was one.
     pub fn got(&mut self, charge_bytes: usize, value_bytes: Option<usize>, gets: &mut Gets) {
         gets.completed(charge_bytes, value_bytes.unwrap_or(0));
         let expected = self.value_bytes_expected(gets) / 2;
-        // A miss says nothing of values: the sizes that others' gets brought count.
+        // A miss says nothing about values: use the length that other clients' gets returned.
         let seen = value_bytes.unwrap_or_else(|| gets.value_bytes_recent());
         self.value_bytes_expected = Some(seen.max(expected));
     }
 
-    /// What a get is likely to bring.
+    /// The likely length of a get's value.
     pub fn value_bytes_expected(&self, gets: &Gets) -> usize {
         self.value_bytes_expected.unwrap_or_else(|| gets.value_bytes_at_first())
     }
 
-    // For doors: replies to requests that are never submitted, as DRAM has the answer.
+    // For doors: replies to requests that are never submitted, because DRAM has the answer.
 
     /// The room for such replies.
     pub fn answer_room<'a>(&self, limits: &Limits, budget: &'a Budget) -> AnswerRoom<'a> {
@@ -351,7 +351,7 @@ impl Client {
         AnswerRoom { who: self.who, budget, held_bytes: self.out.held_bytes(), bytes_max }
     }
 
-    /// So many requests were answered within `room`, the last get among them with a value of `value_bytes`.
+    /// Accounts for so many requests answered within `room`. The last get among them had a value of `value_bytes`.
     pub fn answered(&mut self, room: &AnswerRoom<'_>, requests: usize, value_bytes: Option<usize>, gets: &Gets) {
         self.charge(self.charged_bytes + self.out.held_bytes() - room.held_bytes, room.budget);
         self.answered_at_once += requests;
@@ -360,8 +360,8 @@ impl Client {
         }
     }
 
-    /// Leave to write a reply of at most `bytes` to a request that the store is not asked for; `None` blocks the client. A reply so small that
-    /// every client may have it needs none.
+    /// Permission to write a reply of at most `bytes` to a request that needs nothing from the store. `None` blocks the client. A reply
+    /// within every client's free allowance needs no permission.
     pub fn admit_reply<S, W>(&mut self, load: Load, bytes: usize, cx: &Context<'_, S, W>) -> Option<()> {
         let may_hold = self.is_within_limits(load, bytes, cx.limits)
             && self.is_within_budget(load, bytes, WantedFor::Request, cx.budget);
@@ -374,17 +374,17 @@ impl Client {
 
     // For the net.
 
-    /// The size of values that its gets brought lately.
+    /// The length of values that its gets returned recently.
     pub fn value_bytes_learned(&self) -> Option<usize> {
         self.value_bytes_expected
     }
 
-    /// Whether it waits for others to give memory back.
+    /// Whether it waits until others release memory.
     pub fn waits(&self) -> bool {
         self.wait.is_some()
     }
 
-    /// Whether it waits for gets of its worker to be answered.
+    /// Whether it waits until gets of its worker are answered.
     pub fn capped(&self) -> bool {
         self.capped
     }
@@ -399,15 +399,15 @@ impl Client {
         load.held_bytes + self.out.held_bytes()
     }
 
-    /// Whether its request that waits may go on, spent as the budget is: it has become so small that nobody is asked, or it is a get
-    /// that may be tried.
+    /// Whether its waiting request may go on although the budget is used up: it fits the free allowance now, or it is a get that may be
+    /// tried.
     pub(super) fn needs_no_budget(&self, load: Load) -> bool {
         let Some(Wait { bytes, wanted_for }) = self.wait else { return false };
         let little = self.held_bytes(load) + bytes <= FREE_BYTES;
         (wanted_for != WantedFor::Bytes && little) || self.may_try(load)
     }
 
-    /// Whether the budget has `bytes` more for it; if not, it waits until it has.
+    /// Whether the budget has `bytes` more for it. If not, the client waits until it has.
     pub(super) fn may_take(&mut self, bytes: usize, wanted_for: WantedFor, budget: &Budget) -> bool {
         let allowed = budget.allows(self.who, bytes);
         if !allowed {
@@ -438,13 +438,13 @@ impl Client {
         alone || room
     }
 
-    /// Whether the shared budget has `bytes` more for it, or they are so few that it is not asked.
+    /// Whether the shared budget has `bytes` more for it, or they fit the free allowance.
     fn is_within_budget(&mut self, load: Load, bytes: usize, wanted_for: WantedFor, budget: &Budget) -> bool {
         self.held_bytes(load) + bytes <= FREE_BYTES || self.may_take(bytes, wanted_for, budget)
     }
 
-    /// Whether a get that waits for the budget may be tried: most values are small, and clients that ask for those need not wait until
-    /// others give memory back. A larger value asks.
+    /// Whether a get that waits for the budget may be tried: most values are small, and clients that ask for those need not wait for
+    /// memory. A larger value asks for room.
     fn may_try(&self, load: Load) -> bool {
         let get_waits = self.wait.is_some_and(|wait| wait.wanted_for == WantedFor::Get);
         get_waits && load.pending == 0 && self.out.held_bytes() <= FREE_BYTES - TRIED_BYTES
@@ -454,7 +454,7 @@ impl Client {
         u64::from(self.id) << 32 | u64::from(number)
     }
 
-    /// Gives everything back.
+    /// Releases all its memory.
     pub fn release(&mut self, budget: &Budget, pool: &mut Pool) {
         self.out.clear(pool);
         self.charge(0, budget);

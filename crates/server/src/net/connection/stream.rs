@@ -1,5 +1,5 @@
-//! A connection over TCP or a Unix socket: its descriptor, and input that is not consumed yet. At rest it keeps no buffer. While the
-//! client is blocked it does not read, so that the client feels it. Owned by one worker.
+//! A connection over TCP or a Unix socket: its descriptor, and unconsumed input. An idle connection keeps no buffer. While the client is
+//! blocked, its socket is not read: back-pressure. Owned by one worker.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,36 +17,36 @@ use crate::stats::observers::{Observers, kinds, transport_words};
 use crate::stats::{Counters, count};
 use crate::store::engine::Session;
 
-/// How much is read from one client before others have their turn. A request that was answered at once counts as `ANSWER_BYTES`.
+/// Bytes read from one client before others get their turn. A request that was answered at once counts as `ANSWER_BYTES`.
 const READ_QUOTA_BYTES: usize = 512 << 10;
 const ANSWER_BYTES: usize = 256;
-/// The first buffer for a frame that comes in parts.
+/// The first buffer for a frame that arrives in parts.
 const INPUT_BYTES_MIN: usize = 4 << 10;
 const INPUT_BYTES_STEP: usize = 64 << 10;
 
 pub struct Stream<D> {
     fd: OwnedFd,
-    /// `None` at a Unix socket. The kernel forgets it when the peer resets the connection.
+    /// `None` for a Unix socket. Stored, because the kernel forgets it when the peer resets the connection.
     peer: Option<SocketAddr>,
     pub connection: Connection<D>,
     pub(crate) input: Vec<u8>,
-    /// Nothing more will come; input that came is served.
+    /// The peer sends no more; input that has come is served.
     read_closed: bool,
     counted_as_waiting: bool,
     interest: Interest,
-    /// The peer hung up while we were not reading: no longer watched.
+    /// The peer hung up while its socket was not being read; the socket is no longer watched.
     unwatched: bool,
-    /// The last read, all of its parts together, brought less than a piece.
+    /// The last read, with all of its parts, brought less than a piece.
     little: bool,
-    /// When bytes last moved either way, unix seconds.
+    /// When bytes last moved in either direction, unix seconds.
     moved_at: u32,
     /// When it connected, unix seconds.
     opened_at: u32,
     /// When input was last consumed, unix seconds.
     pub(crate) asked_at: u32,
-    /// On the worker's list of connections to look after.
+    /// It is on the worker's list of connections to look after.
     pub queued: bool,
-    /// On the worker's list of connections that wait for memory.
+    /// It is on the worker's list of connections that wait for memory.
     pub listed_as_waiting: bool,
 }
 
@@ -87,12 +87,12 @@ impl<D: Door> Stream<D> {
         !(closing || self.read_closed || gone || blocked)
     }
 
-    /// The server stops: input that came is served, nothing more is read.
+    /// The server stops: input that has come is served, and no more is read.
     pub fn stop_reading(&mut self) {
         self.read_closed = true;
     }
 
-    /// Whether it holds memory that others wait for, and the client neither sends nor takes anything.
+    /// Whether it holds memory that others wait for, while the client neither sends nor receives.
     pub fn is_stalled(&self, now: u32, limits: &Limits) -> bool {
         let Client { out, asked, charged_bytes, .. } = &self.connection.client;
         let on_its_way = self.connection.pending() - asked.len();
@@ -100,10 +100,10 @@ impl<D: Door> Stream<D> {
         on_client && *charged_bytes > 0 && now.saturating_sub(self.moved_at) > limits.stall_seconds
     }
 
-    /// Whether the client has asked for nothing for longer than it may, and waits for no answer.
+    /// Whether the client has asked for nothing for longer than allowed, and waits for no answer.
     pub fn is_idle(&self, now: u32, limits: &Limits) -> bool {
         let Client { out, skip_bytes, .. } = &self.connection.client;
-        // A value that comes, and an answer that goes, take as long as the network needs.
+        // A value that is arriving, and an answer that is being sent, take as long as the network needs.
         let is_moving = !out.is_empty() || *skip_bytes > 0 || self.is_receiving();
         let since = if is_moving { self.moved_at } else { self.asked_at };
         self.connection.pending() == 0
@@ -111,19 +111,19 @@ impl<D: Door> Stream<D> {
             && now.saturating_sub(since) > limits.idle_seconds
     }
 
-    /// Whether the client has taken longer for the protocol's beginning than it may.
+    /// Whether the client has exceeded the time for the protocol's beginning.
     pub fn is_unready(&self, now: u32) -> bool {
         D::READY_SECONDS > 0
             && !self.connection.door.is_ready()
             && now.saturating_sub(self.opened_at) > D::READY_SECONDS
     }
 
-    /// Whether a value is coming: of a line that is not there whole the length is unknown, and one byte more is waited for.
+    /// Whether a value is arriving. An incomplete line does not count: its length is unknown, so only one more byte is expected.
     fn is_receiving(&self) -> bool {
         self.connection.client.need_bytes > self.input.len() + 1
     }
 
-    /// What it is doing, in memcached's words.
+    /// Its state, in memcached's words.
     pub fn state(&self) -> &'static str {
         let client = &self.connection.client;
         if client.waits() {
@@ -143,12 +143,12 @@ impl<D: Door> Stream<D> {
         }
     }
 
-    /// Tells those who watch connections that it has come.
+    /// Tells watchers of connections that it has come.
     pub fn tell_of_arrival(&self, observers: &Observers) {
         self.tell_watchers(observers, "conn_new", "");
     }
 
-    /// Tells those who watch connections that it goes, and why, in memcached's words.
+    /// Tells watchers of connections that it is closed, and why, in memcached's words.
     pub fn tell_of_close(&self, observers: &Observers) {
         let client = &self.connection.client;
         let reason = match client.close_reason {
@@ -169,35 +169,35 @@ impl<D: Door> Stream<D> {
         observers.tell(kinds::CONNECTIONS, |out| out.extend_from_slice(line.as_bytes()));
     }
 
-    /// Whether it goes on by itself: it stopped only so that others have their turn.
+    /// Whether it stopped only to give others their turn.
     pub fn wants_turn(&self) -> bool {
         let client = &self.connection.client;
         self.connection.door.wants_turn() && !client.closing && !client.gone && !client.waits()
     }
 
-    /// Closes it as if the client had: the client takes no more of its answers.
+    /// Closes it as if the client had: unsent answers are dropped.
     pub fn kick(&mut self) {
         let client = &mut self.connection.client;
         (client.closing, client.close_reason) = (true, CloseReason::Idle);
         client.gone |= !client.out.is_empty();
     }
 
-    /// Closes a stalled client, which is told why if it has all of its answers.
+    /// Closes a stalled client. It is told why, if it has taken all of its answers.
     pub fn close_stalled(&mut self) {
         let words = self.connection.door.stalled();
         if !words.is_empty() && self.connection.pending() == 0 && self.connection.client.out.is_empty() {
-            // A client that does not take them is closed all the same.
+            // A client that does not take them is closed anyway.
             let _ = os::send(&self.fd, &[io::IoSlice::new(words)]);
         }
         self.connection.client.give_up();
     }
 
-    /// Whether the next read is likely to bring a piece of [`crate::net::arrivals`] at most, and no input waits before it.
+    /// Whether the next read likely brings at most a piece of [`crate::net::arrivals`], and no input waits before it.
     pub fn brings_little(&self) -> bool {
         self.little && self.input.is_empty() && self.wants_input()
     }
 
-    /// Takes a piece of [`crate::net::arrivals`], of which there may be more.
+    /// Takes a piece of [`crate::net::arrivals`]; more may follow.
     pub fn take_arrived<S: Session>(&mut self, piece: &[u8], cx: &mut Context<'_, S, D::PerWorker>) {
         self.note_read(piece.len(), cx);
         self.take(piece, cx);
@@ -208,7 +208,7 @@ impl<D: Door> Stream<D> {
         }
     }
 
-    /// Consumes input from another's buffer, and keeps only the rest of it.
+    /// Consumes input from another's buffer, and keeps only the unconsumed rest.
     fn take<S: Session>(&mut self, came: &[u8], cx: &mut Context<'_, S, D::PerWorker>) {
         let consumed = self.connection.consume(came, cx);
         if consumed > 0 {
@@ -225,7 +225,7 @@ impl<D: Door> Stream<D> {
     /// The descriptor is readable.
     pub fn read<S: Session>(&mut self, cx: &mut Context<'_, S, D::PerWorker>) {
         let (mut quota, mut came_bytes) = (READ_QUOTA_BYTES, 0);
-        // No event tells of an unwatched socket's input: all of it is read.
+        // Events do not report an unwatched socket's input, so all of it is read.
         while (quota > 0 || self.unwatched) && self.wants_input() {
             let result = if self.input.is_empty() { self.read_scratch(cx) } else { self.read_input(cx) };
             match result {
@@ -266,7 +266,7 @@ impl<D: Door> Stream<D> {
         Ok(Some((result?, room)))
     }
 
-    /// Reads on behind the input that waits; `None` if the budget has no room for more.
+    /// Reads behind the waiting input. `None` if the budget has no room for more.
     fn read_input<S: Session>(&mut self, cx: &mut Context<'_, S, D::PerWorker>) -> io::Result<Option<(usize, usize)>> {
         if !self.make_room(cx.budget) {
             return Ok(None);
@@ -277,7 +277,7 @@ impl<D: Door> Stream<D> {
         Ok(Some((bytes, room)))
     }
 
-    /// The buffer grows with input that has arrived, never with a length that was announced.
+    /// Grows the buffer with input that has arrived, never to a length that was announced.
     fn make_room(&mut self, budget: &Budget) -> bool {
         let (length, capacity) = (self.input.len(), self.input.capacity());
         if capacity > length {
@@ -300,7 +300,7 @@ impl<D: Door> Stream<D> {
         true
     }
 
-    /// Goes on with input that waits, after something was answered or sent.
+    /// Continues with waiting input after something was answered or sent.
     pub fn advance<S: Session>(&mut self, cx: &mut Context<'_, S, D::PerWorker>) {
         let connection = &mut self.connection;
         if connection.client.asks() {
@@ -308,7 +308,7 @@ impl<D: Door> Stream<D> {
             connection.client.wait = None;
             connection.allow_asked(cx);
             if waited && !connection.client.waits() {
-                // Until now it was we who did not read.
+                // The server was the one that did not read, so the client was not idle.
                 self.moved_at = cx.now;
             }
         }
@@ -329,7 +329,7 @@ impl<D: Door> Stream<D> {
         let mut input = std::mem::take(&mut self.input);
         let consumed = self.connection.consume(&input, cx);
         if consumed < input.len() {
-            // The rest is moved only when something was taken: a value that comes in parts stays where it is.
+            // Move the rest only if something was taken, so that a value arriving in parts is not moved each time.
             if consumed > 0 {
                 input.drain(..consumed);
             }
@@ -340,7 +340,7 @@ impl<D: Door> Stream<D> {
         }
     }
 
-    /// Sends as much as the socket takes; whether that made room for a blocked request.
+    /// Sends as much as the socket takes. Returns whether that made room for a blocked request.
     pub fn send(&mut self, pool: &mut Pool, counters: &Counters, now: u32) -> bool {
         let client = &mut self.connection.client;
         if client.out.is_empty() && !client.gone {
@@ -360,7 +360,7 @@ impl<D: Door> Stream<D> {
         client.blocked && !client.waits() || client.gone && client.asks()
     }
 
-    /// Charges the budget with the memory held now; whether this made it the first to wait for more.
+    /// Charges the budget with the memory held now. Returns whether it became the first to wait for more.
     pub fn settle(&mut self, budget: &Budget) -> bool {
         let connection = &mut self.connection;
         connection.settle(self.input.capacity(), budget);
@@ -370,7 +370,7 @@ impl<D: Door> Stream<D> {
         changed && budget.change_waiting(waits)
     }
 
-    /// Whether it is over: all answered and sent, or nobody there to send to.
+    /// Whether it is finished: all is answered and sent, or the peer is gone.
     pub fn is_finished(&mut self) -> bool {
         let Connection { client, door } = &mut self.connection;
         if self.read_closed && !client.blocked && door.needs_input() {
@@ -389,14 +389,15 @@ impl<D: Door> Stream<D> {
         changed.then_some(interest)
     }
 
-    /// The peer hung up. If we are reading, the rest of its input is still read; else the socket need not be watched. Whether so.
+    /// The peer hung up. While we read, the rest of its input is still read; otherwise the socket need not be watched any more. Returns
+    /// whether so.
     pub fn hung_up(&mut self) -> bool {
         let stop_watching = !self.wants_input() && !self.unwatched;
         self.unwatched |= stop_watching;
         stop_watching
     }
 
-    /// Gives everything back and says goodbye, so that the last reply is not lost to bytes that we never read.
+    /// Releases all memory and closes the connection, so that unread bytes do not destroy the last reply.
     pub fn finish(mut self, budget: &Budget, pool: &mut Pool, scratch: &mut [u8]) {
         self.connection.client.release(budget, pool);
         if self.counted_as_waiting {
@@ -404,7 +405,7 @@ impl<D: Door> Stream<D> {
         }
         if !self.connection.client.gone {
             os::shut_down_write(&self.fd);
-            // Bounded: a client that keeps sending is cut off.
+            // Bounded: a client that keeps sending is disconnected.
             for _ in 0..16 {
                 if !matches!(os::read(&self.fd, scratch), Ok(1..)) {
                     break;

@@ -1,4 +1,4 @@
-//! What a worker does for its connections between events: sending, going on with blocked requests, closing.
+//! A worker's care for its connections between events: it sends, continues blocked requests, and closes.
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ impl<S: Session, D: Door> Worker<S, D> {
         Ok(())
     }
 
-    /// Goes on with blocked requests, sends, and closes a connection that is finished.
+    /// Continues blocked requests, sends, and closes a finished connection.
     fn look_after(&mut self, id: u32) -> io::Result<()> {
         let Some(mut stream) = self.connections[id as usize].take() else { return Ok(()) };
         stream.queued = false;
@@ -32,7 +32,7 @@ impl<S: Session, D: Door> Worker<S, D> {
         let counters = &self.shared.figures.counters[self.index];
         let go_on = stream.send(&mut self.pool, counters, self.now) | stream.wants_turn();
         if stream.settle(budget) {
-            // Another worker's client may sit on the memory, and that worker be asleep.
+            // Another worker's client may hold the memory, while that worker sleeps.
             self.shared.mailboxes.iter().for_each(Mailbox::wake);
         }
         if stream.is_finished() {
@@ -60,7 +60,7 @@ impl<S: Session, D: Door> Worker<S, D> {
         Ok(())
     }
 
-    /// Connections that wait for memory may find some now. While there is none, many that wait cost the others next to nothing.
+    /// Retries connections that wait for memory. While there is none, many waiting connections cost the others next to nothing.
     pub(super) fn ask_again(&mut self) {
         let mut waiting = mem::take(&mut self.waiting);
         waiting.retain(|&id| {
@@ -75,7 +75,7 @@ impl<S: Session, D: Door> Worker<S, D> {
         self.waiting = waiting;
     }
 
-    /// Tells a census of this worker's clients and sockets of datagrams; the first worker tells of listeners too.
+    /// Reports this worker's clients and datagram sockets to a census. The first worker reports listeners too.
     pub(super) fn tell_census(&mut self, census: &Census) {
         let now = self.now;
         let clients = self.connections.iter().flatten().map(|stream| {
@@ -95,32 +95,33 @@ impl<S: Session, D: Door> Worker<S, D> {
         }
     }
 
-    /// Looks after a client that something waits for. It may have left, and another may have its number: that one is looked after in vain.
+    /// Looks after a client for which something is ready. If the client has left and its number is reused, the other client is looked after
+    /// without need.
     pub(super) fn wake_client(&mut self, id: u32) {
         if (id as usize) < self.connections.len() {
             self.enqueue(id);
         }
     }
 
-    /// Whether somebody watches evictions, of which the first worker tells.
+    /// Whether this worker tells watchers of evictions: the first worker does.
     pub(super) fn tells_of_evictions(&self) -> bool {
         self.index == 0 && self.shared.figures.observers.wants(kinds::EVICTIONS)
     }
 
-    /// Tells how much was evicted since the last look.
+    /// Tells watchers how much was evicted since the last look.
     fn look_for_evictions(&mut self) {
         let stats = (self.shared.figures.store)();
         let (segments, items) = (stats.segments_evicted, stats.evictions);
         let (segments_before, items_before) = mem::replace(&mut self.evictions, (segments, items));
         let more = (segments.saturating_sub(segments_before), items.saturating_sub(items_before));
-        // At the first look there is nothing to compare with.
+        // The first look has nothing to compare with.
         if mem::replace(&mut self.evictions_looked_at, self.now) != 0 && more.0 > 0 {
             let line = format!("type=segment_eviction segments={} items={}", more.0, more.1);
             self.shared.figures.observers.tell(kinds::EVICTIONS, |out| out.extend_from_slice(line.as_bytes()));
         }
     }
 
-    /// Rare things: listeners that had to pause, clients that hold memory others wait for.
+    /// Rare checks: paused listeners, and clients that hold memory that others wait for.
     pub(super) fn look_around(&mut self) -> io::Result<()> {
         let stopping = self.shared.stopping.load(Ordering::Acquire);
         if !self.listening

@@ -6,11 +6,11 @@
 //!                   one write to each connection completed and to a few of the others; again while that gave anything
 //!        -> wait
 //! ```
-//! Everything that one report (`os::Epoll`) asks for is submitted before one poll, so that it goes to flash as one batch, and nothing ever
-//! waits for one read. Where DRAM answers most of it, a few more reports are taken before that poll, so that it still is a batch: a
-//! doorbell of the drive costs as much as an answer. Answers from DRAM are sent after the flash reads were started; answers from flash that
-//! come meanwhile are sent before the remaining ones. New connections are spread over the workers: a worker that accepts one hands it to
-//! the worker that has the fewest. A worker owns its connections; it shares the budget, the figures and the mailboxes.
+//! All requests of one report (`os::Epoll`) are submitted before one poll, so that they go to flash as one batch, and nothing ever waits
+//! for a single read. If DRAM answers most of them, a few more reports are taken before that poll to fill the batch, because ringing the
+//! drive's doorbell costs as much as an answer. Answers from DRAM are sent after the flash reads were started; answers from flash that come
+//! meanwhile are sent before the remaining ones. New connections are spread over the workers: the accepting worker hands one to the worker
+//! that has the fewest. A worker owns its connections; it shares the budget, the figures and the mailboxes.
 
 // The server is above the simulator: it may read the clock. Relative expiries need it, once a round.
 #![allow(clippy::disallowed_methods)]
@@ -45,21 +45,21 @@ use crate::store::engine::Session;
 use crate::store::errands::{Answer, Errands};
 
 const SCRATCH_BYTES: usize = 64 << 10;
-/// Reports of the sockets that are taken before the store is polled for them, and how long after the first another may be taken:
-/// requests that wait for flash wait for these reports too.
+/// The most reports taken before the store is polled, and how long after the first one another may be taken: requests that wait for flash
+/// wait for these reports too.
 const REPORTS_MAX: usize = 4;
 const REPORTS_TIME: Duration = Duration::from_micros(300);
-/// Rounds of polling before the sockets are looked at again.
+/// Rounds of polling before the sockets are checked again.
 const ROUNDS_MAX: usize = 16;
-/// Connections looked after, beside those that flash has just answered, before the store is polled again.
+/// Connections looked after before the store is polled again, besides those that flash has just answered.
 const SENDS_MAX: usize = 16;
 /// How often a connection that waits for memory checks again.
 const WAIT_RETRY_MS: i32 = 10;
 /// How often an idle worker looks for stalled clients and paused listeners.
 const LOOK_MS: i32 = 1000;
-/// The store is polled at least so often while requests are in flight, although its event tells of replies.
+/// While requests are in flight the store is polled at least this often, although its event reports replies.
 const STORE_LOOK_MS: i32 = 100;
-/// How long a stop waits for replies, and sends them.
+/// How long a stop waits for replies and for sending them.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
 const ID_MAILBOX: u64 = u64::MAX;
@@ -68,26 +68,26 @@ const ID_DATAGRAMS: u64 = u64::MAX - 2;
 const ID_EXCHANGE: u64 = u64::MAX - 3;
 const ID_LISTENER: u64 = 1 << 32;
 
-/// What all workers share.
+/// State that all workers share.
 pub struct Shared {
     pub limits: Limits,
     pub budget: Budget,
     pub figures: Figures,
     pub errands: Errands,
     pub listeners: Vec<Listener>,
-    /// One a worker.
+    /// One for each worker.
     pub mailboxes: Vec<Mailbox>,
     pub stopping: AtomicBool,
 }
 
-/// The store's clock: see [`Env`].
+/// Unix seconds of the store's clock: see [`Env`].
 pub fn unix_seconds() -> u32 {
     Env::system().unix_seconds()
 }
 
 fn watch_session(epoll: &Epoll, session: &impl Session) -> io::Result<()> {
-    // The store is polled in every round, so a descriptor that stays ready needs no second event: some are shared by all
-    // sessions, and stay ready until another worker has polled.
+    // The store is polled in every round, so a descriptor that stays ready needs no second event. Some are shared by all sessions, and stay
+    // ready until another worker has polled.
     let interest = Interest { edge: true, ..Interest::READ };
     session.event_fds().into_iter().try_for_each(|fd| epoll.add(fd, ID_SESSION, interest))
 }
@@ -95,20 +95,20 @@ fn watch_session(epoll: &Epoll, session: &impl Session) -> io::Result<()> {
 pub struct Worker<S, D: Door> {
     index: usize,
     shared: Arc<Shared>,
-    /// One a listener.
+    /// Options by listener.
     options: Arc<[D::Options]>,
     session: S,
     epoll: Epoll,
-    /// Boxes, as each is taken out and put back several times a request.
+    /// Boxed, because each is taken out and put back several times for a request.
     connections: Vec<Option<Box<Stream<D>>>>,
     free: Vec<u32>,
-    /// A box, as it is taken out and put back too.
+    /// Boxed, because it is taken out and put back too.
     datagrams: Option<Box<D::Datagrams>>,
     /// Connections to look after before the next wait, in order.
     queue: VecDeque<u32>,
     /// Connections that wait for memory.
     waiting: Vec<u32>,
-    /// Connections that wait for gets of this worker to be answered.
+    /// Connections that wait until gets of this worker are answered.
     capped: Vec<u32>,
     pool: Pool,
     scratch: Vec<u8>,
@@ -116,21 +116,21 @@ pub struct Worker<S, D: Door> {
     gets: Gets,
     door: D::PerWorker,
     now: u32,
-    /// When the worker was told of the work it does.
+    /// When the events of the current round were reported.
     came: Instant,
     at_once: AnsweredAtOnce,
-    /// When stalled clients were last looked for.
+    /// When stalled clients were last checked.
     looked_at: u32,
-    /// When evictions were last looked for, and what there had been.
+    /// When evictions were last checked, and their counts then.
     evictions_looked_at: u32,
     evictions: (u64, u64),
-    /// When idle clients were last looked for.
+    /// When idle clients were last checked.
     kicked_at: u32,
     listening: bool,
-    /// When accepting failed last.
+    /// When accepting last failed.
     paused_at: u32,
     paused_since: Option<Instant>,
-    /// The last rounds ended before everything was quiet.
+    /// The last rounds stopped at their limit while there was more to do.
     unfinished: bool,
 }
 
@@ -186,7 +186,7 @@ impl<S: Session, D: Door> Worker<S, D> {
         Ok(worker)
     }
 
-    /// Runs until the server stops, and then until everything in flight is answered.
+    /// Runs until the server stops and everything in flight is answered.
     pub fn run(mut self) -> io::Result<()> {
         let (mut ready, mut replies, mut asks) = (Vec::new(), Vec::new(), Vec::new());
         let mut stop_at: Option<Instant> = None;
@@ -210,7 +210,7 @@ impl<S: Session, D: Door> Worker<S, D> {
         }
     }
 
-    /// Takes what the sockets have, until the store has enough to do at once.
+    /// Takes reports of the sockets until the store has enough to do at once.
     fn gather(&mut self, mut timeout_ms: i32, ready: &mut Vec<Ready>) -> io::Result<()> {
         let enough = self.session.in_flight() + os::EVENTS_MAX;
         let mut until = None;
@@ -221,7 +221,7 @@ impl<S: Session, D: Door> Worker<S, D> {
             self.events(ready)?;
             self.measure_answered_at_once();
             let is_batch = ready.len() < os::EVENTS_MAX || self.session.in_flight() >= enough;
-            // Clients that wait for memory come before clients that have said nothing yet.
+            // Clients that wait for memory come before clients that have sent nothing yet.
             if is_batch || !self.waiting.is_empty() {
                 break;
             }
@@ -250,7 +250,7 @@ impl<S: Session, D: Door> Worker<S, D> {
         }
     }
 
-    /// Takes all of a report: first the sockets that bring little, together, then the others.
+    /// Handles a report: first the sockets with little input, together, then the others.
     fn events(&mut self, ready: &[Ready]) -> io::Result<()> {
         let mut arrivals = mem::take(&mut self.arrivals);
         let mut others = 0u32;
@@ -296,7 +296,7 @@ impl<S: Session, D: Door> Worker<S, D> {
         Ok(())
     }
 
-    /// Exchanges the session: requests in flight in the old one are answered with the reason why it is gone.
+    /// Exchanges the session. Requests in flight on the old one are answered with the reason why it is gone.
     fn exchange_session(&mut self) -> io::Result<()> {
         let mut replies = Vec::new();
         self.session.poll(&mut replies);
@@ -337,7 +337,7 @@ impl<S: Session, D: Door> Worker<S, D> {
         result
     }
 
-    /// Works on a connection, which is looked after later.
+    /// Works on a connection, which is queued to be looked after.
     fn with_stream(&mut self, id: u32, work: impl FnOnce(&mut Stream<D>, &mut Context<'_, S, D::PerWorker>)) {
         let Some(mut stream) = self.connections.get_mut(id as usize).and_then(Option::take) else {
             unreachable!("a connection stays until its requests are answered, and until it is looked after")
@@ -388,7 +388,7 @@ impl<S: Session, D: Door> Worker<S, D> {
             if !replies.is_empty() {
                 self.came = Instant::now();
             }
-            // A get that asks keeps no other from being submitted, until it is allowed.
+            // A get that asks for room does not keep others from being submitted until it is allowed.
             let gets_left = !replies.is_empty() || !asks.is_empty();
             if gets_left {
                 for id in mem::take(&mut self.capped) {
@@ -402,7 +402,7 @@ impl<S: Session, D: Door> Worker<S, D> {
             for Ask { token, value_bytes } in asks.drain(..) {
                 self.ask(token, value_bytes);
             }
-            // Answers of flash have waited longest: they go first.
+            // Answers from flash have waited longest: send them first.
             let completed = self.queue.len() - queued_before;
             self.queue.rotate_right(completed);
             if gets_left && self.datagrams.is_some() {
@@ -414,7 +414,7 @@ impl<S: Session, D: Door> Worker<S, D> {
         self.watch_datagrams()
     }
 
-    /// They are answered all together: each took until now.
+    /// Records latencies of requests answered at once. They are answered together, so each took until now.
     fn measure_answered_at_once(&mut self) {
         let AnsweredAtOnce { gets, sets } = mem::take(&mut self.at_once);
         if gets + sets == 0 {
@@ -448,7 +448,7 @@ impl<S: Session, D: Door> Worker<S, D> {
         self.with_stream(id, |stream, cx| stream.connection.complete(reply.token as u32, &reply, cx));
     }
 
-    /// A get wants room for a long value.
+    /// A get asks for room for a long value.
     fn ask(&mut self, token: u64, value_bytes: usize) {
         let id = (token >> 32) as u32;
         if id >= datagrams::FIRST_ID {

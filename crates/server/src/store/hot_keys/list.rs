@@ -1,4 +1,4 @@
-//! The list of hot keys as it lies in its file.
+//! The file format of the list of hot keys.
 //!
 //! ```text
 //!  0       8          16     24        28    32
@@ -6,11 +6,11 @@
 //!  | magic | store id | keys | version | crc | blocks: up to 4096 hash keys of 16 bytes, a crc u32 │
 //!  +-------+----------+------+---------+-----+-----------------------------------------------------+
 //! ```
-//! All blocks but the last are full; the hottest keys come first. The head's crc covers what is before it; the crc of a block its
-//! keys. Both are salted with the store's id and the place in the file, so that the list of another store does not pass. The length of the file
-//! follows from the number of keys, so a list that is cut short is known before any of it is believed.
+//! All blocks but the last are full; the hottest keys come first. The head's crc covers the bytes before it; a block's crc covers its keys.
+//! Both are salted with the store's id and the offset in the file, so the list of another store fails the check. The length of the file
+//! follows from the number of keys, so a truncated list is detected before any of it is used.
 //!
-//! A list names what was hot once, and nothing more: whoever reads it looks at what the store has now.
+//! A list only names keys that were hot once: its reader looks up what the store has now.
 
 use std::fmt;
 use std::fs::File;
@@ -35,14 +35,14 @@ const BLOCK_BYTES_MAX: usize = BLOCK_KEYS * KEY_BYTES + CRC_BYTES;
 const _: () = assert!(STORE_AT == MAGIC.len() && KEYS_AT == STORE_AT + 8 && VERSION_AT == KEYS_AT + 8);
 const _: () = assert!(CRC_AT == VERSION_AT + 4 && HEAD_BYTES == CRC_AT + CRC_BYTES && BLOCK_BYTES_MAX == 65540);
 
-/// Why a list is not believed.
+/// Why a list is rejected.
 #[derive(Debug)]
 pub enum HotListError {
     NotAList,
     Version(u32),
-    /// It is another store's.
+    /// It belongs to another store.
     Foreign,
-    /// It is longer or shorter than its keys take.
+    /// It is longer or shorter than its number of keys requires.
     Torn,
     /// A checksum does not hold.
     Damaged,
@@ -73,7 +73,7 @@ impl From<io::Error> for HotListError {
     }
 }
 
-/// Bytes of a list of so many keys; `None` if there cannot be so many.
+/// Bytes of a list of so many keys. `None` if a list cannot have so many.
 fn list_bytes(keys: u64) -> Option<u64> {
     let crcs = keys.div_ceil(BLOCK_KEYS as u64).checked_mul(CRC_BYTES as u64)?;
     keys.checked_mul(KEY_BYTES as u64)?.checked_add(crcs)?.checked_add(HEAD_BYTES as u64)
@@ -94,7 +94,7 @@ fn salt(store: u64, address: u64) -> Salt {
     Salt { store, address, version: VERSION.into() }
 }
 
-/// Writes a list. Without [`ListWriter::finish`] what is there passes for nothing.
+/// Writes a list. Without [`ListWriter::finish`] the file is not a valid list.
 pub struct ListWriter<W: Write + Seek> {
     out: BufWriter<W>,
     store: u64,
@@ -115,7 +115,7 @@ impl<W: Write + Seek> ListWriter<W> {
         if self.block.len() == BLOCK_KEYS * KEY_BYTES { self.end_block() } else { Ok(()) }
     }
 
-    /// How many were pushed.
+    /// The number of keys pushed.
     pub fn keys(&self) -> u64 {
         self.keys
     }
@@ -129,7 +129,7 @@ impl<W: Write + Seek> ListWriter<W> {
         Ok(())
     }
 
-    /// Writes the head, which makes it a list; what it was written to, and how many keys are in it.
+    /// Writes the head, which makes the list valid. Returns the output, and the number of keys.
     pub fn finish(mut self) -> io::Result<(W, u64)> {
         if !self.block.is_empty() {
             self.end_block()?;
@@ -141,21 +141,21 @@ impl<W: Write + Seek> ListWriter<W> {
     }
 }
 
-/// Whether a file begins as a list does, of whatever version and store.
+/// Whether a file begins like a list of any version and store.
 pub fn is_list(path: &Path) -> io::Result<bool> {
     let mut begin = [0; MAGIC.len()];
     File::open(path)?.read_exact(&mut begin)?;
     Ok(begin == MAGIC)
 }
 
-/// Whether a file may be a list that was not finished, whose head is still zero.
+/// Whether a file may be an unfinished list, whose head is still zero.
 pub fn may_be_unfinished(path: &Path) -> io::Result<bool> {
     let mut begin = Vec::new();
     File::open(path)?.take(MAGIC.len() as u64).read_to_end(&mut begin)?;
     Ok(begin == MAGIC || begin.iter().all(|&byte| byte == 0))
 }
 
-/// Where the block that begins with the key of this number lies.
+/// The offset of the block that begins with the key of this number.
 fn address_of(key: u64) -> u64 {
     HEAD_BYTES as u64 + key * KEY_BYTES as u64 + key / BLOCK_KEYS as u64 * CRC_BYTES as u64
 }
@@ -169,7 +169,7 @@ pub struct ListReader<R: Read> {
 }
 
 impl<R: Read> ListReader<R> {
-    /// Begins to read what should be a list of `store` and is `bytes` long.
+    /// Begins to read a list that must belong to `store`; the file is `bytes` long.
     pub fn new(input: R, bytes: u64, store: u64) -> Result<ListReader<R>, HotListError> {
         let mut input = BufReader::with_capacity(BLOCK_BYTES_MAX, input);
         let mut found = [0; HEAD_BYTES];
@@ -195,13 +195,13 @@ impl<R: Read> ListReader<R> {
         Ok(ListReader { input, store, keys, passed: 0 })
     }
 
-    /// How many keys it says it has.
+    /// The number of keys according to the head.
     pub fn keys(&self) -> u64 {
         self.keys
     }
 
-    /// Appends the next keys, at most about `keys_max` (whole blocks, one at least); whether there were any. What an error
-    /// leaves appended holds.
+    /// Appends the next keys, at most about `keys_max` (whole blocks, at least one). Returns whether there were any. After an error, keys
+    /// that were appended are valid.
     pub fn next(&mut self, keys: &mut Vec<KeyDigest>, keys_max: usize) -> Result<bool, HotListError> {
         let before = keys.len();
         let mut block = Vec::new();

@@ -1,16 +1,15 @@
-//! The hot items outlive a restart: a list of the keys whose items are in DRAM is saved now and then, and DRAM is warmed from it when the
+//! Keeps hot items hot over a restart: a list of the keys whose items are in DRAM is saved regularly, and DRAM is warmed from it when the
 //! server starts.
 //!
 //! ```text
 //! start: list ─► Store::warm ─► DRAM        every so often, and at the end: DRAM ─► Store::hot_keys ─► another file ─► list
 //! ```
-//! The list is a hint, and holds no values: its items are read from flash as they are at the start. One that is torn, damaged or of another
-//! store is passed over with a line in the log. It is replaced when a whole new one is durable, and stays as it is until DRAM has been
-//! warmed from it.
+//! The list is a hint and holds no values: items are read from flash in their state at the start. A torn or damaged list, or one of another
+//! store, is skipped and logged. A list is replaced when a new one is complete and durable, and never before DRAM has been warmed from it.
 //!
 //! Threads: one of its own. Requests are served meanwhile.
 
-// The server is above the simulator: this is a thread of the system, and looks at the clock.
+// The server is above the simulator: this is a system thread, and reads the clock.
 #![allow(clippy::disallowed_methods)]
 
 pub mod list;
@@ -30,25 +29,26 @@ use tapetum::{Stats, Warmed};
 
 use crate::store::unfinished;
 
-/// However often it is to be saved, a list is not written faster than this on average.
+/// However often it is to be saved, a list is written no faster than this on average.
 const SAVE_BYTES_PER_SECOND: u64 = 1 << 20;
-/// Bytes of the tier for each key of the list that is in memory at once: a sixteenth, while the tier is still empty.
+/// Bytes of the tier for each key that is in memory at once while a list is read: the keys take a sixteenth of the tier, which is still
+/// empty then.
 const TIER_BYTES_PER_KEY: u64 = 256;
-/// Within them the order of heat is lost to that of flash.
+/// The most keys at once. Among them the order is that of flash, not of heat.
 const KEYS_AT_ONCE_MAX: u64 = 256 << 10;
-/// Keys of a list: 64 MiB, which is written and made durable in a second or so.
+/// The most keys of a list: 64 MiB, which are written and made durable in about a second.
 const KEYS_MAX: u64 = 4 << 20;
-/// A pause while others have the memory for reads.
+/// Pause while others use the memory for reads.
 const MEMORY_WAIT: Duration = Duration::from_millis(1);
 
-/// Where the list is, and how often it is saved.
+/// The path of the list, and how often it is saved.
 #[derive(Clone, Debug)]
 pub struct HotKeys {
     pub path: PathBuf,
     pub every: Duration,
 }
 
-/// How far it is, for `stats`.
+/// Progress of warming, for `stats`.
 #[derive(Debug, Default)]
 pub struct WarmProgress {
     pub warming: AtomicU64,
@@ -66,15 +66,15 @@ impl WarmProgress {
     }
 }
 
-/// The thread.
+/// A handle to the thread.
 pub struct Keeper {
-    // Dropped, it ends the thread.
+    // Dropping it ends the thread.
     stop: Sender<()>,
     thread: JoinHandle<()>,
 }
 
 impl Keeper {
-    /// Begins to warm DRAM from the list, and then saves it now and then.
+    /// Starts the thread, which warms DRAM from the list, and then saves it regularly.
     pub fn start(store: tapetum::Store, hot_keys: HotKeys, progress: Arc<WarmProgress>) -> io::Result<Keeper> {
         let (stop, stopped) = channel();
         progress.warming.store(1, Ordering::Relaxed);
@@ -83,10 +83,10 @@ impl Keeper {
         Ok(Keeper { stop, thread })
     }
 
-    /// Saves the list for the last time, unless it was still warming.
+    /// Saves the list for the last time, unless warming is not finished.
     pub fn stop(self) {
         drop(self.stop);
-        // A panic there has been reported; without the list only warming is lost.
+        // A panic was reported by the thread; without a new list, only warming is lost.
         let _ = self.thread.join();
     }
 }
@@ -96,14 +96,14 @@ struct HotKeyKeeper {
     hot_keys: HotKeys,
     progress: Arc<WarmProgress>,
     stopped: Receiver<()>,
-    /// What had been asked for when the list was saved last.
+    /// Number of gets, as `asked` counts them, when the list was last saved.
     saved_at: Option<u64>,
 }
 
-/// It was told to stop, or could not read the list, which then stays as it is.
+/// The thread was told to stop, or could not read the list, which then stays unchanged.
 struct Stopped;
 
-/// An error, with what to do, if there is something in the place of a list that must not be replaced.
+/// An error, with advice, if the path holds something else than a list, which must not be replaced.
 pub fn check_place(path: &Path) -> Result<(), String> {
     check_folder(path)?;
     check_file(path, list::is_list)?;
@@ -159,7 +159,7 @@ impl HotKeyKeeper {
         self.save_if_changed();
     }
 
-    /// Warms DRAM; what became of how many keys, if there is a list.
+    /// Warms DRAM. Returns the numbers of keys by what happened to them, if there is a list.
     fn warm(&self) -> Result<Option<(Warmed, u64)>, Stopped> {
         let path = self.hot_keys.path.display();
         let mut reader = match self.open_list() {
@@ -226,7 +226,7 @@ impl HotKeyKeeper {
         }
     }
 
-    /// Saves the list, if anything was asked for since it was saved; how many bytes it has then.
+    /// Saves the list, if there were gets since the last save. Returns its length in bytes.
     fn save_if_changed(&mut self) -> u64 {
         let asked = asked(&self.store.stats());
         if asked == self.saved_at.unwrap_or(0) {
@@ -247,22 +247,22 @@ impl HotKeyKeeper {
     }
 }
 
-/// Gets that found something where the list may have changed by it.
+/// Number of gets that found an item and may have changed the list.
 fn asked(stats: &Stats) -> u64 {
     stats.get_from_tier + stats.get_from_flash
 }
 
-/// Writes a new list and puts it in the place of the old one; how many keys and bytes it has.
+/// Writes a new list and replaces the old one. Returns its keys and bytes.
 fn save(store: &tapetum::Store, path: &Path) -> io::Result<(u64, u64)> {
     let file = unfinished::begin(path, list::may_be_unfinished)?;
     let replaced = write(store, &file).and_then(|written| {
-        // Something else may have come there since the server started.
+        // Something else may have been put there since the server started.
         check_file(path, list::is_list).map_err(io::Error::other)?;
         unfinished::finish(path)?;
         Ok(written)
     });
     replaced.inspect_err(|_| {
-        // What stays behind is written over the next time.
+        // The next save overwrites a file that stays behind.
         let _ = fs::remove_file(unfinished::path_of(path));
     })
 }

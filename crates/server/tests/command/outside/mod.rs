@@ -1,6 +1,6 @@
-//! For tests of the binary from outside: a folder for its data, and what came of a command.
+//! Helpers for tests of the binary from outside: a folder for its data, and the result of a command.
 
-// Each test takes of it what it needs.
+// Each test uses a part of it.
 #![allow(dead_code)]
 
 use std::io::{BufRead, BufReader, Read};
@@ -17,14 +17,14 @@ pub fn tapetum(words: &[&str]) -> Command {
     command
 }
 
-/// What it printed.
+/// Standard output of a command that must have succeeded.
 #[track_caller]
 pub fn succeeded(output: Output) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What it said.
+/// Standard error of a command that must have failed.
 #[track_caller]
 pub fn failed(output: Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stdout));
@@ -33,7 +33,7 @@ pub fn failed(output: Output) -> String {
 
 pub struct Served {
     pub child: Child,
-    /// What it said until then.
+    /// The log until it served.
     pub log: String,
     pub rest: BufReader<ChildStderr>,
 }
@@ -48,7 +48,7 @@ impl Served {
         Served { child, log, rest }
     }
 
-    /// Stops it as a user would; all that it said.
+    /// Stops it like a user would. Returns the whole log.
     pub fn stop(mut self) -> String {
         stop(&mut self.child);
         self.rest.read_to_string(&mut self.log).unwrap();

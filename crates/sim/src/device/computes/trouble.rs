@@ -1,14 +1,14 @@
-//! What happens to batches: some are cancelled, and the power may fail at any moment.
+//! Trouble for batches: some are cancelled, and the power may fail at any moment.
 
 use super::{ComputeWorld, PIPELINES, SECTOR_BYTES, slot_at};
 use tapetum_drive::{Command, Completion, Lease, Operation, SplitMix64};
 
-/// Steps, of which one cancels, or looks at what a power cut would leave.
+/// One step in so many cancels, or checks the state that a power cut would leave.
 pub(super) const CANCELS_EVERY: u64 = 12;
 pub(super) const CUTS_EVERY: u64 = 50;
 
 impl ComputeWorld {
-    /// Cancels all pipelines of a batch, or one, or one that there is not.
+    /// Cancels all pipelines of a batch, or one, or one that does not exist.
     pub(super) fn cancel(&mut self) {
         let place = self.random.below(self.batches.len() as u64 + 1) as usize;
         let Some((of, batch)) = self.batches.iter_mut().nth(place) else { return };
@@ -33,7 +33,7 @@ impl ComputeWorld {
         if completion.is_success() { Ok(()) } else { Err(format!("{completion:?} of a cancellation")) }
     }
 
-    /// Checks what a power failure at this moment would leave.
+    /// Checks the state that a power failure at this moment would leave.
     pub(super) fn cut_power(&mut self) -> Result<(), String> {
         let seed = self.random.next_u64();
         let survives = |place: usize| SplitMix64::new(seed ^ place as u64).one_in(2);

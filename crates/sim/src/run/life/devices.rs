@@ -1,5 +1,5 @@
-//! Requests on block devices, as a door does them: each block by itself, a change of a part of one under the stamp that was read, a barrier
-//! behind what is to be durable.
+//! Requests on block devices, handled like by a door: each block by itself, a change of a part of a block under the stamp that was read, a
+//! barrier behind writes that must be durable.
 
 use super::Life;
 use crate::model::operation::Kind;
@@ -7,7 +7,7 @@ use crate::run::{Stop, World, wrong};
 use crate::workload::{DeviceRequest, request};
 use tapetum::{BlockChange, ChangeStep, Outcome, Patch, Reply};
 
-/// A request that is not answered.
+/// A request that is not answered yet.
 struct Asked {
     session: usize,
     parts: usize,
@@ -15,18 +15,18 @@ struct Asked {
     is_forced: bool,
 }
 
-/// Of an open store.
+/// The pending requests on an open store's devices.
 #[derive(Default)]
 pub struct DevicesAsked {
     /// By number.
     requests: std::collections::BTreeMap<u64, Asked>,
-    /// By operation: the request, and the change of a part of a block.
+    /// By operation: its request, and the change, if it changes a part of a block.
     parts: std::collections::BTreeMap<u64, (u64, Option<BlockChange>)>,
     /// Sessions whose forced writes wait for a barrier.
     due: Vec<usize>,
 }
 
-/// The change that an operation on a part of a block is.
+/// The change of a part of a block that an operation is, if it is one.
 fn change_of(kind: &Kind) -> Option<BlockChange> {
     match kind {
         Kind::Patch { within, bytes } => Some(BlockChange::new(within.clone(), Patch::Bytes(bytes.to_vec()))),
@@ -54,13 +54,13 @@ impl Life {
             submitted.expect("a session has room for a few");
             self.on_their_way.insert(id, Some(key));
             self.devices.parts.insert(id, (number, change));
-            // Requests that cover a block come in any order, also those of one client.
+            // Requests that cover the same block run in any order, even those of one client.
             world.model.submit(id, id as usize, key, kind);
         }
         Ok(())
     }
 
-    /// Takes a reply to the part of a request on a device: gives it back when the part is done by it.
+    /// Handles a reply to a part of a request on a device. Returns it when the part is done.
     pub(super) fn go_on_with_device(
         &mut self,
         world: &mut World,
@@ -99,7 +99,7 @@ impl Life {
         Ok(Some(reply))
     }
 
-    /// Submits the barriers that forced writes wait for: what they have written has been told to the model by now.
+    /// Submits the barriers that forced writes wait for. The model has been told of their writes by now.
     pub(super) fn force_devices(&mut self, world: &mut World) -> Result<(), Stop> {
         for session in std::mem::take(&mut self.devices.due) {
             self.submit_sync(world, session)?;

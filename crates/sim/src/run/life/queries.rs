@@ -1,4 +1,4 @@
-//! Filtered scans at the drive beside other operations, flush, collector, splits and merges: what each shows is held against the model.
+//! Filtered scans at the drive, beside other operations, flush, collector, splits and merges. Their results are checked against the model.
 
 use super::super::{Stop, World, wrong};
 use super::{Life, PATIENCE};
@@ -10,7 +10,7 @@ use tapetum_kernels::scan::program::{Comparison, Constant, Instruction, Program}
 use tapetum_kernels::scan::query::{MisfitPolicy, QueryOutput};
 use tapetum_kernels::scan::{Format, OwnedScalar, Query, Scalar, ScalarType};
 
-/// A filtered scan on its way.
+/// A pending filtered scan.
 pub(super) struct QueryAsked {
     id: u64,
     slot: usize,
@@ -28,7 +28,7 @@ impl std::fmt::Debug for QueryAsked {
     }
 }
 
-/// Key and value of the items that a filter keeps.
+/// A query for key and value of the items that a filter keeps.
 fn query(filter: &Filter) -> Query {
     let format = Format::parse("key: name bytes; value: body bytes").unwrap_or_else(|error| panic!("{error}"));
     let mut instructions = vec![Instruction::Field(0), Instruction::Field(1)];
@@ -45,7 +45,7 @@ fn query(filter: &Filter) -> Query {
 }
 
 impl Life {
-    /// Begins one, unless another is on its way.
+    /// Begins a filtered scan, unless one is pending.
     pub(super) fn begin_query(
         &mut self,
         world: &mut World,
@@ -68,7 +68,7 @@ impl Life {
         Ok(())
     }
 
-    /// Takes a step of the one that is on its way, if one is.
+    /// Runs a step of the pending filtered scan, if there is one.
     pub(super) fn step_query(&mut self, world: &mut World) -> Result<(), Stop> {
         let Some(mut asked) = self.query.take() else { return Ok(()) };
         let QueryAsked { task, rows, .. } = &mut *asked;
@@ -87,14 +87,14 @@ impl Life {
                 world.model.reply_scan(asked.id, &told).map_err(Stop::Wrong)
             }
             Err(error) => {
-                // What it has shown before says nothing here: it is for a client to throw away.
+                // The rows that it has shown before do not count: a client throws them away.
                 world.model.reply_scan(asked.id, &BTreeMap::new()).map_err(Stop::Wrong)?;
                 self.judge_query_error(&error, &format!("({asked:?}) failed"))
             }
         }
     }
 
-    /// Steps until none is on its way.
+    /// Runs steps until none is pending.
     pub(super) fn finish_query(&mut self, world: &mut World) -> Result<(), Stop> {
         let mut patience = PATIENCE;
         while self.query.is_some() {
@@ -126,7 +126,7 @@ impl Life {
     }
 }
 
-/// What a filtered scan tells of each key of its range; an error says what is wrong with it in itself.
+/// The answer of a filtered scan for each key of its range. An error if the answer contradicts itself.
 fn told_by(world: &World, asked: &QueryAsked) -> Result<BTreeMap<usize, Told>, String> {
     let mut shown: BTreeMap<&[u8], &[u8]> = BTreeMap::new();
     for (key, value) in &asked.rows {

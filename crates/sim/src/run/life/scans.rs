@@ -1,4 +1,4 @@
-//! Scans beside other operations: parts that are asked for one after the other, each held against the model.
+//! Scans beside other operations: their parts are requested one after the other, and each is checked against the model.
 
 use super::super::{Stop, World, wrong};
 use super::Life;
@@ -7,12 +7,12 @@ use crate::workload::holds;
 use std::collections::BTreeMap;
 use tapetum::{Error, KeyRange, ScanPart, ScanReply, ScannedItem};
 
-/// Parts of scans on their way at once: each is an operation on all of its keys.
+/// The most parts of scans pending at once: each is an operation on all of its keys.
 const SCANS_MAX: usize = 2;
-/// One scan of so many is given up before it has come to its end.
+/// One scan in so many is abandoned before its end.
 const GIVE_UP_ONE_IN: u64 = 8;
 
-/// A part of a scan that was asked for.
+/// A part of a scan that was requested.
 #[derive(Clone, Debug)]
 pub(super) struct ScanAsked {
     pub session: usize,
@@ -35,7 +35,7 @@ impl Life {
         Ok(())
     }
 
-    /// Scans all of a slot's keyspace, to its end.
+    /// Scans the whole keyspace of a slot.
     pub(super) fn scan_all(&mut self, world: &mut World, slot: usize) -> Result<(), Stop> {
         let range = KeyRange { is_reverse: world.random.one_in(2), ..KeyRange::default() };
         let (id, items_max) = (world.workload.operation_id(), world.workload.items_max());
@@ -43,7 +43,7 @@ impl Life {
         self.drain(world)
     }
 
-    /// Takes the answers of a session's scans, and goes on with those that are not over.
+    /// Handles the answers of a session's scans, and requests the next parts.
     pub(super) fn take_scanned(&mut self, world: &mut World, session: usize) -> Result<(), Stop> {
         let mut replies: Vec<ScanReply> = Vec::new();
         self.sessions[session].take_scanned(&mut replies);
@@ -87,7 +87,7 @@ impl Life {
     }
 }
 
-/// What a part tells of each key that it got to; an error says what is wrong with it in itself.
+/// The answer of a part for each key that it got to. An error if the answer contradicts itself.
 fn told_by(world: &World, asked: &ScanAsked, part: &ScanPart) -> Result<BTreeMap<usize, Told>, String> {
     let ScanPart { items, rest } = part;
     if items.len() > asked.items_max || (items.is_empty() && rest.is_some()) {

@@ -1,4 +1,4 @@
-//! Items: what `node-get` and `node-scan` fill their output with, one behind the other.
+//! Items: the contents of the output of `node-get` and `node-scan`, one behind the other.
 //!
 //! ```text
 //!  0       8         14      15      16      20    24      28     30      32
@@ -8,8 +8,8 @@
 //!  |       |         |       |       |       |     | u32   |      | u16   |     |
 //!  +-------+---------+-------+-------+-------+-----+-------+------+-------+-----+-------
 //! ```
-//! `raw` is the value's length, `value bytes` how many stand here. Where the value is in an extension, its reference stands here; where it
-//! is in the page, none does, and `at` is where it begins there.
+//! `raw` is the value's length, `value bytes` how many bytes of it stand here. For a value in an extension, its reference stands here. For
+//! a value that stays in the page, nothing stands here, and `at` is its offset in the page.
 
 use super::super::inflate;
 use super::{INVALID, NodeFlags, corrupt};
@@ -35,10 +35,10 @@ pub enum ItemPlace<'a> {
     /// The key is not between the node's fences: it belongs in another node.
     OutsideFences,
     Here(&'a [u8]),
-    /// In the page, from this byte on, as it is.
+    /// In the page, uncompressed, from this byte on.
     Page(usize),
     Extension(ExtensionReference),
-    /// Nobody asked for it.
+    /// The request did not ask for the value.
     NotWanted,
 }
 
@@ -51,12 +51,12 @@ pub struct NodeItem<'a> {
     pub marks: Marks,
     /// The value's length.
     pub raw_bytes: u32,
-    /// Of a scan; of no bytes otherwise.
+    /// The key of a scan's item; empty otherwise.
     pub key: &'a [u8],
     pub place: ItemPlace<'a>,
 }
 
-/// Reads what a program filled.
+/// Reads the items that a program wrote.
 pub struct ItemReader<'a> {
     rest: &'a [u8],
 }
@@ -70,7 +70,7 @@ impl<'a> ItemReader<'a> {
 impl<'a> Iterator for ItemReader<'a> {
     type Item = NodeItem<'a>;
 
-    /// `None` at the end, and where the bytes are no item.
+    /// `None` at the end, and if the bytes are not an item.
     fn next(&mut self) -> Option<NodeItem<'a>> {
         let (head, rest) = self.rest.split_first_chunk::<NODE_ITEM_HEAD_BYTES>()?;
         let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
@@ -101,7 +101,7 @@ impl<'a> Iterator for ItemReader<'a> {
     }
 }
 
-/// The output of a program that gives items.
+/// Writes the output of a program that gives items.
 pub(super) struct ItemWriter<'a> {
     output: &'a mut [u8],
     pub filled: usize,
@@ -110,7 +110,7 @@ pub(super) struct ItemWriter<'a> {
 
 /// Why an item was not written.
 pub(super) enum ItemFailure {
-    /// It takes so many bytes.
+    /// The item takes so many bytes.
     Full(usize),
     Failed(ProgramResult),
 }
@@ -120,7 +120,8 @@ impl<'a> ItemWriter<'a> {
         ItemWriter { output, filled: 0, items: 0 }
     }
 
-    /// The end of a program whose output has no room for an item of so many bytes: it is short only if there is none in it.
+    /// The result of a program whose output has no room for an item of `needed` bytes. It is [`OUTPUT_SHORT`] only if the output has no
+    /// item at all.
     pub fn end(&self, needed: usize, more: u64) -> ProgramResult {
         match self.items {
             0 => (OUTPUT_SHORT, [needed as u64, 0]),

@@ -15,11 +15,11 @@
 //! and an `id` of all ones.
 //! A record is dead if its stamp is not above `watermark`, or its expiry not above `now`, in milliseconds since 1970. What requests are is each program's.
 //!
-//! 1. Lengths are exact: parameters that go on behind the last request are refused.
-//! 2. The page is the input, and programs that change it write the new one to the output's first 4 KiB; with [`NodeFlags::IN_PLACE`]
-//!    there is no input, and the page is there already.
-//! 3. Of damaged bytes they answer [`CORRUPT`]; the result's first word says why ([`corrupt_reason`]). A page that was changed in place is
-//!    lost then.
+//! 1. Lengths are exact: parameters with bytes behind the last request are refused.
+//! 2. The page is the input, and programs that change it write the new page to the output's first 4 KiB. With [`NodeFlags::IN_PLACE`] there
+//!    is no input, and the page is already in the output.
+//! 3. For damaged bytes a program answers [`CORRUPT`]; the result's first word says why ([`corrupt_reason`]). A page that was being changed
+//!    in place is then lost.
 
 mod get;
 mod item;
@@ -54,9 +54,9 @@ pub const NODE_REMOVE: (&str, u16) = ("node-remove", NODE_PROGRAM_VERSION);
 pub const NODE_SCAN: (&str, u16) = ("node-scan", NODE_PROGRAM_VERSION);
 pub const NODE_REALIGN: (&str, u16) = ("node-realign", NODE_PROGRAM_VERSION);
 
-/// The page has another id or stamp than it must have. The result is what it has.
+/// The page's id or stamp differs from the one asked for. The result is the page's id and stamp.
 pub const ANOTHER_NODE: Status = Status::Program(5);
-/// Not all requests took effect, and [`NodeFlags::ALL`] wants all of them. The outcomes say why; the page in the output is of no use.
+/// Not all requests took effect, and [`NodeFlags::ALL`] wants all of them. The outcomes say why; the page in the output must not be used.
 pub const NOT_ALL: Status = Status::Program(6);
 
 /// Requests of one command.
@@ -65,27 +65,28 @@ pub const ARGUMENTS_BYTES: usize = 80;
 /// An `id` that any node has.
 pub const ANY_NODE: u64 = u64::MAX;
 
-/// How a program is to go about it. A flag that a program has no use for is refused.
+/// Options of a program. A program refuses flags that it does not use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NodeFlags(u16);
 
 impl NodeFlags {
     pub const NONE: NodeFlags = NodeFlags(0);
-    /// The page comes from flash: all of it is checked, its checksum first. Without, it was since it came.
+    /// The page comes from flash: check all of it, its checksum first. Without the flag, the page was checked when it came.
     pub const CHECK: NodeFlags = NodeFlags(1);
-    /// The new page gets a stamp and a checksum. Of `node-put`, `node-remove` and `node-realign`.
+    /// The new page gets a stamp and a checksum. For `node-put`, `node-remove` and `node-realign`.
     pub const SEAL: NodeFlags = NodeFlags(1 << 1);
-    /// The page is in the output. Of the same three.
+    /// The page is in the output. For `node-put`, `node-remove` and `node-realign`.
     pub const IN_PLACE: NodeFlags = NodeFlags(1 << 2);
-    /// All requests take effect or none. Of `node-put` and `node-remove`, and not in place.
+    /// All requests take effect or none. For `node-put` and `node-remove`, and not in place.
     pub const ALL: NodeFlags = NodeFlags(1 << 3);
-    /// From the highest key to the lowest. Of `node-scan`.
+    /// From the highest key to the lowest. For `node-scan`.
     pub const REVERSE: NodeFlags = NodeFlags(1 << 4);
-    /// Keys without values. Of `node-scan`.
+    /// Keys without values. For `node-scan`.
     pub const KEYS_ONLY: NodeFlags = NodeFlags(1 << 5);
-    /// Values that are not compressed stay in the page. Of `node-get` and `node-scan`.
+    /// Values that are not compressed stay in the page. For `node-get` and `node-scan`.
     pub const RAW_IN_PAGE: NodeFlags = NodeFlags(1 << 6);
-    /// The host knows which extension the record names that goes. Of `node-put` and `node-remove` whose output is a page alone.
+    /// The host knows the extension of the record that is replaced or removed. For `node-put` and `node-remove` whose output is only a
+    /// page.
     pub const EXTENSION_KNOWN: NodeFlags = NodeFlags(1 << 7);
 
     #[must_use]
@@ -98,17 +99,17 @@ impl NodeFlags {
     }
 }
 
-/// What the parameters of all these programs begin with.
+/// The arguments with which the parameters of all these programs begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeArguments {
     pub salt: SlotSalt,
-    /// The node's; [`ANY_NODE`] for any.
+    /// The node's id; [`ANY_NODE`] for any.
     pub id: u64,
-    /// The page's; 0 for any.
+    /// The page's stamp; 0 for any.
     pub stamp: u64,
     /// Records up to this stamp are dead.
     pub watermark: u64,
-    /// What the image says that is sealed.
+    /// Contents of the new image's seal.
     pub seal: ImageSeal,
     /// Milliseconds since 1970.
     pub now_ms: u64,
@@ -127,7 +128,7 @@ impl NodeArguments {
         out.extend_from_slice(&(now | u64::from(self.flags.0) << 48).to_le_bytes());
     }
 
-    /// The arguments, and the requests behind them; `None` where they have no such form, or a flag is not of `flags`.
+    /// The arguments, and the requests behind them. `None` if the form is invalid, or a flag is not in `flags`.
     fn parse(parameters: &[u8], flags: NodeFlags) -> Option<(NodeArguments, &[u8])> {
         let (head, requests) = parameters.split_first_chunk::<ARGUMENTS_BYTES>()?;
         let (words, _) = head.as_chunks::<8>();
@@ -140,12 +141,12 @@ impl NodeArguments {
         flags.has(given).then_some((arguments, requests))
     }
 
-    /// Whether a record counts.
+    /// Whether a record is live.
     fn is_live(&self, header: &Header) -> bool {
         header.stamp > self.watermark && !header.expiry.has_passed(self.now_ms)
     }
 
-    /// The node in a page, if it is the one that is meant.
+    /// The node in a page, if it is the node asked for.
     fn node<'a>(&self, page: &'a [u8]) -> Result<NodeRef<'a>, ProgramResult> {
         let node = match self.flags.has(NodeFlags::CHECK) {
             true => NodeRef::check(page, self.salt),
@@ -157,7 +158,7 @@ impl NodeArguments {
         if is_meant { Ok(node) } else { Err((ANOTHER_NODE, [node.id(), node.stamp()])) }
     }
 
-    /// The page that is to be changed, checked, and what of the output is behind it, of which `behind` bytes are needed.
+    /// The page to change, checked, and the rest of the output behind it, of which `behind` bytes are needed.
     fn page_to_change<'a>(
         &self,
         (inputs, output): (&[&[u8]], &'a mut [u8]),
@@ -185,7 +186,7 @@ impl NodeArguments {
 
 const INVALID: ProgramResult = (Status::InvalidField, [0; 2]);
 
-/// Why a page is [`CORRUPT`], from the result's first word.
+/// Decodes, from the result's first word, why a page is [`CORRUPT`].
 pub fn corrupt_reason(word: u64) -> NodeError {
     match word {
         1 => NodeError::Blank,

@@ -1,4 +1,4 @@
-//! `node-put` and `node-remove`: requests that change a node, in their order.
+//! `node-put` and `node-remove`: requests that change a node, run in order.
 //!
 //! ```text
 //! requests: condition u8 · zero 3 bytes · record bytes u32 · stamp u64 · record, one behind the other
@@ -13,14 +13,14 @@
 //!           an output of a page alone, and one request: stamp · outcome, and from bit 8 on the bytes that the node uses
 //!                                   up to 16 requests: outcomes of four bits, the first one's lowest · as of one, but how many took effect
 //! ```
-//! An output of a page alone, which may be a page in place that has no room behind it, takes no reference: where a record that would go
-//! names an extension, or one of several requests', the program changes nothing and answers [`OUTPUT_SHORT`] and which request that is,
-//! unless the host knows ([`NodeFlags::EXTENSION_KNOWN`]).
+//! An output of only a page (which may be a page in place that has no room behind it) has no room for a reference. So if a record to be
+//! replaced or removed names an extension, or one of several requests' records does, the program changes nothing and answers
+//! [`OUTPUT_SHORT`] with the number of that request, unless the host knows the extension ([`NodeFlags::EXTENSION_KNOWN`]).
 //!
-//! A record is as [`tapetum_kernels::record`] draws it, with a crc of zero and no keyspace. A tombstone removes, and `node-remove` takes no
-//! other ones. An outcome's `stamp` is that of the record that was there; `extension` is 1 if the value of a record that went was in the one
-//! that `reference` names. To conditions a dead record is absent. Behind a request that has no room none is tried: another one of the same
-//! key may be among them.
+//! A record is encoded as in [`tapetum_kernels::record`], with a crc of zero and no keyspace. A tombstone removes, and `node-remove` takes
+//! only tombstones. An outcome's `stamp` is that of the record that was there; `extension` is 1 if the value of the replaced or removed
+//! record was in the extension that `reference` names. Conditions treat a dead record as absent. After a request that finds no room, no
+//! further one is tried, because a later one may be for the same key.
 
 use super::super::OUTPUT_SHORT;
 use super::{INVALID, NODE_PUT, NODE_REMOVE, NODE_REQUESTS_MAX, NOT_ALL, NodeArguments, NodeFlags, corrupt};
@@ -41,18 +41,18 @@ const FLAGS: NodeFlags = NodeFlags::CHECK
     .with(NodeFlags::EXTENSION_KNOWN);
 const REQUEST_HEAD_BYTES: usize = 16;
 pub const NODE_OUTCOME_BYTES: usize = 32;
-/// Requests of one command whose output is a page alone, at most.
+/// The most requests of one command whose output is only a page.
 pub const NODE_BARE_REQUESTS_MAX: usize = u64::BITS as usize / BARE_OUTCOME_BITS;
 const BARE_OUTCOME_BITS: usize = 4;
 const REFERENCE_AT: usize = NODE_OUTCOME_BYTES - REFERENCE_BYTES;
 const _: () = assert!(REFERENCE_AT == 12);
 
-/// Bytes that the output must have for so many requests.
+/// Bytes of output that so many requests need.
 pub const fn put_output_bytes(requests: usize) -> usize {
     NODE_BYTES + requests * NODE_OUTCOME_BYTES
 }
 
-/// What must hold for a request to take effect.
+/// Condition for a request to take effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PutCondition {
     Always,
@@ -81,7 +81,7 @@ impl PutCondition {
         }
     }
 
-    /// Of the stamp of the live record, if there is one.
+    /// Whether the condition holds. `stamp` is that of the live record, if there is one.
     fn holds(self, stamp: Option<u64>) -> bool {
         match self {
             PutCondition::Always => true,
@@ -92,25 +92,25 @@ impl PutCondition {
     }
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum PutResult {
-    /// One before it had no room.
+    /// A request before it found no room.
     NotTried = 0,
     /// Its key is new.
     Stored = 1,
     Replaced = 2,
     Removed = 3,
-    /// There was nothing to remove.
+    /// No record was there to remove.
     Missing = 4,
     /// The condition does not hold.
     Refused = 5,
-    /// The node must be split for it.
+    /// The node has no room: it must be split.
     NoRoom = 6,
     /// The key belongs in another node.
     OutsideFences = 7,
-    /// No node takes such a record.
+    /// No node takes such a record: it is too long, or its header does not fit.
     Unfit = 8,
 }
 
@@ -127,7 +127,7 @@ impl PutResult {
         PutResult::Unfit,
     ];
 
-    /// Whether the node is now as the request wants it.
+    /// Whether the node is now as the request asks.
     pub fn took_effect(self) -> bool {
         matches!(self, PutResult::Stored | PutResult::Replaced | PutResult::Removed | PutResult::Missing)
     }
@@ -136,9 +136,9 @@ impl PutResult {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PutOutcome {
     pub result: PutResult,
-    /// Of the record that was there; 0 without one.
+    /// The stamp of the record that was there; 0 without one.
     pub stamp: u64,
-    /// That the record which went named: dead when the page is durable.
+    /// The extension of the replaced or removed record: dead once the page is durable.
     pub extension: Option<ExtensionReference>,
 }
 
@@ -157,13 +157,13 @@ impl PutOutcome {
         out[REFERENCE_AT..].copy_from_slice(&reference);
     }
 
-    /// The outcome of a program whose output was a page alone, and the bytes that its node uses, from the result.
+    /// The outcome of a program whose output was only a page, and the bytes that its node uses, from the result.
     pub fn of_result([stamp, word]: [u64; 2]) -> Option<(PutOutcome, usize)> {
         let result = *PutResult::ALL.get((word & 0xff) as usize)?;
         Some((PutOutcome { result, stamp, extension: None }, (word >> 8) as usize))
     }
 
-    /// As [`PutOutcome::of_result`], of so many requests: what came of each.
+    /// Like [`PutOutcome::of_result`], for so many requests: the result of each.
     pub fn of_results([word, used]: [u64; 2], count: usize) -> Option<([PutResult; NODE_BARE_REQUESTS_MAX], usize)> {
         let mut results = [PutResult::NotTried; NODE_BARE_REQUESTS_MAX];
         for (place, result) in results.get_mut(..count)?.iter_mut().enumerate() {
@@ -173,7 +173,7 @@ impl PutOutcome {
         Some((results, (used >> 8) as usize))
     }
 
-    /// `None` where the bytes are no outcome.
+    /// `None` if the bytes are not a valid outcome.
     pub fn parse(bytes: &[u8; NODE_OUTCOME_BYTES]) -> Option<PutOutcome> {
         let result = *PutResult::ALL.get(usize::from(bytes[8]))?;
         let stamp = u64::from_le_bytes(*bytes.first_chunk()?);
@@ -190,7 +190,7 @@ pub struct PutRequests<'a> {
 }
 
 impl<'a> PutRequests<'a> {
-    /// Begins with the arguments; the requests are to follow.
+    /// Begins with the arguments; the caller adds requests.
     pub fn new(arguments: &NodeArguments, parameters: &'a mut Vec<u8>) -> PutRequests<'a> {
         parameters.clear();
         arguments.encode(parameters);
@@ -209,12 +209,12 @@ impl<'a> PutRequests<'a> {
     }
 }
 
-/// Bytes that a request for a record takes of the parameters.
+/// Bytes that a request for a record takes in the parameters.
 pub fn put_request_bytes(record: &Record<'_>) -> usize {
     REQUEST_HEAD_BYTES + record.header.record_bytes()
 }
 
-/// A request as it stands in the parameters.
+/// A request as encoded in the parameters.
 struct PutRequest<'a> {
     condition: PutCondition,
     record: Record<'a>,
@@ -258,7 +258,7 @@ impl<'a> PutRequest<'a> {
     }
 }
 
-/// How many requests a list has; `None` where it is none, too long, or has one that `takes` does not.
+/// How many requests a list has. `None` if it is invalid or too long, or `takes` rejects one of its kinds.
 fn count(mut requests: &[u8], takes: fn(Kind) -> bool) -> Option<usize> {
     for number in 1..=NODE_REQUESTS_MAX {
         let (_, rest) = PutRequest::split(requests).filter(|(request, _)| takes(request.record.header.kind))?;
@@ -322,7 +322,7 @@ fn change(context: Context<'_>, takes: fn(Kind) -> bool) -> Result<ProgramResult
     Ok((status, [put_output_bytes(count) as u64, effects as u64]))
 }
 
-/// Runs requests over a page behind which there is no room for their outcomes.
+/// Runs requests over a page whose output has no room for their outcomes.
 fn change_bare(
     arguments: &NodeArguments,
     (requests, count): (&[u8], usize),

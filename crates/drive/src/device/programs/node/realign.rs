@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! requests: none
-//! output:   the page, and the references to the extensions of what was removed, 20 bytes each
+//! output:   the page, and the references to the extensions of removed records, 20 bytes each
 //! result:   bytes of page and references · records that are left
 //! ```
-//! Where the output has no room for all references, none is removed: the result says how much it takes.
+//! If the output has no room for all references, nothing is removed, and the result says how many bytes it needs.
 
 use super::{INVALID, NODE_REALIGN, NodeArguments, NodeFlags, corrupt};
 use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
@@ -59,7 +59,7 @@ fn realign(Context { parameters, inputs, output, .. }: Context<'_>) -> Result<Pr
     Ok((Status::Success, [needed as u64, node.view().count() as u64]))
 }
 
-/// How many dead records name an extension.
+/// How many dead records refer to an extension.
 fn dead_references(arguments: &NodeArguments, page: &[u8]) -> Result<usize, ProgramResult> {
     let node = NodeRef::look(page).map_err(corrupt)?;
     let mut count = 0;

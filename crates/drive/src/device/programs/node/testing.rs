@@ -1,4 +1,4 @@
-//! What the tests of these programs share: a queue pair, a page, and parameters.
+//! Shared fixtures of these programs' tests: a queue pair, a page, and parameters.
 
 use super::*;
 use crate::host::testing::{drive_of, run_with};
@@ -18,7 +18,7 @@ pub(super) const OUTPUT_AT: usize = 36 << 10;
 pub(super) const BUFFER_BYTES: usize = 64 << 10;
 pub(super) const OUTPUT_BYTES: usize = BUFFER_BYTES - OUTPUT_AT;
 
-/// A queue pair, and a buffer with a page in it.
+/// A queue pair, and a buffer that holds a page.
 pub(super) struct Bench {
     drive: Drive,
     pair: QueuePair,
@@ -42,7 +42,7 @@ impl Bench {
         LocalRange { offset: self.buffer.offset() + at as u64, length: length as u32 }
     }
 
-    /// Runs a program with so much output; what it says, and the output.
+    /// Runs a program with this output range. Returns its completion; the output is in the buffer.
     pub fn run_in(&mut self, name: (&str, u16), parameters: &[u8], output: LocalRange) -> Completion {
         let is_in_place = self.range(PAGE_AT, 0).offset == output.offset;
         self.buffer.bytes_mut()[PARAMETERS_AT..PARAMETERS_AT + parameters.len()].copy_from_slice(parameters);
@@ -68,7 +68,7 @@ impl Bench {
         &self.buffer.bytes()[PAGE_AT..OUTPUT_AT]
     }
 
-    /// Puts the page of the output in the place of the page.
+    /// Copies the page from the output to the input.
     pub fn take_page(&mut self) {
         self.buffer.bytes_mut().copy_within(OUTPUT_AT..OUTPUT_AT + NODE_BYTES, PAGE_AT);
     }
@@ -171,7 +171,7 @@ pub(super) fn numbered(count: usize, value: &[u8]) -> Box<NodePage> {
     node(&records)
 }
 
-/// Parameters that each program takes.
+/// Valid parameters for each program.
 pub(super) fn parameters_of(name: (&str, u16), arguments: &NodeArguments) -> Vec<u8> {
     let mut parameters = Vec::new();
     match name {

@@ -85,7 +85,7 @@ fn conditions_hold_for_live_records_alone() {
     let stamp = |bench: &Bench| bench.outcomes(1)[0].stamp;
     bench.put(&arguments(NodeFlags::NONE), &[(PutCondition::Absent, raw(40, b"live", b"new"))]);
     assert_eq!(stamp(&bench), 30, "who is refused is told what is there");
-    // What the one before stored is what the next one sees.
+    // Each request sees what the one before it stored.
     let requests = [
         (PutCondition::Absent, raw(40, b"new", b"1")),
         (PutCondition::Absent, raw(41, b"new", b"2")),
@@ -208,7 +208,7 @@ fn several_requests_change_a_page_with_no_room_behind_it() {
     let (many, value) = (vec![always(tombstone(b"none")); NODE_BARE_REQUESTS_MAX + 1], [2; 1500]);
     let before = run(&many[1..]).1;
     assert_eq!(run(&many).0.status, OUTPUT_SHORT, "one more than have outcomes in the result");
-    // The record that would go names an extension, or one that is put.
+    // The replaced record names an extension, or the new one does.
     for (requests, place) in [
         ([always(raw(31, b"k", b"new")), always(raw(32, b"large", b"small"))], 1),
         ([always(outside(b"m", &bytes)), always(raw(32, b"k", b"new"))], 0),
@@ -372,7 +372,7 @@ fn parameters_have_their_lengths_to_the_byte() {
                 NODE_REALIGN => [0, 1].contains(&bit),
                 _ => [0, 1, 3, 7].contains(&bit),
             };
-            // A condition that does not hold is not all.
+            // A condition that does not hold fails a request, so not all took effect.
             let expected = if bit == 3 && name == NODE_PUT { NOT_ALL } else { Status::Success };
             assert_eq!(status, if is_known { expected } else { Status::InvalidField }, "{name:?} {bit}");
         }
@@ -408,14 +408,14 @@ fn another_node_and_damage_are_told_apart() {
     let other_salt = SlotSalt { version: 12, ..salt() };
     assert_eq!(reason(&mut bench, &NodeArguments { salt: other_salt, ..checked }), NodeError::Checksum);
     let plain = arguments(NodeFlags::NONE);
-    // The last record of the page: the first that was put.
+    // The last record of the page is the first one that was put.
     for (at, byte, expected) in
         [(4, 9, NodeError::Version(9)), (35, 0xff, NodeError::Damaged), (64, 0, NodeError::Damaged)]
     {
         let mut damaged = page.clone();
         damaged[at] = byte;
         if at == 64 {
-            // All three offsets lead nowhere.
+            // All three offsets are invalid.
             damaged[64..70].fill(0);
         }
         let mut bench = Bench::new(&damaged);

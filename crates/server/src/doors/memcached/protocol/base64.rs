@@ -1,17 +1,17 @@
-//! Base64 of keys, as memcached reads and writes it: bytes outside of the alphabet are skipped, padding is asked for, and
-//! what follows it is not looked at. Pure.
+//! Base64 of keys, as memcached reads and writes it: bytes outside of the alphabet are skipped, padding is required, and bytes behind it
+//! are ignored. Pure.
 
 use super::KEY_BYTES_MAX;
 
-/// What the longest key in base64 stands for.
+/// Bytes that the longest key in base64 decodes to.
 pub const DECODED_BYTES_MAX: usize = KEY_BYTES_MAX / 4 * 3;
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// No letter of base64.
+/// Marks a byte that is not in the alphabet.
 const NONE: u8 = 0x80;
 
-/// What each byte stands for; the pad stands for 0.
+/// The value of each byte; the pad is 0.
 const VALUES: [u8; 256] = {
     let mut values = [NONE; 256];
     let mut at = 0;
@@ -23,7 +23,7 @@ const VALUES: [u8; 256] = {
     values
 };
 
-/// Decodes `text`, of at most [`KEY_BYTES_MAX`], into `out`; `None` if it is no base64, or nothing.
+/// Decodes `text`, of at most [`KEY_BYTES_MAX`], into `out`. `None` if it is not base64, or decodes to nothing.
 pub fn decode<'a>(text: &[u8], out: &'a mut [u8; DECODED_BYTES_MAX]) -> Option<&'a [u8]> {
     let letters = || text.iter().filter(|&&byte| VALUES[byte as usize] != NONE);
     let count = letters().count();

@@ -4,8 +4,8 @@
 //!  0      1       2          4           5          6         8          12      16     24
 //!  0x80 | opcode | key bytes | extra bytes | data type | vbucket | body bytes | opaque | stamp | extras | key | value
 //! ```
-//! Pure functions of their input, see the module above. A header whose lengths disagree is answered and the connection
-//! closed: where the next frame starts is anyone's guess.
+//! Pure functions of their input, see the module above. A header whose lengths disagree is answered, and the connection closed, because the
+//! start of the next frame is unknown.
 
 use super::{BINARY_MAGIC, KEY_BYTES_MAX, Parsed};
 
@@ -26,7 +26,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// What the body of such a reply says.
+    /// The body of a reply with this status.
     pub fn text(self) -> &'static str {
         match self {
             Status::NotFound => "Not found",
@@ -43,7 +43,7 @@ impl Status {
     }
 }
 
-/// What a reply repeats of its request.
+/// The fields of a request that its reply repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     pub opcode: u8,
@@ -59,7 +59,7 @@ pub enum BinaryVerb {
     Prepend,
 }
 
-/// `quiet` requests are answered only where something is worth saying: a hit for reads, a failure for writes.
+/// A `quiet` request is answered only for a hit (reads) or a failure (writes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BinaryCommand<'a> {
     Get {
@@ -86,12 +86,12 @@ pub enum BinaryCommand<'a> {
         value: &'a [u8],
         quiet: bool,
     },
-    /// The value is over the limit. A set takes the old value with it, so that no reader sees it as current.
+    /// The value is over the limit. For a set, the old value is deleted, so that no reader takes it for current.
     TooLarge {
         key: &'a [u8],
         delete: bool,
     },
-    /// `initial` is a value and its expiry, for a key that is absent.
+    /// `initial` is a value and its expiry, for an absent key.
     Increment {
         key: &'a [u8],
         delta: u64,
@@ -156,7 +156,7 @@ impl Header {
         }
     }
 
-    /// What the lengths of a request of this kind must be, judged before its body has come.
+    /// Whether the lengths fit a request of this kind. Checked before its body has arrived.
     fn lengths_fit(&self, kind: FrameKind) -> bool {
         let &Header { key_bytes: key, extra_bytes: extras, body_bytes: body, .. } = self;
         match kind {
@@ -262,7 +262,7 @@ pub struct Get<'a> {
     pub origin: Origin,
 }
 
-/// The get at the start of `input`, if that is one and has come whole: what [`parse`] makes of it, with less ado.
+/// The get at the start of `input`, if there is a whole one. The same as [`parse`], but faster.
 #[inline]
 pub fn parse_get(input: &[u8]) -> Option<Get<'_>> {
     use opcode::{GET, GETK, GETKQ, GETQ};
@@ -276,7 +276,7 @@ pub fn parse_get(input: &[u8]) -> Option<Get<'_>> {
     Some(Get { key, with_key, origin: Origin { opcode, opaque: header.opaque } })
 }
 
-/// The key that a frame at the start of the input names, as far as that has come, and whether the frame is a set.
+/// The key of the frame at the start of the input, as far as it has arrived, and whether the frame is a set.
 pub fn key_of(input: &[u8]) -> Option<(&[u8], bool)> {
     let [BINARY_MAGIC, opcode, ..] = *input else { return None };
     let header = Header::decode(input.get(..HEADER_BYTES)?);
@@ -285,7 +285,7 @@ pub fn key_of(input: &[u8]) -> Option<(&[u8], bool)> {
     (key.len() <= KEY_BYTES_MAX).then_some((key, matches!(opcode, opcode::SET | opcode::SETQ)))
 }
 
-/// A set of whatever the key has.
+/// An unconditional set.
 pub struct Set<'a> {
     pub key: &'a [u8],
     pub value: &'a [u8],
@@ -295,7 +295,7 @@ pub struct Set<'a> {
     pub origin: Origin,
 }
 
-/// As [`parse_get`], the set.
+/// Like [`parse_get`], for a set.
 #[inline]
 pub fn parse_set(input: &[u8], item_bytes_max: usize) -> Option<Set<'_>> {
     use opcode::{SET, SETQ};
@@ -375,7 +375,7 @@ fn request<'a>(header: &Header, kind: FrameKind, extras: &[u8], key: &'a [u8], v
         FrameKind::Delete => BinaryCommand::Delete { key, stamp, quiet },
         FrameKind::Increment => {
             let exptime = be32(&extras[16..]);
-            // All ones: do not create.
+            // All ones means: do not create.
             let initial = (exptime != u32::MAX).then(|| (be64(&extras[8..]), exptime));
             let decrement = matches!(header.opcode, DECREMENT | DECREMENTQ);
             BinaryCommand::Increment { key, delta: be64(extras), decrement, initial, stamp, quiet }

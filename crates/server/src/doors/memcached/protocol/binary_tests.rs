@@ -99,7 +99,7 @@ fn another_first_byte_closes() {
 }
 
 proptest! {
-    /// Random headers: no panic, no length asked for beyond the limit, and nothing consumed that is not there.
+    /// Random headers: no panic, no length asked for beyond the limit, and no byte consumed that is not there.
     #[test]
     fn judges_any_header(
         code: u8, key in 0u16..300, extras in 0u8..30, body in prop_oneof![0u32..600, any::<u32>()],
@@ -112,7 +112,7 @@ proptest! {
         input.extend_from_slice(&rest);
         let whole = format!("{:?}", parse(&input, 64));
         let mut needed = 1;
-        // Every prefix either asks for more, within reason, or gives what the whole gives.
+        // Every prefix either asks for more, within reason, or gives the same as the whole.
         for end in 1..=input.len() {
             match parse(&input[..end], 64) {
                 Parsed::NeedMore { total_bytes, .. } => {
@@ -128,7 +128,7 @@ proptest! {
         }
     }
 
-    /// What is a get to one is a get to the other, and the same.
+    /// The fast parser and the general one agree on gets.
     #[test]
     fn the_short_way_to_gets_leads_where_the_long_one_does(
         code in prop_oneof![0u8..0x10, any::<u8>()], key in 0u16..300, extras in 0u8..2, more in 0u32..3,
@@ -149,7 +149,7 @@ proptest! {
         prop_assert_eq!(parse_get(&input).map(|get| (get.key, get.with_key, get.origin)), long);
     }
 
-    /// What is a set of whatever the key has to one is one to the other, and the same.
+    /// The fast parser and the general one agree on unconditional sets.
     #[test]
     fn the_short_way_to_sets_leads_where_the_long_one_does(
         code in prop_oneof![Just(opcode::SET), Just(opcode::SETQ), any::<u8>()], key in 0u16..300,

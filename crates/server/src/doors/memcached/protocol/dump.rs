@@ -1,13 +1,12 @@
-//! Memcached's lists of keys: `lru_crawler metadump`, `lru_crawler mgdump` and `stats cachedump`, what they are asked for by and their lines.
-//! Pure.
+//! Memcached's lists of keys: the arguments and the lines of `lru_crawler metadump`, `lru_crawler mgdump` and `stats cachedump`. Pure.
 //!
 //! ```text
 //! key=<percent-encoded> exp=<unix seconds, or -1> la=0 cas=<stamp> fetch=no cls=<class> size=<bytes of key and value>\n   …   END\r\n
 //! mg <key>\r\n, or mg <key in base64> b\r\n                                                                               …   EN\r\n
 //! ITEM <key> [<bytes of the value> b; <unix seconds, or 0> s]\r\n                                                         …   END\r\n
 //! ```
-//! When an item was last asked for, and whether it ever was, is not known of those on flash: `la` and `fetch` say nothing. The class is that
-//! of the DRAM tier's slots in which the item is kept when it is there, and 1 where there is no tier.
+//! For items on flash the last access is not recorded, so `la` and `fetch` are constant. The class is that of the DRAM tier's slots which
+//! fit the item, and 1 if there is no tier.
 
 use std::fmt::Write as _;
 use tapetum::{ListedKey, SlabClass};
@@ -21,19 +20,19 @@ pub const BAD_CACHEDUMP: &str = "CLIENT_ERROR bad command line\r\n";
 pub const BAD_CACHEDUMP_NUMBER: &str = "CLIENT_ERROR bad command line format\r\n";
 pub const BAD_SLAB: &str = "CLIENT_ERROR Illegal slab id\r\n";
 
-/// As memcached has them: 1 to 63.
+/// Memcached's classes: 1 to 63.
 const CLASS_MAX: u8 = 63;
-/// What one `stats cachedump` shows at most.
+/// The most that one `stats cachedump` shows.
 const CACHEDUMP_BYTES_MAX: usize = 2 << 20;
 
-/// Classes of items, a bit each.
+/// A set of classes, one bit each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassSet(u64);
 
 impl ClassSet {
     pub const ALL: ClassSet = ClassSet(u64::MAX);
 
-    /// `all`, `hash`, which is all in another order, or numbers with commas between.
+    /// Parses `all`, `hash` (which is all in another order), or numbers with commas between.
     fn parse(word: &[u8]) -> Option<ClassSet> {
         if word == b"all" || word == b"hash" {
             return Some(ClassSet::ALL);
@@ -49,7 +48,7 @@ impl ClassSet {
     }
 }
 
-/// A list that is under way.
+/// A list in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyDump {
     Meta {
@@ -58,7 +57,7 @@ pub enum KeyDump {
     Mg {
         classes: ClassSet,
     },
-    /// Ends with so many items, or bytes.
+    /// Ends after so many items, or bytes.
     Cache {
         class: u8,
         items_left: u64,
@@ -67,7 +66,7 @@ pub enum KeyDump {
 }
 
 impl KeyDump {
-    /// What the words behind `lru_crawler` ask for, or the complaint.
+    /// The list that the words behind `lru_crawler` ask for, or the complaint.
     pub fn of_crawler<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> Result<KeyDump, &'static str> {
         let (verb, classes, more) = (words.next().unwrap_or_default(), words.next(), words.next());
         let (Some(classes), None, b"metadump" | b"mgdump") = (classes, more, verb) else { return Err(ERROR) };
@@ -75,7 +74,7 @@ impl KeyDump {
         Ok(if verb == b"mgdump" { KeyDump::Mg { classes } } else { KeyDump::Meta { classes } })
     }
 
-    /// What the words behind `stats cachedump` ask for, or the complaint. No limit is as many as fit.
+    /// The list that the words behind `stats cachedump` ask for, or the complaint. Without a limit, as many as fit.
     pub fn of_cachedump<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> Result<KeyDump, &'static str> {
         let (Some(class), Some(limit)) = (words.next(), words.next()) else { return Err(BAD_CACHEDUMP) };
         let number = |word: &[u8]| std::str::from_utf8(word).ok()?.parse::<u32>().ok();
@@ -85,7 +84,7 @@ impl KeyDump {
         Ok(KeyDump::Cache { class, items_left, bytes_left: CACHEDUMP_BYTES_MAX })
     }
 
-    /// Appends the line of a key, if it is wanted; whether the list goes on.
+    /// Appends the line of a key, if it is wanted. Returns whether the list goes on.
     pub fn push(&mut self, out: &mut Vec<u8>, key: &ListedKey, classes: &[SlabClass]) -> bool {
         let class = class_of(key, classes);
         match self {
@@ -116,7 +115,7 @@ impl KeyDump {
     }
 }
 
-/// An item that is in no class is counted to the largest.
+/// The class of an item. One that fits no class counts as the largest.
 fn class_of(key: &ListedKey, classes: &[SlabClass]) -> u8 {
     let place = SlabClass::holding(classes, key.value_bytes).unwrap_or(classes.len().saturating_sub(1));
     (place + 1).min(CLASS_MAX.into()) as u8
@@ -138,7 +137,7 @@ fn push_meta(out: &mut Vec<u8>, listed: &ListedKey, class: u8) {
     out.extend_from_slice(rest.as_bytes());
 }
 
-/// Whether a command may name the key as it is.
+/// Whether a text command may name the key as it is.
 fn is_text(key: &[u8]) -> bool {
     key.iter().all(|byte| *byte > b' ' && *byte != 0x7f)
 }

@@ -1,24 +1,24 @@
-//! The keys of a get whose line is longer than a piece of the input: they are found piece by piece. Pure functions, as the parsers are.
+//! The keys of a get whose line is longer than a piece of the input: they are taken piece by piece. Pure functions, like the parsers.
 
 use super::text::{BAD_FORMAT, ERROR, TextCommand, Tokens, key_fits, parse_line, split};
 use super::{KEY_BYTES_MAX, Parsed};
 
-/// A longer line of many keys is taken in pieces of at most so many bytes, however long it is: each is answered before the next is kept.
-/// A line of ten thousand common keys still is one piece, and is refused whole for one bad key; so is any datagram.
+/// A longer line of many keys is taken in pieces of at most this size, and each piece is answered before the next is kept. A line of ten
+/// thousand common keys is still one piece, and so is any datagram: such a line is refused whole for one bad key.
 pub const GET_PIECE_BYTES: usize = 256 << 10;
 
-/// What stands behind the keys of a get that goes on.
+/// The next part of a get whose line goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoreKeys {
-    /// As in [`Parsed::NeedMore`].
+    /// Like [`Parsed::NeedMore`].
     NeedMore { total_bytes: usize, scanned_bytes: usize },
-    /// A list of keys, which have been judged, and what ends the line: nothing if it goes on once more.
+    /// A list of keys, which were checked, and the length of the line end; zero if the line goes on once more.
     List { list_bytes: usize, end_bytes: usize },
-    /// Refused, after so many bytes; the rest of the line is thrown away.
+    /// Refused, after so many bytes; the rest of the line is discarded.
     Refused { complaint: &'static str, consumed_bytes: usize },
 }
 
-/// The first of the keys of a line that is longer than `piece`.
+/// The first keys of a line that is longer than `piece`.
 pub(super) fn first_keys(piece: &[u8]) -> Parsed<TextCommand<'_>> {
     let list = &piece[..whole_words_bytes(piece)];
     let tokens = Tokens::of(list);
@@ -37,7 +37,7 @@ pub(super) fn first_keys(piece: &[u8]) -> Parsed<TextCommand<'_>> {
     Parsed::Command { command, consumed_bytes: list.len(), skip_bytes: 0 }
 }
 
-/// The next keys of a line that goes on; the first `scanned_bytes` of `input` are known to hold no line end.
+/// The next keys of a line that goes on. The first `scanned_bytes` of `input` hold no line end.
 pub fn more_keys(input: &[u8], scanned_bytes: usize) -> MoreKeys {
     let piece = &input[..input.len().min(GET_PIECE_BYTES)];
     let from = scanned_bytes.min(piece.len());
@@ -65,7 +65,7 @@ pub fn more_keys(input: &[u8], scanned_bytes: usize) -> MoreKeys {
     }
 }
 
-/// How much of `piece` is there before its last word, which may go on.
+/// Bytes of `piece` before its last word, which may be incomplete.
 fn whole_words_bytes(piece: &[u8]) -> usize {
     piece.iter().rposition(|&byte| byte == b' ').map_or(0, |at| at + 1)
 }

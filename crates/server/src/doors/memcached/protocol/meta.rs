@@ -1,4 +1,4 @@
-//! The meta commands of the text protocol: two letters, a key, flags. A flag is a letter, and what follows it in its word.
+//! The meta commands of the text protocol: two letters, a key, flags. A flag is a letter and the rest of its word.
 //!
 //! ```text
 //! mg <key> <flags>*\r\n                 get               md <key> <flags>*\r\n    delete
@@ -6,15 +6,15 @@
 //! <bytes of value>\r\n                                    me <key> [b]\r\n         debug
 //! mn\r\n                                no-op
 //! ```
-//! Pure functions of their input, as all of [`super::text`]. Which complaint wins, and which flags are taken and mean
-//! nothing to a command, is memcached 1.6.18's choice, and the differential test holds us to it.
+//! Pure functions of their input, like all of [`super::text`]. Which complaint wins, and which flags a command accepts and ignores, follows
+//! memcached 1.6.18; the differential test compares the two.
 
 use super::text::{BAD_FORMAT, ERROR, split};
 use super::{KEY_BYTES_MAX, base64, number};
 
-/// Words of a line, name and key among them.
+/// The most words of a line, including name and key.
 const WORDS_MAX: usize = 19;
-/// An opaque with its letter.
+/// The longest opaque, including its letter.
 const OPAQUE_BYTES_MAX: usize = 32;
 
 const TOO_MANY_FOR_GET: &str = "CLIENT_ERROR options flags are too long\r\n";
@@ -29,7 +29,7 @@ const BAD_DELTA: &str = "CLIENT_ERROR invalid numeric delta value\r\n";
 const BAD_OPAQUE: &str = "CLIENT_ERROR opaque token too long\r\n";
 const BAD_SET_MODE: &str = "CLIENT_ERROR invalid mode for ms M token\r\n";
 const BAD_ARITHMETIC_MODE: &str = "CLIENT_ERROR invalid mode for ma M token\r\n";
-/// What delete and arithmetic say of any flag.
+/// The complaint of delete and arithmetic about any flag.
 const BAD_FLAG: &str = "CLIENT_ERROR invalid or duplicate flag\r\n";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,18 +51,18 @@ pub enum SetMode {
     Replace,
 }
 
-/// A judged command without its value.
+/// A checked command without its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
     pub verb: MetaVerb,
-    /// As it came: see [`Flags::base64`].
+    /// The key as received: see [`Flags::base64`].
     pub key: &'a [u8],
-    /// The line from its key on: the reply gives parts of it back.
+    /// The line from its key on. The reply repeats parts of it.
     pub tail: &'a [u8],
     pub flags: Flags,
 }
 
-/// What the flags ask for beside what the reply shows. Times are the client's.
+/// The requests of the flags other than those that only shape the reply. Times are the client's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
     /// b: the key came in base64.
@@ -81,7 +81,7 @@ pub struct Flags {
     pub touch: Option<i64>,
     /// T came before R.
     pub touch_before_recache: bool,
-    /// T came after N, and so has the last word on what N made.
+    /// T came after N, so it decides the expiry of an item that N makes.
     pub touch_after_vivify: bool,
     /// C
     pub stamp: Option<u64>,
@@ -96,7 +96,7 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Whether the value is shown and nothing else done: no flag changes the item, or hides the use of it.
+    /// Whether the get only shows the value: no flag changes the item, or hides the access.
     pub fn only_show_value(&self) -> bool {
         let changes = self.vivify.or(self.recache).or(self.touch).is_some();
         self.shows_value && !changes && !self.unnoticed
@@ -126,12 +126,12 @@ impl Flags {
         })
     }
 
-    /// What `words` say, or the complaint.
+    /// Parses the flags in `words`, or returns the complaint.
     fn parse<'a>(key: &[u8], words: impl Iterator<Item = &'a [u8]>) -> Result<Flags, &'static str> {
         let (mut flags, mut seen, mut complaint) = (Flags::default(), 0u128, None);
         for word in words {
             let (letter, argument) = (word[0], &word[1..]);
-            // A letter beyond ASCII, or the last in it, counts as one that was there before.
+            // A letter beyond ASCII, or DEL, counts as a duplicate.
             if letter >= 127 || seen & 1 << letter != 0 {
                 return Err(DUPLICATE);
             }
@@ -157,7 +157,7 @@ impl Flags {
                 }
                 b'F' => match number::flags(argument) {
                     Some(client_flags) => flags.client_flags = client_flags,
-                    // No words of its own.
+                    // The general complaint.
                     None => complaint = complaint.or(Some(BAD_FORMAT)),
                 },
                 b'M' => match argument {
@@ -175,7 +175,7 @@ impl Flags {
                 b'v' => flags.shows_value = true,
                 b'I' => flags.stale = true,
                 b'u' => flags.unnoticed = true,
-                // For the reply, or for a proxy on the way.
+                // Flags for the reply, or for a proxy on the way.
                 b'O' | b'P' | b'L' | b'k' | b's' | b't' | b'c' | b'f' | b'h' | b'l' | b'q' => {}
                 _ => return Err(INVALID),
             }
@@ -185,7 +185,7 @@ impl Flags {
     }
 }
 
-/// What a line turned out to be.
+/// The result of checking a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judged<'a> {
     Command(Line<'a>),
@@ -195,14 +195,14 @@ pub enum Judged<'a> {
         length_bytes: usize,
     },
     Refused(&'static str),
-    /// Refused; the value that follows is thrown away.
+    /// Refused; the value that follows is discarded.
     RefusedSet {
         complaint: &'static str,
         length_bytes: usize,
     },
 }
 
-/// The verb that begins `line`, if it is a meta command's.
+/// The meta command that begins `line`, if there is one.
 pub fn verb(line: &[u8]) -> Option<MetaVerb> {
     let (name, rest) = after_spaces(line).split_at_checked(2)?;
     if rest.first().is_some_and(|&byte| byte != b' ') {
@@ -227,7 +227,7 @@ pub fn judge(verb: MetaVerb, line: &[u8]) -> Judged<'_> {
     let mut words = split(line);
     words.next();
     let key = words.next().unwrap_or_default();
-    // The name is two letters.
+    // Skip the two letters of the name.
     let tail = after_spaces(&after_spaces(line)[2..]);
     let command = |flags| Judged::Command(Line { verb, key, tail, flags });
     match verb {
@@ -271,7 +271,7 @@ fn set<'a>(key: &'a [u8], tail: &'a [u8], mut words: impl Iterator<Item = &'a [u
     Judged::RefusedSet { complaint, length_bytes }
 }
 
-/// A debug looks at no flag but a b in the first place.
+/// `me` ignores all flags but a b in the first place.
 fn debug<'a>(line: &'a [u8], command: impl Fn(Flags) -> Judged<'a>) -> Judged<'a> {
     let mut words = split(line).skip(1);
     let Some(key) = words.next().filter(|key| key.len() <= KEY_BYTES_MAX) else { return Judged::Refused(BAD_FORMAT) };

@@ -1,7 +1,7 @@
 //! Replies to meta commands. Pure; appends to a buffer.
 //!
-//! A reply shows what the command's flags ask for, in their order, so the command's own words are kept until its outcome
-//! comes: [`encode`] gets them as `tail`, from the key on.
+//! A reply shows what the command's flags ask for, in their order. So the command's own words are kept until its outcome comes: [`encode`]
+//! gets them as `tail`, from the key on.
 
 use tapetum::Expiry;
 use tapetum::{Access, DramItem, Marks, Outcome, ValueRange};
@@ -11,7 +11,7 @@ use super::reply::LINE_END;
 use super::text::split;
 use super::{base64, expiry_from_client, number};
 
-/// What must be remembered of a meta command beside its words.
+/// The state of a meta command that its reply needs, besides its words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaAnswer {
     Get { touch: bool },
@@ -21,10 +21,10 @@ pub enum MetaAnswer {
     Debug,
 }
 
-/// The words of a command, of which its reply repeats some.
+/// The words of a command. The reply repeats some of them.
 struct Words<'a> {
     key: &'a [u8],
-    /// The flags; of a set, its length too, which is no letter.
+    /// The flags. For a set also its length, which is not a letter.
     flags: &'a [u8],
 }
 
@@ -42,7 +42,7 @@ impl<'a> Words<'a> {
         self.flags().any(|word| word[0] == letter)
     }
 
-    /// What every reply repeats if it is asked to.
+    /// Repeats a flag that every reply repeats if asked to.
     fn push(&self, out: &mut Vec<u8>, word: &[u8]) {
         match word[0] {
             b'O' => {
@@ -60,12 +60,12 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// The key's own bytes, if it came in base64.
+    /// The key's own bytes, if it was sent in base64.
     fn decoded<'b>(&self, room: &'b mut [u8; base64::DECODED_BYTES_MAX]) -> Option<&'b [u8]> {
         base64::decode(self.key, room).filter(|_| self.has(b'b'))
     }
 
-    /// The key, in base64 if it came so: not as it came, but as its bytes are written.
+    /// Appends the key. A key sent in base64 is encoded again from its bytes.
     fn push_key(&self, out: &mut Vec<u8>) {
         match self.decoded(&mut [0; base64::DECODED_BYTES_MAX]) {
             Some(key) => base64::push(out, key),
@@ -105,8 +105,8 @@ impl ShownExpiry {
     }
 }
 
-/// Appends the reply for `outcome`, whose value, if it has one, is `value`; `now` is when the command came. What is no
-/// outcome of such a command is left to the caller: then nothing is appended, and the answer is false.
+/// Appends the reply for `outcome`, whose value, if any, is `value`; `now` is the command's arrival. Returns false, and appends nothing,
+/// for an outcome that such a command cannot have; the caller handles it.
 pub fn encode(
     out: &mut Vec<u8>,
     (answer, now): (MetaAnswer, u32),
@@ -128,7 +128,7 @@ pub fn encode(
         (MetaAnswer::Set { .. }, Outcome::Missing) => status(out, &words, b"NF", Some(0)),
         (MetaAnswer::Delete { .. }, Outcome::Deleted | Outcome::Stored { .. }) if words.has(b'q') => {}
         (MetaAnswer::Delete { .. }, Outcome::Deleted | Outcome::Stored { .. }) => status(out, &words, b"HD", None),
-        // Not what was made: that is no sum.
+        // A number of an item that existed. q does not hide the making of a new one.
         (MetaAnswer::Arithmetic { .. }, Outcome::Number { expiry_before: Some(_), .. }) if words.has(b'q') => {}
         (MetaAnswer::Arithmetic { .. }, Outcome::Number { .. }) => number_line(out, &words, now, outcome),
         (MetaAnswer::Delete { .. } | MetaAnswer::Arithmetic { .. }, Outcome::Missing) => {
@@ -144,7 +144,7 @@ pub fn encode(
     true
 }
 
-/// A line without an item. `stamp` is what c shows, where it shows anything.
+/// Appends a line without an item. `stamp` is the value of the flag c, if it is shown.
 fn status(out: &mut Vec<u8>, words: &Words<'_>, code: &[u8], stamp: Option<u64>) {
     out.extend_from_slice(code);
     for word in words.flags() {
@@ -156,7 +156,7 @@ fn status(out: &mut Vec<u8>, words: &Words<'_>, code: &[u8], stamp: Option<u64>)
     out.extend_from_slice(LINE_END);
 }
 
-/// Begins a line; whether the value follows it.
+/// Begins a line. Returns whether the value follows it.
 fn begin(out: &mut Vec<u8>, words: &Words<'_>, value_bytes: usize) -> bool {
     let shows_value = words.has(b'v');
     if shows_value {
@@ -176,7 +176,7 @@ fn item(out: &mut Vec<u8>, words: &Words<'_>, now: u32, outcome: &Outcome, value
     }
 }
 
-/// The line before an item's value; whether that follows.
+/// Appends the line before an item's value. Returns whether the value follows.
 fn item_line(out: &mut Vec<u8>, words: &Words<'_>, now: u32, outcome: &Outcome, value_bytes: usize) -> bool {
     let &Outcome::Leased { flags, stamp, expiry_before, marks, won, access, .. } = outcome else { return false };
     let shows_value = begin(out, words, value_bytes);
@@ -199,8 +199,8 @@ fn item_line(out: &mut Vec<u8>, words: &Words<'_>, now: u32, outcome: &Outcome, 
     shows_value
 }
 
-/// The line before the value of an item in DRAM, for a get that shows that and does nothing else
-/// ([`super::meta::Flags::only_show_value`]). False, and nothing is appended, where the get may win a lease.
+/// Appends the line before the value of an item in DRAM, for a get that only shows the value ([`super::meta::Flags::only_show_value`]).
+/// Returns false, and appends nothing, if the get may win a lease.
 pub fn value_line(out: &mut Vec<u8>, tail: &[u8], now: u32, item: &DramItem, access: Access) -> bool {
     let &DramItem { flags, expiry, stamp, value_bytes, marks } = item;
     if marks != Marks::NONE {
@@ -234,7 +234,7 @@ fn number_line(out: &mut Vec<u8>, words: &Words<'_>, now: u32, outcome: &Outcome
     }
 }
 
-/// `size` is key and value; there are no slab classes for what is on flash.
+/// `size` is that of key and value; items on flash have no slab class.
 fn debug(out: &mut Vec<u8>, words: &Words<'_>, now: u32, outcome: &Outcome, value: &[u8]) {
     let &Outcome::Leased { stamp, expiry_before, access, .. } = outcome else { return };
     // As memcached has it: the seconds left with a minus, and -1 for never.

@@ -1,8 +1,8 @@
-//! The memcached protocols, text and binary: bytes in, one frame or *need more* or close out.
+//! The memcached protocols, text and binary. A parser takes bytes, and gives one frame, *need more*, or close.
 //!
-//! Parsers are pure. They allocate nothing, look at nothing but the bytes they are given, and judge every length before
-//! anyone makes room for it. Any split of the input gives the same frames, because a frame is parsed only from its first
-//! byte. The first byte of a connection says which protocol it speaks for good: 0x80 is binary.
+//! Parsers are pure. They allocate nothing, read only the bytes they are given, and check every length before anyone allocates for it. Any
+//! split of the input gives the same frames, because a frame is parsed only from its first byte. The first byte of a connection decides its
+//! protocol: 0x80 is binary.
 
 pub mod base64;
 pub mod binary;
@@ -19,8 +19,8 @@ use tapetum::Expiry;
 /// The longest key that either protocol carries.
 pub const KEY_BYTES_MAX: usize = 250;
 
-/// What `version` answers. Clients read the number in front to know what a server can do: it is that of the memcached
-/// whose behaviour this is.
+/// The answer to `version`. Clients derive a server's features from the number in front: it is the version of memcached that this server
+/// behaves like.
 pub const VERSION: &str = concat!("1.6.18-tapetum-", env!("CARGO_PKG_VERSION"));
 
 /// The first byte of a binary request.
@@ -29,14 +29,14 @@ pub const BINARY_MAGIC: u8 = 0x80;
 /// Relative times end here; anything larger is a unix time.
 const RELATIVE_SECONDS_MAX: i64 = 60 * 60 * 24 * 30;
 
-/// What a parser found at the start of its input.
+/// The result of parsing the start of the input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Parsed<C> {
-    /// No frame yet, and none before the input holds `total_bytes`. The first `scanned_bytes` need not be searched again.
+    /// There is no whole frame before the input holds `total_bytes`. The first `scanned_bytes` need not be searched again.
     NeedMore { total_bytes: usize, scanned_bytes: usize },
-    /// One command in the first `consumed_bytes`; then `skip_bytes` of input follow that belong to it and are thrown away.
+    /// One command in the first `consumed_bytes`. The next `skip_bytes` of input belong to it and are discarded.
     Command { command: C, consumed_bytes: usize, skip_bytes: usize },
-    /// Nothing sensible can follow: close without a word.
+    /// The rest cannot be understood: close without an answer.
     Close,
 }
 

@@ -1,4 +1,4 @@
-//! Replies of both protocols: what an outcome of the store looks like to the client that asked. Pure; appends to a buffer.
+//! Replies of both protocols: the form in which a client sees an outcome of the store. Pure; appends to a buffer.
 
 use tapetum::{Error, Outcome};
 
@@ -12,10 +12,10 @@ pub const LINE_END: &[u8] = b"\r\n";
 /// Ends a text get.
 pub const TEXT_GET_END: &[u8] = b"END\r\n";
 
-/// What must be remembered of a request until its outcome comes.
+/// The state of a request that its reply needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// One key of a text get; a miss says nothing.
+    /// One key of a text get. A miss adds nothing to the reply.
     TextGet {
         stamps: bool,
         touch: bool,
@@ -26,7 +26,7 @@ pub enum Form {
         answer: TextAnswer,
         noreply: bool,
     },
-    /// `now` is when it came, in unix seconds.
+    /// `now` is the arrival time, in unix seconds.
     Meta {
         answer: MetaAnswer,
         now: u32,
@@ -36,15 +36,15 @@ pub enum Form {
         origin: Origin,
         quiet: bool,
     },
-    /// Not a client's request: the item as it is before one that changes it, for those who watch.
+    /// Not a client's request: reads the item for watchers, before a request that changes it.
     Lookup,
-    /// Its reply has been written already.
+    /// The reply has been written already.
     Silent,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextAnswer {
-    /// Under a stamp an absent key is NOT_FOUND, else NOT_STORED.
+    /// With a stamp, an absent key gives NOT_FOUND, otherwise NOT_STORED.
     Store {
         stamped: bool,
     },
@@ -54,7 +54,7 @@ pub enum TextAnswer {
     Touch,
     Delete,
     FlushAll,
-    /// Is written where the errand's answer comes. `memlimit`: a failure has memcached's word for it.
+    /// The reply is written when the errand's answer comes. `memlimit`: a failure is reported in memcached's words.
     Errand {
         memlimit: bool,
     },
@@ -71,7 +71,7 @@ pub enum BinaryAnswer {
 }
 
 impl Form {
-    /// Whether the outcome brings a value, of a size that nobody knows before.
+    /// Whether the outcome has a value, whose size is unknown beforehand.
     pub fn is_get(self) -> bool {
         match self {
             Form::TextGet { .. } | Form::Lookup => true,
@@ -81,7 +81,7 @@ impl Form {
         }
     }
 
-    /// Whether the reply repeats the key, or whatever stands in its place.
+    /// Whether the reply repeats the key, or a text in its place.
     pub fn needs_key(self) -> bool {
         let with_key = |answer| matches!(answer, BinaryAnswer::Get { with_key: true, .. });
         match self {
@@ -92,7 +92,7 @@ impl Form {
     }
 }
 
-/// Appends the reply for `outcome`, whose value, if it has one, is `value`.
+/// Appends the reply for `outcome`, whose value, if any, is `value`.
 pub fn encode(out: &mut Vec<u8>, form: Form, key: &[u8], outcome: &Outcome, value: &[u8]) {
     match form {
         Form::TextGet { stamps, .. } => match outcome {
@@ -116,12 +116,12 @@ pub fn encode(out: &mut Vec<u8>, form: Form, key: &[u8], outcome: &Outcome, valu
     }
 }
 
-/// Whether a reply in this form to this outcome breaks off the get it is part of.
+/// Whether a reply in this form to this outcome ends the get that it belongs to.
 pub fn breaks_off_get(form: Form, outcome: &Outcome) -> bool {
     matches!(form, Form::TextGet { .. }) && !matches!(outcome, Outcome::Value { .. } | Outcome::Missing)
 }
 
-/// What a reply says of an item before its value.
+/// The facts about an item that a reply gives before its value.
 #[derive(Clone, Copy)]
 pub struct ValueHead {
     pub flags: u32,
@@ -145,7 +145,7 @@ pub fn text_value_head(out: &mut Vec<u8>, key: &[u8], stamps: bool, head: ValueH
     out.extend_from_slice(LINE_END);
 }
 
-/// All of the reply to a binary get but for the value that follows.
+/// The whole reply to a binary get, except the value that follows.
 pub fn binary_value_head(out: &mut Vec<u8>, origin: Origin, key: &[u8], head: ValueHead) {
     let body_bytes = 4 + key.len() + head.value_bytes;
     out.reserve(binary::HEADER_BYTES + body_bytes);
@@ -178,7 +178,7 @@ fn text_failure(out: &mut Vec<u8>, outcome: &Outcome) {
             out.extend_from_slice(b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n");
         }
         Outcome::Failed(Error::ValueTooLarge { .. }) => out.extend_from_slice(super::text::TOO_LARGE.as_bytes()),
-        // libmemcached and others know these words, and no others for it.
+        // libmemcached and others recognise exactly these words.
         Outcome::Failed(error) if is_full(error) => out.extend_from_slice(super::text::FULL.as_bytes()),
         other => {
             out.extend_from_slice(b"SERVER_ERROR ");
@@ -188,7 +188,7 @@ fn text_failure(out: &mut Vec<u8>, outcome: &Outcome) {
     }
 }
 
-/// What a failure says, safe to stand in a line.
+/// A failure as one line of text.
 fn one_line(outcome: &Outcome) -> String {
     let text = match outcome {
         Outcome::Failed(error) => error.to_string(),
@@ -280,7 +280,7 @@ pub fn binary_refusal(out: &mut Vec<u8>, origin: Origin, status: Status, text: &
     out.extend_from_slice(text.as_bytes());
 }
 
-/// A reply that is a key, a value or both, as version and stat are.
+/// A reply that is a key, a value or both, as for version and stat.
 pub fn binary_pair(out: &mut Vec<u8>, origin: Origin, key: &[u8], value: &[u8]) {
     binary_header(out, origin, 0, 0, key.len(), key.len() + value.len(), 0);
     out.extend_from_slice(key);

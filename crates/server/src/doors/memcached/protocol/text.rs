@@ -6,8 +6,8 @@
 //! ```
 //! The meta commands are lines too: see [`super::meta`].
 //!
-//! Pure functions of their input, see the module above. Which complaint wins where several are due is memcached's choice,
-//! and the differential test holds us to it.
+//! Pure functions of their input, see the module above. If several complaints apply, memcached's choice wins; the differential test
+//! compares the two.
 
 use crate::stats::observers::kinds;
 use crate::store::errands::Size;
@@ -17,15 +17,15 @@ use super::many_keys::{GET_PIECE_BYTES, first_keys};
 use super::meta::{self, Judged};
 use super::{KEY_BYTES_MAX, Parsed, number};
 
-/// The longest line, as memcached has it, unless it asks for many keys: room for two keys and all flags of a meta command. A longer one
-/// is refused, and ends the connection with its end: who sends it may send a value behind it, which must not be taken for commands.
+/// The longest line, as in memcached, except for those of many keys: room for two keys and all flags of a meta command. A longer line is
+/// refused, and the connection closed at its end, because the sender may send a value behind it that must not be parsed as commands.
 pub const LINE_BYTES_MAX: usize = 2048;
 
 /// Spaces that may stand before the name of a line of many keys.
 const SPACES_MAX: usize = 100;
 
 pub const ERROR: &str = "ERROR\r\n";
-/// As Redis' clients show it.
+/// An error in the form that Redis' clients show.
 const NOT_REDIS: &str = "-ERR this server speaks memcached's protocol, not Redis': connect with a memcached client\r\n";
 pub const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format\r\n";
 pub const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk\r\n";
@@ -56,7 +56,8 @@ pub enum TextVerb {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextCommand<'a> {
-    /// `keys` holds them as they came, with spaces between; each has been judged. If it `goes_on`, [`super::many_keys::more_keys`] finds the next.
+    /// `keys` holds the keys as received, with spaces between; all of them were checked. If the line `goes_on`,
+    /// [`super::many_keys::more_keys`] finds the next ones.
     Get {
         keys: &'a [u8],
         stamps: bool,
@@ -79,10 +80,10 @@ pub enum TextCommand<'a> {
     },
     Meta {
         line: meta::Line<'a>,
-        /// Empty but for a set; `None` if it is over the limit.
+        /// Empty except for a set; `None` if it is over the limit.
         value: Option<&'a [u8]>,
     },
-    /// The value is over the limit. A `set` takes the old value with it, so that no reader sees it as current.
+    /// The value is over the limit. For a `set`, the old value is deleted, so that no reader takes it for current.
     TooLarge {
         key: &'a [u8],
         delete: bool,
@@ -113,7 +114,7 @@ pub enum TextCommand<'a> {
     Stats {
         argument: &'a [u8],
     },
-    /// What it wants to be told, by the bits of [`kinds`].
+    /// The kinds of events to watch, as bits of [`kinds`].
     Watch {
         kinds: u8,
     },
@@ -121,7 +122,7 @@ pub enum TextCommand<'a> {
     List {
         dump: KeyDump,
     },
-    /// Ours: `resize capacity|memory <bytes> [noreply]`.
+    /// Tapetum's own command: `resize capacity|memory <bytes> [noreply]`.
     Resize {
         size: Size,
         bytes: u64,
@@ -133,18 +134,19 @@ pub enum TextCommand<'a> {
     },
     Version,
     Quit,
-    /// Refused: the complaint, or `None` where the client asked for no reply.
+    /// Refused: the complaint, or `None` if the client asked for no reply.
     Refused {
         complaint: Option<&'static str>,
     },
-    /// Refused before its line has ended: the rest of that is thrown away, and the connection closed there if nothing sensible can follow.
+    /// Refused before the end of its line. The rest of the line is discarded; then the connection is closed if the bytes behind it cannot
+    /// be understood.
     RefusedLine {
         complaint: &'static str,
         close: bool,
     },
 }
 
-/// Parses the command at the start of `input`, whose first `scanned_bytes` are known to hold no line end.
+/// Parses the command at the start of `input`. Its first `scanned_bytes` hold no line end.
 pub fn parse(input: &[u8], scanned_bytes: usize, item_bytes_max: usize) -> Parsed<TextCommand<'_>> {
     let line_bytes_max = line_bytes_max(input);
     let from = scanned_bytes.min(input.len());
@@ -166,13 +168,13 @@ pub fn parse(input: &[u8], scanned_bytes: usize, item_bytes_max: usize) -> Parse
         return Parsed::Command { command, consumed_bytes: line.len(), skip_bytes: 0 };
     }
     match parse_whole(input, line, end + 1, item_bytes_max) {
-        // Hang up rather than go on with the lines behind it, which somebody else may have written.
+        // Close the connection rather than run the lines behind it, which somebody else may have written.
         Parsed::Command { command: TextCommand::Refused { .. }, .. } if is_http(line) => Parsed::Close,
         parsed => parsed,
     }
 }
 
-/// Parses the command whose line has come and ends before `after`.
+/// Parses the command whose line is complete and ends before `after`.
 fn parse_whole<'a>(input: &'a [u8], line: &'a [u8], after: usize, item_bytes_max: usize) -> Parsed<TextCommand<'a>> {
     let whole = |command| Parsed::Command { command, consumed_bytes: after, skip_bytes: 0 };
     // A key cannot hold a NUL, and a line that does is not text.
@@ -219,8 +221,8 @@ fn parse_whole<'a>(input: &'a [u8], line: &'a [u8], after: usize, item_bytes_max
     }
 }
 
-/// How long the line at the start of `input` may grow before it is judged. The name of one that may go on must stand near its
-/// beginning: wherever the input is cut, it is judged with its name in sight.
+/// How long the line at the start of `input` may grow before it is refused. The name of a get must stand near its beginning, so that
+/// wherever the input is cut, the name is visible.
 fn line_bytes_max(input: &[u8]) -> usize {
     let start = input.iter().take(SPACES_MAX + 1).position(|&byte| byte != b' ').unwrap_or(0);
     let rest = &input[start..];
@@ -228,28 +230,29 @@ fn line_bytes_max(input: &[u8]) -> usize {
     if many { GET_PIECE_BYTES } else { LINE_BYTES_MAX }
 }
 
-/// Whether `input` begins with what may be a get that changes nothing.
+/// Whether `input` begins with a get that changes nothing, or may do so.
 pub fn begins_get(input: &[u8]) -> bool {
     input.starts_with(b"get ") || input.starts_with(b"gets ") || input.starts_with(b"mg ")
 }
 
-/// Whether the input begins with what is a set, if it is whole and right.
+/// Whether the input begins with a set, if it is complete and valid.
 pub fn begins_set(input: &[u8]) -> bool {
     input.starts_with(b"set ")
 }
 
-/// How a line that has come whole ends: in one byte or two.
+/// The length of the line end of a complete line: one byte or two.
 pub fn line_end_bytes(line: &[u8]) -> usize {
     if line.ends_with(b"\r\n") { 2 } else { 1 }
 }
 
-/// The head of an array of Redis' protocol, with which its clients begin each request: `*1`.
+/// Whether the line is the head of an array of Redis' protocol, with which its clients begin each request: `*1`.
 fn is_redis(line: &[u8]) -> bool {
     line.split_first()
         .is_some_and(|(first, rest)| *first == b'*' && !rest.is_empty() && rest.iter().all(u8::is_ascii_digit))
 }
 
-/// `GET / HTTP/1.1` and the like, or a header that every such request has: a browser that somebody made send it, or a scanner.
+/// Whether the line is `GET / HTTP/1.1` and the like, or a header that every such request has: sent by a scanner, or by a browser that
+/// somebody tricked.
 fn is_http(line: &[u8]) -> bool {
     let begins =
         |word: &[u8], with: &[u8]| word.get(..with.len()).is_some_and(|start| start.eq_ignore_ascii_case(with));
@@ -269,7 +272,7 @@ struct StorageLine<'a> {
     noreply: bool,
 }
 
-/// The line, or the complaint.
+/// The parts of a storage line, or the complaint.
 fn storage_line<'a>(verb: TextVerb, tokens: &Tokens<'a>) -> Result<StorageLine<'a>, Option<&'static str>> {
     let words = if verb == TextVerb::Cas { 6 } else { 5 };
     if tokens.count != words && tokens.count != words + 1 {
@@ -288,8 +291,8 @@ fn storage_line<'a>(verb: TextVerb, tokens: &Tokens<'a>) -> Result<StorageLine<'
     Ok(StorageLine { verb, key, flags, exptime, length_bytes, stamp, noreply })
 }
 
-/// The `command` whose line ends at `after` and whose value follows it; it gets none if the value is over the limit. `bad` if
-/// the value does not end where it should.
+/// The `command` whose line ends at `after` and whose value follows it. It gets no value if that is over the limit, and is `bad` if the
+/// value does not end where it should.
 fn with_value<'a>(
     length_bytes: usize,
     (input, after): (&'a [u8], usize),
@@ -382,7 +385,7 @@ fn increment<'a>(tokens: &Tokens<'a>, decrement: bool) -> TextCommand<'a> {
     }
 }
 
-/// What the words behind `watch` ask for: gets, if there are none.
+/// The kinds of events that the words behind `watch` ask for. Without words: gets.
 fn watched(list: &[u8]) -> Option<u8> {
     let kind = |word: &[u8]| match word {
         b"fetchers" => Some(kinds::FETCHERS),
@@ -418,9 +421,9 @@ fn cache_memlimit<'a>(tokens: &Tokens<'a>) -> TextCommand<'a> {
     }
 }
 
-/// Old clients send a hold time of 0, which means nothing and is taken; any other is refused.
+/// Old clients send a hold time of 0, which is accepted and has no effect; any other is refused.
 fn delete<'a>(tokens: &Tokens<'a>) -> TextCommand<'a> {
-    // A key may be called so.
+    // `noreply` alone is a key.
     let (key, noreply) = (tokens.get(1), tokens.count > 2 && tokens.noreply());
     let zero = tokens.get(2) == b"0";
     let valid = match tokens.count {
@@ -443,15 +446,15 @@ pub(super) fn key_fits(key: &[u8]) -> bool {
     key.len() <= KEY_BYTES_MAX
 }
 
-/// The words of `list`, which are parted by spaces.
+/// The words of `list`, separated by spaces.
 pub fn split(list: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
     list.split(|&byte| byte == b' ').filter(|word| !word.is_empty())
 }
 
-/// The first words of a line. A command that takes more than these takes them as a list.
+/// The first words of a line. A command that takes more words takes the rest as a list.
 pub(super) struct Tokens<'a> {
     words: [&'a [u8]; Tokens::KEPT],
-    /// Where each of them ends in the line.
+    /// The end of each word in the line.
     ends: [usize; Tokens::KEPT],
     count: usize,
     last: &'a [u8],
@@ -475,7 +478,7 @@ impl<'a> Tokens<'a> {
         tokens
     }
 
-    /// Word number `at`, empty where the line has fewer.
+    /// Word number `at`; empty if the line has fewer.
     fn get(&self, at: usize) -> &'a [u8] {
         self.words[at]
     }
@@ -484,7 +487,7 @@ impl<'a> Tokens<'a> {
         self.last == b"noreply"
     }
 
-    /// What follows the first `words` of `line`, which has as many.
+    /// The rest of `line` behind its first `words`. The line must have as many.
     fn rest(&self, line: &'a [u8], words: usize) -> &'a [u8] {
         &line[self.ends[words - 1]..]
     }

@@ -89,7 +89,7 @@ fn one_bad_key_refuses_the_whole_get() {
     assert_eq!(complaint(&input), Some(BAD_FORMAT));
 }
 
-/// The keys of a line, as a connection finds them, and the complaint that ended it, if one did.
+/// The keys of a line, in the order in which a connection finds them, and the complaint that ended it, if any.
 fn keys_of(line: &[u8]) -> (Vec<&[u8]>, Option<&'static str>) {
     let (mut at, mut found) = (0, Vec::new());
     match parse(line, 0, LIMIT) {
@@ -134,7 +134,7 @@ fn a_line_of_many_keys_is_taken_in_pieces_however_long_it_is() {
         assert_eq!(complaint, None);
         assert!(found == keys.iter().map(String::as_bytes).collect::<Vec<_>>(), "{count}");
     }
-    // Spaces alone, and more than a piece of them at the end.
+    // Only spaces follow the key, more than a piece of them.
     let line = [b"gets a ".to_vec(), vec![b' '; 3 * GET_PIECE_BYTES], b"\r\n".to_vec()].concat();
     assert_eq!(keys_of(&line), (vec![&b"a"[..]], None));
     let line = [b"gat 7 ".to_vec(), b"k ".repeat(GET_PIECE_BYTES)].concat();
@@ -210,7 +210,7 @@ fn http_is_hung_up_on() {
             assert_eq!(parse(format!("{line}{end}flush_all\r\n").as_bytes(), 0, LIMIT), Parsed::Close, "{line}");
         }
     }
-    // What is a command stays one.
+    // Valid commands stay commands.
     let key = b"HTTP/1.1";
     assert!(matches!(command(b"get HTTP/1.1\r\n"), TextCommand::Get { .. }));
     assert!(matches!(command(b"get / HTTP/1.1\r\n"), TextCommand::Get { .. }));
@@ -293,7 +293,7 @@ fn script() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|parts| parts.concat())
 }
 
-/// All commands of a stream that arrives in pieces of the given lengths, as text, and what was left over.
+/// All commands, as text, of a stream that arrives in pieces of the given lengths, and whether it was closed.
 fn frames(stream: &[u8], pieces: &[usize]) -> (Vec<String>, bool) {
     let (mut seen, mut arrived, mut start, mut scanned) = (Vec::new(), 0, 0, 0);
     let mut pieces = pieces.iter().copied().chain(std::iter::repeat(stream.len().max(1)));
@@ -312,7 +312,7 @@ fn frames(stream: &[u8], pieces: &[usize]) -> (Vec<String>, bool) {
                 seen.push(format!("{command:?}"));
                 start += consumed_bytes;
                 scanned = 0;
-                // What is skipped may not have arrived yet.
+                // The skipped bytes may not have arrived yet.
                 start = (start + skip_bytes).min(stream.len());
                 arrived = arrived.max(start);
             }

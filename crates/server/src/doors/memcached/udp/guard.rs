@@ -1,9 +1,9 @@
-//! Who may ask what over UDP, and how much they may be answered. The sender's address of a datagram can be forged, so that a reply may go
-//! to somebody who asked for nothing: replies to strangers must not be worth forging for.
+//! Access control over UDP: who may ask for what, and how much they are sent. A datagram's sender address can be forged, so a reply may go
+//! to somebody who asked for nothing. Replies to strangers must therefore be useless for amplification attacks.
 //!
-//! Peers on the allow list are *trusted*. What others are sent is at most one datagram, at most [`AMPLIFICATION_MAX`] times what they
-//! sent, and comes out of a bucket of tokens. There is a fixed number of buckets, and which is a peer's is a secret hash of its
-//! address: forged addresses take no memory and cannot be made to meet somebody's bucket. Shared by all workers.
+//! Peers on the allow list are *trusted*. All others are sent at most one datagram for each of theirs, at most [`AMPLIFICATION_MAX`] times
+//! as long, out of a bucket of tokens. The number of buckets is fixed, and a secret hash of the peer's address chooses the bucket: forged
+//! addresses take no memory and cannot be aimed at somebody's bucket. Shared by all workers.
 
 // The server is above the simulator: its secrets come from the system.
 #![allow(clippy::disallowed_methods)]
@@ -13,15 +13,15 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// As QUIC has it (RFC 9000, section 8.1).
+/// The factor of QUIC (RFC 9000, section 8.1).
 pub const AMPLIFICATION_MAX: usize = 3;
 const BUCKETS: usize = 8192;
-/// Ports of well-known services: no client asks from them, and some services answer anything.
+/// Ports of well-known services. No client sends from them, and some services answer anything.
 const SERVICE_PORT_MAX: u16 = 1023;
 /// Services above those: SSDP, mDNS, memcached.
 const SERVICE_PORTS: [u16; 3] = [1900, 5353, 11211];
 
-/// An address, or all that begin as it does: `10.0.0.0/8`.
+/// An address prefix: `10.0.0.0/8`, or one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     first: IpAddr,
@@ -35,7 +35,7 @@ impl Network {
             (IpAddr::V6(ours), IpAddr::V6(theirs)) => (ours.to_bits(), theirs.to_bits(), 128),
             _ => return false,
         };
-        // A shift by all bits is none to Rust.
+        // `checked_shr` refuses a shift by all bits; such a network holds every address.
         (ours ^ theirs).checked_shr(width - self.bits).unwrap_or(0) == 0
     }
 }
@@ -53,31 +53,31 @@ impl FromStr for Network {
     }
 }
 
-/// What a peer may be answered with.
+/// The limits on replies to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Terms {
-    /// Whatever it asks for.
+    /// No limit.
     Trusted,
-    /// One datagram of so many bytes at most.
+    /// One datagram of at most so many bytes.
     Stranger { reply_bytes_max: usize },
 }
 
-/// How much the workers' clocks may differ: each reads the time once a round.
+/// How far the workers' clocks may differ: each reads the time once a round.
 const CLOCKS_APART_MAX_SECONDS: u32 = 10;
 
 pub struct Guard {
     allow: Vec<Network>,
     rate_bytes: u32,
     datagram_bytes_max: usize,
-    /// Our own port, from which a server like this one answers.
+    /// Our own port, which a server like this one answers from.
     port: u16,
     secret: RandomState,
-    /// Each is tokens, and the second in which they were counted.
+    /// In each bucket: tokens, and the second in which they were counted.
     buckets: Vec<AtomicU64>,
 }
 
 impl Guard {
-    /// Strangers are sent `rate_bytes` a second at most, in datagrams of `datagram_bytes_max`.
+    /// Strangers are sent at most `rate_bytes` a second each, in datagrams of at most `datagram_bytes_max`.
     pub fn new(allow: Vec<Network>, rate_bytes: u32, datagram_bytes_max: usize, port: u16) -> Guard {
         let buckets = (0..BUCKETS).map(|_| AtomicU64::new(u64::from(rate_bytes) << 32)).collect();
         Guard { allow, rate_bytes, datagram_bytes_max, port, secret: RandomState::new(), buckets }
@@ -97,7 +97,7 @@ impl Guard {
         Terms::Stranger { reply_bytes_max }
     }
 
-    /// Takes tokens for a reply of `bytes`; whether the peer had as many.
+    /// Takes tokens for a reply of `bytes`. Returns whether the peer had enough.
     pub fn take(&self, peer: IpAddr, bytes: usize, now_seconds: u32) -> bool {
         let bucket = &self.buckets[self.secret.hash_one(origin(peer)) as usize % BUCKETS];
         let spent = bucket.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |bucket| {
@@ -105,7 +105,7 @@ impl Guard {
             let seconds = now_seconds.saturating_sub(since);
             let tokens = tokens.saturating_add(self.rate_bytes.saturating_mul(seconds)).min(self.rate_bytes);
             let left = tokens.checked_sub(u32::try_from(bytes).ok()?)?;
-            // Another worker may be a loop ahead. A clock that was set back starts anew.
+            // Another worker's clock may be a loop ahead. A clock that was set back starts again.
             let is_ahead = since > now_seconds && since - now_seconds <= CLOCKS_APART_MAX_SECONDS;
             let counted_at = if is_ahead { since } else { now_seconds };
             Some(u64::from(left) << 32 | u64::from(counted_at))
@@ -114,7 +114,7 @@ impl Guard {
     }
 }
 
-/// What one owner has at the least: an IPv4 address, or a /64 of IPv6.
+/// The smallest range of addresses with one owner: an IPv4 address, or a /64 of IPv6.
 fn origin(peer: IpAddr) -> u128 {
     match peer.to_canonical() {
         IpAddr::V4(address) => u128::from(address.to_bits()),
@@ -179,7 +179,7 @@ mod tests {
         assert!(!guard.take(peer, 1, 100));
         assert!(guard.take(peer, 1000, 101) && !guard.take(peer, 1, 101));
         assert!(guard.take(peer, 1000, 4_000_000_000) && !guard.take(peer, 1, 4_000_000_000));
-        // A clock that is set back gives nothing.
+        // A clock that is set back gives no tokens.
         assert!(!guard.take(peer, 1, 50));
     }
 

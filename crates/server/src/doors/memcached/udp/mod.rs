@@ -1,11 +1,11 @@
-//! The door over UDP: a request is one datagram, text or binary behind memcached's frame, and so is most of what is answered.
+//! The door over UDP: a request is one datagram, text or binary behind memcached's frame, and so are most replies.
 //!
 //! ```text
 //!   receive (one system call) -> admit -> a connection each -> the store, one batch -> send (one system call)
 //! ```
-//! Every datagram is a client of its own: what is in it is done in its order, and answered by one message. There is a fixed number of
-//! places for requests that are not answered yet; while all are taken nothing is received, and the kernel drops what its queue does not
-//! hold. A request that finds no memory is dropped. A worker owns its door; doors share the guard.
+//! Every datagram is a client of its own: its requests run in order and get one reply. The number of places for unanswered requests is
+//! fixed. While all are taken nothing is received, and the kernel drops datagrams beyond its queue. A request that finds no memory is
+//! dropped. A worker owns its door; doors share the guard.
 
 pub mod admission;
 pub mod frame;
@@ -40,41 +40,41 @@ use socket::{Inbox, Outbox, Queue};
 
 pub use socket::{Name, UdpSocket};
 
-/// Where `--udp` listens when it is not told: beside TCP.
+/// The default address of `--udp`: the same as for TCP.
 pub const ADDRESS_DEFAULT: &str = "127.0.0.1:11211";
-/// Requests of one worker that are not answered yet.
+/// The most unanswered requests of one worker.
 const PLACES: usize = 512;
 /// The buffer capacity that a place keeps after a request that had to wait.
 const REST_KEPT_BYTES: usize = 2048;
-/// Sent in place of a reply that is longer than the terms allow; itself shorter than any limit.
+/// Sent in place of a reply that exceeds the terms; shorter than any limit.
 const TOO_LARGE: &[u8] = text::NOT_OVER_UDP.as_bytes();
 
 const _: () = assert!(HEADER_BYTES + TOO_LARGE.len() <= guard::AMPLIFICATION_MAX * (HEADER_BYTES + b"get a\r\n".len()));
 
-/// Where to listen, and what strangers get.
+/// The address to listen on, and the limits on strangers.
 #[derive(Clone, Debug)]
 pub struct UdpOptions {
     pub address: LoopbackAddress,
-    /// Peers that are answered whatever they ask for.
+    /// Peers that may ask for anything.
     pub allow: Vec<Network>,
-    /// What each of the others is sent a second.
+    /// The most bytes a second that each of the others is sent.
     pub rate_bytes: u32,
-    /// The longest datagram that is sent, with its header.
+    /// The longest datagram to send, including its header.
     pub datagram_bytes_max: usize,
 }
 
-/// What the doors of all workers share.
+/// State that the doors of all workers share.
 pub struct Terminal {
     guard: Guard,
     datagram_bytes_max: usize,
-    /// The doors' own.
+    /// The kernel's queues of the doors' sockets.
     queues: Vec<Queue>,
-    /// Where it is, the same port at each.
+    /// The addresses in use, with the same port in each.
     pub addresses: Vec<SocketAddr>,
 }
 
 impl Terminal {
-    /// And the sockets of each worker, one for every address.
+    /// Binds the sockets of each worker, one for every address.
     pub fn bind(options: UdpOptions, workers: usize) -> io::Result<(Arc<Terminal>, Vec<Vec<UdpSocket>>)> {
         let UdpOptions { address, allow, rate_bytes, datagram_bytes_max } = options;
         let bound = listen::bind_each(&address.0, |address| UdpSocket::bind_many(address, workers))?;
@@ -91,31 +91,31 @@ impl Terminal {
         Ok((Arc::new(Terminal { guard, datagram_bytes_max, queues, addresses }), sockets))
     }
 
-    /// Datagrams that the kernel dropped before anybody saw them; `None` from a kernel that does not tell.
+    /// Datagrams that the kernel dropped before a worker saw them. `None` if the kernel does not report that.
     pub fn dropped_unseen(&self) -> Option<u64> {
         self.queues.iter().map(|queue| queue.dropped().ok().map(u64::from)).sum()
     }
 }
 
-/// Where a request waits for its answer.
+/// A place in which a request waits for its answer.
 struct Place {
     connection: Connection<Memcached>,
-    /// The number of the socket it came through.
+    /// The number of the socket through which it came.
     outlet: usize,
     peer: Name,
     request_id: u16,
     dialect: Dialect,
     terms: Terms,
-    /// What of the request waits until something before it is answered.
+    /// The part of the request that waits until a part before it is answered.
     rest: Vec<u8>,
-    /// There was no memory for a value that it asks for: it gets no reply.
+    /// There was no memory for a value that it asks for, so it gets no reply.
     withheld: bool,
 }
 
 enum PlaceProgress {
     Answered,
     Pending,
-    /// It waits for gets of others to be answered.
+    /// It waits until gets of others are answered.
     Held,
     /// There is no memory for it.
     Stuck,
@@ -132,7 +132,7 @@ impl Place {
         }
     }
 
-    /// How many datagrams the reply takes; `None` if it must not be sent.
+    /// How many datagrams the reply takes. `None` if it must not be sent.
     fn datagrams(&self, datagram_bytes_max: usize) -> Option<u16> {
         let reply_bytes = self.connection.client.out.unsent_bytes();
         match self.terms {
@@ -141,7 +141,7 @@ impl Place {
         }
     }
 
-    /// Whether the reply is more already than a stranger gets, so that the rest need not be looked for.
+    /// Whether the reply already exceeds a stranger's limit, so that the rest of the request need not run.
     fn is_too_much(&self) -> bool {
         let reply_bytes = HEADER_BYTES + self.connection.client.out.unsent_bytes();
         matches!(self.terms, Terms::Stranger { reply_bytes_max } if reply_bytes > reply_bytes_max)
@@ -159,7 +159,7 @@ impl Place {
     }
 }
 
-/// A socket, and what is to go through it.
+/// A socket, and the datagrams to be sent through it.
 struct Outlet {
     socket: UdpSocket,
     outbox: Outbox,
@@ -169,14 +169,14 @@ pub struct UdpDoor {
     terminal: Arc<Terminal>,
     options: MemcachedOptions,
     worker: usize,
-    /// One for every address.
+    /// One outlet for every address.
     outlets: Vec<Outlet>,
     inbox: Inbox,
     places: Vec<Place>,
     free: Vec<u32>,
-    /// Requests that wait for gets of others.
+    /// Requests that wait until gets of others are answered.
     held: Vec<u32>,
-    /// What gets brought lately.
+    /// The length of values that gets returned recently.
     value_bytes_expected: Option<usize>,
     interest: Interest,
 }
@@ -271,7 +271,7 @@ impl UdpDoor {
         self.settle(at, cx);
     }
 
-    /// Answers a request that is through, or drops it if there is no way on.
+    /// Answers a request that is finished, or drops it if it cannot go on.
     fn settle<S: Session>(&mut self, at: u32, cx: &mut DoorContext<'_, S>) {
         let place = &mut self.places[at as usize];
         place.connection.settle(place.rest.len(), cx.budget);
@@ -279,7 +279,7 @@ impl UdpDoor {
             PlaceProgress::Pending => return,
             PlaceProgress::Held => return self.held.push(at),
             PlaceProgress::Stuck if place.connection.client.waits() => count(&cx.counters.udp_dropped_busy, 1),
-            // More than one request may hold: nothing of it goes before all of it is there.
+            // Its reply is larger than one request may hold, and nothing is sent before all of it is there.
             PlaceProgress::Stuck => self.refuse(at, cx.counters),
             PlaceProgress::Answered if place.withheld => count(&cx.counters.udp_dropped_busy, 1),
             PlaceProgress::Answered => self.answer(at, cx.counters),
@@ -292,10 +292,10 @@ impl UdpDoor {
         self.free.push(at);
     }
 
-    /// Puts a reply into the outbox, or what there is in its place where it would be too much.
+    /// Puts the reply into the outbox, or an error if the reply is too large.
     fn answer(&mut self, at: u32, counters: &Counters) {
         let place = &self.places[at as usize];
-        // A write, or a miss, that was to be quiet.
+        // A quiet write or a quiet miss.
         if place.connection.client.out.is_empty() {
             return;
         }
@@ -307,7 +307,7 @@ impl UdpDoor {
         mail.message(place.peer, place.request_id, datagrams, payload_bytes, place.connection.client.out.pieces());
     }
 
-    /// Says that the reply would be too much.
+    /// Answers that the reply is too large.
     fn refuse(&mut self, at: u32, counters: &Counters) {
         count(&counters.udp_answered, 1);
         count(&counters.udp_refused_size, 1);
@@ -317,7 +317,7 @@ impl UdpDoor {
         mail.message(place.peer, place.request_id, 1, payload_bytes, iter::once(&place.refusal()[..]));
     }
 
-    /// Sends what there is to send.
+    /// Sends the datagrams in the outbox.
     fn flush(&mut self, counters: &Counters) {
         self.outlets.iter_mut().for_each(|outlet| OutgoingMail { outlet, counters }.flush());
     }
@@ -369,14 +369,14 @@ impl Datagrams<Pipeline> for UdpDoor {
     }
 }
 
-/// What sending takes.
+/// An outlet and counters, for sending.
 struct OutgoingMail<'a> {
     outlet: &'a mut Outlet,
     counters: &'a Counters,
 }
 
 impl OutgoingMail<'_> {
-    /// `pieces` are the message, which takes so many datagrams.
+    /// Queues a message of `pieces` that takes so many datagrams.
     fn message<'p>(
         &mut self,
         to: Name,

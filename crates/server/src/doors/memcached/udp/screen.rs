@@ -1,26 +1,27 @@
-//! Checks a datagram before any of its requests is done: it is taken whole or not at all. Pure; the parsers are those that will take it.
+//! Checks a datagram before any of its requests runs: it is taken whole or not at all. Pure; it uses the parsers that will take the
+//! requests.
 //!
-//! Malformed requests get no answer, whoever sent them: they may be the reply of another server, which would answer in turn.
+//! Malformed requests get no answer, even from trusted peers: they may be replies of another server, which would answer in turn.
 
 use crate::doors::memcached::protocol::binary::{self, Origin};
 use crate::doors::memcached::protocol::{BINARY_MAGIC, Parsed, text};
 
-/// What a reply to a request looks like.
+/// The dialect of a request and its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     Text,
-    /// Of the first of the requests.
+    /// With the origin of the first request.
     Binary(Origin),
 }
 
-/// Who may ask for something.
+/// The peers that may send a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Audience {
     Everybody,
     Trusted,
 }
 
-/// The protocol of a payload, and who may ask for all that is in it; `None` if it is not whole requests from end to end.
+/// The dialect of a payload, and the peers that may send all of its requests. `None` unless it consists of whole requests.
 pub fn screen(payload: &[u8], item_bytes_max: usize) -> Option<(Dialect, Audience)> {
     if payload.first() != Some(&BINARY_MAGIC) {
         let audience = walk(payload, |rest| text::parse(rest, 0, item_bytes_max), text_audience)?;
@@ -52,7 +53,7 @@ fn walk<'a, C>(
     Some(all)
 }
 
-/// Strangers may get, and may do quietly what changes one item.
+/// Strangers may get, and may change single items quietly.
 fn text_audience(command: text::TextCommand<'_>) -> Option<Audience> {
     use text::TextCommand;
     match command {
@@ -66,7 +67,7 @@ fn text_audience(command: text::TextCommand<'_>) -> Option<Audience> {
     }
 }
 
-/// The same, and the noop that ends a row of quiet requests.
+/// The same for binary requests, and for the noop that ends a series of quiet ones.
 fn binary_audience(command: binary::BinaryCommand<'_>) -> Option<Audience> {
     use binary::BinaryCommand;
     match command {
@@ -111,7 +112,7 @@ mod tests {
         }
         assert_eq!(audience(b"set a 0 0 1 noreply\r\nx\r\nget a\r\n"), EVERYBODY);
         assert_eq!(audience(b"get a\r\nset a 0 0 1\r\nx\r\n"), TRUSTED);
-        // Quiet or not: what they say is for their flags to tell.
+        // Quiet or not, because a meta command's flags decide that.
         for line in ["mg a v", "mg a v q", "md a q", "mn"] {
             assert_eq!(audience(format!("{line}\r\n").as_bytes()), TRUSTED, "{line}");
         }
@@ -145,7 +146,7 @@ mod tests {
             b"set a 0 0 2000\r\nabc\r\n",
             b"GET / HTTP/1.1\r\n",
             b"\0\0\0\0",
-            // What servers answer.
+            // Replies of servers.
             b"ERROR\r\n",
             b"END\r\n",
             b"STORED\r\n",
@@ -163,7 +164,7 @@ mod tests {
         for payload in [&reply[..], cut, &get[..24], &unknown, &extras, &mixed] {
             assert_eq!(audience(payload), None, "{payload:?}");
         }
-        // A complaint is told to those who are trusted.
+        // Only trusted peers are told a complaint.
         assert_eq!(audience(&[&b"get "[..], &[b'k'; 251], b"\r\n"].concat()), TRUSTED);
     }
 }

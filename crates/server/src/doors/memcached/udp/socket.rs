@@ -10,27 +10,27 @@ use rustix::net::{self, RecvFlags, SocketType, sockopt};
 use crate::net::listen;
 use crate::os::check;
 
-/// Datagrams that one system call moves.
+/// The most datagrams of one system call.
 pub const BATCH: usize = 64;
-/// More than any datagram has.
+/// More than the longest datagram.
 const DATAGRAM_BYTES_MAX: usize = 64 << 10;
-/// Rooms begin a little apart, so that the short datagrams in them do not all want the same places of the processor's cache.
+/// Rooms are offset a little, so that the short datagrams in them do not compete for the same cache sets.
 const ROOM_BYTES: usize = DATAGRAM_BYTES_MAX + 192;
-/// The longest run that the kernel cuts into datagrams: no longer than a datagram may be.
+/// The longest run that the kernel splits into datagrams: at most the length of a datagram.
 const RUN_BYTES_MAX: usize = 65_000;
-/// For bursts that come while the worker is at something else.
+/// Room for bursts that arrive while the worker is busy.
 const KERNEL_QUEUE_BYTES: usize = 1 << 20;
 /// More datagrams than such a queue holds.
 const KERNEL_QUEUE_DATAGRAMS: usize = 8192;
 
-/// A socket's address as the kernel has it: `sockaddr_in` or `sockaddr_in6`.
+/// A socket address in the kernel's form: `sockaddr_in` or `sockaddr_in6`.
 ///
 /// ```text
 ///  0         2               4           8           24     28
 ///  AF_INET   | port | address
 ///  AF_INET6  | port | flow info | address | scope
 /// ```
-/// The family is in the machine's order, the port and the address are in the network's.
+/// The family is in native byte order; port and address are in network byte order.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C, align(4))]
 pub struct Name([u8; 28]);
@@ -88,13 +88,13 @@ impl From<SocketAddr> for Name {
 
 pub struct UdpSocket {
     fd: OwnedFd,
-    /// Whether the kernel cuts a run of datagrams, all of one length but the last, into datagrams by itself.
+    /// Whether the kernel splits a run into datagrams (all of one length, except the last).
     cuts_runs: Cell<bool>,
 }
 
 impl UdpSocket {
-    /// As many sockets at one address, among which the kernel spreads the peers. An address that another process has is refused, though
-    /// the kernel would share it.
+    /// Binds several sockets to one address; the kernel spreads the peers over them. An address that another process uses is refused,
+    /// though the kernel would share it.
     pub fn bind_many(address: SocketAddr, count: usize) -> io::Result<(SocketAddr, Vec<UdpSocket>)> {
         let alone = listen::socket(address, SocketType::DGRAM)?;
         net::bind(&alone, &address)?;
@@ -107,29 +107,29 @@ impl UdpSocket {
     fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
         let fd = listen::socket(address, SocketType::DGRAM)?;
         sockopt::set_socket_reuseport(&fd, true)?;
-        // Less than wished for is good enough.
+        // A smaller buffer than asked for is good enough.
         let _ = sockopt::set_socket_recv_buffer_size(&fd, KERNEL_QUEUE_BYTES);
         net::bind(&fd, &address)?;
         Ok(UdpSocket { fd, cuts_runs: Cell::new(true) })
     }
 
-    /// Throws away datagrams that came before the server served: their senders have given up.
+    /// Discards datagrams that came before the server served: their senders have given up.
     pub fn discard(&self) {
         let mut byte = [0; 1];
-        // A longer datagram is cut and goes as well.
+        // A longer datagram is truncated, and discarded as well.
         let next = || net::recv(&self.fd, &mut byte[..], RecvFlags::DONTWAIT);
         std::iter::repeat_with(next).take(KERNEL_QUEUE_DATAGRAMS).take_while(Result::is_ok).for_each(drop);
     }
 
-    /// Its queue in the kernel, for whoever asks what was lost there.
+    /// The socket's queue in the kernel, for its count of losses.
     pub fn queue(&self) -> io::Result<Queue> {
         Ok(Queue(self.fd.try_clone()?))
     }
 
-    /// Takes in what has come, `count_max` datagrams at most; how many that were.
+    /// Receives at most `count_max` datagrams. Returns how many.
     pub fn receive(&self, inbox: &mut Inbox, count_max: usize) -> io::Result<usize> {
         let count = count_max.min(BATCH);
-        // SAFETY: all-zero headers are valid: they name nothing.
+        // SAFETY: all-zero headers are valid: they point to nothing.
         let mut headers: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
         let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; BATCH];
         let rooms = inbox.bytes.chunks_exact_mut(ROOM_BYTES).zip(&mut inbox.names);
@@ -142,7 +142,7 @@ impl UdpSocket {
             header.msg_hdr.msg_iovlen = 1;
         }
         let (fd, flags) = (self.fd.as_raw_fd(), libc::MSG_DONTWAIT as _);
-        // SAFETY: the first `count` headers name rooms and names of the inbox, as long as said, which live through the call.
+        // SAFETY: the first `count` headers point to rooms and names of the inbox with their true lengths; both live through the call.
         let received =
             check(unsafe { libc::recvmmsg(fd, headers.as_mut_ptr(), count as _, flags, std::ptr::null_mut()) })?;
         let received = received as usize;
@@ -152,7 +152,7 @@ impl UdpSocket {
         Ok(received)
     }
 
-    /// Sends what the outbox holds, and empties it; what the kernel took.
+    /// Sends and empties the outbox. Returns the amount that the kernel took.
     pub fn send(&self, outbox: &mut Outbox) -> Sent {
         let (mut sent, mut at) = (Sent::default(), 0);
         while at < outbox.parcels.len() {
@@ -164,13 +164,13 @@ impl UdpSocket {
                 }
                 Err(error) => match error.kind() {
                     io::ErrorKind::Interrupted => {}
-                    // The kernel's queue is full. The rest is dropped: it would come too late.
+                    // The kernel's queue is full. The rest is dropped: it would arrive too late.
                     io::ErrorKind::WouldBlock => break,
-                    // The device that leads there cannot cut runs, or sends no datagrams of this length.
+                    // The route's device cannot split runs, or cannot send datagrams of this length.
                     _ if self.cuts_runs.get() && outbox.run(at) > 1 && may_be_the_device(&error) => {
                         self.cuts_runs.set(false);
                     }
-                    // It is this peer that cannot be reached.
+                    // This peer cannot be reached.
                     _ => at += if self.cuts_runs.get() { outbox.run(at) } else { 1 },
                 },
             }
@@ -180,9 +180,9 @@ impl UdpSocket {
         sent
     }
 
-    /// Sends the parcels from number `from` on, as far as one system call takes them; how many went.
+    /// Sends parcels from number `from` on, as many as one system call takes. Returns how many.
     fn send_some(&self, outbox: &mut Outbox, from: usize) -> io::Result<usize> {
-        // SAFETY: all-zero headers are valid: they name nothing.
+        // SAFETY: all-zero headers are valid: they point to nothing.
         let mut headers: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
         let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; BATCH];
         let mut controls = [Segment::default(); BATCH];
@@ -207,33 +207,33 @@ impl UdpSocket {
             (runs[count], at, count) = (run, at + run, count + 1);
         }
         let (fd, flags) = (self.fd.as_raw_fd(), libc::MSG_DONTWAIT as _);
-        // SAFETY: the first `count` headers name parcels of the outbox and controls, as long as said, which live through the call
+        // SAFETY: the first `count` headers point to parcels of the outbox and controls with their true lengths; both live through the call
         // and are only read.
         let sent = check(unsafe { libc::sendmmsg(fd, headers.as_mut_ptr(), count as _, flags) })?;
         Ok(runs[..sent as usize].iter().sum())
     }
 }
 
-/// What the kernel took to send.
+/// The amount that the kernel took.
 #[derive(Clone, Copy, Default)]
 pub struct Sent {
     pub datagrams: usize,
     pub bytes: usize,
 }
 
-/// Whether the error may be about how datagrams are sent, rather than about the peer.
+/// Whether the error may be about the form of the datagrams, rather than about the peer.
 fn may_be_the_device(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP))
 }
 
-/// A control message that tells the kernel how long the datagrams of a run are, all but the last.
+/// A control message with the length of the datagrams of a run. The last one may be shorter.
 ///
 /// ```text
 ///  0        8         12     16       18        24
 ///  length | SOL_UDP | kind | length | padding
 ///  (18)   | (17)    | (103)| of one |
 /// ```
-/// All in the machine's order.
+/// All in native byte order.
 #[derive(Clone, Copy, Default)]
 #[repr(C, align(8))]
 struct Segment {
@@ -261,20 +261,20 @@ impl AsFd for UdpSocket {
     }
 }
 
-/// What the kernel keeps of datagrams until they are received.
+/// The kernel's queue of datagrams that wait to be received.
 pub struct Queue(OwnedFd);
 
-/// How many figures the kernel gives of a socket's memory, and which of them counts what was dropped (`linux/sock_diag.h`).
+/// Number of the kernel's figures about a socket's memory, and the index of the one that counts drops (`linux/sock_diag.h`).
 const MEMORY_FIGURES: usize = 9;
 const MEMORY_FIGURE_DROPS: usize = 8;
 
 impl Queue {
-    /// Datagrams that it had no room for, or that were damaged on their way; modulo 2^32.
+    /// Datagrams for which the queue had no room, or that arrived damaged; modulo 2^32.
     pub fn dropped(&self) -> io::Result<u32> {
         let mut figures = [0u32; MEMORY_FIGURES];
         let mut size = size_of_val(&figures) as libc::socklen_t;
         let into = figures.as_mut_ptr().cast();
-        // SAFETY: the figures and their size live through the call, and are as long as said.
+        // SAFETY: the figures and their size live through the call, and have the length given.
         check(unsafe {
             libc::getsockopt(self.0.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, into, &raw mut size)
         })?;
@@ -282,10 +282,10 @@ impl Queue {
     }
 }
 
-/// Datagrams that have come, a room each.
+/// Received datagrams, a room each.
 #[derive(Default)]
 pub struct Inbox {
-    /// Memory that no long datagram has touched is not there yet.
+    /// The kernel allocates a page only when a long datagram first touches it.
     bytes: Vec<u8>,
     names: Vec<Name>,
     lengths: Vec<usize>,
@@ -296,7 +296,7 @@ impl Inbox {
         Inbox { bytes: vec![0; BATCH * ROOM_BYTES], names: vec![Name::NONE; BATCH], lengths: vec![0; BATCH] }
     }
 
-    /// Datagram number `at` of those that the last `receive` took in, and who sent it.
+    /// Datagram number `at` of the last `receive`, and its sender.
     pub fn datagram(&self, at: usize) -> (Name, &[u8]) {
         (self.names[at], &self.bytes[at * ROOM_BYTES..][..self.lengths[at]])
     }
@@ -308,7 +308,7 @@ struct Parcel {
     end: usize,
 }
 
-/// Datagrams that are to go, one behind the other.
+/// Datagrams to be sent, one behind the other.
 #[derive(Default)]
 pub struct Outbox {
     bytes: Vec<u8>,
@@ -316,7 +316,7 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Enough for one system call.
+    /// Whether it holds as many as one system call sends.
     pub fn is_full(&self) -> bool {
         self.parcels.len() >= BATCH || self.bytes.len() >= 2 * DATAGRAM_BYTES_MAX
     }
@@ -333,7 +333,7 @@ impl Outbox {
         self.bytes.len()
     }
 
-    /// How many parcels, from number `at` on, go to one peer and are of one length, but for the last, which may be shorter.
+    /// How many parcels from number `at` on go to the same peer and have the same length; the last one may be shorter.
     fn run(&self, at: usize) -> usize {
         let first = &self.parcels[at];
         let length = first.end - first.start;
@@ -351,7 +351,7 @@ impl Outbox {
         count
     }
 
-    /// Begins a datagram; what `push` brings belongs to it.
+    /// Begins a datagram. Bytes of later `push` calls belong to it.
     pub fn begin(&mut self, to: Name, header: &[u8]) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(header);
@@ -384,7 +384,7 @@ mod tests {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let (at, sockets) = UdpSocket::bind_many(address.parse().unwrap(), 1).unwrap();
             let peers: Vec<_> = (0..3).map(|_| std::net::UdpSocket::bind((at.ip(), 0)).unwrap()).collect();
-            // More would not fit into the kernel's queue, if that is as small as it may be.
+            // More would not fit into the kernel's queue at its smallest.
             let length = |number: u8| if number == 69 { 60_000 } else { usize::from(number) };
             for number in 0..70u8 {
                 let bytes = vec![number; length(number)];

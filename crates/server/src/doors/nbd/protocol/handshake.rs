@@ -1,4 +1,4 @@
-//! The fixed newstyle handshake: what the server says first, and the options of a client.
+//! The fixed newstyle handshake: the server's greeting, and the client's options.
 //!
 //! ```text
 //!  server: "NBDMAGIC" "IHAVEOPT" flags u16
@@ -25,11 +25,11 @@ const OPTION_STRUCTURED_REPLY: u32 = 8;
 const OPTION_LIST_META_CONTEXT: u32 = 9;
 const OPTION_SET_META_CONTEXT: u32 = 10;
 
-/// As long as the specification lets any string be.
+/// The specification's limit on any string.
 pub const NAME_BYTES_MAX: usize = 4096;
-/// The data of an option that is looked at: a name, and some words beside it.
+/// The longest data of an option that is parsed: a name, and a few words.
 const OPTION_BYTES_MAX: usize = 2 * NAME_BYTES_MAX;
-/// Longer data are not even thrown away: the client is closed.
+/// Longer data is not even discarded: the client is disconnected.
 const SKIPPED_BYTES_MAX: usize = 1 << 20;
 const HEAD_BYTES: usize = 16;
 
@@ -41,7 +41,7 @@ pub const INFO_BLOCK_SIZE: u16 = 3;
 pub const CONTEXT_NAME: &[u8] = b"base:allocation";
 pub const CONTEXT_ID: u32 = 1;
 
-/// The kind of an answer to an option.
+/// The kind of an option's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum OptionReply {
@@ -55,7 +55,7 @@ pub enum OptionReply {
     TooBig = 0x8000_0009,
 }
 
-/// What the client said first.
+/// The client's flags, its first message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientFlags {
     pub no_zeroes: bool,
@@ -66,7 +66,7 @@ pub fn client_flags(input: &[u8]) -> Parsed<ClientFlags> {
         return Parsed::NeedMore(4);
     }
     let flags = u32_at(input, 0);
-    // Without the fixed newstyle nobody may be told that an option is not known.
+    // Without fixed newstyle a client cannot be told that an option is unknown.
     if flags & FLAG_FIXED_NEWSTYLE == 0 || flags & !(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES) != 0 {
         return Parsed::Broken;
     }
@@ -78,7 +78,7 @@ pub enum OptionKind<'a> {
     ExportName(&'a [u8]),
     Abort,
     List,
-    /// Of this export these kinds of information are asked for, each two bytes; `goes`: and then its service.
+    /// Asks for these kinds of information about this export, two bytes each. With `goes`, the client then uses the export.
     About {
         name: &'a [u8],
         wanted: &'a [u8],
@@ -91,9 +91,9 @@ pub enum OptionKind<'a> {
         sets: bool,
     },
     Unknown,
-    /// Its data are not as its kind has them.
+    /// The data does not fit the option.
     Malformed,
-    /// Its data are too long, and so many of them follow that are thrown away; `None`: too many even for that.
+    /// The data is too long. So many bytes follow that are discarded; `None` if they are too many even for that.
     TooLong {
         skip_bytes: Option<usize>,
     },
@@ -140,7 +140,7 @@ fn kind_of(code: u32, data: &[u8]) -> OptionKind<'_> {
     parsed.unwrap_or(OptionKind::Malformed)
 }
 
-/// Takes a string with its length before it.
+/// Takes a string behind its length.
 fn take_string<'a>(data: &mut &'a [u8]) -> Option<&'a [u8]> {
     let (length, rest) = data.split_at_checked(4)?;
     let length = u32_at(length, 0) as usize;
@@ -176,7 +176,7 @@ pub fn push_reply(out: &mut Vec<u8>, code: u32, kind: OptionReply, data: &[&[u8]
     data.iter().for_each(|piece| out.extend_from_slice(piece));
 }
 
-/// Answers `EXPORT_NAME`, which alone has no head.
+/// Answers `EXPORT_NAME`, the only answer without a head.
 pub fn push_export(out: &mut Vec<u8>, size_bytes: u64, flags: u16, ClientFlags { no_zeroes }: ClientFlags) {
     out.extend_from_slice(&size_bytes.to_be_bytes());
     out.extend_from_slice(&flags.to_be_bytes());

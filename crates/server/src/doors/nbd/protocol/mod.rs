@@ -1,23 +1,23 @@
 //! The NBD protocol: parsers and replies, pure functions over bytes. All numbers are big-endian.
 //!
-//! Names of constants are those of the specification, without their prefix.
+//! Constants have the specification's names, without their prefix.
 
 pub mod handshake;
 pub mod reply;
 pub mod request;
 
-/// What a parser finds at the front of the input.
+/// The result of parsing the front of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed<T> {
-    /// It took so many bytes.
+    /// A frame, and its length.
     Frame(T, usize),
-    /// No frame ends before the input holds so many bytes.
+    /// The input must hold at least so many bytes.
     NeedMore(usize),
-    /// Not this protocol: nothing that follows can be told apart.
+    /// Not this protocol: the bytes that follow cannot be parsed.
     Broken,
 }
 
-/// What an export can do, as flags of the transmission.
+/// The abilities of an export, as transmission flags.
 pub mod export_flags {
     pub const HAS_FLAGS: u16 = 1;
     pub const READ_ONLY: u16 = 1 << 1;
@@ -29,7 +29,7 @@ pub mod export_flags {
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
 }
 
-/// Errors as a client is told them.
+/// Error numbers of the protocol.
 pub mod errors {
     pub const PERM: u32 = 1;
     pub const IO: u32 = 5;
@@ -37,7 +37,7 @@ pub mod errors {
     pub const NOSPC: u32 = 28;
 }
 
-/// The bytes at a place, which are there.
+/// The bytes at an offset, which must be there.
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut array = [0; N];
     array.copy_from_slice(&bytes[at..at + N]);

@@ -1,4 +1,4 @@
-//! What comes from the store: outcomes of parts, and the replies to jobs all of whose parts are done.
+//! Completes requests of the store: outcomes of parts, and replies to jobs whose parts are all done.
 
 use tapetum::{BLOCK_BYTES, ChangeStep, Error, Outcome};
 
@@ -11,7 +11,7 @@ use crate::store::engine::Session;
 use crate::store::failure_log::is_full;
 
 impl Transmission {
-    /// The outcome of a part has come.
+    /// Takes the outcome of a part.
     pub fn complete<S: Session>(
         &mut self,
         number: u32,
@@ -34,7 +34,7 @@ impl Transmission {
                 ChangeStep::NoBlock => job.fail(errors::IO),
                 ChangeStep::Done => {}
             },
-            // Whoever has put this here does not speak of blocks.
+            // A value of another length was not written by a block device.
             (PartKind::Read, _) if value.is_some_and(|value| value.len() != BLOCK_BYTES) => job.fail(errors::IO),
             (PartKind::Read, _) => {
                 job.fill(&part.piece, value);
@@ -71,14 +71,14 @@ impl Transmission {
     }
 }
 
-/// Counts a job that is done.
+/// Counts a finished job.
 pub(super) fn count<S>(job: &Job, export: &Export, cx: &NbdContext<'_, S>) {
     let took = cx.instant().saturating_duration_since(job.began);
     let counts = cx.figures.devices.of(cx.worker, export.number);
     counts.answered(job.command(), job.length, took, job.error != 0);
 }
 
-/// What a client is told of an error.
+/// The protocol's number for an error.
 fn error_of(error: &Error, of: &PartKind) -> u32 {
     match error {
         _ if matches!(of, PartKind::Read) => errors::IO,

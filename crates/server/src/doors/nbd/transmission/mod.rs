@@ -1,8 +1,8 @@
-//! The transmission of one client: its requests on their way, a part a block, answered in the order in which they are done.
+//! The transmission of one client: its requests in progress, in parts of one block, answered in the order in which they finish.
 //!
-//! A step does three things, as far as each goes: the next request of a change whose block was read; what the client sent; a part of a job
-//! that needs no more of the client. Jobs take turns, a part each or the parts of a group of blocks, so a long one keeps no other waiting, and reads leave some of a client's
-//! requests to the rest. What goes to the store stands in `submitting`, what comes of it in `completing`.
+//! A step does three things, each as far as possible: the next request of a change whose block was read; new input; a part of a job that
+//! needs no more input. Jobs take turns, with one part or the parts of one group of blocks each, so a long job delays no other; and reads
+//! leave some of a client's requests to other jobs. Requests to the store are in `submitting`, their outcomes in `completing`.
 
 mod completing;
 mod submitting;
@@ -21,9 +21,9 @@ use crate::net::door::{Load, Step};
 use crate::net::limits::Limits;
 use crate::store::engine::Session;
 
-/// Requests of one client that are not answered.
+/// The most unanswered requests of one client.
 const JOBS_MAX: usize = 128;
-/// What a read takes beside its bytes, in parts of them: what it knows of its blocks.
+/// Memory that a read takes besides its bytes, for its blocks' states, counted in parts.
 const READ_BESIDE_PART: usize = BLOCK_BYTES;
 
 type NbdContext<'a, S> = Context<'a, S, ()>;
@@ -33,20 +33,20 @@ pub struct Transmission {
     is_structured: bool,
     has_statuses: bool,
     is_durable_at_once: bool,
-    /// The session's exchanges up to which a flush has told of what may be lost.
+    /// Value of [`Session::exchanges`] up to which a flush has reported possible losses.
     exchanges_told: u64,
     jobs: Numbered<Job>,
     parts: Numbered<Part>,
-    /// Jobs with parts to hand out that need no more input.
+    /// Jobs that have parts to hand out and need no more input.
     working: VecDeque<usize>,
-    /// Changes whose next request is to be submitted.
+    /// Changes whose next request must be submitted.
     changing: VecDeque<usize>,
     /// The write whose bytes come next.
     writing: Option<usize>,
-    /// Parts that the store has.
+    /// Parts that the store is working on.
     pending: usize,
     held_bytes: usize,
-    /// The client takes its leave: what it asked for is done, and no more.
+    /// The client disconnects: its requests are finished, and no more taken.
     has_left: bool,
     wants_turn: bool,
 }
@@ -80,8 +80,8 @@ impl Transmission {
         Load { pending: self.pending, held_bytes: self.held_bytes }
     }
 
-    /// What another request is admitted beside. The longest read is left aside, so that others pass it; and who holds bytes has something on
-    /// its way, though the store may have none of it yet.
+    /// The load beside which another request is admitted. The longest read is not counted, so that others can pass it. A client that holds
+    /// bytes has work in progress, even if the store has none of it yet.
     fn load_beside(&self, limits: &Limits) -> Load {
         let is_much = self.held_bytes > limits.connection_in_flight_bytes;
         let longest_bytes = if is_much { self.jobs.iter().map(|job| job.held_bytes).max() } else { None };
@@ -93,7 +93,7 @@ impl Transmission {
         self.jobs.count() == 0
     }
 
-    /// Whether nothing goes on without input.
+    /// Whether it makes no progress without input.
     pub fn needs_input(&self) -> bool {
         self.pending == 0 && !self.has_work()
     }
@@ -135,7 +135,7 @@ impl Transmission {
         }
     }
 
-    /// Takes from the input, if something can be taken; how much that was.
+    /// Takes from the input, if possible. Returns how much.
     fn take<S: Session>(&mut self, input: &[u8], client: &mut Client, cx: &mut NbdContext<'_, S>) -> Option<usize> {
         if self.has_left {
             client.block();
@@ -192,12 +192,12 @@ impl Transmission {
         let push = if is_chunk { reply::push_error } else { reply::push_simple };
         client.out.append(cx.pool, |out| push(out, request.cookie, error));
         if payload_bytes > 0 {
-            // Nobody reads through so much for a client that does not keep to what it was told.
+            // The client ignores the limit it was told; do not read so much only to discard it.
             client.close();
         }
     }
 
-    /// Makes a job of a request; `None` if it has to wait.
+    /// Makes a job of a request. `None` if it must wait.
     fn begin<S: Session>(
         &mut self,
         request: &NbdRequest,
@@ -224,8 +224,8 @@ impl Transmission {
         Some(())
     }
 
-    /// Takes the next block of a write, if it has come. One of a write that failed is thrown away; the answer follows the last, as clients do
-    /// not look for one to a request that they are still sending.
+    /// Takes the next block of a write, if it has arrived. A failed write's bytes are discarded; its answer follows the last of them,
+    /// because clients do not read answers to a request that they are still sending.
     fn take_payload<S: Session>(
         &mut self,
         number: usize,
@@ -257,7 +257,7 @@ impl Transmission {
         Some(bytes.len())
     }
 
-    /// The bytes of this write may all have come.
+    /// To be called after each part of a write's bytes; all of them may have arrived.
     fn end_payload(&mut self, number: usize) {
         if self.jobs.get(number).is_handed_out() {
             self.writing = None;

@@ -1,4 +1,4 @@
-//! What goes to the store: the parts of jobs, each as one request after the other.
+//! Submits requests to the store: the parts of jobs, each as one or more requests.
 
 use tapetum::Expiry;
 use tapetum::{BLOCK_BYTES, BlockChange, BlockPiece, Condition, Patch, Request};
@@ -11,9 +11,9 @@ use crate::doors::nbd::protocol::{errors, reply};
 use crate::net::connection::{Admission, Client};
 use crate::store::engine::Session;
 
-/// Looks of a trim for blocks that are there, before others have their turn: some hundred microseconds.
+/// Blocks that a trim looks up before others get their turn: some hundred microseconds.
 const LOOKS_MAX: usize = 1024;
-/// Looks of one block status, a block each or a run of absent ones: a client asks on behind them.
+/// Lookups of one block status, for one block or a run of absent ones each. The client asks again for the rest.
 const STATUS_LOOKS_MAX: usize = 8192;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -21,7 +21,7 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 static ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 
 impl Transmission {
-    /// Adds a part of a job, which was charged with `held_bytes`.
+    /// Adds a part of a job that is charged with `held_bytes`.
     pub(super) fn add_part(&mut self, job: usize, (piece, kind): (BlockPiece, PartKind), held_bytes: usize) -> usize {
         self.jobs.get_mut(job).parts += 1;
         self.held_bytes += held_bytes;
@@ -71,7 +71,7 @@ impl Transmission {
         client.submit(part as u32, (self.export.keyspace, request), admission, cx);
     }
 
-    /// Submits the next request of a change; whether one could be.
+    /// Submits the next request of a change. Returns whether it could.
     pub(super) fn go_on_changing<S: Session>(&mut self, client: &mut Client, cx: &mut NbdContext<'_, S>) -> bool {
         let Some(&number) = self.changing.front() else { return false };
         let load = self.load();
@@ -93,7 +93,7 @@ impl Transmission {
         true
     }
 
-    /// Hands out a part of the job whose turn it is; whether that could be done.
+    /// Hands out a part of the job whose turn it is. Returns whether it could.
     pub(super) fn work<S: Session>(&mut self, client: &mut Client, cx: &mut NbdContext<'_, S>) -> bool {
         let Some(&number) = self.working.front() else { return false };
         let job = self.jobs.get(number);
@@ -113,7 +113,7 @@ impl Transmission {
         if worked.is_none() {
             return false;
         }
-        // The next one's turn.
+        // The next job's turn.
         self.working.pop_front();
         match self.jobs.get(number).is_handed_out() {
             true => self.settle(number, client, cx),
@@ -122,7 +122,7 @@ impl Transmission {
         true
     }
 
-    /// Submits the barrier that a job ends with.
+    /// Submits the barrier with which a job ends.
     pub(super) fn sync<S: Session>(
         &mut self,
         number: usize,
@@ -132,7 +132,7 @@ impl Transmission {
         let admission = client.admit_part(self.load(), None, cx)?;
         let job = self.jobs.get_mut(number);
         job.needs_sync = false;
-        // What was written to a store that was withdrawn since may be lost: of a flush what was answered, of others what they wrote.
+        // Writes to a store that was withdrawn meanwhile may be lost: for a flush all answered ones, for other jobs their own.
         let told = match job.task {
             Task::Flush => std::mem::replace(&mut self.exchanges_told, cx.session.exchanges()),
             _ => job.exchanges,
@@ -148,14 +148,14 @@ impl Transmission {
         Some(())
     }
 
-    /// Submits the gets of a read up to where its group of blocks ends: those that follow the first share its read of flash.
+    /// Submits the gets of a read up to the end of a group of blocks: those behind the first share its read of flash.
     pub(super) fn read<S: Session>(
         &mut self,
         number: usize,
         client: &mut Client,
         cx: &mut NbdContext<'_, S>,
     ) -> Option<()> {
-        // The client is not blocked: what it sends meanwhile is to pass this read.
+        // The client is not blocked, because its later requests may pass this read.
         if self.load().pending >= cx.limits.connection_requests / 4 * 3 {
             return None;
         }
@@ -180,7 +180,7 @@ impl Transmission {
         piece
     }
 
-    /// Deletes the next block that may be there.
+    /// Deletes the next block that may exist.
     pub(super) fn free<S: Session>(
         &mut self,
         number: usize,
@@ -197,7 +197,7 @@ impl Transmission {
             let absent = cx.session.absent_blocks(self.export.keyspace, self.export.device, blocks, LOOKS_MAX - looks);
             looks += absent.looks;
             if absent.blocks > 0 {
-                // Their deletions may not be durable yet.
+                // The deletions of absent blocks may not be durable yet.
                 let job = self.jobs.get_mut(number);
                 job.needs_sync |= self.is_durable_at_once;
                 job.at += absent.blocks * BLOCK;
@@ -206,7 +206,7 @@ impl Transmission {
             looks += 1;
             let key = self.export.device.key(job.piece().block);
             if !cx.session.has_probably(self.export.keyspace, &key) {
-                // Its deletion may not be durable yet.
+                // The deletion of this block may not be durable yet.
                 self.jobs.get_mut(number).needs_sync |= self.is_durable_at_once;
                 self.next_piece(number);
                 continue;
@@ -242,7 +242,7 @@ impl Transmission {
         Some(())
     }
 
-    /// The length and the status of what comes next in a block status.
+    /// Length and status of the next extent of a block status.
     fn next_status<S: Session>(&self, job: &Job, looks: &mut usize, cx: &NbdContext<'_, S>) -> (u32, u32) {
         let (piece, Export { keyspace, device, .. }) = (job.piece(), &self.export);
         let blocks = piece.block..job.end.div_ceil(BLOCK);
@@ -250,14 +250,14 @@ impl Transmission {
         *looks += absent.looks + 1;
         if absent.blocks > 0 {
             let end = ((piece.block + absent.blocks) * BLOCK).min(job.end);
-            // A request has no more than its length says, which is 32 bits long.
+            // The length fits, because that of a request has 32 bits.
             return ((end - job.at) as u32, reply::STATUS_HOLE);
         }
         let is_there = cx.session.has_probably(*keyspace, &device.key(piece.block));
         (piece.within.len() as u32, if is_there { 0 } else { reply::STATUS_HOLE })
     }
 
-    /// Answers a block status, of as many blocks as may be.
+    /// Answers a block status, for as many blocks as allowed.
     pub(super) fn tell_statuses<S: Session>(
         &mut self,
         number: usize,
