@@ -1,154 +1,189 @@
-//! Keyspaces of an engine that is not the hashed one, beside hashed ones, over one session.
+//! What a session asks of an engine's part of it, asked of both: of a hashed and of an ordered keyspace over one session.
 
-use crate::engine_tests::toy_engine::{TOY, ToyEngine};
-use crate::hashed::collect::victim::tests::{SMALL_BYTES, drive_in_memory, small_options};
-use crate::{
-    Ask, Condition, Error, ItemPipeline, KeyspaceError, KeyspaceRef, Outcome, Reply, Request, Session, Store, Write,
-};
-use std::sync::Arc;
-use tapetum_base::base::Base;
-use tapetum_base::engine::{Engine, EngineMaker};
+use super::{STEPS_MAX, both, gone, put, step_until, stored, write};
+use crate::ordered::store_bench::Bench;
+use crate::{Ask, KeyspaceRef, Outcome, Reply, Request, Session, Sync, Write};
+use std::collections::BTreeMap;
 use tapetum_base::keyspace::catalogue::KeyspaceEdit;
-use tapetum_base::keyspace::states::testing::create_of;
-use tapetum_drive::Env;
-use tapetum_kernels::expiry::Expiry;
 
-fn toy() -> (Store, Session, KeyspaceRef) {
-    let options = small_options();
-    let drive = drive_in_memory(SMALL_BYTES, &options, Env::system());
-    Store::create_on(&drive, &options).unwrap();
-    let make = |base: &Arc<Base>| -> Arc<dyn Engine> { ToyEngine::new(base) };
-    let store = Store::open_on_with_engines(&drive, &options, &[EngineMaker { kind: TOY, make: &make }]).unwrap();
-    let session = store.session().unwrap();
-    let keyspace = create_of(&store.hashed().keyspaces, TOY, 7, 0);
-    (store, session, keyspace)
+const KEYS: u64 = 5;
+const LONG: [u8; 1000] = [7; 1000];
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key {}", number % KEYS).into_bytes()
 }
 
-fn put<'a>(key: &'a [u8], value: &'a [u8]) -> Request<'a> {
-    Request::Put { key, value, flags: 0, expiry: Expiry::NONE, condition: Condition::Always }
+/// A store whose keys are on flash alone, in both keyspaces: whoever asks for one waits for a read.
+fn cold(seed: u64) -> Bench {
+    let mut bench = Bench::new(Sync::Always, seed);
+    for keyspace in both(&bench) {
+        assert!((0..KEYS).all(|number| stored(bench.put(keyspace, &key(number), &LONG))));
+    }
+    assert!(bench.store.base().rotate());
+    step_until(&mut bench, |bench| bench.store.stats().flushes > 0);
+    bench.reopen()
 }
 
-/// The next replies, in the order of their tokens, with their values.
-fn answers(session: &mut Session, count: usize) -> Vec<(Outcome, Vec<u8>)> {
-    let (mut all, mut replies) = (Vec::new(), Vec::new());
+/// The next replies, by token, with their values.
+fn answers(bench: &mut Bench, count: usize) -> BTreeMap<u64, (Outcome, Vec<u8>)> {
+    let (mut all, mut replies) = (BTreeMap::new(), Vec::new());
     while all.len() < count {
-        session.poll(&mut replies);
+        bench.store.maintain();
+        bench.session.poll(&mut replies);
         for Reply { token, outcome, .. } in replies.drain(..) {
-            let value = outcome.value().map(|value| session.bytes(value).to_vec()).unwrap_or_default();
-            all.push((token, outcome, value));
-        }
-        if all.len() < count {
-            session.wait(None);
+            let value = outcome.value().map(|value| bench.session.bytes(value).to_vec()).unwrap_or_default();
+            assert_eq!(all.insert(token, (outcome, value)), None);
         }
     }
-    all.sort_by_key(|(token, ..)| *token);
-    all.into_iter().map(|(_, outcome, value)| (outcome, value)).collect()
+    all
 }
 
-fn run(session: &mut Session, keyspace: KeyspaceRef, request: Request<'_>) -> (Outcome, Vec<u8>) {
-    session.submit_to(keyspace, 1, request).unwrap();
-    answers(session, 1).remove(0)
+fn local_bytes(bench: &Bench) -> u64 {
+    bench.store.drive().local().bytes_used() as u64
+}
+
+/// Another session in place of that of a bench: what it takes is what it gives back.
+fn change_session(bench: &mut Bench) -> Session {
+    let session = bench.store.session().unwrap();
+    std::mem::replace(&mut bench.session, session)
 }
 
 #[test]
 fn requests_go_to_the_engine_of_their_keyspace() {
-    let (_store, mut session, toy) = toy();
-    let get = Request::Get { key: b"key" };
-    assert!(matches!(run(&mut session, toy, put(b"key", b"41")).0, Outcome::Stored { .. }));
-    assert_eq!(run(&mut session, KeyspaceRef::DEFAULT, get).0, Outcome::Missing);
-    assert!(matches!(run(&mut session, KeyspaceRef::DEFAULT, put(b"key", b"hashed")).0, Outcome::Stored { .. }));
-    let increment =
-        Request::Increment { key: b"key", delta: 1, decrement: false, initial: None, stamp: None, touch: None };
-    assert!(matches!(run(&mut session, toy, increment).0, Outcome::Number { number: 42, .. }));
-    assert_eq!(run(&mut session, toy, get).1, b"42");
-    assert_eq!(run(&mut session, KeyspaceRef::DEFAULT, get).1, b"hashed");
-    assert_eq!(run(&mut session, toy, Request::Delete { key: b"key", stamp: None }).0, Outcome::Deleted);
-    assert_eq!(run(&mut session, toy, get).0, Outcome::Missing);
-    let digest = session.digest(toy, b"key");
-    assert_eq!(session.put_at_once(toy, digest, (b"key", b"value"), (0, Expiry::NONE)), None);
-    session.submit_through(toy, 1, b"key", &ItemPipeline::default()).unwrap();
-    assert!(matches!(answers(&mut session, 1)[0].0, Outcome::Failed(_)));
+    let mut bench = Bench::new(Sync::EverySecond, 1);
+    let [hashed, ordered] = both(&bench);
+    for [own, other] in [[hashed, ordered], [ordered, hashed]] {
+        assert!(stored(bench.put(own, b"key", b"41")));
+        assert_eq!(bench.get(other, b"key"), None);
+        assert!(stored(bench.put(other, b"key", b"other")));
+        let increment =
+            Request::Increment { key: b"key", delta: 1, decrement: false, initial: None, stamp: None, touch: None };
+        assert!(matches!(bench.run(own, increment), Some(Outcome::Number { number: 42, .. })));
+        assert_eq!(bench.get(own, b"key"), Some(b"42".to_vec()));
+        assert_eq!(bench.run(own, Request::Delete { key: b"key", stamp: None }), Some(Outcome::Deleted));
+        assert_eq!((bench.get(own, b"key"), bench.get(other, b"key")), (None, Some(b"other".to_vec())));
+        bench.run(other, Request::Delete { key: b"key", stamp: None });
+    }
+    let mut put_at_once = |keyspace| {
+        let digest = bench.session.digest(keyspace, b"key");
+        bench.session.put_at_once(keyspace, digest, (b"key", b"value"), (0, 0)).is_some()
+    };
+    assert_eq!([hashed, ordered].map(&mut put_at_once), [true, false]);
 }
 
 #[test]
 fn operations_of_a_key_take_effect_in_order_while_commands_are_on_their_way() {
-    let (store, mut session, toy) = toy();
-    let used_bytes = store.drive().local().bytes_used();
-    for round in 0..50_u64 {
-        let (key, value) = ((round % 5).to_le_bytes(), round.to_le_bytes());
-        session.submit_to(toy, 2 * round, put(&key, &value)).unwrap();
-        session.submit_to(toy, 2 * round + 1, Request::Get { key: &key }).unwrap();
+    for number in 0..2 {
+        let mut bench = cold(2);
+        let keyspace = both(&bench)[number];
+        let used_bytes = local_bytes(&bench);
+        let before = change_session(&mut bench);
+        for round in 0..50_u64 {
+            bench.session.submit_to(keyspace, 3 * round, Request::Get { key: &key(round) }).unwrap();
+            bench.session.submit_to(keyspace, 3 * round + 1, put(&key(round), &round.to_le_bytes())).unwrap();
+            bench.session.submit_to(keyspace, 3 * round + 2, Request::Get { key: &key(round) }).unwrap();
+        }
+        assert_eq!((bench.session.in_flight(), bench.session.tokens_in_flight().len()), (150, 150));
+        let answers = answers(&mut bench, 150);
+        for round in 0..50_u64 {
+            let earlier = round.checked_sub(KEYS).map_or(LONG.to_vec(), |earlier| earlier.to_le_bytes().to_vec());
+            assert_eq!(answers[&(3 * round)].1, earlier, "{round}");
+            assert!(matches!(answers[&(3 * round + 1)].0, Outcome::Stored { .. }));
+            assert_eq!(answers[&(3 * round + 2)].1, round.to_le_bytes());
+        }
+        assert_eq!(bench.session.in_flight(), 0);
+        bench.session = before;
+        assert_eq!(local_bytes(&bench), used_bytes);
     }
-    assert_eq!((session.in_flight(), session.tokens_in_flight().len()), (100, 100));
-    for (round, answers) in (0..50_u64).zip(answers(&mut session, 100).chunks(2)) {
-        assert!(matches!(answers[0].0, Outcome::Stored { .. }));
-        assert_eq!(answers[1].1, round.to_le_bytes());
-    }
-    assert_eq!(session.in_flight(), 0);
-    drop(session);
-    assert_eq!(store.drive().local().bytes_used(), used_bytes);
 }
 
 #[test]
 fn a_write_is_answered_when_it_is_durable() {
-    let (store, mut session, toy) = toy();
-    session.submit_to(toy, 1, put(b"key", b"value")).unwrap();
-    let mut replies = Vec::new();
-    while replies.is_empty() {
-        session.poll(&mut replies);
-        let durable = store.hashed().log.durable_stamp();
-        let is_durable = |reply: &Reply| matches!(reply.outcome, Outcome::Stored { stamp } if stamp <= durable);
-        assert!(replies.iter().all(is_durable));
+    let mut bench = Bench::new(Sync::Always, 3);
+    for round in 0..20_u64 {
+        let (key, value) = (key(round), [round as u8; 300]);
+        for keyspace in both(&bench) {
+            assert!(stored(bench.put(keyspace, &key, &value)));
+            assert_eq!(bench.fork_durable().get(keyspace, &key), Some(value.to_vec()));
+        }
+        let writes = both(&bench).map(|keyspace| write(keyspace, &key, b"batch"));
+        assert_eq!(bench.batch(&writes), Some(Outcome::Done));
+        let mut fork = bench.fork_durable();
+        assert!(both(&fork).iter().all(|keyspace| fork.get(*keyspace, &key) == Some(b"batch".to_vec())));
     }
 }
 
 #[test]
-fn a_long_value_asks_and_a_session_that_goes_takes_its_commands_along() {
-    let (store, mut session, toy) = toy();
-    run(&mut session, toy, put(b"key", &[7; 1000]));
-    let get = Request::Get { key: b"key" };
-    let ask = |session: &mut Session| {
-        session.submit_within(toy, 1, get, 100).unwrap();
-        let mut asks = Vec::new();
-        while asks.is_empty() {
-            session.poll(&mut Vec::new());
-            session.take_asks(&mut asks);
+fn a_long_value_asks_before_it_is_brought() {
+    for number in 0..2 {
+        let mut bench = cold(4);
+        let keyspace = both(&bench)[number];
+        let ask = |bench: &mut Bench, key: &[u8]| {
+            bench.session.submit_within(keyspace, 1, Request::Get { key }, 100).unwrap();
+            let mut asks = Vec::new();
+            for _ in 0..STEPS_MAX {
+                bench.session.poll(&mut Vec::new());
+                bench.session.take_asks(&mut asks);
+                if !asks.is_empty() {
+                    break;
+                }
+            }
+            assert_eq!(asks, [Ask { token: 1, value_bytes: LONG.len() }]);
+        };
+        ask(&mut bench, &key(0));
+        bench.session.allow_value(1, LONG.len());
+        assert_eq!(answers(&mut bench, 1)[&1].1, LONG);
+        ask(&mut bench, &key(0));
+        bench.session.give_up_value(1);
+        assert_eq!(answers(&mut bench, 1)[&1].0, Outcome::Missing);
+    }
+}
+
+#[test]
+fn a_session_that_goes_takes_its_commands_along() {
+    for number in 0..2 {
+        let mut in_flight = 0;
+        for seed in 10..20 {
+            let mut bench = cold(seed);
+            let keyspace = both(&bench)[number];
+            let used_bytes = local_bytes(&bench);
+            let before = change_session(&mut bench);
+            for token in 0..KEYS {
+                bench.session.submit_to(keyspace, token, Request::Get { key: &key(token) }).unwrap();
+            }
+            bench.session.poll(&mut Vec::new());
+            in_flight += bench.session.in_flight();
+            bench.session = before;
+            assert!(local_bytes(&bench) <= used_bytes);
         }
-        assert_eq!(asks, [Ask { token: 1, value_bytes: 1000 }]);
-    };
-    ask(&mut session);
-    session.allow_value(1, 1000);
-    assert_eq!(answers(&mut session, 1)[0].1, [7; 1000]);
-    ask(&mut session);
-    session.give_up_value(1);
-    assert_eq!(answers(&mut session, 1)[0].0, Outcome::Missing);
-    let used_bytes = store.drive().local().bytes_used();
-    session.submit_to(toy, 2, get).unwrap();
-    drop(session);
-    assert!(store.drive().local().bytes_used() <= used_bytes);
+        assert!(in_flight > 0);
+    }
 }
 
 #[test]
 fn a_batch_of_two_engines_is_whole_or_absent() {
-    let (store, mut session, toy) = toy();
-    let write = |keyspace, key| Write::Put { keyspace, key, value: b"value", flags: 0, expiry: Expiry::NONE };
-    let (both, default) = ([toy, KeyspaceRef::DEFAULT], KeyspaceRef::DEFAULT);
-    let writes = [write(default, b"a"), write(toy, b"a"), write(default, b"b"), write(toy, b"b")];
-    run(&mut session, toy, put(b"c", b"before"));
-    let stamp_before = store.hashed().log.stamp_last();
-    session.submit_batch(1, &writes).unwrap();
-    assert_eq!(answers(&mut session, 1)[0].0, Outcome::Done);
-    assert_eq!(store.hashed().log.stamp_last(), stamp_before + 4);
-    let get = |session: &mut Session, keyspace, key| run(session, keyspace, Request::Get { key }).1;
-    for (keyspace, key) in both.into_iter().flat_map(|keyspace| [(keyspace, b"a"), (keyspace, b"b")]) {
-        assert_eq!(get(&mut session, keyspace, key), b"value");
+    let mut bench = cold(6);
+    let keyspaces = both(&bench);
+    let keys = [key(0), key(1)];
+    let writes: Vec<Write<'_>> =
+        keys.iter().flat_map(|key| keyspaces.map(|keyspace| write(keyspace, key, b"value"))).collect();
+    for keyspace in keyspaces {
+        // Behind an operation of one of its keys it is to come again.
+        bench.session.submit_to(keyspace, 1, Request::Get { key: &keys[1] }).unwrap();
+        assert!(bench.session.submit_batch(2, &writes).is_err());
+        assert_eq!(answers(&mut bench, 1)[&1].1, LONG);
     }
-    // Behind an operation of one of its keys it is to come again.
-    session.submit_to(toy, 1, Request::Get { key: b"a" }).unwrap();
-    assert!(session.submit_batch(2, &writes).is_err());
-    answers(&mut session, 1);
-    store.hashed().keyspaces.apply(&KeyspaceEdit::Drop(toy.id()), 0).unwrap();
-    session.submit_batch(1, &[write(default, b"c"), write(toy, b"c")]).unwrap();
-    assert_eq!(answers(&mut session, 1)[0].0, Outcome::Failed(Error::Keyspace(KeyspaceError::Gone)));
-    assert_eq!(run(&mut session, default, Request::Get { key: b"c" }).0, Outcome::Missing);
+    assert_eq!(bench.batch(&writes), Some(Outcome::Done));
+    let mut stamps = Vec::new();
+    for (keyspace, key) in keyspaces.into_iter().flat_map(|keyspace| keys.each_ref().map(|key| (keyspace, key))) {
+        match bench.run(keyspace, Request::Get { key }) {
+            Some(Outcome::Value { stamp, value, .. }) if bench.session.bytes(value) == b"value" => stamps.push(stamp),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(stamps.windows(2).all(|two| two[1] == two[0] + 1), "one group of the log has it: {stamps:?}");
+    let hashed = KeyspaceRef::DEFAULT;
+    bench.store.hashed().keyspaces.apply(&KeyspaceEdit::Drop(keyspaces[1].id()), 0).unwrap();
+    assert_eq!(bench.batch(&[write(hashed, b"other", b""), write(keyspaces[1], b"other", b"")]), gone());
+    assert_eq!(bench.get(hashed, b"other"), None);
 }

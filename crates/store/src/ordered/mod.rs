@@ -52,6 +52,6 @@ mod close_tests;
 #[cfg(test)]
 mod full_tests;
 #[cfg(test)]
-mod store_bench;
+pub mod store_bench;
 #[cfg(test)]
 mod testing;

@@ -96,6 +96,11 @@ impl Bench {
         self.run(keyspace, Request::Put { key, value, flags: 0, expiry: Expiry::NONE, condition: Condition::Always })
     }
 
+    /// As a power failure would leave it now that takes all that no flush covers.
+    pub fn fork_durable(&self) -> Bench {
+        Bench::open(self.flash.fork_durable(1), self.options.clone()).unwrap()
+    }
+
     /// As a power failure left it, which comes now if it did not before.
     pub fn reopen(self) -> Bench {
         self.reopen_after(|_| ()).unwrap()
