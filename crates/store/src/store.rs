@@ -8,7 +8,6 @@ use crate::hashed::large::ValueLimits;
 use crate::hashed::{self, HashedEngine};
 use crate::opening::engines::{self, OpenedEngines, engine_clients};
 use crate::opening::{OpenError, Options, Place, store_bytes};
-use crate::ordered::engine::ORDERED;
 use crate::scan::KeyDesks;
 use crate::session::Session;
 use std::fmt;
@@ -19,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tapetum_base::base::{Base, Resizing};
-use tapetum_base::engine::{Engine, EngineMaker, ImageMarks};
+use tapetum_base::engine::{Engine, ImageMarks};
 use tapetum_base::error::Error;
 use tapetum_base::maintenance::{Maintenance, Step, resize};
 use tapetum_base::media::io::{Io, lock, run};
@@ -112,19 +111,9 @@ impl Store {
 
     /// Opens the store on `drive` without a maintenance thread: [`Store::maintain`] must be called.
     pub fn open_with(drive: &Drive, options: &StoreOptions, crashed: impl Fn() -> bool) -> Result<Store, Error> {
-        Store::open_with_engines(drive, options, &[ORDERED], crashed)
-    }
-
-    /// As [`Store::open_with`], with engines beside that of hashed keyspaces.
-    pub(crate) fn open_with_engines(
-        drive: &Drive,
-        options: &StoreOptions,
-        makers: &[EngineMaker<'_>],
-        crashed: impl Fn() -> bool,
-    ) -> Result<Store, Error> {
         options.slabs.check(options.tier_bytes)?;
         let io = queue(drive)?;
-        let opened = run(&io, engines::open(drive, &io, options, makers), crashed).ok_or_else(stopped)??;
+        let opened = run(&io, engines::open(drive, &io, options), crashed).ok_or_else(stopped)??;
         let maintenance = Maintenance::new(&opened.base, &opened.all, io.of(Purpose::Other));
         Ok(Store::of(opened, Some(Arc::new(Mutex::new(maintenance)))))
     }
@@ -159,18 +148,9 @@ impl Store {
 
     /// Opens the store on `drive`, with a thread for maintenance.
     pub fn open_on(drive: &Drive, options: &StoreOptions) -> Result<Store, Error> {
-        Store::open_on_with_engines(drive, options, &[ORDERED])
-    }
-
-    /// As [`Store::open_on`], with engines beside that of hashed keyspaces.
-    pub(crate) fn open_on_with_engines(
-        drive: &Drive,
-        options: &StoreOptions,
-        makers: &[EngineMaker<'_>],
-    ) -> Result<Store, Error> {
         // Pools take their memory now, so that the process does not grow later.
         drive.local().touch();
-        let store = Store::open_with_engines(drive, options, makers, || false)?;
+        let store = Store::open_with(drive, options, || false)?;
         // It holds what it works on, and no handle: who drops the last handle waits for the step that it is in, so that nothing of
         // this store is done to the drive after that.
         let Inner { base, maintenance, stopping, .. } = &**store.inner;

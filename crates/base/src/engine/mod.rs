@@ -1,4 +1,4 @@
-//! An engine holds the keyspaces of one kind. It stands on the [`Base`] and knows no other engine.
+//! An engine holds the keyspaces of one kind. It stands on the [`Base`](crate::base::Base) and knows no other engine.
 //!
 //! ```text
 //! opening:  make ─► replay of each of its log records, in order ─► recover ─► jobs
@@ -19,7 +19,6 @@ pub mod job;
 pub mod key_place;
 pub mod scan_layout;
 
-use crate::base::Base;
 use crate::engine::check_report::CheckReport;
 use crate::engine::engine_session::{EngineSession, EngineSlot};
 use crate::engine::inspection::Inspection;
@@ -67,7 +66,7 @@ pub trait Engine: LogClient {
     /// Takes a record of the log back, before the store is open. Records come in the order of their stamps.
     fn replay(&self, place: Place, record: &Record<'_>) -> Result<(), Error>;
 
-    /// All was replayed: makes ready to serve, from what it left in the manifest (a root by [`Base::set_root`], or as a client), which it may
+    /// All was replayed: makes ready to serve, from what it left in the manifest (a root by `Base::set_root`, or as a client), which it may
     /// change. Gives the installer back. Nobody takes extents before every engine has claimed its own here.
     fn recover(self: Arc<Self>, io: Io, installer: Box<Installer>) -> Task<Result<Box<Installer>, Error>>;
 
@@ -139,13 +138,6 @@ pub trait Engine: LogClient {
 
     /// Its jobs were wound down, and the log is durable: leaves what makes the next opening quick.
     fn close(self: Arc<Self>, io: Io) -> Task<Result<(), Error>>;
-}
-
-/// Makes the engine for keyspaces of a kind, empty, over the base of a store that is being opened.
-#[derive(Clone, Copy)]
-pub struct EngineMaker<'a> {
-    pub kind: KeyspaceKind,
-    pub make: &'a dyn Fn(&Arc<Base>) -> Arc<dyn Engine>,
 }
 
 /// The engines of an open store, as its base knows them.

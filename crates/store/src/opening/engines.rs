@@ -9,12 +9,12 @@ use crate::hashed::HashedEngine;
 use crate::hashed::catalog::Catalog;
 use crate::hashed::opening::FoundHashed;
 use crate::hashed::opening::claims::claim_segments;
-use crate::ordered::engine::ORDERED;
+use crate::ordered::engine::OrderedEngine;
 use crate::ordered::slabs::claims::claim_groups;
 use crate::ordered::slabs::group_table::GroupTable;
 use std::sync::{Arc, Mutex};
 use tapetum_base::base::Base;
-use tapetum_base::engine::{Engine, EngineMaker};
+use tapetum_base::engine::Engine;
 use tapetum_base::error::Error;
 use tapetum_base::installer::{Clients, EngineClient};
 use tapetum_base::keyspace_kind::KeyspaceKind;
@@ -43,18 +43,13 @@ pub struct OpenedEngines {
     pub all: Vec<Arc<dyn Engine>>,
 }
 
-/// Opens the store on a drive; `makers` make the engines beside that of hashed keyspaces.
-pub async fn open(
-    drive: &Drive,
-    io: &Io,
-    options: &StoreOptions,
-    makers: &[EngineMaker<'_>],
-) -> Result<OpenedEngines, Error> {
+/// Opens the store on a drive.
+pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<OpenedEngines, Error> {
     let found = read_superblock(drive, io).await?;
     found.superblock.features.check_write()?;
-    let mut found = FoundStore::read(drive, io, found, makers).await?;
+    let mut found = FoundStore::read(drive, io, found).await?;
     found.base.make_durable(&mut found.log, io).await?;
-    found.into_engines((drive, io), options, None, makers).await
+    found.into_engines((drive, io), options, None).await
 }
 
 /// Opens the store on the drive of an overlay, which takes what is made anew, to read. What was believed is made durable
@@ -66,8 +61,8 @@ pub async fn open_read_only(
     overlay: OverlayFlash,
 ) -> Result<OpenedEngines, Error> {
     let found = read_superblock(drive, io).await?;
-    let found = FoundStore::read(drive, io, found, &[ORDERED]).await?;
-    found.into_engines((drive, io), options, Some(overlay), &[ORDERED]).await
+    let found = FoundStore::read(drive, io, found).await?;
+    found.into_engines((drive, io), options, Some(overlay)).await
 }
 
 /// What base and hashed engine have read and believed.
@@ -80,11 +75,10 @@ struct FoundStore {
 
 impl FoundStore {
     /// Reads. Nothing is written but pages of fences that are damaged, after all the rest held.
-    async fn read(drive: &Drive, io: &Io, found: Found, makers: &[EngineMaker<'_>]) -> Result<FoundStore, Error> {
+    async fn read(drive: &Drive, io: &Io, found: Found) -> Result<FoundStore, Error> {
         let programs = DrivePrograms::find(io).await?;
         let mut base = FoundBase::read(drive, io, found, engine_clients).await?;
-        let kinds: Vec<_> = makers.iter().map(|maker| maker.kind).chain([KeyspaceKind::Hashed]).collect();
-        refuse_other_kinds(&base.installer, &kinds)?;
+        refuse_other_kinds(&base.installer, &[KeyspaceKind::Hashed, KeyspaceKind::Ordered])?;
         claim_segments(&mut base.extents, &base.superblock, base.installer.of::<Catalog>())?;
         claim_groups(&mut base.extents, base.installer.of::<GroupTable>())?;
         let log = base.read_log(io).await?;
@@ -101,15 +95,13 @@ impl FoundStore {
         (drive, io): (&Drive, &Io),
         options: &StoreOptions,
         overlay: Option<OverlayFlash>,
-        makers: &[EngineMaker<'_>],
     ) -> Result<OpenedEngines, Error> {
         let FoundStore { base, log, hashed, extents } = self;
         let told = hashed.tell(&base.superblock.geometry, options, extents);
         let OpenedBase { base, mut installer, records, mut watch } =
             base.into_base(log, (drive, overlay), options, told)?;
         let (hashed, rest) = hashed.into_engine(&base, installer.marks.opening.generation)?;
-        let others = makers.iter().map(|maker| (maker.make)(&base));
-        let all: Vec<Arc<dyn Engine>> = std::iter::once(hashed.clone() as Arc<dyn Engine>).chain(others).collect();
+        let all: Vec<Arc<dyn Engine>> = vec![hashed.clone(), OrderedEngine::new(&base)];
         base.engines.set(&all);
         replay_into(&all, &base, &installer.keyspaces, records)?;
         watch.lap("write buffers");

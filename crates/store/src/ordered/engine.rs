@@ -32,7 +32,7 @@ use tapetum_base::engine::inspection::Inspection;
 use tapetum_base::engine::job::Job;
 use tapetum_base::engine::key_place::KeyPlace;
 use tapetum_base::engine::scan_layout::ScanLayout;
-use tapetum_base::engine::{Engine, EngineMaker, ImageMarks, ItemCounts};
+use tapetum_base::engine::{Engine, ImageMarks, ItemCounts};
 use tapetum_base::error::{Error, KeyspaceError};
 use tapetum_base::installer::Installer;
 use tapetum_base::keyspace::KeyspaceId;
@@ -59,10 +59,6 @@ const NODES_MAX: u64 = 1 << 28;
 const NEIGHBOURS_FREE: u32 = 16;
 /// How often a close looks for slots in vain before it gives up: a full group is closed first, and opened again by the next change.
 const CLOSE_TRIES: u32 = 8;
-
-/// Makes the engine over the base of a store that is being opened.
-pub const ORDERED: EngineMaker<'static> =
-    EngineMaker { kind: KeyspaceKind::Ordered, make: &|base| OrderedEngine::new(base) };
 
 pub struct OrderedEngine {
     pub base: Arc<Base>,

@@ -53,7 +53,7 @@ mod tests {
         let drive = drive_in_memory(SMALL_BYTES, &options, Env::system());
         let io = Io::new(drive.queue_pair(16).unwrap());
         run(&io, create(&drive, &io, &options, engine_clients), || false).unwrap().unwrap();
-        let opened = || run(&io, open(&drive, &io, &options, &[]), || false).unwrap().unwrap().hashed;
+        let opened = || run(&io, open(&drive, &io, &options), || false).unwrap().unwrap().hashed;
         let keyspace = KeyspaceId(7);
         let slots_of = |hashed: &HashedEngine| {
             let base = hashed.base.clone();
