@@ -9,8 +9,8 @@ use crate::hashed::collect::victim::tests::{drive_of, small_options};
 use crate::ordered::store_bench::Bench;
 use crate::tools::repair;
 use crate::{
-    Condition, Error, KeyspaceError, KeyspaceKind, KeyspaceRef, KeyspaceWish, Outcome, Request, Store, Sync, Write,
-    scan,
+    Condition, Error, Expiry, KeyspaceError, KeyspaceKind, KeyspaceRef, KeyspaceWish, Outcome, Request, Store, Sync,
+    Write, scan,
 };
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -32,11 +32,11 @@ fn both(bench: &Bench) -> [KeyspaceRef; 2] {
 }
 
 fn put<'a>(key: &'a [u8], value: &'a [u8]) -> Request<'a> {
-    Request::Put { key, value, flags: 0, expiry: 0, condition: Condition::Always }
+    Request::Put { key, value, flags: 0, expiry: Expiry::NONE, condition: Condition::Always }
 }
 
 fn write<'a>(keyspace: KeyspaceRef, key: &'a [u8], value: &'a [u8]) -> Write<'a> {
-    Write::Put { keyspace, key, value, flags: 0, expiry: 0 }
+    Write::Put { keyspace, key, value, flags: 0, expiry: Expiry::NONE }
 }
 
 fn stored(outcome: Option<Outcome>) -> bool {
