@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
 use crate::Failure;
 use crate::latencies::Latencies;
@@ -49,19 +50,19 @@ pub fn contend<C: Contender>(start: impl FnOnce(&Setup) -> Result<C, Failure>) -
 fn serve<C: Contender>(start: impl FnOnce(&Setup) -> Result<C, Failure>) -> Result<(), Failure> {
     let argument =
         std::env::args().nth(1).ok_or("a contender is started by `cargo x bench`, with its setup as JSON")?;
-    let setup = Setup::from_json(&serde_json::from_str(&argument)?)?;
+    let setup: Setup = serde_json::from_str(&argument)?;
     let mut contender = start(&setup)?;
     answer(&json!({ "ready": true }))?;
     for line in std::io::stdin().lock().lines() {
-        let command = Command::from_json(&serde_json::from_str(&line?)?)?;
-        answer(&run(&mut contender, &command)?.to_json())?;
+        let command: Command = serde_json::from_str(&line?)?;
+        answer(&run(&mut contender, &command)?)?;
     }
     contender.close()
 }
 
-fn answer(value: &Value) -> Result<(), Failure> {
+fn answer(answer: &impl Serialize) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{value}")?;
+    writeln!(out, "{}", serde_json::to_string(answer)?)?;
     Ok(out.flush()?)
 }
 

@@ -1,16 +1,17 @@
 //! Latencies of reads and of writes as histograms: nanoseconds, to three digits.
 
 use hdrhistogram::Histogram;
-use serde_json::{Value, json};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::Failure;
-
 const LONGEST_NS: u64 = 600_000_000_000;
 
+#[derive(Serialize, Deserialize)]
 pub struct Latencies {
+    #[serde(serialize_with = "write_pairs", deserialize_with = "read_pairs")]
     pub reads: Histogram<u64>,
+    #[serde(serialize_with = "write_pairs", deserialize_with = "read_pairs")]
     pub writes: Histogram<u64>,
     /// Reads that found nothing.
     pub missing: u64,
@@ -52,19 +53,6 @@ impl Latencies {
     pub fn counted(&self, name: &str) -> f64 {
         self.counts.get(name).copied().unwrap_or(0) as f64
     }
-
-    pub fn to_json(&self) -> Value {
-        json!({
-            "reads": counts(&self.reads), "writes": counts(&self.writes), "missing": self.missing, "counts": self.counts,
-        })
-    }
-
-    pub fn from_json(value: &Value) -> Result<Latencies, Failure> {
-        let missing = value["missing"].as_u64().ok_or("a report of latencies has no number `missing`")?;
-        let counted = value["counts"].as_object().ok_or("a report of latencies has no `counts`")?;
-        let counts = counted.iter().map(|(name, count)| (name.clone(), count.as_u64().unwrap_or(0))).collect();
-        Ok(Latencies { reads: histogram(&value["reads"])?, writes: histogram(&value["writes"])?, missing, counts })
-    }
 }
 
 /// In microseconds, the latency within which this part of the operations was.
@@ -81,15 +69,13 @@ fn nanoseconds(took: Duration) -> u64 {
 }
 
 /// Pairs of a latency and how often it was seen.
-fn counts(histogram: &Histogram<u64>) -> Vec<[u64; 2]> {
-    histogram.iter_recorded().map(|seen| [seen.value_iterated_to(), seen.count_at_value()]).collect()
+fn write_pairs<S: Serializer>(histogram: &Histogram<u64>, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(histogram.iter_recorded().map(|seen| [seen.value_iterated_to(), seen.count_at_value()]))
 }
 
-fn histogram(pairs: &Value) -> Result<Histogram<u64>, Failure> {
-    let malformed = || Failure::from("a report of latencies holds no pairs of a latency and a count");
+fn read_pairs<'de, D: Deserializer<'de>>(from: D) -> Result<Histogram<u64>, D::Error> {
     let mut histogram = new_histogram();
-    for pair in pairs.as_array().ok_or_else(malformed)? {
-        let (Some(value), Some(count)) = (pair[0].as_u64(), pair[1].as_u64()) else { return Err(malformed()) };
+    for [value, count] in Vec::<[u64; 2]>::deserialize(from)? {
         histogram.saturating_record_n(value, count);
     }
     Ok(histogram)
@@ -106,11 +92,11 @@ mod tests {
             latencies.read(Duration::from_micros(us));
         }
         latencies.write(Duration::from_secs(2));
-        let text = latencies.to_json().to_string();
-        let again = Latencies::from_json(&serde_json::from_str(&text).unwrap()).unwrap();
+        let text = serde_json::to_string(&latencies).unwrap();
+        let again: Latencies = serde_json::from_str(&text).unwrap();
         assert_eq!((again.operations(), again.missing), (1000, 4));
         assert_eq!(again.reads, latencies.reads);
         assert!((quantile_us(&again.reads, 0.5) - 500.0).abs() < 2.0);
-        assert!(Latencies::from_json(&serde_json::json!({"reads": [1], "writes": [], "missing": 0})).is_err());
+        assert!(serde_json::from_str::<Latencies>(r#"{"reads":[1],"writes":[],"missing":0,"counts":{}}"#).is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! The resources that processes use, as the kernel counts them: resident memory, CPU, bytes read and written.
 
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
 use crate::Failure;
 
@@ -27,12 +27,13 @@ fn drive_cpu_us() -> u64 {
     0
 }
 
-/// Resources used by some processes together, in total or between two measurements.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+/// The resources that some processes used together, until now or between two looks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Usage {
     /// In user space and in the kernel.
     pub cpu_us: u64,
-    /// The part of the drive's own threads. Known only for this process.
+    /// The part that the drive's own threads used. Known only for this process.
+    #[serde(default)] // Contenders of older trees do not say.
     pub drive_cpu_us: u64,
     /// From storage, not from the page cache.
     pub read_bytes: u64,
@@ -63,25 +64,6 @@ impl Usage {
             written_bytes: self.written_bytes.saturating_sub(earlier.written_bytes),
             resident_max_bytes: self.resident_max_bytes,
         }
-    }
-
-    pub fn to_json(self) -> Value {
-        json!({
-            "cpu_us": self.cpu_us, "drive_cpu_us": self.drive_cpu_us, "read_bytes": self.read_bytes, "written_bytes": self.written_bytes,
-            "resident_max_bytes": self.resident_max_bytes,
-        })
-    }
-
-    pub fn from_json(value: &Value) -> Result<Usage, Failure> {
-        let number = |name: &str| value[name].as_u64().ok_or_else(|| format!("a report's usage has no {name}"));
-        Ok(Usage {
-            cpu_us: number("cpu_us")?,
-            // Contenders of older trees do not report it.
-            drive_cpu_us: number("drive_cpu_us").unwrap_or(0),
-            read_bytes: number("read_bytes")?,
-            written_bytes: number("written_bytes")?,
-            resident_max_bytes: number("resident_max_bytes")?,
-        })
     }
 }
 
@@ -169,6 +151,7 @@ mod tests {
         }
         let used = super::Usage::of(&process).unwrap().since(&before);
         assert!(used.cpu_us >= 2000 && used.resident_max_bytes > 100_000);
-        assert_eq!(super::Usage::from_json(&used.to_json()).unwrap(), used);
+        let line = serde_json::to_string(&used).unwrap();
+        assert_eq!(serde_json::from_str::<super::Usage>(&line).unwrap(), used);
     }
 }

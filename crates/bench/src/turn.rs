@@ -4,15 +4,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::Failure;
 use crate::latencies::Latencies;
 use crate::process::Usage;
 use crate::workload::{Distribution, Mix};
 
-/// The setup of a contender.
-#[derive(Clone, Debug, PartialEq)]
+/// What a contender is started with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
     /// The folder of its data, which it creates if it does not exist.
     pub data: PathBuf,
@@ -45,7 +45,8 @@ pub struct Setup {
     pub export_bytes: u64,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "lowercase")]
 pub enum Command {
     /// Store these items, none of which exists.
     Load {
@@ -62,13 +63,23 @@ pub enum Command {
     Turn(Turn),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Length {
+    #[serde(rename = "milliseconds", serialize_with = "write_milliseconds", deserialize_with = "read_milliseconds")]
     Time(Duration),
     Operations(u64),
 }
 
-#[derive(Clone, Debug, PartialEq)]
+fn write_milliseconds<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_u64(time.as_millis() as u64)
+}
+
+fn read_milliseconds<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    u64::deserialize(from).map(Duration::from_millis)
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Turn {
     /// A name for [`Mix::named`].
     pub mix: String,
@@ -79,6 +90,7 @@ pub struct Turn {
     pub threads: u64,
     /// Operations in flight in each thread.
     pub depth: u64,
+    #[serde(flatten)]
     pub length: Length,
     /// Operations per second of all threads together.
     pub rate: Option<f64>,
@@ -91,6 +103,7 @@ impl Turn {
     /// At full speed, with uniformly drawn keys.
     pub fn uniform((mix, api): (&str, &str), (threads, depth): (u64, u64), length: Length, seed: u64) -> Turn {
         let (mix, distribution, api) = (mix.to_owned(), "uniform".to_owned(), api.to_owned());
+        let (threads, depth) = (threads.max(1), depth.max(1));
         Turn { mix, distribution, api, threads, depth, length, rate: None, overwrites: None, seed }
     }
 
@@ -129,7 +142,8 @@ impl Turn {
     }
 }
 
-/// The results of a command, and the resources that the contender's processes used meanwhile.
+/// What a command did, and what the contender's processes used meanwhile.
+#[derive(Serialize, Deserialize)]
 pub struct Report {
     pub latencies: Latencies,
     pub seconds: f64,
@@ -155,120 +169,10 @@ impl Report {
     }
 }
 
-fn number(value: &Value, name: &str) -> Result<u64, Failure> {
-    value[name].as_u64().ok_or_else(|| format!("{name} is no whole number in {value}").into())
-}
-
-fn text(value: &Value, name: &str) -> Result<String, Failure> {
-    let text = value[name].as_str().ok_or_else(|| format!("{name} is no text in {value}"))?;
-    Ok(text.to_owned())
-}
-
-fn truth(value: &Value, name: &str) -> Result<bool, Failure> {
-    value[name].as_bool().ok_or_else(|| format!("{name} is neither true nor false in {value}").into())
-}
-
-impl Setup {
-    pub fn to_json(&self) -> Value {
-        json!({
-            "data": self.data, "memory_bytes": self.memory_bytes, "tier_bytes": self.tier_bytes,
-            "capacity_bytes": self.capacity_bytes, "items": self.items, "value_bytes": self.value_bytes, "random_percent": self.random_percent,
-            "json": self.json, "sync": self.sync, "compress": self.compress, "threads": self.threads,
-            "drive_threads": self.drive_threads, "compute_units": self.compute_units, "ordered": self.ordered,
-            "export_bytes": self.export_bytes,
-        })
-    }
-
-    pub fn from_json(value: &Value) -> Result<Setup, Failure> {
-        Ok(Setup {
-            data: text(value, "data")?.into(),
-            memory_bytes: number(value, "memory_bytes")?,
-            tier_bytes: number(value, "tier_bytes")?,
-            capacity_bytes: number(value, "capacity_bytes")?,
-            items: number(value, "items")?,
-            value_bytes: number(value, "value_bytes")?,
-            random_percent: number(value, "random_percent")?,
-            json: truth(value, "json")?,
-            sync: truth(value, "sync")?,
-            compress: truth(value, "compress")?,
-            threads: number(value, "threads")?,
-            drive_threads: number(value, "drive_threads")?,
-            compute_units: number(value, "compute_units")?,
-            ordered: value["ordered"].as_u64(),
-            export_bytes: number(value, "export_bytes")?,
-        })
-    }
-}
-
-impl Command {
-    pub fn to_json(&self) -> Value {
-        match self {
-            Command::Load { from, to } => json!({ "do": "load", "from": from, "to": to }),
-            Command::Remove { from, to } => json!({ "do": "remove", "from": from, "to": to }),
-            Command::Settle => json!({ "do": "settle" }),
-            Command::Turn(turn) => turn.to_json(),
-        }
-    }
-
-    pub fn from_json(value: &Value) -> Result<Command, Failure> {
-        Ok(match text(value, "do")?.as_str() {
-            "load" => Command::Load { from: number(value, "from")?, to: number(value, "to")? },
-            "remove" => Command::Remove { from: number(value, "from")?, to: number(value, "to")? },
-            "settle" => Command::Settle,
-            "turn" => Command::Turn(Turn::from_json(value)?),
-            other => return Err(format!("there is no command {other}").into()),
-        })
-    }
-}
-
-impl Turn {
-    fn to_json(&self) -> Value {
-        let (length, unit) = match self.length {
-            Length::Time(time) => (time.as_millis() as u64, "milliseconds"),
-            Length::Operations(count) => (count, "operations"),
-        };
-        json!({
-            "do": "turn", "mix": self.mix, "distribution": self.distribution, "api": self.api, "threads": self.threads,
-            "depth": self.depth, unit: length, "rate": self.rate, "overwrites": self.overwrites,
-            "seed": self.seed,
-        })
-    }
-
-    fn from_json(value: &Value) -> Result<Turn, Failure> {
-        let length = match value["milliseconds"].as_u64() {
-            Some(milliseconds) => Length::Time(Duration::from_millis(milliseconds)),
-            None => Length::Operations(number(value, "operations")?),
-        };
-        Ok(Turn {
-            mix: text(value, "mix")?,
-            distribution: text(value, "distribution")?,
-            api: text(value, "api")?,
-            threads: number(value, "threads")?.max(1),
-            depth: number(value, "depth")?.max(1),
-            length,
-            rate: value["rate"].as_f64(),
-            overwrites: value["overwrites"].as_f64(),
-            seed: number(value, "seed")?,
-        })
-    }
-}
-
-impl Report {
-    pub fn to_json(&self) -> Value {
-        json!({ "seconds": self.seconds, "latencies": self.latencies.to_json(), "usage": self.usage.to_json() })
-    }
-
-    pub fn from_json(value: &Value) -> Result<Report, Failure> {
-        Ok(Report {
-            seconds: value["seconds"].as_f64().ok_or("a report has no seconds")?,
-            latencies: Latencies::from_json(&value["latencies"])?,
-            usage: Usage::from_json(&value["usage"])?,
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn turn(length: Length, rate: Option<f64>) -> Turn {
@@ -281,11 +185,18 @@ mod tests {
         let counted = turn(Length::Operations(77), None);
         let (load, remove) = (Command::Load { from: 3, to: 9 }, Command::Remove { from: 4, to: 5 });
         for command in [load, remove, Command::Settle, Command::Turn(timed), Command::Turn(counted)] {
-            let line = command.to_json().to_string();
-            assert_eq!(Command::from_json(&serde_json::from_str(&line).unwrap()).unwrap(), command);
+            let line = serde_json::to_string(&command).unwrap();
+            assert_eq!(serde_json::from_str::<Command>(&line).unwrap(), command);
         }
-        assert!(Command::from_json(&json!({"do": "dance"})).is_err());
-        assert!(Command::from_json(&json!({"do": "load", "from": "x", "to": 1})).is_err());
+        assert!(Command::deserialize(json!({"do": "dance"})).is_err());
+        assert!(Command::deserialize(json!({"do": "load", "from": "x", "to": 1})).is_err());
+        // As trees of earlier commits have it, whose contenders `cargo x bench trees` runs.
+        let line = json!({
+            "do": "turn", "mix": "a", "distribution": "uniform", "api": "get", "threads": 2, "depth": 32,
+            "milliseconds": 5, "rate": null, "overwrites": null, "seed": 9,
+        });
+        let command = Command::Turn(turn(Length::Time(Duration::from_millis(5)), None));
+        assert_eq!(serde_json::to_value(command).unwrap(), line);
     }
 
     #[test]
@@ -307,7 +218,7 @@ mod tests {
             ordered: Some(9),
             export_bytes: 11,
         };
-        assert_eq!(Setup::from_json(&setup.to_json()).unwrap(), setup);
-        assert!(Setup::from_json(&json!({})).is_err());
+        assert_eq!(Setup::deserialize(serde_json::to_value(&setup).unwrap()).unwrap(), setup);
+        assert!(Setup::deserialize(json!({})).is_err());
     }
 }

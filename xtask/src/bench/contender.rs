@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command as Program, Stdio};
 
+use serde::Deserialize;
 use serde_json::Value;
 use tapetum_bench::server::die_with_parent;
 use tapetum_bench::turn::{Command, Report, Setup};
@@ -25,7 +26,7 @@ impl Contender {
         let mut program = Program::new(binary);
         die_with_parent(&mut program);
         let mut process = program
-            .arg(setup.to_json().to_string())
+            .arg(serde_json::to_string(setup)?)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             // It may start processes of its own, which stop and go with it.
@@ -43,9 +44,9 @@ impl Contender {
     pub fn run(&mut self, command: &Command) -> Result<Report, Failure> {
         self.signal(libc::SIGCONT);
         let commands = self.commands.as_mut().expect("open until the end");
-        writeln!(commands, "{}", command.to_json())?;
+        writeln!(commands, "{}", serde_json::to_string(command)?)?;
         commands.flush()?;
-        let report = Report::from_json(&self.answer()?)?;
+        let report = Report::deserialize(self.answer()?)?;
         self.signal(libc::SIGSTOP);
         Ok(report)
     }

@@ -124,6 +124,6 @@ fn picture(rate: u64, sizes: &[Vec<Place>]) -> Picture {
 
 fn line(sizes: &[Vec<Place>], share: usize, percent: u64) -> Line {
     let median_us = |places: &Vec<Place>| Spread::of(places[share].quantiles_us[0].iter().copied());
-    let points = VALUES_BYTES.iter().map(|bytes| *bytes as f64).zip(sizes.iter().map(median_us)).collect();
-    Line { label: format!("{percent} % from DRAM"), points }
+    let points = VALUES_BYTES.iter().map(|bytes| *bytes as f64).zip(sizes.iter().map(median_us));
+    Line::new(format!("{percent} % from DRAM"), points)
 }

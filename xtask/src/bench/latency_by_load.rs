@@ -48,7 +48,7 @@ fn picture(entrants: &[Entrant], by_load: &[(f64, Vec<Series>)]) -> Picture {
     for (name, quantile) in [("P50", 0.5), ("P99", 0.99)] {
         for (place, entrant) in entrants.iter().enumerate() {
             let points = by_load.iter().map(|(rate, series)| (*rate, series[place].spread(read_quantile(quantile))));
-            lines.push(Line { label: format!("{} {name}", entrant.contender), points: points.collect() });
+            lines.push(Line::new(format!("{} {name}", entrant.contender), points));
         }
     }
     let axes = ["GETs a second", "microseconds"];

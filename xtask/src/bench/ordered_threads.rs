@@ -53,9 +53,9 @@ fn throughput(
             let entrants = DEPTHS.map(|depth| Entrant::new(name, "session", threads, depth));
             let mut series = arena.rounds(&entrants, &load, rounds)?;
             let rates = series.iter().map(Series::throughput);
-            let points = DEPTHS.iter().map(|depth| *depth as f64).zip(rates).collect();
+            let points = DEPTHS.iter().map(|depth| *depth as f64).zip(rates);
             let plural = if threads == 1 { "" } else { "s" };
-            lines.push(Line { label: format!("{threads} host thread{plural}, {place}"), points });
+            lines.push(Line::new(format!("{threads} host thread{plural}, {place}"), points));
             series.iter_mut().for_each(|series| series.label = format!("{}: {}", mix.to_uppercase(), series.label));
             outcome.series(series);
         }

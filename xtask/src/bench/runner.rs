@@ -8,7 +8,7 @@ use super::contest::{Claim, Contest, Figure, Over, Stage, Tier, Trial};
 use super::shape::Shape;
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::results::bars::{BarSet, Bars};
+use crate::results::bars::{Bar, BarSet, Bars};
 use crate::results::chart::Scale;
 use crate::results::outcome::{Outcome, Reach};
 use crate::results::picture::Picture;
@@ -50,7 +50,7 @@ pub fn run(arguments: &Arguments, contest: &Contest) -> Result<(), Failure> {
 
 fn bars(name: &str, series: &[Series], (_, figure): Figure) -> BarSet {
     let label = |series: &Series| series.label.rsplit(": ").next().unwrap_or_default().to_owned();
-    let bars = series.iter().map(|series| (label(series), series.spread(figure)));
+    let bars = series.iter().map(|series| Bar { label: label(series), value: series.spread(figure) });
     BarSet { name: name.to_owned(), bars: bars.collect() }
 }
 

@@ -67,7 +67,7 @@ fn picture(about: &str, labels: &[&str], found: &[(f64, Vec<Series>)]) -> Pictur
     let lines = |figure: fn(&Report) -> f64| -> Vec<Line> {
         let line = |(place, label): (usize, &&str)| {
             let points = found.iter().map(|(percent, series)| (*percent, series[place].spread(figure)));
-            Line { label: (*label).to_owned(), points: points.collect() }
+            Line::new(*label, points)
         };
         labels.iter().enumerate().map(line).collect()
     };
@@ -75,9 +75,9 @@ fn picture(about: &str, labels: &[&str], found: &[(f64, Vec<Series>)]) -> Pictur
         |title: &str, y_label, lines| Chart::new(title, ["% of the items kept", y_label], Scale::Logarithmic, lines);
     let titles = ["Time", "Bytes between drive and host"].map(|what| format!("{what}: {about}"));
     let of_result = found.iter().filter_map(|(percent, series)| Some((*percent, series.first()?)));
-    let points = of_result.map(|(percent, series)| (percent, series.spread(result_bytes))).collect();
+    let points = of_result.map(|(percent, series)| (percent, series.spread(result_bytes)));
     let mut across = lines(bytes_across);
-    across.push(Line { label: "the result alone".into(), points });
+    across.push(Line::new("the result alone", points));
     Picture::new("transfer", vec![chart(&titles[0], "seconds", lines(seconds)), chart(&titles[1], "bytes", across)])
 }
 

@@ -209,17 +209,17 @@ fn item(drive: &Drive, stages: &[PipelineStage], application: u16) -> Result<Loc
 /// A line for each number of units, and the ideal line.
 fn picture(turns: &Turns) -> Picture {
     let weights = WEIGHTS.map(f64::from);
-    let aim = weights.map(|weight| (weight, Spread::once(weight))).into();
-    let mut lines = vec![Line { label: "as its weight says".into(), points: aim }];
+    let aim = weights.map(|weight| (weight, Spread::once(weight)));
+    let mut lines = vec![Line::new("as its weight says", aim)];
     for (turns, units) in turns.iter().zip(UNITS) {
         let ratio = |turn: &Turn| turn.unit_seconds[0] / turn.unit_seconds[1];
         let spreads = turns.iter().map(|turns| Spread::of(turns.iter().map(ratio)));
         let label = match units {
-            0 => "inline, unweighted".into(),
-            1 => "one unit a program".into(),
+            0 => "inline, unweighted".to_owned(),
+            1 => "one unit a program".to_owned(),
             units => format!("{units} units a program"),
         };
-        lines.push(Line { label, points: weights.into_iter().zip(spreads).collect() });
+        lines.push(Line::new(label, weights.into_iter().zip(spreads)));
     }
     let title = "Two applications, K1-K2-K3 and K3-K2-K4, on one drive";
     let axes = ["weight of the first, where the second's is 1", "unit time of the first ÷ the second's"];

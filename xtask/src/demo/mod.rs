@@ -189,10 +189,7 @@ fn end(
     columns("found in the first second then", seen.each_ref().map(|seen| percent(seen.after)));
     let lines = seen.iter().zip(NAMES).map(|(seen, name)| {
         let points = seen.by_second.iter().enumerate();
-        Line {
-            label: name.to_owned(),
-            points: points.map(|(second, rate)| (second as f64 + 0.5, Spread::once(rate * 100.0))).collect(),
-        }
+        Line::new(name, points.map(|(second, rate)| (second as f64 + 0.5, Spread::once(rate * 100.0))))
     });
     let mut notes = Vec::new();
     for ((name, loaded), seen) in NAMES.iter().zip(loaded).zip(seen) {

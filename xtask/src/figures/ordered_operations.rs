@@ -10,7 +10,7 @@ use tapetum_bench::random::{Random, key16};
 use super::embedded::{fill_value, store_items};
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::results::bars::{BarSet, Bars};
+use crate::results::bars::{Bar, BarSet, Bars};
 use crate::results::chart::Scale;
 use crate::results::outcome::{Outcome, Reach};
 use crate::results::picture::Picture;
@@ -59,7 +59,7 @@ impl Class {
         let figures = [within[0], within[1], mean(&self.reads), mean(&self.pages_written), count as f64];
         outcome.line(format!("{}: {}", way.name, self.label), figures.map(Spread::once).into());
         let bar = Spread { low: within[0], median: within[0], high: within[1], turns: Vec::new() };
-        way.bars.push((self.label.to_owned(), bar));
+        way.bars.push(Bar { label: self.label.to_owned(), value: bar });
     }
 
     fn median(numbers: &[u64]) -> u64 {

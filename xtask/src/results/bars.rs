@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use serde::{Deserialize, Serialize};
+
 use super::chart::{Axis, COLOURS, Scale, shown, write_text};
 use super::spread::Spread;
 
@@ -14,16 +16,25 @@ const STEP: f64 = 24.0;
 /// Between two sets of bars.
 const GAP: f64 = 14.0;
 
+#[derive(Serialize, Deserialize)]
+pub struct Bar {
+    pub label: String,
+    pub value: Spread,
+}
+
 /// Bars that belong together.
+#[derive(Serialize, Deserialize)]
 pub struct BarSet {
     pub name: String,
-    pub bars: Vec<(String, Spread)>,
+    pub bars: Vec<Bar>,
 }
 
 /// Some sets, on one scale.
+#[derive(Serialize, Deserialize)]
 pub struct Bars {
     pub title: String,
     pub x_label: String,
+    #[serde(rename = "is_logarithmic")]
     pub scale: Scale,
     pub sets: Vec<BarSet>,
 }
@@ -40,8 +51,7 @@ impl Bars {
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
              <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"white\"/>\n"
         );
-        let axis =
-            Axis::over(self.scale, bars().flat_map(|(_, spread)| [spread.low, spread.high]), LEFT..WIDTH - RIGHT);
+        let axis = Axis::over(self.scale, bars().flat_map(|bar| [bar.value.low, bar.value.high]), LEFT..WIDTH - RIGHT);
         write_text(&mut svg, (12.0, TOP - 27.0), "start", "font-size=\"15\"", &self.title);
         write_text(&mut svg, ((LEFT + WIDTH - RIGHT) / 2.0, height - 12.0), "middle", "", &self.x_label);
         for tick in axis.ticks() {
@@ -53,8 +63,8 @@ impl Bars {
         for (set, colour) in self.sets.iter().zip(COLOURS.iter().cycle()) {
             write_text(&mut svg, (12.0, y + 16.0), "start", "font-weight=\"bold\"", &set.name);
             y += STEP;
-            for (label, spread) in &set.bars {
-                write_bar(&mut svg, &axis, y, (label, spread), colour);
+            for bar in &set.bars {
+                write_bar(&mut svg, &axis, y, bar, colour);
                 y += STEP;
             }
             y += GAP;
@@ -63,7 +73,7 @@ impl Bars {
     }
 }
 
-fn write_bar(svg: &mut String, axis: &Axis, y: f64, (label, spread): (&str, &Spread), colour: &str) {
+fn write_bar(svg: &mut String, axis: &Axis, y: f64, Bar { label, value: spread }: &Bar, colour: &str) {
     let [low, median, high] = [spread.low, spread.median, spread.high].map(|value| axis.place(value).max(LEFT));
     write_text(svg, (LEFT - 8.0, y + 14.0), "end", "", label);
     let _ = writeln!(
@@ -83,11 +93,11 @@ mod tests {
 
     #[test]
     fn each_bar_is_drawn_with_its_name_and_its_figure() {
-        let spread = |median: f64| Spread::of([median / 2.0, median, median * 2.0]);
-        let set = |name: &str| BarSet {
-            name: name.into(),
-            bars: vec![("a < b".into(), spread(4.0)), ("c".into(), spread(400.0))],
+        let bar = |label: &str, median: f64| Bar {
+            label: label.into(),
+            value: Spread::of([median / 2.0, median, median * 2.0]),
         };
+        let set = |name: &str| BarSet { name: name.into(), bars: vec![bar("a < b", 4.0), bar("c", 400.0)] };
         let chart = |scale, sets| Bars { title: "t".into(), x_label: "µs".into(), scale, sets };
         for scale in [Scale::Linear, Scale::Logarithmic] {
             let svg = chart(scale, vec![set("one"), set("two")]).svg();

@@ -3,6 +3,8 @@
 use std::fmt::Write;
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use super::spread::Spread;
 
 pub const WIDTH: f64 = 760.0;
@@ -14,29 +16,53 @@ const BOTTOM: f64 = 60.0;
 /// Colours that colour-blind people can tell apart too (Okabe and Ito).
 pub(super) const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 
+#[derive(Serialize, Deserialize)]
 pub struct Line {
-    pub label: String,
-    /// In ascending order of x. Both must be above zero on a logarithmic scale.
-    pub points: Vec<(f64, Spread)>,
+    label: String,
+    /// In ascending order of x; both above zero where the scale is logarithmic.
+    points: Vec<Point>,
 }
 
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Serialize, Deserialize)]
+struct Point {
+    x: f64,
+    y: Spread,
+}
+
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(from = "bool", into = "bool")]
 pub enum Scale {
     Logarithmic,
     /// From zero.
     Linear,
 }
 
+impl From<bool> for Scale {
+    fn from(is_logarithmic: bool) -> Scale {
+        if is_logarithmic { Scale::Logarithmic } else { Scale::Linear }
+    }
+}
+
+impl From<Scale> for bool {
+    fn from(scale: Scale) -> bool {
+        scale == Scale::Logarithmic
+    }
+}
+
+#[derive(Serialize, Deserialize)]
 pub struct Chart {
     pub title: String,
     pub x_label: String,
     pub y_label: String,
-    /// The scale of both axes.
+    /// Of both axes.
+    #[serde(rename = "is_logarithmic")]
     pub scale: Scale,
     pub lines: Vec<Line>,
-    /// A position on the x axis, and a text for it.
+    /// A place on the x axis, and what happened there.
+    #[serde(skip)]
     pub mark: Option<(f64, String)>,
     /// Lines of text below the names of the series.
+    #[serde(skip)]
     pub notes: Vec<String>,
 }
 
@@ -48,8 +74,8 @@ impl Chart {
 
     pub fn svg(&self) -> String {
         let points = || self.lines.iter().flat_map(|line| &line.points);
-        let across = Axis::over(self.scale, points().map(|(x, _)| *x), LEFT..WIDTH - RIGHT);
-        let up = Axis::over(self.scale, points().flat_map(|(_, y)| [y.low, y.high]), HEIGHT - BOTTOM..TOP);
+        let across = Axis::over(self.scale, points().map(|point| point.x), LEFT..WIDTH - RIGHT);
+        let up = Axis::over(self.scale, points().flat_map(|Point { y, .. }| [y.low, y.high]), HEIGHT - BOTTOM..TOP);
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\">\n\
              <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
@@ -100,12 +126,17 @@ impl Chart {
 }
 
 impl Line {
+    pub fn new(label: impl Into<String>, points: impl IntoIterator<Item = (f64, Spread)>) -> Line {
+        Line { label: label.into(), points: points.into_iter().map(|(x, y)| Point { x, y }).collect() }
+    }
+
     fn write(&self, svg: &mut String, (across, up): (&Axis, &Axis), colour: &str) {
-        let places: Vec<(f64, f64)> = self.points.iter().map(|(x, y)| (across.place(*x), up.place(y.median))).collect();
+        let place = |point: &Point| (across.place(point.x), up.place(point.y.median));
+        let places: Vec<(f64, f64)> = self.points.iter().map(place).collect();
         let path: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         let path = path.join(" ");
         let _ = writeln!(svg, "<polyline points=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>");
-        for ((x, y), (_, spread)) in places.iter().zip(&self.points) {
+        for ((x, y), Point { y: spread, .. }) in places.iter().zip(&self.points) {
             let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>");
             if spread.low < spread.high {
                 let (low, high) = (up.place(spread.low), up.place(spread.high));
@@ -182,7 +213,7 @@ mod tests {
     }
 
     fn line(label: &str, points: &[(f64, f64)]) -> Line {
-        Line { label: label.into(), points: points.iter().map(|(x, y)| (*x, Spread::once(*y))).collect() }
+        Line::new(label, points.iter().map(|(x, y)| (*x, Spread::once(*y))))
     }
 
     #[test]

@@ -134,16 +134,16 @@ impl Outcome {
         result["stalls"] = stalls.to_json();
         result["entrants"] = self.entrants.iter().map(Series::to_json).collect();
         result["columns"] = json!(self.columns);
-        let line = |(name, figures): &(String, Vec<Spread>)| json!({ "name": name, "figures": figures.iter().map(Spread::to_json).collect::<Vec<_>>() });
+        let line = |(name, figures): &(String, Vec<Spread>)| json!({ "name": name, "figures": figures });
         result["lines"] = self.lines.iter().map(line).collect();
         let held = |held: &Held| {
             json!({
-                "what": held.what, "found": held.found.to_json(), "reach": held.reach.to_string(),
+                "what": held.what, "found": held.found, "reach": held.reach.to_string(),
                 "reached": held.reach.kept(held.found.median),
             })
         };
         result["held"] = self.held.iter().map(held).collect();
-        result["pictures"] = self.pictures.iter().map(Picture::to_json).collect();
+        result["pictures"] = json!(self.pictures);
         result
     }
 }

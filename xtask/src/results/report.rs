@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::picture::Picture;
@@ -63,7 +64,7 @@ fn made() -> Result<Vec<(PathBuf, String)>, Failure> {
     for (name, result) in &kept {
         text = filled(&text, name, &tables::document(result))?;
         for picture in result["pictures"].as_array().into_iter().flatten() {
-            let picture = Picture::from_json(picture)?;
+            let picture = Picture::deserialize(picture)?;
             found.push((workspace::root().join("docs").join(picture.file()), picture.svg()));
         }
     }

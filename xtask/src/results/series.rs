@@ -49,9 +49,9 @@ impl Series {
         let resident = self.reports.iter().map(|report| report.usage.resident_max_bytes).max().unwrap_or(0);
         json!({
             "label": self.label,
-            "operations_per_second": self.throughput().to_json(),
-            "cpu_us_per_operation": self.spread(Report::cpu_us_per_operation).to_json(),
-            "seconds": self.spread(|report| report.seconds).to_json()["turns"],
+            "operations_per_second": self.throughput(),
+            "cpu_us_per_operation": self.spread(Report::cpu_us_per_operation),
+            "seconds": self.spread(|report| report.seconds).turns,
             "reads": quantiles(&latencies.reads),
             "writes": quantiles(&latencies.writes),
             "missing": latencies.missing,

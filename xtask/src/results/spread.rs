@@ -1,25 +1,24 @@
 //! A figure of some turns: the median, and the quartiles as spread.
 
-use serde_json::{Value, json};
-
-use crate::Failure;
+use serde::{Deserialize, Serialize};
 
 /// Digits that are kept of a figure. Turns differ by more than the rest.
 const DIGITS_KEPT: i32 = 6;
 
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Spread {
     pub low: f64,
     pub median: f64,
     pub high: f64,
-    /// Turn by turn.
+    /// Turn by turn, without those of which there is no figure.
+    #[serde(default)]
     pub turns: Vec<f64>,
 }
 
 impl Spread {
     pub fn of(values: impl IntoIterator<Item = f64>) -> Spread {
-        let turns: Vec<f64> = values.into_iter().collect();
-        let mut sorted: Vec<f64> = turns.iter().copied().filter(|value| value.is_finite()).collect();
+        let turns: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).map(rounded).collect();
+        let mut sorted = turns.clone();
         sorted.sort_unstable_by(f64::total_cmp);
         let last = sorted.len().saturating_sub(1);
         let at = |place: usize| sorted.get(place).copied().unwrap_or(0.0);
@@ -29,23 +28,6 @@ impl Spread {
     /// A figure of one turn, or one that was not measured in turns.
     pub fn once(value: f64) -> Spread {
         Spread::of([value])
-    }
-
-    pub fn to_json(&self) -> Value {
-        let Spread { low, median, high, turns } = self;
-        let turns: Vec<f64> = turns.iter().copied().map(rounded).collect();
-        json!({ "median": rounded(*median), "low": rounded(*low), "high": rounded(*high), "turns": turns })
-    }
-
-    pub fn from_json(value: &Value) -> Result<Spread, Failure> {
-        let number = |name: &str| value[name].as_f64().ok_or_else(|| format!("a figure has no {name}: {value}"));
-        let turns = value["turns"].as_array().map(|turns| turns.iter().filter_map(Value::as_f64).collect());
-        Ok(Spread {
-            low: number("low")?,
-            median: number("median")?,
-            high: number("high")?,
-            turns: turns.unwrap_or_default(),
-        })
     }
 
     /// The median, with the quartiles where there are some.
@@ -59,7 +41,7 @@ impl Spread {
 }
 
 fn rounded(value: f64) -> f64 {
-    if value == 0.0 || !value.is_finite() {
+    if value == 0.0 {
         return value;
     }
     let power = DIGITS_KEPT - 1 - value.abs().log10().floor() as i32;
@@ -118,8 +100,8 @@ mod tests {
     #[test]
     fn a_spread_comes_back_from_its_json() {
         let spread = Spread::of([0.123_456_789, 1e9, 3.0]);
-        let back = Spread::from_json(&spread.to_json()).unwrap();
+        let back: Spread = serde_json::from_str(&serde_json::to_string(&spread).unwrap()).unwrap();
         assert_eq!((back.median, back.turns), (3.0, vec![0.123_457, 1e9, 3.0]));
-        assert!(Spread::from_json(&json!({})).is_err());
+        assert!(serde_json::from_str::<Spread>("{}").is_err());
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::spread::{Spread, shown};
@@ -62,7 +63,7 @@ fn head(result: &Value) -> String {
 
 /// A figure, or the reason why it cannot be read.
 fn cell(value: &Value) -> String {
-    Spread::from_json(value).map_or_else(|why| why.to_string(), |spread| spread.shown())
+    Spread::deserialize(value).map_or_else(|why| why.to_string(), |spread| spread.shown())
 }
 
 fn held_cell(held: &Value) -> String {
@@ -171,7 +172,7 @@ mod tests {
     use super::*;
 
     fn held(what: &str, reach: &str, reached: bool) -> Value {
-        json!({ "what": what, "found": Spread::of([1.0, 2.0, 3.0]).to_json(), "reach": reach, "reached": reached })
+        json!({ "what": what, "found": Spread::of([1.0, 2.0, 3.0]), "reach": reach, "reached": reached })
     }
 
     #[test]

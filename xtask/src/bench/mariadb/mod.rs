@@ -242,7 +242,7 @@ fn chart(entrants: &[Entrant], turns: &[Vec<Turn>]) -> Chart {
     let line = |(entrant, turns): (&Entrant, &Vec<Turn>)| {
         let seconds = turns.iter().flat_map(|turn| &turn.transactions.each_second);
         let points = (1..).zip(seconds).map(|(second, count)| (f64::from(second), Spread::once(*count)));
-        Line { label: entrant.label.to_owned(), points: points.collect() }
+        Line::new(entrant.label, points)
     };
     let lines = entrants.iter().zip(turns).map(line).collect();
     let labels = ["seconds of its turns", "transactions a second"];
