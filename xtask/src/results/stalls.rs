@@ -31,10 +31,10 @@ pub struct Stalls {
 
 impl Watch {
     pub fn begin() -> Watch {
-        let over = Arc::new(AtomicBool::new(false));
+        let (over, begun) = (Arc::new(AtomicBool::new(false)), Instant::now());
         let thread = thread::spawn({
             let over = over.clone();
-            move || watch(&over)
+            move || watch(begun, &over)
         });
         Watch { over, thread }
     }
@@ -45,8 +45,8 @@ impl Watch {
     }
 }
 
-fn watch(over: &AtomicBool) -> Stalls {
-    let (begun, mut stalls) = (Instant::now(), Stalls::default());
+fn watch(begun: Instant, over: &AtomicBool) -> Stalls {
+    let mut stalls = Stalls::default();
     while !over.load(Ordering::Relaxed) {
         let asleep = Instant::now();
         thread::sleep(MOMENT);
