@@ -98,7 +98,7 @@ impl Bench {
 
     /// As a power failure would leave it now that takes all that no flush covers.
     pub fn fork_durable(&self) -> Bench {
-        Bench::open(self.flash.fork_durable(1), self.options.clone()).unwrap()
+        Bench::open(self.flash.fork_durable(1), self.options).unwrap()
     }
 
     /// As a power failure left it, which comes now if it did not before.
