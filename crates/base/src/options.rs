@@ -186,7 +186,7 @@ impl StoreOptions {
         }
     }
 
-    /// What the budget must hold of a store with segments of `segment_bytes`, for an error.
+    /// Names for an error the pools that the budget must hold, with segments of `segment_bytes`.
     pub fn pools_in_words(&self, segment_bytes: u64) -> String {
         let beside = [("a DRAM tier", self.tier_bytes), ("a cache of nodes", self.node_cache_bytes)];
         let beside = beside.into_iter().filter(|(_, bytes)| *bytes > 0);

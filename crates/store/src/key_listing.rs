@@ -46,7 +46,6 @@ pub struct ListedKey {
     pub value_bytes: u64,
     /// The client's flags.
     pub flags: u32,
-    /// Unix seconds; 0 is never.
     pub expiry: Expiry,
     pub stamp: u64,
 }

@@ -109,7 +109,8 @@ impl Arena {
         let kept = kept(arguments, row, shape);
         arguments.finish()?;
         let mut binaries = peers::binaries(arguments, &[this])?;
-        binaries.push((that, other.join(format!("contender-{this}"))));
+        let name = binaries[0].1.file_name().expect("a contender's binary has a name");
+        binaries.push((that, other.join(name)));
         Arena::of(arguments, row, shape, kept, binaries)
     }
 

@@ -19,7 +19,9 @@ pub const ON_UNITS: &str = "tapetum-units";
 
 /// The store with the items in an ordered keyspace, with a cache as large as the rest of its memory.
 pub const ORDERED: &str = "tapetum-ordered";
-/// The same with almost no cache.
+/// `ORDERED` of another tree.
+pub const ORDERED_OTHER: &str = "tapetum-ordered-other";
+/// `ORDERED` with almost no cache.
 pub const ORDERED_UNCACHED: &str = "tapetum-ordered-uncached";
 /// `ORDERED` with one and two drive threads.
 pub const ORDERED_ON_ONE: &str = "tapetum-ordered-drive-thread";
@@ -127,7 +129,7 @@ pub fn compute_units(name: &str) -> u64 {
 /// Cache of nodes of this contender, if its items are in an ordered keyspace.
 pub fn node_cache_bytes(name: &str, memory_bytes: u64) -> Option<u64> {
     match name {
-        ORDERED | ORDERED_ON_ONE | ORDERED_ON_TWO => Some(memory_bytes),
+        ORDERED | ORDERED_OTHER | ORDERED_ON_ONE | ORDERED_ON_TWO => Some(memory_bytes),
         ORDERED_UNCACHED => Some(NODE_CACHE_BYTES_LEAST),
         _ => None,
     }

@@ -1,4 +1,5 @@
-//! This tree beside another tree of this project, in turns: cold GETs, half GETs half PUTs, GETs over memcached's protocol, and loading.
+//! This tree beside another tree of this project, in turns: cold GETs and half GETs half PUTs of both engines, GETs over memcached's protocol, and
+//! loading.
 //! `--other DIR` names the other's completely built `target/release`. It compares a change with the commit before it.
 
 use std::path::PathBuf;
@@ -7,6 +8,7 @@ use tapetum_bench::turn::Report;
 
 use super::arena::{Arena, Entrant, Load};
 use super::load;
+use super::peers;
 use super::shape::{Room, Shape};
 use crate::Failure;
 use crate::arguments::Arguments;
@@ -28,17 +30,22 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let rounds = arguments.number("rounds", 21)?;
     let about = format!("this tree beside {}", other.display());
     let mut embedded = Arena::beside(arguments, "trees", &shape, ["tapetum", "tapetum-other"], &other)?;
+    let mut ordered =
+        Arena::beside(arguments, "trees-ordered", &shape, [peers::ORDERED, peers::ORDERED_OTHER], &other)?;
     let mut served = Arena::beside(arguments, "trees-served", &shape, ["server", "server-other"], &other)?;
     let mut loading = Arena::beside(arguments, "trees-load", &small, ["tapetum", "tapetum-other"], &other)?;
     let mut outcome = Outcome::new(arguments, "trees", about);
-    embedded.load(0)?;
-    embedded.start_all(false)?;
-    for (named, mix) in [("cold GETs", "c"), ("half PUTs", "a")] {
-        let entrants: Vec<_> = embedded.names().into_iter().map(|name| Entrant::new(name, "session", 1, 128)).collect();
-        let series = embedded.rounds(&entrants, &Load::of(mix), rounds)?;
-        report(&mut outcome, named, series);
+    for (arena, engine) in [(&mut embedded, "hashed"), (&mut ordered, "ordered")] {
+        arena.load(0)?;
+        arena.start_all(false)?;
+        for (named, mix) in [("cold GETs", "c"), ("half PUTs", "a")] {
+            let entrants: Vec<_> =
+                arena.names().into_iter().map(|name| Entrant::new(name, "session", 1, 128)).collect();
+            let series = arena.rounds(&entrants, &Load::of(mix), rounds)?;
+            report(&mut outcome, &format!("{named}, {engine}"), series);
+        }
+        arena.end_all()?;
     }
-    embedded.end_all()?;
     served.load(0)?;
     served.start_all(false)?;
     let entrants: Vec<_> = served.names().into_iter().map(|name| Entrant::new(name, "get", 128, 1)).collect();

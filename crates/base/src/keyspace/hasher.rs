@@ -26,24 +26,24 @@ impl fmt::Debug for KeyHasher {
 }
 
 impl KeyHasher {
-    /// Of a store with that secret, whose key tables have such routes.
+    /// The hasher of a store with this secret, whose key tables have these routes.
     pub fn new(store_secret: [u8; 16], routes: Routes) -> KeyHasher {
         let secrets = ById::new(|KeyspaceId(id)| keyspace_secret(&store_secret, id));
         KeyHasher { secrets: Arc::new(secrets), store_secret, routes }
     }
 
-    /// The same of a store with other key tables.
+    /// The hasher of the same store with other routes.
     #[cfg(any(test, feature = "testing"))]
     pub fn with_routes(self, routes: Routes) -> KeyHasher {
         KeyHasher { routes, ..self }
     }
 
-    /// What key tables say of a key besides its hash.
+    /// The routes of the store's key tables.
     pub fn routes(&self) -> Routes {
         self.routes
     }
 
-    /// What a key table says of a record.
+    /// The key table entry of a record.
     pub fn entry_of(&self, header: &Header, key: &[u8]) -> Entry {
         let size_bytes = header.record_bytes() as u32;
         Entry::of_record(self.hash_of(header, key), (header, key), size_bytes, self.routes)

@@ -7,7 +7,6 @@ use tapetum_kernels::record::{Header, Marks};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ItemHead {
     pub flags: u32,
-    /// Unix seconds; 0 is never.
     pub expiry: Expiry,
     pub stamp: u64,
     pub value_bytes: usize,

@@ -61,7 +61,7 @@ impl Default for KeyspaceRef {
     }
 }
 
-/// What keeps the handles of stores apart: a part of the store's id, which is kept when the store is opened again, and never 0.
+/// Tells the handles of stores apart: a part of the store's id, the same when the store is opened again, and never 0.
 fn store_tag(store_id: u64) -> u32 {
     (store_id ^ store_id >> 32) as u32 | 1
 }

@@ -20,12 +20,12 @@ pub struct Features {
 }
 
 impl Features {
-    /// Of a new store.
+    /// The features of a new store.
     pub fn of_new(cluster_slots: bool) -> Features {
         Features { incompatible: if cluster_slots { CLUSTER_SLOTS } else { 0 }, ..Features::default() }
     }
 
-    /// What the routes of its key tables say.
+    /// The routes of the store's key tables.
     pub fn routes(self) -> Routes {
         if self.incompatible & CLUSTER_SLOTS != 0 { Routes::Slots } else { Routes::Keyspaces }
     }

@@ -36,7 +36,7 @@ const MAGIC: [u8; 8] = *b"TAPETUM\0";
 const VERSION: u32 = 7;
 const CRC_AT: usize = 12;
 const FEATURES_AT: usize = 16;
-/// Of the fixed head, and of the fields behind it in the order in which they are drawn.
+/// End of the fields: the fixed head, and then the fields in the order in which they are drawn.
 const FIELDS_END: usize = 32 + (8 + 8 + 16 + 8 + 8 + 8) + (8 + 4 + 4) + (16 + 2 + 2 + 4 + 8) + (8 + 8);
 const _: () = assert!(FIELDS_END == 152 && FIELDS_END <= SUPERBLOCK_BYTES as usize);
 

@@ -12,7 +12,6 @@
 use super::joined_bytes::joined_bytes_of;
 use super::owned::OwnedRequest;
 use crate::engine::engine_session::EngineWait;
-use crate::error::Error;
 use crate::keyspace::request::Request;
 use crate::keyspace::states::KeyspaceRef;
 use std::collections::hash_map::Entry;
@@ -52,11 +51,6 @@ impl Hasher for DigestHasher {
     fn finish(&self) -> u64 {
         self.0
     }
-}
-
-/// What an operation that waits is told when the store is closed.
-pub fn closed() -> Error {
-    Error::Closed
 }
 
 /// What an operation is about.

@@ -12,7 +12,6 @@ use super::reply_values::ReplyValues;
 use super::spare_buffers::SpareBuffers;
 use super::{KEPT_BYTES_MAX, KEPT_MEMORY_PART};
 use crate::base::Base;
-use crate::error::Error;
 use crate::keyspace::request::{Outcome, Reply};
 use crate::wake::notify::Notifier;
 use std::sync::Arc;
@@ -161,9 +160,4 @@ impl SessionCore {
             }
         }
     }
-}
-
-/// Why the store takes no writes any more; it has failed.
-pub fn poison(base: &Base) -> Error {
-    base.log.poisoned().err().unwrap_or_else(|| Error::Poisoned("unknown".into()))
 }

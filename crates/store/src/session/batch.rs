@@ -13,7 +13,6 @@ use tapetum_base::error::Error;
 use tapetum_base::keyspace::request::Outcome;
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::log::AppendError;
-use tapetum_base::session::order::closed;
 use tapetum_base::session::refuse;
 
 /// What the log takes of a record beside its key and value, about.
@@ -48,7 +47,7 @@ impl Session {
                 }
                 Err(BatchStop::Full) if self.hashed_engine.rotate() => continue,
                 Err(BatchStop::Full | BatchStop::Busy) if self.core.base.closed.load(Ordering::SeqCst) => {
-                    self.core.answer(token, Outcome::Failed(closed()));
+                    self.core.answer(token, Outcome::Failed(Error::Closed));
                     false
                 }
                 Err(BatchStop::Full | BatchStop::Busy) => true,

@@ -28,7 +28,6 @@ pub struct Scanned<'a> {
     pub value_bytes: u64,
     /// The client's flags.
     pub flags: u32,
-    /// Unix seconds; 0 is never.
     pub expiry: Expiry,
     pub stamp: u64,
 }

@@ -13,7 +13,8 @@ pub struct Lapsed {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// When to look for more, in whole unix seconds, so that those that expire within one are found together; 0 where nobody has looked yet, `u32::MAX` for never.
+    /// The unix second at which to look for more, whole so that records that expire within one are found together; 0 where nobody has looked
+    /// yet, `u32::MAX` for never.
     look_at: u32,
     /// None where none has.
     entries: Option<Entries>,

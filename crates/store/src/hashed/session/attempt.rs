@@ -126,7 +126,7 @@ impl HashedSession {
         OpTarget { token, keyspace, .. }: OpTarget,
         at: u32,
     ) -> Attempt {
-        match engine.mark_deletion(keyspace, if at <= engine.now() { 0 } else { at }) {
+        match engine.mark_deletion(keyspace, at) {
             Ok(Some(stamp)) => core.answer_after(token, stamp, Outcome::Done),
             Ok(None) => return Attempt::Waits,
             Err(error) => core.answer(token, Outcome::Failed(error)),

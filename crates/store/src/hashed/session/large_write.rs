@@ -21,7 +21,7 @@ use tapetum_base::keyspace::item::ItemHead;
 use tapetum_base::log::Draft;
 use tapetum_base::media::piece_transfer::PieceTransfer;
 use tapetum_base::options::Full;
-use tapetum_base::session::session_core::{SessionCore, poison};
+use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::Returned;
 use tapetum_drive::fail_point;
 use tapetum_kernels::expiry::Expiry;
@@ -205,8 +205,8 @@ impl HashedSession {
         mut op: Box<HashedOp>,
         mut write: LargeWrite,
     ) {
-        if engine.log.poisoned().is_err() {
-            return self.refuse(core, number, op, poison(engine));
+        if let Err(error) = engine.log.poisoned() {
+            return self.refuse(core, number, op, error);
         }
         if write.stored.is_empty() {
             write.stored = op.request.take_value();

@@ -3,9 +3,9 @@
 use super::{HashedOp, HashedSession, end_read};
 use crate::hashed::HashedEngine;
 use tapetum_base::engine::engine_session::{EngineSlot, EngineWait};
+use tapetum_base::error::Error;
 use tapetum_base::keyspace::request::Request;
 use tapetum_base::session::asks::Ask;
-use tapetum_base::session::order::closed;
 use tapetum_base::session::reply_values::KEEP_BYTES;
 use tapetum_base::session::session_core::SessionCore;
 
@@ -60,7 +60,7 @@ impl HashedSession {
     /// Ends what waits: nobody makes room any more.
     pub fn fail_waiting(&mut self, core: &mut SessionCore) {
         while let Some((number, op)) = self.ops.take_waiting() {
-            self.refuse(core, number, op, closed());
+            self.refuse(core, number, op, Error::Closed);
         }
         self.ops.take_woken();
     }

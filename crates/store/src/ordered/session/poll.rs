@@ -20,7 +20,6 @@ use crate::ordered::node_table::NodeId;
 use std::time::Duration;
 use tapetum_base::engine::engine_session::{EngineSlot, EngineWait};
 use tapetum_base::error::Error;
-use tapetum_base::session::order::closed;
 use tapetum_base::session::session_core::SessionCore;
 
 /// How often a poll attempts what tries again, before it leaves that to the next one.
@@ -162,16 +161,16 @@ impl OrderedSession {
 
     /// Ends what waits: the store was closed.
     pub fn fail_waiting(&mut self, core: &mut SessionCore) {
-        self.fail_places(core, &closed());
+        self.fail_places(core, &Error::Closed);
         let OrderedSession { ops, waits, scans, cx, .. } = self;
         let Waits { turns, room, extensions, .. } = waits;
         let waiting = room.take_all().chain(extensions.take_all());
         waiting.chain(std::iter::from_fn(|| turns.take_any())).for_each(|number| ops.attempt_again(number));
         while let Some(op) = OpInHand::take_waiting(ops) {
-            waits.advance((cx, core), op, None, Step::Fail(closed()));
+            waits.advance((cx, core), op, None, Step::Fail(Error::Closed));
         }
-        waits.held.fail_all(core, &closed());
-        scans.fail_waiting(&closed());
+        waits.held.fail_all(core, &Error::Closed);
+        scans.fail_waiting(&Error::Closed);
     }
 }
 

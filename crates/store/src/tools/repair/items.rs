@@ -32,7 +32,6 @@ pub struct SalvagedItem<'a> {
     pub value: &'a [u8],
     /// The client's flags.
     pub flags: u32,
-    /// Unix seconds; 0 is never.
     pub expiry: Expiry,
     pub stamp: u64,
 }
