@@ -66,7 +66,7 @@ fn check(command: &str) -> Result<(), Failure> {
     if ELLIPSES.contains(&first.as_str()) {
         return Ok(());
     }
-    let named = |list: &[crate::rows::Row]| list.iter().any(|row| rest.first().is_some_and(|name| name == row.name));
+    let named = |list: &[crate::row::Row]| list.iter().any(|row| rest.first().is_some_and(|name| name == row.name));
     match (first.as_str(), rest) {
         ("bench", [] | [..]) if rest.is_empty() || rest[0] == "ROW" || ELLIPSES.contains(&rest[0].as_str()) => Ok(()),
         ("figures", []) => Ok(()),

@@ -26,6 +26,7 @@ mod nightly;
 mod power_cut;
 mod python;
 mod results;
+mod row;
 mod rows;
 mod test_times;
 mod udp;
@@ -102,7 +103,7 @@ fn run(words: &[String]) -> Result<(), Failure> {
     let Some((command, rest)) = words.split_first() else {
         return Err(USAGE.into());
     };
-    dispatch(command, rest, rows::mode)
+    dispatch(command, rest, row::mode)
 }
 
 /// `mode` finds the purpose of a row's run in its words.

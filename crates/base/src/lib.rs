@@ -24,6 +24,7 @@ pub mod needs;
 pub mod options;
 pub mod phase;
 pub mod recover;
+pub mod request;
 pub mod session;
 pub mod stats;
 pub mod wake;

@@ -8,6 +8,7 @@
 #![allow(clippy::disallowed_methods)]
 
 pub mod blocking;
+pub mod budget;
 pub mod caches;
 pub mod client;
 pub mod confine;

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::Failure;
-use crate::caches::Budget;
+use crate::budget::Budget;
 use crate::client::{Connection, Line};
 use crate::confine::Confined;
 use crate::contend::Contender;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::Failure;
 use crate::latencies::Latencies;
 use crate::process::Usage;
-use crate::workload::{Distribution, Mix};
+use crate::workload::{Distribution, Mix, Values};
 
 /// What a contender is started with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,6 +43,14 @@ pub struct Setup {
     pub ordered: Option<u64>,
     /// The size of a block device that `tapetum serve` has beside the items, exported to an idle client; 0 is none.
     pub export_bytes: u64,
+}
+
+impl Setup {
+    /// The values that it asks for.
+    pub fn values(&self) -> Values {
+        let bytes = self.value_bytes as usize;
+        if self.json { Values::of_json(bytes) } else { Values::new(bytes, self.random_percent) }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -9,7 +9,6 @@ use tapetum_kernels::scan::fields::{FieldReader, RawField};
 
 use crate::Failure;
 use crate::random::{Random, Zipfian, key16, mix};
-use crate::turn::Setup;
 
 /// YCSB's exponent.
 const ZIPFIAN_EXPONENT: f64 = 0.99;
@@ -201,12 +200,6 @@ impl Values {
     /// Documents of at least this length, or slightly more: `{"title":"the 7th","year":1997,"number":7,"rest":"xx"}`.
     pub fn of_json(bytes: usize) -> Values {
         Values { pool: Vec::new(), bytes, json: true }
-    }
-
-    /// The values that a setup asks for.
-    pub fn of(setup: &Setup) -> Values {
-        let bytes = setup.value_bytes as usize;
-        if setup.json { Values::of_json(bytes) } else { Values::new(bytes, setup.random_percent) }
     }
 
     pub fn bytes(&self) -> usize {

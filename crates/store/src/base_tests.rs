@@ -1,7 +1,7 @@
 //! The base under a store with its engines.
 
+use crate::engines::empty_clients;
 use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_at_rest, store_in_memory};
-use crate::opening::engines::empty_clients;
 use crate::{KeyspaceId, Request, Store, StoreOptions};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tapetum_base::error::Error;

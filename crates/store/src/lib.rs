@@ -26,12 +26,12 @@
 //! [`Options`] says how much flash and memory it may take and when a write is acknowledged. A [`Format`] says what records are made of, and
 //! [`KeyspaceHandle::query`] runs a query over them at the drive; with the feature `sql`, the module `query` compiles one from text.
 
+mod api;
 #[cfg(test)]
 mod base_tests;
-mod blocking;
 #[cfg(test)]
 mod engine_tests;
-mod figures;
+mod engines;
 #[cfg(test)]
 #[path = "../tests/common/folder.rs"]
 mod folder;
@@ -40,9 +40,6 @@ pub mod fuzzing;
 mod hashed;
 #[cfg(feature = "images")]
 pub mod images;
-mod items;
-mod key_listing;
-mod keyspace_calls;
 mod opening;
 // Open until the store has an engine over it.
 #[doc(hidden)]
@@ -50,25 +47,22 @@ pub mod ordered;
 #[cfg(feature = "sql")]
 pub mod query;
 mod scan;
-mod session;
-mod store;
 mod tools;
-mod warming;
 
-pub use blocking::{Item, KeyspaceHandle};
+pub use api::blocking::{Item, KeyspaceHandle};
+pub use api::items::Items;
+pub use api::key_listing::{ListCursor, ListPart, ListedKey};
+pub use api::session::{
+    Application, Ask, Busy, ItemPipeline, KEPT_BYTES_MAX, KeyDigest, Limits, OPERATIONS_MAX, Session, Write,
+};
+pub use api::store::Store;
 pub use hashed::index;
 pub use hashed::large::ValueLimits;
 pub use hashed::tier::warm::{Warmed, Warming};
 pub use hashed::tier::{SlabClass, SlabQueue};
 pub use hashed::write_count::KeyspaceWrites;
-pub use items::Items;
-pub use key_listing::{ListCursor, ListPart, ListedKey};
 pub use opening::{NewStore, OpenError, OpenNote, Options, Place, inspect_at, lock, store_bytes};
 pub use scan::{GraphOptions, GraphProgress, GraphReport, QueryError, QueryReport, QuerySide, QueryTask, Scan};
-pub use session::{
-    Application, Ask, Busy, ItemPipeline, KEPT_BYTES_MAX, KeyDigest, Limits, OPERATIONS_MAX, Session, Write,
-};
-pub use store::Store;
 pub use tapetum_base::base::Resizing;
 #[doc(hidden)]
 pub use tapetum_base::engine::ImageMarks;
@@ -81,22 +75,21 @@ pub use tapetum_base::error::Error;
 pub use tapetum_base::error::KeyspaceError;
 pub use tapetum_base::keyspace::KeyspaceId;
 pub use tapetum_base::keyspace::block_device::{AbsentBlocks, BLOCK_BYTES, BlockDevice, BlockKey};
-pub use tapetum_base::keyspace::block_request::{BlockChange, BlockPiece, ChangeStep, Patch};
 pub use tapetum_base::keyspace::catalogue::{Catalogue, Keyspace, KeyspaceEdit, KeyspaceState};
 pub use tapetum_base::keyspace::catalogue::{
     DEFAULT_NAME as DEFAULT_KEYSPACE_NAME, checked_name as checked_keyspace_name,
 };
 pub use tapetum_base::keyspace::changing::{KeyspaceChange, KeyspaceWish};
-pub use tapetum_base::keyspace::item::{Access, ItemHead as DramItem};
-pub use tapetum_base::keyspace::key_range::{KeyBound, KeyRange, ScanPart, ScanReply, ScannedItem};
-pub use tapetum_base::keyspace::request;
-pub use tapetum_base::keyspace::request::*;
 pub use tapetum_base::keyspace::states::KeyspaceRef;
 pub use tapetum_base::keyspace_kind::KeyspaceKind;
 pub use tapetum_base::log::Sync;
 pub use tapetum_base::maintenance::Step;
 pub use tapetum_base::options::{Full, Slabs, StoreOptions, TierSize};
 pub use tapetum_base::phase::Phase;
+pub use tapetum_base::request::block_request::{BlockChange, BlockPiece, ChangeStep, Patch};
+pub use tapetum_base::request::item::{Access, ItemHead as DramItem};
+pub use tapetum_base::request::key_range::{KeyBound, KeyRange, ScanPart, ScanReply, ScannedItem};
+pub use tapetum_base::request::{Condition, Initial, Outcome, Reply, Request, Terms, ValueRange};
 pub use tapetum_base::stats;
 pub use tapetum_base::stats::{Stats, StoreFigure};
 pub use tapetum_base::wake::under_way::UnderWay;

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tapetum_bench::caches::{self, Budget, Cache};
+use tapetum_bench::budget::Budget;
+use tapetum_bench::caches::{self, Cache};
 use tapetum_bench::turn::{Report, Turn};
 use tapetum_bench::workload::{Population, Values};
 

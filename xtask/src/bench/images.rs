@@ -8,7 +8,7 @@ use crate::arguments::Arguments;
 use crate::python;
 use crate::results::outcome::{Outcome, Reach};
 use crate::results::spread::Spread;
-use crate::rows::Missed;
+use crate::row::Missed;
 use crate::workspace;
 
 /// Results of the rows. python/bench/images.py names the rows without the prefix.

@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use tapetum_bench::caches::{Budget, Cache};
+use tapetum_bench::budget::Budget;
+use tapetum_bench::caches::Cache;
 use tapetum_bench::sockets;
 use tapetum_bench::turn::Turn;
 use tapetum_bench::workload::{Population, Values};

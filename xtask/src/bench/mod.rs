@@ -36,7 +36,7 @@ mod walk;
 use crate::Failure;
 use crate::arguments::{Arguments, Mode};
 use crate::results::report;
-use crate::rows::Row;
+use crate::row::Row;
 
 /// Bytes of every key.
 const KEY_BYTES: u64 = 16;

@@ -6,14 +6,15 @@ mod watch;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use tapetum_bench::caches::{self, Budget, Cache};
+use tapetum_bench::budget::Budget;
+use tapetum_bench::caches::{self, Cache};
 use tapetum_bench::workload::{Population, Values};
 
 use crate::Failure;
 use crate::arguments::{Arguments, Mode};
 use crate::results::chart::{Chart, Line, Scale};
 use crate::results::spread::{Spread, grouped};
-use crate::rows::Row;
+use crate::row::Row;
 use crate::workspace::{self, Scratch};
 use watch::{BIN, Watch};
 

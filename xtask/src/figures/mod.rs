@@ -15,7 +15,7 @@ mod warm;
 
 use crate::Failure;
 use crate::arguments::{Arguments, Mode};
-use crate::rows::Row;
+use crate::row::Row;
 use crate::workspace::{self, Scratch};
 use tapetum_bench::server::{Server, ServerOptions};
 

@@ -13,7 +13,7 @@ use super::stalls::{Stalls, Watch};
 use super::tables;
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::rows::Missed;
+use crate::row::Missed;
 
 pub struct Outcome {
     row: &'static str,

@@ -2,11 +2,11 @@
 //!
 //! Lock order: an engine's own locks → log → extents.
 
+pub mod client;
 pub mod deletion;
 pub mod log_trim;
 pub mod pace;
 
-use crate::engine::EngineList;
 use crate::error::{Error, KeyspaceError};
 use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
@@ -27,6 +27,7 @@ use crate::options::StoreOptions;
 use crate::stats::Stats;
 use crate::wake::memory_turns::MemoryTurns;
 use crate::wake::under_way::UnderWay;
+use client::ClientList;
 use pace::Pace;
 use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
@@ -93,7 +94,7 @@ pub struct Base {
     /// Bytes of everything that was allocated when the store was opened.
     pub pools_bytes: u64,
     pub pace: Pace,
-    pub engines: EngineList,
+    pub engines: ClientList,
     /// The line of requests that need much local memory at once.
     pub memory_turns: Arc<MemoryTurns>,
     pub wakeup: Wakeup,

@@ -7,20 +7,18 @@
 //! ```
 //! 1. A record of the log belongs to the engine of its keyspace's kind; no other sees it.
 //! 2. A store opens only with an engine for each kind of keyspace that it has, dropped ones included.
-//! 3. The id of a dropped keyspace is given again only when no engine holds anything of it ([`Engine::holds`]).
+//! 3. The id of a dropped keyspace is given again only when no engine holds anything of it ([`BaseClient::holds`]).
 //!
 //! Threads: any. The store and its sessions hold engines, engines hold the base; the base knows them weakly.
 
-pub mod batch;
 pub mod check_report;
-pub mod engine_session;
 pub mod inspection;
 pub mod job;
 pub mod key_place;
 pub mod scan_layout;
 
+use crate::base::client::BaseClient;
 use crate::engine::check_report::CheckReport;
-use crate::engine::engine_session::{EngineSession, EngineSlot};
 use crate::engine::inspection::Inspection;
 use crate::engine::job::Job;
 use crate::engine::key_place::KeyPlace;
@@ -28,15 +26,14 @@ use crate::engine::scan_layout::ScanLayout;
 use crate::error::Error;
 use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
-use crate::keyspace::key_range::KeyRange;
 use crate::keyspace::states::KeyspaceRef;
-use crate::keyspace_kind::KeyspaceKind;
 use crate::log::Place;
-use crate::log::client::LogClient;
 use crate::media::io::{Io, Task};
+use crate::request::key_range::KeyRange;
+use crate::session::engine_session::{EngineSession, EngineSlot};
 use crate::stats::Stats;
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 use tapetum_kernels::record::Record;
 
 /// What a keyspace that is kept in images has written, and how much of that an opening after a crash would miss. For tests.
@@ -60,9 +57,7 @@ impl ImageMarks {
 
 pub type ItemCounts = BTreeMap<KeyspaceId, u64>;
 
-pub trait Engine: LogClient {
-    fn kind(&self) -> KeyspaceKind;
-
+pub trait Engine: BaseClient {
     /// Takes a record of the log back, before the store is open. Records come in the order of their stamps.
     fn replay(&self, place: Place, record: &Record<'_>) -> Result<(), Error>;
 
@@ -76,20 +71,6 @@ pub trait Engine: LogClient {
     /// What it has to do again and again while the store is open.
     fn jobs(self: Arc<Self>, io: &Io) -> Vec<Box<dyn Job>>;
 
-    /// Whether anything of a dropped keyspace is left in it, or can come.
-    fn holds(&self, keyspace: KeyspaceId) -> bool;
-
-    /// Whether the manifest has room to name one keyspace more, beside what it may have to say of this engine's data.
-    fn has_room_for_keyspace(&self) -> bool {
-        true
-    }
-
-    /// A keyspace was created, renamed, dropped or forgotten.
-    fn keyspaces_changed(&self) {}
-
-    /// Somebody else has changed what the installer has, and is about to give it back: leaves behind what others may know of that.
-    fn installed(&self, _: &Installer) {}
-
     /// Adds about how many items each of its open keyspaces has: none is missing, those may count whose room is still to be taken back.
     fn add_counts(&self, counts: &mut ItemCounts);
 
@@ -98,16 +79,6 @@ pub trait Engine: LogClient {
         let mut counts = ItemCounts::new();
         self.add_counts(&mut counts);
         Box::pin(async { Ok(counts) })
-    }
-
-    /// What its indexes take in memory. All engines share what the budget has for them.
-    fn index_bytes(&self) -> u64 {
-        0
-    }
-
-    /// What it keeps of local memory as long as the store is open.
-    fn local_bytes(&self) -> u64 {
-        0
     }
 
     fn add_stats(&self, stats: &mut Stats);
@@ -138,82 +109,4 @@ pub trait Engine: LogClient {
 
     /// Its jobs were wound down, and the log is durable: leaves what makes the next opening quick.
     fn close(self: Arc<Self>, io: Io) -> Task<Result<(), Error>>;
-}
-
-/// The engines of an open store, as its base knows them.
-#[derive(Default)]
-pub struct EngineList {
-    engines: OnceLock<Vec<Weak<dyn Engine>>>,
-}
-
-impl EngineList {
-    /// Once, when the store is opened.
-    pub fn set(&self, engines: &[Arc<dyn Engine>]) {
-        let set = self.engines.set(engines.iter().map(Arc::downgrade).collect());
-        assert!(set.is_ok(), "engines are made once");
-    }
-
-    /// Those that are still there: what is gone has no writers any more.
-    fn live(&self) -> Vec<Arc<dyn Engine>> {
-        self.engines.get().into_iter().flatten().filter_map(Weak::upgrade).collect()
-    }
-
-    pub fn find(&self, kind: KeyspaceKind) -> Option<Arc<dyn Engine>> {
-        self.live().into_iter().find(|engine| engine.kind() == kind)
-    }
-
-    /// Whether anything of a dropped keyspace is left in an engine.
-    pub fn hold(&self, keyspace: KeyspaceId) -> bool {
-        self.live().iter().any(|engine| engine.holds(keyspace))
-    }
-
-    /// [`Engine::has_room_for_keyspace`] of all of them.
-    pub fn have_room_for_keyspace(&self) -> bool {
-        self.live().iter().all(|engine| engine.has_room_for_keyspace())
-    }
-
-    pub fn keyspaces_changed(&self) {
-        self.live().iter().for_each(|engine| engine.keyspaces_changed());
-    }
-
-    pub fn installed(&self, installer: &Installer) {
-        self.live().iter().for_each(|engine| engine.installed(installer));
-    }
-
-    /// What the indexes of all engines but that of this kind take in memory.
-    pub fn others_index_bytes(&self, kind: KeyspaceKind) -> u64 {
-        self.live().iter().filter(|engine| engine.kind() != kind).map(|engine| engine.index_bytes()).sum()
-    }
-
-    /// What all engines keep of local memory as long as the store is open.
-    pub fn local_bytes(&self) -> u64 {
-        self.live().iter().map(|engine| engine.local_bytes()).sum()
-    }
-
-    /// Asks all engines but that of this kind to come to need no log record up to a stamp.
-    pub fn checkpoint_others_through(&self, kind: KeyspaceKind, stamp: u64) {
-        let engines = self.live();
-        let needing = engines.iter().filter(|engine| engine.kind() != kind && engine.stamp_needed() <= stamp);
-        needing.for_each(|engine| engine.checkpoint_through(stamp));
-    }
-
-    /// Whether an engine but that of this kind needs a log record up to a stamp.
-    pub fn others_need(&self, kind: KeyspaceKind, stamp: u64) -> bool {
-        self.live().iter().any(|engine| engine.kind() != kind && engine.stamp_needed() <= stamp)
-    }
-
-    /// [`LogClient::hold_writers`] of all of them at once.
-    pub fn hold_writers(&self, change: &mut dyn FnMut() -> Option<u64>) {
-        hold_writers_of(&self.live(), change);
-    }
-}
-
-fn hold_writers_of(engines: &[Arc<dyn Engine>], change: &mut dyn FnMut() -> Option<u64>) -> Option<u64> {
-    let Some((first, others)) = engines.split_first() else { return change() };
-    let mut gone_on_to = None;
-    first.hold_writers(&mut || {
-        gone_on_to = hold_writers_of(others, change);
-        gone_on_to
-    });
-    gone_on_to
 }

@@ -1,16 +1,11 @@
-//! Keyspaces: what there are, whose keys are whose, what callers ask of a store, and how they hear of the answer.
+//! Keyspaces: their names, ids, kinds of content and states, and which keys are whose.
 
 pub mod block_device;
-pub mod block_request;
 pub mod by_id;
 pub mod catalogue;
 pub mod changing;
-pub mod decide;
 pub mod deletion_mark;
 pub mod hasher;
-pub mod item;
-pub mod key_range;
-pub mod request;
 pub mod states;
 
 use tapetum_kernels::record::Header;

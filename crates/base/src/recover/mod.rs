@@ -15,9 +15,10 @@ mod create;
 pub mod log_zones;
 mod stopwatch;
 
+use crate::base::client::ClientList;
 use crate::base::pace::Pace;
 use crate::base::{Base, Wakeup};
-use crate::engine::{Engine, EngineList};
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::installer::{Clients, EngineClients, Installer};
 use crate::keyspace::KeyspaceId;
@@ -240,7 +241,7 @@ impl FoundBase {
         log.keep_for_planned(keyspaces.planned_count());
         let base = Base {
             made: ProcessMark::now(),
-            engines: EngineList::default(),
+            engines: ClientList::default(),
             memory_turns: Arc::default(),
             pace: Pace::default(),
             drive: drive.clone(),

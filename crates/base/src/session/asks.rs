@@ -10,7 +10,7 @@
 //! its place anew, behind what was submitted since. The pages read to learn the value's length are read a second time. What reading
 //! takes does not tell: behind a short record a long one may begin in the same page.
 
-use crate::engine::engine_session::EngineSlot;
+use crate::session::engine_session::EngineSlot;
 use std::collections::HashMap;
 
 /// A get that goes on when its caller has this much memory for its value, or an append that has it for the old and the new one.

@@ -1,6 +1,8 @@
 //! What the parts of a session share, whichever engine they are of: queue pair, local memory, replies, the order of operations.
 
 pub mod asks;
+pub mod batch;
+pub mod engine_session;
 pub mod joined_bytes;
 pub mod order;
 pub mod owned;
@@ -10,8 +12,8 @@ pub mod spare_buffers;
 
 use crate::base::Base;
 use crate::error::Error;
-use crate::keyspace::request::Request;
 use crate::keyspace::states::KeyspaceRef;
+use crate::request::Request;
 use tapetum_kernels::record::KEY_BYTES_MAX;
 
 /// With so many bytes of keys and values kept, or a quarter of the store's memory where that is less, a session takes no operation: eight

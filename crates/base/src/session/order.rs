@@ -11,9 +11,9 @@
 
 use super::joined_bytes::joined_bytes_of;
 use super::owned::OwnedRequest;
-use crate::engine::engine_session::EngineWait;
-use crate::keyspace::request::Request;
 use crate::keyspace::states::KeyspaceRef;
+use crate::request::Request;
+use crate::session::engine_session::EngineWait;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};

@@ -1,8 +1,8 @@
 //! A request that has to wait: its bytes, kept.
 
-use crate::keyspace::decide::{Answer, is_counted_as_get, leaves_as_is, unchanged};
-use crate::keyspace::item::{Access, ItemHead};
-use crate::keyspace::request::{Outcome, Request, Terms, ValueRange};
+use crate::request::decide::{Answer, is_counted_as_get, leaves_as_is, unchanged};
+use crate::request::item::{Access, ItemHead};
+use crate::request::{Outcome, Request, Terms, ValueRange};
 
 #[derive(Debug)]
 pub struct OwnedRequest {

@@ -1,6 +1,6 @@
 //! The values of a session's replies: of this poll's and of the last one's, so that what was replied stays readable for a poll.
 
-use crate::keyspace::request::ValueRange;
+use crate::request::ValueRange;
 
 /// Larger buffers are given back when a poll ends.
 pub const KEEP_BYTES: usize = 1 << 20;

@@ -12,7 +12,7 @@ use super::reply_values::ReplyValues;
 use super::spare_buffers::SpareBuffers;
 use super::{KEPT_BYTES_MAX, KEPT_MEMORY_PART};
 use crate::base::Base;
-use crate::keyspace::request::{Outcome, Reply};
+use crate::request::{Outcome, Reply};
 use crate::wake::notify::Notifier;
 use std::sync::Arc;
 use tapetum_drive::fail_point;

@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use tapetum_bench::caches::Budget;
+use tapetum_bench::budget::Budget;
 use tapetum_bench::contend::contend;
 use tapetum_bench::sockets::Sockets;
 

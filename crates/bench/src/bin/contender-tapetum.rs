@@ -58,7 +58,7 @@ impl Tapetum {
             true => store.keyspace(ORDERED)?,
             false => store.create_keyspace_of(ORDERED, KeyspaceKind::Ordered)?,
         };
-        let values = Values::of(setup);
+        let values = setup.values();
         Ok(Tapetum {
             keyspace,
             population: Population::new(setup.items, values),

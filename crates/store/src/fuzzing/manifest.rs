@@ -1,11 +1,11 @@
 //! The manifest: what its items say, and areas that were written, cut by a crash or damaged.
 
 use super::Input;
+use crate::engines::empty_clients;
 use crate::hashed::catalog::{Catalog, Deaths, Install, SegmentState};
 use crate::hashed::index::checkpoint::Checkpoint;
 use crate::hashed::manifest_client::{HashedEdit, InstallFrame};
 use crate::hashed::segment::{Descriptor, LargeEntry};
-use crate::opening::engines::empty_clients;
 use std::ops::Range;
 use std::sync::Arc;
 use tapetum_base::error::Error;

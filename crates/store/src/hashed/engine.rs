@@ -8,8 +8,8 @@ use crate::hashed::locate::locate_hashed;
 use crate::hashed::tier::Tier;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tapetum_base::base::client::BaseClient;
 use tapetum_base::engine::check_report::CheckReport;
-use tapetum_base::engine::engine_session::{EngineSession, EngineSlot};
 use tapetum_base::engine::job::Job;
 use tapetum_base::engine::key_place::KeyPlace;
 use tapetum_base::engine::{Engine, ItemCounts};
@@ -21,6 +21,7 @@ use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::log::Place;
 use tapetum_base::log::client::LogClient;
 use tapetum_base::media::io::{Io, Task, lock};
+use tapetum_base::session::engine_session::{EngineSession, EngineSlot};
 use tapetum_base::stats::Stats;
 use tapetum_kernels::record::Record;
 
@@ -45,11 +46,35 @@ impl LogClient for HashedEngine {
     }
 }
 
-impl Engine for HashedEngine {
+impl BaseClient for HashedEngine {
     fn kind(&self) -> KeyspaceKind {
         KeyspaceKind::Hashed
     }
 
+    fn holds(&self, keyspace: KeyspaceId) -> bool {
+        !lock(&self.purged).contains(&keyspace)
+    }
+
+    fn has_room_for_keyspace(&self) -> bool {
+        !self.is_manifest_tight(KEYSPACE_SEGMENTS)
+    }
+
+    fn keyspaces_changed(&self) {
+        self.forget_count();
+        let dropped = self.keyspaces.dropped();
+        lock(&self.purged).retain(|id| dropped.contains(id));
+    }
+
+    fn installed(&self, installer: &Installer) {
+        self.note_levels(installer);
+    }
+
+    fn index_bytes(&self) -> u64 {
+        HashedEngine::index_bytes(self)
+    }
+}
+
+impl Engine for HashedEngine {
     fn replay(&self, place: Place, record: &Record<'_>) -> Result<(), Error> {
         let hash = self.hasher.hash_of(&record.header, record.key);
         let mut shard = self.buffers.shard(hash);
@@ -78,34 +103,12 @@ impl Engine for HashedEngine {
         hashed_jobs(&self, io)
     }
 
-    fn holds(&self, keyspace: KeyspaceId) -> bool {
-        !lock(&self.purged).contains(&keyspace)
-    }
-
-    fn has_room_for_keyspace(&self) -> bool {
-        !self.is_manifest_tight(KEYSPACE_SEGMENTS)
-    }
-
-    fn keyspaces_changed(&self) {
-        self.forget_count();
-        let dropped = self.keyspaces.dropped();
-        lock(&self.purged).retain(|id| dropped.contains(id));
-    }
-
-    fn installed(&self, installer: &Installer) {
-        self.note_levels(installer);
-    }
-
     fn add_counts(&self, counts: &mut ItemCounts) {
         self.count_keyspaces(counts);
     }
 
     fn count_items(self: Arc<Self>, io: Io) -> Task<Result<ItemCounts, Error>> {
         Box::pin(async move { self.count_each_keyspace(&io).await })
-    }
-
-    fn index_bytes(&self) -> u64 {
-        HashedEngine::index_bytes(self)
     }
 
     fn add_stats(&self, stats: &mut Stats) {

@@ -123,11 +123,11 @@ fn install_bytes_max(geometry: &Geometry) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engines::empty_clients;
     use crate::hashed::catalog::tests::descriptor;
     use crate::hashed::catalog::{Deaths, Install};
     use crate::hashed::manifest_client::InstallFrame;
     use crate::hashed::segment::{Descriptor, LargeEntry};
-    use crate::opening::engines::empty_clients;
     use std::sync::Arc;
     use tapetum_base::installer::Installer;
     use tapetum_base::keyspace::KeyspaceId;

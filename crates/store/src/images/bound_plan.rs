@@ -1,9 +1,9 @@
 //! A plan for pictures as the drive of a store runs it.
 
 use super::picture_error::{PictureError, PictureProblem};
-use crate::blocking::KeyspaceHandle;
-use crate::session::{Application, ItemPipeline};
-use crate::store::Store;
+use crate::api::blocking::KeyspaceHandle;
+use crate::api::session::{Application, ItemPipeline};
+use crate::api::store::Store;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tapetum_base::error::Error;

@@ -5,8 +5,8 @@
 //! are written over.
 
 use super::set::ImageSet;
-use crate::blocking::KeyspaceHandle;
-use crate::session::Session;
+use crate::api::blocking::KeyspaceHandle;
+use crate::api::session::Session;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use tapetum_base::debug_as_text;
 use tapetum_base::error::Error;
-use tapetum_base::keyspace::request::{Condition, Outcome, Request};
+use tapetum_base::request::{Condition, Outcome, Request};
 use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::record::KEY_BYTES_MAX;
 
@@ -201,7 +201,7 @@ fn put_files(
         if session.in_flight() == 0 {
             break;
         }
-        crate::blocking::poll_or_wait(session, &mut replies);
+        crate::api::blocking::poll_or_wait(session, &mut replies);
         for reply in replies.drain(..) {
             let file = &files[reply.token as usize];
             match reply.outcome {

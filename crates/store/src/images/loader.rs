@@ -12,7 +12,7 @@ use super::ahead::{AheadBudget, FILE_BYTES_UNKNOWN, PictureCost};
 use super::bound_plan::BoundPlan;
 use super::reader::{BatchRequest, PictureBatch, PictureReader};
 use super::set::ImageSet;
-use crate::blocking::KeyspaceHandle;
+use crate::api::blocking::KeyspaceHandle;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};

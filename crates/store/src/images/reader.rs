@@ -4,13 +4,13 @@ use super::ahead::{AheadBudget, PictureCost};
 use super::bound_plan::BoundPlan;
 use super::picture_error::{PictureError, PictureProblem};
 use super::set::ImageSet;
-use crate::blocking::{KeyspaceHandle, poll_or_wait};
-use crate::session::Session;
+use crate::api::blocking::{KeyspaceHandle, poll_or_wait};
+use crate::api::session::Session;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tapetum_base::error::Error;
-use tapetum_base::keyspace::request::{Outcome, Reply};
 use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::request::{Outcome, Reply};
 use tapetum_drive::Size;
 use tapetum_kernels::images::ImageChance;
 

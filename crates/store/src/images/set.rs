@@ -3,7 +3,7 @@
 //! It lies in the keyspace itself, as items under names that no path has: a head, and lists of entries. The head is written last, so a set
 //! that was not wholly imported is none.
 
-use crate::blocking::KeyspaceHandle;
+use crate::api::blocking::KeyspaceHandle;
 use std::fmt;
 use tapetum_base::debug_as_text;
 use tapetum_base::error::Error;

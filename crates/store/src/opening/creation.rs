@@ -10,8 +10,8 @@ use super::{
     CAPACITY_GROWING_BYTES, CAPACITY_LEAST_BYTES, CAPACITY_SERVED_BYTES, NewStore, OpenError, OpenNote, Options,
     PROBE_BYTES, drive, holds_store, store_bytes, when_free,
 };
+use crate::api::store::Store;
 use crate::hashed::resize::refuse_more_than_there_is;
-use crate::store::Store;
 use tapetum_base::options::StoreOptions;
 use tapetum_drive::{Env, FileClaim, FileFlash, Flash, FlashError, IoEngine, unfinished};
 

@@ -8,17 +8,17 @@
 #![allow(clippy::disallowed_methods)]
 
 mod creation;
-pub mod engines;
 mod error;
 mod place;
+mod store_at_path;
 #[cfg(test)]
 mod tests;
 
 pub use error::OpenError;
 pub use place::Place;
 
+use crate::api::store::Store;
 use crate::hashed::resize::refuse_more_than_there_is;
-use crate::store::Store;
 use crate::tools::inspect::inspect_drive;
 use std::fs;
 use std::ops::RangeInclusive;

@@ -2,10 +2,10 @@
 
 use super::store_bench::Bench;
 use crate::Error;
-use tapetum_base::engine::batch::Write;
-use tapetum_base::keyspace::request::Outcome;
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::log::Sync;
+use tapetum_base::request::Outcome;
+use tapetum_base::session::batch::Write;
 use tapetum_kernels::expiry::Expiry;
 
 const KEYS: u64 = 60;

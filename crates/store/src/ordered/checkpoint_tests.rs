@@ -4,10 +4,10 @@ use super::slabs::slot_class::SlotClass;
 use super::store_bench::Bench;
 use crate::ordered::slabs::group_table::GroupTable;
 use std::collections::BTreeMap;
-use tapetum_base::keyspace::request::{Outcome, Request};
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::log::Sync;
 use tapetum_base::media::io::lock;
+use tapetum_base::request::{Outcome, Request};
 use tapetum_drive::{Purpose, SplitMix64};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;

@@ -5,10 +5,10 @@ use crate::ordered::slabs::group_table::GroupTable;
 use crate::ordered::slabs::slot_class::SlotClass;
 use crate::tools::inspect::inspect;
 use std::collections::BTreeMap;
-use tapetum_base::keyspace::request::{Outcome, Request};
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::log::Sync;
 use tapetum_base::media::io::lock;
+use tapetum_base::request::{Outcome, Request};
 use tapetum_drive::SplitMix64;
 
 /// Enough that the slots that are kept ready are few among those in use.

@@ -5,10 +5,10 @@ use crate::{Store, StoreOptions};
 use std::cell::Cell;
 use std::sync::Arc;
 use tapetum_base::keyspace::changing::KeyspaceWish;
-use tapetum_base::keyspace::request::{Condition, Outcome, Request};
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::log::Sync;
+use tapetum_base::request::{Condition, Outcome, Request};
 use tapetum_drive::{Drive, Env, FaultyFlash, SimClock};
 use tapetum_kernels::expiry::Expiry;
 

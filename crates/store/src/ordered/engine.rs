@@ -26,8 +26,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use tapetum_base::base::Base;
+use tapetum_base::base::client::BaseClient;
 use tapetum_base::engine::check_report::CheckReport;
-use tapetum_base::engine::engine_session::{EngineSession, EngineSlot};
 use tapetum_base::engine::inspection::Inspection;
 use tapetum_base::engine::job::Job;
 use tapetum_base::engine::key_place::KeyPlace;
@@ -37,7 +37,6 @@ use tapetum_base::error::{Error, KeyspaceError};
 use tapetum_base::installer::Installer;
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::keyspace::catalogue::KeyspaceState;
-use tapetum_base::keyspace::key_range::KeyRange;
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::log::Place;
@@ -46,6 +45,8 @@ use tapetum_base::manifest::engine_roots::{EngineRoots, ROOT_BYTES_MAX};
 use tapetum_base::manifest::items::FrameItems;
 use tapetum_base::media::extents::ExtentOwner;
 use tapetum_base::media::io::{Io, Task, lock};
+use tapetum_base::request::key_range::KeyRange;
+use tapetum_base::session::engine_session::{EngineSession, EngineSlot};
 use tapetum_base::stats::Stats;
 use tapetum_drive::fail_point;
 use tapetum_kernels::record::Record;
@@ -360,11 +361,25 @@ impl LogClient for OrderedEngine {
     }
 }
 
-impl Engine for OrderedEngine {
+impl BaseClient for OrderedEngine {
     fn kind(&self) -> KeyspaceKind {
         KeyspaceKind::Ordered
     }
 
+    fn holds(&self, keyspace: KeyspaceId) -> bool {
+        lock(&self.slots).contains_key(&keyspace)
+    }
+
+    fn index_bytes(&self) -> u64 {
+        self.shared.get().map_or(0, |shared| shared.state.index_bytes())
+    }
+
+    fn local_bytes(&self) -> u64 {
+        self.shared.get().map_or(0, |shared| shared.state.cache.counts().pages * PAGE_BYTES)
+    }
+}
+
+impl Engine for OrderedEngine {
     fn replay(&self, place: Place, record: &Record<'_>) -> Result<(), Error> {
         self.stamp_replayed.fetch_max(record.header.stamp, Ordering::SeqCst);
         lock(&self.replayed).entry(KeyspaceId::of(&record.header)).or_default().push(place);
@@ -409,21 +424,9 @@ impl Engine for OrderedEngine {
         vec![Box::new(OrderedJob::new(self, io))]
     }
 
-    fn holds(&self, keyspace: KeyspaceId) -> bool {
-        lock(&self.slots).contains_key(&keyspace)
-    }
-
     fn add_counts(&self, counts: &mut ItemCounts) {
         let Some(OrderedShared { state, .. }) = self.shared.get() else { return };
         counts.extend(state.trees().iter().map(|tree| (tree.keyspace, tree.items())));
-    }
-
-    fn index_bytes(&self) -> u64 {
-        self.shared.get().map_or(0, |shared| shared.state.index_bytes())
-    }
-
-    fn local_bytes(&self) -> u64 {
-        self.shared.get().map_or(0, |shared| shared.state.cache.counts().pages * PAGE_BYTES)
     }
 
     fn add_stats(&self, stats: &mut Stats) {

@@ -1,15 +1,15 @@
 //! Ordered keyspaces on a drive that is full: what is refused, and what goes on.
 
 use super::close_tests::{PATIENCE, change, drive};
+use crate::api::session::Session;
 use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options};
-use crate::session::Session;
 use crate::{Store, StoreOptions};
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::changing::KeyspaceWish;
-use tapetum_base::keyspace::request::{Condition, Outcome, Request};
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::log::Sync;
+use tapetum_base::request::{Condition, Outcome, Request};
 use tapetum_drive::{Drive, FaultyFlash, SimClock};
 use tapetum_kernels::expiry::Expiry;
 

@@ -1,13 +1,13 @@
 //! A store with keyspaces of both engines on a flash whose power fails, for tests.
 
+use crate::api::session::{Session, Write};
 use crate::hashed::collect::victim::tests::{SMALL_BYTES, drive_of, small_options};
-use crate::session::{Session, Write};
 use crate::{Error, Store, StoreOptions};
 use std::sync::Arc;
-use tapetum_base::keyspace::request::{Condition, Outcome, Reply, Request};
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::log::Sync;
+use tapetum_base::request::{Condition, Outcome, Reply, Request};
 use tapetum_drive::{Drive, Env, FaultyFlash, SimClock};
 use tapetum_kernels::expiry::Expiry;
 

@@ -12,10 +12,10 @@
 //! 3. A query that has enough cancels what is on its way, and waits for it.
 
 use super::flight::{Flight, FlightEnd, FlightPlan, ListOf};
-use super::key_desks::{DESK_WORK_BYTES, ScanTools};
 use super::query_scan::{QueryError, QueryReport};
 use super::record_transfer::{NextFrame, RecordTransfer};
 use super::values::ValueLists;
+use crate::api::key_desks::{DESK_WORK_BYTES, ScanTools};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;

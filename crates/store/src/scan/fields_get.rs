@@ -8,11 +8,11 @@
 
 use super::host_side::HostRun;
 use super::query_scan::{QueryError, QueryReport, QuerySide, check_misfits};
-use crate::blocking::KeyspaceHandle;
-use crate::session::ItemPipeline;
+use crate::api::blocking::KeyspaceHandle;
+use crate::api::session::ItemPipeline;
 use tapetum_base::error::Error;
-use tapetum_base::keyspace::key_range::KeyRange;
 use tapetum_base::keyspace_kind::KeyspaceKind;
+use tapetum_base::request::key_range::KeyRange;
 use tapetum_drive::programs::fields::{FIELDS, encode_fields_request};
 use tapetum_drive::programs::room_needed;
 use tapetum_drive::{PipelineDescriptor, PipelineResult};

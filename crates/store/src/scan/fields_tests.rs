@@ -1,8 +1,8 @@
 //! Queries over the record of one key where local memory is short, and values that are long.
 
-use super::key_desks::KeyDesks;
 use super::tests::{Rows, into, ordered, query, rows, store};
 use super::{QueryReport, QuerySide};
+use crate::api::key_desks::KeyDesks;
 use crate::{KeyRange, KeyspaceHandle, Store};
 use std::sync::Arc;
 use tapetum_drive::{Drive, LocalBuffer, Purpose};

@@ -1,7 +1,7 @@
 //! One pipeline of a query on its way: what it was asked, and what came of it.
 
-use super::key_desks::ScanTools;
 use super::query_scan::QueryError;
+use crate::api::key_desks::ScanTools;
 use tapetum_base::engine::scan_layout::ScanList;
 use tapetum_base::error::Error;
 use tapetum_drive::programs::scan::ScanRequest;

@@ -17,7 +17,7 @@ use super::graph_gather::{GatheredEdges, extend_attached, missed_items};
 use super::graph_scan::{GraphOptions, GraphProgress, failure_error, frames_of, slices_of};
 use super::graph_source::{WholeScan, hashed_layout, ordered_layout, whole_scan};
 use super::query_scan::{QueryError, QueryReport};
-use crate::blocking::KeyspaceHandle;
+use crate::api::blocking::KeyspaceHandle;
 use std::sync::Arc;
 use std::time::Duration;
 use tapetum_base::base::Base;

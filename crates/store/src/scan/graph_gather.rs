@@ -17,7 +17,7 @@ use super::graph_scan::GraphProgress;
 use super::query_scan::{QueryError, check_misfits};
 use super::query_task::range_of;
 use super::values::ValueLists;
-use crate::blocking::{Item, KeyspaceHandle};
+use crate::api::blocking::{Item, KeyspaceHandle};
 use std::sync::Arc;
 use tapetum_base::base::Base;
 use tapetum_base::engine::scan_layout::{ListLimits, ScanList};

@@ -7,7 +7,7 @@
 
 use super::graph_drive::GraphDrive;
 use super::query_scan::{QueryError, QueryReport, QuerySide, check_misfits};
-use crate::blocking::{Item, KeyspaceHandle};
+use crate::api::blocking::{Item, KeyspaceHandle};
 use tapetum_base::error::Error;
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_kernels::graph::{

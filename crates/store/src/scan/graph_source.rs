@@ -6,11 +6,11 @@ use super::graph_scan::frames_of;
 use super::query_scan::{QueryError, QueryReport};
 use super::segment_lists::SegmentLists;
 use super::snapshot::Snapshot;
-use crate::blocking::{Item, KeyspaceHandle};
+use crate::api::blocking::{Item, KeyspaceHandle};
 use tapetum_base::engine::scan_layout::{ListLimits, ScanLayout};
 use tapetum_base::error::Error;
-use tapetum_base::keyspace::key_range::KeyRange;
 use tapetum_base::media::io::Io;
+use tapetum_base::request::key_range::KeyRange;
 use tapetum_drive::programs::scan::SCAN_HEAD_BYTES;
 use tapetum_drive::{PipelineStage, Purpose, SourceRange};
 use tapetum_kernels::expiry::Expiry;
@@ -54,7 +54,7 @@ pub(super) fn hashed_layout(
 pub(super) fn ordered_layout(keyspace: &KeyspaceHandle) -> Result<Box<dyn ScanLayout>, QueryError> {
     let (base, of) = (&keyspace.store().hashed().base, keyspace.keyspace());
     base.refuse_dropped(of)?;
-    let layout = base.engines.find(of.kind()).map(|engine| engine.scan_layout(of, &KeyRange::default()));
+    let layout = keyspace.store().engine(of.kind()).map(|engine| engine.scan_layout(of, &KeyRange::default()));
     let layout = layout.transpose()?.flatten();
     Ok(layout.ok_or_else(|| Error::Io("the store has no engine for this keyspace".into()))?)
 }

@@ -1,7 +1,7 @@
 //! A query over items that the host has: those of write buffers, values that lie elsewhere, or, to compare, all of a keyspace.
 
 use super::query_scan::QueryError;
-use crate::blocking::Item;
+use crate::api::blocking::Item;
 use tapetum_base::error::Error;
 use tapetum_kernels::scan::result::RowSink;
 use tapetum_kernels::scan::{Query, QueryResult, QueryRun, RowBatch, RunError};

@@ -7,7 +7,7 @@
 //!                     └─ what write buffers say ─► host   ├─► lists ([`layout`]) ─► drive: `scan` over them ─► frames ─► result
 //! ordered keyspace ─► nodes of a range of keys ───────────┘                         └─ missed keys ─► a scan, host ──────┘
 //! ```
-//! [`fields_get`]: a query over one record; those of ordered keyspaces share [`key_desks`]. [`graph_scan`]: what a scan gives is a graph, which is analysed where it is.
+//! [`fields_get`]: a query over one record; those of ordered keyspaces share [`key_desks`](crate::api::key_desks). [`graph_scan`]: what a scan gives is a graph, which is analysed where it is.
 //!
 //! What a query sees, and why: `docs/decisions/what-a-scan-sees.md`.
 
@@ -24,7 +24,6 @@ mod graph_source;
 #[cfg(test)]
 mod graph_tests;
 mod host_side;
-mod key_desks;
 mod ordered;
 #[cfg(test)]
 mod ordered_tests;
@@ -41,7 +40,6 @@ mod values;
 
 pub(crate) use drive_side::PART_BYTES;
 pub use graph_scan::{GraphOptions, GraphProgress, GraphReport};
-pub(crate) use key_desks::KeyDesks;
 pub use ordered::Scan;
 pub use query_scan::{QueryError, QueryReport, QuerySide};
 pub use query_task::QueryTask;

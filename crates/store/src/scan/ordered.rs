@@ -1,10 +1,10 @@
 //! Scans of ordered keyspaces, for callers that wait: an iterator that asks for a part at a time.
 
-use crate::blocking::{Item, KeyspaceHandle};
+use crate::api::blocking::{Item, KeyspaceHandle};
 use std::time::Duration;
 use tapetum_base::error::{Error, KeyspaceError};
-use tapetum_base::keyspace::key_range::{KeyRange, ScanPart, ScannedItem};
 use tapetum_base::keyspace_kind::KeyspaceKind;
+use tapetum_base::request::key_range::{KeyRange, ScanPart, ScannedItem};
 
 /// Items that one part has at most.
 const PART_ITEMS: usize = 1024;

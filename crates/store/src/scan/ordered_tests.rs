@@ -5,7 +5,7 @@ use super::tests::{
     run_range, store,
 };
 use super::{QueryError, QuerySide};
-use crate::session::ItemPipeline;
+use crate::api::session::ItemPipeline;
 use crate::{Error, KeyBound, KeyRange, KeyspaceError, Store};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -3,12 +3,12 @@
 use super::drive_side::ResultOptions;
 use super::host_side;
 use super::query_task::QueryTask;
-use crate::blocking::KeyspaceHandle;
+use crate::api::blocking::KeyspaceHandle;
 use std::fmt;
 use tapetum_base::debug_as_text;
 use tapetum_base::error::{Error, KeyspaceError};
-use tapetum_base::keyspace::key_range::{KeyBound, KeyRange};
 use tapetum_base::keyspace_kind::KeyspaceKind;
+use tapetum_base::request::key_range::{KeyBound, KeyRange};
 use tapetum_kernels::scan::groups::MergeError;
 use tapetum_kernels::scan::query::MisfitPolicy;
 use tapetum_kernels::scan::result::RowSink;

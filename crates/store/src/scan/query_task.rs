@@ -14,15 +14,15 @@ use super::host_side::HostRun;
 use super::query_scan::{QueryError, QueryReport, QuerySide, check_misfits, check_range};
 use super::segment_lists::SegmentLists;
 use super::snapshot::Snapshot;
-use crate::blocking::KeyspaceHandle;
-use crate::session::Session;
+use crate::api::blocking::KeyspaceHandle;
+use crate::api::session::Session;
 use std::collections::VecDeque;
 use std::time::Duration;
 use tapetum_base::engine::scan_layout::ScanLayout;
 use tapetum_base::error::Error;
-use tapetum_base::keyspace::key_range::{KeyBound, KeyRange, ScanPart};
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::media::io::{Io, Task, lock, poll_once};
+use tapetum_base::request::key_range::{KeyBound, KeyRange, ScanPart};
 use tapetum_drive::{OfProcess, Purpose};
 use tapetum_kernels::ordered::NODE_KEY_BYTES_MAX;
 use tapetum_kernels::scan::result::{MissedKeys, RowSink};
@@ -81,7 +81,7 @@ impl QueryTask {
             }
             kind => {
                 engine.base.refuse_dropped(of)?;
-                let other = engine.base.engines.find(kind).map(|engine| engine.scan_layout(of, range));
+                let other = keyspace.store().engine(kind).map(|engine| engine.scan_layout(of, range));
                 let layout = other.transpose()?.flatten();
                 let layout = layout.ok_or_else(|| Error::Io("the store has no engine for this keyspace".into()))?;
                 if results.is_of_key {

@@ -1,7 +1,7 @@
 //! The offline check: every checksum of every record and key-table page, and the invariants that tie them together.
 
+use crate::api::store::Store;
 use crate::hashed::HashedEngine;
-use crate::store::Store;
 use std::sync::Arc;
 use tapetum_base::engine::check_report::{CheckReport, MADE_ANEW};
 use tapetum_base::error::Error;

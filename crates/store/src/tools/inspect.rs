@@ -2,13 +2,13 @@
 //!
 //! [`inspect`] asks an open store, [`inspect_drive`] reads a drive that no store has open, and writes nothing.
 
+use crate::api::store::Store;
+use crate::engines::empty_clients;
 use crate::hashed::HashedEngine;
 use crate::hashed::catalog::{Catalog, SegmentState};
-use crate::opening::engines::empty_clients;
 use crate::ordered::anchor_checkpoint::AnchorRoot;
 use crate::ordered::slabs::group_table::GroupTable;
 use crate::ordered::slabs::slot_class::{PAGE_BYTES as NODE_PAGE_BYTES, SlotClass};
-use crate::store::Store;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 pub use tapetum_base::engine::inspection::*;

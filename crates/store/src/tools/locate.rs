@@ -1,7 +1,7 @@
 //! Where a key lives: of a hashed keyspace, in a write buffer, or in which bytes of which segment; of an ordered one, in which data node.
 //! For tools; a get takes a faster way.
 
-use crate::store::Store;
+use crate::api::store::Store;
 use tapetum_base::engine::key_place::Location;
 use tapetum_base::error::{Error, KeyspaceError};
 use tapetum_base::keyspace::states::KeyspaceRef;
@@ -19,7 +19,7 @@ pub fn locate(store: &Store, keyspace: KeyspaceRef, key: &[u8]) -> Result<Locati
     let io = Io::new(base.drive.queue_pair(16).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Check);
     let kind = keyspace.kind();
     let no_engine = || Error::Keyspace(KeyspaceError::OtherKind { kind });
-    let engine = store.engines().iter().find(|engine| engine.kind() == kind).ok_or_else(no_engine)?;
+    let engine = store.engine(kind).ok_or_else(no_engine)?;
     let finding = engine.clone().locate(io.clone(), keyspace.id, key.to_vec());
     let place = run(&io, finding, || false).ok_or_else(|| Error::Io("the drive stopped answering".into()))??;
     let hash = base.hasher.hash(keyspace.id, key);

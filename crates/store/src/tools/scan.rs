@@ -4,11 +4,11 @@
 //! out of sight: every key that is there from the beginning to the end comes, and comes once unless it is written while
 //! the scan runs.
 
+use crate::api::store::Store;
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Place;
 use crate::hashed::catalog::Catalog;
 use crate::hashed::collect::victim::VictimCursor;
-use crate::store::Store;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use tapetum_base::error::Error;

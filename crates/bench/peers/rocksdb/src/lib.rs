@@ -93,7 +93,7 @@ impl RocksDb {
     pub fn open(setup: &Setup, options: &Options) -> Result<RocksDb, Failure> {
         let family = ColumnFamilyDescriptor::new(FAMILY, options.clone());
         let db = DB::open_cf_descriptors(options, setup.data.join("db"), [family])?;
-        let values = Values::of(setup);
+        let values = setup.values();
         Ok(RocksDb { db, sync: setup.sync, population: Population::new(setup.items, values) })
     }
 

@@ -1,6 +1,7 @@
 //! When the collector is needed, what it takes, and what becomes of those who wait for it.
 
 use super::*;
+use crate::engines::empty_clients;
 use crate::hashed::catalog::tests::descriptor;
 use crate::hashed::catalog::{Catalog, Deaths};
 use crate::hashed::collect::victim::tests::{
@@ -8,7 +9,6 @@ use crate::hashed::collect::victim::tests::{
 };
 use crate::hashed::manifest_room::Kept;
 use crate::hashed::segment::writer::tests::fill;
-use crate::opening::engines::empty_clients;
 use crate::{StoreOptions, Sync, Write};
 use std::collections::BTreeMap;
 use tapetum_base::media::extents::ExtentOwner;

@@ -36,11 +36,11 @@ use tapetum_base::base::pace::{FLUSH_KEEP, FLUSH_MERGE, FLUSH_MERGE_TIERED, FLUS
 use tapetum_base::error::Error;
 use tapetum_base::installer::Installer;
 use tapetum_base::keyspace::KeyspaceId;
-use tapetum_base::keyspace::item::ItemHead;
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::media::extents::{ExtentOwner, ExtentReservation};
 use tapetum_base::media::io::{Io, lock};
 use tapetum_base::phase::{Phase, PhaseCell};
+use tapetum_base::request::item::ItemHead;
 use tapetum_drive::fail_point;
 use tapetum_kernels::block_group::group_hash;
 use tapetum_kernels::codec::Decompressor;
@@ -441,11 +441,11 @@ pub fn deaths_of(by_segment: DeathsBySegment) -> Vec<Deaths> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engines::empty_clients;
     use crate::hashed::collect::victim::tests::{
         SMALL_BYTES, small_options, store_at_rest, store_in_memory, wait_for_flush,
     };
     use crate::hashed::manifest_room::Kept;
-    use crate::opening::engines::empty_clients;
     use crate::{Store, StoreOptions, Sync};
     use tapetum_base::media::geometry::Geometry;
     use tapetum_base::media::io::run;

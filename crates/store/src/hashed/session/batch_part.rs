@@ -6,10 +6,10 @@ use crate::hashed::buffer::Shard;
 use crate::hashed::large::inline_raw_bytes_max;
 use crate::hashed::room::Admission;
 use std::sync::MutexGuard;
-use tapetum_base::engine::batch::{BatchPart, BatchStop, Write};
 use tapetum_base::error::{Error, KeyspaceError};
 use tapetum_base::log::Draft;
 use tapetum_base::media::io::lock;
+use tapetum_base::session::batch::{BatchPart, BatchStop, Write};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Codec;
 

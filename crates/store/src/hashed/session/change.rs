@@ -12,12 +12,12 @@ use crate::hashed::room::Admission;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use tapetum_base::error::Error;
-use tapetum_base::keyspace::decide::{
+use tapetum_base::log::Draft;
+use tapetum_base::request::decide::{
     Answer, Current, Decision, NewValue, counts_as_read, decide, keeps_reads, unchanged,
 };
-use tapetum_base::keyspace::item::{Access, ItemHead};
-use tapetum_base::keyspace::request::{Outcome, Request};
-use tapetum_base::log::Draft;
+use tapetum_base::request::item::{Access, ItemHead};
+use tapetum_base::request::{Outcome, Request};
 use tapetum_base::session::order::OpTarget;
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_kernels::record::{Codec, Header};

@@ -312,8 +312,8 @@ impl<'a> StageList<'a> {
 mod tests {
     use crate::hashed::collect::victim::tests::{RECORD_BYTES, store_of_equal_records, wait_for_flush};
     use std::time::Duration;
-    use tapetum_base::keyspace::request::Request;
     use tapetum_base::media::io::lock;
+    use tapetum_base::request::Request;
     use tapetum_drive::programs::match_record::OUTPUT_HEAD_BYTES;
     use tapetum_drive::{Purpose, PurposeBytes};
 

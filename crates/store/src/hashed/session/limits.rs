@@ -4,9 +4,9 @@ use crate::hashed::HashedEngine;
 use crate::hashed::large::inline_bytes_max;
 use tapetum_base::error::{Error, KeyspaceError};
 use tapetum_base::keyspace::block_device::BLOCK_BYTES;
-use tapetum_base::keyspace::request::{Condition, Request};
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::keyspace_kind::KeyspaceKind;
+use tapetum_base::request::{Condition, Request};
 use tapetum_kernels::expiry::Expiry;
 
 use tapetum_kernels::block_group::GROUP_KEY_BYTES;

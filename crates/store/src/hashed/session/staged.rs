@@ -1,4 +1,4 @@
-//! What DRAM answers at once, in the stages of flash KVS: see [`crate::session::staged`].
+//! What DRAM answers at once, in the stages of flash KVS: see [`crate::api::session::staged`].
 
 use super::attempt::{Put, put_record};
 use super::limits::refuse;
@@ -6,11 +6,11 @@ use super::{HashedSession, KeyDigest};
 use crate::hashed::HashedEngine;
 use crate::hashed::large::inline_bytes_max;
 use crate::hashed::tier::Tier;
-use tapetum_base::keyspace::item::{Access, ItemHead};
-use tapetum_base::keyspace::request::{Condition, Request};
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::log::{Draft, Sync};
+use tapetum_base::request::item::{Access, ItemHead};
+use tapetum_base::request::{Condition, Request};
 use tapetum_drive::fail_point;
 use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::hash::HashKey;

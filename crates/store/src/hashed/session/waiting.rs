@@ -2,10 +2,10 @@
 
 use super::{HashedOp, HashedSession, end_read};
 use crate::hashed::HashedEngine;
-use tapetum_base::engine::engine_session::{EngineSlot, EngineWait};
 use tapetum_base::error::Error;
-use tapetum_base::keyspace::request::Request;
+use tapetum_base::request::Request;
 use tapetum_base::session::asks::Ask;
+use tapetum_base::session::engine_session::{EngineSlot, EngineWait};
 use tapetum_base::session::reply_values::KEEP_BYTES;
 use tapetum_base::session::session_core::SessionCore;
 

@@ -9,8 +9,8 @@
 use super::part::Part;
 use super::slot;
 use std::ops::ControlFlow;
-use tapetum_base::keyspace::item::{Access, ItemHead};
 use tapetum_base::media::io::lock;
+use tapetum_base::request::item::{Access, ItemHead};
 use tapetum_kernels::hash::HashKey;
 
 /// Slots that are looked at under one lock.

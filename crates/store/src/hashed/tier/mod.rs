@@ -34,9 +34,9 @@ use std::io;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use table::Found;
-use tapetum_base::keyspace::item::{Access, ItemHead};
 use tapetum_base::memory::region::Account;
 use tapetum_base::options::Slabs;
+use tapetum_base::request::item::{Access, ItemHead};
 use tapetum_kernels::hash::HashKey;
 
 /// Memory for each part, about: parts are written independently.

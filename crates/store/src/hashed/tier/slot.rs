@@ -15,8 +15,8 @@
 //! bucket unchanged after its copy has copied one item, whole. Until then it may see anything, and must bear it.
 
 use std::sync::atomic::Ordering;
-use tapetum_base::keyspace::item::ItemHead;
 use tapetum_base::memory::memory_word::Word;
+use tapetum_base::request::item::ItemHead;
 use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Marks, STAMP_MAX};

@@ -6,7 +6,7 @@ use super::extensions::waits_for_extension;
 use super::in_hand::OpInHand;
 use super::op_state::{OrderedOp, Shown, Step};
 use tapetum_base::error::Error;
-use tapetum_base::keyspace::request::{Outcome, Request};
+use tapetum_base::request::{Outcome, Request};
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::programs::node::PutCondition;
 use tapetum_kernels::ordered::NODE_KEY_BYTES_MAX;

@@ -23,8 +23,8 @@ use crate::ordered::cache::page_meta::{Durability, PageMeta, PageUse};
 use crate::ordered::node_table::{NodeHome, NodeId};
 use std::sync::Arc;
 use tapetum_base::keyspace::KeyspaceId;
-use tapetum_base::keyspace::request::Request;
 use tapetum_base::log::Sync;
+use tapetum_base::request::Request;
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::programs::OUTPUT_SHORT;
 use tapetum_drive::programs::node::{

@@ -9,9 +9,9 @@ use super::op_state::{Change, ChangeValue, OpStage, OrderedOp, Shown, Step};
 use super::scratch;
 use crate::ordered::node_table::NodeId;
 use tapetum_base::error::Error;
-use tapetum_base::keyspace::decide::{Answer, Current, Decision, NewValue, decide, needs_value};
-use tapetum_base::keyspace::item::{Access, ItemHead};
-use tapetum_base::keyspace::request::{Outcome, Request};
+use tapetum_base::request::decide::{Answer, Current, Decision, NewValue, decide, needs_value};
+use tapetum_base::request::item::{Access, ItemHead};
+use tapetum_base::request::{Outcome, Request};
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::programs::node::{ANY_NODE, GetRequests, ItemPlace, ItemReader, NodeArguments, NodeFlags, NodeItem};
 use tapetum_drive::{Lease, LocalBuffer, Purpose, Returned};
@@ -196,9 +196,7 @@ pub(super) fn answer_of(core: &mut SessionCore, op: &OrderedOp, found: &Found, p
         (Decision::Show, Some(Item { head, value })) => {
             let value = core.values.add(value);
             match op.request.borrow() {
-                Request::GetAndLease { .. } => {
-                    tapetum_base::keyspace::decide::unchanged(head, Access::default(), value)
-                }
+                Request::GetAndLease { .. } => tapetum_base::request::decide::unchanged(head, Access::default(), value),
                 _ => Outcome::Value { flags: head.flags, stamp: head.stamp, expiry: head.expiry, value },
             }
         }

@@ -79,13 +79,13 @@ pub use preparation::is_large;
 use queues::{ExtensionQueue, HeldAnswers, RoomQueue};
 use scans::Scans;
 use std::sync::Arc;
-use tapetum_base::engine::batch::{BatchStop, Write};
-use tapetum_base::engine::engine_session::EngineSlot;
 use tapetum_base::error::Error;
-use tapetum_base::keyspace::key_range::{KeyRange, ScanReply};
-use tapetum_base::keyspace::request::{Outcome, Request};
 use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::request::key_range::{KeyRange, ScanReply};
+use tapetum_base::request::{Outcome, Request};
 use tapetum_base::session::asks::Ask;
+use tapetum_base::session::batch::{BatchStop, Write};
+use tapetum_base::session::engine_session::EngineSlot;
 use tapetum_base::session::order::OpTarget;
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::Returned;
@@ -98,6 +98,10 @@ const TAG_PAGE: u64 = 1 << 56;
 const TAG_VALUE: u64 = 1 << 55;
 /// That it reads pages ahead of a scan.
 const TAG_AHEAD: u64 = 1 << 54;
+
+/// Attempts of an operation without a wait between them. Each that fails has met a change of the search layer, which others make rarely: with so
+/// many, search layer and nodes do not agree.
+const RETRIES_MAX: u32 = 1 << 16;
 
 /// What operations wait for. Each part has its own state and knows of no other.
 struct Waits {
@@ -156,8 +160,10 @@ impl Waits {
                     break self.turns.step_back(node(), op.number(), wait);
                 }
                 // It leaves.
+                Step::Again if op.kept.retries == RETRIES_MAX => Step::Fail(nowhere(&op)),
                 Step::Again => {
                     cx.again.tries = true;
+                    op.kept.retries += 1;
                     op.kept.stage = OpStage::Begins;
                     break op.attempt_again();
                 }
@@ -223,6 +229,15 @@ impl Waits {
             PageLook::Absent(home) => Step::Read(home),
         }
     }
+}
+
+/// The search layer leads to a node that does not cover the key.
+fn nowhere(op: &OrderedOp) -> Error {
+    let key = String::from_utf8_lossy(&op.request.key).into_owned();
+    Error::Corrupt(format!(
+        "no data node of an ordered keyspace has the place of the key {key:?}: end this process without closing the store, and open it again, \
+         which reads all data nodes"
+    ))
 }
 
 impl OrderedSession {

@@ -11,9 +11,9 @@ use crate::ordered::slabs::large_groups::SlotWant;
 use crate::ordered::tree::OrderedTree;
 use std::sync::Arc;
 use tapetum_base::error::Error;
-use tapetum_base::keyspace::decide::Answer;
-use tapetum_base::keyspace::item::ItemHead;
-use tapetum_base::keyspace::request::Outcome;
+use tapetum_base::request::Outcome;
+use tapetum_base::request::decide::Answer;
+use tapetum_base::request::item::ItemHead;
 use tapetum_base::session::joined_bytes::JoinedShare;
 use tapetum_base::session::order::Op;
 use tapetum_drive::LocalBuffer;
@@ -162,6 +162,8 @@ pub struct OrderedOpState {
     pub scratch: Option<LocalBuffer>,
     /// What is to be durable before the value is shown that it reads.
     pub ticket: Option<Arc<DurabilityTicket>>,
+    /// How often it was attempted anew within a poll.
+    pub retries: u32,
 }
 
 pub type OrderedOp = Op<OrderedOpState>;

@@ -18,8 +18,8 @@ use super::{OrderedSession, Waits};
 use crate::ordered::cache::page_meta::PageUse;
 use crate::ordered::node_table::NodeId;
 use std::time::Duration;
-use tapetum_base::engine::engine_session::{EngineSlot, EngineWait};
 use tapetum_base::error::Error;
+use tapetum_base::session::engine_session::{EngineSlot, EngineWait};
 use tapetum_base::session::session_core::SessionCore;
 
 /// How often a poll attempts what tries again, before it leaves that to the next one.

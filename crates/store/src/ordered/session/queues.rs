@@ -8,8 +8,8 @@ use crate::ordered::cache::durability_ticket::DurabilityTicket;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use tapetum_base::error::Error;
-use tapetum_base::keyspace::request::Outcome;
 use tapetum_base::log::Sync;
+use tapetum_base::request::Outcome;
 use tapetum_base::session::session_core::SessionCore;
 
 /// Operations that wait for a place for a new node, for a slot, or for much memory. Some are attempted at each poll, and one for each that

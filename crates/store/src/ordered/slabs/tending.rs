@@ -38,9 +38,9 @@ mod tests {
     use super::super::slot_class::SlotClass;
     use super::*;
     use crate::KeyspaceId;
+    use crate::engines::{engine_clients, open};
     use crate::hashed::HashedEngine;
     use crate::hashed::collect::victim::tests::{SMALL_BYTES, drive_in_memory, small_options};
-    use crate::opening::engines::{engine_clients, open};
     use crate::ordered::slabs::group_table::GroupTable;
     use tapetum_base::media::io::{lock, run};
     use tapetum_base::recover::create;

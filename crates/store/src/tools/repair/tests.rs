@@ -1,5 +1,5 @@
 use super::*;
-use crate::opening::engines::empty_clients;
+use crate::engines::empty_clients;
 use crate::{Request, Store, StoreOptions, Sync};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

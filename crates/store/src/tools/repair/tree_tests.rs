@@ -3,7 +3,7 @@
 
 use super::tests::{CAPACITY_BYTES, Kept, drive, options};
 use super::*;
-use crate::opening::engines::empty_clients;
+use crate::engines::empty_clients;
 use crate::ordered::slabs::group_table::GroupTable;
 use crate::ordered::slabs::slot_class::SlotClass;
 use crate::tools::locate::locate;

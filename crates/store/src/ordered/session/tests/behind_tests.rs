@@ -7,8 +7,8 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tapetum_base::keyspace::request::{Outcome, Request};
 use tapetum_base::log::Sync;
+use tapetum_base::request::{Outcome, Request};
 use tapetum_drive::{
     Command, Completion, Env, Flash, FlashError, FlashQueue, MemoryFlash, Opcode, PairMemory, SimClock,
 };

@@ -6,8 +6,8 @@ use super::model_tests::put;
 use crate::ordered::node_table::NodeId;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use tapetum_base::keyspace::request::{Outcome, Request};
 use tapetum_base::log::Sync;
+use tapetum_base::request::{Outcome, Request};
 use tapetum_drive::{FaultyFlash, Opcode, SplitMix64};
 
 /// What may be on flash of a key: what was answered last, and all that was submitted since. `None`: nothing.

@@ -4,9 +4,9 @@ use super::bench::{Bench, Client, new_flash};
 use super::model_tests::put;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tapetum_base::keyspace::key_range::KeyRange;
-use tapetum_base::keyspace::request::{Condition, Outcome, Request};
 use tapetum_base::log::Sync;
+use tapetum_base::request::key_range::KeyRange;
+use tapetum_base::request::{Condition, Outcome, Request};
 use tapetum_drive::Opcode;
 use tapetum_kernels::expiry::Expiry;
 

@@ -5,8 +5,8 @@ use super::model_tests::put;
 use crate::hashed::collect::victim::tests::SMALL_BYTES;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tapetum_base::keyspace::request::{Outcome, Request};
 use tapetum_base::log::Sync;
+use tapetum_base::request::{Outcome, Request};
 use tapetum_drive::{Env, MemoryFlash, Opcode, SplitMix64};
 
 /// Attempts and turns of an operation: it is attempted, has its turn, its page is read, and a split or two are in its way.

@@ -6,9 +6,9 @@ use crate::hashed::collect::victim::tests::SMALL_BYTES;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tapetum_base::keyspace::key_range::{KeyBound, KeyRange};
-use tapetum_base::keyspace::request::{Outcome, Request};
 use tapetum_base::log::Sync;
+use tapetum_base::request::key_range::{KeyBound, KeyRange};
+use tapetum_base::request::{Outcome, Request};
 use tapetum_drive::{Env, MemoryFlash, SplitMix64};
 
 fn bench(cache_pages: usize, sync: Sync) -> Bench {

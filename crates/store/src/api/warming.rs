@@ -1,8 +1,8 @@
 //! The DRAM tier of a store, warmed with what another run of it had there.
 
+use crate::api::store::Store;
 use crate::hashed::session::KeyDigest;
 use crate::hashed::tier::warm::Warming;
-use crate::store::Store;
 use std::ops::ControlFlow;
 use tapetum_base::error::Error;
 

@@ -4,12 +4,11 @@
 //! on their way at once take a session of their own. Maintenance runs on a thread of its own, or, in a simulation, when
 //! [`Store::maintain`] is called.
 
+use crate::api::key_desks::KeyDesks;
+use crate::api::session::Session;
+use crate::engines::{self, OpenedEngines, engine_clients};
 use crate::hashed::large::ValueLimits;
 use crate::hashed::{self, HashedEngine};
-use crate::opening::engines::{self, OpenedEngines, engine_clients};
-use crate::opening::{OpenError, Options, Place, store_bytes};
-use crate::scan::KeyDesks;
-use crate::session::Session;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
@@ -20,6 +19,7 @@ use std::time::Duration;
 use tapetum_base::base::{Base, Resizing};
 use tapetum_base::engine::{Engine, ImageMarks};
 use tapetum_base::error::Error;
+use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::maintenance::{Maintenance, Step, resize};
 use tapetum_base::media::io::{Io, lock, run};
 use tapetum_base::options::StoreOptions;
@@ -37,7 +37,7 @@ struct Inner {
     base: Arc<Base>,
     hashed: Arc<HashedEngine>,
     /// All of them, that of hashed keyspaces first.
-    engines: Vec<Arc<dyn Engine>>,
+    engines: Arc<[Arc<dyn Engine>]>,
     /// None maintains a store that was opened to read.
     maintenance: Option<Arc<Mutex<Maintenance>>>,
     sessions: Mutex<Vec<Session>>,
@@ -79,24 +79,6 @@ fn stopped() -> Error {
 }
 
 impl Store {
-    /// Opens the store at a directory, file or block device, as [`Options::new`] would; makes it where there is none. One that is in use,
-    /// by this process or another, is waited for, 3 seconds at most: one that was killed holds its file until its last writes have ended.
-    ///
-    /// # Errors
-    /// Each says what to do; where one is returned, nothing foreign was changed.
-    pub fn open(place: impl Into<Place>) -> Result<Store, OpenError> {
-        Options::new().open(place)
-    }
-
-    /// Opens the store at a directory, file or block device to read, beside others that read: nothing is written, and without the
-    /// right to write.
-    ///
-    /// # Errors
-    /// As [`Store::open`].
-    pub fn open_read_only(place: impl Into<Place>) -> Result<Store, OpenError> {
-        Options::new().open_read_only(place)
-    }
-
     /// Makes an empty store on `drive`; what was there is lost. `crashed` says that the drive answers no more.
     pub fn create_with(drive: &Drive, options: &StoreOptions, crashed: impl Fn() -> bool) -> Result<(), Error> {
         options.slabs.check(options.tier_bytes)?;
@@ -210,7 +192,8 @@ impl Store {
 
     fn session_on(&self, queue: std::io::Result<QueuePair>) -> Result<Session, Error> {
         self.refuse_forked()?;
-        Session::new(self.inner.hashed.clone(), queue.map_err(|error| Error::Io(error.to_string()))?)
+        let engines = self.inner.engines.clone();
+        Session::new(self.inner.hashed.clone(), engines, queue.map_err(|error| Error::Io(error.to_string()))?)
     }
 
     /// One bounded step of flush, collection and the log's clock.
@@ -245,7 +228,7 @@ impl Store {
 
     /// The largest value in bytes.
     pub fn value_bytes_max(&self) -> usize {
-        crate::session::value_bytes_max(&self.inner.hashed)
+        crate::api::session::value_bytes_max(&self.inner.hashed)
     }
 
     /// What limits it, beside the options and the format.
@@ -267,13 +250,6 @@ impl Store {
             kept.push(session);
         }
         done
-    }
-
-    /// Grows the store to `capacity_bytes`, as [`Options::capacity_bytes`] takes them, while it serves; at most to four times what it was
-    /// made with. The file of the drive grows with it. When this returns, all of it is in use.
-    pub fn resize_capacity(&self, capacity_bytes: u64) -> Result<(), Error> {
-        let resizing = self.begin_resize_drive(store_bytes(capacity_bytes))?;
-        self.wait_for(|| resizing.result(), |timeout| resizing.wait(timeout))
     }
 
     /// Grows the store to so many bytes of its drive, and returns when that has grown: maintenance does the rest.
@@ -411,6 +387,11 @@ impl Store {
     #[doc(hidden)]
     pub fn image_marks(&self, keyspace: crate::KeyspaceId) -> Option<ImageMarks> {
         self.inner.engines.iter().find_map(|engine| engine.image_marks(keyspace))
+    }
+
+    /// The engine of keyspaces of a kind.
+    pub(crate) fn engine(&self, kind: KeyspaceKind) -> Option<&Arc<dyn Engine>> {
+        self.inner.engines.iter().find(|engine| engine.kind() == kind)
     }
 
     pub(crate) fn engines(&self) -> &[Arc<dyn Engine>] {

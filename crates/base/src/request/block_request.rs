@@ -8,11 +8,10 @@
 //! ```
 //! Plain data of one thread.
 
+use super::{Condition, Outcome, Request};
+use crate::keyspace::block_device::BLOCK_BYTES;
 use std::ops::Range;
 use tapetum_kernels::expiry::Expiry;
-
-use super::block_device::BLOCK_BYTES;
-use super::request::{Condition, Outcome, Request};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -126,7 +125,7 @@ impl BlockChange {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keyspace::request::ValueRange;
+    use crate::request::ValueRange;
 
     const VALUE: Outcome =
         Outcome::Value { flags: 0, stamp: 7, expiry: Expiry::NONE, value: ValueRange { start: 0, end: 0 } };

@@ -1,9 +1,9 @@
 //! An engine's part of a batch: several writes in one log group and one write buffer, so that all of them are there after a crash, or none.
 
 use crate::error::Error;
-use crate::keyspace::request::{Condition, Request};
 use crate::keyspace::states::KeyspaceRef;
 use crate::log::Draft;
+use crate::request::{Condition, Request};
 use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::record::{Codec, Header};
 

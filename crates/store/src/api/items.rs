@@ -3,9 +3,9 @@
 //! It takes a slice of the hash space at a time into memory, and holds nothing of the store between slices: writes, flush and collector go
 //! on while a caller works on what it was given.
 
-use crate::blocking::{Item, KeyspaceHandle};
+use crate::api::blocking::{Item, KeyspaceHandle};
+use crate::api::store::Store;
 use crate::hashed::slice::{self, SliceSize};
-use crate::store::Store;
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::media::io::Io;

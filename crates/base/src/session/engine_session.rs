@@ -12,10 +12,10 @@
 //! Threads: the session's.
 
 use super::batch::{BatchPart, BatchStop, Write};
-use crate::keyspace::key_range::{KeyRange, ScanReply};
-use crate::keyspace::request::Request;
 use crate::keyspace::states::KeyspaceRef;
 use crate::keyspace_kind::KeyspaceKind;
+use crate::request::Request;
+use crate::request::key_range::{KeyRange, ScanReply};
 use crate::session::order::OpTarget;
 use crate::session::session_core::SessionCore;
 use crate::wake::shared_event::SharedEvent;

@@ -1,7 +1,12 @@
 //! What a session takes and what it gives back. Plain data, shared with the front doors: no state, no threading.
 
+pub mod block_request;
+pub mod decide;
+pub mod item;
+pub mod key_range;
+
 use crate::error::Error;
-use crate::keyspace::item::Access;
+use crate::request::item::Access;
 use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::record::Marks;
 

@@ -3,14 +3,14 @@
 //!
 //! A [`ListCursor`] is plain data: it names nothing of the store that could go, also when the store is opened anew between two steps.
 
-use crate::blocking::KeyspaceHandle;
+use crate::api::blocking::KeyspaceHandle;
+use crate::api::store::Store;
 use crate::hashed::slice::{self, SliceSize};
-use crate::store::Store;
 use tapetum_base::error::Error;
-use tapetum_base::keyspace::key_range::KeyRange;
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::media::io::Io;
+use tapetum_base::request::key_range::KeyRange;
 use tapetum_drive::Purpose;
 use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::record::Record;

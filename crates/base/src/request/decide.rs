@@ -1,7 +1,7 @@
 //! What a request does to an item, as a pure function of the item: no I/O, no locks, no clock of its own.
 
-use crate::keyspace::item::{Access, ItemHead};
-use crate::keyspace::request::{Condition, Outcome, Request, Terms, ValueRange};
+use crate::request::item::{Access, ItemHead};
+use crate::request::{Condition, Outcome, Request, Terms, ValueRange};
 use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::record::Marks;
 
@@ -268,7 +268,7 @@ fn parse_number(value: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keyspace::request::Initial;
+    use crate::request::Initial;
 
     const KEY: &[u8] = b"k";
 

@@ -25,7 +25,7 @@ const DESKS_MAX: usize = 16;
 /// Kept desks take one in so many bytes of local memory, about.
 const KEPT_SHARE: usize = 16;
 /// What a desk has for a query, what it looks at, and what comes of it.
-pub(super) const DESK_WORK_BYTES: usize = 64 << 10;
+pub(crate) const DESK_WORK_BYTES: usize = 64 << 10;
 /// A pipeline brings a node, or a value of up to 16 KiB, at a time.
 const PART_BYTES: u32 = 20 << 10;
 /// Commands of the flash at once: a node, or a piece of a value that is read ahead.
@@ -53,7 +53,7 @@ struct KeyDesk {
 }
 
 /// A queue pair and room for a scan: its own, or those of a desk, which they go back to when this is dropped.
-pub(super) struct ScanTools {
+pub(crate) struct ScanTools {
     /// `None`: this is being dropped.
     pair: Option<QueuePair>,
     /// A desk's, while no pipeline has it.
@@ -65,7 +65,7 @@ pub(super) struct ScanTools {
 
 impl KeyDesks {
     /// A desk, if there is one now: none is free, and local memory has no room for another.
-    pub(super) fn take(self: &Arc<Self>, drive: &Drive) -> Result<Option<ScanTools>, Error> {
+    pub(crate) fn take(self: &Arc<Self>, drive: &Drive) -> Result<Option<ScanTools>, Error> {
         let kept = {
             let mut state = lock(&self.state);
             if state.lent == DESKS_MAX {

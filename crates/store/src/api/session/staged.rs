@@ -6,9 +6,9 @@
 
 use super::Session;
 use crate::hashed::session::KeyDigest;
-use tapetum_base::keyspace::item::{Access, ItemHead};
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::log::Sync;
+use tapetum_base::request::item::{Access, ItemHead};
 use tapetum_kernels::expiry::Expiry;
 
 impl Session {

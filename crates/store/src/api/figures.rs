@@ -1,9 +1,9 @@
 //! What a store tells of itself. Each call looks at the store as it is, and may be made from any thread.
 
+use crate::api::session::Application;
+use crate::api::store::Store;
 use crate::hashed::tier::SlabClass;
 use crate::hashed::write_count::KeyspaceWrites;
-use crate::session::Application;
-use crate::store::Store;
 use tapetum_base::engine::ItemCounts;
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;

@@ -2,13 +2,13 @@
 //!
 //! A [`Store`] has them for its default keyspace, a [`KeyspaceHandle`] for another one: they are written once, for both.
 
-use crate::session::{Busy, ItemPipeline, Limits, Session, Write};
-use crate::store::Store;
+use crate::api::session::{Busy, ItemPipeline, Limits, Session, Write};
+use crate::api::store::Store;
 use std::time::Duration;
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;
-use tapetum_base::keyspace::request::{Condition, Outcome, Reply, Request};
 use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::request::{Condition, Outcome, Reply, Request};
 use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::scan::Format;
 

@@ -14,6 +14,7 @@ use crate::ordered::slabs::claims::claim_groups;
 use crate::ordered::slabs::group_table::GroupTable;
 use std::sync::{Arc, Mutex};
 use tapetum_base::base::Base;
+use tapetum_base::base::client::BaseClient;
 use tapetum_base::engine::Engine;
 use tapetum_base::error::Error;
 use tapetum_base::installer::{Clients, EngineClient};
@@ -40,7 +41,7 @@ pub struct OpenedEngines {
     pub base: Arc<Base>,
     pub hashed: Arc<HashedEngine>,
     /// All of them, that of hashed keyspaces first.
-    pub all: Vec<Arc<dyn Engine>>,
+    pub all: Arc<[Arc<dyn Engine>]>,
 }
 
 /// Opens the store on a drive.
@@ -101,8 +102,8 @@ impl FoundStore {
         let OpenedBase { base, mut installer, records, mut watch } =
             base.into_base(log, (drive, overlay), options, told)?;
         let (hashed, rest) = hashed.into_engine(&base, installer.marks.opening.generation)?;
-        let all: Vec<Arc<dyn Engine>> = vec![hashed.clone(), OrderedEngine::new(&base)];
-        base.engines.set(&all);
+        let all: Arc<[Arc<dyn Engine>]> = Arc::new([hashed.clone(), OrderedEngine::new(&base)]);
+        base.engines.set(all.iter().map(|engine| engine.clone() as Arc<dyn BaseClient>));
         replay_into(&all, &base, &installer.keyspaces, records)?;
         watch.lap("write buffers");
         let catalog = std::mem::take(installer.of_mut::<Catalog>());
@@ -111,7 +112,7 @@ impl FoundStore {
         let (keys, segments) = (hashed.index.entries(), installer.of::<Catalog>().segments.len());
         let in_log = hashed.buffers.entries();
         tracing::info!("found {keys} keys in {segments} segments, and {in_log} in the log: {watch}");
-        for engine in &all {
+        for engine in all.iter() {
             installer = engine.clone().recover(io.clone(), installer).await?;
         }
         lock(&base.extents).end_recovery();

@@ -8,11 +8,11 @@
 use super::Session;
 use crate::hashed::session::limits;
 use std::sync::atomic::Ordering;
-use tapetum_base::engine::batch::{BatchPart, BatchStop, Write};
 use tapetum_base::error::Error;
-use tapetum_base::keyspace::request::Outcome;
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::log::AppendError;
+use tapetum_base::request::Outcome;
+use tapetum_base::session::batch::{BatchPart, BatchStop, Write};
 use tapetum_base::session::refuse;
 
 /// What the log takes of a record beside its key and value, about.
@@ -63,7 +63,7 @@ impl Session {
             self.engine_of(kind).map_err(BatchStop::Refused)?;
         }
         self.check_batch(writes).map_err(BatchStop::Refused)?;
-        let Session { core, hashed, others, hashed_engine } = self;
+        let Session { core, hashed, others, hashed_engine, .. } = self;
         let of_kind = |kind| writes.iter().copied().filter(|write| write.keyspace().kind() == kind).collect();
         let hashed_writes: Vec<Write<'_>> = of_kind(KeyspaceKind::Hashed);
         let other_writes: Vec<Vec<Write<'_>>> = others.iter_mut().map(|(kind, _)| of_kind(kind)).collect();

@@ -1,7 +1,7 @@
 //! Calls on the keyspaces of a store: those that there are, and changes of them, which maintenance makes while the caller waits.
 
-use crate::blocking::KeyspaceHandle;
-use crate::store::Store;
+use crate::api::blocking::KeyspaceHandle;
+use crate::api::store::Store;
 use tapetum_base::error::{Error, KeyspaceError};
 use tapetum_base::keyspace::block_device::{BlockDevice, group_bytes_max};
 use tapetum_base::keyspace::catalogue::Keyspace;
@@ -136,7 +136,7 @@ impl Store {
         base.refuse_to_write()?;
         base.log.poisoned()?;
         if let KeyspaceWish::Create { name, kind, .. } = &wish
-            && base.engines.find(*kind).is_none()
+            && self.engine(*kind).is_none()
         {
             let name = String::from_utf8_lossy(name).into_owned();
             return Err(Error::Keyspace(KeyspaceError::NoEngine { name, kind: *kind }));

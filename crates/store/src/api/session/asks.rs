@@ -1,10 +1,10 @@
 //! Requests that ask before a long value is brought: see [`tapetum_base::session::asks`].
 
 use super::{Busy, Session};
-use tapetum_base::engine::engine_session::EngineSlot;
-use tapetum_base::keyspace::request::{Outcome, Request};
 use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::request::{Outcome, Request};
 use tapetum_base::session::asks::Ask;
+use tapetum_base::session::engine_session::EngineSlot;
 
 impl Session {
     /// As [`Session::submit_to`]; a request that shows a longer value, or makes a value of a long one, asks before that is brought: see [`Session::take_asks`]. No other that

@@ -25,12 +25,13 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tapetum_base::engine::engine_session::{EngineSession, EngineSlot, EngineWait, OtherEngines};
+use tapetum_base::engine::Engine;
 use tapetum_base::error::{Error, KeyspaceError};
-use tapetum_base::keyspace::key_range::{KeyRange, ScanReply};
-use tapetum_base::keyspace::request::{Outcome, Reply, Request, ValueRange};
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::keyspace_kind::KeyspaceKind;
+use tapetum_base::request::key_range::{KeyRange, ScanReply};
+use tapetum_base::request::{Outcome, Reply, Request, ValueRange};
+use tapetum_base::session::engine_session::{EngineSession, EngineSlot, EngineWait, OtherEngines};
 use tapetum_base::session::order::OpTarget;
 use tapetum_base::session::refuse;
 use tapetum_base::session::session_core::SessionCore;
@@ -40,9 +41,9 @@ use tapetum_drive::{OfProcess, QueuePair};
 pub use crate::hashed::session::limits::{Limits, value_bytes_max};
 pub use crate::hashed::session::{Application, ItemPipeline, KeyDigest};
 pub use batch::Busy;
-pub use tapetum_base::engine::batch::Write;
 pub use tapetum_base::session::KEPT_BYTES_MAX;
 pub use tapetum_base::session::asks::Ask;
+pub use tapetum_base::session::batch::Write;
 
 /// The most operations that one session has on their way.
 pub const OPERATIONS_MAX: usize = 1 << 16;
@@ -65,14 +66,19 @@ pub struct Session {
     pub(crate) hashed: OfProcess<HashedSession>,
     pub(crate) others: OfProcess<OtherEngines>,
     pub(crate) hashed_engine: Arc<HashedEngine>,
+    engines: Arc<[Arc<dyn Engine>]>,
 }
 
 impl Session {
-    pub(crate) fn new(hashed_engine: Arc<HashedEngine>, queue: QueuePair) -> Result<Session, Error> {
+    pub(crate) fn new(
+        hashed_engine: Arc<HashedEngine>,
+        engines: Arc<[Arc<dyn Engine>]>,
+        queue: QueuePair,
+    ) -> Result<Session, Error> {
         let core = SessionCore::new(hashed_engine.base.clone(), queue);
         let hashed = OfProcess::new(HashedSession::new(&hashed_engine)?);
         let others = OfProcess::new(OtherEngines::default());
-        Ok(Session { core: OfProcess::new(core), hashed, others, hashed_engine })
+        Ok(Session { core: OfProcess::new(core), hashed, others, hashed_engine, engines })
     }
 
     /// Whether [`Session::submit`] takes a request: fewer than [`OPERATIONS_MAX`] are on their way, and of keys and values they
@@ -147,9 +153,9 @@ impl Session {
         if let Some(slot) = self.others.find(kind) {
             return Ok(slot);
         }
-        let engine = self.core.base.engines.find(kind);
+        let engine = self.engines.iter().find(|engine| engine.kind() == kind);
         let engine = engine.ok_or(Error::Keyspace(KeyspaceError::OtherKind { kind }))?;
-        Ok(self.others.add(kind, |slot| engine.open_session(slot)))
+        Ok(self.others.add(kind, |slot| engine.clone().open_session(slot)))
     }
 
     /// Answers [`Outcome::Done`] when every write to a hashed keyspace that was acknowledged before is durable, whichever session it
@@ -286,7 +292,7 @@ impl Session {
         let mut completions = std::mem::take(&mut self.core.completions);
         loop {
             self.send();
-            let Session { core, hashed, others, hashed_engine } = self;
+            let Session { core, hashed, others, hashed_engine, .. } = self;
             core.queue.poll(&mut completions);
             if completions.is_empty() {
                 break;

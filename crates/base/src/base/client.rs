@@ -1,0 +1,111 @@
+//! A client of the base: an engine, as far as the base itself asks something of it. What others ask of one is [`Engine`](crate::engine::Engine).
+//!
+//! Threads: any. Engines hold the base; the base knows them weakly.
+
+use crate::installer::Installer;
+use crate::keyspace::KeyspaceId;
+use crate::keyspace_kind::KeyspaceKind;
+use crate::log::client::LogClient;
+use std::sync::{Arc, OnceLock, Weak};
+
+pub trait BaseClient: LogClient {
+    fn kind(&self) -> KeyspaceKind;
+
+    /// Whether anything of a dropped keyspace is left in it, or can come.
+    fn holds(&self, keyspace: KeyspaceId) -> bool;
+
+    /// Whether the manifest has room to name one keyspace more, beside what it may have to say of this engine's data.
+    fn has_room_for_keyspace(&self) -> bool {
+        true
+    }
+
+    /// A keyspace was created, renamed, dropped or forgotten.
+    fn keyspaces_changed(&self) {}
+
+    /// Somebody else has changed what the installer has, and is about to give it back: leaves behind what others may know of that.
+    fn installed(&self, _: &Installer) {}
+
+    /// What its indexes take in memory. All engines share what the budget has for them.
+    fn index_bytes(&self) -> u64 {
+        0
+    }
+
+    /// What it keeps of local memory as long as the store is open.
+    fn local_bytes(&self) -> u64 {
+        0
+    }
+}
+
+/// The engines of an open store, as its base knows them.
+#[derive(Default)]
+pub struct ClientList {
+    engines: OnceLock<Vec<Weak<dyn BaseClient>>>,
+}
+
+impl ClientList {
+    /// Once, when the store is opened.
+    pub fn set(&self, engines: impl Iterator<Item = Arc<dyn BaseClient>>) {
+        let set = self.engines.set(engines.map(|engine| Arc::downgrade(&engine)).collect());
+        assert!(set.is_ok(), "engines are made once");
+    }
+
+    /// Those that are still there: what is gone has no writers any more.
+    fn live(&self) -> Vec<Arc<dyn BaseClient>> {
+        self.engines.get().into_iter().flatten().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Whether anything of a dropped keyspace is left in an engine.
+    pub fn hold(&self, keyspace: KeyspaceId) -> bool {
+        self.live().iter().any(|engine| engine.holds(keyspace))
+    }
+
+    /// [`BaseClient::has_room_for_keyspace`] of all of them.
+    pub fn have_room_for_keyspace(&self) -> bool {
+        self.live().iter().all(|engine| engine.has_room_for_keyspace())
+    }
+
+    pub fn keyspaces_changed(&self) {
+        self.live().iter().for_each(|engine| engine.keyspaces_changed());
+    }
+
+    pub fn installed(&self, installer: &Installer) {
+        self.live().iter().for_each(|engine| engine.installed(installer));
+    }
+
+    /// What the indexes of all engines but that of this kind take in memory.
+    pub fn others_index_bytes(&self, kind: KeyspaceKind) -> u64 {
+        self.live().iter().filter(|engine| engine.kind() != kind).map(|engine| engine.index_bytes()).sum()
+    }
+
+    /// What all engines keep of local memory as long as the store is open.
+    pub fn local_bytes(&self) -> u64 {
+        self.live().iter().map(|engine| engine.local_bytes()).sum()
+    }
+
+    /// Asks all engines but that of this kind to come to need no log record up to a stamp.
+    pub fn checkpoint_others_through(&self, kind: KeyspaceKind, stamp: u64) {
+        let engines = self.live();
+        let needing = engines.iter().filter(|engine| engine.kind() != kind && engine.stamp_needed() <= stamp);
+        needing.for_each(|engine| engine.checkpoint_through(stamp));
+    }
+
+    /// Whether an engine but that of this kind needs a log record up to a stamp.
+    pub fn others_need(&self, kind: KeyspaceKind, stamp: u64) -> bool {
+        self.live().iter().any(|engine| engine.kind() != kind && engine.stamp_needed() <= stamp)
+    }
+
+    /// [`LogClient::hold_writers`] of all of them at once.
+    pub fn hold_writers(&self, change: &mut dyn FnMut() -> Option<u64>) {
+        hold_writers_of(&self.live(), change);
+    }
+}
+
+fn hold_writers_of(engines: &[Arc<dyn BaseClient>], change: &mut dyn FnMut() -> Option<u64>) -> Option<u64> {
+    let Some((first, others)) = engines.split_first() else { return change() };
+    let mut gone_on_to = None;
+    first.hold_writers(&mut || {
+        gone_on_to = hold_writers_of(others, change);
+        gone_on_to
+    });
+    gone_on_to
+}
