@@ -26,7 +26,7 @@ use arenas::Arenas;
 use group::{GroupHeader, HEADER_BYTES};
 use sender::Sender;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use tapetum_drive::fail_point;
 use tapetum_drive::{HostArena, QueuePair};
@@ -143,7 +143,6 @@ struct LogState {
     flushing: Option<Flushing>,
     previous_crc: u32,
     second_began_us: u64,
-    is_closed: bool,
 }
 
 impl LogState {
@@ -170,6 +169,8 @@ pub struct Log {
     log_write_bytes: AtomicU64,
     /// What the store says since it failed.
     poison: OnceLock<Error>,
+    /// The store is closing: no record is taken.
+    is_closed: AtomicBool,
     waiters: Mutex<Vec<Arc<Notifier>>>,
 }
 
@@ -220,7 +221,6 @@ impl Log {
             flushing: None,
             previous_crc: start.previous_crc,
             second_began_us: 0,
-            is_closed: false,
         };
         Log {
             event: SharedEvent::new(queue.event_fd()),
@@ -236,6 +236,7 @@ impl Log {
             sync,
             log_write_bytes: AtomicU64::new(0),
             poison: OnceLock::new(),
+            is_closed: AtomicBool::new(false),
             waiters: Mutex::new(Vec::new()),
         }
     }
@@ -301,7 +302,8 @@ impl Log {
     ) -> Result<(), AppendError> {
         self.poisoned().map_err(AppendError::Refused)?;
         let mut state = lock(&self.state);
-        if state.is_closed {
+        // Closing sets it under this lock: no record comes after that.
+        if self.is_closed.load(Ordering::SeqCst) {
             return Err(AppendError::Refused(Error::Closed));
         }
         let bytes: usize = drafts.iter().map(|draft| draft.header.record_bytes()).sum();
@@ -525,7 +527,14 @@ impl Log {
 
     /// Refuses records from here on: the store is closing, and makes durable what was appended before.
     pub fn close(&self) {
-        lock(&self.state).is_closed = true;
+        let _state = lock(&self.state);
+        self.is_closed.store(true, Ordering::SeqCst);
+    }
+
+    /// An error if the store takes no changes any more: it has failed, or is closing.
+    pub fn refuse_changes(&self) -> Result<(), Error> {
+        self.poisoned()?;
+        if self.is_closed.load(Ordering::SeqCst) { Err(Error::Closed) } else { Ok(()) }
     }
 
     /// Why the store takes no writes any more, if so.

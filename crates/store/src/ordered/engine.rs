@@ -477,7 +477,7 @@ impl Engine for OrderedEngine {
         Box::pin(async move {
             let Some(OrderedShared { state, .. }) = self.shared.get() else { return Ok(()) };
             self.batches.close();
-            let mut tries = 0;
+            let (mut tries, mut looks) = (0, 0);
             loop {
                 state.write_back.advance(state, true);
                 self.base.log.poisoned()?;
@@ -489,7 +489,11 @@ impl Engine for OrderedEngine {
                     tend(&self.base, &io, slots).await?;
                     self.tended(slots);
                 }
-                tries = if state.write_back.is_starved() { tries + 1 } else { 0 };
+                let looks_before = std::mem::replace(&mut looks, state.write_back.looks());
+                tries = match state.write_back.is_starved() {
+                    true => tries + u32::from(looks > looks_before),
+                    false => 0,
+                };
                 if tries > CLOSE_TRIES {
                     return Err(Error::FullFlash);
                 }

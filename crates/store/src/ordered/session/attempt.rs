@@ -60,7 +60,7 @@ pub(super) fn attempt(cx: &mut Context, core: &mut SessionCore, op: &mut OpInHan
 
 fn may_begin(core: &SessionCore, op: &OrderedOp) -> Result<(), Error> {
     core.base.refuse_dropped(op.keyspace)?;
-    if op.request.borrow().reads() { Ok(()) } else { core.base.log.poisoned() }
+    if op.request.borrow().reads() { Ok(()) } else { core.base.log.refuse_changes() }
 }
 
 /// Deletes everything in a keyspace, now or at a time: by a mark in the log, as in hashed keyspaces.

@@ -156,6 +156,8 @@ fn used_bytes(cx: &mut Context, wish: &MergeWish) -> Result<usize, Error> {
 }
 
 fn try_merge((cx, core): (&mut Context, &SessionCore), wish: &MergeWish) -> Result<Tried, Error> {
+    let state = cx.state.clone();
+    let Some(_held) = state.write_back.hold_open() else { return Ok(Tried::Over) };
     let tree = cx.tree_of(wish.keyspace)?;
     let Some(pair) = pair_of(cx, tree, &wish.key, wish.used_bytes) else { return Ok(Tried::Over) };
     let Neighbours { mut left, mut right, anchor } = match take_pair(cx, pair, wish.keyspace) {
@@ -163,7 +165,6 @@ fn try_merge((cx, core): (&mut Context, &SessionCore), wish: &MergeWish) -> Resu
         NeighbourLook::Absent(node, home) => return Ok(Tried::Reads(node, home)),
         NeighbourLook::Busy => return Ok(Tried::NotNow),
     };
-    let state = cx.state.clone();
     let keyspace_tree = cx.trees[tree].tree.clone();
     let [of_left, of_right] =
         [&mut left, &mut right].map(|(_, page)| purge(core, &keyspace_tree, page).unwrap_or_default());

@@ -98,6 +98,10 @@ pub(super) fn try_split(
     cut: &NodeCut<'_>,
 ) -> Result<bool, Error> {
     let state = cx.state.clone();
+    let Some(_held) = state.write_back.hold_open() else {
+        state.cache.give_back(node, page, |_| ());
+        return Err(Error::Closed);
+    };
     let tree = match cx.tree_of(keyspace) {
         Ok(tree) => tree,
         Err(error) => {

@@ -244,6 +244,7 @@ impl ImageWriter {
         }
         lock(&state.write_back.listed).extend(busy);
         state.write_back.is_starved.store(lacks_slot && self.stamps.is_empty(), Ordering::Relaxed);
+        state.write_back.looks.fetch_add(1, Ordering::SeqCst);
         self.await_pages(state);
         any
     }

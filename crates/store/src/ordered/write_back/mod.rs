@@ -64,9 +64,20 @@ pub struct WriteBack {
     images: AtomicU64,
     /// See [`WriteBack::is_starved`].
     is_starved: AtomicBool,
+    /// How often slots were looked for.
+    looks: AtomicU64,
     is_closed: AtomicBool,
     /// See [`WriteBack::is_behind`].
     is_behind: AtomicBool,
+}
+
+/// A change of several nodes is under way.
+pub struct HeldOpen<'a>(&'a WriteBack);
+
+impl Drop for HeldOpen<'_> {
+    fn drop(&mut self) {
+        self.0.finished(1);
+    }
 }
 
 impl WriteBack {
@@ -82,6 +93,7 @@ impl WriteBack {
             unfinished: AtomicUsize::new(0),
             images: AtomicU64::new(0),
             is_starved: AtomicBool::new(false),
+            looks: AtomicU64::new(0),
             is_closed: AtomicBool::new(false),
             is_behind: AtomicBool::new(false),
         })
@@ -141,6 +153,11 @@ impl WriteBack {
         self.is_starved.load(Ordering::Relaxed)
     }
 
+    /// How often slots were looked for: [`WriteBack::is_starved`] says what the last look found, and another thread may be at the next one.
+    pub fn looks(&self) -> u64 {
+        self.looks.load(Ordering::SeqCst)
+    }
+
     /// Whether a page that was changed more than a second ago has no image on its way yet. Who changes pages waits then, so that what a crash
     /// takes is bounded where changes are acknowledged before they are durable: to two seconds, and the time that the drive takes for the
     /// images on their way. It is false while pages wait for slots: deletions give these.
@@ -159,6 +176,15 @@ impl WriteBack {
         if self.unfinished.load(Ordering::SeqCst) > 0 {
             self.is_closed.store(false, Ordering::SeqCst);
         }
+    }
+
+    /// Keeps images being made until the change of several nodes that this is for is over, or is given up; `None`: none is made any more.
+    /// A checkpoint of anchors sees such a change whole or not at all.
+    pub fn hold_open(&self) -> Option<HeldOpen<'_>> {
+        // In one order with the end, as a page that is listed.
+        self.unfinished.fetch_add(1, Ordering::SeqCst);
+        let held = HeldOpen(self);
+        (!self.is_closed()).then_some(held)
     }
 
     fn finished(&self, pages: usize) {
