@@ -1,7 +1,7 @@
-//! What every engine of a store stands on: the drive and what lies on it, the commit log, the manifest, extents, keyspaces, options; and
-//! the contracts that an engine keeps.
+//! The base that every engine of a store stands on: the drive and its areas, the commit log, the manifest, extents, keyspaces, options; and the
+//! contracts of an engine.
 //!
-//! It knows no engine: [`engine`] says what one is, and the crate `tapetum` has them.
+//! The base knows no engine: [`engine`] defines the contract, and the crate `tapetum` has the engines.
 //!
 //! ```text
 //! base/ (of an open store) ─► engine/ (contracts) ─► session/ (what the parts of a session share)

@@ -1,16 +1,16 @@
-//! The programs that the store needs of its drive, and where that drive has them.
+//! The programs of the drive that the store needs, and their ids there.
 
 use crate::error::Error;
 use crate::media::io::Io;
 use tapetum_drive::programs::{CRC32C_CHECK, ZSTD_DECOMPRESS, match_record};
 use tapetum_drive::{Identity, IdentityError, ProgramId};
 
-/// An identity is read with this much room first, and with at most [`IDENTITY_BYTES_MAX`].
+/// Bytes of the first attempt to read an identity. Later ones have at most [`IDENTITY_BYTES_MAX`].
 const IDENTITY_BYTES: usize = 4 << 10;
-/// Room for all the programs that ids can name.
+/// Room for all programs that ids can name.
 const IDENTITY_BYTES_MAX: usize = Identity::encoded_bytes(u16::MAX as usize).next_power_of_two();
 
-/// Names that are programs of the drive, looked up once.
+/// Ids of the drive's programs, looked up once.
 #[derive(Clone, Copy, Debug)]
 pub struct DrivePrograms {
     pub match_record: ProgramId,
@@ -18,7 +18,7 @@ pub struct DrivePrograms {
     pub large: Option<LargePrograms>,
 }
 
-/// What brings a large value into a pipeline: its stored bytes, checked and inflated.
+/// The programs that load a large value in a pipeline: they check and inflate its stored bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct LargePrograms {
     pub crc32c_check: ProgramId,
@@ -36,7 +36,7 @@ impl DrivePrograms {
     }
 }
 
-/// What the drive says of itself.
+/// Reads the drive's identity.
 pub async fn identify(io: &Io) -> Result<Identity, Error> {
     let mut bytes = IDENTITY_BYTES;
     loop {
@@ -71,7 +71,7 @@ mod tests {
     use tapetum_drive::program::{Context, Program, ProgramDescriptor, ProgramResult};
     use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, Status, programs};
 
-    /// Another version of what is needed.
+    /// Another version of a program that the store needs.
     struct Newer;
 
     impl Program for Newer {

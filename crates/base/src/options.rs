@@ -1,4 +1,4 @@
-//! What a store is made and opened with.
+//! The options with which a store is made and opened.
 
 use crate::error::Error;
 use crate::log::Sync;
@@ -7,13 +7,13 @@ use crate::memory::budget::MemoryBudget;
 use tapetum_drive::Size;
 use tapetum_kernels::record::VALUE_BYTES_MAX;
 
-/// What happens to a write when there is no room.
+/// The fate of a write when there is no room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Full {
     /// New keys are refused; overwrites while space lasts; reads and deletes always.
     #[default]
     Error,
-    /// The coldest segment makes room. Of ordered keyspaces nothing is evicted: their writes are refused when flash is full.
+    /// The coldest segment is evicted. Nothing of ordered keyspaces is evicted: their writes are refused when flash is full.
     Evict,
 }
 
@@ -25,7 +25,7 @@ pub enum TierSize {
 }
 
 impl TierSize {
-    /// Of a budget of so many bytes.
+    /// The tier's size in a budget of `memory_bytes`.
     pub fn bytes_of(self, memory_bytes: u64) -> u64 {
         match self {
             TierSize::Bytes(bytes) => bytes,
@@ -85,7 +85,7 @@ impl Slabs {
     }
 }
 
-/// What a store may take and how it behaves; [`StoreOptions::new`] chooses all but capacity and memory.
+/// The budgets and the behaviour of a store. [`StoreOptions::new`] chooses all options but capacity and memory.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreOptions {
     /// The budget for everything the store keeps in memory, in bytes.
@@ -142,18 +142,18 @@ impl StoreOptions {
         }
     }
 
-    /// With write buffers of so many bytes, a power of two from 64 KiB to 2 GiB. What is written over while it is in one costs flash its
-    /// log record alone, so large ones suit few keys that are written often.
+    /// The same options with write buffers of `segment_bytes`, a power of two from 64 KiB to 2 GiB. A record that is overwritten while it is in a
+    /// write buffer costs flash only its log record, so large buffers suit few keys that are written often.
     pub fn with_write_buffers_of(self, segment_bytes: u64) -> StoreOptions {
         StoreOptions { segment_bytes, partition_bits: partition_bits(segment_bytes), ..self }
     }
 
-    /// With a DRAM tier of so many bytes more.
+    /// The same options with a DRAM tier of `tier_bytes` on top of the budget.
     pub fn with_tier(self, tier_bytes: u64) -> StoreOptions {
         StoreOptions { memory_bytes: self.memory_bytes + tier_bytes, tier_bytes, ..self }
     }
 
-    /// With so many bytes more for cached nodes of ordered keyspaces.
+    /// The same options with `node_cache_bytes` on top of the budget, for cached nodes of ordered keyspaces.
     pub fn with_node_cache(self, node_cache_bytes: u64) -> StoreOptions {
         StoreOptions { memory_bytes: self.memory_bytes + node_cache_bytes, node_cache_bytes, ..self }
     }
@@ -164,12 +164,12 @@ impl StoreOptions {
         MemoryBudget { memory_bytes, tier_bytes, node_cache_bytes }
     }
 
-    /// The local memory that a drive needs for this store: for what is read, flushed and collected. Write buffers are the host's own.
+    /// The local memory that a drive needs for this store, for reads, flushes and collections. Write buffers are in host memory.
     pub fn local_memory_bytes(&self) -> u64 {
         self.budget().local_bytes()
     }
 
-    /// What the index may grow to.
+    /// The limit of the index's size.
     pub fn index_bytes_max(&self) -> u64 {
         self.budget().index_bytes_max()
     }
@@ -186,7 +186,7 @@ impl StoreOptions {
         }
     }
 
-    /// Names for an error the pools that the budget must hold, with segments of `segment_bytes`.
+    /// Describes, for an error, the pools that the budget must hold with segments of `segment_bytes`.
     pub fn pools_in_words(&self, segment_bytes: u64) -> String {
         let beside = [("a DRAM tier", self.tier_bytes), ("a cache of nodes", self.node_cache_bytes)];
         let beside = beside.into_iter().filter(|(_, bytes)| *bytes > 0);
@@ -195,7 +195,7 @@ impl StoreOptions {
     }
 }
 
-/// Of the partitions' number, by the size of a segment. Large stores have more, so that one is rebuilt in tens of milliseconds.
+/// The number of partition bits for a size of segments. Large stores have more partitions, so that each is rebuilt in tens of milliseconds.
 fn partition_bits(segment_bytes: u64) -> u32 {
     let bytes_log2 = segment_bytes.max(1).ilog2();
     bytes_log2.saturating_sub(13).min(6).max(bytes_log2.saturating_sub(18)).min(PARTITION_BITS_MAX)

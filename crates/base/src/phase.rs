@@ -1,4 +1,4 @@
-//! What the store is doing, for whoever watches it: statistics, and the simulator's tally of crashes.
+//! The activity of the store, for statistics and for the simulator's count of crashes by phase.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -8,17 +8,17 @@ pub enum Phase {
     Idle = 0,
     /// Keys are checked and a segment is written.
     Flush = 1,
-    /// A manifest record is on its way.
+    /// A manifest frame is being written.
     Install = 2,
-    /// The index takes over what was installed.
+    /// The index takes over the installed entries.
     Merge = 3,
     /// Segments are merged into a new one.
     Collect = 4,
-    /// A partition of the index is built anew.
+    /// A partition of the index is rebuilt.
     Grow = 5,
     /// A segment is dropped to make room.
     Evict = 6,
-    /// The store takes over more of its drive.
+    /// The store takes more of its drive.
     Resize = 7,
 }
 

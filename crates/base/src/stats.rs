@@ -5,38 +5,38 @@ use tapetum_drive::{Purpose, PurposeBytes};
 /// Counters run from when the store was opened; the rest are levels now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Items: an upper bound, which is the number itself when nothing was written for some seconds. Of ordered keyspaces all count whose
-    /// records are there, those included that have expired. `Store::keyspace_items` has them by keyspace.
+    /// Items: an upper bound, which is exact when nothing was written for some seconds. In ordered keyspaces all records count, including expired
+    /// ones. `Store::keyspace_items` has them by keyspace.
     pub items: u64,
     /// Keys that the index holds.
     pub index_entries: u64,
-    /// Keys that the write buffers hold. The index has some of them too: they are being written over, or deleted.
+    /// Keys in the write buffers. The index has some of them too: those are being overwritten or deleted.
     pub buffer_entries: u64,
-    /// DRAM of the index, all of its tables together.
+    /// DRAM of the index, all tables together.
     pub index_bytes: u64,
-    /// The part of it that comes with segments: fences, validity maps, descriptions.
+    /// The part of `index_bytes` that comes with segments: fences, validity maps, descriptions.
     pub index_segment_bytes: u64,
     /// Bits with which an entry names its segment.
     pub index_pointer_bits: u64,
-    /// What the index may grow to.
+    /// The limit of the index's size.
     pub index_limit_bytes: u64,
-    /// New keys that the index can still take within that.
+    /// New keys that the index can take within that limit.
     pub index_room_entries: u64,
     /// Overflow buckets of the index, chained to those that are full.
     pub index_extensions: u64,
-    /// Index partitions that were built anew, larger or smaller.
+    /// Index partitions that were rebuilt, larger or smaller.
     pub partitions_rebuilt: u64,
-    /// Those that are being built.
+    /// Index partitions under rebuilding.
     pub partitions_rebuilding: u64,
     pub memory_limit_bytes: u64,
     pub memory_used_bytes: u64,
-    /// The part of it that is key tables, kept where there is room so that flushes need not read them.
+    /// The part of `memory_used_bytes` that is key tables, kept where there is room so that flushes need not read them.
     pub key_tables_bytes: u64,
     pub flash_limit_bytes: u64,
     pub flash_used_bytes: u64,
-    /// What items never take: superblocks, manifest, log zones, and what flush and collector work in.
+    /// Flash that items never take: superblocks, manifest, log zones, and the working room of flush and collector.
     pub flash_reserve_bytes: u64,
-    /// What new keys may still take, garbage included that can be collected.
+    /// Flash that new keys may still take, including garbage that can be collected.
     pub flash_room_bytes: u64,
     /// Keys and values that callers wrote.
     pub user_write_bytes: u64,
@@ -46,28 +46,28 @@ pub struct Stats {
     pub log_write_bytes: u64,
     /// The DRAM tier's part of `memory_used_bytes`.
     pub tier_bytes: u64,
-    /// Gets answered from it.
+    /// Gets answered from the DRAM tier.
     pub get_from_tier: u64,
-    /// Items that left it for others.
+    /// Items evicted from the DRAM tier.
     pub tier_evictions: u64,
-    /// Cached nodes of ordered keyspaces, a part of what was allocated when the store was opened; 0 while there is no such keyspace.
+    /// Cached nodes of ordered keyspaces, a part of the pools allocated when the store was opened; 0 while there is no such keyspace.
     pub node_cache_bytes: u64,
-    /// Of these, nodes that were changed and are not on flash as they are.
+    /// The part of `node_cache_bytes` in dirty nodes.
     pub node_cache_dirty_bytes: u64,
-    /// Looks at nodes that were cached, and at nodes that were not.
+    /// Accesses to nodes that were cached, and to nodes that were not.
     pub node_cache_hits: u64,
     pub node_cache_misses: u64,
     /// Gets answered from flash rather than from a write buffer.
     pub get_from_flash: u64,
-    /// Gets of items that had expired and whose records were there still.
+    /// Gets of items that had expired and whose records still existed.
     pub get_expired: u64,
-    /// Gets of items that were deleted with everything else and whose records were there still.
+    /// Gets of items that were deleted with everything else and whose records still existed.
     pub get_flushed: u64,
-    /// Items that had expired, or were deleted with everything else, whose room was taken back.
+    /// Items, expired or deleted with everything else, whose room was freed.
     pub reclaimed: u64,
-    /// Read commands that those gets issued.
+    /// Read commands of the gets from flash.
     pub get_flash_reads: u64,
-    /// The longest of them in bytes.
+    /// The longest of those reads in bytes.
     pub get_flash_read_max_bytes: u64,
     pub flash_to_local_bytes: u64,
     pub local_to_host_bytes: u64,
@@ -75,7 +75,7 @@ pub struct Stats {
     pub drive_bytes: [PurposeBytes; Purpose::COUNT],
     /// Read commands that looked into key tables before a flush.
     pub key_check_reads: u64,
-    /// Values in extents of their own, those included that wait for a flush to be free.
+    /// Values in extents of their own, including those that the next flush will free.
     pub large_values: u64,
     /// Bytes of those extents.
     pub large_bytes: u64,
@@ -87,25 +87,25 @@ pub struct Stats {
     pub flushes: u64,
     /// Runs of the collector.
     pub collections: u64,
-    /// Items dropped to make room.
+    /// Items evicted to make room.
     pub evictions: u64,
-    /// The segments that they were in.
+    /// Segments evicted to make room.
     pub segments_evicted: u64,
-    /// Segments that the collector could not read and that are there still.
+    /// Segments that the collector could not read and that still exist.
     pub segments_unreadable: u64,
     /// Writes that waited for flush or collector before they began.
     pub writes_paced: u64,
     /// Read commands of every kind.
     pub flash_read_commands: u64,
-    /// Write buffers that wait for their flush.
+    /// Sealed write buffers that wait for their flush.
     pub buffers_sealed: u64,
 }
 
-/// One of [`Stats`], under the name that `tapetum stats` prints.
+/// One figure of [`Stats`], under the name that `tapetum stats` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreFigure {
     pub name: &'static str,
-    /// It only grows, from when the store was opened; else it is a level now.
+    /// The figure only grows, from the opening of the store on. Otherwise it is a present level.
     pub is_counter: bool,
     /// One sentence, without its full stop.
     pub help: &'static str,
@@ -114,7 +114,7 @@ pub struct StoreFigure {
 
 const CURR_ITEMS_HELP: &str = "Items: at most so many, and just so many when nothing was written for some seconds";
 
-/// Declares the figures once: a line a field of [`Stats`], with whether it is a counter.
+/// Declares the figures once: one line for each field of [`Stats`], with whether it is a counter.
 macro_rules! store_figures {
     ($($name:ident: $is_counter:literal, $help:literal,)*) => {
         impl Stats {

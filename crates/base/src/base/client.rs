@@ -11,10 +11,10 @@ use std::sync::{Arc, OnceLock, Weak};
 pub trait BaseClient: LogClient {
     fn kind(&self) -> KeyspaceKind;
 
-    /// Whether anything of a dropped keyspace is left in it, or can come.
+    /// Whether the engine has anything left of a dropped keyspace, or may still get some.
     fn holds(&self, keyspace: KeyspaceId) -> bool;
 
-    /// Whether the manifest has room to name one keyspace more, beside what it may have to say of this engine's data.
+    /// Whether the manifest has room to name one more keyspace, beside the edits that this engine's data may need.
     fn has_room_for_keyspace(&self) -> bool {
         true
     }
@@ -22,15 +22,15 @@ pub trait BaseClient: LogClient {
     /// A keyspace was created, renamed, dropped or forgotten.
     fn keyspaces_changed(&self) {}
 
-    /// Somebody else has changed what the installer has, and is about to give it back: leaves behind what others may know of that.
+    /// Another holder has changed the installer's state and is about to give it back. The engine copies what other threads may know of it.
     fn installed(&self, _: &Installer) {}
 
-    /// What its indexes take in memory. All engines share what the budget has for them.
+    /// Bytes of memory that its indexes take. All engines share the budget for indexes.
     fn index_bytes(&self) -> u64 {
         0
     }
 
-    /// What it keeps of local memory as long as the store is open.
+    /// Bytes of local memory that it holds as long as the store is open.
     fn local_bytes(&self) -> u64 {
         0
     }
@@ -43,18 +43,18 @@ pub struct ClientList {
 }
 
 impl ClientList {
-    /// Once, when the store is opened.
+    /// Called once, when the store is opened.
     pub fn set(&self, engines: impl Iterator<Item = Arc<dyn BaseClient>>) {
         let set = self.engines.set(engines.map(|engine| Arc::downgrade(&engine)).collect());
         assert!(set.is_ok(), "engines are made once");
     }
 
-    /// Those that are still there: what is gone has no writers any more.
+    /// The engines that still exist. A dropped engine has no writers.
     fn live(&self) -> Vec<Arc<dyn BaseClient>> {
         self.engines.get().into_iter().flatten().filter_map(Weak::upgrade).collect()
     }
 
-    /// Whether anything of a dropped keyspace is left in an engine.
+    /// Whether an engine has anything left of a dropped keyspace.
     pub fn hold(&self, keyspace: KeyspaceId) -> bool {
         self.live().iter().any(|engine| engine.holds(keyspace))
     }
@@ -64,37 +64,39 @@ impl ClientList {
         self.live().iter().all(|engine| engine.has_room_for_keyspace())
     }
 
+    /// A keyspace was created, renamed, dropped or forgotten.
     pub fn keyspaces_changed(&self) {
         self.live().iter().for_each(|engine| engine.keyspaces_changed());
     }
 
+    /// Another holder has changed the installer's state and is about to give it back. The engine copies what other threads may know of it.
     pub fn installed(&self, installer: &Installer) {
         self.live().iter().for_each(|engine| engine.installed(installer));
     }
 
-    /// What the indexes of all engines but that of this kind take in memory.
+    /// Bytes of memory that the indexes of all engines but that of `kind` take.
     pub fn others_index_bytes(&self, kind: KeyspaceKind) -> u64 {
         self.live().iter().filter(|engine| engine.kind() != kind).map(|engine| engine.index_bytes()).sum()
     }
 
-    /// What all engines keep of local memory as long as the store is open.
+    /// Bytes of local memory that it holds as long as the store is open.
     pub fn local_bytes(&self) -> u64 {
         self.live().iter().map(|engine| engine.local_bytes()).sum()
     }
 
-    /// Asks all engines but that of this kind to come to need no log record up to a stamp.
+    /// Asks all engines but that of `kind` to checkpoint, so that they need no log record up to `stamp`.
     pub fn checkpoint_others_through(&self, kind: KeyspaceKind, stamp: u64) {
         let engines = self.live();
         let needing = engines.iter().filter(|engine| engine.kind() != kind && engine.stamp_needed() <= stamp);
         needing.for_each(|engine| engine.checkpoint_through(stamp));
     }
 
-    /// Whether an engine but that of this kind needs a log record up to a stamp.
+    /// Whether an engine other than that of `kind` needs a log record up to `stamp`.
     pub fn others_need(&self, kind: KeyspaceKind, stamp: u64) -> bool {
         self.live().iter().any(|engine| engine.kind() != kind && engine.stamp_needed() <= stamp)
     }
 
-    /// [`LogClient::hold_writers`] of all of them at once.
+    /// [`LogClient::hold_writers`] of all engines at once.
     pub fn hold_writers(&self, change: &mut dyn FnMut() -> Option<u64>) {
         hold_writers_of(&self.live(), change);
     }

@@ -1,7 +1,7 @@
-//! Deletions of everything in a keyspace: at once, or planned for a time. A mark in the log says so; its stamp is the keyspace's
-//! *watermark*, and nothing of it with a stamp up to it is there any more.
+//! Deletions of everything in a keyspace, at once or planned for a time. A mark in the log records each one. The mark's stamp becomes the keyspace's
+//! *watermark*: every record with a stamp up to it is deleted.
 //!
-//! Threads: any; a mark is written while all writers are held, so that no write slips between its stamp and its effect.
+//! Threads: any. A mark is written while all writers are held, so that no write slips between its stamp and its effect.
 
 use crate::base::Base;
 use crate::error::Error;
@@ -14,10 +14,10 @@ use std::collections::BTreeSet;
 use tapetum_kernels::record::Header;
 
 impl Base {
-    /// Deletes everything written to a keyspace so far, or plans to do so at a time, by a mark in the log. Returns its stamp, or
-    /// `None` when the log has no room now.
+    /// Deletes everything written to a keyspace so far, or plans that for a time, by a mark in the log. Returns the mark's stamp, or `None` if the
+    /// log has no room now.
     pub fn mark_deletion(&self, keyspace: KeyspaceRef, at: u32) -> Result<Option<u64>, Error> {
-        // No plan is kept for a time that has come.
+        // A time in the past means at once.
         let at = if at <= self.now() { 0 } else { at };
         loop {
             self.refuse_dropped(keyspace)?;
@@ -36,26 +36,26 @@ impl Base {
         }
     }
 
-    /// Whether the log has room to keep for the mark of one more planned deletion, where there is none yet.
+    /// Whether the log can reserve room for the mark of one more planned deletion. A keyspace that has a plan needs no more.
     fn may_plan(&self, keyspace: KeyspaceId) -> bool {
         self.keyspaces.mark(keyspace).planned_at != 0 || self.keyspaces.planned_count() < self.log.planned_max()
     }
 
-    /// Deletes everything of keyspaces for which that was planned, if the time has come: before anything is read or written after
-    /// it.
+    /// Carries out the planned deletions that are due. Called before anything is read or written.
     pub fn check_watermark(&self) {
         let is_due = |at: u32| at != 0 && at <= self.now();
         if !is_due(self.keyspaces.planned_next()) {
             return;
         }
         for keyspace in self.keyspaces.due(self.now()) {
-            // There is room: the log keeps some for this.
+            // The append does not lack room: the log reserves some for planned deletions.
             let mark = |draft: Draft<'_>, placed: &mut dyn FnMut(usize, u64, u32)| {
                 let is_due = is_due(self.keyspaces.mark(keyspace).planned_at);
                 if is_due { self.log.append_planned(draft, placed) } else { Ok(()) }
             };
             if self.append_mark(keyspace, 0, mark).is_err() {
-                // Failed or closed: nothing is written any more, and readers are not shown what is deleted. The plan is on flash.
+                // The log failed or is closed: nothing is written any more. Raising the watermark hides the deleted records from readers. The plan
+                // itself is on flash.
                 self.keyspaces.raise(keyspace, self.log.stamp_last());
             }
         }
@@ -83,15 +83,15 @@ impl Base {
         appended.map(|()| given)
     }
 
-    /// The stamp of the deletion that took a record of a keyspace with `stamp`, 0 if none did: an answer that shows it waits for it.
+    /// The stamp of the deletion that covers a record with `stamp`, 0 if none does. An answer that shows the deletion waits for this stamp.
     pub fn deletion_of(&self, keyspace: KeyspaceId, stamp: u64) -> u64 {
         let watermark = self.keyspaces.watermark(keyspace);
         if stamp <= watermark && watermark != u64::MAX { watermark } else { 0 }
     }
 
-    /// What an install is to say of deletions. `then` says what was deleted, and what was planned, at the end of what is in segments
-    /// when it is over: a later plan is the log's to keep, or it would outlive writes that were lost before it. A later watermark ends the
-    /// plan, and leaves nothing that was before it. Of `installed` only changes are said.
+    /// The edits of deletions for an install; only differences from `installed`. `then` are the marks at the end of the log range that the install
+    /// moves into segments. A plan made later than that stays in the log: otherwise it could survive a crash that loses writes made before it. A
+    /// later watermark cancels the plan and deletes everything before it.
     pub fn deletion_edits(&self, then: &DeletionMarks, installed: &DeletionMarks) -> Vec<MarksEdit> {
         let now = self.keyspaces.marks();
         let mark_of = |marks: &DeletionMarks, id: &KeyspaceId| marks.get(id).copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What every engine of a store stands on: the drive and what lies on it, the commit log, the manifest, extents, options.
+//! The base that every engine of a store stands on: the drive and its areas, the commit log, the manifest, extents, options.
 //!
 //! Lock order: an engine's own locks → log → extents.
 
@@ -49,7 +49,7 @@ pub struct Wakeup {
 
 impl Wakeup {
     pub fn wake(&self) {
-        // Who is wanted already was told.
+        // A thread that is wanted already was notified.
         if !std::mem::replace(&mut *lock(&self.wanted), true) {
             self.condition.notify_all();
         }
@@ -71,7 +71,7 @@ pub struct Base {
     /// The process that opened the store.
     pub made: ProcessMark,
     pub drive: Drive,
-    /// What is written to the drive of a store that was opened to read stays here. `None`: opened to write.
+    /// Keeps the writes of a store that was opened read-only away from its drive. `None`: the store was opened for writing.
     pub overlay: Option<OverlayFlash>,
     pub geometry: Geometry,
     pub store_id: u64,
@@ -83,29 +83,29 @@ pub struct Base {
     pub extents: Arc<Mutex<Extents>>,
     /// The manifest with its clients' states; `None` while somebody has it.
     pub installer: Mutex<Option<Box<Installer>>>,
-    /// As on flash. Changed by a resize alone.
+    /// As on flash. Only a resize changes it.
     pub superblock: Mutex<Superblock>,
-    /// The last one that was asked for.
+    /// The last resize that was requested.
     pub resizing: Mutex<Option<Resizing>>,
-    /// The budget for everything in memory; a resize changes what the index may take of it.
+    /// The memory budget of the whole store. A resize changes the share that the index may take of it.
     pub memory_bytes: AtomicU64,
     /// The largest value that the store takes, before compression.
     pub value_bytes_max: usize,
-    /// Bytes of everything that was allocated when the store was opened.
+    /// Bytes of the pools, which are allocated when the store is opened.
     pub pools_bytes: u64,
     pub pace: Pace,
     pub engines: ClientList,
     /// The line of requests that need much local memory at once.
     pub memory_turns: Arc<MemoryTurns>,
     pub wakeup: Wakeup,
-    /// The store was closed: nobody makes room any more.
+    /// The store was closed: nobody frees room any more.
     pub closed: AtomicBool,
 }
 
-/// The installer, as long as somebody has it. When this is dropped, others may have it, and see the room that there is now.
+/// Exclusive use of the installer. The drop gives it back and publishes its state to the engines.
 pub struct InstallerGuard {
     base: Arc<Base>,
-    /// There until the drop.
+    /// `Some` until the drop.
     installer: Option<Box<Installer>>,
 }
 
@@ -142,13 +142,13 @@ impl Base {
         Some(InstallerGuard { base: self.clone(), installer: Some(installer) })
     }
 
-    /// Lets others have the installer, and leaves what it has where they see it.
+    /// Gives the installer back, and first lets the engines take over its state.
     pub fn give_installer(&self, installer: Box<Installer>) {
         self.engines.installed(&installer);
         *lock(&self.installer) = Some(installer);
     }
 
-    /// Makes the root of an engine durable. What it names is durable already. A failure poisons the log.
+    /// Makes the root of an engine durable. Everything that the root names must be durable already. A failure poisons the log.
     pub async fn set_root(self: &Arc<Self>, kind: KeyspaceKind, root: Vec<u8>) -> Result<(), Error> {
         let mut installer = self.take_installer().await;
         let mut items = FrameItems::default();
@@ -161,8 +161,8 @@ impl Base {
         appended
     }
 
-    /// Has the manifest say where the log ends when the store is closed, so that a log that is lost later is missed. All of the log is
-    /// durable. Nothing is said where the manifest has no room, or an install was given up.
+    /// Records the end of the log in the manifest when the store is closed, so that a log that is lost later is noticed. The whole log must be
+    /// durable. Writes nothing if the manifest has no room or an install was given up.
     pub async fn note_log_end(self: Arc<Self>) -> Result<(), Error> {
         let end = self.log.durable_stamp();
         let Some(mut installer) = self.try_take_installer().filter(|installer| installer.marks.stamp_named() < end)
@@ -179,18 +179,19 @@ impl Base {
         appended.map(drop)
     }
 
-    /// An error in a forked child. Every call asks before it takes a lock: one that a thread of the parent held is never free there.
+    /// An error in a forked child. Every call checks this before it takes a lock: a lock held by a thread of the parent is never released in the
+    /// child.
     pub fn refuse_forked(&self) -> Result<(), Error> {
         if self.made.is_here() { Ok(()) } else { Err(Error::Forked) }
     }
 
-    /// An error if the store was opened to read, or by a process that this one was forked from.
+    /// An error if the store was opened read-only, or by a parent process that forked this one.
     pub fn refuse_to_write(&self) -> Result<(), Error> {
         self.refuse_forked()?;
         if self.overlay.is_some() { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
-    /// An error if a keyspace is not there any more, or is another store's, or the store was opened by a process that this one was forked from.
+    /// An error if the keyspace was dropped or belongs to another store, or if a parent process that forked this one opened the store.
     pub fn refuse_dropped(&self, keyspace: KeyspaceRef) -> Result<(), Error> {
         self.refuse_forked()?;
         if self.keyspaces.is_open(keyspace) {
@@ -200,7 +201,7 @@ impl Base {
         Err(Error::Keyspace(if is_of_store { KeyspaceError::Gone } else { KeyspaceError::OfOtherStore }))
     }
 
-    /// The budget of memory as it is, in shares.
+    /// The memory budget as it is now, in shares.
     pub fn budget(&self) -> MemoryBudget {
         MemoryBudget { memory_bytes: self.memory_bytes.load(Ordering::SeqCst), ..self.options.budget() }
     }
@@ -215,7 +216,7 @@ impl Base {
         self.drive.env().unix_millis()
     }
 
-    /// Whether a record is there at all: not deleted with everything else, not expired.
+    /// Whether a record is live: neither deleted with everything else nor expired.
     pub fn is_live(&self, header: &Header, now_ms: u64) -> bool {
         self.is_live_stamp(KeyspaceId::of(header), header.stamp, header.expiry, now_ms)
     }
@@ -224,12 +225,12 @@ impl Base {
         stamp > self.keyspaces.watermark(keyspace) && !expiry.has_passed(now_ms)
     }
 
-    /// [`Base::is_live_stamp`] at this moment; the clock is read only where an expiry asks for it.
+    /// [`Base::is_live_stamp`] at this moment. Reads the clock only if there is an expiry.
     pub fn is_live_now(&self, keyspace: KeyspaceId, stamp: u64, expiry: Expiry) -> bool {
         self.is_live_stamp(keyspace, stamp, expiry, if expiry.is_none() { 0 } else { self.now_ms() })
     }
 
-    /// Seals the active write buffer if the next one is free; whether writes may be tried again. The caller holds no lock of an engine.
+    /// Seals the active write buffer if the next one is free. Returns whether writes may be retried. The caller holds no lock of an engine.
     pub fn rotate(&self) -> bool {
         let mut rotated = false;
         self.engines.hold_writers(&mut || {
@@ -245,13 +246,13 @@ impl Base {
         rotated
     }
 
-    /// Whether writes are to wait for flush and collector; not for those that will never come.
+    /// Whether writes must wait for flush and collector. False if the log is poisoned, as neither will run then.
     pub fn is_paced(&self) -> bool {
         self.log.filled_bytes() >= self.pace.limit_bytes() && self.log.poisoned().is_ok()
     }
 
-    /// The gate of all writers: runs `change` while none, of whichever engine, is between an append and what readers see of it. What deletes
-    /// everything, changes keyspaces, or freezes the store has no write between its two halves. The caller holds no lock of an engine.
+    /// The gate of all writers: runs `change` while no writer of any engine is between its append and the moment readers see the record. Deleting
+    /// everything, changing keyspaces and freezing the store thus see each write wholly or not at all. The caller holds no lock of an engine.
     pub fn hold_writers(&self, change: impl FnOnce()) {
         let mut change = Some(change);
         self.engines.hold_writers(&mut || {
@@ -260,10 +261,10 @@ impl Base {
         });
     }
 
-    /// The figures that are no engine's.
+    /// The figures that belong to no engine.
     pub fn stats(&self) -> Stats {
         let (counters, geometry) = (self.drive.counters(), &self.geometry);
-        // Held no longer than this: engines' locks come before extents in the lock order.
+        // Held no longer than this: in the lock order, engines' locks come before extents.
         let used_extents = {
             let extents = lock(&self.extents);
             u64::from(extents.count() - extents.free_count())
@@ -283,7 +284,7 @@ impl Base {
         }
     }
 
-    /// What the store may use of its drive.
+    /// Bytes of the drive that the store may use.
     pub fn capacity_bytes(&self) -> u64 {
         lock(&self.superblock).capacity_bytes
     }

@@ -1,29 +1,29 @@
-//! The pace of writers: the active write buffer fills no faster than flush and collector make room for the next one.
+//! Back-pressure on writers: the active write buffer fills no faster than flush and collector make room for the next one.
 //!
 //! ```text
 //! may be filled ≤ what was when the flush of the sealed one began + an eighth of the rest + the rest × what it has done
 //!               ≤ free extents + what the collection on its way has gained so far − the reserve − what is still to be flushed
 //! ```
-//! Without it writers would run until both buffers are full and then wait for a whole flush, or for collections. Maintenance
-//! sets the limit at each step and wakes who waits; a write looks at it before it does anything. What does not wait for
-//! room is not held back: reads, and a change that has read its key already.
+//! Without it writers would run until both buffers are full, then wait for a whole flush or for collections. Maintenance sets the limit at each step
+//! and wakes waiting writers; a write checks it before anything else. Work that needs no room is not held back: reads, and a change that has read
+//! its key already.
 //!
-//! What may be filled is shared out: at each rise a session takes at most its part among those that wait, so that one that is
-//! quick does not take all. A session that does not come leaves its part to the next rise.
+//! The limit is shared out: at each rise a session takes at most its part among the waiting sessions, so that a quick one does not take all. A
+//! session that does not come leaves its part to the next rise.
 //!
-//! Threads: atomics; one writer of each (`limit`: maintenance, and whoever seals a buffer under all shards' locks).
+//! Threads: atomics, each with one writer (`limit`: maintenance, or whoever seals a buffer while holding all shards' locks).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Everything that is to be done, in the units of [`Progress`].
+/// All of a task's work, in the units of [`Progress`].
 const WHOLE: u64 = 1 << 16;
 
-/// How far a task has come.
+/// How far a task has come, from 0 to `WHOLE`.
 #[derive(Default)]
 pub struct Progress(AtomicU64);
 
 impl Progress {
-    /// `done` of `of` parts of the stretch between two shares of the whole are done.
+    /// Records that `done` of `of` parts are done of the stretch between two shares of the whole.
     pub fn set(&self, stretch: (f64, f64), done: u64, of: u64) {
         let share = stretch.0 + (stretch.1 - stretch.0) * done as f64 / of.max(1) as f64;
         self.0.store((share * WHOLE as f64) as u64, Ordering::Relaxed);
@@ -39,8 +39,8 @@ impl Progress {
     }
 }
 
-/// Shares of a flush's time: records are written, the index takes them over, and where there is a DRAM tier, it takes what is
-/// asked for.
+/// Shares of a flush's time: writing the records, then merging them into the index, then, if there is a DRAM tier, copying requested records into
+/// it.
 pub const FLUSH_WRITE: (f64, f64) = (0.0, 0.7);
 pub const FLUSH_MERGE: (f64, f64) = (0.7, 1.0);
 pub const FLUSH_MERGE_TIERED: (f64, f64) = (0.7, 0.9);
@@ -54,13 +54,13 @@ pub struct Pace {
     limit_bytes: AtomicU64,
     /// Counts the rises of the limit.
     rises: AtomicU64,
-    /// Sessions with writes that wait.
+    /// Sessions with waiting writes.
     sessions: AtomicU64,
     pub flush: Progress,
     pub collect: Progress,
     /// Bytes of the active buffer that were filled when the flush of the sealed one began; `u64::MAX` while none runs.
     flush_began_bytes: AtomicU64,
-    /// Extents of the segments that are being collected.
+    /// Extents of the segments under collection.
     pub victim_extents: AtomicU64,
 }
 
@@ -78,11 +78,11 @@ impl Default for Pace {
     }
 }
 
-/// What the pace follows from. All in bytes of records, but for the shares.
+/// The inputs of the pace. All but the shares are in bytes of records.
 pub struct Room {
     pub buffer_bytes: u64,
     pub is_sealed: bool,
-    /// What free extents take beside the reserve, if a collection is to make more.
+    /// Free extents less the reserve. `None`: free room does not limit the pace.
     pub free_bytes: Option<u64>,
 }
 
@@ -91,7 +91,7 @@ impl Pace {
         self.limit_bytes.load(Ordering::Relaxed)
     }
 
-    /// A buffer was sealed: the next one may be filled by an eighth until maintenance comes by, which begins its flush.
+    /// A buffer was sealed: an eighth of the next one may be filled until maintenance begins the flush.
     pub fn sealed(&self, buffer_bytes: u64) {
         self.limit_bytes.store(buffer_bytes / 8, Ordering::Relaxed);
     }
@@ -106,7 +106,7 @@ impl Pace {
         self.flush.reset();
     }
 
-    /// Sets the limit; whether it rose by so much that writers should hear of it.
+    /// Sets the limit. Returns whether it rose by enough to wake writers.
     pub fn set(&self, room: &Room) -> bool {
         let by_flush = match self.flush_began_bytes.load(Ordering::Relaxed) {
             u64::MAX => u64::MAX,
@@ -115,13 +115,13 @@ impl Pace {
                 began + left / 8 + self.flush.of(left - left / 8)
             }
         };
-        // What the flush has written has taken its extents already.
+        // The written part of the flush has taken its extents already.
         let written = (self.flush.of(room.buffer_bytes) as f64 / FLUSH_WRITE.1) as u64;
         let sealed = if room.is_sealed { room.buffer_bytes.saturating_sub(written) } else { 0 };
         let by_space = room.free_bytes.map_or(u64::MAX, |free| free.saturating_sub(sealed));
         let limit = by_flush.min(by_space);
         let before = self.limit_bytes.load(Ordering::Relaxed);
-        // In steps that are worth waking somebody for.
+        // Smaller rises are not worth waking a session for.
         if limit > before && limit - before < room.buffer_bytes / 256 && limit < room.buffer_bytes {
             return false;
         }
@@ -133,17 +133,17 @@ impl Pace {
     }
 }
 
-/// A session's part of what may be filled.
+/// A session's part of the bytes that may be filled.
 #[derive(Default)]
 pub struct Share {
     rise: u64,
     left_bytes: u64,
-    /// The session is among those that wait.
+    /// The session is counted among the waiting ones.
     is_waiting: bool,
 }
 
 impl Share {
-    /// Whether a write of so many bytes may be tried now; takes them if so. `filled_bytes` is what the active buffer has.
+    /// Whether a write of `bytes` bytes may be tried now; takes them if so. `filled_bytes` is the fill of the active buffer.
     pub fn take(&mut self, pace: &Pace, filled_bytes: u64, bytes: u64) -> bool {
         let limit = pace.limit_bytes();
         if limit == u64::MAX {
@@ -162,12 +162,12 @@ impl Share {
         may
     }
 
-    /// A write that took so much was not made.
+    /// Returns the bytes of a write that was not made.
     pub fn give_back(&mut self, bytes: u64) {
         self.left_bytes = self.left_bytes.saturating_add(bytes);
     }
 
-    /// Counts the session among those that wait, or not.
+    /// Counts the session among the waiting ones, or no longer.
     pub fn set_waiting(&mut self, pace: &Pace, is_waiting: bool) {
         match (self.is_waiting, is_waiting) {
             (false, true) => pace.sessions.fetch_add(1, Ordering::Relaxed),

@@ -1,19 +1,19 @@
-//! What an offline check says.
+//! The report of an offline check.
 
-/// Of damage that costs nothing.
+/// The words for damage that costs nothing.
 pub const MADE_ANEW: &str = "which is made anew when the store is next opened for writing";
 
-/// What a check went through.
+/// Counts of the checked objects, and the problems found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
     pub segments: u64,
     pub records: u64,
     pub valid_records: u64,
-    /// Of hashed keyspaces, keys that the write buffers have the last word on: what was read of the log. Some are in segments too.
+    /// Hashed keyspaces: keys whose newest record is in a write buffer, read from the log. Segments have older records of some of them.
     pub buffered_records: u64,
-    /// Values in extents of their own, each read whole.
+    /// Values in extents of their own. Each was read whole.
     pub large_values: u64,
-    /// What does not hold, each naming its place.
+    /// The problems found. Each names its place.
     pub problems: Vec<String>,
 }
 

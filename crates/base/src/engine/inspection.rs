@@ -1,21 +1,21 @@
-//! What superblock and manifest say, and what lies where on the drive. Plain data, for tools.
+//! The contents of superblock and manifest, and the map of the drive. Plain data, for tools.
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inspection {
-    /// Names and figures.
+    /// Fields by name.
     pub superblock: Vec<(String, u64)>,
     pub manifest: Vec<(String, u64)>,
     pub segments: Vec<SegmentInspection>,
-    /// Of ordered keyspaces, by keyspace and class.
+    /// Groups of slots of ordered keyspaces, by keyspace and class.
     pub groups: Vec<GroupInspection>,
-    /// Of ordered keyspaces; none while nobody has the store open.
+    /// Trees of ordered keyspaces; empty while nobody has the store open.
     pub trees: Vec<TreeInspection>,
-    /// The drive from its first byte to its last.
+    /// The areas of the drive, from its first byte to its last.
     pub areas: Vec<Area>,
 }
 
 impl Inspection {
-    /// A figure of the superblock or the manifest; 0 if there is no such.
+    /// A field of the superblock or the manifest by its name; 0 if there is none.
     pub fn field(&self, name: &str) -> u64 {
         let all = self.superblock.iter().chain(&self.manifest);
         all.clone().find(|field| field.0 == name).map_or(0, |field| field.1)
@@ -28,7 +28,7 @@ pub struct Area {
     pub offset_bytes: u64,
     pub length_bytes: u64,
     pub kind: AreaKind,
-    /// The segment it belongs to, of [`AreaKind::Data`], [`AreaKind::Keys`] and [`AreaKind::Large`].
+    /// The segment that the area belongs to, for [`AreaKind::Data`], [`AreaKind::Keys`] and [`AreaKind::Large`].
     pub segment: Option<u32>,
 }
 
@@ -47,20 +47,20 @@ pub enum AreaKind {
     Keys,
     /// Large values whose records are in a segment.
     Large,
-    /// Taken, by what is being written, or read for the last time.
+    /// Allocated, for data that is being written, or that is read for the last time.
     Held,
     /// Groups of slots for data nodes of ordered keyspaces.
     Nodes,
-    /// Groups of slots for their values that no node takes.
+    /// Groups of slots for extensions: values of ordered keyspaces that are too large for a node.
     Extensions,
-    /// The index, and the anchors of ordered keyspaces, as a clean close left them. Their extents are free as soon as the store is open.
+    /// The index and the anchors of ordered keyspaces, as a clean close left them. Opening the store frees their extents.
     Checkpoint,
     Free,
-    /// What rounding leaves.
+    /// The remainder that rounding leaves.
     Unused,
 }
 
-/// Names, for those who print kinds and read them again.
+/// Names of the kinds, for programs that print and parse them.
 pub const AREA_KINDS: [(AreaKind, &str); 13] = [
     (AreaKind::Superblock, "superblock"),
     (AreaKind::Manifest, "manifest"),
@@ -89,7 +89,7 @@ macro_rules! named_numbers {
                 vec![$((stringify!($name), self.$name),)*]
             }
 
-            /// Takes a field by its name; whether there is one.
+            /// Sets a field by its name. Returns whether there is such a field.
             pub fn set(&mut self, name: &str, value: u64) -> bool {
                 match name {
                     $(stringify!($name) => self.$name = value,)*

@@ -1,4 +1,4 @@
-//! Where a key lives: in a write buffer, in which bytes of which segment, or in which data node. Plain data, for tools.
+//! The place of a key: a write buffer, bytes of a segment, or a data node. Plain data, for tools.
 
 use crate::base::Base;
 use tapetum_kernels::expiry::Expiry;
@@ -8,18 +8,18 @@ use tapetum_kernels::record::{Header, Kind};
 pub struct Location {
     /// The 128-bit hash key.
     pub hash: u128,
-    /// The index partition, which is the shard of the write buffers too. An ordered keyspace has no index of hash keys.
+    /// The index partition, which is also the shard of the write buffers. `None` for an ordered keyspace, which has no index of hash keys.
     pub partition: Option<u64>,
     pub place: KeyPlace,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyPlace {
-    /// Not in the store. `segment` is where the index led to, which had another key's record.
+    /// Not in the store. `segment` is the segment that the index named, which has a record of another key there.
     Nowhere {
         segment: Option<u32>,
     },
-    /// In a write buffer; `flash_bytes` is its record in the log zone, or will be.
+    /// In a write buffer. `flash_bytes` is the place of its record in the log zone, written or not.
     Buffer {
         buffer: u64,
         sealed: bool,
@@ -27,24 +27,24 @@ pub enum KeyPlace {
         record: RecordFacts,
     },
     Segment(SegmentPlace),
-    /// In the range of a data node, whether that has it or not.
+    /// The key lies in the range of a data node, whether the node has it or not.
     Node(NodePlace),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentPlace {
     pub segment: u32,
-    /// Its number among the segment's records.
+    /// The record's number in the segment.
     pub entry: u32,
     pub extent: u32,
-    /// The data page in which it starts, and the byte of the page's payload.
+    /// The data page in which the record starts, and the offset in that page's payload.
     pub page: u32,
     pub page_at: u32,
-    /// Where that is on the drive.
+    /// The offset of that place on the drive.
     pub flash_bytes: u64,
-    /// What a get reads to have it.
+    /// Bytes that a get reads for this record.
     pub read_bytes: u64,
-    /// Whether the index means this record: one that was overwritten stays until it is collected.
+    /// Whether the index points to this record. An overwritten record stays until it is collected.
     pub valid: bool,
     pub record: RecordFacts,
 }
@@ -52,51 +52,51 @@ pub struct SegmentPlace {
 /// The data node whose range a key of an ordered keyspace lies in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodePlace {
-    /// Its number in memory; it may have another one when the store is opened again.
+    /// The node's number in memory. It may change when the store is opened again.
     pub node: u32,
-    /// Nodes of the search layer on the way to it.
+    /// Nodes of the search layer on the path to it.
     pub depth: u32,
-    /// Its newest image on flash; none of what was never written.
+    /// Its newest image on flash; `None` if it was never written.
     pub image: Option<ImagePlace>,
     pub is_cached: bool,
-    /// What is said here of its records is not all in that image yet.
+    /// The newest image lacks changes that the facts here include.
     pub is_dirty: bool,
-    /// The first key that it has, and the first behind these; `None` where there is none.
+    /// The lower fence, and the upper one; `None`: the node has no upper end.
     pub low: Vec<u8>,
     pub high: Option<Vec<u8>>,
     pub records: u64,
     pub used_bytes: u64,
-    /// The key's.
+    /// The facts of the key's record.
     pub record: Option<RecordFacts>,
     pub extension: Option<ExtensionPlace>,
 }
 
-/// Where the image of a data node lies.
+/// The place of a data node's image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImagePlace {
     pub extent: u32,
-    /// Its page of the extent.
+    /// The page within the extent.
     pub page: u32,
     pub flash_bytes: u64,
     pub stamp: u64,
 }
 
-/// Where a value lies that no data node takes.
+/// The place of a value that is too large for a data node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtensionPlace {
     pub extent: u32,
-    /// The page of the extent that it begins in.
+    /// The page of the extent in which it begins.
     pub page: u32,
-    /// `None`: no such place is on this drive.
+    /// `None`: the named place does not exist on this drive.
     pub flash_bytes: Option<u64>,
-    /// What it takes on flash.
+    /// Bytes that it takes on flash.
     pub length_bytes: u64,
     pub stamp: u64,
-    /// It is there, and its checksums are right.
+    /// The value is there and its checksums are right.
     pub is_whole: bool,
 }
 
-/// What a record's header says.
+/// The facts in a record's header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordFacts {
     /// `Value`, `Tombstone` …
@@ -104,18 +104,18 @@ pub struct RecordFacts {
     pub codec: String,
     pub record_bytes: u64,
     pub key_bytes: u64,
-    /// The value as it is stored, and as it was given.
+    /// Bytes of the value as stored, and as given.
     pub stored_bytes: u64,
     pub value_bytes: u64,
     pub flags: u32,
     pub expiry: Expiry,
     pub stamp: u64,
-    /// Whether a get finds it: it is a value, not expired, not deleted with everything else.
+    /// Whether a get finds the record: it is a value, not expired, not deleted with everything else.
     pub live: bool,
 }
 
 impl RecordFacts {
-    /// Of a record whose header says its keyspace.
+    /// The facts of a record whose header names its keyspace.
     pub fn of(base: &Base, header: &Header) -> RecordFacts {
         RecordFacts {
             kind: format!("{:?}", header.kind).to_lowercase(),

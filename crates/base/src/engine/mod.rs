@@ -1,15 +1,15 @@
-//! An engine holds the keyspaces of one kind. It stands on the [`Base`](crate::base::Base) and knows no other engine.
+//! An engine holds the keyspaces of one kind. It uses the [`Base`](crate::base::Base) and knows no other engine.
 //!
 //! ```text
 //! opening:  make ─► replay of each of its log records, in order ─► recover ─► jobs
 //! open:     sessions · jobs of maintenance · a client of the log
 //! closing:  jobs wound down ─► close
 //! ```
-//! 1. A record of the log belongs to the engine of its keyspace's kind; no other sees it.
-//! 2. A store opens only with an engine for each kind of keyspace that it has, dropped ones included.
-//! 3. The id of a dropped keyspace is given again only when no engine holds anything of it ([`BaseClient::holds`]).
+//! 1. A log record belongs to the engine of its keyspace's kind. No other engine sees it.
+//! 2. A store opens only if there is an engine for each kind of keyspace in it, dropped keyspaces included.
+//! 3. The id of a dropped keyspace is reused only when no engine holds anything of it ([`BaseClient::holds`]).
 //!
-//! Threads: any. The store and its sessions hold engines, engines hold the base; the base knows them weakly.
+//! Threads: any. The store and its sessions hold engines, and engines hold the base. The base holds engines only weakly.
 
 pub mod check_report;
 pub mod inspection;
@@ -36,20 +36,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tapetum_kernels::record::Record;
 
-/// What a keyspace that is kept in images has written, and how much of that an opening after a crash would miss. For tests.
+/// Progress of the images of one keyspace: how many are durable, and how many of them an opening after a crash would miss if lost. For tests.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ImageMarks {
     /// Images that have become durable since the store was opened, and the highest stamp of them.
     pub landed: u64,
     pub landed_stamp: u64,
-    /// Those among the first of them that the manifest attests; `None`: it attests none of any life.
+    /// How many of the first of them the manifest attests; `None`: it attests none of any life.
     pub settled: Option<u64>,
     /// The highest stamp up to which a durable image attests others.
     pub told_stamp: u64,
 }
 
 impl ImageMarks {
-    /// Whether all that was durable when the keyspace had the `earlier` marks is attested.
+    /// Whether everything that was durable at the `earlier` marks is attested.
     pub fn attest(&self, earlier: &ImageMarks) -> bool {
         self.settled.is_some_and(|settled| earlier.landed <= settled || earlier.landed_stamp <= self.told_stamp)
     }
@@ -58,23 +58,23 @@ impl ImageMarks {
 pub type ItemCounts = BTreeMap<KeyspaceId, u64>;
 
 pub trait Engine: BaseClient {
-    /// Takes a record of the log back, before the store is open. Records come in the order of their stamps.
+    /// Replays a log record, before the store is open. Records come in the order of their stamps.
     fn replay(&self, place: Place, record: &Record<'_>) -> Result<(), Error>;
 
-    /// All was replayed: makes ready to serve, from what it left in the manifest (a root by `Base::set_root`, or as a client), which it may
-    /// change. Gives the installer back. Nobody takes extents before every engine has claimed its own here.
+    /// Makes the engine ready to serve, after all records were replayed. It starts from what it left in the manifest (a root by `Base::set_root`, or
+    /// as a client), which it may change, and gives the installer back. Nobody allocates extents before every engine has claimed its own here.
     fn recover(self: Arc<Self>, io: Io, installer: Box<Installer>) -> Task<Result<Box<Installer>, Error>>;
 
-    /// Its part of a session. Sessions hold that of hashed keyspaces by value, and never ask for it.
+    /// Opens its part of a session. Sessions hold the part of hashed keyspaces by value and never ask for it here.
     fn open_session(self: Arc<Self>, slot: EngineSlot) -> Box<dyn EngineSession>;
 
-    /// What it has to do again and again while the store is open.
+    /// Its recurring work while the store is open.
     fn jobs(self: Arc<Self>, io: &Io) -> Vec<Box<dyn Job>>;
 
-    /// Adds about how many items each of its open keyspaces has: none is missing, those may count whose room is still to be taken back.
+    /// Adds the approximate number of items of each open keyspace. It counts every item, and may also count dead ones whose room is not freed yet.
     fn add_counts(&self, counts: &mut ItemCounts);
 
-    /// How many items each of its open keyspaces has; it may read flash to know. Expired and deleted ones count until their room is taken back.
+    /// The number of items of each open keyspace; may read flash. Expired and deleted items count until their room is freed.
     fn count_items(self: Arc<Self>, _: Io) -> Task<Result<ItemCounts, Error>> {
         let mut counts = ItemCounts::new();
         self.add_counts(&mut counts);
@@ -83,30 +83,30 @@ pub trait Engine: BaseClient {
 
     fn add_stats(&self, stats: &mut Stats);
 
-    /// Where the records of a range of keys lie, for a query at the drive; `None`: an engine that tells it another way.
+    /// The layout of a range of keys, for a query at the drive. `None`: this engine has no such layout.
     fn scan_layout(&self, _: KeyspaceRef, _: &KeyRange) -> Result<Option<Box<dyn ScanLayout>>, Error> {
         Ok(None)
     }
 
-    /// Adds what it knows of its data beside what the manifest says, for tools.
+    /// Adds the facts about its data that the manifest does not have, for tools.
     fn inspect(&self, _: &mut Inspection) -> Result<(), Error> {
         Ok(())
     }
 
-    /// Where a key of a keyspace lives, for tools.
+    /// Finds the place of a key, for tools.
     fn locate(self: Arc<Self>, io: Io, keyspace: KeyspaceId, key: Vec<u8>) -> Task<Result<KeyPlace, Error>>;
 
-    /// The marks of one of its keyspaces, if that is kept in images.
+    /// The image marks of one of its keyspaces, if that is kept in images.
     fn image_marks(&self, _: KeyspaceId) -> Option<ImageMarks> {
         None
     }
 
-    /// Reads all that it has on flash and looks whether it holds.
+    /// Reads all of its data on flash and checks it.
     fn check(self: Arc<Self>, io: Io) -> Task<Result<CheckReport, Error>>;
 
-    /// Moves on what it has on its way to flash, without its jobs: somebody waits for a flush, and one is on its way at a time.
+    /// Advances its writes to flash without its jobs. Called when somebody waits for a flush, as only one flush runs at a time.
     fn move_on(&self) {}
 
-    /// Its jobs were wound down, and the log is durable: leaves what makes the next opening quick.
+    /// Called when its jobs were wound down and the log is durable. Leaves a checkpoint that makes the next opening quick.
     fn close(self: Arc<Self>, io: Io) -> Task<Result<(), Error>>;
 }

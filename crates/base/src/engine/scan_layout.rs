@@ -1,12 +1,12 @@
-//! What a query at the drive knows of where records lie: lists of pieces, each for one pipeline.
+//! The layout of records on the drive, for a query there: lists of pieces, one list for each pipeline.
 //!
 //! ```text
 //! layout ─► list: pieces, what is read of them, later words on keys ─► pipeline ─┬─ frames ─────────────► released
 //!   ▲                                                                            └─ no more room for them ─► the rest is listed
 //!   └────────────────────────────────────────────────────────────────────────────┘
 //! ```
-//! 1. Lists together have each record once. What a piece misses comes back with the frames.
-//! 2. What a list shows may be shown when the layout says so: when it is durable, where that is waited for.
+//! 1. All lists together have each record once. Records that a piece misses come back with the frames.
+//! 2. The records of a list may be shown once the layout allows it: when they are durable, at sync modes that wait for that.
 
 use crate::error::Error;
 use tapetum_drive::{ATTACHMENT_BYTES_MAX, LocalBuffer, QueuePair, SOURCE_RANGES_MAX, SourceRange};
@@ -16,50 +16,50 @@ use tapetum_kernels::scan::result::{DeferredRecord, MissedKeys, StoppedRun};
 #[derive(Clone, Copy, Debug)]
 pub struct ListLimits {
     pub ranges: usize,
-    /// Bytes of pieces and of keys with a later word on them.
+    /// Bytes of pieces and of replaced keys.
     pub attachment_bytes: usize,
-    /// Bytes that are read. One piece may have more.
+    /// Bytes that are read. A single piece may exceed them.
     pub read_bytes: u64,
 }
 
 impl ListLimits {
-    /// With so many bytes of a query beside the pieces.
+    /// The limits beside a query of `query_bytes` bytes in the attachment.
     pub fn beside(query_bytes: usize, read_bytes: u64) -> ListLimits {
         let attachment_bytes = ATTACHMENT_BYTES_MAX.saturating_sub(query_bytes);
         ListLimits { ranges: SOURCE_RANGES_MAX, attachment_bytes, read_bytes }
     }
 }
 
-/// What the next pipeline is to look at.
+/// The work of the next pipeline.
 #[derive(Default)]
 pub struct ScanList {
-    /// The layout's name for it.
+    /// The layout's id of the list.
     pub id: u64,
-    /// Encoded.
+    /// The pieces, encoded.
     pub pieces: Vec<u8>,
     pub piece_count: u32,
     pub ranges: Vec<SourceRange>,
     /// Keys that have a later record elsewhere.
     pub replaced: Vec<Vec<u8>>,
-    /// Records up to this stamp were deleted together.
+    /// The watermark of the deletions of everything: records up to this stamp are deleted.
     pub deleted_through: u64,
     /// Milliseconds since 1970.
     pub now_ms: u64,
-    /// Copies that ranges of local memory name.
+    /// The copies that ranges of local memory name.
     pub copies: Option<LocalBuffer>,
-    /// Keys of which it is known already that they are not found this way.
+    /// Keys that this list is known not to find.
     pub missed: Vec<MissedKeys>,
 }
 
-/// Why there is no list.
+/// The reason why there is no list.
 #[derive(Clone, PartialEq, Debug)]
 pub enum LayoutError {
     Store(Error),
-    /// One piece takes more than an attachment.
+    /// One piece has more replaced keys than an attachment can hold.
     TooManyReplaced,
-    /// What it was to list is not held any more.
+    /// The data that it was to list is no longer held.
     TooOld,
-    /// A run says that it stopped where there is no such place.
+    /// A run reported a stop at a place that does not exist.
     Place,
 }
 
@@ -69,11 +69,11 @@ impl From<Error> for LayoutError {
     }
 }
 
-/// What copies a cached page beside.
+/// The queue pair and buffer that copy cached pages.
 #[derive(Default)]
 pub struct PageCopier {
     pub pair: Option<QueuePair>,
-    /// Room for copies, if it is not lent.
+    /// The buffer for copies, unless it is lent.
     pub room: Option<LocalBuffer>,
 }
 
@@ -81,27 +81,27 @@ pub trait ScanLayout: Send {
     /// The next list; `None`: nothing is left.
     fn next(&mut self, limits: &ListLimits) -> Result<Option<ScanList>, LayoutError>;
 
-    /// Lists what was left of a list by a run that stopped; of one that gave nothing, all of it.
+    /// Lists again the rest of a list whose run stopped; all of it if the run gave nothing.
     fn again(&mut self, id: u64, stopped: Option<&StoppedRun>) -> Result<(), LayoutError>;
 
-    /// Whether what a list shows may be shown by now.
+    /// Whether the records of a list may be shown now.
     fn may_show(&mut self, _id: u64) -> Result<bool, LayoutError> {
         Ok(true)
     }
 
-    /// An error if what it lists is not held any more: then what was read may be something else.
+    /// An error if the listed data is no longer held. In that case the data that was read may belong to something else.
     fn check(&self) -> Result<(), LayoutError> {
         Ok(())
     }
 
-    /// A list was looked at.
+    /// The list was worked through, and its data may be let go.
     fn release(&mut self, id: u64);
 
-    /// What it copies pages with, if it copies any.
+    /// The copier of pages, if this layout copies any.
     fn copier(&mut self) -> Option<&mut PageCopier> {
         None
     }
 
-    /// Where a value out of line lies; `None`: it may be somewhere else by now.
+    /// The place of a value out of line; `None`: it may have moved.
     fn value(&self, record: &DeferredRecord) -> Result<Option<(ValueHome, Vec<SourceRange>)>, LayoutError>;
 }

@@ -1,4 +1,4 @@
-//! Why a keyspace was not made, renamed or dropped.
+//! The reasons why a keyspace was not created, renamed or dropped.
 
 use crate::debug_as_text;
 use crate::keyspace_kind::KeyspaceKind;
@@ -21,20 +21,20 @@ pub enum KeyspaceError {
     Unknown {
         name: String,
     },
-    /// It is there, and of this kind.
+    /// The keyspace exists and is of this kind.
     IsOfKind {
         name: String,
         kind: KeyspaceKind,
     },
     /// The default keyspace is neither renamed nor dropped.
     IsDefault,
-    /// It was dropped before, and what it held is being freed.
+    /// The keyspace was dropped before, and its data is being freed.
     IsDropped {
         name: String,
     },
-    /// The request names one that was dropped since.
+    /// The request names a keyspace that was dropped since.
     Gone,
-    /// The request names one of another store.
+    /// The request names a keyspace of another store.
     OfOtherStore,
     TooMany {
         limit: usize,
@@ -47,17 +47,17 @@ pub enum KeyspaceError {
         name: String,
         kind: KeyspaceKind,
     },
-    /// The request is one for keyspaces of another kind.
+    /// The request is for keyspaces of another kind.
     OtherKind {
         kind: KeyspaceKind,
     },
-    /// It is an ordered one, whose items come from a scan of a range of keys.
+    /// The keyspace is ordered: its items come from a scan of a range of keys.
     Ordered,
-    /// It is an ordered one, whose values do not pass through programs.
+    /// The keyspace is ordered: its values do not pass through programs.
     OrderedThroughPrograms,
-    /// It is a hashed one: its keys have no order, and no scan of a range.
+    /// The keyspace is hashed: its keys have no order, so it has no scan of a range.
     Unordered,
-    /// What its keys and values are made of was said by another version.
+    /// Another version set the format of its keys and values.
     Format {
         name: String,
         version: u8,
@@ -65,7 +65,7 @@ pub enum KeyspaceError {
     FormatsTooLong {
         limit_bytes: usize,
     },
-    /// Another version made it, with options that this one does not know.
+    /// Another version made the keyspace, with options that this one does not know.
     Options {
         name: String,
     },
@@ -74,23 +74,23 @@ pub enum KeyspaceError {
         size_bytes: u64,
         limit_bytes: u64,
     },
-    /// No block device has such groups.
+    /// No block device has groups of this size.
     GroupBlocks {
         blocks: u64,
     },
-    /// A group of so many blocks is too large for the store's segments.
+    /// A group of `blocks` blocks is too large for the store's segments.
     GroupsTooLarge {
         blocks: u64,
         segment_bytes: u64,
     },
-    /// It is a block device with groups of blocks, whose items are not taken one by one.
+    /// The keyspace is a block device with groups of blocks, whose items cannot be accessed one by one.
     IsGrouped,
     /// The block device has no block of this number.
     NoBlock {
         block: u64,
         blocks: u64,
     },
-    /// It is no block device.
+    /// The keyspace is no block device.
     NoDevice {
         name: String,
     },

@@ -1,4 +1,4 @@
-//! What can go wrong, each with what to do about it.
+//! The errors. Each message tells the user what to do about it.
 
 mod keyspace_error;
 
@@ -7,7 +7,7 @@ use std::fmt;
 use tapetum_drive::{Completion, Drive, PipelineFailure, Size};
 use tapetum_kernels::record::VALUE_BYTES_MAX;
 
-/// `Debug` as `Display`: a `main` that returns an error prints it so.
+/// `Debug` prints as `Display`: a `main` that returns an error prints it this way.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! debug_as_text {
@@ -30,7 +30,7 @@ pub enum Error {
     ValueTooLarge {
         limit_bytes: usize,
     },
-    /// A batch is written in one piece.
+    /// The batch exceeds one write.
     BatchTooLarge {
         limit_bytes: usize,
         limit_writes: usize,
@@ -39,15 +39,15 @@ pub enum Error {
     FullFlash,
     /// The index has no room for another key within the memory budget.
     FullIndex,
-    /// The manifest has no room to name another key's record: a store that has grown takes so many small items and no more.
+    /// The manifest has no room to name another key's record. This limits the number of small items in a store that has grown.
     FullManifest,
-    /// The store was opened to read.
+    /// The store was opened read-only.
     ReadOnly,
     /// The store was closed before the operation was done.
     Closed,
     /// The store was opened before this process was forked.
     Forked,
-    /// A keyspace was not made, renamed or dropped, or is not there, or not any more.
+    /// A keyspace was not created, renamed or dropped, or it does not exist.
     Keyspace(KeyspaceError),
     /// A write to flash failed: nothing is acknowledged any more.
     Poisoned(String),
@@ -55,23 +55,23 @@ pub enum Error {
     NoSpace {
         place: String,
     },
-    /// The file that the store lies in was deleted or replaced.
+    /// The store's file was deleted or replaced.
     Removed {
         place: String,
     },
-    /// Bytes on flash are not what was written.
+    /// Bytes on flash differ from those that were written.
     Corrupt(String),
     /// The drive answered with an error.
     Io(String),
-    /// A pipeline over an item gave nothing.
+    /// A pipeline over an item failed.
     Pipeline(PipelineFailure),
-    /// This is not a store, or one that this version cannot read.
+    /// This is no store, or one that this version cannot read.
     Unusable(String),
-    /// This is a store of another format, or one with features that this version does not know.
+    /// The store has another format, or features that this version does not know.
     OtherFormat(String),
     /// The options do not fit together.
     Options(String),
-    /// A budget of memory that is too small for what stands behind `needed_for`, such as "write buffers of 1MiB".
+    /// The memory budget is too small for `needed_for`, such as "write buffers of 1MiB".
     TooLittleMemory {
         memory_bytes: u64,
         least_bytes: u64,
@@ -161,7 +161,7 @@ impl std::error::Error for Error {}
 crate::debug_as_text!(Error);
 
 impl Error {
-    /// What a command of `drive` came to that did not succeed; `what` it was.
+    /// The error of a failed command of `drive`; `what` names the command.
     pub fn of_command(drive: &Drive, what: &str, completion: &Completion) -> Error {
         let Completion { status, errno, .. } = completion;
         match completion.is_no_space() {
@@ -170,7 +170,7 @@ impl Error {
         }
     }
 
-    /// What a store says from then on in which `what` came to this error.
+    /// The error that a store returns after `what` failed with this one.
     pub fn poisoning(self, what: &str) -> Error {
         match self {
             Error::NoSpace { .. } | Error::Removed { .. } | Error::Poisoned(_) | Error::Closed | Error::Forked => self,

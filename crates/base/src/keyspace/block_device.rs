@@ -1,12 +1,12 @@
-//! What a keyspace that is a block device keeps among its options: its size, and how its blocks become keys.
+//! The options of a keyspace that is a block device: its size, and the mapping of its blocks to keys.
 //!
 //! ```text
 //!  0  kind u8 = 1, a block device · 1  version u8 = 1 · 2  group bits u8, at most 4 · 3  0 · 4  size u64
 //! ```
-//! A block of 4 KiB is an item whose value is the block. Without group bits its key is the block's number, eight bytes, the most
-//! significant first. With them, they are the low bits of a block's number by which blocks of one group differ: the key is the number of the
-//! group's first block, and one byte more, the block's place in the group. On flash a group is one record
-//! ([`tapetum_kernels::block_group`]). A block without an item reads as zeros.
+//! Each block of 4 KiB is the value of one item. Without group bits the item's key is the block's number, eight bytes, the most significant first.
+//! Group bits are the number of low bits in which the block numbers of one group differ. With them the key is the number of the group's first block,
+//! followed by one byte: the block's place in the group. On flash a group is one record ([`tapetum_kernels::block_group`]). A block without an item
+//! reads as zeros.
 
 use super::catalogue::Keyspace;
 use crate::error::KeyspaceError;
@@ -15,7 +15,7 @@ use tapetum_kernels::block_group::{BLOCK_KEY_BYTES, GROUP_BLOCKS_MAX, GROUP_KEY_
 use tapetum_kernels::record::HEADER_BYTES_MAX;
 
 pub const BLOCK_BYTES: usize = 4 << 10;
-/// As much as a store may have.
+/// The largest size of a device, which is the most that a store may have.
 pub const DEVICE_BYTES_MAX: u64 = 8 << 50;
 
 const KIND: u8 = 1;
@@ -47,7 +47,7 @@ impl std::ops::Deref for BlockKey {
     }
 }
 
-/// The longest record of a group on flash, about.
+/// The approximate maximum of a group's record on flash.
 pub fn group_bytes_max(blocks: usize) -> usize {
     HEADER_BYTES_MAX + GROUP_KEY_BYTES + frame_bytes_max(blocks, BLOCK_BYTES)
 }
@@ -63,7 +63,7 @@ impl BlockDevice {
         if fits { Ok(BlockDevice { size_bytes, group_bits: 0 }) } else { Err(refused) }
     }
 
-    /// The device with groups of so many blocks; one is none.
+    /// The device with groups of `blocks` blocks; 1: without groups.
     ///
     /// # Errors
     /// [`KeyspaceError::GroupBlocks`] unless that is a power of two up to 16.
@@ -73,12 +73,12 @@ impl BlockDevice {
         if fits { Ok(BlockDevice { group_bits, ..self }) } else { Err(KeyspaceError::GroupBlocks { blocks }) }
     }
 
-    /// How many neighbouring blocks lie together on flash; one where each lies by itself.
+    /// How many neighbouring blocks share a record on flash; 1 without groups.
     pub fn group_blocks(self) -> u64 {
         1 << self.group_bits
     }
 
-    /// Whether a block lies together with none before it.
+    /// Whether a block is the first of its group.
     pub fn is_first_of_group(self, block: u64) -> bool {
         block.is_multiple_of(self.group_blocks())
     }
@@ -105,7 +105,7 @@ impl BlockDevice {
         BlockKey { bytes, length: if self.group_bits == 0 { GROUP_KEY_BYTES } else { BLOCK_KEY_BYTES } }
     }
 
-    /// What a keyspace keeps of it.
+    /// The options that the keyspace keeps for this device.
     pub fn options(self) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.bytes.extend_from_slice(&[KIND, VERSION, self.group_bits, 0]);
@@ -126,10 +126,10 @@ impl BlockDevice {
 }
 
 impl Keyspace {
-    /// The block device that it is, if it is one.
+    /// The block device, if the keyspace is one.
     ///
     /// # Errors
-    /// [`KeyspaceError::Options`] where another version made it, as something that this one does not know.
+    /// [`KeyspaceError::Options`] if another version made it with options that this one does not know.
     pub fn block_device(&self) -> Result<Option<BlockDevice>, KeyspaceError> {
         if self.options.is_empty() {
             return Ok(None);
@@ -138,12 +138,12 @@ impl Keyspace {
     }
 }
 
-/// What is known of a range of a block device without a question for each block.
+/// The absent blocks at the front of a range of a block device, found without a lookup of each block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AbsentBlocks {
-    /// So many of the first blocks are absent for certain. Of the next one nothing is said.
+    /// The number of leading blocks that are certainly absent. The next block may be absent or present.
     pub blocks: u64,
-    /// What that took, in lookups of the index and pieces.
+    /// The cost of this answer, in lookups of the index and pieces.
     pub looks: usize,
 }
 

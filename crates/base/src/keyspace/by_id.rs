@@ -1,6 +1,6 @@
-//! Something of each keyspace, by its id, in chunks of neighbours that come into being when one of them is first asked for.
+//! A table with one entry for each keyspace id. Chunks of neighbouring entries are made when one of them is first accessed.
 //!
-//! Threads: any; a chunk is made once, and looked up without a lock.
+//! Threads: any. A chunk is made once, and lookups take no lock.
 
 use super::KeyspaceId;
 use std::sync::OnceLock;
@@ -9,7 +9,7 @@ const CHUNK: usize = 256; // ids
 
 type Chunk<T> = [T; CHUNK];
 
-/// A table over all ids there can be. A store of few keyspaces keeps one chunk.
+/// A table over all possible ids. A store with few keyspaces has one chunk.
 pub struct ById<T> {
     first: Box<Chunk<T>>,
     others: Box<[OnceLock<Box<Chunk<T>>>; CHUNK - 1]>,
@@ -20,12 +20,12 @@ fn chunk<T>(number: usize, make: impl Fn(KeyspaceId) -> T) -> Box<Chunk<T>> {
 }
 
 impl<T> ById<T> {
-    /// `make` says what there is of ids in the default keyspace's chunk.
+    /// `make` gives the first value of each entry in the default keyspace's chunk.
     pub fn new(make: impl Fn(KeyspaceId) -> T) -> ById<T> {
         ById { first: chunk(0, make), others: Box::new([const { OnceLock::new() }; CHUNK - 1]) }
     }
 
-    /// What there is of a keyspace; `make` says what there is of its neighbours at first.
+    /// The entry of a keyspace. `make` gives the first values of its chunk, if that does not exist yet.
     #[inline]
     pub fn get(&self, KeyspaceId(id): KeyspaceId, make: impl Fn(KeyspaceId) -> T) -> &T {
         let [low, high] = id.to_le_bytes().map(usize::from);

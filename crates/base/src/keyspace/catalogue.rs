@@ -1,12 +1,11 @@
-//! The keyspaces that a store has.
+//! The keyspaces of a store.
 //!
-//! 1. The default keyspace has id 0, is always there and live, and keeps its name.
-//! 2. Formats are kept as they were encoded, also of a version that this code does not know, which is refused where it is asked for.
-//!    A dropped keyspace has none.
-//! 3. A name leads to at most one live keyspace. The name of a dropped one is free at once, its id only when it is forgotten:
-//!    by then nothing of it is left.
+//! 1. The default keyspace has id 0, always exists and is live, and keeps its name.
+//! 2. Formats are kept as they were encoded, also those of an unknown version, which [`Keyspace::format`] refuses. A dropped keyspace has none.
+//! 3. A name belongs to at most one live keyspace. The name of a dropped keyspace is free at once. Its id is free when it is forgotten: by then
+//!    nothing of it is left.
 //!
-//! Plain data: the store holds it behind a lock of its own.
+//! Plain data: the store holds it behind a lock.
 
 use crate::error::KeyspaceError;
 use crate::keyspace::KeyspaceId;
@@ -16,12 +15,12 @@ use std::collections::BTreeMap;
 use tapetum_kernels::scan::Format;
 use tapetum_kernels::scan::wire::{ScanReader, WireError};
 
-/// How many there may be, dropped ones that are not forgotten included: their names fit a small part of the manifest.
+/// The most keyspaces, including dropped ones that are not forgotten. Their names fit a small part of the manifest.
 pub const KEYSPACES_MAX: usize = 4096;
 pub const NAME_BYTES_MAX: usize = 255;
-/// For what kinds of keyspaces need to know of one.
+/// Bytes of a keyspace's options, which depend on its kind.
 pub const OPTIONS_BYTES_MAX: usize = 255;
-/// What the formats of all keyspaces take together: half of what the manifest keeps for the catalogue.
+/// Bytes of the formats of all keyspaces together: half of the manifest's room for the catalogue.
 pub const FORMATS_BYTES_MAX: usize = 32 << 10;
 pub const DEFAULT_NAME: &str = "default";
 
@@ -29,7 +28,7 @@ pub const DEFAULT_NAME: &str = "default";
 #[repr(u8)]
 pub enum KeyspaceState {
     Live = 1,
-    /// Nothing of it is found any more; what it held is being freed.
+    /// None of its items is found, and its data is being freed.
     Dropping = 2,
 }
 
@@ -38,18 +37,18 @@ pub struct Keyspace {
     pub id: KeyspaceId,
     pub name: String,
     pub kind: KeyspaceKind,
-    /// What its engine wants to know of it.
+    /// The options, which its engine interprets.
     pub options: Vec<u8>,
     pub state: KeyspaceState,
-    /// What its keys and values are made of, encoded; empty, if nobody said.
+    /// The format of its keys and values, encoded; empty if none was set.
     pub format: Vec<u8>,
 }
 
 impl Keyspace {
-    /// What its keys and values are made of, if somebody said.
+    /// The format of its keys and values, if one was set.
     ///
     /// # Errors
-    /// [`KeyspaceError::Format`], where another version said it.
+    /// [`KeyspaceError::Format`] if another version set it.
     pub fn format(&self) -> Result<Option<Format>, KeyspaceError> {
         if self.format.is_empty() {
             return Ok(None);
@@ -64,31 +63,31 @@ impl Keyspace {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KeyspaceEdit {
-    /// Of a live keyspace.
+    /// The keyspace must be live.
     Create(Keyspace),
     Rename {
         id: KeyspaceId,
         name: String,
     },
     Drop(KeyspaceId),
-    /// Of a live keyspace; none, if it is empty.
+    /// Sets the format of a live keyspace. An empty one removes it.
     SetFormat {
         id: KeyspaceId,
         format: Vec<u8>,
     },
-    /// Of a live keyspace.
+    /// Sets the options of a live keyspace.
     SetOptions {
         id: KeyspaceId,
         options: Vec<u8>,
     },
-    /// Nothing of a dropped keyspace is left.
+    /// Removes a dropped keyspace, of which nothing is left.
     Forget(KeyspaceId),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Catalogue {
     keyspaces: BTreeMap<KeyspaceId, Keyspace>,
-    /// Of live ones.
+    /// The ids of live keyspaces, by name.
     names: BTreeMap<String, KeyspaceId>,
 }
 
@@ -110,12 +109,12 @@ impl Default for Catalogue {
 }
 
 impl Catalogue {
-    /// All of them by id, dropped ones included.
+    /// All keyspaces by id, dropped ones included.
     pub fn iter(&self) -> impl Iterator<Item = &Keyspace> {
         self.keyspaces.values()
     }
 
-    /// How many there are, dropped ones included.
+    /// The number of keyspaces, dropped ones included.
     pub fn count(&self) -> usize {
         self.keyspaces.len()
     }
@@ -124,7 +123,7 @@ impl Catalogue {
         self.keyspaces.get(&id)
     }
 
-    /// Whether a keyspace is there and was not dropped.
+    /// Whether a keyspace exists and was not dropped.
     pub fn is_live(&self, id: KeyspaceId) -> bool {
         self.get(id).is_some_and(|keyspace| keyspace.state == KeyspaceState::Live)
     }
@@ -170,7 +169,7 @@ impl Catalogue {
         Ok(KeyspaceEdit::Drop(self.changeable(name)?))
     }
 
-    /// The edit that says what keys and values of a live keyspace are made of, or that nobody knows.
+    /// The edit that sets or removes the format of a live keyspace.
     pub fn set_format(&self, name: &str, format: Option<&Format>) -> Result<KeyspaceEdit, KeyspaceError> {
         let id = self.find(name)?.id;
         let mut encoded = Vec::new();
@@ -211,7 +210,7 @@ impl Catalogue {
         }
     }
 
-    /// Makes a change; what is amiss if it does not fit, and then nothing is changed.
+    /// Applies an edit. An error says why the edit does not fit; in that case nothing is changed.
     pub fn apply(&mut self, edit: &KeyspaceEdit) -> Result<(), String> {
         match edit {
             KeyspaceEdit::Create(keyspace) => self.add(keyspace.clone()),
@@ -252,7 +251,7 @@ impl Catalogue {
         }
     }
 
-    /// Takes a keyspace in, a dropped one too.
+    /// Adds a keyspace, live or dropped.
     pub fn add(&mut self, keyspace: Keyspace) -> Result<(), String> {
         let Keyspace { id, name, state, .. } = &keyspace;
         if self.keyspaces.contains_key(id) {
@@ -275,7 +274,7 @@ impl Catalogue {
     }
 }
 
-/// A name as keyspaces have it.
+/// Checks that a name is valid for a keyspace.
 pub fn checked_name(name: &[u8]) -> Result<&str, KeyspaceError> {
     if name.is_empty() {
         return Err(KeyspaceError::NameEmpty);

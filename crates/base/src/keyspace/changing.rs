@@ -1,4 +1,4 @@
-//! Changes of keyspaces that callers ask for and maintenance makes, since it alone writes the manifest.
+//! Changes of keyspaces. Callers request them, and maintenance makes them, since it alone writes the manifest.
 
 use super::block_device::BlockDevice;
 use super::catalogue::{Catalogue, KeyspaceEdit};
@@ -10,10 +10,10 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use tapetum_kernels::scan::Format;
 
-/// Changes that wait at most; each keeps a caller waiting.
+/// The most waiting changes. Each keeps a caller waiting.
 const WAITING_MAX: usize = 256;
 
-/// What is to be changed.
+/// The requested change.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KeyspaceWish {
     Create { name: Vec<u8>, kind: KeyspaceKind, options: Vec<u8> },
@@ -24,7 +24,7 @@ pub enum KeyspaceWish {
 }
 
 impl KeyspaceWish {
-    /// The edit that it comes to.
+    /// The edit that makes the change.
     pub fn edit(&self, catalogue: &Catalogue) -> Result<KeyspaceEdit, KeyspaceError> {
         match self {
             KeyspaceWish::Create { name, kind, options } => catalogue.create(name, *kind, options.clone()),
@@ -38,7 +38,7 @@ impl KeyspaceWish {
 
 pub type KeyspaceChange = UnderWay<KeyspaceWish>;
 
-/// Changes in the order in which they were asked for.
+/// Changes in the order of the requests.
 #[derive(Default)]
 pub struct KeyspaceChanges {
     waiting: Mutex<VecDeque<KeyspaceChange>>,

@@ -1,4 +1,4 @@
-//! What of a keyspace is deleted with everything else of it (flush_all).
+//! The deletions of everything in a keyspace (flush_all).
 
 use super::KeyspaceId;
 use std::collections::BTreeMap;
@@ -8,14 +8,14 @@ use tapetum_kernels::record::{Header, Kind, Record};
 pub struct DeletionMark {
     /// Records with a stamp up to this one are deleted.
     pub watermark: u64,
-    /// When to raise the watermark to the stamp of that moment, in Unix seconds; 0 for never.
+    /// The time at which the watermark rises to the stamp of that moment, in Unix seconds; 0 for never.
     pub planned_at: u32,
 }
 
-/// The marks of the keyspaces that have one.
+/// The marks of keyspaces that have one.
 pub type DeletionMarks = BTreeMap<KeyspaceId, DeletionMark>;
 
-/// Takes a record of the log that may be a mark. The manifest may have a later one, which ended older plans.
+/// Applies a log record if it is a mark. The manifest may have a later mark, which ended older plans.
 pub fn note_deletion(marks: &mut DeletionMarks, record: &Record<'_>) {
     let Header { kind, keyspace, stamp, .. } = record.header;
     let mark = marks.get(&KeyspaceId(keyspace)).copied().unwrap_or_default();

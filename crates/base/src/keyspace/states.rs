@@ -1,10 +1,10 @@
-//! What is true of each keyspace while the store is open: whether it is open, and what of it is deleted with everything else.
+//! The state of each keyspace while the store is open: whether it is open, and which of its records are deleted with everything else.
 //!
 //! Invariants:
-//! 1. A record is live only if its stamp is above its keyspace's *watermark*. Of a keyspace that is not open none is.
-//! 2. A [`KeyspaceRef`] names one life of an id of one store: it is open as long as the id is not dropped, and never again.
+//! 1. A record is live only if its stamp is above its keyspace's *watermark*. A keyspace that is not open has no live record.
+//! 2. A [`KeyspaceRef`] names one life of an id of one store. It is open until the id is dropped, and never again.
 //!
-//! Threads: any. Looks take no lock; changes of a keyspace are made with every shard held, so that no write slips between.
+//! Threads: any. Reads take no lock. Changes of a keyspace are made with every shard held, so that no write slips between.
 
 use super::KeyspaceId;
 use super::by_id::ById;
@@ -18,20 +18,20 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use tapetum_kernels::scan::Format;
 
-/// A keyspace as requests name it: of which store, an id, and which of its lives is meant. Another store refuses it.
+/// A keyspace as requests name it: its store, its id, and the life of that id. Other stores refuse it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct KeyspaceRef {
     pub id: KeyspaceId,
     kind: KeyspaceKind,
     life: u32,
-    /// See [`store_tag`]; 0 of [`KeyspaceRef::DEFAULT`].
+    /// See [`store_tag`]; 0 for [`KeyspaceRef::DEFAULT`].
     store: u32,
-    /// Of a block device: see [`Keyspace::block_device`].
+    /// The group bits of a block device: see [`Keyspace::block_device`].
     group_bits: u8,
 }
 
 impl KeyspaceRef {
-    /// The keyspace that every store has. Each store takes it for its own.
+    /// The keyspace that every store has. Each store treats it as its own.
     pub const DEFAULT: KeyspaceRef =
         KeyspaceRef { id: KeyspaceId::DEFAULT, kind: KeyspaceKind::Hashed, life: 1, store: 0, group_bits: 0 };
 
@@ -61,31 +61,31 @@ impl Default for KeyspaceRef {
     }
 }
 
-/// Tells the handles of stores apart: a part of the store's id, the same when the store is opened again, and never 0.
+/// Distinguishes the handles of different stores: a part of the store's id. It stays the same when the store is reopened, and is never 0.
 fn store_tag(store_id: u64) -> u32 {
     (store_id ^ store_id >> 32) as u32 | 1
 }
 
 struct KeyspaceCell {
     watermark: AtomicU64,
-    /// The watermark that it began with, and that needs no mark: what lies below was another keyspace's, and is gone.
+    /// The initial watermark, which needs no mark: older records belonged to an earlier keyspace with this id, and are deleted.
     born: AtomicU64,
-    /// When the watermark is to rise to the stamp of that moment, unix seconds; 0 for never.
+    /// The time at which the watermark rises to the stamp of that moment, in unix seconds; 0 for never.
     planned_at: AtomicU32,
-    /// Odd while it is open: goes up when it is created and when it is dropped.
+    /// Odd while the keyspace is open. Creating and dropping it each add one.
     life: AtomicU32,
-    /// Of a block device, also when it was dropped.
+    /// The group bits of a block device, also of a dropped one.
     group_bits: AtomicU8,
-    /// How many blocks it has; of another keyspace 0.
+    /// Its number of blocks; 0 for other keyspaces.
     blocks: AtomicU64,
 }
 
-/// By the low bits of a block's number; 0 of what is no block device, or of one that another version made.
+/// The group bits of a keyspace: 0 if it is no block device, or one that another version made.
 fn group_bits_of(keyspace: &Keyspace) -> u8 {
     keyspace.block_device().ok().flatten().map_or(0, BlockDevice::group_bits)
 }
 
-/// Nothing of a keyspace that is not open is live.
+/// The state of a keyspace that is not open: none of its records is live.
 fn closed_cell(_: KeyspaceId) -> KeyspaceCell {
     KeyspaceCell {
         watermark: AtomicU64::new(u64::MAX),
@@ -101,23 +101,23 @@ pub struct KeyspaceStates {
     store: u32,
     cells: ById<KeyspaceCell>,
     catalogue: Mutex<Catalogue>,
-    /// Goes up with every change of a watermark.
+    /// Counts the changes of watermarks.
     changes: AtomicU64,
-    /// Nothing up to this stamp is live, whatever keyspace it is in.
+    /// No record with a stamp up to this one is live, in any keyspace.
     floor: AtomicU64,
-    /// When the next watermark is to rise; 0 for never.
+    /// The time of the next planned deletion; 0 for never.
     planned_next: AtomicU32,
     planned_count: AtomicU32,
-    /// Those that were dropped and are not forgotten.
+    /// The number of keyspaces that were dropped and are not forgotten.
     dropped_count: AtomicU32,
-    /// Some are, or were since the store was opened, block devices with groups of blocks.
+    /// Since the store was opened, there has been a block device with groups of blocks.
     has_groups: AtomicBool,
-    /// As the marks of the open keyspaces were when the last buffer was sealed.
+    /// The marks of the open keyspaces when the last buffer was sealed.
     sealed: Mutex<DeletionMarks>,
 }
 
 impl KeyspaceStates {
-    /// The keyspaces of a store with what is deleted of them; `sealed` is what was before the active buffer.
+    /// The keyspaces of a store with their deletion marks. `sealed` are the marks from before the active buffer.
     pub fn new(store_id: u64, catalogue: Catalogue, marks: &DeletionMarks, sealed: DeletionMarks) -> KeyspaceStates {
         let states = KeyspaceStates {
             store: store_tag(store_id),
@@ -152,7 +152,7 @@ impl KeyspaceStates {
         self.has_groups.fetch_or(group_bits > 0, Ordering::SeqCst);
     }
 
-    /// Whether there may be records of groups, or of blocks that belong to one.
+    /// Whether records of groups may exist, or records of blocks that belong to one.
     #[inline]
     pub fn has_groups(&self) -> bool {
         self.has_groups.load(Ordering::SeqCst)
@@ -162,7 +162,7 @@ impl KeyspaceStates {
         1 << self.cell(id).group_bits.load(Ordering::SeqCst)
     }
 
-    /// How many blocks a block device has.
+    /// The number of blocks of a block device.
     pub fn device_blocks(&self, id: KeyspaceId) -> u64 {
         self.cell(id).blocks.load(Ordering::SeqCst)
     }
@@ -181,12 +181,12 @@ impl KeyspaceStates {
         Ok(KeyspaceRef { id, kind, life, store: self.store, group_bits })
     }
 
-    /// What the records of an open keyspace are made of, if somebody said.
+    /// The format of an open keyspace's records, if one was set.
     pub fn format(&self, id: KeyspaceId) -> Result<Option<Format>, Error> {
         lock(&self.catalogue).get(id).map_or(Ok(None), Keyspace::format).map_err(Error::Keyspace)
     }
 
-    /// The ids of those that were dropped and are not forgotten.
+    /// The ids of keyspaces that were dropped and are not forgotten.
     pub fn dropped(&self) -> Vec<KeyspaceId> {
         let catalogue = lock(&self.catalogue);
         catalogue.iter().map(|keyspace| keyspace.id).filter(|id| !catalogue.is_live(*id)).collect()
@@ -211,13 +211,13 @@ impl KeyspaceStates {
         self.cell(id).watermark.load(Ordering::SeqCst)
     }
 
-    /// Whether it is one of this store.
+    /// Whether the keyspace belongs to this store.
     #[inline]
     pub fn is_of_store(&self, keyspace: KeyspaceRef) -> bool {
         keyspace.store == self.store || keyspace.store == KeyspaceRef::DEFAULT.store
     }
 
-    /// Whether requests may name it.
+    /// Whether requests may name the keyspace.
     #[inline]
     pub fn is_open(&self, keyspace: KeyspaceRef) -> bool {
         self.is_of_store(keyspace) && self.cell(keyspace.id).life.load(Ordering::SeqCst) == keyspace.life
@@ -228,7 +228,7 @@ impl KeyspaceStates {
         self.cell(id).life.load(Ordering::SeqCst) % 2 == 1
     }
 
-    /// What is deleted of a keyspace, and what is planned.
+    /// The watermark of a keyspace and its planned deletion.
     pub fn mark(&self, id: KeyspaceId) -> DeletionMark {
         let cell = self.cell(id);
         let (watermark, born) = (cell.watermark.load(Ordering::SeqCst), cell.born.load(Ordering::SeqCst));
@@ -236,10 +236,10 @@ impl KeyspaceStates {
         DeletionMark { watermark, planned_at: cell.planned_at.load(Ordering::SeqCst) }
     }
 
-    /// Makes a change of the catalogue. What was written up to `stamp` to the id of a keyspace that is created was another one's. The
-    /// caller holds every shard.
+    /// Applies an edit of the catalogue. If it creates a keyspace, records of its id up to `stamp` belonged to an earlier one. The caller holds
+    /// every shard.
     pub fn apply(&self, edit: &KeyspaceEdit, stamp: u64) -> Result<(), String> {
-        // Held, so that nobody finds a name whose cell is another one's.
+        // Held until the cell is updated, so that nobody finds a name whose cell belongs to another keyspace.
         let mut catalogue = lock(&self.catalogue);
         catalogue.apply(edit)?;
         self.count_dropped(&catalogue);
@@ -256,7 +256,7 @@ impl KeyspaceStates {
             self.note_device(keyspace);
         }
         let cell = self.cell(id);
-        // In this order: who finds it open finds its own watermark.
+        // This order ensures that a thread that finds the keyspace open also finds its watermark.
         cell.planned_at.store(0, Ordering::SeqCst);
         cell.born.store(stamp, Ordering::SeqCst);
         cell.watermark.store(watermark, Ordering::SeqCst);
@@ -271,7 +271,7 @@ impl KeyspaceStates {
         marks.filter(|(_, mark)| *mark != DeletionMark::default()).collect()
     }
 
-    /// A mark with this stamp was written: the deletion is planned for `at`, or, if that is 0, is now.
+    /// Takes note of a written mark with this stamp. The deletion is planned for `at`; 0: it is immediate.
     pub fn note(&self, id: KeyspaceId, stamp: u64, at: u32) {
         let cell = self.cell(id);
         cell.planned_at.store(at, Ordering::SeqCst);
@@ -281,14 +281,14 @@ impl KeyspaceStates {
         self.changed();
     }
 
-    /// Everything up to a stamp is deleted, whether a mark says so or not.
+    /// Deletes everything up to a stamp, whether a mark records that or not.
     pub fn raise(&self, id: KeyspaceId, stamp: u64) {
         self.cell(id).watermark.fetch_max(stamp, Ordering::SeqCst);
         self.changed();
     }
 
     fn changed(&self) {
-        // Held, so that who changes later leaves later figures.
+        // Held, so that a later change leaves the later figures.
         self.refresh(&lock(&self.catalogue));
     }
 
@@ -307,12 +307,12 @@ impl KeyspaceStates {
         self.changes.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// How often a watermark has changed.
+    /// The number of changes of watermarks so far.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }
 
-    /// Nothing up to this stamp is live, whatever keyspace it is in.
+    /// No record with a stamp up to this one is live, in any keyspace.
     pub fn floor(&self) -> u64 {
         self.floor.load(Ordering::SeqCst)
     }
@@ -333,13 +333,13 @@ impl KeyspaceStates {
         self.ids().into_iter().filter(is_due).collect()
     }
 
-    /// The active buffer is sealed.
+    /// Takes note that the active buffer is sealed.
     pub fn seal(&self) {
         let marks = self.marks();
         *lock(&self.sealed) = marks;
     }
 
-    /// The marks as they were when the last buffer was sealed.
+    /// The marks when the last buffer was sealed.
     pub fn sealed(&self) -> DeletionMarks {
         lock(&self.sealed).clone()
     }
@@ -357,7 +357,7 @@ pub mod testing {
         create_of(states, KeyspaceKind::Hashed, id, stamp)
     }
 
-    /// As [`create`], one of this kind.
+    /// As [`create`], for a keyspace of this kind.
     pub fn create_of(states: &KeyspaceStates, kind: KeyspaceKind, id: u16, stamp: u64) -> KeyspaceRef {
         let (id, name, state) = (KeyspaceId(id), format!("keyspace {id}"), KeyspaceState::Live);
         let keyspace = Keyspace { id, name: name.clone(), kind, options: Vec::new(), state, format: Vec::new() };

@@ -1,14 +1,14 @@
-//! The commit log: one a store, as large as its write buffers, whose images its zones are.
+//! The commit log. A store has one, as large as its write buffers: the log zones are images of the buffers.
 //!
-//! A record is copied once, into the buffer's arena, in the very bytes that go to the log; a group is a range of the
-//! arena, sealed before the drive reads it. One group is on its way at a time; meanwhile the next one gathers. The queue pair is shared: any session that
-//! waits moves the log on ([`Log::advance`]), so nobody's progress depends on another session polling.
+//! A record is copied once, into the buffer's arena, in the same bytes that go to the log. A group is a range of the arena, sealed before the drive
+//! reads it. One group is in flight at a time; meanwhile the next one gathers. The queue pair is shared: any waiting session advances the log
+//! ([`Log::advance`]), so no session's progress depends on another one polling.
 //!
-//! Invariants: stamps ascend in arena order; acknowledged bytes never change; a group never spans buffers; a
-//! failed write or flush poisons the log for good.
+//! Invariants: stamps ascend in arena order; acknowledged bytes never change; a group never spans buffers; a failed write or flush poisons the log
+//! for good.
 //!
-//! Locks: shard locks before the log's, which appenders take and which is never held across a system call. Whoever sends
-//! holds the queue, and takes the log's lock after it. `durable` is read without one.
+//! Locks: shard locks come before the log's. Appenders take the log's lock, and nobody holds it across a system call. A sender holds the queue, and
+//! takes the log's lock after it. `durable` is read without a lock.
 
 mod arenas;
 pub mod client;
@@ -48,16 +48,16 @@ pub enum Sync {
     No,
 }
 
-/// So many records ahead of the one that is appended, its lines of the cache are asked for; of large ones the first.
+/// Records to prefetch ahead of an append. Of a large record only the first cache lines.
 const APPEND_AHEAD: usize = 4;
 const APPEND_AHEAD_BYTES_MAX: usize = 512;
-/// Without a reason to hurry, a group is sent when it has this many bytes.
+/// Bytes of a group that is sent although nobody waits for it.
 const GROUP_BYTES: usize = 64 << 10;
 const SECOND_US: u64 = 1_000_000;
-/// Planned deletions for whose marks a buffer keeps room at most.
+/// The most planned deletions for whose marks a buffer reserves room.
 const PLANNED_MAX: u32 = 8;
 
-/// A record to append, whose stamp the log gives.
+/// A record to append. The log assigns its stamp.
 #[derive(Clone, Copy)]
 pub struct Draft<'a> {
     pub header: Header,
@@ -65,7 +65,7 @@ pub struct Draft<'a> {
     pub stored: &'a [u8],
 }
 
-/// Where a record of a write buffer is.
+/// The place of a record in the write buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     pub buffer: u64,
@@ -76,7 +76,7 @@ pub struct Place {
 pub enum AppendError {
     /// The buffer has no room: seal it.
     BufferFull,
-    /// The log takes no records any more: the store has failed, or was closed.
+    /// The log takes no records any more: the store failed or was closed.
     Refused(Error),
 }
 
@@ -86,7 +86,7 @@ struct OpenGroup {
     records: u32,
 }
 
-/// A group that is ready to go, or on its way.
+/// A group that is ready to be sent, or in flight.
 struct SealedGroup {
     buffer: u64,
     start: usize,
@@ -94,43 +94,43 @@ struct SealedGroup {
     stamp_last: u64,
 }
 
-/// The flush of the drive that is on its way. There is one at a time, whichever queue it is in: a drive that failed a flush
-/// may have lost what every queue wrote, and call the next flush a success, so nobody flushes before he knows how the last
-/// one ended. Forced writes are believed on their own.
+/// The flush of the drive in flight. There is one at a time, whichever queue it is in: a drive whose flush failed may have lost writes of every
+/// queue and report the next flush as a success. So nobody begins a flush before the last one's result is known. Forced writes are believed on their
+/// own.
 enum Flushing {
-    /// Of the log, which makes durable what is written up to this stamp.
+    /// A flush by the log. It makes the log durable up to this stamp.
     Log(u64),
-    /// Of another queue. It makes durable what was written of the log when it began, up to this stamp.
+    /// A flush by another queue. It makes the log durable up to this stamp, the last one written when the flush began.
     Elsewhere(u64),
 }
 
 /// The write buffers, as the log knows them.
 struct LogBuffers {
-    /// Those of the buffers, in turn.
+    /// The arenas of the buffers, used in turn.
     arenas: [HostArena; BUFFERS as usize],
     active: u64,
     /// The oldest buffer that is not released.
     oldest: u64,
-    /// Where the next byte goes in the active arena.
+    /// The offset of the next byte in the active arena.
     position: usize,
-    /// How many bytes more than are in the active arena its flush may write.
+    /// Bytes that the active buffer's flush may write beyond those in its arena.
     growth: i64,
-    /// The crc of the last group of the buffer that was sealed last.
+    /// The crc of the last group in the buffer that was sealed last.
     crc_sealed: u32,
 }
 
 struct LogStamps {
     next: u64,
-    /// The last one that a record has.
+    /// The last stamp of a record.
     last: u64,
-    /// The last one in the buffer that was sealed last.
+    /// The last stamp in the buffer that was sealed last.
     sealed: u64,
-    /// The last one in those that were released since the store was opened.
+    /// The last stamp in the buffers that were released since the store was opened.
     released: u64,
     written: u64,
-    /// The last one that is to be written, and at `EverySecond` flushed, in this second.
+    /// The last stamp to be written within this second, and at `EverySecond` flushed.
     due: u64,
-    /// The last one that somebody waits for to be durable, whatever the mode.
+    /// The last stamp that somebody waits for to be durable, in any sync mode.
     wanted: u64,
 }
 
@@ -153,7 +153,7 @@ impl LogState {
 
 pub struct Log {
     sender: Turns<AtomicU64, Sender>,
-    /// Readable when the log may have got further.
+    /// Readable when the log may have made progress.
     pub event: SharedEvent,
     state: Mutex<LogState>,
     arenas: Arenas,
@@ -162,29 +162,29 @@ pub struct Log {
     generation: u32,
     sync: Sync,
     durable: AtomicU64,
-    /// Bytes of the active buffer that are filled, for those who do not want the lock.
+    /// The fill of the active buffer in bytes, for readers without the lock.
     filled_bytes: AtomicU64,
-    /// Deletions that are planned.
+    /// The number of planned deletions.
     planned: AtomicU32,
     log_write_bytes: AtomicU64,
-    /// What the store says since it failed.
+    /// The error that the store returns since it failed.
     poison: OnceLock<Error>,
     /// The store is closing: no record is taken.
     is_closed: AtomicBool,
     waiters: Mutex<Vec<Arc<Notifier>>>,
 }
 
-/// Where recovery says the log goes on.
+/// The place where the log continues, found by recovery.
 pub struct Start {
     pub buffer: u64,
-    /// The oldest buffer of which something is needed.
+    /// The oldest buffer of which anything is needed.
     pub oldest: u64,
     pub position: usize,
     pub stamp_next: u64,
-    /// What was durable when the log was read.
+    /// The last durable stamp when the log was read.
     pub stamp_durable: u64,
     pub previous_crc: u32,
-    /// The crc of the last group of the buffer before, if that waits for its flush.
+    /// The crc of the last group of the previous buffer, if that is still to be flushed.
     pub crc_sealed: u32,
     pub generation: u64,
 }
@@ -197,7 +197,7 @@ impl Log {
         sync: Sync,
         start: Start,
     ) -> Log {
-        // What recovery found is published: that is written no more, the other buffer's arena not before it is reset.
+        // Recovered bytes are published: they are not written again. The other buffer's arena is not written before it is reset.
         for (number, arena) in (0..).zip(&mut arenas) {
             arena.seal(if number == start.buffer % BUFFERS { start.position } else { arena.len() });
         }
@@ -241,13 +241,13 @@ impl Log {
         }
     }
 
-    /// Appends records to one group of the active buffer; `placed` hears each one's stamp and place in the arena.
+    /// Appends records to one group of the active buffer. `placed` gets each record's number, stamp and place in the arena.
     pub fn append(&self, drafts: &[Draft<'_>], placed: impl FnMut(usize, u64, u32)) -> Result<(), AppendError> {
         self.append_within((self.unplanned_end(), 0), drafts, placed)
     }
 
-    /// As [`Log::append`], of records with which the flush of the buffer writes so many bytes more than they have, or fewer. A buffer is
-    /// full as well when a segment could not take what its flush writes.
+    /// As [`Log::append`], for records with which the flush of the buffer writes `growth` bytes more than their own, or fewer if negative. A buffer
+    /// is also full when a segment could not hold the output of its flush.
     pub fn append_growing(
         &self,
         growth: i64,
@@ -257,39 +257,40 @@ impl Log {
         self.append_within((self.unplanned_end(), growth), drafts, placed)
     }
 
-    /// Recovery found records in the active buffer with which its flush writes so many bytes more.
+    /// Adds the growth of records that recovery found in the active buffer: bytes that the flush writes beyond the records.
     pub fn note_growth(&self, growth: i64) {
         lock(&self.state).buffers.growth += growth;
     }
 
-    /// The largest record that an empty buffer takes.
+    /// The largest record that fits an empty buffer.
     pub fn record_bytes_max(&self) -> usize {
         self.arenas.bytes_each() - self.planned_bytes(self.planned_max()) - HEADER_BYTES
     }
 
-    /// So many deletions may be planned at once, each of a keyspace: the marks of all take a sixteenth of a buffer at most.
+    /// The most deletions that may be planned at once, one a keyspace. Their marks take a sixteenth of a buffer at most.
     pub fn planned_max(&self) -> u32 {
         let sectors = self.arenas.bytes_each() / 16 / self.geometry.sector_bytes as usize;
         (sectors as u32).clamp(1, PLANNED_MAX)
     }
 
-    /// What the marks of so many planned deletions take: padding, and a group of its own each.
+    /// Bytes that the marks of planned deletions take: padding, and a group for each.
     fn planned_bytes(&self, planned: u32) -> usize {
         (1 + planned as usize) * self.geometry.sector_bytes as usize
     }
 
-    /// So many deletions are planned. The caller holds all shards, or nobody appends.
+    /// Sets the number of planned deletions. The caller holds all shards, or nobody appends.
     pub fn keep_for_planned(&self, planned: u32) {
         self.planned.store(planned, Ordering::SeqCst);
     }
 
-    /// Behind it is left free for the marks of planned deletions, whose time does not wait for room, and of one that is planned.
+    /// The end of the room for other records. The rest is reserved for the marks of planned deletions, which cannot wait for room, and of one that
+    /// is about to be planned.
     fn unplanned_end(&self) -> usize {
         let planned = self.planned.load(Ordering::SeqCst) + 1;
         self.arenas.bytes_each() - self.planned_bytes(planned.min(self.planned_max()))
     }
 
-    /// Appends the mark of a deletion whose time has come. There is room: each was planned by an [`Log::append`].
+    /// Appends the mark of a deletion that is due. There is room: each was planned by an [`Log::append`].
     pub fn append_planned(&self, draft: Draft<'_>, placed: impl FnMut(usize, u64, u32)) -> Result<(), AppendError> {
         self.append_within((self.arenas.bytes_each(), 0), &[draft], placed)
     }
@@ -342,7 +343,7 @@ impl Log {
         let length = header.record_bytes();
         let bytes = state.buffers.arenas[(state.buffers.active % BUFFERS) as usize].bytes_mut(place, length);
         Record { header, key: draft.key, stored: draft.stored }.encode(bytes);
-        // Lines that records like this one will be written to: otherwise each lock that is let go of waits for them.
+        // Prefetches the cache lines of later records of this size. Otherwise each release of a lock waits for them.
         let ahead = bytes.as_ptr().wrapping_add(APPEND_AHEAD * length);
         state.buffers.position += length;
         (0..length.min(APPEND_AHEAD_BYTES_MAX))
@@ -351,31 +352,31 @@ impl Log {
         (stamp, place as u32)
     }
 
-    /// The record at a place that `append` gave, or recovery.
+    /// The record at a place that `append` or recovery gave.
     ///
     /// # Safety
-    /// There is one: a place of this buffer that `append` gave, or recovery. And the buffer is not released while the record is
-    /// used: the caller holds the lock under which its engine forgets the record, or is the flush that releases the buffer.
+    /// `place` is a place in this buffer that `append` or recovery gave. The buffer is not released while the record is used: the caller holds the
+    /// lock under which its engine forgets the record, or is the flush that releases the buffer.
     pub unsafe fn record(&self, buffer: u64, place: u32) -> Record<'_> {
-        // SAFETY: by our caller's word.
+        // SAFETY: the caller guarantees it.
         unsafe { self.arenas.record(buffer, place) }.0
     }
 
-    /// As [`Log::record`], with the bytes that it is written in.
+    /// As [`Log::record`], with the bytes that encode it.
     ///
     /// # Safety
     /// As [`Log::record`].
     pub unsafe fn record_and_bytes(&self, buffer: u64, place: u32) -> (Record<'_>, &[u8]) {
-        // SAFETY: by our caller's word.
+        // SAFETY: the caller guarantees it.
         unsafe { self.arenas.record(buffer, place) }
     }
 
-    /// Brings the beginning of the record at a place nearer to the processor, of small ones all.
+    /// Prefetches the beginning of the record at a place; all of a small record.
     pub fn prefetch_record(&self, buffer: u64, place: u32) {
         self.arenas.prefetch_record(buffer, place);
     }
 
-    /// Closes the open group: what is appended next goes into another one.
+    /// Closes the open group. The next record goes into another one.
     fn seal(&self, state: &mut LogState) {
         let Some(open) = state.open.take() else { return };
         let length = state.buffers.position - open.start;
@@ -395,7 +396,7 @@ impl Log {
         let end = (open.start + padded).min(self.arenas.bytes_each());
         let arena = &mut state.buffers.arenas[(state.buffers.active % BUFFERS) as usize];
         let (head, crc) = group::seal(&header, salt, arena.bytes(open.start + HEADER_BYTES..state.buffers.position));
-        // Nobody else looks at the head and the padding of a group.
+        // Nobody else reads the head and the padding of a group.
         arena.bytes_mut(open.start, HEADER_BYTES).copy_from_slice(&head);
         arena.bytes_mut(state.buffers.position, end - state.buffers.position).fill(0);
         arena.seal(end);
@@ -410,7 +411,7 @@ impl Log {
         state.buffers.position = end;
     }
 
-    /// Goes on in the next buffer, if that is free.
+    /// Continues in the next buffer, if that is free.
     pub fn rotate(&self) -> Option<u64> {
         let mut state = lock(&self.state);
         if !state.may_rotate() {
@@ -427,10 +428,10 @@ impl Log {
         Some(state.buffers.active)
     }
 
-    /// The zone and the arena of the oldest buffer are free: it is sealed, and nothing of it is needed after a crash.
+    /// Frees the zone and the arena of the oldest buffer, which is sealed and of which nothing is needed after a crash.
     ///
     /// # Safety
-    /// All of the buffer was written, and nobody has a record of it or looks at one any more.
+    /// All of the buffer was written, and nobody holds or reads a record of it.
     pub unsafe fn release(&self, buffer: u64) {
         let mut state = lock(&self.state);
         assert!(buffer == state.buffers.oldest && buffer < state.buffers.active, "buffers are released in turn");
@@ -443,7 +444,7 @@ impl Log {
         lock(&self.state).stamps.released
     }
 
-    /// Whether this buffer takes the next write.
+    /// Whether the next write goes to this buffer.
     pub fn is_active(&self, buffer: u64) -> bool {
         lock(&self.state).buffers.active == buffer
     }
@@ -453,14 +454,13 @@ impl Log {
         lock(&self.state).buffers.position == 0
     }
 
-    /// Whether nothing of `buffer` is gathering, waiting or on its way.
+    /// Whether no group of `buffer` is gathering, waiting or in flight.
     pub fn buffer_written(&self, buffer: u64) -> bool {
         let state = lock(&self.state);
         state.buffers.active > buffer && state.sealed.iter().chain(&state.writing).all(|group| group.buffer > buffer)
     }
 
-    /// A stamp without a record, of the sequence of all stamps: above each that was given before. What it is of is not the log's to make
-    /// durable.
+    /// Assigns a stamp to something that is not a record. It is above all stamps given before. The log does not make that thing durable.
     pub fn give_stamp(&self) -> u64 {
         let mut state = lock(&self.state);
         let stamp = state.stamps.next;
@@ -468,33 +468,33 @@ impl Log {
         stamp
     }
 
-    /// Stamps go on above this one, which something has that is not in the log.
+    /// Continues the stamps above this one, which something outside the log has.
     pub fn go_on_above(&self, stamp: u64) {
         let mut state = lock(&self.state);
         state.stamps.next = state.stamps.next.max(stamp + 1);
     }
 
-    /// When a write is acknowledged.
+    /// The time at which a write is acknowledged.
     pub fn sync(&self) -> Sync {
         self.sync
     }
 
-    /// The last stamp that a record has.
+    /// The last stamp of a record.
     pub fn stamp_last(&self) -> u64 {
         lock(&self.state).stamps.last
     }
 
-    /// The last stamp that was given, to a record or without one.
+    /// The last stamp that was given, to a record or to something else.
     pub fn stamp_given(&self) -> u64 {
         lock(&self.state).stamps.next - 1
     }
 
-    /// Everything up to this stamp is durable: by the log, or since an install.
+    /// Everything up to this stamp is durable, by the log or by an install.
     pub fn durable_stamp(&self) -> u64 {
         self.durable.load(Ordering::SeqCst)
     }
 
-    /// Records up to this stamp are written: the next flush that begins makes them durable, whoever's it is.
+    /// Records up to this stamp are written. The next flush to begin makes them durable, whichever queue begins it.
     pub fn written_stamp(&self) -> u64 {
         lock(&self.state).stamps.written
     }
@@ -504,13 +504,13 @@ impl Log {
         self.sync != Sync::Always || stamp <= self.durable_stamp()
     }
 
-    /// The last stamp in the buffer that was sealed last, and the crc of its last group.
+    /// The last stamp in the buffer that was sealed last, and the crc of that buffer's last group.
     pub fn sealed(&self) -> (u64, u32) {
         let state = lock(&self.state);
         (state.stamps.sealed, state.buffers.crc_sealed)
     }
 
-    /// Whether records wait that nothing was sent for, or something is on its way whose end nobody knows.
+    /// Whether there are unsent records, or a write or flush of the log in flight.
     pub fn has_pending(&self) -> bool {
         let state = lock(&self.state);
         let flushes = matches!(state.flushing, Some(Flushing::Log(_)));
@@ -525,7 +525,7 @@ impl Log {
         self.log_write_bytes.load(Ordering::Relaxed)
     }
 
-    /// Refuses records from here on: the store is closing, and makes durable what was appended before.
+    /// Refuses records from here on, as the store is closing. Earlier records are still made durable.
     pub fn close(&self) {
         let _state = lock(&self.state);
         self.is_closed.store(true, Ordering::SeqCst);
@@ -537,12 +537,12 @@ impl Log {
         if self.is_closed.load(Ordering::SeqCst) { Err(Error::Closed) } else { Ok(()) }
     }
 
-    /// Why the store takes no writes any more, if so.
+    /// The reason why the store takes no more writes, as an error if there is one.
     pub fn poisoned(&self) -> Result<(), Error> {
         self.poison.get().map_or(Ok(()), |why| Err(why.clone()))
     }
 
-    /// Takes no writes from now on, because `what` came to `error`. The first reason stays.
+    /// Stops all writes, because `what` failed with `error`. Only the first reason is kept.
     pub fn poison(&self, what: &str, error: Error) {
         let _ = self.poison.set(error.poisoning(what));
         self.wake();
@@ -556,13 +556,13 @@ impl Log {
         lock(&self.waiters).retain(|other| !Arc::ptr_eq(other, notifier));
     }
 
-    /// Tells the sessions that wait that something changed.
+    /// Wakes the waiting sessions, as something changed.
     pub fn wake(&self) {
         lock(&self.waiters).iter().for_each(|notifier| notifier.notify());
     }
 }
 
-/// What a group's checksum is bound to.
+/// The salt that binds a group's checksum to its store and place.
 pub fn group_salt(geometry: &Geometry, store_id: u64, buffer: u64, position: usize) -> Salt {
     Salt { store: store_id, address: geometry.zone_offset(buffer) + position as u64, version: buffer }
 }

@@ -1,10 +1,10 @@
-//! Reads a log zone back: which groups hold, and what is wrong if later ones do.
+//! Reads a log zone back: finds the valid groups, and the damage if valid groups follow invalid ones.
 //!
-//! Anybody's value may look like the head of a group, and thousands of them may claim all that is behind them: what they
-//! claim is not summed one by one ([`RangeChecksums`]).
+//! A user's value may look like the head of a group, and thousands of them may claim everything behind them. [`RangeChecksums`] avoids a separate
+//! checksum pass for each claim.
 //!
-//! The log ends at the first group that does not hold or does not follow the one before: a crash cut it there. Unless
-//! some later group says that more was durable already: then it is damage, and an error that says where.
+//! The log ends at the first group that is invalid or does not follow the one before: a crash cut it there. Exception: if a later group says that
+//! more was durable already, that is damage, and an error names its place.
 
 use super::group::{self, GroupHeader, HEADER_BYTES};
 use super::group_salt;
@@ -16,14 +16,14 @@ use tapetum_drive::fail_point;
 use tapetum_kernels::range_checksums::RangeChecksums;
 use tapetum_kernels::record::Record;
 
-/// What holds the groups together while reading on.
+/// The state of the chain of groups while reading.
 #[derive(Clone, Debug)]
 pub struct Chain {
-    /// The crc of the last group; at first, of the last one that is in a segment.
+    /// The crc of the last group; at first, of the last group that is in a segment.
     pub previous_crc: u32,
-    /// The last stamp that is known to have been given.
+    /// The last stamp known to have been given.
     pub stamp_last: u64,
-    /// Groups of which no later one says that they are durable.
+    /// Groups that no later group reports as durable.
     pub unsure: VecDeque<UnsureGroup>,
 }
 
@@ -36,7 +36,7 @@ impl Chain {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnsureGroup {
     pub buffer: u64,
-    /// Its bytes in the zone, whole sectors.
+    /// The group's bytes in the zone, in whole sectors.
     pub bytes: Range<usize>,
     stamp_last: u64,
 }
@@ -46,11 +46,11 @@ pub struct ZoneReader<'a> {
     pub store_id: u64,
 }
 
-/// What one zone gave.
+/// The end of the groups in one zone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ZoneEnd {
     pub groups: u32,
-    /// Where the next group would have been.
+    /// The offset of the next group, if there were one.
     pub position: usize,
 }
 
@@ -71,7 +71,7 @@ impl ZoneReader<'_> {
         (is_here && header.length as usize <= bytes.len() && holds()).then_some(header)
     }
 
-    /// The buffer of the group at `position`, if that is later than `buffer` and the group holds.
+    /// The buffer of the group at `position`, if it is later than `buffer` and the group is valid.
     fn later_buffer_at(&self, zone: &RangeChecksums<'_>, buffer: u64, position: usize) -> Option<u64> {
         let header = group::parse(zone.bytes().get(position..)?)?;
         let is_here = header.buffer % BUFFERS == buffer % BUFFERS && header.position as usize == position;
@@ -82,7 +82,7 @@ impl ZoneReader<'_> {
         group::holds(&header, salt, zone, position).then_some(header.buffer)
     }
 
-    /// Reads the records of `buffer` from its zone's image, in order; `take` gets each one's place.
+    /// Reads the records of `buffer` from its zone's image, in order; `take` gets each record and its place.
     pub fn replay(
         &self,
         zone: &[u8],
@@ -98,7 +98,7 @@ impl ZoneReader<'_> {
                 break;
             }
             let at = end.position + HEADER_BYTES;
-            // Stamps without a record may lie between those of a group.
+            // Stamps that no record has may lie between those of a group.
             let mut stamp_last = header.stamp_first.saturating_sub(1);
             let records = self.records(&zone[at..end.position + header.length as usize], &header, |place, record| {
                 stamp_last = stamp_last.max(record.header.stamp);
@@ -135,8 +135,8 @@ impl ZoneReader<'_> {
         count
     }
 
-    /// An error if a group behind `from` says that more than the chain has was durable when it was sent, or that the zone has
-    /// gone on to a later buffer: that is so only when the manifest has the earlier one in a segment.
+    /// An error if a valid group behind `from` shows damage: it was sent when stamps beyond the chain's end were durable, or the zone has gone on to
+    /// a later buffer. A later buffer is allowed only if the manifest has the earlier one in a segment.
     pub fn refuse_gap(&self, zone: &[u8], buffer: u64, from: usize, chain: &Chain) -> Result<(), Error> {
         if fail_point!(SkipLogGap) {
             return Ok(());
@@ -194,7 +194,7 @@ mod tests {
         assert!(refused.contains("gone on to buffer 7"), "{refused}");
         zone[512 + HEADER_BYTES] ^= 1;
         assert_eq!(reader.refuse_gap(&zone, 5, 0, &chain), Ok(()), "what does not hold says nothing");
-        // Whatever opening of the store it is of: the manifest may have lost the last one, too.
+        // It does not matter in which opening of the store the group was written: the manifest may have lost the last opening as well.
         let chain = Chain { stamp_last: 3, ..chain };
         let refused = reader.refuse_gap(&group_of(5), 5, 0, &chain).unwrap_err().to_string();
         assert!(refused.contains("although stamp 4 was durable"), "{refused}");

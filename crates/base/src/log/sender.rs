@@ -1,7 +1,7 @@
-//! The log's way to the drive: which group or flush goes next, and what came of it.
+//! Sends the log's groups and flushes to the drive, and takes their completions.
 //!
-//! Any thread that waits moves it on ([`Log::advance`]). One does so at a time, for all ([`super::turns`]), and no appender waits
-//! for it: the log's lock is held to look and to note, never across a system call.
+//! Any waiting thread advances it ([`Log::advance`]). One thread at a time does so, for all ([`super::turns`]). No appender waits for that thread:
+//! it takes the log's lock only to read and update state, never across a system call.
 
 use super::{Flushing, GROUP_BYTES, Log, LogState, SECOND_US, SealedGroup, Sync};
 use crate::error::Error;
@@ -13,7 +13,7 @@ use std::task::Poll;
 use tapetum_drive::fail_point;
 use tapetum_drive::{Command, Completion, Lease, Operation, Purpose, QueuePair, Returned};
 
-/// What a thread asks for: to take completions, to send what is worth it, to send whatever is there.
+/// A thread's requests, as bits: take completions; also send a group that is worth it; also send a group of any size.
 const REAP: u64 = 1;
 const SEND: u64 = 2;
 const HURRY: u64 = 4;
@@ -21,7 +21,7 @@ const HURRY: u64 = 4;
 const TAG_WRITE: u64 = 1;
 const TAG_FLUSH: u64 = 2;
 
-/// What the thread that is at it works with.
+/// The tools of the thread whose turn it is.
 pub struct Sender {
     queue: QueuePair,
     batch: Vec<Returned>,
@@ -34,14 +34,14 @@ impl Sender {
 }
 
 impl Log {
-    /// Moves the log on: takes completions, sends the next group. `hurry` sends a small one too. Never blocks on I/O.
+    /// Advances the log: takes completions, sends the next group. `hurry` sends a small group too. Never blocks on I/O.
     pub fn advance(&self, hurry: bool, now_us: u64) {
         self.ask(if hurry { SEND | HURRY } else { SEND }, Some(now_us));
     }
 
     fn ask(&self, asks: u64, now_us: Option<u64>) {
         if self.sender.run(asks, |sender, asks| self.work(sender, asks, now_us)) {
-            // Each of them asks again.
+            // The woken threads ask again.
             self.wake();
         }
     }
@@ -58,14 +58,14 @@ impl Log {
         }
     }
 
-    /// Takes completions; whether there were any. Starts what was submitted.
+    /// Takes completions and starts submitted commands. Returns whether there were completions.
     fn reap(&self, Sender { queue, batch }: &mut Sender) -> bool {
         if queue.poll(batch) == 0 {
             return false;
         }
         {
             let mut state = lock(&self.state);
-            // Leases end here, too: an arena is reset with the same lock.
+            // Leases end here, too. This lock also protects the reset of an arena.
             batch.drain(..).for_each(|returned| self.completed(&mut state, queue, returned.completion));
         }
         self.wake();
@@ -93,7 +93,7 @@ impl Log {
         }
     }
 
-    /// Submits what goes next, if anything does.
+    /// Submits the next write or flush, if one is due.
     fn send(&self, sender: &mut Sender, hurry: bool, now_us: u64) -> bool {
         let mut state = lock(&self.state);
         if self.sync != Sync::Always && now_us >= state.second_began_us + SECOND_US {
@@ -103,7 +103,7 @@ impl Log {
         if state.writing.is_some() {
             return false;
         }
-        // What is due goes first: otherwise writes that keep coming would put the flush off for ever.
+        // A due flush goes first: otherwise continuous writes would postpone it for ever.
         let due_is_written = state.stamps.written >= state.stamps.due.max(state.stamps.wanted);
         let due = if self.sync == Sync::EverySecond {
             state.stamps.due.max(state.stamps.wanted)
@@ -143,8 +143,8 @@ impl Log {
         sender.queue.submit(command, Lease::Sealed(sealed)).expect("a write and a flush are in flight at most");
     }
 
-    /// Asks for every record that there is to be durable soon, also where nobody waits for single ones; the last one's stamp. At
-    /// [`Sync::Always`] what was acknowledged is durable, and nobody is owed anything else: 0.
+    /// Requests that all records so far become durable soon, also if nobody waits for single ones. Returns the last one's stamp, or 0 at
+    /// [`Sync::Always`], where every acknowledged record is durable already.
     pub fn want_durable(&self) -> u64 {
         if self.sync == Sync::Always {
             return 0;
@@ -154,7 +154,7 @@ impl Log {
         state.stamps.wanted
     }
 
-    /// Makes the log durable up to a stamp that was given. `io` flushes, where groups are not durable as they are written.
+    /// Makes the log durable up to a stamp that was given. `io` flushes, unless the mode writes groups durably.
     pub async fn make_durable(&self, io: &Io, stamp: u64, now_us: impl Fn() -> u64) -> Result<(), Error> {
         if stamp <= self.durable_stamp() {
             return Ok(());
@@ -173,7 +173,7 @@ impl Log {
         Ok(())
     }
 
-    /// Makes durable what `io` wrote, when no other flush is on its way. A failure poisons the log.
+    /// Makes durable what `io` wrote, once no other flush is in flight. A failure poisons the log.
     pub async fn flush_elsewhere(&self, io: &Io) -> Result<(), Error> {
         poll_fn(|_| self.begin_flush_elsewhere()).await?;
         let flushed = io.flush().await;
@@ -181,7 +181,7 @@ impl Log {
         flushed
     }
 
-    /// The flush that another queue has begun has ended, with this error if it failed.
+    /// Takes note that another queue's flush has ended, with this error if it failed.
     pub fn end_flush_elsewhere(&self, error: Option<&Error>) {
         if let Some(error) = error {
             self.poison("a flush", error.clone());
@@ -190,11 +190,11 @@ impl Log {
         if let (Some(Flushing::Elsewhere(stamp)), None) = (flushed, error) {
             self.durable.fetch_max(stamp, Ordering::SeqCst);
         }
-        // Somebody may wait for his turn to flush.
+        // Others may wait for their turn to flush.
         self.wake();
     }
 
-    /// Lets another queue begin a flush, if none is on its way; whoever is let must end it.
+    /// Lets another queue begin a flush, if none is in flight. The caller must end it.
     pub fn begin_flush_elsewhere(&self) -> Poll<Result<(), Error>> {
         self.ask(REAP, None);
         let mut state = lock(&self.state);

@@ -1,5 +1,4 @@
-//! Work that one thread at a time does for all: who asks for it while another is at it leaves it to that one, and waits for
-//! nobody.
+//! Work that one thread at a time does for all. A thread that asks while another one works leaves its request to that one and does not wait.
 //!
 //! ```text
 //!        ask: works                      ask: goes its way
@@ -7,8 +6,8 @@
 //!   ▲                  │ ▲                          │
 //!   └── none asked ────┘ └────── works once more ───┘
 //! ```
-//! Invariant: of what was done before an ask, the work that begins last sees everything. Nobody works for others for ever: after
-//! [`ROUNDS_MAX`] rounds a thread leaves, and says so, so that somebody asks again.
+//! Invariant: the last round of work to begin sees everything done before an ask. A thread does not work for others for ever: after [`ROUNDS_MAX`]
+//! rounds it leaves and reports that, so that another thread asks again.
 
 use crate::media::io::lock;
 use crate::memory::memory_word::Word;
@@ -17,12 +16,12 @@ use std::sync::atomic::Ordering;
 
 const IDLE: u64 = 0;
 const BUSY: u64 = 1;
-/// What was asked for meanwhile stands above this bit.
+/// The requests made during the work stand above this bit.
 const ASKED_SHIFT: u32 = 1;
-/// How often in a row one thread works.
+/// The most rounds that one thread works in a row.
 const ROUNDS_MAX: u32 = 16;
 
-/// Who is at it, and what was asked for meanwhile.
+/// Whether a thread works, and the requests made meanwhile.
 #[derive(Default)]
 struct Desk<W>(W);
 
@@ -35,27 +34,27 @@ impl<W: Word> Desk<W> {
         seen
     }
 
-    /// Asks for work; whether it is the caller's to do.
+    /// Asks for work. Returns whether the caller must do it.
     fn begin(&self, asks: u64) -> bool {
-        // Who does the work sees what was done before this.
+        // Makes the caller's earlier writes visible to the thread that works.
         W::fence(Ordering::Release);
         self.change(|seen| if seen == IDLE { BUSY } else { seen | asks << ASKED_SHIFT }) == IDLE
     }
 
-    /// The work is done; what was asked for meanwhile, which is to be done by the same thread.
+    /// Ends a round. Returns the requests made meanwhile, which the same thread must do.
     fn end(&self) -> Option<u64> {
         let asked = self.change(|seen| if seen == BUSY { IDLE } else { BUSY }) >> ASKED_SHIFT;
         W::fence(Ordering::Acquire);
         (asked != 0).then_some(asked)
     }
 
-    /// The next one who asks works.
+    /// Lets the next thread that asks work.
     fn leave(&self) {
         self.change(|_| IDLE);
     }
 }
 
-/// What the work needs, and who is at it.
+/// The tools of the work, and the state of who works.
 pub struct Turns<W: Word, T> {
     desk: Desk<W>,
     tools: Mutex<T>,
@@ -66,8 +65,8 @@ impl<W: Word + Default, T> Turns<W, T> {
         Turns { desk: Desk::default(), tools: Mutex::new(tools) }
     }
 
-    /// Has the work done, here or by the thread that is at it. `asks` is not zero; what several ask for comes together. Whether this
-    /// thread left something to do: all who want it done are to ask again.
+    /// Does the work here, or leaves it to the thread that works. `asks` is not zero; requests of several threads are combined. Returns whether this
+    /// thread left work undone: everybody who needs it must ask again.
     #[must_use]
     pub fn run(&self, asks: u64, mut work: impl FnMut(&mut T, u64)) -> bool {
         assert_ne!(asks, 0);
@@ -90,7 +89,8 @@ impl<W: Word + Default, T> Turns<W, T> {
     }
 }
 
-/// Who has worked enough, or panics, leaves the work to the next one who asks. After a panic that one panics as well, at the tools.
+/// Leaves the work to the next thread that asks, after the last round or a panic. After a panic that thread panics as well, at the lock of the
+/// tools.
 struct Leaving<'a, W: Word>(&'a Desk<W>);
 
 impl<W: Word> Drop for Leaving<'_, W> {
@@ -111,7 +111,7 @@ mod tests {
         let left = turns.run(1, |done, asks| {
             done.push(asks);
             if done.len() < 3 {
-                // Another thread would go its way, too.
+                // A request of another thread would be left to this one as well.
                 assert!(!turns.run(2, |_, _| panic!("two are at it")));
                 assert!(!turns.run(4, |_, _| panic!("two are at it")));
             }
@@ -151,7 +151,7 @@ mod models {
     use crate::memory::memory_word::model::*;
     use loom::sync::Arc;
 
-    /// Two threads leave something and ask for it to be taken. `forgetful`: who is done does not look whether more was asked for.
+    /// Two threads leave something and ask for it to be taken. `forgetful`: the working thread ends without a check for further requests.
     fn nothing_is_left<const WEAK: u8>(forgetful: bool) {
         loom::model(move || {
             let desk: Arc<Desk<ModelWord<WEAK>>> = Arc::default();

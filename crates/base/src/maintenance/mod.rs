@@ -1,7 +1,7 @@
-//! Maintenance: a list of jobs ([`Job`]), the log's clock, freeing of extents, in bounded steps that one caller drives.
+//! Maintenance: a list of jobs ([`Job`]), the log's clock and the freeing of extents, in bounded steps that one caller drives.
 //!
-//! In production that is one thread a store; in the simulator it is the simulator. A step gives each job a step, which polls each
-//! of its tasks once; a task gives way after at most a partition or a few hundred kilobytes.
+//! In production the caller is one thread a store, in the simulator the simulator. A step gives each job a step, which polls each of its tasks once.
+//! A task yields after at most a partition or a few hundred kilobytes.
 
 mod growth;
 mod keyspace_job;
@@ -22,27 +22,27 @@ use std::time::Duration;
 pub enum Step {
     /// There is more to do at once.
     Busy,
-    /// Something is on its way to or from flash, or one task waits for another.
+    /// A command is in flight, or one task waits for another.
     Waiting,
     /// There is nothing to do.
     Idle,
 }
 
-/// However long it was away, it gives way again after this.
+/// The most microseconds of work between two yields, however long the last yield took.
 const WORKS_US_MAX: u64 = 10_000;
 
 pub struct Maintenance {
     base: Arc<Base>,
-    /// All tasks share it, so that what comes for one wakes the thread whatever the others wait for.
+    /// All tasks share it, so that a completion for one task wakes the thread, whatever the others wait for.
     io: Io,
     /// In the order of their steps.
     jobs: Vec<Box<dyn Job>>,
-    /// It was wound down: it begins nothing any more.
+    /// Maintenance was wound down and begins nothing more.
     over: bool,
 }
 
 impl Drop for Maintenance {
-    /// Tasks that are given up must not leave buffers that the drive still uses.
+    /// Dropped tasks must not leave buffers that the drive still uses.
     fn drop(&mut self) {
         self.io.drain();
     }
@@ -56,7 +56,7 @@ impl Maintenance {
         Maintenance { base: base.clone(), io, jobs, over: false }
     }
 
-    /// One step. A failure poisons the store: it is not tried again.
+    /// Takes one step. A failure poisons the store and is not retried.
     pub fn step(&mut self) -> Step {
         if self.over {
             return Step::Idle;
@@ -89,12 +89,12 @@ impl Maintenance {
         Others { are_changing: others.any(|(_, job)| job.is_changing()) }
     }
 
-    /// A step towards the end: what is in the middle of an install comes to its end, the rest is given up, as a crash
-    /// would have it, and nothing is begun. Whether it is over; then the installer is there, or was lost with a failure.
+    /// Takes a step of winding down. A task in the middle of an install is completed, others are dropped as a crash would do, and nothing is begun.
+    /// Returns whether it is over. By then the installer was given back, or was lost in a failure.
     pub fn wind_down(&mut self) -> bool {
         self.io.pump();
         if lock(&self.base.installer).is_some() || self.base.log.poisoned().is_err() {
-            // Nothing is half installed, or nothing will be whole any more.
+            // Either no install is half done, or none can be completed any more.
             if !self.give_up_tasks() {
                 return false;
             }
@@ -107,8 +107,8 @@ impl Maintenance {
         self.over
     }
 
-    /// Drops the tasks of all jobs, with the local memory that they hold: reads need it, of a failed store too. Whether it could; tasks must
-    /// not leave buffers that the drive still uses.
+    /// Drops the tasks of all jobs and frees their local memory: reads need it, also in a failed store. Returns whether that was possible: tasks
+    /// must not leave buffers that the drive still uses.
     fn give_up_tasks(&mut self) -> bool {
         let is_drained = self.io.in_flight() == 0;
         if is_drained {
@@ -121,12 +121,12 @@ impl Maintenance {
         &self.io
     }
 
-    /// What waits between its steps. Whoever steps lets go of this maintenance before: others ask it for its phases.
+    /// Waits between the steps. The caller releases this maintenance first, as others ask it for its phases.
     pub fn rest(&self) -> Rest {
         Rest { base: self.base.clone(), io: self.io.clone(), gives_way_from_us: 0 }
     }
 
-    /// What its jobs are doing: flush, collector and a resize of hashed keyspaces first, in this order.
+    /// The phases of its jobs: flush, collector and a resize of hashed keyspaces come first, in this order.
     pub fn phases(&self) -> Vec<Phase> {
         self.jobs.iter().flat_map(|job| job.phases()).collect()
     }
@@ -140,7 +140,7 @@ pub struct Rest {
 }
 
 impl Rest {
-    /// Waits until a step may get further than the one that came to this.
+    /// Waits until the next step may make more progress than the one that returned `step`.
     pub fn wait(&mut self, step: Step) {
         match step {
             Step::Busy => self.give_way(),
@@ -151,8 +151,8 @@ impl Rest {
         }
     }
 
-    /// Lets whoever waits for this processor go first, and then works for as long as that took: a session is back in some
-    /// microseconds, but another program that computes keeps a processor for milliseconds each time.
+    /// Yields to threads that wait for this processor, then works for as long as the yield took. A session is back within microseconds, but a
+    /// computing program keeps the processor for milliseconds each time.
     fn give_way(&mut self) {
         let gave_us = self.base.drive.env().now_us();
         if gave_us >= self.gives_way_from_us {

@@ -1,13 +1,13 @@
-//! What of the flash is kept free for flush and collector, whoever else takes extents. Plain numbers.
+//! The extents reserved for flush and collector, whoever else allocates. Plain numbers.
 
 use crate::media::extents::{ExtentOwner, Extents};
 use crate::media::geometry::Geometry;
 
-/// Both write buffers become segments, and then one more is flushed, and one collected.
+/// Segments: two for both write buffers, and one for another flush. One more is kept for a collection.
 const FLUSH_FLOOR_SEGMENTS: u32 = 3;
 const COLLECTION_FLOOR_SEGMENTS: u32 = 1;
 
-/// Keeps extents free for flush and collector.
+/// Reserves extents for flush and collector.
 pub fn set_floors(extents: &mut Extents, geometry: &Geometry) {
     let segment = segment_extents(geometry);
     extents.set_floor(ExtentOwner::Collection, COLLECTION_FLOOR_SEGMENTS * segment);

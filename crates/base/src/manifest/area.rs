@@ -1,6 +1,6 @@
-//! Reads the manifest: frame after frame, from either area, up to the first that holds in neither, and what is behind that, which must not.
+//! Reads the manifest: frame after frame, from either area, up to the first that is valid in neither. Behind that there must be no later frame.
 //!
-//! One task; the windows over the areas are its own.
+//! One task, which owns the windows over the areas.
 
 use super::client::ManifestClients;
 use super::replay::{Replay, each_item};
@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use tapetum_drive::{LocalBuffer, LocalMemory, Purpose};
 
-/// What the manifest says, and where it goes on.
+/// The recovered manifest and the states of its clients.
 pub struct Recovered<C> {
     pub manifest: Manifest,
     pub clients: C,
@@ -27,7 +27,7 @@ pub struct AreaReader {
     local: LocalMemory,
     geometry: Geometry,
     store_id: u64,
-    /// Of each area, where on flash what was read last lies.
+    /// For each area, the last bytes read and their flash address.
     windows: [Option<(u64, LocalBuffer)>; AREAS],
 }
 
@@ -36,7 +36,7 @@ impl AreaReader {
         AreaReader { io: io.clone(), local: local.clone(), geometry: *geometry, store_id, windows: [None, None] }
     }
 
-    /// Those of the areas' first frames that hold.
+    /// The epochs of the areas' valid first frames.
     pub async fn epochs(&mut self) -> Result<BTreeSet<u64>, Error> {
         let mut epochs = BTreeSet::new();
         for area in 0..AREAS {
@@ -46,7 +46,7 @@ impl AreaReader {
         Ok(epochs)
     }
 
-    /// So many bytes of flash, of which no more than the area's end is read.
+    /// Reads `length` bytes of flash. Reads ahead, but not beyond the end of the area.
     async fn bytes(&mut self, area: usize, flash: u64, length: usize) -> Result<&[u8], Error> {
         let area_end = self.geometry.manifest_offset(area + 1);
         let window = &mut self.windows[area];
@@ -64,7 +64,7 @@ impl AreaReader {
         Ok(self.io.look(buffer, at..at + length))
     }
 
-    /// The frame at `position` of an area, if there is a valid one that is wanted by its epoch, sequence and kind.
+    /// The frame at `position` of an area, if it is valid and its epoch, sequence and kind are wanted.
     async fn frame(
         &mut self,
         area: usize,
@@ -99,8 +99,8 @@ impl AreaReader {
         Ok(Some(Frame { epoch, sequence, kind, payload: bytes, length: length as u64 }))
     }
 
-    /// `None` when the list's snapshot is not whole: its writing was cut short, and the list before it counts. An error if frames follow
-    /// that cannot be reached.
+    /// Reads a list. `None` if its snapshot is not whole: writing it was cut short, and the list before it counts. An error if unreachable frames
+    /// follow.
     pub async fn read_list<C: ManifestClients>(
         &mut self,
         epoch: u64,
@@ -113,7 +113,7 @@ impl AreaReader {
         Ok(found)
     }
 
-    /// What a list says up to its first frame that holds in neither area.
+    /// Reads a list up to its first frame that is valid in neither area.
     pub async fn read_beginning<C: ManifestClients>(
         &mut self,
         epoch: u64,
@@ -132,7 +132,7 @@ impl AreaReader {
             }
             let Some(frame) = frame else { break };
             for (area, lacks) in lacking.iter_mut().zip(lacks) {
-                // A write of several frames may be cut anywhere; the end of a snapshot is written when all before it is durable.
+                // A write of several frames may be cut anywhere. The end of a snapshot is written when everything before it is durable.
                 area.is_damaged |= !lacks && area.frames > 0 && frame.kind != Kind::Snapshot;
                 area.frames += u64::from(lacks);
             }
@@ -147,7 +147,7 @@ impl AreaReader {
             return Ok(None);
         }
         let manifest = Manifest {
-            // From here on it is written, as what the store does brings it.
+            // Later writes of the manifest are counted for the store's own work.
             io: self.io.of(Purpose::Other),
             geometry: self.geometry,
             store_id: self.store_id,
@@ -162,7 +162,7 @@ impl AreaReader {
         Ok(Some(Recovered { manifest, clients: state.clients }))
     }
 
-    /// A later frame behind the end of the list, in either area: the list was longer, and damage cut it.
+    /// An error if a later frame of the list lies behind its end, in either area: the list was longer, and damage cut it.
     async fn refuse_gap(&mut self, list: &Manifest) -> Result<(), Error> {
         let Manifest { epoch, sequence, position, snapshot_end, .. } = *list;
         let behind = position..list_end_max(&self.geometry, snapshot_end);
@@ -178,9 +178,9 @@ impl AreaReader {
         Ok(())
     }
 
-    /// The highest epoch that either area has begun. One may have frames of a newer snapshot that was cut short, whose beginning need not
-    /// be valid any more. A frame that only a whole snapshot has before it is an error: that list is the newer one, and damage hides its
-    /// beginning. Its snapshot is of what was recovered.
+    /// The highest epoch that either area has begun. An area may have frames of a newer snapshot that was cut short and whose beginning is no longer
+    /// valid. A newer frame that follows a whole snapshot is an error: that list is the newer one, and damage hides its beginning. Its snapshot
+    /// holds the state that was recovered.
     pub async fn epoch_last<C: ManifestClients>(&mut self, recovered: &Recovered<C>) -> Result<u64, Error> {
         let epoch = recovered.manifest.epoch;
         let ends = |kind| kind != Kind::Snapshot;
@@ -204,7 +204,7 @@ impl AreaReader {
         Ok(last)
     }
 
-    /// Takes from the frames of an area that hold, wherever they are, what must not come twice.
+    /// Collects from all valid frames of an area, wherever they are, the numbers that must not be given twice.
     pub async fn survey<C: ManifestClients>(&mut self, area: usize, known: &mut Recovered<C>) -> Result<(), Error> {
         let mut list = 0..self.geometry.manifest_bytes;
         let newest = known.manifest.epoch_last;
@@ -222,7 +222,7 @@ impl AreaReader {
         Ok(())
     }
 
-    /// The first valid frame that begins there in an area and is wanted, and where it lies.
+    /// The first wanted valid frame of an area within `list`, and its position.
     async fn find(
         &mut self,
         area: usize,
@@ -233,7 +233,7 @@ impl AreaReader {
         let chunk_bytes = (CHUNK_BYTES as u64).min(self.geometry.manifest_bytes);
         let io = self.io.clone();
         let mut flying = Flying::new(&io, &self.local, chunk_bytes as usize);
-        // The last chunk ends where the area does, and overlaps the one before.
+        // The last chunk ends with the area, and overlaps the one before.
         let last = self.geometry.manifest_bytes - chunk_bytes;
         let mut to_read = (list.start.min(last)..list.end).step_by(chunk_bytes as usize);
         let mut to_scan = to_read.clone();

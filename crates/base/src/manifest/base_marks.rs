@@ -1,4 +1,4 @@
-//! The base's own state in the manifest: how far the log is trimmed, what is deleted of keyspaces, when the store was opened.
+//! The base's own state in the manifest: the trim of the log, the deletions of keyspaces' items, the last opening of the store.
 //!
 //! ```text
 //!  item: edits, one behind the other, up to its end; so is a piece of a snapshot
@@ -8,7 +8,7 @@
 //!   4 opened:   generation u64 · stamp base u64 · stamp opened u64
 //!   5 known:    stamp u64
 //! ```
-//! Any engine's frame may bring edits of it.
+//! The frame of any engine may contain such edits.
 
 use super::client::{ManifestClient, Misfit, pieces};
 use super::items::{ClientId, FrameItems};
@@ -27,15 +27,15 @@ const DELETION_BYTES: u64 = 1 + 14;
 const OPENED_BYTES: u64 = 1 + 24;
 const KNOWN_BYTES: u64 = 1 + 8;
 
-/// How far the log is trimmed.
+/// The trimmed part of the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LogTrim {
-    /// The log's records of write buffers below this number are not needed any more.
+    /// Log records of write buffers below this number are no longer needed.
     pub buffer_next: u64,
-    /// No stamp above this one was given before the trim.
+    /// No stamp above this one had been given when the log was trimmed.
     pub stamp_max: u64,
-    /// The crc of the last log group that was trimmed: the next one names it. Without it, a group that a crash has cut off once could
-    /// pass for the first of its buffer.
+    /// The crc of the last log group that was trimmed, which the next group names. Without it, a group that a crash once cut off could pass for the
+    /// first of its buffer.
     pub log_crc: u32,
 }
 
@@ -46,7 +46,7 @@ pub struct Opening {
     pub generation: u64,
     /// Stamps from here on were not given before.
     pub stamp_base: u64,
-    /// The last stamp that was durable then: a log that ends before it has lost its end.
+    /// The last stamp that was durable then. A log that ends before it has lost its end.
     pub stamp_opened: u64,
 }
 
@@ -55,7 +55,7 @@ pub struct BaseMarks {
     pub trim: LogTrim,
     pub deletions: DeletionMarks,
     pub opening: Opening,
-    /// This stamp was durable when the store was last closed, or when the manifest forgot a deletion: that of a keyspace that was dropped.
+    /// This stamp was durable when the store was last closed, or when the manifest dropped the deletion mark of a dropped keyspace.
     pub stamp_known: u64,
 }
 
@@ -64,10 +64,10 @@ pub struct BaseMarks {
 pub enum MarksEdit {
     Trim(LogTrim),
     Delete(KeyspaceId, DeletionMark),
-    /// Of a keyspace that is dropped nothing is deleted any more.
+    /// Removes the mark of a keyspace that was dropped.
     Drop(KeyspaceId),
     Open(Opening),
-    /// This stamp was durable once.
+    /// Records that this stamp was durable once.
     Know(u64),
 }
 
@@ -122,7 +122,7 @@ impl MarksEdit {
         })
     }
 
-    /// Makes edits an item of a frame, if there are any.
+    /// Adds edits to a frame as one item, if there are any.
     pub fn put(edits: &[MarksEdit], items: &mut FrameItems) {
         if !edits.is_empty() {
             items.put(ClientId::MARKS, |writer| edits.iter().for_each(|edit| edit.encode(writer)));
@@ -130,28 +130,28 @@ impl MarksEdit {
     }
 }
 
-/// What edits that say anew what is deleted of keyspaces take in a frame.
+/// Bytes in a frame of the edits that set `marks` deletion marks.
 pub fn deletions_bytes(marks: usize) -> u64 {
     marks as u64 * DELETION_BYTES
 }
 
 impl BaseMarks {
-    /// The last stamp that a deletion had: an install makes the log durable up to it first.
+    /// The last stamp of a deletion. An install first makes the log durable up to it.
     pub fn stamp_deleted(&self) -> u64 {
         self.deletions.values().map(|mark| mark.watermark).fold(self.stamp_known, u64::max)
     }
 
-    /// The last stamp that the log had once, as far as the manifest knows.
+    /// The last stamp that the log is known to have had, as far as the manifest knows.
     pub fn stamp_durable(&self) -> u64 {
         self.opening.stamp_opened.max(self.stamp_deleted())
     }
 
-    /// The last stamp that an opening will miss, if the log does not have it: a trim names those that it need not have.
+    /// The last stamp whose loss an opening notices. The log need not have the stamps that a trim names.
     pub fn stamp_named(&self) -> u64 {
         self.stamp_durable().max(self.trim.stamp_max)
     }
 
-    /// Takes back what is said of stamps above `end`, where the log is to end there. Nothing that is left has one of them.
+    /// Lowers all stamps above `end`, where the log is to end there. Nothing that remains has such a stamp.
     pub fn end_log_at(&mut self, end: u64) {
         self.deletions.values_mut().for_each(|mark| mark.watermark = mark.watermark.min(end));
         self.stamp_known = self.stamp_known.min(end);
@@ -191,7 +191,7 @@ impl ManifestClient for BaseMarks {
         ClientId::MARKS
     }
 
-    /// Edits that make them from nothing.
+    /// Edits that create the state from an empty one.
     fn snapshot(&self) -> Box<dyn Iterator<Item = Vec<u8>> + Send + '_> {
         let deletions = self.deletions.iter().map(|(keyspace, mark)| MarksEdit::Delete(*keyspace, *mark));
         let whole = [MarksEdit::Trim(self.trim), MarksEdit::Open(self.opening), MarksEdit::Know(self.stamp_known)];
@@ -207,7 +207,7 @@ impl ManifestClient for BaseMarks {
         Ok(())
     }
 
-    /// No generation and no stamp is given twice.
+    /// Keeps the highest numbers, so that no generation and no stamp is given twice.
     fn glean(&mut self, edit: &[u8]) {
         for edit in parse_all(edit).unwrap_or_default() {
             if let MarksEdit::Open(Opening { generation, stamp_base, stamp_opened }) = edit {

@@ -1,16 +1,16 @@
-//! Clients of the manifest: whoever has a state that frames change and snapshots hold.
+//! Clients of the manifest. A client has a state that frames change and snapshots hold.
 //!
-//! The manifest knows nothing of what its items say. It gives each item to the client whose id it carries, in the order in which they
-//! were written; an id that no client has is an error, never passed over.
+//! The manifest does not interpret its items. It gives each item to the client whose id it has, in the order of writing. An id without a client is
+//! an error, never passed over.
 
 use super::items::ClientId;
 use crate::error::Error;
 use crate::media::wire::{Short, Writer};
 
-/// A piece of a snapshot ends with the thing that fills so much: most take some hundred bytes.
+/// A piece of a snapshot ends with the entry that reaches this size. Most entries take some hundred bytes.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// Why an edit cannot be made: what the manifest does that makes no sense.
+/// The reason why an edit does not fit: the end of a sentence about the manifest.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Misfit(pub String);
 
@@ -26,28 +26,28 @@ impl From<Misfit> for Error {
     }
 }
 
-/// A state that is kept in the manifest. The default one is that of an empty store.
+/// A state that is kept in the manifest. `Default` is the state of an empty store.
 pub trait ManifestClient: Send + Sync {
     fn id(&self) -> ClientId;
 
-    /// The state in pieces of at most [`PIECE_BYTES`] and one thing more.
+    /// The state in pieces. Each has at most [`PIECE_BYTES`] and one more entry.
     fn snapshot(&self) -> Box<dyn Iterator<Item = Vec<u8>> + Send + '_>;
 
-    /// What the pieces take at most.
+    /// The most bytes that all pieces take.
     fn snapshot_bytes_max(&self) -> u64;
 
-    /// Takes in a piece of a snapshot. The state was the default one before the first.
+    /// Applies a piece of a snapshot. The state was the default one before the first piece.
     fn load(&mut self, piece: &[u8]) -> Result<(), Misfit> {
         self.apply(piece)
     }
 
-    /// Makes a change that was read. After an error the state is of no use.
+    /// Applies an edit. After an error the state is useless.
     fn apply(&mut self, edit: &[u8]) -> Result<(), Misfit>;
 
-    /// Another frame follows: what holds only as the last frame of the manifest is over.
+    /// Called when another frame follows. Drops the state that is valid only in the last frame of the manifest.
     fn supersede(&mut self) {}
 
-    /// Takes from an edit what must not come twice. Nothing tells what was before it: the manifest is damaged.
+    /// Takes from an edit the numbers that must not be given twice. The edits before it are unknown: the manifest is damaged.
     fn glean(&mut self, _edit: &[u8]) {}
 }
 
@@ -57,13 +57,13 @@ pub trait ManifestClients: Send + Sync {
 
     fn each_mut(&mut self) -> Vec<&mut dyn ManifestClient>;
 
-    /// What a snapshot says of all of them at most.
+    /// The most bytes that a snapshot takes for all clients.
     fn snapshot_bytes_max(&self) -> u64 {
         self.each().iter().map(|client| client.snapshot_bytes_max()).sum()
     }
 }
 
-/// Things one after the other, in pieces.
+/// Encodes entries one after the other, in pieces.
 pub fn pieces<'a, T>(
     things: impl Iterator<Item = T> + Send + 'a,
     encode: impl Fn(T, &mut Writer) + Send + 'a,

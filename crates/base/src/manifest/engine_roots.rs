@@ -1,11 +1,11 @@
-//! Engines' roots as a client of the manifest: what an engine needs to find all that it has on flash, in bytes that only it reads.
+//! Engines' roots as a client of the manifest. A root holds the bytes with which an engine finds all its data on flash; only the engine reads them.
 //!
 //! ```text
 //!  item: roots, one behind the other, up to its end; so is a piece of a snapshot
 //!   root: kind u8 · length u16 · bytes
 //! ```
-//! A root takes the place of the one that its engine had. None, and one without bytes, are the same: the engine has nothing on flash. An engine
-//! whose state grows by small edits is a client of its own instead, as that of hashed keyspaces is.
+//! A root replaces the previous root of its engine. No root and an empty one mean the same: the engine has nothing on flash. An engine whose state
+//! grows by small edits is a client of its own instead, such as the hashed engine.
 
 use super::client::{ManifestClient, Misfit, pieces};
 use super::items::{ClientId, FrameItems};
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 /// The longest root.
 pub const ROOT_BYTES_MAX: usize = 4 << 10;
-/// What a root takes beside its bytes.
+/// Bytes of a root's head.
 const ROOT_HEAD_BYTES: usize = 3;
 const _: () = assert!(ROOT_BYTES_MAX <= u16::MAX as usize);
 
@@ -25,7 +25,7 @@ pub struct EngineRoots {
 }
 
 impl EngineRoots {
-    /// The root of the engine of a kind.
+    /// The root of the engine of a kind; empty if it has none.
     pub fn get(&self, kind: KeyspaceKind) -> &[u8] {
         self.roots.get(&kind).map_or(&[], Vec::as_slice)
     }
@@ -38,12 +38,12 @@ impl EngineRoots {
         }
     }
 
-    /// The kinds of engines that have one.
+    /// The kinds of engines that have a root.
     pub fn kinds(&self) -> impl Iterator<Item = KeyspaceKind> {
         self.roots.keys().copied()
     }
 
-    /// Makes a root an item of a frame.
+    /// Adds a root to a frame as an item.
     pub fn put(kind: KeyspaceKind, root: &[u8], items: &mut FrameItems) {
         items.put(ClientId::ROOTS, |writer| encode((kind, root), writer));
     }

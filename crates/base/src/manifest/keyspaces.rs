@@ -6,7 +6,7 @@
 //!   1 create: keyspace · 2 rename: id u16, name length u8, name · 3 drop: id u16 · 4 forget: id u16
 //!   5 set format: id u16, length u16, format (`kernels/scan/format.rs`), or nothing · 6 set options: id u16, length u8, options
 //! ```
-//! The default keyspace is always there: of it a snapshot has the format alone.
+//! The default keyspace always exists: a snapshot has only its format.
 
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::{
@@ -18,7 +18,7 @@ use crate::manifest::client::{ManifestClient, Misfit, pieces};
 use crate::manifest::items::{ClientId, FrameItems};
 use crate::media::wire::{Reader, Short, Writer};
 
-/// What the edit that creates a keyspace takes beside its name and its options.
+/// Bytes of the edit that creates a keyspace, without name and options.
 const CREATE_HEAD_BYTES: usize = 1 + 6;
 const _: () = assert!(NAME_BYTES_MAX <= u8::MAX as usize && OPTIONS_BYTES_MAX <= u8::MAX as usize);
 
@@ -28,7 +28,7 @@ const DROP: u8 = 3;
 const FORGET: u8 = 4;
 const SET_FORMAT: u8 = 5;
 const SET_OPTIONS: u8 = 6;
-/// What the edit that sets a format takes beside it.
+/// Bytes of the edit that sets a format, without the format.
 const FORMAT_HEAD_BYTES: usize = 1 + 4;
 const _: () = assert!(FORMATS_BYTES_MAX <= u16::MAX as usize);
 
@@ -65,7 +65,7 @@ impl ManifestClient for Catalogue {
     }
 }
 
-/// The edits that make a keyspace what it is.
+/// The edits that create a keyspace in its present state.
 fn describe(keyspace: &Keyspace, writer: &mut Writer) {
     if keyspace.id != KeyspaceId::DEFAULT {
         create(keyspace, writer);
@@ -132,7 +132,7 @@ impl KeyspaceEdit {
         }
     }
 
-    /// Makes it an item of a frame.
+    /// Adds the edit to a frame as an item.
     pub fn put(&self, items: &mut FrameItems) {
         items.put(ClientId::KEYSPACES, |writer| self.encode(writer));
     }
@@ -172,7 +172,7 @@ mod tests {
             let (kind, options, format) = (KeyspaceKind::Hashed, vec![7; usize::from(id) % 9], Vec::new());
             catalogue.add(Keyspace { id: KeyspaceId(id), name, kind, options, state, format }).unwrap();
         }
-        // Of live ones.
+        // Formats of live keyspaces.
         for id in [0, 1, 399] {
             catalogue.apply(&KeyspaceEdit::SetFormat { id: KeyspaceId(id), format: vec![id as u8; 70] }).unwrap();
         }

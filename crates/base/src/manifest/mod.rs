@@ -1,4 +1,4 @@
-//! The manifest: a log of frames, kept twice, and begun anew with a snapshot when it is long.
+//! The manifest: a log of frames, kept twice, and started again with a snapshot when it is long.
 //!
 //! ```text
 //!  frame, each on fresh sectors:
@@ -9,24 +9,24 @@
 //!  +-------+-----+--------+----------+-------+-----+--------+------+---------+---------+
 //!  area: Snapshot × n · SnapshotEnd · Edit × m
 //! ```
-//! The payload is items of clients ([`items`]), of which the manifest knows no more than whose they are ([`client`]); that of the end of
-//! a snapshot is how many items the snapshot has, u32. A frame counts whole or not at all, so what one frame says of several clients
-//! comes true together.
+//! The payload is a list of clients' items ([`items`]). The manifest knows only to which client each belongs ([`client`]). The payload of a
+//! snapshot's end is the snapshot's number of items, u32. A frame counts whole or not at all, so the items of several clients in one frame take
+//! effect together.
 //!
-//! The crc covers the frame behind it, salted with its place and the epoch. A list's frames have one epoch and count their sequence from 0;
-//! the list with the highest epoch and a whole snapshot is the manifest. What a client says may hold only as the last frame of the manifest
+//! The crc covers the rest of the frame, salted with its place and the epoch. A list's frames have one epoch and count their sequence from 0. The
+//! list with the highest epoch and a whole snapshot is the manifest. Some state of a client is valid only in the last frame of the manifest
 //! ([`client::ManifestClient::supersede`]).
 //!
-//! 1. Both areas have the same list, each frame in the same place of its area. A frame counts where one of them has it whole.
-//! 2. An edit is written to both areas at once; it is durable in both before the next one is written. A snapshot is durable in one area
-//!    before its copy is written over the list of the other: one of them has a whole list at any time.
-//! 3. So a frame that both areas lack before one that holds means damage, not a crash, unless the snapshot has no end; after a frame whose
-//!    write failed none is written.
-//! 4. Where an area lacks what the other one has, the next edit begins the list anew.
+//! 1. Both areas have the same list, each frame in the same place of its area. A frame counts if one of them has it whole.
+//! 2. An edit is written to both areas at once, and is durable in both before the next one is written. A snapshot is durable in one area before its
+//!    copy overwrites the list of the other. So one area has a whole list at any time.
+//! 3. So if both areas lack a frame before a valid one, that is damage, not a crash, unless the snapshot has no end. After a frame whose write
+//!    failed none is written.
+//! 4. If an area lacks frames that the other one has, the next edit starts the list again.
 //!
-//! A list goes on until it is [`LIST_SNAPSHOTS`] times as long as its snapshot, however large the area: opening reads no more.
+//! A list grows to [`LIST_SNAPSHOTS`] times its snapshot, however large the area: this bounds the bytes that opening reads.
 //!
-//! Threads: one, that of whoever holds the [`crate::installer::Installer`].
+//! Threads: one, the holder of the [`crate::installer::Installer`].
 
 mod area;
 pub mod base_marks;
@@ -52,14 +52,14 @@ use tapetum_kernels::checksum::{Salt, checksum};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"TMAN");
 pub const HEADER_BYTES: usize = 40;
-/// A frame of a snapshot ends with the piece that fills so much: a frame is whole sectors.
+/// A frame of a snapshot ends with the piece that reaches this size, as a frame takes whole sectors.
 const SNAPSHOT_FRAME_BYTES: usize = 16 << 10;
-/// What is read or written at once, where it is more than one frame.
+/// Bytes of one read or write, if that has more than one frame.
 const CHUNK_BYTES: usize = 64 << 10;
-/// What is moved at once: a frame may be longer than local memory has in one piece.
+/// Bytes of one transfer. A frame may be longer than the largest buffer of local memory.
 const PIECE_BYTES: usize = 256 << 10;
 const LIST_SNAPSHOTS: u64 = 4;
-/// But not before it has so many bytes.
+/// A list never starts again below this size.
 const LIST_BYTES_MIN: u64 = 256 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,34 +75,35 @@ enum Kind {
 const KINDS: [Kind; 3] = [Kind::Snapshot, Kind::SnapshotEnd, Kind::Edit];
 const AREAS: usize = 2;
 
-/// Where the next frame goes.
+/// The position in the manifest at which the next frame is written.
 pub struct Manifest {
     io: Io,
     geometry: Geometry,
     store_id: u64,
     epoch: u64,
-    /// The highest epoch either area has begun, whole or not: frames of a snapshot cut short must never mix with others.
+    /// The highest epoch that either area has begun, whole or not. Frames of an incomplete snapshot must never mix with others.
     epoch_last: u64,
     sequence: u64,
     /// Offset in the area.
     position: u64,
-    /// Where the list goes on behind its snapshot.
+    /// The end of the list's snapshot in the area.
     snapshot_end: u64,
-    /// Of each area.
+    /// The missing frames of each area.
     lacking: [Lacking; AREAS],
-    /// A frame was begun and not written, or not known to be: what is on flash behind the last one is anything.
+    /// The write of a frame was begun and did not succeed for certain: the bytes behind the last frame are undefined.
     failed: bool,
 }
 
-/// What an area lacks of the list that both are to have.
+/// The frames of the list that an area lacks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Lacking {
     pub frames: u64,
-    /// It has a frame behind one that it lacks: that is damage, but within a snapshot that has no end there. A crash cuts the last frames off.
+    /// The area has a frame behind one that it lacks. A crash cuts only the last frames off, so this is damage, except within a snapshot that has no
+    /// end there.
     pub is_damaged: bool,
 }
 
-/// Where the manifest stands, for tools.
+/// The state of the manifest, for tools.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Summary {
     pub epoch: u64,
@@ -113,7 +114,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Names each area that damage has cut frames out of, which the other area has.
+    /// Names each area that lost frames to damage. The other area has them.
     pub fn copies_damaged(&self) -> impl Iterator<Item = String> {
         let damaged = (0..).zip(self.lacking).filter(|(_, lacking)| lacking.is_damaged);
         damaged
@@ -121,7 +122,7 @@ impl Summary {
     }
 }
 
-/// Where a frame goes.
+/// The place of the next frame.
 struct FramePlace {
     area: usize,
     sequence: u64,
@@ -165,12 +166,12 @@ impl Manifest {
         Summary { epoch, sequence, position, snapshot_end, lacking }
     }
 
-    /// Makes durable what was written to the drive without a frame.
+    /// Makes durable what was written to the drive outside of frames.
     pub async fn flush(&self) -> Result<(), Error> {
         self.io.flush().await
     }
 
-    /// Makes edits durable, all of them or none. `clients` are as they were before.
+    /// Makes edits durable, all of them or none. `clients` have the state before the edits.
     pub async fn append(&mut self, clients: &impl ManifestClients, edits: &FrameItems) -> Result<(), Error> {
         if self.failed {
             return Err(Error::Io("a write of the manifest failed before".into()));
@@ -186,7 +187,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// The same of edits that the store can do without. `false` when there is no room for them behind a snapshot.
+    /// As [`Manifest::append`], for edits that the store can do without. `false`: there is no room for them behind a snapshot.
     pub async fn append_if_room(&mut self, clients: &impl ManifestClients, edits: &FrameItems) -> Result<bool, Error> {
         let snapshot = snapshot_bytes_max(&self.geometry, clients);
         if self.frame_bytes(edits.payload().len()) + snapshot > self.geometry.manifest_bytes {
@@ -196,7 +197,7 @@ impl Manifest {
         Ok(true)
     }
 
-    /// Begins the list anew with the whole state, in the area first that lacks more of the list. Which one that was.
+    /// Starts the list again with the whole state, first in the area that lacks more frames. Returns that area.
     async fn snapshot(&mut self, clients: &impl ManifestClients) -> Result<usize, Error> {
         self.epoch_last += 1;
         self.epoch = self.epoch_last;
@@ -213,7 +214,7 @@ impl Manifest {
         Ok(first)
     }
 
-    /// Where the list goes on behind it.
+    /// Writes a snapshot to an area. Returns the place behind it.
     async fn write_snapshot(&self, area: usize, clients: &impl ManifestClients) -> Result<FramePlace, Error> {
         let (mut items, mut count, mut frames) = (FrameItems::default(), 0u32, Vec::new());
         let mut next = FramePlace { area, sequence: 0, position: 0 };
@@ -237,7 +238,7 @@ impl Manifest {
         if !frames.is_empty() {
             self.write(area, written, &frames).await?;
         }
-        // It is written when all that it ends is durable.
+        // The end is written when everything before it is durable.
         let (mut end, at) = (Vec::new(), next.position);
         self.encode(&mut next, Kind::SnapshotEnd, &count.to_le_bytes(), &mut end)?;
         self.write(area, at, &end).await?;
@@ -262,7 +263,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// Appends the next frame to those in `frames`, which are not written yet.
+    /// Encodes the next frame and appends it to `frames`, which are not written yet.
     fn encode(&self, next: &mut FramePlace, kind: Kind, payload: &[u8], frames: &mut Vec<u8>) -> Result<(), Error> {
         let length = self.frame_bytes(payload.len());
         if next.position + length > self.geometry.manifest_bytes {
@@ -291,7 +292,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// Makes frames durable that begin at `position` of an area.
+    /// Writes frames durably, from `position` of an area on.
     async fn write(&self, area: usize, position: u64, frames: &[u8]) -> Result<(), Error> {
         let flash = self.geometry.manifest_offset(area) + position;
         let mut buffer = self.io.allocate(frames.len().min(PIECE_BYTES)).await?;
@@ -302,7 +303,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// Reads both areas and finds the state they hold; `empty` makes that of an empty store.
+    /// Reads both areas and finds their state. `empty` makes the state of an empty store.
     pub async fn recover<C: ManifestClients>(
         io: &Io,
         local: &LocalMemory,
@@ -323,7 +324,7 @@ impl Manifest {
     }
 }
 
-/// Runs both to their ends.
+/// Runs both futures to their ends.
 async fn both(
     first: impl Future<Output = Result<(), Error>>,
     second: impl Future<Output = Result<(), Error>>,
@@ -356,19 +357,19 @@ fn poll_to_end(
     }
 }
 
-/// No frame of a list begins at or behind this byte of its area, unless it is the first behind the snapshot.
+/// No frame of a list begins at or behind this byte of its area, unless it is the first one behind the snapshot.
 fn list_end_max(geometry: &Geometry, snapshot_end: u64) -> u64 {
     (LIST_SNAPSHOTS * snapshot_end).max(LIST_BYTES_MIN).min(geometry.manifest_bytes)
 }
 
-/// What a snapshot takes of an area at most.
+/// The most bytes that a snapshot takes in an area.
 pub fn snapshot_bytes_max(geometry: &Geometry, clients: &impl ManifestClients) -> u64 {
     frames_bytes_max(geometry, clients.snapshot_bytes_max())
 }
 
-/// What a snapshot takes whose pieces have so many bytes.
+/// The most bytes in an area of a snapshot whose pieces have `pieces_bytes` bytes.
 pub fn frames_bytes_max(geometry: &Geometry, pieces_bytes: u64) -> u64 {
-    // Each client's last piece may be short, and so may the last frame.
+    // The last piece of each client may be short, and so may the last frame.
     let frames = pieces_bytes / SNAPSHOT_FRAME_BYTES as u64 + 4;
     pieces_bytes + frames * ((HEADER_BYTES + 2 * ITEM_HEAD_BYTES) as u64 + u64::from(geometry.sector_bytes))
 }

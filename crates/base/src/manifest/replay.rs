@@ -11,7 +11,7 @@ pub struct Replay<C> {
     pub clients: C,
     /// The snapshot has ended.
     pub whole: bool,
-    /// Of the snapshot so far.
+    /// Items of the snapshot so far.
     items: u32,
 }
 
@@ -48,7 +48,7 @@ pub fn each_item<C: ManifestClients>(
 }
 
 impl<C: ManifestClients> Replay<C> {
-    /// From the states of an empty store.
+    /// Begins with the states of an empty store.
     pub fn of(clients: C) -> Replay<C> {
         Replay { clients, whole: false, items: 0 }
     }

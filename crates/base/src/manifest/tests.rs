@@ -1,4 +1,4 @@
-//! Frames on a drive: written, cut, damaged, of several clients.
+//! Frames on a drive: written, cut short, damaged, with several clients.
 
 use super::base_marks::{BaseMarks, LogTrim, MarksEdit};
 use super::client::{ManifestClient, Misfit};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tapetum_drive::{Drive, Env, FaultyFlash, Flash, MemoryFlash, Opcode};
 
-/// What an engine keeps in the manifest: things by number.
+/// The state of a test engine in the manifest: things by number.
 #[derive(Clone, Default, PartialEq, Debug)]
 struct Things(BTreeMap<u32, Vec<u8>>);
 
@@ -29,7 +29,7 @@ impl ManifestClient for Things {
         self.0.values().map(|bytes| (ITEM_HEAD_BYTES + 4 + bytes.len()) as u64).sum()
     }
 
-    /// A thing that comes; one without bytes goes.
+    /// Adds a thing. An edit without bytes removes it.
     fn apply(&mut self, edit: &[u8]) -> Result<(), Misfit> {
         let number = Reader::new(edit).u32()?;
         let is_there = match &edit[4..] {
@@ -44,7 +44,7 @@ fn engine() -> Vec<Box<dyn EngineClient>> {
     vec![Box::<Things>::default()]
 }
 
-/// What a frame says.
+/// The edits of a frame.
 #[derive(Default)]
 struct Edits {
     things: Vec<(u32, Vec<u8>)>,
@@ -71,7 +71,7 @@ impl Edits {
     }
 }
 
-/// A manifest on a drive of its own, and the clients that a store has.
+/// A manifest on a drive of its own, with a store's clients.
 struct Bench {
     geometry: Geometry,
     drive: Drive,
@@ -95,7 +95,7 @@ impl Bench {
         Geometry::new(1 << 30, 256 << 10, 2, 512).unwrap()
     }
 
-    /// With little room, so that snapshots are written often.
+    /// The areas are small, so that snapshots are written often.
     fn small_geometry() -> Geometry {
         Geometry { manifest_bytes: 8 << 10, ..Geometry::new(2 << 20, 64 << 10, 2, 512).unwrap() }
     }
@@ -127,7 +127,7 @@ impl Bench {
         self.install(&trim(1 + self.installer.marks.trim.buffer_next));
     }
 
-    /// What `Manifest::recover` gives.
+    /// The result of `Manifest::recover`.
     fn recover(&self) -> Installer {
         recover(&self.io, &self.drive, &self.geometry).unwrap()
     }
@@ -148,7 +148,7 @@ impl Bench {
         run(&self.io, manifest.begin_anew(clients), || false).unwrap()
     }
 
-    /// Begins the list anew and fails: at the end of the first area's snapshot, or `behind` it in that of the second.
+    /// Starts the list again and fails: at the end of the first area's snapshot, or `behind` it in the second area's snapshot.
     fn begin_anew_and_fail(faulty: &FaultyFlash, behind: bool) -> Bench {
         let mut bench = Bench::on(Arc::new(faulty.clone()), Bench::large_geometry(), 4 << 20, 1);
         bench.grow();
@@ -198,7 +198,7 @@ fn recover(io: &Io, drive: &Drive, geometry: &Geometry) -> Result<Installer, Err
 
 #[test]
 fn nothing_follows_a_frame_whose_write_failed() {
-    // The frame that fails is one of an area, the first of a snapshot, or one within it; some of its bytes may be written.
+    // The failing frame is an edit in one area, the first frame of a snapshot, or a later one of it. Some of its bytes may be written.
     for seed in 0..60 {
         let faulty = FaultyFlash::new(64 << 10, seed);
         let mut bench = Bench::on(Arc::new(faulty.clone()), Bench::small_geometry(), 256 << 10, seed);
@@ -266,7 +266,7 @@ fn no_epoch_is_begun_twice_though_the_beginning_of_a_snapshot_cut_short_is_damag
     let faulty = FaultyFlash::new(Bench::large_geometry().manifest_offset(2), 1);
     let bench = Bench::begin_anew_and_fail(&faulty, false);
     let Manifest { epoch_last, snapshot_end, .. } = bench.installer.manifest;
-    // Whatever was written of its end.
+    // Some bytes of its end may be written.
     bench.damage(0, snapshot_end - 512);
     for beginning_is_damaged in [false, true] {
         if beginning_is_damaged {
@@ -287,7 +287,7 @@ fn a_list_that_is_whole_in_one_area_counts_while_its_copy_is_written() {
     assert!(bench.installer.manifest.lacking.iter().all(|lacking| !lacking.is_damaged), "a crash is no damage");
     bench.advance();
     assert_eq!(bench.installer.manifest.epoch, epoch_last + 1, "the list is begun anew");
-    // What is damaged before the copy is there is seen.
+    // Damage that happens before the copy is written is noticed.
     let mut bench = Bench::large();
     bench.grow();
     let positions = (0..bench.installer.manifest.position).step_by(512);
@@ -314,7 +314,7 @@ fn damage_of_one_area_costs_nothing_wherever_it_strikes() {
             assert!(found.clients == bench.installer.clients, "the sector at {position}");
             let Lacking { frames, is_damaged } = found.manifest.lacking[area];
             let is_last = position + 512 == end;
-            // A crash may have cut the last one.
+            // A crash may have cut the last frame off.
             assert_eq!((frames, is_damaged), (1, !is_last), "the sector at {position}");
             assert_eq!(found.manifest.lacking[1 - area], Lacking::default());
             bench.set_sector(area, position, &bytes);
@@ -347,7 +347,7 @@ fn damage_of_both_areas_is_seen_from_behind_it() {
     }
 }
 
-/// An engine that knows a number.
+/// An engine whose state is one number.
 #[derive(Default)]
 struct Number(u32);
 
@@ -372,7 +372,7 @@ impl ManifestClient for Number {
     }
 }
 
-/// The clients of a store that has that engine and none else.
+/// The clients of a store with only that engine.
 #[derive(Default)]
 struct Numbered {
     marks: BaseMarks,
@@ -389,7 +389,7 @@ impl ManifestClients for Numbered {
     }
 }
 
-/// A frame that sets the number, trims the log, and has more than a sector.
+/// A frame that sets the number, trims the log, and takes more than a sector.
 fn two_clients(number: u32) -> FrameItems {
     let mut items = FrameItems::default();
     items.put(NUMBER, |writer| {
@@ -452,11 +452,11 @@ fn an_item_of_an_unknown_client_is_refused_and_named() {
         assert!(text.contains("client 77") && text.contains("newer tapetum"), "{text}");
     };
     of_future(bench.refusal());
-    // What is not known is not repaired.
+    // A list with an unknown client is not repaired.
     let reading =
         Manifest::recover_readable(&bench.io, bench.drive.local(), &bench.geometry, 7, || Clients::empty(engine));
     of_future(run(&bench.io, reading, || false).unwrap().err().unwrap());
-    // Nor is it passed over in a snapshot.
+    // An unknown client in a snapshot is not passed over, either.
     let numbered = Numbered::default();
     run(&bench.io, Manifest::create(&bench.io, &bench.geometry, 7, &numbered), || false).unwrap().unwrap();
     of_future(bench.refusal());

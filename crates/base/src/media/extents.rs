@@ -1,37 +1,38 @@
-//! Which extents are free, whose the others are, and who may take which. Lowest first, so that a segment's extents tend to be neighbours.
+//! The allocator of extents: which are free, who owns the others, and who may take how many. It gives the lowest first, so that a segment's extents
+//! tend to be neighbours.
 //!
 //! ```text
 //! free:  │ reserved │ floor of collections │ floor of flushes │ floor of recoveries │ open: for whoever asks │
 //! ```
-//! An **owner** is what extents are taken for ([`ExtentOwner`]). Each may have a floor: extents that are kept free for it, and that nobody else
-//! takes. An owner takes open ones, and where they are too few those of its floor. What is given back fills the floors up first, in the order
-//! above. Flushes and collections reserve what they may need before they begin ([`ExtentReservation`]).
+//! An **owner** is the purpose for which extents are taken ([`ExtentOwner`]). Each owner may have a floor: extents that are kept free for it, which
+//! nobody else takes. An owner takes open extents first, then those of its floor. Freed extents fill the floors up first, in the order above.
+//! Flushes and collections reserve the extents they may need before they begin ([`ExtentReservation`]).
 //!
-//! 1. Each extent is free, or has one owner.
-//! 2. There are as many free ones as are reserved, kept by floors, and open, together.
-//! 3. There are open ones only while all floors are full.
+//! 1. Each extent is free or has one owner.
+//! 2. The free extents are the reserved ones, those of floors, and the open ones, together.
+//! 3. There are open extents only while all floors are full.
 //!
-//! Threads: any, under the lock that a store has for its extents, which is the last in the order of locks.
+//! Threads: any, under the store's lock for extents, which is the last in the lock order.
 
 use crate::media::io::lock;
 use std::sync::{Arc, Mutex};
 use tapetum_drive::fail_point;
 use tapetum_kernels::reference::Run;
 
-/// What extents are taken for. Those with floors come first, in the order in which they are filled up.
+/// The purpose of an extent. Owners with floors come first, in the order in which their floors are filled.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum ExtentOwner {
     /// Segments that collections write.
     Collection,
     /// Segments that flushes write.
     Flush,
-    /// Groups of slots that a recovery makes, which are as all others then: it has a floor, and nothing else.
+    /// The floor of recovery, which makes groups of slots. The groups then belong to [`ExtentOwner::Slots`]; this owner has only the floor.
     Recovery,
     /// Groups of slots.
     Slots,
     /// Large values.
     Large,
-    /// Checkpoints: they are written when the store is closed, and last until its opening.
+    /// Checkpoints. Closing the store writes them, and opening it frees them.
     Checkpoint,
 }
 
@@ -58,20 +59,20 @@ pub struct Extents {
     free_count: u32,
     /// No extent below this one is free.
     low: u32,
-    /// By extent; `None` for a free one.
+    /// The owner of each extent; `None` for a free one.
     owners: Vec<Option<ExtentOwner>>,
-    /// Free, and promised to reservations.
+    /// Free extents that are promised to reservations.
     reserved: u32,
     floors: [Floor; OWNERS],
-    /// Free, and for whoever asks.
+    /// Free extents that any owner may take.
     open: u32,
-    /// Recovery may have all floors: it needs what it needs, and gives back what it replaces.
+    /// Recovery may use all floors: it cannot do with less, and frees the extents that it replaces.
     is_recovering: bool,
-    /// Each owner was refused so many last, and has not taken them since: the collector makes room for it.
+    /// The last refused request of each owner, 0 if a later one succeeded. The collector makes room for it.
     refused: [u32; OWNERS],
 }
 
-/// Which extents are asked for.
+/// The shape of a request for extents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExtentShape {
     Any,
@@ -99,7 +100,7 @@ impl Extents {
         }
     }
 
-    /// Keeps so many free for an owner, as soon as there are so many.
+    /// Keeps `count` extents free for an owner, as soon as so many are free.
     pub fn set_floor(&mut self, owner: ExtentOwner, count: u32) {
         let is_lost = match owner {
             ExtentOwner::Collection => fail_point!(CollectionWithoutFloor),
@@ -115,12 +116,12 @@ impl Extents {
         self.fill_floors();
     }
 
-    /// From now on floors are for their owners alone.
+    /// Ends recovery: from now on only its owner may use a floor.
     pub fn end_recovery(&mut self) {
         self.is_recovering = false;
     }
 
-    /// Takes as many as `count` at once, as runs; nothing where the owner may not have so many, or there are none of that shape.
+    /// Takes `count` extents at once, as runs. `None` if the owner may not have so many, or there are none of that shape.
     pub fn take(&mut self, owner: ExtentOwner, count: u32, shape: ExtentShape) -> Option<Vec<Run>> {
         let taken = match shape {
             _ if self.room_of(owner) < count => None,
@@ -136,12 +137,12 @@ impl Extents {
         taken
     }
 
-    /// Whether [`Extents::take`] finds them.
+    /// Whether [`Extents::take`] would succeed.
     pub fn can_take(&self, owner: ExtentOwner, count: u32, shape: ExtentShape) -> bool {
         self.room_of(owner) >= count && (shape == ExtentShape::Any || self.find_neighbours(count).is_some())
     }
 
-    /// The lowest free one, whoever's floor it is.
+    /// Takes the lowest free extent, even from a floor.
     #[cfg(any(test, feature = "testing"))]
     pub fn take_one(&mut self) -> Option<u32> {
         (self.free_count > self.reserved).then(|| {
@@ -152,7 +153,7 @@ impl Extents {
         })
     }
 
-    /// The last ones, for what is written when the store is closed: nobody needs a floor any more.
+    /// Takes the last extents, for checkpoints at the close of the store: nobody needs a floor any more.
     pub fn take_last(&mut self, count: u32) -> Option<Vec<u32>> {
         if self.free_count - self.reserved < count {
             return None;
@@ -168,12 +169,12 @@ impl Extents {
         Some(taken)
     }
 
-    /// How many an owner may take now, reservations aside.
+    /// How many extents an owner may take now, reservations aside.
     pub fn room_of(&self, owner: ExtentOwner) -> u32 {
         if self.is_recovering { self.free_count - self.reserved } else { self.open + self.floors[owner as usize].kept }
     }
 
-    /// Whether somebody was refused who would find room if there were more free extents.
+    /// Whether an owner was refused that would succeed with more free extents.
     pub fn are_wanted(&self) -> bool {
         ExtentOwner::ALL.into_iter().any(|owner| self.refused[owner as usize] > self.room_of(owner))
     }
@@ -199,7 +200,7 @@ impl Extents {
         self.free_count
     }
 
-    /// Free ones that are not kept for this owner.
+    /// Free extents outside of this owner's floor.
     pub fn free_beside(&self, owner: ExtentOwner) -> u32 {
         self.free_count - self.floors[owner as usize].kept
     }
@@ -208,12 +209,12 @@ impl Extents {
         self.free[extent as usize / 64] >> (extent % 64) & 1 == 1
     }
 
-    /// Whose an extent is. `None`: it is free.
+    /// The owner of an extent. `None`: it is free.
     pub fn owner(&self, extent: u32) -> Option<ExtentOwner> {
         self.owners[extent as usize]
     }
 
-    /// The lowest free extent, which there is.
+    /// The lowest free extent. There must be one.
     fn lowest(&mut self) -> u32 {
         let words = self.low as usize / 64..self.free.len();
         let word = { words }.find(|&word| self.free[word] != 0).expect("one is free");
@@ -228,7 +229,7 @@ impl Extents {
         self.free_count -= 1;
     }
 
-    /// As many as `count` at once, as runs of neighbours; nothing when there are not so many.
+    /// Takes `count` extents at once, as runs of neighbours; `None` if fewer are free.
     fn allocate_runs(&mut self, owner: ExtentOwner, count: u32) -> Option<Vec<Run>> {
         if self.free_count < count {
             return None;
@@ -245,7 +246,7 @@ impl Extents {
         Some(runs)
     }
 
-    /// All of a run, which is free.
+    /// Takes all of a free run.
     fn claim_run(&mut self, owner: ExtentOwner, run: Run) -> Run {
         (run.first..run.first + run.count).for_each(|extent| self.give_to(owner, extent));
         run
@@ -264,7 +265,7 @@ impl Extents {
         None
     }
 
-    /// Takes an extent that something on flash has already; false if it is taken already or there is none such.
+    /// Takes an extent that already has data on flash. False if it is taken already or does not exist.
     pub fn claim(&mut self, owner: ExtentOwner, extent: u32) -> bool {
         if extent >= self.count() || !self.is_free(extent) {
             return false;
@@ -283,7 +284,7 @@ impl Extents {
         self.give_back(1);
     }
 
-    /// So many free ones are somebody's now, of those that an owner may have.
+    /// Counts `count` free extents as taken, from the open ones and the owner's floor.
     fn draw(&mut self, owner: ExtentOwner, count: u32) {
         if self.is_recovering {
             return self.draw_any(count);
@@ -293,7 +294,7 @@ impl Extents {
         self.floors[owner as usize].kept -= of_floor;
     }
 
-    /// The same, whoever's floors they are: open ones first, and the floors that are filled up first at last.
+    /// Counts them as taken from any floor: open ones first, then floors from the last to the first in the order of filling.
     fn draw_any(&mut self, count: u32) {
         let mut left = count - count.min(self.open);
         self.open -= count - left;
@@ -305,7 +306,7 @@ impl Extents {
         assert_eq!(left, 0, "what is reserved is nobody else's");
     }
 
-    /// So many that were somebody's are free.
+    /// Counts `count` taken extents as free.
     fn give_back(&mut self, count: u32) {
         self.open += count;
         self.fill_floors();
@@ -320,7 +321,7 @@ impl Extents {
     }
 }
 
-/// Extents that are sure to be there for a flush or a collection, one by one. What it has not taken goes back with it.
+/// Extents guaranteed to a flush or a collection, taken one by one. The drop gives the rest back.
 pub struct ExtentReservation {
     extents: Arc<Mutex<Extents>>,
     owner: ExtentOwner,
@@ -328,27 +329,27 @@ pub struct ExtentReservation {
 }
 
 impl ExtentReservation {
-    /// Reserves so many, if the owner may have so many.
+    /// Reserves `count` extents, if the owner may have so many.
     pub fn begin(extents: &Arc<Mutex<Extents>>, owner: ExtentOwner, count: u32) -> Option<ExtentReservation> {
         let mut free = lock(extents);
         (free.room_of(owner) >= count).then(|| ExtentReservation::of(&mut free, extents, owner, count))
     }
 
-    /// Reserves so many, or as many as the owner may have.
+    /// Reserves `count` extents, or as many as the owner may have.
     pub fn up_to(extents: &Arc<Mutex<Extents>>, owner: ExtentOwner, count: u32) -> ExtentReservation {
         let mut free = lock(extents);
         let count = count.min(free.room_of(owner));
         ExtentReservation::of(&mut free, extents, owner, count)
     }
 
-    /// Reserves so many, which the owner may have.
+    /// Reserves `count` extents, which the owner may have.
     fn of(free: &mut Extents, extents: &Arc<Mutex<Extents>>, owner: ExtentOwner, count: u32) -> ExtentReservation {
         free.draw(owner, count);
         free.reserved += count;
         ExtentReservation { extents: extents.clone(), owner, left: count }
     }
 
-    /// The next one; where all were taken, one that nobody has reserved.
+    /// Takes the next extent. If all were taken, one that nobody has reserved.
     pub fn take(&mut self) -> Option<u32> {
         let mut extents = lock(&self.extents);
         if self.left > 0 {
@@ -364,7 +365,7 @@ impl ExtentReservation {
         Some(extent)
     }
 
-    /// Gives one back that was taken.
+    /// Frees an extent that was taken.
     pub fn give_back(&self, extent: u32) {
         lock(&self.extents).release(extent);
     }
@@ -385,7 +386,7 @@ mod tests {
 
     use ExtentOwner::{Collection, Flush, Large, Recovery, Slots};
 
-    /// Free, but for those claimed.
+    /// All extents are free but the claimed ones.
     fn extents(count: u32, claimed: &[u32]) -> Extents {
         let mut extents = Extents::new(count);
         assert!(claimed.iter().all(|extent| extents.claim(Slots, *extent)));
@@ -411,10 +412,10 @@ mod tests {
         assert!(!extents.are_wanted());
         assert_eq!(extents.take(Flush, 2, ExtentShape::Any), runs(&[(10, 2)]));
         assert_eq!(room(&extents), [4, 4, 0]);
-        // What comes back fills the floor up first.
+        // A freed extent fills the floor up first.
         (0..3).for_each(|extent| extents.release(extent));
         assert_eq!((room(&extents), extents.owner(0), extents.owner(10)), ([7, 5, 1], None, Some(Flush)));
-        // A floor that is larger waits for what comes back, and a smaller one gives at once.
+        // A floor that was raised waits for freed extents. A lowered one releases extents at once.
         extents.set_floor(Recovery, 8);
         assert_eq!(room(&extents), [6, 5, 0]);
         extents.set_floor(Recovery, 0);

@@ -6,16 +6,16 @@ use tapetum_kernels::key_table::Routes;
 /// Incompatible: key tables have the slots of keys in a cluster ([`Routes::Slots`]). Set at creation or never.
 pub const CLUSTER_SLOTS: u64 = 1;
 
-/// Those that this version knows.
+/// The features that this version knows.
 const KNOWN_INCOMPATIBLE: u64 = CLUSTER_SLOTS;
 const KNOWN_READ_ONLY_COMPATIBLE: u64 = 0;
 
-/// A bit each.
+/// The features, one bit each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Features {
-    /// Who does not know one of these cannot make sense of the store.
+    /// A version that does not know one of these cannot read the store.
     pub incompatible: u64,
-    /// Who does not know one of these would spoil it by writing.
+    /// A version that does not know one of these would damage the store by writing.
     pub read_only_compatible: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Where things lie on flash, and how large they are.
+//! The layout of a store on flash: the places and sizes of its parts.
 //!
 //! ```text
 //!  0         8 KiB                                                                             capacity
@@ -6,11 +6,11 @@
 //!  | sb | sb | manifest A | manifest B | zone 0 | zone 1 | extent 0 | extent 1 |           | extent n |
 //!  +----+----+------------+------------+--------+--------+----------+----------+--- ... ---+----------+
 //! ```
-//! A store that grows gets more extents behind the last; all else stays where it was made. So everything before the extents
-//! is sized by the capacity at creation, and a store grows to [`GROWTH_MAX`] times that.
+//! A store that grows gets more extents behind the last one; everything else stays in place. So the parts before the extents are sized by the
+//! capacity at creation, and a store grows to at most [`GROWTH_MAX`] times that.
 //!
-//! The superblock stands twice. A log zone is as large as a write buffer: the buffer is the zone's image. A segment is at
-//! most as large as a write buffer and lives in extents, which need not be neighbours.
+//! The superblock is kept twice. A log zone is as large as a write buffer: the buffer is the zone's image. A segment is at most as large as a write
+//! buffer and lives in extents, which need not be neighbours.
 
 use crate::error::Error;
 pub use crate::memory::budget::BUFFERS;
@@ -22,22 +22,22 @@ pub const PARTITION_BITS_MAX: u32 = 12;
 pub const SUPERBLOCK_BYTES: u64 = 4096;
 const EXTENTS_PER_SEGMENT: u64 = 128;
 const PAGE: u64 = 4096;
-/// Of a manifest area, kept for the names of keyspaces: a thousand with names of 48 bytes.
+/// The part of a manifest area for the names of keyspaces: enough for a thousand names of 48 bytes.
 pub const CATALOGUE_BYTES: u64 = 64 << 10;
-/// The smallest segment: what the simulator collects and recovers in kilobytes.
+/// The smallest segment. The simulator uses it, so that collections and recoveries take kilobytes.
 pub const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 pub const SEGMENT_BYTES_MAX: u64 = 2 << 30;
 pub const EXTENT_BYTES_MAX: u64 = SEGMENT_BYTES_MAX / EXTENTS_PER_SEGMENT;
-/// How many times the capacity at creation a store may grow to: the manifest areas have room for as many segments.
+/// The largest capacity ÷ the capacity at creation. The manifest areas have room for as many segments.
 pub const GROWTH_MAX: u64 = 4;
-/// Segments that must fit, so that there is something to collect into.
+/// The least number of segments, so that the collector has room to write.
 const SEGMENTS_MIN: u64 = 12;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
-    /// The capacity that the store was made with; what it has now is the superblock's.
+    /// The capacity at creation. The superblock has the present one.
     pub created_bytes: u64,
-    /// The most a segment holds, and the size of a write buffer and a log zone.
+    /// The most bytes of a segment, and the size of a write buffer and a log zone.
     pub segment_bytes: u64,
     pub extent_bytes: u64,
     pub manifest_bytes: u64,
@@ -112,7 +112,7 @@ impl Geometry {
         (self.manifest_offset(2) + BUFFERS * self.segment_bytes).next_multiple_of(self.extent_bytes)
     }
 
-    /// Extents of a store that has grown, or not, to `capacity_bytes`.
+    /// The number of extents of a store of `capacity_bytes`, grown or not.
     pub fn extents(&self, capacity_bytes: u64) -> u32 {
         ((capacity_bytes - self.extents_offset()) / self.extent_bytes) as u32
     }
@@ -125,7 +125,7 @@ impl Geometry {
         (self.extent_bytes / page_bytes as u64) as u32
     }
 
-    /// Segment numbers there are: twice as many as full segments fit, since part-full ones can be merged in pairs.
+    /// The number of segment numbers: twice as many as full segments fit, since part-full ones can be merged in pairs.
     pub fn segments(&self, capacity_bytes: u64) -> u32 {
         (u64::from(self.extents(capacity_bytes)) * self.extent_bytes / self.segment_bytes * 2 + 8) as u32
     }
@@ -135,7 +135,7 @@ impl Geometry {
         self.segments(capacity_bytes).ilog2() + 1
     }
 
-    /// The most that the store may grow to.
+    /// The largest capacity that the store may grow to.
     pub fn capacity_max_bytes(&self) -> u64 {
         GROWTH_MAX * self.created_bytes
     }
@@ -144,7 +144,7 @@ impl Geometry {
         1 << self.partition_bits
     }
 
-    /// Entries a write buffer takes before it is sealed, however small they are.
+    /// The most entries of a write buffer, however small they are. A buffer with so many is sealed.
     pub fn buffer_entries_max(&self) -> usize {
         (self.segment_bytes / 96) as usize
     }

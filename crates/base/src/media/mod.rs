@@ -1,4 +1,4 @@
-//! Where the store's bytes are on flash and how cold work moves them: superblock, geometry, extents, straight-line I/O.
+//! The store's parts on flash, and the I/O of cold work: superblock, geometry, extents, straight-line I/O.
 
 pub mod extents;
 pub mod features;

@@ -1,22 +1,22 @@
-//! A long run of bytes on its way to or from flash, such as a large value: a few commands at once, through a few buffers of local memory.
+//! The transfer of a long run of bytes to or from flash, such as a large value: a few commands at once, through a few buffers of local memory.
 //!
-//! It is cut into *pieces*, each of neighbouring bytes on flash and within a buffer; piece `n` passes through buffer `n` modulo
-//! the number of buffers. Pieces may complete in any order and are taken in theirs. One thread at a time; nothing here
-//! waits. The drive has a buffer while a command moves its piece.
+//! The run is cut into *pieces*, each of neighbouring bytes on flash and within a buffer. Piece `n` passes through buffer `n` modulo the number of
+//! buffers. Pieces may complete in any order and are taken in theirs. One thread at a time; nothing here waits. The drive has a buffer while a
+//! command moves its piece.
 
 use std::collections::VecDeque;
 use tapetum_drive::{Command, Completion, LocalBuffer, MemoryAddress, Operation, Purpose, QueuePair, Returned, Status};
 
-/// The most that one command moves.
+/// The most bytes of one command.
 pub const PIECE_BYTES_MAX: u64 = 256 << 10;
-/// Commands on their way at once.
+/// The most commands in flight.
 const SLOTS_MAX: usize = 4;
 
-/// A part that one command moves.
+/// The part that one command moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
     pub flash: u64,
-    /// Bytes that count.
+    /// Bytes of the run.
     pub bytes: u32,
     /// Bytes that are moved: whole units.
     pub length: u32,
@@ -38,7 +38,7 @@ struct PieceSlot {
 
 /// See the [module](self).
 pub struct PieceTransfer {
-    /// Those that were not started.
+    /// Pieces that were not started.
     pieces: VecDeque<Piece>,
     slots: Vec<PieceSlot>,
     /// Pieces started, and pieces taken, so far.
@@ -47,12 +47,12 @@ pub struct PieceTransfer {
     /// Bytes of the pieces that were started.
     begun_bytes: u64,
     in_flight: usize,
-    /// The first command that did not succeed.
+    /// The first command that failed.
     failed: Option<Completion>,
 }
 
 impl PieceTransfer {
-    /// `allocate` gives local memory, or `None` when there is none now; one buffer is enough to begin with.
+    /// `allocate` gives local memory, or `None` if there is none now. One buffer is enough to begin.
     pub fn new(
         pieces: VecDeque<Piece>,
         mut allocate: impl FnMut(usize) -> Option<LocalBuffer>,
@@ -67,8 +67,8 @@ impl PieceTransfer {
         Some(PieceTransfer { pieces, slots, started: 0, taken: 0, begun_bytes: 0, in_flight: 0, failed: None })
     }
 
-    /// Starts reads while buffers are free, and the queue has places. `tag` makes a tag of a buffer's number; `completed` is to be given
-    /// what comes back with it.
+    /// Starts reads while buffers and places in the queue are free. `tag` makes a tag from a buffer's number. The caller passes the completion with
+    /// that tag to `completed`.
     pub fn read(&mut self, queue: &mut QueuePair, purpose: Purpose, tag: impl Fn(usize) -> u64) {
         self.start(queue, (tag, purpose), |_, piece, _, buffer| Operation::Read {
             flash: piece.flash,
@@ -77,8 +77,8 @@ impl PieceTransfer {
         });
     }
 
-    /// Starts writes while buffers are free, and the queue has places. `fill` is given where a piece begins among all bytes, and writes
-    /// it. `fua`: each is durable when it is done. `tag` as in [`PieceTransfer::read`].
+    /// Starts writes while buffers and places in the queue are free. `fill` gets a piece's offset in the run and writes its bytes. `fua`: each write
+    /// is durable when it completes. `tag` as in [`PieceTransfer::read`].
     pub fn write(
         &mut self,
         queue: &mut QueuePair,
@@ -115,7 +115,7 @@ impl PieceTransfer {
         }
     }
 
-    /// Pieces are left and none is on its way, as the queue had no place: to be begun anew.
+    /// Whether pieces are left and none is in flight, as the queue was full: the caller must start again.
     pub fn is_idle(&self) -> bool {
         self.in_flight == 0 && self.failed.is_none() && !self.pieces.is_empty()
     }
@@ -128,8 +128,7 @@ impl PieceTransfer {
         }
     }
 
-    /// The next piece that is done, in their order: its buffer, and how many bytes of it. It is taken by this, and its
-    /// slot is free.
+    /// Takes the next piece in order, if it is done: its buffer and its length in bytes. This frees its slot.
     pub fn take(&mut self) -> Option<(&LocalBuffer, usize)> {
         if self.taken == self.started || self.failed.is_some() {
             return None;
@@ -141,18 +140,18 @@ impl PieceTransfer {
         Some((buffer, slot.piece.bytes as usize))
     }
 
-    /// Starts no more pieces: what it reads is not wanted.
+    /// Starts no more pieces: the data is not wanted.
     pub fn stop(&mut self) {
         self.pieces.clear();
     }
 
-    /// Its local memory, when nothing is on its way.
+    /// Its local memory. Nothing may be in flight.
     pub fn into_buffers(self) -> impl Iterator<Item = LocalBuffer> {
         assert_eq!(self.in_flight, 0);
         self.slots.into_iter().filter_map(|slot| slot.buffer)
     }
 
-    /// What came of it, when nothing is on its way and nothing is left to start: the completion of what failed, if so.
+    /// The result, once nothing is in flight and nothing is left to start: an error is the completion of the failed command.
     pub fn outcome(&self) -> Option<Result<(), Completion>> {
         match (self.in_flight, self.failed) {
             (0, Some(failed)) => Some(Err(failed)),
@@ -185,7 +184,7 @@ mod tests {
     fn a_transfer_has_ended_when_all_pieces_are_started_done_and_taken() {
         let drive = drive();
         let mut queue = drive.queue_pair(16).unwrap();
-        // A piece more than can be on their way at once.
+        // One piece more than can be in flight at once.
         let pieces = cut(8192, (SLOTS_MAX as u64 + 1) * 4096, 4096, 512).collect();
         let mut transfer = PieceTransfer::new(pieces, |bytes| drive.local().allocate(bytes)).unwrap();
         for pieces in [SLOTS_MAX, 1] {
@@ -198,7 +197,7 @@ mod tests {
         assert_eq!(transfer.outcome(), Some(Ok(())));
     }
 
-    /// Memory is short: one buffer is to be had.
+    /// Memory is short: only one buffer can be allocated.
     #[test]
     fn what_is_written_through_one_buffer_is_read_through_several() {
         let drive = drive();

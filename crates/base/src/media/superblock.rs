@@ -1,4 +1,4 @@
-//! The superblock: what a drive is. Written at creation and whenever the store grows, twice.
+//! The superblock: the identity and layout of a drive's store. It is written at creation and whenever the store grows, twice.
 //!
 //! ```text
 //!  fixed head, the same in every format from 6 on:
@@ -12,18 +12,17 @@
 //!  80  extent bytes u64                                        136  set generation u64, member generation u64
 //!                                                              152  zero to 4096
 //! ```
-//! A store whose *incompatible* features are not all known is not opened; one whose *read-only-compatible* ones are not is opened to
-//! read alone. So what is added to the format takes a bit, and no version.
+//! A store with unknown *incompatible* features is not opened; one with unknown *read-only-compatible* features is opened read-only. So an addition
+//! to the format takes a feature bit, and no new version.
 //!
-//! The set fields say of which set of members a drive is one, and which. A drive on its own is member 0 of 1 of a set with the
-//! store's id; any other place is refused. The set generation counts the changes of a set, and the member generation is the set's when
-//! this member was last whole: one that stayed away while the others went on is found by it. Of a drive on its own both are 1, and
-//! anything else is refused.
+//! The set fields name the set of members to which a drive belongs, and its place there. A drive on its own is member 0 of 1 of a set with the
+//! store's id; any other place is refused. The set generation counts the changes of a set. The member generation is the set's generation when this
+//! member was last whole: it exposes a member that was absent while the others went on. For a drive on its own both are 1, and anything else is
+//! refused.
 //!
-//! Of two whole copies the one with the higher generation holds. They are written one after the other, each durable before
-//! the next, so at any moment one of them is whole. What a new superblock allows is done only when both are durable. Opening
-//! a store whose copies differ (the power failed between them) makes them equal before anything is built on the newer one:
-//! the next change may tear that one.
+//! If both copies are whole, the one with the higher generation counts. They are written one after the other, each durable before the next, so one
+//! of them is whole at any moment. The store uses the capacity that a new superblock allows only when both are durable. If the copies differ (the
+//! power failed between them), opening makes them equal before it builds anything on the newer one: the next change may tear that one.
 
 use crate::error::Error;
 use crate::media::features::Features;
@@ -40,7 +39,7 @@ const FEATURES_AT: usize = 16;
 const FIELDS_END: usize = 32 + (8 + 8 + 16 + 8 + 8 + 8) + (8 + 4 + 4) + (16 + 2 + 2 + 4 + 8) + (8 + 8);
 const _: () = assert!(FIELDS_END == 152 && FIELDS_END <= SUPERBLOCK_BYTES as usize);
 
-/// Which member of which set a drive is, and of when.
+/// The place of a drive in a set, and the generations of both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SetPlace {
     pub set_id: u128,
@@ -53,7 +52,7 @@ pub struct SetPlace {
 }
 
 impl SetPlace {
-    /// Of a drive on its own.
+    /// The place of a drive on its own.
     pub fn alone(store_id: u64) -> SetPlace {
         SetPlace { set_id: store_id.into(), place: 0, members: 1, generation: 1, member_generation: 1 }
     }
@@ -68,24 +67,24 @@ pub struct Superblock {
     pub generation: u64,
     /// The key of the hash that hash keys are made with.
     pub secret: [u8; 16],
-    /// What the store may use of the drive now.
+    /// Bytes of the drive that the store may use now.
     pub capacity_bytes: u64,
     pub set: SetPlace,
-    /// It takes more of its drive by itself ([`crate::maintenance`]), unless whoever opens it says how much it has.
+    /// The store takes more of its drive by itself ([`crate::maintenance`]), unless it is opened with an explicit capacity.
     pub grows: bool,
     pub geometry: Geometry,
 }
 
-/// What a drive says of itself.
+/// The superblock found on a drive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Found {
     pub superblock: Superblock,
-    /// The copy that is torn, or older: to be written again before anything is built on the other.
+    /// The copy that is torn or older. It must be rewritten before anything is built on the other.
     pub behind: Option<u64>,
 }
 
 impl Superblock {
-    /// Of a new store.
+    /// The superblock of a new store.
     pub fn new(store_id: u64, secret: [u8; 16], geometry: Geometry) -> Superblock {
         Superblock {
             features: Features::default(),
@@ -134,12 +133,12 @@ impl Superblock {
         checksum(salt, &[&bytes[..CRC_AT], &[0; 4], &bytes[CRC_AT + 4..]])
     }
 
-    /// Whether a copy is whole and of this version.
+    /// Whether a copy is whole and has this version.
     pub fn holds(copy: &[u8]) -> bool {
         matches!(Self::parse(copy), Ok(Some(_)))
     }
 
-    /// Reads one copy. `Ok(None)`: this copy is torn or damaged; the other may do.
+    /// Reads one copy. `Ok(None)`: this copy is torn or damaged; the other one may be whole.
     fn parse(bytes: &[u8]) -> Result<Option<Superblock>, Error> {
         if bytes[..8] != MAGIC {
             return Ok(None);
@@ -184,7 +183,7 @@ impl Superblock {
     /// Reads the first 8 KiB of a drive of `drive_bytes`.
     pub fn read(both: &[u8], drive_bytes: u64) -> Result<Found, Error> {
         let (first, second) = both.split_at(SUPERBLOCK_BYTES as usize);
-        // A copy of another version may be a damaged one of ours, as long as the other copy holds.
+        // A copy with another version may be a damaged one of ours, as long as the other copy is whole.
         let (first, second) = match (Self::parse(first), Self::parse(second)) {
             (Err(_), Ok(Some(second))) => (None, Some(second)),
             (Ok(Some(first)), Err(_)) => (Some(first), None),
@@ -253,7 +252,7 @@ impl Superblock {
     }
 }
 
-/// Of a drive on which no superblock is.
+/// The error for a drive without a superblock.
 pub fn no_store_there() -> Error {
     Error::Unusable(
         "there is no tapetum store here (no valid superblock): give the path of one, or for a new store a path that is not there yet; \
@@ -333,7 +332,7 @@ mod tests {
             let mut other = superblock().encode();
             other[8] = version;
             assert!(read(&other, &other, 10 << 30).unwrap_err().to_string().contains(what));
-            // One flipped bit of the version leaves the other copy.
+            // After one flipped bit of the version the other copy counts.
             assert!(read(&other, &superblock().encode(), 10 << 30).is_ok());
             assert!(read(&superblock().encode(), &other, 10 << 30).is_ok());
         }
@@ -348,7 +347,7 @@ mod tests {
         let incompatible = with(1 << 3 | 1 << 63, 0);
         let refusal = read(&incompatible, &incompatible, 10 << 30).unwrap_err().to_string();
         assert!(refusal.contains("3 and 63") && refusal.contains("newer tapetum"), "{refusal}");
-        // Whoever set the bit may have been cut off between the copies.
+        // A crash between the copies may leave the bit in one of them.
         assert!(read(&incompatible, &superblock().encode(), 10 << 30).is_err());
         let found = read(&with(0, 1 << 5), &superblock().encode(), 10 << 30).unwrap();
         let refusal = found.superblock.features.check_write().unwrap_err().to_string();

@@ -9,44 +9,44 @@
 
 /// Write buffers, and so log zones: one takes writes while the other is flushed.
 pub const BUFFERS: u64 = 2;
-/// Cached nodes take one in so many bytes of local memory, if nothing else is said.
+/// The share of cached nodes is one such part of local memory, unless options set it.
 const NODE_CACHE_PART: u64 = 4;
 const LOCAL_BYTES_MIN: u64 = 4 << 20;
-/// The least budget beside the tier.
+/// The least budget, without the tier.
 const MEMORY_BYTES_MIN: u64 = 16 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryBudget {
-    /// All of it.
+    /// The whole budget.
     pub memory_bytes: u64,
     /// The DRAM tier's share.
     pub tier_bytes: u64,
-    /// The share of cached nodes in local memory; 0: a quarter of what local memory has without it.
+    /// The share of cached nodes in local memory. 0: a quarter of the local memory that the other shares give.
     pub node_cache_bytes: u64,
 }
 
 impl MemoryBudget {
-    /// Tier and cached nodes. Options may ask for more than there is: such a budget is refused, so it has sums too.
+    /// The shares of tier and cached nodes. Options may ask for more than the budget: such options are refused, so the sum must not overflow.
     fn beside_bytes(&self) -> u64 {
         self.tier_bytes.saturating_add(self.node_cache_bytes)
     }
 
-    /// What tier and cached nodes leave to the others.
+    /// The budget without the shares of tier and cached nodes.
     fn rest_bytes(&self) -> u64 {
         self.memory_bytes.saturating_sub(self.beside_bytes())
     }
 
-    /// The drive's local memory, for what is read, flushed and collected, and for cached nodes.
+    /// The drive's local memory: for reads, flushes, collections and cached nodes.
     pub fn local_bytes(&self) -> u64 {
         self.working_bytes().saturating_add(self.node_cache_bytes)
     }
 
-    /// That without the share of cached nodes.
+    /// The drive's local memory without the share that options give to cached nodes.
     pub fn working_bytes(&self) -> u64 {
         (self.rest_bytes() / 4).max(LOCAL_BYTES_MIN)
     }
 
-    /// What cached nodes take, once there is an ordered keyspace.
+    /// Bytes of cached nodes, once there is an ordered keyspace.
     pub fn cached_nodes_bytes(&self) -> u64 {
         if self.node_cache_bytes > 0 { self.node_cache_bytes } else { self.working_bytes() / NODE_CACHE_PART }
     }
@@ -60,18 +60,18 @@ impl MemoryBudget {
         self.rest_bytes() / 4
     }
 
-    /// Lists of flush, collector and sessions, which come and go.
+    /// Bytes of the temporary lists of flush, collector and sessions.
     pub fn lists_bytes(&self) -> u64 {
         self.memory_bytes / 16
     }
 
-    /// What recovery may take for a while, beside pools of so many bytes and half of the indexes' share: lists and key tables are not
-    /// there yet, and indexes are being made.
+    /// The most bytes that recovery may take for a while, beside the pools and half of the indexes' share: lists and key tables do not exist yet,
+    /// and indexes are being built.
     pub fn recovery_bytes_max(&self, pools_bytes: u64) -> u64 {
         self.memory_bytes.saturating_sub(pools_bytes + self.index_bytes_max() / 2)
     }
 
-    /// What key tables may take beside pools and an index of so many bytes.
+    /// The most bytes of key tables, beside the pools and the index.
     pub fn key_tables_bytes_max(&self, pools_bytes: u64, index_bytes: u64) -> u64 {
         self.memory_bytes.saturating_sub(pools_bytes + index_bytes + self.lists_bytes())
     }

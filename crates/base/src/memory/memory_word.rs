@@ -1,17 +1,17 @@
-//! The atomic word under the store's lock-free protocols, as the standard library has it, or a model of memory.
+//! The atomic word under the store's lock-free protocols: the standard library's, or a model of memory.
 //!
-//! A protocol that is generic over [`Word`] is the same code in the store and under loom, which tries every order of its
-//! steps and everything that each load may see.
+//! A protocol that is generic over [`Word`] is the same code in the store and under loom, which tries every order of its steps and every value that
+//! a load may see.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 pub trait Word {
     fn load(&self, order: Ordering) -> u64;
     fn store(&self, value: u64, order: Ordering);
-    /// Stores `new` if it finds `seen`, perhaps; else says what it found. No order with other words.
+    /// Stores `new` if the word is `seen`; may fail spuriously. A failure returns the value found. No order with other words.
     fn replace(&self, seen: u64, new: u64) -> Result<u64, u64>;
     fn fence(order: Ordering);
-    /// Gives way for the `spins`th time to somebody who is waited for.
+    /// Waits a moment for another thread, for the `spins`th time.
     fn pause(spins: u32);
 }
 
@@ -39,7 +39,7 @@ impl Word for AtomicU64 {
     #[inline(always)]
     fn pause(spins: u32) {
         if spins.is_multiple_of(64) {
-            // Who is waited for was put aside: let it run.
+            // The awaited thread may have been preempted: let it run.
             std::thread::yield_now();
         }
         std::hint::spin_loop();
@@ -48,7 +48,7 @@ impl Word for AtomicU64 {
 
 #[cfg(any(test, feature = "testing"))]
 pub mod model {
-    //! loom's word, sound or with one of its orders weakened, to show that a model sees that.
+    //! loom's word, either sound or with one of its orders weakened, to show that the model detects that.
 
     use super::{Ordering, Word};
     use loom::sync::atomic::{AtomicU64, fence};

@@ -1,4 +1,4 @@
-//! Both zones of the log, read through local memory into the arenas of the write buffers, and their end written once more.
+//! Reads both zones of the log through local memory into the arenas of the write buffers, and rewrites the end of the log.
 
 use crate::error::Error;
 use crate::installer::Clients;
@@ -17,27 +17,27 @@ use tapetum_drive::{HostArena, HostRegion};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Codec, Header, Kind};
 
-/// Commands on a log zone on their way at once, and bytes of each: together half of the smallest local memory.
+/// Commands in flight on a log zone, and bytes of each: together half of the smallest local memory.
 const ZONE_COMMANDS: usize = 4;
 const ZONE_COMMAND_BYTES: usize = 512 << 10;
 
-/// What the log gave back.
+/// The state that reading the log gave.
 pub struct Replayed {
-    /// Their memory is all there: recovery has written it.
+    /// All pages of the arenas are present: recovery has written them.
     pub arenas: [HostArena; BUFFERS as usize],
-    /// Places of records of live keyspaces, in order of writing, by buffer. Their keys are in the arenas: there may be millions.
+    /// Places of the records of live keyspaces, in order of writing, by buffer. The keys stay in the arenas, as there may be millions.
     pub records: BTreeMap<u64, Vec<u32>>,
-    /// Records whose values lie in extents of their own, and their references; also those that were written over.
+    /// Records whose values lie in extents of their own, with their references; including overwritten ones.
     pub large: Vec<(HashKey, Place, Vec<u8>)>,
-    /// The buffer that takes the next write, and from where.
+    /// The buffer that takes the next write, and the offset there.
     pub active: u64,
     pub position: usize,
     pub chain: Chain,
     /// The crc of the last group before the active buffer.
     pub crc_sealed: u32,
-    /// What is deleted of keyspaces with everything else.
+    /// The deletion marks of keyspaces.
     pub deletions: DeletionMarks,
-    /// The same before the active buffer.
+    /// The deletion marks from before the active buffer.
     pub deletions_sealed: DeletionMarks,
 }
 
@@ -47,7 +47,7 @@ impl Replayed {
         self.records.keys().next().copied().unwrap_or(self.active)
     }
 
-    /// The last stamp that is known to be durable: of a record, or of a deletion that the manifest has.
+    /// The last stamp known to be durable, of a record or of a deletion in the manifest.
     pub fn stamp_durable(&self) -> u64 {
         self.deletions.values().map(|mark| mark.watermark).fold(self.chain.stamp_last, u64::max)
     }
@@ -89,7 +89,7 @@ pub async fn replay_log(
         let deletions_before = deletions.clone();
         let image = arenas[zone].bytes(0..arenas[zone].len());
         let end = reader.replay(image, buffer, chain, |place, record| match record.header.kind {
-            // Of a keyspace that was dropped.
+            // A record of a dropped keyspace.
             _ if !keyspaces.is_live(KeyspaceId::of(&record.header)) => {}
             Kind::Control => note_deletion(deletions, &record),
             _ => {
@@ -111,12 +111,12 @@ pub async fn replay_log(
     Ok(replayed)
 }
 
-/// Writes again, as they are, the groups that may be in nothing but the drive's cache. A flush that failed may have left them
-/// there, where no later one saves them; what is shown from now on must be there after a power cut. "Opened" flushes it.
+/// Rewrites, unchanged, the groups that may only be in the drive's cache. A failed flush may have left them there, and no later flush saves them.
+/// Everything shown from now on must survive a power cut. The frame "opened" flushes the rewritten groups.
 pub async fn write_unsure_groups(io: &Io, geometry: &Geometry, replayed: &mut Replayed) -> Result<(), Error> {
     let unsure = &replayed.chain.unsure;
     let (Some(first), Some(last)) = (unsure.front(), unsure.back()) else { return Ok(()) };
-    // They are the end of the log: all groups of a buffer from the first of them on.
+    // These groups are the end of the log: all groups of a buffer from the first of them on.
     for buffer in first.buffer..=last.buffer {
         let of_buffer = || unsure.iter().filter(|group| group.buffer == buffer);
         let (Some(from), Some(to)) = (of_buffer().next(), of_buffer().next_back()) else { continue };
@@ -131,7 +131,7 @@ pub async fn write_unsure_groups(io: &Io, geometry: &Geometry, replayed: &mut Re
     Ok(())
 }
 
-/// Reads the zone of a buffer into memory of the host, which is as long.
+/// Reads the zone of a buffer into host memory of the same length.
 pub async fn read_zone(io: &Io, geometry: &Geometry, buffer: u64, image: &mut [u8]) -> Result<(), Error> {
     let zone = geometry.zone_offset(buffer);
     let mut unread = (0..image.len()).step_by(ZONE_COMMAND_BYTES);

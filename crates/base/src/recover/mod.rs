@@ -1,4 +1,4 @@
-//! What the base of a store does when the store is opened, after whatever happened to it; and creating one.
+//! The base's part in opening a store, after a close, a crash or damage; and creating a store.
 //!
 //! ```text
 //! superblock  →  manifest: segments, validity  →  log zones into the write buffers
@@ -7,9 +7,8 @@
 //!             →  manifest record "opened"
 //!             →  index: from a checkpoint that a clean close left, or from key tables
 //! ```
-//! Nothing is written before superblock, manifest and log were read and believed, and opening twice gives the same state. A gap is an
-//! error that says where. An opening to read writes nothing at all: pages that are made anew are in its overlay, the rest is
-//! left to the next opening that writes.
+//! Nothing is written before superblock, manifest and log were read and found valid, and opening twice gives the same state. A gap is an error that
+//! names its place. Opening read-only writes nothing at all: rebuilt pages are in its overlay, and the rest is left to the next opening for writing.
 
 mod create;
 pub mod log_zones;
@@ -46,8 +45,8 @@ use stopwatch::Stopwatch;
 use tapetum_drive::fail_point;
 use tapetum_drive::{Drive, OverlayFlash, ProcessMark};
 
-/// Stamps that a restart skips, so that none is given twice even where some were given and lost: at most those of the write buffers,
-/// of which no record takes less than eight bytes.
+/// Stamps that a restart skips, so that none is given twice even if some were given and lost: at most as many as the write buffers have records, of
+/// which each takes at least eight bytes.
 fn stamps_skipped(geometry: &Geometry) -> u64 {
     (BUFFERS * geometry.segment_bytes / 8).max(1 << 24)
 }
@@ -74,13 +73,13 @@ pub async fn read_superblock(drive: &Drive, io: &Io) -> Result<Found, Error> {
     Ok(found)
 }
 
-/// The segment size of the store on a drive, before there is memory for it.
+/// The segment size of the store on a drive, read before memory for the store is allocated.
 pub async fn segment_bytes(drive: &Drive, io: &Io) -> Result<u64, Error> {
     Ok(read_superblock(drive, io).await?.superblock.geometry.segment_bytes)
 }
 
-/// What was durable when the store was last opened or closed, or before an install that deleted everything in a keyspace, is durable still:
-/// a log that ends before it was damaged. After a crash nobody knows how far the log went since the opening.
+/// An error if the log ends before a stamp that was durable when the store was last opened or closed, or before an install that deleted everything
+/// in a keyspace: such a log was damaged. After a crash nobody knows how far the log went since the opening.
 pub fn refuse_lost_end(stamp_last: u64, marks: &BaseMarks) -> Result<(), Error> {
     let (opened, known, deleted) = (marks.opening.stamp_opened, marks.stamp_known, marks.stamp_deleted());
     let amiss = match stamp_last {
@@ -92,7 +91,7 @@ pub fn refuse_lost_end(stamp_last: u64, marks: &BaseMarks) -> Result<(), Error> 
     Err(Error::Corrupt(format!("the commit log ends at stamp {stamp_last} although {amiss}")))
 }
 
-/// An error if the engine of a keyspace, or of a root, is not of one of these kinds.
+/// An error if the kind of a keyspace, or of an engine's root, is not one of these.
 pub fn refuse_other_kinds(clients: &Clients, kinds: &[KeyspaceKind]) -> Result<(), Error> {
     clients.keyspaces.refuse_other_kinds(kinds).map_err(Error::Keyspace)?;
     match clients.roots.kinds().find(|kind| !kinds.contains(kind)) {
@@ -103,37 +102,37 @@ pub fn refuse_other_kinds(clients: &Clients, kinds: &[KeyspaceKind]) -> Result<(
     }
 }
 
-/// What superblock, manifest and log say, read and believed.
+/// The base as superblock and manifest describe it, read and checked.
 pub struct FoundBase {
     pub superblock: Superblock,
     pub hasher: KeyHasher,
-    /// The copy of the superblock that is to be written again.
+    /// The copy of the superblock that must be rewritten.
     behind: Option<u64>,
     pub installer: Box<Installer>,
-    /// The generation that ends here.
+    /// The generation before this opening.
     pub generation_before: u64,
     pub extents: Extents,
     pub watch: Stopwatch,
 }
 
-/// The same with the log.
+/// The log as it was read.
 pub struct FoundLog {
     pub replayed: Replayed,
     pub stamp_durable: u64,
     stamp_next: u64,
 }
 
-/// What the base of an open store is told by its engines.
+/// The engines' part of the base of an open store.
 pub struct OfEngines {
-    /// They have claimed what is theirs.
+    /// The extents, of which engines have claimed theirs.
     pub extents: Arc<Mutex<Extents>>,
-    /// Bytes of memory that they take at once.
+    /// Bytes of memory that engines allocate at once.
     pub pools_bytes: u64,
-    /// The largest value that they take.
+    /// The largest value that engines take.
     pub value_bytes_max: usize,
 }
 
-/// What an open store has of its log, for its engines to take back.
+/// The base of an open store, with the log's records for its engines to replay.
 pub struct OpenedBase {
     pub base: Arc<Base>,
     pub installer: Box<Installer>,
@@ -143,7 +142,7 @@ pub struct OpenedBase {
 }
 
 impl FoundBase {
-    /// Reads superblock and manifest. Nobody has claimed any extents.
+    /// Reads superblock and manifest. No extents are claimed yet.
     pub async fn read(drive: &Drive, io: &Io, found: Found, of_engines: EngineClients) -> Result<FoundBase, Error> {
         let watch = Stopwatch::new(drive.env());
         let Found { superblock, behind } = found;
@@ -157,7 +156,7 @@ impl FoundBase {
         Ok(FoundBase { superblock, hasher, behind, installer, generation_before, extents, watch })
     }
 
-    /// The extents, when engines have claimed those that the manifest names.
+    /// Takes the extents. Engines then claim those that the manifest names.
     pub fn take_extents(&mut self) -> Extents {
         std::mem::replace(&mut self.extents, Extents::new(0))
     }
@@ -173,7 +172,7 @@ impl FoundBase {
         Ok(FoundLog { replayed, stamp_durable, stamp_next })
     }
 
-    /// An error if the log ends before what was durable. When that holds, all holds: something may be written.
+    /// An error if the log ends before a stamp that was durable. Without one, the whole state is valid, and writing may begin.
     pub fn believe(&self, log: &FoundLog) -> Result<(), Error> {
         match fail_point!(TrustShortLog) {
             true => Ok(()),
@@ -181,7 +180,7 @@ impl FoundBase {
         }
     }
 
-    /// Makes durable all that was believed, by the record "opened".
+    /// Makes the recovered state durable by the frame "opened".
     pub async fn make_durable(&mut self, log: &mut FoundLog, io: &Io) -> Result<(), Error> {
         let FoundBase { superblock, installer, .. } = self;
         let FoundLog { replayed, stamp_durable, stamp_next } = log;
@@ -198,7 +197,7 @@ impl FoundBase {
             MarksEdit::put(&[MarksEdit::Trim(LogTrim { buffer_next, ..trim })], &mut items);
             installer.append(&items).await?;
         }
-        // A checkpoint that was made in the generation that ends here ends with it; nothing is written to its extents before this is over.
+        // A checkpoint is valid only until this frame. Nothing is written to its extents before the frame is durable.
         let opened = installer.open(*stamp_next, *stamp_durable).await;
         if !fail_point!(OpenOverFailure) {
             opened?;
@@ -208,7 +207,7 @@ impl FoundBase {
         Ok(())
     }
 
-    /// The base of the open store.
+    /// Makes the base of the open store.
     pub fn into_base(
         self,
         log: FoundLog,
@@ -267,7 +266,7 @@ impl FoundBase {
     }
 }
 
-/// Gives the log's records back, each to the engine of its keyspace, buffer by buffer.
+/// Replays the log's records, each into the engine of its keyspace, buffer by buffer.
 pub fn replay_into(
     engines: &[Arc<dyn Engine>],
     base: &Base,
@@ -281,7 +280,7 @@ pub fn replay_into(
         }
         let mut last = None::<(KeyspaceId, &Arc<dyn Engine>)>;
         for place in places {
-            // SAFETY: it was replayed from there, and nothing is released before the store is open.
+            // SAFETY: a record was read from this place, and nothing is released before the store is open.
             let record = unsafe { base.log.record(buffer, place) };
             let id = KeyspaceId::of(&record.header);
             if last.is_none_or(|(known, _)| known != id) {
@@ -313,12 +312,12 @@ pub mod tests {
 
     pub const SMALL_BYTES: u64 = 8 << 20;
 
-    /// Of a store of [`SMALL_BYTES`], which has many segments all the same.
+    /// Options for a store of [`SMALL_BYTES`] with many segments.
     pub fn small_options() -> StoreOptions {
         StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(SMALL_BYTES, 16 << 20) }
     }
 
-    /// A drive that no store is on yet.
+    /// A drive without a store.
     pub fn drive(flash: MemoryFlash) -> (Drive, Io) {
         let local = LocalMemory::new(4 << 20).unwrap();
         let drive = Drive::new(Arc::new(flash), local, Vec::new(), Env::simulated(1).0);

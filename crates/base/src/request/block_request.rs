@@ -1,4 +1,4 @@
-//! What a request on a block device does of one block: pure steps, for whoever has a session.
+//! The steps of a block device's request on one block. They are pure; the caller has the session.
 //!
 //! ```text
 //!   a whole block:    put, delete or get ─► done
@@ -36,11 +36,11 @@ impl BlockPiece {
     }
 }
 
-/// What replaces a part of a block.
+/// The new content of a part of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Patch {
     Bytes(Vec<u8>),
-    /// Nothing where the block is absent: that reads as zeros.
+    /// Zeros. An absent block stays absent, as it reads as zeros.
     Zeros,
 }
 
@@ -49,13 +49,13 @@ enum ChangeState {
     Writes { block: Box<[u8]>, condition: Condition },
 }
 
-/// What is to be done with a change after an outcome of its request.
+/// The caller's next step after an outcome of a change's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeStep {
     Done,
-    /// Its next request is to be submitted.
+    /// Submit the change's next request.
     GoesOn,
-    /// The value there is no block: whoever put it does not speak of blocks.
+    /// The value is no block: its writer does not use the keyspace as a block device.
     NoBlock,
 }
 
@@ -71,7 +71,7 @@ impl BlockChange {
         BlockChange { within, patch, state: ChangeState::Reads }
     }
 
-    /// Whether its next request, or the one that is on its way, is a get.
+    /// Whether its next request, or the one in flight, is a get.
     pub fn reads(&self) -> bool {
         matches!(self.state, ChangeState::Reads)
     }
@@ -86,7 +86,7 @@ impl BlockChange {
         }
     }
 
-    /// Takes the outcome of its request, which has not failed; `value`: what a get has found.
+    /// Takes the outcome of its request, which has not failed. `value` is the value that a get found.
     pub fn take(&mut self, outcome: &Outcome, value: Option<&[u8]>) -> ChangeStep {
         let next = match (&self.state, outcome, value) {
             (ChangeState::Reads, Outcome::Value { .. }, Some(value)) if value.len() != BLOCK_BYTES => {
@@ -106,7 +106,7 @@ impl BlockChange {
         }
     }
 
-    /// What the block was is known: under which condition it may be replaced, and by what. `None`: there is nothing to do.
+    /// The write that follows the get: the new block and the condition under which it may replace the old one. `None`: there is nothing to do.
     fn patched(&self, found: Option<(&[u8], u64)>) -> Option<ChangeState> {
         let (mut block, condition) = match found {
             Some((value, stamp)) => (Box::<[u8]>::from(value), Condition::Stamp(stamp)),

@@ -1,4 +1,4 @@
-//! What a request does to an item, as a pure function of the item: no I/O, no locks, no clock of its own.
+//! The effect of a request on an item, as a pure function of the item: no I/O, no locks, no clock of its own.
 
 use crate::request::item::{Access, ItemHead};
 use crate::request::{Condition, Outcome, Request, Terms, ValueRange};
@@ -25,13 +25,13 @@ impl<'a> Current<'a> {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Decision {
-    /// Nothing is written; this is the answer.
+    /// Nothing is written. This is the answer.
     Answer(Outcome),
     /// The value itself is the answer.
     Show,
-    /// The item is written anew.
+    /// The item is rewritten.
     Store { flags: u32, expiry: Expiry, marks: Marks, value: NewValue, answer: Answer },
-    /// The item goes.
+    /// The item is deleted.
     Delete,
 }
 
@@ -39,7 +39,7 @@ pub enum Decision {
 pub enum NewValue {
     /// The request's own value.
     Given,
-    /// The value as it is.
+    /// The value stays as it is.
     Same,
     Made(Vec<u8>),
 }
@@ -68,7 +68,7 @@ impl Answer {
         matches!(self, Answer::Value | Answer::Leased { expiry_before: Some(_), .. })
     }
 
-    /// The answer about an item that is now this, its value, if it is shown, there.
+    /// The answer about an item whose new head is `item`. `value` is the place of its value, if the answer shows it.
     pub fn outcome(self, item: ItemHead, value: ValueRange) -> Outcome {
         let ItemHead { flags, expiry, stamp, marks, .. } = item;
         match self {
@@ -83,18 +83,18 @@ impl Answer {
     }
 }
 
-/// Whether it asks for an item, whatever else it does.
+/// Whether the request counts as a get in statistics, whatever else it does.
 pub fn is_counted_as_get(request: &Request<'_>) -> bool {
     use Request::{Get, GetAndLease, GetAndTouch, Touch};
     matches!(request, Get { .. } | GetAndLease { .. } | GetAndTouch { .. } | Touch { .. })
 }
 
-/// Whether the item must be known to decide.
+/// Whether the decision needs the current item.
 pub fn needs_current(request: &Request<'_>) -> bool {
     !matches!(request, Request::Put { condition: Condition::Always, .. } | Request::DeleteAll { .. })
 }
 
-/// Whether the item's value, too, must be known: a large one is not read otherwise.
+/// Whether the decision also needs the item's value. If not, a large value is not read.
 pub fn needs_value(request: &Request<'_>) -> bool {
     !matches!(
         request,
@@ -106,12 +106,12 @@ pub fn needs_value(request: &Request<'_>) -> bool {
     )
 }
 
-/// Whether the value is looked at or stored anew with the item, where it is at hand.
+/// Whether the request inspects the value or stores it again, if it is at hand.
 pub fn uses_value(request: &Request<'_>) -> bool {
     !matches!(request, Request::Put { .. } | Request::Delete { .. } | Request::DeleteAll { .. })
 }
 
-/// Whether the item counts as read when the request is done.
+/// Whether the item counts as read after the request.
 pub fn counts_as_read(request: &Request<'_>) -> bool {
     match request {
         Request::GetAndLease { terms, .. } => !terms.unnoticed,
@@ -119,7 +119,7 @@ pub fn counts_as_read(request: &Request<'_>) -> bool {
     }
 }
 
-/// Whether an item that was read before the request counts as read after it, though it is written.
+/// Whether an item that counted as read before the request still does after it, although the request writes the item.
 pub fn keeps_reads(request: &Request<'_>) -> bool {
     matches!(request, Request::GetAndLease { .. } | Request::Invalidate { .. })
 }
@@ -203,7 +203,7 @@ fn refusal(condition: Condition, current: Option<Current<'_>>) -> Option<Outcome
 }
 
 impl Current<'_> {
-    /// The item under a new stamp, with its value as it is.
+    /// Stores the item under a new stamp with its value unchanged.
     fn kept(&self, expiry: Expiry, marks: Marks, answer: Answer) -> Decision {
         Decision::Store { flags: self.flags, expiry, marks, value: NewValue::Same, answer }
     }
@@ -237,15 +237,15 @@ fn increment(current: Current<'_>, delta: u64, decrement: bool, stamp: Option<u6
     let Some(number) = parse_number(current.value) else { return Decision::Answer(Outcome::NotNumber) };
     let number = if decrement { number.saturating_sub(delta) } else { number.wrapping_add(delta) };
     let mut value = number.to_string().into_bytes();
-    // A shorter number keeps the value's length, as memcached does it.
+    // A shorter number keeps the value's length, as in memcached.
     value.resize(value.len().max(current.value.len()), b' ');
     let (flags, expiry) = (current.flags, touch.unwrap_or(current.expiry));
     let answer = Answer::Number { number, expiry_before: Some(current.expiry) };
     Decision::Store { flags, expiry, marks: Marks::NONE, value: NewValue::Made(value), answer }
 }
 
-/// A decimal number of 64 bits as C's `strtoull` takes it: white space and a sign before it, white space or a zero byte
-/// behind it. A minus wraps, and what it wraps to beyond 63 bits is refused, as memcached has it.
+/// Parses a decimal number of 64 bits as C's `strtoull` does: white space and a sign may precede it, white space or a zero byte must follow it if
+/// anything does. A minus wraps; a wrapped result of more than 63 bits is refused, as in memcached.
 fn parse_number(value: &[u8]) -> Option<u64> {
     let text = value.trim_ascii_start();
     let (negative, text) = match text {

@@ -1,4 +1,4 @@
-//! What is known of an item beside its value, and of its use. Plain data.
+//! The facts about an item beside its value, and about its use. Plain data.
 
 use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::record::{Header, Marks};
@@ -20,12 +20,12 @@ impl ItemHead {
     }
 }
 
-/// What memory knows of an item's use.
+/// The use of an item, as far as memory knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Access {
-    /// It was read since it was written.
+    /// The item was read since it was written.
     pub was_read: bool,
-    /// Seconds since it was last read from the DRAM tier, to about a minute, or else since it was written, by a touch too. What
-    /// was written before the store was opened counts from there.
+    /// Seconds since the last read from the DRAM tier, to about a minute. If there was none, seconds since the last write, where a touch counts as
+    /// one. For items written before the store was opened, the opening counts as the write.
     pub idle_seconds: u32,
 }

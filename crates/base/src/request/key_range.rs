@@ -1,4 +1,4 @@
-//! Scans as callers ask for them and are answered. Plain data, shared with the front doors: no state, no threading.
+//! Requests for scans and their answers. Plain data, shared with the front doors: no state, no threading.
 
 use crate::error::Error;
 use tapetum_kernels::expiry::Expiry;
@@ -13,7 +13,7 @@ pub enum KeyBound {
 }
 
 impl KeyBound {
-    /// The key that it names; empty for none.
+    /// The key of the bound; empty if unbounded.
     pub fn key(&self) -> &[u8] {
         match self {
             KeyBound::Unbounded => &[],
@@ -22,7 +22,7 @@ impl KeyBound {
     }
 }
 
-/// What is scanned.
+/// The range of a scan.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct KeyRange {
     /// The lower bound, in either direction.
@@ -38,13 +38,13 @@ impl KeyRange {
         KeyRange { from: bound(), to: bound(), is_reverse: false }
     }
 
-    /// Whether it is one.
+    /// Whether the range is of one key.
     pub fn is_of_key(&self) -> bool {
         matches!((&self.from, &self.to), (KeyBound::Included(from), KeyBound::Included(to)) if from == to)
     }
 }
 
-/// An item that a scan has seen.
+/// An item that a scan returns.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ScannedItem {
     pub key: Vec<u8>,
@@ -54,12 +54,12 @@ pub struct ScannedItem {
     pub stamp: u64,
 }
 
-/// A part of a scan.
+/// A part of a scan's answer.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ScanPart {
     /// In the scan's order.
     pub items: Vec<ScannedItem>,
-    /// What is left of the range; `None`: nothing.
+    /// The rest of the range; `None`: the scan is complete.
     pub rest: Option<KeyRange>,
 }
 

@@ -1,4 +1,4 @@
-//! What a session takes and what it gives back. Plain data, shared with the front doors: no state, no threading.
+//! The requests that a session takes and its replies. Plain data, shared with the front doors: no state, no threading.
 
 pub mod block_request;
 pub mod decide;
@@ -48,7 +48,7 @@ pub enum Request<'a> {
         decrement: bool,
         initial: Option<Initial>,
         stamp: Option<u64>,
-        /// The expiry that a number which was there gets.
+        /// The new expiry of a number that exists.
         touch: Option<Expiry>,
     },
     Touch {
@@ -59,54 +59,54 @@ pub enum Request<'a> {
         key: &'a [u8],
         expiry: Expiry,
     },
-    /// Marks the value as stale and takes its lease back: whoever gets it next on such terms is to make it anew.
+    /// Marks the value as stale and revokes its lease: the next get with [`Terms::stale`] wins the lease to replace it.
     Invalidate {
         key: &'a [u8],
         stamp: Option<u64>,
-        /// The new expiry; the old one stays without.
+        /// The new expiry; `None` keeps the old one.
         expiry: Option<Expiry>,
     },
     Delete {
         key: &'a [u8],
         stamp: Option<u64>,
     },
-    /// Everything written before `at`, in unix seconds, is deleted when `at` comes. 0, and a time that has passed, mean now: all that was
-    /// written before this request. A keyspace has one such plan: a later request replaces it.
+    /// Deletes everything written before `at` when `at` comes; in unix seconds. 0 or a time in the past means now: everything written before this
+    /// request. A keyspace has one such plan, which a later request replaces.
     DeleteAll {
         at: u32,
     },
 }
 
-/// What must hold for a put to take effect.
+/// The condition for a put to take effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
     Always,
     Absent,
     Present,
     Stamp(u64),
-    /// Under an older stamp than the record's the value is stored as stale; lease and expiry stay as they are then.
+    /// Stores the value. If the given stamp is older than the record's, the value is stored as stale, and lease and expiry are kept.
     StampOrOlder(u64),
 }
 
-/// On which terms a get takes the lease on an item: the right to make its value anew, which one client has at a time,
-/// until another value is stored or the item is invalidated. Expiries are as a put's.
+/// The terms on which a get takes the lease on an item: the right to replace its value. One client at a time has it, until another value is stored
+/// or the item is invalidated. Expiries are as a put's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// It takes the lease on a stale item.
+    /// The get takes the lease on a stale item.
     pub stale: bool,
-    /// It takes the lease on an item that expires before.
+    /// The get takes the lease on an item that expires before this.
     pub recache_before: Option<Expiry>,
-    /// An absent item is made, without a byte and with this expiry, and its lease taken.
+    /// An absent item is created, empty and with this expiry, and the get takes its lease.
     pub vivify: Option<Expiry>,
-    /// An item that was there gets this expiry.
+    /// An existing item gets this expiry.
     pub touch: Option<Expiry>,
-    /// `recache_before` is held against the expiry that `touch` gives.
+    /// `recache_before` is compared with the expiry that `touch` sets.
     pub touch_first: bool,
-    /// It does not count as a read of the item.
+    /// The get does not count as a read of the item.
     pub unnoticed: bool,
 }
 
-/// What an increment stores where the key is absent; its flags are 0.
+/// The number that an increment stores if the key is absent. Its flags are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Initial {
     pub value: u64,
@@ -118,7 +118,7 @@ pub struct Initial {
 pub struct Reply {
     pub token: u64,
     pub outcome: Outcome,
-    /// Flash was read to find what a get shows, or that it shows nothing.
+    /// The answer of a get needed a flash read, whether the get found a value or not.
     pub read_flash: bool,
 }
 
@@ -134,24 +134,24 @@ pub enum Outcome {
     Leased {
         flags: u32,
         stamp: u64,
-        /// As it was; `None` if the item was just made.
+        /// The expiry before this request; `None` if it created the item.
         expiry_before: Option<Expiry>,
-        /// As they are now.
+        /// The marks after this request.
         marks: Marks,
         /// This request took the lease.
         won: bool,
-        /// Before this request.
+        /// The item's use before this request.
         access: Access,
         value: ValueRange,
     },
-    /// The key is absent: also for a put under a stamp, an increment and a touch.
+    /// The key is absent. Also the answer to a put under a stamp, an increment and a touch.
     Missing,
     Stored {
         stamp: u64,
     },
     /// The put's condition did not hold, or there was nothing to append to.
     NotStored,
-    /// The stamp is not the record's.
+    /// The record has another stamp than the request.
     Exists,
     Deleted,
     Touched {
@@ -160,7 +160,7 @@ pub enum Outcome {
     Number {
         number: u64,
         stamp: u64,
-        /// As it was; `None` if the number was just made.
+        /// The expiry before this request; `None` if it created the number.
         expiry_before: Option<Expiry>,
     },
     /// The value to add to is not a number.
@@ -186,7 +186,7 @@ impl Outcome {
     }
 }
 
-/// Where a value lies in its session; readable there until the session's next poll.
+/// The place of a value in its session. It can be read until the session's next poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueRange {
     pub start: usize,

@@ -1,4 +1,4 @@
-//! An engine's part of a batch: several writes in one log group and one write buffer, so that all of them are there after a crash, or none.
+//! An engine's part of a batch: several writes in one log group and one write buffer, so that a crash leaves all of them or none.
 
 use crate::error::Error;
 use crate::keyspace::states::KeyspaceRef;
@@ -38,7 +38,7 @@ impl<'a> Write<'a> {
         }
     }
 
-    /// The request that it is alone.
+    /// The request that the write would be outside a batch.
     pub fn request(&self) -> Request<'a> {
         match *self {
             Write::Put { key, value, flags, expiry, .. } => {
@@ -48,7 +48,7 @@ impl<'a> Write<'a> {
         }
     }
 
-    /// Its record, with its value as it is stored.
+    /// The write's record, with its value in stored form.
     pub fn draft<'b>(&self, codec: Codec, stored: &'b [u8]) -> Draft<'b>
     where
         'a: 'b,
@@ -68,23 +68,23 @@ impl<'a> Write<'a> {
     }
 }
 
-/// Why a batch was not appended.
+/// The reason why a batch was not appended.
 pub enum BatchStop {
-    /// It is to be submitted again later.
+    /// The caller submits it again later.
     Busy,
-    /// The write buffer has no room for it.
+    /// The write buffer has no room for the batch.
     Full,
     Refused(Error),
 }
 
-/// An engine's part of a batch that it has prepared. Dropping it unlocks what it locked.
+/// An engine's prepared part of a batch. Dropping it releases its locks.
 pub trait BatchPart {
-    /// Locks what keeps others from the keys, and looks whether there is room for them.
+    /// Locks the keys against others and checks that there is room for them.
     fn lock(&mut self) -> Result<(), BatchStop>;
 
     /// Appends its records to those of the group, in the order of its writes.
     fn add_drafts<'a>(&'a self, drafts: &mut Vec<Draft<'a>>);
 
-    /// They were appended, each with this stamp and at this place in the active buffer. Lets readers find them.
+    /// Called after the append: each record has this stamp and this place in the active buffer. Makes the records visible to readers.
     fn appended(&mut self, records: &[(u64, u32)]);
 }

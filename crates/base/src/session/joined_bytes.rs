@@ -1,14 +1,14 @@
-//! Memory of a session for values that it reads to make others of: an append to a long value takes that value and the new one.
+//! The memory of a session for values that it reads to make others: an append to a long value needs that value and the new one.
 //!
-//! Threads: the session's; shares may go anywhere.
+//! Threads: the session's. Shares may move to any thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// One in so many bytes of the store's memory, for each session.
+/// Each session may use one such part of the store's memory.
 const MEMORY_PART: u64 = 16;
 
-/// What is held for a value of so many bytes that is read, and the one that is made of it.
+/// Bytes held for a value of `value_bytes` bytes that is read, and for the new value made of it.
 pub fn joined_bytes_of(value_bytes: usize) -> usize {
     2 * value_bytes
 }
@@ -24,7 +24,7 @@ impl JoinedBytes {
         JoinedBytes { taken: Arc::default(), most: (memory_bytes / MEMORY_PART) as usize }
     }
 
-    /// Whether an operation has its share, which it is given if there is room.
+    /// Whether an operation has its share; takes one if there is room.
     pub fn grants(&self, share: &mut Option<JoinedShare>, value_bytes: usize) -> bool {
         if share.is_none() {
             *share = self.take(value_bytes);
@@ -32,8 +32,8 @@ impl JoinedBytes {
         share.is_some()
     }
 
-    /// A share for a value of so many bytes that is read, and the one that is made of it. `None`: others are to end before. One alone
-    /// always has it.
+    /// A share for a value that is read and the one that is made of it. `None`: others must end first. An operation that is alone always gets its
+    /// share.
     fn take(&self, value_bytes: usize) -> Option<JoinedShare> {
         let (bytes, before) = (joined_bytes_of(value_bytes), self.taken.load(Ordering::Relaxed));
         if before > 0 && before + bytes > self.most {
@@ -44,7 +44,7 @@ impl JoinedBytes {
     }
 }
 
-/// Given back when it is dropped.
+/// A share, given back when it is dropped.
 pub struct JoinedShare {
     taken: Arc<AtomicUsize>,
     bytes: usize,

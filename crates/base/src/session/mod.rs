@@ -1,4 +1,4 @@
-//! What the parts of a session share, whichever engine they are of: queue pair, local memory, replies, the order of operations.
+//! The state that the parts of a session share, whatever their engines: queue pair, local memory, replies, the order of operations.
 
 pub mod asks;
 pub mod batch;
@@ -16,12 +16,12 @@ use crate::keyspace::states::KeyspaceRef;
 use crate::request::Request;
 use tapetum_kernels::record::KEY_BYTES_MAX;
 
-/// With so many bytes of keys and values kept, or a quarter of the store's memory where that is less, a session takes no operation: eight
-/// of the largest values.
+/// A session that keeps so many bytes of keys and values takes no operation. The limit is a quarter of the store's memory if that is less. These are
+/// eight of the largest values.
 pub const KEPT_BYTES_MAX: usize = 128 << 20;
 /// See [`KEPT_BYTES_MAX`].
 const KEPT_MEMORY_PART: u64 = 4;
-/// An error if no engine can do a request.
+/// An error if no engine can carry out a request.
 pub fn refuse(base: &Base, keyspace: KeyspaceRef, request: &Request<'_>) -> Result<(), Error> {
     base.refuse_dropped(keyspace)?;
     if !matches!(request, Request::Get { .. }) {

@@ -1,11 +1,11 @@
-//! A session's operations of one engine, and their order: one that is not decided keeps the later ones of its key behind it.
+//! A session's operations of one engine, and their order: an undecided operation blocks the later ones of its key.
 //!
-//! Undecided operations of one hash key are a chain in the order of submission. Only its first is attempted, reads or waits;
-//! when it is decided, the next one takes its place. A deletion of everything in a keyspace touches many keys: it waits until all before it
-//! are decided, and all after it wait for it. What asks for room ([`super::asks`]) leaves its place and takes another later.
+//! Undecided operations of one hash key form a chain in the order of submission. Only the first is attempted, reads or waits. When it is decided,
+//! the next one takes its place. A deletion of everything in a keyspace affects many keys: it waits until all earlier operations are decided, and
+//! all later ones wait for it. An operation that asks for room ([`super::asks`]) leaves its place and takes another one later.
 //!
-//! 1. An operation has a number from when it is kept until it has ended, and is in its slot unless somebody works on it.
-//! 2. What is in `waiting` is the first of its key, in the order in which it is to be attempted.
+//! 1. An operation has a number from when it is kept until it ends. It is in its slot, except while it is worked on.
+//! 2. Operations in `waiting` are the first of their keys, in the order of the attempts.
 //!
 //! Threads: the session's.
 
@@ -20,22 +20,22 @@ use std::hash::{BuildHasherDefault, Hasher};
 use tapetum_drive::ProcessMark;
 use tapetum_kernels::hash::HashKey;
 
-/// Boxes of operations that are kept for the next ones, and the longest room for a key that is kept with them.
+/// Boxes of ended operations that are kept for reuse, and the longest key buffer that is kept with one.
 const SPARE_OPS: usize = 512;
 const SPARE_KEY_BYTES: usize = 1 << 10;
-/// The sequence of an operation that asks: behind everything.
+/// The sequence of an operation that asks: after all others.
 const NO_PLACE: u64 = u64::MAX;
 
-/// The operations of each hash key that are not decided.
+/// The undecided operations of each hash key.
 type Undecided = HashMap<HashKey, KeyChain, BuildHasherDefault<DigestHasher>>;
 
-/// Numbers of operations; each knows the next one.
+/// The first and the last operation of a chain, by number. Each operation knows the next one.
 struct KeyChain {
     first: usize,
     last: usize,
 }
 
-/// A hash key is a digest under a secret: its own bits will do.
+/// A hash key is a digest under a secret, so its own bits serve as hash.
 #[derive(Default)]
 struct DigestHasher(u64);
 
@@ -53,38 +53,38 @@ impl Hasher for DigestHasher {
     }
 }
 
-/// What an operation is about.
+/// The subject of an operation.
 #[derive(Clone, Copy)]
 pub struct OpTarget {
-    /// The caller's name for it.
+    /// The caller's id of the operation.
     pub token: u64,
     pub keyspace: KeyspaceRef,
     pub hash: HashKey,
-    /// A longer value is not shown: the operation asks.
+    /// The longest value that it may show. For a longer one the operation asks.
     pub value_bytes_allowed: usize,
 }
 
 impl OpTarget {
-    /// Whether the answer to its request may not have as much.
+    /// Whether the operation must ask before it answers with a value of `value_bytes` bytes.
     pub fn must_ask_for(&self, request: &Request<'_>, value_bytes: usize) -> bool {
         value_bytes > self.value_bytes_allowed && request.shows_value()
     }
 }
 
-/// An operation that was not answered at once, with what its engine keeps of it.
+/// An operation that was not answered at once, with its engine's state.
 #[derive(Default)]
 pub struct Op<K> {
     pub token: u64,
     pub keyspace: KeyspaceRef,
-    /// Counts the operations that were kept: the order of submission.
+    /// The number of the submission, in their order.
     sequence: u64,
     pub hash: HashKey,
-    /// The one after it of those of its hash key that are not decided.
+    /// The next undecided operation of its hash key.
     next_of_key: Option<usize>,
     pub request: OwnedRequest,
-    /// The longest value that it brings without asking.
+    /// The longest value that it may show without asking.
     pub value_bytes_allowed: usize,
-    /// Of its key and its value.
+    /// Bytes of its key and its value.
     kept_bytes: usize,
     pub kept: K,
 }
@@ -95,7 +95,7 @@ impl<K> Op<K> {
         OpTarget { token, keyspace, hash, value_bytes_allowed }
     }
 
-    /// The one after it of those of its key that are not decided.
+    /// The next undecided operation of its key.
     pub fn next_of_key(&self) -> Option<usize> {
         self.next_of_key
     }
@@ -105,8 +105,8 @@ impl<K> Op<K> {
         self.target().must_ask_for(&self.request.borrow(), value_bytes)
     }
 
-    /// What it must ask for, if it does, before it makes a value of one of so many bytes that lies out of line. One that shows the value has
-    /// asked for that.
+    /// The bytes for which the operation must ask, if any, before it builds a new value from an out-of-line one of `value_bytes` bytes. An operation
+    /// that shows the value has asked for it already.
     pub fn must_ask_to_join(&self, value_bytes: usize) -> Option<usize> {
         let bytes = joined_bytes_of(value_bytes);
         (bytes > self.value_bytes_allowed && !self.request.borrow().shows_value()).then_some(bytes)
@@ -118,17 +118,17 @@ pub struct Operations<K> {
     free: Vec<usize>,
     /// Operations to attempt at the next poll, in order.
     waiting: VecDeque<usize>,
-    /// One of them was submitted since the last poll: what it waits for may have come before anybody was to be woken.
+    /// One of them was submitted since the last poll: the event it waits for may have come before anybody was registered to be woken.
     waits_anew: bool,
-    /// So many at its front may go on now, as what was before them is decided.
+    /// The number of operations at the front that may go on, as earlier ones were decided.
     woken: usize,
     undecided: Undecided,
-    /// The sequences of the deletions of everything among them.
+    /// The sequences of undecided deletions of everything.
     deletions_undecided: VecDeque<u64>,
     sequence_next: u64,
     /// Bytes of keys and values.
     kept_bytes: usize,
-    /// Boxes of operations that are over, with their room for a key.
+    /// Boxes of ended operations, with their key buffers.
     spare: Vec<Box<Op<K>>>,
     made: ProcessMark,
 }
@@ -156,7 +156,7 @@ impl<K: Default> Operations<K> {
         self.slots.len() - self.free.len()
     }
 
-    /// Bytes of keys and values that they keep.
+    /// Bytes of keys and values that the operations hold.
     pub fn kept_bytes(&self) -> usize {
         self.kept_bytes
     }
@@ -165,7 +165,7 @@ impl<K: Default> Operations<K> {
         self.slots.iter().flatten().map(|op| op.token)
     }
 
-    /// Those that nobody works on, with their numbers.
+    /// The operations that are in their slots, with their numbers.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut Op<K>)> {
         self.slots.iter_mut().enumerate().filter_map(|(number, op)| Some((number, op.as_deref_mut()?)))
     }
@@ -178,7 +178,7 @@ impl<K: Default> Operations<K> {
         self.slots[number].as_deref_mut()
     }
 
-    /// Whether an operation is the first of its key: others wait until it is decided.
+    /// Whether an operation is the first of its key. Later ones wait until it is decided.
     pub fn is_first(&self, number: usize, op: &Op<K>) -> bool {
         self.undecided.get(&op.hash).is_some_and(|chain| chain.first == number)
     }
@@ -194,7 +194,7 @@ impl<K: Default> Operations<K> {
         self.slots[number] = Some(op);
     }
 
-    /// Keeps an operation, behind all that have a place; its number.
+    /// Keeps an operation, behind all that have a place. Returns its number.
     pub fn keep(&mut self, target: OpTarget, request: &Request<'_>) -> usize {
         let mut op = self.spare.pop().unwrap_or_default();
         (op.token, op.keyspace, op.hash) = (target.token, target.keyspace, target.hash);
@@ -210,13 +210,13 @@ impl<K: Default> Operations<K> {
         number
     }
 
-    /// Keeps an operation that goes on at once.
+    /// Keeps an operation and takes it out of its slot, to continue at once.
     pub fn keep_at_hand(&mut self, target: OpTarget, request: &Request<'_>) -> (usize, Box<Op<K>>) {
         let number = self.keep(target, request);
         (number, self.take(number))
     }
 
-    /// Gives an operation its place: behind all that have one.
+    /// Gives an operation its place, behind all others.
     pub fn enter(&mut self, number: usize, mut op: Box<Op<K>>) {
         self.sequence_next += 1;
         op.sequence = self.sequence_next;
@@ -235,13 +235,13 @@ impl<K: Default> Operations<K> {
         }
     }
 
-    /// Keeps an operation that is to be attempted later, or after those before it.
+    /// Keeps an operation that is attempted later, or after those before it.
     pub fn wait(&mut self, target: OpTarget, request: &Request<'_>) {
         let number = self.keep(target, request);
         self.wait_for_turn(target.hash, number);
     }
 
-    /// An operation that has its place is attempted later, or after those before it.
+    /// Queues an operation that has its place, if it is the first of its key. Otherwise its turn comes after those before it.
     pub fn wait_for_turn(&mut self, hash: HashKey, number: usize) {
         if self.undecided[&hash].first == number {
             self.waiting.push_back(number);
@@ -249,18 +249,19 @@ impl<K: Default> Operations<K> {
         }
     }
 
-    /// The first operation of its key is attempted at the next poll.
+    /// Queues the first operation of its key for the next poll.
     pub fn wait_again(&mut self, number: usize, op: Box<Op<K>>) {
         self.slots[number] = Some(op);
         self.waiting.push_back(number);
     }
 
-    /// As [`Operations::wait_again`], of one that is in its slot.
+    /// As [`Operations::wait_again`], for an operation in its slot.
     pub fn attempt_again(&mut self, number: usize) {
         self.waiting.push_back(number);
     }
 
-    /// Takes its place from an operation, the first of its key: the next one may go on. Whoever works on that sees to it himself.
+    /// Removes an operation, the first of its key, from its place. The next one may go on; if that is out of its slot, whoever works on it continues
+    /// it.
     fn leave(&mut self, number: usize, op: &mut Op<K>) {
         let Entry::Occupied(mut chain) = self.undecided.entry(op.hash) else { unreachable!("it was undecided") };
         assert_eq!(chain.get().first, number, "operations of a key are decided in order");
@@ -283,7 +284,7 @@ impl<K: Default> Operations<K> {
         self.slots[number] = Some(op);
     }
 
-    /// Ends an operation that is decided: the next one of its key may go on.
+    /// Ends a decided operation. The next one of its key may go on.
     pub fn forget(&mut self, number: usize, mut op: Box<Op<K>>) {
         self.leave(number, &mut op);
         if op.request.deletes_all() {
@@ -293,7 +294,7 @@ impl<K: Default> Operations<K> {
         self.end(number, op);
     }
 
-    /// Ends an operation that has no place.
+    /// Ends an operation without a place.
     pub fn end(&mut self, number: usize, mut op: Box<Op<K>>) {
         self.kept_bytes -= op.kept_bytes;
         op.kept = K::default();
@@ -304,7 +305,7 @@ impl<K: Default> Operations<K> {
         self.free.push(number);
     }
 
-    /// What keeps them.
+    /// The reason why its operations wait.
     pub fn waits(&self) -> EngineWait {
         if self.waits_anew || self.woken > 0 {
             EngineWait::Poll
@@ -315,13 +316,13 @@ impl<K: Default> Operations<K> {
         }
     }
 
-    /// All that waits is about to be attempted: how many that are.
+    /// Begins attempts of all waiting operations. Returns their number.
     pub fn begin_attempts(&mut self) -> usize {
         (self.waits_anew, self.woken) = (false, 0);
         self.waiting.len()
     }
 
-    /// So many more may go on than did when this was last asked.
+    /// The number of operations that were woken since the last call.
     pub fn take_woken(&mut self) -> usize {
         std::mem::take(&mut self.woken)
     }
@@ -330,7 +331,7 @@ impl<K: Default> Operations<K> {
         self.waiting.len()
     }
 
-    /// Takes the first of those that wait.
+    /// Takes the first waiting operation.
     pub fn take_waiting(&mut self) -> Option<(usize, Box<Op<K>>)> {
         let number = self.waiting.pop_front()?;
         Some((number, self.take(number)))
@@ -346,7 +347,7 @@ impl<K: Default> Operations<K> {
         self.undecided.contains_key(&hash)
     }
 
-    /// Whether a new operation must stay behind one that is undecided. In a forked child each must: nothing is done there.
+    /// Whether a new operation must wait behind an undecided one. In a forked child every operation must, as nothing is carried out there.
     pub fn must_wait(&self, hash: HashKey, request: &Request<'_>) -> bool {
         if !self.made.is_here() {
             return true;
@@ -357,7 +358,7 @@ impl<K: Default> Operations<K> {
         }
     }
 
-    /// Whether a deletion of everything keeps the first operation of a key waiting, or is that and has others before it.
+    /// Whether a deletion of everything blocks this operation, or it is one itself and has others before it.
     pub fn is_behind_deletion(&self, op: &Op<K>) -> bool {
         match op.request.deletes_all() {
             false => self.deletions_undecided.front().is_some_and(|&deletion| deletion < op.sequence),

@@ -1,10 +1,10 @@
-//! What the parts of a session share, whatever their engines are: the queue pair, local memory, and the replies.
+//! The state that the parts of a session share, whatever their engines: the queue pair, local memory, and the replies.
 //!
-//! 1. A reply goes out when what it shows is durable: until then it is held, with a copy of its value.
-//! 2. When a session is dropped, the queue pair goes first: the drive has ended what it does for operations by then, and the extents
-//!    and buffers that they hold may be free.
+//! 1. A reply goes out when the records it shows are durable. Until then it is held, with a copy of its value.
+//! 2. When a session is dropped, the queue pair goes first: after that the drive no longer works on its operations, and their extents and buffers
+//!    may be freed.
 //!
-//! Threads: the session's; `notifier` is told by any.
+//! Threads: the session's. Any thread may notify `notifier`.
 
 use super::asks::Asks;
 use super::joined_bytes::JoinedBytes;
@@ -18,11 +18,11 @@ use std::sync::Arc;
 use tapetum_drive::fail_point;
 use tapetum_drive::{QueuePair, Returned};
 
-/// An answer that waits for its record to be durable.
+/// An answer that waits until its record is durable.
 struct Held {
     token: u64,
     stamp: u64,
-    /// Whatever the mode, the stamp is to be durable.
+    /// The stamp must be durable, whatever the sync mode.
     is_barrier: bool,
     outcome: Outcome,
     read_flash: bool,
@@ -35,18 +35,18 @@ pub struct SessionCore {
     pub completions: Vec<Returned>,
     pub spare_buffers: SpareBuffers,
     pub asks: Asks,
-    /// With so many bytes of keys and values kept, no more operations are taken.
+    /// The session takes no more operations when it keeps so many bytes of keys and values.
     pub kept_bytes_max: usize,
     pub joined_bytes: JoinedBytes,
     held: Vec<Held>,
-    /// Bytes of values that held replies keep.
+    /// Bytes of values in held replies.
     held_bytes: usize,
-    /// For the poll to give.
+    /// Replies for the poll to return.
     pub ready: Vec<Reply>,
     pub values: ReplyValues,
-    /// A batch was told to come again, and nobody has waited for it since.
+    /// A batch was refused as busy, and nobody has waited for it since.
     pub batch_waits: bool,
-    /// Everything that was on its way was answered with an error.
+    /// All operations in progress were answered with an error.
     pub is_over: bool,
     pub notifier: Arc<Notifier>,
     pub base: Arc<Base>,
@@ -55,7 +55,7 @@ pub struct SessionCore {
 impl SessionCore {
     pub fn new(base: Arc<Base>, queue: QueuePair) -> SessionCore {
         let notifier = Arc::new(Notifier::default());
-        // Made now, so that no notification comes before it.
+        // Created here, so that no notification precedes it.
         notifier.event_fd();
         base.log.register(notifier.clone());
         let (local, pool_bytes) = (base.drive.local().clone(), base.options.budget().working_bytes() as usize);
@@ -78,7 +78,7 @@ impl SessionCore {
         }
     }
 
-    /// Replies that were not given yet.
+    /// Replies that were not returned yet.
     pub fn replies(&self) -> usize {
         self.held.len() + self.ready.len()
     }
@@ -99,12 +99,12 @@ impl SessionCore {
         self.ready.push(Reply { token, outcome, read_flash: false });
     }
 
-    /// Answers when the record with `stamp` may be shown.
+    /// Answers once the record with `stamp` may be shown.
     pub fn answer_after(&mut self, token: u64, stamp: u64, outcome: Outcome) {
         self.answer_shown((token, stamp), outcome, false);
     }
 
-    /// As [`SessionCore::answer_after`]; `read_flash` says whether flash was read for the outcome.
+    /// As [`SessionCore::answer_after`]. `read_flash` tells whether the outcome needed a flash read.
     pub fn answer_shown(&mut self, (token, stamp): (u64, u64), outcome: Outcome, read_flash: bool) {
         let early = fail_point!(ReadUndurable)
             && matches!(outcome, Outcome::Value { .. } | Outcome::Leased { .. } | Outcome::Missing);
@@ -116,7 +116,7 @@ impl SessionCore {
         self.held.push(Held { token, stamp, is_barrier: false, outcome, read_flash, value });
     }
 
-    /// Answers when all that was acknowledged is durable, whoever wrote it.
+    /// Answers once everything acknowledged so far is durable, whoever wrote it.
     pub fn answer_when_durable(&mut self, token: u64) {
         let log = &self.base.log;
         let stamp = log.want_durable();
@@ -128,7 +128,7 @@ impl SessionCore {
         self.held.push(Held { token, stamp, is_barrier: true, outcome, read_flash: false, value: Vec::new() });
     }
 
-    /// Moves the log on, and answers what has become durable. `waits` says whether operations wait for what others do.
+    /// Advances the log and releases the held answers that are durable. `waits` tells whether operations wait for other threads.
     pub fn release_held(&mut self, waits: bool) {
         if self.held.is_empty() {
             self.notifier.set_waiting(waits);

@@ -1,31 +1,31 @@
-//! Local memory for reads, kept by a session between one read and the next.
+//! Local memory for reads, which a session keeps from one read to the next.
 //!
-//! Other sessions, and reads that need more than a spare has, must never wait for it for good: a session keeps none when nothing of
-//! it is on its way but what asks, and none when memory is short.
+//! Other sessions, and reads larger than a spare buffer, must never wait for this memory for good. So a session keeps none while its only operations
+//! are those that ask, and none when memory is short.
 
 use tapetum_drive::{LocalBuffer, LocalMemory};
 
-/// Buffers of this size are kept from read to read.
+/// The size of kept buffers.
 pub const BUFFER_BYTES: usize = 16 << 10;
-/// What flush and collector take at most, beside each other: 32 windows and 20 stages of 256 KiB and what comes with a window, each in
-/// a block of a power of two, and 32 reads of 64 KiB.
+/// The most memory of flush and collector together: 32 windows and 20 stages of 256 KiB, each with its overhead in a block of a power of two, and 32
+/// reads of 64 KiB.
 const MAINTENANCE_BYTES_MAX: usize = 24 << 20;
 
-/// One in so many bytes is what queue pairs keep for the parts of their pipelines, and queries of one key for their work.
+/// Queue pairs keep one such part of local memory for the parts of their pipelines and for the work of queries of one key.
 const PIPELINES_SHARE: usize = 16;
 
 pub struct SpareBuffers {
     local: LocalMemory,
     buffers: Vec<LocalBuffer>,
     kept_max: usize,
-    /// With less free none is kept.
+    /// No buffer is kept while fewer bytes are free.
     ample_bytes: usize,
-    /// What is left to flush and collector, which must not fail for want of memory.
+    /// Bytes left to flush and collector, which must not fail for want of memory.
     reserve_bytes: usize,
 }
 
 impl SpareBuffers {
-    /// Of pools of `pool_bytes` a session keeps a sixteenth, and at most what a deep one needs.
+    /// A session keeps a sixteenth of the pools, and at most the need of a deep one.
     pub fn new(local: LocalMemory, pool_bytes: usize) -> SpareBuffers {
         let reserve_bytes = (pool_bytes / 2).min(MAINTENANCE_BYTES_MAX);
         SpareBuffers {
@@ -46,12 +46,12 @@ impl SpareBuffers {
         self.allocate(bytes.max(BUFFER_BYTES))
     }
 
-    /// One of exactly so many bytes, which none that is kept is taken for.
+    /// Allocates a buffer of exactly `bytes` bytes, never a kept one.
     pub fn allocate(&self, bytes: usize) -> Option<LocalBuffer> {
         if self.free_bytes() < bytes + self.reserve_bytes { None } else { self.local.allocate(bytes) }
     }
 
-    /// Whether so much could ever be taken beside what others never give back.
+    /// Whether a request of `bytes` could ever succeed, given the memory that others never give back.
     pub fn could_take(&self, bytes: usize, kept_bytes: usize) -> bool {
         let total = self.local.bytes_total();
         bytes + kept_bytes + total / PIPELINES_SHARE + self.reserve_bytes <= total
@@ -63,7 +63,7 @@ impl SpareBuffers {
         }
     }
 
-    /// Nothing is on its way.
+    /// Nothing is in flight: frees the kept buffers.
     pub fn rest(&mut self) {
         self.buffers.clear();
     }

@@ -1,6 +1,6 @@
-//! Whose turn it is for much of local memory: who found too little waits in line, so that two requests never take it from each other for ever.
+//! The queue for much local memory. A session that found too little waits in line, so that two requests never take memory from each other for ever.
 //!
-//! No session waits for another to poll: who has not tried for [`PATIENCE_US`] is passed by.
+//! No session waits for another one to poll: a session that has not tried for [`PATIENCE_US`] is skipped.
 //!
 //! Threads: any.
 
@@ -8,13 +8,13 @@ use crate::media::io::lock;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-/// A session that waits for memory tries again every ten milliseconds.
+/// A session that waits for memory retries every ten milliseconds.
 const PATIENCE_US: u64 = 100_000;
 
 #[derive(Default)]
 struct Line {
     given: u64,
-    /// The numbers of those in line, and when each has tried last.
+    /// The numbers of the sessions in line, and the time of each one's last try.
     waiting: VecDeque<(u64, u64)>,
 }
 
@@ -32,7 +32,7 @@ pub struct MemoryTurns {
 }
 
 impl MemoryTurns {
-    /// A place at the end of the line.
+    /// Takes a place at the end of the line.
     pub fn join(self: &Arc<Self>, now_us: u64) -> MemoryTurn {
         let mut line = lock(&self.line);
         line.given += 1;
@@ -41,20 +41,20 @@ impl MemoryTurns {
         MemoryTurn { turns: self.clone(), number }
     }
 
-    /// Whether nobody is in line who still tries.
+    /// Whether no session in line is still trying.
     pub fn are_none(&self, now_us: u64) -> bool {
         lock(&self.line).first(now_us).is_none()
     }
 }
 
-/// A place in line, for as long as this is kept.
+/// A place in line, given up when dropped.
 pub struct MemoryTurn {
     turns: Arc<MemoryTurns>,
     number: u64,
 }
 
 impl MemoryTurn {
-    /// Tries: whether it is this one's turn.
+    /// Tries: whether it is this session's turn.
     pub fn is_next(&self, now_us: u64) -> bool {
         let mut line = lock(&self.turns.line);
         if let Some((_, tried_us)) = line.waiting.iter_mut().find(|(number, _)| *number == self.number) {

@@ -1,4 +1,4 @@
-//! Who waits for what, and how they are woken: sessions, callers of maintenance, requests that stand in line.
+//! Waiting and waking: sessions, callers of maintenance, requests that stand in line.
 
 pub mod memory_turns;
 pub mod notify;

@@ -1,5 +1,5 @@
-//! A descriptor that all sessions share, which is readable when work that any of them may do for all has got further. Of those that sleep
-//! one at a time watches it, so that what comes wakes one and not all.
+//! A descriptor that all sessions share. It is readable when work that any session may do for all has made progress. One of the sleeping sessions at
+//! a time watches it, so that an event wakes one and not all.
 //!
 //! ```text
 //! about to sleep ─► nobody watches? ─► watches ─► woken, gives the watch up ─► rouses the next of those that wait
@@ -7,11 +7,10 @@
 //!                          ▲                                                        ▼
 //!                          └──────────────── there is more to wait for ◄── does the work for all
 //! ```
-//! 1. Where a session waits, one watches, or one was roused and does the work when it polls.
-//! 2. A session comes here only while it would do that work. What the work brings is told to all
-//!    ([`Log::wake`](crate::log::Log::wake)).
+//! 1. If a session waits, another one watches, or was roused and does the work when it polls.
+//! 2. A session comes here only if it would do that work. All sessions are notified of the work's results ([`Log::wake`](crate::log::Log::wake)).
 //!
-//! Threads: any. The lock is held for some words, and under no other.
+//! Threads: any. The lock is held briefly, and no other lock is taken under it.
 
 use super::notify::Notifier;
 use crate::media::io::lock;
@@ -20,7 +19,7 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex};
 
 pub struct SharedEvent {
-    /// `None`: the drive has no descriptors, and ends what it does in polls.
+    /// `None`: the drive has no descriptors and completes its work in polls.
     pub fd: Option<RawFd>,
     sleepers: Mutex<Sleepers>,
 }
@@ -28,18 +27,18 @@ pub struct SharedEvent {
 #[derive(Default)]
 struct Sleepers {
     is_watched: bool,
-    /// Who waits, and can be roused.
+    /// The sessions that wait and can be roused.
     waiting: VecDeque<Arc<Notifier>>,
 }
 
-/// How a session that is about to sleep hears of an event.
+/// The way in which a session that is about to sleep learns of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sleep {
-    /// It watches the descriptor for all.
+    /// The session watches the descriptor for all.
     Watches,
-    /// It is roused.
+    /// The session is roused by the watching one.
     Waits,
-    /// It has nothing by which it could be roused, and looks at the descriptor beside the one that watches.
+    /// The session cannot be roused, so it polls the descriptor too, beside the watching one.
     Looks,
 }
 
@@ -48,7 +47,7 @@ impl SharedEvent {
         SharedEvent { fd, sleepers: Mutex::default() }
     }
 
-    /// For a session that is about to sleep.
+    /// Called by a session that is about to sleep.
     pub fn begin_sleep(&self, notifier: &Arc<Notifier>) -> Sleep {
         let mut sleepers = lock(&self.sleepers);
         if !std::mem::replace(&mut sleepers.is_watched, true) {
@@ -61,7 +60,7 @@ impl SharedEvent {
         Sleep::Waits
     }
 
-    /// For the same session when it was woken.
+    /// Called by the same session when it was woken.
     pub fn end_sleep(&self, notifier: &Arc<Notifier>, sleep: Sleep) {
         let mut sleepers = lock(&self.sleepers);
         match sleep {

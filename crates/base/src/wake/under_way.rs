@@ -1,4 +1,4 @@
-//! What a caller asked of maintenance and may wait for.
+//! A request to maintenance, on whose end a caller may wait.
 
 use crate::error::Error;
 use crate::media::io::lock;
@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use tapetum_drive::ProcessMark;
 
-/// Something that maintenance was asked for and has not ended, or just has. Clones share it.
+/// A request to maintenance that is in progress or has just ended. Clones share it.
 pub struct UnderWay<T> {
     state: Arc<AskedState<T>>,
 }
@@ -30,7 +30,7 @@ impl<T> UnderWay<T> {
         UnderWay { state: Arc::new(AskedState { asked, result, ended, made }) }
     }
 
-    /// What it came to, once it is over.
+    /// The result, once the request has ended.
     pub fn result(&self) -> Option<Result<(), Error>> {
         if !self.state.made.is_here() {
             return Some(Err(Error::Forked));
@@ -38,7 +38,7 @@ impl<T> UnderWay<T> {
         lock(&self.state.result).clone()
     }
 
-    /// Waits until it is over, or for `timeout`.
+    /// Waits for the end of the request, or for `timeout`.
     pub fn wait(&self, timeout: Duration) {
         if !self.state.made.is_here() {
             return;

@@ -1,5 +1,5 @@
-//! The checkpoint of anchors: what recovery would find of all ordered keyspaces, left at a clean stop, so that the next opening reads it
-//! and not every data node.
+//! The checkpoint of anchors: the state that recovery would find for all ordered keyspaces. A clean stop leaves it, so that the next opening reads
+//! it instead of every data node.
 //!
 //! ```text
 //!  pieces, in extents that are free:
@@ -13,11 +13,11 @@
 //!   class: code u8 · slots u32 · slot u32 × slots                      extensions that are live
 //!  root: generation u64 · stamp u64 · stream bytes u64 · piece bytes u32 · runs: (first extent u32 · extents u32) × …
 //! ```
-//! 1. It is written when every page is as its durable image is, when no image is made any more, and when no batch can be appended. The pieces
-//!    are durable before the root is.
-//! 2. It holds for the opening that ends its generation, and for no later one: what that opening writes is not in it. Nothing is written to its
-//!    extents before the opening has read it; nobody owns them after.
-//! 3. It is a copy of what nodes say. Where anything is amiss, or the log has a record above its stamp, it is passed over: nodes are read.
+//! 1. It is written when every page equals its durable image, no image is being made, and no batch can be appended. The pieces are durable before
+//!    the root is.
+//! 2. It is valid for the opening that ends its generation, and for no later one: later ones write state that it lacks. Nothing is written to its
+//!    extents before that opening has read it; after that nobody owns them.
+//! 3. It is a copy of the nodes' state. If it is damaged, or the log has a record above its stamp, it is ignored, and nodes are read.
 
 use super::search::AnchorKey;
 use super::slabs::SlotSpace;
@@ -43,13 +43,13 @@ const CRC_BYTES: usize = 4;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AnchorRoot {
-    /// Of the store when it was written.
+    /// The store's generation when it was written.
     pub generation: u64,
-    /// No image, and no record of a batch, has a higher one.
+    /// No image, and no record of a batch, has a higher stamp.
     pub stamp: u64,
     stream_bytes: u64,
     piece_bytes: u32,
-    /// First extents and how many there are.
+    /// Runs of extents: the first one and their number.
     runs: Vec<(u32, u32)>,
 }
 
@@ -78,7 +78,7 @@ impl AnchorRoot {
         Ok(AnchorRoot { generation, stamp, stream_bytes, piece_bytes, runs })
     }
 
-    /// Whether it lies in this extent.
+    /// Whether the checkpoint lies in this extent.
     pub fn has(&self, extent: u32) -> bool {
         self.runs.iter().any(|(first, count)| extent.checked_sub(*first).is_some_and(|behind| behind < *count))
     }
@@ -102,7 +102,7 @@ impl AnchorRoot {
         extents.flat_map(of_extent).take(pieces).collect()
     }
 
-    /// Whether it can be read.
+    /// Whether the checkpoint can be read.
     fn is_sound(&self, media: &AnchorMedia<'_>) -> bool {
         let (piece_bytes, extent_bytes) = (u64::from(self.piece_bytes), media.geometry.extent_bytes);
         let extents: u64 = self.runs.iter().map(|(_, count)| u64::from(*count)).sum();
@@ -118,12 +118,12 @@ impl AnchorRoot {
     }
 }
 
-/// The drive that a checkpoint lies on.
+/// The drive that has a checkpoint.
 pub struct AnchorMedia<'a> {
     pub geometry: &'a Geometry,
     pub store_id: u64,
     pub local: &'a LocalMemory,
-    /// How many it has.
+    /// The number of the drive's extents.
     pub extents: u32,
 }
 
@@ -134,7 +134,7 @@ impl AnchorMedia<'_> {
     }
 }
 
-/// A tree, and its slots, as the checkpoint has them.
+/// A tree and its slots, for the checkpoint.
 pub type CheckpointTree = (Arc<OrderedTree>, KeyspaceSlots);
 
 fn parts<'a>(
@@ -160,7 +160,7 @@ fn parts<'a>(
     })
 }
 
-/// The nodes of a tree that are on flash, each as it stands in the stream.
+/// The nodes of a tree that are on flash, encoded for the stream.
 fn nodes<'a>(
     cache: &'a MirrorCache,
     tree: &OrderedTree,
@@ -184,7 +184,7 @@ fn nodes<'a>(
     Ok(all.flatten())
 }
 
-/// The extensions of a class that are live.
+/// The live extensions of a class, encoded.
 fn class(space: &SlotSpace) -> Vec<u8> {
     let (used, mut writer) = (space.slots_in_use(), Writer::default());
     writer.bytes.push(space.options().class.code());
@@ -193,7 +193,7 @@ fn class(space: &SlotSpace) -> Vec<u8> {
     writer.bytes
 }
 
-/// Writes a checkpoint to free extents, durably; its root, which nothing names yet. `None`: there is no room for it.
+/// Writes a checkpoint durably to free extents. Returns its root, which nothing names yet. `None`: there is no room.
 pub async fn write(
     base: &Arc<Base>,
     io: &Io,
@@ -249,7 +249,7 @@ async fn send(
     Ok(())
 }
 
-/// So many free extents, from the end of the drive, as runs. None is given back: the store is being closed.
+/// Takes `count` free extents from the end of the drive, as runs. None is given back, as the store is being closed.
 fn take_extents(base: &Base, count: u64) -> Option<Vec<(u32, u32)>> {
     let mut taken = lock(&base.extents).take_last(u32::try_from(count).ok()?)?;
     taken.sort_unstable();
@@ -265,7 +265,7 @@ pub struct CheckpointKeyspace {
     pub extensions: Vec<(SlotClass, u32)>,
 }
 
-/// Reads a checkpoint; what is amiss if it does not hold.
+/// Reads a checkpoint. The error says why it is invalid.
 pub async fn read(
     media: &AnchorMedia<'_>,
     io: &Io,
@@ -318,7 +318,7 @@ fn parse(stream: &[u8]) -> Result<BTreeMap<KeyspaceId, CheckpointKeyspace>, Shor
             return Err(Short);
         }
         for _ in SlotClass::SLABS {
-            // As many as there are but that of nodes, and the large ones.
+            // One entry for each class but that of nodes, including the large ones.
             let [code] = reader.array()?;
             let class = SlotClass::from_code(code).filter(|class| *class != SlotClass::Nodes).ok_or(Short)?;
             for _ in 0..reader.u32()? {
@@ -330,7 +330,7 @@ fn parse(stream: &[u8]) -> Result<BTreeMap<KeyspaceId, CheckpointKeyspace>, Shor
     Ok(keyspaces)
 }
 
-/// Claims the slots of a keyspace, and keeps the shares; what is amiss if one is not there or has an owner.
+/// Claims the slots of a keyspace, and keeps the shares. The error says which slot does not exist or has an owner.
 pub fn claim(slots: &KeyspaceSlots, keyspace: &CheckpointKeyspace) -> Result<(), String> {
     let of_nodes = keyspace.nodes.iter().map(|node| (SlotClass::Nodes, node.home.slot));
     for (class, slot) in of_nodes.chain(keyspace.extensions.iter().copied()) {

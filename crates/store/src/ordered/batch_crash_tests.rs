@@ -1,4 +1,4 @@
-//! Batches over a whole store, with keyspaces of both engines, whose power fails anywhere: all of a batch is there, or none.
+//! Batches over a whole store, with keyspaces of both engines, whose power fails anywhere: all of a batch survives, or nothing.
 
 use super::store_bench::Bench;
 use crate::Error;
@@ -9,7 +9,7 @@ use tapetum_base::session::batch::Write;
 use tapetum_kernels::expiry::Expiry;
 
 const KEYS: u64 = 60;
-/// Every batch of so many has a value beyond the slabs.
+/// One batch in this many has a value beyond the slabs.
 const LARGE_EVERY: u64 = 4;
 const LARGE_BYTES: usize = 150_000;
 
@@ -17,7 +17,7 @@ fn key(number: u64) -> Vec<u8> {
     format!("key {:03}", number % KEYS).into_bytes()
 }
 
-/// A value of a generation: of a node, or, of every fifth one, of an extension.
+/// A value of a generation. One in five needs an extension; the others fit a node.
 fn value(generation: u64) -> Vec<u8> {
     let bytes = if generation.is_multiple_of(5) { 2500 } else { 400 };
     let mut value = vec![generation as u8; bytes];
@@ -37,12 +37,13 @@ fn put<'a>(keyspace: KeyspaceRef, key: &'a [u8], value: &'a [u8]) -> Write<'a> {
     Write::Put { keyspace, key, value, flags: 0, expiry: Expiry::NONE }
 }
 
-/// What each batch writes: some keys of both keyspaces, and one that every batch writes; the key of the batch before is deleted.
+/// The keys of a batch: some keys of both keyspaces, and one that every batch writes. It also deletes the key of the batch before.
 fn keys_of(generation: u64) -> Vec<Vec<u8>> {
     (0..4).map(|number| key(generation * 7 + number * 13)).collect()
 }
 
-/// Batches until the flash crashes after so many of its events; what was acknowledged before, and whether singles came between.
+/// Submits batches, with single writes among them, until the flash crashes after `events` of its events, and checks the store. Returns the number of
+/// batches that were acknowledged.
 fn crash_after(events: u64, sync: Sync) -> u64 {
     let mut bench = Bench::new(sync, events);
     let orders = bench.orders();
@@ -75,7 +76,7 @@ fn crash_after(events: u64, sync: Sync) -> u64 {
         }
     }
     let place = format!("after {events} events, {sync:?}");
-    // Twice: what the first opening wrote is as good.
+    // Checks twice, as the first opening's writes must be valid too.
     for _ in 0..2 {
         bench = bench.reopen();
         let orders = bench.orders();
@@ -86,7 +87,7 @@ fn crash_after(events: u64, sync: Sync) -> u64 {
         let last = both[0].iter().copied().max().unwrap();
         let lost = acknowledged.saturating_sub(last);
         assert!(last <= acknowledged + 1 && (lost == 0 || sync != Sync::Always), "{last} of {acknowledged} {place}");
-        // As a model of all batches up to that one says.
+        // Compares with a model of all batches up to that one.
         let mut model = vec![0; KEYS as usize];
         for generation in 1..=last {
             for number in 0..4 {
@@ -116,7 +117,7 @@ fn batch_across_engines() {
     assert!(later > 100, "{later}");
 }
 
-/// Nodes that split for a batch, values of extensions, the same key twice.
+/// Nodes split for a batch, values of extensions, the same key twice.
 #[test]
 fn a_batch_is_seen_as_a_whole_however_many_nodes_it_takes() {
     let mut bench = Bench::new(Sync::Always, 3);
@@ -145,7 +146,7 @@ fn a_batch_is_seen_as_a_whole_however_many_nodes_it_takes() {
     assert_eq!(bench.get(orders, b"k"), None);
 }
 
-/// Values of each slab, beyond them, and as large as any put takes: a batch takes as many as it names, and keeps none that it replaces.
+/// Values for each slab, beyond the slabs, and as large as any put takes. A batch takes as many slots as it names, and keeps none that it replaces.
 #[test]
 fn a_batch_takes_values_of_all_sizes_and_gives_back_those_that_it_replaces() {
     let mut bench = Bench::new(Sync::Always, 7);
@@ -166,14 +167,14 @@ fn a_batch_takes_values_of_all_sizes_and_gives_back_those_that_it_replaces() {
     assert_eq!(crate::check(&bench.store).unwrap().problems, Vec::<String>::new());
 }
 
-/// A batch whose values were prepared, and that does not come again, keeps no room.
+/// A batch whose values were prepared, and that is not submitted again, keeps no room.
 #[test]
 fn values_of_a_batch_that_is_given_up_are_free_again() {
     let mut bench = Bench::new(Sync::Always, 9);
     let orders = bench.orders();
     let large = vec![3; bench.store.value_bytes_max()];
     for number in 0..40_u32 {
-        // Whatever is on its way of it is given up.
+        // Its writes in flight are given up.
         let key = format!("given up {number}").into_bytes();
         for _ in 0..number % 7 {
             let _ =

@@ -1,13 +1,13 @@
-//! The batches whose changes are in the log and not in images of all their pages yet: what the ordered engine needs of the log.
+//! The batches whose changes are in the log, but not yet in images of all their pages: the ordered engine's need of the log.
 //!
 //! ```text
 //! batch: pages taken ─► one group of the log ─► pages changed, batch listed ─► images, each written when the log is durable ─► not needed
 //! ```
-//! 1. A batch is listed before the writers that appended it are let go. So whoever held them sees all that the log has.
-//! 2. It is listed until each page that has changes of it has a durable image. Those are the tickets of its pages.
-//! 3. Nothing is appended for a batch to leave the list: images are written, and that is bounded work.
+//! 1. A batch is listed before its writer releases the writers' lock. So the thread that holds all writers sees every batch in the log.
+//! 2. A batch stays listed until each page with changes of it has a durable image. The tickets of its pages tell.
+//! 3. A batch leaves the list without an append: it needs only images, which is bounded work.
 //!
-//! Threads: any. Locks: writers → pages → the log's; the list's is taken with none held but writers'.
+//! Threads: any. Locks: writers → pages → the log's. The list's lock is taken with no other lock held but writers'.
 
 use super::cache::durability_ticket::DurabilityTicket;
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use tapetum_base::media::io::lock;
 use tapetum_drive::locks::whole;
 
 struct ListedBatch {
-    /// Of its first record.
+    /// The stamp of the batch's first record.
     stamp: u64,
     tickets: Vec<Arc<DurabilityTicket>>,
 }
@@ -30,11 +30,11 @@ impl ListedBatch {
 
 #[derive(Default)]
 pub struct BatchList {
-    /// Read by whoever appends a batch, from before the append until the batch is listed.
+    /// Held for reading by each writer of a batch, from before the append until the batch is listed.
     writers: RwLock<()>,
-    /// By stamp.
+    /// The batches by stamp.
     listed: Mutex<VecDeque<ListedBatch>>,
-    /// No record up to this stamp is to be needed.
+    /// A checkpoint was requested: records up to this stamp must not be needed any more.
     wanted: AtomicU64,
     /// The store is being closed.
     is_closed: AtomicBool,
@@ -46,10 +46,10 @@ pub struct BatchWriter<'a> {
 }
 
 impl BatchWriter<'_> {
-    /// The batch with this first stamp is in pages with these tickets, and in the log.
+    /// Lists the batch with this first stamp, which is in the log and in pages with these tickets.
     pub fn list(&self, stamp: u64, tickets: Vec<Arc<DurabilityTicket>>) {
         let mut listed = lock(&self.list.listed);
-        // Two writers may come here in another order than to the log.
+        // Two writers may arrive in another order than they appended to the log.
         let place = listed.iter().rposition(|other| other.stamp < stamp).map_or(0, |before| before + 1);
         listed.insert(place, ListedBatch { stamp, tickets });
         drop_done(&mut listed);
@@ -63,13 +63,13 @@ fn drop_done(listed: &mut VecDeque<ListedBatch>) {
 }
 
 impl BatchList {
-    /// Before an append. `None`: no batch is appended any more.
+    /// Begins an append. `None`: no more batches are appended.
     pub fn writer(&self) -> Option<BatchWriter<'_>> {
         let held = whole(self.writers.read());
         (!self.is_closed.load(Ordering::SeqCst)).then_some(BatchWriter { list: self, _held: held })
     }
 
-    /// No batch is appended after this.
+    /// Refuses all later batches.
     pub fn close(&self) {
         self.hold_writers(|| self.is_closed.store(true, Ordering::SeqCst));
     }
@@ -80,19 +80,19 @@ impl BatchList {
         change();
     }
 
-    /// The lowest stamp of a record that is needed; `u64::MAX`: none is.
+    /// The lowest stamp of a record that is needed; `u64::MAX`: none is needed.
     pub fn stamp_needed(&self) -> u64 {
         let mut listed = lock(&self.listed);
         drop_done(&mut listed);
         listed.front().map_or(u64::MAX, |batch| batch.stamp)
     }
 
-    /// No record up to `stamp` is to be needed.
+    /// Requests that no record up to `stamp` is needed any more.
     pub fn checkpoint_through(&self, stamp: u64) {
         self.wanted.fetch_max(stamp, Ordering::SeqCst);
     }
 
-    /// Whether pages are to be written for a checkpoint.
+    /// Whether pages must be written for a checkpoint.
     pub fn wants_checkpoint(&self) -> bool {
         self.stamp_needed() <= self.wanted.load(Ordering::SeqCst)
     }

@@ -1,5 +1,4 @@
-//! Checks an ordered keyspace: each data node is read as it is on flash, with its checksum, fences and stamp, and each extension that a
-//! record names.
+//! Checks an ordered keyspace: reads each data node from flash with its checksum, fences and stamp, and each extension that a record names.
 
 use super::engine::{OrderedEngine, OrderedShared};
 use super::node_table::NodeId;
@@ -15,7 +14,7 @@ use tapetum_kernels::mib_sums::MibCheck;
 use tapetum_kernels::ordered::extension::{ExtensionHead, ExtensionReference, crc_of_none, front_bytes};
 use tapetum_kernels::ordered::{NODE_BYTES, NodeRef};
 
-/// Checks all open keyspaces. Pages that were changed and not written yet are looked at as they are on flash.
+/// Checks all open keyspaces. Dirty pages are checked as they are on flash.
 pub async fn check(engine: &OrderedEngine, io: &Io) -> Result<CheckReport, Error> {
     let mut report = CheckReport::default();
     let Some(OrderedShared { state, .. }) = engine.shared() else { return Ok(report) };
@@ -69,7 +68,7 @@ async fn check_node(io: &Io, tree: &OrderedTree, slot: u32, stamp: u64, report: 
     Ok(())
 }
 
-/// Whether the extension that a record names is there, and whole; shows its stored bytes on the way, one part behind the other.
+/// Checks that the extension that a record names exists and is whole. Passes its stored bytes on, part by part.
 pub async fn read_value(
     io: &Io,
     slots: &KeyspaceSlots,

@@ -1,4 +1,4 @@
-//! Space after churn: what ordered keyspaces take on flash when many times what they hold was written, replaced and deleted.
+//! Space after churn: the flash that ordered keyspaces take after writing, replacing and deleting many times their contents.
 
 use super::store_bench::Bench;
 use crate::ordered::slabs::group_table::GroupTable;
@@ -11,12 +11,12 @@ use tapetum_base::media::io::lock;
 use tapetum_base::request::{Outcome, Request};
 use tapetum_drive::SplitMix64;
 
-/// Enough that the slots that are kept ready are few among those in use.
+/// Large enough that the slots kept ready are few compared with those in use.
 const FLASH_BYTES: u64 = 32 << 20;
 const TIMES: u64 = 10;
-/// Of the bytes of keys and values that are there.
+/// The limit of the space taken, in percent of the bytes of live keys and values.
 const SPACE_PERCENT_MAX: u64 = 200;
-/// Steps until all that was wished for and is due has happened.
+/// Steps after which all requested and due work has been done.
 const SETTLES: u32 = 3000;
 
 struct Churn {
@@ -28,7 +28,7 @@ struct Churn {
     written_bytes: u64,
 }
 
-/// In the order of a hash, so that neighbours come at different times.
+/// Keys in the order of a hash, so that neighbouring keys come at different times.
 fn key_of(number: u64) -> Vec<u8> {
     format!("key {:08}", number.wrapping_mul(0x9e37_79b9) % 100_000_000).into_bytes()
 }
@@ -76,7 +76,7 @@ impl Churn {
         inspect(&self.bench.store).unwrap().trees[0].nodes
     }
 
-    /// Bytes of all groups of the keyspace, in hundredths of its keys and values.
+    /// Bytes of all groups of the keyspace, in percent of its keys and values.
     fn space_percent(&self) -> u64 {
         let base = self.bench.store.base();
         let installer = lock(&base.installer);
@@ -85,7 +85,7 @@ impl Churn {
         extents * base.geometry.extent_bytes * 100 / self.data_bytes
     }
 
-    /// Where the space goes.
+    /// A summary of the space's use.
     fn shape(&self) -> String {
         let seen = inspect(&self.bench.store).unwrap();
         let nodes = seen.groups.iter().find(|groups| groups.class == u64::from(SlotClass::Nodes.code())).unwrap();
@@ -94,18 +94,18 @@ impl Churn {
     }
 }
 
-/// Of what size values are, and which keys are changed.
+/// The sizes of values, and the distribution of changed keys.
 struct ChurnLoad {
     keys: u64,
     value_bytes: (u64, u64),
-    /// The first keys most often.
+    /// The first keys are changed most often.
     is_skewed: bool,
 }
 
 fn churn(load: &ChurnLoad) -> Churn {
     let mut churn = Churn::new();
     let (least, most) = load.value_bytes;
-    // As many go as come: half of all keys are there.
+    // Half of the writes are deletes, so half of all keys exist.
     let end = TIMES * load.keys / 2 * (least + most) / 2;
     while churn.written_bytes < end {
         let mut number = churn.random.below(load.keys);
@@ -148,7 +148,7 @@ fn the_nodes_of_keys_that_were_deleted_become_few_full_ones() {
         (0..keys).for_each(|number| churn.put(key_of(number), value_bytes));
         churn.settle();
         let before = churn.nodes();
-        // One of ten stays.
+        // One key in ten stays.
         (0..keys).filter(|number| number % 10 != 0).for_each(|number| churn.delete(&key_of(number)));
         churn.settle();
         let after = churn.nodes();

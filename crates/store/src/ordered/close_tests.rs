@@ -1,4 +1,4 @@
-//! Closing a store, and dropping a keyspace, while the ordered engine has something on its way.
+//! Closing a store, and dropping a keyspace, while the ordered engine has commands in flight.
 
 use crate::hashed::collect::victim::tests::{SMALL_BYTES, drive_of, small_options};
 use crate::{Store, StoreOptions};
@@ -12,7 +12,7 @@ use tapetum_base::request::{Condition, Outcome, Request};
 use tapetum_drive::{Drive, Env, FaultyFlash, SimClock};
 use tapetum_kernels::expiry::Expiry;
 
-/// Looks at the drive after which a store that does not close hangs.
+/// After so many polls of the drive a store that does not close counts as hung.
 pub const PATIENCE: u32 = 20_000;
 
 pub fn drive(flash: &FaultyFlash, options: &StoreOptions) -> (Drive, SimClock) {
@@ -35,7 +35,7 @@ fn create(store: &Store) -> KeyspaceRef {
     store.keyspace("ordered").unwrap().keyspace()
 }
 
-/// Lets maintenance do what there is to do.
+/// Lets maintenance do all pending work.
 fn maintain(store: &Store) {
     for _ in 0..200 {
         store.maintain();
@@ -46,7 +46,7 @@ fn put(key: &[u8]) -> Request<'_> {
     Request::Put { key, value: b"value", flags: 0, expiry: Expiry::NONE, condition: Condition::Always }
 }
 
-/// A flush of the write-back is on its way when the log's turn comes, and nobody polls a session any more.
+/// A flush of the write-back is in flight when the log needs one, and nobody polls a session any more.
 #[test]
 fn a_store_closes_whatever_its_images_wait_for() {
     let options = small_options();
@@ -71,7 +71,7 @@ fn a_store_closes_whatever_its_images_wait_for() {
     }
 }
 
-/// What was listed to be written of a dropped keyspace is none of a later one's that has its id, and the ids of its nodes.
+/// Pages of a dropped keyspace that are listed for writing do not count for a later keyspace with its id and its nodes' ids.
 #[test]
 fn a_keyspace_with_the_id_of_a_dropped_one_is_written_to_its_own_slots() {
     let options = StoreOptions { sync: Sync::EverySecond, ..small_options() };

@@ -1,8 +1,8 @@
-//! The engine of ordered keyspaces, as the store knows it: a tree for each keyspace, and the slots of each.
+//! The engine of ordered keyspaces, as the store uses it: a tree and its slots for each keyspace.
 //!
-//! 1. Nothing is taken of memory while the store has no ordered keyspace: what all trees share is made with the first.
-//! 2. A tree is made when its keyspace is first named. What was never durable is an empty tree after a crash.
-//! 3. The groups of a dropped keyspace go when no image of it is on its way to flash.
+//! 1. A store without ordered keyspaces uses no memory for this engine: the state that all trees share is made with the first tree.
+//! 2. A tree is made when its keyspace is first named. A tree that was never durable is empty after a crash.
+//! 3. The groups of a dropped keyspace are freed when none of its images is in flight to flash.
 //!
 //! Threads: any.
 
@@ -51,27 +51,27 @@ use tapetum_base::stats::Stats;
 use tapetum_drive::fail_point;
 use tapetum_kernels::record::Record;
 
-/// Sessions that name ordered keyspaces at once, at most.
+/// The most sessions that name ordered keyspaces at once.
 const SESSIONS_MAX: usize = 4096;
-/// Data nodes at least, whatever the capacity: it may grow.
+/// The least limit of data nodes, whatever the capacity, as it may grow.
 const NODES_MIN: u64 = 1 << 20;
 const NODES_MAX: u64 = 1 << 28;
-/// With free extents for so many groups, there is one whose extents are neighbours.
+/// If there are free extents for so many groups, some group's extents are neighbours.
 const NEIGHBOURS_FREE: u32 = 16;
-/// How often a close looks for slots in vain before it gives up: a full group is closed first, and opened again by the next change.
+/// How often a close looks for slots in vain before it fails. A full group is closed first, and the next change opens it again.
 const CLOSE_TRIES: u32 = 8;
 
 pub struct OrderedEngine {
     pub base: Arc<Base>,
-    /// What all trees share, once there is one.
+    /// The state that all trees share, once there is a tree.
     shared: OnceLock<OrderedShared>,
-    /// By keyspace. Locked while a tree is made, so that none is made twice.
+    /// Slots by keyspace. Locked while a tree is made, so that each is made once.
     pub slots: Mutex<BTreeMap<KeyspaceId, KeyspaceSlots>>,
-    /// What is needed of the log.
+    /// The batches that need the log.
     pub batches: BatchList,
-    /// Where the log has records of each keyspace, in the order of their stamps, until it is recovered.
+    /// The places of each keyspace's log records, in the order of their stamps, until the keyspace is recovered.
     replayed: Mutex<BTreeMap<KeyspaceId, Vec<Place>>>,
-    /// The highest stamp of these.
+    /// The highest stamp of replayed records.
     stamp_replayed: AtomicU64,
 }
 
@@ -92,7 +92,7 @@ impl OrderedEngine {
         })
     }
 
-    /// What all trees share, if there is one.
+    /// The state that all trees share, if there is a tree.
     pub fn shared(&self) -> Option<&OrderedShared> {
         self.shared.get()
     }
@@ -112,8 +112,8 @@ impl OrderedEngine {
         }
     }
 
-    /// Whether images of nodes are written in place: the drive promises that a page is there whole or not at all after a power failure, or
-    /// the options have it taken for granted.
+    /// Whether images of nodes are written in place. This needs a drive that promises atomic writes of a page across a power failure, or an option
+    /// that assumes it.
     fn in_place(&self) -> bool {
         let promised = self.base.drive.atomic_write_bytes() >= PAGE_BYTES as u32;
         let is_aligned = self.base.geometry.extents_offset().is_multiple_of(PAGE_BYTES);
@@ -130,13 +130,13 @@ impl OrderedEngine {
         SlabOptions::new(&self.base.geometry, self.base.store_id)
     }
 
-    /// Keeps a group's extents free for each keyspace: recovery after a crash may have to write some images again, in slots that are free.
+    /// Reserves a group's extents for each keyspace: recovery after a crash may have to rewrite some images, in free slots.
     fn set_floor(&self, slots: &BTreeMap<KeyspaceId, KeyspaceSlots>) {
         let extents = slots.values().map(|slots| slots.nodes().options().group_extents).sum();
         lock(&self.base.extents).set_floor(ExtentOwner::Recovery, extents);
     }
 
-    /// What all trees share; made if it is not there. `slots` is locked by the caller, so that it is made once.
+    /// The state that all trees share; makes it if there is none. The caller locks `slots`, so that it is made once.
     fn make_shared(&self) -> Result<&OrderedShared, Error> {
         if let Some(shared) = self.shared.get() {
             return Ok(shared);
@@ -147,7 +147,7 @@ impl OrderedEngine {
         Ok(self.shared.get_or_init(|| OrderedShared { state, slabs }))
     }
 
-    /// The tree of a keyspace that is open; made if it is not there.
+    /// The tree of an open keyspace; makes it if there is none.
     ///
     /// # Errors
     /// When the keyspace was dropped, or there is no memory for its tree.
@@ -161,7 +161,7 @@ impl OrderedEngine {
             return made.ok_or(Error::Keyspace(KeyspaceError::Gone));
         }
         let shared = self.make_shared()?;
-        // It has no groups: all that the manifest has were found when the store was opened.
+        // The keyspace has no groups: all groups in the manifest were found when the store was opened.
         let empty = KeyspaceSlots::new(&shared.slabs, keyspace, &Default::default());
         let tree = shared.state.add_empty(empty.clone())?;
         slots.insert(keyspace, empty);
@@ -171,10 +171,10 @@ impl OrderedEngine {
         Ok(tree)
     }
 
-    /// Slots were looked for: writes that could take some are refused while there are none, and no extents for more.
+    /// Called after a search for slots. While a keyspace has no free slot and no extents for more, writes that could take slots are refused.
     pub fn tended(&self, slots: &KeyspaceSlots) {
         let nodes = slots.nodes();
-        // Groups are of neighbouring extents: of the last few that are free there may be none.
+        // A group takes neighbouring extents. Among the last few free extents there may be none.
         let few_left =
             || lock(&self.base.extents).room_of(ExtentOwner::Slots) < NEIGHBOURS_FREE * nodes.options().group_extents;
         let is_full = nodes.has_none() && (few_left() || !nodes.finds_extents(&self.base.extents));
@@ -183,7 +183,7 @@ impl OrderedEngine {
         }
     }
 
-    /// Whether there was no room for the keyspace when it was last looked for.
+    /// Whether the keyspace had no room in the last search for slots.
     pub fn is_full(&self, slots: &KeyspaceSlots) -> bool {
         self.tree_if_there(slots.keyspace()).is_some_and(|tree| tree.is_full.load(Ordering::Relaxed))
     }
@@ -192,26 +192,26 @@ impl OrderedEngine {
         self.shared.get()?.state.tree(keyspace)
     }
 
-    /// The dropped keyspaces of which something may be left.
+    /// The dropped keyspaces that may still have data.
     pub fn dropped(&self) -> Vec<KeyspaceId> {
         lock(&self.slots).keys().copied().filter(|id| !self.base.keyspaces.has(*id)).collect()
     }
 
-    /// Takes the pages of a dropped keyspace out of the cache, as far as they are not in use; whether none is left, and no image and
-    /// no extension is on its way to flash.
+    /// Evicts the pages of a dropped keyspace, except those in use. Returns whether none is left, and no image and no extension is in flight to
+    /// flash.
     pub fn forget_pages(&self, keyspace: KeyspaceId) -> bool {
         let is_settled = lock(&self.slots).get(&keyspace).is_none_or(|slots| slots.spaces().all(SlotSpace::is_settled));
         self.shared.get().is_none_or(|shared| shared.state.forget_tree(keyspace)) && is_settled
     }
 
-    /// Nothing of a dropped keyspace is left on flash.
+    /// Forgets a dropped keyspace of which nothing is left on flash.
     pub fn forget(&self, keyspace: KeyspaceId) {
         let mut slots = lock(&self.slots);
         slots.remove(&keyspace);
         self.set_floor(&slots);
     }
 
-    /// The checkpoint of anchors, if it holds for this opening.
+    /// The checkpoint of anchors, if it is valid for this opening.
     async fn checkpoint(&self, io: &Io, installer: &Installer) -> Option<BTreeMap<KeyspaceId, CheckpointKeyspace>> {
         let base = &self.base;
         let root = installer.roots.get(KeyspaceKind::Ordered);
@@ -222,7 +222,7 @@ impl OrderedEngine {
             tracing::warn!("the root of ordered keyspaces makes no sense: data nodes are read");
             return None;
         };
-        // An opening to read ends no generation.
+        // A read-only opening ends no generation.
         let ended = installer.marks.opening.generation - u64::from(base.overlay.is_none());
         if root.generation != ended && !fail_point!(OrderedStaleCheckpoint) {
             return None;
@@ -246,7 +246,7 @@ impl OrderedEngine {
         }
     }
 
-    /// Brings an open keyspace back, as the checkpoint has it; whether that could be.
+    /// Restores an open keyspace from the checkpoint. Returns whether that was possible.
     fn take_from(&self, id: KeyspaceId, found: CheckpointKeyspace, installer: &Installer) -> Result<bool, Error> {
         let mut all = lock(&self.slots);
         let OrderedShared { state, slabs } = self.make_shared()?;
@@ -267,7 +267,7 @@ impl OrderedEngine {
         Ok(true)
     }
 
-    /// Leaves a checkpoint of anchors. All pages are as their images are.
+    /// Writes a checkpoint of anchors. All pages equal their images.
     async fn leave_checkpoint(&self, io: &Io, state: &OrderedState) -> Result<(), Error> {
         let base = &self.base;
         let Some(mut installer) = base.try_take_installer() else {
@@ -303,7 +303,7 @@ impl OrderedEngine {
         Ok(())
     }
 
-    /// Brings an open keyspace back, as it is on flash.
+    /// Recovers an open keyspace from flash.
     async fn recover_keyspace(&self, io: &Io, id: KeyspaceId, installer: &mut Installer) -> Result<(), Error> {
         let (slabs, state) = {
             let _slots = lock(&self.slots);
@@ -313,7 +313,7 @@ impl OrderedEngine {
         let base = &self.base;
         let keyspace_slots = KeyspaceSlots::new(&slabs, id, installer.of::<GroupTable>());
         let options = RecoverOptions {
-            // Images are believed on their own word: an opening that failed behind its record may have seen others.
+            // Zero: images are valid on their own. An opening that failed after its manifest record may have seen others.
             stamp_durable: 0,
             stamp_next: base.log.give_stamp(),
             memory_bytes: base.budget().recovery_bytes_max(base.pools_bytes),
@@ -321,7 +321,7 @@ impl OrderedEngine {
         let mut log = OpeningGroups { io, installer };
         let mut replayed = lock(&self.replayed).remove(&id).unwrap_or_default();
         replayed.retain(|_| !fail_point!(OrderedForgetBatch));
-        // SAFETY: they were replayed from there, and nothing is released before the store is open.
+        // SAFETY: the records were replayed from these places, and nothing is released before the store is open.
         let records = replayed.iter().map(|place| unsafe { base.log.record(place.buffer, place.place) });
         let records = LogRecords::of(records);
         let recovering = recover(&base.drive, io, &keyspace_slots, &options, &records, (&base.extents, &mut log));
@@ -343,7 +343,7 @@ impl OrderedEngine {
     }
 }
 
-/// Changes of one node need no log: an image with them is durable before they are acknowledged. Batches do.
+/// Changes of one node need no log: an image with them is durable before they are acknowledged. Batches need it.
 impl LogClient for OrderedEngine {
     fn stamp_needed(&self) -> u64 {
         if fail_point!(OrderedTrimBatch) { u64::MAX } else { self.batches.stamp_needed() }
@@ -390,7 +390,7 @@ impl Engine for OrderedEngine {
         Box::pin(async move {
             let ordered = installer.keyspaces.iter().filter(|keyspace| keyspace.kind == KeyspaceKind::Ordered);
             let found: Vec<_> = ordered.map(|keyspace| (keyspace.id, keyspace.state)).collect();
-            // All of it is read before anything is written, which may be to its extents.
+            // Everything is read before anything is written, as a write may hit the checkpoint's extents.
             let mut checkpoint = self.checkpoint(&io, &installer).await.unwrap_or_default();
             for (id, state) in found {
                 match state {
@@ -403,7 +403,7 @@ impl Engine for OrderedEngine {
                             self.recover_keyspace(&io, id, &mut installer).await?;
                         }
                     }
-                    // Its groups are to go.
+                    // The keyspace's groups are to be freed.
                     KeyspaceState::Dropping if installer.of::<GroupTable>().of_keyspace(id).next().is_some() => {
                         let slots = KeyspaceSlots::new(&self.slabs()?, id, installer.of::<GroupTable>());
                         lock(&self.slots).insert(id, slots);
@@ -471,8 +471,7 @@ impl Engine for OrderedEngine {
         }
     }
 
-    /// Writes what is in cached pages alone, and leaves a checkpoint of anchors. Maintenance is over, so slots for pages are looked for
-    /// here.
+    /// Writes dirty pages, and leaves a checkpoint of anchors. Maintenance has ended, so this also searches for slots.
     fn close(self: Arc<Self>, io: Io) -> Task<Result<(), Error>> {
         Box::pin(async move {
             let Some(OrderedShared { state, .. }) = self.shared.get() else { return Ok(()) };
@@ -497,7 +496,7 @@ impl Engine for OrderedEngine {
                 if tries > CLOSE_TRIES {
                     return Err(Error::FullFlash);
                 }
-                // The images are in another queue.
+                // The images complete in another queue.
                 io.pause().await;
             }
         })

@@ -1,4 +1,4 @@
-//! Ordered keyspaces on a drive that is full: what is refused, and what goes on.
+//! Ordered keyspaces on a full drive: which requests are refused, and which go on.
 
 use super::close_tests::{PATIENCE, change, drive};
 use crate::api::session::Session;
@@ -14,7 +14,7 @@ use tapetum_drive::{Drive, FaultyFlash, SimClock};
 use tapetum_kernels::expiry::Expiry;
 
 const VALUE_BYTES: usize = 1000;
-/// Looks for room, a tenth of a second apart, within which what was deleted gives some.
+/// Tries, a tenth of a second apart, within which deletions free some room.
 const LOOKS_MAX: u64 = 1000;
 
 fn new_store(options: &StoreOptions) -> (FaultyFlash, (Drive, SimClock), Store) {
@@ -40,12 +40,12 @@ fn key(number: u64) -> Vec<u8> {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes().to_vec()
 }
 
-/// What a request comes to, while no time goes by.
+/// The outcome of a request, while the clock stands still.
 fn ask(store: &Store, session: &mut Session, keyspace: KeyspaceRef, request: Request<'_>) -> Outcome {
     ask_within(store, session, keyspace, request, || ())
 }
 
-/// The same; `pass` has time go by between two looks.
+/// As [`ask`]; `pass` advances the clock between two polls.
 fn ask_within(
     store: &Store,
     session: &mut Session,
@@ -73,7 +73,7 @@ fn put(store: &Store, session: &mut Session, keyspace: KeyspaceRef, number: u64)
     ask(store, session, keyspace, request)
 }
 
-/// Puts values until one is refused; how many were taken.
+/// Puts values until one is refused. Returns the number stored.
 fn fill(store: &Store, session: &mut Session, keyspace: KeyspaceRef) -> u64 {
     for number in 0.. {
         match put(store, session, keyspace, number) {
@@ -85,7 +85,7 @@ fn fill(store: &Store, session: &mut Session, keyspace: KeyspaceRef) -> u64 {
     unreachable!("no drive is so large")
 }
 
-/// Full is said to whoever is full. Neither takes what a flush needs, which all writers of both would wait for.
+/// A keyspace that is full refuses writes. Neither one takes the room that a flush needs, for which all writers of both would wait.
 #[test]
 fn a_hashed_and_an_ordered_keyspace_are_full_side_by_side() {
     for is_hashed_first in [true, false] {
@@ -114,7 +114,7 @@ fn a_hashed_and_an_ordered_keyspace_are_full_side_by_side() {
                 assert!(matches!(outcome, Outcome::Deleted), "{outcome:?}");
             }
         }
-        // As soon as what was deleted is flushed. Where the ordered keyspace came first, it has the room.
+        // The room comes when the deletions are flushed. If the ordered keyspace was filled first, it has the room.
         store.hashed().rotate();
         for _ in 0..PATIENCE {
             store.maintain();
@@ -124,7 +124,7 @@ fn a_hashed_and_an_ordered_keyspace_are_full_side_by_side() {
     }
 }
 
-/// As [`fill`], by so many puts at once, of which most are in pages that are not written yet; the keys that were taken.
+/// As [`fill`], with `at_once` puts at a time, most of them in pages that are not written yet. Returns the keys stored.
 fn fill_at_once(store: &Store, session: &mut Session, keyspace: KeyspaceRef, at_once: u64) -> Vec<u64> {
     let (mut next, mut pending, mut refused) = (0, 0, 0);
     let (mut taken, mut replies) = (Vec::new(), Vec::new());
@@ -158,7 +158,7 @@ fn reopened(flash: &FaultyFlash, options: &StoreOptions) -> (FaultyFlash, Drive,
     (flash, drive, store)
 }
 
-/// They take one slot after the other, more than are kept back: what was freed is given out again as soon as a round begins.
+/// Deletions take one slot after the other, more than are reserved. Freed slots are reused as soon as a round begins.
 #[test]
 fn deletions_in_a_full_keyspace_wait_for_no_clock() {
     let (_flash, _drive, store) = new_store(&options(Sync::Always));
@@ -191,7 +191,7 @@ fn a_full_store_closes_with_all_that_it_took() {
     }
 }
 
-/// Halves of splits wait for slots, more than are kept back.
+/// Halves of splits wait for slots, more than are reserved.
 #[test]
 fn a_store_that_is_filled_at_once_closes_and_opens_with_all_that_it_took() {
     for sync in [Sync::Always, Sync::EverySecond, Sync::No] {
@@ -251,7 +251,7 @@ fn what_was_deleted_at_once_or_has_expired_gives_room_to_what_is_put() {
         if !expires {
             ask(&store, &mut session, keyspace, Request::DeleteAll { at: 0 });
         }
-        // What is deleted at once is gone when that is durable.
+        // Records deleted at once are gone when the deletion is durable.
         clock.advance_us(200_000_000);
         for _ in 0..PATIENCE {
             session.poll(&mut Vec::new());

@@ -1,4 +1,4 @@
-//! What tools are told of ordered keyspaces: the trees, how many slots are in use, and the data node of a key.
+//! The facts about ordered keyspaces for tools: the trees, the number of slots in use, and the data node of a key.
 
 use super::check::read_value;
 use super::engine::{OrderedEngine, OrderedShared};
@@ -57,7 +57,7 @@ fn tree_inspection(state: &OrderedState, tree: &OrderedTree) -> Result<TreeInspe
     Ok(found)
 }
 
-/// A node's page as it is now: cached, or as it is on flash.
+/// The present page of a node, from the cache or from flash.
 struct SeenNode {
     node: NodeId,
     depth: u32,
@@ -80,12 +80,12 @@ pub async fn locate(engine: &OrderedEngine, io: &Io, keyspace: KeyspaceId, key: 
         if node.covers(key) {
             return place(&engine.base, &tree, io, (&seen, node), key).await.map(KeyPlace::Node);
         }
-        // It was split, or went, between the two looks.
+        // The node was split or removed between the two steps.
         io.step().await;
     }
 }
 
-/// Looks at the page of the node of a key; `None`: somebody has it, or it moved meanwhile.
+/// Reads the page of a key's node. `None`: somebody has it, or it moved meanwhile.
 async fn see(state: &OrderedState, tree: &OrderedTree, io: &Io, key: &[u8]) -> Result<Option<SeenNode>, Error> {
     let (node, depth) = {
         let mut search = tree.search.handle().map_err(of_search)?;

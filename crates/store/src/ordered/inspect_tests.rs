@@ -1,4 +1,4 @@
-//! What tools say of a store with ordered keyspaces, against what is known of it.
+//! The answers of tools about a store with ordered keyspaces, compared with known facts.
 
 use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
 use crate::tools::inspect::{inspect, inspect_drive};
@@ -11,7 +11,7 @@ use tapetum_drive::Drive;
 
 const LARGE_BYTES: usize = 9_000;
 
-/// A thousand small values, and a value beyond a node; half of them on flash alone.
+/// A thousand small values, and a value beyond a node; half of them only on flash.
 fn store() -> (Drive, Store, KeyspaceHandle) {
     let (drive, store) = store_in_memory(SMALL_BYTES, &small_options());
     let sorted = store.create_keyspace_of("sorted", KeyspaceKind::Ordered).unwrap();
@@ -65,7 +65,7 @@ fn an_overview_counts_groups_slots_nodes_and_levels() {
     assert_eq!(of("16KiB").slots_used, 1);
     store.close().unwrap();
     drop((sorted, store));
-    // Of a store that nobody has open: what the manifest says.
+    // If nobody has the store open, the tools report the manifest's facts.
     let closed = inspect_drive(&drive).unwrap();
     assert!(closed.trees.is_empty());
     let extents = |kind| {
@@ -91,7 +91,7 @@ fn a_node_that_was_damaged_on_flash_is_named_by_its_place() {
         io.write(image.flash_bytes, &mut buffer, 4096).await.unwrap();
     };
     tapetum_base::media::io::run(&io, spoil, || false).unwrap();
-    // The checkpoint of anchors is believed: nobody has read the node yet.
+    // The checkpoint of anchors is trusted: nobody has read the node yet.
     let store = Store::open_on(&drive, &options).unwrap();
     let sorted = store.keyspace("sorted").unwrap();
     let error = locate(&store, sorted.keyspace(), b"key0500").unwrap_err().to_string();

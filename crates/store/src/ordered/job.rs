@@ -1,4 +1,4 @@
-//! The ordered engine's job of maintenance: slots to give out, pages that are to be written, and the end of dropped keyspaces.
+//! The ordered engine's job of maintenance: finding slots, writing pages, and removing dropped keyspaces.
 
 use super::engine::{OrderedEngine, OrderedShared};
 use super::quiet::Quiet;
@@ -21,14 +21,14 @@ pub struct OrderedJob {
     engine: Arc<OrderedEngine>,
     io: Io,
     task: Option<Task<Result<(), Error>>>,
-    /// When slots are looked for again in keyspaces for which there was no room.
+    /// When to search for slots again, for each keyspace that had no room.
     tries_us: BTreeMap<KeyspaceId, u64>,
     quiet: Quiet,
-    /// The keyspace that was tended last: the next one is behind it.
+    /// The keyspace that was tended last. The search for the next one begins behind it.
     last: KeyspaceId,
 }
 
-/// How long no slots are looked for after there were none, microseconds.
+/// Microseconds without another search after one found no slots.
 const FULL_US: u64 = 100_000;
 
 impl OrderedJob {
@@ -43,7 +43,7 @@ impl OrderedJob {
         }
     }
 
-    /// What is to be done with groups, if anything.
+    /// The next task on groups, if there is one.
     fn next(&mut self) -> Option<Task<Result<(), Error>>> {
         if let Some(id) = self.dropped() {
             return Some(Box::pin(remove(self.engine.clone(), id)));
@@ -53,7 +53,7 @@ impl OrderedJob {
         let may = |slots: &KeyspaceSlots| {
             let id = slots.keyspace();
             let waits = self.tries_us.contains_key(&id) && !slots.nodes().wants_round();
-            // Where there was no room, writes are refused before they ask for slots: whether there is some now is looked at again.
+            // A keyspace without room refuses writes before they ask for slots, so this has to search again.
             let is_wanted = slots.want_change() || self.engine.is_full(slots);
             self.engine.base.keyspaces.has(id) && !waits && is_wanted
         };
@@ -77,13 +77,13 @@ impl OrderedJob {
         }))
     }
 
-    /// A dropped keyspace whose groups may go: nothing of it is on its way to flash.
+    /// A dropped keyspace whose groups may be freed: nothing of it is in flight to flash.
     fn dropped(&self) -> Option<KeyspaceId> {
         self.engine.dropped().into_iter().find(|id| self.engine.forget_pages(*id))
     }
 }
 
-/// Gives all groups of a dropped keyspace back.
+/// Frees all groups of a dropped keyspace.
 async fn remove(engine: Arc<OrderedEngine>, id: KeyspaceId) -> Result<(), Error> {
     let base = &engine.base;
     let mut installer = base.take_installer().await;

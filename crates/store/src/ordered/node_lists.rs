@@ -4,11 +4,11 @@
 //! search layer: node after node ─┬─ not cached ─► its slot ────────────────────────────────┬─► list of pages, in the order of keys
 //!                                └─ cached ─────► copied beside, with a ticket of its changes ┘
 //! ```
-//! 1. A node is listed as it is at the moment when it is looked for: by a slot that has its newest durable image, or by a copy of its
-//!    cached page. Its pages say which keys they have, so nothing is held until they are read: what was split, merged or written over
-//!    meanwhile is missed, and read by a scan.
-//! 2. A page that is copied is given back before the list is done.
-//! 3. What a list shows is durable, where that is waited for, when its tickets are done and the last deletion of everything is durable.
+//! 1. A list has each node as it is when the list is made: as a slot with its newest durable image, or as a copy of its cached page. The pages name
+//!    their keys, so nothing is held until they are read. Records that were split off, merged or overwritten meanwhile are missed, and a scan reads
+//!    them.
+//! 2. A copied page is given back before the list is done.
+//! 3. At sync modes that wait, a list's records may be shown when its tickets are done and the last deletion of everything is durable.
 //!
 //! Threads: the query's.
 
@@ -33,9 +33,9 @@ use tapetum_kernels::ordered::{NODE_BYTES, NODE_KEY_BYTES_MAX};
 use tapetum_kernels::scan::access::{NodePlace, NodeRun, PieceOfNodes, ValueHome};
 use tapetum_kernels::scan::result::{DeferredRecord, MissedKeys, StoppedRun};
 
-/// Copies of a list, at most: 256 KiB of local memory.
+/// The most copies of a list: 256 KiB of local memory.
 const COPIES_MAX: usize = 64;
-/// How often a page is asked for that somebody has, before it is left to be missed.
+/// How often a page that somebody has is requested before it is left as missed.
 const PATIENCE: usize = 1000;
 
 /// A part of the range.
@@ -45,18 +45,18 @@ struct KeySpan {
     to: Option<Vec<u8>>,
 }
 
-/// What is known of a list that is on its way.
+/// The state of a list that the drive works on.
 struct ListedNodes {
     span: KeySpan,
     tickets: Vec<Arc<DurabilityTicket>>,
-    /// The last deletion of everything that may have taken records.
+    /// The stamp of the last deletion of everything that may have deleted records here.
     deleted_by: u64,
 }
 
 struct GrowingList {
     runs: Vec<NodeRun>,
     ranges: Vec<SourceRange>,
-    /// The slot behind the last one, if that was the last page.
+    /// The slot behind the last one, if the last page was in a slot.
     slot_next: Option<u32>,
     pages: usize,
     copies: Option<LocalBuffer>,
@@ -78,7 +78,7 @@ pub struct NodeLists {
     id_next: u64,
 }
 
-/// The first key that is not below a lower bound.
+/// The least key that satisfies a lower bound.
 fn lower(bound: &KeyBound) -> Vec<u8> {
     match bound {
         KeyBound::Unbounded => Vec::new(),
@@ -87,7 +87,7 @@ fn lower(bound: &KeyBound) -> Vec<u8> {
     }
 }
 
-/// The first key that is above an upper bound.
+/// The least key above an upper bound.
 fn upper(bound: &KeyBound) -> Option<Vec<u8>> {
     match bound {
         KeyBound::Unbounded => None,
@@ -117,7 +117,7 @@ impl NodeLists {
         Ok(NodeLists { state, tree, keyspace, search, anchor, copier, concat, pending, listed, id_next: 0 })
     }
 
-    /// Lists a span, or the front of it; where it ends.
+    /// Lists a span, or the front of it. Returns the end of the listed part.
     fn list(&mut self, span: &KeySpan, limits: &ListLimits) -> Result<(GrowingList, Option<Vec<u8>>), Error> {
         let pages_max = ((limits.read_bytes / NODE_BYTES as u64) as usize).max(1);
         let mut list = GrowingList {
@@ -148,7 +148,7 @@ impl NodeLists {
         }
     }
 
-    /// Adds a node as it is now. One that is gone, or whose page somebody has for long, is missed.
+    /// Adds a node as it is now. A node that is gone, or whose page somebody has for long, is missed.
     fn look(&mut self, node: NodeId, list: &mut GrowingList) -> Result<(), Error> {
         for _ in 0..PATIENCE {
             if let Some(home) = self.state.cache.absent_home(node) {
@@ -172,7 +172,7 @@ impl NodeLists {
         Ok(())
     }
 
-    /// Copies a page beside. It does not leave the drive; a drive that stopped keeps it.
+    /// Copies a page to the list's buffer. The page does not leave the drive. If the drive stopped, it keeps the page.
     fn copy(&mut self, page: LocalBuffer, list: &mut GrowingList) -> (Option<LocalBuffer>, Result<(), Error>) {
         if list.copies.is_none() {
             let bytes = list.copies_max * NODE_BYTES;
@@ -187,7 +187,7 @@ impl NodeLists {
         }
         let Some(pair) = &mut self.copier.pair else { unreachable!("it was just opened") };
         let Some(copies) = list.copies.take() else {
-            // Missed, and so read by a scan.
+            // The page is missed, and so a scan reads it.
             return (Some(page), Ok(()));
         };
         let (at, length) = (copies.offset() + (list.copied * NODE_BYTES) as u64, NODE_BYTES as u32);
@@ -221,7 +221,7 @@ impl NodeLists {
 }
 
 impl GrowingList {
-    /// Adds the page in a slot; one of a group that is gone is missed.
+    /// Adds the page in a slot. If the slot's group is gone, it is missed.
     fn add_slot(&mut self, tree: &OrderedTree, slot: u32) {
         let map = tree.nodes.map();
         let (address, flash) = (map.address(slot), map.flash(slot));
@@ -264,10 +264,10 @@ impl ScanLayout for NodeLists {
         let base = self.state.base.clone();
         base.refuse_dropped(self.keyspace)?;
         if !self.state.make(&self.tree) {
-            // All of it is read by a scan: it has nothing yet.
+            // A scan reads all of the span: the tree has no page yet.
             self.state.write_back.advance(&self.state, true);
         }
-        // Images that are made from here on have later stamps.
+        // Images made from here on have later stamps.
         let stamp_max = base.log.stamp_given();
         let (listed, end) = self.list(&span, limits)?;
         if end != span.to {

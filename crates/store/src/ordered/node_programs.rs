@@ -1,10 +1,10 @@
-//! The drive's programs over data nodes, and what goes into a session's scratch for them.
+//! The drive's programs over data nodes, and their inputs in a session's scratch buffer.
 
 use tapetum_base::error::Error;
 use tapetum_drive::programs::node::{NODE_GET, NODE_PUT, NODE_REALIGN, NODE_SCAN};
 use tapetum_drive::{Identity, ProgramId};
 
-/// The programs' numbers at the drive.
+/// The ids of the programs at the drive.
 #[derive(Clone, Copy, Debug)]
 pub struct NodePrograms {
     pub get: ProgramId,

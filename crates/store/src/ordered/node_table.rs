@@ -1,13 +1,12 @@
-//! The node table: where the newest durable image of each data node is.
+//! The node table: the place of each data node's newest durable image.
 //!
 //! ```text
 //! node id ─► chunk ─► slot u32 · stamp u64 · bytes used u8        13 bytes a node
 //! ```
-//! 1. A node's entry is read and written with the lock of its set of the mirror cache held; its two words belong together.
-//! 2. An entry without a slot is of a node that was never durable, or is none any more.
-//! 3. An id is given again after it was freed. Whoever kept the old one finds another stamp, or another keyspace, or fences that do not
-//!    cover his key.
-//! 4. How many bytes a node uses is what was last noted, for merges, without any lock: whoever acts on it looks at the page.
+//! 1. A node's entry is read and written under the lock of its set of the mirror cache, as its two words belong together.
+//! 2. An entry without a slot belongs to a node that was never durable or does not exist any more.
+//! 3. A freed id is reused. A holder of the old id then finds another stamp or keyspace, or fences that do not cover the key.
+//! 4. The bytes that a node uses are noted for merges, without a lock. A merge checks them in the page.
 //!
 //! Threads: any.
 
@@ -18,12 +17,12 @@ use tapetum_kernels::ordered::NODE_BYTES;
 
 const CHUNK_NODES: usize = 1 << 14;
 const NO_SLOT: u32 = u32::MAX;
-/// Bytes used are counted in so many.
+/// The unit of the bytes used.
 const USED_UNIT: usize = NODE_BYTES / 256;
-/// Nobody noted how many.
+/// The bytes used were never noted.
 const USED_UNKNOWN: u8 = 0;
 
-/// A data node, as the search layer names it.
+/// The number of a data node, which the search layer holds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NodeId(pub u32);
 
@@ -53,7 +52,7 @@ impl NodeChunk {
 #[derive(Default)]
 struct FreeIds {
     freed: Vec<u32>,
-    /// No id from this one on was ever given.
+    /// Ids from this one on were never given.
     next: u32,
 }
 
@@ -63,13 +62,13 @@ pub struct NodeTable {
 }
 
 impl NodeTable {
-    /// A table for so many nodes at most.
+    /// A table for at most `nodes_max` nodes.
     pub fn new(nodes_max: u32) -> NodeTable {
         let chunks = (nodes_max as usize).div_ceil(CHUNK_NODES).max(1);
         NodeTable { chunks: (0..chunks).map(|_| OnceLock::new()).collect(), free: Mutex::default() }
     }
 
-    /// An id that no node has. `None`: there are as many nodes as there may be.
+    /// Takes an unused id. `None`: there are as many nodes as there may be.
     pub fn give(&self) -> Option<NodeId> {
         let mut free = lock(&self.free);
         if let Some(id) = free.freed.pop() {
@@ -89,7 +88,7 @@ impl NodeTable {
         free.freed.is_empty() && free.next as usize >= self.chunks.len() * CHUNK_NODES
     }
 
-    /// The node is none any more, and nothing leads to it. With the lock of its set held.
+    /// Frees the id of a node that no longer exists and that nothing leads to. The lock of its set is held.
     pub fn free(&self, node: NodeId) {
         let chunk = self.chunk(node);
         chunk.slots[place(node)].store(NO_SLOT, Ordering::Relaxed);
@@ -113,7 +112,7 @@ impl NodeTable {
         chunk.slots[place(node)].store(home.slot, Ordering::Relaxed);
     }
 
-    /// A node uses so many bytes; whether that is less than before, or nobody knew.
+    /// Notes the bytes that a node uses. Returns whether they became fewer or were unknown.
     pub fn note_used(&self, node: NodeId, bytes: usize) -> bool {
         let used = (bytes / USED_UNIT).clamp(1, u8::MAX.into()) as u8;
         let noted = &self.chunk(node).used[place(node)];
@@ -124,7 +123,7 @@ impl NodeTable {
         before == USED_UNKNOWN || used < before
     }
 
-    /// How many bytes a node uses, rounded down to 16; half of it, if nobody knows.
+    /// The bytes that a node uses, rounded down to 16; half a node if unknown.
     pub fn used_bytes(&self, node: NodeId) -> usize {
         match self.chunk(node).used[place(node)].load(Ordering::Relaxed) {
             USED_UNKNOWN => NODE_BYTES / 2,
@@ -137,7 +136,7 @@ impl NodeTable {
         free.next - free.freed.len() as u32
     }
 
-    /// Bytes that it takes in memory.
+    /// Bytes of the table in memory.
     pub fn bytes(&self) -> usize {
         let chunks = self.chunks.iter().filter(|chunk| chunk.get().is_some()).count();
         chunks * CHUNK_NODES * (size_of::<AtomicU32>() + size_of::<AtomicU64>() + size_of::<AtomicU8>())

@@ -1,4 +1,4 @@
-//! The ordered engine's part of a session, from when the session first names an ordered keyspace. It sees to it that there is a tree.
+//! The ordered engine's part of a session, made when the session first names an ordered keyspace. It makes the keyspace's tree if there is none.
 
 use super::engine::OrderedEngine;
 use super::session::{OrderedSession, is_large};
@@ -22,9 +22,9 @@ pub struct OrderedPart {
     slot: EngineSlot,
     /// Trees that this session has named.
     known: Vec<Arc<OrderedTree>>,
-    /// Once there is a tree.
+    /// `Some` once there is a tree.
     session: Option<OrderedSession>,
-    /// Scans that could not begin.
+    /// Replies of scans that could not begin.
     failed: Vec<ScanReply>,
 }
 
@@ -33,7 +33,7 @@ impl OrderedPart {
         OrderedPart { engine, slot, known: Vec::new(), session: None, failed: Vec::new() }
     }
 
-    /// The session, once the keyspace's tree is there.
+    /// The session, with the keyspace's tree made.
     fn session_for(&mut self, keyspace: KeyspaceId) -> Result<&mut OrderedSession, Error> {
         self.known.retain(|tree| !tree.is_dropped());
         if !self.known.iter().any(|tree| tree.keyspace == keyspace) {

@@ -1,23 +1,23 @@
-//! Keyspaces that have gone quiet: nobody attests the images that they wrote last, as the next image of a keyspace would
-//! (docs/decisions/ordered-crash.md, rule 11). After a while the manifest does so, by a new round.
+//! Quiet keyspaces. The next image of a keyspace attests the last ones; a quiet keyspace has no next image (docs/decisions/ordered-crash.md, rule
+//! 11). After a while the manifest attests them instead, by a new round.
 //!
-//! Threads: that of maintenance.
+//! Threads: the maintenance thread.
 
 use super::slabs::keyspace_slots::KeyspaceSlots;
 use std::collections::BTreeMap;
 use tapetum_base::keyspace::KeyspaceId;
 
-/// After so long without a new image the last ones are attested, microseconds.
+/// Microseconds without a new image after which the last ones are attested.
 const QUIET_US: u64 = 5_000_000;
 
 #[derive(Default)]
 pub struct Quiet {
-    /// How many images had landed when a keyspace with images that nobody attests was first seen so, and when that was, microseconds.
+    /// For each keyspace with unattested images: the number of durable images when it was last seen to change, and the time of that, microseconds.
     seen: BTreeMap<KeyspaceId, (u64, u64)>,
 }
 
 impl Quiet {
-    /// Has a keyspace begin a round if it has been quiet for long enough.
+    /// Makes a keyspace begin a round if it has been quiet for long enough.
     pub fn look(&mut self, slots: &KeyspaceSlots, now_us: u64) {
         let (id, marks) = (slots.keyspace(), slots.nodes().image_marks());
         if marks.landed == 0 || marks.attest(&marks) {
@@ -32,7 +32,7 @@ impl Quiet {
         }
     }
 
-    /// Keyspaces that are gone are not looked at any more.
+    /// Drops keyspaces that no longer exist.
     pub fn retain(&mut self, is_there: impl Fn(KeyspaceId) -> bool) {
         self.seen.retain(|id, _| is_there(*id));
     }
@@ -50,7 +50,7 @@ mod tests {
     const OLD: &[u8] = b"the value of yesterday";
     const NEW: &[u8] = b"the value of this morning";
 
-    /// A store with a value written over, whose newest image rots after a power failure.
+    /// A store with an overwritten value, whose newest image is damaged after a power failure.
     fn rotten_after(quiet_us: u64) -> Result<Option<Vec<u8>>, Error> {
         let mut bench = Bench::new(Sync::Always, 1);
         let orders = bench.orders();
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn rot_of_the_last_image_is_told_once_the_keyspace_was_quiet() {
-        // Torn, or rotten: of the last moments before the failure nobody can tell.
+        // Torn writes and rot of the last moments before a failure cannot be told apart.
         assert_eq!(rotten_after(0).unwrap().as_deref(), Some(OLD));
         match rotten_after(QUIET_US) {
             Err(Error::Corrupt(what)) => assert!(what.contains("slot"), "{what}"),

@@ -28,16 +28,16 @@ pub struct TestMedia {
     pub stamp: u64,
 }
 
-/// A manifest of groups alone.
+/// A manifest with only groups.
 #[derive(Clone)]
 pub struct TestLog {
     io: Io,
     pub table: GroupTable,
     pub flushes: u32,
     pub appends: u32,
-    /// What the next append ends with, without being durable.
+    /// The error of the next append, which then is not durable.
     pub failure: Option<Error>,
-    /// What the next flush ends with.
+    /// The error of the next flush.
     pub flush_failure: Option<Error>,
 }
 

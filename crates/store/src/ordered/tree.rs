@@ -1,4 +1,4 @@
-//! The tree of one ordered keyspace, and what all trees share.
+//! The tree of one ordered keyspace, and the state that all trees share.
 
 use super::cache::MirrorCache;
 use super::node_programs::NodePrograms;
@@ -21,30 +21,30 @@ use tapetum_drive::programs::node::PutResult;
 use tapetum_kernels::ordered::extension::ExtensionClass;
 use tapetum_kernels::ordered::{NewNode, NodeMut};
 
-/// One ordered keyspace: which node has which keys, and where its images go.
+/// One ordered keyspace: the map of keys to nodes, and the slots of its images.
 pub struct OrderedTree {
     pub keyspace: KeyspaceId,
     pub search: Arc<SearchTree>,
     pub nodes: SlotSpace,
     slots: KeyspaceSlots,
-    /// Flash has no room for more: writes that could take some are refused.
+    /// Flash has no more room: writes that could take slots are refused.
     pub is_full: AtomicBool,
     is_dropped: AtomicBool,
     /// Records in all nodes.
     items: AtomicU64,
-    /// Its first node has a page, or an image on flash.
+    /// The first node has a page, or an image on flash.
     is_made: AtomicBool,
-    /// Its first node, while that has neither.
+    /// The first node, while it has neither.
     unmade: Mutex<Option<NodeId>>,
 }
 
 impl OrderedTree {
-    /// Its keyspace was dropped: nothing of it is to be read or written any more.
+    /// The keyspace was dropped: nothing of it may be read or written any more.
     pub fn is_dropped(&self) -> bool {
         self.is_dropped.load(Ordering::SeqCst)
     }
 
-    /// Counts what became of a record; whoever has the node's page says so before he gives it back.
+    /// Counts the effect of a put on the items. The holder of the node's page calls this before giving it back.
     pub fn note(&self, result: PutResult) {
         match result {
             PutResult::Stored => self.items.fetch_add(1, Ordering::Relaxed),
@@ -53,12 +53,12 @@ impl OrderedTree {
         };
     }
 
-    /// Counts items of nodes that nobody has looked into.
+    /// Adds the items of nodes that were not read.
     pub fn count_items(&self, items: u64) {
         self.items.fetch_add(items, Ordering::Relaxed);
     }
 
-    /// Items, those included that have expired or are deleted with everything else, as long as their records are there.
+    /// The number of items. Expired ones, and those deleted with everything else, count as long as their records exist.
     pub fn items(&self) -> u64 {
         self.items.load(Ordering::Relaxed)
     }
@@ -73,28 +73,28 @@ impl OrderedTree {
     }
 }
 
-/// What an ordered engine may take.
+/// The limits of an ordered engine.
 #[derive(Clone, Copy, Debug)]
 pub struct OrderedLimits {
     /// Pages of the mirror cache.
     pub cache_pages: usize,
     pub nodes_max: u32,
-    /// An image may be written over the one that it replaces, if no other image needs that.
+    /// An image may overwrite the one that it replaces, if no other image needs that one.
     pub in_place: bool,
-    /// Of each tree; all of them share the index's part of memory.
+    /// The limits of each tree's search layer. All of them share the index's part of memory.
     pub search: SearchLimits,
 }
 
 #[derive(Clone, Debug)]
 pub struct FoundNode {
-    /// Its low fence.
+    /// The node's low fence.
     pub anchor: Vec<u8>,
     pub home: NodeHome,
-    /// How many it has.
+    /// The number of its records.
     pub records: u16,
 }
 
-/// What all sessions share.
+/// The state that all sessions share.
 pub struct OrderedState {
     pub base: Arc<Base>,
     pub programs: NodePrograms,
@@ -102,7 +102,7 @@ pub struct OrderedState {
     pub write_back: WriteBack,
     pub limits: OrderedLimits,
     trees: Mutex<BTreeMap<KeyspaceId, Arc<OrderedTree>>>,
-    /// Of dropped keyspaces, nodes whose pages somebody has or whose images are on their way.
+    /// Nodes of dropped keyspaces whose pages somebody has or whose images are in flight.
     pages_left: Mutex<BTreeMap<KeyspaceId, BTreeSet<NodeId>>>,
     /// Bytes of all search layers.
     search_bytes: Account,
@@ -110,7 +110,7 @@ pub struct OrderedState {
 
 impl OrderedState {
     /// # Errors
-    /// When memory or the drive has not what it takes.
+    /// If memory or the drive does not suffice.
     pub fn new(base: Arc<Base>, limits: OrderedLimits) -> Result<Arc<OrderedState>, Error> {
         let programs = NodePrograms::find(&base.drive.identity())?;
         let cache = MirrorCache::new(base.drive.local(), limits.cache_pages, limits.nodes_max)?;
@@ -135,14 +135,14 @@ impl OrderedState {
         lock(&self.trees).values().cloned().collect()
     }
 
-    /// Adds the tree of a keyspace without items: one node that covers all keys, of which nothing is on flash yet.
+    /// Adds the tree of a keyspace without items: one node that covers all keys and is not on flash.
     ///
     /// # Errors
     /// When there is no memory for it.
     pub fn add_empty(&self, slots: KeyspaceSlots) -> Result<Arc<OrderedTree>, Error> {
         let node = self.cache.table.give().ok_or(Error::FullIndex)?;
         let tree = self.add(slots, node)?;
-        // What is put before maintenance has looked for slots is to find one.
+        // A put that comes before maintenance has searched for slots must find one.
         let is_full = tree.nodes.spare_slots() == 0 && !tree.nodes.finds_extents(&self.base.extents);
         tree.is_full.store(is_full, Ordering::Relaxed);
         *lock(&tree.unmade) = Some(node);
@@ -151,7 +151,7 @@ impl OrderedState {
         Ok(tree)
     }
 
-    /// Gives the first node of a new tree its page, if it has none; false: all pages in its set of the cache are to be written first.
+    /// Gives the first node of a new tree its page, if it has none. False: all pages in its set of the cache must be written first.
     pub fn make(&self, tree: &OrderedTree) -> bool {
         if tree.is_made.load(Ordering::SeqCst) {
             return true;
@@ -168,7 +168,7 @@ impl OrderedState {
         true
     }
 
-    /// Adds the tree of a keyspace with nodes that are on flash. Their slots' shares were kept.
+    /// Adds the tree of a keyspace whose nodes are on flash. The shares of their slots were kept.
     ///
     /// # Errors
     /// When there is no memory for it.
@@ -218,8 +218,8 @@ impl OrderedState {
         Ok(tree)
     }
 
-    /// The keyspace of a tree was dropped: takes its pages out of the cache, as far as nobody has them; whether none is left, and none is on
-    /// its way to flash. Asked again until then.
+    /// Evicts the pages of a dropped keyspace's tree, except those that somebody has. Returns whether none is left, and none is in flight to flash.
+    /// Called again until then.
     pub fn forget_tree(&self, keyspace: KeyspaceId) -> bool {
         let tree = lock(&self.trees).remove(&keyspace);
         if let Some(tree) = tree {
@@ -237,7 +237,7 @@ impl OrderedState {
         is_empty
     }
 
-    /// Frees the ids of nodes of a dropped tree that are not cached.
+    /// Frees the ids of a dropped tree's nodes that are not cached.
     fn free_absent(&self, tree: &OrderedTree) {
         let Ok(mut search) = tree.search.handle() else { return };
         let mut anchor = super::search::AnchorKey::new();
@@ -248,18 +248,18 @@ impl OrderedState {
         }
     }
 
-    /// Bytes in memory beside the cached pages.
+    /// Bytes in memory without the cached pages.
     pub fn index_bytes(&self) -> u64 {
         (self.search_bytes.load(Ordering::Relaxed) + self.cache.table.bytes()) as u64
     }
 
-    /// Whether there may be more nodes: an id is left, and all indexes together have less than their share of memory.
+    /// Whether there may be more nodes: an id is free, and all indexes together use less than their share of memory.
     pub fn may_grow(&self) -> bool {
         let others = self.base.engines.others_index_bytes(KeyspaceKind::Ordered);
         !self.cache.table.is_full() && self.index_bytes() + others < self.base.budget().index_bytes_max()
     }
 
-    /// Lists a page that was changed for the write-back, unless it stands there.
+    /// Lists a changed page for the write-back, unless it is listed.
     pub fn list(&self, tree: &Arc<OrderedTree>, node: NodeId) {
         let is_new = self.cache.with(node, |meta| meta.is_dirty && !std::mem::replace(&mut meta.is_listed, true));
         if is_new == Some(true) {
@@ -268,7 +268,7 @@ impl OrderedState {
     }
 }
 
-/// What a caller is told of the search layer.
+/// The error for a caller of a failed search.
 pub fn of_search(error: SearchError) -> Error {
     match error {
         SearchError::Full { .. } | SearchError::Memory(_) => Error::FullIndex,

@@ -1,4 +1,4 @@
-//! The mirror cache: pages of data nodes in local memory, and what the host knows of them, slot for slot.
+//! The mirror cache: pages of data nodes in local memory, and their metadata on the host, slot for slot.
 //!
 //! ```text
 //!            ┌──────── in ─────────┐ take        ┌───── taken ─────┐
@@ -6,19 +6,19 @@
 //!   install, └─────────────────────┘ ◄────────── └─────────────────┘
 //!   reserve     clean ─► evicted       give back         discard ─► absent
 //! ```
-//! A node's page is in one of the [`WAYS`] places of its set. Who works on a page takes its buffer out, and everybody else finds it
+//! A node's page is in one of the [`WAYS`] places of its set. A thread that works on a page takes its buffer out. Everybody else finds the page
 //! *taken* until it is back; nobody queues at a page.
 //!
-//! 1. A node's page is in the cache once or not at all. One that differs from the image in the node's home stays until it does not.
-//! 2. A page is taken for as long as commands run that need no flash: whoever took one gives it back before he returns to his caller. So
-//!    who finds it taken tries again at once.
-//! 3. A page that was read is installed if the node was not cached meanwhile and has the home that was read. So a page that is installed is
-//!    the node as it is.
-//! 4. The metadata of a page that is taken changes too: its image becomes durable.
-//! 5. What a long scan reads goes before what is read by key, or by short scans: a page is evicted that was not used since the hand passed
-//!    it, and long scans do not count as use.
+//! 1. A node's page is in the cache once or not at all. A page that differs from the image in the node's home stays until it does not.
+//! 2. A page is taken only while commands run that need no flash: the taker gives it back before returning to its caller. So a thread that finds it
+//!    taken retries at once.
+//! 3. A page that was read is installed if the node was not cached meanwhile and still has the home that was read. So an installed page is the
+//!    node's present content.
+//! 4. The metadata of a taken page may change too: its image becomes durable.
+//! 5. Pages read by long scans are evicted before pages read by key or by short scans: the hand evicts a page that was not used since it passed
+//!    last, and long scans do not count as use.
 //!
-//! Threads: any. A set has a lock, held for the time of a few words. Under it are the node table, the slots' lock, nothing else.
+//! Threads: any. A set has a lock, held only briefly. The locks of the node table and the slots are taken under it, no others.
 
 pub mod durability_ticket;
 pub mod page_meta;
@@ -41,7 +41,7 @@ pub const WAYS: usize = 8;
 const NO_NODE: u32 = u32::MAX;
 
 struct CachePlace {
-    /// `None` while it is taken.
+    /// `None` while the page is taken.
     buffer: Option<LocalBuffer>,
     meta: PageMeta,
 }
@@ -50,7 +50,7 @@ struct CacheSet {
     /// The node in each place.
     nodes: [u32; WAYS],
     places: [CachePlace; WAYS],
-    /// Where the next page to evict is looked for.
+    /// The place at which the search for the next page to evict begins.
     hand: usize,
     hits: u64,
     misses: u64,
@@ -61,7 +61,7 @@ impl CacheSet {
         self.nodes.iter().position(|other| *other == node.0)
     }
 
-    /// Whether a page may go for another one.
+    /// Whether a page may be evicted for another one.
     fn may_go(place: &CachePlace) -> bool {
         place.buffer.is_some() && place.meta.is_clean()
     }
@@ -70,7 +70,7 @@ impl CacheSet {
         self.nodes.contains(&NO_NODE) || self.places.iter().any(CacheSet::may_go)
     }
 
-    /// A place for another node's page: one without a node, or of a page that is clean.
+    /// Finds a place for another node's page: an empty one, or one whose clean page it evicts.
     fn make_room(&mut self) -> Option<usize> {
         if let Some(free) = self.nodes.iter().position(|node| *node == NO_NODE) {
             return Some(free);
@@ -89,25 +89,25 @@ impl CacheSet {
     }
 }
 
-/// What is known of a node's page when it is asked for.
+/// The result of a request for a node's page.
 pub enum PageLook {
-    /// The caller's until it is given back.
+    /// The page, which is the caller's until it is given back.
     Taken(LocalBuffer),
-    /// Somebody has it, for a short time.
+    /// Somebody has the page, for a short time.
     Busy,
-    /// It is to be read.
+    /// The page must be read from this home.
     Absent(NodeHome),
-    /// There is no such node, or it is of another keyspace.
+    /// The node does not exist, or belongs to another keyspace.
     Gone,
 }
 
-/// What came of a page that was read.
+/// The result of installing a page that was read. Each variant returns a buffer.
 pub enum Installed {
-    /// It is in the cache; a buffer in its place.
+    /// The page is in the cache. The buffer is a replacement for it.
     Done(LocalBuffer),
-    /// It is the node as it is, but all pages in its set are to be written first.
+    /// The page is the node's present content, but all pages in its set must be written first.
     NoRoom(LocalBuffer),
-    /// It is not the node any more, or the node is cached.
+    /// The page is outdated, or the node is cached.
     Stale(LocalBuffer),
 }
 
@@ -115,7 +115,7 @@ pub enum Installed {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CacheCounts {
     pub pages: u64,
-    /// Those that are not as on flash.
+    /// Pages that differ from flash.
     pub dirty: u64,
     pub hits: u64,
     pub misses: u64,
@@ -128,7 +128,7 @@ pub struct MirrorCache {
 }
 
 impl MirrorCache {
-    /// A cache of so many pages, rounded up to sets, over a table of so many nodes.
+    /// A cache of `pages` pages, rounded up to sets, over a table of at most `nodes_max` nodes.
     ///
     /// # Errors
     /// When local memory has no room for them.
@@ -150,7 +150,7 @@ impl MirrorCache {
         Ok(MirrorCache { sets: sets.into(), table: NodeTable::new(nodes_max), spare_pages: SparePages::new(local) })
     }
 
-    /// What it holds and how often that was enough. Looks at each set.
+    /// The cache's size, and its hits and misses. Visits each set.
     pub fn counts(&self) -> CacheCounts {
         let mut counts = CacheCounts { pages: self.pages() as u64, ..CacheCounts::default() };
         for set in &self.sets {
@@ -167,7 +167,7 @@ impl MirrorCache {
         self.sets.len() * WAYS
     }
 
-    /// The number of the set in which a node's page has its place.
+    /// The number of a node's set.
     pub fn set_of(&self, node: NodeId) -> usize {
         let hash = u64::from(node.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         ((hash * self.sets.len() as u64) >> 32) as usize
@@ -177,7 +177,7 @@ impl MirrorCache {
         &self.sets[self.set_of(node)]
     }
 
-    /// Whether the pages of two nodes have their places in one set.
+    /// Whether the pages of two nodes belong to one set.
     pub fn are_of_one_set(&self, one: NodeId, other: NodeId) -> bool {
         self.set_of(one) == self.set_of(other)
     }
@@ -204,7 +204,7 @@ impl MirrorCache {
         }
     }
 
-    /// Takes a page if what is known of it says so.
+    /// Takes a page if `may` accepts its metadata.
     pub fn take_if(&self, node: NodeId, may: impl FnOnce(&mut PageMeta) -> bool) -> PageLook {
         let mut set = lock(self.set(node));
         let Some(at) = set.find(node) else { return PageLook::Gone };
@@ -218,7 +218,7 @@ impl MirrorCache {
         }
     }
 
-    /// Gives a page back, and tells what became of it.
+    /// Gives a page back; `tell` updates its metadata.
     pub fn give_back<T>(&self, node: NodeId, buffer: LocalBuffer, tell: impl FnOnce(&mut PageMeta) -> T) -> T {
         debug_assert_eq!(buffer.len(), NODE_BYTES, "the buffer of a page");
         let mut set = lock(self.set(node));
@@ -229,14 +229,14 @@ impl MirrorCache {
         told
     }
 
-    /// Looks at what is known of a page, taken or not.
+    /// Accesses the metadata of a page, taken or not.
     pub fn with<T>(&self, node: NodeId, look: impl FnOnce(&mut PageMeta) -> T) -> Option<T> {
         let mut set = lock(self.set(node));
         let at = set.find(node)?;
         Some(look(&mut set.places[at].meta))
     }
 
-    /// The image of a node with this stamp, in this slot, is written, and nobody waits until it is durable: it is the node's home.
+    /// The image of a node with this stamp, in this slot, was written, and nobody waits for its durability: it becomes the node's home.
     pub fn moved(&self, node: NodeId, home: NodeHome) {
         let mut set = lock(self.set(node));
         let at = set.find(node).expect("a page that is being written stays");
@@ -246,10 +246,10 @@ impl MirrorCache {
         self.table.set(node, home);
     }
 
-    /// The image of a node with this stamp, in this slot, is durable; `tell` hears of it if it is the page's newest.
+    /// The image of a node with this stamp, in this slot, is durable. If it is the page's newest one, calls `tell`.
     pub fn landed(&self, node: NodeId, home: NodeHome, tell: impl FnOnce(&mut PageMeta)) {
         let mut set = lock(self.set(node));
-        // A page whose image was its home may be gone, or have another one on its way.
+        // A page whose image was its home already may be evicted, or have another image in flight.
         let Some(at) = set.find(node) else { return };
         let meta = &mut set.places[at].meta;
         let Some(flying) = meta.flying.take_if(|image| image.stamp == home.stamp) else { return };
@@ -260,8 +260,7 @@ impl MirrorCache {
         tell(meta);
     }
 
-    /// Takes a place for the page of a node that is being made: the caller gives it back, or discards it. `None`: all pages in its set are
-    /// to be written first.
+    /// Takes a place for the page of a new node. The caller gives it back or discards it. `None`: all pages in its set must be written first.
     pub fn reserve(&self, node: NodeId, keyspace: u16) -> Option<LocalBuffer> {
         let mut set = lock(self.set(node));
         debug_assert!(set.find(node).is_none(), "a new node is not cached");
@@ -271,7 +270,7 @@ impl MirrorCache {
         set.places[at].buffer.take()
     }
 
-    /// The node of a page that is taken is none any more, or never was one: what was known of it. Its id is free.
+    /// Discards a taken page whose node no longer exists or never existed. Frees the node's id and returns the metadata.
     pub fn discard(&self, node: NodeId, buffer: LocalBuffer) -> PageMeta {
         let mut set = lock(self.set(node));
         let at = set.find(node).expect("a page that is taken stays");
@@ -282,7 +281,7 @@ impl MirrorCache {
         std::mem::take(&mut place.meta)
     }
 
-    /// The node is none any more, if it is not cached: its id is free.
+    /// Frees the id of a removed node, if that is not cached.
     pub fn free_absent(&self, node: NodeId) {
         let set = lock(self.set(node));
         if set.find(node).is_none() && self.table.home(node).is_some() {
@@ -290,8 +289,8 @@ impl MirrorCache {
         }
     }
 
-    /// Takes all pages of a keyspace out, changed ones too, but for those that somebody has or that are on their way to flash: it returns the
-    /// nodes of these. `left` is what the last call returned; of these nodes, the ids of those that were evicted since are free.
+    /// Evicts all pages of a keyspace, dirty ones too, except those that somebody has or that are in flight to flash, whose nodes it returns. `left`
+    /// is the result of the last call: it frees the ids of those nodes that were evicted since.
     pub fn forget(&self, keyspace: u16, left: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
         let mut left_now = BTreeSet::new();
         for (number, set) in self.sets.iter().enumerate() {
@@ -316,25 +315,25 @@ impl MirrorCache {
         left_now
     }
 
-    /// Where the page of a node that is not cached is to be read.
+    /// The home of a node that is not cached, from which its page must be read.
     pub fn absent_home(&self, node: NodeId) -> Option<NodeHome> {
         let set = lock(self.set(node));
         if set.find(node).is_some() { None } else { self.table.home(node) }
     }
 
-    /// Whether a page that was read from this home is the node as it is, and not cached.
+    /// Whether a page that was read from this home is the node's present content, and not cached.
     pub fn is_current(&self, node: NodeId, home: NodeHome) -> bool {
         let set = lock(self.set(node));
         set.find(node).is_none() && self.table.home(node) == Some(home)
     }
 
-    /// Whether a page that was read from this home has a place now, or needs none any more.
+    /// Whether a page that was read from this home can be installed now, or need not be installed any more.
     pub fn may_install(&self, node: NodeId, home: NodeHome) -> bool {
         let set = lock(self.set(node));
         set.has_room() || set.find(node).is_some() || self.table.home(node) != Some(home)
     }
 
-    /// Puts a page that was read from this home into the cache.
+    /// Installs a page that was read from this home.
     pub fn install(&self, node: NodeId, home: NodeHome, mut buffer: LocalBuffer, meta: PageMeta) -> Installed {
         debug_assert_eq!(buffer.len(), NODE_BYTES, "the buffer of a page");
         let mut set = lock(self.set(node));

@@ -1,28 +1,28 @@
-//! What the host knows of a cached page.
+//! The host's metadata of a cached page.
 
 use super::durability_ticket::DurabilityTicket;
 use crate::ordered::slabs::{SlotPromise, SlotShare};
 use std::sync::Arc;
 
-/// How often a page was used counts up to this.
+/// The limit of the use counter.
 const HEAT_MAX: u8 = 3;
 
-/// What a page is asked for by: what a long scan reads once is to go before what is read by key.
+/// The kind of access to a page. Pages that a long scan reads once are evicted before pages that are read by key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PageUse {
     /// By key, or by a short scan.
     ByKey,
     ByScan,
-    /// What was just read for this, and counted then.
+    /// The page was just read for this access, which was counted then.
     Again,
 }
 
-/// An image of a page on its way to be durable.
+/// An image of a page on its way to durability.
 pub struct FlyingImage {
     pub stamp: u64,
-    /// It is the node's home already: it was written, and nobody waits until it is durable.
+    /// The image is the node's home already: it was written, and nobody waits for its durability.
     pub is_home: bool,
-    /// Of the changes in it, if somebody waits for them.
+    /// The ticket of its changes, if somebody waits for them.
     pub ticket: Option<Arc<DurabilityTicket>>,
 }
 
@@ -34,44 +34,44 @@ pub struct Durability {
 }
 
 impl Durability {
-    /// Of a page as it is on flash: nobody waits for that.
+    /// The durability of a page as it is on flash: nobody needs to wait.
     pub const OF_FLASH: Durability = Durability { durable_stamp: u64::MAX, removed_stamp: 0, ticket: None };
 
-    /// What to wait for before a look may be shown that saw this stamp, or no record; `None`: it is durable.
+    /// The ticket that must be done before a look may be shown that saw this stamp, or no record. `None`: all of it is durable.
     pub fn wait_for(&self, seen: Option<u64>) -> Option<Arc<DurabilityTicket>> {
         self.ticket.clone().filter(|_| seen.unwrap_or(self.removed_stamp) > self.durable_stamp)
     }
 }
 
-/// See the [module](self). Of a page that is in the cache, looked at with the lock of its set held.
+/// See the [module](self). The metadata of a cached page, accessed under the lock of its set.
 #[derive(Default)]
 pub struct PageMeta {
     pub keyspace: u16,
     pub(super) heat: u8,
-    /// It was changed since its last image was made.
+    /// The page was changed since its last image was made.
     pub is_dirty: bool,
-    /// It stands in the list of those that are to be written.
+    /// The page is in the list of pages to write.
     pub is_listed: bool,
-    /// The kept number of the slot of its newest image, durable or on its way, which is this node's alone.
+    /// The slot of its newest image, durable or in flight. It is this node's alone, and its number is kept.
     pub slot: Option<u32>,
-    /// Of a slot for its next image, where it has none.
+    /// A promise of a slot for its next image, if it has no slot.
     pub promise: Option<SlotPromise>,
-    /// Shares of slots whose images its next image replaces, besides that one.
+    /// Shares of other slots whose images its next image replaces.
     pub shared: Vec<SlotShare>,
     /// Tickets of changes that its next image will have.
     pub tickets: Vec<Arc<DurabilityTicket>>,
     pub flying: Option<FlyingImage>,
     /// Records and removals up to this stamp are durable.
     pub durable_stamp: u64,
-    /// The last record or removal, or the last that came with a part of another node.
+    /// The stamp of the last record or removal, or of the last one that came with a part of another node.
     pub changed_stamp: u64,
-    /// The last removal.
+    /// The stamp of the last removal.
     pub removed_stamp: u64,
-    /// The last record that came with a batch: an image with it is written when the log is durable up to here.
+    /// The stamp of the last record of a batch. An image with that record is written only when the log is durable up to this stamp.
     pub log_stamp: u64,
 }
 
-/// Slots for the halves of a split: for the lower one, unless its page has a promise already.
+/// Slots for the halves of a split. The lower half needs none if its page has a promise already.
 pub struct SplitPromises {
     pub lower: Option<SlotPromise>,
     pub upper: SlotPromise,
@@ -90,29 +90,29 @@ impl PageMeta {
         }
     }
 
-    /// Whether it was used since the hand passed it last; the hand passes.
+    /// Whether the page was used since the hand last passed it; counts as a pass.
     pub(super) fn cool(&mut self) -> bool {
         let is_warm = self.heat > 0;
         self.heat = self.heat.saturating_sub(1);
         is_warm
     }
 
-    /// Whether the page is as the image in its home, so that it may go.
+    /// Whether the page equals the image in its home, so that it may be evicted.
     pub fn is_clean(&self) -> bool {
         !self.is_dirty && !self.is_being_written()
     }
 
-    /// Whether there is a slot for its next image, whoever asks for slots meanwhile.
+    /// Whether a slot for its next image is guaranteed, whatever others take meanwhile.
     pub fn has_slot(&self) -> bool {
         self.slot.is_some() || self.promise.is_some()
     }
 
-    /// Whether it has an image on its way that is not the node's home yet.
+    /// Whether it has an image in flight that is not the node's home yet.
     pub fn is_being_written(&self) -> bool {
         self.flying.as_ref().is_some_and(|image| !image.is_home)
     }
 
-    /// A record or, if `removes`, the removal of one, is in the page. The caller has the page.
+    /// Notes a record in the page or, if `removes`, the removal of one. The caller has the page.
     pub fn changed(&mut self, stamp: u64, removes: bool) {
         self.is_dirty = true;
         self.changed_stamp = self.changed_stamp.max(stamp);
@@ -121,7 +121,7 @@ impl PageMeta {
         }
     }
 
-    /// The ticket of what was changed since the last image.
+    /// The ticket of the changes since the last image.
     pub fn ticket(&mut self) -> Arc<DurabilityTicket> {
         if self.tickets.is_empty() {
             self.tickets.push(DurabilityTicket::new());
@@ -129,20 +129,21 @@ impl PageMeta {
         self.tickets[0].clone()
     }
 
-    /// What is durable of the page, and the ticket of what is not.
+    /// The durable part of the page, and the ticket of the rest.
     pub fn durability(&self) -> Durability {
-        // A later image has all that the one on its way has.
+        // A later image has everything that the one in flight has.
         let flying = || self.flying.as_ref()?.ticket.clone();
         let ticket = self.tickets.first().cloned().or_else(flying);
         Durability { durable_stamp: self.durable_stamp, removed_stamp: self.removed_stamp, ticket }
     }
 
-    /// What to wait for before a look that saw a stamp may be shown; `None`: it is durable.
+    /// The ticket that must be done before a look that saw a stamp may be shown. `None`: it is durable.
     pub fn wait_for(&self, seen: u64) -> Option<Arc<DurabilityTicket>> {
         if seen <= self.durable_stamp { None } else { self.durability().ticket }
     }
 
-    /// Gives a part of the page's records to another page: what that is to begin with. Both are to be written, each to a slot of its own.
+    /// Splits off a part of the page's records into another page. Returns that page's metadata. Both pages must be written, each to a slot of its
+    /// own.
     pub fn split(&mut self, resume: impl FnOnce(u32) -> SlotShare, promises: SplitPromises) -> PageMeta {
         if let Some(slot) = self.slot.take() {
             self.shared.push(resume(slot));
@@ -150,7 +151,7 @@ impl PageMeta {
         self.promise = self.promise.take().or(promises.lower);
         self.is_dirty = true;
         self.tickets.iter().for_each(|ticket| ticket.add_image());
-        // What is in the image on its way is in both halves, and not durable before that is; either half's next image has it as well.
+        // Both halves have the changes of the image in flight, which are not durable before it is. The next image of either half has them as well.
         if self.tickets.is_empty() && self.changed_stamp > self.durable_stamp {
             let ticket = self.ticket();
             ticket.add_image();
@@ -172,17 +173,17 @@ impl PageMeta {
         }
     }
 
-    /// Takes in what is known of a page whose records are now in this one. Neither is being written.
+    /// Merges the metadata of a page whose records are now in this one. Neither page is being written.
     pub fn merge(&mut self, other: PageMeta, resume: impl Fn(u32) -> SlotShare) {
         debug_assert!(!self.is_being_written() && !other.is_being_written(), "an image is of one node");
-        // That it becomes durable says nothing of the records that come in.
+        // The durability of that image says nothing about the added records.
         self.flying = None;
         self.is_dirty = true;
         self.shared.extend(other.slot.map(resume));
         self.shared.extend(other.shared);
         for ticket in other.tickets {
             match self.tickets.iter().any(|own| Arc::ptr_eq(own, &ticket)) {
-                // One image has the changes of both.
+                // One image has the changes of both pages.
                 true => ticket.image_done(),
                 false => self.tickets.push(ticket),
             }

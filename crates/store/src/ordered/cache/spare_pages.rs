@@ -1,18 +1,18 @@
-//! Pages that have no place in the cache: what nodes are read into, and what new ones are made in.
+//! Spare pages, which have no place in the cache: nodes are read into them, and new nodes are made in them.
 //!
-//! A page that is installed stays, and its reader goes on with the one whose place it took. So pages wander all over local memory: were they
-//! given back to it, the free memory would be single pages, and maintenance would find none for anything larger.
+//! An installed page stays in the cache, and its reader continues with the buffer that it replaced. So pages wander all over local memory. If they
+//! were freed there, the free memory would be single pages, and maintenance would find none for larger buffers.
 //!
 //! 1. A page that was taken from local memory never goes back to it while the store is open.
 //!
-//! Threads: any. The lock is held for a word, and under no other.
+//! Threads: any. The lock is held briefly, and no other lock is taken under it.
 
 use std::sync::Mutex;
 use tapetum_base::media::io::lock;
 use tapetum_drive::{LocalBuffer, LocalMemory};
 use tapetum_kernels::ordered::NODE_BYTES;
 
-/// There from the beginning, so that sessions go on however short memory is: a merge of two nodes has two pages at once.
+/// Pages allocated at the start, so that sessions make progress however short memory is: a merge of two nodes needs two pages at once.
 const PAGES_LEAST: usize = 8;
 
 pub struct SparePages {
@@ -25,7 +25,7 @@ impl SparePages {
         SparePages { pages: Mutex::new(pages) }
     }
 
-    /// A page, or else what `allocate` gives.
+    /// Takes a spare page, or else one from `allocate`.
     pub fn take(&self, allocate: impl FnOnce() -> Option<LocalBuffer>) -> Option<LocalBuffer> {
         let spare = lock(&self.pages).pop();
         spare.or_else(allocate)

@@ -1,4 +1,4 @@
-//! The cache's pages: who has them, and which of them go.
+//! Tests of the cache's pages: who has them, and which are evicted.
 
 use super::page_meta::{FlyingImage, SplitPromises};
 use super::*;
@@ -230,7 +230,7 @@ fn both_halves_of_a_split_have_a_slot_however_many_others_ask_for_one() {
         half.promise = None;
     }
     assert!(space.take_promised(None).is_none());
-    // A page that goes gives up what it was promised.
+    // An evicted page gives up its promise.
     lower.shared.clear();
     upper.shared.clear();
     assert_eq!(space.spare_slots(), 1);

@@ -1,8 +1,8 @@
-//! A model of the ordered engine for the tests: nodes in memory, images on their way to a drive with a cache, and crashes.
+//! A model of the ordered engine for the tests: nodes in memory, images in flight to a drive with a cache, and crashes.
 //!
-//! Keys are bytes below [`KEYS`]. A node has the keys of its range, each with the number of the operation that wrote it. Slots are those of
-//! a real [`SlotSpace`]; what they hold, durably or in the drive's cache, is the model's. It follows the rules of
-//! `docs/decisions/ordered-crash.md`, or makes one [`Mistake`].
+//! Keys are bytes below [`KEYS`]. A node has the keys of its range, each with the number of the operation that wrote it. Slots are those of a real
+//! [`SlotSpace`]; the model keeps their contents, durable or in the drive's cache. The model follows the rules of `docs/decisions/ordered-crash.md`,
+//! or makes one [`Mistake`].
 
 use super::{ImageHead, ImageSet};
 use crate::ordered::slabs::group_table::Group;
@@ -14,34 +14,34 @@ use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::media::geometry::Geometry;
 
 pub const KEYS: u8 = 12;
-/// Slots there are: few, so that they are used again soon.
+/// The number of slots: few, so that they are reused soon.
 const SLOTS: u32 = 40;
-/// Images on their way at most.
+/// The most images in flight.
 const WRITES_MAX: usize = 4;
 
-/// A rule that is broken.
+/// A broken rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mistake {
     None,
     /// An image's stamp counts the images of its node alone (the thesis' versions).
     StampOfNode,
-    /// An image gives up the slots that it replaces when it is sent.
+    /// An image gives up the slots that it replaces as soon as it is sent.
     ShareGivenUpEarly,
-    /// Of a split, the lower half alone holds a share of the old slot.
+    /// After a split only the lower half holds a share of the old slot.
     OneHalfHolds,
-    /// A merged node holds a share of the left node's slot alone.
+    /// A merged node holds a share of the left node's slot only.
     MergeHoldsLeft,
-    /// Writes are acknowledged when they are written, not when they are durable.
+    /// Writes are acknowledged when they are written, before they are durable.
     AcknowledgeEarly,
-    /// Stamps of images that recovery writes begin below those that are there.
+    /// Recovery writes images with stamps below existing ones.
     StampsBeginAnew,
-    /// Recovery takes what is in the drive's cache for durable.
+    /// Recovery takes images in the drive's cache for durable.
     TrustCache,
-    /// Recovery writes over what would be live if images in the drive's cache vanished.
+    /// Recovery overwrites images that would be live if images in the drive's cache vanished.
     ForgetOlder,
 }
 
-/// What a key has: the operation that wrote it, or removed it.
+/// The state of a key: the operation that wrote or removed it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Written {
     pub operation: u64,
@@ -50,14 +50,14 @@ pub struct Written {
 
 type Content = BTreeMap<u8, Written>;
 
-/// An image: on flash or on its way there.
+/// An image, on flash or in flight.
 #[derive(Clone, Debug)]
 struct ModelImage {
     low: u8,
     /// [`KEYS`]: all keys from `low` on.
     high: u8,
     stamp: u64,
-    /// All images up to this stamp were durable when it was made.
+    /// All images up to this stamp were durable when this one was made.
     stamp_durable: u64,
     content: Content,
 }
@@ -66,23 +66,23 @@ struct ModelNode {
     low: u8,
     high: u8,
     content: Content,
-    /// Of the slots whose images a new one replaces.
+    /// Shares of the slots whose images a new one replaces.
     replaces: Vec<SlotShare>,
-    /// Images of it so far.
+    /// The number of its images so far.
     version: u64,
-    /// Its image may be in nothing but the drive's cache, or has other fences.
+    /// Its image may be only in the drive's cache, or has other fences.
     is_again: bool,
 }
 
 struct ModelWrite {
     image: ModelImage,
     slot: SlotShare,
-    /// Given up when the image is durable.
+    /// Shares to give up when the image is durable.
     replaced: Vec<SlotShare>,
     is_complete: bool,
 }
 
-/// What a crash makes of an image that was not durable.
+/// The fate in a crash of an image that was not durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     NotWritten,
@@ -93,19 +93,19 @@ pub enum Fate {
 pub struct History {
     mistake: Mistake,
     space: SlotSpace,
-    /// What is durable in each slot.
+    /// The durable image in each slot.
     durable: BTreeMap<u32, ModelImage>,
-    /// Images in the drive's cache that no flush will make durable: one has failed.
+    /// Images in the drive's cache that no flush will make durable, as one failed.
     cached: BTreeMap<u32, ModelImage>,
-    /// What recovery does not let anybody write over.
+    /// Slots that recovery protects from overwriting.
     held: Vec<SlotShare>,
     writes: Vec<ModelWrite>,
     nodes: Vec<ModelNode>,
     stamp: u64,
     operations: u64,
-    /// Of each key, what it was, by operation. Operation 0: it is not there.
+    /// The states of each key, by operation. Operation 0: the key is absent.
     log: BTreeMap<u8, Vec<Written>>,
-    /// Of each key, the last operation that was acknowledged.
+    /// The last acknowledged operation of each key.
     acknowledged: BTreeMap<u8, u64>,
 }
 
@@ -191,7 +191,7 @@ impl History {
         self.writes.push(ModelWrite { image, slot, replaced, is_complete: false });
     }
 
-    /// A write is in the drive's cache.
+    /// Completes a write: its image is in the drive's cache.
     pub fn complete(&mut self, write: usize) {
         self.writes[write].is_complete = true;
         if self.mistake == Mistake::AcknowledgeEarly {
@@ -200,7 +200,7 @@ impl History {
         }
     }
 
-    /// A flush that begins here ends.
+    /// Makes the completed writes durable, by a flush that begins now.
     pub fn flush(&mut self) {
         let (durable, others) = std::mem::take(&mut self.writes).into_iter().partition(|write| write.is_complete);
         self.writes = others;
@@ -240,7 +240,7 @@ impl History {
         self.nodes.insert(node + 1, upper);
     }
 
-    /// Merges a node with the one behind it.
+    /// Merges a node with the next one.
     pub fn merge(&mut self, node: usize) {
         if node + 1 == self.nodes.len() {
             return;
@@ -254,17 +254,17 @@ impl History {
         }
     }
 
-    /// Images up to this stamp are durable.
+    /// The stamp up to which images are durable.
     fn stamp_durable(&self) -> u64 {
         self.writes.iter().map(|write| write.image.stamp - 1).min().unwrap_or(self.stamp)
     }
 
-    /// Images that are not durable: how many fates there are.
+    /// The number of images that are not durable: each has a fate.
     pub fn fates(&self) -> usize {
         self.cached.len() + self.writes.len()
     }
 
-    /// What is on flash after the power failed, where the images that were not durable had these fates.
+    /// The images on flash after a power failure, given the fates of those that were not durable.
     fn flash(&self, fates: &[Fate]) -> BTreeMap<u32, ModelImage> {
         let mut flash = self.durable.clone();
         let cached = self.cached.iter().map(|(slot, image)| (*slot, image));
@@ -279,7 +279,7 @@ impl History {
         flash
     }
 
-    /// What is wrong with what recovery would see.
+    /// The error in the state that recovery would see, if there is one.
     pub fn check(&self, fates: &[Fate]) -> Result<(), String> {
         let flash = self.flash(fates);
         let set = set_of(&flash);
@@ -302,7 +302,7 @@ impl History {
         Ok(())
     }
 
-    /// Whether a key may be what is shown: as some operation left it, the last acknowledged one or a later one.
+    /// Checks that a key may be in the shown state: that of the last acknowledged operation or a later one.
     fn check_key(&self, key: u8, shown: Option<u64>) -> Result<(), String> {
         let acknowledged = self.acknowledged.get(&key).copied().unwrap_or(0);
         let first = Written { operation: 0, is_removed: true };
@@ -318,14 +318,14 @@ impl History {
         }
     }
 
-    /// The power fails, and the store is opened again.
+    /// The power fails, and the store is reopened.
     pub fn recover(&mut self, fates: &[Fate]) {
         self.durable = self.flash(fates);
         self.cached.clear();
         self.open(self.durable.clone());
     }
 
-    /// The process ends after a flush failed, and the store is opened again: it sees what is in the drive's cache.
+    /// A flush fails, the process ends, and the store is reopened: it sees the images in the drive's cache.
     pub fn recover_killed(&mut self) {
         let complete = std::mem::take(&mut self.writes).into_iter().filter(|write| write.is_complete);
         self.cached.extend(complete.map(|write| (write.slot.number(), write.image)));
@@ -334,7 +334,7 @@ impl History {
         self.open(seen);
     }
 
-    /// Tiles of what is seen become nodes.
+    /// Makes nodes of the tiles of the images seen.
     fn open(&mut self, seen: BTreeMap<u32, ModelImage>) {
         (self.nodes, self.writes, self.held, self.space) = (Vec::new(), Vec::new(), Vec::new(), new_space());
         let set = set_of(&seen);
@@ -362,7 +362,7 @@ impl History {
             Mistake::StampsBeginAnew => self.stamp / 2,
             _ => self.stamp,
         };
-        // What was not written never will be: for the log it was not asked for.
+        // Operations that were not written never will be: the log forgets them.
         for (key, log) in &mut self.log {
             let node = self.nodes.iter().find(|node| (node.low..node.high).contains(key));
             let is = node.and_then(|node| node.content.get(key)).map_or(0, |written| written.operation);
@@ -370,12 +370,12 @@ impl History {
         }
     }
 
-    /// Whether recovery writes a node again.
+    /// Whether recovery rewrites a node.
     pub fn is_again(&self, node: usize) -> bool {
         self.nodes[node].is_again
     }
 
-    /// All that is shown counts as acknowledged, once it is durable: recovery says *opened*.
+    /// Counts everything shown as acknowledged, once it is durable: recovery records *opened*.
     pub fn opened(&mut self) {
         let shown: Vec<(u8, Written)> = self.nodes.iter().flat_map(|node| node.content.clone()).collect();
         for (key, written) in shown {

@@ -1,4 +1,4 @@
-//! Random histories of updates, splits and merges, with a crash at every point and every fate of the images on their way.
+//! Random histories of updates, splits and merges, with a crash at every point and every fate of the images in flight.
 
 use super::history::{Fate, History, KEYS, Mistake};
 use proptest::prelude::*;
@@ -19,9 +19,9 @@ enum Step {
         at: u8,
     },
     Merge(u8),
-    /// The power fails, with these fates, and the store is opened again.
+    /// The power fails, with these fates, and the store is reopened.
     Recover(u16),
-    /// A flush fails, the process ends, and the store is opened again.
+    /// A flush fails, the process ends, and the store is reopened.
     Kill,
 }
 
@@ -38,28 +38,28 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The fates that a number says, of so many images.
+/// The fates of `writes` images, encoded in a number.
 fn fates(number: usize, writes: usize) -> Vec<Fate> {
     (0..writes as u32).map(|write| FATES[number / 3_usize.pow(write) % 3]).collect()
 }
 
-/// Images with every fate, at a crash; the others have the last one's.
+/// The most images that get every fate in a crash. The others get the fate of the last one.
 const FATES_MAX: usize = 4;
 
-/// What is wrong with a crash at this point.
+/// The error after a crash at this point, if there is one.
 fn crash_each_way(history: &History) -> Result<(), String> {
     let images = history.fates();
     let tried = images.min(FATES_MAX);
     (0..3_usize.pow(tried as u32)).try_for_each(|number| {
         let mut fates = fates(number, tried);
         fates.resize(images, fates.last().copied().unwrap_or(Fate::Written));
-        // The newest have all of theirs.
+        // The newest images get every fate.
         fates.reverse();
         history.check(&fates).map_err(|wrong| format!("{wrong} ({fates:?})"))
     })
 }
 
-/// Recovery, with a crash at each point of it.
+/// A recovery, with a crash at each point of it.
 fn reopened(history: &mut History) -> Result<(), String> {
     crash_each_way(history)?;
     for node in (0..history.nodes()).filter(|node| history.is_again(*node)).collect::<Vec<_>>() {
@@ -112,7 +112,7 @@ proptest! {
     }
 }
 
-/// A history in which the mistake shows.
+/// Whether some history exposes the mistake.
 fn is_seen(mistake: Mistake, histories: usize) -> bool {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;

@@ -1,4 +1,4 @@
-//! The live rule: which image of a node is live for which keys.
+//! The live rule: for each key it finds the live image.
 //!
 //! ```text
 //!            −∞        d        k              t       +∞
@@ -7,42 +7,42 @@
 //! stamp 3    |------------------------------------------|
 //! tiles      |    5    |       9       |        3       |
 //! ```
-//! For each key the image with the highest stamp whose fences cover it is live. A **tile** is a range of keys for which one image is
-//! live; an image may have several, or none. Nothing else is looked at: not the order in which images are found, not ids of nodes.
+//! For each key the image with the highest stamp whose fences cover it is live. A **tile** is a range of keys for which one image is live; an image
+//! may have several, or none. The rule ignores everything else, such as the order in which images are found, and ids of nodes.
 //!
-//! 1. Tiles do not overlap, are in the order of their keys, and no two neighbours have one image.
+//! 1. Tiles do not overlap, are in the order of their keys, and no two neighbours have the same image.
 //! 2. A key without a tile is in a gap: no image covers it.
 //!
-//! A sweep over the low fences with a heap of stamps: n log n steps for n images, and a bounded number of bytes for each
+//! The rule is a sweep over the low fences with a heap of stamps: n log n steps for n images, and a bounded number of bytes for each
 //! ([`IMAGE_BYTES_MAX`]).
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// What an image takes at most while the rule is applied, beside its fences: itself, its places in order and heap, and two tiles. While images
-/// are put in order, it is there twice, and its place, before and after; that takes no more.
+/// The most bytes of an image while the rule is applied, without its fences: the image, its places in order and heap, and two tiles. While images
+/// are sorted, each exists twice, with its place before and after; that takes no more.
 pub const IMAGE_BYTES_MAX: u64 =
     (size_of::<PackedImage>() + size_of::<(u64, u32)>() + size_of::<HeapImage>() + 2 * size_of::<Tile>()) as u64;
 const _: () = assert!(size_of::<PackedImage>() == 32 && size_of::<Tile>() == 12 && IMAGE_BYTES_MAX == 88);
 const _: () =
     assert!(2 * size_of::<PackedImage>() + size_of::<(u64, u32)>() + size_of::<u32>() <= IMAGE_BYTES_MAX as usize);
-/// Images whose fences have a name.
+/// The most images: fences of later ones have no name.
 const IMAGES_MAX: usize = 1 << 31;
 const NO_FENCE: u16 = u16::MAX;
 
-/// What the head of an intact image says.
+/// The head of an intact image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ImageHead<'a> {
-    /// The first key that it covers; of no bytes where there is no lower one.
+    /// The first key that it covers; empty if there is no lower bound.
     pub low: &'a [u8],
-    /// The first key that it does not cover. `None`: it covers all from the low fence on.
+    /// The first key that it does not cover. `None`: it covers all keys from the low fence on.
     pub high: Option<&'a [u8]>,
     pub stamp: u64,
-    /// Number of its slot.
+    /// The number of its slot.
     pub slot: u32,
-    /// Its node's. The live rule does not look at it.
+    /// The id of its node. The live rule ignores it.
     pub id: u32,
-    /// How many records it has.
+    /// The number of its records.
     pub records: u16,
 }
 
@@ -50,14 +50,14 @@ pub struct ImageHead<'a> {
 #[derive(Default)]
 pub struct ImageSet {
     images: Vec<PackedImage>,
-    /// Low and high fence of each.
+    /// The low and high fence of each image.
     fences: Vec<u8>,
 }
 
 #[derive(Clone, Copy)]
 struct PackedImage {
     stamp: u64,
-    /// In `fences`, the high one behind the low one.
+    /// The offset in `fences` of the low fence, which the high one follows.
     fences_at: u64,
     slot: u32,
     id: u32,
@@ -67,7 +67,7 @@ struct PackedImage {
     records: u16,
 }
 
-/// Names a fence: twice the place of its image, and one more for the high one.
+/// The name of a fence: twice the place of its image, plus one for the high fence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct FenceName(u32);
 
@@ -76,36 +76,36 @@ struct FenceName(u32);
 pub struct Tile {
     low: FenceName,
     high: FenceName,
-    /// Its place in the set.
+    /// The place of the image in the set.
     image: u32,
 }
 
 /// A range of keys that no image covers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gap {
-    /// Of no bytes where there is no lower key.
+    /// Empty if there is no lower bound.
     pub from: Vec<u8>,
-    /// `None`: all keys from there on.
+    /// `None`: there is no upper bound.
     pub to: Option<Vec<u8>>,
 }
 
-/// Two images for the same keys, with the same stamp: one of them is not what was written.
+/// Two images for the same keys, with the same stamp: one of them is damaged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SameStamp {
     pub stamp: u64,
-    /// Numbers of their slots.
+    /// The numbers of their slots.
     pub slots: [u32; 2],
 }
 
-/// What the rule says of all keys.
+/// The live images of all keys.
 #[derive(PartialEq, Eq, Debug)]
 pub struct LiveImages {
     pub tiles: Vec<Tile>,
-    /// Empty unless there is damage. A set of no images has no gap: nothing was ever written.
+    /// Empty unless there is damage. An empty set has no gap: nothing was ever written.
     pub gaps: Vec<Gap>,
 }
 
-/// An image among those whose low fence is behind the sweep.
+/// An image whose low fence the sweep has passed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct HeapImage {
     stamp: u64,
@@ -113,10 +113,10 @@ struct HeapImage {
 }
 
 impl ImageSet {
-    /// Adds an image; its place.
+    /// Adds an image. Returns its place.
     ///
     /// # Panics
-    /// At 2³¹ images, which are 8 TiB of nodes, and when a fence is longer than a key.
+    /// At 2³¹ images, which are 8 TiB of nodes, and if a fence is longer than a key.
     pub fn push(&mut self, head: &ImageHead<'_>) -> u32 {
         assert!(self.images.len() < IMAGES_MAX, "more images than have a place");
         let length = |fence: &[u8]| u16::try_from(fence.len()).ok().filter(|bytes| *bytes < NO_FENCE);
@@ -162,13 +162,13 @@ impl ImageSet {
         self.images.iter().map(|image| image.stamp).max().unwrap_or(0)
     }
 
-    /// Bytes that the set takes, and the rule will take of it; fences are there twice while images are put in order.
+    /// Bytes that the set takes, including those for the rule. Fences exist twice while images are sorted.
     pub fn bytes(&self) -> u64 {
         self.images.len() as u64 * IMAGE_BYTES_MAX + 2 * self.fences.len() as u64
     }
 
-    /// Puts the images in the order of their low fences, so that who goes through the keys goes through memory in that order, too. For each place,
-    /// where its image is now.
+    /// Sorts the images by their low fences, so that a pass over the keys is also a pass over memory. Returns the new place of the image at each old
+    /// place.
     pub fn put_in_order(&mut self) -> Vec<u32> {
         let by_low = self.by_low(0..self.images.len() as u32);
         let mut ordered =
@@ -181,10 +181,10 @@ impl ImageSet {
         places
     }
 
-    /// Images in the order of their low fences, each behind the first bytes of that: most fences are told apart without a look at them.
+    /// Images in the order of their low fences, each with the first bytes of its fence: these decide most comparisons without a look at the fence.
     fn by_low(&self, images: impl Iterator<Item = u32>) -> Vec<(u64, u32)> {
         let mut by_low: Vec<(u64, u32)> = images.map(|image| (first_bytes(self.low(image)), image)).collect();
-        // Which is quick where there are long runs in order.
+        // This sort is fast on long runs in order.
         by_low.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| self.low(a.1).cmp(self.low(b.1))));
         by_low
     }
@@ -201,7 +201,7 @@ impl ImageSet {
         (image.high_bytes != NO_FENCE).then(|| &self.fences[at..at + usize::from(image.high_bytes)])
     }
 
-    /// `None`: there is no such key, as it is behind all others.
+    /// `None`: the fence is behind all keys.
     fn fence(&self, name: FenceName) -> Option<&[u8]> {
         match name.0 % 2 {
             0 => Some(self.low(name.0 / 2)),
@@ -209,25 +209,25 @@ impl ImageSet {
         }
     }
 
-    /// Fences of a tile, as of an image.
+    /// The fences of a tile, in the form of an image's fences.
     pub fn fences_of(&self, tile: &Tile) -> (&[u8], Option<&[u8]>) {
         (self.fence(tile.low).unwrap_or_default(), self.fence(tile.high))
     }
 
-    /// Whether the tile is all that its image covers.
+    /// Whether the tile is the whole range of its image.
     pub fn is_whole(&self, tile: &Tile) -> bool {
         self.fences_of(tile) == (self.low(tile.image), self.high(tile.image))
     }
 
-    /// The image that is live for each key.
+    /// The live image of each key.
     ///
     /// # Errors
-    /// When two images with one stamp would be live for a key.
+    /// If two images with the same stamp would be live for a key.
     pub fn live(&self) -> Result<LiveImages, SameStamp> {
         self.live_up_to(u64::MAX)
     }
 
-    /// The same, as if there were no images with higher stamps.
+    /// As [`ImageSet::live`], without images with higher stamps.
     pub fn live_up_to(&self, stamp: u64) -> Result<LiveImages, SameStamp> {
         let images = (0..self.images.len() as u32).filter(|image| self.images[*image as usize].stamp <= stamp);
         let by_low: Vec<u32> = self.by_low(images).into_iter().map(|(_, image)| image).collect();
@@ -244,18 +244,18 @@ impl ImageSet {
 }
 
 impl Tile {
-    /// All that an image covers.
+    /// The tile of an image's whole range.
     pub fn whole(image: u32) -> Tile {
         Tile { low: FenceName(2 * image), high: FenceName(2 * image + 1), image }
     }
 
-    /// The place of its image in the set.
+    /// The place of the tile's image in the set.
     pub fn image(&self) -> u32 {
         self.image
     }
 }
 
-/// A number in the order of the keys, where it differs: that of their first eight bytes.
+/// A number that orders keys by their first eight bytes.
 fn first_bytes(key: &[u8]) -> u64 {
     let mut bytes = [0; 8];
     let length = key.len().min(8);
@@ -265,17 +265,17 @@ fn first_bytes(key: &[u8]) -> u64 {
 
 struct Sweep<'a> {
     set: &'a ImageSet,
-    /// All images, by their low fences.
+    /// All images, sorted by their low fences.
     by_low: &'a [u32],
-    /// How many of them begin at or before where the sweep is.
+    /// The number of images that begin at or before the sweep's position.
     passed: usize,
-    /// These, and none that ends there or before at its top.
+    /// The passed images that are still open. The top one ends behind the position.
     heap: BinaryHeap<HeapImage>,
     tiles: Vec<Tile>,
     gaps: Vec<Gap>,
 }
 
-/// Orders fences, where none is behind all keys.
+/// Orders fences; `None` is behind all keys.
 fn by_key(a: Option<&[u8]>, b: Option<&[u8]>) -> Ordering {
     match (a, b) {
         (Some(a), Some(b)) => a.cmp(b),
@@ -310,7 +310,7 @@ impl Sweep<'_> {
         Ok(LiveImages { tiles: self.tiles, gaps: self.gaps })
     }
 
-    /// Takes in all images that begin at `key` or before.
+    /// Adds all images that begin at `key` or before.
     fn pass(&mut self, key: &[u8]) {
         while let Some(&image) = self.by_low.get(self.passed)
             && self.set.low(image) <= key
@@ -320,7 +320,7 @@ impl Sweep<'_> {
         }
     }
 
-    /// The image that is live at `key`.
+    /// The live image at `key`.
     fn top(&mut self, key: &[u8]) -> Result<Option<u32>, SameStamp> {
         self.drop_ended(key);
         let Some(top) = self.heap.pop() else { return Ok(None) };
@@ -341,10 +341,10 @@ impl Sweep<'_> {
         }
     }
 
-    /// The image is live from `at` until `until`.
+    /// Records that the image is live from `at` until `until`.
     fn tile(&mut self, image: u32, at: FenceName, until: FenceName) {
         match self.tiles.last_mut().filter(|last| last.image == image) {
-            // No other image was live in between; a gap was neither, as this one covers all keys up to here.
+            // No other image was live in between, and there was no gap, as this image covers all keys up to here.
             Some(last) => last.high = until,
             None => self.tiles.push(Tile { low: at, high: until, image }),
         }

@@ -85,7 +85,7 @@ fn merge_before_image() {
 
 #[test]
 fn merge_after_image() {
-    // Versions of nodes would have brought the right one back: it has been written more often.
+    // Versions of nodes would have chosen the right node's image: it was written more often.
     assert_eq!(tiles(&[(5, 0, 100), (40, 100, ALL), (41, 0, ALL)]), [(2, 0, ALL)]);
 }
 
@@ -152,7 +152,7 @@ fn sets_of_several_readers_are_one() {
 
 #[test]
 fn many_images_over_each_other_take_no_more_steps_than_there_are_fences() {
-    // Stairs: each covers all that the one before covers but a key, and is older.
+    // Stairs: each image covers one key less than the one before, and is older.
     let mut set = ImageSet::default();
     let count = 30_000_u32;
     for number in 0..count {
@@ -173,7 +173,7 @@ fn many_images_over_each_other_take_no_more_steps_than_there_are_fences() {
 }
 
 proptest! {
-    /// Against the rule as it is said: for each key the image with the highest stamp.
+    /// Compares with the plain rule: for each key the image with the highest stamp.
     #[test]
     fn each_key_has_the_image_with_the_highest_stamp(
         images in proptest::collection::vec((0..200_u8, 0..=201_u8), 1..40),

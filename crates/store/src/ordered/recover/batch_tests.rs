@@ -1,5 +1,5 @@
-//! The rows of `docs/decisions/ordered-crash.md` that concern batches, each under its name, as recovery sees them. The same over a whole
-//! store, in which the power fails anywhere: `ordered/batch_crash_tests.rs`.
+//! The rows of `docs/decisions/ordered-crash.md` on batches, each under its name, as recovery sees them. `ordered/batch_crash_tests.rs` has the same
+//! over a whole store whose power fails anywhere.
 
 use super::crash_site::{CrashSite, Logged, Stored};
 use crate::ordered::slabs::SlotShare;
@@ -38,12 +38,12 @@ fn batch_after_group() {
     let opened = site.recover().unwrap();
     assert_eq!((opened.items(), opened.counts.made_again, opened.counts.rewritten), (AFTER.to_vec(), 3, 2));
     assert!(opened.nodes.values().all(|(stamp, _)| *stamp >= 5000), "{:?}", opened.nodes);
-    // Its images have it now: the log is not looked at again for them, whether it still has the records or not.
+    // The images include the batch: recovery does not replay the log for them again, whether it still has the records or not.
     let opened = site.recover().unwrap();
     assert_eq!((opened.items(), opened.counts.made_again), (AFTER.to_vec(), 0));
     site.log.clear();
     assert_eq!(site.recover().unwrap().items(), AFTER);
-    // Nothing was ever written in the keyspace.
+    // No image was ever written in the keyspace.
     let mut site = CrashSite::new();
     batch(&mut site);
     let opened = site.recover().unwrap();
@@ -52,21 +52,21 @@ fn batch_after_group() {
 
 #[test]
 fn batch_some_images() {
-    // The upper image has the batch, and a later write: the lower node's part is made again.
+    // The upper image has the batch and a later write: only the lower node's part is replayed.
     let (mut site, _old) = with_two();
     batch(&mut site);
     let _new = site.values(13, UPPER, &[("n", "later")]);
     let opened = site.recover().unwrap();
     let later = [("a", "old"), ("b", "batch"), ("c", "old"), ("n", "later")];
     assert_eq!((opened.items(), opened.counts.made_again), (later.to_vec(), 1));
-    // That image is in the drive's cache alone, and vanishes: what it had of the batch is made again, too.
+    // The image is only in the drive's cache and vanishes: its part of the batch is replayed, too.
     let (mut site, _old) = with_two();
     batch(&mut site);
     let new = site.values(13, UPPER, &[("n", "later")]);
     site.options.stamp_durable = 9;
     site.tear(new.number());
     assert_eq!(site.recover().unwrap().items(), AFTER);
-    // It is there: it is written again, under a stamp above the batch's, with all of it.
+    // The image did not vanish: it is rewritten, with the batch, under a stamp above the batch's.
     let (mut site, _old) = with_two();
     batch(&mut site);
     let unsure = site.values(8, LOWER, &[("a", "eight")]);
@@ -76,7 +76,7 @@ fn batch_some_images() {
     assert_eq!(opened.items(), [("a", "eight"), ("b", "batch"), ("n", "batch")]);
     site.log.clear();
     assert_eq!(site.recover().unwrap().items(), [("a", "eight"), ("b", "batch"), ("n", "batch")]);
-    // Of a split, one half has an image above the batch: the old image is live for the rest, below the batch.
+    // One half of a split has an image above the batch. For the rest the old image is live, which is below the batch.
     let mut site = CrashSite::new();
     let _old = site.values(5, ALL, &OLD);
     batch(&mut site);
@@ -107,12 +107,12 @@ fn extensions_that_the_log_names_are_live_and_those_that_it_replaces_are_not() {
     assert_eq!((opened.items(), opened.counts.extensions), (vec![("a", "another one")], 1));
     let space = opened.slots.of_class(crate::ordered::slabs::slot_class::SlotClass::Extensions(0));
     assert!(space.share(new.address()).is_some() && space.share(old.address()).is_none());
-    // The same of an image that stays: what it names besides is live.
+    // The same for an image that stays: the other extension that it names is live.
     let opened = site.recover().unwrap();
     assert_eq!((opened.items(), opened.counts.extensions), (vec![("a", "another one")], 1));
 }
 
-/// Where flash has few slots left, those of replaced images are used again, when what replaces them is durable.
+/// If flash has few slots left, slots of replaced images are reused, once the replacements are durable.
 #[test]
 fn a_batch_over_more_nodes_than_slots_are_free_is_made_again() {
     let mut site = CrashSite::new();
@@ -126,7 +126,7 @@ fn a_batch_over_more_nodes_than_slots_are_free_is_made_again() {
     let _ = site.values(100, (&low, ""), &[(&format!("{low}a"), "old")]).keep();
     let keys: Vec<&'static str> = letters.iter().map(|low| &*format!("{low}z").leak()).collect();
     site.log = (200..).zip(&keys).map(|(stamp, key)| (stamp, *key, PUT)).collect();
-    // No extents for other groups.
+    // No extents are left for other groups.
     while tapetum_base::media::io::lock(&site.media.extents).take_one().is_some() {}
     let opened = site.recover().unwrap();
     assert_eq!(opened.items.len(), letters.len() + 1 + keys.len());

@@ -1,4 +1,4 @@
-//! A drive as a crash left it, for tests: images, torn slots and extensions are put where the test says, and recovery is run.
+//! A drive as a crash left it, for tests: the test places images, torn slots and extensions, and runs recovery.
 
 use super::{LogRecords, RecoverOptions, RecoveryCounts, recover};
 use crate::ordered::images::ImageHead;
@@ -19,30 +19,30 @@ use tapetum_kernels::ordered::extension::{
 use tapetum_kernels::ordered::{ImageSeal, NODE_BYTES, NewNode, NodeMut, NodeRef, SlotSalt};
 use tapetum_kernels::record::{Codec, Header, Record};
 
-/// Slots of a group.
+/// The number of slots in a group.
 pub const GROUP_SLOTS: u32 = 8;
 
 pub struct CrashSite {
     pub media: TestMedia,
-    /// As it was before the crash.
+    /// The slots as they were before the crash.
     pub slots: KeyspaceSlots,
     pub options: RecoverOptions,
-    /// What images that are written say was durable.
+    /// The stamp up to which new images attest that others were durable.
     pub stamp_durable: u64,
-    /// And how many of the round.
+    /// The number of durable images of the round that they attest.
     pub round_images: u32,
-    /// Records that the log has, in the order of their stamps.
+    /// Records in the log, in the order of their stamps.
     pub log: Vec<(u64, &'static str, Logged)>,
 }
 
-/// A record of the log.
+/// A log record.
 #[derive(Clone, Copy)]
 pub enum Logged {
     Put(Stored<'static>),
     Delete,
 }
 
-/// What a record has.
+/// The content of a record.
 #[derive(Clone, Copy)]
 pub enum Stored<'a> {
     Value(&'a str),
@@ -53,7 +53,7 @@ pub enum Stored<'a> {
 pub struct Opened {
     pub slots: KeyspaceSlots,
     pub items: BTreeMap<String, String>,
-    /// The stamp and slot of each node, by low fence. No two have one id.
+    /// The stamp and slot of each node, by low fence. No two nodes have the same id.
     pub nodes: BTreeMap<String, (u64, u32)>,
     pub counts: RecoveryCounts,
     pub stamp_next: u64,
@@ -104,7 +104,7 @@ impl CrashSite {
         CrashSite { media, slots, options, stamp_durable: 0, round_images: 0, log: Vec::new() }
     }
 
-    /// The bytes of an image in a slot. An empty high fence: there is none.
+    /// The bytes of an image in a slot. An empty high fence means none.
     pub fn image_bytes(
         &self,
         salt: SlotSalt,
@@ -138,7 +138,7 @@ impl CrashSite {
         bytes.to_vec()
     }
 
-    /// Writes an image to a slot that is free; the share of it.
+    /// Writes an image to a free slot. Returns the share of the slot.
     pub fn image(&self, stamp: u64, fences: (&str, &str), records: &[(&str, Stored<'_>)]) -> SlotShare {
         let share = self.slots.nodes().take(None).unwrap();
         self.media.write(share.flash_offset(), &self.image_bytes(share.salt(), stamp, fences, records));
@@ -146,18 +146,18 @@ impl CrashSite {
         share
     }
 
-    /// The same of values.
+    /// As [`CrashSite::image`], for records with values.
     pub fn values(&self, stamp: u64, fences: (&str, &str), items: &[(&str, &str)]) -> SlotShare {
         let records: Vec<_> = items.iter().map(|(key, value)| (*key, Stored::Value(value))).collect();
         self.image(stamp, fences, &records)
     }
 
-    /// Tears a slot: the last sectors of what was written are not there.
+    /// Tears a slot: the last sectors of the write are missing.
     pub fn tear(&self, slot: u32) {
         self.media.write(self.media.map.flash(slot) + 1024, &[0x55; 3072]);
     }
 
-    /// Writes an extension; the reference to it, and its share.
+    /// Writes an extension. Returns its reference and its share.
     pub fn extension(&self, stamp: u64, key: &str, value: &str) -> (ExtensionReference, SlotShare) {
         let class = SlotClass::of_extension(ExtensionClass::of(key.len(), value.len()).unwrap());
         let share = self.slots.of_class(class).take(None).unwrap();
@@ -188,7 +188,7 @@ impl CrashSite {
         (ExtensionReference { stamp, slot: share.address(), codec: Codec::Raw, stored_bytes: bytes }, share)
     }
 
-    /// The same of an extension beyond the slabs, which gets a group of its own.
+    /// As [`CrashSite::extension`], for one beyond the slabs, which gets a group of its own.
     pub fn large_extension(&mut self, stamp: u64, key: &str, value: &str) -> (ExtensionReference, SlotShare) {
         let pages = (ExtensionClass::of(key.len(), value.len()).unwrap().bytes() / PAGE_BYTES) as u32;
         let space = self.slots.of_class(SlotClass::Large).clone();
@@ -208,7 +208,7 @@ impl CrashSite {
         run(&self.media.io, self.media.log.append(edits), || false).unwrap().unwrap();
     }
 
-    /// Begins a round, with a slot at least that rests: images that are written from now on have stamps above this one.
+    /// Begins a round, with at least one resting slot. Images written from now on have stamps above this one.
     pub fn turn_round(&mut self, stamp: u64) {
         let round =
             self.slots.nodes().turn_round(stamp).expect("a slot rests, and nothing of the round before is on its way");
@@ -221,7 +221,7 @@ impl CrashSite {
         *self.media.log.table.iter().find(holds).unwrap()
     }
 
-    /// Opens after the crash: what was in memory is not there any more.
+    /// Opens the keyspace after the crash: the state in memory is lost.
     pub fn recover(&mut self) -> Result<Opened, Error> {
         let slots = KeyspaceSlots::new(&slab_options(&self.media), KEYSPACE, &self.media.log.table);
         let references: Vec<Vec<u8>> = self.log.iter().map(|(.., logged)| logged.stored()).collect();

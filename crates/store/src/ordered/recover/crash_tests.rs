@@ -1,4 +1,4 @@
-//! The rows of `docs/decisions/ordered-crash.md` that concern images and groups, each under its name.
+//! The rows of `docs/decisions/ordered-crash.md` on images and groups, each under its name.
 
 use super::crash_site::{CrashSite, Stored};
 use crate::ordered::slabs::SlotShare;
@@ -40,7 +40,7 @@ fn update_torn_image() {
     assert_eq!(opened.items(), OLD);
     assert_eq!((opened.counts.slots_torn, opened.nodes[""].1), (1, old.number()));
     assert!(opened.is_free(new.number()));
-    // Its group can be closed: nothing torn is left in it.
+    // Its group can be closed, as nothing torn is left in it.
     let group = site.group_of(new.number());
     site.edit(vec![GroupEdit::Close(vec![group.first])]);
     assert_eq!(site.recover().unwrap().counts.slots_torn, 0);
@@ -57,20 +57,20 @@ fn update_unflushed_image() {
     assert_eq!((stamp, opened.stamp_next, opened.counts.rewritten), (5000, 5001, 1), "under a new stamp");
     assert!(slot != new.number() && slot != old.number(), "into another slot");
     assert!(opened.is_free(old.number()) && opened.is_free(new.number()));
-    // There may be several: all are held until what recovery writes is durable.
+    // There may be several such images: all are protected until recovery's writes are durable.
     let (mut site, old) = with_old();
     let newer = [7, 8, 9].map(|stamp| site.values(stamp, ALL, &[("a", "new")]));
     site.options.stamp_durable = 6;
     let (_, slot) = site.recover().unwrap().nodes[""];
     assert!([&old].into_iter().chain(&newer).all(|share| share.number() != slot), "{slot}");
-    // A later image, of other keys too, says that it was durable.
+    // A later image, of other keys too, attests that it was durable.
     let (mut site, _old) = with_old();
     let new = site.values(7, LOWER, &[("a", "new")]);
     (site.options.stamp_durable, site.stamp_durable) = (6, 7);
     let _later = site.values(8, UPPER, &[("n", "later")]);
     let opened = site.recover().unwrap();
     assert_eq!((opened.nodes[""], opened.nodes["m"].0), ((7, new.number()), 5000));
-    // It was in nothing but the drive's cache: the old one is there, whole.
+    // It was only in the drive's cache: the old image is there, whole.
     let (mut site, _old) = with_old();
     assert_eq!(site.recover().unwrap().items(), OLD);
 }
@@ -157,7 +157,7 @@ fn extension_stamp_differs() {
     assert_eq!((opened.items(), opened.counts.extensions), (vec![("b", "two")], 1));
 }
 
-/// Beyond the slabs: one that was torn, one that no image names, one that a dead image names, and one that is live. All but the last go.
+/// Extensions beyond the slabs: a torn one, one that no image names, one that a dead image names, and a live one. All but the last are freed.
 #[test]
 fn large_extensions() {
     let mut site = CrashSite::new();
@@ -180,7 +180,7 @@ fn large_extensions() {
     assert_eq!((again.items(), again.counts.extensions), (vec![("a", &live[..])], 1));
 }
 
-/// A reference that says more than its group has is damage.
+/// A reference to more bytes than its group has is damage.
 #[test]
 fn a_group_that_is_too_small_for_its_extension_is_damage() {
     let mut site = CrashSite::new();
@@ -244,7 +244,7 @@ fn split_then_update_of_one_half() {
     assert_eq!(site.recover().unwrap().items(), [("a", "second"), ("n", "old"), ("z", "old")]);
 }
 
-/// A crash with two old nodes, the right of which has been written more often.
+/// A crash with two old nodes; the right one has been written more often.
 fn with_both() -> (CrashSite, [SlotShare; 2]) {
     let site = CrashSite::new();
     let both = [site.values(5, LOWER, &[("a", "left")]), site.values(40, UPPER, &[("n", "right")])];
@@ -300,7 +300,7 @@ fn split_then_merge_before_either() {
 #[test]
 fn group_opened() {
     let (mut site, _old) = with_old();
-    // Extents with an image of an earlier tenant, that another group's version is on, and that nobody names yet.
+    // The extents have an image of an earlier tenant, written under another group's version. Nobody names them yet.
     let group = Group { version: 99, ..site.group_of(0) };
     let earlier = site.values(900, ALL, &[("a", "earlier")]);
     let page = site.media.read(earlier.flash_offset(), 4096);
@@ -308,7 +308,7 @@ fn group_opened() {
     site.media.write(site.media.map.flash(unnamed), &page);
     site.tear(earlier.number());
     assert_eq!(site.recover().unwrap().items(), OLD, "nobody looks at it");
-    // The group is there, and the zeros were not written: another salt, so it is no image.
+    // The group is there, but its zeros were not written: with its salt the old image is invalid.
     let mut round = site.media.log.table.round(group.keyspace).unwrap().clone();
     round.groups.insert(unnamed, RoundSlots::all_free(super::crash_site::GROUP_SLOTS));
     let added = GroupEdit::Add(Group { first: unnamed, ..group });
@@ -355,7 +355,7 @@ fn recovery_itself() {
         site.options.stamp_durable = 6;
         site
     };
-    // To the end, again and again, without an `opened`: stamps are skipped as by an opening.
+    // Recoveries run to their end, repeatedly, without an `opened`. Stamps are skipped as an opening does.
     let mut site = with_half();
     for number in 0..20_u64 {
         site.options.stamp_next = 5000 + 100 * number;
@@ -363,11 +363,11 @@ fn recovery_itself() {
         assert_eq!(opened.items(), expected);
         assert!(opened.nodes.values().all(|(stamp, _)| *stamp >= site.options.stamp_next), "{:?}", opened.nodes);
     }
-    // Stamps begin above those of all images, whoever gave them.
+    // Stamps begin above those of all images, whoever assigned them.
     site.options.stamp_next = 10;
     let highest = site.recover().unwrap().stamp_next;
     assert!(highest > 6900 && site.recover().unwrap().stamp_next > highest, "{highest}");
-    // The flush fails, and nothing, or all, of what was written is there.
+    // The flush fails, and none or all of the writes survive.
     let mut site = with_half();
     site.media.log.flush_failure = Some(Error::Io("for the test".into()));
     assert!(site.recover().is_err());

@@ -1,4 +1,4 @@
-//! What recovery says of damage, and of limits.
+//! Recovery's reports of damage and of limits.
 
 use super::crash_site::{CrashSite, GROUP_SLOTS, Stored};
 use crate::ordered::slabs::growth::GroupLog;
@@ -93,7 +93,7 @@ fn nothing_is_written_before_all_was_believed() {
 #[test]
 fn groups_grow_where_no_open_slot_is_left_for_what_is_written_again() {
     let mut site = CrashSite::new();
-    // As many nodes as there are slots, each of one letter, none known to be durable.
+    // The test makes as many nodes as there are slots, each of one letter, none known to be durable.
     let fences: Vec<String> = (0..2 * GROUP_SLOTS as u8).map(|number| char::from(b'a' + number).to_string()).collect();
     for (number, low) in fences.iter().enumerate() {
         let (low, high) =
@@ -128,7 +128,7 @@ fn a_part_that_longer_fences_leave_too_little_room_for_becomes_two_nodes() {
 #[test]
 fn two_live_images_of_one_id_get_two() {
     let mut site = CrashSite::new();
-    // An image's id is its low fence's first letter.
+    // An image's id is the first letter of its low fence.
     let _one = site.values(5, ("", "b"), &[("a", "one")]);
     let _two = site.values(6, ("b", "bb"), &[("b", "two")]);
     let _three = site.values(7, ("bb", ""), &[("bb", "three")]);

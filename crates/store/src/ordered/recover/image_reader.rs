@@ -1,7 +1,7 @@
-//! Reads all groups of data nodes and keeps what the live rule needs of them.
+//! Reads all groups of data nodes and keeps the data that the live rule needs.
 //!
-//! Each thread takes the next piece that nobody has begun, has a queue pair of its own, and several pieces on their way. A simulation has
-//! one thread, the caller's.
+//! Each thread takes the next piece that nobody has begun. It has a queue pair of its own, and several pieces in flight. A simulation has one
+//! thread, the caller's.
 
 use super::super::images::{ImageHead, ImageSet};
 use super::super::slabs::SlotSpace;
@@ -19,31 +19,31 @@ use tapetum_drive::{Drive, LocalBuffer, Purpose};
 use tapetum_kernels::ordered::extension::ExtensionReference;
 use tapetum_kernels::ordered::{NodeError, NodeRef, SlotSalt};
 
-/// What is read at once: half an extent of a large store.
+/// Bytes of one read: half an extent of a large store.
 const PIECE_BYTES: u64 = 256 << 10;
 const PIECE_PAGES: u32 = (PIECE_BYTES / PAGE_BYTES) as u32;
-/// Pieces on their way, a thread: one more than the drive is busy with while another is looked at.
+/// Pieces in flight for each thread: one more than the drive works on while another piece is examined.
 const DEPTH: u32 = 4;
 const PROGRESS_INTERVAL_US: u64 = 1_000_000;
 
 /// An extension that a record of an image names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NamedExtension {
-    /// The image's place in the set.
+    /// The place of the image in the set.
     pub image: u32,
     pub pages: u32,
-    /// The number of its slot. `None`: there is no such number.
+    /// The number of the extension's slot. `None`: there is no such slot.
     pub slot: Option<u32>,
 }
 
-/// What was found in the groups of a keyspace's nodes.
+/// The images found in the groups of a keyspace's nodes.
 #[derive(Default)]
 pub struct ReadImages {
     pub set: ImageSet,
     pub named: Vec<NamedExtension>,
-    /// Slots of open groups that hold neither an image nor zeros.
+    /// Slots of open groups with neither an image nor zeros.
     pub torn: Vec<u32>,
-    /// The highest stamp of which an image says that it was durable.
+    /// The highest stamp that an image attests as durable.
     pub stamp_durable: u64,
     pub of_round: RoundImages,
 }
@@ -51,11 +51,11 @@ pub struct ReadImages {
 /// Neighbouring slots of a group.
 #[derive(Clone, Copy)]
 struct SlotPiece {
-    /// The number of the first.
+    /// The number of the first slot.
     first: u32,
     pages: u32,
     version: u64,
-    /// The first extent of the group, and the first one's place there.
+    /// The first extent of the group, and the place of the piece's first slot there.
     group: u32,
     place: u32,
     is_open: bool,
@@ -63,22 +63,22 @@ struct SlotPiece {
 
 struct ReadWork {
     space: SlotSpace,
-    /// The last round that the manifest names.
+    /// The last round in the manifest.
     round: Option<SlotRound>,
     pieces: Vec<SlotPiece>,
-    /// The next piece to read.
+    /// The number of the next piece to read.
     next: AtomicUsize,
     done: AtomicUsize,
     failed: AtomicBool,
     memory_bytes: u64,
-    /// What all threads have found so far takes.
+    /// Bytes of everything that all threads have found so far.
     taken_bytes: AtomicU64,
     found: Mutex<ReadImages>,
     told_us: Mutex<u64>,
     drive: Drive,
 }
 
-/// The pages that an extension takes, and where it is.
+/// The number of pages of an extension, and its slot.
 pub fn named_by(space: &SlotSpace, reference: &ExtensionReference, key_bytes: usize) -> Option<(u32, Option<u32>)> {
     let class = reference.class(key_bytes)?;
     Some(((class.bytes() / PAGE_BYTES) as u32, space.map().number(reference.slot)))
@@ -101,11 +101,11 @@ pub async fn read_images(drive: &Drive, io: &Io, space: &SlotSpace, memory_bytes
         drive: drive.clone(),
     });
     let mut helpers = Vec::new();
-    // Each has buffers for what is on its way: a quarter of local memory for all.
+    // Each thread has buffers for its pieces in flight: a quarter of local memory for all threads.
     let affordable = drive.local().bytes_total() as u64 / 4 / (u64::from(DEPTH) * PIECE_BYTES);
     for number in 1..env.parallelism().min(work.pieces.len()).min(affordable as usize) {
         let work = work.clone();
-        // Without a thread, or without a queue pair, there is one less: the others do its part.
+        // If a thread or a queue pair cannot be made, the other threads do its part.
         let Ok(queue) = drive.queue_pair(DEPTH.next_power_of_two()) else { break };
         let io = Io::new(queue).of(Purpose::Recover);
         let help = move || run(&io, work.read_next(&io), || false).unwrap_or(Ok(()));
@@ -135,14 +135,14 @@ fn pieces(space: &SlotSpace) -> Vec<SlotPiece> {
         }
     }
     if fail_point!(OrderedSkipGroup) {
-        // The first groups that were opened have most of the images.
+        // The groups that were opened first have most of the images.
         pieces.drain(..pieces.len().min(1));
     }
     pieces
 }
 
 impl ReadWork {
-    /// Reads pieces until none is left, and adds what is in them to what was found.
+    /// Reads pieces until none is left, and adds their images to `found`.
     async fn read_next(&self, io: &Io) -> Result<(), Error> {
         let mut found = ReadImages::default();
         let read = self.read_into(io, &mut found).await;
@@ -150,7 +150,7 @@ impl ReadWork {
             self.failed.store(true, Ordering::Relaxed);
             return read;
         }
-        // Each thread a part, while others read: of two runs in order one is made in no time.
+        // Each thread sorts its part while others read. Merging two sorted runs is fast.
         found.put_in_order();
         lock(&self.found).append(found);
         Ok(())
@@ -164,7 +164,7 @@ impl ReadWork {
             {
                 let buffer = match spare.pop() {
                     Some(buffer) => buffer,
-                    // Who has a buffer goes on with it rather than wait for another one.
+                    // A thread that has a buffer continues with it instead of waiting for another one.
                     None => match self.drive.local().allocate(PIECE_BYTES as usize) {
                         Some(buffer) => buffer,
                         None => io.allocate(PIECE_BYTES as usize).await?,

@@ -1,16 +1,16 @@
-//! What the log has of a keyspace: records of batches, which recovery makes again where no image has them.
+//! The log's records of a keyspace: records of batches, which recovery replays if no image has them.
 
 use std::collections::BTreeMap;
 use tapetum_kernels::record::Record;
 
-/// The last record of each key.
+/// The last log record of each key.
 #[derive(Default)]
 pub struct LogRecords<'r> {
     records: BTreeMap<&'r [u8], Record<'r>>,
 }
 
 impl<'r> LogRecords<'r> {
-    /// Of records in the order of their stamps.
+    /// Collects records, which come in the order of their stamps.
     pub fn of(records: impl IntoIterator<Item = Record<'r>>) -> LogRecords<'r> {
         LogRecords { records: records.into_iter().map(|record| (record.key, record)).collect() }
     }
@@ -19,7 +19,7 @@ impl<'r> LogRecords<'r> {
         self.records.is_empty()
     }
 
-    /// Those that an image with this stamp and these fences does not have: an image has all below its stamp.
+    /// The records in this range that an image with this stamp lacks: an image has all below its stamp.
     pub fn above(&self, stamp: u64, low: &[u8], high: Option<&[u8]>) -> impl Iterator<Item = &Record<'r>> {
         let from = self.records.range::<[u8], _>((std::ops::Bound::Included(low), std::ops::Bound::Unbounded));
         let of_tile = from.take_while(move |(key, _)| high.is_none_or(|high| **key < high));

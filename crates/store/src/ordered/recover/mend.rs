@@ -1,8 +1,8 @@
-//! What a repair writes to a keyspace: nodes without keys whose values are lost, and empty nodes where none is left that can be read.
+//! The repair of a keyspace. It writes nodes without the keys whose values are lost, and empty nodes where no readable one is left.
 //!
-//! 1. All images that can be read stay as they are: the new ones have higher stamps and slots that nobody had.
-//! 2. What is torn is zeroed, and a round ends in which nothing may be: so nobody misses what is lost.
-//! 3. As in recovery, a new image has the records that the log has of its keys.
+//! 1. All readable images stay as they are: the new ones have higher stamps, and slots that nobody had.
+//! 2. Torn slots are zeroed, and the repair ends the round, leaving none in which a slot may be torn. So lost images are not reported as missing.
+//! 3. As in recovery, a new image includes the log's records of its keys.
 
 use super::super::images::{ImageSet, LiveImages};
 use super::super::slabs::growth::GroupLog;
@@ -16,16 +16,16 @@ use tapetum_base::error::Error;
 use tapetum_base::media::extents::Extents;
 use tapetum_base::media::io::Io;
 
-/// What is wrong with the nodes of a keyspace.
+/// The damage to the nodes of a keyspace.
 pub struct TreeDamage<'a> {
-    /// Slots that hold neither an image nor zeros.
+    /// Slots with neither an image nor zeros.
     pub bad: &'a [u32],
-    /// By the number of the tile, keys that are to go.
+    /// Keys to remove, by the number of the tile.
     pub lost: &'a BTreeMap<usize, BTreeSet<Vec<u8>>>,
     pub live: &'a LiveImages,
 }
 
-/// Mends a keyspace, all of whose slots are free before. Images get stamps from `stamp_next` on; the one for the next image.
+/// Repairs a keyspace whose slots are all free before. Images get stamps from `stamp_next` on. Returns the stamp for the next image.
 pub async fn mend(
     io: &Io,
     slots: &KeyspaceSlots,

@@ -1,4 +1,4 @@
-//! Recovery of an ordered keyspace: which images are live, and which slots are in use.
+//! Recovery of an ordered keyspace: it finds the live images and the slots in use.
 //!
 //! ```text
 //! read all groups of nodes, a thread a core ─► heads of intact images, torn slots, extensions that records name
@@ -8,16 +8,17 @@
 //!   ─► flush
 //! ```
 //! 1. Nothing is written before all images were read and the live rule held for all keys.
-//! 2. A slot that holds no intact image is torn, and free, if it may have been written when the store was left ([`slot_round`](super::slabs::slot_round)) and
-//!    all images are there that were durable then, as far as one of them tells. Otherwise it is damage.
-//! 3. Afterwards each node has an image with just its fences, in a slot of which one share is kept; all images are durable. What follows
-//!    in the manifest may say *opened*.
-//! 4. Before that, nothing is written over an image that would be live if images in the drive's cache vanished.
-//! 5. What is written again has all records of the log that its keys have above the image's stamp: they are durable by then. Otherwise its
-//!    stamp, which is above theirs, would say that it has them.
-//! 6. A recovery that is cut short is begun anew by the next opening: what it wrote are images like others.
+//! 2. A slot without an intact image is torn, and free, under two conditions: it may have been in use for writes when the store stopped
+//!    ([`slot_round`](super::slabs::slot_round)), and all images are there that were durable then, as far as one of them attests. Otherwise it is
+//!    damage.
+//! 3. Afterwards each node has an image with exactly its fences, in a slot of which one share is kept, and all images are durable. The next manifest
+//!    frame may record *opened*.
+//! 4. Before that, no image is overwritten that would be live if images in the drive's cache vanished.
+//! 5. A rewritten image includes all log records of its keys above the old image's stamp, which are durable by then. Its own stamp is above theirs
+//!    and so claims that it has them.
+//! 6. If recovery is cut short, the next opening runs it again: the images that it wrote count like others.
 //!
-//! Threads: one a core reads; the rest is the caller's.
+//! Threads: one for each core reads; the caller's does the rest.
 
 mod image_reader;
 mod log_records;
@@ -42,17 +43,17 @@ use tapetum_base::media::io::Io;
 use tapetum_drive::fail_point;
 use tapetum_drive::{Drive, Purpose};
 
-/// Places that an error names.
+/// The most places that an error names.
 const PLACES_MAX: usize = 4;
 
-/// What recovery goes by.
+/// The inputs of recovery.
 #[derive(Clone, Copy, Debug)]
 pub struct RecoverOptions {
-    /// Images with a stamp up to this one are durable, whatever they say: the last opening saw them.
+    /// Images with a stamp up to this one are durable, whatever they attest: the last opening saw them.
     pub stamp_durable: u64,
-    /// The first stamp for images that are written, unless there are images with higher ones.
+    /// The first stamp for images that are written, unless existing ones have higher stamps.
     pub stamp_next: u64,
-    /// What images, and what they name, may take in memory.
+    /// Bytes that images, and the extensions that they name, may take in memory.
     pub memory_bytes: u64,
 }
 
@@ -71,7 +72,7 @@ struct RecoveredNode {
     stamp: u64,
     /// The slot of its image, of which a share is kept.
     slot: u32,
-    /// `None` while another node has the one that stands in its image.
+    /// `None` while another node has the id in its image.
     id: Option<u32>,
 }
 
@@ -79,12 +80,12 @@ struct RecoveredNode {
 pub struct RecoveryCounts {
     /// Intact images on flash.
     pub images: u64,
-    /// Those that are live for no key.
+    /// Images that are live for no key.
     pub images_dead: u64,
     pub slots_torn: u64,
-    /// Live ones, or parts of them, that were written again.
+    /// Live images, or parts of them, that were rewritten.
     pub rewritten: u64,
-    /// Extensions that are live.
+    /// Live extensions.
     pub extensions: u64,
     /// Records of the log that no image had.
     pub made_again: u64,
@@ -102,8 +103,8 @@ impl fmt::Display for RecoveryCounts {
 }
 
 impl RecoveredKeyspace {
-    /// The nodes as recovery found or wrote them, in the order of their keys. None at all: nothing was ever durable in the keyspace. No
-    /// two have the same id. A share of each slot is kept: [`super::slabs::SlotSpace::resume`] takes it up.
+    /// The nodes as recovery found or wrote them, in the order of their keys. Empty: nothing was ever durable in the keyspace. No two nodes have the
+    /// same id. A share of each slot is kept: [`super::slabs::SlotSpace::resume`] takes it up.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = ImageHead<'_>> {
         self.nodes.iter().map(|node| {
             let (low, high) = self.set.fences_of(&node.tile);
@@ -114,16 +115,16 @@ impl RecoveredKeyspace {
     }
 }
 
-/// How much of an image is live, and stays as it is.
+/// The part of an image that is live and need not be rewritten.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ImageUse {
     Dead,
     Whole,
-    /// Parts of it, or all, without what the log has of it.
+    /// Parts of it are live, or all of it without the log's records.
     Parts,
 }
 
-/// Kept shares of the slots of dead images that may not be written over yet. Given up when dropped.
+/// Kept shares of the slots of dead images that may not be overwritten yet. The drop gives them up.
 struct DeadImages {
     space: SlotSpace,
     slots: Vec<u32>,
@@ -135,7 +136,7 @@ impl Drop for DeadImages {
     }
 }
 
-/// Recovers a keyspace. All of its slots are free before; afterwards they are in use as they are on flash.
+/// Recovers a keyspace. Before, all of its slots are free; afterwards those in use on flash are claimed.
 pub async fn recover(
     drive: &Drive,
     io: &Io,
@@ -186,13 +187,13 @@ pub async fn recover(
     }
     counts.made_again = rewrite.made_again;
     let stamp_next = rewrite.end().await?;
-    // What they held is in durable images by now.
+    // The contents of the dead images are in durable ones by now.
     drop(dead);
     counts.extensions = extensions;
     Ok(RecoveredKeyspace { set, nodes: recovered, stamp_next, counts })
 }
 
-/// An error where images are missing that were durable, though a write that was cut short looks the same.
+/// An error if images are missing that were durable, although a write that was cut short looks the same.
 fn none_missing(slots: &KeyspaceSlots, found: &ReadImages) -> Result<(), Error> {
     let missing = found.of_round.missing();
     if missing == 0 {
@@ -210,7 +211,7 @@ fn none_missing(slots: &KeyspaceSlots, found: &ReadImages) -> Result<(), Error> 
     }))
 }
 
-/// The live rule, as far as all is well.
+/// Applies the live rule. Damage is an error.
 fn live_images(slots: &KeyspaceSlots, set: &ImageSet) -> Result<LiveImages, Error> {
     let keyspace = slots.keyspace().0;
     let live = set.live().map_err(|same| same_stamp(slots, &same))?;
@@ -235,7 +236,7 @@ fn same_stamp(slots: &KeyspaceSlots, same: &SameStamp) -> Error {
     ))
 }
 
-/// Where a slot is, for whoever looks for it.
+/// The place of a slot, for a person who looks for it.
 fn place(slots: &KeyspaceSlots, number: u32) -> String {
     let map = slots.nodes().map();
     let address = map.address(number);
@@ -250,13 +251,13 @@ fn uses(set: &ImageSet, live: &LiveImages) -> Vec<ImageUse> {
     uses
 }
 
-/// Whether the log has records of a tile that its image has not.
+/// Whether the log has records of a tile that its image lacks.
 fn lacks_records(set: &ImageSet, tile: &Tile, records: &LogRecords<'_>) -> bool {
     let (low, high) = set.fences_of(tile);
     records.above(set.get(tile.image()).stamp, low, high).next().is_some()
 }
 
-/// Claims the slot of a tile's image, and its id if it is all of the image.
+/// Claims the slot of a tile's image, and its id if the tile is the whole image.
 fn claim_node(
     slots: &KeyspaceSlots,
     (set, stamp_durable): (&ImageSet, u64),
@@ -281,8 +282,8 @@ fn claim(slots: &KeyspaceSlots, head: &ImageHead<'_>, stamp_durable: u64) -> Res
     Ok(share.keep())
 }
 
-/// Holds the dead images that are live for a key if some of those above `stamp_durable` vanish: all of these, and what is live without
-/// them.
+/// Holds the dead images that would become live if some images above `stamp_durable` vanished: all dead ones above it, and those that are live
+/// without any above it.
 fn hold_dead(
     slots: &KeyspaceSlots,
     set: &ImageSet,
@@ -306,7 +307,7 @@ fn hold_dead(
     Ok(held)
 }
 
-/// Claims the extensions that images name which are live as a whole, and keeps the shares; how many they are.
+/// Claims the extensions named by images that are live as a whole, and keeps the shares. Returns their number.
 fn claim_extensions(slots: &KeyspaceSlots, found: &ReadImages, uses: &[ImageUse]) -> Result<u64, Error> {
     let live = found.named.iter().filter(|named| uses[named.image as usize] == ImageUse::Whole);
     live.map(|named| claim_extension(slots, named.pages, named.slot)).sum()

@@ -1,15 +1,15 @@
-//! Which ids nodes have. An id is given again in a running store, so after a crash two live images may have one, or two parts of an image.
+//! The ids of nodes. A running store reuses ids, so after a crash two live images may have the same id, or two parts of one image.
 
-/// A bit an id: ids are dense.
+/// One bit for each id, as ids are dense.
 #[derive(Default)]
 pub struct NodeIds {
     taken: Vec<u64>,
-    /// No id in a word before this one is free.
+    /// All ids in the words before this one are taken.
     low: usize,
 }
 
 impl NodeIds {
-    /// Takes an id; whether nobody had it.
+    /// Takes an id. Returns whether it was free.
     pub fn take(&mut self, id: u32) -> bool {
         let (word, bit) = (id as usize / 64, 1 << (id % 64));
         if word >= self.taken.len() {
@@ -20,7 +20,7 @@ impl NodeIds {
         is_free
     }
 
-    /// Takes the lowest id that nobody has.
+    /// Takes the lowest free id.
     pub fn give(&mut self) -> u32 {
         while self.taken.get(self.low).is_some_and(|word| *word == u64::MAX) {
             self.low += 1;

@@ -1,4 +1,4 @@
-//! Writes images again, and zeros to torn slots, before a keyspace is opened.
+//! Rewrites images, and zeroes torn slots, before a keyspace is opened.
 
 use super::super::images::{ImageHead, ImageSet, Tile};
 use super::super::slabs::SlotShare;
@@ -29,22 +29,22 @@ pub struct Rewrite<'a, L> {
     stamp_durable: u64,
     stamp_next: u64,
     page: LocalBuffer,
-    /// Of what was written, and its stamps, until it is durable.
+    /// Shares of the written images' slots, and their stamps, until the images are durable.
     written: Vec<(SlotShare, u64)>,
-    /// Of the images that it replaces, until then.
+    /// Shares of the slots of replaced images, until their replacements are durable.
     replaced: Vec<SlotShare>,
-    /// Records of the log that were made again.
+    /// Log records that were replayed.
     pub made_again: u64,
-    /// For what is written next, in place of a new one: a planted bug.
+    /// A planted bug: the next write gets this stamp in place of a new one.
     kept_stamp: Option<u64>,
 }
 
-/// A node whose image is to be replaced.
+/// A node whose image must be replaced.
 pub struct Replaced<'l> {
     pub node: RecoveredNode,
-    /// The extensions that it names are not claimed yet.
+    /// The extensions that the image names are not claimed yet.
     pub is_part: bool,
-    /// Keys that its new image does not have.
+    /// Keys that the new image must not have.
     pub lost: &'l BTreeSet<Vec<u8>>,
 }
 
@@ -87,9 +87,9 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
         Ok(())
     }
 
-    /// Writes what a node has, and what the log has of its keys above its image's stamp, to another slot, under a new stamp and with the
-    /// fences of its tile, and adds it to `recovered`: as two nodes or more, where there is too little room. How many extensions were
-    /// claimed. Without an id of its own, it gets a new one.
+    /// Writes a node to another slot, under a new stamp and with the fences of its tile, and adds it to `recovered`. Log records of its keys above
+    /// its image's stamp are included. If there is too little room, the node becomes two or more. Without an id of its own, it gets a new one.
+    /// Returns the number of extensions claimed.
     pub async fn write_again(
         &mut self,
         set: &mut ImageSet,
@@ -120,7 +120,7 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
         Ok(extensions)
     }
 
-    /// Makes the nodes of a range of keys of which nothing but records of the log is durable. How many extensions were claimed.
+    /// Makes the nodes of a range of keys of which only log records are durable. Returns the number of extensions claimed.
     pub async fn write_new(
         &mut self,
         set: &mut ImageSet,
@@ -138,7 +138,7 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
         Ok(extensions)
     }
 
-    /// Writes records as one node or more. Without an id for the first one, it gets a new one, as the others do.
+    /// Writes records as one node or more. Each gets a new id, except the first one if it has an id.
     async fn write_parts(
         &mut self,
         set: &mut ImageSet,
@@ -146,7 +146,7 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
         all: NodePart<'_>,
         recovered: &mut Vec<RecoveredNode>,
     ) -> Result<(), Error> {
-        // Those behind are at the front.
+        // The upper parts are at the front.
         let mut parts = vec![all];
         while let Some(part) = parts.pop() {
             let id = *own_id.get_or_insert_with(|| ids.give());
@@ -206,7 +206,7 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
         if let Some(share) = nodes.take_kept_back() {
             return Ok(share);
         }
-        // A group that is full is closed first, and opened again by the next change.
+        // A full group is closed first, and the next change opens it again.
         for turn in 0..3 {
             grow(nodes, self.io, self.extents, (self.log, || self.stamp_next - 1)).await?;
             if let Some(share) = nodes.take_kept_back() {
@@ -219,7 +219,7 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
         Err(Error::FullFlash)
     }
 
-    /// Makes all that was written durable: what it replaces is free.
+    /// Makes all writes durable, and frees the slots that they replace.
     async fn flush(&mut self) -> Result<(), Error> {
         self.log.flush().await?;
         self.written.drain(..).for_each(|(share, stamp)| share.settle(stamp));
@@ -247,21 +247,21 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
         Error::Corrupt(format!("{} held an intact data node and does not any more: {error:?}", place(self.slots, slot)))
     }
 
-    /// As [`Rewrite::end`]; then what images tell of others counts no more, and nothing is torn.
+    /// As [`Rewrite::end`]; also ends the round: earlier attestations no longer count, and no slot is torn.
     pub async fn end_round(mut self) -> Result<u64, Error> {
         self.flush().await?;
         self.log.append(vec![GroupEdit::Round(SlotRound::none(self.slots.keyspace(), self.stamp_next))]).await?;
         Ok(self.stamp_next + 1)
     }
 
-    /// Makes all of it durable; the stamp for the next image.
+    /// Makes all writes durable. Returns the stamp for the next image.
     pub async fn end(mut self) -> Result<u64, Error> {
         self.flush().await?;
         Ok(self.stamp_next)
     }
 }
 
-/// Makes records of the log again, on those of an image; how many there were.
+/// Replays log records on an image's records. Returns their number.
 fn make_again<'r>(records: &mut BTreeMap<&'r [u8], Record<'r>>, log: impl Iterator<Item = &'r Record<'r>>) -> u64 {
     let mut made = 0;
     for record in log {

@@ -1,4 +1,4 @@
-//! The rows of `docs/decisions/ordered-crash.md` that tell a torn write from damage, each under its name.
+//! The rows of `docs/decisions/ordered-crash.md` on telling torn writes from damage, each under its name.
 
 use super::crash_site::CrashSite;
 use crate::ordered::slabs::SlotShare;
@@ -8,7 +8,7 @@ use tapetum_kernels::ordered::NODE_BYTES;
 const LOWER: (&str, &str) = ("", "m");
 const UPPER: (&str, &str) = ("m", "");
 
-/// Two images of one node, stamps 5 and 6, and that of another one, stamp 4, which are durable.
+/// Three durable images: two of one node, stamps 5 and 6, and one of another node, stamp 4.
 fn with_three() -> (CrashSite, [SlotShare; 3]) {
     let site = CrashSite::new();
     let other = site.values(4, UPPER, &[("n", "other")]);
@@ -17,7 +17,7 @@ fn with_three() -> (CrashSite, [SlotShare; 3]) {
     (site, [other, old, new])
 }
 
-/// An image that says that so many images up to this stamp are durable.
+/// An image that attests that `images` images up to this stamp are durable.
 fn tell(site: &mut CrashSite, stamp: u64, (images, durable): (u32, u64)) -> SlotShare {
     (site.stamp_durable, site.round_images) = (durable, images);
     let share = site.values(stamp, UPPER, &[("n", "later")]);
@@ -56,7 +56,7 @@ fn never_written_after_another_image_told() {
 
 #[test]
 fn damaged_before_another_image_told() {
-    // Of the last flush no image tells: it is as if it had not been.
+    // No image attests the last flush: it counts as if it had not happened.
     let (mut site, [.., new]) = with_three();
     let _later = tell(&mut site, 7, (2, 5));
     site.tear(new.number());
@@ -82,12 +82,12 @@ fn torn_where_a_dead_image_was() {
     let number = old.number();
     drop(old);
     site.turn_round(7);
-    // What was told in the round before does not count for this one.
+    // Attestations of the previous round do not count for this one.
     let torn = site.values(8, LOWER, &[("a", "newer")]);
     assert_eq!(torn.number(), number, "its slot is given out again");
     site.tear(torn.number());
     assert_eq!(site.recover().unwrap().items(), [("a", "new"), ("n", "later")]);
-    // A round that begins with the next opening begins to count anew.
+    // The next opening begins a round, whose count starts at zero.
     let opened = site.recover().unwrap();
     assert_eq!((opened.items(), opened.counts.slots_torn), (vec![("a", "new"), ("n", "later")], 0));
 }
@@ -97,7 +97,7 @@ fn doubted_by_a_recovery_that_was_cut_short() {
     let (mut site, [.., new]) = with_three();
     site.options.stamp_durable = 5;
     assert_eq!(site.recover().unwrap().counts.rewritten, 1);
-    // Its round names the slot, though an intact image was in it: a flush need not have saved that.
+    // The recovery's round names the slot, although an intact image was in it: a flush need not have saved that image.
     site.tear(new.number());
     let opened = site.recover().unwrap();
     assert_eq!((opened.items(), opened.counts.slots_torn), (vec![("a", "new"), ("n", "other")], 1));

@@ -1,16 +1,15 @@
-//! The allocator of a search tree: blocks of words, cut from chunks that are mapped when they are needed.
+//! The allocator of a search tree: blocks of words, cut from chunks that are mapped on demand.
 //!
 //! Invariants:
 //! 1. A block lies in one chunk. Its index is not 0.
 //! 2. A block is in use, retired, or on the list of free blocks of its size.
-//! 3. A retired block is not given out while a handle is pinned that may still see it (`epochs`).
-//! 4. Chunks are mapped up to the limit, and one more for removals alone: a removal may need a block before it gives
-//!    others back, and a full tree must be able to shrink.
+//! 3. A retired block is not reused while a pinned handle may still see it (`epochs`).
+//! 4. Chunks are mapped up to the limit, and one more for removals only: a removal may need a block before it frees others, and a full tree must be
+//!    able to shrink.
 //!
-//! Chunks are unmapped when the tree is dropped. A free block goes to a block of its size, or is cut when there is no
-//! other memory.
+//! Chunks are unmapped when the tree is dropped. A free block is reused for a block of its size, or is cut if there is no other memory.
 //!
-//! Threads: words are read without a lock; all else is under the allocator's lock, which is taken last.
+//! Threads: words are read without a lock. Everything else is under the allocator's lock, which is taken last.
 
 use super::SearchError;
 use super::epochs::{self, Epochs, Pin};
@@ -21,9 +20,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
 use tapetum_base::memory::memory_word::Word;
 
-/// The first word that is given out. 0 is no block.
+/// The first word that may be allocated. Index 0 means no block.
 pub const FIRST: u32 = 8;
-/// Words that an index can name: references keep one bit for themselves.
+/// The words that an index can name: references use one bit for themselves.
 const WORDS_MAX: usize = 1 << 31;
 const BLOCK_WORDS_MIN: usize = 2;
 
@@ -42,9 +41,9 @@ struct RetiredBlock {
 
 #[derive(Clone)]
 struct Allocator {
-    /// By size in words: the first free block, whose first word links to the next.
+    /// The first free block of each size in words. Its first word links to the next one.
     free: [u32; BLOCK_WORDS_MAX + 1],
-    /// Words of the newest chunk that were never given out.
+    /// Words of the newest chunk that were never allocated.
     fresh: std::ops::Range<u32>,
     chunks: usize,
     retired: VecDeque<RetiredBlock>,
@@ -96,14 +95,14 @@ impl<M: TreeMemory> Blocks<M> {
         self.epochs.leave(handle);
     }
 
-    /// The words from a block's first one on.
+    /// The words from the first one of a block on.
     #[inline(always)]
     pub fn words(&self, index: u32) -> &[M::Word] {
         let chunk = self.chunks[index as usize / M::CHUNK_WORDS].get().expect("a block lies in a mapped chunk");
         &chunk[index as usize % M::CHUNK_WORDS..]
     }
 
-    /// Gives blocks of these sizes, and room to retire so many, or changes nothing. Whoever claims cannot fail afterwards.
+    /// Allocates blocks of these sizes and reserves room to retire some; changes nothing if that fails. After a claim a change cannot fail.
     pub fn claim<const N: usize>(
         &self,
         words: [usize; N],
@@ -135,7 +134,7 @@ impl<M: TreeMemory> Blocks<M> {
         })
     }
 
-    /// Takes blocks that were unlinked; as many as were claimed.
+    /// Retires unlinked blocks, as many as were claimed.
     pub fn retire<const N: usize>(&self, blocks: [(u32, usize); N]) {
         self.allocator.with(|state| {
             let tag = self.epochs.tag();
@@ -154,7 +153,7 @@ impl<M: TreeMemory> Blocks<M> {
         }
     }
 
-    /// A copy over other memory, whose chunks `make` fills.
+    /// A copy in another memory, whose chunks `make` fills.
     #[cfg(test)]
     pub fn copied<N: TreeMemory>(&self, memory: N, make: impl Fn(&[u64]) -> N::Chunk) -> Blocks<N> {
         assert_eq!(M::CHUNK_WORDS, N::CHUNK_WORDS);
@@ -181,7 +180,7 @@ impl<M: TreeMemory> Blocks<M> {
     }
 
     fn take(&self, state: &mut Allocator, words: usize, purpose: Purpose) -> Result<u32, SearchError> {
-        // The chunk beyond the limit is not for inserts, nor are its words that a removal left.
+        // Inserts may use neither the chunk beyond the limit nor the words of it that a removal left.
         let may_take_fresh = purpose == Purpose::Remove || state.chunks < self.chunks.len();
         let at_once =
             self.take_free(state, words).or_else(|| if may_take_fresh { take_fresh(state, words) } else { None });
@@ -208,7 +207,7 @@ impl<M: TreeMemory> Blocks<M> {
         Some(index)
     }
 
-    /// Cuts a larger free block.
+    /// Allocates a part of a larger free block.
     fn cut_free(&self, state: &mut Allocator, words: usize) -> Option<u32> {
         let larger = words + BLOCK_WORDS_MIN..=BLOCK_WORDS_MAX;
         let size = larger.into_iter().find(|size| state.free[*size] != 0)?;
@@ -228,7 +227,7 @@ impl<M: TreeMemory> Blocks<M> {
         let first = (state.chunks * M::CHUNK_WORDS) as u32;
         state.fresh = first.max(FIRST)..first + M::CHUNK_WORDS as u32;
         state.chunks += 1;
-        // What is left of the chunk before is smaller than a block was asked for. A single word is lost.
+        // The rest of the previous chunk is smaller than the requested block. A single word is lost.
         if rest.len() >= BLOCK_WORDS_MIN {
             self.link_free(state, rest.start, rest.len());
         }

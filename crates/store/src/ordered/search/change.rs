@@ -1,6 +1,6 @@
-//! Changes: they walk to a place without locks, lock its nodes, look again, and change it or start anew.
+//! Changes. A change walks to its place without locks, locks the nodes there, and checks them again; then it changes them or starts again.
 //!
-//! Readers see each change at one store: of a slot, or of a header that holds a terminator.
+//! Readers see each change through one store: of a slot, or of a header with a terminator.
 //!
 //! ```text
 //! insert   into an empty slot         node                    slot ← leaf
@@ -26,9 +26,9 @@ use tapetum_base::memory::memory_word::Word;
 #[must_use]
 pub enum AnchorChange {
     Done,
-    /// Nothing was changed: the anchor that was to be changed, or to be inserted after, has this value.
+    /// Nothing was changed: the anchor to change, or to insert after, has this value.
     Found(u64),
-    /// Nothing was changed: it is no anchor.
+    /// Nothing was changed: the key is no anchor.
     Absent,
     /// Nothing was inserted: the key is an anchor already, with this value.
     Taken(u64),
@@ -36,7 +36,7 @@ pub enum AnchorChange {
 
 type Attempt = Result<AnchorChange, ChangeHalt>;
 
-/// Tries until no other change comes between. Each try that fails was overtaken by a change that did not.
+/// Retries until no other change interferes. Each failed try was overtaken by another change that did not fail.
 fn until_it_ends<M: TreeMemory>(mut attempt: impl FnMut() -> Attempt) -> Result<AnchorChange, SearchError> {
     let mut tries = 0;
     loop {
@@ -51,7 +51,7 @@ fn until_it_ends<M: TreeMemory>(mut attempt: impl FnMut() -> Attempt) -> Result<
     }
 }
 
-/// Goes on if the tree is as it was when it was walked through.
+/// An error unless the tree is as it was during the walk.
 fn expect_same(is_same: bool) -> Result<(), ChangeHalt> {
     if is_same { Ok(()) } else { Err(ChangeHalt::Conflict) }
 }
@@ -60,7 +60,7 @@ fn check_length(key: &[u8]) -> Result<(), SearchError> {
     if key.len() > KEY_BYTES_MAX { Err(SearchError::KeyTooLong { bytes: key.len() }) } else { Ok(()) }
 }
 
-/// Puts a leaf into a node that is being made, whose prefix ends at `at` of the leaf's key.
+/// Adds a leaf to a node that is being made, whose prefix ends at `at` of the leaf's key.
 fn add_leaf(image: &mut NodeImage, key: &[u8], at: usize, leaf: TreeRef) {
     match key.get(at) {
         Some(&byte) => image.add(byte, leaf),
@@ -133,8 +133,8 @@ impl<M: TreeMemory> SearchTree<M> {
         })
     }
 
-    /// Locks a place's node and the node above. Neither is obsolete, so the one still leads to the other: who replaces the
-    /// upper one, or its slot, makes one of them obsolete.
+    /// Locks a place's node and its parent. Neither is obsolete, so the parent still leads to the node: replacing the parent, or its slot, would
+    /// make one of them obsolete.
     fn lock_with_parent<'t>(
         &'t self,
         locks: &mut NodeLocks<'t, M>,
@@ -147,7 +147,7 @@ impl<M: TreeMemory> SearchTree<M> {
         Ok(view)
     }
 
-    /// Lets the slot that leads to a place's node lead elsewhere; both nodes are locked.
+    /// Makes the slot that leads to a place's node lead elsewhere. Both nodes are locked.
     fn replace_node<'t>(
         &'t self,
         locks: &mut NodeLocks<'t, M>,
@@ -213,7 +213,7 @@ impl<M: TreeMemory> SearchTree<M> {
         Ok(AnchorChange::Done)
     }
 
-    /// Copies a full node into a larger one, or into one of its size without its empty slots.
+    /// Copies a full node into a larger one, or into one of its size without empty slots.
     fn grow<'t>(&'t self, locks: &mut NodeLocks<'t, M>, place: &KeyPlace, byte: u8, key: &[u8], value: u64) -> Attempt {
         let view = self.lock_with_parent(locks, place)?;
         expect_same(view.child(byte).is_none() && !view.has_room_for(byte))?;
@@ -227,7 +227,7 @@ impl<M: TreeMemory> SearchTree<M> {
         Ok(AnchorChange::Done)
     }
 
-    /// Puts a node where a leaf was, for both anchors.
+    /// Replaces a leaf by a node with both anchors' leaves.
     fn part_leaves<'t>(
         &'t self,
         locks: &mut NodeLocks<'t, M>,
@@ -252,7 +252,7 @@ impl<M: TreeMemory> SearchTree<M> {
         Ok(AnchorChange::Done)
     }
 
-    /// Puts a node above one whose prefix the key leaves at `at`.
+    /// Puts a node above one whose prefix differs from the key at `at`.
     fn part_prefix<'t>(
         &'t self,
         locks: &mut NodeLocks<'t, M>,
@@ -296,7 +296,7 @@ impl<M: TreeMemory> SearchTree<M> {
         Ok(AnchorChange::Done)
     }
 
-    /// Removes a leaf from a node that is replaced by a smaller one, or by its only other entry.
+    /// Removes a leaf from a node, which is replaced by a smaller one or by its only other entry.
     fn shrink<'t>(
         &'t self,
         locks: &mut NodeLocks<'t, M>,
@@ -334,8 +334,7 @@ impl<M: TreeMemory> SearchTree<M> {
         Ok(AnchorChange::Done)
     }
 
-    /// Replaces a node, of which one child is left, by a copy of that child that has the node's prefix and byte before its
-    /// own prefix.
+    /// Replaces a node with one remaining child by a copy of that child. The copy's prefix begins with the node's prefix and byte.
     fn pull_up<'t>(
         &'t self,
         locks: &mut NodeLocks<'t, M>,
@@ -356,7 +355,7 @@ impl<M: TreeMemory> SearchTree<M> {
     }
 }
 
-/// Whether a place's node stays where it is when it loses an entry.
+/// Whether a place's node stays in place when it loses an entry.
 fn stays_without_one<W: Word>(place: &KeyPlace, view: NodeView<W>) -> bool {
     if place.node == ROOT {
         return true;

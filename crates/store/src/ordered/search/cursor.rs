@@ -1,13 +1,13 @@
-//! Iteration in order, both ways, beside changes.
+//! Iteration in order, in both directions, concurrent with changes.
 //!
-//! A cursor keeps its last anchor and nothing of the tree; each step is a query from there. So it sees each anchor that is
-//! there throughout once, in order, and it may rest for as long as it likes. A step costs a walk from the root, which is
-//! little beside the page that the caller reads for each anchor.
+//! A cursor keeps its last anchor and nothing of the tree; each step is a query from there. So it sees each anchor that exists throughout once, in
+//! order, and may pause for any time. A step costs a walk from the root, which is little compared with the page that the caller reads for each
+//! anchor.
 
 use super::tree_memory::TreeMemory;
 use super::{AnchorKey, SearchHandle};
 
-/// A place among the anchors, or before the first or behind the last one.
+/// A position at an anchor, before the first one, or behind the last one.
 pub struct AnchorCursor {
     at: AnchorKey,
     place: CursorPlace,
@@ -34,17 +34,17 @@ impl AnchorCursor {
         AnchorCursor { at: AnchorKey::new(), place: CursorPlace::End }
     }
 
-    /// At this key, which need not be an anchor: the first step goes to its neighbour.
+    /// At this key, which need not be an anchor. The first step goes to its neighbour.
     pub fn at(key: &AnchorKey) -> AnchorCursor {
         AnchorCursor { at: key.clone(), place: CursorPlace::Anchor }
     }
 
-    /// The anchor that the last step went to.
+    /// The anchor of the last step.
     pub fn anchor(&self) -> &[u8] {
         &self.at
     }
 
-    /// Goes to the next anchor and returns its value; or behind the last one.
+    /// Moves to the next anchor and returns its value; moves to the end if there is none.
     pub fn forward<M: TreeMemory>(&mut self, handle: &mut SearchHandle<M>) -> Option<u64> {
         let value = match self.place {
             CursorPlace::Start => Some(handle.floor(b"", &mut self.at)),
@@ -55,7 +55,7 @@ impl AnchorCursor {
         value
     }
 
-    /// Goes to the anchor before and returns its value; or before the first one.
+    /// Moves to the previous anchor and returns its value; moves to the start if there is none.
     pub fn back<M: TreeMemory>(&mut self, handle: &mut SearchHandle<M>) -> Option<u64> {
         let value = match self.place {
             CursorPlace::Start => None,

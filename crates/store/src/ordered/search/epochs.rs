@@ -1,29 +1,28 @@
-//! Which handles look at the tree, and since when: what tells that nobody can see a retired block any more.
+//! Epochs: the handles that read the tree, and since when. They tell when nobody can see a retired block any more.
 //!
 //! Invariants:
-//! 1. `epoch` grows by one with every batch of blocks that is retired, after they were unlinked. The batch's tag is the
-//!    epoch before that.
-//! 2. A pinned handle's line holds the epoch that the handle read before it looked at anything. A handle that announces an
-//!    epoch above a tag cannot reach that tag's blocks: it saw the epoch that was stored after they were unlinked.
+//! 1. `epoch` grows by one with every batch of retired blocks, after they were unlinked. The batch's tag is the epoch before that.
+//! 2. A pinned handle's line holds the epoch that the handle read before anything else. A handle that announces an epoch above a tag cannot reach
+//!    that tag's blocks: it saw the epoch that was stored after they were unlinked.
 //! 3. So a batch may be reused once every pinned handle announces an epoch above its tag.
 //!
-//! A handle that announces an old epoch only delays reuse. A handle that was not seen as pinned sees all that was unlinked
-//! before the look: each side has a full fence between its store and its load.
+//! A handle that announces an old epoch only delays reuse. If a check did not see a handle as pinned, the handle sees every unlink before the check:
+//! each side has a full fence between its store and its load.
 //!
-//! Threads: a handle writes its own line and waits for nobody. Tags and looks belong to who holds the allocator's lock.
+//! Threads: a handle writes its own line and waits for nobody. Tags and checks need the allocator's lock.
 
 use std::ops::Deref;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use tapetum_base::memory::memory_word::Word;
 
-/// Words of a cache line: each handle has one of its own, and so has the epoch.
+/// The words of a cache line. Each handle has a line of its own, and so has the epoch.
 const LINE_WORDS: usize = 8;
 
-/// Of a handle's line: nobody has it.
+/// The value of an unused handle's line.
 const FREE: u64 = 0;
-/// A handle has it, and looks at nothing.
+/// The handle is in use, but does not read the tree.
 const IDLE: u64 = 1;
-/// Behind these come the epochs of pinned handles.
+/// Epochs of pinned handles are added to this.
 const PINNED: u64 = 2;
 
 pub const fn words_for(handles: usize) -> usize {
@@ -42,13 +41,13 @@ pub struct Pin<'a, W: Word> {
 
 impl<W: Word> Drop for Pin<'_, W> {
     fn drop(&mut self) {
-        // Release: all loads of this handle come before a reuse that follows from seeing this.
+        // Release: all loads of this handle come before a reuse by a thread that sees this store.
         self.line.store(IDLE, Release);
     }
 }
 
 impl<W: Word, C: Deref<Target = [W]>> Epochs<C> {
-    /// Over zeroed words.
+    /// Uses zeroed words.
     pub fn new(words: C) -> Epochs<C> {
         Epochs { words }
     }
@@ -68,7 +67,7 @@ impl<W: Word, C: Deref<Target = [W]>> Epochs<C> {
         self.words.len() * 8
     }
 
-    /// Takes one of the first lines, if one is free. Returns the handle's number.
+    /// Takes one of the first `handles_max` lines, if one is free. Returns the handle's number.
     pub fn register(&self, handles_max: usize) -> Option<usize> {
         self.lines().take(handles_max).position(|line| {
             while line.load(Relaxed) == FREE {
@@ -80,16 +79,16 @@ impl<W: Word, C: Deref<Target = [W]>> Epochs<C> {
         })
     }
 
-    /// Gives a handle's line back.
+    /// Frees a handle's line.
     pub fn leave(&self, handle: usize) {
         self.line(handle).store(FREE, Release);
     }
 
     pub fn pin(&self, handle: usize) -> Pin<'_, W> {
         let line = self.line(handle);
-        // Acquire: who reads an epoch sees all that was unlinked before it was stored.
+        // Acquire: a reader of an epoch sees every unlink before its store.
         let epoch = self.words[0].load(Acquire);
-        // Release: loads of this handle's earlier looks come before a reuse that follows from seeing this.
+        // Release: earlier loads of this handle come before a reuse by a thread that sees this store.
         line.store(epoch + PINNED, Release);
         W::fence(SeqCst);
         Pin { line }

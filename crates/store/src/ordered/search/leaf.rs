@@ -6,8 +6,7 @@
 //! word 2…  8 bytes of the key each, the last word padded with zeros
 //! ```
 //!
-//! The key is written once, before the leaf is linked. The value is stored under the lock of the node that links the leaf,
-//! and read without one.
+//! The key is written once, before the leaf is linked. The value is stored under the lock of the node that links the leaf, and read without a lock.
 
 use super::anchor_key::AnchorKey;
 use std::cmp::Ordering;
@@ -16,10 +15,10 @@ use tapetum_base::memory::memory_word::Word;
 
 const VALUE: usize = 0;
 const KEY: usize = 1;
-/// Bytes of the key beside its length.
+/// Bytes of the key in the word that has its length.
 const FIRST_BYTES: usize = 6;
 
-/// Words of a leaf whose key has so many bytes.
+/// Words of a leaf whose key has `key_bytes` bytes.
 pub const fn words_for(key_bytes: usize) -> usize {
     KEY + (key_bytes + 8 - FIRST_BYTES).div_ceil(8)
 }
@@ -28,7 +27,7 @@ pub fn words_of<W: Word>(words: &[W]) -> usize {
     words_for(usize::from(words[KEY].load(Relaxed) as u16))
 }
 
-/// Writes a leaf that nobody can reach yet.
+/// Writes a leaf before anybody can reach it.
 pub fn write<W: Word>(words: &[W], key: &[u8], value: u64) {
     words[VALUE].store(value, Relaxed);
     let (first, rest) = key.split_at(key.len().min(FIRST_BYTES));
@@ -53,7 +52,7 @@ pub fn set_value<W: Word>(words: &[W], value: u64) {
     words[VALUE].store(value, Release);
 }
 
-/// Gives `take` the key in pieces, in order, until it returns false.
+/// Passes the key to `take` in pieces, in order, until that returns false.
 #[inline(always)]
 fn pieces<W: Word>(words: &[W], mut take: impl FnMut(&[u8]) -> bool) {
     let first = words[KEY].load(Relaxed);

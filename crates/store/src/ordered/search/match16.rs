@@ -1,6 +1,6 @@
 //! Comparison of one byte with sixteen, for nodes that keep their key bytes side by side.
 //!
-//! A result has a bit a byte. SSE2 is part of x86-64; elsewhere the bytes are compared one by one.
+//! A result has one bit for each byte. SSE2 is part of x86-64; elsewhere the bytes are compared one by one.
 
 #[inline(always)]
 pub fn equal(keys: [u64; 2], byte: u8) -> u16 {

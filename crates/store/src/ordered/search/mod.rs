@@ -1,7 +1,7 @@
 //! The search layer: an adaptive radix tree in host memory, from anchor keys to the caller's words (data nodes).
 //!
-//! The main question is [`SearchHandle::floor`]: which data node has the range that a key lies in? It is the one of the
-//! greatest anchor that is not above the key. The empty key is always an anchor, so there is one.
+//! The main query is [`SearchHandle::floor`]: it finds the data node in whose range a key lies. That is the node of the greatest anchor not above
+//! the key. The empty key is always an anchor, so there is one.
 //!
 //! ```text
 //! SearchHandle ─► SearchTree: nodes (node, leaf) ─► blocks of atomic words (blocks) ─► chunks (tree_memory)
@@ -9,23 +9,22 @@
 //! ```
 //!
 //! Invariants:
-//! 1. The path of bytes to a node or leaf never changes during its life (`node`, 1). To change a prefix, a kind or a leaf's
-//!    key, the node is copied, and its parent's slot leads to the copy.
+//! 1. The path of bytes to a node or leaf never changes during its life (`node`, 1). To change a prefix, a kind or a leaf's key, a change copies the
+//!    node and makes its parent's slot lead to the copy.
 //! 2. The root is a Node256 without a prefix, and is never replaced. Every other node has at least two entries: children
 //!    and terminator.
 //! 3. A block is retired after the last slot that led to it was changed, and reused when no handle can see it (`epochs`).
-//! 4. A node is marked obsolete before its lock is released, if it was replaced. Who locks it later starts anew.
-//! 5. Nothing recurses. A walk takes at most a step for each byte of a key.
+//! 4. A replaced node is marked obsolete before its lock is released. A change that locks it later starts again.
+//! 5. Nothing recurses. A walk takes at most one step for each byte of a key.
 //!
 //! # Threads
-//! Any number of handles, up to the tree's limit, each used by one thread at a time. Queries take no lock and wait for
-//! nobody. Changes lock the one to three nodes that they store into, parents first (ROWEX); then, for blocks, the
-//! allocator's lock. A change that finds another tree than it walked through starts anew.
+//! Any number of handles, up to the tree's limit, each used by one thread at a time. Queries take no lock and wait for nobody. Changes lock the one
+//! to three nodes that they store into, parents first (ROWEX); then, for blocks, the allocator's lock. A change that finds another tree than it
+//! walked through starts again.
 //!
-//! What a query sees beside changes: an anchor that is there during the whole query is seen; an anchor that is seen was
-//! there at some moment of it. So `floor`, `next` and `previous` skip no anchor that stays. They are no snapshot: `floor`
-//! may give an anchor whose range ended while it ran. The caller compares the key with the data node's fences, and asks
-//! again.
+//! A query concurrent with changes sees every anchor that exists during the whole query, and each anchor that it sees existed at some moment of it.
+//! So `floor`, `next` and `previous` skip no anchor that stays. They are no snapshot: `floor` may return an anchor whose range ended while it ran.
+//! The caller compares the key with the data node's fences, and retries.
 
 mod anchor_key;
 mod blocks;
@@ -64,10 +63,10 @@ use tapetum_base::memory::region::Account;
 /// The longest anchor.
 pub const KEY_BYTES_MAX: usize = 1024;
 
-/// The root's block: the first one that is claimed.
+/// The root's block, which is claimed first.
 const ROOT: u32 = blocks::FIRST;
 
-/// A leaf or a node: the index of its block's first word, and which of them it is.
+/// A reference to a leaf or a node: the index of its block's first word, and a bit for which of them it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct TreeRef(u32);
 
@@ -103,7 +102,7 @@ pub struct SearchLimits {
     pub handles_max: usize,
 }
 
-/// The tree. It is asked and changed through handles.
+/// The tree. Handles query and change it.
 pub struct SearchTree<M: TreeMemory = MappedMemory> {
     blocks: Blocks<M>,
 }
@@ -136,17 +135,17 @@ impl<M: TreeMemory> SearchTree<M> {
         Ok(SearchHandle { tree: self.clone(), number, path })
     }
 
-    /// The anchors, the empty key among them.
+    /// The number of anchors, including the empty key.
     pub fn anchors(&self) -> u64 {
         self.blocks.anchors()
     }
 
-    /// All bytes that the tree takes: chunks, whether their blocks are in use or free, and tables.
+    /// Bytes of all memory of the tree: chunks, whether their blocks are in use or free, and tables.
     pub fn bytes(&self) -> usize {
         self.blocks.bytes()
     }
 
-    /// Bytes of nodes and leaves, and of those that wait to be reused.
+    /// Bytes of nodes and leaves, including retired ones.
     pub fn bytes_used(&self) -> usize {
         self.blocks.bytes_used()
     }
@@ -163,7 +162,7 @@ impl<M: TreeMemory> SearchTree<M> {
     }
 }
 
-/// The way to ask and to change a tree.
+/// Access to a tree for queries and changes.
 pub struct SearchHandle<M: TreeMemory = MappedMemory> {
     tree: Arc<SearchTree<M>>,
     number: usize,
@@ -177,47 +176,47 @@ impl<M: TreeMemory> SearchHandle<M> {
         self.tree.lookup(key)
     }
 
-    /// How many nodes of the tree a query for a key comes through at least.
+    /// The least number of nodes that a query for a key passes.
     pub fn depth(&mut self, key: &[u8]) -> u32 {
         let _pin = self.tree.blocks.pin(self.number);
         self.tree.depth(key)
     }
 
-    /// The greatest anchor that is not above `key`, which may have any length. Returns its value.
+    /// Finds the greatest anchor not above `key`, which may have any length. Returns its value.
     pub fn floor(&mut self, key: &[u8], anchor: &mut AnchorKey) -> u64 {
         let _pin = self.tree.blocks.pin(self.number);
         let leaf = self.tree.at_most(&mut self.path, key, true).expect("the empty key is an anchor");
         self.tree.read_leaf(leaf, anchor)
     }
 
-    /// The greatest anchor of all.
+    /// Finds the greatest anchor. Returns its value.
     pub fn last(&mut self, anchor: &mut AnchorKey) -> u64 {
         let _pin = self.tree.blocks.pin(self.number);
         let leaf = self.tree.last(&mut self.path).expect("the empty key is an anchor");
         self.tree.read_leaf(leaf, anchor)
     }
 
-    /// Moves `anchor` to the smallest anchor above it, if there is one; it need not be an anchor itself.
+    /// Moves `anchor` to the next greater anchor, if there is one. It need not be an anchor itself.
     pub fn next(&mut self, anchor: &mut AnchorKey) -> Option<u64> {
         let _pin = self.tree.blocks.pin(self.number);
         let leaf = self.tree.above(&mut self.path, anchor)?;
         Some(self.tree.read_leaf(leaf, anchor))
     }
 
-    /// Moves `anchor` to the greatest anchor below it, if there is one; it need not be an anchor itself.
+    /// Moves `anchor` to the next smaller anchor, if there is one. It need not be an anchor itself.
     pub fn previous(&mut self, anchor: &mut AnchorKey) -> Option<u64> {
         let _pin = self.tree.blocks.pin(self.number);
         let leaf = self.tree.at_most(&mut self.path, anchor, false)?;
         Some(self.tree.read_leaf(leaf, anchor))
     }
 
-    /// Makes `key` an anchor, if it is none.
+    /// Makes `key` an anchor, unless it is one.
     pub fn insert(&mut self, key: &[u8], value: u64) -> Result<AnchorChange, SearchError> {
         let _pin = self.tree.blocks.pin(self.number);
         self.tree.insert(key, value)
     }
 
-    /// Makes `key` an anchor, if it is none and the anchor `left` has the value `expected` at that moment.
+    /// Makes `key` an anchor, unless it is one, if the anchor `left` has the value `expected` at that moment.
     pub fn insert_after(
         &mut self,
         (left, expected): (&[u8], u64),

@@ -1,7 +1,6 @@
-//! Queries and changes beside changes, under loom: the code of the tree itself, over words of loom's.
+//! Queries and changes at the same time, under loom: the tree's own code, over loom's words.
 //!
-//! The trees are filled beforehand, so that what loom tries is the change that a model is about. Their keys are chosen so that
-//! no query scans the root.
+//! The trees are filled beforehand, so that loom only explores the change under test. The keys are chosen so that no query scans the root.
 
 use super::test_memory::*;
 use super::tree_memory::{Exclusive, TreeMemory};
@@ -11,7 +10,7 @@ use loom::thread;
 use std::io;
 use tapetum_base::memory::memory_word::model::*;
 
-/// Switches of threads that loom tries in one order of steps, where there are more orders than can be tried.
+/// The most thread switches that loom tries in one order of steps, where the orders are too many to try all.
 const SWITCHES_MAX: usize = 3;
 
 struct ModelMemory<const WEAK: u8>;
@@ -42,7 +41,7 @@ impl<const WEAK: u8> TreeMemory for ModelMemory<WEAK> {
 type ModelTree<const WEAK: u8> = Arc<SearchTree<ModelMemory<WEAK>>>;
 type ModelHandle<const WEAK: u8> = SearchHandle<ModelMemory<WEAK>>;
 
-/// Values are the keys' places, from 1.
+/// Values are the positions of the keys, from 1.
 fn filled(keys: &[&[u8]]) -> HeapTree {
     let limits = SearchLimits { bytes_max: 1, handles_max: 3 };
     let tree = SearchTree::over(HeapMemory, limits, LEFTMOST).expect("memory");
@@ -54,9 +53,8 @@ fn filled(keys: &[&[u8]]) -> HeapTree {
     tree
 }
 
-/// Runs both, each with a handle of its own, in many orders; then looks at what is left. Loom does not see that a load and a later
-/// store may change places where the storing thread has loaded the word in between; so each of them has the thread that
-/// comes first in turn.
+/// Runs both, each with a handle of its own, in many orders; then checks the tree. Loom does not see that a load and a later store may be reordered
+/// if the storing thread has loaded the word in between. So each of them is the thread that starts first, in turn.
 fn beside<const WEAK: u8, S: Send + 'static, R: Send + 'static>(
     keys: &[&[u8]],
     first: impl Fn(&mut ModelHandle<WEAK>) -> S + Copy + Send + Sync + 'static,
@@ -110,7 +108,7 @@ fn is_either<T: PartialEq + std::fmt::Debug>(seen: T, one: T, other: T) {
     assert!(seen == one || seen == other, "{seen:?} was never there");
 }
 
-/// A reader beside an insert into a slot of the node that it looks at.
+/// A reader concurrent with an insert into a slot of the node that it reads.
 fn a_slot_is_filled<const WEAK: u8>() {
     beside::<WEAK, _, _>(
         &[b"ab", b"ac"],
@@ -140,7 +138,7 @@ fn without_the_acquisition_of_a_slot_a_reader_sees_half_a_leaf() {
     a_slot_is_filled::<RELAXED_LOAD>();
 }
 
-/// A reader of the smallest byte beside an insert into a slot: a slot is not seen before its byte is.
+/// A reader of the smallest byte, concurrent with an insert into a slot: it does not see a slot before the slot's byte.
 #[test]
 fn a_reader_sees_no_slot_without_its_byte() {
     beside::<SOUND, _, _>(
@@ -151,7 +149,7 @@ fn a_reader_sees_no_slot_without_its_byte() {
     );
 }
 
-/// A reader beside an insert that replaces a full node by a larger one.
+/// A reader concurrent with an insert that replaces a full node by a larger one.
 #[test]
 fn a_reader_beside_a_node_that_grows_misses_nothing() {
     beside::<SOUND, _, _>(
@@ -165,7 +163,7 @@ fn a_reader_beside_a_node_that_grows_misses_nothing() {
     );
 }
 
-/// A reader beside a removal that replaces a node by a smaller one.
+/// A reader concurrent with a removal that replaces a node by a smaller one.
 #[test]
 fn a_reader_beside_a_node_that_shrinks_misses_nothing() {
     // A Node16 of four children, whose next removal makes a Node4.
@@ -184,7 +182,7 @@ fn a_reader_beside_a_node_that_shrinks_misses_nothing() {
     );
 }
 
-/// A reader beside a removal after which the node's only other entry takes its place, and an insert that reuses its block.
+/// A reader concurrent with a removal after which the node's only other entry takes its place, and with an insert that reuses its block.
 fn a_block_is_reused<const WEAK: u8>() {
     beside::<WEAK, _, _>(
         &[b"ab", b"ac", b"b"],
@@ -208,7 +206,7 @@ fn without_the_fences_of_pin_and_reclaim_a_reader_is_misled() {
     a_block_is_reused::<NO_FULL_FENCE>();
 }
 
-/// A reader beside the removal of a terminator, and an insert that reuses its leaf.
+/// A reader concurrent with the removal of a terminator, and with an insert that reuses its leaf.
 #[test]
 fn a_reader_beside_a_leaf_that_is_reused_sees_the_old_one_or_none() {
     beside::<SOUND, _, _>(
@@ -222,7 +220,7 @@ fn a_reader_beside_a_leaf_that_is_reused_sees_the_old_one_or_none() {
     );
 }
 
-/// A reader beside an insert that parts a prefix, and beside the removal that joins it again.
+/// A reader concurrent with an insert that splits a prefix, and with the removal that joins it again.
 #[test]
 fn a_floor_beside_a_prefix_that_is_parted_misses_nothing() {
     beside::<SOUND, _, _>(
@@ -324,7 +322,7 @@ fn a_replacement_beside_a_removal_is_seen_or_refused() {
     );
 }
 
-/// A leaf that both writers part.
+/// Both writers split the same leaf.
 #[test]
 fn two_writers_at_a_leaf_lose_nothing() {
     beside::<SOUND, _, _>(
@@ -338,7 +336,7 @@ fn two_writers_at_a_leaf_lose_nothing() {
     );
 }
 
-/// An anchor goes and is looked for again; who inserts after it is done before it goes, or refused.
+/// An anchor is removed. An insert after it either comes before the removal or is refused.
 #[test]
 fn an_insert_after_an_anchor_that_goes_is_done_before_or_refused() {
     beside::<SOUND, _, _>(
@@ -355,7 +353,7 @@ fn an_insert_after_an_anchor_that_goes_is_done_before_or_refused() {
     );
 }
 
-/// All children of a node change places while a reader looks at it: it may look empty, and what lies before it is found.
+/// All children of a node are replaced while a reader reads it. The node may look empty, but the reader finds the anchor before it.
 #[test]
 fn a_floor_beside_a_node_whose_children_change_misses_nothing() {
     beside::<SOUND, _, _>(

@@ -1,4 +1,4 @@
-//! An inner node: what keys below it have in common, and a child for each byte that may follow.
+//! An inner node: the common prefix of the keys below it, and a child for each byte that may follow.
 //!
 //! ```text
 //! word 0   header: lock 1 bit │ obsolete 1 │ kind 2 │ bytes of the prefix 11 │ slots used 9 │ – 8 │ terminator 32
@@ -10,18 +10,17 @@
 //!   Node256                      children 256 × 32 bits    129 words
 //! ```
 //!
-//! Key bytes are in the order in which they came. The published Node48 finds a byte's slot in a table of 256; three
-//! comparisons of 16 bytes do as well, and the node has half the size.
+//! Key bytes are in the order of insertion. The published Node48 finds a byte's slot in a table of 256 entries; three comparisons of 16 bytes are as
+//! fast, and halve the node.
 //!
-//! A child is a [`TreeRef`], 0 for none. The **terminator** is the leaf whose key ends where the prefix ends: keys may be
-//! prefixes of others.
+//! A child is a [`TreeRef`]; 0 means none. The **terminator** is the leaf whose key ends where the prefix ends: keys may be prefixes of others.
 //!
 //! Invariants:
-//! 1. Kind and prefix never change, and a slot belongs to one byte for the node's whole life. So the path of bytes that
-//!    leads to a node never changes, and what a reader finds there always has that path.
-//! 2. A removed child leaves its slot empty, for the same byte only. Empty slots go when the node is copied.
+//! 1. Kind and prefix never change, and a slot belongs to one byte for the node's whole life. So the path of bytes to a node never changes, and
+//!    every entry that a reader finds there has that path.
+//! 2. A removed child leaves its slot empty, for the same byte only. Empty slots disappear when the node is copied.
 //! 3. A slot's byte and child are stored before the header that counts the slot as used.
-//! 4. An obsolete node is not changed any more. It shows the tree as it was when the node was replaced.
+//! 4. An obsolete node does not change any more. It shows the tree as it was when the node was replaced.
 //!
 //! Threads: words are stored by the holder of the node's lock, one at a time, and read by anyone at any time.
 
@@ -60,13 +59,13 @@ impl NodeKind {
         }
     }
 
-    /// The smallest kind for so many children.
+    /// The smallest kind for a number of children.
     pub fn for_children(children: usize) -> NodeKind {
         NodeKind::ALL.into_iter().find(|kind| children <= kind.capacity()).expect("at most a child for each byte")
     }
 
-    /// Whether a node with so few children is replaced by a smaller one. Less than half full of what the smaller one
-    /// holds, so that no node grows and shrinks by turns.
+    /// Whether a node with so few children is replaced by a smaller one. The limit is below half of the smaller one's size, so that no node grows
+    /// and shrinks by turns.
     pub fn is_roomy_for(self, children: usize) -> bool {
         match self {
             Node4 => false,
@@ -191,7 +190,7 @@ impl<'a, W: Word> NodeView<'a, W> {
         NodeView { words, header: NodeHeader(words[0].load(Acquire)) }
     }
 
-    /// The node in these words, whose lock the caller holds since it had this header.
+    /// The node in these words. The caller has held its lock since it had this header.
     pub fn locked(words: &'a [W], header: NodeHeader) -> Self {
         NodeView { words, header }
     }
@@ -234,7 +233,7 @@ impl<'a, W: Word> NodeView<'a, W> {
         TreeRef((word.load(Acquire) >> (slot % 2 * 32)) as u32)
     }
 
-    /// The used slots whose byte compares well with `byte`, a bit each; of all kinds but the largest.
+    /// The used slots whose byte matches in a comparison with `byte`, one bit each. Not for the largest kind.
     #[inline(always)]
     fn slots_where(&self, compare: impl Fn([u64; 2], u8) -> u16, byte: u8) -> u64 {
         let body = self.body();
@@ -248,7 +247,7 @@ impl<'a, W: Word> NodeView<'a, W> {
         found & ((1u64 << self.header.used()) - 1)
     }
 
-    /// The byte of a slot, of all kinds but the largest.
+    /// The byte of a slot. Not for the largest kind.
     #[inline(always)]
     fn byte_of(&self, slot: usize) -> u8 {
         (self.body()[slot / 8].load(Relaxed) >> (slot % 8 * 8)) as u8
@@ -323,7 +322,7 @@ impl<'a, W: Word> NodeView<'a, W> {
         kind == Node256 || self.header.used() < kind.capacity() || self.slot_of(byte).is_some()
     }
 
-    /// Stores the child of a byte; under the node's lock. Returns the header that the unlocked node must have.
+    /// Stores the child of a byte, under the node's lock. Returns the header with which the node must be unlocked.
     pub fn put(&self, byte: u8, child: TreeRef) -> NodeHeader {
         if let Some(slot) = self.slot_of(byte) {
             self.set_slot(slot, child);
@@ -345,7 +344,7 @@ impl<'a, W: Word> NodeView<'a, W> {
     }
 }
 
-/// A node that is being made: the contents of another one, changed.
+/// A node that is being made: a changed copy of another one's contents.
 pub struct NodeImage {
     pub prefix: [u8; KEY_BYTES_MAX],
     pub prefix_bytes: usize,
@@ -367,7 +366,7 @@ impl NodeImage {
         image
     }
 
-    /// A copy of a node, whose lock the caller holds.
+    /// A copy of a node whose lock the caller holds.
     pub fn of<W: Word>(view: NodeView<W>) -> NodeImage {
         let mut image = NodeImage::new(&[]);
         image.prefix_bytes = view.copy_prefix(&mut image.prefix);
@@ -376,13 +375,13 @@ impl NodeImage {
         image
     }
 
-    /// Adds a child whose byte has none.
+    /// Adds a child for a byte without one.
     pub fn add(&mut self, byte: u8, child: TreeRef) {
         self.children[self.count] = (byte, child);
         self.count += 1;
     }
 
-    /// Gives the child that was added last.
+    /// Sets the child that was added last.
     pub fn set_last(&mut self, child: TreeRef) {
         self.children[self.count - 1].1 = child;
     }
@@ -401,7 +400,7 @@ impl NodeImage {
         &self.prefix[..self.prefix_bytes]
     }
 
-    /// Leaves out the first bytes of the prefix.
+    /// Removes the first bytes of the prefix.
     pub fn cut_prefix(&mut self, bytes: usize) {
         self.prefix.copy_within(bytes..self.prefix_bytes, 0);
         self.prefix_bytes -= bytes;
@@ -420,12 +419,12 @@ impl NodeImage {
         NodeKind::for_children(self.count)
     }
 
-    /// Words of the smallest node that holds this.
+    /// Words of the smallest node with this content.
     pub fn words(&self) -> usize {
         words_for(self.kind(), self.prefix_bytes)
     }
 
-    /// Writes the node into a block that nobody can reach yet.
+    /// Writes the node into a block before anybody can reach it.
     pub fn write<W: Word>(&self, words: &[W]) {
         self.write_as(self.kind(), words);
     }

@@ -1,10 +1,10 @@
 //! The nodes that a change has locked.
 //!
 //! Invariants:
-//! 1. Locks are taken parents first, so that no two changes wait for each other. A change that must lock out of that order
-//!    tries a while, then starts anew.
-//! 2. All locks are released when this is dropped, each with the header that the node is to have.
-//! 3. A locked node is not obsolete, so it is linked: only who locks a node makes it obsolete.
+//! 1. Locks are taken parents first, so that no two changes wait for each other. A change that must lock out of that order tries for a while, then
+//!    starts again.
+//! 2. The drop releases all locks, each with the header that the node must have.
+//! 3. A locked node is not obsolete, so it is linked: only the holder of its lock makes it obsolete.
 
 use super::node::{NodeHeader, NodeView};
 use super::tree_memory::TreeMemory;
@@ -12,15 +12,15 @@ use super::{SearchError, SearchTree};
 use std::sync::atomic::Ordering::{Acquire, Release};
 use tapetum_base::memory::memory_word::Word;
 
-/// insert_after: its left anchor's node. Every change: a parent and a node. A removal: one of its children, too.
+/// insert_after locks its left anchor's node, every change a parent and a node, a removal also one of its children.
 const LOCKS_MAX: usize = 4;
-/// How often a lock is tried out of order.
+/// Tries of a lock out of order.
 const TRIES_MAX: u32 = 128; // a lock is held for less than a microsecond, unless its holder is descheduled
 
-/// Why a change did not end.
+/// The reason why a change did not end.
 #[derive(Debug)]
 pub enum ChangeHalt {
-    /// The tree is not the one that was walked through: start anew.
+    /// The tree is not the one of the walk: start again.
     Conflict,
     Failed(SearchError),
 }
@@ -63,7 +63,7 @@ impl<'t, M: TreeMemory> NodeLocks<'t, M> {
                     return Err(ChangeHalt::Conflict);
                 }
                 if !seen.is_locked() && word.replace(seen.0, seen.locked().0).is_ok() {
-                    // Pairs with the release of the lock before: all that was stored under it is seen.
+                    // Pairs with the release of the previous lock: every store under it is visible.
                     M::Word::fence(Acquire);
                     break seen;
                 }
@@ -84,13 +84,13 @@ impl<'t, M: TreeMemory> NodeLocks<'t, M> {
         NodeView::locked(self.tree.blocks.words(node), self.held[at].1)
     }
 
-    /// The header that a locked node has once it is released.
+    /// Sets the header with which a locked node is released.
     pub fn set_header(&mut self, node: u32, header: NodeHeader) {
         let at = self.position(node).expect("the node is locked");
         self.held[at].1 = header;
     }
 
-    /// Releases all locks: what was changed in headers is seen from here on.
+    /// Releases all locks. Changes of headers are visible from here on.
     pub fn release(&mut self) {
         for (node, header) in self.held[..self.count].iter().rev() {
             self.tree.blocks.words(*node)[0].store(header.unlocked().0, Release);
@@ -98,7 +98,7 @@ impl<'t, M: TreeMemory> NodeLocks<'t, M> {
         self.count = 0;
     }
 
-    /// A locked node was replaced: nothing leads to it any more.
+    /// Marks a locked node as obsolete: it was replaced, and nothing leads to it any more.
     pub fn set_obsolete(&mut self, node: u32) {
         let header = self.view(node).header;
         self.set_header(node, header.obsolete());

@@ -1,8 +1,8 @@
-//! Queries: they take no lock, and see the tree while it changes.
+//! Queries. They take no lock, and see the tree while it changes.
 //!
-//! A query that goes down keeps the nodes that it came through, with the bytes that it has tried, and goes back up where
-//! it finds nothing. A node that was replaced meanwhile shows the tree as it was then, which was during the query; so an
-//! anchor that is there throughout is below each node of its path, old or new.
+//! A query on its way down records the nodes that it passes and the bytes that it has tried, and goes back up if it finds nothing. A node that was
+//! replaced meanwhile shows the tree as it was at that moment, which was during the query. So an anchor that exists throughout is below each node of
+//! its path, old or new.
 
 use super::node::{NodeView, PrefixMatch};
 use super::tree_memory::TreeMemory;
@@ -13,9 +13,9 @@ const ALL_BELOW: u16 = 256;
 /// In a walk upwards: the terminator and all children are left to try.
 const WITH_TERMINATOR: u16 = u16::MAX;
 
-/// The nodes that a query came through.
+/// The nodes that a query passed.
 pub struct QueryPath {
-    /// Each node with its bound: the bytes on the far side of it were tried.
+    /// Each node with its bound: the bytes beyond it were tried.
     steps: Vec<(u32, u16)>,
 }
 
@@ -50,7 +50,7 @@ impl EntrySlot {
     }
 }
 
-/// How far the tree leads towards a key.
+/// The place in the tree to which a key leads.
 pub struct KeyPlace {
     /// The node above `node`, and the byte that leads down. The root has none.
     pub parent: Option<(u32, u8)>,
@@ -60,7 +60,7 @@ pub struct KeyPlace {
     pub found: PlaceFound,
 }
 
-/// What is there, in `node`.
+/// The entry there, in `node`.
 pub enum PlaceFound {
     /// The anchor.
     Anchor(EntrySlot, TreeRef),
@@ -116,7 +116,7 @@ impl<M: TreeMemory> SearchTree<M> {
         }
     }
 
-    /// How many nodes lie on the way towards a key.
+    /// The number of nodes on the way towards a key.
     pub(super) fn depth(&self, key: &[u8]) -> u32 {
         let (mut node, mut at, mut depth) = (ROOT, 0, 1);
         loop {
@@ -133,7 +133,7 @@ impl<M: TreeMemory> SearchTree<M> {
         }
     }
 
-    /// The leaf of the greatest anchor below `key`, or of `key` itself if that is wanted.
+    /// The leaf of the greatest anchor below `key`, or of `key` itself if `or_equal`.
     pub(super) fn at_most(&self, path: &mut QueryPath, key: &[u8], or_equal: bool) -> Option<TreeRef> {
         path.steps.clear();
         let (mut node, mut depth) = (ROOT, 0);
@@ -179,7 +179,7 @@ impl<M: TreeMemory> SearchTree<M> {
         self.greatest_left(path)
     }
 
-    /// The leaf of the greatest anchor among those that are left to try.
+    /// The leaf of the greatest anchor among the untried ones.
     fn greatest_left(&self, path: &mut QueryPath) -> Option<TreeRef> {
         while let Some((node, bound)) = path.steps.last_mut() {
             let view = self.node(*node);
@@ -235,7 +235,7 @@ impl<M: TreeMemory> SearchTree<M> {
         self.smallest_left(path)
     }
 
-    /// The leaf of the smallest anchor among those that are left to try.
+    /// The leaf of the smallest anchor among the untried ones.
     fn smallest_left(&self, path: &mut QueryPath) -> Option<TreeRef> {
         while let Some((node, from)) = path.steps.last_mut() {
             let view = self.node(*node);

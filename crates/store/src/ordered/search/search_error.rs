@@ -1,4 +1,4 @@
-//! Why the search layer cannot take an anchor or a handle.
+//! The reasons why the search layer cannot add an anchor or a handle.
 
 use super::KEY_BYTES_MAX;
 use std::{fmt, io};
@@ -9,13 +9,13 @@ pub enum SearchError {
     KeyTooLong {
         bytes: usize,
     },
-    /// The tree has all the memory that it may take.
+    /// The tree uses all the memory that it may.
     Full {
         bytes_max: usize,
     },
     /// The system gave no memory.
     Memory(io::Error),
-    /// Every handle that the tree has is in use.
+    /// All handles of the tree are in use.
     HandlesTaken {
         handles_max: usize,
     },

@@ -1,4 +1,4 @@
-//! Queries beside changes, with real threads; bounded by a number of changes.
+//! Queries and changes at the same time, with real threads, bounded by a number of changes.
 
 use super::test_memory::*;
 use super::*;
@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 
 /// Changes of each writer.
 const CHANGES: usize = if cfg!(miri) { 300 } else { 60_000 };
-/// Stable anchors, and those that come and go.
+/// The number of stable anchors, and of those that come and go.
 const KEYS: usize = 600;
 
-/// A value tells its key, and which of its values it is.
+/// A value encodes its key and a version.
 fn value_of(key: &[u8], version: u64) -> u64 {
     let hash = key.iter().fold(7u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
     hash & !0xff | version & 0xff
@@ -19,7 +19,7 @@ fn is_value_of(key: &[u8], value: u64) -> bool {
     value == value_of(key, value) || key.is_empty() && value == LEFTMOST
 }
 
-/// Keys of few bytes: nodes of all kinds, shared prefixes, keys that are prefixes of others.
+/// Short keys: nodes of all kinds, shared prefixes, keys that are prefixes of others.
 fn random_key(chance: &mut Chance) -> Vec<u8> {
     let trunk: &[u8] = [&b""[..], b"a", b"aaaa", b"aaaabbbbccccdddd", b"zz"][chance.below(5)];
     let mut key = trunk.to_vec();
@@ -48,7 +48,7 @@ fn keys() -> Keys {
     Keys { stable, passing }
 }
 
-/// Anchors come and go, and change their values. `count`: those that are there.
+/// Adds and removes anchors, and changes their values. `count` is the number of present ones.
 fn write(handle: &mut HeapHandle, keys: &Keys, seed: u64, count: &AtomicI64) {
     let mut chance = Chance(seed);
     for version in 0..CHANGES as u64 {
@@ -81,7 +81,7 @@ fn write(handle: &mut HeapHandle, keys: &Keys, seed: u64, count: &AtomicI64) {
     }
 }
 
-/// Floors of random keys: no stable anchor is passed over.
+/// Floors of random keys: no stable anchor is skipped.
 fn ask(handle: &mut HeapHandle, keys: &Keys, chance: &mut Chance) {
     let key = random_key(chance);
     let mut anchor = AnchorKey::new();
@@ -93,7 +93,7 @@ fn ask(handle: &mut HeapHandle, keys: &Keys, chance: &mut Chance) {
     assert!(is_value_of(stable, handle.lookup(stable).expect("a stable anchor")));
 }
 
-/// All stable anchors are seen, each once and in order, with others between them.
+/// Iteration returns all stable anchors, each once and in order, with others between them.
 fn iterate(handle: &mut HeapHandle, keys: &Keys, forward: bool) {
     let mut stable: Vec<_> = keys.stable.iter().collect();
     if !forward {
@@ -115,7 +115,7 @@ fn iterate(handle: &mut HeapHandle, keys: &Keys, forward: bool) {
     assert_eq!(stable.next(), None, "the end came early");
 }
 
-/// Also when a writer panics.
+/// Counts down when dropped, also in a panic of a writer.
 struct OneLess<'a>(&'a AtomicI64);
 
 impl Drop for OneLess<'_> {
@@ -159,8 +159,8 @@ fn queries_beside_writers_see_every_anchor_that_stays() {
         }
     });
     assert!(was_seen.into_inner(), "no query ran");
-    // Nothing leaks: `contents` counts the blocks. How many were mapped is the scheduler's choice: a reader that stands
-    // still holds all that was retired meanwhile.
+    // Nothing leaks: `contents` counts the blocks. How many were mapped depends on the scheduler: a stalled reader holds all blocks retired
+    // meanwhile.
     let anchors = contents(&tree);
     assert_eq!(anchors.len() as i64, count.into_inner());
     assert!(keys.stable.iter().all(|key| anchors.contains_key(key)));

@@ -1,4 +1,4 @@
-//! Memory for tests: chunks on the heap, of any size; and a look at the whole tree.
+//! Memory for tests: heap chunks of any size, and a check of the whole tree.
 
 use super::node::NodeKind;
 use super::tree_memory::TreeMemory;
@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use tapetum_kernels::random::mix;
 
-/// Small chunks, so that tests map many; retired blocks are looked at one by one.
+/// Small chunks, so that tests map many. Retired blocks are examined one by one.
 pub struct HeapMemory;
 
 impl TreeMemory for HeapMemory {
@@ -37,7 +37,7 @@ pub fn heap_tree(bytes_max: usize) -> (HeapTree, HeapHandle) {
     (tree, handle)
 }
 
-/// What a tree holds that nobody changes. Checks the invariants of its nodes, and that every block is accounted for.
+/// The contents of a tree that nobody changes. Checks the invariants of its nodes, and that every block is accounted for.
 pub fn contents<M: TreeMemory>(tree: &SearchTree<M>) -> BTreeMap<Vec<u8>, u64> {
     let mut anchors = BTreeMap::new();
     let mut words = 0;
@@ -74,7 +74,7 @@ pub fn contents<M: TreeMemory>(tree: &SearchTree<M>) -> BTreeMap<Vec<u8>, u64> {
         }
     }
     assert_eq!(tree.anchors(), anchors.len() as u64);
-    // Nobody is pinned: all that waits can be reused.
+    // No handle is pinned: every retired block can be reused.
     tree.blocks.reclaim_all();
     assert_eq!(tree.bytes_used(), words * 8, "blocks in use that the tree does not lead to, or the other way round");
     anchors

@@ -1,4 +1,4 @@
-//! The tree beside a sorted map, by one thread: contents, order, sizes, limits.
+//! The tree compared with a sorted map, by one thread: contents, order, sizes, limits.
 
 use super::node::NodeKind;
 use super::test_memory::*;
@@ -16,7 +16,7 @@ fn new_model() -> Model {
     BTreeMap::from([(Vec::new(), LEFTMOST)])
 }
 
-/// All questions about one key, each with the model's answer.
+/// All queries for one key, compared with the model.
 fn check_key(handle: &mut HeapHandle, model: &Model, key: &[u8]) {
     assert_eq!(handle.lookup(key), model.get(key).copied(), "{key:?}");
     let pair = |entry: Option<(&Vec<u8>, &u64)>| entry.map(|(key, value)| (key.clone(), *value));
@@ -34,7 +34,7 @@ fn check_key(handle: &mut HeapHandle, model: &Model, key: &[u8]) {
     assert_eq!(previous, pair(model.range(..key.to_vec()).next_back()), "previous of {key:?}");
 }
 
-/// All anchors, both ways.
+/// All anchors, in both directions.
 fn check_order(handle: &mut HeapHandle, model: &Model) {
     let mut cursor = AnchorCursor::at_start();
     for (key, value) in model {
@@ -50,7 +50,7 @@ fn check_order(handle: &mut HeapHandle, model: &Model) {
     assert_eq!(cursor.forward(handle), Some(model[&Vec::new()]));
 }
 
-/// A key that shares much with others: of few bytes, a prefix of another, or one that goes on behind another.
+/// A key that shares much with others: of few bytes, a prefix of another one, or an extension of another one.
 fn near_key(chance: &mut Chance, alphabet: &[u8], len_max: usize, others: &Model) -> Vec<u8> {
     let mut key = if others.is_empty() || chance.below(3) == 0 {
         Vec::new()
@@ -105,7 +105,7 @@ fn the_tree_is_a_sorted_map() {
     {
         let (tree, mut handle) = heap_tree(ROOMY);
         let (mut model, mut chance) = (new_model(), Chance(round as u64));
-        // Grows, shrinks, grows again, goes.
+        // The tree grows, shrinks, grows again and empties.
         for inserts_of_10 in [9, 2, 6, 0] {
             for step in 0..if cfg!(miri) { 100 } else { 6000 } {
                 let others = if inserts_of_10 > 4 && step % 50 != 0 { &Model::new() } else { &model };
@@ -122,7 +122,7 @@ fn the_tree_is_a_sorted_map() {
     }
 }
 
-/// The kind of the node that has the children behind `a`.
+/// The kind of the node with the children behind `a`.
 fn kind_at(tree: &HeapTree, byte: u8) -> Option<NodeKind> {
     let child = tree.node(ROOT).child(byte);
     (!child.is_none() && !child.is_leaf()).then(|| tree.node(child.index()).header.kind())
@@ -197,7 +197,7 @@ fn keys_may_be_as_long_as_the_limit_and_prefixes_of_each_other() {
     let (tree, mut handle) = heap_tree(ROOMY);
     let mut model = new_model();
     let long: Vec<u8> = (0..KEY_BYTES_MAX + 1).map(|at| (at * 7) as u8).collect();
-    // From both ends inwards, so that nodes come above and below others.
+    // The keys come from both ends inwards, so that nodes are added above and below others.
     for at in 1..=KEY_BYTES_MAX {
         let len = if at % 2 == 0 { at / 2 } else { KEY_BYTES_MAX - at / 2 };
         assert_eq!(handle.insert(&long[..len], at as u64).expect("room"), AnchorChange::Done);
@@ -234,7 +234,7 @@ fn prefixes_of_any_length_are_parted_and_joined() {
             model.insert(key, 1);
         }
         for at in 0..=len {
-            // One that ends within the prefix, one that leaves it.
+            // One key ends within the prefix, another one leaves it.
             for branch in [trunk[..at].to_vec(), [&trunk[..at], b"m"].concat(), [&trunk[..at], b"z"].concat()] {
                 if model.contains_key(&branch) || branch.len() > KEY_BYTES_MAX {
                     continue;
@@ -262,7 +262,7 @@ fn an_anchor_is_inserted_after_one_that_has_the_value_expected() {
     assert_eq!(handle.insert_after((b"", 5), b"m", 1).expect("room"), AnchorChange::Found(LEFTMOST));
     assert_eq!(handle.insert_after((b"k", 5), b"m", 1).expect("room"), AnchorChange::Absent);
     assert_eq!(handle.insert_after((b"", LEFTMOST), b"", 1).expect("room"), AnchorChange::Taken(LEFTMOST));
-    // Each splits the one before it: the left anchor lies in the node that grows, is parted, or lies above it.
+    // Each key splits the node before it: the left anchor is in the node that grows or is split, or above it.
     let mut left = (Vec::new(), LEFTMOST);
     let mut model = new_model();
     for (value, len) in (2..).zip((1..40).chain(1..40)) {
@@ -347,13 +347,13 @@ fn the_empty_key_is_not_removed() {
     let _ = heap_tree(ROOMY).1.remove(b"", LEFTMOST);
 }
 
-/// The shortest key above `below` that is not above `key`, its successor.
+/// The shortest key above `below` that is not above its successor `key`.
 fn separator(below: &[u8], key: &[u8]) -> Vec<u8> {
     let same = below.iter().zip(key).take_while(|(a, b)| a == b).count();
     key[..same + 1].to_vec()
 }
 
-/// Bytes an anchor, of a data node of so many random keys each.
+/// Bytes for each anchor, with `keys_a_node` random keys in each data node.
 fn bytes_an_anchor(nodes: usize, keys_a_node: usize, order: impl Fn(usize) -> usize) -> f64 {
     let mut chance = Chance(nodes as u64);
     let mut keys: Vec<[u8; 16]> = (0..nodes * keys_a_node)
@@ -372,7 +372,7 @@ fn bytes_an_anchor(nodes: usize, keys_a_node: usize, order: impl Fn(usize) -> us
     tree.bytes() as f64 / nodes as f64
 }
 
-/// 1 KiB values: about 3 items a data node, and 20 bytes of host memory an item for search layer and page table together.
+/// Values of 1 KiB: about 3 items in a data node, and 20 bytes of host memory an item for search layer and page table together.
 #[test]
 fn anchors_of_random_keys_take_less_than_36_bytes_each() {
     for nodes in [100_000, 400_000, 1_200_000, 1_666_000] {

@@ -1,4 +1,4 @@
-//! What a search tree's memory is made of, so that the same code runs over mappings and under a model.
+//! The memory of a search tree, abstracted so that the same code runs over mappings and under a model.
 
 use std::io;
 use std::ops::Deref;
@@ -30,10 +30,10 @@ pub trait TreeMemory: Send + Sync + 'static {
 
     /// Words of a chunk, a power of two.
     const CHUNK_WORDS: usize;
-    /// Retired blocks at which a writer looks which of them can be reused.
+    /// The number of retired blocks at which a writer checks which of them can be reused.
     const RETIRED_MANY: usize;
 
-    /// At least so many zeroed words.
+    /// Maps at least `words` zeroed words.
     fn map(&self, words: usize) -> io::Result<Self::Chunk>;
 }
 
@@ -49,7 +49,7 @@ impl TreeMemory for MappedMemory {
 
     /// 256 KiB: an empty tree costs little, and a large one has few chunks.
     const CHUNK_WORDS: usize = 1 << 15;
-    /// A look reads a cache line a handle; it pays for that many blocks at once.
+    /// A check reads one cache line for each handle. It is worth that for so many blocks.
     const RETIRED_MANY: usize = 64;
 
     fn map(&self, words: usize) -> io::Result<Region> {

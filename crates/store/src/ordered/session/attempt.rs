@@ -11,7 +11,7 @@ use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::programs::node::PutCondition;
 use tapetum_kernels::ordered::NODE_KEY_BYTES_MAX;
 
-/// An error if no node takes what a request is about, or its value is larger than any.
+/// An error if no node can hold the request's key, or its value is too large.
 pub(super) fn refuse(core: &SessionCore, request: &Request<'_>) -> Result<(), Error> {
     check_value(core, request.payload_bytes() - request.key().len())?;
     match request.key().len() {
@@ -28,7 +28,7 @@ pub(super) fn check_value(core: &SessionCore, bytes: usize) -> Result<(), Error>
     if bytes > limit_bytes { Err(Error::ValueTooLarge { limit_bytes }) } else { Ok(()) }
 }
 
-/// Begins an operation, or begins it anew: it stands in line at the node that its key seems to be in.
+/// Begins an operation, or begins it again: it joins the line at the node that its key seems to be in.
 pub(super) fn attempt(cx: &mut Context, core: &mut SessionCore, op: &mut OpInHand<'_>) -> Step {
     #[cfg(test)]
     {
@@ -38,7 +38,7 @@ pub(super) fn attempt(cx: &mut Context, core: &mut SessionCore, op: &mut OpInHan
         return Step::Fail(error);
     }
     if waits_for_extension(op) {
-        // Nothing is flushed in a store that is poisoned.
+        // A poisoned store flushes nothing.
         return core.base.log.poisoned().map_or_else(Step::Fail, |()| Step::AwaitExtension);
     }
     if op.is_behind_deletion() {
@@ -63,7 +63,7 @@ fn may_begin(core: &SessionCore, op: &OrderedOp) -> Result<(), Error> {
     if op.request.borrow().reads() { Ok(()) } else { core.base.log.refuse_changes() }
 }
 
-/// Deletes everything in a keyspace, now or at a time: by a mark in the log, as in hashed keyspaces.
+/// Deletes everything in a keyspace, now or at a time, by a mark in the log, as in hashed keyspaces.
 fn delete_all(core: &SessionCore, op: &OrderedOp, at: u32) -> Step {
     match core.base.mark_deletion(op.keyspace, at) {
         Ok(Some(stamp)) => Step::Answer(Shown { ticket: None, deleted_by: stamp, read_flash: false }, Outcome::Done),
@@ -73,8 +73,8 @@ fn delete_all(core: &SessionCore, op: &OrderedOp, at: u32) -> Step {
     }
 }
 
-/// Whether an operation looks at its record before it changes it: if the drive does not decide it, or its value is written to an extension
-/// or its record names one.
+/// Whether an operation reads its record before it changes it: either the drive does not decide it, or its value goes to an extension, or its record
+/// names one.
 pub(super) fn looks_first(op: &OrderedOp) -> bool {
     op.kept.looks_first
         || match condition(&op.request.borrow()) {

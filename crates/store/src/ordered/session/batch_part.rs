@@ -4,10 +4,10 @@
 //! prepare ─► values in extensions? ─► lock: writers' list ─► pages, in the order of keys ─► one group of the log ─► pages changed,
 //!    └─ no: asked for, busy            split where there is too little room ─┘ └─ absent: asked for, busy           given back, listed
 //! ```
-//! 1. All pages are taken, and have room for all records, before the log has one. So nothing can go wrong between the append and the change.
+//! 1. All pages are taken, and have room for all records, before the log has one of them. So nothing can fail between the append and the change.
 //! 2. Stamps are given while all pages are taken: an image of one of them with a higher stamp has the batch's changes.
-//! 3. Pages are given back when all are changed, so that nobody sees one of them as it was after another as it is.
-//! 4. Who finds a page taken, or none, gives all back and comes again: pages of a batch keep nobody waiting for them.
+//! 3. Pages are given back when all are changed, so that nobody sees one page from before the batch and another one from after it.
+//! 4. A batch that finds a page taken or absent gives all pages back and is submitted again: it never waits while it holds pages.
 
 use super::attempt::refuse;
 use super::context::Context;
@@ -41,19 +41,19 @@ use tapetum_kernels::ordered::{
 };
 use tapetum_kernels::record::{Codec, Header, Kind, Record};
 
-/// A batch has pages of one in so many of the cache's at most: others go on meanwhile, and after it.
+/// A batch takes at most one such part of the cache's pages. Other operations go on meanwhile.
 const CACHE_PART: usize = 4;
 
-/// A page of a batch, taken.
+/// A taken page of a batch.
 struct BatchPage {
     tree: Arc<OrderedTree>,
     node: NodeId,
     page: LocalBuffer,
-    /// Of the writes in the order of their keys, those of this page.
+    /// This page's writes, among the writes in the order of their keys.
     writes: Range<usize>,
 }
 
-/// The parts of its session that a batch works with.
+/// The parts of its session that a batch uses.
 pub(super) struct SessionParts<'a> {
     pub cx: &'a mut Context,
     pub preparation: &'a mut Preparation,
@@ -66,17 +66,17 @@ pub struct OrderedBatch<'a> {
     core: &'a SessionCore,
     list: &'a BatchList,
     writes: &'a [Write<'a>],
-    /// The values in extensions, in the place of their writes; empty if there are none.
+    /// The values in extensions, each at the index of its write; empty if there are none.
     values: Vec<Option<BatchValue>>,
     references: Vec<[u8; REFERENCE_BYTES]>,
-    /// The places of the writes, in the order of keyspaces and keys, and as they are where these are the same.
+    /// The indexes of the writes, sorted by keyspace and key. Equal keys keep their order.
     order: Vec<usize>,
     pages: Vec<BatchPage>,
     writer: Option<BatchWriter<'a>>,
 }
 
 impl<'a> OrderedBatch<'a> {
-    /// Prepares writes of a batch. What it lacks is asked for, and it comes again.
+    /// Prepares the writes of a batch. Requests missing pages and values; the caller submits the batch again.
     pub(super) fn prepare(
         session: SessionParts<'a>,
         ops: &Ops,
@@ -104,7 +104,7 @@ impl<'a> OrderedBatch<'a> {
         Ok(OrderedBatch { session, core, list, writes, values, references, order, pages: Vec::new(), writer: None })
     }
 
-    /// The record of a write, as the log gets it.
+    /// The record of a write for the log.
     fn draft<'b>(&'b self, place: usize) -> Draft<'b>
     where
         'a: 'b,
@@ -142,7 +142,7 @@ impl<'a> OrderedBatch<'a> {
             let tree = self.session.cx.trees[tree].tree.clone();
             let writes = at..at + self.count_of(&page, at);
             if writes.is_empty() {
-                // The node was split after it was looked up, or is damaged.
+                // The node was split after the lookup, or it is damaged.
                 self.session.cx.state.cache.give_back(node, page, |_| ());
                 return Err(BatchStop::Busy);
             }
@@ -157,7 +157,7 @@ impl<'a> OrderedBatch<'a> {
         if is_missing { Err(BatchStop::Busy) } else { Ok(()) }
     }
 
-    /// How many of the writes from `at` on, in the order of their keys, are of this page.
+    /// The number of writes from `at` on, in the order of their keys, that belong to this page.
     fn count_of(&self, page: &LocalBuffer, at: usize) -> usize {
         let keyspace = self.writes[self.order[at]].keyspace();
         let Ok(node) = NodeRef::look(self.core.queue.look(Purpose::Put, page, 0..NODE_BYTES)) else { return 0 };
@@ -165,7 +165,7 @@ impl<'a> OrderedBatch<'a> {
         rest.take_while(|write| write.keyspace() == keyspace && node.covers(write.key())).count()
     }
 
-    /// Keeps a page that has room for its writes, or splits its node; the write to go on with.
+    /// Keeps a page that has room for its writes, or splits its node. Returns the next write to handle.
     fn keep_or_split(&mut self, page: BatchPage) -> Result<usize, BatchStop> {
         match self.room_in(&page) {
             Ok(None) => {
@@ -196,7 +196,7 @@ impl<'a> OrderedBatch<'a> {
         }
     }
 
-    /// Whether a page has room for its writes; if not, the key in front of which its node is to be split.
+    /// Whether a page has room for its writes. If not, returns the key in front of which its node must be split.
     fn room_in(&self, page: &BatchPage) -> Result<Option<Vec<u8>>, NodeError> {
         let bytes = self.core.queue.look(Purpose::Put, &page.page, 0..NODE_BYTES);
         let mut copy: NodePage = bytes.try_into().map_err(|_| NodeError::Damaged)?;
@@ -214,7 +214,7 @@ impl<'a> OrderedBatch<'a> {
         Ok(None)
     }
 
-    /// A batch that can never have all of its pages in the cache is refused.
+    /// Refuses a batch whose pages can never all be in the cache.
     fn refuse_if_crowded(&self, node: NodeId) -> Result<(), BatchStop> {
         let cache = &self.session.cx.state.cache;
         let of_its_set = self.pages.iter().filter(|page| cache.are_of_one_set(page.node, node)).count();
@@ -226,13 +226,13 @@ impl<'a> OrderedBatch<'a> {
         Err(BatchStop::Refused(Error::BatchTooLarge { limit_bytes, limit_writes }))
     }
 
-    /// Refuses puts where flash has no room for the images that they come to: one a page, and one more if it is split before.
+    /// Refuses puts if flash has no room for their images: one for each page, and one more if the page is split before.
     fn refuse_if_full(&self) -> Result<(), BatchStop> {
         for pages in self.pages.chunk_by(|one, other| Arc::ptr_eq(&one.tree, &other.tree)) {
             let nodes = &pages[0].tree.nodes;
             let group_extents = nodes.options().group_extents;
             let groups_left = lock(&self.core.base.extents).room_of(ExtentOwner::Slots) / group_extents;
-            // Others want extents, too.
+            // Others need extents, too.
             let in_extents = u64::from(groups_left) * u64::from(nodes.map().pages(group_extents)) / 2;
             let puts =
                 pages.iter().flat_map(|page| &self.order[page.writes.clone()]).any(|at| self.writes[*at].is_put());
@@ -243,7 +243,7 @@ impl<'a> OrderedBatch<'a> {
         Ok(())
     }
 
-    /// Changes a page; what the cache is to know of it.
+    /// Changes a page. Returns the changes for the cache's metadata.
     fn change(&self, page: &mut BatchPage, records: &[(u64, u32)]) -> Result<PageChanges, NodeError> {
         let mut node = NodeMut::look(self.core.queue.fill(Purpose::Put, &mut page.page, 0..NODE_BYTES))?;
         let mut changes = PageChanges::default();
@@ -267,7 +267,7 @@ impl<'a> OrderedBatch<'a> {
         Ok(changes)
     }
 
-    /// Gives a changed page back, to be written when the log has the batch durable; the ticket of its image.
+    /// Gives a changed page back, to be written once the batch is durable in the log. Returns the ticket of its image.
     fn give_back(&mut self, page: BatchPage, changes: PageChanges) -> Arc<DurabilityTicket> {
         let PageChanges { stamp_last, removed, gone, used_bytes } = changes;
         let BatchPage { tree, node, page, writes } = page;
@@ -275,7 +275,7 @@ impl<'a> OrderedBatch<'a> {
             meta.changed(stamp_last, false);
             removed.into_iter().for_each(|stamp| meta.changed(stamp, true));
             meta.log_stamp = meta.log_stamp.max(stamp_last);
-            // Free when the image that ceases to name them is durable.
+            // The extensions are freed when the image that no longer names them is durable.
             meta.shared.extend(gone);
             (meta.ticket(), !std::mem::replace(&mut meta.is_listed, true))
         });
@@ -300,7 +300,7 @@ struct PageChanges {
 
 impl BatchPart for OrderedBatch<'_> {
     fn lock(&mut self) -> Result<(), BatchStop> {
-        // Without one, the store is being closed.
+        // There is no writer if the store is being closed.
         self.writer = Some(self.list.writer().ok_or(BatchStop::Busy)?);
         self.take_pages()?;
         self.refuse_if_full()
@@ -316,7 +316,7 @@ impl BatchPart for OrderedBatch<'_> {
         let mut tickets = Vec::with_capacity(pages.len());
         for (page, changes) in pages.into_iter().zip(changed) {
             if changes.is_err() {
-                // It had room, so it is not what it was.
+                // The page had room, so it was changed in between or is damaged.
                 self.core.base.log.poison("a change of a data node", damaged(page.node));
             }
             tickets.push(self.give_back(page, changes.unwrap_or_default()));
@@ -339,12 +339,12 @@ impl Drop for OrderedBatch<'_> {
     }
 }
 
-/// The header of a record in a node, which has the keyspace itself.
+/// The header of a record within a node, which itself names the keyspace.
 fn in_node(draft: &Draft<'_>, stamp: u64) -> Header {
     Header { keyspace: 0, stamp, ..draft.header }
 }
 
-/// Puts or removes a record; what was there before.
+/// Puts or removes a record. Returns the record that was there before.
 fn apply(node: &mut NodeMut<'_>, draft: &Draft<'_>, stamp: u64) -> Result<Option<ReplacedRecord>, NodeError> {
     let record = Record { header: in_node(draft, stamp), key: draft.key, stored: draft.stored };
     match record.header.kind {
@@ -359,7 +359,7 @@ fn share_of(tree: &OrderedTree, gone: &ExtensionReference, key_bytes: usize) -> 
     Some(space.resume(space.map().number(gone.slot)?))
 }
 
-/// Where a node would be split that has a batch's records up to one that has no room.
+/// The separator at which a node would be split that has a batch's records up to one without room.
 fn separator_for(copy: &NodePage, arrival: Arrival<'_>) -> Result<Vec<u8>, NodeError> {
     let (node, mut order) = (NodeRef::look(copy)?, NodeOrder::new());
     order.sort(&node)?;

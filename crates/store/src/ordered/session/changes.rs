@@ -1,4 +1,4 @@
-//! Operations that change a page, in place. The drive decides what has a simple condition ([`condition`]); others were decided on a look.
+//! Operations that change a page in place. The drive decides simple conditions ([`condition`]); the others were decided on a look at the record.
 
 use super::attempt::check_value;
 use super::context::Context;
@@ -29,8 +29,8 @@ use tapetum_drive::{Lease, LocalBuffer, Purpose, Returned};
 use tapetum_kernels::ordered::{NODE_RECORD_BYTES_MAX, node_record_bytes};
 use tapetum_kernels::record::{Codec, Header, Marks, Record};
 
-/// Sends the program that stores or removes an operation's record, under a new stamp, and those of others that may go along. A value that
-/// no node takes is written to an extension first.
+/// Sends the program that stores or removes an operation's record under a new stamp, and the records of others that may go along. A value that no
+/// node can hold is written to an extension first.
 pub(super) fn change(
     (cx, core): (&mut Context, &mut SessionCore),
     turns: &mut NodeTurns,
@@ -72,7 +72,7 @@ pub(super) fn change(
     Step::AtNode
 }
 
-/// Where flash is full, what a node has room for is stored in it: its image takes a slot for the one that it gives back.
+/// An error if flash is full, unless the change removes a record or the node has a slot: then the node's next image takes that slot's place.
 fn may_change(cx: &Context, core: &SessionCore, op: &OrderedOp, node: NodeId) -> Result<(), Error> {
     core.base.log.poisoned()?;
     check_value(core, value_to_store(op).len())?;
@@ -84,18 +84,18 @@ fn may_change(cx: &Context, core: &SessionCore, op: &OrderedOp, node: NodeId) ->
     if is_full(op) && !removes && !has_slot() { Err(Error::FullFlash) } else { Ok(()) }
 }
 
-/// Whether flash has no room for more of an operation's keyspace.
+/// Whether flash has no more room for an operation's keyspace.
 pub(super) fn is_full(op: &OrderedOp) -> bool {
     op.kept.tree.as_ref().is_some_and(|tree| tree.is_full.load(Ordering::Relaxed))
 }
 
-/// What a program is told that changes a page of the cache: conditions are of what counts now.
+/// The arguments of a program that changes a cached page. Conditions apply to live records.
 fn change_arguments(core: &SessionCore, op: &OrderedOp, flags: NodeFlags) -> NodeArguments {
     let watermark = core.base.keyspaces.watermark(op.keyspace.id());
     NodeArguments { watermark, now_ms: core.base.now_ms(), ..arguments(flags) }
 }
 
-/// A program has changed a cached page for one operation, or not.
+/// Called when a program has changed a cached page for one operation, or has not.
 pub(super) fn changed(
     (cx, core): (&mut Context, &mut SessionCore),
     merges: &mut Merges,
@@ -106,13 +106,13 @@ pub(super) fn changed(
     let Lease::Buffers([page, scratch]) = lease else { unreachable!("it was lent both") };
     cx.give_scratch(core, scratch);
     if completion.status == OUTPUT_SHORT {
-        // Nothing was changed: its record names an extension, and that is to be known.
+        // Nothing was changed: the record names an extension, which must be known first.
         op.kept.looks_first = true;
         return Step::Look(page);
     }
     let outcome = PutOutcome::of_result(completion.result);
     let Some((done, used_bytes)) = outcome.filter(|_| completion.is_success()) else {
-        // What is left of the page nobody knows.
+        // The page's content is undefined.
         core.base.log.poison("a change of a data node", damaged(node));
         cx.state.cache.give_back(node, page, |_| ());
         return Step::Fail(damaged(node));
@@ -140,7 +140,7 @@ pub(super) fn changed(
     }
 }
 
-/// Gives a page back with what it now has, and has it written. The ticket to wait for.
+/// Gives a changed page back and lists it for writing. Returns the ticket to wait for.
 fn end_change(
     cx: &Context,
     op: &mut OrderedOp,
@@ -159,12 +159,12 @@ fn end_change(
             return (meta.wait_for(meta.removed_stamp), false);
         }
         meta.changed(op.kept.stamp, result == PutResult::Removed);
-        // Free when the image that ceases to name it is durable, as the slots of the images are that name it.
+        // The extension is freed when the image that no longer names it is durable, as are the slots of the images that name it.
         meta.shared.extend(gone.filter(|_| !fail_point!(OrderedFreeExtensionEarly)));
         (waits.then(|| meta.ticket()), !std::mem::replace(&mut meta.is_listed, true))
     });
     if let Some(extension) = op.kept.extension.take() {
-        // A record names it.
+        // A record names the extension.
         let _ = extension.written.share.keep();
     }
     if is_new {
@@ -202,20 +202,19 @@ pub(super) fn answer_change(
     Step::Answer(Shown::of(ticket), outcome)
 }
 
-/// The condition of a request did not hold, as the page was. What it saw may be durable with `ticket`, and with the last deletion of
-/// everything.
+/// Answers a request whose condition did not hold on the page. What it saw is durable with `ticket` and with the last deletion of everything.
 pub(super) fn answer_refused(core: &SessionCore, op: &OrderedOp, ticket: Option<Arc<DurabilityTicket>>) -> Step {
     let outcome = match op.request.borrow() {
         Request::Delete { .. } => Outcome::Missing,
         _ => Outcome::NotStored,
     };
     let deleted_by = core.base.keyspaces.mark(op.keyspace.id()).watermark;
-    // All of a dropped keyspace is deleted.
+    // Everything in a dropped keyspace is deleted.
     let deleted_by = if deleted_by == u64::MAX { 0 } else { deleted_by };
     Step::Answer(Shown { ticket, deleted_by, read_flash: false }, outcome)
 }
 
-/// What the drive is to look at before it makes a request's change, if that decides it.
+/// The condition of a request, if the drive can decide it before the change.
 pub(super) fn condition(request: &Request<'_>) -> Option<PutCondition> {
     match request {
         Request::Put { condition: Condition::Always, .. } => Some(PutCondition::Always),
@@ -227,13 +226,13 @@ pub(super) fn condition(request: &Request<'_>) -> Option<PutCondition> {
     }
 }
 
-/// The same of an operation; one that was decided before has none.
+/// As [`condition`], for an operation. One that was decided before has none.
 fn condition_of(op: &OrderedOp) -> PutCondition {
     let undecided = op.kept.change.is_none().then(|| condition(&op.request.borrow())).flatten();
     undecided.unwrap_or(PutCondition::Always)
 }
 
-/// Works on the record that an operation writes.
+/// Runs `work` on the record that an operation writes.
 pub(super) fn with_record<T>(op: &OrderedOp, work: impl FnOnce(&Record<'_>) -> T) -> T {
     let request = op.request.borrow();
     let (key, stamp) = (request.key(), op.kept.stamp);
@@ -261,7 +260,7 @@ pub(super) fn with_record<T>(op: &OrderedOp, work: impl FnOnce(&Record<'_>) -> T
     work(&Record { header, key, stored })
 }
 
-/// The bytes that are to be stored.
+/// The bytes to store.
 fn value_to_store(op: &OrderedOp) -> &[u8] {
     match &op.kept.change {
         None | Some(Change { value: ChangeValue::Given, .. }) => op.request.value(),
@@ -270,7 +269,7 @@ fn value_to_store(op: &OrderedOp) -> &[u8] {
     }
 }
 
-/// The value that an operation stores, if no node takes it.
+/// The value that an operation stores, if no node can hold it.
 pub(super) fn large_value(op: &OrderedOp) -> Option<&[u8]> {
     let value = value_to_store(op);
     let request = op.request.borrow();
@@ -283,13 +282,13 @@ pub(super) fn large_value(op: &OrderedOp) -> Option<&[u8]> {
     (node_record_bytes(&header) > NODE_RECORD_BYTES_MAX).then_some(value)
 }
 
-/// The stamp of the item that the value which an operation stores was made of; `None` where it is the request's.
+/// The stamp of the item from which the stored value was made; `None` if the value is the request's own.
 pub(super) fn basis(op: &OrderedOp) -> Option<u64> {
     let made = op.kept.change.as_ref().filter(|change| !matches!(change.value, ChangeValue::Given));
     made.map(|change| change.basis)
 }
 
-/// The share of the extension that goes with a record, if one does.
+/// The share of the extension that is removed with a record, if there is one.
 fn gone_extension(tree: &OrderedTree, op: &OrderedOp) -> Option<SlotShare> {
     let gone = op.kept.replaced?;
     if matches!(&op.kept.change, Some(Change { value: ChangeValue::Kept { .. }, .. })) {

@@ -1,4 +1,4 @@
-//! What the steps of a session share: the store, its trees, local memory, and the way to the drive. Nothing here waits.
+//! The context that the steps of a session share: the store, its trees, local memory, and the queue to the drive. Nothing here waits.
 
 use super::in_hand::Members;
 use super::node_turns::LineWait;
@@ -15,18 +15,18 @@ use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::{Command, Lease, LocalBuffer, Operation, Purpose, Returned};
 use tapetum_kernels::ordered::{NODE_BYTES, NodeOrder};
 
-/// A tree, and the session's way to ask its search layer.
+/// A tree, and the session's handle of its search layer.
 pub(super) struct SessionTree {
     pub tree: Arc<OrderedTree>,
     pub search: SearchHandle,
 }
 
-/// Why the next poll gets further, though nothing came.
+/// The reasons why the next poll makes progress without any completion.
 #[derive(Default)]
 pub(super) struct Again {
-    /// Something tries again that another thread kept from going on for a moment.
+    /// A step must retry, as another thread held it up for a moment.
     pub tries: bool,
-    /// Something waits for a place in the cache.
+    /// An operation waits for a place in the cache.
     pub wants_room: bool,
     /// An operation found no memory in this poll.
     pub is_short: bool,
@@ -38,19 +38,19 @@ pub(super) struct Context {
     pub slot: EngineSlot,
     pub trees: Vec<SessionTree>,
     pub again: Again,
-    /// Pages that are with commands of this session.
+    /// The number of pages with commands of this session.
     pub pages_taken: usize,
-    /// What the next program is told.
+    /// The parameters of the next program.
     pub parameters: Vec<u8>,
-    /// Of the node that was looked up last.
+    /// The anchor of the node that was looked up last.
     pub anchor: AnchorKey,
     pub order: Box<NodeOrder>,
-    /// Room that is used again, for the operations of a group and for what a queue gives; empty.
+    /// Empty vectors for reuse, for the operations of a group and for the queue's completions.
     pub members: Members,
     pub completions: Vec<Returned>,
-    /// A scratch of its own, so that one command goes on however short memory is.
+    /// A scratch of its own, so that one command can always go on, however short memory is.
     own_scratch: Option<LocalBuffer>,
-    /// How often operations were attempted, or had their turn.
+    /// The number of attempts and turns of operations.
     #[cfg(test)]
     pub attempts: usize,
 }
@@ -74,7 +74,7 @@ impl Context {
         }
     }
 
-    /// The place among the session's trees of a keyspace's.
+    /// The index of a keyspace's tree among the session's.
     pub fn tree_of(&mut self, keyspace: KeyspaceId) -> Result<usize, Error> {
         if let Some(place) = self.trees.iter().position(|tree| tree.tree.keyspace == keyspace) {
             if !self.trees[place].tree.is_dropped() {
@@ -114,13 +114,13 @@ impl Context {
         }
     }
 
-    /// An operation that is at a node goes on there when there is memory.
+    /// An operation at a node continues when there is memory.
     pub fn starves(&mut self) -> Step {
         (self.again.wants_room, self.again.is_short) = (true, true);
         Step::BackInLine(LineWait::Memory)
     }
 
-    /// A page to read into, and a scratch.
+    /// Takes a page to read into, and a scratch.
     pub fn take_both(&mut self, core: &mut SessionCore) -> Option<(LocalBuffer, LocalBuffer)> {
         let page = self.take_page(core)?;
         match self.take_scratch(core) {
@@ -132,7 +132,7 @@ impl Context {
         }
     }
 
-    /// Whether another command may be sent. If not, what asks is to wait; programs give their credits back within the poll.
+    /// Whether another command may be sent. If not, the caller must wait; programs give their credits back within the poll.
     pub fn has_credit(&mut self, core: &SessionCore) -> bool {
         let has = core.queue.credits() > 0;
         self.again.tries |= !has && self.pages_taken > 0;

@@ -1,6 +1,6 @@
-//! An extension on its way from flash: through a few buffers of local memory, into host memory.
+//! A read of an extension: from flash through a few buffers of local memory into host memory.
 //!
-//! Nothing keeps it from being replaced meanwhile, or its slot from being another's: its head, key and checksums tell.
+//! Meanwhile the extension may be replaced, or its slot reused. Its head, key and checksums tell.
 
 use crate::ordered::slabs::SlotSpace;
 use tapetum_base::media::piece_transfer::{PIECE_BYTES_MAX, PieceTransfer, cut};
@@ -18,14 +18,14 @@ const _: () = assert!(EXTENSION_PREFIX_BYTES_MAX as u64 <= PIECE_BYTES_MAX);
 /// See the [module](self).
 pub struct ExtensionRead {
     flash: u64,
-    /// Of head, key and stored bytes.
+    /// Bytes of head, key and stored bytes.
     bytes: u64,
     salt: SlotSalt,
     reference: ExtensionReference,
     transfer: Option<PieceTransfer>,
-    /// As it was read, once it is known to be the right one.
+    /// The head, once it is known to be the right one.
     head: Option<ExtensionHead>,
-    /// What is there is another one.
+    /// The slot holds another extension.
     is_another: bool,
     value: Vec<u8>,
     check: MibCheck,
@@ -34,12 +34,12 @@ pub struct ExtensionRead {
 pub enum ExtensionStep {
     OnItsWay,
     Value(Vec<u8>),
-    /// What the reference names is not there.
+    /// The slot does not hold the referenced extension.
     Another,
     Failed(Completion),
 }
 
-/// What an extension is read for.
+/// The extension that is expected, and the purpose of the read.
 #[derive(Clone, Copy)]
 pub struct ReadOf<'k> {
     pub key: &'k [u8],
@@ -48,7 +48,7 @@ pub struct ReadOf<'k> {
 }
 
 impl ExtensionRead {
-    /// `None`: there is no such slot any more.
+    /// `None`: the slot does not exist any more.
     pub fn of<'s>(
         reference: &ExtensionReference,
         key_bytes: usize,
@@ -67,7 +67,7 @@ impl ExtensionRead {
         &self.reference
     }
 
-    /// Starts to read; whether there is memory for it. The queue has a place.
+    /// Starts the read. Returns whether there is memory for it. The queue has a place.
     pub fn begin(&mut self, core: &mut SessionCore, purpose: Purpose, tag: impl Fn(usize) -> u64) -> bool {
         let pieces = cut(self.flash, self.bytes, PIECE_BYTES_MAX, NODE_BYTES as u64).collect();
         self.transfer = PieceTransfer::new(pieces, |bytes| core.spare_buffers.take(bytes));
@@ -76,7 +76,7 @@ impl ExtensionRead {
         true
     }
 
-    /// Goes on with what a command brought.
+    /// Continues with the data of a completed command.
     pub fn completed(
         &mut self,
         core: &mut SessionCore,
@@ -130,7 +130,7 @@ impl ExtensionRead {
         self.value.extend_from_slice(bytes);
     }
 
-    /// The head of the extension that is meant, and the first stored bytes.
+    /// Parses the head of the expected extension. Returns it and the first stored bytes.
     fn parse<'b>(&self, of: ReadOf<'_>, bytes: &'b [u8]) -> Option<(ExtensionHead, &'b [u8])> {
         let (head, key) = ExtensionHead::parse(bytes, self.salt).ok()?;
         head.check(&self.reference, of.value_bytes as u32).ok()?;

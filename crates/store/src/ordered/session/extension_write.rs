@@ -1,4 +1,4 @@
-//! An extension on its way to flash: what is in front of its value and the value, in pieces through a few buffers of local memory.
+//! A write of an extension: a prefix and the value, in pieces through a few buffers of local memory.
 
 use crate::ordered::slabs::SlotShare;
 use tapetum_base::media::piece_transfer::{PIECE_BYTES_MAX, PieceTransfer, cut};
@@ -9,23 +9,23 @@ use tapetum_kernels::ordered::NODE_BYTES;
 use tapetum_kernels::ordered::extension::{ExtensionHead, ExtensionReference, crc_of_none, front_bytes};
 use tapetum_kernels::record::Codec;
 
-/// See the [module](self). Whoever writes it has the value.
+/// See the [module](self). The caller keeps the value.
 pub struct ExtensionWrite {
     pub reference: ExtensionReference,
     pub share: SlotShare,
-    /// What is in front of the value.
+    /// The bytes in front of the value.
     prefix: Vec<u8>,
     transfer: PieceTransfer,
 }
 
-/// An extension that is on flash, in its slot.
+/// An extension that was written to its slot.
 pub struct WrittenExtension {
     pub reference: ExtensionReference,
     pub share: SlotShare,
 }
 
 impl ExtensionWrite {
-    /// Of a value that has this slot, which is given back if there is no memory to write through.
+    /// A write of a value to this slot. Returns the slot if there is no memory to write through.
     pub fn new(
         core: &mut SessionCore,
         share: SlotShare,
@@ -43,18 +43,18 @@ impl ExtensionWrite {
         Ok(Box::new(ExtensionWrite { reference, share, prefix, transfer }))
     }
 
-    /// Sends pieces, each to be durable when it is written if `fua`.
+    /// Sends pieces. With `fua`, each is durable when it is written.
     pub fn go_on(&mut self, core: &mut SessionCore, value: &[u8], fua: bool, tag: impl Fn(usize) -> u64) {
         let ExtensionWrite { transfer, prefix, .. } = self;
         transfer.write(&mut core.queue, fua, tag, |at, to| fill((prefix, value), at as usize, to));
     }
 
-    /// Whether no piece is on its way, and some are left.
+    /// Whether no piece is in flight and some are left.
     pub fn is_idle(&self) -> bool {
         self.transfer.is_idle()
     }
 
-    /// A piece was written, or not. `Ok`: the last one was, or one failed; else it is to go on.
+    /// Takes a completion. `Ok`: the last piece was written, or one failed; otherwise the write continues.
     pub fn completed(
         mut self: Box<Self>,
         core: &mut SessionCore,
@@ -70,7 +70,7 @@ impl ExtensionWrite {
     }
 }
 
-/// What an extension has in front of its stored bytes.
+/// The bytes in front of an extension's stored bytes.
 fn prefix(reference: &ExtensionReference, (keyspace, key): (u16, &[u8]), value: &[u8], share: &SlotShare) -> Vec<u8> {
     let (salt, mut prefix) = (share.salt(), vec![0; front_bytes(key.len(), value.len())]);
     let head = ExtensionHead {
@@ -85,7 +85,7 @@ fn prefix(reference: &ExtensionReference, (keyspace, key): (u16, &[u8]), value: 
     prefix
 }
 
-/// Fills a piece that begins at `at` of what is in front and the value behind it.
+/// Fills a piece that begins at `at` in the prefix and the value behind it.
 fn fill((prefix, value): (&[u8], &[u8]), at: usize, to: &mut [u8]) {
     let of_prefix = prefix.get(at..).unwrap_or_default();
     let of_prefix = &of_prefix[..of_prefix.len().min(to.len())];

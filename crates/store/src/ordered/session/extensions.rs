@@ -1,4 +1,4 @@
-//! Values that no node takes: written to an extension before the record that names it, and read from there.
+//! Values that no node can hold. They are written to an extension before a record names it, and read from there.
 //!
 //! ```text
 //! change ─► value too long ─► slot, stamp ─► written ─► flushed with others ─► attempt again ─► record with the reference
@@ -8,9 +8,9 @@
 //!                                                      └─ not ─► look again ─► another reference: read that; the same: damage
 //! ```
 //! 1. An extension is durable before a page names it.
-//! 2. Its slot is free when all images are durable that replace those which named it. Until a page names it, its writer has the only share.
-//! 3. Nothing keeps a reader's extension from being replaced meanwhile: the stamp tells.
-//! 4. What was written for a request is named by its record if that is decided on the same item again: then it is the same value.
+//! 2. Its slot is freed when all images are durable that replace those which named it. Until a page names it, its writer has the only share.
+//! 3. A reader's extension may be replaced meanwhile: the stamp tells.
+//! 4. An extension written for a request is used if the request is decided on the same item again: then its value is the same.
 
 use super::changes::{basis, large_value};
 use super::context::Context;
@@ -31,22 +31,22 @@ use tapetum_drive::{Purpose, Returned};
 use tapetum_kernels::ordered::NODE_BYTES;
 use tapetum_kernels::ordered::extension::{ExtensionClass, ExtensionReference};
 
-/// Where a tag has the number of the buffer that a piece goes through.
+/// The position in a tag of the number of the piece's buffer.
 const TAG_PIECE_SHIFT: u32 = 48;
 const TAG_PIECE_BITS: u32 = 4;
 
-/// Makes tags of the pieces of what `own` moves.
+/// Makes tags for the pieces of the transfer `own`.
 pub(super) fn piece_tag(own: u64) -> impl Fn(usize) -> u64 {
     move |piece| own | (piece as u64) << TAG_PIECE_SHIFT
 }
 
-/// Takes a tag apart: what it was made of, and the piece.
+/// Splits a tag into the transfer's own tag and the piece.
 pub(super) fn of_piece_tag(tag: u64) -> (u64, usize) {
     let piece = tag >> TAG_PIECE_SHIFT & ((1 << TAG_PIECE_BITS) - 1);
     (tag & !(piece << TAG_PIECE_SHIFT), piece as usize)
 }
 
-/// Whether an operation waits for its extension to be durable, or for a slot for it.
+/// Whether an operation waits for its extension to become durable, or for a slot for it.
 pub(super) fn waits_for_extension(op: &OrderedOp) -> bool {
     let is_flushed = |extension: &NewExtension| extension.flushed.is_done();
     op.kept.extension.as_ref().is_some_and(|extension| !is_flushed(extension))
@@ -80,7 +80,7 @@ pub(super) fn write_extension((cx, core): (&Context, &mut SessionCore), op: &mut
     }
 }
 
-/// A slot for an extension. `Ok(None)`: it comes.
+/// Takes a slot for an extension. `Ok(None)`: it was requested and comes later.
 fn extension_slot(core: &SessionCore, op: &mut OrderedOp, class: ExtensionClass) -> Result<Option<SlotShare>, Error> {
     let tree = op.kept.tree.clone().expect("it was attempted");
     let (space, pages) = (tree.extensions(class), (class.bytes() / NODE_BYTES as u64) as u32);
@@ -114,7 +114,7 @@ fn go_on_writing((cx, core): (&Context, &mut SessionCore), op: &mut OpInHand<'_>
     op.kept.stage = OpStage::WritesExtension(write);
 }
 
-/// A piece of an extension was written, or not.
+/// Called when a piece of an extension was written, or the write failed.
 pub(super) fn was_written(
     (cx, core): (&Context, &mut SessionCore),
     op: &mut OpInHand<'_>,
@@ -164,7 +164,7 @@ pub(super) fn read_extension(
     Step::BeginExtension
 }
 
-/// A piece of an extension was read, or something else was in its place.
+/// Called when a piece of an extension was read, or another extension was found in its slot.
 pub(super) fn was_read_out_of_line(
     (cx, core): (&Context, &mut SessionCore),
     op: &mut OpInHand<'_>,
@@ -198,7 +198,7 @@ pub(super) fn was_read_out_of_line(
     Step::Answer(Shown { ticket, deleted_by, read_flash: true }, outcome)
 }
 
-/// An operation looks at its record again: if that names the same extension as before, the store is damaged.
+/// Lets an operation read its record again. If that names the same extension as before, the store is damaged.
 fn mismatched(op: &mut OrderedOp, reference: ExtensionReference) -> Step {
     match op.kept.mismatched.replace(reference) == Some(reference) {
         true => Step::Fail(damaged_extension(&reference)),

@@ -1,5 +1,5 @@
-//! Fetches: the page of a node that is not cached is read, checked and looked at with one command. Then its operation waits for a place in
-//! the cache, in a line for each set that has none, and goes on at once when it has one: before another page takes that.
+//! Fetches. A page that is not cached is read, checked and looked at with one command. Then its operation waits for a place in the cache, in a line
+//! for each full set. It goes on as soon as it has a place, before another page takes that.
 
 use super::context::Context;
 use super::in_hand::OpInHand;
@@ -19,33 +19,33 @@ use tapetum_drive::programs::node::{ANOTHER_NODE, ANY_NODE, NodeArguments, NodeF
 use tapetum_drive::{Completion, Lease, LocalBuffer, Purpose, Returned, Status};
 use tapetum_kernels::ordered::ImageSeal;
 
-/// Operations of a session whose pages are read or wait for a place in the cache, at most: one in so many of its places, within bounds.
+/// The most operations of a session whose pages are read or wait for a place in the cache: one for so many places, within bounds.
 const FETCHES_PART: usize = 16;
 const FETCHES_MIN: usize = 16;
 const FETCHES_MAX: usize = 256;
 
-/// A set of the cache that has no place, and who waits for one: operations and their nodes.
+/// A full set of the cache, and the line for it: operations and their nodes.
 struct PlaceLine {
     set: usize,
     line: VecDeque<(usize, (NodeId, NodeHome))>,
 }
 
-/// See the [module](self). No line is empty; all together have no more than pages that a session reads at once.
+/// See the [module](self). No line is empty. Together they have no more operations than a session may fetch at once.
 pub(super) struct Fetches {
-    /// Pages that are read, or wait for a place.
+    /// The number of pages that are read, or wait for a place.
     on_their_way: usize,
     most: usize,
     lines: Vec<PlaceLine>,
 }
 
 impl Fetches {
-    /// Of a cache of so many pages.
+    /// For a cache of `pages` pages.
     pub fn new(pages: usize) -> Fetches {
         let most = (pages / FETCHES_PART).clamp(FETCHES_MIN, FETCHES_MAX);
         Fetches { on_their_way: 0, most, lines: Vec::new() }
     }
 
-    /// So many more pages may be read.
+    /// The number of further pages that may be read.
     pub fn left(&self) -> usize {
         self.most.saturating_sub(self.on_their_way)
     }
@@ -59,7 +59,7 @@ impl Fetches {
         (node, home): (NodeId, NodeHome),
     ) -> Step {
         let tree = op.kept.tree.clone().expect("it was attempted");
-        // The slot was another's by now.
+        // The slot belongs to another group by now.
         let Some(arguments) = arguments_of_flash(&tree.nodes, home, NodeFlags::RAW_IN_PAGE) else { return Step::Again };
         let Some(page) = cx.take_page(core) else { return cx.starves() };
         let kept = op.kept.scratch.take();
@@ -77,7 +77,7 @@ impl Fetches {
         Step::AtNode
     }
 
-    /// The page of an operation that is no get was read, or not.
+    /// Called when the page of an operation other than a get was read, or the read failed.
     pub fn was_read(
         &mut self,
         (cx, core): (&mut Context, &mut SessionCore),
@@ -89,7 +89,7 @@ impl Fetches {
         let is_read = completion.is_success() && found_in(core, &scratch, completion.result[0]).is_some();
         if is_read {
             op.kept.scratch = Some(scratch);
-            // The next round looks for one.
+            // The next round looks for a place.
             cx.again.tries = true;
             return Step::AwaitPlace(FetchedPage { node, home, page });
         }
@@ -102,13 +102,13 @@ impl Fetches {
         }
     }
 
-    /// A page that was read for an operation is in the cache, or is not needed: a buffer in its place.
+    /// Ends a fetch: the page is in the cache or not needed, and this is a buffer in exchange.
     pub fn end(&mut self, cx: &Context, page: LocalBuffer) {
         self.on_their_way -= 1;
         cx.give_page(page);
     }
 
-    /// An operation waits for a place for its page, behind others that do.
+    /// Lets an operation wait for a place for its page, behind the others.
     pub fn await_place(&mut self, cx: &Context, op: &mut OpInHand<'_>, fetched: FetchedPage) {
         let (number, node) = (op.number(), (fetched.node, fetched.home));
         op.kept.stage = OpStage::AwaitsPlace(fetched);
@@ -119,7 +119,7 @@ impl Fetches {
         }
     }
 
-    /// Puts the page of the first of a line into the cache, or gives it up if it is not the node any more.
+    /// Installs the page of the first operation of a line in the cache, or drops it if it is outdated.
     pub fn install(&mut self, cx: &Context, op: &mut OpInHand<'_>) -> Step {
         let OpStage::AwaitsPlace(FetchedPage { node, home, page }) = std::mem::take(&mut op.kept.stage) else {
             unreachable!("it waits for a place")
@@ -143,13 +143,13 @@ impl Fetches {
         self.lines.len()
     }
 
-    /// Whether there may be a place for the first of a line.
+    /// Whether there may be a place for the first operation of a line.
     pub fn has_place(&self, cx: &Context, line: usize) -> bool {
         let first = self.lines.get(line).map(|line| line.line[0].1);
         first.is_some_and(|(node, home)| cx.state.cache.may_install(node, home))
     }
 
-    /// Takes the first of a line, and his node.
+    /// Takes the first operation of a line, and its node.
     pub fn take(&mut self, line: usize) -> Option<(usize, NodeId)> {
         let (number, (node, _)) = self.lines[line].line.pop_front()?;
         if self.lines[line].line.is_empty() {
@@ -158,13 +158,13 @@ impl Fetches {
         Some((number, node))
     }
 
-    /// Takes anybody who waits for a place.
+    /// Takes any operation that waits for a place.
     pub fn take_any(&mut self) -> Option<(usize, NodeId)> {
         self.lines.len().checked_sub(1).and_then(|line| self.take(line))
     }
 }
 
-/// The arguments of a program over a page as it comes from flash. `None`: its group of slots is none any more.
+/// The arguments of a program over a page from flash. `None`: its group of slots does not exist any more.
 pub(super) fn arguments_of_flash(nodes: &SlotSpace, home: NodeHome, flags: NodeFlags) -> Option<NodeArguments> {
     let salt = nodes.salt(nodes.map().address(home.slot))?;
     let flags = flags.with(NodeFlags::CHECK);
@@ -179,7 +179,7 @@ pub(super) fn arguments_of_flash(nodes: &SlotSpace, home: NodeHome, flags: NodeF
     })
 }
 
-/// What is wrong with a node's home.
+/// The error of a node's home.
 pub(super) fn read_error(core: &SessionCore, (node, home): (NodeId, NodeHome), completion: &Completion) -> Error {
     let NodeHome { slot, stamp } = home;
     match completion.status {

@@ -1,10 +1,10 @@
-//! Groups: operations of a session that stand in line at one node go to the drive with one command, gets with gets, and changes that the
-//! drive decides ([`condition`]) with others.
+//! Groups: operations of a session that wait in line at one node go to the drive with one command. Gets go with gets, and changes that the drive
+//! decides ([`condition`]) go together.
 //!
-//! 1. Of a key, those that were submitted one behind the other may all be in a group, in their order. One that is not decided keeps the
-//!    later ones of its key behind it, in the group too.
-//! 2. The first of a group is at the node; it has the numbers of the others, which are in no line.
-//! 3. A put that has no room ends a group: those behind it were not tried, and are the first of the line again.
+//! 1. A group may have several operations of one key, in the order of their submission. If one of them is not decided, the later ones of its key
+//!    wait behind it, also within the group.
+//! 2. The first operation of a group is at the node. It has the numbers of the others, which are in no line.
+//! 3. A put without room ends a group: the operations behind it were not tried, and go back to the front of the line.
 
 use super::Waits;
 use super::changes::{answer_change, answer_refused, condition, large_value, with_record};
@@ -35,12 +35,12 @@ use tapetum_drive::{Completion, Lease, LocalBuffer, Returned};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum GroupKind {
     Gets,
-    /// Removals, and puts of values that a node takes, whose conditions the drive looks at.
+    /// Removals, and puts of values that a node can hold, whose conditions the drive decides.
     Changes,
 }
 
 impl GroupKind {
-    /// Bytes of requests, and how many, at most.
+    /// The most bytes of requests, and the most requests.
     fn limits(self) -> (usize, usize) {
         match self {
             GroupKind::Gets => (GET_PARAMETERS_MAX - ARGUMENTS_BYTES, NODE_REQUESTS_MAX),
@@ -61,7 +61,7 @@ impl GroupKind {
     }
 }
 
-/// What may still go into a group.
+/// The room that is left in a group.
 struct GroupRoom {
     kind: GroupKind,
     keyspace: KeyspaceId,
@@ -70,14 +70,14 @@ struct GroupRoom {
 }
 
 impl GroupRoom {
-    /// Behind the first operation of a group, if that may have others.
+    /// The room behind the first operation of a group, if that may have others.
     fn behind(op: &OrderedOp, kind: GroupKind) -> Option<GroupRoom> {
         let (bytes, count) = kind.limits();
         let keyspace = op.keyspace.id();
         Some(GroupRoom { kind, keyspace, bytes: bytes.checked_sub(kind.bytes(op)?)?, count: count - 1 })
     }
 
-    /// Whether an operation goes along; it does then.
+    /// Adds an operation if it may go along. Returns whether it does.
     fn takes(&mut self, op: &OrderedOp) -> bool {
         let left = self.kind.bytes(op).and_then(|bytes| self.bytes.checked_sub(bytes));
         match left.filter(|_| self.count > 0 && self.keyspace == op.keyspace.id()) {
@@ -90,7 +90,7 @@ impl GroupRoom {
     }
 }
 
-/// Takes those that may go with an operation at a node out of the line, and those of the same keys behind them.
+/// Takes operations that may go along out of the line, and those of the same keys behind them.
 pub(super) fn gather(turns: &mut NodeTurns, op: &mut OpInHand<'_>, node: NodeId, kind: GroupKind) -> Vec<usize> {
     let mut group = Vec::new();
     let (op, ops) = op.with_others();
@@ -119,7 +119,7 @@ pub(super) fn gather(turns: &mut NodeTurns, op: &mut OpInHand<'_>, node: NodeId,
     group
 }
 
-/// What a program found for the gets of a group, in a cached page or in one that was read from flash.
+/// The results of a program for the gets of a group, on a cached page or one that was read from flash.
 pub(super) struct GetAnswers {
     founds: std::vec::IntoIter<Option<Found>>,
     durability: Durability,
@@ -128,7 +128,7 @@ pub(super) struct GetAnswers {
 }
 
 impl GetAnswers {
-    /// `None`: the program did not look.
+    /// `None`: the program did not run.
     pub fn of(
         (cx, core): (&Context, &SessionCore),
         (node, home): (NodeId, Option<NodeHome>),
@@ -137,7 +137,7 @@ impl GetAnswers {
     ) -> Option<GetAnswers> {
         let founds = completion.is_success().then(|| founds_in(core, scratch, completion.result[0]))?;
         founds.first()?.as_ref()?;
-        // A page that moved on while it was read was the node when these gets had begun: its answers are right, and durable.
+        // If the node moved while its page was read, the page was the node when these gets had begun: its answers are right, and durable.
         let durability = match home {
             Some(_) => Durability::OF_FLASH,
             None => cx.state.cache.with(node, |meta| meta.durability()).expect("a page that is taken stays"),
@@ -145,15 +145,15 @@ impl GetAnswers {
         Some(GetAnswers { founds: founds.into_iter(), durability, node, is_from_flash: home.is_some() })
     }
 
-    /// Whether the first of the group looks at the page again when that is in the cache: its value is in an extension. The others are next.
+    /// Whether the first get must look at the page again once it is cached, as its value is in an extension. The others follow.
     pub fn first_looks_again(&mut self, core: &SessionCore, first: &OrderedOp) -> bool {
         let looks_again = self.is_from_flash
             && matches!(self.founds.as_slice(), [Some(Found::InExtension(head, _)), ..] if is_live(core, first, head));
         looks_again && self.founds.next().is_some()
     }
 
-    /// What becomes of the next get. `None`: it looks again, as the output was full, or it may not read an extension now, or one of its key
-    /// goes first.
+    /// The step of the next get. `None`: it must look again, because the output was full, it may not read an extension now, or an earlier one of its
+    /// key goes first.
     pub fn step(
         &mut self,
         (cx, core): (&mut Context, &mut SessionCore),
@@ -179,27 +179,27 @@ impl GetAnswers {
             return Some(read_extension((cx, core), op, (head, reference)));
         }
         let outcome = answer_of(core, op, &found, page);
-        // An item that has expired hides the one that is durable, as a removal does.
+        // An expired item hides the durable one, as a removal does.
         let ticket = self.durability.wait_for(found.head().map(|head| head.stamp));
         let deleted_by = found.head().map_or(0, |head| deleted_by(core, op, head));
         Some(Step::Answer(Shown { ticket, deleted_by, read_flash: self.is_from_flash }, outcome))
     }
 }
 
-/// What a program made of the changes of a group.
+/// The results of a program for the changes of a group.
 pub(super) struct ChangeAnswers {
     node: NodeId,
     results: [PutResult; NODE_BARE_REQUESTS_MAX],
     place: usize,
-    /// The member that had no room: it stays at the node, whose page is to have some.
+    /// The member without room. It stays at the node, whose page must get some.
     pub without_room: Option<usize>,
-    /// What those wait for that were made, and those that were refused.
+    /// The ticket for changes that were made; `of_page` is that for refused ones.
     ticket: Option<Arc<DurabilityTicket>>,
     of_page: Option<Arc<DurabilityTicket>>,
 }
 
 impl ChangeAnswers {
-    /// Notes the changes that were made. `None`: what is left of the page nobody knows.
+    /// Notes the changes that were made. `None`: the page's content is undefined.
     pub fn of(
         (cx, merges): (&mut Context, &mut Merges),
         node: NodeId,
@@ -218,7 +218,7 @@ impl ChangeAnswers {
         Some(ChangeAnswers { node, results, place: 0, without_room: None, ticket, of_page })
     }
 
-    /// What becomes of the next change. `None`: it is not made yet.
+    /// The step of the next change. `None`: it was not made yet.
     pub fn step(&mut self, core: &mut SessionCore, op: &OpInHand<'_>) -> Option<Step> {
         let result = self.results[self.place];
         self.place += 1;
@@ -227,7 +227,7 @@ impl ChangeAnswers {
                 Some(answer_change(core, op, self.ticket.clone(), result))
             }
             PutResult::Refused => Some(answer_refused(core, op, self.of_page.clone())),
-            // One of the same key goes first.
+            // An earlier one of the same key goes first.
             _ if !op.is_first() => None,
             PutResult::NotTried => None,
             PutResult::NoRoom => {
@@ -240,7 +240,7 @@ impl ChangeAnswers {
     }
 }
 
-/// Tells the cache and the write-back of changes that were made. The ticket to wait for.
+/// Notes changes in the cache and the write-back. Returns the ticket to wait for.
 fn note_changes(
     cx: &Context,
     (node, group): (NodeId, &GroupInHand<'_>),
@@ -267,7 +267,7 @@ fn note_changes(
 }
 
 impl Waits {
-    /// Does what is to become of each of a group; those of which `step` says nothing are the first of the line at their node again.
+    /// Carries out the step of each member of a group. Members for which `step` returns `None` go back to the front of the line at their node.
     fn advance_group(
         &mut self,
         (cx, core): (&mut Context, &mut SessionCore),
@@ -286,7 +286,7 @@ impl Waits {
         cx.members = group.finish();
     }
 
-    /// A program has looked for the keys of gets, in a cached page or in one that was read from this home.
+    /// Called when a program has looked for the keys of gets, in a cached page or in one that was read from this home.
     pub(super) fn gets_looked(
         &mut self,
         (cx, core): (&mut Context, &mut SessionCore),
@@ -336,7 +336,7 @@ impl Waits {
         self.leave(cx, node);
     }
 
-    /// A program has made the changes of a group, or some of them.
+    /// Called when a program has made the changes of a group, or some of them.
     pub(super) fn group_changed(
         &mut self,
         (cx, core): (&mut Context, &mut SessionCore),
@@ -350,7 +350,7 @@ impl Waits {
         if completion.status == OUTPUT_SHORT
             && let Some(op) = group.get_mut(completion.result[1] as usize)
         {
-            // Nothing was changed: this one's record names an extension, and that is to be known.
+            // Nothing was changed: this operation's record names an extension, which must be known first.
             op.kept.looks_first = true;
             cx.state.cache.give_back(node, page, |_| ());
             self.advance_group((cx, core), group, node, |_, _, _| None);

@@ -1,6 +1,6 @@
-//! Operations in hand: out of their places among the session's, while somebody works on them. Who drops one puts it back.
+//! Operations in hand: taken out of their slots while a step works on them. Dropping one puts it back.
 //!
-//! An operation is in its place in [`Operations`], or one of these has it. It ends by [`OpInHand::forget`] alone.
+//! An operation is either in its slot in [`Operations`] or in hand. It ends only by [`OpInHand::forget`].
 //!
 //! Threads: the session's.
 
@@ -14,7 +14,7 @@ pub(super) type Ops = Operations<OrderedOpState>;
 pub(super) struct OpInHand<'o> {
     ops: &'o mut Ops,
     number: usize,
-    /// `None` when it went another way than back to its place.
+    /// `None` when the operation does not go back to its slot.
     op: Option<Box<OrderedOp>>,
 }
 
@@ -24,7 +24,7 @@ impl<'o> OpInHand<'o> {
         OpInHand { ops, number, op }
     }
 
-    /// Takes the first of those that are to be attempted.
+    /// Takes the first operation that is waiting for an attempt.
     pub fn take_waiting(ops: &'o mut Ops) -> Option<OpInHand<'o>> {
         let (number, op) = ops.take_waiting()?;
         Some(OpInHand { ops, number, op: Some(op) })
@@ -34,17 +34,17 @@ impl<'o> OpInHand<'o> {
         self.number
     }
 
-    /// All others of the session.
+    /// All other operations of the session.
     pub fn others(&mut self) -> &mut Ops {
         self.ops
     }
 
-    /// It, and all others.
+    /// The operation, and all others.
     pub fn with_others(&mut self) -> (&mut OrderedOp, &mut Ops) {
         (self.op.as_deref_mut().expect("it is in hand"), self.ops)
     }
 
-    /// Whether it is the first of its key: others wait until it is decided.
+    /// Whether the operation is the first of its key. Later ones wait until it is decided.
     pub fn is_first(&self) -> bool {
         self.ops.is_first(self.number, self)
     }
@@ -53,25 +53,26 @@ impl<'o> OpInHand<'o> {
         self.ops.is_behind_deletion(self)
     }
 
-    /// It is attempted behind those that wait for that.
+    /// Queues the operation for another attempt, behind the waiting ones.
     pub fn attempt_again(mut self) {
         let op = self.op.take().expect("it is in hand");
         self.ops.wait_again(self.number, op);
     }
 
-    /// It asks, and has no place in the order until it is allowed.
+    /// Lets the operation ask. It has no place in the order until it is allowed.
     pub fn step_aside(mut self) {
         let op = self.op.take().expect("it is in hand");
         self.ops.step_aside(self.number, op);
     }
 
-    /// It was decided, and answered: the next one of its key may go on.
+    /// Ends the operation, which was decided and answered. The next one of its key may go on.
     pub fn forget(mut self) {
         let op = self.op.take().expect("it is in hand");
         self.ops.forget(self.number, op);
     }
 
-    /// It was not decided at its node: its number, if it is to stand in line there again. Others come behind the first of their key.
+    /// The operation was not decided at its node. Returns its number if it must go back to the line there. If it is not the first of its key, it
+    /// follows the first one.
     pub fn back_in_line(mut self) -> Option<usize> {
         let is_first = self.is_first();
         self.kept.stage = if is_first { OpStage::InLine } else { OpStage::Begins };
@@ -101,19 +102,19 @@ impl Drop for OpInHand<'_> {
     }
 }
 
-/// The operations of a group, in their order; those that were taken on have left `None`.
+/// The operations of a group, in their order. Those that were taken have left `None`.
 pub(super) type Members = Vec<(usize, Option<Box<OrderedOp>>)>;
 
-/// A group in hand: who went along with a command, and its first. While a member is here, nobody else goes on with it.
+/// A group in hand: the first operation of a command and those that went along. While a member is here, nobody else works on it.
 pub(super) struct GroupInHand<'o> {
     ops: &'o mut Ops,
     members: Members,
-    /// Where those begin that are in hand.
+    /// The index of the first member in hand.
     at: usize,
 }
 
 impl<'o> GroupInHand<'o> {
-    /// `room` is empty.
+    /// Takes the members; `room` is an empty vector for them.
     pub fn take(ops: &'o mut Ops, first: usize, others: &[usize], mut room: Members) -> GroupInHand<'o> {
         let all = std::iter::once(first).chain(others.iter().copied());
         room.extend(all.map(|number| (number, Some(ops.take(number)))));
@@ -127,7 +128,7 @@ impl<'o> GroupInHand<'o> {
         Some(OpInHand { number: *number, op: op.take(), ops: self.ops })
     }
 
-    /// Those that nobody took on yet, in their order.
+    /// The members that nobody took yet, in their order.
     pub fn iter(&self) -> impl Iterator<Item = &OrderedOp> {
         self.members[self.at..].iter().filter_map(|(_, op)| op.as_deref())
     }
@@ -140,7 +141,7 @@ impl<'o> GroupInHand<'o> {
         self.members.get_mut(self.at + place)?.1.as_deref_mut()
     }
 
-    /// Puts those back that are left; the room for the next group.
+    /// Puts the remaining members back. Returns the vector for the next group.
     pub fn finish(mut self) -> Members {
         self.put_back();
         std::mem::take(&mut self.members)

@@ -21,14 +21,14 @@ use tapetum_kernels::ordered::extension::ExtensionReference;
 use tapetum_kernels::ordered::{ImageSeal, SlotAddress, SlotSalt};
 use tapetum_kernels::record::Marks;
 
-/// What `node-get` found of a key.
+/// The result of `node-get` for a key.
 pub(super) enum Found {
-    /// The key is another node's.
+    /// The key belongs to another node.
     OutsideFences,
     Missing,
-    /// Its value is in the page, from this byte on.
+    /// The value is in the page, from this byte on.
     InPage(ItemHead, usize),
-    /// Its value is in an extension.
+    /// The value is in an extension.
     InExtension(ItemHead, ExtensionReference),
 }
 
@@ -58,14 +58,14 @@ impl Found {
     }
 }
 
-/// An item that counts, and its value, as far as that is known.
+/// A live item, and its value as far as it is known.
 #[derive(Clone, Copy)]
 struct Item<'a> {
     head: ItemHead,
     value: &'a [u8],
 }
 
-/// Sends the program that looks for an operation's key in its node's page, and if that is a get for those of others.
+/// Sends the program that looks for an operation's key in its node's page. If the operation is a get, the keys of other gets go along.
 pub(super) fn look(
     (cx, core): (&mut Context, &mut SessionCore),
     turns: &mut NodeTurns,
@@ -86,7 +86,7 @@ pub(super) fn look(
     Step::AtNode
 }
 
-/// Makes the parameters of a program that looks for an operation's key, and if that is a get for those of others, which go along.
+/// Makes the parameters of a program that looks for an operation's key. If the operation is a get, the keys of the others go along.
 pub(super) fn push_gets(
     cx: &mut Context,
     turns: &mut NodeTurns,
@@ -103,7 +103,7 @@ pub(super) fn push_gets(
     group
 }
 
-/// A program has looked at a cached page for an operation that is no get.
+/// Called when a program has looked at a cached page for an operation other than a get.
 pub(super) fn looked(
     (cx, core): (&mut Context, &mut SessionCore),
     op: &mut OpInHand<'_>,
@@ -139,14 +139,14 @@ pub(super) fn looked(
         return Step::Change(page);
     }
     let outcome = answer_of(core, op, &found, &page);
-    // An item that has expired hides the one that is durable, as a removal does.
+    // An expired item hides the durable one, as a removal does.
     let seen = found.head().map(|head| head.stamp);
     let ticket = cx.state.cache.give_back(node, page, |meta| meta.durability().wait_for(seen));
     let deleted_by = found.head().map_or(0, |head| deleted_by(core, op, head));
     Step::Answer(Shown { ticket, deleted_by, read_flash: false }, outcome)
 }
 
-/// The item of what was found, if it counts.
+/// The found item, if it is live.
 fn item<'a>(core: &SessionCore, op: &'a OrderedOp, found: &Found, page: &'a LocalBuffer) -> Option<Item<'a>> {
     let (head, value) = match *found {
         Found::InPage(head, at) => (head, core.queue.look(Purpose::Get, page, at..at + head.value_bytes)),
@@ -161,7 +161,7 @@ fn decision(op: &OrderedOp, item: Option<Item<'_>>) -> Decision {
     decide(&op.request.borrow(), current)
 }
 
-/// What an operation writes, if it does.
+/// The change that an operation makes, if it makes one.
 fn decided(core: &SessionCore, op: &OrderedOp, found: &Found, page: &LocalBuffer) -> Option<Change> {
     if let Request::Get { .. } = op.request.borrow() {
         return None;
@@ -200,35 +200,35 @@ pub(super) fn answer_of(core: &mut SessionCore, op: &OrderedOp, found: &Found, p
                 _ => Outcome::Value { flags: head.flags, stamp: head.stamp, expiry: head.expiry, value },
             }
         }
-        // What writes is a change's, and nothing is shown of what is not there.
+        // A change answers for writes, and an absent item shows nothing.
         _ => Outcome::Missing,
     }
 }
 
-/// What a `node-get` of one key filled.
+/// The result that a `node-get` of one key wrote.
 pub(super) fn found_in(core: &SessionCore, scratch: &LocalBuffer, filled: u64) -> Option<Found> {
     let item = ItemReader::new(scratch::filled(&core.queue, Purpose::Get, scratch, filled)).next()?;
     Found::of(&item)
 }
 
-/// What a `node-get` of several keys filled: an item for each that it came to; `None` in place of one that is none.
+/// The results that a `node-get` of several keys wrote, one for each key that it reached; `None` for an invalid one.
 pub(super) fn founds_in(core: &SessionCore, scratch: &LocalBuffer, filled: u64) -> Vec<Option<Found>> {
     let items = ItemReader::new(scratch::filled(&core.queue, Purpose::Get, scratch, filled));
     items.map(|item| Found::of(&item)).collect()
 }
 
-/// Whether an item counts: not deleted with everything else, not expired.
+/// Whether an item is live: not deleted with everything else, not expired.
 pub(super) fn is_live(core: &SessionCore, op: &OrderedOp, head: &ItemHead) -> bool {
     !head.expiry.has_passed(core.base.now_ms()) && head.stamp > core.base.keyspaces.watermark(op.keyspace.id())
 }
 
-/// The stamp of the deletion of everything that took an item; 0 if none did.
+/// The stamp of the deletion of everything that deleted an item; 0 if none did.
 pub(super) fn deleted_by(core: &SessionCore, op: &OrderedOp, head: &ItemHead) -> u64 {
     let watermark = core.base.keyspaces.watermark(op.keyspace.id());
     if head.stamp <= watermark { watermark } else { 0 }
 }
 
-/// The bytes for which an operation must ask first, if it does.
+/// The bytes for which an operation must ask first, if it must.
 pub(super) fn must_ask(core: &SessionCore, op: &OrderedOp, found: &Found) -> Option<usize> {
     match found {
         Found::InPage(head, _) | Found::InExtension(head, _)
@@ -240,13 +240,13 @@ pub(super) fn must_ask(core: &SessionCore, op: &OrderedOp, found: &Found) -> Opt
     }
 }
 
-/// The arguments of a program over a page of the cache, whose checksum nobody looks at.
+/// The arguments of a program over a cached page, whose checksum is not checked.
 pub(super) fn arguments(flags: NodeFlags) -> NodeArguments {
     let salt = SlotSalt { store: 0, slot: SlotAddress::new(ExtentAddress::new(0, 0), 0), version: 0 };
     NodeArguments { salt, id: ANY_NODE, stamp: 0, watermark: 0, seal: ImageSeal::default(), now_ms: 0, flags }
 }
 
-/// A page in memory is not what was put there.
+/// The error of a page in memory that has changed by itself.
 pub(super) fn damaged(node: NodeId) -> Error {
     Error::Corrupt(format!("the cached page of data node {}", node.0))
 }

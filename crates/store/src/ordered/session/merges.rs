@@ -1,11 +1,11 @@
-//! Merges: two neighbours that fit in one node become one, so that deletes give space back.
+//! Merges: two neighbours that fit in one node become one, so that deletions free space.
 //!
 //! ```text
 //! node uses less ─► fits with a neighbour? ─► wish ─► both pages taken ─► merged into a third ─► right anchor goes ─► left one given back
 //!                     (the node table)         ▲          └─ not cached: read, installed
 //!                                              └── taken, or on its way to flash: at a later poll, so many times
 //! ```
-//! Dead records of both go first. No operation waits for a merge. A wish that is given up is made again when the node uses less again.
+//! Dead records of both are removed first. No operation waits for a merge. A wish that is given up is made again when the node shrinks again.
 
 use super::context::Context;
 use super::page_reads::{PageRead, PageReadEnd, PageReader, PageReads};
@@ -24,24 +24,24 @@ use tapetum_drive::fail_point;
 use tapetum_drive::{LocalBuffer, Purpose, QueuePair};
 use tapetum_kernels::ordered::{BLOCK_BYTES, HEAD_BYTES, NODE_BYTES, NodeError, NodeRef, merge, merged_bytes};
 
-/// A merged node uses no more than this: it takes a fifth of a node more before it is split, and its halves lose as much before they are
-/// merged again. Three records of 1 KiB are a node.
+/// The most bytes of a merged node. So it can grow by a fifth of a node's bytes before it is split, and its halves shrink as much before they are
+/// merged again. A node has three records of 1 KiB.
 const MERGED_BYTES_MAX: usize = NODE_BYTES * 85 / 100;
-/// What two nodes have twice and a merged one once.
+/// Bytes that two nodes have twice and a merged one once.
 const COMMON_BYTES: usize = HEAD_BYTES + BLOCK_BYTES;
-/// Used by a node without records that are not dead: what its neighbours use may be dead as well, and nobody noted it.
+/// The bytes used by a node with only dead records. Its neighbours' records may be dead as well, and nobody noted that.
 pub(super) const ALL_DEAD: usize = 0;
-/// Wishes that a session keeps: one for each of the operations that it may have on their way.
+/// The most wishes of a session: one for each operation that it may have in flight.
 const WISHES_MAX: usize = 1024;
 const WISHES_PER_POLL: usize = 64;
-/// Attempts until a wish is given up: pages are on their way to flash for some.
+/// Attempts until a wish is given up. During some of them pages are in flight to flash.
 const TRIES_MAX: u32 = 1000;
 
-/// A key whose node fits in one with a neighbour.
+/// A key whose node may fit in one with a neighbour.
 pub(super) struct MergeWish {
     keyspace: KeyspaceId,
     key: Vec<u8>,
-    /// Of the node, when it was last looked at.
+    /// The bytes used by the node when it was last looked at.
     used_bytes: usize,
     tries: u32,
 }
@@ -55,7 +55,7 @@ pub(super) struct Merges {
 struct NodePair {
     left: NodeId,
     right: NodeId,
-    /// The right one's anchor.
+    /// The anchor of the right node.
     anchor: Box<AnchorKey>,
 }
 
@@ -63,21 +63,21 @@ struct NodePair {
 struct Neighbours {
     left: (NodeId, LocalBuffer),
     right: (NodeId, LocalBuffer),
-    /// The right one's anchor.
+    /// The anchor of the right node.
     anchor: Box<AnchorKey>,
 }
 
 enum NeighbourLook {
     Taken(Neighbours),
-    /// The page of this one is to be read.
+    /// The page of this node must be read.
     Absent(NodeId, NodeHome),
-    /// Not now.
+    /// The pages cannot be taken now.
     Busy,
 }
 
-/// What came of a try.
+/// The result of a try.
 enum Tried {
-    /// The merged node uses so many bytes.
+    /// The nodes were merged; the merged node uses so many bytes.
     Merged(usize),
     NotNow,
     Reads(NodeId, NodeHome),
@@ -85,19 +85,19 @@ enum Tried {
 }
 
 impl Merges {
-    /// Whether some are to be tried again.
+    /// Whether some wishes must be tried again.
     pub fn wait(&self) -> bool {
         !self.wishes.is_empty()
     }
 
-    /// The page that a wish waited for was read, or not: a merge is not worth an error, the next operation there has it.
+    /// Called when the page that a wish waited for was read, or not. A failed read is no error here: the next operation at the node reports it.
     pub fn page_was_read(&mut self, wish: MergeWish, end: &PageReadEnd) {
         if matches!(end, PageReadEnd::Done | PageReadEnd::NoRoom) {
             self.wishes.push_back(wish);
         }
     }
 
-    /// The node of a key uses so many bytes.
+    /// Notes the bytes that the node of a key uses.
     pub fn note_used(
         &mut self,
         cx: &mut Context,
@@ -109,7 +109,7 @@ impl Merges {
         }
     }
 
-    /// The node of a key has so many bytes that are not dead.
+    /// Wishes a merge for the node of a key, which has `used_bytes` bytes of live records.
     pub fn wish(&mut self, cx: &mut Context, (keyspace, key): (KeyspaceId, &[u8]), used_bytes: usize) {
         if used_bytes > MERGED_BYTES_MAX || self.wishes.len() >= WISHES_MAX {
             return;
@@ -120,15 +120,15 @@ impl Merges {
         }
     }
 
-    /// Tries what is wished for, and reads neighbours' pages for it.
+    /// Tries the wishes, and reads neighbours' pages for them.
     pub fn attempt(&mut self, (cx, core): (&mut Context, &mut SessionCore), reads: &mut PageReads) {
         for _ in 0..self.wishes.len().min(WISHES_PER_POLL) {
             let Some(mut wish) = self.wishes.pop_front() else { return };
             wish.tries += 1;
-            // Who is told what is wrong is the next operation that comes there.
+            // The next operation at the node reports the error.
             match try_merge((cx, core), &wish).unwrap_or(Tried::Over) {
                 Tried::Merged(used_bytes) => self.wish(cx, (wish.keyspace, &wish.key), used_bytes),
-                // The dead are gone, and what is left is known.
+                // The dead records are gone, and the rest is known.
                 Tried::Over if wish.used_bytes == ALL_DEAD => {
                     let used_bytes = used_bytes(cx, &wish).unwrap_or(NODE_BYTES);
                     self.wish(cx, (wish.keyspace, &wish.key), used_bytes);
@@ -136,7 +136,7 @@ impl Merges {
                 Tried::NotNow if wish.tries < TRIES_MAX => self.wishes.push_back(wish),
                 // The neighbour's page is there at the next try.
                 Tried::Reads(node, home) if wish.tries < TRIES_MAX => {
-                    // No record has the empty key, which is the leftmost node's.
+                    // No record has the empty key, which stands for the leftmost node.
                     let key = if wish.key.is_empty() { vec![0] } else { wish.key.clone() };
                     let keyspace = wish.keyspace;
                     let read = PageRead { keyspace, node, home, key, reader: PageReader::Merge(wish) };
@@ -148,7 +148,7 @@ impl Merges {
     }
 }
 
-/// Of the node of a wish's key, as far as the node table knows.
+/// The bytes used by the node of a wish's key, as far as the node table knows.
 fn used_bytes(cx: &mut Context, wish: &MergeWish) -> Result<usize, Error> {
     let tree = cx.tree_of(wish.keyspace)?;
     let node = cx.node_of(tree, &wish.key);
@@ -206,8 +206,8 @@ fn try_merge((cx, core): (&mut Context, &SessionCore), wish: &MergeWish) -> Resu
     Ok(Tried::Merged(used_bytes))
 }
 
-/// A key's node, which uses so many bytes, and the neighbour with which it makes the fuller node. `None`: it fits with neither, as far as
-/// the node table knows.
+/// A key's node, which uses so many bytes, and the neighbour that makes the fuller merged node. `None`: it fits with neither, as far as the node
+/// table knows.
 fn pair_of(cx: &mut Context, tree: usize, key: &[u8], used_bytes: usize) -> Option<NodePair> {
     let node = cx.node_of(tree, key);
     let state = cx.state.clone();
@@ -229,7 +229,7 @@ fn pair_of(cx: &mut Context, tree: usize, key: &[u8], used_bytes: usize) -> Opti
     }
 }
 
-/// The pages of two neighbours, if they can be had at once.
+/// Takes the pages of two neighbours, if both are available at once.
 fn take_pair(cx: &Context, pair: NodePair, keyspace: KeyspaceId) -> NeighbourLook {
     let NodePair { left, right, anchor } = pair;
     let left = match take_for_merge(cx, left, keyspace) {
@@ -258,7 +258,7 @@ fn take_for_merge(cx: &Context, node: NodeId, keyspace: KeyspaceId) -> Result<Lo
     }
 }
 
-/// Makes one page of two neighbours' pages, if that leaves room to spare; how many bytes it uses.
+/// Merges two neighbours' pages into one page, if that leaves room to spare. Returns the bytes it uses.
 fn merge_into(
     queue: &QueuePair,
     (left, right): (&LocalBuffer, &LocalBuffer),

@@ -12,26 +12,25 @@
 //!            │                                                                └─ other ─► AwaitsPlace ── placed ─► Turn
 //!            └── AwaitsRoom, AwaitsExtension, ReadsExtension, WritesExtension: when what they wait for is there
 //! ```
-//! [`OpStage`] names where an operation is, [`Step`] what becomes of it. The parts of the session work on an operation in hand and return a
-//! step; [`Waits::advance`] is the one `match` that carries steps out. Parts do not know each other, nor the session. Commands that come
-//! back are led to their parts by [`OrderedSession::complete`]; what waits goes on in [`OrderedSession::poll`].
+//! [`OpStage`] names the stage of an operation, [`Step`] the next action on it. The parts of the session work on an operation in hand and return a
+//! step. [`Waits::advance`] is the one `match` that carries steps out. The parts know neither each other nor the session.
+//! [`OrderedSession::complete`] leads completions to their parts; [`OrderedSession::poll`] continues waiting operations.
 //!
-//! 1. A page that a session takes it gives back before its poll returns. It takes pages for programs alone, and for changes of two nodes:
-//!    never across a read or a write.
-//! 2. A page that a session reads is its own until it is there, and it is installed if the node has not changed meanwhile. So no session
-//!    waits for what another one reads, and none waits at a page: who finds one taken by another thread tries again. Operations of one
-//!    session stand in line at a node ([`node_turns`]).
-//! 3. The node that a key is in is known when its page says so: fences decide, and whoever finds that they do not cover his key asks the
-//!    search layer again.
-//! 4. An answer goes out when an image of each page with what it shows is durable (at `always`). Reads are held to that too ([`queues`]).
-//! 5. Stamps of records are given while the page is taken. So they rise with the changes of a key.
-//! 6. An operation is in its place, or in hand ([`in_hand`]): who drops it puts it back.
+//! 1. A session gives a taken page back before its poll returns. It takes pages only for programs, and for changes of two nodes: never across a read
+//!    or a write.
+//! 2. A page that a session reads is its own until it has arrived. It is installed if the node has not changed meanwhile. So no session waits for
+//!    another one's read, and none waits at a page: a session that finds one taken by another thread retries. Operations of one session wait in line
+//!    at a node ([`node_turns`]).
+//! 3. Only its page tells which keys a node has: fences decide. An operation whose key they do not cover asks the search layer again.
+//! 4. An answer goes out when an image of each page with the shown records is durable (at `always`). This applies to reads too ([`queues`]).
+//! 5. Stamps of records are given while the page is taken, so they rise with the changes of a key.
+//! 6. An operation is in its slot or in hand ([`in_hand`]). Dropping it puts it back.
 //!
-//! Who waits for whom: an operation waits for flash, for a page that another thread has (which that gives back without waiting for
-//! anybody), for one of its session before it in a line, or for room in the cache or a durable image, for both of which it moves the
-//! write-back on itself. What waits is attempted when that has come, or one of many at a time, so that a poll costs what it gets done.
+//! An operation may wait for flash; for a page that another thread has, which gives it back without waiting for anybody; for an earlier one of its
+//! session in a line; or for room in the cache or a durable image, for both of which it advances the write-back itself. A waiting operation is
+//! attempted when the event has come, or one of many at a time, so that a poll costs as much as it gets done.
 //!
-//! Threads: the session's. What is shared is [`OrderedState`].
+//! Threads: the session's. [`OrderedState`] is shared.
 
 mod attempt;
 pub mod batch_part;
@@ -90,29 +89,29 @@ use tapetum_base::session::order::OpTarget;
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::Returned;
 
-/// Bit of a tag that says that it is a scan's.
+/// This bit marks the tag of a scan's command.
 const TAG_SCAN: u64 = 1 << 57;
-/// That it reads a page for a merge or a batch.
+/// This bit marks a read of a page for a merge or a batch.
 const TAG_PAGE: u64 = 1 << 56;
-/// That it writes a value of a batch.
+/// This bit marks a write of a value of a batch.
 const TAG_VALUE: u64 = 1 << 55;
-/// That it reads pages ahead of a scan.
+/// This bit marks a read-ahead of a scan.
 const TAG_AHEAD: u64 = 1 << 54;
 
 /// Attempts of an operation without a wait between them. Each that fails has met a change of the search layer, which others make rarely: with so
 /// many, search layer and nodes do not agree.
 const RETRIES_MAX: u32 = 1 << 16;
 
-/// What operations wait for. Each part has its own state and knows of no other.
+/// The states of waiting operations. Each part has its own and knows no other.
 struct Waits {
     /// Operations that know their nodes.
     turns: NodeTurns,
-    /// Pages that are read for operations, and wait for a place.
+    /// Pages that are read for operations, or wait for a place.
     fetches: Fetches,
     room: RoomQueue,
     extensions: ExtensionQueue,
     held: HeldAnswers,
-    /// Nobody waits for these.
+    /// Nobody waits for merges.
     merges: Merges,
 }
 
@@ -127,7 +126,7 @@ pub struct OrderedSession {
 }
 
 impl Waits {
-    /// Does what is to become of an operation, until it waits for something or has ended. `at` is the node that it is at.
+    /// Carries out the steps of an operation, until it waits for something or has ended. `at` is its node, if it is at one.
     fn advance(
         &mut self,
         (cx, core): (&mut Context, &mut SessionCore),
@@ -138,7 +137,7 @@ impl Waits {
         let node = || at.expect("it is at a node");
         loop {
             step = match step {
-                // It is at its node, and works on its page.
+                // The operation is at its node, and works on its page.
                 Step::Turn(used) => self.take_turn(cx, &op, (node(), used)),
                 Step::Read(home) => self.fetches.read((cx, core), &mut self.turns, &mut op, (node(), home)),
                 Step::Look(page) => looks::look((cx, core), &mut self.turns, &mut op, (node(), page)),
@@ -146,20 +145,20 @@ impl Waits {
                 Step::MakeRoom(page) => splits::make_room((cx, core), &mut self.merges, &mut op, (node(), page)),
                 Step::Split => {
                     self.room.found(op.others());
-                    // Who stands in line may want the upper half.
+                    // Operations in line may need the upper half.
                     while let Some(behind) = self.turns.take_next(node()) {
                         op.others().attempt_again(behind);
                     }
                     Step::Again
                 }
-                // It stays there.
+                // The operation stays there.
                 Step::AtNode => return,
                 Step::AwaitPlace(fetched) => return self.fetches.await_place(cx, &mut op, fetched),
                 Step::BackInLine(wait) => {
                     op.kept.stage = OpStage::InLine;
                     break self.turns.step_back(node(), op.number(), wait);
                 }
-                // It leaves.
+                // The operation leaves.
                 Step::Again if op.kept.retries == RETRIES_MAX => Step::Fail(nowhere(&op)),
                 Step::Again => {
                     cx.again.tries = true;
@@ -183,7 +182,7 @@ impl Waits {
                 }
                 Step::Answer(shown, outcome) => {
                     match cx.state.write_back.is_closed() {
-                        // What it changed may be lost.
+                        // The operation's change may be lost.
                         true => core.answer(op.token, Outcome::Failed(Error::Closed)),
                         false => self.held.answer(core, op.token, shown, outcome),
                     }
@@ -204,13 +203,13 @@ impl Waits {
         }
     }
 
-    /// An operation is not at a node any more: it is the next one's turn.
+    /// An operation has left a node: it is the next one's turn.
     fn leave(&mut self, cx: &mut Context, node: NodeId) {
         self.turns.left(node);
         cx.again.tries |= self.turns.are_ready();
     }
 
-    /// It is an operation's turn at a node.
+    /// Takes the page for an operation whose turn it is at a node.
     fn take_turn(&self, cx: &mut Context, op: &OrderedOp, (node, used): (NodeId, PageUse)) -> Step {
         #[cfg(test)]
         {
@@ -223,7 +222,7 @@ impl Waits {
                 cx.again.tries = true;
                 Step::BackInLine(LineWait::Page)
             }
-            // Who is behind it has the same to find out.
+            // The operations behind it find out the same.
             PageLook::Gone => Step::Again,
             PageLook::Absent(_) if self.fetches.left() == 0 => Step::BackInLine(LineWait::Reads),
             PageLook::Absent(home) => Step::Read(home),
@@ -330,7 +329,7 @@ impl OrderedSession {
         waits.advance((cx, core), op, at, step);
     }
 
-    /// An operation that asked may bring so much, and goes on as if it was submitted now.
+    /// Grants `value_bytes` to an operation that asked. It goes on as if it was submitted now.
     pub fn allow_value(&mut self, number: usize, value_bytes: usize) {
         let mut op = self.ops.take(number);
         (op.value_bytes_allowed, op.kept.stage) = (value_bytes, OpStage::Begins);
@@ -339,23 +338,23 @@ impl OrderedSession {
         self.ops.wait_for_turn(hash, number);
     }
 
-    /// Ends an operation that asked; it was answered.
+    /// Ends an operation that asked and was answered meanwhile.
     pub fn give_up_value(&mut self, number: usize) {
         let op = self.ops.take(number);
         self.ops.end(number, op);
     }
 
-    /// Starts a scan, whose first part comes as a reply with `token`. It has up to so many items.
+    /// Starts a scan of up to `items_max` items. Its first part comes as a reply with `token`.
     pub fn start_scan(&mut self, scan: (KeyspaceRef, u64), range: KeyRange, items_max: usize) {
         self.scans.start(scan, range, items_max);
     }
 
-    /// Takes the answers to scans that are there.
+    /// Takes the answers of finished scans.
     pub fn take_scanned(&mut self, replies: &mut Vec<ScanReply>) {
         self.scans.take_replies(replies);
     }
 
-    /// Prepares writes of a batch. What it lacks is asked for, and it comes again.
+    /// Prepares the writes of a batch. Requests missing pages and values; the caller submits the batch again.
     pub fn prepare_batch<'a>(
         &'a mut self,
         core: &'a SessionCore,
@@ -367,22 +366,22 @@ impl OrderedSession {
         OrderedBatch::prepare(session, ops, (core, list), writes)
     }
 
-    /// Sends what batches asked for, as far as there is room.
+    /// Sends the requests of batches, as far as there is room.
     pub fn send(&mut self, core: &mut SessionCore) {
         self.preparation.send((&mut self.cx, core), &mut self.reads);
     }
 
-    /// Operations that were not answered.
+    /// The number of unanswered operations.
     pub fn in_flight(&self) -> usize {
         self.ops.count() + self.waits.held.count() + self.scans.count()
     }
 
-    /// The tokens of its operations that are not answered.
+    /// The tokens of unanswered operations.
     pub fn tokens(&self) -> Vec<u64> {
         self.ops.tokens().chain(self.waits.held.tokens()).chain(self.scans.tokens()).collect()
     }
 
-    /// Bytes of keys and values that its operations keep.
+    /// Bytes of keys and values that its operations hold.
     pub fn kept_bytes(&self) -> usize {
         self.ops.kept_bytes() + self.waits.held.value_bytes()
     }

@@ -1,5 +1,5 @@
-//! Whose turn it is at each node: the operations of a session that want the same node's page stand in one line, and one of them is at the
-//! node at a time. So each is attempted when the one before it has left, and not at each poll.
+//! Turns at nodes. The operations of a session that want the same node's page wait in one line, and one of them is at the node at a time. So each is
+//! attempted when the one before it has left, and not at each poll.
 //!
 //! ```text
 //!                 ┌──────────────── left, others stand in line ───────────────┐
@@ -8,8 +8,8 @@
 //!            │  └───► starved  no memory to work with: one of them is ready in each round
 //!            └──────► parked   its page is to be read, and as many are read as may be
 //! ```
-//! 1. A node with a turn is in exactly one of these states, and those in its line are in no other list.
-//! 2. A node is ready, busy, starved or parked only while somebody stands in its line. Somebody is at it otherwise.
+//! 1. A node with a turn is in exactly one of these states, and the operations in its line are in no other list.
+//! 2. A node is ready, busy, starved or parked only while an operation is in its line. Otherwise an operation is at it.
 //!
 //! Threads: the session's.
 
@@ -17,9 +17,9 @@ use crate::ordered::node_table::NodeId;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Lines that are kept for the next nodes.
+/// Empty lines that are kept for reuse.
 const SPARE_LINES: usize = 64;
-/// How many of a line are looked at for those that may go with its first.
+/// How many operations of a line are checked for those that may go along with the first.
 const LOOKED_MAX: usize = 64;
 
 /// Ids of nodes are dense: a multiplication spreads them.
@@ -45,18 +45,18 @@ impl Hasher for NodeHasher {
 struct NodeTurn {
     /// Numbers of operations.
     line: VecDeque<usize>,
-    /// Somebody is at the node.
+    /// An operation is at the node.
     is_taken: bool,
 }
 
-/// What the line at a node waits for, with its first.
+/// The reason why the line at a node waits, together with its first operation.
 #[derive(Clone, Copy)]
 pub(super) enum LineWait {
     /// Another thread has the page.
     Page,
-    /// There is none for what the operation has to send.
+    /// There is no memory for the operation's command.
     Memory,
-    /// As many pages are read as may be.
+    /// The session already reads as many pages as it may.
     Reads,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct NodeTurns {
 }
 
 impl NodeTurns {
-    /// An operation stands in line at a node, behind all others.
+    /// Puts an operation at the end of the line at a node.
     pub fn join(&mut self, node: NodeId, number: usize) {
         let (ready, spare) = (&mut self.ready, &mut self.spare);
         let turn = self.turns.entry(node).or_insert_with(|| {
@@ -86,7 +86,7 @@ impl NodeTurns {
         self.turns.get_mut(&node).expect("somebody is at the node, or stands in its line")
     }
 
-    /// The next node that is ready, and the first of its line, who is at it from here on.
+    /// The next ready node, and the first operation of its line, which is at the node from here on.
     pub fn next(&mut self) -> Option<(NodeId, usize)> {
         let node = self.ready.pop_front()?;
         let turn = self.turn(node);
@@ -99,7 +99,7 @@ impl NodeTurns {
         !self.ready.is_empty()
     }
 
-    /// Whoever was at a node is not any more, if somebody is: the next one's turn.
+    /// The operation at a node, if there is one, has left: it is the next one's turn.
     pub fn left(&mut self, node: NodeId) {
         let Some(turn) = self.turns.get_mut(&node).filter(|turn| turn.is_taken) else { return };
         if !turn.line.is_empty() {
@@ -112,12 +112,12 @@ impl NodeTurns {
         }
     }
 
-    /// An operation stands in line before those that do; somebody is at the node.
+    /// Puts an operation at the front of the line. Another one is at the node.
     pub fn put_in_front(&mut self, node: NodeId, number: usize) {
         self.turn(node).line.push_front(number);
     }
 
-    /// Whoever is at a node is the first of its line again, which waits for this.
+    /// Puts the operation at a node back to the front of its line, which waits for this.
     pub fn step_back(&mut self, node: NodeId, number: usize, wait: LineWait) {
         self.put_in_front(node, number);
         self.turn(node).is_taken = false;
@@ -128,7 +128,7 @@ impl NodeTurns {
         }
     }
 
-    /// So many more pages may be read.
+    /// Lets `pages` parked nodes go on, as so many more pages may be read.
     pub fn unpark(&mut self, pages: usize) {
         let count = pages.min(self.parked.len());
         self.ready.extend(self.parked.drain(..count));
@@ -138,12 +138,12 @@ impl NodeTurns {
         !self.parked.is_empty()
     }
 
-    /// A round begins: pages that others had are looked for again.
+    /// Begins a round: taken pages are tried again.
     pub fn begin_round(&mut self) {
         self.ready.extend(self.busy.drain(..));
     }
 
-    /// There may be memory for one of those that starve; whether any does.
+    /// Lets one starved node try whether there is memory. Returns whether there was one.
     pub fn feed(&mut self) -> bool {
         let fed = self.starved.pop_front();
         self.ready.extend(fed);
@@ -154,12 +154,12 @@ impl NodeTurns {
         !self.starved.is_empty()
     }
 
-    /// Takes the first of the line at a node that somebody is at.
+    /// Takes the first of the line at a node that an operation is at.
     pub fn take_next(&mut self, node: NodeId) -> Option<usize> {
         self.turn(node).line.pop_front()
     }
 
-    /// Takes those of the line at a node that somebody is at which `takes` wants, of the first few.
+    /// Takes the operations that `takes` accepts out of the line at a node that an operation is at. Checks only the first few.
     pub fn take_those(&mut self, node: NodeId, mut takes: impl FnMut(usize) -> bool) {
         let line = &mut self.turn(node).line;
         let (looked, mut kept) = (line.len().min(LOOKED_MAX), 0);
@@ -173,7 +173,7 @@ impl NodeTurns {
         line.drain(kept..looked);
     }
 
-    /// Takes an operation that stands in line at a node where nobody is.
+    /// Takes an operation from the line at a node that no operation is at.
     pub fn take_any(&mut self) -> Option<usize> {
         let NodeTurns { ready, busy, starved, parked, .. } = self;
         ready.extend(busy.drain(..).chain(starved.drain(..)).chain(parked.drain(..)));

@@ -1,4 +1,4 @@
-//! Where an operation of the ordered engine is, what becomes of it, and what is kept with it.
+//! The state of an operation of the ordered engine: its stage, its next step, and its data.
 
 use super::extension_read::ExtensionRead;
 use super::extension_write::{ExtensionWrite, WrittenExtension};
@@ -21,21 +21,21 @@ use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::ordered::extension::ExtensionReference;
 use tapetum_kernels::record::Marks;
 
-/// Where an operation is: what it waits for, and what it has meanwhile. There is nothing else that it may wait for.
+/// The stage of an operation: the event it waits for, and the data it has meanwhile. There is nothing else that it may wait for.
 #[derive(Default)]
 pub enum OpStage {
-    /// It waits to be attempted, or for those of its key that come before it.
+    /// It waits to be attempted, or for earlier operations of its key.
     #[default]
     Begins,
-    /// It stands in line at a node ([`super::node_turns`]). The first of the line may wait for what [`LineWait`] names.
+    /// It waits in line at a node ([`super::node_turns`]). The first of the line may wait for [`LineWait`].
     InLine,
     /// It waits for the command of the first of its group ([`super::groups`]).
     GoesAlong,
-    /// It is at this node, and a program looks at the cached page for it and for these others.
+    /// It is at this node; a program looks at the cached page for it and for these others.
     Looks(NodeId, Vec<usize>),
-    /// It is at this node, and a program changes the page for it and for these others.
+    /// It is at this node; a program changes the page for it and for these others.
     Changes(NodeId, Vec<usize>),
-    /// It is at this node, whose page is read from its home and looked at, for these others, too.
+    /// It is at this node, whose page is read from its home and looked at, also for these others.
     Reads(NodeId, NodeHome, Vec<usize>),
     /// It is at the node of this page, which waits for a place in the cache ([`super::fetches`]).
     AwaitsPlace(FetchedPage),
@@ -45,7 +45,7 @@ pub enum OpStage {
     AwaitsExtension,
     /// The extension of this item is read.
     ReadsExtension(ItemHead, Box<ExtensionRead>),
-    /// The extension is written that its record is to name.
+    /// The extension that its record will name is being written.
     WritesExtension(Box<ExtensionWrite>),
     /// It asks whether it may bring a long value ([`tapetum_base::session::asks`]).
     Asks,
@@ -58,47 +58,47 @@ pub struct FetchedPage {
     pub page: LocalBuffer,
 }
 
-/// What becomes of an operation: each part that worked on it says so, and [`super::Waits::advance`] does it.
+/// The next action on an operation. Each part that worked on it returns one, and [`super::Waits::advance`] carries it out.
 pub(super) enum Step {
-    /// It is attempted anew, in this poll.
+    /// Attempt it again in this poll.
     Again,
-    /// It is attempted anew in another poll.
+    /// Attempt it again in another poll.
     Later,
-    /// It stands in line at this node.
+    /// Let it wait in line at this node.
     Join(NodeId),
-    /// It goes on at the node that it is at, whose page is used like this.
+    /// Let it go on at its node, and count this use of the page.
     Turn(PageUse),
-    /// It steps back into the line at its node, as the first.
+    /// Put it back at the front of the line at its node.
     BackInLine(LineWait),
-    /// The node's page is to be read from here.
+    /// Read the node's page from here.
     Read(NodeHome),
-    /// It has the page, and looks at its record.
+    /// It has the page: look at its record.
     Look(LocalBuffer),
-    /// It has the page, and changes it.
+    /// It has the page: change it.
     Change(LocalBuffer),
     /// It has the page, which has no room for its record.
     MakeRoom(LocalBuffer),
-    /// Its node was split: it is attempted anew, as are those in its line.
+    /// Its node was split: attempt it again, and those in its line.
     Split,
-    /// A command for its node is on its way: it stays there.
+    /// A command for its node is in flight: it stays there.
     AtNode,
-    /// Its page was read: it stays at its node, and waits for a place in the cache.
+    /// Its page was read: it stays at its node and waits for a place in the cache.
     AwaitPlace(FetchedPage),
-    /// It waits for room.
+    /// Let it wait for room.
     AwaitRoom,
-    /// It waits for its extension.
+    /// Let it wait for its extension.
     AwaitExtension,
-    /// The first pieces of an extension are on their way: it had room for them.
+    /// The first pieces of an extension are in flight: it had room for them.
     BeginExtension,
-    /// More pieces of an extension are on their way.
+    /// More pieces of an extension are in flight.
     OnItsWay,
-    /// It asks whether it may bring a value of so many bytes.
+    /// Let it ask whether it may bring a value of so many bytes.
     Ask(usize),
     Answer(Shown, Outcome),
     Fail(Error),
 }
 
-/// What a request writes, once that is decided.
+/// The change that a request makes, once it is decided.
 pub struct Change {
     pub flags: u32,
     pub expiry: Expiry,
@@ -107,17 +107,17 @@ pub struct Change {
     pub answer: Option<Answer>,
     /// The value that the answer shows.
     pub shown: Vec<u8>,
-    /// The stamp of the item that it was decided on; 0 without one.
+    /// The stamp of the item on which it was decided; 0 without one.
     pub basis: u64,
 }
 
 pub enum ChangeValue {
     /// The key is removed.
     Removed,
-    /// It is the request's.
+    /// The value is the request's own.
     Given,
     Bytes(Vec<u8>),
-    /// It stays in the extension where it is.
+    /// The value stays in its extension.
     Kept {
         reference: ExtensionReference,
         raw_bytes: u32,
@@ -127,40 +127,40 @@ pub enum ChangeValue {
 /// An extension that was written, and that no record names yet.
 pub struct NewExtension {
     pub written: WrittenExtension,
-    /// What its value was made of ([`Change::basis`]); `None` for the request's.
+    /// The stamp of the item from which its value was made ([`Change::basis`]); `None` for the request's own value.
     pub basis: Option<u64>,
-    /// Done when it is durable.
+    /// Done when the extension is durable.
     pub flushed: Arc<DurabilityTicket>,
 }
 
 #[derive(Default)]
 pub struct OrderedOpState {
     pub stage: OpStage,
-    /// The tree that it is of, once it was attempted.
+    /// The tree of its keyspace, once it was attempted.
     pub tree: Option<Arc<OrderedTree>>,
-    /// What it writes, where that had to be decided.
+    /// Its change, if that had to be decided first.
     pub change: Option<Change>,
     /// The stamp of its record, once it has one.
     pub stamp: u64,
-    /// It must know its key's record before it writes: that names an extension.
+    /// It must read its key's record before it writes, as that names an extension.
     pub looks_first: bool,
-    /// What the record names that is there, and that goes.
+    /// The extension that the present record names, and that is removed.
     pub replaced: Option<ExtensionReference>,
-    /// Where its value is, which its record is to name.
+    /// The extension with its value, which its record will name.
     pub extension: Option<Box<NewExtension>>,
-    /// A slot for that was asked for.
+    /// A pending request for a slot for that extension.
     pub want: Option<Arc<SlotWant>>,
-    /// A slot that it has, and no memory to write through yet.
+    /// A slot that it has, while it lacks memory to write through.
     pub slot: Option<SlotShare>,
-    /// The memory of an operation that makes a value of one in an extension.
+    /// The memory share of an operation that makes a value from one in an extension.
     pub joined: Option<JoinedShare>,
-    /// The value of the item with this stamp, from its extension.
+    /// The value of the item with this stamp, read from its extension.
     pub read: Option<(u64, Vec<u8>)>,
-    /// What was not to be found in its place.
+    /// The extension that was not found in its slot.
     pub mismatched: Option<ExtensionReference>,
-    /// Of one whose page was read: it keeps its scratch, lest others read in turn and evict each other's pages.
+    /// The scratch of an operation whose page was read. It is kept so that operations do not read in turn and evict each other's pages.
     pub scratch: Option<LocalBuffer>,
-    /// What is to be durable before the value is shown that it reads.
+    /// The ticket that must be done before the value it read may be shown.
     pub ticket: Option<Arc<DurabilityTicket>>,
     /// How often it was attempted anew within a poll.
     pub retries: u32,
@@ -168,14 +168,14 @@ pub struct OrderedOpState {
 
 pub type OrderedOp = Op<OrderedOpState>;
 
-/// What an answer shows, that may not be durable yet.
+/// The dependencies of an answer that may not be durable yet.
 #[derive(Default)]
 pub struct Shown {
-    /// Of a page.
+    /// The ticket of a page.
     pub ticket: Option<Arc<DurabilityTicket>>,
-    /// The stamp of the deletion of everything that took its item, or that it is; 0 if none did.
+    /// The stamp of the deletion of everything that deleted the item, or that is the operation itself; 0 if there is none.
     pub deleted_by: u64,
-    /// Flash was read for it.
+    /// The answer needed a flash read.
     pub read_flash: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Reads of pages for whoever comes for them later: a merge, or a batch. They go into the cache.
+//! Reads of pages for a merge or a batch that comes for them later. The pages go into the cache.
 
 use super::context::Context;
 use super::fetches::{arguments_of_flash, read_error};
@@ -17,9 +17,9 @@ pub(super) struct PageRead {
     pub keyspace: KeyspaceId,
     pub node: NodeId,
     pub home: NodeHome,
-    /// One that the node seems to have: the program that checks the page looks for it.
+    /// A key that the node seems to have: the program that checks the page looks for it.
     pub key: Vec<u8>,
-    /// Who comes for it.
+    /// The part that comes for the page.
     pub reader: PageReader,
 }
 
@@ -32,12 +32,12 @@ pub(super) enum PageReadEnd {
     Done,
     /// The cache had no place for it.
     NoRoom,
-    /// The node is in another slot by now.
+    /// The node has moved to another slot.
     Moved,
     Failed(Error),
 }
 
-/// The reads that are on their way, by their numbers.
+/// The reads in flight, by their numbers.
 #[derive(Default)]
 pub(super) struct PageReads {
     reading: Vec<Option<PageRead>>,
@@ -73,7 +73,7 @@ impl PageReads {
         cx.submit(core, (TAG_PAGE | number, Purpose::Put), operation, Lease::Buffers([page, scratch]));
     }
 
-    /// A page is in the cache, or not: who comes for it, and what he is told.
+    /// Called when a page was read or the read failed. Returns the reader and the result.
     pub fn was_read(
         &mut self,
         (cx, core): (&mut Context, &mut SessionCore),

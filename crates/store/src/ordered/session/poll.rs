@@ -1,4 +1,4 @@
-//! The session's poll: what waits goes on as far as it gets.
+//! The session's poll: it continues waiting operations as far as they get.
 //!
 //! ```text
 //! waits                       in               goes on
@@ -9,7 +9,7 @@
 //! an answer                   queues           when what it shows is durable
 //! a scan, a merge             scans, merges    at each poll
 //! ```
-//! The poll looks after each of them, so none depends on being told.
+//! The poll checks each of them, so none depends on a notification.
 
 use super::attempt::attempt;
 use super::in_hand::OpInHand;
@@ -22,13 +22,13 @@ use tapetum_base::error::Error;
 use tapetum_base::session::engine_session::{EngineSlot, EngineWait};
 use tapetum_base::session::session_core::SessionCore;
 
-/// How often a poll attempts what tries again, before it leaves that to the next one.
+/// How often a poll attempts operations that retry, before it leaves that to the next poll.
 const ROUNDS_MAX: usize = 8;
-/// Of the operations that wait for room, how many a poll attempts, and as many more as go on.
+/// How many operations that wait for room a poll attempts; for each that succeeds it attempts one more.
 const FOR_ROOM_TRIED: usize = 8;
 
 impl OrderedSession {
-    /// Attempts what waits, in order, moves the write-back on, and answers what has become durable. No page is taken when it returns.
+    /// Attempts waiting operations in order, advances the write-back, and sends durable answers. No page is taken when it returns.
     pub fn poll(&mut self, core: &mut SessionCore) {
         (self.cx.again.wants_room, self.cx.again.is_short) = (false, false);
         self.waits.extensions.wake(&mut self.ops, core.base.log.poisoned().is_err());
@@ -53,7 +53,7 @@ impl OrderedSession {
         waits.held.release(core);
     }
 
-    /// Attempts operations, and those that have their turn at their nodes, until none gets further.
+    /// Attempts operations, and those whose turn it is at their nodes, until none gets further.
     fn attempt_operations(&mut self, core: &mut SessionCore) {
         let mut count = self.ops.begin_attempts();
         loop {
@@ -71,13 +71,13 @@ impl OrderedSession {
         }
     }
 
-    /// What becomes of an operation that is at a node.
+    /// Carries out a step of an operation at a node.
     fn advance_at(&mut self, core: &mut SessionCore, (number, node): (usize, NodeId), step: Step) {
         let op = OpInHand::take(&mut self.ops, number);
         self.waits.advance((&mut self.cx, core), op, Some(node), step);
     }
 
-    /// Operations that are the first at their nodes go on, as many as may have commands on their way; whether any did.
+    /// Continues operations that are the first at their nodes, as many as may have commands in flight. Returns whether there were any.
     fn take_turns(&mut self, core: &mut SessionCore) -> bool {
         let mut any = false;
         self.waits.turns.unpark(self.waits.fetches.left());
@@ -94,8 +94,7 @@ impl OrderedSession {
         any
     }
 
-    /// Puts pages that were read into the cache, as far as there are places. Their operations go on at once: before another page takes the
-    /// place.
+    /// Installs fetched pages in the cache, as far as there are places. Their operations go on at once, before another page takes the place.
     fn give_places(&mut self, core: &mut SessionCore) {
         if self.waits.fetches.await_places()
             && let Err(error) = core.base.log.poisoned()
@@ -119,7 +118,7 @@ impl OrderedSession {
         }
     }
 
-    /// Polls until no page is with a command: programs are short, and run in the poll where the drive has no threads.
+    /// Polls until no page is with a command. Programs are short, and run within the poll if the drive has no threads.
     fn await_pages(&mut self, core: &mut SessionCore) {
         while self.cx.pages_taken > 0 {
             let mut completions = std::mem::take(&mut self.cx.completions);
@@ -142,15 +141,15 @@ impl OrderedSession {
         }
     }
 
-    /// Before the session goes: no page stays with it.
+    /// Called before the session goes, so that it keeps no page.
     pub fn leave(&mut self, core: &mut SessionCore) {
         self.await_pages(core);
     }
 
-    /// What keeps its operations, the most pressing of it.
+    /// The most pressing reason why its operations wait.
     pub fn waits(&self) -> EngineWait {
         let OrderedSession { ops, waits, scans, cx, .. } = self;
-        // A drive without an event descriptor ends what it does in the next polls.
+        // A drive without an event descriptor completes its work in the next polls.
         let is_polled = cx.state.write_back.event.fd.is_none() && cx.state.write_back.has_work();
         if cx.again.tries || waits.may_unpark() || (is_polled && self.in_flight() > 0) {
             return EngineWait::Poll;
@@ -159,7 +158,7 @@ impl OrderedSession {
         ops.waits().max(scans.waits()).max(own)
     }
 
-    /// Ends what waits: the store was closed.
+    /// Fails the waiting operations: the store was closed.
     pub fn fail_waiting(&mut self, core: &mut SessionCore) {
         self.fail_places(core, &Error::Closed);
         let OrderedSession { ops, waits, scans, cx, .. } = self;
@@ -179,7 +178,7 @@ impl Waits {
         self.fetches.left() > 0 && self.turns.are_parked()
     }
 
-    /// Whether something waits for what others do.
+    /// Whether an operation waits for other threads.
     fn wait(&self) -> bool {
         let at_nodes = self.turns.are_ready() || self.turns.are_starved() || self.fetches.await_places();
         let for_more = !self.room.is_empty() || !self.extensions.is_empty() || self.held.count() > 0;

@@ -1,8 +1,8 @@
-//! What a batch needs before it can be appended: pages in the cache, and each value that no node takes in an extension. It is asked for
-//! while the batch is attempted and sent with the session's next commands; the batch comes again when it is there.
+//! The preparation of a batch before its append: pages must be in the cache, and each value that no node can hold in an extension. An attempt of the
+//! batch requests them, and the session's next commands bring them. The caller then submits the batch again.
 //!
 //! 1. An extension is durable before a record of the log names it.
-//! 2. What was made ready for a batch that does not come again goes with the next one that comes.
+//! 2. The preparation for a batch that is not submitted again is dropped with the next batch.
 
 use super::TAG_VALUE;
 use super::context::Context;
@@ -22,22 +22,22 @@ use tapetum_kernels::ordered::extension::{ExtensionClass, ExtensionReference};
 use tapetum_kernels::ordered::{NODE_BYTES, NODE_RECORD_BYTES_MAX, node_record_bytes};
 use tapetum_kernels::record::Codec;
 
-/// Values of a batch in extensions, together: a copy of them is kept until they are written.
+/// The most bytes of a batch's values in extensions. A copy of them is kept until they are written.
 const VALUES_BYTES_MAX: usize = KEPT_BYTES_MAX / 2;
 
 #[derive(Default)]
 pub(super) struct Preparation {
-    /// Pages that are to be read.
+    /// Pages to be read.
     pub wanted: Vec<PageRead>,
-    /// Values of the batch that was attempted last, each in the place of its write.
+    /// Values of the batch that was attempted last, each at the index of its write.
     values: Vec<Option<BatchValue>>,
     /// A batch found no place in the cache.
     pub wants_room: bool,
-    /// Why a read failed, or a write.
+    /// The error of a read or a write.
     pub failed: Option<Error>,
 }
 
-/// A value of a batch that is written to an extension.
+/// A value of a batch for an extension.
 pub(super) struct BatchValue {
     tree: Arc<OrderedTree>,
     key: Vec<u8>,
@@ -49,9 +49,9 @@ pub(super) struct BatchValue {
 enum ValueStage {
     #[default]
     Wanted,
-    /// For a slot beyond the slabs.
+    /// It waits for a slot beyond the slabs.
     WaitsForSlot(Arc<SlotWant>),
-    /// But no memory to write through.
+    /// It has a slot, but no memory to write through.
     HasSlot(SlotShare),
     Writes(Box<ExtensionWrite>),
     Written(WrittenExtension),
@@ -62,7 +62,7 @@ impl BatchValue {
         self.tree.keyspace == write.keyspace().id() && self.key == write.key() && self.value == write.value()
     }
 
-    /// The reference to it, once it is durable.
+    /// The reference to the extension, once it is durable.
     pub fn reference(&self) -> Option<ExtensionReference> {
         match self.stage {
             ValueStage::Written(WrittenExtension { reference, .. }) => Some(reference),
@@ -70,7 +70,7 @@ impl BatchValue {
         }
     }
 
-    /// A record names it.
+    /// Keeps the extension's share, as a record names it.
     pub fn keep(self) {
         if let ValueStage::Written(written) = self.stage {
             let _ = written.share.keep();
@@ -78,13 +78,13 @@ impl BatchValue {
     }
 }
 
-/// Whether no node takes a write's value.
+/// Whether a write's value is too large for a node.
 pub fn is_large(write: &Write<'_>) -> bool {
     write.is_put() && node_record_bytes(&write.draft(Codec::Raw, write.value()).header) > NODE_RECORD_BYTES_MAX
 }
 
 impl Preparation {
-    /// The values of a batch that are in extensions, each in the place of its write; empty where there are none.
+    /// The values of a batch that are in extensions, each at the index of its write; empty if there are none.
     pub fn take_values(
         &mut self,
         cx: &mut Context,
@@ -112,12 +112,12 @@ impl Preparation {
         Err(BatchStop::Busy)
     }
 
-    /// The values were not appended: for the next attempt.
+    /// Puts the values back for the next attempt, as they were not appended.
     pub fn give_values(&mut self, values: Vec<Option<BatchValue>>) {
         self.values = values;
     }
 
-    /// A page was read that a batch asked for, or not.
+    /// Called when a requested page was read, or the read failed.
     pub fn page_was_read(&mut self, end: PageReadEnd) {
         match end {
             PageReadEnd::Done | PageReadEnd::Moved => {}
@@ -126,7 +126,7 @@ impl Preparation {
         }
     }
 
-    /// Sends what batches asked for, as far as there is room.
+    /// Sends the requests of batches, as far as there is room.
     pub fn send(&mut self, (cx, core): (&mut Context, &mut SessionCore), reads: &mut PageReads) {
         for read in std::mem::take(&mut self.wanted) {
             reads.begin((cx, core), read);
@@ -149,7 +149,7 @@ impl Preparation {
         }
     }
 
-    /// Begins to write a value to an extension, if there is a slot, and memory.
+    /// Begins to write a value to an extension, if there is a slot and memory.
     fn begin_value(&mut self, (cx, core): (&Context, &mut SessionCore), place: usize) {
         let Some(share) = self.value_slot(core, place) else { return };
         let Some(BatchValue { tree, key, value, stage }) = &mut self.values[place] else { return };
@@ -162,7 +162,7 @@ impl Preparation {
         }
     }
 
-    /// A slot for a value. `None`: there is none now, or none at all, of which the batch hears.
+    /// A slot for a value. `None`: there is none now; or none at all, which fails the batch.
     fn value_slot(&mut self, core: &SessionCore, place: usize) -> Option<SlotShare> {
         let Preparation { values, failed, .. } = self;
         let BatchValue { tree, key, value, stage } = values[place].as_mut()?;
@@ -194,7 +194,7 @@ impl Preparation {
         taken
     }
 
-    /// Sends pieces of a value, each to be durable when it is written.
+    /// Sends pieces of a value. Each is durable when it is written.
     fn go_on_with_value(&mut self, (cx, core): (&Context, &mut SessionCore), place: usize) {
         let tag = piece_tag(cx.slot.tag(TAG_VALUE | place as u64));
         let Some(BatchValue { value, stage: ValueStage::Writes(write), .. }) = &mut self.values[place] else {
@@ -203,7 +203,7 @@ impl Preparation {
         write.go_on(core, value, true, tag);
     }
 
-    /// A piece of a value is in its extension, or not.
+    /// Called when a piece of a value was written to its extension, or the write failed.
     pub fn value_was_written(
         &mut self,
         (cx, core): (&Context, &mut SessionCore),

@@ -1,4 +1,4 @@
-//! Dead records go: those that have expired, and those that were deleted with everything in their keyspace.
+//! Purges of dead records: those that have expired, and those that were deleted with everything in their keyspace.
 //!
 //! ```text
 //! no room for a record ──┐
@@ -7,8 +7,8 @@
 //! ```
 //! So a keyspace whose items have expired shrinks as it is used.
 //!
-//! 1. A deletion of everything counts here when it is durable: before, a crash may take it back.
-//! 2. Whoever looks at a dead record sees that it is none, so nobody waits for its removal.
+//! 1. A deletion of everything counts here only when it is durable: before that a crash may undo it.
+//! 2. A reader of a dead record treats it as absent, so nobody waits for its removal.
 
 use super::splits::page_of;
 use crate::ordered::cache::page_meta::PageMeta;
@@ -19,11 +19,11 @@ use tapetum_drive::programs::node::PutResult;
 use tapetum_drive::{LocalBuffer, Purpose};
 use tapetum_kernels::ordered::{NODE_BYTES, NodeError, NodeMut, NodeRecord, NodeRef};
 
-/// What was removed from a page.
+/// The result of a purge of a page.
 #[derive(Default)]
 pub(super) struct Purged {
     records: usize,
-    /// Shares of the extensions that they named.
+    /// Shares of the extensions that the removed records named.
     extensions: Vec<SlotShare>,
     /// Bytes that the node uses now.
     pub used_bytes: usize,
@@ -34,7 +34,7 @@ impl Purged {
         self.records == 0
     }
 
-    /// Tells the page's metadata, when it is given back.
+    /// Updates the page's metadata when it is given back.
     pub fn tell(self, meta: &mut PageMeta) {
         meta.is_dirty |= self.records > 0;
         meta.shared.extend(self.extensions);

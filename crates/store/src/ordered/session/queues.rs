@@ -1,5 +1,5 @@
-//! What waits for no node: operations for room or for their extensions, and answers for what they show to be durable. The session's poll
-//! looks after each of them, so none depends on being told.
+//! Queues of operations and answers that wait for no node: operations for room or for their extensions, and answers for durability. The session's
+//! poll checks each of them, so none depends on a notification.
 
 use super::extensions::waits_for_extension;
 use super::in_hand::{OpInHand, Ops};
@@ -12,8 +12,8 @@ use tapetum_base::log::Sync;
 use tapetum_base::request::Outcome;
 use tapetum_base::session::session_core::SessionCore;
 
-/// Operations that wait for a place for a new node, for a slot, or for much memory. Some are attempted at each poll, and one for each that
-/// has got what it waited for.
+/// Operations that wait for a place for a new node, for a slot, or for much memory. Some are attempted at each poll, and one more for each that
+/// succeeded.
 #[derive(Default)]
 pub(super) struct RoomQueue {
     waiting: VecDeque<usize>,
@@ -25,7 +25,7 @@ impl RoomQueue {
         self.waiting.push_back(op.number());
     }
 
-    /// There may be room for the next one.
+    /// Lets the next operation try, as there may be room.
     pub fn found(&mut self, ops: &mut Ops) {
         self.waiting.pop_front().into_iter().for_each(|number| ops.attempt_again(number));
     }
@@ -39,7 +39,7 @@ impl RoomQueue {
     }
 }
 
-/// Operations that wait for their extensions: for a slot, or to be durable.
+/// Operations that wait for their extensions: for a slot, or for durability.
 #[derive(Default)]
 pub(super) struct ExtensionQueue {
     waiting: Vec<usize>,
@@ -51,7 +51,7 @@ impl ExtensionQueue {
         self.waiting.push(op.number());
     }
 
-    /// Has those attempted that wait no more, or all.
+    /// Attempts the operations that need not wait any more, or all.
     pub fn wake(&mut self, ops: &mut Ops, all: bool) {
         let goes_on = |number: &mut usize| all || !ops.get(*number).is_some_and(waits_for_extension);
         let ready: Vec<usize> = self.waiting.extract_if(.., goes_on).collect();
@@ -67,14 +67,14 @@ impl ExtensionQueue {
     }
 }
 
-/// An answer that waits for what it shows to be durable. Its operation is over.
+/// An answer that waits until what it shows is durable. Its operation is over.
 struct HeldAnswer {
     token: u64,
     ticket: Arc<DurabilityTicket>,
     deleted_by: u64,
     read_flash: bool,
     outcome: Outcome,
-    /// What the outcome's value is.
+    /// The bytes of the outcome's value.
     value: Vec<u8>,
 }
 
@@ -84,7 +84,7 @@ pub(super) struct HeldAnswers {
 }
 
 impl HeldAnswers {
-    /// Answers when what was seen or written is durable, where that is waited for.
+    /// Answers once the seen or written records are durable, at sync modes that wait for that.
     pub fn answer(&mut self, core: &mut SessionCore, token: u64, shown: Shown, outcome: Outcome) {
         let Shown { ticket, deleted_by, read_flash } = shown;
         match ticket.filter(|ticket| core.base.log.sync() == Sync::Always && !ticket.is_done()) {
@@ -96,7 +96,7 @@ impl HeldAnswers {
         }
     }
 
-    /// Gives those out that are durable; all, where nothing becomes durable any more.
+    /// Sends the durable answers; all of them if nothing becomes durable any more.
     pub fn release(&mut self, core: &mut SessionCore) {
         if self.held.is_empty() {
             return;

@@ -1,14 +1,14 @@
-//! Read-ahead of scans: while a node is scanned, the pages of the next ones are on their way.
+//! Read-ahead of scans: while a node is scanned, the pages of the next ones are read.
 //!
 //! ```text
 //! search layer: the nodes behind this one ─► those that are not cached ─► neighbouring slots: one read for up to four ─► pages
 //!                                                                         ─► scanned in turn, each if it is the node as it is
 //! ```
-//! 1. What is read ahead is the scan's, and goes with it. None of it goes into the cache but what a short scan has used.
-//! 2. A scan has so many pages ahead at most as it has nodes behind it, and needs for its part by what the last node gave.
-//! 3. A page that was read ahead is scanned as one that was just read is: it counts if the node has the same home afterwards.
+//! 1. Pages read ahead belong to the scan, and are dropped with it. Only those used by a short scan go into the cache.
+//! 2. The pages ahead of a scan are limited by the number of nodes behind it, and by the need of its part, judged by the last node.
+//! 3. A page that was read ahead is scanned like one that was just read: it counts if the node has the same home afterwards.
 //!
-//! Without memory or places in the queue nothing is read ahead.
+//! Without memory or places in the queue there is no read-ahead.
 
 use super::TAG_AHEAD;
 use super::context::Context;
@@ -23,11 +23,11 @@ use tapetum_base::session::spare_buffers::BUFFER_BYTES;
 use tapetum_drive::{Lease, LocalBuffer, LocalRange, Operation, Purpose, Returned};
 use tapetum_kernels::ordered::NODE_BYTES;
 
-/// Pages that a scan has ahead at most: what keeps a drive busy.
+/// The most pages ahead of a scan: enough to keep a drive busy.
 const AHEAD_PAGES_MAX: usize = 8;
-/// Pages that one read brings at most.
+/// The most pages of one read.
 const READ_PAGES_MAX: usize = BUFFER_BYTES / NODE_BYTES;
-/// Nodes that are looked for at once, cached ones among them.
+/// Nodes that are looked up at once, including cached ones.
 const LOOKS_MAX: usize = 2 * AHEAD_PAGES_MAX;
 /// A scan of fewer items reads nothing ahead of its first node.
 const ITEMS_MIN: usize = 16;
@@ -42,11 +42,11 @@ pub(super) struct AheadRead {
 pub(super) enum AheadState {
     OnItsWay,
     Here(LocalBuffer),
-    /// It was not read, or its buffer is with a program.
+    /// The read failed, or its buffer is with a program.
     Gone,
 }
 
-/// A node's page among those.
+/// A node's page in such a read.
 #[derive(Clone)]
 pub(super) struct AheadPage {
     node: NodeId,
@@ -57,17 +57,17 @@ pub(super) struct AheadPage {
 #[derive(Default)]
 pub(super) struct ScanAhead {
     pages: VecDeque<AheadPage>,
-    /// The anchor of the last node that was looked for.
+    /// The anchor of the last node that was looked up.
     last: Option<Box<AnchorKey>>,
-    /// Nodes that the scan has behind it.
+    /// The number of nodes that the scan has passed.
     nodes: usize,
-    /// What the last of them gave.
+    /// Items and bytes of the last node.
     items: usize,
     bytes: usize,
 }
 
 impl AheadRead {
-    /// Takes the buffer, if it is there; it is to be given back.
+    /// Takes the buffer, if it has arrived. The caller gives it back.
     pub fn take(&self) -> AheadState {
         let mut state = lock(&self.state);
         match *state {
@@ -90,7 +90,7 @@ pub(super) fn page_range(buffer: &LocalBuffer, at: usize) -> LocalRange {
 }
 
 impl ScanAhead {
-    /// Finds the page of a node among those that are ahead; lets go of those before it, or of all if it is none of them.
+    /// Finds the page of a node among those read ahead. Drops the pages before it, or all if there is none.
     pub fn find(&mut self, core: &mut SessionCore, node: NodeId, home: NodeHome) -> Option<Arc<AheadRead>> {
         while let Some(page) = self.pages.front() {
             if (page.node, page.home) == (node, home) {
@@ -107,16 +107,16 @@ impl ScanAhead {
         None
     }
 
-    /// A node gave so many items and bytes.
+    /// Notes that a node had so many items and bytes.
     pub fn passed(&mut self, items: usize, bytes: usize) {
         (self.nodes, self.items, self.bytes) = (self.nodes + 1, items, bytes);
     }
 
-    /// How many pages may be ahead of a scan that wants so many items and bytes more.
+    /// The most pages ahead of a scan that needs so many more items and bytes.
     fn pages_max(&self, items_left: usize, bytes_left: usize) -> usize {
         match self.nodes {
             0 => usize::from(items_left >= ITEMS_MIN),
-            // The node at hand brings some, too.
+            // The present node brings some, too.
             nodes => {
                 let of_items = items_left.div_ceil(self.items.max(1));
                 let of_bytes = bytes_left.div_ceil(self.bytes.max(1));
@@ -126,7 +126,7 @@ impl ScanAhead {
     }
 }
 
-/// Reads ahead that are on their way, by their numbers.
+/// Read-aheads in flight, by their numbers.
 #[derive(Default)]
 pub(super) struct AheadReads {
     reads: Vec<Option<Arc<AheadRead>>>,
@@ -143,7 +143,7 @@ impl AheadReads {
         number
     }
 
-    /// Pages that were read ahead are there, or not.
+    /// Called when pages were read ahead, or the read failed.
     pub fn was_read(&mut self, number: usize, Returned { completion, lease }: Returned) {
         let Some(read) = self.reads[number].take() else { unreachable!("read {number} is on its way") };
         let buffer = lease.into_buffer();
@@ -157,7 +157,7 @@ impl AheadReads {
     }
 }
 
-/// Starts to read the pages of nodes behind the one at hand, whose anchor was just found.
+/// Starts to read the pages of the nodes behind the present one, whose anchor was just found.
 pub(super) fn read_ahead(
     (cx, core): (&mut Context, &mut SessionCore),
     tree: usize,
@@ -165,7 +165,7 @@ pub(super) fn read_ahead(
     aheads: &mut AheadReads,
 ) {
     let pages_max = scan.ahead.pages_max(scan.items_left(), scan.bytes_left());
-    // Half of what may be ahead, so that several are read at once.
+    // Reads ahead only when at most half of the allowed pages are there, so that several are read at once.
     if scan.ahead.pages.len() * 2 > pages_max || pages_max == 0 {
         return;
     }
@@ -181,7 +181,7 @@ pub(super) fn read_ahead(
         let (run, behind) = rest.split_at(count);
         rest = behind;
         let slot = if is_reverse { run[count - 1].1.slot } else { first.1.slot };
-        // The node at hand is to have a place, too.
+        // The present node needs a place in the queue, too.
         let buffer = (core.queue.credits() > 1).then(|| core.spare_buffers.take(count * NODE_BYTES)).flatten();
         let Some(buffer) = buffer else { return };
         let read = Arc::new(AheadRead { slot, state: Mutex::new(AheadState::OnItsWay) });
@@ -202,7 +202,7 @@ fn nodes_behind(cx: &mut Context, tree: usize, scan: &mut ScanOp, count: usize) 
     let search = &mut cx.trees[tree].search;
     let mut found = Vec::new();
     for _ in 0..LOOKS_MAX {
-        // All keys in front of it are below the range.
+        // All keys before this node are below the range.
         let is_over = is_reverse && **last <= *scan.range.from.key();
         if found.len() == count || is_over {
             break;

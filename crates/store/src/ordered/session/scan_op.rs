@@ -1,7 +1,7 @@
-//! A scan on its way: what is left of its range, and what it has.
+//! A scan in progress: the rest of its range, and its items so far.
 //!
-//! It goes on from a key: behind the last item that it has, or at the fence of the last node. So each key that is there throughout is seen
-//! once, in order, whatever is split or merged meanwhile.
+//! It continues from a key: behind its last item, or at the fence of the last node. So each key that exists throughout is seen once, in order,
+//! whatever is split or merged meanwhile.
 
 use super::extension_read::ExtensionRead;
 use super::scan_ahead::{AheadRead, ScanAhead};
@@ -20,12 +20,12 @@ use tapetum_drive::{LocalBuffer, Purpose};
 use tapetum_kernels::ordered::extension::ExtensionReference;
 use tapetum_kernels::ordered::{NODE_BYTES, NodeRef};
 
-/// Bytes of items that a part has, about.
+/// The approximate bytes of a part's items.
 const PART_BYTES: usize = 64 << 10;
-/// A scan that asks for more items at once is a long one.
+/// A scan of more items at once counts as long.
 const SHORT_ITEMS_MAX: usize = 256;
 
-/// As the program is told it.
+/// The bound in the form of the program's parameters.
 pub(super) fn bound(bound: &KeyBound) -> ScanBound<'_> {
     match bound {
         KeyBound::Unbounded => ScanBound::Unbounded,
@@ -45,14 +45,14 @@ pub(super) enum ScanStage {
     LooksAhead(NodeId, NodeHome, Arc<AheadRead>),
     /// The extension of an item is read.
     ReadsExtension(OutsideItem, Box<ExtensionRead>),
-    /// It has its part, and waits for that to be durable.
+    /// It has its part, and waits until that is durable.
     Holds,
 }
 
 /// An item whose value is in an extension, and was not read yet.
 #[derive(Clone, Copy)]
 pub(super) struct OutsideItem {
-    /// Its place among the items.
+    /// The index of the item.
     pub place: usize,
     pub reference: ExtensionReference,
     pub value_bytes: usize,
@@ -67,30 +67,30 @@ pub(super) struct ScanOp {
     pub bytes: usize,
     pub outside: VecDeque<OutsideItem>,
     pub ahead: ScanAhead,
-    /// What was not to be found in its place.
+    /// The extension that was not found in its slot.
     pub mismatched: Option<ExtensionReference>,
-    /// Of pages that have changes which are not durable.
+    /// Tickets of pages with changes that are not durable.
     pub tickets: Vec<Arc<DurabilityTicket>>,
-    /// The last deletion of everything that may have taken items.
+    /// The last deletion of everything that may have deleted items.
     pub deleted_by: u64,
     /// Nothing of the range is left.
     pub is_over: bool,
     pub stage: ScanStage,
 }
 
-/// How far a scan got in a node.
+/// The progress of a scan in a node.
 pub(super) struct NodeScanned {
-    /// Items that it had before.
+    /// The number of items before this node; below, their bytes.
     pub items_before: usize,
     pub bytes_before: usize,
-    /// The low fence of the node, if it has nothing but dead records.
+    /// The low fence of the node, if all its records are dead.
     pub dead: Option<Vec<u8>>,
-    /// What is left of the range behind this node; `None`: nothing. The same range, if the node was another one.
+    /// The rest of the range behind this node; `None`: there is none. The same range if this was the wrong node.
     pub rest: Option<KeyRange>,
 }
 
 impl ScanOp {
-    /// Takes the items that a program gave. `None`: they make no sense.
+    /// Takes the items that a program returned. `None`: they are invalid.
     pub fn go_on(
         &mut self,
         core: &SessionCore,
@@ -106,7 +106,7 @@ impl ScanOp {
         let mut seen = 0;
         for item in ItemReader::new(scratch::filled(&core.queue, Purpose::Scan, scratch, filled)) {
             seen += 1;
-            // Long values: the rest comes with the next part.
+            // The values are long: the rest comes with the next part.
             if self.bytes >= PART_BYTES {
                 has_more = true;
                 continue;
@@ -154,7 +154,7 @@ impl ScanOp {
         self.range.from.key() <= node.low_fence() && is_below
     }
 
-    /// Whether the node has the keys that come next in the range.
+    /// Whether the node has the next keys of the range.
     fn begins_in(&self, node: &NodeRef<'_>) -> bool {
         match (self.range.is_reverse, &self.range.to) {
             (false, _) => node.covers(self.range.from.key()),
@@ -166,7 +166,7 @@ impl ScanOp {
         }
     }
 
-    /// What is left of the range when its part in this node is done, or, if that `has_more`, its part up to the last item.
+    /// The rest of the range behind this node or, if the node `has_more`, behind the last item.
     fn rest_behind(&self, node: &NodeRef<'_>, has_more: bool) -> Option<KeyRange> {
         let last = self.items.last().filter(|_| has_more).map(|item| item.key.clone());
         let range = match (self.range.is_reverse, last) {
@@ -179,17 +179,17 @@ impl ScanOp {
         (!is_crossed(&range)).then_some(range)
     }
 
-    /// Lets go of what a node gave.
+    /// Drops the items of a node.
     pub fn take_back(&mut self, step: Option<&NodeScanned>) {
         if let Some(step) = step {
             self.items.truncate(step.items_before);
             self.bytes = step.bytes_before;
-            // All before this node were read.
+            // All values before this node were read.
             self.outside.clear();
         }
     }
 
-    /// Goes on from an item that it has, as if it had neither that nor those behind it.
+    /// Continues from one of its items, and drops that and the later ones.
     pub fn go_back_to(&mut self, place: usize) {
         let key = self.items[place].key.clone();
         match self.range.is_reverse {
@@ -202,7 +202,7 @@ impl ScanOp {
         self.is_over = false;
     }
 
-    /// What it reads is worth a place in the cache if it is short: as much may be asked for again as by key.
+    /// The use of the pages that it reads. A short scan's pages are worth caching, as such a range may be read again as often as a key.
     pub fn page_use(&self) -> PageUse {
         if self.items_max <= SHORT_ITEMS_MAX { PageUse::ByKey } else { PageUse::ByScan }
     }
@@ -215,7 +215,7 @@ impl ScanOp {
         PART_BYTES.saturating_sub(self.bytes).max(1)
     }
 
-    /// Whether a node with this anchor has none of the range's keys, as they are all below it.
+    /// Whether all keys of a node with this anchor are behind the range.
     pub fn is_behind(&self, anchor: &[u8]) -> bool {
         match &self.range.to {
             KeyBound::Unbounded => false,
@@ -228,7 +228,7 @@ impl ScanOp {
         self.is_over || self.items.len() >= self.items_max || self.bytes >= PART_BYTES
     }
 
-    /// Goes on behind a node; a key of that, if all its records are dead.
+    /// Moves on behind a node. Returns a key of the node if all its records are dead.
     pub fn step(&mut self, step: NodeScanned) -> Option<Vec<u8>> {
         self.ahead.passed(self.items.len() - step.items_before, self.bytes - step.bytes_before);
         match step.rest {
@@ -239,7 +239,7 @@ impl ScanOp {
     }
 }
 
-/// Whether no key is between the bounds.
+/// Whether the bounds have no key between them.
 pub(super) fn is_crossed(range: &KeyRange) -> bool {
     match (&range.from, &range.to) {
         (KeyBound::Unbounded, KeyBound::Excluded(to)) => to.is_empty(),

@@ -1,4 +1,4 @@
-//! Scans: the items of a range of keys in their order, or against it, a part at a time.
+//! Scans: the items of a range of keys in ascending or descending order, a part at a time.
 //!
 //! ```text
 //! start ─► node of the bound ─┬─ cached ─► program scans ─┬─ enough ──────────────► held until durable ─► part, and where to go on
@@ -7,10 +7,10 @@
 //! ```
 //! A part shows each node as it was at one moment.
 //!
-//! Values in extensions are read one by one when their node was scanned. If one is not there any more, the scan goes back to its key.
+//! After a node was scanned, its values in extensions are read one by one. If one was replaced, the scan goes back to its key.
 //!
-//! The pages of the next nodes are read ahead ([`super::scan_ahead`]). What a short scan reads goes into the cache; what a long one reads does
-//! not: whoever reads a range once would drive out what others use.
+//! The pages of the next nodes are read ahead ([`super::scan_ahead`]). Pages read by a short scan go into the cache; those of a long scan do not, as
+//! a range that is read once would evict pages that others use.
 
 use super::context::Context;
 use super::extension_read::{ExtensionRead, ExtensionStep, ReadOf};
@@ -38,9 +38,9 @@ use tapetum_drive::programs::node::{NodeArguments, NodeFlags, ScanRequest};
 use tapetum_drive::{Lease, LocalBuffer, Purpose, Returned};
 use tapetum_kernels::ordered::{NODE_BYTES, NODE_KEY_BYTES_MAX};
 
-/// What becomes of a scan.
+/// The next action on a scan.
 enum ScanStep {
-    /// It is at this stage.
+    /// It continues at this stage.
     At(ScanStage),
     End(Result<ScanPart, Error>),
 }
@@ -66,7 +66,7 @@ impl Scans {
         self.scans.iter().flatten().any(|scan| matches!(scan.stage, ScanStage::Begins))
     }
 
-    /// Whether some wait for others.
+    /// Whether some wait for other threads.
     pub fn wait(&self) -> bool {
         self.scans.iter().flatten().any(|scan| matches!(scan.stage, ScanStage::Begins | ScanStage::Holds))
     }
@@ -79,7 +79,7 @@ impl Scans {
         }
     }
 
-    /// Pages that were read ahead are there, or not.
+    /// Called when pages were read ahead, or the read failed.
     pub fn was_read_ahead(&mut self, number: usize, returned: Returned) {
         self.aheads.was_read(number, returned);
         for scan in self.scans.iter_mut().flatten().filter(|scan| matches!(scan.stage, ScanStage::AwaitsAhead)) {
@@ -87,14 +87,14 @@ impl Scans {
         }
     }
 
-    /// Reads of pages that are on their way.
+    /// The number of page reads in flight.
     #[cfg(test)]
     pub fn reads(&self) -> usize {
         let of_scans = self.scans.iter().flatten().filter(|scan| matches!(scan.stage, ScanStage::Reads(..))).count();
         of_scans + self.aheads.count()
     }
 
-    /// Starts a scan, whose first part comes as a reply with `token`. It has up to so many items.
+    /// Starts a scan of up to `items_max` items. Its first part comes as a reply with `token`.
     pub fn start(&mut self, (keyspace, token): (KeyspaceRef, u64), range: KeyRange, items_max: usize) {
         if range.from.key().len().max(range.to.key().len()) > NODE_KEY_BYTES_MAX {
             let error = Error::KeyTooLong { limit_bytes: NODE_KEY_BYTES_MAX };
@@ -122,12 +122,12 @@ impl Scans {
         }
     }
 
-    /// Takes the answers that are there.
+    /// Takes the answers of finished scans.
     pub fn take_replies(&mut self, replies: &mut Vec<ScanReply>) {
         replies.append(&mut self.replies);
     }
 
-    /// What becomes of a scan: it stays in its place, at another stage, or ends with its answer.
+    /// Carries out a step of a scan: it stays in its slot, at another stage, or ends with its answer.
     fn advance(&mut self, number: usize, step: ScanStep) {
         let Some(scan) = &mut self.scans[number] else { unreachable!("scan {number} is in its place") };
         match step {
@@ -141,7 +141,7 @@ impl Scans {
         }
     }
 
-    /// Attempts those that go on, and answers those whose part is durable.
+    /// Attempts the scans that can continue, and answers those whose part is durable.
     pub fn attempt(&mut self, (cx, core): (&mut Context, &mut SessionCore)) {
         for number in 0..self.scans.len() {
             let Some(scan) = &mut self.scans[number] else { continue };
@@ -158,7 +158,7 @@ impl Scans {
         }
     }
 
-    /// Ends what waits, with an error.
+    /// Ends the waiting scans with an error.
     pub fn fail_waiting(&mut self, error: &Error) {
         for number in 0..self.scans.len() {
             let waits = |scan: &ScanOp| matches!(scan.stage, ScanStage::Begins | ScanStage::Holds);
@@ -168,7 +168,7 @@ impl Scans {
         }
     }
 
-    /// Takes the completion of a command of a scan.
+    /// Takes the completion of a scan's command.
     pub fn complete(
         &mut self,
         (cx, core): (&mut Context, &mut SessionCore),
@@ -187,7 +187,7 @@ impl Scans {
     }
 }
 
-/// Ends a scan that has its part, once that is durable.
+/// Ends a scan whose part is durable.
 fn release(core: &SessionCore, scan: &mut ScanOp) -> Option<Result<ScanPart, Error>> {
     let base = &core.base;
     let waits = base.log.sync() == Sync::Always;
@@ -203,7 +203,7 @@ fn release(core: &SessionCore, scan: &mut ScanOp) -> Option<Result<ScanPart, Err
     base.log.poisoned().err().map(Err)
 }
 
-/// Looks for the node that a scan goes on in, and scans it.
+/// Finds the node in which a scan continues, and scans it.
 fn attempt(
     (cx, core): (&mut Context, &mut SessionCore),
     (number, scan): (usize, &mut ScanOp),
@@ -238,13 +238,13 @@ fn attempt(
     }
 }
 
-/// A scan goes on in this poll.
+/// Lets a scan continue in this poll.
 fn again(cx: &mut Context) -> ScanStep {
     cx.again.tries = true;
     ScanStep::At(ScanStage::Begins)
 }
 
-/// A scan goes on when there is memory.
+/// Lets a scan continue when there is memory.
 fn starves(cx: &mut Context) -> ScanStep {
     cx.again.wants_room = true;
     ScanStep::At(ScanStage::Begins)
@@ -297,7 +297,7 @@ fn look_ahead(
         AheadState::Here(page) => page,
         AheadState::OnItsWay => return ScanStep::At(ScanStage::AwaitsAhead),
         AheadState::Gone => {
-            // Who reads it by itself is told what is wrong.
+            // A read of the page by itself reports the error.
             scan.ahead = ScanAhead::default();
             return again(cx);
         }
@@ -325,7 +325,7 @@ fn scan_node(cx: &mut Context, tree: usize, range: &KeyRange) -> NodeId {
         (true, KeyBound::Unbounded) => search.last(anchor),
         (true, KeyBound::Included(key)) => search.floor(key, anchor),
         (true, KeyBound::Excluded(key)) => {
-            // The greatest anchor below the bound: keys below it are in that node.
+            // The greatest anchor below the bound: keys right below the bound are in its node.
             *anchor = AnchorKey::of(key);
             search.previous(anchor).unwrap_or_else(|| search.floor(b"", anchor))
         }
@@ -383,7 +383,7 @@ fn was_read_outside(
     again(cx)
 }
 
-/// A scan goes back to an item that was replaced meanwhile; if it names the same extension as before, the store is damaged.
+/// Lets a scan go back to an item that was replaced meanwhile. If it names the same extension as before, the store is damaged.
 fn scan_mismatched(cx: &mut Context, scan: &mut ScanOp, outside: OutsideItem) -> ScanStep {
     if scan.mismatched.replace(outside.reference) == Some(outside.reference) {
         return ScanStep::End(Err(damaged_extension(&outside.reference)));
@@ -392,7 +392,7 @@ fn scan_mismatched(cx: &mut Context, scan: &mut ScanOp, outside: OutsideItem) ->
     again(cx)
 }
 
-/// A program has scanned a page, or not.
+/// Called when a program has scanned a page, or failed.
 fn was_scanned(
     (cx, core): (&mut Context, &mut SessionCore),
     merges: &mut Merges,
@@ -436,7 +436,7 @@ fn was_scanned(
             cx.give_page(page);
         }
         if !is_current {
-            // It shows what was.
+            // The page is outdated.
             scan.take_back(gone_on.as_ref());
             return again(cx);
         }
@@ -449,7 +449,7 @@ fn was_scanned(
     again(cx)
 }
 
-/// A page among those that were read together, in a buffer of its own. The host has seen all of it by now.
+/// Copies one of the pages that were read together into a buffer of its own. The host has seen all of it by now.
 fn copy_of_page(cx: &Context, core: &SessionCore, (pages, at): (&LocalBuffer, usize)) -> Option<LocalBuffer> {
     let mut copy = cx.take_page(core)?;
     let into = core.queue.fill(Purpose::Scan, &mut copy, 0..NODE_BYTES);
@@ -457,7 +457,7 @@ fn copy_of_page(cx: &Context, core: &SessionCore, (pages, at): (&LocalBuffer, us
     Some(copy)
 }
 
-/// Puts a page that was scanned into the cache, if it is the node and there is a place; a buffer for it.
+/// Installs a scanned page in the cache, if it is current and there is a place. Returns a buffer in exchange.
 fn keep_page(cx: &Context, scan: &ScanOp, (node, home): (NodeId, NodeHome), page: LocalBuffer) -> LocalBuffer {
     let meta = PageMeta::new(scan.keyspace.id().0, scan.page_use());
     match cx.state.cache.install(node, home, page, meta) {

@@ -1,4 +1,4 @@
-//! A session's scratch for one command over a page: what the program is told, and where it answers.
+//! A session's scratch buffer for one command over a page: the program's parameters and its output.
 //!
 //! ```text
 //!  0          128            4096                   16 KiB
@@ -6,7 +6,7 @@
 //!  | stages   | parameters   | output        |
 //!  +----------+--------------+---------------+
 //! ```
-//! The parameters of a program that changes a page, and answers nothing here, may take the output's place too.
+//! The parameters of a program that changes a page, and has no output here, may take the output's place too.
 
 use tapetum_base::session::spare_buffers::BUFFER_BYTES;
 use tapetum_drive::programs::node::{ARGUMENTS_BYTES, NODE_ITEM_HEAD_BYTES};
@@ -15,15 +15,15 @@ use tapetum_kernels::ordered::{NODE_BYTES, NODE_KEY_BYTES_MAX, NODE_RECORD_BYTES
 
 const PARAMETERS_AT: usize = 2 * Stage::ENCODED_BYTES;
 const OUTPUT_AT: usize = 4096;
-/// Parameters of a program that answers into the scratch, and of one that changes a page.
+/// The most bytes of parameters for a program with output in the scratch, and for one that changes a page.
 pub const GET_PARAMETERS_MAX: usize = OUTPUT_AT - PARAMETERS_AT;
 pub const PUT_PARAMETERS_MAX: usize = SCRATCH_BYTES - PARAMETERS_AT;
-/// What a request has in front of its record, and a scan in front of its bounds; and the crc that a record in a node is without.
+/// Bytes in front of a request's record or of a scan's bounds, plus the crc, which a record in a node lacks.
 const REQUEST_HEAD_BYTES: usize = 16 + 4;
 const _: () = assert!(PARAMETERS_AT + ARGUMENTS_BYTES + REQUEST_HEAD_BYTES + NODE_RECORD_BYTES_MAX <= OUTPUT_AT);
 const _: () = assert!(PARAMETERS_AT + ARGUMENTS_BYTES + REQUEST_HEAD_BYTES + 2 * NODE_KEY_BYTES_MAX <= OUTPUT_AT);
 
-/// Of a session's spare buffers. Its output takes any item of a node.
+/// The size of a session's spare buffers. The output has room for any item of a node.
 pub const SCRATCH_BYTES: usize = BUFFER_BYTES;
 const _: () = assert!(SCRATCH_BYTES - OUTPUT_AT >= NODE_ITEM_HEAD_BYTES + NODE_BYTES);
 
@@ -31,7 +31,7 @@ fn part(buffer: &LocalBuffer, at: usize, length: usize) -> LocalRange {
     LocalRange { offset: buffer.offset() + at as u64, length: length as u32 }
 }
 
-/// Puts parameters into a scratch; where they are.
+/// Writes parameters into a scratch. Returns their range.
 fn place_parameters(queue: &QueuePair, purpose: Purpose, scratch: &mut LocalBuffer, parameters: &[u8]) -> LocalRange {
     let end = PARAMETERS_AT + parameters.len();
     queue.fill(purpose, scratch, PARAMETERS_AT..end).copy_from_slice(parameters);
@@ -42,7 +42,7 @@ fn output(scratch: &LocalBuffer) -> LocalRange {
     part(scratch, OUTPUT_AT, scratch.len() - OUTPUT_AT)
 }
 
-/// A program that reads a page and answers into the scratch.
+/// A command for a program that reads a page and has output in the scratch.
 pub fn look(
     (queue, purpose): (&QueuePair, Purpose),
     program: ProgramId,
@@ -52,7 +52,7 @@ pub fn look(
     look_at((queue, purpose), program, parameters, (page.range(), scratch))
 }
 
-/// As [`look`], of a page in a buffer of several.
+/// As [`look`], for a page in a buffer of several.
 pub fn look_at(
     (queue, purpose): (&QueuePair, Purpose),
     program: ProgramId,
@@ -63,7 +63,7 @@ pub fn look_at(
     Operation::Execute { program, parameters, input: page, output: output(scratch) }
 }
 
-/// As [`look`], of a page that is read from flash first.
+/// As [`look`], for a page that is read from flash first.
 pub fn read_and_look(
     (queue, purpose): (&QueuePair, Purpose),
     (program, flash): (ProgramId, u64),
@@ -81,7 +81,7 @@ pub fn read_and_look(
     Operation::Pipeline { stages: part(scratch, 0, PARAMETERS_AT) }
 }
 
-/// A program that changes a page in place.
+/// A command for a program that changes a page in place.
 pub fn change(
     (queue, purpose): (&QueuePair, Purpose),
     program: ProgramId,
@@ -92,7 +92,7 @@ pub fn change(
     Operation::Execute { program, parameters, input: LocalRange::EMPTY, output: page.range() }
 }
 
-/// What a program filled of its output.
+/// The part of the output that a program wrote.
 pub fn filled<'a>(queue: &QueuePair, purpose: Purpose, scratch: &'a LocalBuffer, bytes: u64) -> &'a [u8] {
     let length = (bytes as usize).min(scratch.len() - OUTPUT_AT);
     queue.look(purpose, scratch, OUTPUT_AT..OUTPUT_AT + length)

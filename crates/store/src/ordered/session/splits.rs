@@ -1,14 +1,14 @@
-//! Splits: a node that has no room for a record becomes two.
+//! Splits: a node without room for a record becomes two.
 //!
 //! ```text
 //! page taken, a place reserved for the upper half ─► both halves made ─► anchor of the upper half ─► lower half given back ─► upper one
 //! ```
-//! A reader that comes with the new anchor finds the upper half taken until it is there. One that came with the old one finds that the
-//! lower half's fences do not cover its key, and asks the search layer again, which has the anchor by then.
+//! A reader with the new anchor finds the upper half taken until it is given back. A reader with the old one finds that the lower half's fences do
+//! not cover its key, and asks the search layer again, which has the anchor by then.
 //!
-//! Each half gets a promise of a slot before: what is in a full store's pages has a place on flash.
+//! Each half gets a promise of a slot first: the pages of a full store have a place on flash.
 //!
-//! A node that was never durable is not split: of two halves one may be durable before the other, and then no image had the other's keys.
+//! A node that was never durable is not split: one half might become durable before the other, and then no image would have the other's keys.
 
 use super::changes::{is_full, with_record};
 use super::context::Context;
@@ -30,20 +30,20 @@ use tapetum_kernels::ordered::{
     Arrival, NODE_BYTES, NodeError, NodeOrder, NodePage, NodeRef, node_record_bytes, split, split_at,
 };
 
-/// So many pages made of one image are not durable yet at most, before one of them is split again.
+/// The most pages made from one image that are not durable yet. Beyond that none of them is split again.
 const SHARES_WRITTEN_MAX: u16 = 4096;
 const _: () = assert!(SHARES_WRITTEN_MAX < SHARES_MAX / 2);
-/// Ids that are tried for a new node: a set of the cache in which all pages are to be written first has no place for it.
+/// Ids that are tried for a new node. A full set of the cache, whose pages must all be written first, has no place for it.
 const IDS_TRIED: usize = 8;
 
 pub(super) enum NodeCut<'k> {
-    /// So that this record has room.
+    /// The cut gives this record room.
     For(Arrival<'k>),
-    /// In front of this key; in the middle, if no half has room for it as a fence.
+    /// The cut is in front of this key, or in the middle if no half has room for it as a fence.
     At(&'k [u8]),
 }
 
-/// Makes room in a node for an operation's record: dead ones go, or else the node becomes two. The operation is attempted again.
+/// Makes room in a node for an operation's record: removes dead records, or else splits the node. The operation is attempted again.
 pub(super) fn make_room(
     (cx, core): (&mut Context, &mut SessionCore),
     merges: &mut Merges,
@@ -90,7 +90,7 @@ fn split_for(
     }
 }
 
-/// Whether there was room for another page, and the node durable before. The page is given back in any case.
+/// Splits a node. Returns whether there was room for another page, and the node was durable before. The page is given back in any case.
 pub(super) fn try_split(
     (cx, core): (&mut Context, &SessionCore),
     keyspace: KeyspaceId,
@@ -109,7 +109,7 @@ pub(super) fn try_split(
             return Err(error);
         }
     };
-    // A tree's first node has an image before it is split: recovery takes keys that no image covers for damage.
+    // A tree's first node needs an image before it is split: recovery treats keys that no image covers as damage.
     if state.cache.with(node, |meta| meta.durable_stamp) == Some(0) {
         state.cache.give_back(node, page, |meta| meta.is_dirty |= meta.flying.is_none());
         state.list(&cx.trees[tree].tree, node);
@@ -151,8 +151,8 @@ pub(super) fn try_split(
     Ok(true)
 }
 
-/// Slots for both halves of a node whose page the caller has. `None`: there are too few, or so much was made of one image that is not
-/// durable yet that some of it is to be written first.
+/// Slots for both halves of a node whose page the caller has. `None`: there are too few, or too many undurable pages were made from one image, some
+/// of which must be written first.
 fn promises(cx: &Context, tree: &OrderedTree, node: NodeId) -> Option<SplitPromises> {
     let (is_promised, is_shared_by_many) = cx.state.cache.with(node, |meta| {
         let most = meta.shared.iter().map(SlotShare::shares).max();
@@ -165,7 +165,7 @@ fn promises(cx: &Context, tree: &OrderedTree, node: NodeId) -> Option<SplitPromi
     Some(SplitPromises { lower, upper: tree.nodes.promise()? })
 }
 
-/// A new node, a buffer for the lower half, and the new node's page. `None`: there is no room for them now.
+/// Takes a new node, a buffer for the lower half, and the new node's page. `None`: there is no room for them now.
 fn take_halves(
     (cx, core): (&Context, &SessionCore),
     keyspace: KeyspaceId,
@@ -192,7 +192,7 @@ fn take_halves(
     }
 }
 
-/// Makes two pages of one.
+/// Splits a page into two.
 fn halve(
     queue: &QueuePair,
     page: &LocalBuffer,
@@ -214,7 +214,7 @@ fn halve(
     Ok(())
 }
 
-/// A page's bytes, to be written.
+/// A page's bytes, for writing.
 pub(super) fn page_of<'a>(queue: &QueuePair, buffer: &'a mut LocalBuffer) -> Result<&'a mut NodePage, NodeError> {
     queue.fill(Purpose::Put, buffer, 0..NODE_BYTES).try_into().map_err(|_| NodeError::Damaged)
 }

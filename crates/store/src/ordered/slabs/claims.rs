@@ -1,10 +1,10 @@
-//! The extents that groups of slots take, when a store is opened.
+//! Claims the extents of groups of slots when a store is opened.
 
 use super::group_table::GroupTable;
 use tapetum_base::error::Error;
 use tapetum_base::media::extents::{ExtentOwner, Extents};
 
-/// Takes the extents of all groups of slots; an error where others have them.
+/// Claims the extents of all groups of slots. An error if something else has claimed them.
 pub fn claim_groups(extents: &mut Extents, groups: &GroupTable) -> Result<(), Error> {
     for group in groups.iter() {
         if !(group.first..group.first + group.extents).all(|extent| extents.claim(ExtentOwner::Slots, extent)) {

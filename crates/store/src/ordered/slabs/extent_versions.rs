@@ -1,12 +1,12 @@
-//! The versions of the groups that a space's extents are of, read without its lock: each read of a node asks for one.
+//! For each extent of a space, the version of its group. It is read without the space's lock, as each read of a node needs it.
 //!
 //! ```text
 //! extent ─► chunk of 1,024 extents, made when a group comes to one of them ─► version + 1, or 0
 //! ```
-//! 1. A version is there before a slot of its group is given out, and until the group goes. Whoever was told of a slot by way of a lock, after
-//!    it was given out, sees the version of its group, or a later one's: then an image of the former group does not pass.
+//! 1. A version is stored before a slot of its group is given out, and stays until the group is removed. A thread that learns of a slot through a
+//!    lock, after it was given out, sees the version of the slot's group or of a later one. So an image of an earlier group is refused.
 //!
-//! Threads: any. Changes come under the space's lock.
+//! Threads: any. Changes are made under the space's lock.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -20,7 +20,7 @@ struct GroupVersion<W>(W);
 
 impl<W: Word> GroupVersion<W> {
     fn set(&self, version: Option<u64>) {
-        // Whoever gives a slot out tells of it in order.
+        // Relaxed suffices, as a slot is given out with ordering.
         self.0.store(version.map_or(0, |version| version + 1), Ordering::Relaxed);
     }
 
@@ -31,7 +31,7 @@ impl<W: Word> GroupVersion<W> {
 
 type VersionChunk = Box<[GroupVersion<AtomicU64>]>;
 
-/// See the [module](self). One of no extents keeps nothing.
+/// See the [module](self). Empty if there are no extents.
 #[derive(Default)]
 pub struct ExtentVersions {
     chunks: Box<[OnceLock<VersionChunk>]>,
@@ -43,7 +43,7 @@ impl ExtentVersions {
         ExtentVersions { chunks: (0..chunks).map(|_| OnceLock::new()).collect() }
     }
 
-    /// Extents are of a group with this version, or of none.
+    /// Sets the version of the extents' group, or none.
     pub fn set(&self, extents: Range<u32>, version: Option<u64>) {
         for extent in extents.map(|extent| extent as usize) {
             let Some(chunk) = self.chunks.get(extent / CHUNK_EXTENTS) else { return };
@@ -52,7 +52,7 @@ impl ExtentVersions {
         }
     }
 
-    /// The version of the group that an extent is of.
+    /// The version of an extent's group.
     pub fn get(&self, extent: u32) -> Option<u64> {
         let extent = extent as usize;
         self.chunks.get(extent / CHUNK_EXTENTS)?.get()?[extent % CHUNK_EXTENTS].get()
@@ -83,7 +83,7 @@ mod models {
     use super::*;
     use tapetum_base::memory::memory_word::model::*;
 
-    /// A group comes to the extent of another, and a slot of it is given out; a reader is told of the slot.
+    /// A group takes over the extent of another one, and gives out a slot of it; a reader learns of the slot.
     fn a_reader_of_a_slot_sees_its_version<const WEAK: u8>() {
         use loom::sync::Arc;
         loom::model(|| {

@@ -1,4 +1,4 @@
-//! Which groups there are, as the manifest has it.
+//! The table of groups, as the manifest has it.
 //!
 //! ```text
 //!  item: edits, one behind the other, up to its end; a piece of a snapshot is edits that make what there is
@@ -11,12 +11,11 @@
 //!   7 round:    keyspace u16, stamp u64, stamp before u64, count u32,              which slots of its nodes may be written ([`SlotRound`])
 //!               (first u32, words varint, free u64 × words, flying u64 × words) × count
 //! ```
-//! `first` is the address of a group's first extent, which names the group. Numbers are little-endian; a class is
-//! [`SlotClass::code`].
+//! `first` is the number of a group's first extent, which names the group. Numbers are little-endian; a class is [`SlotClass::code`].
 //!
 //! 1. No two groups have an extent in common.
 //! 2. A version is given to one group in the store's life.
-//! 3. A keyspace has a round at most, and none without groups.
+//! 3. A keyspace has at most one round, and none without groups.
 
 use super::slot_class::SlotClass;
 use super::slot_round::SlotRound;
@@ -36,36 +35,36 @@ const ROUND: u8 = 7;
 /// Neighbouring extents that are cut into slots of one class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Group {
-    /// The number of its first extent, which names it.
+    /// The number of its first extent, which names the group.
     pub first: u32,
     pub extents: u32,
     pub keyspace: KeyspaceId,
     pub class: SlotClass,
-    /// Part of the salt of what is in it.
+    /// A part of the salt of everything in the group.
     pub version: u64,
-    /// Images are written to it, so it may hold torn ones.
+    /// Images are written to the group, so it may hold torn ones.
     pub open: bool,
 }
 
-/// A change of the groups. Those that name groups name them by their first extents.
+/// A change of the groups. Edits name groups by their first extents.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum GroupEdit {
-    /// A group, which is closed whatever it says.
+    /// Adds a group as closed, whatever its `open` is.
     Add(Group),
     Open(Vec<u32>),
     Close(Vec<u32>),
     Remove(Vec<u32>),
-    /// A keyspace is dropped.
+    /// Drops a keyspace.
     Drop(KeyspaceId),
     /// The version of the next group is at least this one.
     Versions(u64),
-    /// A round of a keyspace begins.
+    /// Begins a round of a keyspace.
     Round(SlotRound),
 }
 
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct GroupTable {
-    /// By first extent.
+    /// Groups by first extent.
     groups: BTreeMap<u32, Group>,
     rounds: BTreeMap<KeyspaceId, SlotRound>,
     version_next: u64,
@@ -138,7 +137,7 @@ impl GroupTable {
         self.groups.get(&first)
     }
 
-    /// By first extent.
+    /// All groups, by first extent.
     pub fn iter(&self) -> impl Iterator<Item = &Group> + Send {
         self.groups.values()
     }
@@ -147,17 +146,17 @@ impl GroupTable {
         self.iter().filter(move |group| group.keyspace == keyspace)
     }
 
-    /// Which slots of a keyspace's nodes may have been written since that was last said.
+    /// The last round of a keyspace: the slots of nodes that may have been written since.
     pub fn round(&self, keyspace: KeyspaceId) -> Option<&SlotRound> {
         self.rounds.get(&keyspace)
     }
 
-    /// What no group has had.
+    /// The lowest version that no group has had.
     pub fn version_next(&self) -> u64 {
         self.version_next
     }
 
-    /// Makes a change; an error says what makes no sense about it.
+    /// Applies an edit. An error says why it does not fit.
     pub fn edit(&mut self, edit: &GroupEdit) -> Result<(), String> {
         match edit {
             GroupEdit::Add(group) => self.add(group)?,
@@ -202,7 +201,7 @@ impl GroupTable {
         Ok(())
     }
 
-    /// Makes the changes of an item, or of a piece of a snapshot. After an error the table is of no use.
+    /// Applies the edits of an item, or of a piece of a snapshot. After an error the table is useless.
     pub fn apply(&mut self, item: &[u8]) -> Result<(), String> {
         let mut reader = Reader::new(item);
         while !reader.is_empty() {
@@ -222,7 +221,7 @@ impl GroupTable {
         edits.chain(self.rounds.values().map(|round| vec![GroupEdit::Round(round.clone())]))
     }
 
-    /// What they take at most.
+    /// The most bytes of these edits.
     pub fn snapshot_bytes_max(&self) -> u64 {
         const VERSIONS_BYTES: u64 = 1 + 8;
         const GROUP_BYTES_MAX: u64 = (1 + 4 + 5 + 2 + 1 + 8) + (1 + 4 + 4);
@@ -280,7 +279,7 @@ mod tests {
         }
         assert!(encoded(&[GroupEdit::Open(Vec::new()), GroupEdit::Close(Vec::new())]).is_empty());
         let add = encoded(&edits[..1]);
-        // Extents: none, and more than there are; a class that is none; another member; no such edit.
+        // Extents: none, and too many. Then an unknown class, another member, and an unknown edit.
         for (at, byte) in [(5, 0), (3, 0xff), (9, 9), (4, 0x10), (0, 8)] {
             let mut bytes = add.clone();
             bytes[at] = byte;

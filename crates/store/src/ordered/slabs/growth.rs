@@ -4,14 +4,14 @@
 //! plan → zero-write new groups → flush → a round begins → edits, durable: close, add, open, remove, round → the space
 //!   → extents of removed groups are free
 //! ```
-//! Where free extents do not make up for them, the last slots are kept back for recovery.
+//! If free extents cannot make up for them, the last slots are reserved for recovery.
 //!
-//! A change is in the space only after it is durable, but for one: a group that is to be closed gives out no slots from the plan on. Where
-//! extents are lacking it does so again, if it cannot be closed yet: recovery needs slots before what it doubts is durable. Each change of groups
-//! of nodes begins a round, as does one of nothing else where open groups have slots that rest, or what is durable is to be attested. The
-//! flush covers what was written to groups that are closed, by holders that gave up their shares before they knew it durable.
+//! A change enters the space once it is durable. Exception: a group to close gives out no slots from the plan on. If it cannot be closed yet and
+//! extents are lacking, it gives out slots again, as recovery needs slots before the images that it doubts are rewritten. Each change of nodes'
+//! groups begins a round. A round also begins by itself, if open groups have resting slots or durable images must be attested. The flush covers
+//! writes to closed groups whose holders gave up their shares before they knew them durable.
 //!
-//! Threads: the caller's. It has the installer, so it is alone in changing groups.
+//! Threads: the caller's. It has the installer, so nobody else changes groups.
 
 use super::group_table::{Group, GroupEdit};
 use super::large_groups::grow_large;
@@ -27,36 +27,36 @@ use tapetum_base::media::extents::{ExtentOwner, ExtentShape, Extents};
 use tapetum_base::media::io::{Io, lock};
 use tapetum_drive::fail_point;
 
-/// A closed group is opened rather than a new one made if one in so many of its slots is free. Groups take up to n/(n - 1) of the room of
-/// their nodes in the long run, if there are enough groups to choose from: half of that is usual.
+/// A closed group is opened instead of making a new one if one slot in this many is free. In the long run groups take up to n/(n - 1) of the room of
+/// their nodes, if there are enough groups to choose from; half of that overhead is usual.
 const REOPEN_PART: u32 = 12;
-/// The same in parts as shelves count them.
+/// The same limit in the parts that shelves count.
 const REOPEN_PARTS: u8 = (FREE_PARTS / REOPEN_PART) as u8;
-/// Groups that are opened at most in place of a new one for which there are no extents.
+/// The most groups that are opened in place of a new one that finds no extents.
 const INSTEAD_OF_ONE: usize = REOPEN_PART as usize;
-/// Open groups have one free slot for so many that are in use, and so many at least: a round lasts for half of them.
+/// Open groups have one free slot for this many in use, and at least the minimum below. A round lasts for half of them.
 const OPEN_USED_PART: u32 = 16;
 const OPEN_SLOTS_MIN: u32 = 64;
-/// Of slabs, one in so many groups has slots to give out, so that the manifest is written for many values at once;
+/// One group of a slab in this many has slots to give out, so that one manifest write serves many values,
 const SLAB_OPEN_PART: u32 = 4;
-/// and no more than so many.
+/// and at most this many groups do.
 const SLAB_OPEN_GROUPS_MAX: u32 = 8;
-/// Bytes written at once where groups are zeroed.
+/// Bytes of one write of zeros to a group.
 const ZERO_BYTES: usize = 256 << 10;
 
-/// Where changes of groups are made durable: the manifest.
+/// The manifest, as far as it makes changes of groups durable.
 pub trait GroupLog: Send {
     /// The version of the next group: see [`super::group_table::GroupTable::version_next`].
     fn version_next(&self) -> u64;
 
-    /// Makes durable all that was written to the drive before.
+    /// Makes all earlier writes to the drive durable.
     fn flush(&mut self) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Makes edits durable, all of them or none, and makes them in the table.
+    /// Makes edits durable, all of them or none, and applies them to the table.
     fn append(&mut self, edits: Vec<GroupEdit>) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
-/// What is to be done with the groups of a space. Groups are named by their first extents.
+/// The planned changes of a space's groups. Groups are named by their first extents.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct GroupPlan {
     pub close: Vec<u32>,
@@ -64,10 +64,10 @@ pub struct GroupPlan {
     pub remove: Vec<u32>,
     /// New groups, if there are extents for them.
     pub add: u32,
-    /// For lack of extents: closed groups with few free slots, to be opened, the emptiest first, and groups that cannot be closed yet, to
+    /// Used if extents are lacking: closed groups with few free slots, to be opened, the emptiest first; and groups that cannot be closed yet, to
     /// stay open.
     pub instead: Vec<u32>,
-    /// A round is to begin whatever becomes of groups: slots that rest are to be given out, or what is durable is to be attested.
+    /// A round must begin even if no group changes: resting slots must be given out, or durable images attested.
     pub round: bool,
 }
 
@@ -83,29 +83,29 @@ impl SpaceState {
         self.shelves.groups(shelf, shelf).collect()
     }
 
-    /// Groups of slabs that are to have slots to give out.
+    /// The wanted number of slab groups with slots to give out.
     fn slab_groups_wanted(&self) -> u32 {
         (1 + self.groups.len() as u32 / SLAB_OPEN_PART).min(SLAB_OPEN_GROUPS_MAX)
     }
 
-    /// Whether slots run short, or there are groups to give back.
+    /// Whether slots run short, or there are groups to remove.
     fn wants_slabs(&self) -> bool {
         let (useful, wanted) = (self.shelves.useful(), self.slab_groups_wanted());
         let is_used = self.wants.slot || !self.groups.is_empty();
         is_used && (useful == 0 || useful * 2 < wanted) || self.shelves.empty() > wanted
     }
 
-    /// Whether slots that rest are worth a round of their own: so many more than can be given out that rounds are not begun for a few each.
+    /// Whether resting slots are worth a round of their own: at least as many rest as can be given out, so that rounds do not begin for a few each.
     fn is_rested(&self) -> bool {
         self.slots.resting > 0 && self.slots.resting >= self.slots.open
     }
 
-    /// Free slots of open groups beyond so many.
+    /// The number of free slots in open groups beyond `slots`.
     fn spare(&self, slots: u32) -> u32 {
         (self.slots.open + self.slots.resting).saturating_sub(slots)
     }
 
-    /// Open groups that are empty and not needed for so many free slots; they give out no more.
+    /// Makes empty open groups drain that are not needed for `slots` free slots. They give out no more slots.
     fn drain_spare(&mut self, slots: u32) -> Vec<u32> {
         let mut drained = Vec::new();
         for first in self.on(Shelf::OpenEmpty).into_iter().rev() {
@@ -117,7 +117,7 @@ impl SpaceState {
         drained
     }
 
-    /// Makes the plan: as many free slots in open groups as `slots`. Open groups that are full give out no more slots.
+    /// Makes the plan for `slots` free slots in open groups. Full open groups give out no more slots.
     fn plan_nodes(&mut self, slots: u32, group_slots: u32, close_early: bool) -> GroupPlan {
         self.on(Shelf::OpenFull).into_iter().for_each(|first| self.set_phase(first, GroupPhase::Draining));
         let draining = self.shelves.groups(Shelf::Draining, Shelf::DrainingEmpty);
@@ -125,7 +125,7 @@ impl SpaceState {
             draining.partition(|first| close_early || self.groups[first].is_settled());
         let mut missing = slots.saturating_sub(self.slots.open + self.slots.resting);
         let (mut open, mut remove) = (Vec::new(), self.on(Shelf::CLOSED_EMPTY));
-        // The fullest first: images that are written again leave the others, until those are empty and go.
+        // The fullest groups come first: rewritten images leave the others, until those are empty and are removed.
         for first in self.shelves.groups(Shelf::Closed(REOPEN_PARTS), Shelf::CLOSED_EMPTY) {
             if missing == 0 {
                 break;
@@ -143,7 +143,7 @@ impl SpaceState {
         GroupPlan { close, open, remove, add, instead, round }
     }
 
-    /// Makes the plan; groups that are to be removed give out no more slots.
+    /// Makes the plan. Groups that will be removed give out no more slots.
     fn plan_extensions(&mut self) -> GroupPlan {
         let (useful, open_groups) = (self.shelves.useful(), self.slab_groups_wanted());
         let empty = self.on(Shelf::OpenEmpty);
@@ -158,16 +158,16 @@ impl SpaceState {
 }
 
 impl SlotSpace {
-    /// Whether slots run short, or there are groups to give back: [`grow`] has something to do.
+    /// Whether slots run short or there are groups to remove, so that [`grow`] has work.
     pub fn wants_change(&self) -> bool {
         match self.options().class {
             SlotClass::Nodes => self.with(|state| {
                 let wanted = self.slots_wanted(state);
                 let is_short = state.wants.slot || state.slots.open * 2 < wanted;
-                // As many slots as are wanted may be of closed groups that are empty: they need not be zeroed to be opened again.
+                // Empty closed groups may have as many slots as are wanted: opening them again needs no zeroing.
                 let is_spare = state.shelves.closed_empty() * self.group_slots() > wanted.max(self.group_slots())
                     || state.spare(2 * wanted) >= self.group_slots() && state.shelves.open_empty() > 0;
-                // A round begins when the one before the last is over.
+                // A round begins when all writes of the round before the last one have ended.
                 state.flying == 0 && (is_short || is_spare || state.wants.attesting)
             }),
             SlotClass::Extensions(_) => self.with(|state| state.wants_slabs()),
@@ -175,8 +175,8 @@ impl SlotSpace {
         }
     }
 
-    /// Keeps as many slots of nodes back as cannot be made of free extents, and notes whether there is none to give out, where so many groups
-    /// found no extents. Where all did, others may have taken what they have meanwhile: that is not full.
+    /// Reserves as many slots of nodes as cannot be made from free extents. Notes whether there is none to give out, if `missing` groups found no
+    /// extents. If none is missing, the space is not full, even if others have taken those extents meanwhile.
     fn note_room(&self, extents: &Mutex<Extents>, missing: usize) {
         let options = self.options();
         let groups_left = lock(extents).room_of(ExtentOwner::Slots) / options.group_extents;
@@ -198,8 +198,8 @@ impl SlotSpace {
         self.options().class.slots(self.map().pages(self.options().group_extents))
     }
 
-    /// Free slots that open groups are to have: those that are promised, and as many as fits what is in use, or as many again: while many
-    /// are promised, many will be.
+    /// The wanted number of free slots in open groups: the promised ones, and more in proportion to the slots in use; at least as many again as are
+    /// promised, as further promises will follow.
     fn slots_wanted(&self, state: &SpaceState) -> u32 {
         let wanted = ((state.slots.all - state.slots.free) / OPEN_USED_PART).max(OPEN_SLOTS_MIN);
         let wanted = wanted.min(self.options().open_groups * self.group_slots());
@@ -218,8 +218,8 @@ impl SlotSpace {
     }
 }
 
-/// Does what the space needs: afterwards it has slots to give out, if there are extents or free slots.
-/// `stamp` gives one that is above all that were given, and below those that are given later.
+/// Changes the groups as the space needs. Afterwards the space has slots to give out, if there are extents or free slots. `stamp` gives a stamp
+/// above all earlier ones and below all later ones.
 pub async fn grow(
     space: &SlotSpace,
     io: &Io,
@@ -276,7 +276,7 @@ pub(super) fn group_of(space: &SlotSpace, first: u32, extents: u32, version: u64
     }
 }
 
-/// Takes extents for so many groups, or fewer.
+/// Takes extents for `count` groups, or for fewer.
 fn allocate(space: &SlotSpace, extents: &Mutex<Extents>, count: u32, version_next: u64) -> Vec<Group> {
     let group_extents = space.options().group_extents;
     let mut extents = lock(extents);
@@ -303,7 +303,7 @@ async fn zero(space: &SlotSpace, io: &Io, group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// Begins a round: as the manifest is to name it.
+/// Begins a round. Returns it in the form that the manifest gets.
 fn begin_round(space: &SlotSpace, plan: &GroupPlan, added: &[Group], stamp: impl Fn() -> u64) -> SlotRound {
     let keyspace = space.options().keyspace;
     space.with(SpaceState::end_round);
@@ -316,7 +316,7 @@ fn begin_round(space: &SlotSpace, plan: &GroupPlan, added: &[Group], stamp: impl
     round
 }
 
-/// Makes in memory what is durable.
+/// Applies durable changes in memory.
 fn apply(space: &SlotSpace, extents: &Mutex<Extents>, plan: &GroupPlan, added: &[Group]) {
     let removed = space.with(|state| {
         plan.close.iter().for_each(|first| state.set_phase(*first, GroupPhase::Closed));

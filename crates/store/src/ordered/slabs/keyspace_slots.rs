@@ -9,35 +9,35 @@ use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::media::geometry::Geometry;
 
-/// Free slots for nodes that open groups have together: enough that slots close to their neighbours can be found, and that they do not run
-/// out while the manifest names other groups; few enough that few slots can be torn.
+/// Limits of the free slots for nodes in all open groups together. There are enough to find slots close to their neighbours, and not to run out
+/// while the manifest opens other groups; and few enough that few slots can be torn.
 const OPEN_SLOTS_MIN: u64 = 128;
 const OPEN_SLOTS_MAX: u64 = 8192;
-/// One in so many of the pages that the store was made with.
+/// One in this many of the store's pages at creation.
 const OPEN_PART: u64 = 64;
-/// Pages of a group at least, where extents are small: one slot of the largest slab.
+/// The least number of pages of a group, for small extents: one slot of the largest slab.
 const GROUP_PAGES_MIN: u32 = 16;
 
-/// How the slots of a store's keyspaces are laid out.
+/// The layout of the slots of a store's keyspaces.
 #[derive(Clone, Copy, Debug)]
 pub struct SlabOptions {
     pub map: SlotMap,
     pub store_id: u64,
-    /// Of nodes, if all their slots are free.
+    /// The number of open groups of nodes, if all their slots are free.
     pub open_groups: u32,
-    /// Pages of a group of slabs at least.
+    /// The least number of pages of a group of slabs.
     pub group_pages_min: u32,
 }
 
 #[derive(Clone)]
 pub struct KeyspaceSlots {
     keyspace: KeyspaceId,
-    /// By [`SlotClass::SLABS`], and then the large ones.
+    /// The spaces in the order of [`SlotClass::SLABS`], then that of large slots.
     spaces: Vec<SlotSpace>,
 }
 
 impl SlabOptions {
-    /// Those of a store.
+    /// The options of a store.
     ///
     /// # Errors
     /// As [`SlotMap::new`].
@@ -87,19 +87,19 @@ impl KeyspaceSlots {
         &self.spaces[usize::from(class.code())]
     }
 
-    /// Claims the slot of an extension of so many pages for the one live record that names it ([`SlotSpace::claim`]). `None`: there is no
-    /// such slot, or another record has it.
+    /// Claims the slot of an extension of `pages` pages for the one live record that names it ([`SlotSpace::claim`]). `None`: there is no such slot,
+    /// or another record has it.
     pub fn claim_extension(&self, pages: u32, number: u32) -> Option<SlotShare> {
         let space = self.of_class(SlotClass::of_extension_pages(pages));
         space.claim(number).filter(|share| share.is_only() && share.pages() >= pages)
     }
 
-    /// Whether slots of a class run short, or there are groups to give back.
+    /// Whether slots of a class run short, or there are groups to remove.
     pub fn want_change(&self) -> bool {
         self.spaces().any(SlotSpace::wants_change)
     }
 
-    /// Whether there was no room for slots of some class when they were last looked for.
+    /// Whether some class had no room for slots in the last search.
     pub fn is_full(&self) -> bool {
         self.spaces().any(SlotSpace::is_full)
     }

@@ -1,12 +1,12 @@
-//! Groups of one slot each, for extensions that are larger than those of slabs.
+//! Groups of one slot each, for extensions that are too large for slabs.
 //!
 //! ```text
 //! session: wants a slot ─► maintenance: a group that nobody has, or new extents ─► edit, durable ─► session: takes the slot
 //! ```
-//! A group is made for who wants it, with as many extents as it takes, and goes when its extension is dead and nobody else wants one of that
-//! size. Nobody looks at a slot of theirs that no live image names, so they are not zeroed. All that is wanted at a time is one edit.
+//! A group is made for one request, with as many extents as it needs. It is removed when its extension is dead and nobody else wants one of that
+//! size. Such slots are not zeroed, as nobody reads a slot that no live image names. One edit serves all pending requests.
 //!
-//! Threads: sessions want, and take what they were given. Who gives has the installer.
+//! Threads: sessions request slots, and take the ones they were given. The giver has the installer.
 
 use super::SlotShare;
 use super::group_table::{Group, GroupEdit};
@@ -21,7 +21,7 @@ use tapetum_base::error::Error;
 use tapetum_base::media::extents::{ExtentOwner, ExtentShape, Extents};
 use tapetum_base::media::io::lock;
 
-/// A slot that somebody waits for, as long as he keeps this.
+/// A pending request for a slot. Dropping it cancels the request.
 pub struct SlotWant {
     extents: u32,
     given: Mutex<WantedSlot>,
@@ -37,12 +37,12 @@ pub enum WantedSlot {
 }
 
 impl SlotWant {
-    /// Whether nothing has become of it yet.
+    /// Whether the request is still pending.
     pub fn waits(&self) -> bool {
         matches!(*lock(&self.given), WantedSlot::Waits)
     }
 
-    /// What became of it; taken by this.
+    /// Takes the result of the request.
     pub fn take(&self) -> WantedSlot {
         std::mem::take(&mut lock(&self.given))
     }
@@ -53,14 +53,14 @@ impl SlotWant {
 }
 
 impl SpaceState {
-    /// A group with an extension of its size may be given out again: its first extent.
+    /// The first extent of an empty group of this size, whose slot can be given out again.
     fn empty_of(&self, extents: u32) -> Option<u32> {
         self.shelves.groups(Shelf::OpenEmpty, Shelf::OpenEmpty).find(|first| self.groups[first].extents == extents)
     }
 }
 
 impl SlotSpace {
-    /// Wants a slot for an extension of so many pages, of maintenance.
+    /// Requests a slot for an extension of `pages` pages from maintenance.
     pub fn want(&self, pages: u32) -> Arc<SlotWant> {
         debug_assert_eq!(self.options().class, SlotClass::Large);
         let want = Arc::new(SlotWant { extents: self.map().extents_of(pages), given: Mutex::default() });
@@ -73,11 +73,11 @@ impl SlotSpace {
         want.give(WantedSlot::Given(share));
     }
 
-    /// Gives slots of groups that nobody has; what is still wanted.
+    /// Gives out slots of empty groups. Returns the requests that are still pending.
     fn give_empty(&self) -> Vec<Arc<SlotWant>> {
         let mut wants = self.with(|state| std::mem::take(&mut state.wants.large));
         wants.retain(|want| {
-            // Who wanted it has given up.
+            // The requester has given up.
             if Arc::strong_count(want) == 1 {
                 return false;
             }
@@ -88,7 +88,7 @@ impl SlotSpace {
         wants
     }
 
-    /// The groups that nobody has; they are not given out any more.
+    /// The empty groups. They give out no more slots.
     fn drain_empty(&self) -> Vec<u32> {
         self.with(|state| {
             let open = state.shelves.groups(Shelf::OpenEmpty, Shelf::OpenEmpty);
@@ -100,7 +100,7 @@ impl SlotSpace {
     }
 }
 
-/// Gives what is wanted, as far as there are extents, and gives back groups that nobody has.
+/// Serves the requests as far as there are extents, and removes empty groups.
 pub async fn grow_large(space: &SlotSpace, extents: &Mutex<Extents>, log: &mut impl GroupLog) -> Result<(), Error> {
     loop {
         let mut wants = space.give_empty();
@@ -129,7 +129,7 @@ pub async fn grow_large(space: &SlotSpace, extents: &Mutex<Extents>, log: &mut i
             space.insert(group);
             space.give(group.first, want);
         }
-        // Those for which there was no room look again: what was removed may be enough.
+        // Requests without room are tried again: removed groups may have freed enough.
         space.with(|state| state.wants.large.append(&mut wants));
         if space.with(|state| state.wants.large.is_empty()) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The table of groups as a client of the manifest, and what makes its changes durable.
+//! The table of groups as a client of the manifest, and the writers of its changes.
 
 use super::group_table::{GroupEdit, GroupTable};
 use super::growth::GroupLog;
@@ -28,7 +28,7 @@ impl ManifestClient for GroupTable {
 }
 
 impl GroupEdit {
-    /// Makes edits an item of a frame.
+    /// Adds edits to a frame as an item.
     pub fn put(edits: &[GroupEdit], items: &mut FrameItems) {
         items.put(ClientId::ORDERED, |writer| edits.iter().for_each(|edit| edit.encode(writer)));
     }
@@ -41,7 +41,7 @@ async fn append(installer: &mut Installer, edits: &[GroupEdit]) -> Result<(), Er
     edits.iter().try_for_each(|edit| installer.of_mut::<GroupTable>().edit(edit)).map_err(|what| Misfit(what).into())
 }
 
-/// The manifest of a store, for whoever changes groups: he has the installer.
+/// The manifest of an open store, for a thread that changes groups: it has the installer.
 pub struct GroupInstaller<'a> {
     pub base: &'a Base,
     pub io: &'a Io,
@@ -62,7 +62,7 @@ impl GroupLog for GroupInstaller<'_> {
     }
 }
 
-/// The manifest of a store that is being opened, which nobody else has yet.
+/// The manifest of a store during its opening, when nobody else has it.
 pub struct OpeningGroups<'a> {
     pub io: &'a Io,
     pub installer: &'a mut Installer,

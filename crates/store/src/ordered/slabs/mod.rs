@@ -1,27 +1,25 @@
-//! Slabs: where the data nodes and extensions of ordered keyspaces lie.
+//! Slabs: the room on flash for data nodes and extensions of ordered keyspaces.
 //!
 //! ```text
 //! group: neighbouring extents, cut into slots of one class
 //!   | slot 0 | slot 1 | … | slot n |      each free, or held by shares
 //! ```
-//! A **group** belongs to one keyspace and has one class of slots ([`slot_class`]). The manifest names the groups ([`group_table`]); a
-//! [`SlotSpace`] has those of one keyspace and class in memory, and gives out their slots; [`growth`] makes, opens, closes and removes
-//! groups. A slot is held by [`SlotShare`]s. An image that replaces others holds shares of their slots until it is durable, so that they
-//! are not written over before.
+//! A **group** belongs to one keyspace and has one class of slots ([`slot_class`]). The manifest names the groups ([`group_table`]). A [`SlotSpace`]
+//! has the groups of one keyspace and class in memory, and gives out their slots. [`growth`] makes, opens, closes and removes groups. A slot is held
+//! by [`SlotShare`]s. An image that replaces others holds shares of their slots until it is durable, so that they are not overwritten before.
 //!
 //! 1. A slot is given out while it has no share, and is free when its last share is dropped.
-//! 2. Slots of nodes are given out in groups that the manifest names open, and in no others. Groups of extensions are neither opened nor
-//!    closed.
-//! 3. A slot of a node is given out once a *round*: from one edit that names the slots which may be written to the next one
-//!    ([`slot_round`]). One that is freed rests until then.
-//! 4. A group of nodes is closed when no slot of it is given out to be written, and all that was written to it is durable. So an image
-//!    with a bad checksum in a closed group is damage.
-//! 5. A group leaves the manifest when none of its slots has a share; its extents are free when that is durable.
-//! 6. A group of slabs is zero-written, durably, before the manifest names it.
-//! 7. A page without a slot of its own has a [`SlotPromise`]: the halves of a split, until their first images. There are as many free slots
-//!    as promises, beside those that are kept back, and others get none of them.
+//! 2. Slots of nodes are given out only in groups that the manifest names open. Groups of extensions are neither opened nor closed.
+//! 3. A slot of a node is given out once in a *round*: from one edit that names the slots that may be written to the next one ([`slot_round`]). A
+//!    slot that is freed rests until the next round.
+//! 4. A group of nodes is closed when none of its slots is given out for writing, and everything written to it is durable. So an image with a bad
+//!    checksum in a closed group is damage.
+//! 5. A group leaves the manifest when none of its slots has a share. Its extents are free when that is durable.
+//! 6. A group of slabs is zeroed, durably, before the manifest names it.
+//! 7. A page without a slot of its own has a [`SlotPromise`]: the halves of a split, until their first images. There are as many free slots as
+//!    promises, beside the reserved ones, and others get none of them.
 //!
-//! Threads: any; a space has one lock, held for the time of a few words. Whoever changes groups holds the installer, and is alone.
+//! Threads: any. A space has one lock, held only briefly. A thread that changes groups holds the installer, so it is alone.
 
 pub mod claims;
 mod extent_versions;

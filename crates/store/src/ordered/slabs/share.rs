@@ -9,13 +9,13 @@ use tapetum_kernels::ordered::{SlotAddress, SlotSalt};
 /// See the [module](super). Clones are shares of the same slot; the slot is free when the last one is dropped.
 #[must_use]
 pub struct SlotShare {
-    /// `None` only while it is dropped without giving up its share.
+    /// `None` only while the share is dropped without being given up.
     guards: Option<Arc<SlotGuards>>,
     number: u32,
 }
 
 impl SlotShare {
-    /// Takes over a share that was counted already.
+    /// Takes over a share that was already counted.
     pub(super) fn counted(guards: &Arc<SlotGuards>, number: u32) -> SlotShare {
         SlotShare { guards: Some(guards.clone()), number }
     }
@@ -33,12 +33,12 @@ impl SlotShare {
         self.number
     }
 
-    /// Where the slot begins on flash.
+    /// The offset of the slot on flash.
     pub fn flash_offset(&self) -> u64 {
         self.guards().map.flash(self.number)
     }
 
-    /// What an image in this slot is bound to.
+    /// The salt that binds an image to this slot.
     pub fn salt(&self) -> SlotSalt {
         self.guards().salt(self.number).expect("a slot with a share is of a group")
     }
@@ -47,7 +47,7 @@ impl SlotShare {
         self.guards().pages(self.number)
     }
 
-    /// How many shares of the slot there are, with this one.
+    /// The number of shares of the slot, including this one.
     pub fn shares(&self) -> u16 {
         self.guards().shares(self.number)
     }
@@ -57,20 +57,20 @@ impl SlotShare {
         self.shares() == 1
     }
 
-    /// What was written to the slot is durable (of an extension: it is written), under this stamp, and nothing more will be written to it by
-    /// this holder. A share that is dropped before has no write on its way.
+    /// Reports that the holder's writes to the slot are durable (for an extension: written), under this stamp, and that it will write no more. A
+    /// share that is dropped without this has no write in flight.
     pub fn settle(&self, stamp: u64) {
         self.guards().settle(self.number, stamp);
     }
 
-    /// Keeps the share as a number, to be taken up again by [`SlotSpace::resume`]. Takes no memory until then.
+    /// Turns the share into a number, which [`SlotSpace::resume`] takes up again. It takes no memory until then.
     #[must_use]
     pub fn keep(mut self) -> u32 {
         self.guards = None;
         self.number
     }
 
-    /// Whether the slot is of this space.
+    /// Whether the slot belongs to this space.
     pub fn is_of(&self, space: &SlotSpace) -> bool {
         Arc::ptr_eq(self.guards(), space.guards())
     }

@@ -1,28 +1,28 @@
-//! Groups by what they have free, so that whoever looks for groups does not walk through all: a store of a terabyte has hundreds of thousands.
+//! Groups sorted by their free slots, so that a search for groups need not visit all: a store of a terabyte has hundreds of thousands.
 //!
-//! Invariant: a group is on the shelf that its phase and its free slots say, or on none if it is closed and full.
+//! Invariant: a group is on the shelf of its phase and its number of free slots, or on none if it is closed and full.
 //!
 //! Threads: with the space's lock held.
 
 use super::slot_group::{GroupPhase, SlotGroup};
 use std::collections::BTreeSet;
 
-/// Closed groups are told apart by so many parts of their slots: a group changes its shelf only now and then as its slots are freed.
+/// Closed groups are sorted by so many parts of their slots: a group rarely changes its shelf when its slots are freed.
 pub const FREE_PARTS: u32 = 48;
-/// An open group with fewer than one in so many slots free is as good as full.
+/// An open group with less than one free slot in this many counts as full.
 const FULL_PART: u32 = 32;
 
-/// Groups with one phase and about as many free slots stand on one shelf.
+/// A shelf has the groups of one phase with about as many free slots.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Shelf {
-    /// They are as good as full.
+    /// The groups are full or nearly full.
     OpenFull,
-    /// They have slots to give out.
+    /// The groups have slots to give out.
     Open,
     OpenEmpty,
     Draining,
     DrainingEmpty,
-    /// So many of [`FREE_PARTS`] of their slots are free, rounded down; none has all in use.
+    /// This number of [`FREE_PARTS`] of the slots are free, rounded down. No group here has all slots in use.
     Closed(u8),
 }
 
@@ -52,7 +52,7 @@ pub struct Shelves {
 }
 
 impl Shelves {
-    /// Puts a group where its phase and its free slots say: it is new, or something of it changed.
+    /// Puts a new or changed group on the shelf of its phase and free slots.
     pub fn put(&mut self, first: u32, group: &mut SlotGroup) {
         let shelf = Shelf::of(group);
         let before = std::mem::replace(&mut group.shelf, shelf);
@@ -66,7 +66,7 @@ impl Shelves {
         }
     }
 
-    /// A group goes.
+    /// Removes a group.
     pub fn remove(&mut self, first: u32, group: &SlotGroup) {
         self.remove_from(group.shelf, first);
     }
@@ -93,7 +93,7 @@ impl Shelves {
         self.groups.range((from, 0)..=(to, u32::MAX)).map(|(_, first)| *first)
     }
 
-    /// Open groups that have slots to give out.
+    /// The number of open groups with slots to give out.
     pub fn useful(&self) -> u32 {
         self.open + self.open_empty
     }
@@ -102,12 +102,12 @@ impl Shelves {
         self.open_empty
     }
 
-    /// Closed groups all slots of which are free.
+    /// The number of closed groups whose slots are all free.
     pub fn closed_empty(&self) -> u32 {
         self.closed_empty
     }
 
-    /// Groups that are named open, all slots of which are free.
+    /// The number of groups named open whose slots are all free.
     pub fn empty(&self) -> u32 {
         self.open_empty + self.draining_empty
     }

@@ -1,18 +1,18 @@
-//! What the slots of a group are for, and so how large they are.
+//! The purpose of a group's slots, which gives their size.
 
 use tapetum_kernels::ordered::NODE_BYTES;
 use tapetum_kernels::ordered::extension::{EXTENSION_SLABS, ExtensionClass};
 
-/// Slots begin at pages of this size, and are whole ones.
+/// Slots begin at pages of this size and consist of whole pages.
 pub const PAGE_BYTES: u64 = NODE_BYTES as u64;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum SlotClass {
     /// A page each, for data nodes.
     Nodes,
-    /// Of an extension slab: 4 KiB × 2ⁿ each.
+    /// Slots of an extension slab: 4 KiB × 2ⁿ each.
     Extensions(u8),
-    /// One slot, as large as its group: an extension that is larger than those of slabs.
+    /// One slot, as large as its group, for an extension that is too large for slabs.
     Large,
 }
 
@@ -21,7 +21,7 @@ const EXTENSIONS: u8 = 1;
 const LARGE: u8 = EXTENSIONS + EXTENSION_SLABS as u8;
 
 impl SlotClass {
-    /// Those of which there are open groups, the nodes' first.
+    /// The classes with open groups, the nodes' first.
     pub const SLABS: [SlotClass; 1 + EXTENSION_SLABS] = {
         let mut slabs = [SlotClass::Nodes; 1 + EXTENSION_SLABS];
         let mut size = 0;
@@ -39,7 +39,7 @@ impl SlotClass {
         }
     }
 
-    /// Where an extension of so many pages goes.
+    /// The class for an extension of `pages` pages.
     pub fn of_extension_pages(pages: u32) -> SlotClass {
         match pages.trailing_zeros() as u8 {
             size if pages.is_power_of_two() && usize::from(size) < EXTENSION_SLABS => SlotClass::Extensions(size),
@@ -47,7 +47,7 @@ impl SlotClass {
         }
     }
 
-    /// As it stands on flash.
+    /// The code of the class on flash.
     pub fn code(self) -> u8 {
         match self {
             SlotClass::Nodes => NODES,

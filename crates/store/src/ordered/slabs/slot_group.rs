@@ -1,19 +1,19 @@
-//! A group in memory: which of its slots are free, which of these may be given out, and how many shares the others have.
+//! A group in memory: the free slots, those of them that may be given out, and the shares of the others.
 
 use super::shelves::Shelf;
 use super::slot_round::RoundSlots;
 
-/// Marks a slot, beside its shares, that is given out to be written.
+/// Marks, beside a slot's shares, that it is given out for writing.
 const UNSETTLED: u16 = 1 << 15;
-/// Shares of a slot at most: of an image, and of all that are made from it and not durable yet.
+/// The most shares of a slot: its image's, and those of all images made from it that are not durable yet.
 pub const SHARES_MAX: u16 = UNSETTLED - 1;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GroupPhase {
-    /// Not named open: its slots are not given out.
+    /// The manifest does not name the group open: its slots are not given out.
     Closed,
     Open,
-    /// Still named open. None of its slots is given out any more, so that it can be closed.
+    /// The group is still named open, but gives out no more slots, so that it can be closed.
     Draining,
 }
 
@@ -21,30 +21,30 @@ pub struct SlotGroup {
     pub extents: u32,
     pub version: u64,
     pub phase: GroupPhase,
-    /// Where the space has it ([`super::shelves`]).
+    /// The shelf on which the space has the group ([`super::shelves`]).
     pub shelf: Option<Shelf>,
-    /// A bit a slot, set when it is free.
+    /// One bit for each slot, set when it is free.
     free_bits: Box<[u64]>,
     free: u32,
-    /// Those of them that may be given out.
+    /// The free slots that may be given out.
     ready_bits: Box<[u64]>,
     ready: u32,
-    /// Those of the round that is being named.
+    /// The slots that may be given out in the round that is being named.
     next_bits: Option<Box<[u64]>>,
-    /// A slot that is freed may be given out at once, and not in the next round alone.
+    /// A freed slot may be given out at once, not only in the next round.
     is_reused: bool,
-    /// Slots that were given out before the round and are unsettled.
+    /// Unsettled slots that were given out before the round.
     flying_bits: Box<[u64]>,
     flying: u32,
-    /// Slots whose content recovery doubts. `None` where there are none.
+    /// Slots whose content recovery doubts. `None` if there are none.
     doubtful_bits: Option<Box<[u64]>>,
-    /// By slot.
+    /// The shares of each slot.
     shares: Box<[u16]>,
     unsettled: u32,
 }
 
 impl SlotGroup {
-    /// A group of `slots` slots, all free. They may be given out at once, or where they are not `is_reused` when a round begins.
+    /// A group of `slots` slots, all free. They may be given out at once if the group `is_reused`, otherwise when a round begins.
     pub fn new(extents: u32, version: u64, slots: u32, (phase, is_reused): (GroupPhase, bool)) -> SlotGroup {
         let bits = |word: u32| u64::MAX >> (64 - (slots - word * 64).min(64));
         let none: Box<[u64]> = vec![0; slots.div_ceil(64) as usize].into();
@@ -76,7 +76,7 @@ impl SlotGroup {
         self.free
     }
 
-    /// Free slots that may be given out.
+    /// The number of free slots that may be given out.
     pub fn ready(&self) -> u32 {
         self.ready
     }
@@ -85,7 +85,7 @@ impl SlotGroup {
         self.is_reused
     }
 
-    /// Slots that were given out before the round and are unsettled.
+    /// The number of unsettled slots that were given out before the round.
     pub fn flying(&self) -> u32 {
         self.flying
     }
@@ -94,7 +94,7 @@ impl SlotGroup {
         self.free == self.slots()
     }
 
-    /// Slots that are given out to be written.
+    /// The number of slots that are given out for writing.
     pub fn unsettled(&self) -> u32 {
         self.unsettled
     }
@@ -103,7 +103,7 @@ impl SlotGroup {
         self.shares.get(slot as usize).map_or(0, |shares| shares & !UNSETTLED)
     }
 
-    /// The first slot of those from `from` on that may be given out.
+    /// The first slot from `from` on that may be given out.
     pub fn next_ready(&self, from: u32) -> Option<u32> {
         let mut mask = u64::MAX << (from % 64);
         for word in from as usize / 64..self.ready_bits.len() {
@@ -116,7 +116,7 @@ impl SlotGroup {
         None
     }
 
-    /// Gives a free slot its first share; `unsettled`: to be written.
+    /// Gives a free slot its first share. `unsettled`: it is given out for writing.
     pub fn take(&mut self, slot: u32, unsettled: bool) {
         let bit = 1 << (slot % 64);
         let word = &mut self.free_bits[slot as usize / 64];
@@ -132,14 +132,14 @@ impl SlotGroup {
         self.unsettled += u32::from(unsettled);
     }
 
-    /// Adds a share to those that a slot has.
+    /// Adds a share to a slot that has some.
     pub fn add(&mut self, slot: u32) {
         let shares = &mut self.shares[slot as usize];
         assert!((1..SHARES_MAX).contains(&(*shares & !UNSETTLED)), "slot {slot} has {shares} shares");
         *shares += 1;
     }
 
-    /// What was written to a slot is durable, or nothing will be written to it; whether that was not known.
+    /// Notes that the writes to a slot are durable, or that there will be none. Returns whether that is new.
     pub fn settle(&mut self, slot: u32) -> bool {
         let shares = &mut self.shares[slot as usize];
         let is_unsettled = *shares & UNSETTLED != 0;
@@ -151,13 +151,14 @@ impl SlotGroup {
         is_unsettled
     }
 
-    /// What is in a slot in use may be in nothing but the drive's cache: it counts as flying until it is free, and no round waits for it.
+    /// Notes that the content of a slot in use may be only in the drive's cache. The slot counts as flying until it is free, and no round waits for
+    /// it.
     pub fn doubt(&mut self, slot: u32) {
         let bits = self.doubtful_bits.get_or_insert_with(|| vec![0; self.free_bits.len()].into());
         bits[slot as usize / 64] |= 1 << (slot % 64);
     }
 
-    /// Whether all that is in its slots is known to be durable.
+    /// Whether all contents of its slots are known to be durable.
     pub fn is_settled(&self) -> bool {
         self.unsettled == 0 && !self.has_doubtful()
     }
@@ -166,7 +167,7 @@ impl SlotGroup {
         self.doubtful_bits.iter().flatten().any(|word| *word != 0)
     }
 
-    /// A round begins: its slots. Until it is named, slots are given out as before, and count for it.
+    /// Begins a round and returns its slots. Until the round is named, slots are given out as before, and count for it.
     pub fn begin_round(&mut self, may_give: bool) -> RoundSlots {
         let free = if may_give { self.free_bits.clone() } else { vec![0; self.free_bits.len()].into() };
         for (bits, shares) in self.flying_bits.iter_mut().zip(self.shares.chunks(64)) {
@@ -180,7 +181,7 @@ impl SlotGroup {
         RoundSlots { free, flying }
     }
 
-    /// It is closed: none of its slots is given out.
+    /// Closes the group: none of its slots is given out.
     pub fn end_round(&mut self) {
         self.ready_bits.fill(0);
         self.ready = 0;
@@ -192,7 +193,7 @@ impl SlotGroup {
         self.ready = self.ready_bits.iter().map(|word| word.count_ones()).sum();
     }
 
-    /// Gives up a share; whether it was the last, and the slot is free.
+    /// Drops a share. Returns whether it was the last one, so that the slot is free.
     pub fn drop_share(&mut self, slot: u32) -> bool {
         assert!(self.shares(slot) > 0, "slot {slot} is freed twice");
         self.shares[slot as usize] -= 1;
@@ -218,7 +219,7 @@ impl SlotGroup {
         }
     }
 
-    /// Bytes that the group takes in memory.
+    /// Bytes of the group in memory.
     pub fn bytes(&self) -> u64 {
         (size_of::<SlotGroup>() + 3 * size_of_val(&*self.free_bits) + size_of_val(&*self.shares)) as u64
     }

@@ -1,4 +1,4 @@
-//! What a space and the shares of its slots have in common: the groups under one lock, and where each slot is.
+//! The state shared by a space and the shares of its slots: the groups under one lock, and the slot map.
 
 use super::extent_versions::ExtentVersions;
 use super::slot_class::SlotClass;
@@ -14,7 +14,7 @@ use tapetum_kernels::ordered::SlotSalt;
 pub struct SlotGuards {
     pub map: SlotMap,
     pub options: SpaceOptions,
-    /// Of nodes alone.
+    /// Used by nodes only.
     pub versions: Arc<ExtentVersions>,
     pub state: Mutex<SpaceState>,
 }
@@ -25,12 +25,12 @@ impl SlotGuards {
         self.map.first_of(first) + slot * self.slot_pages_of_slabs()
     }
 
-    /// Pages from one slot to the next. A group of one slot has no next.
+    /// Pages from one slot to the next; irrelevant in a group of one slot.
     fn slot_pages_of_slabs(&self) -> u32 {
         self.options.class.slot_pages(0)
     }
 
-    /// The group, and the slot there, that begins at this page.
+    /// The group and the slot in it that begin at this page.
     pub fn place(&self, state: &SpaceState, number: u32) -> Option<(u32, u32)> {
         let extent = self.map.extent_of(number);
         let (first, group) = state.groups.range(..=extent).next_back()?;
@@ -55,7 +55,7 @@ impl SlotGuards {
         Some(SlotSalt { store: self.options.store_id, slot: self.map.address(number), version })
     }
 
-    /// Pages of a slot; 0 if there is none.
+    /// Pages of a slot; 0 if there is no such slot.
     pub fn pages(&self, number: u32) -> u32 {
         let pages = |state: &mut SpaceState, first: u32, _| {
             self.options.class.slot_pages(self.map.pages(state.groups[&first].extents))
@@ -88,7 +88,7 @@ impl SlotGuards {
         let dropped = self.with_slot(number, |state, first, slot| {
             let is_freed = state.with_flying(first, |group| match early {
                 false => group.drop_share(slot),
-                // The bug frees it for all, so the others have nothing to give up.
+                // The bug frees the slot for all, so the others have no share to give up.
                 true => {
                     group.shares(slot) > 0 && {
                         group.free_slot(slot);
@@ -100,7 +100,7 @@ impl SlotGuards {
                 state.freed(first);
             }
         });
-        // A dropped keyspace's groups may be gone before the last of its shares.
+        // A dropped keyspace's groups may be gone before the last share of their slots.
         debug_assert!(dropped.is_some() || lock(&self.state).groups.is_empty(), "slot {number} is of no group");
     }
 }

@@ -1,7 +1,7 @@
-//! Where slots lie: numbers, addresses and bytes on flash. Arithmetic alone.
+//! The positions of slots: numbers, addresses and bytes on flash. Only arithmetic.
 //!
-//! A slot has two names. On flash it is a [`SlotAddress`]: the extent that it begins in, and the page there. In memory, where millions of
-//! them are kept, it is a number: pages of 4 KiB from the first extent on.
+//! A slot has two names. On flash it is a [`SlotAddress`]: the extent and the page in which it begins. In memory, which holds millions of them, it
+//! is a number: pages of 4 KiB from the first extent on.
 
 use super::slot_class::PAGE_BYTES;
 use tapetum_base::error::Error;
@@ -9,7 +9,7 @@ use tapetum_base::media::geometry::Geometry;
 use tapetum_kernels::extent_address::ExtentAddress;
 use tapetum_kernels::ordered::SlotAddress;
 
-/// Where the slots of a store lie.
+/// The map of a store's slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlotMap {
     extents_offset: u64,
@@ -19,7 +19,7 @@ pub struct SlotMap {
 
 impl SlotMap {
     /// # Errors
-    /// When the store may grow beyond what numbers of 32 bits name.
+    /// If the store may grow beyond numbers of 32 bits.
     pub fn new(geometry: &Geometry) -> Result<SlotMap, Error> {
         let extent_pages = geometry.pages_per_extent(PAGE_BYTES as usize);
         let extents_max = geometry.extents(geometry.capacity_max_bytes());
@@ -36,7 +36,7 @@ impl SlotMap {
         self.extents_max
     }
 
-    /// Pages of a group of so many extents.
+    /// Pages of a group of `extents` extents.
     pub fn pages(&self, extents: u32) -> u32 {
         extents * self.extent_pages
     }
@@ -45,7 +45,7 @@ impl SlotMap {
         pages.div_ceil(self.extent_pages)
     }
 
-    /// The number of a slot. `None`: another member's, or a page that its extent does not have.
+    /// The number of a slot. `None`: it is on another member, or its extent has no such page.
     pub fn number(&self, slot: SlotAddress) -> Option<u32> {
         let extent = slot.extent().number_of_only_member()?;
         let first = extent.checked_mul(self.extent_pages)?;
@@ -57,7 +57,7 @@ impl SlotMap {
         SlotAddress::new(ExtentAddress::new(0, extent), page)
     }
 
-    /// The extent that a slot begins in.
+    /// The extent in which a slot begins.
     pub fn extent_of(&self, number: u32) -> u32 {
         number / self.extent_pages
     }
@@ -67,7 +67,7 @@ impl SlotMap {
         extent * self.extent_pages
     }
 
-    /// Where the slot with this number begins on flash.
+    /// The offset on flash of the slot with this number.
     pub fn flash(&self, number: u32) -> u64 {
         self.extents_offset + u64::from(number) * PAGE_BYTES
     }

@@ -1,52 +1,53 @@
-//! Rounds: how recovery tells a torn write from damage.
+//! Rounds, by which recovery tells a torn write from damage.
 //!
 //! ```text
 //! edit: free slots, flying ones ─► each free one given out once ─► freed ones rest ─► next edit: free slots, flying ones ─► …
 //!       └───────────────────────────────── a round ─────────────────────────────┘
 //! ```
-//! While a round lasts, no image that was written in it is written over, and none of an earlier one but for those that were dead, and their
-//! slots free, when it began. So after a crash
+//! During a round no image written in it is overwritten. Of earlier images only those are overwritten that were dead, with their slots free, when
+//! the round began. So after a crash
 //!
-//! 1. a slot that the round's edit names neither free nor *flying* (given out in the round before, and not known to be durable) is whole, as
-//!    are all of closed groups: a bad checksum there is damage;
-//! 2. all images of the round up to a stamp that was durable are there. Each image says how many these are ([`RoundCount`]): if there are
-//!    fewer, one of them is damaged, or was never written though the drive said so;
-//! 3. what else holds no intact image was written when the power failed, or after the last flush of which an image tells.
+//! 1. a slot that the round's edit names neither free nor *flying* (given out in the round before, and not known to be durable) is whole, as are all
+//!    slots of closed groups: a bad checksum there is damage;
+//! 2. all images of the round up to a durable stamp exist. Each image records their number ([`RoundCount`]): if there are fewer, one of them is
+//!    damaged, or was never written although the drive reported success;
+//! 3. any other slot without an intact image was being written when the power failed, or after the last flush that an image attests.
 //!
-//! An image is of the round if its stamp is above the round's and its slot was free, or if its stamp is above the round's before and its slot
-//! was flying: what was in those slots has stamps up to these. A round begins when nothing is unsettled that was given out before the last one.
+//! An image belongs to the round in two cases: its stamp is above the round's and its slot was free, or its stamp is above the previous round's and
+//! its slot was flying. Older contents of those slots have stamps up to these. A round begins when no slot given out before the last round is
+//! unsettled.
 
 use std::collections::{BTreeMap, BTreeSet};
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::media::wire::{Reader, Short, Writer};
 use tapetum_kernels::ordered::NodeRef;
 
-/// Words of bits of a group at most: more than an extent has slots, and few enough to be allocated on a damaged edit's word.
+/// The most words of bits of a group: more than an extent has slots, and few enough that a damaged edit cannot cause a huge allocation.
 const WORDS_MAX: u32 = 1 << 12;
 
-/// What an edit says when a round begins. See the [module](self).
+/// The edit that begins a round. See the [module](self).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SlotRound {
     pub keyspace: KeyspaceId,
-    /// Images that are given slots in the round have higher stamps; what was in free slots has not.
+    /// Images that get slots in the round have higher stamps; old contents of free slots have not.
     pub stamp: u64,
-    /// The same of the round before.
+    /// The stamp of the round before.
     pub stamp_before: u64,
-    /// Of open groups, by first extent.
+    /// The slots of open groups, by first extent.
     pub groups: BTreeMap<u32, RoundSlots>,
 }
 
-/// Slots of a group, a bit each.
+/// Slots of a group, one bit each.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct RoundSlots {
-    /// Each may be given out, once.
+    /// Slots that may be given out, once each.
     pub free: Box<[u64]>,
-    /// Given out in the round before, and not known to be durable.
+    /// Slots given out in the round before, and not known to be durable.
     pub flying: Box<[u64]>,
 }
 
 impl RoundSlots {
-    /// Those of a new group.
+    /// The slots of a new group.
     pub fn all_free(slots: u32) -> RoundSlots {
         let words = slots.div_ceil(64);
         let bits = |word: u32| u64::MAX >> (64 - (slots - word * 64).min(64));
@@ -90,12 +91,12 @@ impl SlotRound {
         2 + 8 + 8 + 4 + self.groups.values().map(|slots| 4 + 5 + 8 * words(slots)).sum::<u64>()
     }
 
-    /// One in which nothing may be written.
+    /// A round in which no slot may be written.
     pub fn none(keyspace: KeyspaceId, stamp: u64) -> SlotRound {
         SlotRound { keyspace, stamp, stamp_before: stamp, groups: BTreeMap::new() }
     }
 
-    /// Whether a slot of an open group may hold what was cut short.
+    /// Whether a slot of an open group may hold a write that was cut short.
     pub fn may_be_torn(&self, first: u32, slot: u32) -> bool {
         self.groups.get(&first).is_some_and(|slots| has(&slots.free, slot) || has(&slots.flying, slot))
     }
@@ -114,26 +115,26 @@ impl SlotRound {
 pub struct RoundCount {
     /// The round's stamp.
     pub stamp: u64,
-    /// The manifest names the round. Before, what is counted is told to nobody.
+    /// The manifest names the round. Before that the count is not published.
     pub is_named: bool,
-    /// Images up to some stamp.
+    /// The number of images up to some stamp.
     counted: u32,
-    /// Stamps of the others.
+    /// The stamps of later durable images.
     landed: BTreeSet<u64>,
 }
 
 impl RoundCount {
-    /// A round that is to be named, behind this one.
+    /// The count of the next round, which is not named yet.
     pub fn next(&self, stamp: u64) -> RoundCount {
         RoundCount { stamp, ..RoundCount::default() }
     }
 
-    /// An image of the round is durable.
+    /// Adds a durable image of the round.
     pub fn landed(&mut self, stamp: u64) {
         self.landed.insert(stamp);
     }
 
-    /// How many there are up to a stamp up to which no image is on its way; 0 if that is not to be told. The stamp never falls.
+    /// The number of the round's images up to a stamp below which no image is in flight; 0 if the count may not be published. The stamp never falls.
     pub fn through(&mut self, stamp: u64) -> u32 {
         while self.landed.first().is_some_and(|first| *first <= stamp) {
             self.landed.pop_first();
@@ -143,16 +144,16 @@ impl RoundCount {
     }
 }
 
-/// The images of a round that were found, and how many one of them tells of.
+/// The images of a round that were found, and the number that one of them attests.
 #[derive(Default)]
 pub struct RoundImages {
     stamps: Vec<u64>,
-    /// The most images that one says were durable, and up to which stamp.
+    /// The highest number of images that one attests as durable, and up to which stamp.
     told: (u32, u64),
 }
 
 impl RoundImages {
-    /// Counts an intact image, if it is of the round, and takes its word for what was.
+    /// Counts an intact image, if it belongs to the round, and takes note of what it attests.
     pub fn look(&mut self, round: &SlotRound, slot: (u32, u32), node: &NodeRef<'_>) {
         if round.has_image(slot, node.stamp()) {
             self.stamps.push(node.stamp());
@@ -167,14 +168,14 @@ impl RoundImages {
         self.told = self.told.max(other.told);
     }
 
-    /// How many are missing that were durable when the newest image was made that tells.
+    /// The number of missing images that were durable according to the newest image that attests some.
     pub fn missing(&self) -> u32 {
         let (images, durable) = self.told;
         let there = self.stamps.iter().filter(|stamp| **stamp <= durable).count() as u32;
         images.saturating_sub(there)
     }
 
-    /// What it takes in memory.
+    /// Bytes in memory.
     pub fn bytes(&self) -> usize {
         self.stamps.len() * size_of::<u64>()
     }

@@ -16,11 +16,11 @@ use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::media::io::lock;
 use tapetum_kernels::ordered::{SlotAddress, SlotSalt};
 
-/// Slots of nodes that are kept back where flash is full, for what recovery writes again: as many as there may be images on their way,
-/// and splits of which one half is durable.
+/// Slots of nodes that are reserved when flash is full, for images that recovery rewrites: as many as there may be images in flight, and splits of
+/// which one half is durable.
 pub const RESERVED_SLOTS: u32 = 64;
 
-/// Slots that a split needs at most.
+/// The most slots that a split needs.
 const SPLIT_SLOTS: u32 = 2;
 
 #[derive(Clone, Copy, Debug)]
@@ -28,9 +28,9 @@ pub struct SpaceOptions {
     pub store_id: u64,
     pub keyspace: KeyspaceId,
     pub class: SlotClass,
-    /// Of nodes: open groups have as many free slots together as so many that are empty.
+    /// For nodes: open groups together have as many free slots as so many empty groups.
     pub open_groups: u32,
-    /// Extents of a new group.
+    /// The number of extents of a new group.
     pub group_extents: u32,
 }
 
@@ -39,11 +39,11 @@ pub struct SlotCounts {
     pub groups: u32,
     pub groups_open: u32,
     pub slots: u32,
-    /// In all groups.
+    /// Free slots of all groups.
     pub slots_free: u32,
-    /// That can be given out: of open groups, free ones that do not rest.
+    /// Slots that can be given out: free ones of open groups that do not rest.
     pub slots_open: u32,
-    /// What the space takes in memory.
+    /// Bytes of the space in memory.
     pub memory_bytes: u64,
 }
 
@@ -54,7 +54,7 @@ pub struct SlotSpace {
 }
 
 impl SlotSpace {
-    /// A space of these groups, all slots of which are free. None of nodes is given out before a round begins; `round` is the last one.
+    /// A space of these groups, whose slots are all free. No slot of nodes is given out before a round begins; `round` is the last one.
     pub fn new<'g>(
         map: SlotMap,
         options: SpaceOptions,
@@ -85,13 +85,13 @@ impl SlotSpace {
         &self.guards
     }
 
-    /// Works on the groups, under the lock.
+    /// Runs `work` on the groups, under the lock.
     pub(super) fn with<T>(&self, work: impl FnOnce(&mut SpaceState) -> T) -> T {
         work(&mut lock(&self.guards.state))
     }
 
-    /// Adds a group that the manifest names. Those of extensions are neither opened nor closed: nobody looks at a slot of theirs that no
-    /// live image names.
+    /// Adds a group that the manifest names. Groups of extensions are neither opened nor closed, as nobody reads a slot of theirs that no live image
+    /// names.
     pub fn insert(&self, group: &Group) {
         let class = self.options().class;
         let phase = if group.open || class != SlotClass::Nodes { GroupPhase::Open } else { GroupPhase::Closed };
@@ -100,7 +100,7 @@ impl SlotSpace {
         self.with(|state| state.insert(group.first, slots));
     }
 
-    /// A promise of a free slot. `None`: there is none before groups were added, or slots are freed ([`SlotSpace::wants_change`]).
+    /// Promises a free slot. `None`: there is none until groups are added or slots are freed ([`SlotSpace::wants_change`]).
     pub fn promise(&self) -> Option<SlotPromise> {
         let may = self.with(|state| {
             let may = state.spare_slots() > 0;
@@ -111,13 +111,13 @@ impl SlotSpace {
         may.then(|| SlotPromise::counted(&self.guards))
     }
 
-    /// A free slot of an open group, to be written: one close behind `near` if there is one. `None`: there is no such slot before groups
-    /// were opened ([`SlotSpace::wants_change`]).
+    /// Takes a free slot of an open group for writing: one close behind `near` if there is one. `None`: there is no slot until groups are opened
+    /// ([`SlotSpace::wants_change`]).
     pub fn take(&self, near: Option<SlotAddress>) -> Option<SlotShare> {
         self.take_if(near, |state| state.spare_slots() > 0)
     }
 
-    /// As [`SlotSpace::take`], for who has a promise.
+    /// As [`SlotSpace::take`], for a holder of a promise.
     pub fn take_promised(&self, near: Option<SlotAddress>) -> Option<SlotShare> {
         self.take_if(near, |state| state.slots.free > state.slots.held_back)
     }
@@ -136,7 +136,7 @@ impl SlotSpace {
         taken.map(|number| SlotShare::counted(&self.guards, number))
     }
 
-    /// As [`SlotSpace::take`], for recovery: it may have what is kept back.
+    /// As [`SlotSpace::take`], for recovery, which may use reserved slots.
     pub fn take_kept_back(&self) -> Option<SlotShare> {
         let taken = self.with(|state| match state.is_between_rounds {
             true => None,
@@ -145,7 +145,7 @@ impl SlotSpace {
         taken.map(|number| SlotShare::counted(&self.guards, number))
     }
 
-    /// Begins a round that no manifest names, if what was freed rests.
+    /// Begins a round that no manifest names, if freed slots rest.
     #[cfg(test)]
     pub fn turn_round(&self, stamp: u64) -> Option<SlotRound> {
         self.with(|state| {
@@ -163,13 +163,13 @@ impl SlotSpace {
         self.with(|state| state.found_round.clone())
     }
 
-    /// How many images of the round are durable that have stamps up to this one, as an image may say; 0 if none may. No image up to that
-    /// stamp is on its way, and the stamp never falls.
+    /// The number of the round's durable images with stamps up to `durable`, for an image to attest; 0 if it may not. No image up to that stamp is
+    /// in flight, and the stamp never falls.
     pub fn round_images(&self, durable: u64) -> u32 {
         self.with(|state| state.round.through(durable))
     }
 
-    /// An image with this stamp is durable, and attests those up to another one.
+    /// Notes that an image with this stamp is durable, which attests images up to another stamp.
     pub fn attested(&self, stamp: u64, through: u64) {
         self.with(|state| {
             if state.round.is_named && stamp > state.round.stamp {
@@ -178,17 +178,17 @@ impl SlotSpace {
         });
     }
 
-    /// What is durable, and attested.
+    /// The stamps and numbers of durable and attested images.
     pub fn image_marks(&self) -> ImageMarks {
         self.with(|state| state.marks)
     }
 
-    /// The manifest is to attest what is durable: maintenance begins a round.
+    /// Requests that the manifest attests the durable images: maintenance begins a round.
     pub fn attest_images(&self) {
         self.with(|state| state.wants.attesting = true);
     }
 
-    /// Another share of a slot of which one is kept, and no other. Only while a round lasts: images of an earlier life are counted.
+    /// Another share of a slot of which exactly one share is kept. Only while a round lasts: images of an earlier life are counted.
     pub fn share_alone(&self, number: u32) -> Option<SlotShare> {
         if !self.with(|state| state.round.is_named) {
             return None;
@@ -199,17 +199,17 @@ impl SlotSpace {
         share
     }
 
-    /// Whether there was no slot to give out, and no extents for more, when they were last looked for.
+    /// Whether the last search found no slot to give out, and no extents for more.
     pub fn is_full(&self) -> bool {
         self.with(|state| state.wants.cannot_be_met)
     }
 
-    /// Whether there is no slot to give out until a round begins, which gives out free ones: no extents are needed.
+    /// Whether slots must wait for a round, which gives out free ones: no extents are needed.
     pub fn wants_round(&self) -> bool {
         self.with(|state| state.slots.open == 0 && state.slots.free > 0 && state.flying == 0)
     }
 
-    /// The numbers of all slots that have a share.
+    /// The numbers of all slots with a share.
     pub fn slots_in_use(&self) -> Vec<u32> {
         self.with(|state| {
             let groups = state.groups.iter();
@@ -221,27 +221,27 @@ impl SlotSpace {
         })
     }
 
-    /// Free slots that are neither kept back nor promised, in open groups and others.
+    /// The number of free slots that are neither reserved nor promised, in open groups and others.
     pub fn spare_slots(&self) -> u32 {
         self.with(|state| state.spare_slots())
     }
 
-    /// Whether recovery would find a free slot for each of so many images, besides those that are on flash.
+    /// Whether recovery would find a free slot for each of `images` images, besides those on flash.
     pub fn has_room_for(&self, images: usize) -> bool {
         self.with(|state| state.slots.free as usize >= images)
     }
 
-    /// Whether no slot is given out to which a write may be on its way.
+    /// Whether no slot is given out for a write that may be in flight.
     pub fn is_settled(&self) -> bool {
         self.with(|state| state.slots.unsettled == 0)
     }
 
-    /// Whether there are no slots to give out for both halves of a split, though groups may have some that are kept back or promised.
+    /// Whether the halves of a split would find no two slots, though groups may have reserved or promised ones.
     pub fn has_none(&self) -> bool {
         self.with(|state| state.slots.open + state.slots.resting == 0 || state.spare_slots() < SPLIT_SLOTS)
     }
 
-    /// Another share of a slot that has one. `None`: it has none, or there is no such slot in this space.
+    /// Another share of a slot that has one. `None`: it has none, or this space has no such slot.
     pub fn share(&self, slot: SlotAddress) -> Option<SlotShare> {
         let number = self.map().number(slot)?;
         let shared = self.with(|state| {
@@ -252,7 +252,7 @@ impl SlotSpace {
         shared.map(|()| SlotShare::counted(&self.guards, number))
     }
 
-    /// A share of the slot with this number, which is in use, for recovery: of a free one it is the first. `None`: there is no such slot.
+    /// Recovery's share of a slot in use; it may be the slot's first. `None`: there is no such slot.
     pub fn claim(&self, number: u32) -> Option<SlotShare> {
         self.with(|state| {
             let (first, slot) = self.guards.place(state, number)?;
@@ -265,8 +265,8 @@ impl SlotSpace {
         Some(SlotShare::counted(&self.guards, number))
     }
 
-    /// What is in this slot, which is in use, may be in nothing but the drive's cache, and no flush need save it: it counts as flying until it is
-    /// free.
+    /// Notes that the content of this slot, which is in use, may be only in the drive's cache, where no flush need save it. The slot counts as
+    /// flying until it is free.
     pub fn doubt(&self, number: u32) {
         let _ = self.guards.with_slot(number, |state, first, slot| state.doubt(first, slot));
     }
@@ -274,23 +274,23 @@ impl SlotSpace {
     /// Takes up a share that was kept ([`SlotShare::keep`]).
     ///
     /// # Panics
-    /// When nobody keeps a share of this slot.
+    /// If nobody keeps a share of this slot.
     pub fn resume(&self, number: u32) -> SlotShare {
         assert!(self.guards.shares(number) > 0, "nobody kept a share of slot {number}");
         SlotShare::counted(&self.guards, number)
     }
 
-    /// Where a slot begins on flash. `None`: it is another member's, or no slot at all.
+    /// The offset of a slot on flash. `None`: it is on another member, or is no slot at all.
     pub fn flash_offset(&self, slot: SlotAddress) -> Option<u64> {
         self.map().number(slot).map(|number| self.map().flash(number))
     }
 
-    /// What is in a slot is bound to this. `None`: there is no such slot in this space.
+    /// The salt that binds content to a slot. `None`: this space has no such slot.
     pub fn salt(&self, slot: SlotAddress) -> Option<SlotSalt> {
         self.guards.salt(self.map().number(slot)?)
     }
 
-    /// The groups, as the manifest has them: those that are to be closed are open.
+    /// The groups as the manifest has them: those that will be closed are open.
     pub fn groups(&self) -> Vec<Group> {
         let SpaceOptions { keyspace, class, .. } = *self.options();
         let group = |(first, group): (&u32, &SlotGroup)| Group {

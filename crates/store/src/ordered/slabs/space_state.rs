@@ -1,4 +1,4 @@
-//! The groups of a space, and the counts of their slots, which change with them. Looked at with the space's lock held.
+//! The groups of a space, and the counts of their slots, which change with them. Accessed under the space's lock.
 
 use super::extent_versions::ExtentVersions;
 use super::large_groups::SlotWant;
@@ -11,43 +11,43 @@ use std::sync::Arc;
 use tapetum_base::engine::ImageMarks;
 use tapetum_base::keyspace::KeyspaceId;
 
-/// How far behind its neighbour a slot counts as near: what a scan reads ahead at once.
+/// A slot that is at most so far behind its neighbour counts as near: one read-ahead of a scan covers it.
 const NEAR_SLOTS: u32 = 16;
 
-/// How many slots there are, of all groups where nothing else is said.
+/// Numbers of slots, in all groups unless stated otherwise.
 #[derive(Default)]
 pub struct SpaceCounts {
     pub all: u32,
     pub free: u32,
-    /// Of open groups, that may be given out.
+    /// Slots of open groups that may be given out.
     pub open: u32,
-    /// Free ones of open groups that rest until the next round.
+    /// Free slots of open groups that rest until the next round.
     pub resting: u32,
-    /// Given out to be written, and not settled: a write to one may be on its way.
+    /// Slots given out for writing and not settled: a write to one may be in flight.
     pub unsettled: u32,
-    /// So many of the free ones are kept back.
+    /// The number of free slots that are reserved.
     pub held_back: u32,
-    /// So many more are promised.
+    /// The number of further free slots that are promised.
     pub promised: u32,
 }
 
-/// What somebody wants of a space and does not have.
+/// Unmet requests to a space.
 #[derive(Default)]
 pub struct SlotWants {
-    /// Somebody found no slot since the last change of groups.
+    /// A request found no slot since the last change of groups.
     pub slot: bool,
-    /// The last images are to be attested, though nobody needs slots.
+    /// The last images must be attested, although nobody needs slots.
     pub attesting: bool,
-    /// There was no slot, and no extents for more, when they were last looked for.
+    /// The last search found no slot, and no extents for more.
     pub cannot_be_met: bool,
-    /// Slots beyond the slabs that are waited for.
+    /// Pending requests for slots beyond the slabs.
     pub large: Vec<Arc<SlotWant>>,
 }
 
 /// See the [module](self).
 #[derive(Default)]
 pub struct SpaceState {
-    /// By first extent.
+    /// Groups by first extent.
     pub groups: BTreeMap<u32, SlotGroup>,
     pub shelves: Shelves,
     /// Groups with slots whose content recovery doubted.
@@ -56,14 +56,14 @@ pub struct SpaceState {
     /// Open groups with slots that may be given out.
     available: BTreeSet<u32>,
     pub slots: SpaceCounts,
-    /// One has ended, and the next one has not begun.
+    /// A round has ended, and the next one has not begun.
     pub is_between_rounds: bool,
-    /// Slots that were given out before the round and are unsettled: the next one begins when there is none.
+    /// Unsettled slots that were given out before the round. The next round begins when there is none.
     pub flying: u32,
     pub round: RoundCount,
-    /// What is durable, and attested.
+    /// The durable and the attested images.
     pub marks: ImageMarks,
-    /// Images that had landed when the round began.
+    /// The number of images that had landed when the round began.
     landed_before: u64,
     /// The round that the manifest named when the store was opened, for recovery.
     pub found_round: Option<SlotRound>,
@@ -71,7 +71,7 @@ pub struct SpaceState {
 }
 
 impl SpaceState {
-    /// Without groups, before the first round of a life.
+    /// A state without groups, before the first round of a life.
     pub fn new(versions: Arc<ExtentVersions>, found_round: Option<SlotRound>) -> SpaceState {
         SpaceState { versions, found_round, ..SpaceState::default() }
     }
@@ -80,7 +80,7 @@ impl SpaceState {
         self.groups.get_mut(&first).expect("it was found there")
     }
 
-    /// Gives out a free slot of an open group, close behind the one with this number if there is one there; its number.
+    /// Gives out a free slot of an open group, close behind slot `near` if there is one there. Returns its number.
     pub fn take_near(&mut self, guards: &SlotGuards, near: Option<u32>) -> Option<u32> {
         let behind = near.and_then(|number| self.free_behind(guards, number));
         let (first, slot) = behind.or_else(|| self.free_first())?;
@@ -88,36 +88,36 @@ impl SpaceState {
         Some(guards.number(first, slot))
     }
 
-    /// A slot close behind one that may be given out.
+    /// A slot close behind this one that may be given out.
     fn free_behind(&self, guards: &SlotGuards, number: u32) -> Option<(u32, u32)> {
         let (first, slot) = guards.place(self, number)?;
         let found = self.available.contains(&first).then(|| self.groups[&first].next_ready(slot + 1))??;
         (found - slot <= NEAR_SLOTS).then_some((first, found))
     }
 
-    /// The first such slot of the first open group that has one.
+    /// The first slot that may be given out, of the first open group that has one.
     fn free_first(&self) -> Option<(u32, u32)> {
         let first = *self.available.first()?;
         Some((first, self.groups[&first].next_ready(0)?))
     }
 
-    /// Free slots that are neither kept back nor promised.
+    /// The number of free slots that are neither reserved nor promised.
     pub fn spare_slots(&self) -> u32 {
         self.slots.free.saturating_sub(self.slots.held_back + self.slots.promised)
     }
 
-    /// Puts a group where its phase and its free slots say.
+    /// Puts a group on the shelf of its phase and free slots.
     fn shelve(&mut self, first: u32) {
         self.shelves.put(first, self.groups.get_mut(&first).expect("it was found there"));
     }
 
-    /// Groups of which a round may have something to say, also some of which it has not.
+    /// The groups that a round may name, and possibly more.
     fn of_rounds(&self) -> BTreeSet<u32> {
         let named_open = self.shelves.groups(Shelf::OpenFull, Shelf::DrainingEmpty);
         named_open.chain(self.doubted.iter().copied()).collect()
     }
 
-    /// Recovery doubts what is in a slot in use.
+    /// Notes that recovery doubts the content of a slot in use.
     pub fn doubt(&mut self, first: u32, slot: u32) {
         self.group_mut(first).doubt(slot);
         self.doubted.insert(first);
@@ -138,7 +138,7 @@ impl SpaceState {
         }
     }
 
-    /// A slot of this group was freed.
+    /// Counts a freed slot of this group.
     pub fn freed(&mut self, first: u32) {
         self.slots.free += 1;
         self.wants.cannot_be_met = false;
@@ -157,7 +157,7 @@ impl SpaceState {
         }
     }
 
-    /// Slots of an open group: so many that may be given out, and so many that are free.
+    /// Updates the counts of an open group's slots: those that may be given out, and the free ones.
     fn recount(&mut self, first: u32, before: (u32, u32), after: (u32, u32)) {
         self.slots.open = self.slots.open + after.0 - before.0;
         self.slots.resting = self.slots.resting + (after.1 - after.0) - (before.1 - before.0);
@@ -167,7 +167,7 @@ impl SpaceState {
         };
     }
 
-    /// Works on a group, and counts its flying and its unsettled slots anew.
+    /// Runs `work` on a group, and recounts its flying and its unsettled slots.
     pub fn with_flying<T>(&mut self, first: u32, work: impl FnOnce(&mut SlotGroup) -> T) -> T {
         let group = self.group_mut(first);
         let before = (group.flying(), group.unsettled());
@@ -178,17 +178,17 @@ impl SpaceState {
         done
     }
 
-    /// The round ends: nothing more is told of it, and no slot is given out before the next one begins.
+    /// Ends the round: its count is not published any more, and no slot is given out before the next one begins.
     pub fn end_round(&mut self) {
         (self.round.is_named, self.is_between_rounds) = (false, true);
     }
 
-    /// A round begins that slots of open groups are for, and of those in `open`: what is to be named. Nothing is flying. Images whose
-    /// stamps were given before the last round ended have none above `stamp`, and those whose stamps are given from here on have.
+    /// Begins a round for the slots of open groups, and of those in `open`, and returns it for the manifest. Nothing is flying. Images with stamps
+    /// given before the last round ended have none above `stamp`; images with stamps given from here on have.
     pub fn begin_round(&mut self, keyspace: KeyspaceId, open: &[u32], stamp: u64) -> SlotRound {
         debug_assert_eq!(self.flying, 0, "a round begins when nothing of the one before the last is on its way");
         self.is_between_rounds = false;
-        // In the first round of a life nothing is flying but what recovery doubts, and nobody counts that.
+        // In the first round of a life only slots that recovery doubts are flying, and nobody counts those.
         let stamp_before = if self.marks.settled.is_some() { self.round.stamp } else { u64::MAX };
         let stamp = stamp.max(self.marks.landed_stamp);
         self.landed_before = self.marks.landed;

@@ -1,7 +1,6 @@
-//! What maintenance does for the slots of ordered keyspaces.
+//! Maintenance of the slots of ordered keyspaces.
 //!
-//! Threads: that of maintenance, with its I/O, by which the manifest is written too. While it has the installer, it is alone in changing
-//! groups.
+//! Threads: the maintenance thread, with its I/O, which also writes the manifest. While it has the installer, nobody else changes groups.
 
 use super::growth::grow;
 use super::keyspace_slots::KeyspaceSlots;
@@ -12,8 +11,8 @@ use tapetum_base::base::Base;
 use tapetum_base::error::Error;
 use tapetum_base::media::io::Io;
 
-/// Gives the keyspace slots to give out, and extents back that it does not need; whether anything was to be done. An error leaves in doubt
-/// what the manifest says: the log is to be poisoned.
+/// Gives the keyspace slots to give out, and frees extents that it does not need. Returns whether there was anything to do. An error leaves the
+/// manifest's content in doubt: the caller must poison the log.
 pub async fn tend(base: &Arc<Base>, io: &Io, slots: &KeyspaceSlots) -> Result<bool, Error> {
     let mut is_changed = false;
     for space in slots.spaces().filter(|space| space.wants_change()) {
@@ -23,7 +22,7 @@ pub async fn tend(base: &Arc<Base>, io: &Io, slots: &KeyspaceSlots) -> Result<bo
     Ok(is_changed)
 }
 
-/// Gives a space slots to give out, for somebody who found none.
+/// Gives a space more slots, for a caller that found none.
 pub async fn open_more(base: &Arc<Base>, io: &Io, space: &SlotSpace) -> Result<(), Error> {
     let mut installer = base.take_installer().await;
     let mut log = GroupInstaller { base, io, installer: &mut installer };
@@ -76,7 +75,7 @@ mod tests {
         let (base, slots, table) = slots_of(&opened());
         assert_eq!((lock(&base.extents).free_count(), table), before);
         assert_eq!(slots.nodes().counts().groups_open, slots.nodes().counts().groups);
-        // Nobody has taken the large one over: its room comes back.
+        // Nobody has claimed the large slot: its extents are freed.
         run(&io, tend(&base, &io, &slots), || false).unwrap().unwrap();
         assert_eq!(slots.of_class(SlotClass::Large).counts().groups, 0);
         assert!(lock(&base.extents).free_count() > before.0);

@@ -50,7 +50,7 @@ proptest! {
         let space = space_of(&[group(10, 5, true), group(20, 70, true), group(100, 30, false)]);
         let mut shares: Vec<SlotShare> = Vec::new();
         let mut held: BTreeMap<u32, u32> = BTreeMap::new();
-        // Of open groups: those that rest until the next round.
+        // Slots of open groups that rest until the next round.
         let mut resting = BTreeSet::new();
         for step in steps {
             let some = |number: u8, shares: &[SlotShare]| (!shares.is_empty()).then(|| number as usize % shares.len().max(1));
@@ -83,7 +83,7 @@ proptest! {
                 Step::Round => {
                     let before = space.counts().slots_open;
                     space.turn_round(1);
-                    // Something of the round before may be on its way.
+                    // Writes of the previous round may be in flight.
                     if space.counts().slots_open > before {
                         resting.clear();
                     }
@@ -181,7 +181,7 @@ fn a_planted_bug_frees_a_slot_under_its_shares() {
     unsafe { tapetum_drive::planted::with("OrderedReuseSlotEarly", given_twice) };
 }
 
-/// What must hold between the space, the table and the extents.
+/// Checks the invariants between the space, the table and the extents.
 fn check_groups(media: &TestMedia, space: &SlotSpace, shares: &[SlotShare], extents_free: u32) {
     let table = &media.log.table;
     let taken: u32 = table.iter().map(|group| group.extents).sum();
@@ -215,7 +215,7 @@ fn a_space_grows_is_used_again_and_gives_back() {
     let open = media.log.table.iter().filter(|group| group.open).count();
     assert!(open <= 4, "{open} groups are open");
     assert!(space.counts().groups <= 300 / 8 + 3);
-    // Every other slot is freed: the groups are used again before there are new ones.
+    // Every other slot is freed: groups are reused before there are new ones.
     let groups = space.counts().groups;
     shares.retain(|share| share.number() % 2 == 0);
     for _ in 0..100 {
@@ -228,7 +228,7 @@ fn a_space_grows_is_used_again_and_gives_back() {
     }
     assert!(space.counts().groups <= groups, "no new group");
     check_groups(&media, &space, &shares, extents_free);
-    // All are freed: all groups go but those that are open.
+    // All slots are freed: all groups are removed but the open ones.
     shares.clear();
     assert!(space.wants_change());
     media.grow(&space).unwrap();
@@ -301,7 +301,7 @@ fn where_extents_are_all_taken_the_emptiest_groups_are_opened_and_the_last_slots
     assert!(space.take(None).is_none());
 }
 
-/// What recovery doubts it writes again, for which it needs slots: those of the groups that it cannot close before.
+/// Recovery rewrites the images that it doubts, for which it needs slots: those of the groups that it cannot close before.
 #[test]
 fn where_extents_are_all_taken_groups_that_cannot_be_closed_give_out_what_is_freed() {
     let mut media = TestMedia::new();

@@ -1,4 +1,4 @@
-//! What the thread works with whose turn it is: a queue pair, copies of pages, and the images on their way.
+//! The writer of images, used by the thread whose turn it is: a queue pair, copies of pages, and the images in flight.
 
 use super::{ListedPage, SECOND_US};
 use crate::ordered::cache::PageLook;
@@ -24,15 +24,15 @@ use tapetum_drive::{
 };
 use tapetum_kernels::ordered::{ImageSeal, NODE_BYTES};
 
-/// Images that are sealed or written at once: twice what a fast drive writes at a time.
+/// The most images that are sealed or written at once: twice what a fast drive writes at a time.
 const COPIES: usize = 64;
-/// Images that were written and wait for a flush, at most.
+/// The most images that are written and wait for a flush.
 const WRITTEN_MAX: usize = 4096;
 /// A flush is sent when this many images were written, although others are being written.
 const FLUSH_IMAGES: usize = 16;
-/// The same where nobody waits until images are durable.
+/// The same limit if nobody waits until images are durable.
 const FLUSH_IMAGES_LAZY: usize = WRITTEN_MAX / 4;
-/// A copy of a page, and behind it what the program is told.
+/// A copy of a page, followed by the arguments of the program.
 const COPY_BYTES: usize = NODE_BYTES + ARGUMENTS_BYTES;
 
 const TAG_SEAL: u64 = 0;
@@ -40,18 +40,18 @@ const TAG_WRITE: u64 = 1;
 const TAG_FLUSH: u64 = 2;
 const TAG_KINDS: u64 = 3;
 
-/// An image from when its page was sealed until it has landed.
+/// An image, from when its page was sealed until it has landed.
 struct Image {
     page: ListedPage,
     stamp: u64,
-    /// It attests the images of its keyspace up to this stamp.
+    /// The image attests the images of its keyspace up to this stamp.
     attests: u64,
-    /// Its slot; the page's metadata, or the node table, keeps another share.
+    /// The image's slot. The page's metadata, or the node table, keeps another share.
     slot: SlotShare,
-    /// Of the slots whose images it replaces.
+    /// Shares of the slots whose images it replaces.
     replaced: Vec<SlotShare>,
     tickets: Vec<Arc<DurabilityTicket>>,
-    /// It is written when the log is durable up to this stamp.
+    /// The image is written when the log is durable up to this stamp.
     log_stamp: u64,
 }
 
@@ -59,26 +59,26 @@ pub struct ImageWriter {
     queue: QueuePair,
     batch: Vec<Returned>,
     copies: Vec<LocalBuffer>,
-    /// By number.
+    /// Images by number.
     images: Vec<Option<Image>>,
     free: Vec<usize>,
-    /// Of the images that have not landed.
+    /// The stamps of images that have not landed.
     stamps: BTreeSet<u64>,
-    /// Pages that are with the drive to be sealed.
+    /// The number of pages that the drive is sealing.
     sealing: usize,
     /// Sealed copies that wait for the log.
     held: Vec<(usize, LocalBuffer)>,
     writing: usize,
-    /// Written, and in no flush yet.
+    /// Images that are written, and in no flush yet.
     written: Vec<usize>,
     is_flushing: bool,
     flushing: Vec<usize>,
-    /// Of what others wrote before the flush that is on its way.
+    /// Tickets of other writers' writes that the flush in flight covers.
     flushing_tickets: Vec<Arc<DurabilityTicket>>,
-    /// A flush is to make slots free, or it is time for one.
+    /// A flush must free slots, or its time has come.
     flush_is_due: bool,
     arguments: Vec<u8>,
-    /// Where nobody hurries: pages that may be written in this second.
+    /// The number of pages that may be written in this second, if nobody hurries.
     due: usize,
     second_began_us: u64,
 }
@@ -129,7 +129,7 @@ impl ImageWriter {
         loop {
             let any = self.reap(state);
             if any && state.base.log.sync() != Sync::Always {
-                // Who waits for room may find some.
+                // Sessions that wait for room may find some.
                 state.base.log.wake();
             }
             if state.base.log.poisoned().is_err() {
@@ -143,7 +143,7 @@ impl ImageWriter {
         }
     }
 
-    /// Takes completions; whether there were any. Starts what was submitted.
+    /// Takes completions and starts submitted commands. Returns whether there were completions.
     fn reap(&mut self, state: &OrderedState) -> bool {
         let mut batch = std::mem::take(&mut self.batch);
         self.queue.poll(&mut batch);
@@ -195,14 +195,14 @@ impl ImageWriter {
         state.base.log.poison("the image of a data node", error);
     }
 
-    /// Seals pages that are listed, as many as there are copies for; whether there were any.
+    /// Seals listed pages, as many as there are copies for. Returns whether there were any.
     fn seal_pages(&mut self, state: &OrderedState, hurry: bool) -> bool {
         let mut busy = Vec::new();
         let (mut any, mut lacks_slot) = (false, false);
         if state.write_back.is_closed() {
             return false;
         }
-        // So many, lest those that are busy come round again.
+        // A bound, so that busy pages do not come round again.
         let listed = lock(&state.write_back.listed).len();
         for _ in 0..if hurry { listed } else { listed.min(self.due) } {
             if self.copies.is_empty() || self.stamps.len() >= WRITTEN_MAX {
@@ -215,7 +215,7 @@ impl ImageWriter {
                 continue;
             }
             let look = state.cache.take_if(page.node, |meta| {
-                // Its id may be another tree's by now.
+                // Its id may belong to another tree by now.
                 if meta.keyspace != page.tree.keyspace.0 {
                     return false;
                 }
@@ -226,7 +226,7 @@ impl ImageWriter {
             match look {
                 PageLook::Taken(buffer) => match self.seal(state, page, buffer) {
                     Ok(()) => any = true,
-                    // Its slots are all in use: until groups are opened, or images land.
+                    // All of its slots are in use until groups are opened or images land.
                     Err(page) => {
                         busy.push(page);
                         (self.flush_is_due, lacks_slot) = (true, true);
@@ -234,7 +234,7 @@ impl ImageWriter {
                     }
                 },
                 PageLook::Busy => busy.push(page),
-                // It is clean, or its next image comes when the one on its way has landed, or it was merged.
+                // The page is clean or was merged, or its next image comes when the one in flight has landed.
                 PageLook::Absent(_) | PageLook::Gone => state.write_back.finished(1),
             }
             self.due = self.due.saturating_sub(1);
@@ -249,7 +249,7 @@ impl ImageWriter {
         any
     }
 
-    /// Sends a page to be sealed, under a new stamp, for a free slot. The page again, if there is none.
+    /// Sends a page to be sealed, under a new stamp, for a free slot. Returns the page if there is none.
     fn seal(&mut self, state: &OrderedState, page: ListedPage, buffer: LocalBuffer) -> Result<(), ListedPage> {
         let nodes = &page.tree.nodes;
         let (own, is_promised) = state
@@ -264,8 +264,8 @@ impl ImageWriter {
             if is_promised { nodes.take_promised(near) } else { nodes.take(near) }
         };
         let slot = over.or_else(|| room.then(another).flatten());
-        // Where flash is full, an image takes a slot that is kept back, one image at a time: if it gives its old slot back, if it was promised one
-        // before others took the last extents, or while half of them are left, as a keyspace's first node has neither.
+        // If flash is full, an image takes a reserved slot, one image at a time. It may if it frees its old slot, or if it was promised a slot
+        // before others took the last extents; also while half of the reserved slots are left, as a keyspace's first node has neither.
         let may_have_kept = own.is_some() || is_promised || nodes.has_room_for(RESERVED_SLOTS as usize / 2);
         let kept_back = || (may_have_kept && self.stamps.is_empty()).then(|| nodes.take_kept_back()).flatten();
         let Some(slot) = slot.or_else(kept_back) else {
@@ -295,7 +295,7 @@ impl ImageWriter {
         self.stamps.insert(stamp);
         self.arguments.clear();
         let durable = self.durable(stamp);
-        // Where images are written over others, some of the round may be gone.
+        // If images are written in place, some images of the round may be gone.
         let round_images = if state.limits.in_place { 0 } else { page.tree.nodes.round_images(durable) };
         let (salt, id, flags) = (slot.salt(), ANY_NODE, NodeFlags::SEAL);
         let seal = ImageSeal { stamp, durable, round_images };
@@ -314,7 +314,7 @@ impl ImageWriter {
         Ok(())
     }
 
-    /// All images up to this stamp are durable, when the next one gets `stamp`.
+    /// The stamp up to which all images are durable when the next one gets `stamp`.
     fn durable(&self, stamp: u64) -> u64 {
         self.stamps.first().copied().unwrap_or(stamp) - 1
     }
@@ -357,7 +357,7 @@ impl ImageWriter {
         }
     }
 
-    /// Moves the log on for copies that wait for it, and writes those that need not wait any more; whether there were any.
+    /// Advances the log for copies that wait for it, and writes those that need not wait any more. Returns whether there were any.
     fn write_held(&mut self, state: &OrderedState, now_us: u64) -> bool {
         if self.held.is_empty() {
             return false;
@@ -373,7 +373,7 @@ impl ImageWriter {
         any
     }
 
-    /// Whether a flush would let copies go that wait for the log.
+    /// Whether a flush would release copies that wait for the log.
     fn log_wants_flush(&self, state: &OrderedState) -> bool {
         let written = state.base.log.written_stamp();
         let stamps = self.held.iter().filter_map(|(number, _)| self.images[*number].as_ref());
@@ -392,7 +392,7 @@ impl ImageWriter {
         self.submit(TAG_WRITE | (number as u64) << 2, operation, Lease::Buffer(copy));
     }
 
-    /// Sends a flush, if there is something to flush and nobody else's is on its way.
+    /// Sends a flush, if there is something to flush and no other flush is in flight.
     fn flush(&mut self, state: &OrderedState, hurry: bool) -> bool {
         let others = lock(&state.write_back.unflushed).len();
         let any = !self.written.is_empty() || others > 0;
@@ -405,19 +405,19 @@ impl ImageWriter {
         self.is_flushing = true;
         std::mem::swap(&mut self.written, &mut self.flushing);
         self.flushing_tickets = std::mem::take(&mut *lock(&state.write_back.unflushed));
-        // What is still being written was due as well: its flush is the next one, and not the next second's.
+        // Images still being written were due as well: their flush is the next one, not that of the next second.
         self.flush_is_due &= self.writing > 0 || self.sealing > 0 || !self.held.is_empty();
         self.submit(TAG_FLUSH, Operation::Flush, Lease::Nothing);
         true
     }
 
-    /// Whether what was written, by `others` too, is to be flushed now.
+    /// Whether the writes, also those of `others`, should be flushed now.
     fn is_flush_worth_it(&self, state: &OrderedState, (hurry, others): (bool, usize)) -> bool {
         let rests = self.writing == 0;
         match state.base.log.sync() {
             Sync::Always => rests || self.written.len() + others >= FLUSH_IMAGES,
             _ if others > 0 => rests || others >= FLUSH_IMAGES,
-            // Pages may leave the cache before, so that room for others needs none.
+            // Pages may be evicted before the flush, so making room needs none.
             Sync::EverySecond | Sync::No => {
                 let is_last = hurry && rests && lock(&state.write_back.listed).is_empty();
                 self.flush_is_due || is_last || self.written.len() >= FLUSH_IMAGES_LAZY
@@ -425,7 +425,7 @@ impl ImageWriter {
         }
     }
 
-    /// Images that were flushed are their nodes' homes.
+    /// Makes flushed images their nodes' homes.
     fn landed(&mut self, state: &OrderedState) {
         let (landed, flushed) = (self.flushing.len(), self.flushing_tickets.len());
         self.flushing_tickets.drain(..).for_each(|ticket| ticket.image_done());
@@ -452,9 +452,9 @@ impl ImageWriter {
     }
 }
 
-/// The stamp of the last deletion of everything in a keyspace, 0 if there was none: an image that was made after it may rest on it.
+/// The stamp of the last deletion of everything in a keyspace, 0 if there was none. A later image may depend on that deletion.
 fn deletion_before(state: &OrderedState, keyspace: KeyspaceId) -> u64 {
     let watermark = state.base.keyspaces.mark(keyspace).watermark;
-    // All of a dropped keyspace is deleted.
+    // Everything in a dropped keyspace is deleted.
     if watermark == u64::MAX { 0 } else { watermark }
 }

@@ -1,25 +1,25 @@
-//! The write-back: pages that were changed become images on flash, each in a slot where nothing is that may be live.
+//! The write-back: it writes dirty pages as images to flash, each to a slot without an image that may be live.
 //!
 //! ```text
 //! listed ─► page taken, sealed into a copy, given back ─► copy written ─► flushed with all that were written before ─► landed
 //!    ▲             stamp, slot                                                                                       │
 //!    └───────────────────────────── changed meanwhile ◄──────────────────────────────────────────────────────────────┘
 //! ```
-//! 1. The stamp of an image is given while its page is taken, so an image of overlapping keys that is made later has a higher one.
-//! 2. A page has one image on its way. What changes meanwhile is in its next one.
-//! 3. An image that is on its way holds shares of the slots that it replaces. It gives them up when it has *landed*: when a flush that
-//!    began after it was written has ended. Then its slot and stamp are the node's home, and those who wait for it are told.
-//! 4. An image with a change of a batch is written when the log has the batch durable. Its sealed copy waits for that.
-//! 5. Where nobody waits for flash, an image is its node's home when it was written, and the page may leave the cache; a flush comes within a
-//!    second, or when slots are short.
-//! 6. One flush of the drive is on its way at a time, whoever's it is ([`Log::begin_flush_elsewhere`](tapetum_base::log::Log)). It covers all
-//!    images, and all extensions, that were written before it began.
-//! 7. Where a write of a page is atomic ([`OrderedLimits::in_place`](super::tree::OrderedLimits)), an image goes over the one that it replaces if
-//!    nobody else has a share of that slot: after a power failure one of the two is there.
-//! 8. A failure poisons the log. Nothing that was on its way lands after that.
+//! 1. An image gets its stamp while its page is taken, so a later image of overlapping keys has a higher one.
+//! 2. A page has one image in flight. Changes made meanwhile are in its next one.
+//! 3. An image in flight holds shares of the slots that it replaces. It gives them up when it has *landed*: when a flush that began after its write
+//!    has ended. Then its slot and stamp become the node's home, and everyone who waits for it is told.
+//! 4. An image with a change of a batch is written once the batch is durable in the log. Its sealed copy waits for that.
+//! 5. If nobody waits for flash, an image becomes its node's home when it is written, and the page may be evicted. A flush comes within a second, or
+//!    when slots are short.
+//! 6. One flush of the drive is in flight at a time, whoever sent it ([`Log::begin_flush_elsewhere`](tapetum_base::log::Log)). It covers all images,
+//!    and all extensions, that were written before it began.
+//! 7. If a write of a page is atomic ([`OrderedLimits::in_place`](super::tree::OrderedLimits)), an image overwrites the one that it replaces, unless
+//!    somebody else has a share of that slot: after a power failure one of the two is there.
+//! 8. A failure poisons the log. No image in flight lands after that.
 //!
-//! Threads: any. One thread at a time does the work for all who ask ([`Turns`]). Whoever waits for an image, or for room in the cache,
-//! asks at every poll, so nobody's progress depends on another one. Locks under its turn: the lists, the cache's sets, the log's.
+//! Threads: any. One thread at a time does the work for all that ask ([`Turns`]). A session that waits for an image, or for room in the cache, asks
+//! at every poll, so no session depends on another one's progress. Locks under its turn: the lists, the cache's sets, the log's.
 
 mod image_writer;
 
@@ -37,13 +37,13 @@ use tapetum_base::media::io::lock;
 use tapetum_base::wake::shared_event::SharedEvent;
 use tapetum_drive::Drive;
 
-/// What a thread asks for: the work that is due, or all of it.
+/// A thread's request: the due work, or all of it.
 const LOOK: u64 = 1;
 const HURRY: u64 = 2;
-/// That no image is made any more, if none is on its way.
+/// Requests that no more images are made, if none is in flight.
 const CLOSE: u64 = 4;
 const SECOND_US: u64 = 1_000_000;
-/// If more than one in so many of the cached pages is listed, they are written at once.
+/// If more than one in this many of the cached pages is listed, they are written at once.
 const LISTED_PART: usize = 4;
 
 #[derive(Clone)]
@@ -54,12 +54,12 @@ pub struct ListedPage {
 
 pub struct WriteBack {
     listed: Mutex<VecDeque<ListedPage>>,
-    /// Of what others have written, which no flush covers yet.
+    /// Tickets of other writers' writes that no flush covers yet.
     unflushed: Mutex<Vec<Arc<DurabilityTicket>>>,
     turns: Turns<AtomicU64, ImageWriter>,
-    /// Readable when images may have got further.
+    /// Readable when images may have made progress.
     pub event: SharedEvent,
-    /// Pages that are listed, images on their way, and what waits for a flush.
+    /// The number of listed pages, images in flight, and writes that wait for a flush.
     unfinished: AtomicUsize,
     images: AtomicU64,
     /// See [`WriteBack::is_starved`].
@@ -82,7 +82,7 @@ impl Drop for HeldOpen<'_> {
 
 impl WriteBack {
     /// # Errors
-    /// The operating system's, when it has no more rings to give; and when local memory has no room for copies of pages.
+    /// The operating system's, if it has no more rings; and if local memory has no room for copies of pages.
     pub fn new(drive: &Drive) -> Result<WriteBack, Error> {
         let writer = ImageWriter::new(drive)?;
         Ok(WriteBack {
@@ -101,12 +101,12 @@ impl WriteBack {
 
     /// Adds a page that was not listed.
     pub fn list(&self, tree: &Arc<OrderedTree>, node: NodeId) {
-        // In one order with the end: who changes a page lists it, and looks then whether images are made still.
+        // SeqCst orders this with `end`: a thread that changes a page lists it, and then checks whether images are still made.
         self.unfinished.fetch_add(1, Ordering::SeqCst);
         lock(&self.listed).push_back(ListedPage { tree: tree.clone(), node });
     }
 
-    /// What the caller has written is to be flushed: done when it is durable. Others' writes are covered by the same flush.
+    /// Requests a flush of the caller's writes. The ticket is done when they are durable. The same flush covers others' writes.
     pub fn flush_written(&self) -> Arc<DurabilityTicket> {
         let ticket = DurabilityTicket::new();
         self.unfinished.fetch_add(1, Ordering::Relaxed);
@@ -114,18 +114,18 @@ impl WriteBack {
         ticket
     }
 
-    /// Whether pages are to be written, or images on their way.
+    /// Whether pages must be written, or images are in flight.
     pub fn has_work(&self) -> bool {
         self.unfinished.load(Ordering::Relaxed) > 0
     }
 
-    /// Images that have landed.
+    /// The number of images that have landed.
     pub fn images(&self) -> u64 {
         self.images.load(Ordering::Relaxed)
     }
 
-    /// Moves images on. Where writes are answered before they are durable, a page is written within a second, or, if somebody is in a
-    /// `hurry` for room, at once. Never blocks on flash.
+    /// Advances images. If writes are answered before they are durable, a page is written within a second, or at once if somebody needs room in a
+    /// `hurry`. Never blocks on flash.
     pub fn advance(&self, state: &OrderedState, hurry: bool) {
         let now_us = state.base.drive.env().now_us();
         // Pages are written before somebody needs their places.
@@ -135,12 +135,12 @@ impl WriteBack {
             writer.work(state, (asks & HURRY != 0, now_us), asks & CLOSE != 0);
         });
         if left {
-            // Each of them asks again.
+            // The woken threads ask again.
             state.base.log.wake();
         }
     }
 
-    /// Makes no image any more, unless one is on its way; whether that is so. Pages that are changed later stay as they are.
+    /// Stops making images, unless one is in flight. Returns whether it has stopped. Pages that are changed later stay as they are.
     pub fn close(&self, state: &OrderedState) -> bool {
         let now_us = state.base.drive.env().now_us();
         let _ =
@@ -148,7 +148,7 @@ impl WriteBack {
         self.is_closed()
     }
 
-    /// Whether a page found no slot when pages were last looked for, while no image was on its way that gives one back.
+    /// Whether the last search found no slot for a page, while no image in flight was going to free one.
     pub fn is_starved(&self) -> bool {
         self.is_starved.load(Ordering::Relaxed)
     }
@@ -158,19 +158,19 @@ impl WriteBack {
         self.looks.load(Ordering::SeqCst)
     }
 
-    /// Whether a page that was changed more than a second ago has no image on its way yet. Who changes pages waits then, so that what a crash
-    /// takes is bounded where changes are acknowledged before they are durable: to two seconds, and the time that the drive takes for the
-    /// images on their way. It is false while pages wait for slots: deletions give these.
+    /// Whether a page that was changed more than a second ago has no image in flight yet. Writers then wait, which bounds the loss in a crash where
+    /// changes are acknowledged before they are durable: to two seconds, and the drive's time for the images in flight. False while pages wait for
+    /// slots, as deletions free these.
     pub fn is_behind(&self) -> bool {
         self.is_behind.load(Ordering::Relaxed) && !self.is_starved()
     }
 
-    /// Whether no image is made any more: a change of a page from here on is lost, and must not be acknowledged.
+    /// Whether images are no longer made: a change of a page from here on is lost, and must not be acknowledged.
     pub fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::SeqCst)
     }
 
-    /// Makes no image any more, unless a page was listed meanwhile.
+    /// Stops making images, unless a page was listed meanwhile.
     fn end(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
         if self.unfinished.load(Ordering::SeqCst) > 0 {

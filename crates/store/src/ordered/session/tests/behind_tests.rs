@@ -1,4 +1,4 @@
-//! A drive that does not keep up, where changes are acknowledged before they are durable: writers wait, so that a crash takes seconds at most.
+//! A drive that falls behind, while changes are acknowledged before they are durable: writers wait, so that a crash loses at most some seconds.
 
 use super::bench::Bench;
 use super::model_tests::put;
@@ -14,11 +14,11 @@ use tapetum_drive::{
 };
 
 const SECOND_US: u64 = 1_000_000;
-/// More leaves than the write-back has copies, and less than a quarter of the cache's pages, which would be written at once.
+/// More leaves than the write-back has copies, and less than a quarter of the cache's pages, at which they would be written at once.
 const KEYS: u32 = 600;
 const PAGES: usize = 2048;
 
-/// A flash whose writes are kept while it is stuck.
+/// A flash that holds writes back while it is stuck.
 #[derive(Clone)]
 struct StuckFlash {
     flash: Arc<MemoryFlash>,
@@ -59,13 +59,13 @@ impl FlashQueue for StuckQueue {
         if command.operation.opcode() == Opcode::Write && self.of.is_stuck.load(Ordering::SeqCst) {
             return self.kept.push(*command);
         }
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         unsafe { self.queue.submit(command) };
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {
         if !self.of.is_stuck.load(Ordering::SeqCst) {
-            // SAFETY: whoever submitted them keeps their memory until they come back.
+            // SAFETY: the submitters keep the commands' memory until the completions come.
             self.kept.drain(..).for_each(|command| unsafe { self.queue.submit(&command) });
         }
         self.queue.poll(completions);

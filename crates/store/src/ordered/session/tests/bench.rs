@@ -30,11 +30,11 @@ use tapetum_kernels::ordered::extension::{ExtensionHead, front_bytes};
 const KEYSPACE: KeyspaceRef = KeyspaceRef::DEFAULT;
 /// More slots than any test has nodes.
 const MANY_SLOTS: u32 = 900;
-/// Steps after which whatever waits would wait for ever.
+/// Steps after which a waiting operation counts as stuck.
 const PATIENCE: u32 = 100_000;
 
 pub struct Bench {
-    // First: nobody has it when its store goes.
+    // First, so that nobody has it when its store goes.
     pub state: Arc<OrderedState>,
     pub tree: Arc<OrderedTree>,
     pub base: Arc<Base>,
@@ -48,12 +48,12 @@ pub fn new_flash(seed: u64) -> FaultyFlash {
 }
 
 impl Bench {
-    /// A new tree on `flash`, over a cache of so many pages.
+    /// A new tree on `flash`, over a cache of `cache_pages` pages.
     pub fn new(flash: Arc<dyn Flash>, cache_pages: usize, sync: Sync) -> Bench {
         Bench::over(flash, cache_pages, sync, (Env::simulated(1).0, MANY_SLOTS, false))
     }
 
-    /// As [`Bench::new`], in the time of `env`.
+    /// As [`Bench::new`], with the clock of `env`.
     pub fn timed(flash: Arc<dyn Flash>, cache_pages: usize, sync: Sync, env: Env) -> Bench {
         Bench::over(flash, cache_pages, sync, (env, MANY_SLOTS, false))
     }
@@ -63,7 +63,7 @@ impl Bench {
         Bench::over(flash, cache_pages, Sync::Always, (Env::simulated(1).0, slots, true))
     }
 
-    /// As [`Bench::new`], with few slots, so that each is used again soon.
+    /// As [`Bench::new`], with few slots, so that each is reused soon.
     pub fn with_slots(flash: Arc<dyn Flash>, cache_pages: usize, slots: u32) -> Bench {
         Bench::over(flash, cache_pages, Sync::Always, (Env::simulated(1).0, slots, false))
     }
@@ -142,7 +142,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Its token.
+    /// Starts an operation. Returns its token.
     pub fn start(&mut self, request: Request<'_>) -> u64 {
         self.token_next += 1;
         let hash = self.core.base.hasher.hash(KeyspaceId::DEFAULT, request.key());
@@ -162,7 +162,7 @@ impl Client {
             return;
         }
         self.io.pump();
-        // The manifest is written with its I/O.
+        // The task uses the manifest's I/O.
         self.store.maintain();
         if let Some(done) = self.tends.as_mut().and_then(poll_once) {
             self.tends = None;
@@ -177,7 +177,7 @@ impl Client {
         self.core.queue.poll(&mut completions);
         completions.drain(..).for_each(|returned| self.session.complete(&mut self.core, returned));
         self.core.completions = completions;
-        // As the session does: it leaves out what waits for commands alone. Maintenance moves the write-back on.
+        // As in a real session: operations that wait only for commands are not polled. Maintenance advances the write-back.
         if self.session.waits() > EngineWait::Commands || self.state.write_back.has_work() {
             self.session.poll(&mut self.core);
         }
@@ -222,7 +222,7 @@ impl Client {
         self.scanned.remove(&token)
     }
 
-    /// All items of a range, in parts of so many.
+    /// All items of a range, in parts of `items_max` items.
     pub fn scan(&mut self, range: KeyRange, items_max: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
         let (mut items, mut rest) = (Vec::new(), Some(range));
         while let Some(range) = rest {
@@ -249,11 +249,11 @@ impl Drop for Client {
     }
 }
 
-/// All images of a tree, as a flash has them, by the live rule.
+/// All images of a tree on a flash, read by the live rule.
 pub struct Images {
     flash: FaultyFlash,
     slots: KeyspaceSlots,
-    /// The newest first.
+    /// Images, the newest first.
     images: Vec<Vec<u8>>,
 }
 

@@ -1,5 +1,5 @@
-//! What is answered is on flash, whenever the power fails, where images are written in place. The simulator judges the same of images that
-//! go to other slots, and of whole stores; its drives promise no atomic writes.
+//! Answered changes are on flash, whenever the power fails, if images are written in place. The simulator tests the same for images that go to other
+//! slots, and for whole stores; its drives promise no atomic writes.
 
 use super::bench::{Bench, Images, new_flash};
 use super::model_tests::put;
@@ -10,7 +10,7 @@ use tapetum_base::log::Sync;
 use tapetum_base::request::{Outcome, Request};
 use tapetum_drive::{FaultyFlash, Opcode, SplitMix64};
 
-/// What may be on flash of a key: what was answered last, and all that was submitted since. `None`: nothing.
+/// The possible states of a key on flash: that of the last answer, and those submitted since. `None`: absent.
 #[derive(Clone)]
 struct MayBe {
     values: Vec<Option<Vec<u8>>>,
@@ -40,7 +40,7 @@ impl Run {
     }
 }
 
-/// What a key gets: nothing, or a value that a node takes, or, seldom, one of an extension, of a slab or beyond.
+/// The value of a key: none, one that fits a node, or, seldom, one for an extension, in a slab or beyond.
 fn value(random: &mut SplitMix64, byte: u8) -> Option<Vec<u8>> {
     let length = match random.below(16) {
         0..4 => return None,
@@ -51,7 +51,7 @@ fn value(random: &mut SplitMix64, byte: u8) -> Option<Vec<u8>> {
     Some(vec![byte; length as usize])
 }
 
-/// Puts and removes, each checked against what a power failure at that moment leaves of the flash's cache: nothing.
+/// Puts and removes, each checked against a power failure at that moment that loses the whole cache of the flash.
 #[test]
 fn what_is_answered_is_durable_where_images_are_written_in_place() {
     let flash = new_flash(11).with_atomic_writes(4096);
@@ -64,7 +64,7 @@ fn what_is_answered_is_durable_where_images_are_written_in_place() {
     for step in 0..6000 {
         if started.len() < 20 {
             let key = format!("k{:03}", random.below(150)).into_bytes();
-            // One at a time of each key, so that it is known what comes first.
+            // One operation at a time for each key, so that their order is known.
             if started.values().any(|(other, _)| *other == key) {
                 client.step();
                 continue;
@@ -93,13 +93,13 @@ fn what_is_answered_is_durable_where_images_are_written_in_place() {
     assert!(answered > 500 && run.bench.state.cache.table.count() > 10, "{answered} answers");
 }
 
-/// As a crash leaves it: what is in the cache or on its way is lost, kept or torn, by chance.
+/// A crash in which writes in the cache or in flight are lost, kept or torn, by chance.
 #[test]
 fn a_crash_loses_nothing_where_images_are_written_in_place() {
     crash_in_place(|seed| new_flash(seed).with_atomic_writes(4096));
 }
 
-/// What the warning is about: the drive tears pages, and nodes are written in place.
+/// The case of the warning: the drive tears pages, and nodes are written in place.
 #[test]
 #[should_panic(expected = "is none of")]
 fn images_in_place_are_lost_where_the_drive_tears_them() {

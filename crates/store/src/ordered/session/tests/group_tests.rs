@@ -23,7 +23,7 @@ fn store(client: &mut Client, items: &[(Vec<u8>, Vec<u8>)]) {
     tokens.into_iter().for_each(|token| assert!(matches!(client.answer(token).0, Outcome::Stored { .. })));
 }
 
-/// Programs that were run while `work` was done, each by a command, or by one that read a page for it.
+/// The number of programs that ran during `work`, each by a command of its own or by one that read a page for it.
 fn programs(bench: &Bench, work: impl FnOnce()) -> u64 {
     let count = || bench.base.drive.counters().opcode(Opcode::Execute).completed;
     let before = count();
@@ -53,7 +53,7 @@ fn gets_of_one_node_are_one_command_from_the_cache_and_from_flash() {
             settle(&mut client, &bench);
         }
         assert_eq!(bench.state.cache.absent_home(node).is_none(), is_cached);
-        // A key that is not there, and one twice.
+        // An absent key, and a key that comes twice.
         let mut wanted: Vec<&[u8]> = items.iter().map(|(key, _)| &key[..]).filter(|key| *key != b"key07").collect();
         wanted.extend([&b"key00x"[..], b"key03", b"key03"]);
         let mut answers = Vec::new();
@@ -69,7 +69,7 @@ fn gets_of_one_node_are_one_command_from_the_cache_and_from_flash() {
             }
         }
     }
-    // With one that is in an extension.
+    // The same with a value in an extension.
     let tokens: Vec<u64> = items.iter().map(|(key, _)| client.start(Request::Get { key })).collect();
     for (token, (_, value)) in tokens.into_iter().zip(&items) {
         assert_eq!(client.answer(token).1, *value);
@@ -89,7 +89,7 @@ fn puts_of_one_node_are_one_command() {
         tokens = items.iter().map(|(key, value)| client.start(put(key, value))).collect();
         client.session.poll(&mut client.core);
     });
-    // And one that seals the page.
+    // The second program seals the page.
     assert_eq!(run, 2, "for 16 puts");
     tokens.into_iter().for_each(|token| assert!(matches!(client.answer(token).0, Outcome::Stored { .. })));
     assert_eq!((client.scan(KeyRange::default(), 100), bench.tree.items()), (items, 16));
@@ -104,12 +104,12 @@ fn removals_of_one_node_are_one_command() {
     settle(&mut client, &bench);
     let mut tokens = Vec::new();
     let run = programs(&bench, || {
-        // Keys that are there, one of them twice, and one that is not.
+        // Present keys, one of them twice, and an absent one.
         let removed = keys[..14].iter().chain([&keys[3], &keys[19]]);
         tokens = removed.map(|key| client.start(Request::Delete { key, stamp: None })).collect();
         client.session.poll(&mut client.core);
     });
-    // And one that seals the page.
+    // The second program seals the page.
     assert_eq!(run, 2, "for 16 removals");
     let outcomes: Vec<_> = tokens.into_iter().map(|token| client.answer(token).0).collect();
     assert!(outcomes[..14].iter().all(|outcome| *outcome == Outcome::Deleted), "{outcomes:?}");
@@ -118,7 +118,7 @@ fn removals_of_one_node_are_one_command() {
     assert_eq!((left, bench.tree.items()), (keys[14..18].to_vec(), 4));
 }
 
-/// The drive decides each on what those before it left.
+/// The drive decides each change on the state that earlier ones left.
 #[test]
 fn changes_of_one_node_with_conditions_are_one_command() {
     let bench = bench();

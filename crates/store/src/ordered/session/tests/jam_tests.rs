@@ -1,4 +1,4 @@
-//! Many more operations than pages: all come to an end, and none is attempted much more often than it gets on.
+//! Many more operations than pages: all complete, and none is attempted much more often than it makes progress.
 
 use super::bench::{Bench, Client, new_flash};
 use super::model_tests::put;
@@ -9,10 +9,10 @@ use tapetum_base::log::Sync;
 use tapetum_base::request::{Outcome, Request};
 use tapetum_drive::{Env, MemoryFlash, Opcode, SplitMix64};
 
-/// Attempts and turns of an operation: it is attempted, has its turn, its page is read, and a split or two are in its way.
+/// The most attempts and turns of an operation: it is attempted, has its turn, its page is read, and a split or two come between.
 const ATTEMPTS_MAX: usize = 8;
 
-/// What a client has started of its own keys, and what it must be told.
+/// The operations that a client has started on its own keys, and the expected answers.
 #[derive(Default)]
 struct Started {
     values: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -21,7 +21,7 @@ struct Started {
 }
 
 impl Started {
-    /// Starts so many at once, of keys that lie between those of the others.
+    /// Starts `count` operations at once, on keys between those of the other clients.
     fn start(&mut self, client: &mut Client, (client_number, random): (u64, &mut SplitMix64), count: usize) {
         for _ in 0..count {
             let key = format!("key:{:04}:{client_number}", random.below(500)).into_bytes();
@@ -41,7 +41,7 @@ impl Started {
         self.gets.len() + self.puts.len()
     }
 
-    /// Takes what was answered.
+    /// Takes the answers that have come.
     fn take_answers(&mut self, client: &mut Client) {
         self.puts.retain(|token| {
             let answer = client.take_answer(*token);
@@ -87,7 +87,7 @@ fn many_more_operations_than_pages_are_each_attempted_a_few_times() {
     }
 }
 
-/// A page that was read is used before another one takes its place, or it would be read again.
+/// A page that was read is used before another one takes its place. Otherwise it would be read again.
 #[test]
 fn a_page_is_read_for_a_put_little_more_than_once() {
     let bench = Bench::new(Arc::new(new_flash(3)), 16, Sync::No);
@@ -133,14 +133,14 @@ fn sessions_on_threads_come_to_an_end_over_one_set_of_pages() {
     }
 }
 
-/// Many keys in one call are many requests: each node that is not cached has its read on its way before the first one has come.
+/// Many keys in one call are many requests: every uncached node has its read in flight before the first read completes.
 #[test]
 fn reads_of_many_keys_are_on_their_way_at_once() {
     let bench = Bench::new(Arc::new(new_flash(10)), 8, Sync::Always);
     let mut client = bench.client();
     let keys: Vec<Vec<u8>> = (0..60).map(|n| format!("key:{n:03}").into_bytes()).collect();
     keys.iter().for_each(|key| assert!(matches!(client.run(put(key, &[1; 1500])).0, Outcome::Stored { .. })));
-    // A program over a cached page would have its poll wait.
+    // A program over a cached page would make its poll wait.
     let mut is_absent = |key: &Vec<u8>| bench.state.cache.absent_home(client.session.cx.node_of(0, key)).is_some();
     let absent: Vec<&Vec<u8>> = keys.iter().filter(|key| is_absent(key)).collect();
     let tokens: Vec<u64> = absent.into_iter().map(|key| client.start(Request::Get { key })).collect();

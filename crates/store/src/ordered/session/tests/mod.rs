@@ -1,4 +1,4 @@
-//! Sessions over a cache of few pages, against a map; what is answered is on flash; threads beside each other.
+//! Sessions over a cache of few pages, compared with a map; the durability of answers; several threads.
 
 mod behind_tests;
 mod bench;

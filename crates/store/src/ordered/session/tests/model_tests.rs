@@ -1,4 +1,4 @@
-//! One or several sessions against a map, over a cache of few pages.
+//! One or several sessions over a cache of few pages, compared with a map.
 
 use super::bench::{Answer, Bench, Client, new_flash};
 use crate::ordered::node_table::NodeId;
@@ -37,12 +37,12 @@ fn key(random: &mut SplitMix64, count: u64) -> Vec<u8> {
 fn value(random: &mut SplitMix64, key: &[u8]) -> Vec<u8> {
     let longest = 1900 - key.len() as u64;
     let lengths = [random.below(20), random.below(200), random.below(longest), longest, random.below(20_000)];
-    // Few of those that go to extensions.
+    // Few of the values go to extensions.
     let length = lengths[(random.below(33) as usize) / 8];
     (0..length).map(|_| random.next_u64() as u8).collect()
 }
 
-/// What an answer must be.
+/// The expected answer.
 enum Expected {
     Value(Option<Vec<u8>>),
     Stored,
@@ -61,7 +61,7 @@ impl Expected {
     }
 }
 
-/// Operations that are submitted together.
+/// Submits operations together.
 fn run_batch(client: &mut Client, model: &mut BTreeMap<Vec<u8>, Vec<u8>>, random: &mut SplitMix64, removes: u64) {
     let mut started = Vec::new();
     for _ in 0..1 + random.below(24) {
@@ -127,7 +127,7 @@ fn run_model(seed: u64, cache_pages: usize, sync: Sync, batches: u32) {
     let (mut client, mut model) = (bench.client(), BTreeMap::new());
     let mut random = SplitMix64::new(seed);
     for batch in 0..batches {
-        // It grows, and shrinks, and grows.
+        // The tree grows, shrinks and grows again.
         let removes = if batch % 200 < 100 { 10 } else { 50 };
         run_batch(&mut client, &mut model, &mut random, removes);
         if batch % 20 == 0 {
@@ -232,15 +232,15 @@ fn keys_and_values_that_no_node_takes_are_refused() {
     assert_eq!(client.run(Request::Append { key: b"k", value: b"1", stamp: None }).0, too_large);
 }
 
-/// Values of all sizes in turn under one key: of a node, and of each slab.
+/// Values of all sizes in turn under one key: in a node, and in each slab.
 #[test]
 fn values_move_between_nodes_and_extensions_and_leave_no_slot_behind() {
     let bench = Bench::with_slots(Arc::new(new_flash(8)), 16, 100);
     let mut client = bench.client();
-    // With the key and what is in front, the sizes of slabs and of what is beyond.
+    // Together with key and prefix, these are the sizes of the slabs and beyond.
     let totals = [4, 8, 16, 32, 64, 128, 256, 320].map(|kib| (kib << 10) - EXTENSION_HEAD_BYTES - 3);
     let around = totals.into_iter().flat_map(|length| [length - 1, length, length + 1]);
-    // And of a record: what a node takes, and one more.
+    // Also the sizes of records: the largest in a node, and larger ones.
     let lengths: Vec<usize> = (1940..1990).chain([1, 4096, 65_536, 65_537]).chain(around).chain([100]).collect();
     for (number, length) in lengths.into_iter().enumerate() {
         let value = vec![number as u8; length];
@@ -276,7 +276,7 @@ fn change_in_all_ways(client: &mut Client, long: &[u8]) {
     assert_eq!(client.run(Request::Delete { key: b"key", stamp: None }).0, Outcome::Deleted);
 }
 
-/// Several values beyond the slabs in one node, written and read at once, each in pieces; a scan has few of them in a part.
+/// Several values beyond the slabs in one node, written and read at once, each in pieces. A part of a scan has few of them.
 #[test]
 fn many_large_values_of_one_node_are_there() {
     let bench = Bench::with_slots(Arc::new(new_flash(13)), 16, 100);
@@ -309,7 +309,7 @@ fn many_large_values_of_one_node_are_there() {
     assert_eq!((part.items.len(), part.rest.is_some()), (1, true), "a part has about 64 KiB");
 }
 
-/// Flushes cover all extensions and images that were written before.
+/// A flush covers all extensions and images that were written before.
 #[test]
 fn many_values_of_extensions_share_few_flushes() {
     let flash = new_flash(14);
@@ -324,7 +324,7 @@ fn many_values_of_extensions_share_few_flushes() {
     assert!(flushes <= 16, "{flushes} flushes for 48 puts, each of an extension and an image");
 }
 
-/// What is parked because as many pages are read as may be goes on when these have come, though nothing else waits.
+/// Operations that are parked because the limit of reads is reached go on when these have completed, even if nothing else waits.
 #[test]
 fn more_reads_than_are_sent_at_once_all_get_an_answer() {
     let bench = Bench::new(Arc::new(new_flash(18)), 64, Sync::Always);
@@ -338,7 +338,7 @@ fn more_reads_than_are_sent_at_once_all_get_an_answer() {
     }
 }
 
-/// What takes no more room in memory goes on.
+/// Operations that need no more memory go on.
 #[test]
 fn a_put_that_needs_a_node_is_refused_while_the_index_has_its_share() {
     let bench = Bench::new(Arc::new(new_flash(19)), 64, Sync::Always);
@@ -357,7 +357,7 @@ fn a_put_that_needs_a_node_is_refused_while_the_index_has_its_share() {
     }
 }
 
-/// Steps until what a client has begun by itself has come to its end.
+/// Steps until the client's background work has ended.
 fn settle(client: &mut Client, bench: &Bench) {
     for _ in 0..20_000 {
         client.step();
@@ -376,14 +376,14 @@ fn fill(client: &mut Client, expiry: Expiry) {
     }
 }
 
-/// The nodes of a tree, and its extensions.
+/// The number of a tree's nodes, and of its extensions.
 fn counts(bench: &Bench) -> (u32, u32) {
     let extensions = bench.slots.spaces().skip(1).map(SlotSpace::counts);
     (bench.state.cache.table.count(), extensions.map(|counts| counts.slots - counts.slots_free).sum())
 }
 
-/// The next nodes' pages are on their way while one is scanned, in either direction; where they are neighbours on flash, few reads bring
-/// them. Nothing of it goes into the cache.
+/// While a node is scanned, the next nodes' pages are read, in either direction. If they are neighbours on flash, few reads suffice. None of them
+/// goes into the cache.
 #[test]
 fn a_cold_scan_reads_ahead() {
     let flash = new_flash(17);
@@ -421,7 +421,7 @@ fn a_cold_scan_reads_ahead() {
             (0..nodes).map(|node| bench.state.cache.absent_home(NodeId(node as u32)).is_none()).collect();
         assert_eq!(cached, after);
     }
-    // A scan of few items reads its node alone.
+    // A scan of few items reads only its node.
     let before = flash.submitted(Opcode::Read);
     let token = client.start_scan(KeyRange { from: KeyBound::Included(keys[300].clone()), ..KeyRange::default() }, 2);
     while client.take_part(token).is_none() {
@@ -430,7 +430,7 @@ fn a_cold_scan_reads_ahead() {
     assert!(flash.submitted(Opcode::Read) - before <= 2);
 }
 
-/// What a short scan reads is in the cache when it comes again, in either direction, and a long scan does not drive it out.
+/// Pages read by a short scan are cached when it is repeated, in either direction, and a long scan does not evict them.
 #[test]
 fn a_short_scan_keeps_what_it_reads() {
     let flash = new_flash(18);
@@ -455,7 +455,7 @@ fn a_short_scan_keeps_what_it_reads() {
     assert_eq!((client.scan(range, 60).len(), flash.submitted(Opcode::Read) - before), (60, 0));
 }
 
-/// Expired records make room where there is none, so that nodes of them alone do not split.
+/// Expired records make room when there is none, so that nodes with only expired records are not split.
 #[test]
 fn expired_records_leave_their_nodes_when_others_come() {
     let bench = Bench::new(Arc::new(new_flash(15)), 64, Sync::Always);
@@ -468,7 +468,7 @@ fn expired_records_leave_their_nodes_when_others_come() {
     assert_eq!(client.scan(KeyRange::default(), 100).len(), 1500);
 }
 
-/// What was deleted with everything goes with the next scans: its nodes are merged, and its extensions are free.
+/// The next scans remove items deleted with everything: their nodes are merged, and their extensions are freed.
 #[test]
 fn a_keyspace_that_was_emptied_gives_its_space_back_with_a_scan() {
     for is_reverse in [false, true] {
@@ -496,7 +496,7 @@ fn a_keyspace_that_was_emptied_gives_its_space_back_with_a_scan() {
     }
 }
 
-/// Others have taken nearly all of local memory.
+/// Other sessions have taken nearly all of local memory.
 #[test]
 fn a_session_goes_on_however_short_memory_is() {
     let bench = Bench::new(Arc::new(new_flash(9)), 8, Sync::Always);
@@ -505,7 +505,7 @@ fn a_session_goes_on_however_short_memory_is() {
     let sizes = (0..11).rev().map(|power| 4096 << power);
     let taken: Vec<_> = sizes.flat_map(|bytes| std::iter::from_fn(move || local.allocate(bytes))).collect();
     assert_eq!(local.bytes_used(), local.bytes_total());
-    // A page to read into, and one to split into, are there.
+    // There is memory for a page to read into, and one to split into.
     let taken: Vec<_> = taken.into_iter().rev().skip(2).collect();
     let keys: Vec<Vec<u8>> = (0..100).map(|n| format!("key:{n:03}").into_bytes()).collect();
     let tokens: Vec<u64> = keys.iter().map(|key| client.start(put(key, &[1; 900]))).collect();

@@ -1,4 +1,4 @@
-//! Sessions on threads beside each other.
+//! Sessions on concurrent threads.
 
 use super::bench::{Bench, Client};
 use super::model_tests::put;
@@ -15,7 +15,7 @@ fn bench(cache_pages: usize, sync: Sync) -> Bench {
     Bench::on_threads(Arc::new(MemoryFlash::new(SMALL_BYTES)), cache_pages, sync)
 }
 
-/// Keys of one thread, each of its own: what it wrote last is there.
+/// Works on the keys of one thread, which no other thread writes: the last write is there.
 fn work(client: &mut Client, thread: u64, rounds: u32) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut random = SplitMix64::new(thread);
     let mut model = BTreeMap::new();
@@ -66,7 +66,7 @@ fn two_threads_see_what_each_wrote() {
     }
 }
 
-/// Keys that stay are seen by every scan, once and in order, while another session splits and merges their nodes.
+/// Every scan sees the keys that stay, once and in order, while another session splits and merges their nodes.
 #[test]
 fn scans_beside_splits_and_merges_see_all_that_stays() {
     let bench = bench(64, Sync::No);
