@@ -1,5 +1,5 @@
-//! Opens a store with its engines. This is where base and engines meet: the base reads what is its own, each engine what is its, and
-//! nothing is written before all of it holds.
+//! Opens a store with its engines. This is where base and engines meet: the base reads its own state, each engine reads its own, and nothing is
+//! written before all of it holds.
 //!
 //! ```text
 //! superblock ─► manifest ─► extents claimed ─► log ─► believed ─► fences ─► "opened" ─► base ─► engines ─► records replayed ─► recovered
@@ -32,7 +32,7 @@ pub fn engine_clients() -> Vec<Box<dyn EngineClient>> {
     vec![Box::<Catalog>::default(), Box::<GroupTable>::default()]
 }
 
-/// What the manifest of an empty store says.
+/// The contents of an empty store's manifest.
 pub fn empty_clients() -> Clients {
     Clients::empty(engine_clients)
 }
@@ -53,8 +53,8 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Open
     found.into_engines((drive, io), options, None).await
 }
 
-/// Opens the store on the drive of an overlay, which takes what is made anew, to read. What was believed is made durable
-/// by whoever opens the store to write.
+/// Opens the store on the drive of an overlay, to read; the overlay takes what is rebuilt. Only an opening to write makes the recovered state
+/// durable.
 pub async fn open_read_only(
     drive: &Drive,
     io: &Io,
@@ -66,7 +66,7 @@ pub async fn open_read_only(
     found.into_engines((drive, io), options, Some(overlay)).await
 }
 
-/// What base and hashed engine have read and believed.
+/// The state that base and hashed engine have read and verified.
 struct FoundStore {
     base: FoundBase,
     log: FoundLog,

@@ -73,7 +73,7 @@ fn drive(flash: FileFlash) -> Result<Drive, Error> {
 }
 
 fn open(folder: &Path) -> Result<Store, Error> {
-    // A process that died lets go of the lock when the last of what it had on its way has ended.
+    // A process that died releases the lock when its last I/O has ended.
     const TRIES: u32 = 1 << 20;
     let open = || FileFlash::open(&folder.join("drive"), IoEngine::Auto, &Env::system());
     let locked = |flash: &Result<FileFlash, FlashError>| matches!(flash, Err(FlashError::Locked { .. }));
@@ -93,7 +93,7 @@ fn key(sequence: u32) -> [u8; 4] {
     (SplitMix64::new(u64::from(sequence)).below(u64::from(KEYS)) as u32).to_be_bytes()
 }
 
-/// What write `sequence` stores, or `None` where it deletes: small, a page, or out of line.
+/// The value of write `sequence`, or `None` where it deletes: small, a page, or out of line.
 fn fill_value(sequence: u32, value: &mut Vec<u8>) -> Option<()> {
     let mut random = SplitMix64::new(u64::from(sequence) << 1 | 1);
     let length = match random.below(32) {
@@ -146,14 +146,14 @@ fn run_child(folder: &Path, fails_at: u64, first: u32) -> ExitStatus {
     child.output().unwrap().status
 }
 
-/// What the keys hold, by the last write of each that counts.
+/// The contents of the keys, by the last write of each that counts.
 struct Model {
     last: Vec<Option<u32>>,
     next: u32,
 }
 
 impl Model {
-    /// Takes what a child noted, and what the store says of the one write that it did not come to note.
+    /// Takes a child's notes, and the store's answer about the one write that it did not come to note.
     fn settle(&mut self, folder: &Path, store: &Store) {
         let notes = match std::fs::read(folder.join("notes")) {
             Ok(notes) => notes,

@@ -36,7 +36,7 @@ impl KeyspaceHandle {
         KeyspaceHandle { store, keyspace }
     }
 
-    /// What requests to a session, and writes of a batch, name it by.
+    /// The reference that requests to a session, and writes of a batch, name it by.
     pub fn keyspace(&self) -> KeyspaceRef {
         self.keyspace
     }
@@ -56,15 +56,15 @@ impl KeyspaceHandle {
         Ok(of_all.into_iter().find(|(keyspace, _)| keyspace.id == self.id()).map_or(0, |(_, items)| items))
     }
 
-    /// The most that its requests and batches may have.
+    /// Limits of its requests and batches.
     pub fn limits(&self) -> Limits {
         Limits::of(self.store.hashed(), self.keyspace.kind())
     }
 
-    /// What its keys and values are made of, if [`Store::set_keyspace_format`] said.
+    /// The format of its keys and values, if [`Store::set_keyspace_format`] recorded one.
     ///
     /// # Errors
-    /// [`KeyspaceError::Format`](crate::KeyspaceError::Format), where another version said it.
+    /// [`KeyspaceError::Format`](crate::KeyspaceError::Format), if another version recorded it.
     pub fn format(&self) -> Result<Option<Format>, Error> {
         let base = self.store.hashed();
         base.refuse_dropped(self.keyspace)?;
@@ -119,7 +119,7 @@ macro_rules! keyspace_calls {
                 })
             }
 
-            /// Reads several keys, all on their way at once; the answers are in the order of the keys.
+            /// Reads several keys at once; the answers are in the order of the keys.
             pub fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Item>>, Error> {
                 let (store, keyspace) = self.scope();
                 store.with_session(|session| {
@@ -153,7 +153,7 @@ macro_rules! keyspace_calls {
                 self.put_until(key, value, Expiry::NONE)
             }
 
-            /// Stores a value that is gone at `expiry`. Returns its stamp.
+            /// Stores a value that expires at `expiry`. Returns its stamp.
             pub fn put_until(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Result<u64, Error> {
                 let request = Request::Put { key, value, flags: 0, expiry, condition: Condition::Always };
                 match self.run(request)?.0 {
@@ -167,7 +167,7 @@ macro_rules! keyspace_calls {
                 Ok(self.run(Request::Delete { key, stamp: None })?.0 == Outcome::Deleted)
             }
 
-            /// Stores a value if the key's stamp is still `stamp`; the new stamp, or `None` when somebody was faster.
+            /// Stores a value if the key's stamp is still `stamp`; the new stamp, or `None` when another write came first.
             pub fn compare_and_swap(&self, key: &[u8], value: &[u8], stamp: u64) -> Result<Option<u64>, Error> {
                 let request =
                     Request::Put { key, value, flags: 0, expiry: Expiry::NONE, condition: Condition::Stamp(stamp) };

@@ -1,4 +1,4 @@
-//! What a store tells of itself. Each call looks at the store as it is, and may be made from any thread.
+//! Figures that a store reports of itself. Each call looks at the store as it is, and may be made from any thread.
 
 use crate::api::session::Application;
 use crate::api::store::Store;
@@ -24,9 +24,9 @@ impl Store {
         stats
     }
 
-    /// Each keyspace, by id, and about how many items it has; none of them is left out. Those that have expired, or were deleted with everything
-    /// else, count until their room is taken back. What only write buffers have of a hashed keyspace is estimated from 4,096 of their keys,
-    /// where they have more; where there is but one hashed keyspace, it has as many as [`Stats::items`] says.
+    /// Each keyspace, by id, and about how many items it has; none of them is left out. Items that have expired, or were deleted with everything
+    /// else, count until their room is reclaimed. Keys that only write buffers of a hashed keyspace have are estimated from 4,096 of them, if there
+    /// are more. A single hashed keyspace has as many items as [`Stats::items`] says.
     pub fn keyspace_items(&self) -> Vec<(Keyspace, u64)> {
         let (base, mut counts) = (self.base(), ItemCounts::new());
         if self.refuse_forked().is_err() {
@@ -43,8 +43,8 @@ impl Store {
         base.keyspaces.list().into_iter().map(with_items).collect()
     }
 
-    /// Each keyspace, by id, and how many items it has: what write buffers have is looked up on flash. Those that have expired, or were
-    /// deleted with everything else, count until their room is taken back.
+    /// Each keyspace, by id, and how many items it has: keys of write buffers are looked up on flash. Items that have expired, or were deleted with
+    /// everything else, count until their room is reclaimed.
     ///
     /// # Errors
     /// When flash cannot be read.
@@ -67,7 +67,7 @@ impl Store {
         Ok(self.base().keyspaces.list().into_iter().map(with_items).collect())
     }
 
-    /// What was written to segments of each hashed keyspace since the store was opened.
+    /// Bytes written to segments of each hashed keyspace since the store was opened.
     pub fn keyspace_writes(&self) -> Vec<(KeyspaceId, KeyspaceWrites)> {
         let keyspaces = self.keyspaces().into_iter();
         let hashed = keyspaces.filter(|keyspace| keyspace.kind == KeyspaceKind::Hashed);
@@ -81,12 +81,12 @@ impl Store {
         tier.map_or_else(Vec::new, |tier| tier.slabs(engine.access_clock.seconds()))
     }
 
-    /// What the drive is, and the programs that it has.
+    /// The drive's identity, and the programs that it has.
     pub fn drive_identity(&self) -> Identity {
         self.drive().identity()
     }
 
-    /// What the drive's units did for each application, and its weight.
+    /// The work of the drive's units for each application, and its weight.
     pub fn applications(&self) -> Vec<ApplicationSnapshot> {
         self.drive().applications()
     }
@@ -109,7 +109,7 @@ impl Store {
         Ok(Application(place))
     }
 
-    /// What the drive's programs did as stages of pipelines.
+    /// The work of the drive's programs as stages of pipelines.
     pub fn stage_counters(&self) -> Vec<StageSnapshot> {
         self.drive().stage_counters()
     }

@@ -147,20 +147,20 @@ impl Store {
         self.items_with_prefix(b"")
     }
 
-    /// Those whose keys begin with `prefix`. All of the keyspace is read for them.
+    /// Items whose keys begin with `prefix`. All of the keyspace is read for them.
     pub fn items_with_prefix(&self, prefix: &[u8]) -> Items {
         Items::new(self, KeyspaceRef::DEFAULT, prefix)
     }
 }
 
 impl KeyspaceHandle {
-    /// The items of this keyspace, in no order that means anything. See [`Items`]. Of an ordered keyspace they are one error:
+    /// The items of this keyspace, in no order that means anything. See [`Items`]. For an ordered keyspace there is only one error:
     /// [`KeyspaceHandle::scan`] has its items.
     pub fn items(&self) -> Items {
         self.items_with_prefix(b"")
     }
 
-    /// Those whose keys begin with `prefix`. All of the keyspace is read for them.
+    /// Items whose keys begin with `prefix`. All of the keyspace is read for them.
     pub fn items_with_prefix(&self, prefix: &[u8]) -> Items {
         Items::new(self.store(), self.keyspace(), prefix)
     }

@@ -1,4 +1,4 @@
-//! Desks: what queries of one key work with, kept from one to the next, as queue pairs and local memory are dear beside a single read.
+//! Desks: the tools of queries of one key, kept from one to the next, as queue pairs and local memory are dear beside a single read.
 //!
 //! ```text
 //!           ┌─ kept ─┐   take                                 give
@@ -22,9 +22,9 @@ use tapetum_kernels::ordered::NODE_BYTES;
 
 /// Queries of one key that work at the same time.
 const DESKS_MAX: usize = 16;
-/// Kept desks take one in so many bytes of local memory, about.
+/// Kept desks take about one in this many bytes of local memory.
 const KEPT_SHARE: usize = 16;
-/// What a desk has for a query, what it looks at, and what comes of it.
+/// Bytes of a desk's buffer: for a query, its input, and its result.
 pub(crate) const DESK_WORK_BYTES: usize = 64 << 10;
 /// A pipeline brings a node, or a value of up to 16 KiB, at a time.
 const PART_BYTES: u32 = 20 << 10;
@@ -88,12 +88,12 @@ impl KeyDesks {
         Ok(desk?.map(tools))
     }
 
-    /// Waits until a desk came back, or a moment: nothing tells that there is memory.
+    /// Waits until a desk came back, or a moment: nothing signals that memory is free.
     pub fn wait(&self) {
         drop(whole(self.given.wait_timeout(lock(&self.state), Duration::from_millis(1))));
     }
 
-    /// Takes a desk back; none where what it had is lost.
+    /// Takes a desk back; `None` if its memory is lost.
     fn give(&self, desk: Option<KeyDesk>) {
         let mut state = lock(&self.state);
         state.lent -= 1;
@@ -122,7 +122,7 @@ impl KeyDesk {
 }
 
 impl ScanTools {
-    /// A pair that is of nobody else.
+    /// Tools with a pair that is of nobody else.
     pub fn of(pair: QueuePair) -> ScanTools {
         ScanTools { pair: Some(pair), work: None, copier: PageCopier::default(), desks: None }
     }
@@ -145,7 +145,7 @@ impl ScanTools {
         self.desks.as_ref().map_or_else(std::thread::yield_now, |desks| desks.wait());
     }
 
-    /// Takes back what a layout copied pages with.
+    /// Takes back the tools with which a layout copied pages.
     pub fn take_copier(&mut self, copier: &mut PageCopier) {
         let PageCopier { pair, room } = std::mem::take(copier);
         self.copier.pair = pair;

@@ -1,5 +1,5 @@
-//! The keys of a keyspace, listed in steps while the store serves: each step takes a part into memory and holds nothing of the store
-//! afterwards. Of a hashed keyspace a part is a slice of the hash space, of an ordered one the next keys in their order.
+//! The keys of a keyspace, listed in steps while the store serves: each step takes a part into memory and holds nothing of the store afterwards. A
+//! part is a slice of the hash space in a hashed keyspace, and the next keys in order in an ordered one.
 //!
 //! A [`ListCursor`] is plain data: it names nothing of the store that could go, also when the store is opened anew between two steps.
 
@@ -54,7 +54,7 @@ pub struct ListedKey {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ListPart {
     pub keys: Vec<ListedKey>,
-    /// Where it goes on; `None` at the end.
+    /// The place to go on from; `None` at the end.
     pub next: Option<ListCursor>,
 }
 
@@ -63,7 +63,7 @@ impl Store {
     /// there from the first to the last step is shown, and once, whatever else is written meanwhile.
     ///
     /// # Errors
-    /// Where a segment cannot be read; [`KeyspaceError::Gone`](crate::KeyspaceError::Gone) if the keyspace was dropped.
+    /// If a segment cannot be read; [`KeyspaceError::Gone`](crate::KeyspaceError::Gone) if the keyspace was dropped.
     pub fn list_keys(&self, keyspace: KeyspaceRef, cursor: &ListCursor) -> Result<ListPart, Error> {
         match (keyspace.kind(), &cursor.place) {
             (KeyspaceKind::Ordered, ListPlace::Range(range)) => self.list_range(keyspace, range.clone()),

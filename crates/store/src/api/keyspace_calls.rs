@@ -27,7 +27,7 @@ impl Store {
     /// Makes a keyspace.
     ///
     /// # Errors
-    /// [`Error::Keyspace`], by what is amiss with the name; [`Error::ReadOnly`].
+    /// [`Error::Keyspace`], if the name cannot be used; [`Error::ReadOnly`].
     pub fn create_keyspace(&self, name: &str) -> Result<KeyspaceHandle, Error> {
         self.create_keyspace_of(name, KeyspaceKind::Hashed)
     }
@@ -60,7 +60,7 @@ impl Store {
             found => found,
         };
         let handle = match made {
-            // Somebody else has made it meanwhile.
+            // Another thread has made it meanwhile.
             Err(Error::Keyspace(KeyspaceError::NameTaken { .. })) => self.keyspace(name)?,
             made => made?,
         };
@@ -105,8 +105,8 @@ impl Store {
         self.change_keyspaces(KeyspaceWish::Drop { name: name.into() })
     }
 
-    /// Keeps with a keyspace what its keys and values are made of, or that nobody knows; see [`KeyspaceHandle::format`]. What is in it is
-    /// not looked at.
+    /// Records with a keyspace the format of its keys and values, or that it is unknown; see [`KeyspaceHandle::format`]. The contents are not
+    /// checked.
     ///
     /// # Errors
     /// As [`Store::create_keyspace`]; [`KeyspaceError::FormatsTooLong`](crate::KeyspaceError::FormatsTooLong).
@@ -122,7 +122,7 @@ impl Store {
     /// An error if groups of a block device do not fit into segments: a flush of few of them must.
     fn refuse_groups(&self, options: &[u8]) -> Result<(), Error> {
         let (Ok(device), segment_bytes) = (BlockDevice::parse(options), self.base().geometry.segment_bytes) else {
-            // What another version knows is its own to judge.
+            // Options that only another version knows are not judged here.
             return Ok(());
         };
         let blocks = device.group_blocks();

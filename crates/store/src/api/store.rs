@@ -100,9 +100,9 @@ impl Store {
         Ok(Store::of(opened, Some(Arc::new(Mutex::new(maintenance)))))
     }
 
-    /// Opens the store on `drive` to read: nothing is written to the drive, which may be one that cannot be written to, and
-    /// others may read it meanwhile. What a crash left in the log is read into memory. Whatever would change the store is
-    /// answered with [`Error::ReadOnly`].
+    /// Opens the store on `drive` to read. Nothing is written to the drive, which may be one that cannot be written to, and others may read it
+    /// meanwhile. Records that a crash left in the log are read into memory. A request that would change the store is answered with
+    /// [`Error::ReadOnly`].
     pub fn open_read_only_on(drive: &Drive, options: &StoreOptions) -> Result<Store, Error> {
         options.slabs.check(options.tier_bytes)?;
         let overlay = OverlayFlash::new(drive.flash().clone(), options.memory_bytes / 4);
@@ -133,8 +133,8 @@ impl Store {
         // Pools take their memory now, so that the process does not grow later.
         drive.local().touch();
         let store = Store::open_with(drive, options, || false)?;
-        // It holds what it works on, and no handle: who drops the last handle waits for the step that it is in, so that nothing of
-        // this store is done to the drive after that.
+        // The thread holds the parts that it works on, and no handle. Dropping the last handle waits for the thread's current step, so that nothing
+        // of this store is done to the drive after that.
         let Inner { base, maintenance, stopping, .. } = &**store.inner;
         let (base, maintenance, stopping) = (base.clone(), maintenance.clone(), stopping.clone());
         let thread = drive.env().spawn("tapetum-maintenance", move || {
@@ -157,7 +157,7 @@ impl Store {
         run(&io, recover::segment_bytes(drive, &io), || false).ok_or_else(stopped)?
     }
 
-    /// Waits for what maintenance does, or does it where there is no thread for that.
+    /// Waits for a result of maintenance, or does maintenance where there is no thread for that.
     pub(crate) fn wait_for(
         &self,
         result: impl Fn() -> Option<Result<(), Error>>,
@@ -201,7 +201,7 @@ impl Store {
         self.maintenance().map_or(Step::Idle, |maintenance| lock(maintenance).step())
     }
 
-    /// What maintains it, if it was opened to write and by this process.
+    /// The maintenance, if the store was opened to write and by this process.
     fn maintenance(&self) -> Option<&Arc<Mutex<Maintenance>>> {
         self.inner.maintenance.as_ref().filter(|_| self.inner.is_here())
     }
@@ -211,7 +211,7 @@ impl Store {
         self.inner.base.refuse_forked()
     }
 
-    /// What flush, collector and a resize are doing.
+    /// The phases of flush, collector and a resize.
     pub fn phases(&self) -> Vec<Phase> {
         self.maintenance().map_or_else(Vec::new, |maintenance| lock(maintenance).phases())
     }
@@ -231,7 +231,7 @@ impl Store {
         crate::api::session::value_bytes_max(&self.inner.hashed)
     }
 
-    /// What limits it, beside the options and the format.
+    /// Limits of the largest value, beside the options and the format.
     pub fn value_limits(&self) -> ValueLimits {
         let base = &self.inner.base;
         ValueLimits::of(&base.geometry, base.memory_bytes.load(Ordering::SeqCst))
@@ -278,8 +278,8 @@ impl Store {
         base.refuse_forked().and_then(|()| base.log.poisoned()).err()
     }
 
-    /// Takes no writes from now on, because of `error`, and changes nothing on the drive any more; reads go on. What was acknowledged
-    /// is written before, as far as that takes less than a second.
+    /// Takes no writes from here on, because of `error`, and changes nothing on the drive any more; reads go on. Acknowledged writes are written
+    /// before, as far as that takes less than a second.
     pub fn fail(&self, error: Error) {
         const PATIENCE_US: u64 = 1_000_000;
         let base = &self.inner.base;
@@ -298,9 +298,8 @@ impl Store {
         base.log.poison("the store", error);
     }
 
-    /// Stops maintenance, makes durable what was acknowledged, and leaves a checkpoint of the index, so that the store opens
-    /// at once. Operations still on their way are lost unless they were acknowledged; writes are refused from here on
-    /// ([`Error::Closed`]).
+    /// Stops maintenance, makes acknowledged writes durable, and leaves a checkpoint of the index, so that the store opens at once. Operations still
+    /// in flight are lost unless they were acknowledged; writes are refused from here on ([`Error::Closed`]).
     pub fn close(&self) -> Result<(), Error> {
         self.refuse_forked()?;
         self.inner.base.closed.store(true, Ordering::SeqCst);
@@ -318,7 +317,7 @@ impl Store {
             return Err(Error::Poisoned("maintenance panicked".into()));
         }
         let base = &self.inner.base;
-        // What was opened to read is left as it is.
+        // A store that was opened to read is left as it is.
         let Some(maintenance) = &self.inner.maintenance else { return Ok(()) };
         // A write from here on would be acknowledged and lost.
         base.log.close();
@@ -383,7 +382,7 @@ impl Store {
         }
     }
 
-    /// What an opening after a crash would miss of a keyspace, if that is kept in images. For tests.
+    /// The part of a keyspace that an opening after a crash would miss, if the keyspace is kept in images. For tests.
     #[doc(hidden)]
     pub fn image_marks(&self, keyspace: crate::KeyspaceId) -> Option<ImageMarks> {
         self.inner.engines.iter().find_map(|engine| engine.image_marks(keyspace))
@@ -412,7 +411,7 @@ impl Store {
     }
 }
 
-/// Maintenance that panicked makes no room any more: who waits for it must hear of that.
+/// After a panic, maintenance makes no room any more: sessions that wait for room must learn of it.
 struct PoisonOnPanic(Arc<Base>);
 
 impl Drop for PoisonOnPanic {

@@ -1,4 +1,4 @@
-//! The DRAM tier of a store, warmed with what another run of it had there.
+//! Warms the DRAM tier of a store with the items that an earlier run of it had there.
 
 use crate::api::store::Store;
 use crate::hashed::session::KeyDigest;

@@ -1,4 +1,4 @@
-//! What the store asks of its engines, asked of both: of a hashed and of an ordered keyspace in one store.
+//! Requirements of the store on its engines, tested on both: on a hashed and on an ordered keyspace in one store.
 //!
 //! A failure of the power at any other moment is the simulator's to judge (`crates/sim`).
 
@@ -21,7 +21,7 @@ const KINDS: [KeyspaceKind; 2] = [KeyspaceKind::Hashed, KeyspaceKind::Ordered];
 const OTHER: KeyspaceKind = KeyspaceKind::Other(250);
 /// Polls that the write of an image takes: many more than it takes to fill the log.
 const STALLED_POLLS: u32 = 200_000;
-/// Steps after which whatever waits would wait for ever.
+/// Steps after which a waiting operation counts as waiting for ever.
 const STEPS_MAX: u32 = 100_000;
 /// Steps without an answer after which a write counts as waiting.
 const WAITING_STEPS: u32 = 2000;

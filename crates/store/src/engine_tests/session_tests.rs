@@ -1,4 +1,4 @@
-//! What a session asks of an engine's part of it, asked of both: of a hashed and of an ordered keyspace over one session.
+//! Requirements of a session on an engine's part of it, tested on both: on a hashed and on an ordered keyspace over one session.
 
 use super::{STEPS_MAX, both, gone, put, step_until, stored, write};
 use crate::ordered::store_bench::Bench;
@@ -13,7 +13,7 @@ fn key(number: u64) -> Vec<u8> {
     format!("key {}", number % KEYS).into_bytes()
 }
 
-/// A store whose keys are on flash alone, in both keyspaces: whoever asks for one waits for a read.
+/// A store whose keys are on flash alone, in both keyspaces: a request for one waits for a read.
 fn cold(seed: u64) -> Bench {
     let mut bench = Bench::new(Sync::Always, seed);
     for keyspace in both(&bench) {

@@ -18,7 +18,7 @@ fn geometry(input: &mut Input<'_>) -> IndexGeometry {
     IndexGeometry { partition_bits: u32::from(input.u8()) % 3, fingerprint_bits, payload_bits: 14 }
 }
 
-/// What one input may ask for.
+/// Limits of one input.
 const KEYS_MAX: usize = 160;
 const STEPS_MAX: usize = 24;
 const IMAGE_BATCHES_MAX: usize = 4;

@@ -20,12 +20,12 @@ fn geometry() -> Geometry {
 /// A group in the zone.
 struct Group {
     start: usize,
-    /// Without its padding.
+    /// Bytes without its padding.
     length: usize,
     /// The last stamp in it, and in all before it.
     stamp_last: u64,
     durable_stamp: u64,
-    /// Those of all groups up to this one.
+    /// Records of all groups up to this one.
     records: usize,
 }
 
@@ -70,7 +70,7 @@ impl Zone {
         if self.end + length > ZONE_BYTES {
             return;
         }
-        // What was durable when it was sent: all before it, or less.
+        // The stamp that was durable when the group was sent: the last one before it, or an earlier one.
         let durable_stamp = self.chain.stamp_last - u64::from(shape >> 2 & 7);
         let header = GroupHeader {
             crc: 0,
@@ -111,8 +111,7 @@ pub fn log(bytes: &[u8]) {
     if input.u8() & 7 != 0 { written(&mut input) } else { sealed(&mut input) }
 }
 
-/// Whatever a crash cuts off or damage strikes, what is replayed is what was written before it; damage to what was durable
-/// is an error.
+/// Whatever a crash cuts off or damage strikes, replay gives the records written before it. Damage to durable records is an error.
 fn written(input: &mut Input<'_>) {
     let (what, at, damage) = (input.u8(), usize::from(input.u16()), input.array::<3>());
     let mut zone = Zone::new();
@@ -121,7 +120,7 @@ fn written(input: &mut Input<'_>) {
     }
     let at = if zone.end == 0 { 0 } else { at % zone.end };
     if what & 1 == 0 {
-        // A crash: from here on there is what was there before, which is of no buffer that is read now.
+        // A crash: from here on there are older bytes, of no buffer that is read.
         let filler = if what & 2 == 0 { 0 } else { what };
         zone.bytes[at..zone.end].fill(filler);
     } else {

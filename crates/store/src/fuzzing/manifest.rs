@@ -1,4 +1,4 @@
-//! The manifest: what its items say, and areas that were written, cut by a crash or damaged.
+//! The manifest: the contents of its items, and areas that were written, cut by a crash or damaged.
 
 use super::Input;
 use crate::engines::empty_clients;
@@ -27,8 +27,7 @@ use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::extent_address::EXTENTS_MAX;
 use tapetum_kernels::reference::Run;
 
-/// What an item says parses to something that reads back when written, or is refused; and a change of the catalog that does
-/// not fit is refused.
+/// The bytes of an item parse to something that reads back when written, or are refused. A change of the catalog that does not fit is refused.
 pub fn manifest_payload(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut catalog = Catalog::default();
@@ -97,7 +96,7 @@ pub fn keyspace_edits(bytes: &[u8]) {
     assert_eq!(reloaded(&catalogue), catalogue);
 }
 
-/// What a snapshot makes of a client's state. It is no longer than is counted with.
+/// A client's state after a snapshot. The snapshot is no longer than its declared maximum.
 fn reloaded<T: ManifestClient + Default>(client: &T) -> T {
     let (mut loaded, mut bytes) = (T::default(), 0);
     for piece in client.snapshot() {
@@ -188,8 +187,7 @@ impl Area {
     }
 }
 
-/// What is recovered is what was written last. Of a frame that a crash cut in both areas nothing is left; damage of one area makes no
-/// difference.
+/// Recovery gives the state that was written last. A frame that a crash cut in both areas leaves nothing. Damage of one area makes no difference.
 pub fn manifest_frames(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let (what, at, damage) = (input.u8(), usize::from(input.u16()), input.array::<3>());
@@ -217,7 +215,7 @@ pub fn manifest_frames(bytes: &[u8]) {
             let image = if image_before.is_empty() { whole.clone() } else { cut(&image_before, &whole, places, at) };
             area.set_image(&image);
             let found = area.recover().expect("a crash is no damage").clients;
-            // What was cut off may be what was there before, or differ in the filling behind the frame only.
+            // If something was cut off, the old state may have come back, or only the filling behind the frame differs.
             let cut_off = image != whole;
             assert!(found == now || (cut_off && is_cut_back(&found, &before)), "{found:?} instead of {before:?}");
         }
@@ -239,8 +237,8 @@ pub fn manifest_frames(bytes: &[u8]) {
     assert_eq!(area.recover().expect("what was written").clients, expected);
 }
 
-/// What a crash in the last change may leave of it: a snapshot up to some sector of the first area, or of the second; or the edit, up to
-/// some sector of each.
+/// The drive after a crash in the last change. It has a snapshot up to some sector of the first area, or of the second; or the edit, up to some
+/// sector of each.
 fn cut(before: &[u8], whole: &[u8], [place_before, place]: [Summary; 2], at: usize) -> Vec<u8> {
     let mut image = before.to_vec();
     let mut write = |area: usize, range: Range<u64>, at: Option<usize>| {
@@ -345,7 +343,7 @@ fn checkpoint(input: &mut Input<'_>) -> Checkpoint {
     Checkpoint::parse(&mut Reader::new(&writer.bytes)).expect("it is whole")
 }
 
-/// What an install says of the base's marks.
+/// The edits of the base's marks in an install.
 fn marks(clients: &Clients, input: &mut Input<'_>) -> Vec<MarksEdit> {
     let (shape, stamp_max) = (input.u8(), u64::from(input.u8()));
     let keyspace = KeyspaceId(u16::from(shape) & 3);

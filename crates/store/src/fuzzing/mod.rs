@@ -1,4 +1,4 @@
-//! Fuzz targets of what only the store knows, for the crate `tapetum-fuzzing`, which has the others.
+//! Fuzz targets of this crate's internals, for the crate `tapetum-fuzzing`, which has the others.
 
 mod index;
 mod input;

@@ -1,4 +1,4 @@
-//! Queries as text: whatever is typed compiles or is refused, and what compiles is what the drive takes.
+//! Queries as text: any text compiles or is refused, and the drive takes every compiled query.
 
 use crate::query::{QueryText, compile};
 use tapetum_kernels::scan::query::MisfitPolicy;

@@ -29,7 +29,7 @@ pub fn superblock(bytes: &[u8]) {
         superblock.features.incompatible & !CLUSTER_SLOTS == 0
             && superblock.set == SetPlace::alone(superblock.store_id)
     );
-    // What was believed can be worked with.
+    // An accepted superblock can be worked with.
     let geometry = superblock.geometry;
     let extents = geometry.extents(superblock.capacity_bytes);
     assert!(geometry.extent_offset(extents) <= superblock.capacity_bytes);

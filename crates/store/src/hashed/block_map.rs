@@ -30,9 +30,9 @@ use tapetum_kernels::block_group::GROUP_KEY_BYTES;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Kind;
 
-const PIECE_BLOCKS_MIN: u64 = 1024; // 4 MiB: a write makes so much to be looked at block by block
+const PIECE_BLOCKS_MIN: u64 = 1024; // blocks, 4 MiB; after one write this much is looked up block by block
 const PIECES_MAX: u64 = 256 << 10; // bytes of memory; pieces of 4 MiB up to a device of 1 TiB
-/// Blocks or groups that are looked up together, at most.
+/// Most blocks or groups in one lookup.
 const TOGETHER: usize = 32;
 
 const UNKNOWN: u8 = 0;
@@ -63,20 +63,20 @@ impl BlockMap {
         number << self.piece_bits..(number + 1) << self.piece_bits
     }
 
-    /// A key is being written. Other keys than those of blocks, and their groups, are nobody's.
+    /// Notes that a key is being written. Keys that name no block or group are ignored.
     fn note_written(&self, key: &[u8]) {
         let Some(number) = key.first_chunk::<GROUP_KEY_BYTES>() else { return };
         let Some(piece) = self.piece(u64::from_be_bytes(*number)) else { return };
-        // Most writes are to a piece that is known as written: its line of the cache stays shared.
+        // Most writes go to a piece that is known as written. Without a store its cache line stays shared.
         if piece.load(Ordering::Relaxed) != WRITTEN {
             piece.store(WRITTEN, Ordering::Release);
         }
     }
 }
 
-/// Flash has nothing of a piece that was unknown.
+/// Notes that flash has nothing of a piece, which was unknown.
 fn note_empty(piece: &AtomicU8) {
-    // A write that came between says more.
+    // A write that came in between has already noted more.
     let _ = piece.compare_exchange(UNKNOWN, EMPTY, Ordering::AcqRel, Ordering::Relaxed);
 }
 
@@ -96,7 +96,7 @@ impl BlockMaps {
         self.maps.get(keyspace, |_| OnceLock::new())
     }
 
-    /// The value of a key is about to be found. The caller holds the key's shard.
+    /// Notes a write just before its value can be found. The caller holds the key's shard.
     #[inline]
     pub fn note_written(&self, keyspace: KeyspaceId, key: &[u8]) {
         if let Some(map) = self.of(keyspace).get() {
@@ -106,7 +106,7 @@ impl BlockMaps {
 }
 
 impl HashedEngine {
-    /// How many of the first of these blocks are absent for certain, by looks for about `looks_max`, or for one piece.
+    /// Counts how many of these blocks, from the first on, are certainly absent. It makes about `looks_max` lookups, or those for one piece.
     pub fn absent_blocks(
         &self,
         keyspace: KeyspaceRef,
@@ -147,10 +147,10 @@ impl HashedEngine {
     fn block_map(&self, keyspace: KeyspaceId, device: BlockDevice) -> &BlockMap {
         let new = || Box::new(BlockMap::new(device.size_bytes() / BLOCK_BYTES as u64));
         let map = self.block_maps.of(keyspace).get_or_init(new);
-        // Writers find it by now, so no write slips between.
+        // Writers find the map from here on, so no write slips between.
         map.begun.get_or_init(|| {
             self.note_buffered(keyspace, map);
-            // A record that no write buffer had then was counted before its buffer was released.
+            // A record that was in no write buffer at that moment was counted before its buffer was released.
             if self.item_count.by_keyspace.on_flash().iter().all(|(id, _)| id != keyspace) {
                 map.pieces.iter().for_each(note_empty);
             }
@@ -172,8 +172,8 @@ impl HashedEngine {
         }
     }
 
-    /// How many of the first of these blocks the index does not have. The first is looked up alone and then more and more together, as a
-    /// run of blocks that are there is asked for one by one.
+    /// Counts how many of these blocks, from the first on, the index does not have. It looks up the first alone and then ever larger batches, because
+    /// a run of blocks that are present is asked for one by one.
     fn absent_on_flash(&self, keyspace: KeyspaceRef, device: BlockDevice, blocks: Range<u64>) -> AbsentBlocks {
         let group_blocks = device.group_blocks();
         let (mut hashes, mut found) = ([HashKey::default(); TOGETHER], [None; TOGETHER]);

@@ -1,4 +1,4 @@
-//! The segments there are and which of their records are valid: what the manifest says, in memory.
+//! The segments of the store and their valid records: the manifest's contents, in memory.
 //!
 //! A record is valid exactly when the index maps its hash key to its segment. Every change comes through
 //! [`Catalog::install`], at run time and in recovery alike.
@@ -12,7 +12,7 @@ use tapetum_base::manifest::client::Misfit;
 use tapetum_base::media::wire::{Reader, Short, Writer};
 use tapetum_kernels::prefetch::prefetch;
 
-/// One bit an entry of a segment. Clones show the same bits: readers look at what the installer clears.
+/// One bit per entry of a segment. Clones share the bits: readers see what the installer clears.
 #[derive(Clone, Debug)]
 pub struct Bitmap {
     words: Arc<[AtomicU64]>,
@@ -39,7 +39,7 @@ impl Bitmap {
         self.words[place as usize / 64].load(Ordering::SeqCst) >> (place % 64) & 1 == 1
     }
 
-    /// Brings what [`Bitmap::get`] will look at nearer to the processor, if there is such a place.
+    /// Prefetches the word that [`Bitmap::get`] will read, if there is such a place.
     pub fn prefetch(&self, place: u64) {
         if place < u64::from(self.count) {
             prefetch(&self.words[place as usize / 64]);
@@ -111,13 +111,13 @@ impl SegmentState {
         self.valid.words().for_each(|word| writer.u64(word));
     }
 
-    /// What [`SegmentState::encode`] writes at most.
+    /// Most bytes that [`SegmentState::encode`] writes.
     pub fn encoded_bytes_max(&self) -> u64 {
         let (extents, entries) = (self.descriptor.extent_count(), self.descriptor.entries);
         encoded_bytes_max(extents.into(), entries.into()) + self.large_bytes_max()
     }
 
-    /// The part of it that is said of large values.
+    /// The part of these bytes that describes large values.
     pub fn large_bytes_max(&self) -> u64 {
         self.descriptor.large.iter().map(LargeEntry::encoded_bytes_max).sum()
     }
@@ -136,7 +136,7 @@ impl SegmentState {
     }
 }
 
-/// What the manifest takes of a segment without large values.
+/// Most bytes that the manifest takes for a segment without large values.
 pub fn encoded_bytes_max(extents: u64, entries: u64) -> u64 {
     DESCRIPTOR_BYTES + extents * EXTENT_NUMBER_BYTES + 8 + entries.div_ceil(64) * 8
 }
@@ -190,12 +190,12 @@ impl Install {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Catalog {
     pub segments: BTreeMap<u32, SegmentState>,
-    /// Of the index, if the manifest's last frame names one. Taken when the store is opened.
+    /// The checkpoint of the index, if the manifest's last frame names one. Taken when the store is opened.
     pub checkpoint: Option<Checkpoint>,
 }
 
 impl Catalog {
-    /// Applies a change; an error if it does not fit what is there, and then nothing is changed that matters.
+    /// Applies a change. On an error (the change does not fit the catalog) nothing that matters has changed.
     pub fn install(&mut self, install: &Install) -> Result<(), Misfit> {
         for descriptor in &install.added {
             self.add(SegmentState::new(descriptor.clone()))?;

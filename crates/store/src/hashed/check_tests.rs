@@ -42,7 +42,7 @@ fn a_store_that_was_made_for_a_cluster_keeps_slots_and_another_has_zeros() {
         let (drive, store) = worked_in(has_slots);
         assert_eq!(crate::check(&store).unwrap().problems, Vec::<String>::new());
         let slots = slots_of(&drive, &store);
-        // Of fifty tags, each in a slot of its own, and none in slot 0.
+        // There are fifty tags, each in a slot of its own, and none in slot 0.
         let different: std::collections::BTreeSet<u16> = slots.iter().copied().collect();
         assert_eq!(different.len(), if has_slots { 50 } else { 1 }, "{different:?}");
         assert_eq!(different.contains(&0), !has_slots);

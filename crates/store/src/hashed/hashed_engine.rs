@@ -1,7 +1,7 @@
-//! The hashed engine: what its sessions and its jobs of maintenance share.
+//! The hashed engine: the state that its sessions and its maintenance jobs share.
 //!
 //! Lock order: shards (ascending) → log → extents; a part of the tier, or the access clock's moments, after a shard.
-//! Who holds the [`Installer`] is alone in changing the index, too. Sessions never need it.
+//! The holder of the [`Installer`] is also the only one that changes the index. Sessions never need it.
 
 use crate::hashed::block_map::BlockMaps;
 use crate::hashed::buffer::write_buffers::WriteBuffers;
@@ -46,10 +46,10 @@ pub struct Counters {
     pub get_flash_reads: AtomicU64,
     pub get_flash_read_max_bytes: AtomicU64,
     pub key_check_reads: AtomicU64,
-    /// Requests for items that had expired, or were deleted with everything else, and whose records were there still.
+    /// Requests that found the record of an item that had expired, or (the next counter) was deleted with everything else.
     pub get_expired: AtomicU64,
     pub get_flushed: AtomicU64,
-    /// Such items whose room flush or collector took back.
+    /// Expired or deleted items whose room a flush or the collector reclaimed.
     pub reclaimed: AtomicU64,
     pub flushes: AtomicU64,
     pub collections: AtomicU64,
@@ -63,12 +63,12 @@ pub struct Counters {
     pub large_write_bytes: AtomicU64,
 }
 
-/// Levels that installs leave behind for whoever must not take the installer.
+/// Levels that installs publish for threads that must not take the installer.
 #[derive(Default)]
 pub struct Levels {
     /// Extents that are free or would be if every dead record were collected.
     pub room_extents: AtomicU64,
-    /// When they were last looked at for their own sake, and not after an install.
+    /// When they were last computed on their own, and not after an install.
     pub looked_at_us: AtomicU64,
     /// Segments; each may hide nearly an extent of dead records in its data and one in its key table.
     pub segments: AtomicU64,
@@ -95,7 +95,7 @@ pub struct HashedEngine {
     pub item_count: ItemCount,
     pub write_counts: WriteCounts,
     pub large: LargeSpace,
-    /// Dropped keyspaces of which nothing is left and nothing can come.
+    /// Dropped keyspaces of which no record is left and none can arrive any more.
     pub purged: Mutex<BTreeSet<KeyspaceId>>,
     pub counters: Counters,
     pub levels: Levels,
@@ -111,7 +111,7 @@ impl Deref for HashedEngine {
 }
 
 impl HashedEngine {
-    /// The hash key under which flash has what has this one in memory: that of its group, where there are groups.
+    /// The hash key under which flash has the key of this hash key: its group's, where there are groups.
     #[inline]
     pub fn flash_hash(keyspace: KeyspaceRef, hash: HashKey) -> HashKey {
         if keyspace.is_grouped() { group_hash(hash) } else { hash }
@@ -126,14 +126,14 @@ impl HashedEngine {
         self.buffers.glance(hash).is_some()
     }
 
-    /// Brings the record nearer that a write buffer has of a key; whether one seems to have any.
+    /// Prefetches the record that a write buffer has of a key; whether one seems to have any.
     pub fn prefetch_record(&self, hash: HashKey) -> bool {
         let found = self.buffers.glance(hash);
         found.inspect(|Place { buffer, place }| self.log.prefetch_record(*buffer, *place)).is_some()
     }
 
-    /// Lets readers find a record of the log, and takes what the DRAM tier has of its key out. An item that was there, or was
-    /// asked for since, will be there again when it is on flash. The caller holds the key's shard, which is `shard`.
+    /// Makes a record of the log visible to readers, and removes its key from the DRAM tier. If the item was there, or was asked for since, it
+    /// returns to the tier when it is on flash. The caller holds the key's shard, which is `shard`.
     pub fn insert(&self, shard: &mut Shard, hash: HashKey, place: u32) {
         if self.tier.is_none() {
             return shard.insert(hash, place);
@@ -141,13 +141,13 @@ impl HashedEngine {
         shard.insert_wanted(hash, place, || self.forget_in_tier(hash));
     }
 
-    /// Takes a key out of the DRAM tier that is about to change; whether it was there. The caller holds its shard.
+    /// Removes a key that is about to change from the DRAM tier; whether it was there. The caller holds its shard.
     pub fn forget_in_tier(&self, hash: HashKey) -> bool {
         let tier = self.tier.as_ref().filter(|_| !fail_point!(TierOutlivesWrite));
         tier.is_some_and(|tier| tier.remove(hash))
     }
 
-    /// What memory knows of the use of a key's item with this stamp. `shard` is the key's.
+    /// The known use of a key's item with this stamp. `shard` is the key's.
     pub fn access(&self, shard: &Shard, hash: HashKey, stamp: u64) -> Access {
         if let Some((_, was_read)) = shard.look(hash) {
             return self.access_by_stamp(was_read, stamp);
@@ -156,12 +156,12 @@ impl HashedEngine {
         tier_knows.unwrap_or_else(|| self.access_by_stamp(false, stamp))
     }
 
-    /// What is known of the use of an item that the DRAM tier does not hold.
+    /// The known use of an item that the DRAM tier does not hold.
     pub fn access_by_stamp(&self, was_read: bool, stamp: u64) -> Access {
         Access { was_read, idle_seconds: self.access_clock.written_seconds_ago(stamp) }
     }
 
-    /// An error if a keyspace was dropped, is of another kind, or one whose items lie in groups.
+    /// An error if a keyspace was dropped, is of another kind, or keeps its items in groups.
     pub fn refuse_unservable(&self, keyspace: KeyspaceRef) -> Result<(), Error> {
         self.refuse_dropped(keyspace)?;
         match keyspace.kind() {
@@ -180,7 +180,7 @@ impl HashedEngine {
     /// Runs a task that takes the installer, on the caller's thread. A store that has failed may never give it back.
     pub fn run_beside_maintenance<T>(&self, io: &Io, task: impl Future<Output = T>) -> Result<T, Error> {
         let gone = || {
-            // Nothing tells that the installer is free: others go first until it is.
+            // Nothing signals that the installer is free: the thread yields until it is.
             std::thread::yield_now();
             self.log.poisoned().is_err() && lock(&self.installer).is_none() && io.in_flight() == 0
         };
@@ -188,14 +188,14 @@ impl HashedEngine {
         run(io, task, gone).ok_or_else(|| self.log.poisoned().err().unwrap_or_else(stopped))
     }
 
-    /// Leaves the levels where others see them.
+    /// Publishes the levels.
     pub fn note_levels(&self, installer: &Installer) {
         let catalog = installer.of::<Catalog>();
         self.levels.segments.store(catalog.segments.len() as u64, Ordering::Relaxed);
         let reclaimable = self.reclaimable_extents_of(catalog);
         let retired = self.segments.extents_going();
         {
-            // Under the allocator's lock, as `take_large` has it: what it took is in one of the two figures.
+            // Under the allocator's lock, as in `take_large`: each extent is counted in exactly one of the two figures.
             let extents = lock(&self.extents);
             let room = u64::from(extents.free_beside(ExtentOwner::Recovery)) + retired + reclaimable;
             self.levels.room_extents.store(room, Ordering::Relaxed);
@@ -248,7 +248,7 @@ impl HashedEngine {
         self.budget().index_bytes_max()
     }
 
-    /// What key tables may take in memory now.
+    /// Most memory that key tables may take at present.
     pub fn key_tables_bytes_max(&self) -> u64 {
         let bytes_max = self.budget().key_tables_bytes_max(self.pools_bytes, self.index_bytes());
         bytes_max.min(self.options.key_tables_bytes_max)
@@ -264,7 +264,7 @@ impl HashedEngine {
         shard.get(hash).is_some() || self.index.lookup(on_flash).is_some()
     }
 
-    /// The same, but that a deletion in a write buffer is seen. The caller holds the shard.
+    /// As [`HashedEngine::has_probably`], but a deletion or a dead item in a write buffer counts as absent. The caller holds the shard.
     pub fn has_live_probably(&self, shard: &Shard, hash: HashKey, on_flash: HashKey) -> bool {
         let Some(place) = shard.get(hash) else { return self.index.lookup(on_flash).is_some() };
         // SAFETY: the shard has the record as long as the caller holds it.
@@ -276,7 +276,7 @@ impl HashedEngine {
         self.index.bytes() as u64 + self.levels.segment_index_bytes.load(Ordering::Relaxed)
     }
 
-    /// Lets writers go as far as flush and collector have come.
+    /// Paces writers by the progress of flush and collector.
     pub fn set_pace(&self, is_collecting: bool) {
         let segment = u64::from(self.segment_extents());
         let free = u64::from(lock(&self.extents).free_beside(ExtentOwner::Recovery));

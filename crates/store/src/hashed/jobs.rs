@@ -23,7 +23,7 @@ pub fn hashed_jobs(engine: &Arc<HashedEngine>, io: &Io) -> Vec<Box<dyn Job>> {
     ]
 }
 
-/// What makes a collection worth another try: a flush, a deletion of everything, or time for records to expire.
+/// State whose change makes another collection worth a try: flushes, deletions of everything, and time, in which records expire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Moment {
     flushes: u64,
@@ -53,7 +53,7 @@ struct SegmentJob {
     without_room: Option<(u64, bool)>,
     flush_phase: Arc<PhaseCell>,
     collect_phase: Arc<PhaseCell>,
-    /// When a collection found nothing to gain: another one is tried when something has changed.
+    /// When a collection found nothing to gain. Another one is tried when something has changed.
     fruitless_at: Option<Moment>,
     /// When an eviction found no segment.
     nothing_to_evict_at: Option<Moment>,
@@ -113,7 +113,7 @@ impl SegmentJob {
         true
     }
 
-    /// Room for the flush of a sealed buffer. Where there is none, it is looked up, once, whether the buffer needs any.
+    /// Reserves room for the flush of a sealed buffer. If there is none, it is checked, once, whether the buffer needs any.
     fn reserve(&mut self, buffer: u64) -> Option<ExtentReservation> {
         let engine = &self.engine;
         flush::reserve(engine).or_else(|| {
@@ -124,7 +124,7 @@ impl SegmentJob {
         })
     }
 
-    /// A step of the purge, between flushes: one after each, and as many as there is time for where none waits.
+    /// A step of the purge, between flushes: one after each flush, and as many as there is time for while none waits.
     fn step_purge(&mut self) -> bool {
         let PurgeTurn { task, purge, purged, .. } = &mut self.purge;
         if task.is_none() {
@@ -144,7 +144,7 @@ impl SegmentJob {
             Ok(Progress::Done) => {
                 self.purge.purged.end(&purge);
                 self.engine.forget_count();
-                // Room was made: who waits for it looks again.
+                // Room was made: sessions that wait for it check again.
                 self.fruitless_at = None;
                 self.engine.log.wake();
             }
@@ -157,7 +157,7 @@ impl SegmentJob {
         true
     }
 
-    /// Whether what would make room for a flush cannot be read, so that whoever waits for the flush would wait in vain.
+    /// Whether room for a flush could come only from segments that cannot be read, so that waiting for the flush would be in vain.
     fn no_room_comes(&self, others: Others) -> bool {
         let (engine, moment) = (&self.engine, Moment::now(&self.engine));
         let collects = self.fruitless_at != Some(moment) && collect::is_needed(engine);
@@ -172,7 +172,7 @@ impl SegmentJob {
             let phase = self.collect_phase.clone();
             self.collect = Some(Box::pin(collect::collect(self.engine.clone(), self.io.of(Purpose::Collect), phase)));
         }
-        // Where a collection gains nothing, an eviction does.
+        // If a collection gains nothing, an eviction does.
         if self.collect.is_none() && self.nothing_to_evict_at != Some(moment) && collect::must_evict(&self.engine) {
             self.evicting = true;
             let phase = self.collect_phase.clone();
@@ -189,7 +189,7 @@ impl SegmentJob {
                     (false, false) => self.fruitless_at = Some(moment),
                     (false, true) => self.nothing_to_evict_at = Some(moment),
                 }
-                // Room was made, or will not be: who waits for it looks again.
+                // Room was made, or none will come: sessions that wait for it check again.
                 self.engine.log.wake();
             }
             Err(error) => self.poison("a collection", error),
@@ -252,7 +252,7 @@ impl Job for SegmentJob {
             self.flush = None;
             done.unwrap_or_else(|error| self.poison("a flush", error));
         }
-        // Nothing is built on what failed.
+        // A failed store gets no further steps.
         if self.engine.log.poisoned().is_ok()
             && let Some((_, done)) = self.purge.task.as_mut().and_then(poll_once)
         {

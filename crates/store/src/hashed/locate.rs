@@ -1,4 +1,4 @@
-//! Where a key of a hashed keyspace lives: in a write buffer, or in which bytes of which segment. For tools; a get takes a faster way.
+//! Finds a key of a hashed keyspace: in a write buffer, or in which bytes of which segment. For tools; a get has a faster path.
 
 use crate::hashed::HashedEngine;
 use crate::hashed::segment::view::Segment;
@@ -11,7 +11,7 @@ use tapetum_base::media::transfer::Transfer;
 use tapetum_kernels::data_page::{FoundRecord, PageRun};
 use tapetum_kernels::hash::HashKey;
 
-/// Where a key of a hashed keyspace lives.
+/// Finds the place of a key of a hashed keyspace.
 pub async fn locate_hashed(engine: &Arc<HashedEngine>, io: &Io, key: (KeyspaceId, &[u8])) -> Result<KeyPlace, Error> {
     let hash = engine.hash(key.0, key.1);
     loop {
@@ -19,7 +19,7 @@ pub async fn locate_hashed(engine: &Arc<HashedEngine>, io: &Io, key: (KeyspaceId
             return Ok(place);
         }
         let Some(segment) = engine.candidate(hash) else {
-            // It may have come, or gone to a segment, between the two looks.
+            // The key may have arrived, or moved to a segment, between the two looks.
             if in_buffer(engine, hash).is_none() && engine.candidate(hash).is_none() {
                 return Ok(KeyPlace::Nowhere { segment: None });
             }

@@ -19,7 +19,7 @@ use tapetum_base::media::wire::{Reader, Short, Writer};
 const INSTALL: u8 = 1;
 const CHECKPOINT: u8 = 2;
 
-/// A change of the catalog, as an item says it.
+/// A change of the catalog, as an item encodes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum HashedEdit {
     Install(Install),
@@ -90,12 +90,12 @@ impl ManifestClient for Catalog {
     }
 }
 
-/// What one frame says: an install, and what it brings to the base's marks.
+/// The contents of one frame: an install, and its edits to the base's marks.
 #[derive(Clone, Debug, Default)]
 pub struct InstallFrame {
     pub install: Install,
     pub marks: Vec<MarksEdit>,
-    /// Keys that come in and go out. The manifest does not say so: key tables do.
+    /// Counts of keys that come in and go out. The manifest does not record them: key tables do.
     pub tally: ItemTally,
 }
 
@@ -109,7 +109,7 @@ impl InstallFrame {
         items
     }
 
-    /// Changes what it is about; an error if it does not fit, and then nothing is changed that matters.
+    /// Applies the frame. On an error (it does not fit) nothing that matters has changed.
     pub fn apply(&self, clients: &mut Clients) -> Result<(), Misfit> {
         clients.of_mut::<Catalog>().install(&self.install)?;
         self.marks.iter().for_each(|edit| clients.marks.edit(edit));

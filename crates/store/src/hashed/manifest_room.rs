@@ -1,9 +1,9 @@
-//! Room in the manifest, whose areas are as large as they were made: the snapshot of what there is must always fit, and an
-//! install behind it, or the store could not be opened again.
+//! Room in the manifest. Its areas keep the size they were made with. A snapshot of the store must always fit, and an install behind it, or the store
+//! could not be opened again.
 //!
-//! What grows in a snapshot is a bit an entry, dead ones included until they are collected. The flash of a store that has not grown is
-//! full before its manifest is. That of one that has grown to four times its size is not, where records are shorter than some 60 bytes:
-//! so room in the manifest is counted, as room on flash, in the index and among segment numbers is.
+//! A snapshot grows by one bit per entry; dead entries count until they are collected. In a store that has not grown, flash is full before the
+//! manifest is. In one that has grown to four times its size, the manifest can be full first, if records are shorter than some 60 bytes. So room in
+//! the manifest is counted, like room on flash, in the index and among segment numbers.
 
 use crate::hashed::catalog::{Catalog, encoded_bytes_max};
 use crate::hashed::large::value_bytes_max;
@@ -18,15 +18,15 @@ use tapetum_base::manifest::items::ITEM_HEAD_BYTES;
 use tapetum_base::manifest::{HEADER_BYTES, frames_bytes_max, snapshot_bytes_max};
 use tapetum_base::media::geometry::{CATALOGUE_BYTES, Geometry};
 
-/// What a frame takes beside the lists of its install: an item of the catalog, which says its kind, and one that trims the log.
+/// Bytes of a frame beside the lists of its install: an item of the catalog with its kind, and an item that trims the log.
 const FRAME_BYTES: u64 = (HEADER_BYTES + 2 * ITEM_HEAD_BYTES + 1) as u64 + TRIM_BYTES;
-/// A part of the area that dead entries may take which no collection gains by.
+/// Dead entries up to one part in this many of the area are worth no collection.
 const HIDDEN_SHARE: u64 = 64;
-/// An entry in a list of deaths, and what comes before the list of each segment, at most.
+/// Most bytes of an entry in a list of deaths, and of the head of each segment's list.
 const DEATH_BYTES_MAX: u64 = 5;
 const DEATHS_BYTES: u64 = 16;
 
-/// What of segments a collection would keep: bits an entry, extents, and what is said of large values.
+/// The part of the segments that a collection would keep: entries (one bit each), extents, and descriptions of large values.
 #[derive(Clone, Copy, Default)]
 pub struct Kept {
     pub entries: u64,
@@ -44,29 +44,29 @@ impl Kept {
     }
 }
 
-/// So many write buffers can be flushed and named, with the longest install behind them; left behind by installs.
+/// How many write buffers can be flushed and named, with the longest install behind them. Installs publish it.
 #[derive(Default)]
 pub struct ManifestRoom {
     /// If nothing is collected.
     flushes_now: AtomicU64,
     /// If everything is collected.
     flushes_at_best: AtomicU64,
-    /// The same less what no collection gains by.
+    /// If everything is collected, less the room that no collection gains.
     flushes_for_new_keys: AtomicU64,
 }
 
 impl ManifestRoom {
     pub fn refresh(&self, geometry: &Geometry, clients: &Clients, kept: Kept) {
         let (catalog, marks) = (clients.of::<Catalog>(), &clients.marks);
-        // Two segments that are half full, or less, can be merged.
+        // Two segments that are at most half full can be merged.
         let full = kept.extents * geometry.extent_bytes / geometry.segment_bytes;
         let segments = 2 * (full + 1) * encoded_bytes_max(0, 0);
         let of_others = clients.snapshot_bytes_max() - catalog.snapshot_bytes_max();
         let least = of_others + segments + kept.extents * EXTENT_NUMBER_BYTES + kept.entries / 8 + kept.large_bytes;
-        // One extent of data and one of key table in each segment, and dead entries.
+        // Hidden room: one extent of data and one of key table in each segment, and dead entries.
         let hidden = 2 * catalog.segments.len() as u64 * EXTENT_NUMBER_BYTES + geometry.manifest_bytes / HIDDEN_SHARE;
         let one_more_frame = HEADER_BYTES as u64 + u64::from(geometry.sector_bytes);
-        // An install may say anew what is deleted of each keyspace.
+        // An install may repeat the deletions of each keyspace.
         let install = install_bytes_max(geometry) + deletions_bytes(marks.deletions.len());
         let left = geometry.manifest_bytes.saturating_sub(CATALOGUE_BYTES + install + one_more_frame);
         let flushes = |taken: u64| left.saturating_sub(taken) / flushed_bytes_max(geometry);
@@ -89,30 +89,29 @@ impl ManifestRoom {
     }
 }
 
-/// Whether so many dead entries among so many are worth a collection for the manifest's sake.
+/// Whether dead entries are a large enough share to be worth a collection for the manifest's sake.
 pub fn is_worth_collecting(dead_entries: u64, entries: u64) -> bool {
     dead_entries > entries / HIDDEN_SHARE
 }
 
-/// The most that the manifest says of the large values of one segment, flushed or collected.
+/// Most bytes that the manifest takes for the large values of one segment, flushed or collected.
 pub fn large_bytes_max(geometry: &Geometry) -> u64 {
-    // A buffer is sealed when it names so many bytes of large values; each may lie in extents that are not neighbours.
+    // A buffer is sealed when it names this many bytes of large values; each may lie in extents that are not neighbours.
     let large_bytes = LARGE_NAMED_SEGMENTS * geometry.segment_bytes + value_bytes_max(geometry, u64::MAX) as u64;
-    // None is smaller than an eighth of a segment as it was given.
+    // No large value, as the client gave it, is smaller than an eighth of a segment.
     large_bytes / geometry.extent_bytes * LARGE_RUN_BYTES_MAX
         + large_bytes / (geometry.segment_bytes / 8) * LARGE_HEAD_BYTES
 }
 
-/// What a snapshot says of a write buffer that became a segment.
+/// Most bytes that a snapshot takes for a write buffer that became a segment.
 fn flushed_bytes_max(geometry: &Geometry) -> u64 {
     let extents = u64::from(segment_extents(geometry));
     let bytes = encoded_bytes_max(extents, geometry.buffer_entries_max() as u64) + large_bytes_max(geometry);
-    // Its part of the frames, where sectors are the largest.
+    // A quarter more for the frames around it, with the largest sectors.
     bytes + bytes / 4
 }
 
-/// The longest install but for what it says of deletions: it adds a segment, and each of its entries kills one, in as many segments as
-/// there may be.
+/// Most bytes of an install without its deletions: it adds a segment, and each of its entries kills one, in as many segments as there may be.
 fn install_bytes_max(geometry: &Geometry) -> u64 {
     let entries = geometry.buffer_entries_max() as u64;
     let segments = u64::from(geometry.segments(geometry.capacity_max_bytes()));

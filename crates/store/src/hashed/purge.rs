@@ -7,13 +7,13 @@
 //! ```
 //! 1. A step takes at most [`STEP_PAGES`] pages of one key table, and installs once. No flush is between its key check and its install
 //!    meanwhile, or it would kill what is dead.
-//! 2. Of a keyspace that lives on only segments are looked at in which nothing is younger than its watermark: the key table
-//!    knows no stamps. What of it lies in others is left to the collector. Its watermark is in the install that brings the deaths.
+//! 2. In a keyspace that lives on, a purge looks only at segments in which nothing is younger than the watermark, because the key table
+//!    knows no stamps. It leaves the keyspace's other records to the collector. The install that brings the deaths also has the watermark.
 //! 3. A dropped keyspace is held until nothing is left of it and nothing can come: every segment was looked at, every write buffer that
 //!    was written to before the drop is in a segment, and so is whatever was being flushed or collected then. No later purge
 //!    names it: its id is another keyspace's soon.
 //!
-//! Nothing is written down of how far it is: an opening begins anew, with what the manifest has as dropped. Threads: maintenance's.
+//! Progress is not persisted: an opening starts over, with the keyspaces that the manifest has as dropped. Threads: maintenance's.
 
 use crate::hashed::HashedEngine;
 use crate::hashed::catalog::{Catalog, Install};
@@ -36,7 +36,7 @@ use tapetum_kernels::hash::HashKey;
 /// Pages of a key table that a step looks at: some 60,000 entries.
 const STEP_PAGES: u32 = 256;
 
-/// What is to die, and how far that is.
+/// The records that are to die, and the progress so far.
 pub struct Purge {
     /// Records with a stamp up to this one, by keyspace.
     targets: BTreeMap<KeyspaceId, u64>,
@@ -44,17 +44,17 @@ pub struct Purge {
     dropped: Vec<KeyspaceId>,
     /// Write buffers below this one may have records of dropped keyspaces.
     buffer_next: u64,
-    /// Segments that were begun before this version may get such records yet.
+    /// Segments that were begun before this version may still get such records.
     version_next: u64,
     /// The versions of segments that were looked at.
     looked_at: BTreeSet<u64>,
     /// The segment that is being looked at, by its version, and the next page.
     at: Option<(u64, u32)>,
-    /// A key table could not be read: what it names stays.
+    /// A key table could not be read: the entries it names stay.
     is_incomplete: bool,
 }
 
-/// What a step came to.
+/// The result of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
     More,
@@ -72,7 +72,7 @@ pub struct Purged {
 }
 
 impl Purged {
-    /// What there is to purge, if anything has changed.
+    /// Begins a purge if keyspaces have changed and there is something to purge.
     pub fn begin(&mut self, engine: &HashedEngine) -> Option<Purge> {
         let changes = engine.keyspaces.changes();
         if self.changes == Some(changes) {
@@ -128,7 +128,7 @@ pub async fn step(
 }
 
 impl Purge {
-    /// The stamps up to which a keyspace's records in a segment are known to be dead, if all of them are.
+    /// Whether all records of a keyspace in a segment are known to be dead, by its watermark.
     fn reaches(&self, watermark: u64, segment: &Segment) -> bool {
         watermark == u64::MAX || segment.descriptor.stamp_max <= watermark
     }
@@ -222,7 +222,7 @@ impl Purge {
         Ok(doomed)
     }
 
-    /// Installs the deaths of those that are alive.
+    /// Installs the deaths of those entries that are alive.
     async fn kill(
         &self,
         engine: &Arc<HashedEngine>,
@@ -237,7 +237,7 @@ impl Purge {
             Some(state) if state.descriptor.version == segment.descriptor.version => {
                 doomed.retain(|doomed| state.valid.get(doomed.entry));
             }
-            // It was collected meanwhile: its output is looked at.
+            // The segment was collected meanwhile: its output is looked at.
             _ => doomed.clear(),
         }
         if doomed.is_empty() {
@@ -248,7 +248,7 @@ impl Purge {
         }
     }
 
-    /// Tells of the dropped keyspaces of which nothing is left and nothing can come.
+    /// Marks the dropped keyspaces as purged once nothing is left of them and nothing can come.
     async fn forget(&self, engine: &Arc<HashedEngine>) -> Progress {
         if self.dropped.is_empty() || self.is_incomplete {
             return Progress::Done;
@@ -260,7 +260,7 @@ impl Purge {
             lock(&engine.purged).extend(&self.dropped);
             return Progress::Done;
         }
-        // What was written before the drop is to be in a segment.
+        // Records written before the drop must get into a segment.
         if engine.buffers.sealed().is_none() && engine.buffers.active() < self.buffer_next {
             engine.rotate();
         }

@@ -96,7 +96,7 @@ pub async fn grow(engine: Arc<HashedEngine>, io: Io, phase: Arc<PhaseCell>, capa
     phase.set(Phase::Resize);
     let done = grow_to(&engine, &io, &phase, capacity_bytes).await;
     phase.set(Phase::Idle);
-    // Who waits for room looks again.
+    // Sessions that wait for room check again.
     engine.log.wake();
     done
 }
@@ -113,7 +113,7 @@ async fn grow_to(engine: &Arc<HashedEngine>, io: &Io, phase: &PhaseCell, capacit
     if superblock.capacity_bytes > now.capacity_bytes {
         let written = superblock.write(io, &[0, 1]).await;
         if let Err(error) = written {
-            // Nobody knows which copy is there: the next opening looks.
+            // It is unknown which copy was written: the next opening checks.
             engine.log.poison("a resize", error.clone());
             return Err(error);
         }

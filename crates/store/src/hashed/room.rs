@@ -1,6 +1,6 @@
 //! How much room there is on flash, in the index and in the manifest, and who may take it.
 //!
-//! Threads: any; what installs change is read from the levels and figures that they leave behind. Order of locks as in `engine.rs`.
+//! Threads: any. The levels and figures that installs publish are read without the installer. Lock order as in `hashed_engine.rs`.
 
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::{Place, Shard};
@@ -18,7 +18,7 @@ use tapetum_base::media::io::lock;
 use tapetum_base::options::Full;
 use tapetum_kernels::data_page::PAGE_BYTES;
 
-/// What becomes of a write for which room was asked.
+/// The verdict on a write that needs room.
 pub enum Admission {
     Go,
     /// Room is being made.
@@ -26,14 +26,14 @@ pub enum Admission {
     Refuse(Error),
 }
 
-/// What becomes of a large value for which extents were asked.
+/// The verdict on a large value that needs extents.
 pub enum LargeRoom {
     Taken(LargeExtents),
-    /// There is some, and it is not taken.
+    /// There is room, and it is not taken.
     Unneeded,
     /// The collector makes room if it is told.
     Comes,
-    /// There is none, unless what the write buffers hold gives some back.
+    /// There is none, unless records in the write buffers give some back.
     None,
 }
 
@@ -41,8 +41,8 @@ pub enum LargeRoom {
 const RESERVE_SEGMENTS: u64 = 2;
 /// Segments more that new keys leave free, so that overwrites go on when they are refused.
 const NEW_KEYS_SEGMENTS: u64 = 3;
-/// A write buffer that names more large bytes than so many segments hold is sealed: those that it wrote over are free
-/// only when it is flushed.
+/// A write buffer is sealed when it names more large bytes than this many segments hold: the values that it overwrites are freed only when it is
+/// flushed.
 pub const LARGE_NAMED_SEGMENTS: u64 = 2;
 
 impl HashedEngine {
@@ -64,7 +64,7 @@ impl HashedEngine {
         }
     }
 
-    /// What becomes of a write. `is_there`: its key has an item, as far as one knows.
+    /// Decides on a write. `is_there`: its key has an item, as far as is known.
     fn judge(&self, is_there: bool) -> Admission {
         let segment = u64::from(self.segment_extents());
         let flash_tight = self.is_flash_tight(NEW_KEYS_SEGMENTS);
@@ -84,31 +84,31 @@ impl HashedEngine {
         }
     }
 
-    /// Computes anew how much room there is, at most once a second: items that expire give room between installs. Whether it did.
+    /// Recomputes how much room there is, at most once a second, because items expire between installs. Returns whether it did.
     pub fn look_at_room_again(&self) -> bool {
         const PAUSE_US: u64 = 1_000_000;
         let now_us = self.drive.env().now_us();
         if now_us < self.levels.looked_at_us.load(Ordering::Relaxed) + PAUSE_US {
             return false;
         }
-        // Whoever has it looks when he gives it back.
+        // The holder of the installer recomputes the levels when it gives it back.
         let Some(installer) = self.base.try_take_installer() else { return false };
         drop(installer);
         self.levels.looked_at_us.store(now_us, Ordering::Relaxed);
         true
     }
 
-    /// Nobody makes room any more once the store has failed.
+    /// After the store has failed nobody makes room.
     fn wait_for_room(&self) -> Admission {
         self.log.poisoned().map_or_else(Admission::Refuse, |()| Admission::Wait)
     }
 
-    /// Whether there is less room than the reserve, what is hidden, and so many segments more.
+    /// Whether there is less room than the reserve, the hidden room, and this many segments more.
     pub fn is_flash_tight(&self, segments: u64) -> bool {
         self.levels.room_extents.load(Ordering::Relaxed) < self.reserve_extents(segments)
     }
 
-    /// Whether the manifest could not name the reserve, what is hidden, and so many segments more.
+    /// Whether the manifest could not name the reserve, the hidden segments, and this many segments more.
     pub fn is_manifest_tight(&self, segments: u64) -> bool {
         self.manifest_room.flushes_for_new_keys() < RESERVE_SEGMENTS + segments
     }
@@ -118,7 +118,7 @@ impl HashedEngine {
         (RESERVE_SEGMENTS + segments) * u64::from(self.segment_extents()) + hidden
     }
 
-    /// Whether the index has less room within its budget than so many times what the write buffers may bring.
+    /// Whether the index has less room within its budget than `times` the entries that the write buffers may bring.
     pub fn is_index_tight(&self, times: u64) -> bool {
         let buffered = BUFFERS * self.geometry.buffer_entries_max() as u64;
         self.levels.index_room_entries.load(Ordering::Relaxed) < times * buffered
@@ -142,8 +142,8 @@ impl HashedEngine {
         self.levels.index_room_entries.load(Ordering::Relaxed).saturating_sub(buffered)
     }
 
-    /// Extents that collections would give back. A deletion of everything amid the sum would leave half of what it took out of
-    /// sight, and nobody would look again where that is room enough.
+    /// Extents that collections would give back. The sum is repeated if everything was deleted amid it: it would miss half of the gain, and if the
+    /// rest is room enough, nobody would compute it again.
     pub fn reclaimable_extents_of(&self, catalog: &Catalog) -> u64 {
         loop {
             let changes = self.keyspaces.changes();
@@ -156,7 +156,7 @@ impl HashedEngine {
         }
     }
 
-    /// What collections would keep in the manifest.
+    /// The part of the segments that collections would keep in the manifest.
     pub fn kept_of(&self, catalog: &Catalog) -> Kept {
         let kept = |state: &SegmentState| match self.live_bytes(state) {
             live_bytes if self.segments.unreadable.has(state, live_bytes) => Kept {
@@ -190,8 +190,8 @@ impl HashedEngine {
         segment_extents(&self.geometry)
     }
 
-    /// Pages of 4 KiB of data, and of key table, that the live records of a segment take, by its own measure: what trailers
-    /// and gaps cost there, they will cost again.
+    /// Pages of 4 KiB of data, and of key table, that the live records of a segment take. Trailers and gaps are taken to cost as much as they do in
+    /// the segment.
     pub fn live_pages(&self, state: &SegmentState) -> (u64, u64) {
         let live = self.live_bytes(state);
         if live == 0 {
@@ -206,7 +206,7 @@ impl HashedEngine {
         (data.max(1), share(key_pages) + share(fence_pages))
     }
 
-    /// Extents that so many pages of data and of key table take in a segment of their own.
+    /// Extents that this many pages of data and of key table take in a segment of their own.
     pub fn extents_for(&self, (data_pages, key_pages): (u64, u64)) -> u64 {
         let pages = u64::from(self.geometry.pages_per_extent(PAGE_BYTES));
         data_pages.div_ceil(pages) + key_pages.div_ceil(pages)
@@ -225,9 +225,8 @@ impl HashedEngine {
         expired.map(|large| large.extent_count()).sum()
     }
 
-    /// Takes the extents for `bytes` of a large value. A new one leaves room to be written over once, as everything
-    /// leaves the reserve; `overwrites` says that the key is probably there already, `needed` that it is still to be
-    /// written.
+    /// Takes the extents for `bytes` of a large value. A new value leaves room to be overwritten once, and every value leaves the reserve.
+    /// `overwrites`: the key is probably there already. `needed`: the value is still to be written.
     pub fn take_large(&self, bytes: u64, overwrites: bool, needed: bool) -> LargeRoom {
         let count = self.extents_of(bytes);
         let keep = if overwrites { self.reserve_extents(2) } else { self.reserve_extents(NEW_KEYS_SEGMENTS) + count };
@@ -247,12 +246,12 @@ impl HashedEngine {
         LargeRoom::Taken(self.large.own(runs))
     }
 
-    /// Extents that so many bytes of a large value take.
+    /// Extents that this many bytes of a large value take.
     pub fn extents_of(&self, bytes: u64) -> u64 {
         bytes.div_ceil(self.geometry.extent_bytes)
     }
 
-    /// Tells maintenance that a large value waits for so many extents.
+    /// Tells maintenance that a large value waits for this many extents.
     pub fn want_large(&self, count: u64) -> LargeWant {
         let want = self.large.want(count);
         self.wakeup.wake();

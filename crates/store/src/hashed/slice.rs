@@ -20,7 +20,7 @@ use tapetum_base::media::io::{Io, lock};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Kind, Record};
 
-/// What a slice holds, about.
+/// The approximate size of a slice.
 pub struct SliceSize {
     /// Bytes of records in segments, at least.
     pub bytes: u64,
@@ -31,7 +31,7 @@ pub struct SliceSize {
     pub buffered_keys: u64,
 }
 
-/// Cuts the hash space into so many slices, by the number of the slice.
+/// The hash keys of the slice with this number, if the hash space is cut into `slices`.
 pub fn bounds(number: u64, slices: u64) -> RangeInclusive<HashKey> {
     assert!(number < slices);
     // No slice is finer than 2^-64 of the space.
@@ -49,14 +49,14 @@ pub fn count(engine: &HashedEngine, installer: &Installer, size: &SliceSize) -> 
     bytes.div_ceil(slice_bytes).max(of_buffers).max(1)
 }
 
-/// What a gathering looks for, and where it shows it.
+/// The filter of a gathering, and the function that it shows records to.
 struct Gathering<'a, F> {
     engine: &'a Arc<HashedEngine>,
     keyspace: KeyspaceId,
     prefix: &'a [u8],
     bounds: RangeInclusive<HashKey>,
     now_ms: u64,
-    /// The keys of which a write buffer has the last word, deletions included.
+    /// Keys whose latest record, deletions included, is in a write buffer.
     in_buffers: HashSet<HashKey>,
     show: F,
 }

@@ -1,7 +1,7 @@
-//! What was written to segments of each keyspace, since the store was opened: its records, by flushes and by the collector, and of what was
-//! flushed how well it was compressed.
+//! Counts the bytes written to segments of each keyspace since the store was opened: records of flushes and of the collector, and how well flushed
+//! records were compressed.
 //!
-//! Threads: a flush or a collection counts for itself and tells at its end; anyone asks.
+//! Threads: a flush or a collection keeps its own tally and adds it at its end; any thread asks.
 
 use crate::hashed::HashedEngine;
 use std::sync::Mutex;
@@ -9,14 +9,14 @@ use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::media::io::lock;
 use tapetum_kernels::record::{Codec, Header, Kind};
 
-/// What was written to segments of one keyspace, in bytes.
+/// Bytes written to segments of one keyspace.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct KeyspaceWrites {
     /// Values that were flushed, as clients wrote them; without those that lie in extents of their own.
     pub value_bytes: u64,
     /// Their records in the write buffer: compressed, with keys and headers.
     pub record_bytes: u64,
-    /// Records that flushes wrote to segments. Of a block device with groups, groups.
+    /// Records that flushes wrote to segments; for a block device with groups, the groups.
     pub flushed_bytes: u64,
     /// Records that the collector, or an eviction, wrote to segments once more.
     pub collected_bytes: u64,
@@ -31,7 +31,7 @@ impl KeyspaceWrites {
     }
 }
 
-/// By the ids of keyspaces.
+/// Writes by keyspace id.
 #[derive(Default, Debug)]
 pub struct WriteTally {
     by_id: Vec<KeyspaceWrites>,
@@ -46,7 +46,7 @@ impl WriteTally {
         &mut self.by_id[at]
     }
 
-    /// A record of a write buffer is flushed.
+    /// Counts a record of a write buffer that is flushed.
     pub fn buffered(&mut self, header: &Header) {
         if header.kind == Kind::Value && header.codec != Codec::OutOfLine {
             let writes = self.of(header.keyspace);
@@ -55,12 +55,12 @@ impl WriteTally {
         }
     }
 
-    /// A record went into a segment, in a flush.
+    /// Counts a record that a flush wrote to a segment.
     pub fn flushed(&mut self, header: &Header, record: &[u8]) {
         self.of(header.keyspace).flushed_bytes += record.len() as u64;
     }
 
-    /// A record went into a segment, in a collection.
+    /// Counts a record that a collection wrote to a segment.
     pub fn collected(&mut self, header: &Header, record: &[u8]) {
         self.of(header.keyspace).collected_bytes += record.len() as u64;
     }
@@ -81,7 +81,7 @@ impl WriteCounts {
 }
 
 impl HashedEngine {
-    /// What was written to segments of a keyspace.
+    /// Bytes written to segments of a keyspace.
     pub fn writes_of(&self, KeyspaceId(id): KeyspaceId) -> KeyspaceWrites {
         lock(&self.write_counts.tally).by_id.get(usize::from(id)).copied().unwrap_or_default()
     }

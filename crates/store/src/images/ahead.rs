@@ -1,8 +1,8 @@
 //! How many pictures a loader has at the drive at once, and how many threads make its batches.
 //!
-//! A picture takes memory from its submission to its reply: its file and its row of the batch in local memory, and as much once more where a
-//! program gathers what the one before gave in parts. All pictures that a loader has at the drive take at most half of local memory together.
-//! One alone is always submitted, whatever it takes.
+//! A picture takes memory from its submission to its reply: its file and its row of the batch in local memory, and as much once more if a program
+//! gathers the parts that the one before gave. All pictures that a loader has at the drive take at most half of local memory together. A single
+//! picture is always submitted, whatever it takes.
 
 use super::set::ImageSet;
 
@@ -14,16 +14,16 @@ const PICTURES_MAX: usize = 32;
 const PICTURES_LEAST: usize = 4;
 /// Pictures of all threads of a loader.
 const PICTURES_OF_ALL: usize = 64;
-/// What a session takes of local memory to run programs.
+/// Local memory that a session takes to run programs.
 const SESSION_BYTES: usize = 512 << 10;
-/// The file of a picture, where nobody says what it takes: more than most photographs of half a megapixel.
+/// Bytes of a picture's file if its size is unknown: more than most photographs of half a megapixel take.
 pub(super) const FILE_BYTES_UNKNOWN: usize = 128 << 10;
 
-/// What pictures of a set take at the drive.
+/// Local memory that pictures of a set take at the drive.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PictureCost {
     pub row_bytes: usize,
-    /// Of files whose size the set does not know.
+    /// Bytes of files whose size the set does not know.
     pub file_bytes_unknown: usize,
 }
 
@@ -44,7 +44,7 @@ impl PictureCost {
     }
 }
 
-/// What one thread may have at the drive, and what of it is there.
+/// Limits of the pictures that one thread may have at the drive, and the current load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AheadBudget {
     pictures_max: usize,

@@ -10,7 +10,7 @@ use tapetum_base::error::Error;
 use tapetum_drive::{PipelineFailure, PipelineReason, ProgramId};
 use tapetum_kernels::images::{ImageChance, ImagePlan};
 
-/// Room for an output whose size nobody knows before it is there; twice as much is tried when it does not do.
+/// Room for an output of unknown size; twice as much is tried if it does not suffice.
 const OUTPUT_BYTES_FIRST: u32 = 2 << 20;
 const OUTPUT_BYTES_MOST: u32 = 64 << 20;
 
@@ -22,8 +22,7 @@ pub struct BoundPlan {
     room: OutputRoom,
 }
 
-/// Room for a picture whose size nobody knows before it is there: as much as the longest so far took, so that few are made twice. Clones
-/// are the same.
+/// Room for a picture of unknown size: as much as the longest so far took, so that few are made twice. Clones share it.
 #[derive(Clone, Debug)]
 pub struct OutputRoom(Arc<AtomicU32>);
 
@@ -42,7 +41,7 @@ impl BoundPlan {
         Ok(BoundPlan { plan: plan.clone(), stages, application: Application::default(), room: OutputRoom::default() })
     }
 
-    /// The same, with what pictures of this plan are known to take.
+    /// The same, with the known room for pictures of this plan.
     pub fn with_room(self, room: &OutputRoom) -> BoundPlan {
         BoundPlan { room: room.clone(), ..self }
     }
@@ -62,7 +61,7 @@ impl BoundPlan {
         ItemPipeline { stages, output_bytes_max, attachment, application, deadline_us: 0 }
     }
 
-    /// What comes of one item: a frame, or of a plan that ends in a batch its samples.
+    /// Runs the plan over one item. Gives a frame, or the samples if the plan ends in a batch.
     ///
     /// # Errors
     /// By the stage that went wrong.

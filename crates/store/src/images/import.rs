@@ -1,8 +1,8 @@
 //! A folder of pictures becomes a set: a folder a class, as torchvision's `ImageFolder` has them, or files without classes.
 //!
-//! An item's key is its path below the folder, its flags are its class. Files are taken as they are; what is no JPEG in spite of its name
-//! is told when it is decoded. A class may be a link to a folder; links below it are not followed. Of a folder that is imported anew, items
-//! are written over.
+//! An item's key is its path below the folder, its flags are its class. Files are taken as they are; a file that is no JPEG in spite of its name is
+//! reported when it is decoded. A class may be a link to a folder; links below it are not followed. If a folder is imported again, its items are
+//! overwritten.
 
 use super::set::ImageSet;
 use crate::api::blocking::KeyspaceHandle;

@@ -1,11 +1,11 @@
 //! Batches made ahead by threads of the store's process.
 //!
-//! A request waits in a list until a thread takes it; what came of it waits until it is asked for, in the order of the requests. Who asks
-//! decides how many requests are on their way, and so how much memory batches take.
+//! A request waits in a list until a thread takes it; its result waits until it is asked for, in the order of the requests. The caller decides how
+//! many requests are in flight, and so how much memory batches take.
 //!
 //! 1. Each request has one result, in order.
-//! 2. A loader that is dropped has no thread any more: each ends with the picture that it is at.
-//! 3. What its threads have at the drive takes at most half of local memory ([`ahead`](super::ahead)): with many threads each has fewer
+//! 2. A loader that is dropped has no thread any more: each ends with its current picture.
+//! 3. The pictures that its threads have at the drive take at most half of local memory ([`ahead`](super::ahead)): with many threads each has fewer
 //!    pictures there, and a loader has as many threads as that leaves room for.
 
 use super::ahead::{AheadBudget, FILE_BYTES_UNKNOWN, PictureCost};
@@ -27,7 +27,7 @@ use tapetum_drive::OfProcess;
 pub struct LoaderOptions {
     /// The most threads.
     pub threads: usize,
-    /// What files take of which the set does not say it: those that were imported by an older version.
+    /// Bytes of files whose size the set does not have: those that were imported by an older version.
     pub file_bytes: usize,
 }
 
@@ -37,7 +37,7 @@ impl Default for LoaderOptions {
     }
 }
 
-/// What a loader has done.
+/// Counts of a loader's work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoaderStats {
     pub batches: u64,

@@ -45,7 +45,7 @@ impl PictureError {
 }
 
 impl PictureError {
-    /// What the operation said, where one failed.
+    /// The error of the operation, if one failed.
     pub fn image_error(&self) -> Option<ImageError> {
         match &self.problem {
             PictureProblem::Stage { failure, .. } if failure.reason == PipelineReason::Program => {

@@ -88,7 +88,7 @@ impl PictureReader {
     /// Reads a batch. `None` when `stop` was raised meanwhile; then the reader is of no more use.
     ///
     /// # Errors
-    /// What concerns one picture is in the batch; an error here concerns all.
+    /// Errors of single pictures are in the batch; an error here concerns all of them.
     pub fn read(&mut self, request: &BatchRequest, stop: &AtomicBool) -> Result<Option<PictureBatch>, Error> {
         let count = request.items.len();
         if let Some(item) = request.items.iter().find(|item| **item >= self.set.len() as u64) {

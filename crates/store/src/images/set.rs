@@ -1,7 +1,7 @@
 //! A set of pictures: which keys of its keyspace are in it, in order, and the class of each.
 //!
-//! It lies in the keyspace itself, as items under names that no path has: a head, and lists of entries. The head is written last, so a set
-//! that was not wholly imported is none.
+//! It lies in the keyspace itself, as items under names that no path has: a head, and lists of entries. The head is written last, so a set that was
+//! not wholly imported does not exist.
 
 use crate::api::blocking::KeyspaceHandle;
 use std::fmt;
@@ -19,9 +19,9 @@ use tapetum_base::error::Error;
 const HEAD_KEY: &[u8] = b"\0tapetum-images";
 const LIST_KEY: &str = "\0tapetum-images-";
 const VERSION: u32 = 2;
-/// The last that does not know what files take.
+/// The last version that does not have the sizes of files.
 const VERSION_WITHOUT_BYTES: u32 = 1;
-/// Of 32 bytes a key, an eighth of a mebibyte: a value that every store takes.
+/// At 32 bytes a key, an eighth of a mebibyte: a value that every store takes.
 const ENTRIES_OF_A_LIST: u32 = 4096;
 /// The most classes, so that a damaged head takes no memory.
 const CLASSES_MAX: u32 = 1 << 24;
@@ -34,7 +34,7 @@ pub struct ImageSet {
     /// Zero where it is not known.
     file_bytes: Vec<u32>,
     keys: Vec<u8>,
-    /// Where each key ends in `keys`.
+    /// The end of each key in `keys`.
     ends: Vec<usize>,
 }
 
@@ -77,7 +77,7 @@ impl ImageSet {
         ImageSet { classes, ..ImageSet::default() }
     }
 
-    /// Adds a picture whose file has so many bytes; 0 says that nobody knows how many.
+    /// Adds a picture whose file has `file_bytes`; 0 if the size is unknown.
     pub fn push(&mut self, key: &[u8], label: u32, file_bytes: u32) {
         self.keys.extend_from_slice(key);
         self.ends.push(self.keys.len());
@@ -91,7 +91,7 @@ impl ImageSet {
         Some(self.file_bytes[item] as usize).filter(|bytes| *bytes > 0)
     }
 
-    /// Of the files that are known; `None` when none is.
+    /// The mean of the files whose size is known; `None` when none is.
     pub fn file_bytes_mean(&self) -> Option<usize> {
         let known = self.file_bytes.iter().filter(|bytes| **bytes > 0);
         let (count, sum) = known.fold((0, 0), |(count, sum), bytes| (count + 1, sum + u64::from(*bytes)));

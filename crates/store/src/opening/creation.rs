@@ -17,8 +17,7 @@ use tapetum_drive::{Env, FileClaim, FileFlash, Flash, FlashError, IoEngine, unfi
 
 /// Makes the store under another name, and gives it its own when it is whole. `None` if somebody else has made it meanwhile.
 ///
-/// Who holds the lock of the file under the other name is the only one who makes a store here, so all that decides is looked at
-/// under it.
+/// The holder of the lock of the file under the other name is the only one that makes a store here, so every decision is made under that lock.
 pub(super) fn create_file(
     place: &Place,
     options: &Options,
@@ -61,7 +60,7 @@ pub(super) fn create_file(
         .and_then(|()| unfinished::sync_folders_of(path).map_err(OpenError::io(path, "make durable the folders of")));
     let named = durable.and_then(|()| flash.rename(path).map_err(OpenError::flash));
     if let Err(error) = named {
-        // What is left says nothing; should it stay, the next creation writes over it.
+        // The file means nothing. If it stays, the next creation overwrites it.
         let _ = fs::remove_file(&unfinished);
         return Err(match error {
             OpenError::Flash(FlashError::AlreadyExists { path }) => OpenError::NameTaken { path },
@@ -105,8 +104,8 @@ fn capacity(path: &Path, options: &Options) -> Result<u64, OpenError> {
     }
 }
 
-/// Beside a file that is given by name anything may lie. What an interrupted creation left begins with zeros, or is a store that only
-/// lacks its name: how it begins, and an error if it is something else.
+/// Reads the beginning of the file under the other name. The leftover of an interrupted creation begins with zeros, or is a store that only lacks its
+/// name. Anything else is an error, because anything may lie beside a file that is given by name.
 fn head_of_ours(path: &Path, env: &Env) -> Result<Vec<u8>, OpenError> {
     let head = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

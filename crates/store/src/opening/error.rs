@@ -23,7 +23,7 @@ pub enum OpenError {
         directory: PathBuf,
         found: PathBuf,
     },
-    /// Where a new store is made before it has its name is a file of somebody else's.
+    /// The file in which a new store is made before it has its name is somebody else's.
     ForeignUnfinished {
         path: PathBuf,
     },
@@ -64,7 +64,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// An error of the system that came of `doing` something with `path`.
+    /// An error of the system while `doing` something with `path`.
     pub(super) fn io(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> OpenError {
         move |error| OpenError::Io { path: path.into(), doing, error }
     }
@@ -80,7 +80,7 @@ impl OpenError {
         }
     }
 
-    /// Of something that must be there.
+    /// The error of opening a file that must exist.
     pub(super) fn existing(error: FlashError) -> OpenError {
         match error {
             FlashError::NotFound { path } => OpenError::NoStore { path },

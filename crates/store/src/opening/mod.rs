@@ -37,11 +37,11 @@ use tapetum_drive::{
     Size, programs,
 };
 
-/// A new store that is served takes so much at most without being told.
+/// The most that a new store that is served takes if its capacity is not given.
 const CAPACITY_SERVED_BYTES: u64 = 10 << 30;
-/// A store that grows by itself begins with so much, and grows to four times as much.
+/// The first capacity of a store that grows by itself; it grows to four times as much.
 const CAPACITY_GROWING_BYTES: u64 = 256 << 20;
-/// Less holds no store, or hardly an item.
+/// A smaller capacity holds no store, or hardly an item.
 const CAPACITY_LEAST_BYTES: u64 = 2 << 20;
 /// Applications with weights.
 const APPLICATIONS_MAX: usize = 64;
@@ -69,9 +69,9 @@ const INSPECT_BYTES: usize = 64 << 20;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Flash that it may take. `None`: as [`NewStore`] says of a new one, and what it has of one that is there.
+    /// Flash that the store may take. `None`: `new_store` decides for a new store, and an existing one keeps its capacity.
     pub capacity_bytes: Option<u64>,
-    /// It decides how much a new store takes whose capacity is not given.
+    /// Decides how much a new store takes whose capacity is not given.
     pub new_store: NewStore,
     /// `None`: 256 MiB, or what the store's write buffers need if that is more.
     pub memory_bytes: Option<u64>,
@@ -93,11 +93,11 @@ pub struct Options {
     pub weights: Vec<(String, u32)>,
     /// These threads stay on a core each, as long as there are enough.
     pub pin_units: bool,
-    /// What of a budget of so many bytes the caller needs beside the store: nothing, unless a server says so.
+    /// Memory of a budget, in bytes, that the caller needs beside the store: none, unless a server sets it.
     pub memory_beside: fn(u64) -> u64,
 }
 
-/// How much flash a new store takes if nobody says.
+/// How much flash a new store takes if its capacity is not given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum NewStore {
     /// 256 MiB, and more by itself as it fills: up to 1 GiB.
@@ -107,7 +107,7 @@ pub enum NewStore {
     Served,
 }
 
-/// What the opening of a store came upon, for a log.
+/// Events of the opening of a store, for a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenNote {
     Made {
@@ -174,7 +174,8 @@ impl Options {
         Options { memory_bytes: Some(bytes), ..self }
     }
 
-    /// Of a new store: a power of two from 64 KiB to 1 GiB. What is written over while it is in a buffer costs flash its log record alone.
+    /// The write buffers of a new store: a power of two from 64 KiB to 1 GiB. A value that is overwritten while it is in a buffer costs flash only
+    /// its log record.
     pub fn write_buffer_bytes(self, bytes: u64) -> Options {
         Options { write_buffer_bytes: Some(bytes), ..self }
     }
@@ -205,7 +206,7 @@ impl Options {
         Options { sync, ..self }
     }
 
-    /// What becomes of writes when there is no room.
+    /// Whether writes evict items or are refused when there is no room.
     pub fn full(self, full: Full) -> Options {
         Options { full, ..self }
     }
@@ -243,7 +244,7 @@ impl Options {
         self.open_noting(&place.into(), |_| {})
     }
 
-    /// As [`Options::open`]; `note` hears of what a log should tell. Of a store that could not be made, no folder stays.
+    /// As [`Options::open`]; `note` gets the events for a log. If a store could not be made, no folder stays.
     ///
     /// # Errors
     /// As [`Options::open`].
@@ -403,7 +404,7 @@ impl Options {
                     "write buffers cannot have {bytes} bytes: give a power of two from {least} to {most}"
                 )))
             }
-            // What is larger, and too small still, its segments tell.
+            // If a larger capacity is still too small, the size of its segments shows it.
             (_, Some(bytes)) if bytes < CAPACITY_LEAST_BYTES / 2 => Err(Error::Options(format!(
                 "a capacity of {bytes} bytes is too small for a store: give {} or more",
                 Size(CAPACITY_LEAST_BYTES)
@@ -463,7 +464,7 @@ impl Options {
         Ok((names, weights))
     }
 
-    /// What these options are for a store of `capacity_bytes` within `memory_bytes`.
+    /// The options for a store of `capacity_bytes` within `memory_bytes`.
     fn of_store(&self, capacity_bytes: u64, memory_bytes: u64) -> StoreOptions {
         // Segments by what is not the tier's, so that the largest value does not depend on what is beside the store.
         let tier_bytes = self.tier.bytes_of(memory_bytes);
@@ -495,7 +496,7 @@ impl Options {
         Err(OpenError::Memory { path: path.into(), memory_bytes, tier, least_bytes })
     }
 
-    /// What is enough for a store with segments of `segment_bytes`, in whole MiB.
+    /// The least memory for a store with segments of `segment_bytes`, in whole MiB.
     fn memory_least(&self, store: &StoreOptions, segment_bytes: u64) -> u64 {
         let suffices = |total: &u64| {
             let memory_bytes = total.saturating_sub((self.memory_beside)(*total));
@@ -514,7 +515,7 @@ impl Options {
     }
 }
 
-/// The first of so many MiB, and more, that suffices. What is enough for the largest segments ends the search.
+/// The first size, in MiB from `mebibytes` on, that suffices. A size that is enough for the largest segments ends the search.
 fn first_of(mebibytes: u64, suffices: impl FnMut(&u64) -> bool) -> u64 {
     let mut sizes = (mebibytes.max(1)..).take(1 << 20).map(|mebibytes| mebibytes.saturating_mul(1 << 20));
     sizes.find(suffices).unwrap_or(u64::MAX)
@@ -536,7 +537,7 @@ fn program_of_units<'a>(identity: &'a Identity, name: &str) -> Result<&'a Progra
     }))
 }
 
-/// What superblock and manifest say of a store that nobody has open. Nothing is written.
+/// Reads superblock and manifest of a store that nobody has open. Nothing is written.
 ///
 /// # Errors
 /// As [`Options::open`].

@@ -1,4 +1,4 @@
-//! Where a store lies: a directory that is its own, or a file or block device.
+//! The place of a store: a directory of its own, or a file or block device.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -12,11 +12,11 @@ use tapetum_drive::unfinished;
 const DRIVE: &str = "drive";
 /// The list of hot keys in such a directory.
 const HOT_KEYS: &str = "hot-keys";
-/// What must be zero for a block device to count as empty: so much at its beginning and at its end, where partition tables,
-/// file systems, RAID and LVM leave their marks.
+/// These bytes at its beginning and at its end must be zero for a block device to count as empty: partition tables, file systems, RAID and LVM leave
+/// their marks there.
 const BLANK_BYTES: u64 = 1 << 20;
 
-/// Where a store lies.
+/// The place of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In this directory, which holds nothing else.
@@ -33,7 +33,7 @@ impl Place {
         if is_drive { Place::Drive(path) } else { Place::Directory(path) }
     }
 
-    /// Of the file or device.
+    /// The path of the file or device.
     pub fn path(&self) -> PathBuf {
         match self {
             Place::Directory(directory) => directory.join(DRIVE),
@@ -47,7 +47,7 @@ impl Place {
         if given.as_os_str().is_empty() { Err(OpenError::NoPath) } else { Ok(self.path()) }
     }
 
-    /// Where the list of hot keys is, unless somebody says otherwise: beside a file. Beside a block device is no place for it.
+    /// The usual place of the list of hot keys: beside a file. Beside a block device there is no place for it.
     pub fn hot_keys(&self) -> Option<PathBuf> {
         match self {
             Place::Directory(directory) => Some(directory.join(HOT_KEYS)),
@@ -122,7 +122,7 @@ pub(super) fn is_there(path: &Path) -> Result<bool, OpenError> {
     path.try_exists().map_err(OpenError::io(path, "look at"))
 }
 
-/// What is at `path`; `None` where nothing is.
+/// The type of the file at `path`; `None` if there is none.
 pub(super) fn kind(path: &Path) -> Result<Option<fs::FileType>, OpenError> {
     match fs::metadata(path) {
         Ok(metadata) => Ok(Some(metadata.file_type())),

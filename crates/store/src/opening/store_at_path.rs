@@ -5,8 +5,8 @@ use crate::api::store::Store;
 use tapetum_base::error::Error;
 
 impl Store {
-    /// Opens the store at a directory, file or block device, as [`Options::new`] would; makes it where there is none. One that is in use,
-    /// by this process or another, is waited for, 3 seconds at most: one that was killed holds its file until its last writes have ended.
+    /// Opens the store at a directory, file or block device, as [`Options::new`] would; makes it where there is none. A store in use, by this process
+    /// or another, is waited for, 3 seconds at most: a process that was killed holds its file until its last writes have ended.
     ///
     /// # Errors
     /// Each says what to do; where one is returned, nothing foreign was changed.

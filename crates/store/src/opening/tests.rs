@@ -64,7 +64,7 @@ fn a_store_of_no_given_size_begins_small_and_grows_as_it_fills() {
     assert!(store.stats().flash_limit_bytes > 500 << 20, "{}", store.stats().flash_limit_bytes);
     store.close().unwrap();
     drop(store);
-    // Where the size is given it stays.
+    // A store whose size is given does not grow.
     let store = options.clone().capacity_bytes(64 << 20).open(&data).unwrap();
     let has_bytes = store.stats().flash_limit_bytes;
     let random_value = |seed| {

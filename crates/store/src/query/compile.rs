@@ -18,21 +18,21 @@ const NO_DECIMAL: &str =
 pub(super) struct Compiler<'a> {
     pub format: &'a Format,
     instructions: Vec<Instruction>,
-    /// Of each instruction; of a `keep` nobody asks.
+    /// The type of each instruction; that of a `keep` is never used.
     types: Vec<ScalarType>,
     constants: Vec<Constant>,
-    /// What is compiled, for errors.
+    /// The clause and the text that are compiled, for errors.
     pub clause: Clause,
     pub text: &'a str,
-    /// Where a condition on groups is compiled: then fields are the columns of their result.
+    /// Set while a condition on groups is compiled: then fields are the columns of their result.
     pub groups: Option<Box<GroupScope<'a>>>,
 }
 
-/// What an expression came to.
+/// The result of compiling an expression.
 #[derive(Clone, Debug)]
 pub(super) struct Operand {
     pub value: OperandValue,
-    /// Of its first word.
+    /// The place of its first word.
     pub span: Span,
 }
 
@@ -52,7 +52,7 @@ impl<'a> Compiler<'a> {
     /// `fields`: their types.
     pub fn program(self, fields: &[ScalarType]) -> Result<Program, QueryTextError> {
         let place = TextPlace::end(self.clause, self.text);
-        // Only constants may be too much: all else was seen to when it was compiled.
+        // Only constants may be too many: everything else was checked when it was compiled.
         Program::new(self.instructions, self.constants, fields)
             .map_err(|_| place.error(QueryProblem::TooManyInstructions))
     }
@@ -61,7 +61,7 @@ impl<'a> Compiler<'a> {
         TextPlace { clause: self.clause, text: self.text, span }.error(problem)
     }
 
-    /// Compiles a condition; what follows is computed for the records for which it is true.
+    /// Compiles a condition. Later instructions run only for the records for which it is true.
     pub fn condition(&mut self, clause: Clause, text: &'a str) -> Result<(), QueryTextError> {
         (self.clause, self.text) = (clause, text);
         let tree = parse::expression(clause, text)?;
@@ -149,7 +149,7 @@ impl<'a> Compiler<'a> {
         self.emit(Instruction::Constant(number), of)
     }
 
-    /// Of the type that a literal has alone.
+    /// The register of an operand; a literal gets the type that it has by itself.
     pub fn register(&mut self, operand: Operand) -> Result<Register, QueryTextError> {
         match operand.value {
             OperandValue::Register(register) => Ok(register),
@@ -433,7 +433,7 @@ impl<'a> Compiler<'a> {
         }
         let register = self.register(value)?;
         let of = self.type_of(register);
-        // Constants of one list; what is none is compared by itself.
+        // Constants form one list; other items are compared by themselves.
         let (mut constants, mut others) = (Vec::new(), Vec::new());
         for item in list {
             let item = self.expression(item)?;

@@ -1,4 +1,4 @@
-//! `having`: a condition on groups. The host computes it of the columns of their result, once all parts are merged.
+//! `having`: a condition on groups. The host computes it from the columns of their result, once all parts are merged.
 //!
 //! ```text
 //! having count(*) > 1 and year < 2000       the columns of the result: keys, aggregates
@@ -28,9 +28,9 @@ pub(super) struct GroupKey {
     pub written: String,
 }
 
-/// What a condition on groups may name.
+/// The names that a condition on groups may use.
 pub(super) struct GroupScope<'a> {
-    /// Compiles what aggregates are of: the drive computes that of each record.
+    /// Compiles the arguments of aggregates: the drive computes them for each record.
     records: Compiler<'a>,
     columns: GroupColumns,
 }
@@ -81,7 +81,7 @@ impl<'a> Compiler<'a> {
         self.groups.as_ref().is_some_and(|scope| scope.key(tree).is_some())
     }
 
-    /// A column of groups that is meant by a part of a condition on them; `None` for what is computed of its own parts.
+    /// The column of groups that a part of a condition on them means; `None` if the part is computed from its own parts.
     pub(super) fn group_column(&mut self, tree: &Expr) -> Result<Option<Operand>, QueryTextError> {
         let Some(scope) = &self.groups else { return Ok(None) };
         let place = match tree {

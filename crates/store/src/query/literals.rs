@@ -5,7 +5,7 @@ use sqlparser::ast::Value;
 use tapetum_kernels::scan::program::Constant;
 use tapetum_kernels::scan::{OwnedScalar, ScalarType};
 
-/// What stands in a text; its type shows where it is used.
+/// A literal in a text; its use decides its type.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Literal {
     Integer(i128),
@@ -42,7 +42,7 @@ impl Literal {
         }
     }
 
-    /// The type that it has alone.
+    /// The type that it has by itself.
     pub fn default_type(&self) -> ScalarType {
         match self {
             Literal::Integer(number) if i64::try_from(*number).is_err() => ScalarType::Unsigned,
@@ -55,7 +55,7 @@ impl Literal {
         }
     }
 
-    /// The constant for a value of this type; `None` if it is a number that no integer is, where one is wanted.
+    /// The constant for a value of this type; `None` if an integer is wanted and the number is none.
     pub fn constant(&self, wanted: ScalarType) -> Result<Option<Constant>, QueryProblem> {
         let value = match (self, wanted) {
             (Literal::Null, _) => return Ok(Some(Constant { scalar_type: wanted, value: None })),

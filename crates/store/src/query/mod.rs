@@ -4,9 +4,9 @@
 //! text ─► tokens (bounded) ─► sqlparser's tree ─► instructions, constants ─► Query
 //! ```
 //! 1. Every error names a clause, a place in its text and the word there, and says what would be right.
-//! 2. Texts are bounded in bytes and tokens, so no tree is deep. What is compiled passes the check that the drive makes of it.
-//! 3. A condition's parts that are joined by `and` are compiled to one `keep` each, in their order: what follows is computed, and fields
-//!    are read, for the records that are left.
+//! 2. Texts are bounded in bytes and tokens, so no tree is deep. A compiled query passes the check that the drive makes of it.
+//! 3. A condition's parts that are joined by `and` are compiled to one `keep` each, in their order. Later instructions run, and fields are read, only
+//!    for the records that are left.
 //!
 //! Pure.
 //!
@@ -86,7 +86,7 @@ pub enum Clause {
     OrderBy,
 }
 
-/// What is asked, in words.
+/// The text of a query, clause by clause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueryText<'a> {
     /// A condition. None: all records.

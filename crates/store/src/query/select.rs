@@ -1,4 +1,4 @@
-//! What is selected: columns, or groups and their aggregates; and in which order.
+//! The selected columns, or groups and their aggregates, and their order.
 
 use super::compile::Compiler;
 use super::having::{GroupColumns, GroupKey};
@@ -206,7 +206,7 @@ impl<'a> Compiler<'a> {
         Ok(Selected { output: QueryOutput::Groups { keys, aggregates }, columns: named, group_order })
     }
 
-    /// What is grouped by; nothing, where all records are one group.
+    /// The keys to group by; none if all records are one group.
     fn keys(&mut self, text: Option<&'a str>, items: &[NamedItem]) -> Result<Vec<GroupKey>, QueryTextError> {
         let Some(text) = text else { return Ok(Vec::new()) };
         (self.clause, self.text) = (Clause::GroupBy, text);
@@ -278,7 +278,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// An order by what is computed of a record's fields.
+    /// An order by an expression over a record's fields.
     fn ordered_expression(&mut self, tree: &Expr, columns: usize) -> Result<(Register, Span), QueryTextError> {
         let operand = self.expression(tree)?;
         let span = operand.span;

@@ -1,4 +1,4 @@
-//! What is wrong with a query's text, and where.
+//! Errors in a query's text, and their places.
 
 use super::Clause;
 use sqlparser::tokenizer::Span;
@@ -6,7 +6,7 @@ use std::fmt;
 use tapetum_base::debug_as_text;
 use tapetum_kernels::scan::{Format, ScalarType};
 
-/// How the parser's message begins of what stands behind `is`, whose other words there are not here.
+/// The beginning of the parser's message about a word behind `is`. The other words that the message names are not supported here.
 const PARSER_WANTS_TRUTH: &str = "Expected: [NOT] NULL";
 
 /// Points at a word of a clause.
@@ -50,7 +50,7 @@ pub enum QueryProblem {
     AggregateArgument(&'static str),
     /// None, several, or another thing than an expression.
     AggregateArguments,
-    /// With what it is of.
+    /// With the columns that it is of.
     DistinctAggregate(String),
     /// Selected beside aggregates, and not grouped by.
     NotGrouped,

@@ -41,34 +41,33 @@ const SINK_BYTES_MAX: usize = 64 << 20;
 /// A result that was full is followed by longer ones, up to this: fewer wake-ups.
 const SINK_BYTES_GROWN: usize = 8 << 20;
 const SINK_SHARE_GROWN: usize = 8 * FLIGHTS_MAX;
-/// What a pipeline brings from flash at a time.
+/// Bytes that a pipeline brings from flash at a time.
 pub(crate) const PART_BYTES: usize = 256 << 10;
 /// Parts take a large share of a small local memory: some dozen at once.
 const PART_SHARE: usize = 128;
 const PART_BYTES_MIN: usize = 32 << 10;
-/// Commands of the flash at once: nodes of an ordered keyspace may lie apart, and are read one by one. What others read meanwhile waits
-/// behind these.
+/// Commands of the flash at once: nodes of an ordered keyspace may lie apart, and are read one by one. Reads of others wait behind these.
 pub(super) const FLASH_DEPTH: u32 = 64;
-/// Of one key a few fields come: with what a pipeline is told they have room in the buffer of a desk.
+/// The result for one key is a few fields. It fits into the buffer of a desk, beside the pipeline's command.
 const SINK_BYTES_OF_KEY: usize = DESK_WORK_BYTES * 3 / 4;
-/// So long a query waits for the least local memory that it can do with, before it says that there is too little of it.
+/// How long a query waits for the least local memory that it can work with, before it reports that there is too little.
 pub(super) const PATIENCE_US: u64 = 10_000_000;
-/// What a pipeline reads, about: a wake-up for each.
+/// Approximate bytes that a pipeline reads. Each pipeline wakes the host once.
 const READ_BYTES: u64 = 32 << 20;
 /// The first pipeline of a query that may soon have enough; each after it reads twice as much.
 const READ_BYTES_FIRST: u64 = 256 << 10;
 
 #[derive(Clone, Copy, Default)]
 pub(super) struct ResultOptions {
-    /// So much room for each, for tests.
+    /// Room for each result, for tests.
     pub sink_bytes: Option<usize>,
-    /// Each row by itself.
+    /// Each row comes by itself.
     pub is_row_by_row: bool,
-    /// They are of one key.
+    /// The results are those of one key.
     pub is_of_key: bool,
 }
 
-/// What copies rows, where they come one by one.
+/// The program that copies rows, if they come one by one.
 pub(super) const CONCAT: (&str, u16) = ("concat", 1);
 
 pub(super) struct DriveRun {
@@ -85,13 +84,13 @@ pub(super) struct DriveRun {
     flights: VecDeque<Flight>,
     /// The program that copies rows, where they come one by one.
     row_by_row: Option<ProgramId>,
-    /// The result that is on its way so.
+    /// The result that is being copied row by row.
     transfer: Option<RecordTransfer>,
     missed: Vec<MissedKeys>,
     sink_bytes: usize,
-    /// What it grows to where results are long.
+    /// The size that it grows to if results are long.
     sink_bytes_grown: usize,
-    /// Less was too short for a batch.
+    /// Less room was too little for a batch.
     sink_bytes_min: usize,
     read_bytes: u64,
     /// The first record that does not fit ends the query.
@@ -105,12 +104,12 @@ pub(super) struct DriveRun {
     returned: Vec<Returned>,
 }
 
-/// What a pipeline brings at a time, where local memory is small.
+/// Bytes that a pipeline brings at a time, if local memory is small.
 pub(super) fn part_bytes(drive: &Drive) -> u32 {
     (drive.local().bytes_total() / PART_SHARE).clamp(PART_BYTES_MIN, PART_BYTES) as u32
 }
 
-/// What a scan of many keys works with.
+/// The tools of a scan of many keys.
 pub(super) fn scan_tools(drive: &Drive) -> Result<ScanTools, Error> {
     let pair = drive.queue_pair_of_parts(FLASH_DEPTH, part_bytes(drive));
     pair.map(ScanTools::of).map_err(|error| Error::Io(error.to_string()))
@@ -173,7 +172,7 @@ impl DriveRun {
         })
     }
 
-    /// Values out of line that are known of beside the layout.
+    /// Adds values out of line that are known beside the layout.
     pub fn add_values(&mut self, records: Vec<DeferredRecord>) {
         self.values.add(records);
     }
@@ -217,7 +216,7 @@ impl DriveRun {
         }
     }
 
-    /// Keys that were not where the layout said.
+    /// Takes the keys that were not at the places in the layout.
     pub fn take_missed(&mut self) -> Vec<MissedKeys> {
         std::mem::take(&mut self.missed)
     }
@@ -226,7 +225,7 @@ impl DriveRun {
         let mut returned = std::mem::take(&mut self.returned);
         self.tools.pair().poll(&mut returned);
         for returned in returned.drain(..) {
-            // What cancels has no flight.
+            // The command of a cancel has no flight.
             let tag = returned.completion.tag;
             if let Some(flight) = self.flights.iter_mut().find(|flight| flight.tag == tag) {
                 report.wake_ups += 1;
@@ -240,7 +239,7 @@ impl DriveRun {
         Ok(())
     }
 
-    /// Takes what the first pipeline gave, if it has ended and may be shown; whether it did.
+    /// Merges the result of the first pipeline, if it has ended and may be shown; whether it did.
     fn merge_first(
         &mut self,
         result: &mut QueryResult,
@@ -326,7 +325,7 @@ impl DriveRun {
         Ok(true)
     }
 
-    /// The frames of a pipeline were merged: what they leave to others.
+    /// The frames of a pipeline were merged: passes on what they leave to others.
     fn merged(
         &mut self,
         flight: &Flight,
@@ -348,7 +347,7 @@ impl DriveRun {
         self.list_rest((flight.of, flight.id), stopped.as_ref())
     }
 
-    /// What a pipeline left of its list comes again.
+    /// Lists again the part of its list that a pipeline left.
     fn list_rest(&mut self, (of, id): (ListOf, u64), stopped: Option<&StoppedRun>) -> Result<(), QueryError> {
         match (of, stopped) {
             (ListOf::Layout, None) => self.layout.release(id),
@@ -416,7 +415,7 @@ impl DriveRun {
         self.sink_bytes < drive.local().bytes_total() && now_us.saturating_sub(since_us) < PATIENCE_US
     }
 
-    /// What a pipeline had that has ended is a desk's again.
+    /// Gives the buffers of an ended pipeline back to the desk.
     fn put_back(&mut self, flight: Flight) {
         [flight.work, flight.copies].into_iter().flatten().for_each(|buffer| self.tools.put_back(buffer));
     }

@@ -1,4 +1,4 @@
-//! A query over the record of one key (nKV's `NDP_GET`): of the value only what is asked for comes to the host.
+//! A query over the record of one key (nKV's `NDP_GET`): only the requested fields of the value come to the host.
 //!
 //! ```text
 //! hashed:   get ─► the value, in local memory ─► `fields` ─► frames ─► host        one submission, as any get through programs
@@ -23,8 +23,8 @@ use tapetum_kernels::scan::{Query, QueryResult};
 const OUTPUT_BYTES: u32 = 16 << 10;
 
 impl KeyspaceHandle {
-    /// Runs a query over the record of one key, and hands out what it gives; `None` when there is no such key. At the drive only that comes
-    /// to the host, and of a hashed keyspace in one submission; the report's bytes are of pipelines alone.
+    /// Runs a query over the record of one key, and hands out its rows; `None` when there is no such key. At the drive only the result comes to the
+    /// host, for a hashed keyspace in one submission. The report's bytes are those of pipelines alone.
     ///
     /// # Errors
     /// As [`KeyspaceHandle::query`].

@@ -67,7 +67,7 @@ fn a_query_of_one_key_finds_room_where_local_memory_is_used_up() {
             assert_eq!(get(&papers, 3, year()), (None, Rows::new()));
         }
         drop(taken);
-        // What maintenance had when it was looked at it may have given back.
+        // Maintenance may have given back memory that it held when it was measured.
         assert!(drive.local().bytes_used() <= used_before, "a desk is kept, and no more");
     }
 }
@@ -91,7 +91,7 @@ fn the_first_query_of_a_key_waits_for_local_memory() {
     assert_eq!(found.len(), 1);
 }
 
-/// One that waited before it has anything on its way would wait for memory, of which it has enough.
+/// A query that waited before it has commands in flight would wait for memory, of which it has enough.
 #[test]
 fn a_query_with_a_desk_asks_the_drive_at_once() {
     let (_, store) = store();

@@ -1,4 +1,4 @@
-//! One pipeline of a query on its way: what it was asked, and what came of it.
+//! One pipeline of a query in flight: its request, and its result.
 
 use super::query_scan::QueryError;
 use crate::api::key_desks::ScanTools;
@@ -20,31 +20,31 @@ pub(super) enum ListOf {
 pub(super) struct Flight {
     pub tag: u64,
     pub of: ListOf,
-    /// Of the list.
+    /// The number of the list.
     pub id: u64,
     /// The result's place in the buffer.
     into: LocalRange,
     work_offset: u64,
-    /// Read by it.
+    /// Ranges that it reads.
     ranges: Vec<SourceRange>,
     pub ended: Option<Result<FlightEnd, QueryError>>,
-    /// What the drive was lent, since it has ended: the buffer of its result, and copies.
+    /// The buffers that the drive was lent, once it has ended: that of its result, and copies.
     pub work: Option<LocalBuffer>,
     pub copies: Option<LocalBuffer>,
 }
 
 pub(super) enum FlightEnd {
-    /// So many bytes of frames.
+    /// Bytes of frames.
     Frames(usize),
-    /// Nothing: there is room for less than this.
+    /// No frames: there is room for less than this.
     TooLong(usize),
 }
 
-/// What a pipeline is told beside its list.
+/// The parameters of a pipeline beside its list.
 pub(super) struct FlightPlan<'a> {
     pub stage: PipelineStage,
     pub keyspace: u16,
-    /// Encoded.
+    /// The encoded query.
     pub query: &'a [u8],
     pub is_row_by_row: bool,
     /// Bytes of frames that the scan stops before; 0: it goes to its end.
@@ -113,7 +113,7 @@ impl Flight {
         self.into.length as usize
     }
 
-    /// What of its input's first bytes was read from flash.
+    /// The part of its input's first `taken_bytes` that was read from flash.
     pub fn flash_bytes(&self, mut taken_bytes: u64) -> u64 {
         let mut flash_bytes = 0;
         for range in &self.ranges {
@@ -150,7 +150,7 @@ impl Flight {
         encoded.len() as u64
     }
 
-    /// Where in its buffer frames begin.
+    /// Offset of the frames in its buffer.
     pub fn frames_at(&self) -> usize {
         (self.into.offset - self.work_offset) as usize
     }

@@ -33,7 +33,7 @@ impl CommandText {
 
     pub fn encode(&self) -> Vec<u8> {
         let mut encoded: Vec<u8> = self.descriptors.iter().flat_map(|descriptor| descriptor.encode()).collect();
-        // Of a scan there may be none.
+        // A scan may leave room for descriptors unused.
         encoded.resize(self.tail_at, 0);
         encoded.extend_from_slice(&self.tail);
         encoded

@@ -38,7 +38,7 @@ use tapetum_kernels::scan::Query;
 const EDGES: u64 = 1;
 /// Room for edges, at first: a quarter of a million.
 const EDGES_BYTES: usize = 4 << 20;
-/// What is read for one scan takes no larger part of local memory: edges are shorter than the records that have them.
+/// The input of one scan takes at most one part in this many of local memory: edges are shorter than the records that have them.
 const EDGES_SHARE: usize = 8;
 /// Beside the nodes that are shown: frames' heads, ends with the key of a record that does not fit, slices.
 const RESULT_BYTES: usize = 8 << 10;
@@ -56,7 +56,7 @@ pub(super) struct GraphDrive<'a> {
     pub(super) scan: PipelineStage,
     betweenness: ProgramId,
     pub(super) concat: ProgramId,
-    /// Of all segments, if one scan is to do.
+    /// The scan of all segments, if one scan may do.
     flash: Option<WholeScan>,
     /// All edges that the drive has, if they were gathered.
     gathered: Option<GatheredEdges>,
@@ -65,11 +65,11 @@ pub(super) struct GraphDrive<'a> {
     /// Frames of what the host has: of write buffers, and of keys that scans missed.
     buffered: Vec<u8>,
     pub(super) report: &'a mut QueryReport,
-    /// What the program had given out before.
+    /// Bytes that the program had given out before.
     given_before: u64,
     /// Room for edges, at first.
     edges_bytes: usize,
-    /// One scan is not to do.
+    /// Edges are gathered even if one scan would do, for tests.
     gathers: bool,
 }
 
@@ -197,7 +197,7 @@ impl<'a> GraphDrive<'a> {
         Ok(self.take_result(&buffer, at, bytes))
     }
 
-    /// A command for the edges, one for all parts, one that merges what they gave.
+    /// Runs a command for the edges, one for all parts, and one that merges the parts' results.
     fn run_in_parts(
         &mut self,
         edges_bytes: u32,
@@ -238,7 +238,7 @@ impl<'a> GraphDrive<'a> {
         RESULT_BYTES + PAIR_BYTES * self.options.top as usize
     }
 
-    /// A buffer with room for so many descriptors, for what belongs to them, and for a result of each.
+    /// A buffer with room for `pipelines` descriptors, for the data that belongs to them, and for a result of each.
     fn begin(&self, pipelines: usize, sink_bytes: usize) -> Result<(LocalBuffer, CommandText), PartError> {
         let flash = self.flash.as_ref().map_or(0, |WholeScan { ranges, attachment, .. }| {
             ranges.len() * SourceRange::ENCODED_BYTES + attachment.len()
@@ -301,7 +301,7 @@ impl<'a> GraphDrive<'a> {
         text.descriptors.push(descriptor(stage, (source, attachment), PipelineSink::Host { into: LocalRange::EMPTY }));
     }
 
-    /// Runs a command; of each of its pipelines, where in the buffer its result is and how long. `source` is what they read beside it.
+    /// Runs a command. Gives, for each of its pipelines, the offset and length of its result in the buffer. `source` is read by them beside it.
     fn command(
         &mut self,
         mut buffer: LocalBuffer,
@@ -355,7 +355,7 @@ impl<'a> GraphDrive<'a> {
         Ok((ends, buffer))
     }
 
-    /// Waits for the command, and tells how far it is.
+    /// Waits for the command, and reports its progress.
     pub(super) fn wait(&mut self, go_on: &mut dyn FnMut(GraphProgress) -> bool) -> Result<LocalBuffer, PartError> {
         let (mut returned, mut is_cancelled) = (Vec::new(), false);
         loop {
@@ -437,7 +437,7 @@ pub(super) fn no_room(bytes: u64) -> QueryError {
     .into()
 }
 
-/// What the program has given out since the drive was made.
+/// Bytes that the program has given out since the drive was made.
 fn given(base: &Base) -> u64 {
     let stages = base.drive.stage_counters();
     stages.iter().find(|stage| stage.name == BETWEENNESS.0).map_or(0, |stage| stage.bytes_out)

@@ -6,9 +6,9 @@
 //!                                                                                                     ├─► missed keys ─► scans, host
 //!                                                                                                     └─► the rest of a list ─► lists
 //! ```
-//! 1. Of rows the host sees the heads of their frames alone: eight bytes for up to a thousand rows.
-//! 2. What the host has seen to is marked, so that who reads the edges passes over it.
-//! 3. A buffer without room is followed by one of twice its length, and the drive copies what there is.
+//! 1. Of rows the host sees only the heads of their frames: eight bytes for up to a thousand rows.
+//! 2. Frames that the host has handled are marked, so that a reader of the edges passes over them.
+//! 3. A buffer without room is followed by one of twice its length, and the drive copies the frames.
 
 use super::flight::{FlightPlan, ListOf, attachment};
 use super::graph_command::descriptor;
@@ -32,24 +32,24 @@ use tapetum_kernels::scan::result::{DeferredRecord, MissedKeys, StoppedRun};
 use tapetum_kernels::scan::run::{FRAME_HEAD_BYTES, FrameKind};
 use tapetum_kernels::scan::{QueryResult, Scalar};
 
-/// What a scan reads at most, about.
+/// Approximate bytes that a scan reads, at most.
 const READ_BYTES: u64 = 64 << 20;
 /// Less room is not worth a scan.
 const ROOM_MIN: usize = 64 << 10;
 
 pub(super) struct GatheredEdges {
     pub buffer: LocalBuffer,
-    /// Where in it frames lie: from, and how many bytes.
+    /// Offset and length of each piece of frames in it.
     pub frames: Vec<(usize, usize)>,
     end: usize,
 }
 
-/// What is known besides them.
+/// The state of a gathering.
 struct GatherState {
     edges: GatheredEdges,
     values: ValueLists,
     missed: Vec<MissedKeys>,
-    /// Of all that is not rows.
+    /// The result of all frames that are not rows.
     result: QueryResult,
 }
 
@@ -179,7 +179,7 @@ impl GraphDrive<'_> {
             (None, ListOf::Values) => state.values.release(list.id),
             (stopped, _) => {
                 self.list_again((of, list.id), stopped.as_ref(), &mut state.values)?;
-                // What is left would take many short scans.
+                // The rest would take many short scans.
                 state.edges = self.grow(base, state.edges, go_on)?;
             }
         }
@@ -199,7 +199,7 @@ impl GraphDrive<'_> {
         Ok(())
     }
 
-    /// From one frame's head to the next: takes what is not rows, and marks it.
+    /// Goes from one frame's head to the next: takes the frames that are not rows, and marks them.
     fn look_at_heads(&mut self, mut at: usize, state: &mut GatherState) -> Result<(), QueryError> {
         let mut no_rows = |_: &[Option<Scalar<'_>>]| ();
         while at < state.edges.end {
@@ -245,7 +245,7 @@ impl GraphDrive<'_> {
         Ok(GatheredEdges { buffer, frames, end })
     }
 
-    /// Runs a command to its end; the first of what it was lent.
+    /// Runs a command to its end; gives the first buffer that it was lent.
     fn run_command(&mut self, operation: Operation, lease: Lease, go_on: GoOn<'_>) -> Result<LocalBuffer, QueryError> {
         let command = Command::new(0, operation).of(Purpose::Scan);
         if self.pair.submit(command, lease).is_err() {

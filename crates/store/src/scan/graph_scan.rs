@@ -17,7 +17,7 @@ use tapetum_kernels::graph::{
 use tapetum_kernels::scan::query::{MisfitPolicy, QueryOutput};
 use tapetum_kernels::scan::{Query, QueryResult, QueryRun, RowBatch, RunError, Scalar};
 
-/// What of a graph is wanted.
+/// Options of a graph's betweenness.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct GraphOptions {
     pub direction: Direction,
@@ -27,7 +27,7 @@ pub struct GraphOptions {
     pub seed: u64,
     /// Nodes that are shown: those with the most.
     pub top: u32,
-    /// What all parts may take together, beside local memory, in whole MiB.
+    /// Most memory that all parts may take together, beside local memory, in whole MiB.
     pub memory_bytes: u64,
     /// Parts of the work at the drive: as many as its program `betweenness` has units. From 1 to [`GRAPH_PARTS_MAX`].
     pub parts: u8,
@@ -145,7 +145,7 @@ pub(super) fn failure_error(failure: GraphFailure, options: &GraphOptions) -> Qu
     }
 }
 
-/// Slices that the frames of so many bytes tell of.
+/// Slices that frames of this many bytes report.
 pub(super) fn slices_of(bytes: u64) -> u64 {
     bytes / SLICE_BYTES
 }

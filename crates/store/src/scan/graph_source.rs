@@ -1,4 +1,4 @@
-//! Where a graph's edges are: what the host has of them, and the layout of those on flash.
+//! The sources of a graph's edges: the records that the host has, and the layout of those on flash.
 
 use super::flight::{FlightPlan, attachment};
 use super::graph_gather::extend_attached;
@@ -16,22 +16,22 @@ use tapetum_drive::{PipelineStage, Purpose, SourceRange};
 use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::scan::Query;
 
-/// What a pipeline over all segments reads, and is told.
+/// The input of a pipeline over all segments.
 pub(super) struct WholeScan {
-    /// The list.
+    /// The number of the list.
     pub id: u64,
     pub ranges: Vec<SourceRange>,
     pub attachment: Vec<u8>,
 }
 
 impl WholeScan {
-    /// What is read.
+    /// Bytes that are read.
     pub fn bytes(&self) -> u64 {
         self.ranges.iter().map(|range| range.bytes).sum()
     }
 }
 
-/// What write buffers of a hashed keyspace have, as frames, and its segments.
+/// The segments of a hashed keyspace, and the records of its write buffers as frames.
 pub(super) fn hashed_layout(
     keyspace: &KeyspaceHandle,
     query: &Query,
@@ -50,7 +50,7 @@ pub(super) fn hashed_layout(
     Ok((Box::new(SegmentLists::new(snapshot)), frames))
 }
 
-/// The nodes of another one.
+/// The nodes of an ordered keyspace.
 pub(super) fn ordered_layout(keyspace: &KeyspaceHandle) -> Result<Box<dyn ScanLayout>, QueryError> {
     let (base, of) = (&keyspace.store().hashed().base, keyspace.keyspace());
     base.refuse_dropped(of)?;
@@ -59,7 +59,7 @@ pub(super) fn ordered_layout(keyspace: &KeyspaceHandle) -> Result<Box<dyn ScanLa
     Ok(layout.ok_or_else(|| Error::Io("the store has no engine for this keyspace".into()))?)
 }
 
-/// What one pipeline over all segments reads, and is told; none, if there are no segments, or more than it takes.
+/// The input of one pipeline over all segments; `None` if there are no segments, or more than it takes.
 pub(super) fn whole_scan(
     layout: &mut dyn ScanLayout,
     stage: PipelineStage,
@@ -79,7 +79,7 @@ pub(super) fn whole_scan(
     Ok(Some(WholeScan { id: list.id, ranges: list.ranges, attachment }))
 }
 
-/// The query over what write buffers had.
+/// The frames of the query over records that write buffers had.
 fn buffered_frames(keyspace: &KeyspaceHandle, query: &Query, snapshot: &mut Snapshot) -> Result<Vec<u8>, QueryError> {
     let mut frames = Vec::new();
     let (buffered, elsewhere) = (std::mem::take(&mut snapshot.buffered), std::mem::take(&mut snapshot.elsewhere));

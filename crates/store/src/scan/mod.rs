@@ -9,7 +9,7 @@
 //! ```
 //! [`fields_get`]: a query over one record; those of ordered keyspaces share [`key_desks`](crate::api::key_desks). [`graph_scan`]: what a scan gives is a graph, which is analysed where it is.
 //!
-//! What a query sees, and why: `docs/decisions/what-a-scan-sees.md`.
+//! Consistency of a query with writes beside it, and its reasons: `docs/decisions/what-a-scan-sees.md`.
 
 mod drive_side;
 mod fields_get;

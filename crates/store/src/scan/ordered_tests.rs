@@ -128,7 +128,7 @@ fn of_a_record_only_the_chosen_fields_cross() {
     }
 }
 
-/// As many threads ask at once.
+/// The queries are as many as there may be desks.
 #[test]
 fn queries_of_one_key_share_local_memory() {
     let (drive, store) = store();

@@ -15,10 +15,10 @@ use tapetum_kernels::scan::result::RowSink;
 use tapetum_kernels::scan::run::FirstMisfit;
 use tapetum_kernels::scan::{Query, QueryResult, ScanCounts};
 
-/// Where a query runs.
+/// The side on which a query runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QuerySide {
-    /// Beside the records; what comes of it crosses, as much of it at once as there is.
+    /// Beside the records; the result crosses, as much of it at once as there is.
     Drive,
     /// Beside the records; each row crosses by itself, and wakes the host. To compare.
     DriveByRecord,
@@ -26,25 +26,25 @@ pub enum QuerySide {
     Host,
 }
 
-/// What a query came to, beside its rows.
+/// Figures of a query, beside its rows.
 #[derive(Clone, PartialEq, Debug)]
 pub struct QueryReport {
     pub side: QuerySide,
     pub counts: ScanCounts,
     /// Pipelines that the drive ran.
     pub commands: u64,
-    /// How often the host was told that one had ended.
+    /// How often the host was woken by the end of one.
     pub wake_ups: u64,
     pub segments: u64,
     /// Records that a write buffer had.
     pub buffered: u64,
-    /// Records that the host read by a scan, as they were not where they were said to be.
+    /// Records that the host read by a scan, because they were not at their listed places.
     pub scanned: u64,
-    /// Read from flash, by them.
+    /// Bytes that the pipelines read from flash.
     pub flash_bytes: u64,
-    /// To the drive: queries, places of segments and nodes, bitmaps, keys with a later word on them.
+    /// Bytes sent to the drive: queries, places of segments and nodes, bitmaps, keys with later records in write buffers.
     pub sent_bytes: u64,
-    /// From it.
+    /// Bytes that the drive returned.
     pub returned_bytes: u64,
 }
 
@@ -79,9 +79,9 @@ pub enum QueryError {
     ResultTooLarge,
     /// Write buffers have more keys than a command tells the drive of.
     TooManyReplaced,
-    /// While the query was under way, so much was written that the flash which it keeps was needed.
+    /// Writes during the query needed the flash that it kept.
     SnapshotTooOld,
-    /// What the drive gave does not hold together.
+    /// The result that the drive gave is inconsistent.
     Result,
     /// A graph's edges are rows of two integers, in no order.
     NotEdges,
@@ -89,7 +89,7 @@ pub enum QueryError {
     GraphTooLarge {
         memory_bytes: u64,
     },
-    /// The caller gave it up.
+    /// The caller gave the query up.
     Cancelled,
 }
 

@@ -5,7 +5,7 @@
 //! ordered:                                         run ─► keys that were missed, by scans ─► done
 //! one key:  a desk ──────────────────────────────► run ─► as much
 //! ```
-//! A step never waits. Who drops a task gives the query up.
+//! A step never waits. Dropping a task gives the query up.
 //!
 //! Threads: the caller's.
 
@@ -30,7 +30,7 @@ use tapetum_kernels::scan::{Query, QueryResult, ScanCounts};
 
 /// Items of a part of a scan, at most.
 const PART_ITEMS: usize = 1024;
-/// Commands of what freezes a keyspace.
+/// Depth of the queue pair that is used to freeze a keyspace.
 const FREEZE_DEPTH: u32 = 16;
 
 /// See the [module](self).
@@ -38,7 +38,7 @@ pub struct QueryTask {
     keyspace: KeyspaceHandle,
     query: Query,
     results: ResultOptions,
-    /// Only what is found is shown, not what is computed of nothing.
+    /// Only records that were found are shown, not aggregates of none.
     shows_found: bool,
     stage: OfProcess<TaskStage>,
     /// `None` when it is over.
@@ -99,7 +99,7 @@ impl QueryTask {
         Ok(QueryTask { keyspace, query, results, shows_found: false, stage, result, report })
     }
 
-    /// Has no rows shown, those of groups neither, where there is no record.
+    /// Shows no rows, not even those of groups, where there is no record.
     pub(super) fn of_what_is_found(self) -> QueryTask {
         QueryTask { shows_found: true, ..self }
     }

@@ -23,9 +23,9 @@ pub(super) struct RecordTransfer {
     concat: ProgramId,
     /// The result; away while a command copies a frame of it.
     work: Option<LocalBuffer>,
-    /// For one row.
+    /// The buffer for one row.
     row: Option<LocalBuffer>,
-    /// Where in the result's buffer the next frame begins, and the last one ends.
+    /// The offset in the result's buffer of the next frame, and of the end of the last one.
     at: usize,
     end: usize,
     /// The bytes of the frame that was copied.
@@ -34,7 +34,7 @@ pub(super) struct RecordTransfer {
     is_away: bool,
 }
 
-/// What comes next of a result.
+/// The next part of a result.
 pub(super) enum NextFrame<'a> {
     /// A frame.
     Here(&'a [u8]),
@@ -44,7 +44,7 @@ pub(super) enum NextFrame<'a> {
 }
 
 impl RecordTransfer {
-    /// Of a flight that has ended, whose result has so many bytes.
+    /// Begins with a flight that has ended, whose result has `bytes`.
     pub fn new(mut flight: Flight, bytes: usize, (concat, tag): (ProgramId, u64)) -> RecordTransfer {
         let at = flight.frames_at();
         let (work, end, row) = (flight.work.take(), at + bytes, None);
@@ -65,7 +65,7 @@ impl RecordTransfer {
         }
     }
 
-    /// The next frame; so many bytes crossed for it.
+    /// The next frame, and the bytes that crossed for it.
     pub fn next<'a>(
         &'a mut self,
         drive: &Drive,

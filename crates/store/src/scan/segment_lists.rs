@@ -1,4 +1,4 @@
-//! Segments of a hashed keyspace, as a snapshot has them: a list has whole segments, or what a run that stopped left of one.
+//! Segments of a hashed keyspace, as a snapshot has them: a list has whole segments, or the rest of one that a stopped run left.
 
 use super::snapshot::Snapshot;
 use crate::hashed::segment::view::Segment;
@@ -35,12 +35,12 @@ impl SegmentLists {
         SegmentLists { snapshot, pending, listed: BTreeMap::new(), id_next: 0 }
     }
 
-    /// With the part of the bitmap that speaks of the piece's records.
+    /// A piece, with the part of the bitmap for its records.
     fn encoded(&self, SegmentPiece { place, from }: SegmentPiece, segment: &Segment) -> PieceOfSegment {
         let entry_first = from.entry_first & !63;
         let entry_count = segment.descriptor.entries.saturating_sub(entry_first);
         let mut valid = self.snapshot.segments[place].valid[entry_first as usize / 64..].to_vec();
-        // Those that were shown.
+        // Clears the records that were shown.
         for passed in from.entry_first & !63..from.entry_next {
             valid[(passed - entry_first) as usize / 64] &= !(1 << (passed % 64));
         }
@@ -56,7 +56,7 @@ impl SegmentLists {
         }
     }
 
-    /// Where a run stopped in a piece.
+    /// The rest of a piece behind the place where a run stopped.
     fn rest(&self, piece: SegmentPiece, place: &[u8]) -> Result<SegmentPiece, LayoutError> {
         let from = SegmentPlace::decode(place).ok_or(LayoutError::Place)?;
         let words = self.snapshot.segments[piece.place].valid.len() as u64;

@@ -1,11 +1,11 @@
-//! A hashed keyspace at one moment: its segments with the validity of their records, and what the write buffers say of it.
+//! A hashed keyspace at one moment: its segments with the validity of their records, and the records of its write buffers.
 //!
 //! 1. It is taken with the installer and every shard held: each key is in a write buffer or in the one segment where it is valid, and no
 //!    write comes between two shards.
-//! 2. Segments and large values are held until the snapshot lets go of them, so their extents are not written over meanwhile, whatever flush
-//!    and collector do. A snapshot for which too much flash is kept loses all of them ([`SnapshotPins`]).
+//! 2. Segments and large values are held until the snapshot releases them, so their extents are not overwritten meanwhile, whatever flush and
+//!    collector do. A snapshot that keeps too much flash loses all of them ([`SnapshotPins`]).
 //! 3. The bitmaps are copies, and so are the records of write buffers, which are few against segments.
-//! 4. A key on which a buffer has the last word is noted with the one segment that may have its record.
+//! 4. A key whose latest record is in a buffer is noted with the one segment that may have an older one.
 
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Place;
@@ -31,7 +31,7 @@ pub(super) struct Snapshot {
     pub segments: Vec<SegmentSnapshot>,
     /// Live records of write buffers.
     pub buffered: Vec<BufferedItem>,
-    /// Those of them whose values lie in extents of their own.
+    /// Records among them whose values lie in extents of their own.
     pub elsewhere: Vec<DeferredRecord>,
     /// Records up to this stamp were deleted together.
     pub deleted_through: u64,
@@ -43,7 +43,7 @@ pub(super) struct Snapshot {
 
 pub(super) struct SegmentSnapshot {
     pub valid: Vec<u64>,
-    /// Keys on which a write buffer has the last word, deletions too, and of which this segment may have a record.
+    /// Keys whose latest record, deletions too, is in a write buffer, and of which this segment may have a record.
     pub replaced: Vec<Vec<u8>>,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct BufferedItem {
 }
 
 impl Snapshot {
-    /// Takes one; where writes are acknowledged when they are durable, all that it shows is.
+    /// Takes a snapshot. If writes are acknowledged when they are durable, everything that it shows is durable.
     pub async fn take(engine: Arc<HashedEngine>, io: Io, keyspace: KeyspaceRef) -> Result<Snapshot, Error> {
         let installer = engine.take_installer().await;
         let taken = Snapshot::take_now(&engine, &installer, keyspace.id());
@@ -127,7 +127,7 @@ impl Snapshot {
         self.pins.release(place);
     }
 
-    /// An error if flash that it held was wanted: nothing is read by it any more.
+    /// An error if the flash that it held was needed: nothing is read by it any more.
     pub fn check(&self) -> Result<(), LayoutError> {
         if self.pins.is_too_old() { Err(LayoutError::TooOld) } else { Ok(()) }
     }

@@ -1,4 +1,4 @@
-//! What a query over a hashed keyspace sees while others write, and what it may keep from them.
+//! Queries over a hashed keyspace while others write: the items that they see, and the flash that they may keep from writers.
 
 use super::QueryError;
 use super::query_task::QueryTask;

@@ -6,7 +6,7 @@ use tapetum_drive::SourceRange;
 use tapetum_kernels::scan::access::{PieceOfValue, ValueHome};
 use tapetum_kernels::scan::result::{DeferredRecord, MissedKeys, StoppedRun};
 
-/// As many wait before they are looked at while others are still to come.
+/// Values that wait before they are looked at while others are still to come.
 const GATHERED: usize = 1024;
 
 type FoundHome = Option<(ValueHome, Vec<SourceRange>)>;
@@ -23,7 +23,7 @@ impl ValueLists {
         self.waiting.extend(records);
     }
 
-    /// Whether enough wait to be looked at before all others.
+    /// Whether enough values wait to be looked at before all others.
     pub fn has_many(&self) -> bool {
         self.waiting.len() >= GATHERED
     }

@@ -10,8 +10,8 @@ use tapetum_base::media::io::Io;
 use tapetum_base::media::superblock::Superblock;
 use tapetum_drive::Purpose;
 
-/// Checks an open store. Manifest and log were checked by opening it. Of a store that was opened to read, what opening made
-/// anew is named too: it is damaged on the drive.
+/// Checks an open store. Manifest and log were checked by opening it. In a store that was opened to read, the parts that the opening rebuilt are
+/// named too: they are damaged on the drive.
 pub fn check(store: &Store) -> Result<CheckReport, Error> {
     let engine = store.hashed();
     let queue = engine.drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?;
@@ -40,7 +40,7 @@ async fn check_superblocks(io: &Io, report: &mut CheckReport) -> Result<(), Erro
     Ok(())
 }
 
-/// Damage of one copy of the manifest. What neither copy has was seen when the store was opened.
+/// Damage of one copy of the manifest. Damage of both copies was seen when the store was opened.
 async fn check_manifest(engine: &Arc<HashedEngine>, report: &mut CheckReport) {
     let installer = engine.take_installer().await;
     let summary = installer.manifest.summary();

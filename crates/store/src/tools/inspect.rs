@@ -1,4 +1,4 @@
-//! Seeing inside: what superblock and manifest say, and what lies where on the drive. Plain data, for tools.
+//! Inspection of a store: its superblock and manifest, and a map of the drive. Plain data, for tools.
 //!
 //! [`inspect`] asks an open store, [`inspect_drive`] reads a drive that no store has open, and writes nothing.
 
@@ -23,7 +23,7 @@ use tapetum_base::media::superblock::Superblock;
 use tapetum_base::recover::read_superblock;
 use tapetum_drive::{Drive, Purpose};
 
-/// What an open store has on its drive now. Flush and collector wait meanwhile.
+/// Inspects the drive of an open store. Flush and collector wait meanwhile.
 pub fn inspect(store: &Store) -> Result<Inspection, Error> {
     store.refuse_forked()?;
     let engine = store.hashed();
@@ -45,7 +45,7 @@ fn of_installed(engine: &Arc<HashedEngine>, installer: &Installer) -> Inspection
     describe(&superblock, installer, is_free, AreaKind::Held)
 }
 
-/// What superblock and manifest on a drive say that no store has open. Nothing is written, and the log is not read.
+/// Inspects superblock and manifest of a drive that no store has open. Nothing is written, and the log is not read.
 pub fn inspect_drive(drive: &Drive) -> Result<Inspection, Error> {
     let io = Io::new(drive.queue_pair(16).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Check);
     let read = async {
@@ -100,7 +100,7 @@ fn describe(
     Inspection { superblock: superblock_fields, manifest, segments, groups, trees: Vec::new(), areas }
 }
 
-/// What the manifest says of groups, by keyspace and class.
+/// The groups in the manifest, by keyspace and class.
 fn groups(table: &GroupTable, geometry: &Geometry) -> Vec<GroupInspection> {
     let mut all: BTreeMap<(u16, u8), GroupInspection> = BTreeMap::new();
     let extent_pages = geometry.pages_per_extent(NODE_PAGE_BYTES as usize);
@@ -158,7 +158,7 @@ fn areas(superblock: &Superblock, clients: &Clients, is_free: impl Fn(u32) -> bo
         ];
         for (kind, extents) in parts {
             for &extent in extents {
-                // A manifest that names an extent there is not is found when the store is opened.
+                // A manifest that names a nonexistent extent is found when the store is opened.
                 if let Some(owner) = owners.get_mut(extent as usize) {
                     *owner = Some((kind, Some(descriptor.number)));
                 }

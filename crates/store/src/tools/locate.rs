@@ -1,5 +1,5 @@
-//! Where a key lives: of a hashed keyspace, in a write buffer, or in which bytes of which segment; of an ordered one, in which data node.
-//! For tools; a get takes a faster way.
+//! Finds a key: in a hashed keyspace, in a write buffer, or in which bytes of which segment; in an ordered one, in which data node. For tools; a get
+//! has a faster path.
 
 use crate::api::store::Store;
 use tapetum_base::engine::key_place::Location;

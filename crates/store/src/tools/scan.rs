@@ -21,7 +21,7 @@ use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Header, Kind};
 
-/// A key and what its record's header says of its value.
+/// A key, and its value as its record's header describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scanned<'a> {
     pub key: &'a [u8],
@@ -42,7 +42,7 @@ impl<'a> Scanned<'a> {
 /// Shows `visit` every live key of a keyspace that begins with `prefix`, until it breaks off.
 ///
 /// # Errors
-/// Where a segment cannot be read; [`KeyspaceError::Gone`](crate::KeyspaceError::Gone) if the keyspace was dropped.
+/// If a segment cannot be read; [`KeyspaceError::Gone`](crate::KeyspaceError::Gone) if the keyspace was dropped.
 pub fn scan(
     store: &Store,
     keyspace: KeyspaceRef,
@@ -71,7 +71,7 @@ fn buffers(
     visit: &mut impl FnMut(Scanned<'_>) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
     for shard in engine.buffers.shards() {
-        // Copied, so that writers wait for no one who prints.
+        // Copied, so that writers do not wait for a caller that prints.
         let mut found: Vec<(Vec<u8>, Header)> = Vec::new();
         let shard = tapetum_base::media::io::lock(shard);
         shard.latest().for_each(|(_, place)| {

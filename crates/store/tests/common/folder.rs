@@ -25,7 +25,7 @@ impl Deref for Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What stays behind is in the temporary directory.
+        // If it cannot be removed, it stays in the temporary directory.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

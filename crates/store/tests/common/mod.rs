@@ -30,7 +30,7 @@ pub fn noise(seed: u64, length: usize) -> Vec<u8> {
     SplitMix64::new(seed).bytes(length)
 }
 
-/// Writes others until what was written before is in a segment.
+/// Writes other items until the earlier ones are in a segment.
 pub fn flush(store: &Store) {
     flush_with(store, |number| noise(number, 900));
 }

@@ -15,7 +15,7 @@ fn store() -> (Drive, Store) {
     store_in_memory(CAPACITY, &options)
 }
 
-/// What compresses to a half.
+/// Bytes that compress to a half.
 fn sparse(bytes: usize) -> Vec<u8> {
     noise(bytes / 2).into_iter().flat_map(|byte| [byte, 0]).collect()
 }
@@ -36,7 +36,7 @@ fn values() -> [(&'static [u8], Vec<u8>); 5] {
     ]
 }
 
-/// Polls until there are so many replies and asks.
+/// Polls until there are as many replies and asks as wanted.
 fn poll(session: &mut Session, replies_wanted: usize, asks_wanted: usize) -> (Vec<Reply>, Vec<Ask>) {
     let (mut replies, mut asks) = (Vec::new(), Vec::new());
     while replies.len() < replies_wanted || asks.len() < asks_wanted {

@@ -1,5 +1,5 @@
-//! What a session answers at once, without a request: items that DRAM has, in the tier or in write buffers, and puts that wait for
-//! nothing.
+//! Requests that a session answers at once, without a submission: gets of items that DRAM has, in the tier or in write buffers, and puts that wait
+//! for nothing.
 
 use crate::common::drive_of;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ fn drive(sync: Sync, env: Env) -> Drive {
     drive
 }
 
-/// That no codec shrinks.
+/// Bytes that no codec shrinks.
 fn noise(bytes: usize) -> Vec<u8> {
     SplitMix64::new(bytes as u64).bytes(bytes)
 }
@@ -122,7 +122,7 @@ fn a_put_at_once_outlives_flush_and_restart() {
         if put(&mut session, &key, &value, (flags, Expiry::NONE)).is_some() {
             at_once += 1;
         } else {
-            // What is to wait goes the way of all.
+            // A put that has to wait is submitted like any other.
             let condition = Condition::Always;
             session
                 .submit(0, Request::Put { key: &key, value: &value, flags, expiry: Expiry::NONE, condition })

@@ -1,4 +1,4 @@
-//! What the stores among the fixtures hold, from format 6 on, and how one is made:
+//! The contents of the stores among the fixtures, from format 6 on, and how one is made:
 //!
 //! ```text
 //! cargo test -p tapetum --test embedded -- --ignored fixtures_of_this_format
@@ -70,7 +70,7 @@ fn fill(store: &Store) {
     flush_with(store, |number| noise(number % 4, 50));
 }
 
-/// What only the log of a killed store has.
+/// Adds writes that only the log of a killed store has.
 fn fill_log(store: &Store) {
     for keyspace in ["words", "orders"].map(|name| store.keyspace(name).unwrap()) {
         keyspace.put(b"in the log", b"replayed").unwrap();

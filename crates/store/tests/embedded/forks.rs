@@ -11,7 +11,7 @@ const CHILD_SECONDS: u32 = 60;
 
 type Check = (&'static str, Box<dyn FnOnce() -> bool>);
 
-/// Runs checks in a forked child, in order; those that are not right, or were not reached.
+/// Runs checks in a forked child, in order; gives those that failed, or were not reached.
 fn wrong_in_child(checks: Vec<Check>) -> Vec<&'static str> {
     let names: Vec<&str> = checks.iter().map(|(name, _)| *name).collect();
     let mut ends = [0; 2];
@@ -58,7 +58,7 @@ fn store_at(folder: &Folder) -> Store {
     options.open(&**folder).unwrap()
 }
 
-/// What a store of the parent says in the child, call by call.
+/// Checks of the answers that a store of the parent gives in the child, call by call.
 fn calls_of(store: &Store) -> Vec<Check> {
     let words = store.create_keyspace_of("words", KeyspaceKind::Ordered).unwrap();
     words.put(b"key", b"value").unwrap();

@@ -75,7 +75,7 @@ fn a_store_of_format_7_is_opened_and_whole() {
         let directory = crate::common::folder::Folder::new(&format!("format-7-{is_killed}"));
         fs::write(directory.join("drive"), unpacked(packed)).unwrap();
         let options = Options::new().memory_bytes(32 << 20);
-        // What is read without writing is what is there after an opening, and a second one.
+        // A read without writing shows the same as an opening, and a second one.
         assert_store_is_whole(&options.open_read_only(&*directory).unwrap(), is_killed);
         for _ in 0..2 {
             let store = options.open(&*directory).unwrap();

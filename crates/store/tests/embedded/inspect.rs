@@ -1,4 +1,4 @@
-//! What tools see of a store: every key once, where a key lives, and a map on which every byte of the drive is somewhere.
+//! Tools on a store: a scan shows every key once, a key is located, and a map has every byte of the drive.
 
 use crate::common::{drive_of, new_on};
 use std::collections::BTreeMap;

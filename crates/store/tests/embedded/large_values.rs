@@ -1,4 +1,4 @@
-//! Values that lie in extents of their own, and what becomes of them when they change, go, or compress to little.
+//! Values that lie in extents of their own, when they change, go, or compress to little.
 
 use super::*;
 
@@ -245,7 +245,7 @@ fn a_full_store_refuses_conditional_writes_of_large_values_that_compress_to_smal
             Ok((outcome, _)) => panic!("{number}: {outcome:?}"),
         }
     }
-    // What is there is still changed.
+    // Existing items are still changed.
     let appended = store.run(Request::Append { key: b"key0", value: &value, stamp: None }).unwrap().0;
     assert!(matches!(appended, Outcome::Stored { .. }), "{appended:?}");
     assert_eq!(store.get(b"key0").unwrap().unwrap().value.len(), 15_000);
@@ -263,7 +263,7 @@ fn conditional_writes_that_waited_for_room_move_their_values_once() {
     let (value, mut added) = (noise(0, 100_000), 0);
     let before = store.stats().large_write_bytes;
     for round in 0..20 {
-        // What is refused flushes the buffers, so that the next one's room comes with the flush of this deletion.
+        // A refused put flushes the buffers, so that the next one's room comes with the flush of this deletion.
         assert_eq!(store.put(b"too much", &noise(0, 500_000)), Err(Error::FullFlash));
         assert!(store.delete(&key(round)).unwrap());
         let name = key(stored + round);

@@ -21,7 +21,7 @@ fn drive_on(flash: &Arc<MemoryFlash>) -> Drive {
     drive_of(flash.clone(), &options(), Env::system())
 }
 
-/// What a get on these terms says of `key`: marks, whether it won, and the value.
+/// The answer of a get of `key` on these terms: marks, whether it won, and the value.
 fn get(store: &Store, key: &[u8], terms: Terms) -> Option<(Marks, bool, Vec<u8>)> {
     match store.run(Request::GetAndLease { key, terms }).unwrap() {
         (Outcome::Leased { marks, won, .. }, value) => Some((marks, won, value)),

@@ -90,7 +90,7 @@ fn what_is_asked_for_stays_in_dram_when_it_is_written_over_and_flushed() {
             store.put(format!("filler{}", number % 1000).as_bytes(), &noise(number, 300)).unwrap();
         }
     };
-    // What a get brings from DRAM (the tier) and from flash.
+    // The value of a get, and how often it came from DRAM (the tier) and from flash.
     let came_from = |key: &[u8]| {
         let before = store.stats();
         let value = store.get(key).unwrap().unwrap().value;
@@ -312,7 +312,7 @@ fn a_full_store_refuses_new_keys_with_a_way_out_and_still_reads_overwrites_and_d
     let over = |key| put(key, b"from a batch");
     store.batch(&[over(b"key7"), over(b"key8")]).expect("it overwrites");
     assert_eq!(store.get(b"key8").unwrap().unwrap().value, b"from a batch");
-    // What was collected meanwhile may have left room for a few.
+    // A collection may meanwhile have left room for a few.
     let value = noise(0, 1000);
     let refused = (0..1000)
         .map(|number| format!("another{number}").into_bytes())
@@ -433,7 +433,7 @@ fn a_failed_write_poisons_the_store_and_reopening_gives_what_was_acknowledged() 
     assert!(matches!(a_put_fails(&noise(2, 40_000)), Error::Io(_)), "in extents of its own");
 }
 
-/// What a put is told whose first write fails.
+/// The error of a put whose first write fails.
 fn a_put_fails(value: &[u8]) -> Error {
     let faulty = FaultyFlash::new(CAPACITY, 1);
     let first = faulty_drive(&faulty);
@@ -578,7 +578,7 @@ fn no_value_is_larger_than_the_store_was_told_however_it_comes() {
     let append = Request::Append { key: b"a", value: &[1; 401], stamp: None };
     assert_eq!(store.run(append).unwrap_err(), Error::ValueTooLarge { limit_bytes: 1_000 });
     store.run(Request::Append { key: b"a", value: &[1; 400], stamp: None }).unwrap();
-    // What is larger already stays, and can be touched.
+    // An item that is larger already stays, and can be touched.
     store.run(Request::Touch { key: b"before", expiry: Expiry::NONE }).unwrap();
     assert_eq!(store.get(b"before").unwrap().unwrap().value, noise(1, 2_000));
 }

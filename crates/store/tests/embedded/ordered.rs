@@ -242,7 +242,7 @@ fn a_full_keyspace_refuses_puts_and_takes_them_again() {
     assert!(tapetum::check(&store).unwrap().problems.is_empty());
 }
 
-/// What takes more extents than are side by side is refused, and neither waits nor takes any.
+/// A value that takes more extents than are side by side is refused, and neither waits nor takes any.
 #[test]
 fn a_value_for_which_there_is_no_room_is_refused() {
     let store = new_store();

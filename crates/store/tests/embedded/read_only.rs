@@ -43,7 +43,7 @@ fn changes(faulty: &FaultyFlash) -> u64 {
 
 #[derive(PartialEq)]
 struct Contents {
-    /// What every key holds.
+    /// The value of every key.
     values: Vec<Option<Vec<u8>>>,
     /// Keys and stamps as a scan shows them.
     shown: Vec<(Vec<u8>, u64)>,

@@ -1,4 +1,4 @@
-//! What a store takes of memory and of its drive, and that it leaves both to others.
+//! The memory and the drive that a store takes, and that it leaves both to others.
 
 use super::*;
 
@@ -80,7 +80,7 @@ fn a_store_that_was_dropped_is_gone() {
     }
 }
 
-/// Where a store has grown and its items are tiny, the list of them is full before flash is.
+/// In a store that has grown, with tiny items, the list of them is full before flash is.
 #[test]
 fn a_store_that_can_name_no_more_items_says_so_and_opens_again() {
     let capacity = 8 << 20;
@@ -98,7 +98,7 @@ fn a_store_that_can_name_no_more_items_says_so_and_opens_again() {
     };
     let (batches, error) = fill(&store);
     assert_eq!(error, Error::FullManifest, "after {batches} batches");
-    // What is there may be written over, and is found again however the store ends.
+    // Existing items may be overwritten, and are found again however the store ends.
     for batch in (0..batches).step_by(20) {
         for number in batch * BATCH..(batch + 1) * BATCH {
             store.put(&number.to_le_bytes(), b"2").unwrap();
@@ -118,7 +118,7 @@ fn a_store_that_can_name_no_more_items_says_so_and_opens_again() {
     store.close().unwrap();
     drop(store);
     let store = Store::open_on(&drive, &options).unwrap();
-    // What is deleted with everything else makes room, too.
+    // Items that are deleted with everything else make room, too.
     assert_eq!(fill(&store).1, Error::FullManifest);
     store.run(Request::DeleteAll { at: 0 }).unwrap();
     let made_room = |_: &u32| put(&store, batches * BATCH, b"new") != Err(Error::FullManifest);

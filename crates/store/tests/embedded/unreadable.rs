@@ -1,4 +1,4 @@
-//! What becomes of a store with a page that cannot be read any more.
+//! A store with a page that cannot be read any more.
 
 use super::*;
 use tapetum_drive::{LocalBuffer, MemoryAddress, QueuePair, Returned};

@@ -1,4 +1,4 @@
-//! Warming on a drive in memory: what is listed before a store is closed, and what DRAM has of it after.
+//! Warming on a drive in memory: the items that are listed before a store is closed, and those of them that DRAM has after.
 
 use crate::common::drive_of;
 use std::ops::ControlFlow;
@@ -27,7 +27,7 @@ fn key(number: usize) -> Vec<u8> {
     format!("key:{number}").into_bytes()
 }
 
-/// Of many lengths, some of which compress.
+/// A value; values have many lengths, and some compress.
 fn value(number: usize, version: u64) -> Vec<u8> {
     let mut value = format!("{number} as of {version} ").repeat(1 + number % 40).into_bytes();
     if number.is_multiple_of(2) {
@@ -112,7 +112,7 @@ fn what_was_hot_is_in_dram_again_and_as_it_is_now() {
 
     let store = open(&flash, 4 << 20);
     assert_eq!(hot_keys(&store), []);
-    // What changes after the list: written over and in a buffer; deleted; both of them on flash by now.
+    // Changes after the list was made: keys written over and in a buffer; deleted; both of them on flash by now.
     put(&store, 100..150, 2);
     delete(&store, 200..250);
     flush(&store, 1);
@@ -132,7 +132,7 @@ fn what_was_hot_is_in_dram_again_and_as_it_is_now() {
     assert_eq!(read_from_dram(&store, (500..600).map(|number| (number, as_now(number)))), 0);
     // Again: all of it is there.
     assert_eq!(warm(&store, &list), Warmed { there: 440, gone: 60, ..Warmed::default() });
-    // What came from the list is worth a place in the next one.
+    // Items that came from the list are worth a place in the next one.
     assert!(hot_keys(&store).len() >= 440);
 }
 

@@ -7,8 +7,8 @@ use tapetum_base::session::asks::Ask;
 use tapetum_base::session::engine_session::EngineSlot;
 
 impl Session {
-    /// As [`Session::submit_to`]; a request that shows a longer value, or makes a value of a long one, asks before that is brought: see [`Session::take_asks`]. No other that
-    /// is on its way may have its token.
+    /// As [`Session::submit_to`]. A request that shows a longer value, or makes a value of a long one, asks before that value is brought: see
+    /// [`Session::take_asks`]. No other request in flight may have its token.
     ///
     /// # Errors
     /// As [`Session::submit`].
@@ -26,8 +26,8 @@ impl Session {
         Ok(())
     }
 
-    /// Appends the requests that have asked since. Each waits until it is told by [`Session::allow_value`] or
-    /// [`Session::give_up_value`], and is not replied to before. It has done nothing, and keeps no other waiting.
+    /// Appends the requests that have asked since. Each waits for [`Session::allow_value`] or [`Session::give_up_value`], and is not replied to
+    /// before. It has done nothing, and keeps no other waiting.
     pub fn take_asks(&mut self, asks: &mut Vec<Ask>) {
         if !self.core.is_here() {
             return;
@@ -35,7 +35,7 @@ impl Session {
         self.core.asks.take_new(asks);
     }
 
-    /// Lets a request that asks bring so many bytes: it goes on as if it was submitted now. If its item is a longer one by then it asks
+    /// Lets a request that asks bring a value of up to `value_bytes`: it goes on as if it was submitted now. If its item is longer by then, it asks
     /// again.
     ///
     /// # Panics

@@ -15,7 +15,7 @@ use tapetum_base::request::Outcome;
 use tapetum_base::session::batch::{BatchPart, BatchStop, Write};
 use tapetum_base::session::refuse;
 
-/// What the log takes of a record beside its key and value, about.
+/// Approximate bytes that the log takes for a record beside its key and value.
 const RECORD_BESIDE_BYTES: usize = 64;
 
 /// There is no room now: poll, and submit again.
@@ -33,7 +33,7 @@ impl Session {
         if !self.has_room() {
             return Err(Busy);
         }
-        // Before the attempt: what makes room after it must wake the session.
+        // Before the attempt: room that is freed after it must wake the session.
         self.core.notifier.set_waiting(true);
         loop {
             let busy = match self.try_batch(writes) {
@@ -79,7 +79,7 @@ impl Session {
         for (_, part) in &mut parts {
             part.lock()?;
         }
-        // With the locks held: after a drop, nothing is written.
+        // Checked with the locks held: after a drop, nothing is written.
         for write in writes {
             core.base.refuse_dropped(write.keyspace()).map_err(BatchStop::Refused)?;
         }

@@ -1,4 +1,4 @@
-//! What memory knows of the holes of a block device.
+//! The holes of a block device, as far as memory knows them.
 
 use super::Session;
 use std::ops::Range;
@@ -6,8 +6,8 @@ use tapetum_base::keyspace::block_device::{AbsentBlocks, BlockDevice};
 use tapetum_base::keyspace::states::KeyspaceRef;
 
 impl Session {
-    /// How many of the first of these blocks of a device are absent for certain, also where that is more than one could ask for by
-    /// [`Session::has_probably`], by about `looks_max` looks. Reads no flash. The first question of a device looks through the write buffers.
+    /// Counts how many of these blocks of a device, from the first on, are certainly absent, by about `looks_max` looks. The range may be longer than
+    /// one could ask for by [`Session::has_probably`]. Reads no flash. The first question of a device looks through the write buffers.
     pub fn absent_blocks(
         &self,
         keyspace: KeyspaceRef,

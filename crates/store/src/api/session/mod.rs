@@ -174,8 +174,8 @@ impl Session {
         Ok(())
     }
 
-    /// Whether a hashed keyspace may have a key, by what memory knows: a no is certain, and a yes nearly so. Of a block device with groups
-    /// memory knows of groups alone what is on flash. Yes, too, where a get would be refused. Reads no flash.
+    /// Whether a hashed keyspace may have a key, as far as memory knows: a no is certain, and a yes nearly so. For a block device with groups memory
+    /// only knows which groups are on flash. Yes, too, where a get would be refused. Reads no flash.
     pub fn has_probably(&self, keyspace: KeyspaceRef, key: &[u8]) -> bool {
         let engine = &*self.hashed_engine;
         if !self.core.is_here() || !engine.keyspaces.is_open(keyspace) {
@@ -228,7 +228,7 @@ impl Session {
             return replies.append(&mut self.core.ready);
         }
         self.hashed_engine.check_watermark();
-        // What changes after an attempt that had to wait must wake the session. Nobody writes for one that asks for nothing.
+        // A change after an attempt that had to wait must wake the session. A session that asks for nothing gets no wake-up.
         self.core.notifier.set_waiting(self.in_flight() > 0 || self.core.batch_waits);
         self.reap();
         self.attempt_waiting();
@@ -242,7 +242,7 @@ impl Session {
         }
     }
 
-    /// Answers everything on its way with an error, once; nothing more comes of it.
+    /// Answers every operation in flight with an error, once; nothing more happens to it.
     #[cold]
     fn fail_all(&mut self, error: Error) {
         if self.core.is_over {
@@ -254,7 +254,7 @@ impl Session {
         tokens.into_iter().for_each(|token| self.core.answer(token, Outcome::Failed(error.clone())));
     }
 
-    /// Attempts what waits, in order, and what that wakes.
+    /// Attempts the waiting operations, in order, and those that they wake.
     fn attempt_waiting(&mut self) {
         let mut count = self.hashed.begin_attempts();
         if count == 0 && self.others.are_none() {
@@ -278,7 +278,7 @@ impl Session {
             self.hashed.fail_waiting(&mut self.core);
             return self.reap();
         }
-        // Who gets a reply polls again.
+        // A caller that gets a reply polls again.
         while count > 0 {
             self.hashed.attempt_front(&mut self.core, &self.hashed_engine, count);
             self.reap();
@@ -286,8 +286,8 @@ impl Session {
         }
     }
 
-    /// Starts what was gathered, and takes completions until there are none, or an answer: who has it may have more to ask,
-    /// which should be on its way before the next completions are looked after.
+    /// Starts the gathered operations, and takes completions until there are none, or an answer: its receiver may have more requests, which should be
+    /// in flight before the next completions are handled.
     fn reap(&mut self) {
         let mut completions = std::mem::take(&mut self.core.completions);
         loop {
@@ -312,7 +312,7 @@ impl Session {
         self.hashed.count_gets(&self.hashed_engine);
     }
 
-    /// Sends what was gathered.
+    /// Sends the gathered operations.
     fn send(&mut self) {
         self.hashed.look_up_gathered(&mut self.core, &self.hashed_engine);
         self.others.iter_mut().for_each(|(_, part)| part.send(&mut self.core));
@@ -321,7 +321,7 @@ impl Session {
     /// The bytes of a value; readable until the poll after the one that replied. Whoever keeps them longer copies them.
     ///
     /// # Panics
-    /// Of a range that a later poll has given up, or another session's, the bytes of another value come, or this panics.
+    /// For a range that a later poll has given up, or that is another session's, this gives the bytes of another value, or panics.
     pub fn bytes(&self, value: ValueRange) -> &[u8] {
         self.core.values.bytes(value)
     }
@@ -347,7 +347,7 @@ impl Session {
         self.core.queue.is_ready()
     }
 
-    /// Descriptors that are readable when a poll may make progress, after one that gave nothing.
+    /// Descriptors that are readable when a poll may make progress, after a poll that gave nothing.
     pub fn event_fds(&self) -> Vec<RawFd> {
         if !self.core.is_here() {
             return Vec::new();
@@ -361,21 +361,21 @@ impl Session {
         [self.core.queue.event_fd(), self.core.notifier.event_fd()].into_iter().flatten()
     }
 
-    /// Events of work that its next poll would do, for whoever wants it.
+    /// Events of shared work that its next poll would do.
     fn shared_events(&self) -> impl Iterator<Item = &SharedEvent> {
         let log = self.core.holds_replies().then_some(&self.core.base.log.event);
         let engines = self.others.iter().filter(|part| part.waits() > EngineWait::Commands);
         log.into_iter().chain(engines.filter_map(EngineSession::shared_event))
     }
 
-    /// What keeps the operations, the most pressing of it.
+    /// The most pressing reason why operations wait.
     fn waits(&self) -> EngineWait {
         let others = self.others.iter().map(|part| part.waits());
         others.fold(self.hashed.waits(), EngineWait::max)
     }
 
-    /// Starts what was submitted and blocks until some of it is there, with one system call, if that is flash reads and
-    /// nothing else: they come without anybody's doing. Returns at once otherwise.
+    /// Starts the submitted operations and blocks until some are done, with one system call, if they are flash reads and nothing else: these complete
+    /// without anybody's doing. Returns at once otherwise.
     pub fn wait_for_flash(&mut self) {
         if !self.core.is_here() {
             return;
@@ -392,7 +392,7 @@ impl Session {
         if !self.core.is_here() {
             return;
         }
-        // Before the look: what changes after it must wake the session.
+        // Before the look: a change after it must wake the session.
         self.core.notifier.set_waiting(true);
         self.send();
         let waits = self.waits();
@@ -404,13 +404,13 @@ impl Session {
             // Flash reads alone: the queue pair wakes us with one system call.
             return self.core.queue.wait(timeout);
         }
-        // Starts what was submitted. What this takes is for the next poll.
+        // Starts the submitted commands. Completions that this takes are for the next poll.
         let SessionCore { queue, completions, .. } = &mut *self.core;
         queue.poll(completions);
         if !completions.is_empty() {
             return;
         }
-        // Nobody tells that memory was given back, nor that another session has sealed the buffer in which a batch had no room.
+        // Nothing signals that memory was given back, nor that another session has sealed the buffer in which a batch had no room.
         let look_again = (waits == EngineWait::Change || self.core.batch_waits).then_some(MEMORY_LOOK);
         self.sleep([timeout, look_again].into_iter().flatten().min());
         self.core.notifier.drain();

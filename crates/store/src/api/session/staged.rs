@@ -1,8 +1,8 @@
-//! What DRAM answers at once, in the stages of flash KVS: hash, tags, data. A caller takes many keys through each stage before the
-//! next, so that all of them wait for memory at the same time.
+//! Requests that DRAM answers at once, in the stages of flash KVS: hash, tags, data. A caller takes many keys through each stage before the next, so
+//! that all of them wait for memory at the same time.
 //!
-//! Invariant: what is answered here is what [`Session::submit`] would answer, after everything that was submitted before. What
-//! is not answered here is to be submitted.
+//! Invariant: an answer given here is the one that [`Session::submit`] would give, after everything that was submitted before. A request that is not
+//! answered here is to be submitted.
 
 use super::Session;
 use crate::hashed::session::KeyDigest;
@@ -12,17 +12,17 @@ use tapetum_base::request::item::{Access, ItemHead};
 use tapetum_kernels::expiry::Expiry;
 
 impl Session {
-    /// Whether gets are ever answered so: the store has a DRAM tier.
+    /// Whether gets are ever answered here: the store has a DRAM tier.
     pub fn answers_from_dram(&self) -> bool {
         self.hashed_engine.tier.is_some()
     }
 
-    /// Whether puts are ever done so: they need not wait to be durable.
+    /// Whether puts are ever done here: they need not wait to be durable.
     pub fn puts_at_once(&self) -> bool {
         self.hashed_engine.options.sync != Sync::Always
     }
 
-    /// First stage: hashes keys of a keyspace, and brings nearer what the second will look at. `digests` are at least as many.
+    /// First stage: hashes keys of a keyspace, and prefetches the data of the second stage. `digests` are at least as many.
     pub fn digest_each(&self, keyspace: KeyspaceRef, keys: &[&[u8]], digests: &mut [KeyDigest]) {
         self.hashed.digest_each(&self.hashed_engine, keyspace, keys, digests);
     }
@@ -34,15 +34,15 @@ impl Session {
         digest[0]
     }
 
-    /// Second stage: looks, without waiting for anybody, where the keys are, and brings that nearer. `puts` has a bit for each of
-    /// the keys, at most 32, that is set for those that are put: of these it is the place of the new record.
+    /// Second stage: finds, without waiting for anybody, where the keys are, and prefetches their items. `puts` has a bit for each of the keys, at
+    /// most 32, that is set for puts: for these the place of the new record is prefetched.
     pub fn fetch_each(&self, keys: &[KeyDigest], puts: u32) {
         self.hashed.fetch_each(&self.hashed_engine, keys, puts);
     }
 
-    /// Third stage of a get: appends to `out` what `head` does, which is shown the item and its use before, and then the value.
-    /// Nothing is appended, and the get is to be submitted, where `head` is not content, DRAM does not have the item, or something
-    /// comes first: what was submitted before, or the durability of what would be shown.
+    /// Third stage of a get: appends to `out` the output of `head`, which sees the item and its use before, and then the value. Nothing is appended,
+    /// and the get is to be submitted, if `head` refuses, if DRAM does not have the item, or if something comes first: an earlier submission, or the
+    /// durability of the item.
     pub fn get_from_dram(
         &mut self,
         keyspace: KeyspaceRef,
@@ -53,8 +53,8 @@ impl Session {
         self.hashed.get_from_dram(&self.hashed_engine, keyspace, digest, out, head)
     }
 
-    /// Third stage of a put over whatever the key has: its stamp. `None`: nothing was written, and the put is to be submitted. That
-    /// is so where it has to wait, for durability too, where it is refused, and where its value is long.
+    /// Third stage of a put over whatever the key has: its stamp. `None`: nothing was written, and the put is to be submitted, because it has to
+    /// wait, for durability too, is refused, or has a long value.
     pub fn put_at_once(
         &mut self,
         keyspace: KeyspaceRef,

@@ -5,12 +5,12 @@ use crate::hashed::session::ItemPipeline;
 use tapetum_base::keyspace::states::KeyspaceRef;
 
 impl Session {
-    /// As [`Session::submit_to`] of a get whose value goes through programs of the drive; the reply's value is what comes out of the last.
-    /// Of an item on flash only that comes to the host: the drive reads it, and the programs run where it lies. An item in a write
-    /// buffer or in the DRAM tier is the host's own and is copied to the drive first. It does not go into the DRAM tier.
+    /// As [`Session::submit_to`], for a get whose value goes through programs of the drive; the reply's value is the output of the last. For an item
+    /// on flash only this output comes to the host: the drive reads the item, and the programs run where it lies. An item in a write buffer or in the
+    /// DRAM tier is the host's own and is copied to the drive first. It does not go into the DRAM tier.
     ///
-    /// What goes wrong in the pipeline is [`Error::Pipeline`](crate::Error::Pipeline), by the place among the given stages. While
-    /// [`Session::is_ready`], another poll gets further.
+    /// A failure in the pipeline is [`Error::Pipeline`](crate::Error::Pipeline), by the place among the given stages. While [`Session::is_ready`],
+    /// another poll gets further.
     ///
     /// # Errors
     /// As [`Session::submit`].
@@ -28,8 +28,8 @@ impl Session {
         Ok(())
     }
 
-    /// Gives up the gets through programs that were submitted with this token. Each is replied to all the same: with its result if
-    /// that was there already, else with [`Error::Pipeline`](crate::Error::Pipeline), which says that it was cancelled.
+    /// Gives up the gets through programs that were submitted with this token. Each is replied to all the same: with its result if that was there
+    /// already, else with [`Error::Pipeline`](crate::Error::Pipeline), which says that it was cancelled.
     pub fn cancel_through(&mut self, token: u64) {
         self.hashed.cancel_through(&mut self.core, token);
     }

@@ -19,19 +19,19 @@ use tapetum_base::media::geometry::BUFFERS;
 use tapetum_kernels::block_group::group_hash;
 use tapetum_kernels::hash::HashKey;
 
-/// A record as a shard's table has it, until the key is written or its buffer released.
+/// A record that was found in a shard's table. It holds until the key is written or its buffer released.
 pub struct Found {
     pub place: Place,
-    /// Since it was written.
+    /// Whether it was read since it was written.
     pub was_read: bool,
     slot: usize,
 }
 
-/// A key as a shard had it once, by which is told whether it has been written since.
+/// A key's state in a shard at one moment. Later it tells whether the key has been written since.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seen {
     place: Option<Place>,
-    /// What was written since is in this buffer or a later one.
+    /// The active buffer at that moment: a later write is in this buffer or in a later one.
     active: u64,
     evictions: u64,
 }
@@ -41,7 +41,7 @@ fn table_number(shard: usize, buffer: u64) -> usize {
     shard * BUFFERS as usize + (buffer % BUFFERS) as usize
 }
 
-/// A look at all shards' tables without a lock, for hints: what it says may have been so a moment ago, or never.
+/// A look at all shards' tables without a lock, for hints: its answer may be outdated, or may never have been true.
 pub struct Glance {
     tables: Arc<Tables>,
     active: AtomicU64,
@@ -61,7 +61,7 @@ impl Glance {
         (active, (oldest < active).then_some(oldest))
     }
 
-    /// Brings nearer what a look for a key will see.
+    /// Prefetches the line that a look for a key reads first.
     #[inline]
     pub fn prefetch(&self, shard: usize, hash: HashKey) {
         let (active, sealed) = self.buffers();
@@ -71,7 +71,7 @@ impl Glance {
         }
     }
 
-    /// Where the latest record of a key is.
+    /// The place of a key's latest record.
     #[inline]
     pub fn look(&self, shard: usize, hash: HashKey) -> Option<Place> {
         let (active, sealed) = self.buffers();
@@ -102,19 +102,19 @@ pub struct Shard {
     active: u64,
     /// The oldest buffer that is not flushed yet.
     oldest: u64,
-    /// Goes up when an eviction begins to take keys of this shard from flash, and when it has: odd between.
+    /// Incremented when an eviction begins to take keys of this shard from flash, and again when it has done so: odd between.
     evictions: u64,
     /// The DRAM tier may have items of the sealed buffer.
     wanted_given: bool,
-    /// The extents of the large values in a buffer, by the record's place; also of records that were written over.
+    /// The extents of the large values in a buffer, by the record's place; those of overwritten records, too.
     large: [BTreeMap<u32, Arc<LargeExtents>>; BUFFERS as usize],
     /// The groups of which a buffer has blocks.
     groups: [HashSet<HashKey>; BUFFERS as usize],
 }
 
 impl Shard {
-    /// So many shards, each with room for so many entries of a buffer, of which `buffer` is the first, and the glance at them. All
-    /// that their tables will take of memory they take now.
+    /// Makes `count` shards, each with room for `entries_max` entries of a buffer, and the glance at them. The first buffer is `buffer`. The tables
+    /// take all their memory at once.
     pub fn many(count: usize, entries_max: usize, buffer: u64) -> io::Result<(Vec<Shard>, Glance)> {
         let tables = Arc::new(Tables::new(count * BUFFERS as usize, entries_max)?);
         let make = |number: usize| {
@@ -155,19 +155,19 @@ impl Shard {
         Some(Found { place: Place { buffer, place: place_of(word)? }, was_read: word & READ != 0, slot })
     }
 
-    /// What was found, and is there still, counts as read from now on.
+    /// Marks the found record as read. It must still be there.
     pub fn note_read_of(&mut self, found: &Found) {
         self.tables[(found.place.buffer % BUFFERS) as usize].note_read(found.slot);
     }
 
-    /// The record of a key in a buffer counts as read from now on.
+    /// Marks the record of a key in a buffer as read.
     pub fn note_read(&mut self, hash: HashKey) {
         if let Some(found) = self.find(hash) {
             self.note_read_of(&found);
         }
     }
 
-    /// The DRAM tier is to have this key's item when it is on flash, if it is in a buffer.
+    /// Asks that the DRAM tier get this key's item when it is on flash, if a buffer has the key.
     pub fn want(&mut self, hash: HashKey) {
         if let Some(Found { place, slot, .. }) = self.find(hash) {
             self.tables[(place.buffer % BUFFERS) as usize].set_wanted(slot, true);
@@ -214,8 +214,8 @@ impl Shard {
         table.fill(slot, hash, place);
     }
 
-    /// As [`Shard::insert`], in a store with a DRAM tier: it is to have the item when that is on flash, if it had the one before,
-    /// or was to have it. `tier_had` is asked only of a key that the tier can have: none that is in a buffer, unless it was given that.
+    /// As [`Shard::insert`], in a store with a DRAM tier. The tier gets the item when it is on flash, if it had the previous one or was to get it.
+    /// `tier_had` is called only for a key that the tier can have: a key in a buffer only if the tier was given that buffer's item.
     pub fn insert_wanted(&mut self, hash: HashKey, place: u32, tier_had: impl FnOnce() -> bool) {
         let active = (self.active % BUFFERS) as usize;
         let slot = self.tables[active].slot(hash);
@@ -230,7 +230,7 @@ impl Shard {
         self.tables[active].set_wanted(slot, wanted);
     }
 
-    /// Holds the extents that a record names, until its buffer is released.
+    /// Holds the extents that a record names until its buffer is released.
     pub fn insert_large(&mut self, place: Place, extents: Arc<LargeExtents>) {
         self.large[(place.buffer % BUFFERS) as usize].insert(place.place, extents);
     }
@@ -240,20 +240,20 @@ impl Shard {
         self.large[(place.buffer % BUFFERS) as usize].get(&place.place).cloned()
     }
 
-    /// With so many bytes more than its records have a flush writes a block's group, which may take `group_bytes`, if the block's record
-    /// with so many bytes goes to the active buffer. Once it is there, [`Shard::note_group`] says so.
+    /// How many bytes more a flush writes than it would from the records alone, if a block's record of `record_bytes` goes to the active buffer. The
+    /// block's group may take `group_bytes`. Once the record is in the buffer, the caller calls [`Shard::note_group`].
     pub fn group_growth(&self, hash: HashKey, group_bytes: usize, record_bytes: usize) -> i64 {
         let is_known = self.groups[(self.active % BUFFERS) as usize].contains(&group_hash(hash));
         let group_bytes = if is_known { 0 } else { group_bytes as i64 };
         group_bytes - record_bytes as i64
     }
 
-    /// The active buffer has a block of this hash key.
+    /// Notes that the active buffer has a block of this hash key.
     pub fn note_group(&mut self, hash: HashKey) {
         self.groups[(self.active % BUFFERS) as usize].insert(group_hash(hash));
     }
 
-    /// The key as it is now.
+    /// The state of the key at this moment.
     pub fn see(&self, hash: HashKey) -> Seen {
         Seen { place: self.get(hash), active: self.active, evictions: self.evictions }
     }
@@ -263,20 +263,20 @@ impl Shard {
         Seen { place: None, active: self.active, evictions: self.evictions }
     }
 
-    /// Whether the key was not written since it was seen. A key that was in no buffer could have been in one and out
-    /// again only if a buffer from then on was flushed; that is taken for a write.
+    /// Whether the key was not written since it was seen. A key that was in no buffer could have been in one and out again only if a later buffer was
+    /// flushed; that counts as a write.
     pub fn is_as(&self, hash: HashKey, seen: Seen) -> bool {
         self.get(hash) == seen.place && (seen.place.is_some() || self.oldest <= seen.active)
     }
 
-    /// Whether what was read of the key's item on flash is still what there is: not written over, and not evicted, which
-    /// others may have been told.
+    /// Whether the item that was read from flash is still the key's item: not overwritten, and not evicted, since others may already have been told
+    /// that an evicted item is gone.
     pub fn is_on_flash_as(&self, hash: HashKey, seen: Seen) -> bool {
         let evicted = seen.place.is_none() && (seen.evictions != self.evictions || seen.evictions % 2 == 1);
         self.is_as(hash, seen) && !evicted
     }
 
-    /// An eviction begins to take keys of this shard from flash, or has.
+    /// Notes that an eviction begins to take keys of this shard from flash, or has ended.
     pub fn turn_eviction(&mut self) {
         self.evictions += 1;
     }
@@ -307,7 +307,7 @@ impl Shard {
         assert_eq!(self.table(buffer).count(), 0);
     }
 
-    /// Forgets the oldest buffer, which is in a segment now.
+    /// Forgets the oldest buffer, which has become a segment.
     pub fn release(&mut self, buffer: u64) {
         assert!(buffer == self.oldest && buffer < self.active);
         self.tables[(buffer % BUFFERS) as usize].clear();
@@ -406,7 +406,7 @@ mod tests {
 
     #[test]
     fn tables_take_what_is_counted_for_them() {
-        // Three to a line of the cache, of which a quarter and some more stay free.
+        // Three entries share a cache line. A quarter of the slots and some more stay free.
         let slots: usize = 100 * 4 / 3 + 8;
         assert_eq!(Shard::new(100, 7).bytes(), 2 * slots.div_ceil(3) * 64);
         let mut shard = Shard::new(100, 7);
@@ -434,7 +434,7 @@ mod tests {
         assert!(shard.is_on_flash_as(key, after));
         shard.insert(key, 0);
         assert!(!shard.is_on_flash_as(key, after), "it was written over");
-        // What a buffer has is the same before an eviction and after it.
+        // An eviction does not change the state of a key in a buffer.
         let written = shard.see(key);
         shard.turn_eviction();
         assert!(shard.is_on_flash_as(key, written));
@@ -480,7 +480,7 @@ mod tests {
         assert_eq!(wanted(&shard, 7), vec![(a, 0), (b, 8)]);
         shard.rotate(8);
         shard.want(HashKey(4 << 70));
-        // What was wanted before is wanted still, whichever buffer has it, and what comes new is not.
+        // Items that were wanted are still wanted, whichever buffer has them. New ones are not.
         for (place, hash) in [(0, a), (8, b), (16, c), (24, b), (32, HashKey(4 << 70))] {
             shard.insert_wanted(hash, place, || false);
         }

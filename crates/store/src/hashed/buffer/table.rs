@@ -8,10 +8,10 @@
 //!  +-------+-------+-------+---------+---------+---------+----------------+
 //!  key: u128 · place: u32, the arena's plus one, 0 for none; bit 31: READ
 //! ```
-//! A key is in the first line from its own on that had room for it: nothing is taken out, but for all at once. So a look fetches one
-//! line, as a rule, and as the lines of all tables lie in huge pages, hardly ever an entry of the page tables.
+//! A key is in the first line, from its home line on, that had room for it: entries are removed only all at once. So a look usually fetches one cache
+//! line, and as the lines of all tables lie in huge pages, hardly ever an entry of the page tables.
 //!
-//! Threads: behind the shard's lock, but for [`Lines::glance`], by which only hints are given.
+//! Threads: behind the shard's lock, except [`Lines::glance`], which only gives hints.
 
 use std::io;
 use std::sync::Arc;
@@ -27,9 +27,9 @@ pub const READ: u32 = 1 << 31;
 const LINE_WORDS: usize = CACHE_LINE_BYTES / 8;
 const LINE_SLOTS: usize = 3;
 const PLACES_WORD: usize = 2 * LINE_SLOTS;
-/// Of a key, as a glance goes on.
+/// Slots that a glance looks at for a key, at most.
 const GLANCE_SLOTS: usize = 2 * LINE_SLOTS;
-/// Where bits begin that say whether the DRAM tier is to have the items of a line when they are on flash.
+/// The first of the bits that say whether the DRAM tier is to get the items of a line when they are on flash.
 const WANTED_SHIFT: usize = 32;
 const _: () = assert!(PLACES_WORD + LINE_SLOTS.div_ceil(2) == LINE_WORDS);
 
@@ -38,13 +38,13 @@ pub fn place_of(word: u32) -> Option<u32> {
     (word & !READ).checked_sub(1)
 }
 
-/// The word of its line that has a slot's place, and where in it that begins.
+/// The word of a slot's line that has the slot's place, and the bit at which the place begins.
 fn place_at(slot: usize) -> (usize, usize) {
     let number = slot % LINE_SLOTS;
     (PLACES_WORD + number / 2, number % 2 * 32)
 }
 
-/// Lines of one table, open to any thread: what is read without the shard's lock is a hint.
+/// Lines of one table, open to any thread: a read without the shard's lock is a hint.
 #[derive(Clone, Copy)]
 pub struct Lines<'a>(&'a [AtomicU64]);
 
@@ -53,7 +53,7 @@ impl<'a> Lines<'a> {
         self.0.len() / LINE_WORDS * LINE_SLOTS
     }
 
-    /// Its own line begins here.
+    /// The first slot of the key's home line.
     fn home(self, hash: HashKey) -> usize {
         let lines = self.0.len() / LINE_WORDS;
         (((hash.0 as u64 & 0xffff_ffff) * lines as u64) >> 32) as usize * LINE_SLOTS
@@ -68,7 +68,7 @@ impl<'a> Lines<'a> {
         HashKey(u128::from(line[at].load(Relaxed)) | u128::from(line[at + 1].load(Relaxed)) << 64)
     }
 
-    /// The place of a slot as it stands there.
+    /// The word of a slot.
     fn word_at(self, slot: usize) -> u32 {
         let (word, shift) = place_at(slot);
         (self.line(slot)[word].load(Relaxed) >> shift) as u32
@@ -83,7 +83,7 @@ impl<'a> Lines<'a> {
         slot
     }
 
-    /// Where a key's record is, by a look at few lines.
+    /// The place of a key's record, found in few lines.
     #[inline]
     pub fn glance(self, hash: HashKey) -> Option<u32> {
         let home = self.home(hash);
@@ -96,17 +96,17 @@ impl<'a> Lines<'a> {
         prefetch(self.line(self.home(hash)));
     }
 
-    /// Makes these bits of a word of the slot's line those of `to`.
+    /// Replaces these bits of a word of the slot's line by those of `to`.
     fn set(self, slot: usize, word: usize, bits: u64, to: u64) {
         let word = &self.line(slot)[word];
         word.store(word.load(Relaxed) & !bits | to, Relaxed);
     }
 }
 
-/// Where all tables of a store lie, one behind the other, each with room for as many entries.
+/// The memory of all tables of a store, one behind the other, each with room for the same number of entries.
 pub struct Tables {
     region: Region,
-    /// Of each.
+    /// Words of each table.
     words: usize,
     entries_max: usize,
 }
@@ -153,7 +153,7 @@ impl Table {
         Some((slot, lines.word_at(slot))).filter(|(_, word)| *word != 0)
     }
 
-    /// The record of a slot counts as read from now on.
+    /// Marks the record of a slot as read.
     pub fn note_read(&mut self, slot: usize) {
         let (word, shift) = place_at(slot);
         self.lines().set(slot, word, 0, u64::from(READ) << shift);
@@ -195,8 +195,7 @@ impl Table {
         1 << (WANTED_SHIFT + slot % LINE_SLOTS)
     }
 
-    /// Whether the DRAM tier is to have the item of a slot when it is on flash: it was read here, or is wanted. `None` for an
-    /// empty slot.
+    /// Whether the DRAM tier is to get the item of a slot when it is on flash: it was read here, or is wanted. `None` for an empty slot.
     pub fn is_wanted(&self, slot: usize) -> Option<bool> {
         let lines = self.lines();
         let word = lines.word_at(slot);
@@ -204,7 +203,7 @@ impl Table {
         (word != 0).then_some(word & READ != 0 || wanted)
     }
 
-    /// As [`Table::is_wanted`], of a key; `None` if it is not there.
+    /// As [`Table::is_wanted`], for a key; `None` if it is not there.
     pub fn is_key_wanted(&self, hash: HashKey) -> Option<bool> {
         self.is_wanted(self.slot(hash))
     }

@@ -19,7 +19,7 @@ pub struct WriteBuffers {
 }
 
 impl WriteBuffers {
-    /// Empty buffers, of which `buffer` is the first.
+    /// Empty buffers; the first is `buffer`.
     pub fn new(geometry: &Geometry, buffer: u64) -> Result<WriteBuffers, Error> {
         let entries = geometry.buffer_entries_max() / geometry.partitions();
         let (shards, glance) = Shard::many(geometry.partitions(), entries, buffer)
@@ -42,12 +42,12 @@ impl WriteBuffers {
         hash.partition(self.partition_bits)
     }
 
-    /// Where a buffer seems to have a key's record, without a lock.
+    /// The place at which a buffer seems to have a key's record. Takes no lock.
     pub fn glance(&self, hash: HashKey) -> Option<Place> {
         self.glance.look(self.number(hash), hash)
     }
 
-    /// Brings nearer what a look for a key will see.
+    /// Prefetches the line that a look for a key reads first.
     pub fn prefetch(&self, hash: HashKey) {
         self.glance.prefetch(self.number(hash), hash);
     }
@@ -91,7 +91,7 @@ impl WriteBuffers {
         self.glance.release(buffer);
     }
 
-    /// The active buffer names so many bytes more.
+    /// Adds to the large bytes that the active buffer names.
     pub fn name_large(&self, bytes: u64) {
         self.large_named_bytes.fetch_add(bytes, Ordering::Relaxed);
     }

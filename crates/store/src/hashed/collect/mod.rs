@@ -1,7 +1,7 @@
-//! The collector: segments with the fewest valid bytes are merged by hash key into a new one; what is dead stays behind.
+//! The collector merges the segments with the fewest valid bytes by hash key into a new one; dead records stay behind.
 //!
-//! It copies while flushes install, so it rechecks at its own install: what died meanwhile is born dead. Its outputs
-//! hold only what survived a collection, which keeps cold records apart from hot ones, and cover the whole hash range.
+//! It copies while flushes install, so it rechecks at its own install: a record that died meanwhile is born dead. Its outputs hold only records that
+//! survived a collection, which keeps cold records apart from hot ones, and cover the whole hash range.
 //!
 //! A victim that cannot be read is set aside ([`crate::hashed::segment::unreadable`]): nothing was changed for it, and others are collected.
 
@@ -40,7 +40,7 @@ const VICTIMS_MAX: usize = 8;
 const NUMBERS_SCARCE: usize = 8;
 /// Entries are collected for the manifest's sake when it has room for fewer flushes.
 const MANIFEST_SCARCE: u64 = 3;
-/// Where only the manifest is short of room, a collection frees such a part of what it reads, at least.
+/// If only the manifest is short of room, a collection must free at least one extent in this many of those that it reads.
 const FREED_SHARE: u64 = 8;
 const STEP_BYTES: usize = 256 << 10;
 
@@ -65,7 +65,7 @@ impl From<Error> for Failure {
 }
 
 impl Victim {
-    /// What an error means that reading a part of it came to.
+    /// Classifies an error that came from reading a part of the victim.
     fn failure(&self, part: Part, error: Error) -> Failure {
         match error {
             Error::Corrupt(_) | Error::Io(_) => Failure::Unreadable(self.segment.descriptor.version, part, error),
@@ -79,7 +79,7 @@ impl Victim {
     }
 }
 
-/// Where a record of the output came from.
+/// The origin of a record of the output.
 struct Source {
     hash: HashKey,
     victim: u32,
@@ -99,7 +99,7 @@ pub fn is_needed(engine: &HashedEngine) -> bool {
 }
 
 fn is_flash_scarce(engine: &HashedEngine) -> bool {
-    // Where writes are refused, what can be freed is freed, and the levels are looked at anew.
+    // If writes are refused, a collection frees what it can, and the levels are recomputed.
     let is_short = {
         let extents = lock(&engine.extents);
         extents.free_beside(ExtentOwner::Recovery) < 3 * engine.segment_extents() || extents.are_wanted()
@@ -141,7 +141,7 @@ pub async fn collect(engine: Arc<HashedEngine>, io: Io, phase: Arc<PhaseCell>) -
     done
 }
 
-/// Leaves a segment alone that cannot be read for a while, and expects no room of it. `true`: others are worth another try.
+/// Sets a segment aside for a while that cannot be read, and expects no room from it. `true`: others are worth another try.
 async fn set_aside(engine: &Arc<HashedEngine>, failure: Failure) -> Result<bool, Error> {
     let (version, part, error) = match failure {
         Failure::Unreadable(version, part, error) => (version, part, error),
@@ -149,7 +149,7 @@ async fn set_aside(engine: &Arc<HashedEngine>, failure: Failure) -> Result<bool,
     };
     tracing::error!("a segment is left as it is, and takes its space until all its items are written anew: {error}");
     engine.segments.unreadable.note(version, part, engine.now());
-    // The levels are looked at anew.
+    // Giving the installer back recomputes the levels.
     drop(engine.take_installer().await);
     Ok(true)
 }
@@ -198,7 +198,7 @@ fn choose(engine: &HashedEngine, catalog: &Catalog) -> Vec<Victim> {
     let share = |part: u64, whole: u64| part * 1_000_000 / whole.max(1);
     let live_share = |state: &SegmentState| {
         let extents = all_extents(engine, state);
-        // Deletions of everything happen meanwhile.
+        // A deletion of everything may come meanwhile, hence the saturation.
         share(extents.saturating_sub(engine.reclaimable_extents(state)), extents)
     };
     let valid_share = |state: &SegmentState| share(state.valid_entries.into(), state.descriptor.entries.into());
@@ -218,7 +218,7 @@ fn choose(engine: &HashedEngine, catalog: &Catalog) -> Vec<Victim> {
     }
     let dead = gather(engine, catalog, valid_share);
     let (dead_entries, entries) = dead.entries();
-    // A flush that waits is worth any.
+    // A flush that waits is worth any collection.
     if is_worth_collecting(dead_entries, entries) || (flushes == 0 && dead_entries > 0) {
         return dead.victims(engine);
     }
@@ -254,7 +254,7 @@ fn gather<'a>(engine: &HashedEngine, catalog: &'a Catalog, key: impl Fn(&Segment
         |state: &SegmentState| engine.segments.unreadable.is_left_alone(state, engine.live_bytes(state), now);
     let readable = catalog.segments.values().filter(|state| !left_alone(state));
     let mut in_order: Vec<&SegmentState> = readable.collect();
-    // Keys are cached: what they are made of, time too, goes on.
+    // Keys are cached, because the values that they depend on, time included, keep changing.
     in_order.sort_by_cached_key(|state| (key(state), state.descriptor.version));
     let mut states: Vec<&SegmentState> = Vec::new();
     let (mut bytes, mut pages, mut extents, mut large_bytes) = (0, (0, 0), 0, 0);
@@ -318,7 +318,7 @@ async fn merge(
     written: &mut WriteTally,
 ) -> Result<Vec<Source>, Failure> {
     let mut cursors = Vec::with_capacity(victims.len());
-    // Where nothing is live there is nothing to read.
+    // A victim without live records is not read.
     for (number, victim) in victims.iter().enumerate().filter(|(_, victim)| victim.live_bytes > 0) {
         let mut cursor =
             VictimCursor::new(victim.segment.clone(), io, engine.drive.local(), engine.hasher.clone()).await?;
@@ -334,7 +334,7 @@ async fn merge(
         let heads = cursors.iter_mut().filter_map(|(number, cursor)| Some((cursor.head()?, *number, cursor)));
         let Some((hash, number, cursor)) = heads.min_by_key(|(hash, ..)| *hash) else { return Ok(sources) };
         let header = cursor.header();
-        // Without its extents a large value has died since the cursor came by.
+        // A large value without its extents has died since the cursor passed it.
         let is_large = header.codec == Codec::OutOfLine;
         let large = if is_large { victims[number].segment.large(cursor.entry()) } else { None };
         let gone = is_large && large.is_none();
@@ -377,7 +377,7 @@ async fn install_output(
     if phase.get() != Phase::Evict {
         phase.set(Phase::Install);
     }
-    // What died since the choice is born dead in the output.
+    // Records that died since the choice are born dead in the output.
     let (mut born_dead, catalog) = (Dying::default(), installer.of::<Catalog>());
     let alive: Vec<bool> = sources
         .iter()
@@ -443,8 +443,8 @@ async fn install_output(
     Ok(())
 }
 
-/// The keys of the victims' valid records that were not copied (expired, or deleted with everything else), by partition:
-/// they go out of the index. Empty when there are none.
+/// The keys of the victims' valid records that were not copied (expired, or deleted with everything else), by partition. They are removed from the
+/// index. Empty when there are none.
 async fn left_behind(
     engine: &Arc<HashedEngine>,
     io: &Io,

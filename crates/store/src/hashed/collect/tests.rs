@@ -1,4 +1,4 @@
-//! When the collector is needed, what it takes, and what becomes of those who wait for it.
+//! Tests when the collector is needed, what it takes, and how those fare that wait for it.
 
 use super::*;
 use crate::engines::empty_clients;
@@ -22,7 +22,7 @@ fn a_collection_is_needed_where_something_is_scarce_and_its_output_has_room() {
     let options = small_options();
     let (drive, store) = store_in_memory(SMALL_BYTES, &options);
     let (engine, io) = (store.hashed(), Io::new(drive.queue_pair(16).unwrap()));
-    // Nobody else looks at the levels anew.
+    // Nobody else recomputes the levels.
     let _installer = run(&io, engine.take_installer(), || false).unwrap();
     let needed = || {
         let beside_a_flush = ExtentReservation::up_to(&engine.extents, ExtentOwner::Flush, engine.segment_extents());

@@ -1,5 +1,5 @@
-//! Reads a segment's valid records from front to back, each one checked: what the collector merges and `check` verifies. Or those that
-//! start in some of its pages.
+//! Reads a segment's valid records from front to back, each one checked, for the collector's merge and for `check`. A cursor may be limited to the
+//! records that start in some of the pages.
 //!
 //! Pages pass through a window; the next windows are read while this one is looked at.
 
@@ -131,8 +131,8 @@ impl VictimCursor {
         self.current.as_ref().map(|(_, found)| found.header).expect("the cursor is at a record")
     }
 
-    /// The page that the record begins in. That those of a page are what they seem, and not a dead one that a damaged length made pass
-    /// for its neighbour, is known when the cursor has left the page.
+    /// The page that the record begins in. Only when the cursor has left the page is it known that the page's records are what they seem: a damaged
+    /// length could let a dead record pass for its neighbour.
     pub fn page(&self) -> Option<u32> {
         self.page
     }
@@ -173,8 +173,8 @@ impl VictimCursor {
             let Some(address) = self.next_address().await? else { return Ok(None) };
             let page_size = self.segment.page_size();
             let page = page_size.page_of(address);
-            // The lengths of dead records are not covered by a checksum that was looked at. That none was damaged, and each record is
-            // judged by its own bit, shows in that they lead from start to start, as many as the page has, and never to zeros.
+            // The lengths of dead records are not covered by a checksum that was checked. It proves that none was damaged, and that each record is
+            // judged by its own bit, if the lengths lead from start to start, as many as the page has, and never to zeros.
             if self.page != Some(page) {
                 return Err(self.corrupt(self.page.unwrap_or(0)));
             }
@@ -191,7 +191,7 @@ impl VictimCursor {
             }
             let is_valid = valid.get(self.entry());
             if is_valid || is_doubtful {
-                // Nor is it known yet that this one's are right.
+                // It is not yet known that this record's lengths are right.
                 if record_bytes > u64::from(self.segment.descriptor.record_bytes_max) {
                     return Err(self.corrupt(page));
                 }
@@ -205,7 +205,7 @@ impl VictimCursor {
         }
     }
 
-    /// Where the next record is, in the page that has more of them or in the next one that has any.
+    /// The address of the next record: in this page, if more start in it, or in the next one in which any starts.
     async fn next_address(&mut self) -> Result<Option<u64>, Error> {
         while self.starts_left == 0 {
             let page = self.page.map_or(self.pages.start, |page| page + 1);
@@ -250,7 +250,7 @@ impl VictimCursor {
         let tail = self.window.first_page..self.window.end();
         let mut follows = ahead.first_page == tail.end && tail.contains(&from);
         if ahead.first_page != from && !(follows && tail.end - from <= TAIL_PAGES_MAX) || ahead.end() < to {
-            // A record that is longer than a window. Their memory may be what the next read waits for.
+            // A record is longer than a window. The windows read ahead are freed: the next read may wait for their memory.
             drop(ahead);
             self.ahead.clear();
             ahead = self.start(from, to - from).await?;
@@ -301,7 +301,7 @@ pub mod tests {
     use tapetum_base::media::io::run;
     use tapetum_drive::{Drive, Env, Flash, MemoryFlash, SplitMix64, programs};
 
-    /// Where in a record the length of its stored value begins, when its key is short.
+    /// Offset in a record of the length of its stored value, when its key is short.
     const STORED_BYTES_AT: usize = 12;
     const SECTOR_BYTES: usize = 512;
 
@@ -347,7 +347,7 @@ pub mod tests {
 
     pub const SMALL_BYTES: u64 = 8 << 20;
 
-    /// Of a store of [`SMALL_BYTES`], which has many segments all the same.
+    /// Options of a store of [`SMALL_BYTES`] that has many segments all the same.
     pub fn small_options() -> StoreOptions {
         StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(SMALL_BYTES, 16 << 20) }
     }
@@ -412,7 +412,7 @@ pub mod tests {
         let (drive, store) = store_of_equal_records(1 << 20, RECORD_BYTES);
         let engine = store.hashed();
         let io = Io::new(drive.queue_pair(16).unwrap());
-        // Nobody else reads.
+        // Nobody else reads the segment.
         wait_for_flush(engine);
         let _installer = run(&io, engine.take_installer(), || false).unwrap();
         let segment = first_segment(engine);
@@ -495,7 +495,7 @@ pub mod tests {
         engine.segments.iter().next().expect("some were flushed")
     }
 
-    /// Until maintenance has flushed what is sealed.
+    /// Waits until maintenance has flushed what is sealed.
     pub fn wait_for_flush(engine: &HashedEngine) {
         while engine.buffers.sealed().is_some() {
             engine.log.poisoned().expect("maintenance works");
@@ -503,12 +503,12 @@ pub mod tests {
         }
     }
 
-    /// Makes a segment's first record so much longer, as its header says it.
+    /// Makes a segment's first record `by_bytes` longer, according to its header.
     pub async fn lengthen_first_record(io: &Io, segment: &Segment, by_bytes: u64) {
         let first = segment.data_runs(0, SECTOR_BYTES as u32).next().expect("a segment has pages").flash;
         let mut sector = io.allocate(SECTOR_BYTES).await.unwrap();
         io.read(first, &mut sector, 0, SECTOR_BYTES).await.unwrap();
-        // Of two bytes, as those of 128 and more are.
+        // The length takes two bytes, as every length of 128 and more does.
         let stored_bytes = &mut sector.bytes_mut()[STORED_BYTES_AT..][..2];
         let longer = u64::from(stored_bytes[0] & 0x7f) + (u64::from(stored_bytes[1]) << 7) + by_bytes;
         stored_bytes.copy_from_slice(&[longer as u8 | 0x80, (longer >> 7) as u8]);

@@ -26,9 +26,9 @@ use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Header, Kind, Record};
 
-/// How often an older record is read that cannot be, before the flush fails.
+/// How often an older record that cannot be read is tried before the flush fails.
 const READS_MAX: u32 = 8;
-/// How often a group is looked for that collections keep moving.
+/// How often a group that collections keep moving is looked for.
 const LOOKS_MAX: u32 = 1024;
 
 /// The entries of a sorted buffer that are one unit with the entry at `at`.
@@ -133,7 +133,7 @@ impl GroupMerger {
     }
 }
 
-/// What came of a look for a group's older record.
+/// The result of a look for a group's older record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Older {
     None,
@@ -155,7 +155,7 @@ async fn read_older(
         let Some(segment) = engine.candidate(hash) else { return Ok(Older::None) };
         match find_in(engine, io, &segment, (keyspace, key), hash, frame).await {
             Ok(Some(true)) => return Ok(Older::There),
-            // It is elsewhere by now, or was evicted.
+            // The record was moved or evicted.
             Ok(_) if engine.segments.sequence() != sequence => io.step().await,
             Ok(_) => return Ok(Older::None),
             Err(Error::Corrupt(what)) => {
@@ -163,7 +163,7 @@ async fn read_older(
                 return Ok(Older::Damaged);
             }
             Err(Error::Io(_)) if failures + 1 < READS_MAX => failures += 1,
-            // The drive may come round, and have what is needed: the flush fails, and the log keeps what is new.
+            // The drive may recover and still have the record: the flush fails, and the log keeps the new data.
             Err(error) => return Err(error),
         }
     }

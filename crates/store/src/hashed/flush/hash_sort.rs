@@ -13,10 +13,10 @@ const BUCKET_ENTRIES: usize = 8;
 /// Entries dealt or ordered in one step: others get the processor between steps.
 pub const STEP_ENTRIES: usize = 4 << 10;
 
-/// What a sort works in, kept from one to the next.
+/// Working memory of a sort, kept for the next.
 #[derive(Default)]
 pub struct HashSort {
-    /// Where each bucket's next entry goes; after the deal, where the bucket ends.
+    /// The place of each bucket's next entry; after the deal, the bucket's end.
     ends: Vec<u32>,
     sorted: Vec<Entry>,
 }
@@ -29,7 +29,7 @@ impl HashSort {
         let shift = (u128::BITS - (bounds.end().0 - low).leading_zeros()).saturating_sub(buckets_log2);
         let bucket = |hash: HashKey| (hash.0 - low).checked_shr(shift).unwrap_or(0) as usize;
 
-        // One place more: counts are kept one place on, so that their sums are where buckets start.
+        // One place more: counts are kept one place further on, so that their sums are the starts of buckets.
         self.ends.clear();
         self.ends.resize((1 << buckets_log2) + 1, 0);
         for step in entries.chunks(STEP_ENTRIES) {

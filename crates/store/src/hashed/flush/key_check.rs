@@ -38,7 +38,7 @@ pub struct Relied {
 }
 
 impl Relied {
-    /// A later version than the first is another one at the next [`Relied::compare`] too: it never comes back.
+    /// Remembers the first version of each segment. A later one still differs at the next [`Relied::compare`], because no version returns.
     fn on(&mut self, segment: &Segment) {
         let Descriptor { number, version, .. } = segment.descriptor;
         self.versions.entry(number).or_insert(version);
@@ -67,7 +67,7 @@ const PREFETCH_AHEAD: usize = 8;
 /// A key whose candidate is to be looked at.
 struct Check {
     version: u64,
-    /// Where the candidate's entry may be.
+    /// Pages that may have the candidate's entry.
     pages: Range<u32>,
     cell: RangeInclusive<HashKey>,
     segment: Arc<Segment>,
@@ -212,8 +212,8 @@ mod tests {
     use tapetum_kernels::data_page::{PAGE_BYTES, SegmentSalt};
     use tapetum_kernels::key_table::{Entry, KeyPage, PageBuilder};
 
-    /// What a check of a key, two thirds into its cell, makes of a page with these hash keys, given as their distance from
-    /// the cell's start by its width.
+    /// The result of checking a key, two thirds into its cell, against a page with hash keys at these distances from the cell's start. `distances`
+    /// gets the cell's width.
     fn looked(distances: impl Fn(u128) -> Vec<u128>) -> (Checked, Vec<HashKey>) {
         let (_drive, store) = store_in_memory(SMALL_BYTES, &small_options());
         let engine = store.hashed();

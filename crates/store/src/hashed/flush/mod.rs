@@ -48,9 +48,9 @@ use tapetum_kernels::data_page::PageSize;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Codec, Kind, Record};
 
-/// Records that are asked for ahead of their turn: they lie in the order in which they came.
+/// Records to prefetch ahead of their turn: they lie in the order in which they came.
 const PREFETCH_AHEAD: usize = 8;
-/// So many of a buffer's records say how long its records are.
+/// Records of a buffer that are sampled for the size of its records.
 const PAGE_SIZE_SAMPLE_RECORDS: u64 = 256;
 
 /// Flushes `buffer`, which is sealed, into extents that were reserved for it.
@@ -84,8 +84,8 @@ pub async fn flush(
     Ok(())
 }
 
-/// Reserves what a flush may take, if it can end and leave the collector's reserve alone: extents, segment numbers, which buffers of few
-/// live records use up first, and what the manifest can name.
+/// Reserves what a flush may take, if it can end and leave the collector's reserve alone: extents, segment numbers (buffers of few live records use
+/// these up first), and room in the manifest.
 pub fn reserve(engine: &HashedEngine) -> Option<ExtentReservation> {
     let (may_name, segment) = (may_name_another(engine), engine.segment_extents());
     may_name.then(|| ExtentReservation::begin(&engine.extents, ExtentOwner::Flush, segment))?
@@ -192,11 +192,11 @@ async fn flush_as(
     // The install trims the log.
     let trim = engine.leave_to_trim(KeyspaceKind::Hashed, buffer).await?;
     let mut installer = engine.take_installer().await;
-    // Before the buffer is released: who waited for its flush finds it counted.
+    // Counted before the buffer is released: those that waited for its flush find it counted.
     engine.write_counts.note(&writing.written);
     let done = install(engine, io, phase, (buffer, &trim), &mut installer, segment, relied, shards).await;
     drop(installer);
-    // Who waits for this buffer to be in a segment could not see it before.
+    // Those that wait for this buffer to be in a segment could not see it before.
     engine.log.wake();
     done
 }
@@ -291,8 +291,8 @@ async fn install(
     Ok(())
 }
 
-/// Puts what is asked for into the DRAM tier, now that flash has it: it will not have to be read from there. The buffer is not
-/// released yet, so a record that is still its key's latest is what flash has.
+/// Puts wanted items into the DRAM tier when they are on flash, so that they need not be read from there. The buffer is not released yet, so a record
+/// that is still its key's latest is the one on flash.
 async fn keep_wanted(engine: &HashedEngine, io: &Io, buffer: u64) {
     // Copies in DRAM are a help: without memory for them the flush goes on.
     let (Some(tier), Ok(mut decompressor)) = (&engine.tier, Decompressor::new()) else { return };
@@ -379,7 +379,7 @@ fn is_forgotten(key: CheckedKey) -> bool {
     !key.live && fail_point!(ForgetTombstone)
 }
 
-/// What becomes of older records, by segment.
+/// Deaths of older records, by segment.
 fn deaths_by(shards: &[ShardKeys]) -> DeathsBySegment {
     let mut deaths = DeathsBySegment::new();
     for key in shards.iter().flat_map(|shard| shard.keys.iter()).filter(|key| !is_forgotten(*key)) {
@@ -396,7 +396,7 @@ fn tally_of(shards: &[ShardKeys]) -> ItemTally {
     keys.map(|key| (key.keyspace, moved(key).items())).collect()
 }
 
-/// What becomes of a key's place in the index.
+/// The change of a key's place in the index.
 fn moved(key: CheckedKey) -> Moved {
     Moved::from_check(key.live && !is_forgotten(key), key.checked)
 }
@@ -458,7 +458,7 @@ mod tests {
             let (_drive, store) = store_in_memory(SMALL_BYTES, &options);
             let engine = store.hashed();
             let mut random = SplitMix64::new(1);
-            // Half of them are deleted again: what says so is in no page.
+            // Half of them are deleted again. Deletions take no page.
             for number in 0..(48 << 10) / (value_bytes + 40) / 2 * 2 {
                 let key = format!("key {number:05}");
                 store.put(key.as_bytes(), &random.bytes(value_bytes)).unwrap();
@@ -493,7 +493,7 @@ mod tests {
         let _installer = run(&io, engine.take_installer(), || false).unwrap();
         let generation = engine.index.partition_generation(partition);
         let check = |generation| {
-            // What was found when nothing of the key was on flash.
+            // The result of checks at a time when nothing of the key was on flash.
             let keyspace = KeyspaceId::DEFAULT;
             let keys = batch.iter().map(|_| CheckedKey { live: true, keyspace, checked: Checked::New }).collect();
             let mut keys = ShardKeys { generation, keys };

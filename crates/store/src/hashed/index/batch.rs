@@ -19,7 +19,7 @@ use tapetum_kernels::delta_bucket::{Header, Position, SLOTS, slot};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::prefetch::prefetch;
 
-/// Lookups whose memory is asked for at once.
+/// Lookups whose memory is prefetched together.
 const BATCH: usize = 32;
 
 /// A lookup, the words of its bucket, and what was found in them.
@@ -30,7 +30,7 @@ struct Lookup<'a> {
     aim: Option<Aim>,
 }
 
-/// Where the entries of a lookup are, under which header of the bucket.
+/// The slot of a lookup's entries, and the bucket's header under which they were found.
 #[derive(Clone, Copy)]
 struct Aim {
     header: Header,
@@ -79,17 +79,17 @@ impl GlobalIndex {
 const _: () = assert!(BATCH <= u32::BITS as usize, "a bit for each lookup");
 
 impl Lookup<'_> {
-    /// Asks for the words that tell where the entries are.
+    /// Prefetches the words that tell where the entries are.
     #[inline(always)]
     fn prefetch_tenancy(&self) {
-        // The same line twice rather than a branch that nobody can foresee.
+        // Fetches the same line twice rather than take a branch that cannot be predicted.
         let is_far = slot(self.position.tail) >= self.partition.slots_near;
         prefetch(&self.words[0]);
         prefetch(&self.words[usize::from(is_far) * LINE_WORDS]);
     }
 
-    /// Finds where the entries are, by those words, and asks for them. `None` if the lookup must be done otherwise: they
-    /// are in an extension, or the bucket is being written.
+    /// Finds where the entries are, by those words, and prefetches them. `None` if the lookup must be done otherwise: they are in an extension, or
+    /// the bucket is being written.
     #[inline(always)]
     fn aim(&self, find_slot: fn(&[AtomicU64], u32) -> Option<Slot>) -> Option<Aim> {
         let header: Header = sequence_lock::begin(&self.words[0])?;
@@ -106,7 +106,7 @@ impl Lookup<'_> {
         Some(Aim { header, slot })
     }
 
-    /// What the entries say. `None` if they were not found, or the bucket was written meanwhile.
+    /// The candidate among the entries. `None` if they were not found, or the bucket was written meanwhile.
     #[inline(always)]
     fn finish(&self) -> Option<Candidate> {
         let aim = self.aim.as_ref()?;
@@ -117,7 +117,7 @@ impl Lookup<'_> {
         sequence_lock::is_unchanged(&self.words[0], aim.header).then_some(candidate)
     }
 
-    /// Asks for what tells several entries apart: all entries before them, or all behind, whichever are fewer.
+    /// Prefetches the entries that tell several candidates apart: all entries before them, or all behind, whichever are fewer.
     #[cold]
     fn prefetch_group(&self, found: Slot) {
         let (first, last) = found.entry_words(self.words.len(), self.partition.layout);

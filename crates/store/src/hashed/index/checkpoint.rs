@@ -12,7 +12,7 @@
 //! written. The checkpoint holds only while its frame is the manifest's last: any install, any snapshot and the record
 //! "opened" end it, and then its extents are free, since no segment names them. So nothing ever has to take one back.
 //!
-//! It is a copy of what key tables say. Where anything is amiss, it is passed over and the index is built from them.
+//! It duplicates the key tables. If anything is wrong with it, it is skipped and the index is built from them.
 
 use crate::hashed::HashedEngine;
 use crate::hashed::index::{GlobalIndex, IndexImage, IndexRestorer, PartitionShape};
@@ -36,16 +36,16 @@ const SHAPE_BYTES: usize = 28;
 /// Bytes of a keyspace's count in the frame.
 const ITEMS_BYTES: usize = 10;
 
-/// What the manifest says of a checkpoint.
+/// The manifest's description of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Checkpoint {
     fingerprint_bits: u32,
     chunk_bytes: u32,
     shapes: Vec<PartitionShape>,
     extents: Vec<u32>,
-    /// Of each chunk.
+    /// Checksum of each chunk.
     crcs: Vec<u32>,
-    /// Keys by keyspace; none where the tapetum that wrote it did not count them.
+    /// Keys by keyspace; empty if the tapetum that wrote it did not count them.
     items: Vec<(KeyspaceId, u64)>,
 }
 
@@ -99,7 +99,7 @@ impl Checkpoint {
         Ok(Checkpoint { fingerprint_bits, chunk_bytes, shapes, extents, crcs, items })
     }
 
-    /// Where chunk `number` lies; `None` if it lies nowhere.
+    /// The place of chunk `number`; `None` if it has none.
     fn place(&self, geometry: &Geometry, number: usize) -> Option<u64> {
         let per_extent = chunks_per_extent(geometry, self.chunk_bytes)?;
         let extent = *self.extents.get(number / per_extent)?;
@@ -165,7 +165,7 @@ pub async fn write(engine: &HashedEngine, io: &Io, installer: &mut Installer) ->
     installer.append_if_room(&items).await
 }
 
-/// Where a checkpoint is to be found, and what it must fit.
+/// Parameters for loading a checkpoint, and the values that it must match.
 pub struct Source<'a> {
     pub geometry: &'a Geometry,
     pub store_id: u64,
@@ -196,7 +196,7 @@ pub async fn load(
     if restorer.entries() != source.entries {
         return Err(format!("it has {} keys instead of {}", restorer.entries(), source.entries));
     }
-    // One that counts none was written by a tapetum that did not; and what does not add up is not believed.
+    // A checkpoint without counts was written by a tapetum that did not count. Counts that do not add up are not believed.
     let counted = checkpoint.items.iter().try_fold(0u64, |sum, (_, items)| sum.checked_add(*items));
     if counted != Some(source.entries) {
         return Err("it does not say which keyspaces its keys are in".into());
@@ -250,7 +250,7 @@ mod tests {
         let mut writer = Writer::default();
         checkpoint.encode(&mut writer);
         assert_eq!(Checkpoint::parse(&mut Reader::new(&writer.bytes)), Ok(checkpoint.clone()));
-        // Earlier ones end with the checksums.
+        // Checkpoints of earlier versions end with the checksums.
         let uncounted = writer.bytes.len() - 4 - 2 * ITEMS_BYTES;
         for length in (0..writer.bytes.len()).filter(|length| *length != uncounted) {
             assert_eq!(Checkpoint::parse(&mut Reader::new(&writer.bytes[..length])), Err(Short));

@@ -1,4 +1,4 @@
-//! How large a partition is for how many entries.
+//! The size of a partition for a number of entries.
 //!
 //! Entries fall into buckets at random, so a bucket's need of bits is spread around its mean. A bucket is loaded until
 //! its mean need plus [`SPARE_DEVIATIONS`] standard deviations fill it; the buckets above that push their last few slots
@@ -12,8 +12,7 @@ use tapetum_kernels::delta_bucket::{EntryLayout, Header, SLOTS};
 
 /// Words of an extension bucket: one cache line.
 pub(super) const EXTENSION_WORDS: usize = 8;
-/// A bucket's size is chosen for about so many entries a slot. More make the tenancy cheaper and false candidates more
-/// frequent.
+/// Entries per slot for which a bucket's size is chosen. More make the tenancy cheaper and false candidates more frequent.
 const ENTRIES_PER_SLOT: f64 = 1.25;
 /// The room kept for variance, in standard deviations of a bucket's need.
 const SPARE_DEVIATIONS: f64 = 0.45;
@@ -39,7 +38,7 @@ pub struct IndexGeometry {
 }
 
 impl IndexGeometry {
-    /// Of a store with these options and this geometry.
+    /// The index geometry of a store with these options and this geometry.
     pub(crate) fn of(options: &StoreOptions, geometry: &Geometry, capacity_bytes: u64) -> IndexGeometry {
         IndexGeometry {
             partition_bits: geometry.partition_bits,
@@ -48,7 +47,7 @@ impl IndexGeometry {
         }
     }
 
-    /// Of a store that is made with these options and this capacity.
+    /// The index geometry of a store that is made with these options and this capacity.
     pub fn at(options: &StoreOptions, capacity_bytes: u64) -> Result<IndexGeometry, Error> {
         let geometry = Geometry::new(capacity_bytes, options.segment_bytes, options.partition_bits, 512)?;
         Ok(IndexGeometry::of(options, &geometry, capacity_bytes))
@@ -98,29 +97,29 @@ impl IndexGeometry {
         ((entries as f64 / self.bucket_load()).ceil() as usize).max(1)
     }
 
-    /// What a partition of so many buckets holds in comfort.
+    /// Entries of a partition with this many buckets at its capacity.
     pub(super) fn capacity(self, buckets: usize) -> usize {
         (buckets as f64 * self.bucket_load()) as usize
     }
 
-    /// What a partition with so many entries is built to hold: the next size on a grid of steps of [`STEP`]. Each
-    /// partition's grid is shifted against the others', so that those that fill at the same pace grow one after another.
+    /// Entries that a partition with `entries` is built to hold: the next size on a grid of steps of [`STEP`]. The grids of partitions are shifted
+    /// against each other, so that those that fill at the same pace grow one after another.
     pub(super) fn room_for(self, partition: usize, entries: usize) -> usize {
-        // Reversed bits: the partitions that follow each other in an install are far apart on the grid.
+        // Reversed bits keep partitions that follow each other in an install far apart on the grid.
         let reversed = (partition as u32).reverse_bits() >> 1 >> (31 - self.partition_bits.min(31));
         let shift = f64::from(reversed) / self.partitions() as f64;
         let steps = (entries.max(1) as f64 / ROOM_MIN).log(STEP) - shift;
         (ROOM_MIN * STEP.powf(steps.ceil().max(0.0) + shift)) as usize + 1
     }
 
-    /// Extension buckets that a partition of so many buckets is given at least.
+    /// Extension buckets that a partition with this many buckets is given at least.
     pub(super) fn extensions_for(self, buckets: usize) -> usize {
         let mean = buckets as f64 * EXTENSIONS_PER_BUCKET;
         let extensions = (mean + 4.0 * mean.sqrt() + 2.0).ceil() as usize;
         extensions.min(Header::EXTENSIONS_MAX)
     }
 
-    /// Words of a partition of so many buckets: whole pages.
+    /// Words of a partition with this many buckets: whole pages.
     pub(super) fn partition_words(self, buckets: usize, page_bytes: usize) -> usize {
         let words = buckets * self.bucket_words() + self.extensions_for(buckets) * EXTENSION_WORDS;
         words.next_multiple_of(page_bytes / 8)

@@ -1,8 +1,8 @@
 //! The index as plain bytes, for a checkpoint, and back.
 //!
 //! The image is the words of every partition, in order, little-endian: its buckets and the extensions that were ever used.
-//! What is not in the words (how many of each) is the partition's [`PartitionShape`]. Nothing is checked here but that the
-//! shapes are possible: whoever keeps an image keeps checksums with it.
+//! The counts of both are in the partition's [`PartitionShape`]. The only check here is that the shapes are possible: whoever keeps an image keeps
+//! checksums with it.
 
 use super::geometry::EXTENSION_WORDS;
 use super::partition::{NONE, Partition};
@@ -26,7 +26,7 @@ pub struct PartitionShape {
     pub extensions_used: u32,
 }
 
-/// The partitions at one time. Whoever holds it sees to it that nothing is merged meanwhile.
+/// The partitions at one moment. The holder ensures that nothing is merged meanwhile.
 pub struct IndexImage {
     table: Arc<Table>,
 }

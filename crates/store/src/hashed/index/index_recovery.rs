@@ -15,7 +15,7 @@ use tapetum_base::media::io::{Io, lock, run};
 use tapetum_drive::Purpose;
 use tapetum_drive::fail_point;
 
-/// What a thread takes beside the partition that it builds: a cut with its list, and key-table pages on their way.
+/// Memory of a thread beside the partition that it builds: a cut with its list, and key-table pages in flight.
 const THREAD_BYTES: u64 = 4 << 20;
 const PROGRESS_INTERVAL_US: u64 = 1_000_000;
 
@@ -26,7 +26,7 @@ struct Work {
     next: AtomicUsize,
     done: AtomicUsize,
     failed: AtomicBool,
-    /// When progress was told last.
+    /// When progress was last reported.
     told_us: Mutex<u64>,
 }
 

@@ -94,7 +94,7 @@ struct Table {
 pub struct GlobalIndex {
     partition_bits: u32,
     fingerprint_bits: u32,
-    /// Of the partitions that are built from now on.
+    /// Payload bits of the partitions that are built from now on.
     payload_bits: AtomicU32,
     table: ArcSwap<Table>,
     writer: Mutex<Scratch>,
@@ -127,8 +127,8 @@ impl GlobalIndex {
         }
     }
 
-    /// Partitions that are built from now on take payloads of at least so many bits. Those that are there keep theirs: a
-    /// payload that does not fit them all may come only when each [`is_wide`](Self::is_wide).
+    /// Partitions that are built from now on take payloads of at least `payload_bits`. Existing ones keep theirs: a payload that does not fit them
+    /// all may come only when each [`is_wide`](Self::is_wide).
     pub fn widen(&self, payload_bits: u32) {
         assert!(payload_bits <= 32, "payloads of {payload_bits} bits");
         self.payload_bits.fetch_max(payload_bits, Ordering::SeqCst);
@@ -155,8 +155,8 @@ impl GlobalIndex {
         partition.lookup(position)
     }
 
-    /// The hash keys among which the candidate of `hash` is, if it has one: the first and the last. Until the partition is
-    /// rebuilt. Of those in the index, the candidate is one with the most [`shared_bits`](Self::shared_bits).
+    /// The range of hash keys, first and last, that has the candidate of `hash`, if there is one. It holds until the partition is rebuilt. Of the
+    /// keys of the index in the range, the candidate is one with the most [`shared_bits`](Self::shared_bits).
     pub fn cell(&self, hash: HashKey) -> RangeInclusive<HashKey> {
         self.table.load().partitions[hash.partition(self.partition_bits)].cell(hash)
     }
@@ -173,7 +173,7 @@ impl GlobalIndex {
         if a.bucket == b.bucket { (a.tail ^ b.tail).leading_zeros() } else { 0 }
     }
 
-    /// Brings what a lookup of `hash` will read nearer to the processor.
+    /// Prefetches the lines that a lookup of `hash` will read.
     #[inline]
     pub fn prefetch(&self, hash: HashKey) {
         let table = self.table.load();
@@ -220,8 +220,8 @@ impl GlobalIndex {
         PartitionBuilder::new(self.geometry(), partition, room_for, &self.account).map_err(RebuildError::OutOfMemory)
     }
 
-    /// Puts a built partition in the place of the old one, whose memory goes when its last reader has left. What was merged
-    /// into the old one since the builder began is lost unless the builder was given it too.
+    /// Puts a built partition in the place of the old one, whose memory is freed when its last reader has left. A change merged into the old one
+    /// since the builder began is lost unless the builder was given it too.
     pub fn install(&self, builder: PartitionBuilder) -> Result<(), RebuildError> {
         let (number, mut partition) = builder.finish()?;
         let _writer = self.lock_writer();
@@ -251,7 +251,7 @@ impl GlobalIndex {
         self.table.load().partitions[partition].capacity()
     }
 
-    /// What to build a partition for that has so many entries.
+    /// Entries to build a partition for that has `entries`.
     pub fn room_for(&self, partition: usize, entries: usize) -> usize {
         self.geometry().room_for(partition, entries)
     }
@@ -265,8 +265,8 @@ impl GlobalIndex {
         entries <= capacity && capacity <= most
     }
 
-    /// Entries that the index can take beside those it has, if it may grow to `bytes`. What its partitions have room for is not room by
-    /// itself: one that is full grows though others are not.
+    /// Entries that the index can take beside those it has, if it may grow to `bytes`. Free room in one partition does not help another: a full one
+    /// grows although others are not full.
     pub fn room_within(&self, bytes: usize) -> usize {
         let capacity: usize = self.table.load().partitions.iter().map(|partition| partition.capacity()).sum();
         let growth = bytes.saturating_sub(self.bytes()) as f64 / self.geometry().entry_bytes();

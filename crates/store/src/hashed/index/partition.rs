@@ -25,8 +25,8 @@ use tapetum_kernels::prefetch::prefetch;
 /// The end of the list of free extensions.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// How many slots' tenancy, each of them a bit and one for each of its entries, fits into a bucket's first cache line but
-/// for once in forty times, with so many entries in a bucket.
+/// How many slots' tenancy fits into a bucket's first cache line, in all but one of forty buckets, at this load. The tenancy takes one bit per slot
+/// and one per entry.
 fn slots_near(bucket_load: f64) -> u32 {
     let line_bits = (LINE_WORDS * 64 - TENANCY_START) as f64;
     let slot_bits = 1.0 + bucket_load / f64::from(SLOTS);
@@ -39,12 +39,12 @@ pub(super) struct Partition {
     pub(super) bucket_words: usize,
     pub(super) layout: EntryLayout,
     geometry: IndexGeometry,
-    /// Where the entry of the middle slot is expected, in words from the end of a bucket, times 2^16: for prefetching.
+    /// The expected place of the middle slot's entry, in words from the end of a bucket, times 2^16: for prefetching.
     slot_stride: usize,
     /// The tenancy of a slot below this one is very likely in the first cache line.
     pub(super) slots_near: u32,
     capacity: usize,
-    /// Tells this partition from those that were or will be in its place.
+    /// Distinguishes this partition from earlier and later ones in its place.
     pub generation: u64,
     entries: AtomicUsize,
     // The writer's: the list of extensions given back (linked through their word 1), and the first never used one.
@@ -127,7 +127,7 @@ impl Partition {
         self.region.get(start..start + EXTENSION_WORDS)
     }
 
-    /// Asks for the cache lines that a lookup of this position will read, as far as they can be foreseen.
+    /// Prefetches the cache lines that a lookup of this position will read, as far as they can be foreseen.
     #[inline(always)]
     pub fn prefetch(&self, position: Position) {
         let words = self.bucket(position.bucket);
@@ -161,7 +161,7 @@ impl Partition {
         find(words, header, self.layout, first_slot, tail)
     }
 
-    // What follows is the writer's.
+    // Only the writer calls the functions below.
 
     /// Adds extensions to the chain until it has at least `len`, or adds none.
     pub(super) fn lengthen_chain(&self, chain: &mut Vec<u32>, len: usize) -> Result<(), PartitionFull> {

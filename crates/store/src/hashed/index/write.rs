@@ -9,7 +9,7 @@ use tapetum_base::memory::sequence_lock;
 use tapetum_kernels::delta_bucket::edit::{Bucket, Inserted};
 use tapetum_kernels::delta_bucket::{Header, SLOTS, slot, splice};
 
-/// What the writer works with from bucket to bucket, kept so that it need not be allocated again.
+/// Working memory of the writer, kept from bucket to bucket to save allocations.
 pub(super) struct Scratch {
     geometry: IndexGeometry,
     /// A bucket taken apart.
@@ -40,7 +40,7 @@ impl Scratch {
         }
     }
 
-    /// Makes it one for a partition of this shape.
+    /// Adapts it to a partition of this shape.
     pub fn fit(&mut self, geometry: IndexGeometry) {
         if self.geometry != geometry {
             *self = Scratch::new(geometry);
@@ -67,7 +67,7 @@ impl Scratch {
     }
 }
 
-/// What the changes to a bucket did.
+/// Counts of the changes to a bucket.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Counts {
     pub inserted: usize,

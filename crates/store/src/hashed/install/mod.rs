@@ -1,4 +1,4 @@
-//! The install: one change of the catalog, durable first, then seen.
+//! The install: one change of the catalog, first made durable, then visible.
 //!
 //! ```text
 //! segment's bytes  →  flush  →  manifest record  →  catalog and segment table  →  index, partition by partition
@@ -22,7 +22,7 @@ use tapetum_base::phase::{Phase, PhaseCell};
 use tapetum_drive::fail_point;
 use tapetum_kernels::hash::HashKey;
 
-/// What an install does to one key's place in the index.
+/// The change of one key's place in the index by an install.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Moved {
     /// It is in the new segment, and was in none.
@@ -67,8 +67,8 @@ impl Moved {
     }
 }
 
-/// Makes an install durable, with what its frame says beside it, and then seen. `segment` is what it adds; `moved` gives a partition's
-/// keys, sorted.
+/// Makes an install durable, with the rest of its frame, and then visible. `segment` is the one that it adds; `moved` gives a partition's keys,
+/// sorted.
 pub async fn apply(
     engine: &Arc<HashedEngine>,
     io: &Io,
@@ -109,7 +109,7 @@ pub async fn apply(
     Ok(())
 }
 
-/// From now on nothing that is read of a partition's keys is believed to be on flash; nor is it in the DRAM tier.
+/// Begins an eviction: a read that finds a partition's keys on flash is no longer believed, and the DRAM tier gives up the evicted keys.
 fn begin_eviction(engine: &HashedEngine, partition: usize, moved: &[(HashKey, Moved)]) {
     let mut shard = lock(&engine.buffers.shards()[partition]);
     shard.turn_eviction();
@@ -121,7 +121,7 @@ fn begin_eviction(engine: &HashedEngine, partition: usize, moved: &[(HashKey, Mo
     }
 }
 
-/// Lets go of the extents of large values whose records died, also of those that were born dead.
+/// Releases the extents of large values whose records died, or were born dead.
 pub fn forget_large(engine: &HashedEngine, install: &Install) {
     for deaths in &install.deaths {
         if let Some(segment) = engine.segments.get(deaths.segment) {

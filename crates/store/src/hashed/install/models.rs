@@ -10,7 +10,7 @@ struct Store {
     install_sequence: AtomicU64,
     index: AtomicU64,
     segments: [AtomicU64; 2],
-    /// Of the key's record in each segment.
+    /// Whether the key's record in each segment is valid.
     valid: [AtomicU64; 2],
     /// Whether the key is in a write buffer.
     buffer: Mutex<bool>,

@@ -1,12 +1,12 @@
-//! Items by keyspace: keys on flash, counted at each install, and from a part of the write buffers how many more there are about.
+//! Items by keyspace: keys on flash, counted at each install, and an estimate, from a sample of the write buffers, of how many more there are.
 //!
 //! Invariants:
-//! 1. What counts as on flash is what the index maps to segments: an install says which keys come in and go out, and an opening counts all
-//!    of them, from the checkpoint or from key tables.
-//! 2. Items that have expired, or are deleted with everything else, count until flush, collector or purge takes their room back.
+//! 1. A key counts as on flash while the index maps it to a segment: an install says which keys come in and go out, and an opening counts all of
+//!    them, from the checkpoint or from key tables.
+//! 2. Items that have expired, or are deleted with everything else, count until flush, collector or purge reclaims their room.
 //! 3. An exact count looks each key of the write buffers up in key tables, with the installer held: nothing goes to flash meanwhile.
-//! 4. A look at the write buffers is at [`KEYS_LOOKED_AT`] keys at most. Where these are all there are, each key counts as it is, but for
-//!    keys that the index takes for others; else they stand for the rest.
+//! 4. A sample of the write buffers is at most [`KEYS_LOOKED_AT`] keys. If there are no more, each key counts exactly, except keys that the index
+//!    takes for others; else the sample stands for the rest.
 //!
 //! Threads: the holder of the installer changes counts, anyone asks.
 
@@ -81,7 +81,7 @@ impl KeyspaceItems {
 }
 
 impl HashedEngine {
-    /// Adds about how many items each hashed keyspace has. The only one has at most so many as the store.
+    /// Adds about how many items each hashed keyspace has. If there is only one, it has at most as many as the store.
     pub fn count_keyspaces(&self, counts: &mut ItemCounts) {
         let keyspaces = self.keyspaces.list();
         let mut hashed = keyspaces.iter().filter(|keyspace| keyspace.kind == KeyspaceKind::Hashed);
@@ -121,7 +121,7 @@ impl HashedEngine {
         Ok(tally)
     }
 
-    /// The keys that a shard's write buffers have the last word on, by hash: whose they are, and whether they have an item.
+    /// The keys whose latest record is in a shard's write buffers, by hash: their keyspaces, and whether they have an item.
     fn keys_of_shard(&self, number: usize) -> Vec<(HashKey, KeyspaceId, bool)> {
         let now_ms = self.now_ms();
         let shard = lock(&self.buffers.shards()[number]);
@@ -130,7 +130,7 @@ impl HashedEngine {
         keys
     }
 
-    /// The keys that a shard's write buffers have the last word on: whose each is, and whether it has an item.
+    /// The keys whose latest record is in a shard's write buffers: the keyspace of each, and whether it has an item.
     fn latest_of<'a>(
         &'a self,
         shard: &'a Shard,

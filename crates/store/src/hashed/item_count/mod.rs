@@ -33,7 +33,7 @@ use tapetum_kernels::record::Kind;
 const QUIET_US: u64 = 5_000_000; // without a write, before a count begins
 const LOOK_EVERY_US: u64 = 500_000;
 const PAUSE_US_MIN: u64 = 10_000_000; // between counts
-const PAUSE_TIMES: u64 = 10; // as long as the count before it took: a tenth of the time is counted at most
+const PAUSE_TIMES: u64 = 10; // times as long as the last count took: counting takes at most a tenth of the time
 const STEP_BYTES: u64 = 128 << 10;
 const REST_BYTES: u64 = 1 << 20;
 const REST_US: u64 = 10_000;
@@ -57,7 +57,7 @@ struct Counted {
 }
 
 impl ItemCount {
-    /// Whether a count is under way and does nothing for the moment.
+    /// Whether a count is under way and pauses.
     pub fn rests(&self) -> bool {
         self.rests.load(Ordering::Relaxed)
     }
@@ -81,7 +81,7 @@ impl HashedEngine {
             .sum()
     }
 
-    /// Items went of which no stamp tells.
+    /// Discards the last count, because items went without a stamp.
     pub fn forget_count(&self) {
         *lock(&self.item_count.last) = None;
     }
@@ -139,14 +139,14 @@ pub async fn count(engine: Arc<HashedEngine>, io: Io) {
         since_step_bytes: 0,
         since_rest_bytes: 0,
     };
-    // One that was overtaken tells nothing.
+    // A count that was overtaken gives no result.
     let _ = turn.run().await;
 }
 
 /// Something came between.
 struct Overtaken;
 
-/// What has expired of a segment.
+/// The expired part of a segment.
 enum LapsedPart {
     All,
     Some(Entries),
@@ -182,7 +182,7 @@ impl CountTurn {
         if is_overtaken(&self.engine, self.stamp, self.sequence) { Err(Overtaken) } else { Ok(()) }
     }
 
-    /// Lets others go first, now and then; work that counts for `bytes` was done.
+    /// Yields now and then, after work that counts for `bytes`.
     async fn worked(&mut self, bytes: u64) -> Result<(), Overtaken> {
         self.since_step_bytes += bytes;
         self.since_rest_bytes += bytes;
@@ -233,7 +233,7 @@ impl CountTurn {
         Ok(sum)
     }
 
-    /// Reads a segment, and leaves with it what has expired. What cannot be read counts as live from then on.
+    /// Reads a segment and notes its expired records with it. A segment that cannot be read counts as live from then on.
     async fn look(&mut self, segment: &Arc<Segment>) -> Result<(), Overtaken> {
         match self.read(segment).await {
             Ok(read) => read,
@@ -269,7 +269,7 @@ impl CountTurn {
         Ok(Ok(()))
     }
 
-    /// Of a shard's keys in the write buffer: how many are live, and how many have a live record on flash too.
+    /// Counts a shard's keys in the write buffer: how many are live, and how many have a live record on flash too.
     async fn shard(&mut self, number: usize) -> Result<(u64, u64), Overtaken> {
         let (mut batch, mut checked) = (Vec::new(), Vec::new());
         let buffer = {

@@ -1,4 +1,4 @@
-//! The count beside what was written, and what it leaves alone.
+//! Tests the count against what was written, and that it leaves the rest alone.
 
 use super::count;
 use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_at_rest};

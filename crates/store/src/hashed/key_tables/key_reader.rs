@@ -1,5 +1,5 @@
-//! Reads ranges of key-table pages, or of the fence pages behind them, several on their way at once, and hands them out, checked, in
-//! the order they were asked for. Pages that are damaged or cannot be read are made anew, but for a reader that is to tell.
+//! Reads ranges of key-table pages, or of the fence pages behind them, several at once, and hands them out, checked, in the order they were asked
+//! for. Pages that are damaged or cannot be read are rebuilt, unless the reader is to report them.
 
 use crate::hashed::key_tables::key_mend;
 use crate::hashed::segment::view::Segment;
@@ -24,7 +24,7 @@ pub const PAGES_PER_READ: u32 = 16;
 pub struct KeyReader<'a, T> {
     io: &'a Io,
     local: &'a LocalMemory,
-    /// What hashes keys, where pages are to be made anew.
+    /// The hasher of keys for rebuilding pages; `None` for a reader that reports them.
     mends_with: Option<KeyHasher>,
     depth: usize,
     pending: VecDeque<Pending<T>>,
@@ -46,7 +46,7 @@ pub struct KeyPages<T> {
     view: HostView,
 }
 
-/// What a page of a key table, or of the fences behind it, is called.
+/// The name of a page of a key table, or of the fences behind it.
 pub fn page_name(segment: &Segment, page: u32) -> String {
     let number = segment.descriptor.number;
     match page.checked_sub(segment.key_pages()) {
@@ -93,7 +93,7 @@ impl<T> KeyPages<T> {
 }
 
 impl<'a, T> KeyReader<'a, T> {
-    /// A reader that makes pages anew which are not as they were.
+    /// A reader that rebuilds pages which are not as they were written.
     pub fn new(io: &'a Io, local: &'a LocalMemory, hasher: KeyHasher) -> KeyReader<'a, T> {
         KeyReader::with_depth(io, local, hasher, DEPTH)
     }
@@ -103,7 +103,7 @@ impl<'a, T> KeyReader<'a, T> {
         KeyReader::open(io, local, Some(hasher), depth)
     }
 
-    /// A reader that tells of pages that are not as they were, and leaves them so.
+    /// A reader that reports pages which are not as they were written, and leaves them so.
     pub fn telling(io: &'a Io, local: &'a LocalMemory) -> KeyReader<'a, T> {
         KeyReader::open(io, local, None, DEPTH)
     }
@@ -158,7 +158,7 @@ impl<'a, T> KeyReader<'a, T> {
         Ok(Some(read))
     }
 
-    /// Reads pages again that were not right, made anew if somebody has not done so meanwhile.
+    /// Reads faulty pages again, and rebuilds them if nobody has done so meanwhile.
     async fn mend(&self, read: &mut KeyPages<T>, hasher: KeyHasher, wrong: Error) -> Result<(), Error> {
         if self.read_again(read).await.is_ok() {
             return Ok(());

@@ -1,9 +1,8 @@
 //! Key tables in host memory, so that key checks need not read them from flash.
 //!
-//! A batch of uniform hash keys looks into every key table, so none is dearer than another but for its age: what was
-//! written lately is what will be written over, where anything is. So a table is kept from when its segment is written, and
-//! the oldest go first when there is no room. After a restart a table comes back when a check first asks for it, if there is
-//! room. A table that is not here is read.
+//! A batch of uniform hash keys looks into every key table, so tables differ in value only by their age: records written lately are the likeliest to
+//! be overwritten. So a table is kept from when its segment is written, and the oldest are evicted when there is no room. After a restart a table is
+//! loaded when a check first asks for it, if there is room. A table that is not in memory is read from flash.
 //!
 //! Threads: a mutex, held for a look at the map.
 
@@ -62,7 +61,7 @@ impl KeyTables {
         table
     }
 
-    /// Lets go of a segment's key table, if it is here.
+    /// Evicts a segment's key table, if it is here.
     pub fn forget(&self, version: u64) {
         let mut kept = lock(&self.kept);
         if let Some(table) = kept.tables.remove(&version) {
@@ -70,7 +69,7 @@ impl KeyTables {
         }
     }
 
-    /// Lets the oldest go until the rest is within `bytes_max`.
+    /// Evicts the oldest tables until the rest is within `bytes_max`.
     pub fn trim(&self, bytes_max: u64) {
         let mut kept = lock(&self.kept);
         while kept.bytes > bytes_max {

@@ -44,8 +44,8 @@ pub fn is_inline(geometry: &Geometry, stored_bytes: usize, raw_bytes: usize) -> 
     stored_bytes <= inline_bytes_max(geometry) && raw_bytes <= inline_raw_bytes_max(geometry)
 }
 
-/// What limits the largest value, in bytes before compression: several copies of it pass through memory, two of them must fit on flash
-/// beside everything else, and their references into small records.
+/// Limits of the largest value, in bytes before compression: several copies of it pass through memory, two of them must fit on flash beside
+/// everything else, and their references into small records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueLimits {
     /// An eighth of the memory.
@@ -72,7 +72,7 @@ pub fn value_bytes_max(geometry: &Geometry, memory_bytes: u64) -> usize {
     by_memory.min(by_capacity).min(by_write_buffers).min(VALUE_BYTES_MAX as u64) as usize
 }
 
-/// What large values take, for `stats`, and what they wait for.
+/// Room that large values take, for `stats`, and extents that they wait for.
 #[derive(Default)]
 pub struct LargeLevels {
     pub values: AtomicU64,
@@ -162,7 +162,7 @@ impl std::fmt::Debug for LargeExtents {
 /// The large values of a segment: extents by the record's entry.
 pub type LargeEntries = BTreeMap<u32, Arc<LargeExtents>>;
 
-/// Takes what references on flash name, while a store is opened.
+/// Claims the extents that references on flash name, while a store is opened.
 pub struct Claims {
     space: LargeSpace,
     /// By the first extent.

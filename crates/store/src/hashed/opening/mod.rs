@@ -1,10 +1,10 @@
-//! The hashed engine of a store that is being opened: what it reads and believes before anything is written, and how it comes into memory.
+//! The hashed engine of a store that is being opened: the data that it reads and verifies before anything is written, and how it comes into memory.
 //!
 //! ```text
 //! catalog, log ─► extents of segments and large values claimed ─► fences of segments ─► (the record "opened") ─► engine, its index empty
 //!                                                                                        log records replayed ─► index filled
 //! ```
-//! Fences are made anew where they are damaged: the first that is written, after all the rest was believed.
+//! Damaged fences are rebuilt: they are the first data written, after all the rest was verified.
 
 pub mod claims;
 mod fences;
@@ -39,7 +39,7 @@ use tapetum_drive::Drive;
 use tapetum_drive::fail_point;
 use tapetum_kernels::hash::HashKey;
 
-/// What is read of hashed keyspaces before the engine is there.
+/// State of hashed keyspaces that is read before the engine exists.
 pub struct FoundHashed {
     programs: DrivePrograms,
     checkpoint: Option<Checkpoint>,
@@ -52,7 +52,7 @@ pub struct FoundHashed {
     stamp_durable: u64,
 }
 
-/// What the engine has yet to take in when the log was replayed.
+/// State that the engine takes in after the log was replayed.
 pub struct HashedRest {
     checkpoint: Option<Checkpoint>,
     generation_before: u64,
@@ -89,7 +89,7 @@ impl FoundHashed {
         })
     }
 
-    /// Opens the segments. Fences that are damaged are written anew.
+    /// Opens the segments. Damaged fences are rebuilt and written.
     pub async fn open_segments(&mut self, drive: &Drive, io: &Io, base: &mut FoundBase) -> Result<(), Error> {
         let (superblock, hasher, catalog) = (&base.superblock, &base.hasher, base.installer.of::<Catalog>());
         open_segments(drive, io, superblock, hasher, catalog, &self.segments).await?;
@@ -102,7 +102,7 @@ impl FoundHashed {
         Ok(())
     }
 
-    /// What the base is told.
+    /// Facts about this engine that the base needs.
     pub fn tell(&self, geometry: &Geometry, options: &StoreOptions, extents: Arc<Mutex<Extents>>) -> OfEngines {
         OfEngines {
             extents,

@@ -13,15 +13,15 @@ pub struct Lapsed {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// The unix second at which to look for more, whole so that records that expire within one are found together; 0 where nobody has looked
-    /// yet, `u32::MAX` for never.
+    /// The unix second at which to look for more. It is whole, so that records that expire within one second are found together; 0 if nobody has
+    /// looked yet, `u32::MAX` for never.
     look_at: u32,
-    /// None where none has.
+    /// `None` if no record has expired.
     entries: Option<Entries>,
 }
 
 impl Lapsed {
-    /// Of a segment that was just written: the first of its records is gone at `expiry_min`, in unix seconds, `u32::MAX` for never.
+    /// Starts for a segment that was just written: its first record expires at `expiry_min`, in unix seconds, `u32::MAX` for never.
     pub fn of_new(expiry_min: u32) -> Lapsed {
         Lapsed { known: Mutex::new(Known { look_at: expiry_min, entries: None }) }
     }
@@ -34,7 +34,7 @@ impl Lapsed {
         lock(&self.known).entries.clone()
     }
 
-    /// Takes note of those that have expired, if any, and of when the next one will.
+    /// Notes the records that have expired, if any, and when the next one will.
     pub fn note(&self, look_at: u32, entries: Option<Entries>) {
         *lock(&self.known) = Known { look_at, entries };
     }

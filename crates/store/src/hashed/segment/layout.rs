@@ -1,4 +1,4 @@
-//! Where the next record of a stream goes: one rule for the writer and for whoever rebuilds fences from key tables.
+//! The place of the next record of a stream: one rule for the writer and for the rebuild of fences from key tables.
 //!
 //! Records follow each other without gaps, except that a record of at most a quarter of an extent never crosses an
 //! extent's end: it starts in the next one. So a small read never needs two commands.
@@ -7,11 +7,11 @@ use std::ops::Range;
 use tapetum_base::media::geometry::Geometry;
 use tapetum_kernels::data_page::PageSize;
 
-/// Records of so many bytes in the mean have small pages: the fences of these, 12 bits a page, are little beside such
-/// records, and much less is read for one. Beside longer ones the page is not what is long.
+/// Mean record sizes for which small pages are used. The fences of small pages, 12 bits a page, are little beside such records, and a read of one is
+/// much shorter. For longer records the page is not what makes a read long.
 const SMALL_PAGES_RECORD_BYTES: Range<u64> = 512..4096;
 
-/// The size of data pages for so many records of so many bytes.
+/// The size of data pages for `records` records of `record_bytes` together.
 pub fn page_size(geometry: &Geometry, records: u64, record_bytes: u64) -> PageSize {
     let mean_bytes = record_bytes / records.max(1);
     let is_readable = geometry.sector_bytes as usize <= PageSize::Small.bytes();
@@ -54,12 +54,12 @@ impl StreamLayout {
         address
     }
 
-    /// Where the next record may be, if its length is not known: at the end, or where the next extent begins.
+    /// The possible places of the next record if its length is not known: at the end, or at the start of the next extent.
     pub fn places_next(&self) -> [u64; 2] {
         [self.address, self.address.next_multiple_of(self.extent_payload_bytes)]
     }
 
-    /// Where the stream ends now.
+    /// The end of the stream so far.
     pub fn end(&self) -> u64 {
         self.address
     }

@@ -22,7 +22,7 @@ pub struct LocalIndex {
 }
 
 impl LocalIndex {
-    /// Of a segment without pages.
+    /// The local index of a segment without pages.
     pub fn empty() -> LocalIndex {
         LocalIndex { data: Fences::build(&[]), keys: Box::default() }
     }
@@ -92,12 +92,12 @@ impl FenceBuilder {
         address
     }
 
-    /// Where the next entry's record may be, if its length is not known.
+    /// The possible places of the next entry's record if its length is not known.
     pub fn places_next(&self) -> [u64; 2] {
         self.layout.places_next()
     }
 
-    /// The next entry is the first of a key-table page.
+    /// Notes that the next entry is the first of a key-table page.
     pub fn begin_key_page(&mut self, hash: HashKey) {
         self.keys.push((hash.prefix() >> 32) as u32);
     }

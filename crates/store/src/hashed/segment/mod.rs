@@ -1,9 +1,8 @@
 //! The segment: an immutable run of records sorted by hash key, with the table of their keys.
 //!
-//! Records lie in a *stream* cut into data pages (`kernels::data_page`); the key table has pages of its own
-//! (`kernels::key_table`), with the fences behind it. Both sit in extents that the manifest lists in order. Everything a GET needs is in host memory
-//! ([`Segment`]): the page fences and where the extents are. A reader holds the `Arc`: the extents are reused only after
-//! the last holder let go.
+//! Records lie in a *stream* cut into data pages (`kernels::data_page`). The key table has pages of its own (`kernels::key_table`), with the fences
+//! behind it. Both are in extents that the manifest lists in order. A GET needs only host memory ([`Segment`]) to find its record: the page fences
+//! and the places of extents. A reader holds the `Arc`: the extents are reused only after the last holder released it.
 
 pub mod lapsed;
 pub mod layout;
@@ -23,19 +22,19 @@ use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::key_table::ENTRY_BYTES_MIN;
 use tapetum_kernels::reference::Run;
 
-/// No more entries than this have their place in an extent of key-table pages, so that nobody allocates for them.
+/// No more entries than this have their place in an extent of key-table pages, so that a damaged count allocates no more.
 const ENTRIES_PER_EXTENT_MAX: u64 = EXTENT_BYTES_MAX / ENTRY_BYTES_MIN as u64;
 
-/// What the manifest takes of a descriptor without its lists.
+/// Bytes of a descriptor in the manifest, without its lists.
 pub const DESCRIPTOR_BYTES: u64 = 70;
-/// What it takes of each extent in these.
+/// Bytes of each extent in these lists.
 pub const EXTENT_NUMBER_BYTES: u64 = 4;
-/// What it takes of a large value without its runs.
+/// Bytes of a large value in the manifest, without its runs.
 pub const LARGE_HEAD_BYTES: u64 = 24;
-/// And of one of these, at most.
+/// Most bytes of one of these runs.
 pub const LARGE_RUN_BYTES_MAX: u64 = 10;
 
-/// What the manifest says of a segment.
+/// The manifest's description of a segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Descriptor {
     pub number: u32,
@@ -50,7 +49,7 @@ pub struct Descriptor {
     pub record_bytes_max: u32,
     /// Bytes of all records.
     pub record_bytes: u64,
-    /// The latest expiry of any record; [`Expiry::NEVER`] when some never expire, [`Expiry::NONE`] when none does.
+    /// The latest expiry of any record; [`Expiry::NEVER`] when some never expire, [`Expiry::NONE`] when no record expires.
     pub expiry_max: Expiry,
     pub stamp_max: u64,
     pub data_extents: Vec<u32>,

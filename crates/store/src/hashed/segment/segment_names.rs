@@ -1,4 +1,4 @@
-//! Numbers and versions of segments: who writes one has them from before its first write until its install.
+//! Numbers and versions of segments. A writer of a segment holds them from before its first write until its install.
 //!
 //! 1. Nobody else is given a number that is in the catalog or taken.
 //! 2. A number is below the limit: the index has the bits for it.
@@ -25,7 +25,7 @@ impl SegmentNames {
         SegmentNames {
             taken: Mutex::default(),
             limit: AtomicU32::new(limit),
-            // Unique in the store's life without being written down: no generation comes twice, unless damage hid one.
+            // Unique in the store's life without being persisted: no generation comes twice, unless damage hid one.
             version_next: AtomicU64::new(generation << 32 | 1),
         }
     }
@@ -79,12 +79,12 @@ impl SegmentNames {
         self.limit.store(limit, Ordering::SeqCst);
     }
 
-    /// A version for what is written beside segments.
+    /// A version for data that is written beside segments.
     pub fn version(&self) -> u64 {
         self.version_next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The next one: all that is begun from now on has it or a later one.
+    /// The next version: everything begun from here on has it or a later one.
     pub fn version_next(&self) -> u64 {
         self.version_next.load(Ordering::SeqCst)
     }

@@ -1,9 +1,9 @@
 //! The segments that are open, by number, and what belongs to them all.
 //!
 //! Invariants:
-//! 1. The *sequence* goes up before an install clears validity and after it has retired segments. A look at the index and at what it names
-//!    is of one piece if the sequence did not change meanwhile. Between the two it is odd, and the index may name segments for what has
-//!    died there.
+//! 1. The *sequence* is incremented before an install clears validity and after it has retired segments. A look at the index and at the segments that
+//!    it names is consistent if the sequence did not change meanwhile. Between the two increments it is odd, and the index may name segments for
+//!    records that have died there.
 //! 2. The extents of a retired segment are free when its last reader has left. Snapshots that keep too many are given up
 //!    ([`super::snapshot_pins`]).
 //!
@@ -23,7 +23,7 @@ use tapetum_base::media::io::lock;
 pub struct SegmentTable {
     open: Vec<ArcSwapOption<Segment>>,
     sequence: AtomicU64,
-    /// Those that the manifest does not name any more, until their last reader leaves.
+    /// Segments that the manifest no longer names, until their last reader leaves.
     retired: Mutex<Vec<Arc<Segment>>>,
     pub snapshots: SnapshotList,
     pub names: SegmentNames,
@@ -100,7 +100,7 @@ impl SegmentTable {
         lock(&self.retired).extend(gone);
     }
 
-    /// Gives a segment back that was written and is in no manifest.
+    /// Gives back a segment that was written and is in no manifest.
     pub fn discard(&self, segment: Arc<Segment>) {
         self.key_tables.forget(segment.descriptor.version);
         lock(&self.retired).push(segment);

@@ -1,9 +1,9 @@
-//! What a snapshot holds of a hashed keyspace's flash, and how much of that it may keep from those who write.
+//! The flash that a snapshot holds of a hashed keyspace, and how much of it the snapshot may keep from writers.
 //!
 //! Segments and large values that a snapshot holds stay where they are, also when nothing else names them any more: such flash is *pinned*.
-//! 1. A snapshot pins so many extents at most, and none when those that are free are not enough for a segment. One that pins more is given
-//!    up: it holds nothing from then on, and who reads by it is told that it is too old.
-//! 2. Whoever reads holds the segments of what he reads himself, meanwhile.
+//! 1. A snapshot pins a limited number of extents, and none while the free extents are not enough for a segment. One that pins more is given up: it
+//!    holds nothing from then on, and its readers get the error that it is too old.
+//! 2. A reader holds the segments that it reads from itself, meanwhile.
 //!
 //! Threads: any. Lock order: retired segments → pins.
 
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, Weak};
 use tapetum_base::media::extents::Extents;
 use tapetum_base::media::io::lock;
 
-/// One extent of so many may be pinned by a snapshot.
+/// A snapshot may pin one extent of this many.
 const PINNED_PART: u64 = 8;
 
 #[derive(Default)]
@@ -50,7 +50,7 @@ impl SnapshotPins {
         lock(&self.held).is_too_old
     }
 
-    /// Extents that nobody else would keep: of these retired segments, and of large values.
+    /// Extents that only the snapshot keeps: of these retired segments, and of large values.
     fn pinned(&self, retired: &[Arc<Segment>]) -> u64 {
         let held = lock(&self.held);
         let is_held = |segment: &&Arc<Segment>| held.segments.iter().flatten().any(|own| Arc::ptr_eq(own, segment));
@@ -76,7 +76,7 @@ impl SnapshotList {
         lock(&self.pins).push(Arc::downgrade(pins));
     }
 
-    /// Gives up those that pin too much of these extents.
+    /// Gives up snapshots that pin too many of these extents.
     pub fn give_up_old(&self, retired: &[Arc<Segment>], extents: &Mutex<Extents>) {
         if lock(&self.pins).is_empty() {
             return;

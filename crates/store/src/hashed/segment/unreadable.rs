@@ -1,8 +1,8 @@
-//! Segments that could not be read when they were to be collected or evicted. Nothing is lost by that: what is right in them is
-//! still answered, and the rest is an error to whoever asks for it. But their garbage is not counted as room, until nothing is
-//! left in them that would have to be read; then they go as others do.
+//! Segments that could not be read when they were to be collected or evicted. Nothing is lost by that: intact records are still answered, and
+//! requests for others get an error. But their garbage is not counted as room until nothing is left in them that would have to be read; then they are
+//! collected as others are.
 //!
-//! A drive may come round: after a while one is tried again. Nothing of this is on flash.
+//! A drive may recover: after a while a segment is tried again. Nothing of this is on flash.
 //!
 //! Threads: a mutex, held for a look at the map.
 
@@ -11,15 +11,15 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use tapetum_base::media::io::lock;
 
-/// One is tried again after so long.
+/// A segment is tried again after this time.
 const RETRY_SECONDS: u32 = 600;
 
-/// What of a segment could not be read.
+/// The part of a segment that could not be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// Needed to copy what is live.
+    /// Needed to copy live records.
     Data,
-    /// Needed to take keys out of the index whose records are not copied.
+    /// Needed to remove keys from the index whose records are not copied.
     KeyTable,
 }
 
@@ -58,7 +58,7 @@ impl Unreadable {
 
     /// Whether an eviction, which reads nothing but the key table, leaves a segment alone now.
     pub fn cannot_be_evicted(&self, state: &SegmentState, now: u32) -> bool {
-        // As if nothing was live in it: no data is read.
+        // As if nothing was live in it, because an eviction reads no data.
         self.noted(state).is_some_and(|noted| noted.stands(state, 0) && now < noted.retry_at)
     }
 

@@ -1,4 +1,4 @@
-//! A segment as readers see it: where a key's record may be, and which bytes to read for it. Immutable.
+//! A segment as readers see it: the possible places of a key's record, and the bytes to read for it. Immutable.
 
 use super::Descriptor;
 use super::lapsed::Lapsed;
@@ -28,7 +28,7 @@ pub struct Segment {
     /// The extents of large values whose records are here and alive.
     large: Mutex<LargeEntries>,
     pub lapsed: Lapsed,
-    /// Pages of the key table that were made anew.
+    /// Pages of the key table that were rebuilt.
     mended: Mutex<BTreeSet<u32>>,
 }
 
@@ -41,7 +41,7 @@ impl Segment {
         Segment { descriptor, salt, geometry, local_index, record_bytes_mean, valid, large, lapsed, mended }
     }
 
-    /// Notes pages of the key table that were made anew; how many of them nobody has noted before: several threads may read one segment.
+    /// Notes pages of the key table that were rebuilt. Returns how many of them are new: several threads may read one segment.
     pub fn note_mended(&self, pages: &[u32]) -> usize {
         let mut mended = lock(&self.mended);
         pages.iter().filter(|page| mended.insert(**page)).count()
@@ -70,7 +70,7 @@ impl Segment {
         lock(&self.large).values().cloned().collect()
     }
 
-    /// Lets go of the large values among records that are dead, durably.
+    /// Releases the large values of records that are durably dead.
     pub fn forget_large(&self, dead: &[u32]) {
         let mut large = lock(&self.large);
         if !large.is_empty() {
@@ -80,7 +80,7 @@ impl Segment {
         }
     }
 
-    /// Extents of large values that nobody else holds: they go with the segment.
+    /// Extents of large values that nobody else holds: they are freed with the segment.
     pub fn large_extents_alone(&self) -> u64 {
         let large = lock(&self.large);
         large.values().filter(|extents| Arc::strong_count(extents) == 1).map(|extents| extents.count()).sum()
@@ -130,7 +130,7 @@ impl Segment {
         if pages.is_empty() { 0..0 } else { *pages.start()..*pages.end() + 1 }
     }
 
-    /// Brings what [`Segment::start_pages`] and [`Segment::data_runs`] will look at nearer to the processor.
+    /// Prefetches the lines that [`Segment::start_pages`] and [`Segment::data_runs`] will read.
     pub fn prefetch(&self, hash: HashKey) {
         self.local_index.data.prefetch(hash.prefix());
         let extents = &self.descriptor.data_extents;
@@ -139,7 +139,7 @@ impl Segment {
         prefetch(extents.as_ptr().wrapping_add(place as usize));
     }
 
-    /// Brings what [`Segment::is_valid`] will look at nearer to the processor.
+    /// Prefetches the line that [`Segment::is_valid`] will read.
     pub fn prefetch_validity(&self, entry: u64) {
         if let Some(valid) = self.valid.get() {
             valid.prefetch(entry);
@@ -198,7 +198,7 @@ impl Segment {
 
     /// The read commands for `length` bytes from `start` on of what lies in `extents`.
     fn runs<'a>(&'a self, extents: &'a [u32], start: u64, length: u32) -> impl Iterator<Item = FlashRun> + 'a {
-        // Where the bytes at `at` are, and how many follow them in their extent.
+        // The place of the bytes at `at`, and how many follow them in their extent.
         let extent = move |at: u32| {
             let (place, extent_bytes) = (start + u64::from(at), self.geometry.extent_bytes);
             let (extent, within) = (extents[(place / extent_bytes) as usize], place % extent_bytes);

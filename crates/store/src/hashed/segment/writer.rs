@@ -311,7 +311,7 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Gives back what it took, once no write to it is on its way: the segment is not to be.
+    /// Gives back the extents once no write to them is in flight: the segment is abandoned.
     pub async fn give_up(mut self) -> Result<(), Error> {
         for stream in [&mut self.data, &mut self.keys] {
             stream.written().await?;
@@ -320,8 +320,8 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Writes what is left. The segment is complete on the drive, not yet durable, and in no manifest. Its key table comes
-    /// with it, unless that is longer than is kept.
+    /// Writes the rest. The segment is complete on the drive, not yet durable, and in no manifest. Its key table comes with it, unless that is longer
+    /// than may be kept.
     pub async fn finish(mut self) -> Result<(Segment, Option<Vec<u8>>), Error> {
         if self.page_filled > 0 {
             self.data.page()[self.page_filled..].fill(0);
@@ -361,7 +361,7 @@ pub mod tests {
     use tapetum_base::media::io::{lock, run};
     use tapetum_kernels::record::Record;
 
-    /// Writes so many records of 300 bytes and more, as they would be in a segment.
+    /// Writes `records` records of 300 bytes and more, as they would be in a segment.
     pub async fn fill(engine: &HashedEngine, io: &Io, key_table_bytes_max: u64, records: u8) -> SegmentWriter {
         let (reserved, size) = (ExtentReservation::up_to(&engine.extents, ExtentOwner::Flush, 8), PageSize::Large);
         let writer = SegmentWriter::new(

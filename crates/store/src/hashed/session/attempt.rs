@@ -1,4 +1,4 @@
-//! The attempt of an operation that is no get: finds out what is known of its item now, and has it decided ([`super::change`]).
+//! The attempt of any operation but a get: it finds out what is known of the item, and decides the operation ([`super::change`]).
 
 use super::flash_read::FlashRead;
 use super::large::{LargeOp, LargeRead, OutOfLine};
@@ -23,16 +23,16 @@ use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Codec, Header, Kind, Record};
 
-/// Longer values are compressed and inflated with no lock held, and what was decided is looked at again.
+/// Longer values are compressed and inflated with no lock held, and the decision is checked again.
 pub(super) const LOCKED_BYTES_MAX: usize = 4 << 10; // bytes; some 10 us of zstd
 
-/// What is known of an item, if it is there (its value is in `scratch`, if it is needed); where its value lies, if that is
-/// elsewhere; the stamp that an answer which shows this waits for.
+/// The known state of an item: its head, if it exists (its value is in `scratch`, if needed); the place of its value, if that is elsewhere; and the
+/// stamp that must be durable before an answer may show this.
 pub(super) type KnownItem<'a> = (Option<ItemHead>, Option<&'a OutOfLine>, u64);
 
-/// What came of a look at a key's record in a write buffer.
+/// The result of a look at a key's record in a write buffer.
 enum BufferLook<'a> {
-    /// As [`KnownItem`] has it. The shard is held.
+    /// The item's state, as in [`KnownItem`]. The shard is held.
     Known {
         shard: MutexGuard<'a, Shard>,
         current: Option<ItemHead>,
@@ -40,7 +40,7 @@ enum BufferLook<'a> {
         shown_by: u64,
     },
     Decided(Attempt),
-    /// The key was written meanwhile: it is to be looked at again.
+    /// The key was written meanwhile: look at it again.
     Changed,
 }
 
@@ -49,14 +49,14 @@ pub(super) enum WriteError {
     Refused(Error),
 }
 
-/// Appends a record to a keyspace and lets readers find it. The caller holds the shard.
+/// Appends a record to a keyspace and makes it visible to readers. The caller holds the shard.
 pub(super) fn append(
     engine: &HashedEngine,
     shard: &mut Shard,
     (keyspace, hash): (KeyspaceRef, HashKey),
     draft: Draft<'_>,
 ) -> Result<u64, WriteError> {
-    // With the shard held: after a drop, nothing is written.
+    // Checked with the shard held: after a drop, nothing is written.
     engine.refuse_dropped(keyspace).map_err(WriteError::Refused)?;
     let grouped = keyspace.is_grouped();
     let draft = Draft { header: Header { keyspace: keyspace.id.0, grouped, ..draft.header }, ..draft };
@@ -87,7 +87,7 @@ pub(super) fn append(
 }
 
 pub(super) enum Put {
-    /// With this stamp; it is not durable yet.
+    /// Stored with this stamp; not durable yet.
     Stored(u64),
     Waits,
     Refused(Error),
@@ -199,7 +199,7 @@ impl HashedSession {
         }
     }
 
-    /// What the record of a key in a write buffer says of its item.
+    /// Reads an item's state from the record of its key in a write buffer.
     fn look_at_record<'a>(
         &mut self,
         core: &mut SessionCore,
@@ -249,7 +249,7 @@ impl HashedSession {
         BufferLook::Known { shard, current, large: None, shown_by }
     }
 
-    /// The value of a record in a write buffer is to be read from its extents.
+    /// Begins to read the value of a record in a write buffer from its extents.
     fn read_large(
         &mut self,
         core: &mut SessionCore,
@@ -268,7 +268,7 @@ impl HashedSession {
         }
     }
 
-    /// Decides an operation on a key that memory does not have, or says what to read; `None` when it must be looked at again.
+    /// Decides an operation on a key that is not in memory, or names what to read; `None` when the key must be looked at again.
     fn attempt_beyond_memory(
         &mut self,
         core: &mut SessionCore,
@@ -287,7 +287,7 @@ impl HashedSession {
                 read: FlashRead::new(engine.programs.match_record, segment, (seen, sequence), pages),
             });
         }
-        // Nobody has it: decide on that, unless somebody wrote it just now.
+        // The key does not exist: decide on that, unless it was written just now.
         let shard = engine.buffers.shard(hash);
         if !shard.is_as(hash, seen) {
             return None;
@@ -295,14 +295,14 @@ impl HashedSession {
         self.decide(core, engine, shard, target, request, (None, None, 0))
     }
 
-    /// What the DRAM tier has of a key, its value in `scratch`.
+    /// Copies a key's item from the DRAM tier, its value to `scratch`.
     fn copy_from_tier(&mut self, engine: &HashedEngine, hash: HashKey) -> Option<ItemHead> {
         self.scratch.clear();
         let copied = engine.tier.as_ref()?.copy((hash, engine.access_clock.seconds()), &mut self.scratch)?;
         Some(copied.item)
     }
 
-    /// Inflates what was copied out of a record.
+    /// Inflates the bytes that were copied out of a record.
     fn inflate_copied(&mut self, raw_bytes: usize) {
         self.scratch.clear();
         self.scratch.resize(raw_bytes, 0);
@@ -315,7 +315,7 @@ impl HashedSession {
         assert!(inflated.is_ok(), "the arena holds what was compressed");
     }
 
-    /// A put that needs to know nothing: compressed outside of any lock.
+    /// A put that needs to know nothing: it is compressed outside of any lock.
     pub(super) fn put(
         &mut self,
         core: &mut SessionCore,
@@ -335,7 +335,7 @@ impl HashedSession {
         Attempt::Answered
     }
 
-    /// What a put writes, but for the key.
+    /// The header and the stored value of a put, without the key.
     pub(super) fn compress<'a>(
         &'a mut self,
         (key, value, flags, expiry): (&[u8], &'a [u8], u32, Expiry),

@@ -23,25 +23,25 @@ use tapetum_base::session::session_core::SessionCore;
 use tapetum_kernels::record::{Codec, Header};
 
 struct DecidedWrite<'a> {
-    /// But for what the value adds to it.
+    /// The header, without the fields that depend on the value.
     header: Header,
     value: NewValue,
-    /// `None` of a deletion.
+    /// `None` for a deletion.
     answer: Option<Answer>,
     /// The item as it was, if there was one.
     current: Option<ItemHead>,
     access: Access,
-    /// Where its value lies, if that is in extents of its own.
+    /// The place of its value, if that is in extents of its own.
     large: Option<&'a OutOfLine>,
 }
 
 impl DecidedWrite<'_> {
-    /// A value that stays as it is stays where it is.
+    /// The large value of an item whose value does not change: it stays in place.
     fn large_that_stays(&self) -> Option<&OutOfLine> {
         self.large.filter(|_| matches!(self.value, NewValue::Same) && self.answer.is_some())
     }
 
-    /// Its value; that of the item as it was is in `scratch`.
+    /// The new value; that of the item as it was is in `scratch`.
     fn value_bytes<'a>(&'a self, request: &Request<'a>, scratch: &'a [u8]) -> &'a [u8] {
         match (&self.value, *request) {
             (NewValue::Made(bytes), _) => bytes,
@@ -58,7 +58,8 @@ fn failed(core: &mut SessionCore, token: u64, error: Error) -> Option<Attempt> {
 }
 
 impl HashedSession {
-    /// Decides on what is known, under the shard's lock; `None` when it must be looked at again, in the next buffer. `current`'s value is in `scratch`.
+    /// Decides on the known state, under the shard's lock; `None` when it must be looked at again, in the next buffer. `current`'s value is in
+    /// `scratch`.
     pub(super) fn decide(
         &mut self,
         core: &mut SessionCore,
@@ -95,7 +96,7 @@ impl HashedSession {
         self.write(core, engine, shard, target, request, write)
     }
 
-    /// Writes what was decided; `None` as [`HashedSession::decide`] has it.
+    /// Writes the decided change; `None` as in [`HashedSession::decide`].
     fn write(
         &mut self,
         core: &mut SessionCore,
@@ -117,7 +118,7 @@ impl HashedSession {
         if value.len() > inline_bytes_max(&engine.geometry).min(LOCKED_BYTES_MAX)
             && let (Some(answer), None) = (answer, stays)
         {
-            // Compressed and written with no lock held; the record goes out if this is still right then.
+            // Compressed and written with no lock held; the record goes out if the decision still holds then.
             let seen = shard.see(hash);
             drop(shard);
             let basis = Basis { seen, current: current.map(|item| (item.stamp, item.expiry)), was_read };

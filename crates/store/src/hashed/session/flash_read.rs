@@ -41,7 +41,7 @@ pub struct FlashRead {
     span_bytes: u32,
     /// `None` before the first command, and while one is in flight.
     buffer: Option<LocalBuffer>,
-    /// Where the match program's parameters are in the buffer, and their length.
+    /// The range of the match program's parameters in the buffer.
     parameters: Range<usize>,
     /// Room for a value that is larger than expected.
     output: Option<LocalBuffer>,
@@ -52,7 +52,7 @@ pub struct FlashRead {
 pub enum ReadStep {
     /// Completions are on their way.
     Waits,
-    /// There is no local memory now, or no place in the queue: try again.
+    /// There is no local memory, or no place in the queue: try again.
     NoRoom,
     Found(Matched),
     Missing,
@@ -195,7 +195,7 @@ impl FlashRead {
         completion
     }
 
-    /// Looks at the completion of what has ended.
+    /// Looks at the completion of a command that has ended.
     pub fn look(
         &mut self,
         completion: Completion,
@@ -251,7 +251,7 @@ impl FlashRead {
         }
     }
 
-    /// Takes the buffer that the value is in, and says where. `None` where that is in more parts than a pipeline's source has.
+    /// Takes the buffer with the value, and the value's ranges in it. `None` if these are more parts than a pipeline's source has.
     pub fn take_value(&mut self, matched: &Matched) -> Option<(LocalBuffer, Vec<SourceRange>)> {
         let length = matched.value_bytes as usize;
         let parts: Vec<(usize, usize)> = match matched.place {
@@ -293,7 +293,7 @@ impl<'a> StageList<'a> {
         StageList { queue, buffer, end: room.start, room }
     }
 
-    /// `stage` is told where the buffer lies.
+    /// `stage` gets the offset of the buffer.
     fn push(&mut self, stage: impl FnOnce(u64) -> Stage) {
         let from = self.end;
         self.end += Stage::ENCODED_BYTES;

@@ -1,10 +1,10 @@
-//! Keys as the stages of a packet pipeline know them, and where they were found lately.
+//! Keys as the stages of a packet pipeline know them, and where DRAM had the latest ones.
 
 /// A key as the stages know it: its hash key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyDigest(pub u128);
 
-/// Where DRAM had the items that were asked for lately, by which is decided where to look first.
+/// Counts where DRAM had the items that were asked for lately; it decides where to look first.
 #[derive(Default)]
 pub struct FoundLately(i8);
 

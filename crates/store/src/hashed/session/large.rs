@@ -31,13 +31,13 @@ use tapetum_kernels::reference::Reference;
 pub(super) const TAG_LARGE: u64 = 1 << (OWN_TAG_BITS - 1);
 const TAG_SLOT_SHIFT: u32 = 48;
 
-/// What an operation does with a large value.
+/// The work of an operation on a large value.
 pub(super) enum LargeOp {
     Read(LargeRead),
     Write(LargeWrite),
 }
 
-/// A large value where it lies, and what its record says of it.
+/// A large value in its extents, and its record's description of it.
 #[derive(Clone)]
 pub(super) struct OutOfLine {
     /// As the record has it.

@@ -1,7 +1,7 @@
 //! Writes of large values: their bytes first, then the record that names them.
 //!
 //! ```text
-//! room ─► memory ─► writing ─► the record, if the key is still what was decided on ─► answer
+//! room ─► memory ─► writing ─► the record, if the key is still as it was decided on ─► answer
 //!   │        └─ wait ┘                         └─ no: drop the extents, start over
 //!   └─ wait for a flush or a collection, or refuse
 //! ```
@@ -51,7 +51,7 @@ pub(super) struct LargeWrite {
     reference: Option<Reference>,
     transfer: Option<PieceTransfer>,
     written: bool,
-    /// There was no room: it is looked for again when this buffer is the oldest.
+    /// There was no room: look again when this buffer is the oldest.
     flush_awaited: Option<u64>,
     /// There was no room: maintenance is told.
     want: Option<LargeWant>,
@@ -59,7 +59,7 @@ pub(super) struct LargeWrite {
 
 enum WriteRoom {
     Taken,
-    /// There is some, but the key is not what was decided on any more.
+    /// There is room, but the key is no longer as it was decided on.
     Stale,
     Waits,
     Refused(Error),
@@ -83,7 +83,7 @@ impl LargeWrite {
         }
     }
 
-    /// Small enough for a log record after all.
+    /// Whether the value is small enough for a log record after all.
     fn is_inline(&self, engine: &HashedEngine) -> bool {
         is_inline(&engine.geometry, self.stored.len(), self.header.raw_bytes as usize)
     }
@@ -130,7 +130,7 @@ impl LargeWrite {
         }
     }
 
-    /// There is no room: what the write buffers hold may give some back when they are flushed, and then evicting may.
+    /// There is no room. A flush of the write buffers may give some back, and then evicting may.
     fn flush_or_refuse(&mut self, engine: &HashedEngine) -> WriteRoom {
         let flushed = match self.flush_awaited {
             Some(buffer) => engine.is_installed_below(buffer),
@@ -166,7 +166,7 @@ impl LargeWrite {
         self.reference = Some(reference);
     }
 
-    /// Whether what was decided on is still so. The caller holds the shard.
+    /// Whether the state that was decided on still holds. The caller holds the shard.
     fn still_holds(&self, engine: &HashedEngine, op: &HashedOp, shard: &Shard) -> bool {
         let Some(basis) = &self.basis else { return true };
         let alive = |(stamp, expiry)| engine.is_live_stamp(op.keyspace.id, stamp, expiry, engine.now_ms());
@@ -259,7 +259,7 @@ impl HashedSession {
                 let waits = transfer.is_idle();
                 self.keep_large(number, op, LargeOp::Write(write), waits);
             }
-            // It was to be durable at once, and may have failed for what another write left in a cache: as with a flush, the store
+            // The write was to be durable at once. It may have failed for data that another write left in a cache: as with a flush, the store
             // believes nothing from then on. Nothing names the extents.
             Some(Err(failed)) => {
                 let error = Error::of_command(&engine.drive, "write of a large value", &failed);
@@ -274,7 +274,7 @@ impl HashedSession {
         }
     }
 
-    /// Appends the record, if the key is still what was decided on.
+    /// Appends the record, if the key is still as it was decided on.
     fn publish(
         &mut self,
         core: &mut SessionCore,

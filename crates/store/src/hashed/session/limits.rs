@@ -1,4 +1,4 @@
-//! What the hashed engine refuses.
+//! Checks of requests that the hashed engine refuses.
 
 use crate::hashed::HashedEngine;
 use crate::hashed::large::inline_bytes_max;
@@ -13,7 +13,7 @@ use tapetum_kernels::block_group::GROUP_KEY_BYTES;
 use tapetum_kernels::ordered::NODE_KEY_BYTES_MAX;
 use tapetum_kernels::record::{HEADER_BYTES_MAX, KEY_BYTES_MAX};
 
-/// The most that requests and batches of a keyspace may have.
+/// Limits of the requests and batches of a keyspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub key_bytes: usize,
@@ -97,12 +97,12 @@ pub fn check_value(engine: &HashedEngine, bytes: usize) -> Result<(), Error> {
     if bytes > limit_bytes { Err(Error::ValueTooLarge { limit_bytes }) } else { Ok(()) }
 }
 
-/// The most bytes of a batch: it lies in one group of the log, with all values that no engine has in a place of their own before.
+/// The most bytes of a batch: it lies in one group of the log, with all values that no engine has stored elsewhere before.
 pub fn batch_bytes_max(engine: &HashedEngine) -> usize {
     engine.geometry.segment_bytes as usize / 2
 }
 
-/// The most writes of a batch: the shards' tables take as many whatever their keys are.
+/// The most writes of a batch: the shards' tables take this many, whatever their keys are.
 pub fn batch_writes_max(engine: &HashedEngine) -> usize {
     engine.geometry.buffer_entries_max() / engine.buffers.shards().len() / 2
 }

@@ -32,7 +32,7 @@ use tapetum_kernels::record::{Codec, Kind, Record};
 /// Gets that are looked up together: enough to hide the memory's latency, few enough for the cache.
 const BATCH: usize = 32;
 
-/// Looks at a key in one call, while what is found is gone when it is to be held.
+/// Looks at a key in one call, if the segment found keeps vanishing before it can be held.
 const LOOKS_MAX: usize = 1024;
 
 /// A get whose key is in no write buffer.
@@ -43,7 +43,7 @@ pub(super) struct Miss {
 }
 
 impl HashedSession {
-    /// Looks up what was gathered, until nothing is left; what an install keeps changing all the while is left to the next call.
+    /// Looks up the gathered gets until none is left. A get whose key an install keeps moving is left to the next call.
     pub fn look_up_gathered(&mut self, core: &mut SessionCore, engine: &HashedEngine) {
         for _ in 0..LOOKS_MAX {
             if self.gathered.is_empty() {
@@ -55,7 +55,7 @@ impl HashedSession {
                 self.look_up(core, engine, &numbers[..left]);
             }
             gathered.clear();
-            // What must be looked up again has been gathered meanwhile.
+            // Gets that must be looked up again were gathered meanwhile.
             gathered.append(&mut self.gathered);
             self.gathered = gathered;
         }
@@ -152,7 +152,7 @@ impl HashedSession {
         self.misses = misses;
     }
 
-    /// A get of a block whose group is being read for `leader` waits for that. Gives any other back.
+    /// Lets a get of a block wait for its group, which is being read for `leader`. Gives any other get back.
     fn follow(&mut self, leader: Option<usize>, miss: Miss) -> Option<Miss> {
         let leads = |op: &&mut HashedOp| {
             let is_same = op.keyspace == miss.op.keyspace && group_hash(op.hash) == group_hash(miss.op.hash);
@@ -169,7 +169,7 @@ impl HashedSession {
         self.gathered.push(number);
     }
 
-    /// A get has found what makes it write: it goes on as a write, before the later operations of its key.
+    /// A get has found a reason to write: it goes on as a write, before the later operations of its key.
     fn begin_write(&mut self, core: &mut SessionCore, engine: &HashedEngine, number: usize, op: Box<HashedOp>) {
         if self.is_paced(engine, &op.request.borrow()) {
             engine.counters.writes_paced.fetch_add(1, Ordering::Relaxed);
@@ -197,7 +197,7 @@ impl HashedSession {
         );
     }
 
-    /// Nobody has it, unless somebody wrote it just now.
+    /// Answers that the key does not exist, unless it was written just now.
     fn answer_missing(&mut self, core: &mut SessionCore, engine: &HashedEngine, Miss { number, mut op, seen }: Miss) {
         if !engine.buffers.shard(op.hash).is_as(op.hash, seen) {
             return self.gather_again(number, op);
@@ -209,7 +209,7 @@ impl HashedSession {
         self.forget(core, number, op);
     }
 
-    /// An item that a write buffer has and that may be shown now, its value appended to `out` behind what `head` appends.
+    /// Copies an item that a write buffer has and that may be shown already: its value is appended to `out` behind what `head` appends.
     pub(super) fn copy_item_from_buffers(
         &mut self,
         engine: &HashedEngine,

@@ -9,8 +9,8 @@
 //!                 ▲            └─ long ─► asks (if it is to) ─┐
 //!                 └────────────────── allowed ◄────────────────┘
 //! ```
-//! A read-modify-write holds nothing across its flash read: it remembers where its key was in the write buffers and starts
-//! over if somebody wrote it meanwhile (docs/decisions). So no session waits for another to poll.
+//! A read-modify-write holds nothing across its flash read. It remembers the place of its key in the write buffers and starts over if the key was
+//! written meanwhile (docs/decisions). So no session waits for another to poll.
 //!
 //! Threads: the session's. All sessions share the [`HashedEngine`].
 
@@ -51,16 +51,16 @@ use tapetum_base::session::order::{Op, OpTarget, Operations};
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_kernels::codec::{Compressor, Decompressor};
 
-/// What the engine keeps with an operation.
+/// The engine's state of an operation.
 #[derive(Default)]
 struct HashedOpState {
     /// `None` while it waits to be attempted.
     read: Option<FlashRead>,
-    /// What it does with a large value, if it has come to that.
+    /// Its work on a large value, if there is one.
     large: Option<Box<LargeOp>>,
     /// The memory of an operation that makes a value of a large one.
     joined: Option<JoinedShare>,
-    /// Of a get whose value goes through programs of the drive.
+    /// State of a get whose value goes through programs of the drive.
     near: Option<Box<NearGet>>,
     /// Gets of other blocks of the group that is read, with how their keys were seen.
     followers: Vec<(usize, Seen)>,
@@ -72,9 +72,9 @@ struct FromFlash {
     seen: Seen,
     /// The value is in `scratch`, if it is needed. `None`: flash does not have it.
     found: Option<ItemHead>,
-    /// Where the value lies, if that is in extents of its own.
+    /// The place of the value, if that is in extents of its own.
     large: Option<OutOfLine>,
-    /// The stamp of the deletion that took it; 0 if none did.
+    /// The stamp of the deletion that removed it; 0 if there was none.
     shown_by: u64,
 }
 
@@ -83,7 +83,7 @@ enum Attempt {
     NeedsFlash {
         read: FlashRead,
     },
-    /// It shows a longer value than it may bring.
+    /// The operation would show a longer value than it may bring.
     Asks {
         value_bytes: usize,
     },
@@ -96,9 +96,9 @@ pub struct HashedSession {
     ops: Operations<HashedOpState>,
     /// Gets to look up at the next poll.
     gathered: Vec<usize>,
-    /// Those that are looked up now and in no write buffer.
+    /// Gets that are being looked up and whose keys are in no write buffer.
     misses: Vec<Miss>,
-    /// Writes wait for flush and collector: later ones stay behind them.
+    /// Writes wait for flush and collector, and later writes stay behind them.
     paced: bool,
     share: Share,
     scratch: Vec<u8>,
@@ -107,11 +107,11 @@ pub struct HashedSession {
     decompressor: Decompressor,
     /// Gets whose pipelines the drive runs.
     near_in_flight: usize,
-    /// Gets of blocks whose group has been read, for another one.
+    /// Gets of blocks whose group has been read for another get.
     followers: Vec<(usize, Seen)>,
-    /// Gets that are not in the store's counters yet.
+    /// Counts of gets that are not in the store's counters yet.
     gets: GetCount,
-    /// Those that the DRAM tier answered, where there is one.
+    /// Gets that the DRAM tier answered, where there is one.
     hits: Option<HitCounts>,
     found_lately: FoundLately,
 }
@@ -159,7 +159,7 @@ impl HashedSession {
         }
     }
 
-    /// Does what came of an operation's attempt.
+    /// Acts on the result of an operation's attempt.
     fn go_on(
         &mut self,
         core: &mut SessionCore,
@@ -190,7 +190,7 @@ impl HashedSession {
     }
 }
 
-/// Lets go of the segment and the buffers of an operation's read.
+/// Releases the segment and the buffers of an operation's read.
 fn end_read(core: &mut SessionCore, op: &mut HashedOp) {
     if let Some(read) = op.kept.read.take() {
         read.finish(&mut core.spare_buffers);

@@ -1,16 +1,16 @@
-//! An item's value through programs at the drive: of what is on flash only the result comes to the host.
+//! An item's value through programs at the drive: of an item on flash only the result comes to the host.
 //!
 //! ```text
 //! get ─ on flash ─► pages, match: the value lies in local memory ─┐
 //!   ├─ in extents of its own ─ named as they lie on flash ────────┼─► Compute ─► result to the host ─► answer
 //!   └─ in a write buffer, or the DRAM tier ─► copied to the drive ┘
 //! ```
-//! 1. It is a get until its value is found: it has its place among the operations of its key, and keeps it until it is answered.
-//! 2. At most [`NEAR_MAX`] pipelines of a session are at the drive. Those beyond, and those for which there is no local memory, hold
-//!    nothing and begin anew later.
-//! 3. One that is cancelled is replied to like others, when the drive has stopped.
-//! 4. What the pipeline reads is held until its command has ended: local memory as its lease, extents by this operation. A session
-//!    that is dropped waits for the drive first.
+//! 1. The operation is a get until its value is found: it has its place among the operations of its key, and keeps it until it is answered.
+//! 2. At most [`NEAR_MAX`] pipelines of a session are at the drive. Those beyond, and those for which there is no local memory, hold nothing and
+//!    start over later.
+//! 3. A cancelled one gets its reply like others, when the drive has stopped.
+//! 4. The pipeline's source is held until its command has ended: local memory as its lease, extents by this operation. A session that is dropped
+//!    waits for the drive first.
 
 use super::flash_read::FlashRead;
 use super::large::OutOfLine;
@@ -45,36 +45,36 @@ pub(super) const NEAR_MAX: usize = 32;
 /// Set in the tags of commands that run pipelines; the rest is the operation's number.
 pub(super) const TAG_NEAR: u64 = 1 << (OWN_TAG_BITS - 2);
 
-/// Whose pipelines they are, for the drive, which divides its compute units among applications by their weights. The default is that of
-/// all who name none; others are named when the store is opened, and found by `Store::application`.
+/// The application whose pipelines they are. The drive divides its compute units among applications by their weights. The default stands for all
+/// callers that name none; others are named when the store is opened, and found by `Store::application`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Application(pub(crate) u16);
 
-/// What is done to an item's value at the drive.
+/// The programs that run over an item's value at the drive.
 #[derive(Clone, Debug, Default)]
 pub struct ItemPipeline {
     /// Programs of the drive and their parameters, in order: at most [`PROGRAMS_MAX`], with [`PARAMETERS_MAX`] bytes each.
     pub stages: Vec<(ProgramId, Vec<u8>)>,
-    /// A longer output is an error. So much local memory is taken meanwhile.
+    /// A longer output is an error. This much local memory is taken meanwhile.
     pub output_bytes_max: u32,
     /// From the start of its programs; zero: none.
     pub deadline_us: u64,
-    /// Shown to all of them: what does not fit in parameters. At most [`ATTACHMENT_BYTES_MAX`].
+    /// Data for all programs that does not fit in parameters. At most [`ATTACHMENT_BYTES_MAX`].
     pub attachment: Vec<u8>,
     pub application: Application,
 }
 
-/// Of a get whose value goes through programs.
+/// State of a get whose value goes through programs.
 pub(super) struct NearGet {
-    /// The caller's.
+    /// The caller's stages.
     stages: Vec<PipelineStage>,
     output_bytes_max: u32,
     deadline_us: u64,
     attachment: Vec<u8>,
     application: Application,
-    /// While it waits for local memory of which it needs much.
+    /// Set while it waits for much local memory.
     turn: Option<MemoryTurn>,
-    /// While the drive runs them.
+    /// Set while the drive runs the programs.
     running: Option<NearRun>,
     /// Nobody wants the result any more.
     is_cancelled: bool,
@@ -85,13 +85,13 @@ struct NearRun {
     shown_by: u64,
     /// Stages before the caller's.
     prefix: usize,
-    /// Where in the buffer its result is.
+    /// Offset of the result in the buffer.
     sink_at: usize,
     /// Held, so that its extents stay.
     large: Option<(OutOfLine, Reference)>,
 }
 
-/// Where a value is that is to go through programs.
+/// The place of a value that is to go through programs.
 pub(super) enum NearValue {
     /// With the host.
     Host(Vec<u8>),
@@ -123,7 +123,7 @@ impl NearGet {
         Ok(NearGet { stages, output_bytes_max, deadline_us, attachment, application, turn, running, is_cancelled })
     }
 
-    /// Whether nobody who came before waits for memory, where so much is needed.
+    /// Whether no earlier operation waits for memory, if much is needed.
     fn is_next(&self, core: &SessionCore, bytes: usize) -> bool {
         let now_us = || core.base.drive.env().now_us();
         match &self.turn {
@@ -139,8 +139,8 @@ impl NearGet {
         }
     }
 
-    /// What checks and inflates a large value at the drive. `None` where the host has to: the drive lacks a program, or the pipeline
-    /// has no room for it.
+    /// The stages that check and inflate a large value at the drive. `None` if the host has to: the drive lacks a program, or the pipeline has no
+    /// room for it.
     pub fn prefix_of_large(&self, engine: &HashedEngine, reference: &Reference) -> Option<Vec<PipelineStage>> {
         let programs = engine.programs.large?;
         let crcs = [reference.crc_of_none(engine.store_id), reference.sums.whole].map(u32::to_le_bytes).concat();
@@ -217,8 +217,8 @@ fn refuse_other_kinds(keyspace: KeyspaceRef) -> Result<(), Error> {
     }
 }
 
-/// A value as a pipeline takes it, and where what belongs to it lies in one buffer: descriptor, ranges, the host's bytes, the
-/// attachment, room for the result.
+/// The source of a pipeline: the value, and the offsets of its parts in one buffer: descriptor, ranges, the host's bytes, the attachment, room for
+/// the result.
 struct NearSource {
     /// The value, if it is with the host.
     host: Option<Vec<u8>>,
@@ -251,7 +251,7 @@ impl NearSource {
         PipelineDescriptor::ENCODED_BYTES..PipelineDescriptor::ENCODED_BYTES + ranges * SourceRange::ENCODED_BYTES
     }
 
-    /// Behind descriptor, ranges and the host's bytes.
+    /// Offset behind descriptor, ranges and the host's bytes.
     fn attachment_at(&self) -> usize {
         self.list().end + self.host.as_ref().map_or(0, Vec::len)
     }
@@ -296,7 +296,7 @@ impl HashedSession {
         let Some(read) = &mut op.kept.read else { unreachable!("the operation reads") };
         let value = match FlashRead::take_value(read, matched) {
             Some((buffer, ranges)) => NearValue::Local(buffer, ranges),
-            // It is in more parts than a source has.
+            // The value is in more parts than a source has.
             None => {
                 let mut value = Vec::with_capacity(matched.value_bytes as usize);
                 read.copy_value(matched, &core.queue, &mut value);
@@ -306,7 +306,7 @@ impl HashedSession {
         self.compute(core, engine, number, op, found, value);
     }
 
-    /// Gives a value that was found to the drive's programs, or has the get begin anew when there is room.
+    /// Passes a value that was found to the drive's programs, or has the get start over when there is room.
     pub(super) fn compute(
         &mut self,
         core: &mut SessionCore,
@@ -397,7 +397,7 @@ impl HashedSession {
                 core.answer_after(op.token, run.shown_by, outcome);
                 self.forget(core, number, op);
             }
-            // Others have the drive's queue, or the local memory for its parts.
+            // Others hold the drive's queue, or the local memory for its parts.
             Ok(Some(PipelineResult::Failed(PipelineFailure {
                 place: PipelinePlace::Source,
                 reason: PipelineReason::QueueFull | PipelineReason::NoLocalMemory,
@@ -413,7 +413,7 @@ impl HashedSession {
 }
 
 impl NearRun {
-    /// A failure in the words of who gave the stages.
+    /// A failure in terms of the stages that the caller gave.
     fn error(&self, failure: PipelineFailure) -> Error {
         let place = match (failure.place, &self.large) {
             (PipelinePlace::Stage(stage), Some((_, reference))) if usize::from(stage) < self.prefix => {

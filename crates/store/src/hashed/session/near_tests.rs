@@ -51,7 +51,7 @@ fn settled(drive: Drive, store: Store) -> (Drive, Store) {
     (drive, store)
 }
 
-/// What gets and their pipelines moved. Flushes go on beside them, for purposes of their own.
+/// Bytes moved by gets and their pipelines. Flushes go on beside them, for purposes of their own.
 fn moved_by_gets(drive: &Drive) -> PurposeBytes {
     let counters = drive.counters();
     let mut moved = counters.purpose(Purpose::Get);
@@ -76,7 +76,7 @@ fn only_the_digest_of_an_item_on_flash_comes_to_the_host() {
         if after.flash_to_local > before.flash_to_local {
             on_flash += 1;
             let moved = after.local_to_host - before.local_to_host;
-            // The digest, and what says where the record and the result are.
+            // The digest, and the descriptions of where the record and the result are.
             assert!(moved < 32 + 128, "{moved} bytes of a value of {}", value.len());
             assert!(value.len() > 128);
         }
@@ -104,7 +104,7 @@ fn of_a_large_value_only_the_result_crosses() {
     let (drive, store) = flushed();
     let mut random = tapetum_drive::SplitMix64::new(1);
     let large = random.bytes(600_000);
-    // One that is stored as it is, and one that is stored compressed.
+    // One value is stored raw, and one is stored compressed.
     store.put(b"raw", &large).unwrap();
     let compressible: Vec<u8> = large.iter().map(|byte| byte & 3).collect();
     store.put(b"packed", &compressible).unwrap();
@@ -120,7 +120,7 @@ fn of_a_large_value_only_the_result_crosses() {
         let from_host = after.host_to_local - before.host_to_local;
         assert!(from_flash > 100_000 && to_host < 256, "{from_flash} bytes read, {to_host} to the host");
         assert!(from_host < 1024, "{from_host} bytes of descriptors");
-        // So many programs leave no room for those that check and inflate it: the host does.
+        // These programs leave no room in the pipeline for those that check and inflate the value: the host does both.
         let many = ItemPipeline { output_bytes_max: 1 << 20, ..pipeline(&drive, &["concat"; 8]) };
         assert_eq!(store.get_through(key, &many).unwrap().unwrap(), *value);
     }
@@ -130,7 +130,7 @@ fn of_a_large_value_only_the_result_crosses() {
     assert_eq!(store.get_through(b"packed", &damaged), Err(Error::Pipeline(failure)));
 }
 
-/// Takes replies until so many are there: tokens, and values or errors.
+/// Takes replies until there are `count`: tokens, and values or errors.
 fn replies(session: &mut Session, count: usize) -> Vec<(u64, Result<Vec<u8>, Outcome>)> {
     let (mut all, mut replies) = (Vec::new(), Vec::new());
     while all.len() < count {
@@ -263,7 +263,7 @@ fn a_deadline_is_kept_and_more_than_local_memory_is_refused() {
         Err(Error::Pipeline(failure)) => assert_eq!(failure.reason, PipelineReason::DeadlineExceeded),
         other => panic!("{other:?}"),
     }
-    // A piece of local memory that others never give back.
+    // Others never give this piece of local memory back.
     let output_bytes_max = (drive.local().bytes_total() / 2) as u32;
     let large = ItemPipeline { output_bytes_max, ..pipeline(&drive, &["sha256"]) };
     assert!(matches!(store.get_through(b"key:0001", &large), Err(Error::Options(_))));

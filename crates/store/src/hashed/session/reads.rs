@@ -23,7 +23,7 @@ use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Codec, Marks};
 
-/// What gets did since the store's counters were told.
+/// Counts of gets since they were last added to the store's counters.
 #[derive(Default)]
 pub(super) struct GetCount {
     /// Answered with a value from flash.
@@ -33,7 +33,7 @@ pub(super) struct GetCount {
     flash_read_max_bytes: u64,
 }
 
-/// Keeps what was read from flash in the DRAM tier, if it is still what there is.
+/// Puts an item that was read from flash into the DRAM tier, if it is still the key's item.
 fn put_into_tier(engine: &HashedEngine, hash: HashKey, seen: Seen, item: ItemHead, value: &[u8]) {
     let Some(tier) = &engine.tier else { return };
     let item = if fail_point!(TierForgetsMarks) { ItemHead { marks: Marks::NONE, ..item } } else { item };
@@ -76,8 +76,8 @@ fn block_of(
     Ok(Some(ItemHead { flags: 0, expiry: Expiry::NONE, stamp, value_bytes: value.len(), marks: Marks::NONE }))
 }
 
-/// Whether a record that has died may be elsewhere by now. While an install goes on, the index may name the place where a group was: a key
-/// that dies so is found in its buffer before, but not the other blocks of the group that its flush wrote anew.
+/// Whether a record that has died may be elsewhere. During an install the index may name the old place of a group. A key that dies this way is found
+/// in its buffer first, but the other blocks of the group, which its flush wrote again, are not.
 fn is_doubtful(engine: &HashedEngine, keyspace: KeyspaceRef, looked_at: u64) -> bool {
     engine.segments.sequence() != looked_at || keyspace.is_grouped() && SegmentTable::is_of_install(looked_at)
 }
@@ -125,7 +125,7 @@ impl HashedSession {
         }
     }
 
-    /// Tells the store's counters what gets did.
+    /// Adds the counts of gets to the store's counters.
     pub fn count_gets(&mut self, engine: &HashedEngine) {
         if let (Some(tier), Some(hits)) = (&engine.tier, &mut self.hits) {
             tier.hits().add(hits);
@@ -140,7 +140,7 @@ impl HashedSession {
         }
     }
 
-    /// Brings what a completion will have looked at nearer, while others are looked after: the validity of the record found.
+    /// Prefetches the validity of the record that a completion found, while other work goes on.
     pub fn prefetch(&self, completion: &Completion) {
         if completion.tag < TAG_NEAR
             && let Some(HashedOp { kept: HashedOpState { read: Some(read), .. }, .. }) =
@@ -163,7 +163,7 @@ impl HashedSession {
         let mut op = self.ops.take(number);
         self.followers = std::mem::take(&mut op.kept.followers);
         self.read_ended(core, engine, (number, op), returned);
-        // Those whose block was not decided look again by themselves.
+        // Gets whose block was not decided are looked up again by themselves.
         for (number, _) in std::mem::take(&mut self.followers) {
             let op = self.ops.take(number);
             self.gather_again(number, op);
@@ -213,7 +213,7 @@ impl HashedSession {
                 // The install may never end.
                 return self.refuse(core, number, op, error);
             }
-            // It died since the look at the index: look again.
+            // The record died since the look at the index: look again.
             end_read(core, &mut op);
             return self.attempt_op(core, engine, number, op, None);
         }
@@ -221,7 +221,7 @@ impl HashedSession {
             .as_ref()
             .is_some_and(|found| !dead && !engine.is_live_now(op.keyspace.id, found.stamp, found.expiry));
         if has_ended && engine.buffers.shard(op.hash).get(op.hash).is_some() {
-            // It has expired since the look at the buffers, and another one took its place before that: look again.
+            // The record has expired since the look at the buffers, and another one took its place before that: look again.
             end_read(core, &mut op);
             return self.attempt_op(core, engine, number, op, None);
         }
@@ -229,7 +229,7 @@ impl HashedSession {
             engine.note_lapsed(op.keyspace.id, found.stamp);
         }
         let shown_by = matched.as_ref().map_or(0, |found| engine.deletion_of(op.keyspace.id, found.stamp));
-        // A dead record that the index did not mean: it took another key's entry for this one's.
+        // A dead record is not the index's candidate: the index took another key's entry for this key's.
         let matched = matched.filter(|_| !dead && !has_ended);
         if op.keyspace.is_grouped() {
             return self.group_decided(core, engine, number, op, (matched, shown_by));
@@ -274,7 +274,7 @@ impl HashedSession {
         self.attempt_op(core, engine, number, op, Some(flash));
     }
 
-    /// The group of a block is there, or there is none: its block decides the operation, and others of it those that followed.
+    /// The group of a block was read, or there is none: its block decides the operation, and its other blocks decide the followers.
     fn group_decided(
         &mut self,
         core: &mut SessionCore,
@@ -299,7 +299,7 @@ impl HashedSession {
         self.inflated = frame;
     }
 
-    /// What its group has of a block decides an operation.
+    /// Decides an operation by its block in the group.
     fn block_decided(
         &mut self,
         core: &mut SessionCore,

@@ -1,4 +1,4 @@
-//! What DRAM answers at once, in the stages of flash KVS: see [`crate::api::session::staged`].
+//! Requests that DRAM answers at once, in the stages of flash KVS: see [`crate::api::session::staged`].
 
 use super::attempt::{Put, put_record};
 use super::limits::refuse;
@@ -67,7 +67,7 @@ impl HashedSession {
         let mut elsewhere = 0;
         for (number, key) in keys.iter().enumerate() {
             let (hash, is_put) = (HashKey(key.0), puts >> number & 1 == 1);
-            // Over what a buffer has, a put leaves the tier alone, as a rule.
+            // A put to a key that a buffer has leaves the tier alone, as a rule.
             let is_there = if is_put { engine.is_in_buffers(hash) } else { engine.prefetch_record(hash) };
             if !is_there {
                 tier.prefetch_bucket(hash);
@@ -98,7 +98,7 @@ impl HashedSession {
         if is_behind && !fail_point!(TierJumpsTheQueue) {
             return None;
         }
-        // No key is in both, but while a flush hands the item over, whose uses the tier is told then.
+        // No key is in both, except while a flush hands the item over; then the tier must learn of its uses.
         let buffers_first =
             self.found_lately.in_buffers() && !engine.buffers.glance.is_giving() && engine.is_in_buffers(hash);
         if buffers_first && let Some(found) = self.copy_item_from_buffers(engine, hash, out, &mut head) {

@@ -23,29 +23,29 @@ impl HashedSession {
         self.ops.tokens()
     }
 
-    /// What keeps the operations.
+    /// The reason why operations wait.
     pub fn waits(&self) -> EngineWait {
         if self.gathered.is_empty() { self.ops.waits() } else { EngineWait::Poll }
     }
 
-    /// A poll begins to attempt what waits. Operations that are paced may have waited long enough.
+    /// A poll begins to attempt waiting operations. Paced operations may have waited long enough.
     pub fn begin_attempts(&mut self) -> usize {
         self.paced = false;
         self.ops.begin_attempts()
     }
 
-    /// So many more may go on than did when this was last asked.
+    /// How many more operations may go on than at the last call.
     pub fn take_woken(&mut self) -> usize {
         self.ops.take_woken()
     }
 
-    /// Attempts so many of those that wait, and those that this wakes.
+    /// Attempts `count` of the waiting operations, and those that this wakes.
     pub fn attempt_front(&mut self, core: &mut SessionCore, engine: &HashedEngine, count: usize) {
         let mut left = count;
         while left > 0 {
             let Some((number, op)) = self.ops.take_waiting() else { unreachable!("so many wait") };
             left -= 1;
-            // In this order: what stays behind a deletion takes no share of what may be written.
+            // In this order: an operation behind a deletion must take no share of the permitted writes.
             let stays =
                 self.ops.is_behind_deletion(&op) || !op.request.is_get() && self.is_paced(engine, &op.request.borrow());
             if stays {
@@ -57,7 +57,7 @@ impl HashedSession {
         }
     }
 
-    /// Ends what waits: nobody makes room any more.
+    /// Ends the waiting operations: nobody makes room any more.
     pub fn fail_waiting(&mut self, core: &mut SessionCore) {
         while let Some((number, op)) = self.ops.take_waiting() {
             self.refuse(core, number, op, Error::Closed);
@@ -65,7 +65,7 @@ impl HashedSession {
         self.ops.take_woken();
     }
 
-    /// A poll ends: tells whether writes wait to be let on, and gives large buffers back.
+    /// A poll ends: reports whether writes wait to be let on, and gives large buffers back.
     pub fn end_poll(&mut self, engine: &HashedEngine) {
         self.share.set_waiting(&engine.pace, self.paced);
         for buffer in [&mut self.scratch, &mut self.inflated] {
@@ -95,14 +95,14 @@ impl HashedSession {
         self.ops.wait_again(number, op);
     }
 
-    /// Lets go of what an operation holds, its place too, and asks for it.
+    /// Releases all that an operation holds, its place too, and asks whether its value may be brought.
     pub(super) fn ask(&mut self, core: &mut SessionCore, number: usize, mut op: Box<HashedOp>, value_bytes: usize) {
         end_read(core, &mut op);
         core.asks.add(Ask { token: op.token, value_bytes }, (EngineSlot::HASHED, number));
         self.ops.step_aside(number, op);
     }
 
-    /// An operation that asks may bring so much, and takes its place anew.
+    /// An operation that asks may bring a value of this size, and takes its place again.
     pub fn allow_value(&mut self, number: usize, value_bytes: usize) {
         let mut op = self.ops.take(number);
         op.value_bytes_allowed = value_bytes;

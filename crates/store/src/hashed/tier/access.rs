@@ -1,7 +1,7 @@
 //! When items were last asked for, as far as memory knows.
 //!
-//! Flash does not keep it. What the DRAM tier holds was last read from there when its slot says (`hashed/tier/slot.rs`); of anything else,
-//! what is in a write buffer included, it is known when it was written, because stamps ascend: this clock notes which ones were given when.
+//! Flash does not keep it. The slot of an item in the DRAM tier has the time of its last read from there (`hashed/tier/slot.rs`). For any other item,
+//! including those in write buffers, only the time of its write is known, because stamps ascend: this clock notes which ones were given when.
 //!
 //! Threads: maintenance moves the clock on, several times a second; to read it is one load. `written` is locked after a shard,
 //! and nothing is locked after it.
@@ -10,9 +10,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tapetum_base::media::io::lock;
 
-/// Moments at which those that are close together for their age go.
+/// At this many moments, those that are close together for their age are dropped.
 const MOMENTS_MAX: usize = 2048;
-/// Moments stay that are further apart than this part of their age: fewer than `MOMENTS_MAX` of a century.
+/// Moments that are further apart than this part of their age are kept: fewer than `MOMENTS_MAX` in a century.
 const AGE_PARTS: u32 = 32;
 
 /// Every stamp up to `stamp` was given by the second `at`, and later ones not before.
@@ -25,7 +25,7 @@ struct Moment {
 /// Unix seconds, and when stamps were given.
 pub struct AccessClock {
     seconds: AtomicU32,
-    /// In memory of its own: who locks it must not take `seconds` from the cache of those who only look at the clock.
+    /// In memory of its own: locking it must not evict `seconds` from the caches of threads that only read the clock.
     written: Box<Mutex<Vec<Moment>>>,
 }
 

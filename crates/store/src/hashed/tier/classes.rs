@@ -1,8 +1,7 @@
 //! Slot sizes of the tier, and which class has which slab (flash KVS, slide "DRAM Caching").
 //!
-//! Memory is cut into slabs, a slab into slots of one class. Classes grow by a factor. Where slabs go is decided by how long
-//! items stay in a class: the bytes it has ÷ the bytes that lately came in. A class in which they stay less than half
-//! as long as in another is given a slab of that one.
+//! Memory is cut into slabs, a slab into slots of one class. Classes grow by a factor. How long items stay in a class decides where slabs go: the
+//! bytes it has ÷ the bytes that lately came in. A class in which they stay less than half as long as in another gets a slab of that one.
 //!
 //! Places are counted in granules of 64 bytes from the beginning of the memory. Threads: behind the part's lock.
 
@@ -11,10 +10,10 @@ use super::queues::{Items, Queues, Victim};
 use super::slab_class::{SlabClass, SlabQueue};
 
 pub const GRANULE_BYTES: usize = 64;
-/// After so many slabs' worth of new items, the classes are compared.
+/// Classes are compared after this many slabs' worth of new items.
 const COMPARE_SLABS: u64 = 2;
-/// Of what came before, one part in so many is forgotten then. If more were, it would be chance that moves slabs to and fro, and each
-/// move costs a slab of items, used or not.
+/// At a comparison, one part in this many of the earlier counts is forgotten. If more were, chance would move slabs to and fro, and each move costs a
+/// slab of items, used or not.
 const FORGOTTEN_SHARE: u64 = 8;
 
 /// Slot sizes from a granule to a slab, each about `factor` times the one before, in granules.
@@ -23,7 +22,7 @@ pub fn slot_sizes(slab_granules: u32, factor: f64) -> Vec<u32> {
     let mut size = 1;
     while size < slab_granules {
         sizes.push(size);
-        // As large as fits as often into a slab.
+        // As large as still gives the same number of slots a slab.
         let next = ((f64::from(size) * factor) as u32).max(size + 1);
         let per_slab = slab_granules / next.min(slab_granules);
         size = slab_granules / per_slab;
@@ -45,11 +44,11 @@ struct Class {
     evictions_unused: u64,
     evicted_idle_seconds: u32,
     item_bytes: u64,
-    /// Granules of what lately came in: a part is forgotten whenever classes are compared.
+    /// Granules of items that came in lately: a part is forgotten whenever classes are compared.
     came_granules: u64,
 }
 
-/// The first of so large slots that so many granules fit into.
+/// The first class whose slots hold `granules`.
 pub fn class_of(slot_granules: &[u32], granules: usize) -> Option<usize> {
     let class = slot_granules.partition_point(|slot| (*slot as usize) < granules);
     (class < slot_granules.len()).then_some(class)
@@ -63,7 +62,7 @@ pub struct Slot {
 }
 
 pub struct Classes {
-    /// Of each class.
+    /// Slot size of each class, in granules.
     slot_granules: Vec<u32>,
     classes: Vec<Class>,
     slab_granules: u32,
@@ -82,7 +81,7 @@ impl Classes {
         Classes { slot_granules, classes, slab_granules, owners: vec![None; slabs as usize], came_granules: 0, ghosts }
     }
 
-    /// The class for an item of so many bytes, header included; `None` if it is too large.
+    /// The class for an item of `bytes`, header included; `None` if it is too large.
     pub fn class_of(&self, bytes: usize) -> Option<usize> {
         class_of(&self.slot_granules, bytes.div_ceil(GRANULE_BYTES))
     }
@@ -92,8 +91,8 @@ impl Classes {
         usize::from(owner.expect("a place that is used is in a slab that has a class"))
     }
 
-    /// A slot of a class. `evict` empties one that is not: it is told the place. `None` if the class has no slab and no other
-    /// can give one. Where the index is full, an item goes although there is a slot.
+    /// Takes a slot of a class. If none is empty, an item is evicted, and `evict` gets its place. `None` if the class has no slab and no other can
+    /// give one. If the index is full, an item is evicted although there is a slot.
     pub fn take(
         &mut self,
         class: usize,
@@ -116,8 +115,7 @@ impl Classes {
         self.evict_one(class, items, &mut evict).map(|place| Slot { place, is_new: true })
     }
 
-    /// Empties the slot of a class whose item is to go, and takes it out of its queue. The class has no slot that is empty and
-    /// in a queue.
+    /// Evicts an item of a class, and takes its slot out of its queue. The class has no slot that is empty and in a queue.
     fn evict_one(&mut self, class: usize, items: &impl Items, evict: &mut impl FnMut(u32)) -> Option<u32> {
         let class = &mut self.classes[class];
         let Victim { place, was_used } = class.queues.victim(items, &mut self.ghosts)?;
@@ -129,7 +127,7 @@ impl Classes {
         Some(place)
     }
 
-    /// Lets an item of the class go that has most of them: so it is the small ones, which fill the index before the memory.
+    /// Evicts an item of the class that has most items: the class of small ones, which fill the index before the memory.
     fn evict_from_largest(&mut self, items: &impl Items, evict: &mut impl FnMut(u32)) {
         let full = (0..self.classes.len()).filter(|class| self.classes[*class].emptied.is_empty());
         let Some(largest) = full.max_by_key(|class| self.classes[*class].queues.len()) else { return };
@@ -138,7 +136,7 @@ impl Classes {
         }
     }
 
-    /// A slot of a class for which nothing has to go. It counts as what lately came in, so that slabs stay where they are given.
+    /// A slot of a class for which nothing is evicted. It counts as lately come in, so that slabs stay where they are given.
     pub fn take_free(&mut self, class: usize) -> Option<Slot> {
         self.classes[class].came_granules += u64::from(self.slot_granules[class]);
         self.empty_slot(class).or_else(|| self.give_free_slab(class).then(|| self.empty_slot(class)).flatten())
@@ -152,7 +150,7 @@ impl Classes {
         class.fresh.pop().map(|place| Slot { place, is_new: true })
     }
 
-    /// A slot has its item of so many bytes: it takes its turn from now on. `mark` is what the item would be remembered by.
+    /// A slot has its item of `bytes`: it takes its turn from here on. `mark` is the fingerprint that the item would leave as a ghost.
     pub fn filled(&mut self, class: usize, slot: &Slot, bytes: usize, mark: u64) {
         let was_here = self.ghosts.forget(mark);
         self.queue(class, slot, bytes, was_here);
@@ -181,13 +179,13 @@ impl Classes {
         &self.classes[class].queues
     }
 
-    /// A slot that was taken and not filled.
+    /// Gives back a slot that was taken and not filled.
     pub fn give_back(&mut self, class: usize, slot: Slot) {
         let class = &mut self.classes[class];
         if slot.is_new { class.fresh.push(slot.place) } else { class.emptied.push(slot.place) }
     }
 
-    /// A filled slot lost its item of so many bytes.
+    /// Notes that a filled slot lost its item of `bytes`.
     pub fn emptied(&mut self, place: u32, bytes: u64) {
         let class = self.class_at(place);
         self.classes[class].emptied.push(place);
@@ -378,8 +376,8 @@ mod tests {
             puts: 200,
             evictions: 72,
             evictions_unused: 72,
-            // `Unused` says the place itself: of those that were filled first the 72nd went last, the 73rd is next. What came
-            // instead has the mark of what went, and so is in the main queue.
+            // With `Unused` the idle time is the place itself: the 72nd item that was filled was evicted last, and the 73rd is next. The items that
+            // came instead have the marks of the evicted ones, and so are in the main queue.
             evicted_idle_seconds: 71,
             hits: 0,
             item_bytes: 128 * ITEM_BYTES,

@@ -1,11 +1,11 @@
-//! What left the tier a moment ago: fingerprints, each in the one place that its hash gives, the latest one wins.
+//! Fingerprints of items that left the tier lately. Each has the one place that its hash gives, and the latest one wins.
 
 pub struct Ghosts {
     marks: Box<[u32]>,
 }
 
 impl Ghosts {
-    /// Room for `count` at most.
+    /// Room for at most `count` marks.
     pub fn new(count: usize) -> Ghosts {
         Ghosts { marks: vec![0; count.max(1)].into() }
     }
@@ -24,7 +24,7 @@ impl Ghosts {
         *slot = fingerprint;
     }
 
-    /// Whether it is remembered, which it is not any more then.
+    /// Forgets a mark; whether it was remembered.
     pub fn forget(&mut self, mark: u64) -> bool {
         let (slot, fingerprint) = self.at(mark);
         let found = *slot == fingerprint;

@@ -1,4 +1,4 @@
-//! Hits by class, as a session counts them by itself before it tells the tier: a get writes to no memory that others read.
+//! Hits by class. Each session counts its own before it adds them to the tier's, so that a get writes to no shared memory.
 
 use super::classes::{GRANULE_BYTES, class_of};
 use super::slot;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Items of fewer granules find their class in a table.
 const TABLE_GRANULES: usize = 64;
 
-/// What a tier has counted, and of which slots.
+/// A tier's hits by class, and the classes' slot sizes.
 pub struct Hits {
     slot_granules: Arc<[u32]>,
     by_class: Box<[AtomicU64]>,
@@ -25,7 +25,7 @@ impl Hits {
         self.by_class.iter().map(|hits| hits.load(Ordering::Relaxed))
     }
 
-    /// Takes what a session has counted.
+    /// Adds the counts of a session.
     pub fn add(&self, counts: &mut HitCounts) {
         if !std::mem::take(&mut counts.any) {
             return;
@@ -35,7 +35,7 @@ impl Hits {
         }
     }
 
-    /// For a session, that has counted none yet.
+    /// Empty counts for a session.
     pub fn counts(&self) -> HitCounts {
         let class_of = |granules| class_of(&self.slot_granules, granules).map_or(0, |class| class as u8);
         HitCounts {
@@ -55,7 +55,7 @@ pub struct HitCounts {
 }
 
 impl HitCounts {
-    /// Counts a hit of an item whose value has so many bytes.
+    /// Counts a hit of an item with a value of `value_bytes`.
     #[inline]
     pub fn note(&mut self, value_bytes: usize) {
         let granules = (slot::HEADER_BYTES + value_bytes).div_ceil(GRANULE_BYTES);

@@ -1,8 +1,8 @@
-//! What is hot in a part of the tier, for a list that outlives it; and how what such a list names comes in again.
+//! Hot items of a part of the tier, for a list that outlives it, and how the items of such a list come in again.
 //!
-//! Hot is what was used since it came or since its last turn, and what is in the main queue, into which only what was used
-//! comes. Such an item goes back into the main queue, where a scan does not reach it, and takes nobody's place: what was asked
-//! for since the store was opened is the better choice.
+//! An item is hot if it was used since it came or since its last turn, or is in the main queue, into which only used items come. An item of the list
+//! goes back into the main queue, where a scan does not reach it, and evicts nothing: items asked for since the store was opened are the better
+//! choice.
 //!
 //! Threads: as in [`super::part`]. The lock is held for a few items at a time.
 
@@ -24,13 +24,13 @@ pub enum Heat {
     Kept,
 }
 
-/// What became of an item that was to go back.
+/// The result of putting an item back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fit {
     Put,
     /// It was there already.
     There,
-    /// Something would have had to go for it.
+    /// Something would have had to be evicted for it.
     NoRoom,
 }
 
@@ -66,7 +66,7 @@ impl Part {
         any
     }
 
-    /// Puts an item in if it is not in and nothing has to go for it.
+    /// Puts an item in if it is not in and nothing has to be evicted for it.
     pub fn put_back(&self, (hash, now): (HashKey, u32), (item, value): (ItemHead, &[u8]), access: Access) -> Fit {
         let mut classes = lock(&self.classes);
         let bytes = slot::HEADER_BYTES + value.len();

@@ -1,12 +1,16 @@
 //! The DRAM tier: copies of items that flash has, for those that are asked for often (flash KVS).
 //!
-//! Invariant: the tier holds an item only as flash has it, valid and with its newest stamp, or not at all. So a hit is the
-//! answer. It is kept by three rules, under the lock of the key's shard: an item is put in only if its key was not
-//! written since it was read ([`crate::hashed::buffer::Shard::is_on_flash_as`]) or flushed (`hashed/flush/mod.rs`); a write of the key takes it out before the write is seen
-//! ([`Tier::remove`]), unless a write buffer has the key and no flush gives it to the tier yet ([`crate::hashed::buffer::Shard::insert_wanted`]): then it is not here; so does an eviction from flash before the index forgets the key. What the collector moves stays the same
-//! item. Expiry and deletions of everything are looked at on the way out.
+//! Invariant: the tier holds an item only as flash has it, valid and with its newest stamp, or not at all. So a hit is the answer. Three rules keep
+//! it, under the lock of the key's shard:
+//! 1. An item is put in only if its key was not written since it was read ([`crate::hashed::buffer::Shard::is_on_flash_as`]) or flushed
+//!    (`hashed/flush/mod.rs`).
+//! 2. A write of the key removes it before the write is seen ([`Tier::remove`]), unless a write buffer has the key and no flush gives it to the tier
+//!    yet ([`crate::hashed::buffer::Shard::insert_wanted`]): then it is not here.
+//! 3. An eviction from flash removes it before the index forgets the key.
 //!
-//! Nothing of it is on flash: after a restart it is empty, until it is asked or warmed (see [`hot`]).
+//! An item that the collector moves stays the same item. Expiry and deletions of everything are checked on the way out.
+//!
+//! Nothing of it is on flash: after a restart it is empty, until items are asked for or it is warmed (see [`hot`]).
 //!
 //! Threads: readers wait for no lock. See [`part`] for the rest.
 
@@ -42,7 +46,7 @@ use tapetum_kernels::hash::HashKey;
 /// Memory for each part, about: parts are written independently.
 const PART_BYTES: usize = 64 << 20;
 const PARTS_MAX: usize = 16;
-/// A part has at least so many slabs, unless it was told how large they are.
+/// A part has at least this many slabs, unless their size was given.
 const SLABS_MIN: usize = 64;
 /// The paper's slab, and the largest.
 const SLAB_BYTES_MAX: usize = 10 << 20;
@@ -103,13 +107,13 @@ impl Tier {
         &self.parts[(usize::from(chosen) * self.parts.len()) >> 16]
     }
 
-    /// First step of a look: brings the index's bucket nearer.
+    /// First step of a look: prefetches the index's bucket.
     #[inline]
     pub fn prefetch_bucket(&self, hash: HashKey) {
         self.part(hash).prefetch_bucket(hash);
     }
 
-    /// Second step: brings the item nearer; whether it is probably here.
+    /// Second step: prefetches the item; whether it is probably here.
     #[inline]
     pub fn prefetch_slot(&self, hash: HashKey) -> bool {
         self.part(hash).prefetch_slot(hash)
@@ -127,7 +131,7 @@ impl Tier {
         self.part(hash).get((hash, now), out, head)
     }
 
-    /// Counts a use of what was copied.
+    /// Counts a use of an item that was copied.
     pub fn note_use(&self, (hash, now): (HashKey, u32), copied: &Copied) {
         self.part(hash).note_use((hash, now), copied);
     }
@@ -142,28 +146,27 @@ impl Tier {
         self.part(hash).copy((hash, now), out)
     }
 
-    /// What is known of the use of an item, if it is here.
+    /// The known use of an item, if it is here.
     pub fn access(&self, hash: HashKey, now: u32) -> Option<Access> {
         self.part(hash).access(hash, now)
     }
 
-    /// Puts an item in, if it is not in yet; others may go. The caller holds the lock of the key's shard, and knows that this is
-    /// what flash has.
+    /// Puts an item in, if it is not in yet; others may be evicted. The caller holds the lock of the key's shard, and knows that flash has this item.
     pub fn put(&self, (hash, now): (HashKey, u32), item: (ItemHead, &[u8]), access: Access) -> bool {
         self.part(hash).put((hash, now), item, access)
     }
 
-    /// As [`Tier::put`], for an item that was asked for before the store was opened: nothing goes for it.
+    /// As [`Tier::put`], for an item that was asked for before the store was opened: nothing is evicted for it.
     pub fn put_back(&self, (hash, now): (HashKey, u32), item: (ItemHead, &[u8]), access: Access) -> Fit {
         self.part(hash).put_back((hash, now), item, access)
     }
 
-    /// Shows `visit` the items that are worth their place, some at a time, those that are asked for more first, until it
-    /// breaks off. Of what comes, goes or moves meanwhile, some may be missing or come twice.
+    /// Shows `visit` the items that are worth their place, some at a time, the most used first, until it breaks off. Items that come, go or move
+    /// meanwhile may be missing or come twice.
     pub fn hot(&self, mut visit: impl FnMut(&[HashKey]) -> ControlFlow<()>) {
         let turns =
             [Heat::Used, Heat::Kept].into_iter().flat_map(|heat| self.parts.iter().map(move |part| (heat, part)));
-        // Whoever breaks off has said why to itself.
+        // `visit` keeps its own reason for breaking off.
         let _ = turns.into_iter().try_for_each(|(heat, part)| part.hot(heat, &mut visit));
     }
 
@@ -172,12 +175,12 @@ impl Tier {
         self.part(hash).remove(hash)
     }
 
-    /// Gets that found their item here, as sessions have told.
+    /// Gets that found their item here, as far as sessions have reported them.
     pub fn hits(&self) -> &Hits {
         &self.hits
     }
 
-    /// Items that went out for others.
+    /// Items that were evicted for others.
     pub fn evictions(&self) -> u64 {
         self.parts.iter().map(Part::evictions).sum()
     }

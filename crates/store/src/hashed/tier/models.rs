@@ -21,7 +21,7 @@ const SWITCHES_MAX: usize = 3;
 
 type ModelTable<const WEAK: u8> = Table<Vec<ModelWord<WEAK>>>;
 
-/// The `n`th key whose entry belongs into these of so many buckets.
+/// The `n`th key whose entry belongs into these of `buckets` buckets.
 fn key(buckets: u32, (home, second): (u32, u32), n: usize) -> HashKey {
     let chooses_home = ((u128::from(2 * home + 1) << 32) / u128::from(2 * buckets)) << 16;
     let fits = |key: &HashKey| other_of(home, tag_of(*key), buckets) == second;
@@ -33,7 +33,7 @@ fn key(buckets: u32, (home, second): (u32, u32), n: usize) -> HashKey {
 /// The words of a table, and its entries.
 type Filled = (Vec<u64>, u32);
 
-/// What `fill` puts into a table of so many buckets.
+/// A table of `buckets` buckets, filled by `fill`.
 fn filled(buckets: usize, fill: impl FnOnce(&Table<Vec<AtomicU64>>)) -> Filled {
     let table = Table::new((0..buckets * WORDS).map(|_| AtomicU64::new(0)).collect());
     fill(&table);
@@ -151,8 +151,8 @@ fn an_item(stamp: u64) -> ItemHead {
     ItemHead { stamp, flags: stamp as u32, expiry: Expiry::NONE, value_bytes: 8, marks: Marks::default() }
 }
 
-/// An item leaves its slot to another one, whose tag is the same. `early`: the slot is written before the index forgets it.
-/// Whoever takes an item out and whoever puts the next one in are two writers, one after the other.
+/// An item leaves its slot to another one, whose tag is the same. `early`: the slot is written before the index forgets it. The thread that takes an
+/// item out and the thread that puts the next one in are two writers, one after the other.
 fn a_slot_changes_hands<const TABLE: u8, const SLOT: u8>(early: bool) {
     let (old, new) = (HashKey(1 << 64 | 7), HashKey(2 << 64 | 7));
     let entry = Entry::new(0, false);

@@ -1,7 +1,7 @@
 //! A part of the tier: memory for slots, the index over it, and the order in which items go.
 //!
-//! Threads: readers take no lock, but for noting a use once in a while, if it is free; whoever puts in or takes out holds
-//! `classes`. The lock is taken after a shard's, and nothing is taken after it.
+//! Threads: readers take no lock, except to note a use once in a while, if it is free. Putting in and taking out hold `classes`. The lock is taken
+//! after a shard's, and nothing is taken after it.
 
 use super::classes::{Classes, GRANULE_BYTES};
 use super::ghosts::Ghosts;
@@ -19,7 +19,7 @@ use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::prefetch::{CACHE_LINE_BYTES, prefetch};
 use tapetum_kernels::tag_bucket::{Entry, PLACES};
 
-/// A use is noted if the one before is so long ago: what is asked for all the time is written once a minute.
+/// A use is noted if the one before is this long ago: an item that is asked for all the time is written once a minute.
 const ACCESSED_STEP_SECONDS: u32 = 60;
 const GRANULE_WORDS: usize = GRANULE_BYTES / 8;
 const CACHE_LINE_WORDS: usize = CACHE_LINE_BYTES / 8;
@@ -27,7 +27,7 @@ const CACHE_LINE_WORDS: usize = CACHE_LINE_BYTES / 8;
 const BYTES_PER_ENTRY: usize = 96;
 /// Bytes of memory for each item that left and is remembered.
 const BYTES_PER_GHOST: usize = 512;
-/// Queues and lists take at most so much of the memory of slots.
+/// Queues and lists take at most one part in this many of the memory of slots.
 const LISTS_SHARE: usize = 10;
 /// The most memory that a part can have.
 pub const PART_BYTES_MAX: usize = PLACES as usize * GRANULE_BYTES;
@@ -37,7 +37,7 @@ pub struct Part {
     memory: Region,
     slab_words: usize,
     pub(super) classes: Mutex<Classes>,
-    /// Items that went out for others.
+    /// Items that were evicted for others.
     evictions: AtomicU64,
 }
 
@@ -80,7 +80,7 @@ fn access(entry: Entry, words: &[AtomicU64], now: u32) -> Access {
     Access { was_read: entry.was_read(), idle_seconds: slot::idle_seconds(words, now) }
 }
 
-/// What an item that left is remembered by: bits that do not choose its part.
+/// The mark by which an item that left is remembered: bits that do not choose its part.
 fn mark_of(hash: HashKey) -> u64 {
     hash.0 as u64 & (u64::MAX >> 16) | (hash.prefix() & 0xffff) << 48
 }
@@ -120,11 +120,11 @@ impl Part {
         self.table.prefetch(hash);
     }
 
-    /// Whether there is such a tag.
+    /// Prefetches the slot of the entry with the key's tag; whether there is one.
     #[inline]
     pub fn prefetch_slot(&self, hash: HashKey) -> bool {
         let Some(words) = self.table.peek(hash).and_then(|place| self.slot_words(place)) else { return false };
-        // As much as is needed to know how much there is: the processor goes on by itself from there.
+        // Two lines are enough to read the length: the processor prefetches the rest by itself.
         words.iter().step_by(CACHE_LINE_WORDS).take(2).for_each(|word| prefetch(word));
         true
     }
@@ -165,7 +165,7 @@ impl Part {
         self.look(hash_now, out, |_, _, _| true)
     }
 
-    /// An item and its entry; its value appended to `out` behind what `head` appends.
+    /// Looks up an item and its entry; its value is appended to `out` behind what `head` appends.
     #[inline]
     fn look(
         &self,
@@ -175,7 +175,7 @@ impl Part {
     ) -> Option<Copied> {
         let start = out.len();
         let found = self.table.find(hash, |found| {
-            // What an earlier look copied may have been nonsense.
+            // An earlier look may have copied nonsense.
             out.truncate(start);
             let words = self.slot_words(found.entry.place())?;
             let (item, value) = slot::read(words, hash)?;
@@ -197,7 +197,7 @@ impl Part {
         self.entry_of(hash).is_some()
     }
 
-    /// What is known of the use of an item, if it is here.
+    /// The known use of an item, if it is here.
     pub fn access(&self, hash: HashKey, now: u32) -> Option<Access> {
         self.table.find(hash, |found| {
             let words = self.slot_words(found.entry.place())?;
@@ -243,9 +243,9 @@ impl Part {
         self.table.insert(hash, Entry::new(place, access.was_read))
     }
 
-    /// Takes an item out, if it is in; whether it was. The caller sees to it that nobody puts it in meanwhile.
+    /// Takes an item out, if it is in; whether it was. The caller ensures that nobody puts it in meanwhile.
     pub fn remove(&self, hash: HashKey) -> bool {
-        // Most of what is written is not in the tier: then no lock is taken.
+        // Most written keys are not in the tier: then no lock is taken.
         if !self.has(hash) {
             return false;
         }
@@ -257,7 +257,7 @@ impl Part {
         true
     }
 
-    /// The words of what may be a slot, as many as the largest has; `None` where there is no such place.
+    /// The words from a place on that may be a slot, as many as the largest slot has; `None` if there is no such place.
     fn slot_words(&self, place: u32) -> Option<&[AtomicU64]> {
         let start = place as usize * GRANULE_WORDS;
         let end = (start + self.slab_words).min(self.memory.len());

@@ -1,26 +1,25 @@
-//! In what order a class of the tier lets items go: S3-FIFO (Yang et al., SOSP '23) over slots.
+//! The order in which a class of the tier evicts items: S3-FIFO (Yang et al., SOSP '23) over slots.
 //!
 //! ```text
 //! new ──────────► small ── used again ──► main ─┐ used since: back to its end, one use less
 //!  └ was here ───────┼───────────────────► main ◄┘
 //!    a moment ago    └ not used ─► out, remembered as a ghost       main ── not used ──► out
 //! ```
-//! `small` holds a tenth of the class, so what is asked for once, in a scan of everything, passes through it and leaves
-//! `main` alone. A slot is in exactly one queue as long as the class has it, also while it is empty: what is put into it
-//! then takes its turn.
+//! `small` holds a tenth of the class, so items that are asked for once, in a scan of everything, pass through it and leave `main` alone. A slot is
+//! in exactly one queue as long as the class has it, also while it is empty: the next item put into it then takes its turn.
 
 use super::ghosts::Ghosts;
 use std::collections::VecDeque;
 
-/// `small` is kept at one in so many.
+/// `small` is kept at one slot in this many.
 const SMALL_SHARE: usize = 10;
-/// From so many uses in `small` on, an item moves to `main`.
+/// After this many uses in `small`, an item moves to `main`.
 const USES_TO_STAY: u8 = 1;
-/// Slots that are passed before one of `main` goes, used or not: where all were used, in a time without anything new, nobody
-/// waits for three turns of all.
+/// Slots that are passed before one of `main` is evicted, used or not. If all were used, while nothing new came, nobody waits for three turns of all
+/// of them.
 const PASSED_MAX: usize = 128;
 
-/// The slot whose item is to go.
+/// The slot whose item is evicted.
 pub struct Victim {
     pub place: u32,
     /// It was asked for at least once: it is from `main`.
@@ -34,18 +33,18 @@ pub struct Queues {
     pub moves: Moves,
 }
 
-/// What moved on so far instead of going.
+/// Counts of items that moved on instead of being evicted.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Moves {
     pub to_main: u64,
     pub within_main: u64,
 }
 
-/// What the queues ask of whoever knows the items.
+/// Facts about items that the queues need.
 pub trait Items {
     /// How often the item in a slot was asked for; from now on it counts as `left` makes of it.
     fn change_uses(&self, place: u32, left: impl FnOnce(u8) -> u8) -> u8;
-    /// What the item in a slot is remembered by.
+    /// The mark by which the item in a slot is remembered.
     fn mark(&self, place: u32) -> u64;
     /// Bytes of the item in a slot, its header included.
     fn bytes(&self, place: u32) -> u64;
@@ -61,7 +60,7 @@ impl Queues {
         if was_here { self.main.push_back(place) } else { self.small.push_back(place) }
     }
 
-    /// Takes the slot whose item is to go out of its queue.
+    /// Takes the slot whose item is to be evicted out of its queue.
     pub fn victim(&mut self, items: &impl Items, ghosts: &mut Ghosts) -> Option<Victim> {
         let mut passed = 0;
         loop {
@@ -177,7 +176,7 @@ mod tests {
         let (items, mut ghosts, mut queues) = (Known::default(), Ghosts::new(1024), Queues::default());
         (0..100).for_each(|place| queues.push(place, false));
         (0..50).for_each(|place| items.set_uses(place, 2));
-        // The slots of what goes out take what is asked for once.
+        // The slots of evicted items take items that are asked for once.
         let mut out = Vec::new();
         for _ in 0..1000 {
             let place = queues.victim(&items, &mut ghosts).unwrap().place;

@@ -1,10 +1,10 @@
-//! A class of the DRAM tier as it shows itself: what `stats slabs` and `stats items` are made of.
+//! A class of the DRAM tier as `stats slabs` and `stats items` show it.
 
 use super::queues::Items;
 use super::slot::HEADER_BYTES;
 use std::collections::VecDeque;
 
-/// Slots of a queue among which one that holds an item is looked for.
+/// Slots of a queue among which one with an item is looked for.
 const PLACES_LOOKED_AT: usize = 8;
 
 /// A class of slots of the DRAM tier, as it is now.
@@ -16,7 +16,7 @@ pub struct SlabClass {
     pub slots_used: u64,
     /// Slots that were filled so far.
     pub puts: u64,
-    /// Items that left for others, and those of them that nobody asked for since they came.
+    /// Items evicted for others, and those of them that nobody asked for since they came.
     pub evictions: u64,
     pub evictions_unused: u64,
     /// How long the last that left in its turn had not been asked for; of several parts, the longest.
@@ -55,7 +55,7 @@ impl SlabQueue {
 }
 
 impl SlabClass {
-    /// The place among all classes, the smallest first, of the one in which an item of so many bytes is kept; `None` if it is in none.
+    /// The place among all classes, the smallest first, of the one that keeps an item of this size; `None` if none does.
     pub fn holding(classes: &[SlabClass], value_bytes: u64) -> Option<usize> {
         classes.iter().position(|class| value_bytes + HEADER_BYTES as u64 <= class.slot_bytes as u64)
     }

@@ -41,7 +41,7 @@ fn get(word: &impl Word) -> u64 {
 
 /// Writes an item that was last used at `accessed`. `words` are the slot's, and enough.
 pub fn write<W: Word>(words: &[W], hash: HashKey, item: ItemHead, value: &[u8], accessed: u32) {
-    // Pairs with the readers' fence: who sees anything of this also sees that the entry that named the slot is gone.
+    // Pairs with the readers' fence: a reader that sees anything of this also sees that the entry that named the slot is gone.
     W::fence(Ordering::Release);
     put(&words[0], hash.0 as u64);
     put(&words[1], (hash.0 >> 64) as u64);
@@ -101,7 +101,7 @@ pub fn idle_seconds(words: &[impl Word], now: u32) -> u32 {
 /// Notes a use of the item in a slot. Nobody writes the slot meanwhile.
 pub fn set_accessed<W: Word>(words: &[W], now: u32) {
     let word = &words[VALUE_BYTES_MARKS_ACCESSED];
-    // Who sees the item's length and marks by this store must see its entry's bucket as changed as by the writer's.
+    // A reader that sees the item's length and marks by this store must also see the writer's change of the entry's bucket.
     W::fence(Ordering::Release);
     put(word, get(word) & (u64::MAX >> (64 - ACCESSED_SHIFT)) | u64::from(now) << ACCESSED_SHIFT);
 }

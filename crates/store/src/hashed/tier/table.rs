@@ -34,7 +34,7 @@ struct Spot {
     slot: usize,
 }
 
-/// An entry, and where it was when a look came by.
+/// An entry, and its place at the time of a look.
 #[derive(Clone, Copy)]
 pub struct Found {
     pub entry: Entry,
@@ -73,7 +73,7 @@ impl<M: Deref<Target = [W]>, W: Word> Table<M> {
         Entry((bucket[ENTRIES_AT + slot / 2].load(Ordering::Relaxed) >> (slot % 2 * 32)) as u32)
     }
 
-    /// Brings the home bucket nearer.
+    /// Prefetches the home bucket.
     #[inline]
     pub fn prefetch(&self, hash: HashKey) {
         let bucket = self.bucket(home_of(hash, self.buckets));
@@ -89,8 +89,8 @@ impl<M: Deref<Target = [W]>, W: Word> Table<M> {
         (found != 0).then(|| Self::entry(bucket, found.trailing_zeros() as usize).place())
     }
 
-    /// Shows `look` the entries that may be the key's, until it gives something. What a call gave is believed only if the
-    /// bucket did not change meanwhile; it may be called again.
+    /// Shows `look` the entries that may be the key's, until it gives something. The result of a call is believed only if the bucket did not change
+    /// meanwhile; `look` may be called again.
     #[inline]
     pub fn find<T>(&self, hash: HashKey, mut look: impl FnMut(Found) -> Option<T>) -> Option<T> {
         let tag = tag_of(hash);
@@ -124,7 +124,7 @@ impl<M: Deref<Target = [W]>, W: Word> Table<M> {
         })
     }
 
-    /// Counts a use of what was found, if it is still as it was found.
+    /// Counts a use of a found entry, if it is still as it was found.
     #[inline]
     pub fn note_use(&self, Found { entry, at }: Found) {
         let used = entry.used();
@@ -155,7 +155,7 @@ impl<M: Deref<Target = [W]>, W: Word> Table<M> {
         let entry = Self::entry(bucket, slot);
         let (uses, left) = (entry.uses(), left(entry.uses()));
         if left != uses {
-            // The word holds another entry too, and who sees that by this store must see its header as well.
+            // The word holds another entry too, and a reader that sees that one by this store must see its header as well.
             W::fence(Ordering::Release);
             put_entry(bucket, slot, entry.with_uses(left));
         }
@@ -268,7 +268,7 @@ impl<M: Deref<Target = [W]>, W: Word> Table<M> {
         None
     }
 
-    /// Before an entry goes away, and after it has come back: who sees none away may end its look.
+    /// Called before an entry goes away, and after it has come back: a look that sees no entry away may end.
     fn count_away(&self, bucket: u32, change: i64) {
         let header = self.header(bucket);
         let away = header.away().checked_add_signed(change).expect("none comes back that did not go");
@@ -454,7 +454,7 @@ mod tests {
         assert!(others.iter().all(|n| uses(*n) == Some((0, false))));
         assert_eq!(table.change_uses(hash(0), 0, |uses| uses - 1), Some(1));
         assert_eq!(uses(0), Some((0, true)));
-        // What was found is another's by now.
+        // A use of an entry that was removed since is not counted.
         let seen = found(others[0]).unwrap();
         assert!(table.remove(hash(others[0]), others[0] as u32));
         table.note_use(seen);

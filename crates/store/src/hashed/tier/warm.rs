@@ -3,9 +3,9 @@
 //! ```text
 //! hash keys ─ sorted ─► index ─► segment and page, sorted ─► one read a page ─► records with these hash keys ─► tier
 //! ```
-//! Invariant: what is put in is what flash has now. A key is seen in its shard, then in the index, and its record is read and
-//! found valid; under the shard's lock it is put in if it was not written since, by the rule of every other fill of the tier.
-//! So a list may be as old or as wrong as it likes: what is not there any more is passed over.
+//! Invariant: an item is put in as flash has it. Its key is seen in its shard, then in the index, and its record is read and found valid; under the
+//! shard's lock it is put in if it was not written since, by the rule of every other fill of the tier. So a list may be arbitrarily old or wrong:
+//! items that no longer exist are passed over.
 //!
 //! Few reads are on their way at once, so that a get hardly waits for them. Threads: one at a time; whoever owns a
 //! [`Warming`] steps it.
@@ -34,10 +34,10 @@ use tapetum_kernels::record::Record;
 const READS_MAX: usize = 8;
 /// Keys whose pages are looked up together: enough for several in a page, few enough that little changes meanwhile.
 const KEYS_PER_PLAN: usize = 16 << 10;
-/// How often a key is looked for that flush or collector moved while it was looked for.
+/// How often a key is looked for that flush or collector moved meanwhile.
 const PLANS_PER_KEY: usize = 3;
 
-/// What became of the keys so far.
+/// Results for the keys so far.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Warmed {
     /// Items that were put into DRAM.
@@ -46,7 +46,7 @@ pub struct Warmed {
     pub there: u64,
     /// Keys that flash does not have any more, or not as the newest, or not in a form for the tier.
     pub gone: u64,
-    /// Items for which others would have had to go.
+    /// Items for which others would have had to be evicted.
     pub no_room: u64,
     /// Keys whose page could not be read.
     pub unreadable: u64,
@@ -73,9 +73,9 @@ impl std::ops::Add for Warmed {
     }
 }
 
-/// A warming under way; dropped, it ends where it is.
+/// A warming under way. When it is dropped, it ends where it is.
 pub struct Warming {
-    // Dropped in this order: what is read goes to `io`, which waits for the drive.
+    // Dropped in this order: reads in flight go to `io`, which waits for the drive.
     task: OfProcess<Option<Task<()>>>,
     io: Io,
     warmed: Arc<Mutex<Warmed>>,
@@ -96,7 +96,7 @@ impl HashedEngine {
         }
     }
 
-    /// What the tier will have when the write buffers are on flash.
+    /// The items that the tier will get when the write buffers are on flash.
     fn hot_keys_of_buffers(&self, show: &mut impl FnMut(&[HashKey]) -> ControlFlow<()>) -> ControlFlow<()> {
         let (mut wanted, mut hashes) = (Vec::new(), Vec::new());
         for shard in self.buffers.shards() {
@@ -139,7 +139,7 @@ impl Warming {
     /// A bounded step; whether it was the last.
     pub fn step(&mut self) -> bool {
         if !self.task.is_here() {
-            // Nothing comes of it in a forked child.
+            // A forked child does nothing.
             return true;
         }
         self.io.pump();
@@ -167,7 +167,7 @@ impl Warming {
     }
 }
 
-/// A key that is to be read, and how its shard had it.
+/// A key that is to be read, and its state in its shard.
 struct Wanted {
     hash: HashKey,
     seen: Seen,
@@ -182,7 +182,7 @@ struct PageRead {
     wanted: Vec<Wanted>,
 }
 
-/// Where the record of a hash key may start.
+/// The possible place of a hash key's record.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Start {
     segment: u32,
@@ -196,7 +196,7 @@ struct Warmer {
     io: Io,
     /// In the order in which they were sent.
     reads: VecDeque<(PageRead, Transfer)>,
-    /// Keys that are not any more where they were thought to be.
+    /// Keys that were not found at their planned places.
     moved: Vec<HashKey>,
     warmed: Arc<Mutex<Warmed>>,
     key: Vec<u8>,
@@ -246,7 +246,7 @@ impl Warmer {
         self.engine.tier.as_ref()
     }
 
-    /// Where to look for the keys that are not there yet, in the order of flash. Only a hint: it may change.
+    /// The places of the keys that are not in the tier yet, in the order of flash. Only a hint: they may change.
     fn plan(&mut self, keys: &[HashKey]) -> Vec<Start> {
         if self.tier().is_none() {
             return Vec::new();
@@ -264,7 +264,7 @@ impl Warmer {
         starts
     }
 
-    /// Whether a key's item is in a write buffer; then the tier is to have it when it is on flash.
+    /// Whether a key's item is in a write buffer; then the tier is to get it when it is on flash.
     fn wants(&mut self, hash: HashKey) -> bool {
         let engine = self.engine.clone();
         let mut shard = engine.buffers.shard(hash);
@@ -275,7 +275,7 @@ impl Warmer {
             return false;
         }
         shard.want(hash);
-        // Who gives the tier what is wanted may have been here already.
+        // The flush may already have passed this key while giving wanted items to the tier.
         if shard.is_giving(at) && self.decompressor.inflate(&record, &mut self.value).is_ok() {
             self.keep(hash, ItemHead::of(&record.header));
         }
@@ -314,7 +314,7 @@ impl Warmer {
         self.reads.push_back((PageRead { segment, page: *page, span_bytes, wanted }, transfer));
     }
 
-    /// A key as it is now, if it is on flash and nowhere else, and may still start where it was thought to.
+    /// The state of a key, if it is on flash and nowhere else, and may still start at its planned place.
     fn look(&self, start: &Start) -> Option<(Seen, Arc<Segment>)> {
         let engine = &*self.engine;
         let sequence = engine.segments.sequence();
@@ -332,7 +332,7 @@ impl Warmer {
         let (buffer, result) = transfer.end("read of a page").await;
         let taken = result.is_ok() && self.take(&read, &buffer).is_ok();
         if !taken {
-            // Whoever asks for it is told; here it is only left out.
+            // A request for the item reports the error; here it is only left out.
             lock(&self.warmed).unreadable += read.wanted.len() as u64;
         }
     }
@@ -383,7 +383,7 @@ impl Warmer {
 
     /// Puts the value that was read into the tier. The caller holds the lock of the key's shard.
     fn keep(&self, hash: HashKey, item: ItemHead) -> Option<Fit> {
-        // Whether it was read since it was written is not known any more.
+        // It is not known any more whether it was read since it was written.
         let (now, access) = (self.engine.access_clock.seconds(), self.engine.access_by_stamp(false, item.stamp));
         Some(self.tier()?.put_back((hash, now), (item, &self.value), access))
     }

@@ -1,4 +1,4 @@
-//! Every item that can be read of a store that may be damaged, also of one that does not open.
+//! Every readable item of a store that may be damaged, or that does not open.
 
 use super::report::RepairReport;
 use super::roots::{Roots, read_roots};
@@ -36,8 +36,7 @@ pub struct SalvagedItem<'a> {
     pub stamp: u64,
 }
 
-/// Shows `visit` every live item of the keyspace of a name that can be read, until it breaks off, and tells what cannot. Nothing is
-/// written.
+/// Shows `visit` every live item of the named keyspace that can be read, until it breaks off, and reports those that cannot. Nothing is written.
 pub fn salvage(
     drive: &Drive,
     keyspace: &str,
@@ -63,7 +62,7 @@ pub fn salvage(
     run(&patient.io, walk, || false).ok_or_else(stopped)?
 }
 
-/// What is not there any more, though its record is.
+/// The marks by which an item is gone although its record is there.
 struct Deleted {
     marks: DeletionMarks,
     now_ms: u64,

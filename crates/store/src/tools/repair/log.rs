@@ -15,14 +15,14 @@ use tapetum_base::recover::read_zone;
 use tapetum_kernels::range_checksums::RangeChecksums;
 use tapetum_kernels::record::{Header, Record, STAMP_MAX};
 
-/// What is written at once.
+/// Bytes written at once.
 const STAGE_BYTES: usize = 256 << 10;
 
 pub struct FoundGroup {
     pub header: GroupHeader,
-    /// Of its last record: between records there may be stamps of what is not in the log.
+    /// Stamp of its last record: between records there may be stamps of writes that are not in the log.
     stamp_last: u64,
-    /// Its records, where they are not those of the zone any more.
+    /// Its records, if they are not those of the zone any more.
     edited: Option<Vec<u8>>,
 }
 
@@ -38,7 +38,7 @@ struct SeenGroup {
     stamp_last: u64,
 }
 
-/// The stamp of the last of these records; what is before the first one, if there is none.
+/// The stamp of the last of these records; the stamp before the first one, if there is none.
 fn stamp_last(header: &GroupHeader, mut records: &[u8]) -> u64 {
     let mut last = header.stamp_first.saturating_sub(1);
     while let Ok(record) = Record::parse(records) {
@@ -50,9 +50,9 @@ fn stamp_last(header: &GroupHeader, mut records: &[u8]) -> u64 {
 
 pub struct FoundLog {
     zones: [Vec<u8>; BUFFERS as usize],
-    /// Those that count, in the order of their stamps.
+    /// Groups that count, in the order of their stamps.
     pub kept: Vec<FoundGroup>,
-    /// Where groups begin that hold but do not count: buffer and position.
+    /// Starts of groups that hold but do not count: buffer and position.
     stale: Vec<(u64, usize)>,
     pub losses: Vec<Loss>,
     /// It is to be written anew.
@@ -150,7 +150,7 @@ impl FoundLog {
         if self.is_damaged {
             let mut next = None::<usize>;
             for number in (0..seen.len()).rev() {
-                // The zones hold two buffers; what else holds is older.
+                // The zones hold two buffers; any other group that holds is older.
                 let SeenGroup { header, stamp_last } = &seen[number];
                 let is_current = header.buffer + 1 >= self.buffer_seen;
                 let is_named = next.is_some_and(|next| follows(header, &seen[next].header));
@@ -211,7 +211,7 @@ impl FoundLog {
         }
     }
 
-    /// Makes the record with this stamp the deletion of its key.
+    /// Turns the record with this stamp into the deletion of its key.
     pub fn delete(&mut self, number: usize, stamp: u64) {
         let mut edited = Vec::new();
         let mut bytes = self.bytes_of(&self.kept[number]);
@@ -271,7 +271,7 @@ impl FoundLog {
             }
             durable_stamp = group.stamp_last;
         }
-        // Where others begin that hold, nothing is to be found any more.
+        // Nothing may be found any more at the starts of other groups that hold.
         let starts = self.kept.iter().map(|group| (group.header.buffer, group.start()));
         for (buffer, start) in starts.chain(self.stale.iter().copied()) {
             if start >= ends[(buffer % BUFFERS) as usize] {

@@ -4,11 +4,11 @@
 //! CRC is linear: a node's checksum, and the one it would have in a group of version 0, differ by what depends on the version and on
 //! nothing else. So a table of these differences gives the version, and with it the whole node is checked.
 //!
-//! 1. Versions that the readable part of the manifest has given are not looked for: what it has given up stays given up.
-//! 2. Extents are looked at that no segment has. One with a node that holds is a group's, of that node's version and keyspace. A group that
-//!    the manifest names there has gone since.
+//! 1. Versions that the readable part of the manifest has given are not looked for: groups that it has given up stay given up.
+//! 2. Extents are looked at that no segment has. One with a node that holds is a group's, of that node's version and keyspace. A group that the
+//!    manifest names there has gone since.
 //!
-//! What is older than what was lost may be among them. A damaged manifest is told as a loss for all keys of a keyspace.
+//! Groups that are older than the lost ones may be among them. A damaged manifest is reported as a loss for all keys of a keyspace.
 
 use crate::ordered::slabs::group_table::{Group, GroupEdit, GroupTable};
 use crate::ordered::slabs::slot_class::{PAGE_BYTES, SlotClass};
@@ -27,12 +27,12 @@ use tapetum_kernels::ordered::{NODE_BYTES, NodeRef, SlotSalt};
 
 /// How many versions are looked for: more groups than frames of a manifest name between two snapshots. The table takes 0.1 s.
 const VERSIONS: u64 = 1 << 18;
-/// Where a node's checksum ends, and what it covers begins.
+/// The end of a node's checksum, and the start of the bytes that it covers.
 const CRC_BYTES: usize = 4;
 /// Pages that are read at once.
 const PIECE_PAGES: u32 = 64;
 
-/// Versions by what they make of a node's checksum.
+/// Versions by their effect on a node's checksum.
 struct VersionTable(HashMap<u32, u64>);
 
 impl VersionTable {
@@ -55,8 +55,8 @@ impl VersionTable {
     }
 }
 
-/// Adds to `groups`, and takes the extents of, what it does not name any more of the data nodes of its keyspaces; how many groups. A group
-/// in whose extents a newer one lies is not there any more.
+/// Adds to `groups` the groups of data nodes of its keyspaces that it does not name any more, and takes their extents; how many groups. A group in
+/// whose extents a newer one lies is not there any more.
 pub async fn find_lost_groups(
     io: &Io,
     superblock: &Superblock,

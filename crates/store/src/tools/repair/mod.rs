@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! roots (superblock, manifest, log) ─► segments and ordered keyspaces, one after the other ─► report
-//!                                       └ to repair: what is damaged of them written anew ─► log, manifest begun anew ─► the drive
+//!                                       └ to repair: damaged parts of them rewritten ─► log, manifest begun anew ─► the drive
 //! ```
 //! Invariants:
 //! 1. A look writes nothing. It runs on an overlay, and so does all of a repair but the segments that it writes anew, into
@@ -50,10 +50,10 @@ use tapetum_kernels::record::Codec;
 use tree_mend::trees;
 use trees::look_at_tree;
 
-/// What is copied at once.
+/// Bytes copied at once.
 const COPY_BYTES: u64 = 256 << 10;
 
-/// Keeps what a repair replaces.
+/// Keeps the bytes that a repair replaces.
 pub trait Keeper {
     /// The drive has these bytes at `offset`, and will have others.
     fn keep(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Error>;
@@ -66,7 +66,7 @@ pub trait Keeper {
     fn end(&mut self, store_id: u64, roots_bytes: u64) -> Result<(), Error>;
 }
 
-/// What a repair would find. Nothing is written.
+/// Reports what a repair would do. Nothing is written.
 pub fn look(drive: &Drive) -> Result<RepairReport, Error> {
     let patient = Patient::new(drive)?;
     let mut report = RepairReport::default();
@@ -87,7 +87,7 @@ pub fn look(drive: &Drive) -> Result<RepairReport, Error> {
     Ok(report)
 }
 
-/// Repairs the store on a drive, which may be written to; `keeper` gets what is replaced.
+/// Repairs the store on a drive, which may be written to; `keeper` gets the bytes that are replaced.
 pub fn repair(drive: &Drive, keeper: &mut dyn Keeper) -> Result<RepairReport, Error> {
     let patient = Patient::new(drive)?;
     let below = Io::new(drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Recover);
@@ -178,8 +178,8 @@ impl Surgery<'_> {
         self.roots.log.generation_seen + 1
     }
 
-    /// Writes a segment anew with what can be read of it. Where there is no room, what was repaired so far is made to
-    /// count, and the room of the old segments is taken.
+    /// Rewrites a segment with the records that can be read. If there is no room, the repairs so far are made to count, and the room of the old
+    /// segments is taken.
     async fn write_anew(&mut self, number: u32, found: &FoundSegment) -> Result<(), Error> {
         let mut added = self.copy(number, found).await;
         if added == Err(Error::FullFlash) {
@@ -254,7 +254,7 @@ impl Surgery<'_> {
         Ok(vec![segment.descriptor.clone()])
     }
 
-    /// Makes count what was repaired so far.
+    /// Makes the repairs so far count.
     async fn finish(&mut self) -> Result<(), Error> {
         let (io, generation) = (&self.patient.io, self.generation());
         let Roots { superblock, installer, log, behind, is_changed, .. } = &mut self.roots;
@@ -266,7 +266,7 @@ impl Surgery<'_> {
         }
         let mut area_first = 0;
         if std::mem::take(is_changed) {
-            // What is written anew is durable before anything names it.
+            // The rewritten data is durable before anything names it.
             self.below.flush().await?;
             installer.marks.opening.generation = generation;
             area_first = installer.manifest.begin_anew(&installer.clients).await?;
@@ -294,7 +294,7 @@ impl Surgery<'_> {
         Ok(())
     }
 
-    /// Pieces of what was written to the overlay that differ from what the drive has.
+    /// Pieces written to the overlay that differ from the drive's bytes.
     async fn changed(&self) -> Result<Vec<Range<u64>>, Error> {
         let mut changed = Vec::new();
         let geometry = self.roots.superblock.geometry;
@@ -314,7 +314,7 @@ impl Surgery<'_> {
         Ok(changed)
     }
 
-    /// What the drive has there; `None` where it cannot be read.
+    /// The drive's bytes in a range; `None` where they cannot be read.
     async fn on_drive(&self, range: &Range<u64>) -> Result<Option<Vec<u8>>, Error> {
         let length = (range.end - range.start) as usize;
         let mut buffer = self.below.allocate(length).await?;

@@ -1,17 +1,17 @@
-//! What a repair found: damage that costs nothing, and what is lost. Plain data, for tools.
+//! The findings of a repair: damage that costs nothing, and losses. Plain data, for tools.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// What a look at a store found, or a repair did.
+/// The findings of a look at a store, or the work of a repair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RepairReport {
-    /// Damaged parts that nothing depends on, or that other parts say again.
+    /// Damaged parts that nothing depends on, or that other parts repeat.
     pub made_anew: Vec<String>,
     pub losses: Vec<Loss>,
-    /// Segments that are written anew without what cannot be read of them.
+    /// Segments that are rewritten without the records that cannot be read.
     pub segments_rewritten: Vec<u32>,
-    /// Data nodes of ordered keyspaces that are written anew, each with its keys.
+    /// Data nodes of ordered keyspaces that are rewritten, each with its keys.
     pub nodes_rewritten: Vec<String>,
 }
 
@@ -24,8 +24,8 @@ pub enum Loss {
     Items { count: u64, hashes: RangeInclusive<u128>, place: String },
     /// Writes and deletions with these stamps did not happen: their keys show what they had before.
     Writes { stamps: RangeInclusive<u64>, place: String },
-    /// All items of an ordered keyspace are gone whose keys are in a range: from `from` on, and below `to` if that is there. Of what the
-    /// log has of these keys, some may be there.
+    /// All items of an ordered keyspace are gone whose keys are in a range: from `from` on, and below `to` if that is there. Some that the log has
+    /// records of may be there.
     Range { keyspace: String, from: Vec<u8>, to: Option<Vec<u8>>, place: String },
     /// The last writes and deletions of keys in a range did not happen: the keys show what they had before, or nothing.
     Older { keyspace: String, from: Vec<u8>, to: Option<Vec<u8>>, place: String },

@@ -1,4 +1,4 @@
-//! What a store that may be damaged is rooted in: superblock, manifest and log, as far as they can be read.
+//! The roots of a store that may be damaged: superblock, manifest and log, as far as they can be read.
 
 use super::log::{FoundLog, read_log};
 use super::lost_groups::find_lost_groups;
@@ -34,7 +34,7 @@ use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Codec, Record};
 use tapetum_kernels::reference::Reference;
 
-/// What is read at once to find what cannot be read.
+/// Bytes read at once to find unreadable ranges.
 const PROBE_BYTES: usize = 256 << 10;
 /// Versions that groups may have been given by frames of the manifest which cannot be read.
 const VERSIONS_SKIPPED: u64 = 1 << 32;
@@ -49,20 +49,20 @@ pub struct Roots {
     pub is_changed: bool,
     /// Frames of it cannot be read: it is as it was some time ago.
     pub is_manifest_damaged: bool,
-    /// What a clean stop left of ordered keyspaces, if it holds.
+    /// The anchors of ordered keyspaces that a clean stop left, if they hold.
     pub anchors: BTreeMap<KeyspaceId, CheckpointKeyspace>,
     pub log: FoundLog,
-    /// The last word of the log on each key: a stamp.
+    /// The log's latest record of each key: a stamp.
     pub newest: HashMap<HashKey, u64>,
     pub space: LargeSpace,
     /// By the segment's number.
     pub large: BTreeMap<u32, LargeEntries>,
-    /// Holds what the log's records name.
+    /// Holds the extents that the log's records name.
     _claims: Claims,
 }
 
 impl Roots {
-    /// Makes the log one that is to be written anew, without some records' values.
+    /// Makes the log one that is to be rewritten, without some records' values.
     pub fn delete_from_log(&mut self, stamps: &BTreeSet<u64>) {
         let mut found = Vec::new();
         self.log.each(|group, record| {
@@ -87,7 +87,7 @@ impl Roots {
     }
 }
 
-/// Reads them on a drive whose writes change nothing: what cannot be read is zeros there.
+/// Reads the roots on a drive whose writes change nothing: unreadable ranges are zeros there.
 pub async fn read_roots(drive: &Drive, io: &Io, report: &mut RepairReport) -> Result<Roots, Error> {
     zero_unreadable(io, 0..(2 * SUPERBLOCK_BYTES).min(drive.capacity_bytes()), report).await?;
     let Found { superblock, behind } = read_superblock(drive, io).await?;
@@ -164,7 +164,7 @@ pub async fn read_roots(drive: &Drive, io: &Io, report: &mut RepairReport) -> Re
     Ok(roots)
 }
 
-/// The checkpoint of anchors, if it is that of the last clean stop and can be read. What it is good for goes on without it.
+/// The checkpoint of anchors, if it is that of the last clean stop and can be read. A repair can do without it.
 async fn anchors(
     drive: &Drive,
     io: &Io,
@@ -182,7 +182,7 @@ async fn anchors(
     anchor_checkpoint::read(&media, io, &root, u64::MAX).await.unwrap_or_default()
 }
 
-/// What is missing before the log's first group is what the manifest does not name any more.
+/// Records that are missing before the log's first group are lost because the manifest does not name them any more.
 fn tell_of_manifest(log: &mut FoundLog, marks: &BaseMarks) {
     let first = marks.trim.stamp_max + 1;
     for loss in &mut log.losses {
@@ -224,7 +224,7 @@ fn newest(hasher: &KeyHasher, keyspaces: &Catalogue, log: &FoundLog) -> HashMap<
     newest
 }
 
-/// Makes records of the log deletions whose values cannot be had.
+/// Turns records of the log whose values are lost into deletions.
 async fn delete_lost_values(
     io: &Io,
     (superblock, hasher, keyspaces): (&Superblock, &KeyHasher, &Catalogue),
@@ -235,7 +235,7 @@ async fn delete_lost_values(
     let mut references = Vec::new();
     log.each(|group, Record { header, key, stored }| {
         let id = KeyspaceId::of(&header);
-        // What those of dropped keyspaces name may be another one's.
+        // Extents that records of dropped keyspaces name may be another one's.
         if header.codec == Codec::OutOfLine && keyspaces.is_live(id) && !is_ordered(keyspaces, id) {
             references.push((group, header, key.to_vec(), Reference::parse(stored).ok()));
         }

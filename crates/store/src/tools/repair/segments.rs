@@ -28,7 +28,7 @@ pub struct FoundSegment {
     pub readable: Vec<(u32, u64)>,
     /// Valid records whose large values cannot be read.
     pub dead: Deaths,
-    /// Something in it cannot be read and not be made anew.
+    /// A part of it can neither be read nor rebuilt.
     pub is_damaged: bool,
 }
 
@@ -36,7 +36,7 @@ pub fn open_blind(superblock: &Superblock, state: &SegmentState) -> Segment {
     Segment::new(state.descriptor.clone(), superblock.store_id, superblock.geometry, LocalIndex::empty())
 }
 
-/// Looks at all of a segment. Pages of its key table are made anew where that can be done.
+/// Looks at all of a segment. Pages of its key table are rebuilt where that can be done.
 pub async fn look(
     io: &Io,
     roots: &Roots,
@@ -66,7 +66,7 @@ struct Look<'a> {
     io: &'a Io,
     roots: &'a Roots,
     state: &'a SegmentState,
-    /// What the key table says of each record.
+    /// The key table's entry of each record.
     known: Vec<Option<Entry>>,
     /// Whether a record was looked at.
     found: Vec<bool>,
@@ -90,7 +90,7 @@ impl Look<'_> {
         self.read_key_pages(segment).await.map(drop)
     }
 
-    /// Those that do not hold.
+    /// Reads the key-table pages; gives those that do not hold.
     async fn read_key_pages(&mut self, segment: &Segment) -> Result<Vec<u32>, Error> {
         let mut buffer = self.io.allocate(PAGE_BYTES).await?;
         let mut lost = Vec::new();
@@ -195,7 +195,7 @@ impl Look<'_> {
         self.readable.push((entry, address));
     }
 
-    /// Valid records that nothing leads to any more. Those side by side of whose hash keys nothing is known are told of together.
+    /// Reports valid records that nothing leads to any more. Neighbours whose hash keys are all unknown are reported together.
     fn tell_of_unfound(&mut self) {
         let number = self.state.descriptor.number;
         let is_nowhere = |entry: &usize| !self.found[*entry] && self.known[*entry].is_none();
@@ -222,8 +222,8 @@ impl Look<'_> {
     }
 }
 
-/// Where a record is of which the key table says nothing: behind the one before, or where the next extent begins, if the page
-/// there says that it is the one.
+/// The place of a record for which the key table has no entry: behind the record before, or at the start of the next extent, if the page there says
+/// that this record is the first.
 async fn place_of_unknown(
     records: &mut Records<'_>,
     segment: &Segment,

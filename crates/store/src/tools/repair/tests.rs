@@ -31,7 +31,7 @@ pub(super) fn drive(flash: &FaultyFlash) -> Drive {
     Drive::new(Arc::new(flash.clone()), local, programs::built_in(), Env::system())
 }
 
-/// Keeps in memory.
+/// A keeper in memory.
 #[derive(Default)]
 pub(super) struct Kept(Vec<(u64, Vec<u8>)>);
 
@@ -53,7 +53,7 @@ impl Keeper for Kept {
 /// A stamp, and a value unless it is a deletion.
 type Write = (u64, Option<Vec<u8>>);
 
-/// What every key was given, in order.
+/// The writes of every key, in order.
 #[derive(Default)]
 struct History {
     writes: BTreeMap<String, Vec<Write>>,
@@ -80,7 +80,7 @@ impl History {
         let is_taken_back = |stamp: u64| {
             losses.iter().any(|loss| matches!(loss, Loss::Writes { stamps, .. } if stamps.contains(&stamp)))
         };
-        // The last write that was not taken back is what counts.
+        // The last write that was not taken back counts.
         let counts = writes.iter().rev().find(|(stamp, _)| !is_taken_back(*stamp));
         let is_lost = losses.iter().any(|loss| match loss {
             Loss::Item { key: lost, .. } => lost == key.as_bytes(),
@@ -88,7 +88,7 @@ impl History {
             _ => false,
         });
         let value = counts.and_then(|(_, value)| value.as_deref());
-        // What a listed range takes back may be there in part.
+        // Writes of a range that is listed as taken back may be there in part.
         let later = writes
             .iter()
             .rev()
@@ -249,7 +249,7 @@ fn four_hundred_turned_bits_cost_what_is_listed_and_nothing_else() {
                 continue;
             }
             let report = treat(&flash, &history, &format!("closed {closed}, seed {seed}"));
-            // Of a store whose manifest was cut early, little is known that could be lost.
+            // If the manifest was cut early, few items are known that could be lost.
             assert!(report.items_lost() > 50 || seed % 2 == 1, "{report:?}");
             ranges_lost += report.ranges_lost();
         }
@@ -269,7 +269,7 @@ fn a_few_turned_bits_in_one_part_are_repaired() {
         let copy = if part.end == 8192 { 4096..8192 } else { part };
         let count = 1 + random.below(3) as usize;
         let is_harmed = harm(&flash, &mut random, copy.clone(), count);
-        // Of a young store one area has a list.
+        // In a young store only one area has a list.
         let refused = look(&drive(&flash)).is_err_and(|error| error.to_string().contains("neither"));
         if is_harmed && !refused {
             treat(&flash, &history, &format!("seed {seed}, {count} in {copy:?}"));

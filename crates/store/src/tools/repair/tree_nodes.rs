@@ -14,9 +14,9 @@ const PIECE_PAGES: u32 = 64;
 /// A slot that holds neither an image nor zeros.
 pub struct BadSlot {
     pub slot: u32,
-    /// It is of a group to which images were written, so a crash may have left it.
+    /// It is in a group to which images were written, so a crash may have left it.
     pub may_be_torn: bool,
-    /// What it seems to have been.
+    /// The head that it seems to have had.
     pub head: Option<BadHead>,
 }
 
@@ -27,11 +27,11 @@ pub struct BadHead {
     pub high: Option<Vec<u8>>,
 }
 
-/// What was found.
+/// The images and bad slots that were found.
 #[derive(Default)]
 pub struct TreeNodes {
     pub images: ImageSet,
-    /// Of each image, whether it names extensions.
+    /// For each image, whether it names extensions.
     pub named: Vec<bool>,
     pub bad: Vec<BadSlot>,
     /// Images that another one attests, and that are not there.
@@ -79,7 +79,7 @@ impl TreeNodes {
         }
         nodes.missing = counted.missing();
         if nodes.missing > 0 {
-            // What looks torn is what was durable.
+            // Slots that look torn then held durable images.
             nodes.bad.iter_mut().for_each(|bad| bad.may_be_torn = false);
         }
         Ok(nodes)

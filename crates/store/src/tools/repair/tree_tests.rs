@@ -21,7 +21,7 @@ use tapetum_kernels::expiry::Expiry;
 const NAME: &str = "sorted";
 const PAGE_BYTES: u64 = 4096;
 
-/// What each key was given, one after the other; `None` is a deletion.
+/// The writes of each key, in order; `None` is a deletion.
 #[derive(Clone, Default)]
 struct TreeHistory(BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>>);
 
@@ -114,8 +114,7 @@ fn patient(closed: bool) -> (FaultyFlash, TreeHistory) {
     (flash, history)
 }
 
-/// Where pages of groups lie which the manifest names, by whether they are of data nodes; those that may hold torn images, if they are to be
-/// among them.
+/// The places of pages of groups that the manifest names: of data nodes, or of others. Pages that may hold torn images are among them if `open_too`.
 fn pages(flash: &FaultyFlash, of_nodes: bool, open_too: bool) -> Vec<u64> {
     let drive = drive(flash);
     let io = Io::new(drive.queue_pair(16).unwrap());

@@ -1,9 +1,9 @@
 //! An ordered keyspace that may be damaged: which data nodes can be read, what is live without the others, and which values are lost.
 //!
-//! 1. An image counts by its own checksum, and which one is live for a key is decided among those that do. Nothing that cannot be read is
-//!    believed; the fences that a damaged head seems to have are told, no more.
-//! 2. In a group that the manifest names open, an image that does not hold is what a crash leaves: nothing is said of it, unless the checkpoint
-//!    of anchors names it.
+//! 1. An image counts by its own checksum, and the live one for a key is decided among those that count. Nothing unreadable is believed; the fences
+//!    that a damaged head seems to have are only reported.
+//! 2. In a group that the manifest names open, a crash leaves images that do not hold: they are not reported, unless the checkpoint of anchors names
+//!    them.
 
 use super::report::{Loss, RepairReport};
 use super::roots::Roots;
@@ -96,7 +96,7 @@ impl TreeLog {
     }
 }
 
-/// Where the slots of a keyspace lie.
+/// The slots of a keyspace.
 pub fn slots_of(roots: &Roots, keyspace: KeyspaceId) -> Result<KeyspaceSlots, Error> {
     let slabs = SlabOptions::new(&roots.superblock.geometry, roots.superblock.store_id)?;
     Ok(KeyspaceSlots::new(&slabs, keyspace, roots.installer.of::<GroupTable>()))
@@ -114,7 +114,7 @@ pub async fn look_at_tree(
     let live = loop {
         match nodes.images.live() {
             Ok(live) => break live,
-            // Nobody can tell which of the two is what was written.
+            // Nobody can tell which of the two was written.
             Err(same) => nodes.put_aside(same.slots[1]),
         }
     };
@@ -234,7 +234,7 @@ async fn look_at_values(
     Ok(())
 }
 
-/// Says what damaged data nodes cost.
+/// Reports the cost of damaged data nodes.
 struct Tell<'a> {
     keyspace: &'a Keyspace,
     nodes: &'a TreeNodes,
@@ -357,7 +357,7 @@ impl Tell<'_> {
         }
         let place = || text.clone();
         let name = &self.keyspace.name;
-        // Where no image is left at all, there is no gap between them.
+        // If no image is left at all, there is no gap between images.
         let had_some = had_nodes || self.nodes.bad.iter().any(|bad| !bad.may_be_torn);
         if self.live.tiles.is_empty() && had_some {
             let loss = Loss::Range { keyspace: name.clone(), from: Vec::new(), to: None, place: place() };

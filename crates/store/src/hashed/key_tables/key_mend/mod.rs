@@ -1,11 +1,9 @@
-//! Makes pages of a segment's key table and fences anew, where one cannot be read or is damaged: entries from the records,
-//! fences from the entries.
+//! Rebuilds pages of a segment's key table and fences that cannot be read or are damaged: entries from the records, fences from the entries.
 //!
-//! Nothing in them is anything but what the records say, each of which has a checksum of its own, dead ones too: so what is
-//! written is what was there, byte for byte, and a crash amid it leaves a page that is mended again. No extent is reused
-//! meanwhile: whoever reads key tables holds the segment. Only those records are read whose entries are lost, so damage
-//! elsewhere in the segment is not in the way. Nothing is written of neighbouring pages that are lost before all of them fit between
-//! those that hold; until then they are in memory, beside the budget.
+//! The pages hold only what the records say, and every record, dead ones too, has a checksum of its own. So a rebuilt page equals the original byte
+//! for byte, and after a crash amid its write the page is rebuilt again. No extent is reused meanwhile: a reader of key tables holds the segment.
+//! Only records whose entries are lost are read, so damage elsewhere in the segment does not matter. If neighbouring pages are lost, none is written
+//! before all of them fit between those that hold; until then they are in memory, beside the budget.
 
 pub mod records;
 
@@ -21,7 +19,7 @@ use tapetum_kernels::fence_page::{self, FENCE_PAYLOAD_BYTES};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::key_table::{Entry, KeyPage, PageBuilder};
 
-/// Whether a page of the key table, or of the fences behind it, is what was written there.
+/// Whether a page of the key table, or of the fences behind it, is as it was written.
 pub fn holds(segment: &Segment, page: u32, bytes: &[u8]) -> bool {
     match page.checked_sub(segment.key_pages()) {
         None => KeyPage::parse(segment.salt, page, bytes).is_ok(),
@@ -29,7 +27,7 @@ pub fn holds(segment: &Segment, page: u32, bytes: &[u8]) -> bool {
     }
 }
 
-/// Writes those pages anew that do not hold.
+/// Rebuilds the pages that do not hold.
 pub async fn mend(segment: &Segment, io: &Io, hasher: KeyHasher) -> Result<(), Error> {
     let mut table = Table { segment, io, page: io.view(io.allocate(PAGE_BYTES).await?, 0..0), mended: Vec::new() };
     let fences = FenceBuilder::new(segment.geometry(), segment.page_size());
@@ -198,7 +196,7 @@ impl Table<'_> {
         Ok(())
     }
 
-    /// Reads a page; whether it is what was written there.
+    /// Reads a page; whether it is as it was written.
     async fn read(&mut self, page: u32) -> bool {
         let run = self.segment.key_runs(page..page + 1).next().expect("a page lies somewhere");
         let mut buffer = self.page.take();
@@ -413,7 +411,7 @@ mod tests {
                 mend(&segment, &io, engine.hasher.clone()).await.unwrap();
                 assert!(table(&segment, &io).await == whole, "read {failing} failed");
             }
-            // Data that is lost for ever is in nobody's way whose entries are elsewhere.
+            // Lost data does not hinder the rebuild of entries of other records.
             zero(data_page(0), &io).await;
             zero(data_page(segment.descriptor.data_pages - 1), &io).await;
             for page in [1, 2, key_pages / 2, key_pages - 3, key_pages] {
@@ -435,7 +433,7 @@ mod tests {
             flash.flip(data.flash + within + 6, 1);
             mend(&segment, &io, engine.hasher.clone()).await.unwrap();
             assert!(table(&segment, &io).await == whole);
-            // What is lost in both is nowhere.
+            // An entry that is lost with its record cannot be rebuilt.
             zero(key_page(0), &io).await;
             let error = mend(&segment, &io, engine.hasher.clone()).await.unwrap_err();
             assert!(error.to_string().contains("record 0"), "{error}");

@@ -1,5 +1,5 @@
-//! Reads records of a segment one after the other, at places that key tables lead to, whatever the pages around them
-//! are: a page that cannot be read spoils nothing but the records that lie in it.
+//! Reads records of a segment one after the other, at places that key tables lead to, whatever the pages around them are: an unreadable page affects
+//! only the records that lie in it.
 
 use crate::hashed::segment::view::Segment;
 use tapetum_base::error::Error;
@@ -37,7 +37,7 @@ impl<'a> Records<'a> {
         Ok(Records { segment, io, hasher, pages_per_record, view, first_page: 0, pages: 0 })
     }
 
-    /// What the key table says of the record at `address`; `None` when there is none, or it is damaged.
+    /// The key-table entry of the record at `address`; `None` when there is no record, or it is damaged.
     pub async fn entry(&mut self, address: u64) -> Option<Entry> {
         let segment = self.segment;
         let run = self.run_from(segment.page_size().page_of(address)).await?;
@@ -57,7 +57,7 @@ impl<'a> Records<'a> {
         Some(record.header)
     }
 
-    /// The key that the record at `address` seems to have. Nothing is checked but that its hash key is `hash`.
+    /// The key that the record at `address` seems to have. The only check is that its hash key is `hash`.
     pub async fn key_of(&mut self, address: u64, hash: HashKey) -> Option<Vec<u8>> {
         let hasher = self.hasher.clone();
         let run = self.run_from(self.segment.page_size().page_of(address)).await?;
@@ -72,7 +72,7 @@ impl<'a> Records<'a> {
         self.trailer(page).await.map(|trailer| trailer.entry_first)
     }
 
-    /// What a page says of the records that start in it; `None` when that is damaged.
+    /// The trailer of a page, which describes the records that start in it; `None` when it is damaged.
     pub async fn trailer(&mut self, page: u32) -> Option<Trailer> {
         let salt = self.segment.salt;
         let run = self.run_from(page).await?;
