@@ -2,7 +2,7 @@
 //! runs each of them once, small and on the debug build, to see that it ends.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};

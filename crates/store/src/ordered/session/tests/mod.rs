@@ -2,6 +2,7 @@
 
 mod behind_tests;
 mod bench;
+mod closed_tests;
 mod crash_tests;
 mod group_tests;
 mod jam_tests;
