@@ -1,7 +1,7 @@
 //! The memcached protocols and their numbers.
 
 use tapetum::fuzzing::Input;
-use tapetum_server::doors::memcached::protocol::{Parsed, binary, meta, number, text};
+use tapetum_server::protocol::{Parsed, binary, meta, number, text};
 use tapetum_server::size;
 
 /// Low, so that a short input exceeds it.

@@ -20,6 +20,7 @@ mod machine;
 pub mod net;
 pub mod os;
 pub mod output;
+pub mod protocol;
 pub mod server;
 mod service_manager;
 pub mod size;

@@ -9,18 +9,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
-use crate::doors::memcached::udp::{Terminal, UdpDoor, UdpOptions};
+use crate::doors::memcached::udp::{Terminal, UdpDoor};
 use crate::doors::memcached::{Memcached, settings};
 use crate::doors::metrics::MetricsServer;
 use crate::doors::nbd::Nbd;
 use crate::doors::nbd::exports::Export;
+use crate::doors::options::Options;
 use crate::doors::{DoorError, Doors};
-use crate::logging::LogLosses;
 use crate::net::census::Census;
 use crate::net::door::Door;
 use crate::net::either::{Either, OfFirst};
-use crate::net::limits::{Budget, Limits};
-use crate::net::listen::{Address, Listener, LoopbackAddress};
+use crate::net::limits::Budget;
+use crate::net::listen::{Address, Listener};
 use crate::net::mailbox::Mailbox;
 use crate::net::worker::{Shared, Worker, unix_seconds};
 use crate::os;
@@ -30,46 +30,6 @@ use crate::stats::{Counters, Figures};
 use crate::store::engine::{Session, Store};
 use crate::store::errands::{self, Errands, Orders};
 use crate::store::failure_log::FailureLog;
-use crate::store::hot_keys::WarmProgress;
-
-pub struct Options {
-    pub addresses: Vec<Address>,
-    /// The addresses at which block devices are served.
-    pub nbd: Vec<Address>,
-    pub threads: usize,
-    pub limits: Limits,
-    /// Settings for `stats settings` that the server does not know itself.
-    pub settings: Vec<(&'static str, String)>,
-    /// The whole memory budget, including the front doors' part.
-    pub memory_bytes: u64,
-    /// The address of Prometheus' figures, if they are served.
-    pub metrics: Option<LoopbackAddress>,
-    /// The address for requests in datagrams, if they are allowed.
-    pub udp: Option<UdpOptions>,
-    /// Progress of warming DRAM, for the figures.
-    pub hot_keys: Arc<WarmProgress>,
-    /// Losses of the log, for the figures.
-    pub log: LogLosses,
-}
-
-impl Options {
-    /// Only memcached at `addresses`, with two threads.
-    pub fn at(addresses: Vec<Address>) -> Options {
-        Options {
-            addresses,
-            nbd: Vec::new(),
-            threads: 2,
-            limits: Limits::default(),
-            settings: Vec::new(),
-            memory_bytes: 0,
-            metrics: None,
-            udp: None,
-            hot_keys: Arc::default(),
-            log: LogLosses::default(),
-        }
-    }
-}
-
 /// The sockets of a door `D`, bound, with the options of each.
 pub struct Entrances<D: Door> {
     pub listeners: Vec<(Listener, D::Options)>,

@@ -161,6 +161,11 @@ impl std::error::Error for Error {}
 crate::debug_as_text!(Error);
 
 impl Error {
+    /// Whether a write was refused because the store has no room for it.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Error::FullFlash | Error::FullIndex | Error::FullManifest)
+    }
+
     /// The error of a failed command of `drive`; `what` names the command.
     pub fn of_command(drive: &Drive, what: &str, completion: &Completion) -> Error {
         let Completion { status, errno, .. } = completion;

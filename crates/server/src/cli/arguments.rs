@@ -16,11 +16,11 @@ use crate::cli::import_arguments::ImportCommand;
 use crate::cli::keyspace_arguments::{DEFAULT_NAME, KeyspaceArguments, KeyspaceCommand, keyspace_name};
 use crate::cli::pipeline_arguments::PipelineCommand;
 use crate::cli::ranges::{capacity, memory};
+use crate::cli::repair_arguments::RepairArguments;
 use crate::cli::scan_arguments::ScanArguments;
 use crate::cli::serve_arguments::ServeArguments;
 use crate::net::listen::Address;
 use crate::tools::item_lines::Format;
-use crate::tools::repair::RepairArguments;
 
 /// A durable, compressed key-value store on flash, behind the memcached protocol.
 #[derive(Debug, Parser)]

@@ -14,7 +14,7 @@ use tapetum::{KeyspaceHandle, NewStore, Options, Place};
 
 #[cfg(feature = "images")]
 use super::pictures;
-use super::{generating, graphs, help, inspection, keyspaces, mistypes, presets, queries, serve};
+use super::{generating, graphs, help, inspection, keyspaces, mistypes, presets, queries, repair_arguments, serve};
 use crate::cli::arguments::{Cli, Command, CreationArguments, LogLevel, ResizeArguments, StoreArguments};
 use crate::cli::fields_arguments::GetArguments;
 use crate::cli::keyspace_arguments::{DEFAULT_NAME, KeyspaceArguments};
@@ -196,7 +196,7 @@ fn run(command: Command) -> Outcome {
         Command::Check { store } => check(&store),
         Command::Repair(arguments) => {
             check_memory(arguments.store.memory)?;
-            repair::run(&arguments, &offline_options(&arguments.store))
+            repair_arguments::run(&arguments, &offline_options(&arguments.store))
         }
     }
 }

@@ -7,10 +7,11 @@ use std::time::Duration;
 use super::commands::{OfKeyspace, Outcome, check_memory, offline_options, print, print_stats, read_keyspace};
 use crate::cli::arguments::StoreArguments;
 use crate::net::listen::Address;
+use crate::store::inspect_lines;
 use crate::store::store_open::OpenError;
+use crate::tools::inspect;
 use crate::tools::key_text::KeyText;
 use crate::tools::remote::Remote;
-use crate::tools::{inspect, inspect_lines};
 
 pub fn inspect_key(key: &str, json: bool, memcached: Option<&Address>, of: OfKeyspace<'_>) -> Outcome {
     let lines = match memcached {

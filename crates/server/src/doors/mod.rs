@@ -3,6 +3,7 @@
 pub mod memcached;
 pub mod metrics;
 pub mod nbd;
+pub mod options;
 
 use std::fmt;
 use std::io;
@@ -11,8 +12,8 @@ use std::sync::Arc;
 use crate::doors::memcached::MemcachedOptions;
 use crate::doors::memcached::udp::{Terminal, UdpSocket};
 use crate::doors::nbd::NbdOptions;
+use crate::doors::options::Options;
 use crate::net::listen::{Address, Listener};
-use crate::server::Options;
 
 /// Clients are refused until `listen`.
 pub struct Doors {

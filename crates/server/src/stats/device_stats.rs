@@ -9,7 +9,7 @@ use tapetum::{KeyspaceId, KeyspaceWrites};
 
 use super::latencies::{Latencies, LatencyHistogram, append_histogram};
 use super::{Figure, FigureKind, count, word};
-use crate::doors::metrics::{family, label};
+use crate::stats::exposition::{family, label};
 
 /// The counted commands, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use tapetum::SlabClass;
 
-use crate::doors::metrics::{family, label};
 use crate::stats::Figure;
+use crate::stats::exposition::{family, label};
 use crate::stats::slab_stats::{self, ClassFigure};
 
 /// A figure of `stats`, the exporter's name for it, and its type. The type is the exporter's, unless Prometheus would then require the name

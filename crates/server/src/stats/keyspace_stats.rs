@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use tapetum::{Keyspace, KeyspaceId, KeyspaceWrites};
 
-use crate::doors::metrics::{family, label};
+use crate::stats::exposition::{family, label};
 
 const ITEMS_HELP: &str = "Items of each keyspace, about: those that have expired count until their room is taken back";
 const WRITTEN_HELP: &str = "Bytes of records of each keyspace that went into segments, by who wrote them; the log, which all share, comes to that";

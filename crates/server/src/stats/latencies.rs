@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::count;
-use crate::doors::metrics::family;
+use crate::stats::exposition::family;
 
 /// Upper bounds are powers of two of a microsecond: the first power, and the number of bounds, up to half a minute. Longer latencies go
 /// into a last bucket.

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tapetum::{Keyspace, KeyspaceId, KeyspaceWrites, SlabClass, Stats, StoreFigure};
 use tapetum_drive::engine::StageSnapshot;
 
-use crate::doors::metrics;
 use crate::logging::LogLosses;
 use crate::store::failure_log::FailureLog;
 use crate::store::hot_keys::WarmProgress;
@@ -17,6 +16,7 @@ use observers::Observers;
 pub mod device_stats;
 mod drive_stats;
 pub mod exporter_names;
+pub mod exposition;
 pub mod keyspace_stats;
 pub mod latencies;
 pub mod observers;
@@ -308,7 +308,7 @@ impl Figures {
             Figure::new("pid", Gauge, "The server's process", std::process::id()),
             Figure::new("uptime", Gauge, "Seconds since the server began to serve", uptime),
             Figure::new("time", Gauge, "Unix seconds by the server's clock", now),
-            Figure::new("version", Text, "The version", crate::doors::memcached::protocol::VERSION),
+            Figure::new("version", Text, "The version", crate::protocol::VERSION),
             Figure::new("pointer_size", Gauge, "Bits of a pointer", usize::BITS),
             Figure::new("rusage_user", Counter, "Seconds of processor time in the server itself", seconds(user_us)),
             Figure::new("rusage_system", Counter, "Seconds of processor time in the kernel", seconds(system_us)),
@@ -386,7 +386,7 @@ impl Figures {
     pub fn page(&self, now: u32) -> String {
         let classes = (self.slabs)();
         let figures = self.general_with(now, &classes);
-        let mut page = metrics::exposition(&figures);
+        let mut page = exposition::exposition(&figures);
         latencies::append(&mut page, &self.latencies);
         let (items, writes) = ((self.keyspace_items)(), (self.keyspace_writes)());
         held_devices(&items, &writes, |held| self.devices.append(&mut page, held));

@@ -11,24 +11,12 @@
 // The server is above the simulator: lines have the time of day, to the microsecond.
 #![allow(clippy::disallowed_methods)]
 
+use crate::protocol::kinds;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
-
-/// Kinds of events to observe, a bit each.
-pub mod kinds {
-    pub const FETCHERS: u8 = 1;
-    pub const MUTATIONS: u8 = 2;
-    /// Evictions are not reported one by one: segments are evicted whole, and their keys are not read.
-    pub const EVICTIONS: u8 = 4;
-    pub const CONNECTIONS: u8 = 8;
-    /// `stats detail on`.
-    pub const DETAIL: u8 = 16;
-    /// The kinds of events that requests cause.
-    pub const REQUESTS: u8 = FETCHERS | MUTATIONS | DETAIL;
-}
 
 /// The most watchers, as in memcached.
 const WATCHERS_MAX: usize = 20;

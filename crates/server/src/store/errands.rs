@@ -15,11 +15,12 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use tapetum::{KeyspaceRef, ListCursor};
 
-use crate::doors::memcached::protocol::dump::KeyDump;
+use crate::protocol::dump::KeyDump;
+use crate::protocol::text::Size;
 
 use crate::machine;
 use crate::store::engine::Store;
-use crate::tools::inspect_lines;
+use crate::store::inspect_lines;
 
 /// Limits on one step of a list: its most parts, and the length of text after which it stops.
 const LIST_PARTS_MAX: usize = 16;
@@ -54,12 +55,6 @@ pub struct ListOrder {
     pub keyspace: KeyspaceRef,
     pub cursor: ListCursor,
     pub dump: KeyDump,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Size {
-    Capacity,
-    Memory,
 }
 
 /// The result of an errand. The door puts it into the words of its protocol.

@@ -11,11 +11,6 @@ use crate::store::fullness::{flash_advice, is_device};
 
 const EVERY_SECONDS: u32 = 60;
 
-/// Whether a write was refused because the store has no room for it.
-pub fn is_full(error: &Error) -> bool {
-    matches!(error, Error::FullFlash | Error::FullIndex | Error::FullManifest)
-}
-
 /// Says what is full, and how to make room.
 fn advice(error: &Error, has_devices: bool) -> String {
     match error {
@@ -44,7 +39,7 @@ pub struct FailureLog {
 impl FailureLog {
     /// Logs a request that failed at `now`, if needed. `keyspaces` are those of the store.
     pub fn note(&self, error: &Error, now: u32, keyspaces: impl Fn() -> Vec<(Keyspace, u64)>) {
-        if is_full(error) && self.full.is_due(now) {
+        if error.is_full() && self.full.is_due(now) {
             let has_devices = keyspaces().iter().any(|(keyspace, _)| is_device(keyspace));
             tracing::warn!("writes are refused: {}", advice(error, has_devices));
         }
@@ -86,9 +81,9 @@ mod tests {
 
     #[test]
     fn every_way_of_being_full_names_its_option() {
-        let named = |error: &Error| is_full(error) && advice(error, false).contains("--");
+        let named = |error: &Error| error.is_full() && advice(error, false).contains("--");
         assert!([Error::FullFlash, Error::FullIndex, Error::FullManifest].iter().all(named));
-        assert!(!is_full(&Error::KeyEmpty));
+        assert!(!Error::KeyEmpty.is_full());
     }
 
     #[test]

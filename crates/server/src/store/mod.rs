@@ -5,6 +5,7 @@ pub mod errands;
 pub mod failure_log;
 mod fullness;
 pub mod hot_keys;
+pub mod inspect_lines;
 pub mod item_limit;
 pub mod opening;
 mod room_probe;

@@ -9,7 +9,6 @@ use tapetum_drive::{Flash, FlashError, Size};
 
 use crate::size;
 use crate::suggestion::nearest;
-use crate::tools::repair;
 
 /// Why no store could be opened.
 #[derive(Debug)]
@@ -72,7 +71,7 @@ impl fmt::Display for OpenError {
                 return write_unknown_keyspace(f, path, name, near.as_deref());
             }
             OpenError::Damaged { path, problems } => {
-                let advice = repair::advice(self);
+                let advice = repair_advice(self);
                 return write!(
                     f,
                     "{} is damaged: {}{advice}, and a copy restores it",
@@ -125,7 +124,7 @@ impl fmt::Display for OpenError {
                 write!(f, "{error} (--capacity)")
             }
             Of::Store { path, error: tapetum::Error::Keyspace(error) } => write_keyspace(f, path, error),
-            Of::Store { error: why, .. } => write!(f, "{error}{}{}", option_to_raise(why), repair::advice(self)),
+            Of::Store { error: why, .. } => write!(f, "{error}{}{}", option_to_raise(why), repair_advice(self)),
             _ => write!(f, "{error}"),
         }
     }
@@ -255,5 +254,16 @@ fn tell(path: &Path, what: OpenNote) {
                 "{path} was made with write buffers of {made} and keeps them: --write-buffer is for a new store"
             );
         }
+    }
+}
+
+/// The command line's advice on damage in a store.
+fn repair_advice(error: &OpenError) -> &'static str {
+    match error {
+        OpenError::Damaged { .. }
+        | OpenError::Store(tapetum::OpenError::Store { error: tapetum::Error::Corrupt(_), .. }) => {
+            "; `tapetum repair` says what a repair would cost, `tapetum dump --skip-bad` prints what can be read"
+        }
+        _ => "",
     }
 }

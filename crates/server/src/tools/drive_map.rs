@@ -7,8 +7,8 @@ use std::fmt::Write;
 use tapetum::Inspection;
 use tapetum::inspect::{Area, AreaKind};
 
-use super::inspect_lines::kind_name;
 use crate::size;
+use crate::store::inspect_lines::kind_name;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Canvas {

@@ -11,7 +11,7 @@ use tapetum::Inspection;
 use tapetum::inspect::SLOT_CLASSES;
 
 use super::drive_map::{self, Canvas};
-use super::inspect_lines::kind_name;
+use crate::store::inspect_lines::kind_name;
 use crate::{os, output, size};
 
 /// Rows below the map.

@@ -16,8 +16,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tapetum::Expiry;
 
-use crate::doors::memcached::protocol::KEY_BYTES_MAX;
-use crate::doors::memcached::protocol::base64::DECODED_BYTES_MAX;
+use crate::protocol::KEY_BYTES_MAX;
+use crate::protocol::base64::DECODED_BYTES_MAX;
 use crate::tools::item_lines;
 use crate::tools::remote::RemoteStream;
 

@@ -16,7 +16,7 @@ use tapetum::{Condition, Error, KeyspaceHandle, KeyspaceRef, Outcome, Reply, Req
 use tapetum_drive::Env;
 
 use super::item_lines::{self, Format, ItemLine};
-use crate::doors::memcached::protocol::KEY_BYTES_MAX;
+use crate::protocol::KEY_BYTES_MAX;
 use crate::store::{item_limit, store_open};
 use crate::tools::remote::RemoteStream;
 use crate::tools::text_file;

@@ -8,7 +8,6 @@ pub mod format_check;
 pub mod graph_text;
 pub mod host_pipeline;
 pub mod inspect;
-pub mod inspect_lines;
 pub mod item_lines;
 pub mod keep_file;
 mod key_list;

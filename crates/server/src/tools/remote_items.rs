@@ -7,7 +7,7 @@ use super::item_lines::{self, Format, ItemLine};
 use super::key_list::{KeyLister, ListedItem, read_line, source_lost};
 use super::load::{Failure, Sink, Verdict};
 use super::warm::{self, WarmSource, Warmed};
-use crate::doors::memcached::protocol::base64;
+use crate::protocol::base64;
 use crate::tools::remote::RemoteStream;
 
 /// Bytes to gather before a write.

@@ -2,57 +2,20 @@
 
 use std::io::{self, Write};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use clap::Args;
 use tapetum::repair::{self, RepairReport, SalvagedItem};
 use tapetum::{Options, Place};
 
 use super::item_lines::{self, Format, ItemLine};
 use super::keep_file::{self, KeepFile};
-use crate::cli::arguments::StoreArguments;
-use crate::output;
 use crate::store::store_open::OpenError;
 
 /// Bytes to gather before a write.
 const BATCH_BYTES: usize = 1 << 20;
 
-const REPAIR_HELP: &str = r#"An item that cannot be read is lost, and named by its key where that can be read. Where the commit log or the
-manifest is damaged, writes are lost, and named by their stamps: their keys have what they had before, or nothing.
-Of an ordered keyspace, where a data node cannot be read, an older one takes its place if there is one; otherwise its
-keys are lost. Either way the range of keys is named.
-A repair writes what it replaces to a file first. The file undoes it, as long as the store was not written to since: --undo refuses
-another store, and one that was written to."#;
-
-#[derive(Debug, Args)]
-#[command(after_help = REPAIR_HELP)]
-pub struct RepairArguments {
-    /// Do it, rather than say what would be done
-    #[arg(long)]
-    pub yes: bool,
-    /// The file to keep what is replaced [default: beside the file of the drive, as drive.before-repair-1; none for a block device]
-    #[arg(long, value_name = "FILE", requires = "yes")]
-    pub keep: Option<PathBuf>,
-    /// Put back what a repair has replaced and kept in this file
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["yes", "keep"])]
-    pub undo: Option<PathBuf>,
-    #[command(flatten)]
-    pub store: StoreArguments,
-}
-
-/// Runs the command.
-pub fn run(arguments: &RepairArguments, options: &Options) -> Result<(), Box<dyn std::error::Error>> {
-    let RepairArguments { yes, keep, undo, store } = arguments;
-    let (place, mut out) = (store.place(), output::stdout());
-    match (undo, yes) {
-        (Some(kept), _) => put_back(&place, kept, &mut out),
-        (None, true) => repair(&place, options, keep.as_deref(), &mut out),
-        (None, false) => look(&place, options, &mut out),
-    }
-}
-
 /// Reports what a repair would do. Writes nothing to the store.
-fn look(place: &Place, options: &Options, out: &mut dyn Write) -> Result<(), Box<dyn std::error::Error>> {
+pub fn look(place: &Place, options: &Options, out: &mut dyn Write) -> Result<(), Box<dyn std::error::Error>> {
     let report = options.examine(place, |drive, _| repair::look(drive)).map_err(OpenError::from)?;
     print(&report, "would be", out)?;
     if report.is_clean() {
@@ -66,7 +29,7 @@ fn look(place: &Place, options: &Options, out: &mut dyn Write) -> Result<(), Box
 }
 
 /// Repairs the store, and keeps the replaced bytes.
-fn repair(
+pub fn repair(
     place: &Place,
     options: &Options,
     keep: Option<&Path>,
@@ -87,7 +50,7 @@ fn repair(
 }
 
 /// Undoes a repair.
-fn put_back(place: &Place, kept: &Path, out: &mut dyn Write) -> Result<(), Box<dyn std::error::Error>> {
+pub fn put_back(place: &Place, kept: &Path, out: &mut dyn Write) -> Result<(), Box<dyn std::error::Error>> {
     let path = place.path();
     let store_id = match tapetum::inspect_at(place) {
         Ok(inspection) => Some(inspection.field("store_id")),
@@ -169,15 +132,4 @@ pub fn dump(
         return Err(format!("not all was dumped; not dumped in all: {}", sum(&report)).into());
     }
     Ok(())
-}
-
-/// The command line's advice on damage in a store.
-pub fn advice(error: &OpenError) -> &'static str {
-    match error {
-        OpenError::Damaged { .. }
-        | OpenError::Store(tapetum::OpenError::Store { error: tapetum::Error::Corrupt(_), .. }) => {
-            "; `tapetum repair` says what a repair would cost, `tapetum dump --skip-bad` prints what can be read"
-        }
-        _ => "",
-    }
 }

@@ -16,7 +16,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::item_lines::ItemLine;
 use super::key_list::{KeyList, KeyLister, ListedItem, read_line, source_lost};
 use super::load::{self, Failure, Sink, Verdict};
-use crate::doors::memcached::protocol::base64;
+use crate::protocol::base64;
 use crate::tools::remote::RemoteStream;
 
 /// Keys to ask for at once.

@@ -16,8 +16,9 @@ use tapetum::{BlockDevice, Error, Store, StoreOptions, Sync};
 use tapetum_drive::{Env, Flash, SplitMix64};
 use tapetum_server::doors::Doors;
 use tapetum_server::doors::nbd::{NbdOptions, exports};
+use tapetum_server::doors::options::Options;
 use tapetum_server::net::limits::Limits;
-use tapetum_server::server::{Options, Server};
+use tapetum_server::server::Server;
 use tapetum_server::store::store_slot::StoreSlot;
 
 const DEVICE_BYTES: u64 = 8 << 20;

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use crate::memory_engine::MemoryStore;
 use tapetum_server::doors::memcached::udp::UdpOptions;
+use tapetum_server::doors::options::Options;
 use tapetum_server::net::limits::Limits;
-use tapetum_server::server::{Options, Server};
+use tapetum_server::server::Server;
 
 struct Bench {
     server: Option<Server>,

@@ -12,8 +12,9 @@ use std::time::Duration;
 use crate::common::{drive_of, new_on};
 use tapetum::{Error, Store, StoreOptions};
 use tapetum_drive::{Drive, Env, Flash, MemoryFlash};
+use tapetum_server::doors::options::Options;
 use tapetum_server::net::limits::Limits;
-use tapetum_server::server::{Options, Server};
+use tapetum_server::server::Server;
 use tapetum_server::store::store_slot::StoreSlot;
 
 const CAPACITY: u64 = 64 << 20;

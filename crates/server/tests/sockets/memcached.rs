@@ -9,9 +9,10 @@ use std::thread;
 use std::time::Duration;
 
 use crate::memory_engine::MemoryStore;
+use tapetum_server::doors::options::Options;
 use tapetum_server::net::limits::Limits;
 use tapetum_server::net::listen::Address;
-use tapetum_server::server::{Options, Server};
+use tapetum_server::server::Server;
 
 struct Bench {
     server: Option<Server>,
@@ -202,7 +203,7 @@ fn a_crowd_that_speaks_at_once_is_answered_each_its_own() {
             let key = format!("c{number}");
             let expected = match number % 4 {
                 0 => [b"STORED\r\n".to_vec(), hit(&key, key.as_bytes())].concat(),
-                _ => format!("MN\r\nVERSION {}\r\n", tapetum_server::doors::memcached::protocol::VERSION).into_bytes(),
+                _ => format!("MN\r\nVERSION {}\r\n", tapetum_server::protocol::VERSION).into_bytes(),
             };
             let mut reply = vec![0; expected.len()];
             client.read_exact(&mut reply).unwrap();
@@ -319,7 +320,7 @@ fn a_get_of_five_megabytes_takes_little_memory_and_is_answered_in_its_order() {
         format!("get a{absent} {} a{absent}\r\nget a\r\n", "k".repeat(251)).into_bytes(),
     ];
     let value = "VALUE a 0 1\r\n1\r\n";
-    let version = tapetum_server::doors::memcached::protocol::VERSION;
+    let version = tapetum_server::protocol::VERSION;
     let bad = "CLIENT_ERROR bad command line format\r\n";
     let expected = format!("STORED\r\n{}END\r\nVERSION {version}\r\n{value}{bad}{value}END\r\n", value.repeat(3));
     let mut client = bench.client();

@@ -14,8 +14,8 @@ use tapetum::{
     SlabClass, Stats, Terms, ValueRange,
 };
 use tapetum_drive::Event;
-use tapetum_server::doors::memcached::protocol::number;
 use tapetum_server::net::worker::unix_seconds;
+use tapetum_server::protocol::number;
 use tapetum_server::store::engine::{Session, Store};
 
 #[derive(Clone)]

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tapetum::{Error, Inspection, KeyspaceRef, Location, Reply, Request, SlabClass, Stats, ValueRange};
+use tapetum_server::doors::options::Options;
 use tapetum_server::logging::Log;
-use tapetum_server::server::{Options, Server};
+use tapetum_server::server::Server;
 use tapetum_server::store::engine::{Session, Store};
 
 const FOLDER: &str = "TAPETUM_TEST_PANICS_IN";

@@ -15,6 +15,7 @@ use tapetum::Expiry;
 use crate::memory_engine::MemoryStore;
 use tapetum::{Condition, KeyspaceRef, Outcome, Reply, Request};
 use tapetum_server::doors::memcached::{Memcached, MemcachedOptions};
+use tapetum_server::doors::options::Options;
 use tapetum_server::net::connection::Client;
 use tapetum_server::net::context::Context;
 use tapetum_server::net::datagrams::NoDatagrams;
@@ -23,7 +24,7 @@ use tapetum_server::net::either::Either;
 use tapetum_server::net::limits::Limits;
 use tapetum_server::net::listen::{Address, Listener};
 use tapetum_server::net::out::Pool;
-use tapetum_server::server::{Entrances, Options, Server};
+use tapetum_server::server::{Entrances, Server};
 use tapetum_server::store::engine::Session;
 use tapetum_server::store::errands::Answer;
 

@@ -3,11 +3,11 @@
 use tapetum::{Condition, Initial, Request};
 
 use super::door::{DoorContext, Memcached};
-use super::protocol::binary::{self, Origin, Status};
-use super::protocol::reply::{self, BinaryAnswer, Form};
-use super::protocol::{VERSION, expiry_from_client};
 use super::submit::general_lines;
 use crate::net::connection::Client;
+use crate::protocol::binary::{self, Origin, Status};
+use crate::protocol::reply::{self, BinaryAnswer, Form};
+use crate::protocol::{VERSION, expiry_from_client};
 use crate::stats::count;
 use crate::store::engine::Session;
 

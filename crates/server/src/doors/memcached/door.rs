@@ -7,7 +7,6 @@ use tapetum::{KeyspaceRef, Reply};
 
 use super::listing::Listing;
 use super::pipeline::{Came, Pipeline, Taken};
-use super::protocol::{BINARY_MAGIC, Parsed, binary, text};
 use super::slots::Slots;
 use super::udp::UdpDoor;
 use super::{outcomes, submit, watching};
@@ -15,8 +14,10 @@ use crate::net::connection::Client;
 use crate::net::context::Context;
 use crate::net::door::{Door, Load, Step};
 use crate::net::out::Pool;
+use crate::protocol::kinds;
+use crate::protocol::{BINARY_MAGIC, Parsed, binary, text};
 use crate::stats::count;
-use crate::stats::observers::{WatchSeat, kinds};
+use crate::stats::observers::WatchSeat;
 use crate::store::engine::Session;
 use crate::store::errands::Answer;
 

@@ -11,12 +11,12 @@
 use tapetum::ListCursor;
 
 use super::door::{DoorContext, Memcached};
-use super::protocol::dump::{CRAWLER_BUSY, KeyDump};
-use super::protocol::text;
 use super::submit::errand_form;
 use crate::net::connection::Client;
 use crate::net::door::Step;
 use crate::net::out::Pool;
+use crate::protocol::dump::{CRAWLER_BUSY, KeyDump};
+use crate::protocol::text;
 use crate::store::engine::Session;
 use crate::store::errands::{Answer, Errand, ListOrder, ListSeat};
 

@@ -3,12 +3,12 @@
 use tapetum::{Condition, Initial, Request, Terms};
 
 use super::door::{DoorContext, Memcached};
-use crate::doors::memcached::protocol::base64;
-use crate::doors::memcached::protocol::meta::{Flags, Line, MetaVerb, SetMode};
-use crate::doors::memcached::protocol::meta_reply::MetaAnswer;
-use crate::doors::memcached::protocol::reply::Form;
-use crate::doors::memcached::protocol::{expiry_from_client, text};
 use crate::net::connection::Client;
+use crate::protocol::base64;
+use crate::protocol::meta::{Flags, Line, MetaVerb, SetMode};
+use crate::protocol::meta_reply::MetaAnswer;
+use crate::protocol::reply::Form;
+use crate::protocol::{expiry_from_client, text};
 use crate::stats::count;
 use crate::store::engine::Session;
 

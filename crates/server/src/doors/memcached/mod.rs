@@ -2,7 +2,6 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | [`protocol`] | parsers and replies: pure functions over bytes |
 //! | `door` | [`Memcached`], one client's side: which frame comes next |
 //! | [`pipeline`] | gets and sets that DRAM answers, in stages over a batch, before anything is submitted |
 //! | `text_commands`, `text_get`, `meta_commands`, `binary_commands` | from a parsed command to the store |
@@ -27,7 +26,6 @@ mod meta_commands;
 mod outcomes;
 pub mod packets;
 pub mod pipeline;
-pub mod protocol;
 pub mod settings;
 pub mod slots;
 #[cfg(test)]

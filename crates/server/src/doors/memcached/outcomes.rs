@@ -2,11 +2,10 @@
 
 use tapetum::{Error, Outcome, Reply};
 
-use super::protocol::meta_reply::MetaAnswer;
-use super::protocol::reply::{BinaryAnswer, Form, TextAnswer};
+use crate::protocol::meta_reply::MetaAnswer;
+use crate::protocol::reply::{BinaryAnswer, Form, TextAnswer};
 use crate::stats::latencies::TimedRequest;
 use crate::stats::{Counters, count};
-use crate::store::failure_log::is_full;
 
 /// Counts a request's outcome.
 pub fn count_outcome(counters: &Counters, form: Form, outcome: &Outcome) {
@@ -14,7 +13,7 @@ pub fn count_outcome(counters: &Counters, form: Form, outcome: &Outcome) {
     let pick = |hit, miss| if found { hit } else { miss };
     match outcome {
         Outcome::Failed(Error::ValueTooLarge { .. }) => return count(&counters.store_too_large, 1),
-        Outcome::Failed(error) if is_full(error) => return count(&counters.store_no_memory, 1),
+        Outcome::Failed(error) if error.is_full() => return count(&counters.store_no_memory, 1),
         Outcome::Failed(_) | Outcome::NotNumber => return,
         Outcome::Stored { .. } => count(&counters.total_items, 1),
         _ => {}

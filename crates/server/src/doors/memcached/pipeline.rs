@@ -13,9 +13,9 @@ use std::ops::Range;
 use tapetum::Expiry;
 
 use super::door::{ManyKeys, Protocol};
-use crate::doors::memcached::protocol::reply::{self, BinaryAnswer, TextAnswer, ValueHead};
-use crate::doors::memcached::protocol::{KEY_BYTES_MAX, Parsed, binary, expiry_from_client, meta, meta_reply, text};
 use crate::os;
+use crate::protocol::reply::{self, BinaryAnswer, TextAnswer, ValueHead};
+use crate::protocol::{KEY_BYTES_MAX, Parsed, binary, expiry_from_client, meta, meta_reply, text};
 use crate::store::engine::Session;
 use tapetum::{KeyDigest, KeyspaceRef, Outcome};
 

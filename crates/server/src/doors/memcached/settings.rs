@@ -2,8 +2,8 @@
 
 use super::door::MemcachedOptions;
 use super::udp::Terminal;
+use crate::doors::options::Options;
 use crate::net::listen::{Address, Listener};
-use crate::server::Options;
 use crate::stats::observers::WATCHER_BYTES_MAX;
 
 /// Names and values.

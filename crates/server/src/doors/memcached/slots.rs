@@ -14,9 +14,9 @@ use std::time::Instant;
 use tapetum::Outcome;
 use tapetum_kernels::checksum::{Salt, checksum};
 
-use crate::doors::memcached::protocol::reply::{self, Form};
 use crate::doors::memcached::watching::ObservedStore;
 use crate::net::out::{OutQueue, Pool};
+use crate::protocol::reply::{self, Form};
 
 struct Slot {
     form: Form,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::doors::memcached::protocol::reply::TextAnswer;
+use crate::protocol::reply::TextAnswer;
 use proptest::prelude::*;
 use tapetum::Expiry;
 use tapetum::{Error, ValueRange};

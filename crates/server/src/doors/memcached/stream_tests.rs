@@ -9,12 +9,12 @@ use tapetum::{Access, Ask, Condition, DramItem, KeyDigest, KeyspaceRef, Marks, O
 
 use super::door::Memcached;
 use super::pipeline::Pipeline;
-use crate::doors::memcached::protocol::many_keys::GET_PIECE_BYTES;
 use crate::net::arrivals::Arrivals;
 use crate::net::connection::{Client, Connection, Stream};
 use crate::net::context::{Alone, Context};
 use crate::net::gets::Gets;
 use crate::net::limits::{FREE_BYTES, Limits};
+use crate::protocol::many_keys::GET_PIECE_BYTES;
 use crate::store::engine::Session;
 use std::os::fd::RawFd;
 

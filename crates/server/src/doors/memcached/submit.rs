@@ -4,14 +4,14 @@ use tapetum::Expiry;
 use tapetum::Request;
 
 use super::door::{DoorContext, Memcached, MemcachedOptions};
-use super::protocol::delete_all_at;
-use super::protocol::reply::{Form, TextAnswer};
-use super::protocol::text;
 use super::slots::{NextOfKey, ObservedRequest};
 use super::watching::ObservedStore;
 use crate::net::connection::Client;
 use crate::net::door::Door;
-use crate::stats::observers::kinds;
+use crate::protocol::delete_all_at;
+use crate::protocol::kinds;
+use crate::protocol::reply::{Form, TextAnswer};
+use crate::protocol::text;
 use crate::stats::{self, count};
 use crate::store::engine::Session;
 use crate::store::errands::{Answer, Errand};

@@ -3,14 +3,15 @@
 use tapetum::{Condition, Request};
 
 use super::door::{DoorContext, Memcached, ThenClose};
-use super::protocol::dump::KeyDump;
-use super::protocol::reply::{Form, TextAnswer};
-use super::protocol::{VERSION, expiry_from_client, text};
 use super::submit::{errand_form, general_lines, push_lines};
 use crate::net::connection::Client;
+use crate::protocol::dump::KeyDump;
+use crate::protocol::reply::{Form, TextAnswer};
+use crate::protocol::text::Size;
+use crate::protocol::{VERSION, expiry_from_client, text};
 use crate::stats::count;
 use crate::store::engine::Session;
-use crate::store::errands::{Errand, Size};
+use crate::store::errands::Errand;
 
 impl Memcached {
     /// `None` if the command has to wait; else how much of its frame is taken.

@@ -1,10 +1,10 @@
 //! Text gets of many keys: one request a key, one reply for all, and a line that may be longer than a piece of the input.
 
 use super::door::{DoorContext, ManyKeys, Memcached, ThenClose};
-use super::protocol::many_keys::{self, MoreKeys};
-use super::protocol::reply::{self, Form};
-use super::protocol::text;
 use crate::net::connection::Client;
+use crate::protocol::many_keys::{self, MoreKeys};
+use crate::protocol::reply::{self, Form};
+use crate::protocol::text;
 use crate::store::engine::Session;
 use tapetum::Expiry;
 

@@ -4,12 +4,13 @@ use tapetum::Expiry;
 use tapetum::{Condition, Outcome, Request};
 
 use super::door::{DoorContext, Memcached};
-use super::protocol::meta_reply::MetaAnswer;
-use super::protocol::reply::{BinaryAnswer, Form, TextAnswer};
-use super::protocol::text;
 use crate::net::connection::Client;
 use crate::net::door::Step;
-use crate::stats::observers::{KeyRequest, Observers, kinds, push_key};
+use crate::protocol::kinds;
+use crate::protocol::meta_reply::MetaAnswer;
+use crate::protocol::reply::{BinaryAnswer, Form, TextAnswer};
+use crate::protocol::text;
+use crate::stats::observers::{KeyRequest, Observers, push_key};
 use crate::store::engine::Session;
 
 /// With more unsent bytes than this, lines wait in the watcher's buffer.

@@ -13,7 +13,8 @@ use crate::net::door::Door;
 use crate::net::limits::{Budget, FREE_BYTES, Limits};
 use crate::net::out::Pool;
 use crate::os::{self, Interest};
-use crate::stats::observers::{Observers, kinds, transport_words};
+use crate::protocol::kinds;
+use crate::stats::observers::{Observers, transport_words};
 use crate::stats::{Counters, count};
 use crate::store::engine::Session;
 

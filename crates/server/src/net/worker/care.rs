@@ -9,8 +9,8 @@ use crate::net::census::{self, Census};
 use crate::net::datagrams::Datagrams;
 use crate::net::door::Door;
 use crate::net::mailbox::Mailbox;
+use crate::protocol::kinds;
 use crate::stats::count;
-use crate::stats::observers::kinds;
 use crate::store::engine::Session;
 use crate::store::errands::Answer;
 

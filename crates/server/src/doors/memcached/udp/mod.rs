@@ -22,12 +22,12 @@ use tapetum::Reply;
 
 use crate::doors::memcached::door::{DoorContext, Memcached, MemcachedOptions};
 use crate::doors::memcached::pipeline::Pipeline;
-use crate::doors::memcached::protocol::binary::Status;
-use crate::doors::memcached::protocol::{reply, text};
 use crate::net::connection::{Client, Connection};
 use crate::net::datagrams::{Datagrams, FIRST_ID};
 use crate::net::listen::{self, LoopbackAddress};
 use crate::os::Interest;
+use crate::protocol::binary::Status;
+use crate::protocol::{reply, text};
 use crate::stats::{Counters, count};
 use crate::store::engine::Session;
 use crate::store::errands::Answer;

@@ -3,8 +3,8 @@
 //!
 //! Malformed requests get no answer, even from trusted peers: they may be replies of another server, which would answer in turn.
 
-use crate::doors::memcached::protocol::binary::{self, Origin};
-use crate::doors::memcached::protocol::{BINARY_MAGIC, Parsed, text};
+use crate::protocol::binary::{self, Origin};
+use crate::protocol::{BINARY_MAGIC, Parsed, text};
 
 /// The dialect of a request and its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,6 @@ use crate::doors::nbd::jobs::{Job, Part, PartKind};
 use crate::doors::nbd::protocol::errors;
 use crate::net::connection::Client;
 use crate::store::engine::Session;
-use crate::store::failure_log::is_full;
 
 impl Transmission {
     /// Takes the outcome of a part.
@@ -83,7 +82,7 @@ fn error_of(error: &Error, of: &PartKind) -> u32 {
     match error {
         _ if matches!(of, PartKind::Read) => errors::IO,
         Error::NoSpace { .. } => errors::NOSPC,
-        error if is_full(error) => errors::NOSPC,
+        error if error.is_full() => errors::NOSPC,
         Error::ReadOnly => errors::PERM,
         _ => errors::IO,
     }

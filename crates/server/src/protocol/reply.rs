@@ -5,7 +5,6 @@ use tapetum::{Error, Outcome};
 use super::binary::{self, Origin, Status};
 use super::meta_reply::{self, MetaAnswer};
 use super::number::push_decimal;
-use crate::store::failure_log::is_full;
 
 /// Ends a line, and the value of a text get.
 pub const LINE_END: &[u8] = b"\r\n";
@@ -179,7 +178,7 @@ fn text_failure(out: &mut Vec<u8>, outcome: &Outcome) {
         }
         Outcome::Failed(Error::ValueTooLarge { .. }) => out.extend_from_slice(super::text::TOO_LARGE.as_bytes()),
         // libmemcached and others recognise exactly these words.
-        Outcome::Failed(error) if is_full(error) => out.extend_from_slice(super::text::FULL.as_bytes()),
+        Outcome::Failed(error) if error.is_full() => out.extend_from_slice(super::text::FULL.as_bytes()),
         other => {
             out.extend_from_slice(b"SERVER_ERROR ");
             out.extend_from_slice(one_line(other).as_bytes());
@@ -241,7 +240,7 @@ fn binary(
         (_, Outcome::Failed(Error::ValueTooLarge { .. })) => {
             binary_refusal(out, origin, Status::TooLarge, Status::TooLarge.text())
         }
-        (_, Outcome::Failed(error)) if is_full(error) => {
+        (_, Outcome::Failed(error)) if error.is_full() => {
             binary_refusal(out, origin, Status::OutOfMemory, Status::OutOfMemory.text())
         }
         (_, other) => binary_refusal(out, origin, Status::InternalError, &one_line(other)),

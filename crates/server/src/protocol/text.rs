@@ -9,8 +9,7 @@
 //! Pure functions of their input, see the module above. If several complaints apply, memcached's choice wins; the differential test
 //! compares the two.
 
-use crate::stats::observers::kinds;
-use crate::store::errands::Size;
+use crate::protocol::kinds;
 
 use super::dump::{self, KeyDump};
 use super::many_keys::{GET_PIECE_BYTES, first_keys};
@@ -52,6 +51,13 @@ pub enum TextVerb {
     Append,
     Prepend,
     Cas,
+}
+
+/// The size that `resize` changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    Capacity,
+    Memory,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
