@@ -11,7 +11,7 @@ use crate::latencies::Latencies;
 use crate::process::Usage;
 use crate::workload::{Distribution, Mix, Values};
 
-/// What a contender is started with.
+/// The settings with which a contender starts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
     /// The folder of its data, which it creates if it does not exist.
@@ -150,7 +150,7 @@ impl Turn {
     }
 }
 
-/// What a command did, and what the contender's processes used meanwhile.
+/// The result of a command, and the resources that the contender's processes used meanwhile.
 #[derive(Serialize, Deserialize)]
 pub struct Report {
     pub latencies: Latencies,

@@ -18,7 +18,7 @@ pub trait Words {
     fn word(&self, index: usize) -> u64;
     /// Words `index` and `index` + 1; 0 past the end.
     fn pair(&self, index: usize) -> (u64, u64);
-    /// As many words as a cache line has, from `index` on; 0 past the end.
+    /// The [`LINE_WORDS`] words from `index` on; 0 past the end.
     fn line(&self, index: usize) -> [u64; LINE_WORDS];
 }
 
@@ -80,7 +80,7 @@ pub fn read_bits<W: Words + ?Sized>(words: &W, bit: usize, width: u32) -> u64 {
         return 0;
     }
     let (index, shift) = (bit / 64, (bit % 64) as u32);
-    // Both words always: whether a field crosses words is a coin toss that no branch predictor wins.
+    // Both words are always read: no branch predictor foresees whether a field crosses words.
     let (low, high) = words.pair(index);
     let value = low >> shift | high << 1 << (63 - shift);
     value & (u64::MAX >> (64 - width))
@@ -122,7 +122,7 @@ impl<'a> BitWriter<'a> {
         self.position += value + 1;
     }
 
-    /// Where the next bit would go.
+    /// The bit at which the next one is appended.
     pub fn position(&self) -> usize {
         self.position
     }
@@ -142,7 +142,7 @@ pub fn ones_from<W: Words + ?Sized>(words: &W, bit: usize) -> usize {
     }
 }
 
-/// Finding the n-th one of a word. Two ways that must agree: [`Portable`] and, on x86-64 that has it, [`Bmi2`].
+/// Finds the n-th one of a word. Two implementations must agree: [`Portable`] and, on x86-64 that has it, [`Bmi2`].
 pub trait Select {
     /// The place of one number `rank` (from 0) of `word`, which must have more than `rank` ones.
     fn select(word: u64, rank: u32) -> u32;
@@ -192,7 +192,8 @@ pub fn select_zero<S: Select, W: Words + ?Sized>(words: &W, bit: usize, mut rank
     let mut line = words.line(index);
     line[0] |= !(u64::MAX << (bit % 64));
     while index < words.count() {
-        // To the word that holds it by halves, without a branch: that would be mispredicted.
+        // Halves the line down to the word that holds the zero. It does so without a branch, which would be
+        // mispredicted.
         let mut place = 0;
         for half in [LINE_WORDS / 2, LINE_WORDS / 4, LINE_WORDS / 8] {
             let zeros: u32 = line[place..place + half].iter().map(|word| word.count_zeros()).sum();
@@ -202,7 +203,7 @@ pub fn select_zero<S: Select, W: Words + ?Sized>(words: &W, bit: usize, mut rank
         }
         let zeros = line[place].count_zeros();
         if rank < zeros {
-            // Past the end there are zeros too.
+            // Words past the end read as zeros, so `found` may lie past the end.
             let found = index + place;
             return (found < words.count()).then(|| found * 64 + S::select(!line[place], rank) as usize);
         }

@@ -8,18 +8,18 @@
 //!  +-----------+--------+---------+------+--------+- - - - - - - - - - - - - - - +- - - - +
 //!  head: stamp 48 bits · codec u8 (raw 0, zstd 1) · raw length u16 · stored length u16
 //! ```
-//! All numbers are little-endian; bit `n` of a map is the group's block `n`. A block that is neither present nor lost is a hole. A lost one
-//! was damaged when the group was written anew, and stays so until it is written.
+//! All numbers are little-endian. Bit `n` of a map is the group's block `n`. A block that is neither present nor lost
+//! is a hole. A lost block was damaged when the group was rewritten; it stays lost until it is written.
 //!
-//! The key of a block's own record is that of its group, eight bytes, and its place in the group, one; a group's is the first part of it.
-//! Hash keys of a group's blocks differ in five bits alone, which have the place and one more, so blocks of one group are neighbours where
-//! records are sorted; with those bits clear they are the group's.
+//! A group's key has eight bytes. The key of a block's own record is its group's key and one more byte, the block's
+//! place in the group. The hash keys of a group's blocks differ in five bits, which hold the place + 1, so blocks of
+//! one group are neighbours where records are sorted. With those bits clear, a block's hash key is its group's.
 
 use crate::hash::HashKey;
 use crate::record::{Codec, Header, Record};
 
 pub const GROUP_BLOCKS_MAX: usize = 16;
-/// Of a group's key; a block's has its place behind.
+/// Length of a group's key. A block's key is its group's key and the block's place.
 pub const GROUP_KEY_BYTES: usize = 8;
 pub const BLOCK_KEY_BYTES: usize = GROUP_KEY_BYTES + 1;
 /// The highest of the bits by which the tables of write buffers choose lines, so that blocks of one group do not crowd there.
@@ -33,12 +33,12 @@ const BLOCK_HEAD_BYTES: usize = 11;
 const _: () = assert!(FRAME_HEAD_BYTES == 2 + 3 * 2 && BLOCK_HEAD_BYTES == 6 + 1 + 2 + 2);
 const _: () = assert!(GROUP_BLOCKS_MAX == u16::BITS as usize);
 
-/// The longest frame of a group of so many blocks of so many bytes.
+/// Bytes of the longest frame of a group of `blocks` blocks of `block_bytes` bytes.
 pub const fn frame_bytes_max(blocks: usize, block_bytes: usize) -> usize {
     FRAME_HEAD_BYTES + blocks * (BLOCK_HEAD_BYTES + block_bytes)
 }
 
-/// The hash key of a group, of that of one of its blocks.
+/// The hash key of a group, from that of one of its blocks.
 #[inline]
 pub fn group_hash(hash: HashKey) -> HashKey {
     HashKey(hash.0 & !PLACE_BITS)
@@ -74,7 +74,7 @@ pub enum GroupBlock<'a> {
 }
 
 impl<'a> GroupBlock<'a> {
-    /// What the record of a value says of its block.
+    /// The block that a value's record stores.
     pub fn of_record(record: &Record<'a>) -> GroupBlock<'a> {
         let Header { stamp, codec, raw_bytes, .. } = record.header;
         GroupBlock::Stored { stamp, codec, raw_bytes: raw_bytes as u16, stored: record.stored }
@@ -88,7 +88,7 @@ pub struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// A group of so many blocks, all of them alike.
+    /// A group of `count` equal blocks.
     pub fn of(count: usize, block: GroupBlock<'a>) -> Group<'a> {
         assert!((1..=GROUP_BLOCKS_MAX).contains(&count));
         let mut group = Group { count, blocks: Default::default() };
@@ -96,7 +96,7 @@ impl<'a> Group<'a> {
         group
     }
 
-    /// How many blocks it has room for.
+    /// The number of blocks that the group has room for.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -110,7 +110,7 @@ impl<'a> Group<'a> {
         self.blocks[place] = block;
     }
 
-    /// Whether there is nothing to keep of it.
+    /// Whether all blocks are holes, so that there is nothing to keep.
     pub fn is_hole(&self) -> bool {
         self.blocks.iter().all(|block| *block == GroupBlock::Hole)
     }

@@ -3,12 +3,12 @@
 //! The salt says *which* unit this should be (the store, where the unit lies, and the version of what it belongs to), so
 //! that intact bytes in the wrong place, from an older tenant of the same flash or from another store do not pass.
 
-/// What a unit's checksum is bound to, besides its bytes.
+/// The values that a unit's checksum is bound to, besides its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Salt {
     /// The id of the store.
     pub store: u64,
-    /// Where the unit lies on flash.
+    /// The unit's address on flash.
     pub address: u64,
     /// The version of the segment, node or log that the unit belongs to.
     pub version: u64,
@@ -24,10 +24,10 @@ pub fn checksum(salt: Salt, parts: &[&[u8]]) -> u32 {
     parts.iter().fold(crc32c_append(0, &salted), |crc, part| crc32c_append(crc, part))
 }
 
-/// Bytes from which on three streams at once, which the crate has, take less time than one.
+/// Inputs of fewer bytes take less time in one stream than in the crate's three parallel streams.
 const SHORT_BYTES_MAX: usize = 768;
 
-/// CRC-32C of what `crc` is of, and `bytes` behind it. Of nothing it is 0.
+/// Continues `crc`, the CRC-32C of the bytes before, with `bytes`. The CRC-32C of no bytes is 0.
 #[inline]
 pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     #[cfg(target_arch = "x86_64")]
@@ -38,7 +38,8 @@ pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, bytes)
 }
 
-/// For records: the crate goes byte by byte up to an aligned address and behind the last one, fourteen bytes at worst.
+/// Sums short inputs, such as records. The crate goes byte by byte before the first aligned address and behind the last
+/// one, fourteen bytes at worst.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "sse4.2")]

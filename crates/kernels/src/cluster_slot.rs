@@ -1,7 +1,7 @@
 //! The slot of a key in a cluster, as Redis Cluster has it: CRC-16 of the key, or of its hash tag, modulo 16,384.
 //!
-//! The hash tag is what stands between the first `{` and the first `}` behind it, if there is anything: keys with the same tag are in the
-//! same slot.
+//! The hash tag is the text between the first `{` and the first `}` behind it, if it is not empty. Keys with the same
+//! tag are in the same slot.
 
 /// Slots of a cluster.
 pub const CLUSTER_SLOTS: u16 = 1 << 14;
@@ -17,7 +17,7 @@ fn hash_tag(key: &[u8]) -> Option<&[u8]> {
     (length > 0).then(|| &key[begin..begin + length])
 }
 
-/// Of XMODEM: the polynomial is 0x1021, the most significant bit is first, and nothing is reflected or inverted.
+/// The polynomial of CRC-16/XMODEM. The most significant bit is first, and nothing is reflected or inverted.
 const POLYNOMIAL: u16 = 0x1021;
 
 const TABLE: [u16; 256] = {
@@ -43,7 +43,7 @@ fn crc16(bytes: &[u8]) -> u16 {
 mod tests {
     use super::*;
 
-    /// Of the specification of Redis Cluster, and of its command `CLUSTER KEYSLOT`.
+    /// The expected values are from the specification of Redis Cluster and its command `CLUSTER KEYSLOT`.
     #[test]
     fn sums_and_slots_are_those_that_redis_publishes() {
         assert_eq!(crc16(b"123456789"), 0x31c3);
@@ -60,7 +60,7 @@ mod tests {
         let same = |one: &str, other: &str| cluster_slot(one.as_bytes()) == cluster_slot(other.as_bytes());
         assert!(same("{user1000}.following", "{user1000}.followers") && same("{user1000}.following", "user1000"));
         assert!(same("foo{bar}{zap}", "bar") && same("foo{{bar}}zap", "{bar") && same("}{bar}", "bar"));
-        // An empty tag is none, also where another stands behind it; nor is one that is not closed.
+        // An empty tag does not count, even if another one follows it. Neither does an unclosed one.
         for key in ["foo{}{bar}", "{}bar", "foo{bar", "foo}bar{"] {
             assert_eq!(hash_tag(key.as_bytes()), None, "{key}");
         }

@@ -6,10 +6,11 @@
 //!  | n - 12 bytes of record stream  | first u16 | starts u16 | entry first u32 | crc u32 |
 //!  +--------------------------------+-----------+------------+-----------------+---------+
 //! ```
-//! All pages of a segment have one size, which its descriptor says.
-//! Records lie in the stream one behind the other, sorted by hash key, and cross pages freely (see the segment writer for
-//! extents). `first` is where the first record that starts in the page does, `starts` how many do, `entry first` the first
-//! one's number in the segment, by which its validity is looked up. The trailer's crc covers these fields, salted with the page's number and the segment's version; each record carries its own.
+//! All pages of a segment have one size, which its descriptor says. Records lie in the stream one behind the other,
+//! sorted by hash key, and cross pages freely (see the segment writer for extents). `first` is the offset of the first
+//! record that starts in the page. `starts` is the number of records that start in it. `entry first` is the first one's
+//! number in the segment, by which its validity is looked up. The trailer's crc covers these fields, salted with the
+//! page's number and the segment's version. Each record carries its own crc.
 
 use crate::checksum::{Salt, checksum, crc32c_append};
 use crate::record::{HEADER_BYTES_MAX, Header, Kind};
@@ -19,8 +20,8 @@ pub const PAGE_BYTES: usize = 4096;
 const TRAILER_BYTES: usize = 12;
 const FIELDS_BYTES: usize = TRAILER_BYTES - 4;
 
-/// How large the data pages of a segment are: small ones take more fences, and a record's read is shorter by as much as
-/// they are smaller.
+/// The size of a segment's data pages. Small pages take more fences, but the read of a record is shorter by the
+/// difference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub enum PageSize {
@@ -32,7 +33,7 @@ const _: () = assert!(PageSize::Small.payload_bytes() == 2036);
 const _: () = assert!(PageSize::Large.payload_bytes() == 4084 && PageSize::Large.bytes() == PAGE_BYTES);
 
 impl PageSize {
-    /// The size of so many bytes, if there is one.
+    /// The size of `bytes` bytes, if there is one.
     pub fn of(bytes: u32) -> Option<PageSize> {
         [PageSize::Small, PageSize::Large].into_iter().find(|size| size.bytes() == bytes as usize)
     }
@@ -46,7 +47,7 @@ impl PageSize {
         self.bytes() - TRAILER_BYTES
     }
 
-    /// Where the stream's bytes of a page begin.
+    /// The stream address of the page's first byte.
     pub fn address(self, page: u32) -> u64 {
         u64::from(page) * self.payload_bytes() as u64
     }
@@ -60,7 +61,7 @@ impl PageSize {
 /// Keeps page trailers, key-table pages and records apart in the salt's address.
 const ADDRESS_PAGE: u64 = 1 << 62;
 
-/// What the checksums of a segment's parts are bound to.
+/// The values that the checksums of a segment's parts are bound to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentSalt {
     pub store: u64,
@@ -83,7 +84,7 @@ pub struct Trailer {
     pub entry_first: u32,
 }
 
-/// What did not hold, for the error that names the place.
+/// A check of the bytes failed. The caller's error names the place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Corrupt;
 
@@ -100,7 +101,7 @@ impl Trailer {
         trailer[FIELDS_BYTES..].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// Where the first record of a page seems to start. Nothing is checked: it is good for a hint.
+    /// The offset at which a page's first record seems to start. It is unchecked, so it is only a hint.
     pub fn first_hint(page: &[u8]) -> usize {
         match page.split_last_chunk::<TRAILER_BYTES>() {
             Some((_, trailer)) => usize::from(u16::from_le_bytes([trailer[0], trailer[1]])),
@@ -134,8 +135,8 @@ pub struct PageRun<'a> {
     pub page_size: PageSize,
 }
 
-/// Where `length` bytes of the stream from `address` on lie in a run of pages that starts with `first_page`: offsets in
-/// the run and lengths, page by page.
+/// The places of `length` bytes of the stream from `address` on, in a run of pages that starts with `first_page`: for
+/// each page an offset in the run and a length.
 pub fn stream_ranges(
     page_size: PageSize,
     first_page: u32,
@@ -175,7 +176,7 @@ impl<'a> PageRun<'a> {
         filled
     }
 
-    /// Reads the header of the record at `address`; its checksum is not looked at.
+    /// Reads the header of the record at `address` without checking the record's checksum.
     pub fn header(self, address: u64) -> Result<FoundRecord, Corrupt> {
         self.header_and_crc(address).map(|(record, _)| record)
     }
@@ -190,7 +191,7 @@ impl<'a> PageRun<'a> {
             }
         };
         let (header, header_bytes) = Header::parse(head).map_err(|_| Corrupt)?;
-        // Nothing else is in a segment.
+        // A segment holds only values.
         if header.kind != Kind::Value {
             return Err(Corrupt);
         }
@@ -223,11 +224,12 @@ impl<'a> PageRun<'a> {
         })
     }
 
-    /// The record of `key`, a keyspace's id and a key of it, among those that start in the run's first page, checked.
+    /// Finds and checks the record of `key` (a keyspace's id and a key in it) among those that start in the run's first
+    /// page.
     ///
-    /// The records beside it are not: their headers are enough to find it. That no header on the way was damaged, and the
-    /// number of the record is right, shows in the page's count of starts. Where that does not come out, and where the key
-    /// is not found, every record is checked.
+    /// Other records are not checked: their headers are enough to find this one. If the walk over the headers agrees
+    /// with the page's count of starts, no header on the way was damaged, and the record's number is right. If it does
+    /// not agree, or if the key is not found, every record is checked.
     pub fn find(self, salt: SegmentSalt, key: (u16, &[u8])) -> Result<Option<FoundRecord>, Corrupt> {
         let page = self.bytes.get(..self.page_size.bytes()).ok_or(Corrupt)?;
         let trailer = Trailer::parse(salt, self.first_page, page)?;
@@ -245,7 +247,7 @@ impl<'a> PageRun<'a> {
         Ok(None)
     }
 
-    /// Every record that starts in the run's first page, in order, each checked as it comes.
+    /// Every record that starts in the run's first page, in order. Each is checked when the iterator reaches it.
     pub fn starting(self, salt: SegmentSalt) -> Result<impl Iterator<Item = Result<FoundRecord, Corrupt>>, Corrupt> {
         let page = self.bytes.get(..self.page_size.bytes()).ok_or(Corrupt)?;
         let trailer = Trailer::parse(salt, self.first_page, page)?;
@@ -261,8 +263,8 @@ impl<'a> PageRun<'a> {
         }))
     }
 
-    /// The record of `key` by the headers alone, if all of the page's starts are where they should be: a header that says
-    /// too much skips one, and a header that says too little leaves one over.
+    /// Finds the record of `key` by the headers alone. Returns it only if all of the page's starts are in the page and
+    /// fill it: a length that is damaged upwards skips a record, and one that is damaged downwards leaves one over.
     fn find_by_headers(
         self,
         salt: SegmentSalt,
@@ -276,7 +278,7 @@ impl<'a> PageRun<'a> {
                 return None;
             }
             let record = self.header(address).ok()?;
-            // One that goes on in the next page may be zeros and what lies there.
+            // A header that crosses into the next page may be zeros and that page's bytes, so its record is checked.
             if address + u64::from(record.header_bytes) > end {
                 self.record(salt, address).ok()?;
             }
@@ -285,7 +287,7 @@ impl<'a> PageRun<'a> {
             }
             address += record.header.record_bytes() as u64;
         }
-        // Behind the last record of a page may be nothing, at the end of an extent: then there is no telling.
+        // At the end of an extent, nothing may follow the page's last record. Then the walk proves nothing.
         found.filter(|_| address >= end)
     }
 }
@@ -293,9 +295,9 @@ impl<'a> PageRun<'a> {
 /// A checked record in a run of pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FoundRecord {
-    /// Where it starts in the segment's record stream.
+    /// The record's address in the segment's record stream.
     pub address: u64,
-    /// Its number in the segment; 0 where [`PageRun::record`] alone read it.
+    /// The record's number in the segment; 0 if it was read by [`PageRun::record`] alone.
     pub entry: u32,
     pub header: Header,
     pub header_bytes: u32,
@@ -380,7 +382,7 @@ mod tests {
 
     #[test]
     fn damage_in_the_value_of_a_record_keeps_nobody_from_its_neighbours() {
-        // The first one of page 1 is damaged; the last one goes on in page 2.
+        // The first record that starts in page 1 is damaged; the last one continues in page 2.
         let (mut bytes, keys) = pages(PageSize::Large, &[4050, 1000, 1500, 3000, 100]);
         let starts: Vec<u32> = keys.iter().map(|key| PageSize::Large.page_of(key.1)).collect();
         assert_eq!(starts, [0, 0, 1, 1, 2]);
@@ -419,7 +421,7 @@ mod tests {
         assert_eq!(parse(Trailer { entry_first: u32::MAX - 1, ..good }), Err(Corrupt));
     }
 
-    /// As it is on flash.
+    /// Pins the format on flash.
     #[test]
     fn a_trailer_has_its_bytes() {
         let mut page = vec![0; PAGE_BYTES];
@@ -456,7 +458,8 @@ mod tests {
 
     #[test]
     fn a_damaged_length_that_leads_to_another_record_is_an_error() {
-        // Each record as long as the bit that is flipped in the length before it: the walk skips one and goes on.
+        // Each record is as long as the bit that is flipped in the length before it, so the walk skips one record and
+        // goes on.
         let lengths = [1024 - 14 - 4, 1024 - 14 - 4, 900, 1100];
         let (bytes, keys) = pages(PageSize::Large, &lengths);
         let header = Record { header: Header::value(0, 4, lengths[0]), key: b"key0", stored: &[] };
@@ -476,7 +479,8 @@ mod tests {
 
     #[test]
     fn zeros_behind_the_last_record_do_not_stand_for_records_that_were_skipped() {
-        // A flipped bit skips the second record; the zeros behind the third pass for a header with what follows.
+        // A flipped bit skips the second record. The zeros behind the third one and the bytes that follow pass for a
+        // header.
         let payload_bytes = PageSize::Large.payload_bytes();
         for gap in 1..14 {
             let (mut bytes, keys) = pages(PageSize::Large, &[1006, 1006, payload_bytes - 2048 - 18 - gap]);

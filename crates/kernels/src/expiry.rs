@@ -1,26 +1,27 @@
-//! When an item goes: milliseconds since 1970, of which 48 bits are on flash. A type of its own, so that nobody takes them for seconds.
+//! The time at which an item expires, in milliseconds since 1970, of which 48 bits are on flash. It has a type of its
+//! own, so that nobody takes it for seconds.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// When an item goes. The earlier one is less, but for [`Expiry::NONE`].
+/// The time at which an item expires. An earlier expiry is less than a later one, except for [`Expiry::NONE`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct Expiry(u64);
 
 impl Expiry {
-    /// The item stays.
+    /// The item never expires.
     pub const NONE: Expiry = Expiry(0);
-    /// No item's: later than any. Where the latest of many is said, that some of them stay.
+    /// Later than any item's expiry. As the latest expiry of many items, it says that some of them never expire.
     pub const NEVER: Expiry = Expiry((1 << 48) - 1);
-    /// Of what is on flash.
+    /// Bytes of an expiry on flash.
     pub const BYTES: usize = 6;
 
-    /// At a Unix second; 0 is [`Expiry::NONE`].
+    /// Expires at a Unix second; 0 is [`Expiry::NONE`].
     pub const fn from_secs(seconds: u32) -> Expiry {
         Expiry(seconds as u64 * 1000)
     }
 
-    /// At a millisecond since 1970; 0 is [`Expiry::NONE`]. In the year 10889 at the latest.
+    /// Expires at a millisecond since 1970; 0 is [`Expiry::NONE`]. The latest expiry is in the year 10889.
     pub const fn from_millis(millis: u64) -> Expiry {
         if millis < Expiry::NEVER.0 { Expiry(millis) } else { Expiry(Expiry::NEVER.0 - 1) }
     }
@@ -29,7 +30,7 @@ impl Expiry {
         self.0
     }
 
-    /// The first Unix second at which the item is gone; 0 of [`Expiry::NONE`].
+    /// The first Unix second at which the item has expired; 0 for [`Expiry::NONE`].
     pub const fn secs(self) -> u32 {
         let seconds = self.0.div_ceil(1000);
         if seconds < u32::MAX as u64 { seconds as u32 } else { u32::MAX }
@@ -39,7 +40,7 @@ impl Expiry {
         self.0 == 0
     }
 
-    /// Whether the item is gone `now_ms` milliseconds after 1970 began.
+    /// Whether the item has expired `now_ms` milliseconds after 1970 began.
     pub const fn has_passed(self, now_ms: u64) -> bool {
         self.0 != 0 && self.0 <= now_ms
     }
@@ -49,21 +50,21 @@ impl Expiry {
         [a, b, c, d, e, f]
     }
 
-    /// Of the 48 bits that were on flash.
+    /// An expiry from its 48 bits on flash.
     pub const fn from_flash(bits: u64) -> Expiry {
         Expiry(bits & Expiry::NEVER.0)
     }
 }
 
 impl From<SystemTime> for Expiry {
-    /// A time before 1970 has passed.
+    /// A time before 1970 becomes an expiry that has passed.
     fn from(time: SystemTime) -> Expiry {
         let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
         Expiry::from_millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX).max(1))
     }
 }
 
-/// Unix seconds, with a fraction where they are not whole.
+/// Writes Unix seconds, with a fraction if they are not whole.
 impl fmt::Display for Expiry {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.0 / 1000, self.0 % 1000) {

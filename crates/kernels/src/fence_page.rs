@@ -7,8 +7,8 @@
 //!  | u32  |                                |
 //!  +------+--------------------------------+
 //! ```
-//! What the bytes are is the store's to say (`store/segment/local_index.rs`). The crc covers them, salted with the page's
-//! number among the segment's fence pages and the segment's version.
+//! The store defines the bytes (`store/segment/local_index.rs`). The crc covers them, salted with the page's number
+//! among the segment's fence pages and the segment's version.
 
 use crate::checksum::checksum;
 use crate::data_page::{Corrupt, PAGE_BYTES, SegmentSalt};
@@ -18,7 +18,7 @@ pub const FENCE_PAYLOAD_BYTES: usize = PAGE_BYTES - 4;
 /// Keeps fence pages apart from key-table pages, data pages and records in the salt's address.
 const ADDRESS_FENCES: u64 = 3 << 62;
 
-/// Writes page `page` with `payload`, which is shorter than the page in the last one.
+/// Writes page `page` with `payload`. The last page's payload is shorter than the page.
 pub fn encode(salt: SegmentSalt, page: u32, payload: &[u8], out: &mut [u8]) {
     assert!(payload.len() <= FENCE_PAYLOAD_BYTES && out.len() == PAGE_BYTES);
     out[4..4 + payload.len()].copy_from_slice(payload);
@@ -27,7 +27,7 @@ pub fn encode(salt: SegmentSalt, page: u32, payload: &[u8], out: &mut [u8]) {
     out[..4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// The payload of a page that holds.
+/// The payload of a page, if its checksum is right.
 pub fn parse(salt: SegmentSalt, page: u32, bytes: &[u8]) -> Result<&[u8], Corrupt> {
     let bytes = bytes.get(..PAGE_BYTES).ok_or(Corrupt)?;
     let crc = checksum(salt.at(ADDRESS_FENCES | u64::from(page)), &[&bytes[4..]]);

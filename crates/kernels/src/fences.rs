@@ -31,11 +31,11 @@ const SAMPLE: u64 = 128;
 #[derive(PartialEq, Eq, Debug)]
 pub struct Fences {
     pages: u32,
-    /// The pages up to the last one in which a record starts: those that have a fence.
+    /// The number of pages that have a fence: those up to the last one in which a record starts.
     fenced: u32,
-    /// For each value of the high bits: as many ones as there are fences with it, then a zero.
+    /// For each value of the high bits, a one for each fence that has it, and then a zero.
     highs: Box<[u64]>,
-    /// Where the value 128 · i begins in `highs`.
+    /// The bit of `highs` at which the value 128 · i begins.
     samples: Box<[u32]>,
     lows: Box<[u64]>,
     /// Whether a record starts in a page; empty if one starts in each page that has a fence.
@@ -50,7 +50,8 @@ pub struct PageStarts {
 }
 
 impl Fences {
-    /// From the top 64 bits of the hash keys of the first and the last record that start in each page, ascending.
+    /// Builds the fences from the top 64 bits of the hash keys of the first and the last record that start in each
+    /// page, ascending.
     pub fn build(pages: &[Option<PageStarts>]) -> Fences {
         assert!(u32::try_from(pages.len()).is_ok_and(|pages| pages < 1 << 30), "{} pages", pages.len());
         let fenced = pages.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
@@ -69,13 +70,13 @@ impl Fences {
         let mut last_before = None;
         let mut page = 0;
         while page < fenced {
-            // A page without a fence takes that of the next page that has one.
+            // A page without a fence takes the fence of the next page that has one.
             let inside = pages[page..fenced].iter().take_while(|starts| starts.is_none()).count();
             let start = page + inside;
             let Some(PageStarts { first, last }) = pages[start] else { break };
             assert!(last_before.is_none_or(|before: PageStarts| before.first <= first), "fences ascend");
             let scaled = match last_before {
-                // The first unit that is wholly in the gap, if there is one.
+                // The first unit that lies wholly in the gap, if there is one.
                 Some(before) => fences.scale(first).min(fences.scale(before.last.min(first)) + 1),
                 None => fences.scale(first),
             };
@@ -105,7 +106,7 @@ impl Fences {
         ((u128::from(prefix) * (u128::from(self.fenced) << LOW_BITS)) >> 64) as u64
     }
 
-    /// Where the fences with high bits `high` begin in `highs`.
+    /// The bit of `highs` at which the fences with high bits `high` begin.
     fn find_high(&self, high: u64) -> usize {
         let from = self.samples[(high / SAMPLE) as usize] as usize;
         match (high % SAMPLE) as u32 {
@@ -125,7 +126,8 @@ impl Fences {
         let scaled = self.scale(prefix);
         let (high, low) = (scaled >> LOW_BITS, scaled & ((1 << LOW_BITS) - 1));
         let begin = self.find_high(high);
-        // Fences with smaller high bits, and then those of the same high bits, in order, until they are above.
+        // Counts the fences with smaller high bits, and then those with the same high bits, in order, until one is
+        // above.
         let before = begin as u64 - high;
         let (mut below, mut up_to) = (before, before);
         for page in before..before + ones_from(&self.highs[..], begin) as u64 {
@@ -138,21 +140,22 @@ impl Fences {
         }
         let last = up_to as u32 - 1;
         match below {
-            // At the very first fence, which pages before the first start repeat.
+            // The key is at the very first fence, which pages before the first start repeat.
             0 if self.starts_in(0) => 0..=last,
             0 => self.next_start(0)..=last,
             _ => below as u32 - 1..=last,
         }
     }
 
-    /// Brings what [`Fences::start_pages`] will look at nearer to the processor, as far as it can be foreseen.
+    /// Prefetches the words that [`Fences::start_pages`] will read, as far as they can be foreseen.
     pub fn prefetch(&self, prefix: u64) {
         if self.fenced == 0 {
             return;
         }
         let high = (self.scale(prefix) >> LOW_BITS) as usize;
         prefetch(&self.samples[high / SAMPLE as usize]);
-        // As many fences as values of the high bits: about so many of either come before.
+        // The high bits have about as many values as there are fences, so about `high` ones and `high` zeros come
+        // before.
         prefetch(&self.highs[(2 * high / 64).min(self.highs.len() - 1)]);
         prefetch(&self.lows[high * LOW_BITS as usize / 64]);
     }
@@ -195,7 +198,8 @@ impl Fences {
         }
     }
 
-    /// Reads what `encode` appended, and what is behind it. `None` if it makes no sense.
+    /// Reads the fences that `encode` appended. Returns them and the bytes behind them, or `None` if they make no
+    /// sense.
     pub fn parse(bytes: &[u8]) -> Option<(Fences, &[u8])> {
         let field = |at: usize| bytes.get(at..at + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
         let (pages, fenced, starts_bytes) = (field(0)?, field(4)?, field(8)? as usize);
@@ -214,7 +218,7 @@ impl Fences {
         let highs = words((2 * count).div_ceil(64))?;
         let lows = words((count * LOW_BITS as usize).div_ceil(64))?;
         let starts = words(starts_bytes / 8)?;
-        // A search relies on as many fences as there are zeros, and on a start in the last page that has a fence.
+        // A search relies on a one for each fence, and on a start in the last page that has a fence.
         let ones: u64 = highs.iter().map(|word| u64::from(word.count_ones())).sum();
         let last_starts = || starts[(count - 1) / 64] >> ((count - 1) % 64) == 1;
         if ones != u64::from(fenced) || (!starts.is_empty() && !last_starts()) {
@@ -234,7 +238,7 @@ impl Fences {
         Some((Fences { pages, fenced, highs, samples: samples.into(), lows, starts }, rest))
     }
 
-    /// Bytes of memory that this takes.
+    /// Bytes of memory that the fences take.
     pub fn bytes(&self) -> usize {
         let words = self.highs.len() + self.lows.len() + self.starts.len();
         size_of::<Fences>() + words * 8 + self.samples.len() * 4

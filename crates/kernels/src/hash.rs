@@ -1,9 +1,9 @@
 //! The hash key: a 128-bit digest of a key, by which everything in a `hashed` keyspace is placed and sorted.
 //!
-//! Equal hash keys are taken for equal keys, so nobody may be able to make two keys that collide: the digest is
-//! SipHash-1-3 with a 128-bit result, under a secret that belongs to the keyspace, which is derived from the store's. So
-//! the same key of two keyspaces has two digests. The value is part of the format (it is written to flash in key tables), so
-//! its test vectors must never change.
+//! Equal hash keys are taken for equal keys, so nobody may be able to make two keys that collide. The digest is
+//! therefore SipHash-1-3 with a 128-bit result, under a secret of the keyspace, which is derived from the store's. So
+//! the same key has two digests in two keyspaces. Digests are part of the format (key tables on flash hold them), so
+//! the test vectors must never change.
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::fmt;
@@ -13,7 +13,7 @@ use std::hash::Hasher;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct HashKey(pub u128);
 
-/// What the secret of a keyspace is derived from, before its id of two bytes, little-endian.
+/// The label from which a keyspace's secret is derived. The keyspace's id follows it, in two bytes, little-endian.
 const KEYSPACE_LABEL: &[u8; 16] = b"tapetum-keyspace";
 
 /// The secret of a keyspace: the digest of label and id under the store's secret, little-endian. No key is hashed under the
@@ -60,7 +60,7 @@ mod tests {
 
     const SECRET: [u8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 
-    /// SipHash-1-3-128 written out plainly from its definition: what the library must agree with.
+    /// SipHash-1-3-128 written out plainly from its definition, which the library must agree with.
     fn siphash13_128(secret: &[u8; 16], key: &[u8]) -> u128 {
         fn round(v: &mut [u64; 4]) {
             v[0] = v[0].wrapping_add(v[1]);

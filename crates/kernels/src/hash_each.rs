@@ -1,7 +1,8 @@
-//! [`HashKey`]s of many keys: several at a time, of keys that are equally many words long, eight where AVX-512 is there, four where
-//! AVX2 is. One key keeps a core waiting for its own results; those side by side, in the lanes of a register, take hardly longer.
+//! Computes the [`HashKey`]s of many keys, several at a time: keys that are equally many words long go together, eight
+//! with AVX-512 and four with AVX2. A single key keeps a core waiting for its own results. Several keys side by side,
+//! in the lanes of a register, take hardly longer.
 //!
-//! The digests are those of [`HashKey::of`], whichever way they are made.
+//! The digests are those of [`HashKey::of`], whichever implementation computes them.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -12,7 +13,7 @@ mod lanes;
 
 use crate::hash::HashKey;
 
-/// Gives `each` every key's number and digest, in their order.
+/// Calls `each` with every key's number and digest, in the keys' order.
 #[inline]
 pub fn hash_each(secret: &[u8; 16], keys: &[&[u8]], mut each: impl FnMut(usize, HashKey)) {
     let mut number = 0;
@@ -30,7 +31,7 @@ pub fn hash_each(secret: &[u8; 16], keys: &[&[u8]], mut each: impl FnMut(usize, 
     }
 }
 
-/// Hashes the first of `keys`, or as many of them as go together, and gives what `give` does.
+/// Hashes the first key, and those behind it that go together with it, and returns the result of `give`.
 #[inline]
 fn hash_group(secret: &[u8; 16], keys: &[&[u8]], give: &mut impl FnMut(&[HashKey]) -> usize) -> usize {
     #[cfg(target_arch = "x86_64")]
@@ -51,7 +52,7 @@ fn hash_group(secret: &[u8; 16], keys: &[&[u8]], give: &mut impl FnMut(&[HashKey
     give(&[HashKey::of(secret, keys[0])])
 }
 
-/// The first of the keys, if they are so many, and equally many words long.
+/// The first `LANES` keys, if there are as many and they are equally many words long.
 #[cfg(target_arch = "x86_64")]
 fn alike<'a, 'b, const LANES: usize>(keys: &'a [&'b [u8]]) -> Option<&'a [&'b [u8]; LANES]> {
     keys.first_chunk().filter(|group| group.iter().all(|key| key.len() / 8 == group[0].len() / 8))
@@ -64,7 +65,7 @@ fn start(secret: &[u8; 16]) -> [u64; 4] {
     let [k0, k1] = [0, 1].map(|n| u64::from_le_bytes(words[n]));
     [
         k0 ^ 0x736f_6d65_7073_6575,
-        // What makes a digest of 128 bits another one.
+        // This constant distinguishes digests of 128 bits from shorter ones.
         k1 ^ 0x646f_7261_6e64_6f6d ^ 0xee,
         k0 ^ 0x6c79_6765_6e65_7261,
         k1 ^ 0x7465_6462_7974_6573,
@@ -103,7 +104,7 @@ mod tests {
             keys in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..60), 0..40),
             length in 0usize..260,
         ) {
-            // As they come, and all of about one length.
+            // The keys come as generated, and then all of about one length.
             let alike: Vec<Vec<u8>> = keys
                 .iter()
                 .enumerate()

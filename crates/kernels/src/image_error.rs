@@ -1,8 +1,8 @@
-//! What is wrong with a picture, as a number that a program's status carries and as words.
+//! Errors of pictures, as a number that a program's status carries and as words.
 
 use std::fmt;
 
-/// What a file is that should be a JPEG.
+/// The kind of a file that should be a JPEG.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
     Png,
@@ -15,7 +15,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// By the first bytes of a file that is no JPEG.
+    /// Recognizes a file that is no JPEG by its first bytes.
     pub fn of(bytes: &[u8]) -> FileKind {
         let brand = bytes.get(4..8);
         match bytes {
@@ -30,7 +30,7 @@ impl FileKind {
     }
 }
 
-/// Why a picture could not be made.
+/// The reason that a picture could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageError {
     /// The value has no bytes.
@@ -49,15 +49,15 @@ pub enum ImageError {
     Unsupported,
     /// More than `images::FRAME_BYTES_MAX` bytes of pixels.
     OutputTooLarge,
-    /// The picture is smaller than what is to be cut out of it.
+    /// The picture is smaller than the crop.
     CropTooLarge,
-    /// The input is no picture that a stage before has decoded.
+    /// The input is not a picture that an earlier stage decoded.
     NotAFrame,
-    /// The stage takes samples of another type, or in another order.
+    /// The stage takes samples of another type or another order.
     WrongSamples,
-    /// The picture has another shape than the batch.
+    /// The picture's shape differs from the batch's.
     WrongShape,
-    /// The stage's parameters are none of this version.
+    /// The stage's parameters are invalid in this version.
     Parameters,
     /// The decode did not end by its deadline.
     TooLong,
@@ -90,7 +90,7 @@ impl ImageError {
     /// Statuses below are those of other programs.
     const CODE_FIRST: u16 = 32;
 
-    /// The status of a program that fails so.
+    /// The status of a program that fails with this error.
     pub fn code(self) -> u16 {
         let place = ImageError::ALL.iter().position(|known| *known == self);
         let Some(place) = place else { unreachable!("{self:?} is not listed") };

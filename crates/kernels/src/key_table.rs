@@ -8,15 +8,17 @@
 //!  +------+-------+--------+--------+-------------+--------+------+-------+---------+---------+----- ...
 //!  entry: lower half of the hash key u64 · offset · size · route (each of the page's width, little-endian)
 //! ```
-//! The page is a frame of reference: `base` is the upper half of its first hash key, an entry's `offset` what its own upper
-//! half is above that. Hash keys are uniform and sorted, so a page spans a sliver of their range and the offset's first bytes would
-//! be zero. `size` is the bytes of the record in the stream. `route` says whose the record is: its keyspace's id (bits 0-15), and in a store
-//! that was made for a cluster ([`Routes::Slots`]) the slot of its key (bits 16-29, else zero); bits 30 and 31 are zero. It is as wide as the page's largest needs: the default keyspace, 0,
-//! takes nothing, ids up to 255 take a byte. All entries of a page are of one width, so that the n-th is where it is and a search halves; a page ends
-//! where the next entry does not fit at the widths that it needs, so pages hold different numbers of entries.
+//! The page is a frame of reference: `base` is the upper half of its first hash key, and an entry's `offset` is its own
+//! upper half minus `base`. Hash keys are uniform and sorted, so a page spans a sliver of their range, and the offset's
+//! first bytes would be zero. `size` is the bytes of the record in the stream. `route` names the record's keyspace by
+//! its id (bits 0-15). In a store that was made for a cluster ([`Routes::Slots`]), it also holds the slot of the
+//! record's key (bits 16-29, else zero). Bits 30 and 31 are zero. The field is as wide as the page's largest route
+//! needs: the default keyspace, 0, takes nothing, and ids up to 255 take a byte. All entries of a page have one width,
+//! so the place of the n-th is known and a search halves. A page ends if the next entry does not fit at the widths that
+//! it needs, so pages hold different numbers of entries.
 //!
-//! The entry's number in the segment (`first entry` + its place) is its bit in the segment's validity map. The crc covers
-//! the page behind it, salted with the page's number and the segment's version.
+//! The entry's number in the segment (`first entry` + its place) is its bit in the segment's validity map. The crc
+//! covers the page behind it, salted with the page's number and the segment's version.
 
 use crate::checksum::checksum;
 use crate::cluster_slot::{CLUSTER_SLOTS, cluster_slot};
@@ -33,9 +35,9 @@ const ROUTE_BITS: u32 = SLOT_SHIFT + 14;
 const _: () = assert!(CLUSTER_SLOTS as u32 == 1 << (ROUTE_BITS - SLOT_SHIFT));
 /// Bytes of the narrowest entry.
 pub const ENTRY_BYTES_MIN: usize = LOW_BYTES;
-/// Bytes of the widest entry: an offset and a size as they come, and a route.
+/// Bytes of the widest entry: an offset and a size of full width, and a route.
 const ENTRY_BYTES_MAX: usize = LOW_BYTES + 8 + 4 + ROUTE_BYTES_MAX;
-/// What any page can hold, whatever its entries.
+/// The number of entries that any page can hold, whatever their widths.
 pub const ENTRIES_PER_PAGE_MIN: usize = (PAGE_BYTES - HEADER_BYTES) / ENTRY_BYTES_MAX;
 const _: () = assert!(ENTRIES_PER_PAGE_MIN == 169);
 const ADDRESS_KEY_TABLE: u64 = 1 << 63;
@@ -45,16 +47,16 @@ pub struct Entry {
     pub hash: HashKey,
     /// Bytes of the record in the segment's stream.
     pub size_bytes: u32,
-    /// The keyspace's id, and a cluster's slot above it.
+    /// The keyspace's id, and above it a cluster's slot.
     pub route: u32,
 }
 
-/// What the routes of a store's entries say.
+/// The contents of the routes of a store's entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Routes {
     #[default]
     Keyspaces,
-    /// The slots of keys too, so that a slot can be moved without reading records.
+    /// Routes hold the slots of keys too, so that a slot can be moved without reading records.
     Slots,
 }
 
@@ -75,7 +77,7 @@ impl Entry {
         self.route as u16
     }
 
-    /// The slot of its key; 0 where the store keeps none.
+    /// The slot of the record's key; 0 if the store keeps none.
     pub fn slot(&self) -> u16 {
         (self.route >> SLOT_SHIFT) as u16
     }
@@ -94,7 +96,7 @@ fn bytes_of(value: u64) -> usize {
 }
 
 impl Widths {
-    /// What an entry needs in a page that begins with `base`.
+    /// The widths that an entry needs in a page that begins with `base`.
     fn of(base: u64, entry: &Entry) -> Widths {
         Widths {
             offset: bytes_of(entry.hash.prefix() - base),
@@ -197,7 +199,7 @@ impl<'a> KeyPage<'a> {
         if bytes[..4] != crc.to_le_bytes() { Err(Corrupt) } else { KeyPage::of_fields(bytes).ok_or(Corrupt) }
     }
 
-    /// A page that has not left memory since it was encoded, or parsed: its checksum is not looked at.
+    /// A page that has not left memory since it was encoded or parsed, so its checksum is not checked.
     pub fn trusted(bytes: &'a [u8]) -> KeyPage<'a> {
         KeyPage::of_fields(bytes).expect("a page is encoded with fields that hold")
     }
@@ -320,7 +322,7 @@ mod tests {
         assert_eq!(page.lower_bound(HashKey(u128::MAX)), page.count());
     }
 
-    /// The figures of docs/decisions/keyspace-ids.md.
+    /// Pins the figures of docs/decisions/keyspace-ids.md.
     #[test]
     fn a_route_costs_the_bytes_that_the_largest_of_its_page_needs() {
         let bytes_each = |route: fn(u32) -> u32| {

@@ -1,8 +1,9 @@
-//! Checksums of a large value's MiBs, so that a part can be read and checked alone.
+//! Checksums of the MiBs of a large value, so that a part can be read and checked alone.
 //!
-//! They are stations of one running CRC-32C: what it is at the end of each MiB of the stored bytes but the last. At the end of all it is
-//! the checksum that the value has anyway. So MiB `n` is right if the sum goes from the station before it to the one behind it, and a
-//! value of up to 1 MiB has no station. The sum begins with the value's salt, which all stations inherit.
+//! They are stations of one running CRC-32C: its values at the end of each MiB of the stored bytes but the last. Its
+//! value at the end of all bytes is the checksum that the value has anyway. So MiB `n` is right if the sum goes from
+//! the station before it to the one behind it. A value of up to 1 MiB has no station. The sum begins with the value's
+//! salt, which all stations inherit.
 
 use crate::checksum::crc32c_append;
 use crate::record::VALUE_BYTES_MAX;
@@ -10,15 +11,15 @@ use crate::record::VALUE_BYTES_MAX;
 pub const MIB: usize = 1 << 20;
 const STATIONS_MAX: usize = VALUE_BYTES_MAX / MIB - 1;
 pub const STATION_BYTES: usize = 4;
-/// What the stations of any value take.
+/// The most bytes that the stations of a value take.
 pub const STATIONS_BYTES_MAX: usize = STATIONS_MAX * STATION_BYTES;
 
-/// How many stations so many stored bytes have.
+/// The number of stations of a value with `stored_bytes` stored bytes.
 pub const fn station_count(stored_bytes: usize) -> usize {
     stored_bytes.div_ceil(MIB).saturating_sub(1)
 }
 
-/// What the stations of so many stored bytes take.
+/// Bytes of the stations of a value with `stored_bytes` stored bytes.
 pub const fn stations_bytes(stored_bytes: usize) -> usize {
     station_count(stored_bytes) * STATION_BYTES
 }
@@ -32,10 +33,10 @@ pub struct MibSums {
 }
 
 impl MibSums {
-    /// Of `stored`; the sum of no bytes is `begin`.
+    /// Sums `stored`. The sum of no bytes is `begin`.
     ///
     /// # Panics
-    /// When no value has as many stored bytes.
+    /// When `stored` is longer than the longest value.
     pub fn of(begin: u32, stored: &[u8]) -> MibSums {
         let mut sums = MibSums { stations: [0; STATIONS_MAX], count: station_count(stored.len()) as u8, whole: begin };
         for (number, mib) in stored.chunks(MIB).enumerate() {
@@ -47,7 +48,7 @@ impl MibSums {
         sums
     }
 
-    /// Of stations as they are on flash, and the sum at the end.
+    /// Reads stations as they are on flash. `whole` is the sum at the end.
     pub fn from_flash(stations: &[u8], whole: u32) -> Option<MibSums> {
         let (words, rest) = stations.as_chunks::<STATION_BYTES>();
         let mut sums = MibSums { stations: [0; STATIONS_MAX], count: words.len() as u8, whole };
@@ -61,12 +62,12 @@ impl MibSums {
         self.stations[..usize::from(self.count)].iter().map(|station| station.to_le_bytes())
     }
 
-    /// What the sum is behind MiB `number`.
+    /// The sum behind MiB `number`.
     fn behind(&self, number: usize) -> u32 {
         if number < usize::from(self.count) { self.stations[number] } else { self.whole }
     }
 
-    /// What the sum is before MiB `number`, of a value whose sum of no bytes is `begin`.
+    /// The sum before MiB `number`, of a value whose sum of no bytes is `begin`.
     fn before(&self, number: usize, begin: u32) -> u32 {
         if number == 0 { begin } else { self.behind(number - 1) }
     }
@@ -77,7 +78,7 @@ impl MibSums {
     }
 }
 
-/// Sums bytes as they come, and says at the end of each MiB whether it is right.
+/// Sums bytes as they come, and compares the sum at the end of each MiB.
 #[derive(Clone, Copy, Debug)]
 pub struct MibCheck {
     crc: u32,
@@ -86,12 +87,12 @@ pub struct MibCheck {
 }
 
 impl MibCheck {
-    /// Of a value whose sum of no bytes is `begin`.
+    /// Begins the check of a value whose sum of no bytes is `begin`.
     pub fn new(begin: u32) -> MibCheck {
         MibCheck { crc: begin, bytes: 0, damaged: None }
     }
 
-    /// Takes the bytes behind those that were taken.
+    /// Takes the next bytes of the value.
     pub fn take(&mut self, sums: &MibSums, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let left = MIB - self.bytes % MIB;
@@ -109,12 +110,12 @@ impl MibCheck {
     fn note(&mut self, number: usize, expected: u32) {
         if self.crc != expected {
             self.damaged.get_or_insert(number as u32);
-            // Those behind it are judged by themselves.
+            // The MiBs behind it are judged by themselves.
             self.crc = expected;
         }
     }
 
-    /// The first MiB that is not right, when all bytes were taken; `None` if all are.
+    /// The first damaged MiB, once all bytes were taken; `None` if all are right.
     pub fn damaged(mut self, sums: &MibSums) -> Option<u32> {
         self.note(usize::from(sums.count), sums.whole);
         self.damaged

@@ -1,6 +1,6 @@
-//! Asking for memory before it is needed. A hint: it changes nothing but time.
+//! Prefetches memory before it is needed. This is a hint: it changes nothing but time.
 
-/// Of x86-64.
+/// The size of a cache line on x86-64.
 pub const CACHE_LINE_BYTES: usize = 64;
 
 /// Brings the cache line at `place` nearer to the processor.

@@ -38,7 +38,7 @@ impl SplitMix64 {
         }
     }
 
-    /// So many bytes, which no codec shrinks.
+    /// `count` random bytes, which no codec shrinks.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         let mut bytes = vec![0; count];
         self.fill(&mut bytes);

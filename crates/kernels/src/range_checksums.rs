@@ -1,12 +1,12 @@
-//! Checksums of many ranges of the same bytes, which may overlap: who claims that a range is his makes nobody sum it
-//! all. Short ranges are summed; of long ones the checksum follows from those of what lies before their ends, which are
-//! found in one pass, at the first such range.
+//! Checksums of many ranges of the same bytes, which may overlap. A false claim to a long range costs no sum over all
+//! of it. Short ranges are summed. The checksum of a long range is derived from the checksums of the bytes before its
+//! two ends. One pass computes those, at the first long range.
 
 use crate::checksum::{Salt, checksum};
 use std::cell::OnceCell;
 use std::ops::Range;
 
-/// As fast to sum as to derive, or so: deriving takes some tens of microseconds.
+/// The longest range that is summed. Its sum is about as fast as a derivation, which takes some tens of microseconds.
 const SUMMED_BYTES_MAX: usize = 128 << 10;
 const BLOCK_BYTES: usize = 4096;
 
@@ -25,14 +25,14 @@ impl<'a> RangeChecksums<'a> {
         self.bytes
     }
 
-    /// What [`checksum`] gives for `range`; `None` when the bytes end before it does.
+    /// The [`checksum`] of `range`; `None` if the bytes end before it does.
     pub fn checksum(&self, salt: Salt, range: Range<usize>) -> Option<u32> {
         let covered = self.bytes.get(range.clone())?;
         if covered.len() <= SUMMED_BYTES_MAX {
             return Some(checksum(salt, &[covered]));
         }
-        // What goes through the sum before the range, the salt or other bytes, is carried over it alike; carrying both at
-        // once takes the bytes out and puts the salt in.
+        // The bytes before the range and the salt go through the sum alike. Carrying both over the range at once takes
+        // the bytes out and puts the salt in.
         let carried = self.before(range.start) ^ checksum(salt, &[]);
         Some(crc32c::crc32c_combine(carried, self.before(range.end), covered.len()))
     }

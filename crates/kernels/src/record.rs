@@ -9,11 +9,13 @@
 //!  tag: bits 0-1 kind · bits 2-3 codec (2 is free, and refused) · bit 4 flags · bit 5 expiry · bit 6 keyspace · bit 7 marks
 //!  marks: bit 0 stale · bit 1 leased · bit 2 grouped (see [`crate::block_group`]) · bits 3-7 zero
 //! ```
-//! All numbers are little-endian, an expiry is milliseconds since 1970; a field with `?` is there when its tag bit (for the raw length, the codec) says so. In a segment the crc covers everything behind it, salted with the store, the record's address in the
-//! segment's stream and the segment's version; in the log it is zero, because the group around it carries one.
+//! All numbers are little-endian; an expiry is milliseconds since 1970. A field with `?` is there if its tag bit (for
+//! the raw length, the codec) says so. In a segment the crc covers everything behind it, salted with the store, the
+//! record's address in the segment's stream and the segment's version. In the log the crc is zero, because the group
+//! around the record carries one.
 //!
-//! Parsing trusts nothing: lengths are checked against the limits before anybody allocates by them, and no key of a value or a
-//! deletion is empty, so that zeros are no record.
+//! Parsing trusts nothing: it checks lengths against the limits before anybody allocates by them. No key of a value or
+//! a deletion is empty, so zeros are no record.
 
 use crate::expiry::Expiry;
 
@@ -56,12 +58,12 @@ pub enum Codec {
     OutOfLine = 3,
 }
 
-/// What is to be thought of a value. They go when another value is stored.
+/// Marks on a value. Storing another value clears them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Marks {
-    /// Somebody said that it is out of date.
+    /// A client declared the value out of date.
     pub stale: bool,
-    /// A client was told that making it anew is its to do.
+    /// A client was told to make the value anew.
     pub leased: bool,
 }
 
@@ -72,7 +74,7 @@ impl Marks {
         u8::from(self.stale) | u8::from(self.leased) << 1
     }
 
-    /// What other bits say is not looked at.
+    /// Reads the marks, and ignores the other bits.
     pub fn from_bits(bits: u8) -> Marks {
         Marks { stale: bits & 1 != 0, leased: bits & 2 != 0 }
     }
@@ -94,7 +96,7 @@ pub struct Header {
     pub expiry: Expiry,
     pub keyspace: u16,
     pub marks: Marks,
-    /// In the log a block of a group; in a segment a group.
+    /// In the log, the record is a block of a group. In a segment, it is a group.
     pub grouped: bool,
 }
 
@@ -124,7 +126,7 @@ impl Header {
         }
     }
 
-    /// The byte of its marks, which is left out where it is 0.
+    /// The byte of the record's marks. It is left out if it is 0.
     fn mark_bits(&self) -> u8 {
         self.marks.bits() | if self.grouped { MARK_GROUPED } else { 0 }
     }
@@ -149,7 +151,7 @@ impl Header {
             + usize::from(self.mark_bits() != 0)
     }
 
-    /// Whether it is an item's, and the value is in the record itself.
+    /// Whether the record is an item's and holds the value itself.
     pub fn holds_value(&self) -> bool {
         self.kind == Kind::Value && self.codec != Codec::OutOfLine
     }
@@ -190,13 +192,14 @@ impl Header {
         at
     }
 
-    /// The length of a header that [`Header::encode`] wrote; `byte` is asked for none behind it, which may be another's.
+    /// The length of a header that [`Header::encode`] wrote. It calls `byte` for no place behind the header, where
+    /// other data may lie.
     #[inline]
     pub fn length_of(byte: impl Fn(usize) -> u8) -> usize {
         let tag = byte(4);
         let codec = tag >> TAG_CODEC_SHIFT & 3;
         let mut at = 11;
-        // Lengths of key and stored value, and of the raw value where that has one of its own.
+        // The varints are the lengths of key and stored value, and of the raw value if that has its own.
         for _ in 0..if codec == Codec::Raw as u8 { 2 } else { 3 } {
             while byte(at) & 0x80 != 0 {
                 at += 1;
@@ -245,7 +248,7 @@ impl Header {
         let marked = tag & TAG_MARKS != 0;
         let mark_bits = take(marked, 1)? as u8;
         let (marks, grouped) = (Marks::from_bits(mark_bits), mark_bits & MARK_GROUPED != 0);
-        // Written in one way only: bits that mean something, and some of them.
+        // Marks are written in one way only: at least one bit is set, and only bits that have a meaning.
         let marks_make_sense = mark_bits & !(MARK_GROUPED | 3) == 0 && marked == (mark_bits != 0);
         let limits = key_bytes as usize <= KEY_BYTES_MAX
             && stored_bytes as usize <= VALUE_BYTES_MAX

@@ -1,4 +1,5 @@
-//! The reference: what a record stores for a value that lies in extents of its own ([`crate::record::Codec::OutOfLine`]).
+//! The reference that a record stores in place of a value that lies in extents of its own
+//! ([`crate::record::Codec::OutOfLine`]).
 //!
 //! ```text
 //!  0         8     12       16      17
@@ -7,12 +8,12 @@
 //!  | u64     | u32 | u32    | u8    | u32 each | varints       |
 //!  +---------+-----+--------+-------+----------+---------------+-----
 //! ```
-//! All numbers are little-endian; `first` is the address of an extent ([`crate::extent_address`]). `stored` bytes, coded by `codec` (raw or zstd), lie in the runs one behind the other.
-//! The crc covers them, salted with the store, the first extent and the version, which no two values of a store share. Of more than 1 MiB
-//! its stations are said, one for each MiB but the last ([`crate::mib_sums`]).
-//! The value's length before compression is the record's.
+//! All numbers are little-endian. `first` is the address of an extent ([`crate::extent_address`]). `stored` bytes,
+//! coded by `codec` (raw or zstd), lie in the runs one behind the other. The crc covers them, salted with the store,
+//! the first extent and the version, which no two values of a store share. A reference to more than 1 MiB has stations,
+//! one for each MiB but the last ([`crate::mib_sums`]). The record holds the value's length before compression.
 //!
-//! Parsing trusts nothing but that the record around it was checked.
+//! Parsing trusts only that the record around the reference was checked.
 
 use crate::checksum::{Salt, checksum};
 use crate::extent_address::{EXTENTS_MAX, ExtentAddress};
@@ -23,7 +24,7 @@ const HEAD_BYTES: usize = 17;
 /// Keeps these bytes apart from a segment's parts in the salt's address.
 const ADDRESS_LARGE: u64 = 1 << 61;
 
-/// Neighbouring extents of the only member.
+/// A run of neighbouring extents of the only member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
     pub first: u32,
@@ -47,7 +48,7 @@ impl Run {
 pub struct Reference {
     /// Unique in the store's life.
     pub version: u64,
-    /// Of the stored bytes, from [`Reference::crc_of_none`] on.
+    /// The sums of the stored bytes, continued from [`Reference::crc_of_none`].
     pub sums: MibSums,
     pub stored_bytes: u32,
     /// How the stored bytes are coded.
@@ -106,7 +107,7 @@ impl Reference {
         self.runs.iter().map(|run| u64::from(run.count)).sum()
     }
 
-    /// The crc of no bytes: to be continued with the stored ones.
+    /// The crc of no bytes, from which the crc of the stored bytes continues.
     pub fn crc_of_none(&self, store: u64) -> u32 {
         let address = ADDRESS_LARGE | u64::from(self.runs[0].first);
         checksum(Salt { store, address, version: self.version }, &[])
@@ -197,7 +198,7 @@ mod tests {
         assert_eq!((parse(0), parse(VALUE_BYTES_MAX as u32 + 1)), (Err(ReferenceError), Err(ReferenceError)));
     }
 
-    /// As it is on flash.
+    /// Pins the format on flash.
     #[test]
     fn the_sum_is_salted_with_a_place_of_its_own() {
         let runs = vec![Run { first: 9, count: 1 }];

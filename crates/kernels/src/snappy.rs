@@ -1,15 +1,15 @@
-//! Snappy's raw format: a length and what makes it, without checksums.
+//! Snappy's raw format: a length and compressed bytes, without checksums.
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SnappyError {
-    /// What is to be written takes so many bytes of room.
+    /// The output needs this many bytes of room.
     RoomShort(usize),
     Corrupt,
     /// Snappy's lengths have 32 bits.
     TooLong,
 }
 
-/// Writes `raw` compressed to `out`; how many bytes that were.
+/// Compresses `raw` to `out`. Returns the compressed length.
 pub fn compress(raw: &[u8], out: &mut [u8]) -> Result<usize, SnappyError> {
     let room = compressed_bytes_max(raw.len());
     if room == 0 {
@@ -21,17 +21,17 @@ pub fn compress(raw: &[u8], out: &mut [u8]) -> Result<usize, SnappyError> {
     snap::raw::Encoder::new().compress(raw, out).map_err(|_| SnappyError::TooLong)
 }
 
-/// The room that compressing so many bytes takes, whatever they are; 0 where they are too many.
+/// The room that compressing `raw_bytes` bytes needs, whatever they are; 0 if they are too many.
 pub fn compressed_bytes_max(raw_bytes: usize) -> usize {
     snap::raw::max_compress_len(raw_bytes)
 }
 
-/// How many bytes `stored` says that it makes.
+/// The raw length that `stored` states.
 pub fn raw_bytes(stored: &[u8]) -> Result<usize, SnappyError> {
     snap::raw::decompress_len(stored).map_err(|_| SnappyError::Corrupt)
 }
 
-/// Writes to `out` what `stored` holds; how many bytes that were.
+/// Decompresses `stored` to `out`. Returns the raw length.
 pub fn decompress(stored: &[u8], out: &mut [u8]) -> Result<usize, SnappyError> {
     let room = raw_bytes(stored)?;
     if out.len() < room {

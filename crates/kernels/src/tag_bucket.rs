@@ -1,14 +1,15 @@
-//! The bucket of the DRAM tier's index: 20 tags that are compared at once, and 20 entries (flash KVS, slide "Hashing").
+//! The bucket of the DRAM tier's index: 20 tags, which are compared at once, and 20 entries (flash KVS, slide
+//! "Hashing").
 //!
 //! ```text
 //!  word 0             sequence u32 | second, 20 bits | away, 12 bits
 //!  words 1 to 5       20 tags of 16 bits; 0: the slot is free
 //!  words 6 to 15      20 entries of 32 bits: place, 29 bits | uses, 2 bits | read, 1 bit
 //! ```
-//! 128 bytes, so two neighbouring cache lines. An entry lies in one of two buckets: its *home*, or the bucket that home and
-//! tag give, its *second*. Bit n of `second` says that slot n holds an entry whose home is elsewhere; `away` counts the
-//! entries whose home this is and that lie in their second, so that a look for what is not here ends with one bucket.
-//! What is where is the table's; these are functions of words.
+//! A bucket has 128 bytes: two neighbouring cache lines. An entry lies in one of two buckets: its *home*, or its
+//! *second*, which home and tag give. Bit n of `second` says that slot n holds an entry whose home is elsewhere. `away`
+//! counts the entries whose home this bucket is and that lie in their second, so that a lookup of a missing item ends
+//! with one bucket. The table decides where an entry lies; this module has only functions of words.
 
 use crate::hash::HashKey;
 
@@ -16,7 +17,7 @@ pub const SLOTS: usize = 20;
 pub const WORDS: usize = 16;
 pub const BUCKET_BYTES: usize = WORDS * 8;
 pub const TAG_WORDS: usize = SLOTS / 4;
-/// Where tags and entries begin.
+/// The words at which tags and entries begin.
 pub const TAGS_AT: usize = 1;
 pub const ENTRIES_AT: usize = TAGS_AT + TAG_WORDS;
 const _: () = assert!(ENTRIES_AT + SLOTS / 2 == WORDS && BUCKET_BYTES == 128);
@@ -24,7 +25,7 @@ const _: () = assert!(ENTRIES_AT + SLOTS / 2 == WORDS && BUCKET_BYTES == 128);
 /// Places are below this.
 pub const PLACES: u32 = 1 << USES_SHIFT;
 const USES_SHIFT: u32 = 29;
-/// Uses of an item are counted up to here.
+/// The highest count of an item's uses.
 pub const USES_MAX: u8 = 3;
 const READ: u32 = 1 << 31;
 const _: () = assert!((USES_MAX as u32) << USES_SHIFT == READ - PLACES);
@@ -57,12 +58,12 @@ impl Header {
         Header(if is_second { self.0 | bit } else { self.0 & !bit })
     }
 
-    /// Entries whose home this is and that lie elsewhere.
+    /// The number of entries whose home this bucket is and that lie elsewhere.
     pub fn away(self) -> u64 {
         self.0 >> AWAY_SHIFT
     }
 
-    /// Whether one more may be away.
+    /// Whether one more entry may lie elsewhere.
     pub fn may_send(self) -> bool {
         self.away() < AWAY_MAX
     }
@@ -73,13 +74,13 @@ impl Header {
     }
 }
 
-/// What a bucket says of an item: the place of its slot, how often it was asked for since its last turn, and whether it was
+/// The index's entry of an item: the place of its slot, the number of its uses since its last turn, and whether it was
 /// read since it was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Entry(pub u32);
 
 impl Entry {
-    /// Of an item that nobody has asked for yet.
+    /// The entry of an item that nobody has asked for yet.
     pub fn new(place: u32, was_read: bool) -> Entry {
         assert!(place < PLACES, "place {place} is beyond what an entry can name");
         Entry(place | if was_read { READ } else { 0 })
@@ -106,7 +107,7 @@ impl Entry {
     /// The entry after one more use.
     #[inline]
     pub fn used(self) -> Entry {
-        // The place stays below, so an entry with all uses is the greatest with its place.
+        // The place has the low bits, so an entry with all uses is the greatest with its place.
         let more = if self.0 | READ | (PLACES - 1) == u32::MAX { self.0 } else { self.0 + PLACES };
         Entry(more | READ)
     }

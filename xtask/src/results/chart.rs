@@ -54,7 +54,7 @@ pub struct Chart {
     pub title: String,
     pub x_label: String,
     pub y_label: String,
-    /// Of both axes.
+    /// The scale of both axes.
     #[serde(rename = "is_logarithmic")]
     pub scale: Scale,
     pub lines: Vec<Line>,

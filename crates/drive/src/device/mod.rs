@@ -11,9 +11,9 @@
 //! 2. Every range is checked before anything is started. A refused command has done nothing.
 //! 3. Nothing here waits: the thread that polls a controller advances it.
 //!
-//! That thread owns the queue pair, or is one of the drive's own (`threads`). A controller belongs to one thread at a time. The pipelines
-//! of `Compute` run there too (`compute`), unless the drive has compute units: then all queue pairs share one engine with its own threads
-//! (`engine::shared`).
+//! The polling thread owns the queue pair, or is one of the drive's own threads (`threads`). A controller belongs to
+//! one thread at a time. The pipelines of `Compute` run on that thread too (`compute`), unless the drive has compute
+//! units. Then all queue pairs share one engine with its own threads (`engine::shared`).
 
 pub mod arbiter;
 mod compute;

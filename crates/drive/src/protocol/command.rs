@@ -214,7 +214,7 @@ impl Operation {
 //   | tag u64 | opcode | flags | program | length 0 | length 1 | length 2 | offset 0 | offset 1 | offset 2 | after | signals | purpose | region | zero |
 //   |         | u8     | u8    | u16     | u32      | u32      | u32      | u64      | u64      | u64      | u16   | u16     | u8      | u8     |      |
 //
-//   Of any operation: flags bit 1: quiet; after and signals: events, 0 for none; purpose: a number.
+//   Every operation has: flags bit 1: quiet; after and signals: events, 0 for none; purpose: a number.
 //
 //   operation   length 0     length 1   length 2   offset 0     offset 1   offset 2
 //   Read        length       -          -          flash        local      -

@@ -1,4 +1,4 @@
-//! A bucket taken apart: its entries in order, changed, and put together again. For the one thread that writes.
+//! A decoded bucket: its entries in order, which can be changed and encoded again. For the one thread that writes.
 
 use super::entries::entry;
 use super::{EntryLayout, Header, SLOTS, TENANCY_START, slot};
@@ -16,7 +16,8 @@ struct Entry {
     /// Equal bits after the fingerprint with the entry before, if that has the same slot and fingerprint; else [`FIRST`].
     branch: u16,
     payload: u32,
-    /// Where its whole tail is in `known`, if it came in since the bucket was read.
+    /// The place of the entry's whole tail in `known`, if the entry was added since the bucket was read; else
+    /// [`UNKNOWN`].
     tail: u32,
 }
 
@@ -140,8 +141,8 @@ impl Bucket {
             self.entries.insert(group.start, entry);
             return Inserted::New;
         }
-        // The search ends at an entry that came in since, whose tail is known, or else where it ended before: a new
-        // entry puts one branch into the trie, which leads either to it or on as before.
+        // The search ends at an entry that was added since the read, whose tail is known, or else where it ended at the
+        // read. A new entry puts one branch into the trie, and that branch leads either to it or on as before.
         let leaf = self.leaf(&group, tail);
         let leaf_tail = match self.entries[leaf].tail {
             UNKNOWN => neighbor.expect("a key that shares its fingerprint comes with its neighbor's hash key"),
@@ -156,7 +157,7 @@ impl Bucket {
             return Inserted::Replaced;
         }
         let equal_bits = self.layout.equal_bits(leaf_tail, tail) as u16;
-        // All that shares more than that with the leaf stays together, on one side of the new entry.
+        // Entries that share more than `equal_bits` bits with the leaf stay together, on one side of the new entry.
         if self.layout.branch_bit(tail, equal_bits.into()) {
             let mut after = leaf + 1;
             while after < group.end && self.entries[after].branch > equal_bits {
@@ -191,7 +192,7 @@ impl Bucket {
         assert!(!group.is_empty(), "only a key that is there is removed");
         let leaf = self.leaf(&group, tail);
         let removed = self.entries.remove(leaf);
-        // Of the branches on its two sides the one with fewer equal bits is left, between the two new neighbours.
+        // The entry has a branch on each side. The one with fewer equal bits stays, between the two new neighbours.
         if leaf + 1 < group.end {
             let next = &mut self.entries[leaf];
             next.branch = if removed.branch == FIRST { FIRST } else { next.branch.min(removed.branch) };
@@ -199,7 +200,7 @@ impl Bucket {
         removed.payload
     }
 
-    /// Appends an entry whose tail is above all others, all of which came in this way.
+    /// Appends an entry whose tail is above all others. The others must have been appended in this way too.
     pub fn push_last(&mut self, tail: u128, payload: u32) {
         let mut branch = FIRST;
         if let Some(last) = self.known.last() {
@@ -212,8 +213,8 @@ impl Bucket {
         self.entries.push(entry);
     }
 
-    /// Writes the slots from `first_slot` on, whose first entry is number `first_entry`, as many as `words` have room for.
-    /// Word 0 is the header of a bucket without an extension.
+    /// Writes as many slots from `first_slot` on as `words` has room for. Their first entry is number `first_entry`.
+    /// Word 0 becomes the header of a bucket without an extension.
     pub fn encode(&self, first_slot: u32, first_entry: usize, words: &mut [u64]) -> Result<Encoded, SlotTooLarge> {
         words.fill(0);
         let width = self.layout.width() as usize;
@@ -270,7 +271,7 @@ mod tests {
         Reread,
     }
 
-    /// Tails of which many share long prefixes.
+    /// Tails, many of which share long prefixes.
     fn tail() -> impl Strategy<Value = u128> {
         (0u128..6, 0u32..125, any::<u128>()).prop_map(|(stem, shared, rest)| {
             let stem = stem.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
@@ -286,7 +287,7 @@ mod tests {
         ]
     }
 
-    /// The bucket as words, and the tails by payload so that a neighbor can be looked up.
+    /// Encodes the bucket and decodes it again, which forgets the known tails. Returns the words.
     fn reread(bucket: &mut Bucket) -> Vec<u64> {
         let mut words = vec![0; 4096];
         let encoded = bucket.encode(0, 0, &mut words).expect("room");
@@ -302,7 +303,7 @@ mod tests {
             let layout = EntryLayout::new(fingerprint_bits, 20);
             let mut model = BTreeMap::new();
             let mut bucket = Bucket::new(layout);
-            // Payloads are unique, so a payload says whose entry it is, as a key table would.
+            // Payloads are unique, so a payload identifies its entry's tail, as a key table would.
             let mut owners = Vec::new();
             let mut words = reread(&mut bucket);
             for step in steps {
@@ -320,7 +321,8 @@ mod tests {
                         }
                     }
                     Step::Remove(index) => {
-                        // Only between merges: an entry that a later insert names as its neighbor must still be there.
+                        // Entries are removed only between merges: an entry that a later insert names as its neighbor
+                        // must still be there.
                         words = reread(&mut bucket);
                         if model.is_empty() { continue }
                         let tail = *model.keys().nth(index.index(model.len())).unwrap();
@@ -370,7 +372,7 @@ mod tests {
         let mut bucket = Bucket::new(EntryLayout::new(6, 10));
         (0..40).for_each(|i| bucket.push_last(7 << 120 | i, i as u32));
         let mut words = [0; 8];
-        // The empty slots before it still go in.
+        // The empty slots before the full one still fit.
         let encoded = bucket.encode(0, 0, &mut words).unwrap();
         assert_eq!(encoded, Encoded { slots_end: 7, entries_end: 0 });
         assert_eq!(bucket.encode(7, 0, &mut words), Err(SlotTooLarge));

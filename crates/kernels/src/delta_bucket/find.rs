@@ -1,8 +1,8 @@
 //! Lookup in one bucket: rank and select, no allocation, only the words that it needs.
 //!
-//! A lookup finds its slot in the tenancy ([`Slot::find`]) and then reads one or two entries. Only where several entries
-//! of the slot share the fingerprint (1 in 25 at five bits) it needs the trie ([`group`](super::group)). Between the two steps the
-//! entries' words can be asked for.
+//! A lookup finds its slot in the tenancy ([`Slot::find`]) and then reads one or two entries. It needs the trie
+//! ([`group`](super::group)) only if several entries of the slot share the fingerprint (1 in 25 at five bits). Between
+//! the two steps, a caller can prefetch the entries' words.
 
 use super::entries::{Window, entry};
 use super::group::{Extent, Group};
@@ -11,8 +11,8 @@ use super::{EntryLayout, Header, TENANCY_START, slot};
 use crate::bits::Bmi2;
 use crate::bits::{Portable, Select, Words, ones_from, select_zero};
 
-/// The entry at which the search for `tail` ends, if its slot has an entry with its fingerprint: its payload. The slot
-/// must be one that this bucket holds itself; `first_slot` is the first that it holds.
+/// The payload of the entry at which the search for `tail` ends, if its slot has an entry with its fingerprint. The
+/// slot must be one that this bucket holds itself; `first_slot` is the first that it holds.
 #[inline]
 pub fn find<W: Words + ?Sized>(
     words: &W,
@@ -40,7 +40,7 @@ pub fn find_portable<W: Words + ?Sized>(
     find_with::<Portable, W>(words, header, layout, first_slot, tail)
 }
 
-/// Where a tail is or would be: for the writer, who must not be misled by the words.
+/// Finds the position of a tail, present or not. For the writer, whose words are never half-written.
 pub(super) fn place(words: &[u64], layout: EntryLayout, first_slot: u32, tail: u128) -> Place {
     let header = Header(words[0]);
     #[cfg(target_arch = "x86_64")]
@@ -104,19 +104,19 @@ fn number_in(first_slot: u32, tail: u128) -> u32 {
     slot(tail).wrapping_sub(first_slot)
 }
 
-/// Where a tail is or would be.
+/// The position of a tail in a bucket, present or not.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub slot: Slot,
-    /// The entries with its fingerprint in its slot; if there are none, `first` is where one would be.
+    /// The entries with the tail's fingerprint in its slot. If there are none, `first` is where such an entry would be.
     pub group: Group,
     pub extent: Extent,
-    /// At which entry of the group the search ends.
+    /// The entry of the group at which the search ends.
     pub leaf: usize,
 }
 
 impl Place {
-    /// Where the first branch of the group is or would be. The group must not be empty.
+    /// The bit at which the group's first branch begins, or would begin. The group must not be empty.
     pub fn branches(&self, words: &[u64], layout: EntryLayout) -> usize {
         self.group.branches::<Portable, [u64]>(words, layout, self.extent).expect("a bucket that we wrote")
     }
@@ -142,30 +142,30 @@ fn place_with<S: Select, W: Words + ?Sized>(
     Some(Place { slot, group, extent, leaf })
 }
 
-/// What the entries of a slot say about a tail.
+/// The entries of a slot that have a tail's fingerprint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Candidate {
-    /// None has its fingerprint.
+    /// No entry has it.
     None,
-    /// One has, and this is its payload.
+    /// One entry has it, and this is its payload.
     Only(u32),
-    /// Several have.
+    /// Several entries have it.
     Several,
 }
 
-/// One slot in the tenancy of a bucket. Small, to be kept by the dozen.
+/// One slot in the tenancy of a bucket. It is small, since callers keep dozens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Slot {
-    /// How many slots of this bucket are before it.
+    /// The number of slots of this bucket that are before this one.
     number: u32,
-    /// Where its ones begin, and how many there are.
+    /// The bit at which its ones begin, and their number.
     start: u32,
     tenants: u32,
 }
 
 impl Slot {
-    /// What finds, on this machine, the slot with so many slots of its bucket before it: `None` if the words are not those
-    /// of a bucket.
+    /// The fastest function on this machine that finds the slot with a given number in its bucket. It returns `None` if
+    /// the words are not those of a bucket.
     #[inline]
     pub fn finder<W: Words + ?Sized>() -> fn(&W, u32) -> Option<Slot> {
         #[cfg(target_arch = "x86_64")]
@@ -199,7 +199,7 @@ impl Slot {
         self.start as usize - TENANCY_START - self.number as usize
     }
 
-    /// Where the parts of its bucket end.
+    /// The bits at which the parts of its bucket end.
     #[inline(always)]
     fn extent<S: Select, W: Words + ?Sized>(&self, words: &W, header: Header, first_slot: u32) -> Option<Extent> {
         let slots = header.slots_end().checked_sub(first_slot)?;
@@ -211,7 +211,7 @@ impl Slot {
         })
     }
 
-    /// The payload of that one of its entries with the fingerprint of `tail` to which the trie leads.
+    /// The payload of the entry to which the trie leads, among the slot's entries with the fingerprint of `tail`.
     #[inline(always)]
     fn search<S: Select, W: Words + ?Sized>(
         &self,
@@ -227,19 +227,19 @@ impl Slot {
         Some(payload(words, layout, group.first + leaf))
     }
 
-    /// Which words of a bucket of so many a look at its entries reads, the first and the last. Nonsense for words that are
-    /// not those of a bucket.
+    /// The first and the last word that a look at the slot's entries reads, in a bucket of `word_count` words. They are
+    /// nonsense if the words are not those of a bucket.
     #[inline(always)]
     pub fn entry_words(&self, word_count: usize, layout: EntryLayout) -> (usize, usize) {
         let end = (word_count * 64).saturating_sub(self.rank() * layout.width() as usize);
-        // A window, or several up to one that begins with the last entry.
+        // A look reads one window, or several, the last of which begins with the last entry.
         let behind = if self.tenants() > layout.fields.count { self.tenants() - 1 } else { 0 };
         let start = end.saturating_sub(behind * layout.width() as usize + 64);
         (start / 64, end.saturating_sub(1) / 64)
     }
 
-    /// Which of its entries has the fingerprint of `tail`. The layout by reference: copied for the rare case, it would cost
-    /// the common one.
+    /// Finds the entries with the fingerprint of `tail`. The layout comes by reference: a copy for the rare case would
+    /// slow down the common one.
     #[inline(always)]
     pub fn candidate<W: Words + ?Sized>(&self, words: &W, layout: &EntryLayout, tail: u128) -> Candidate {
         if self.tenants() > layout.fields.count {
@@ -253,7 +253,7 @@ impl Slot {
         }
     }
 
-    /// [`candidate`](Self::candidate) of more entries than a window has.
+    /// [`candidate`](Self::candidate) for more entries than a window has.
     #[cold]
     fn candidate_of_many<W: Words + ?Sized>(&self, words: &W, layout: &EntryLayout, tail: u128) -> Candidate {
         match Group::find(words, *layout, *self, tail) {
@@ -299,7 +299,7 @@ mod tests {
         found
     }
 
-    /// What a lookup in two steps finds, if it ends there. Each step reads only the words that it should.
+    /// Looks a tail up in two steps, each of which reads only the words that it should. `None` if several entries have its fingerprint.
     fn find_in_steps(words: &[u64], layout: EntryLayout, first_slot: u32, tail: u128) -> Option<Option<u32>> {
         let number = slot(tail).wrapping_sub(first_slot);
         let slot = Slot::finder::<[u64]>()(words, number);

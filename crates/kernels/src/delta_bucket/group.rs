@@ -1,14 +1,14 @@
 //! The entries of one slot that share a fingerprint, and the trie that tells them apart.
 //!
-//! A lookup needs this once in twenty-five times with fingerprints of five bits. Where the group's branches are is found by counting
-//! all branches before or behind them, that is, all pairs of neighbours in a slot with equal fingerprints.
+//! With fingerprints of five bits, one lookup in twenty-five needs this. It finds the group's branches by counting all
+//! branches before or behind them, that is, all pairs of neighbours in a slot with equal fingerprints.
 
 use super::entries::Window;
 use super::find::Slot;
 use super::{EntryLayout, TENANCY_START};
 use crate::bits::{Select, Words, count_zeros, ones_from, select_zero};
 
-/// Where the parts of a bucket end, and how many entries it has.
+/// The bits at which the parts of a bucket end, and the number of its entries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent {
     pub tenancy_end: usize,
@@ -20,13 +20,13 @@ pub(super) struct Extent {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group {
     pub slot: Slot,
-    /// The number of the first one in the bucket, and how many there are.
+    /// The number of the first entry in the bucket, and the count of entries.
     pub first: usize,
     pub count: usize,
 }
 
 impl Group {
-    /// `None` if there are none.
+    /// Finds the entries of a slot with the fingerprint of `tail`. `None` if there are none.
     #[inline(always)]
     pub fn find<W: Words + ?Sized>(words: &W, layout: EntryLayout, slot: Slot, tail: u128) -> Option<Group> {
         let fingerprint = layout.fingerprint(tail);
@@ -42,7 +42,7 @@ impl Group {
         (group.count > 0).then_some(group)
     }
 
-    /// At which of its entries the search for `tail` ends.
+    /// The entry of the group at which the search for `tail` ends.
     #[inline(always)]
     pub fn leaf<S: Select, W: Words + ?Sized>(
         &self,
@@ -57,7 +57,7 @@ impl Group {
         }
     }
 
-    /// Where the group's first branch is, or would be.
+    /// The bit at which the group's first branch begins, or would begin.
     #[inline(always)]
     pub fn branches<S: Select, W: Words + ?Sized>(
         &self,
@@ -66,7 +66,7 @@ impl Group {
         extent: Extent,
     ) -> Option<usize> {
         let before = if layout.fingerprint_bits == 0 {
-            // Each pair of neighbours in a slot has one, and the group is all of its slot.
+            // Each pair of neighbours in a slot has a branch, and the group is its whole slot.
             neighbors_before(words, self.slot.start())
         } else if self.first <= extent.entries / 2 {
             branches_among::<S, W>(words, layout, 0, self.first)
@@ -76,12 +76,12 @@ impl Group {
             let all = count_zeros(words, extent.tenancy_end, extent.branches_end);
             all.saturating_sub(behind + self.count as u32 - 1)
         };
-        // The tenancy ends with a zero, which stands before the first branch as the others' stand before theirs.
+        // The tenancy ends with a zero, which precedes the first branch as each branch's zero precedes the next branch.
         Some(select_zero::<S, W>(words, extent.tenancy_end - 1, before)? + 1)
     }
 }
 
-/// How many of the entries from number `rank` up to `end` have a branch between them and the next one.
+/// The number of entries from `rank` up to `end` that have a branch between them and the next one.
 #[inline(always)]
 fn branches_among<S: Select, W: Words + ?Sized>(words: &W, layout: EntryLayout, mut rank: usize, end: usize) -> u32 {
     let mut branches = 0;
@@ -90,7 +90,7 @@ fn branches_among<S: Select, W: Words + ?Sized>(words: &W, layout: EntryLayout, 
         let windows = (Window::read(words, layout, rank), Window::read(words, layout, rank + 1));
         let (Some(window), Some(next)) = windows else { break };
         let mut equal = window.equals(next, layout, end - rank);
-        // Few are equal, and fewer in one slot.
+        // Few pairs are equal, and even fewer lie in one slot.
         while equal != 0 {
             let place = equal.leading_zeros();
             equal &= !(1 << (63 - place));
@@ -102,10 +102,10 @@ fn branches_among<S: Select, W: Words + ?Sized>(words: &W, layout: EntryLayout, 
     branches
 }
 
-/// How many entries before `end` in the tenancy have a neighbour behind them in their slot.
+/// The number of entries before `end` in the tenancy that have a neighbour behind them in their slot.
 #[inline(always)]
 fn neighbors_before<W: Words + ?Sized>(words: &W, end: usize) -> u32 {
-    // Two ones in a row.
+    // An entry with a neighbour is a one that is followed by another one.
     let mut neighbors = 0;
     for index in TENANCY_START / 64..end.div_ceil(64) {
         let word = words.word(index);
@@ -121,7 +121,7 @@ fn neighbors_before<W: Words + ?Sized>(words: &W, end: usize) -> u32 {
 /// A walk over the tenancy's ones, one for each entry.
 struct Tenancy {
     index: usize,
-    /// Ones before that word.
+    /// The number of ones before the word at `index`.
     before: usize,
 }
 
@@ -143,7 +143,8 @@ impl Tenancy {
     }
 }
 
-/// The blind search of a group of `count` entries, whose branches begin at `bit`: to which of them the tail leads.
+/// Runs the blind search of a group of `count` entries, whose branches begin at `bit`. Returns the entry to which the
+/// tail leads.
 #[inline(always)]
 fn search<W: Words + ?Sized>(words: &W, layout: EntryLayout, mut bit: usize, count: usize, tail: u128) -> usize {
     // At a branch whose bit is zero the search stays to its left and skips what is below it on the right: the

@@ -54,7 +54,7 @@ pub const SLOTS: u32 = 1 << SLOT_BITS;
 /// The bit at which the tenancy begins.
 pub const TENANCY_START: usize = 64;
 
-/// Where a hash key belongs in a partition of some number of buckets.
+/// The position of a hash key in a partition with some number of buckets.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Position {
     pub bucket: usize,
@@ -83,7 +83,7 @@ pub fn slot(tail: u128) -> u32 {
 pub struct EntryLayout {
     fingerprint_bits: u32,
     payload_bits: u32,
-    /// What compares the fingerprints of several entries at once.
+    /// Masks that compare the fingerprints of several entries at once.
     fields: entries::Fields,
 }
 
@@ -119,7 +119,7 @@ impl EntryLayout {
         (below_slot >> 1 >> (63 - self.fingerprint_bits)) as u32
     }
 
-    /// How many bits after the fingerprint are equal in two different tails with equal slot and fingerprint.
+    /// The number of bits after the fingerprint that are equal in two different tails with equal slot and fingerprint.
     #[inline(always)]
     fn equal_bits(self, a: u128, b: u128) -> u32 {
         debug_assert!(a != b);
@@ -139,12 +139,12 @@ impl EntryLayout {
 pub struct Header(pub u64);
 
 impl Header {
-    /// Extension buckets that can be named.
+    /// The number of extension buckets that a header can name.
     pub const EXTENSIONS_MAX: usize = (1 << 16) - 1;
     const SEQUENCE: u64 = (1 << 24) - 1;
     const BRANCH_BITS_MAX: u64 = (1 << 15) - 1;
 
-    /// Of a bucket without an extension.
+    /// The header of a bucket without an extension.
     fn of_branches(branch_bits: usize) -> Header {
         Header(0).with_branch_bits(branch_bits)
     }
@@ -159,7 +159,7 @@ impl Header {
         self.0 & 1 == 1
     }
 
-    /// With another sequence, modulo 2^24.
+    /// The header with another sequence, modulo 2^24.
     #[inline(always)]
     pub fn with_sequence(self, sequence: u32) -> Header {
         Header(self.0 & !Self::SEQUENCE | u64::from(sequence) & Self::SEQUENCE)
@@ -173,11 +173,12 @@ impl Header {
     /// The slot after the last one in this bucket itself: the split, or [`SLOTS`] where that is 0.
     #[inline(always)]
     pub fn slots_end(self) -> u32 {
-        // Without a branch: one bucket in four has an extension.
+        // This avoids a branch, because one bucket in four has an extension.
         ((self.0 >> 24) as u32).wrapping_sub(1) % SLOTS + 1
     }
 
-    /// With the slots from `split` on in an extension; or, without one, with all slots here.
+    /// The header with the slots from `split` on in `extension`. Without an extension, the bucket holds all slots
+    /// itself.
     pub fn with_extension(self, extension: Option<u32>, split: u32) -> Header {
         let (extension, split) = extension.map_or((0, 0), |extension| (extension + 1, split));
         assert!(extension as usize <= Self::EXTENSIONS_MAX && split < SLOTS, "extension {extension}, split {split}");

@@ -1,8 +1,8 @@
-//! Changes to a bucket in place: bits are moved aside, and what is not concerned is never taken apart.
+//! Changes to a bucket in place: bits move aside, and unchanged parts are never decoded.
 //!
-//! This is what a merge does to a bucket with few changes, in a twentieth of the time that [`edit`](super::edit) takes.
-//! It works on a private copy of the words of one bucket, whose word 0 is its header, and on the slots that this
-//! bucket holds itself. Each function leaves the same bits as decoding, changing and encoding would.
+//! A merge uses this for a bucket with few changes. It takes a twentieth of the time that [`edit`](super::edit) takes.
+//! It works on a private copy of the words of one bucket, whose word 0 is its header, and on the slots that this bucket
+//! holds itself. Each function leaves the same bits as decoding, changing and encoding would.
 
 use super::edit::Inserted;
 use super::entries::entry;
@@ -18,7 +18,7 @@ fn entry_start(words: &[u64], layout: EntryLayout, rank: usize) -> usize {
     words.len() * 64 - (rank + 1) * layout.width() as usize
 }
 
-/// Where the entries begin that are so many.
+/// The bit at which the entries begin if there are `entries` of them.
 fn entries_start(words: &[u64], layout: EntryLayout, entries: usize) -> usize {
     words.len() * 64 - entries * layout.width() as usize
 }
@@ -79,7 +79,8 @@ pub fn insert(
     Ok(Inserted::New)
 }
 
-/// For a new entry that shares `equal_bits` with the leaf: its number in the group, and where its branch goes.
+/// The number in its group of a new entry that shares `equal_bits` bits with the leaf, and the bit at which its branch
+/// goes.
 fn branch_place(
     words: &[u64],
     layout: EntryLayout,
@@ -87,7 +88,7 @@ fn branch_place(
     equal_bits: usize,
     goes_right: bool,
 ) -> (usize, usize) {
-    // All that shares more than that with the leaf stays together, on one side of the new entry.
+    // Entries that share more than `equal_bits` bits with the leaf stay together, on one side of the new entry.
     let mut bit = place.branches(words, layout);
     if goes_right {
         for _ in 0..place.leaf {
@@ -131,13 +132,13 @@ pub fn remove(words: &mut [u64], layout: EntryLayout, first_slot: u32, tail: u12
     let mut branches_end = place.extent.branches_end;
     let entries_start = entries_start(words, layout, place.extent.entries);
 
-    // The branches are found by the entries, so before those are moved.
+    // The entries lead to the branches, so these are found before the entries move.
     let branches = (place.group.count > 1).then(|| place.branches(words, layout));
     let bit = entry_start(words, layout, place.group.first + place.leaf);
     clear_bits(words, bit, layout.width());
     move_up(words, entries_start, bit, layout.width());
     if let Some(mut bit) = branches {
-        // Of the branches on its two sides the one with fewer equal bits is left, between the two new neighbours.
+        // The entry has a branch on each side. The one with fewer equal bits stays, between the two new neighbours.
         for _ in 1..place.leaf {
             bit += ones_from(words, bit) + 1;
         }
@@ -183,7 +184,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// Tails of which many share long prefixes.
+    /// Tails, many of which share long prefixes.
     fn tail() -> impl Strategy<Value = u128> {
         (0u128..6, 0u32..125, any::<u128>()).prop_map(|(stem, shared, rest)| {
             let stem = stem.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);

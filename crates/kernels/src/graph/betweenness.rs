@@ -18,26 +18,26 @@ use std::borrow::Borrow;
 const EDGES_UNTIL_ASKED: usize = 16 << 10;
 const UNREACHED: u32 = u32::MAX;
 
-/// Nobody wants the result any more. The state's sums hold a source in part.
+/// Nobody wants the result any more. The state's sums hold part of a source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cancelled;
 
-/// What the sums are divided by.
+/// The divisor of the sums.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Normalization {
-    /// The number of paths, those of undirected graphs counted once.
+    /// The divisor is 1: a centrality is a number of paths, and paths of undirected graphs count once.
     None,
-    /// By the number of pairs of other nodes: 0 to 1.
+    /// The number of pairs of other nodes: a centrality is between 0 and 1.
     Pairs,
 }
 
-/// Of a graph that it borrows, or shares.
+/// The betweenness sums of a graph, which `G` borrows or shares.
 pub struct Betweenness<G> {
     graph: G,
     sums: Vec<f64>,
-    /// Sources that were taken.
+    /// The number of sources that were taken.
     sources: u64,
-    // Of the source that is at work.
+    // The state of the current source.
     distances: Vec<u32>,
     paths: Vec<f64>,
     shares: Vec<f64>,
@@ -46,7 +46,7 @@ pub struct Betweenness<G> {
     asking: CancelAsking,
 }
 
-/// When to ask next whether to go on.
+/// Counts the edges until a source asks again whether to go on.
 struct CancelAsking {
     edges_left: usize,
 }
@@ -63,7 +63,7 @@ impl CancelAsking {
 }
 
 impl Betweenness<CsrGraph> {
-    /// Bytes of a state.
+    /// Bytes of a state for a graph of `nodes` nodes.
     pub fn bytes(nodes: usize) -> u64 {
         nodes as u64 * (3 * 8 + 2 * 4)
     }
@@ -153,22 +153,22 @@ impl<G: Borrow<CsrGraph>> Betweenness<G> {
         self.graph.borrow()
     }
 
-    /// The sums by node, to be sent to who merges them.
+    /// The sums by node, for the side that merges them.
     pub fn sums(&self) -> &[f64] {
         &self.sums
     }
 
-    /// Takes the sums of another state of the same graph, of so many other sources.
+    /// Adds the sums of another state of the same graph, from `sources` other sources.
     ///
     /// # Panics
-    /// When they are of another number of nodes.
+    /// When `sums` has another number of nodes.
     pub fn merge(&mut self, sums: &[f64], sources: u64) {
         assert_eq!(sums.len(), self.sums.len(), "sums of another graph");
         self.sums.iter_mut().zip(sums).for_each(|(sum, other)| *sum += other);
         self.sources += sources;
     }
 
-    /// The centrality of each node: scaled, if not all nodes were sources.
+    /// The centrality of each node. It is scaled if not all nodes were sources.
     pub fn centralities(&self, normalization: Normalization) -> Vec<f64> {
         let graph = self.graph.borrow();
         let scale = scale(graph.nodes() as u64, self.sources, graph.direction(), normalization);
@@ -176,7 +176,7 @@ impl<G: Borrow<CsrGraph>> Betweenness<G> {
     }
 }
 
-/// What the sums of a graph of so many nodes are multiplied with, after so many sources.
+/// The factor for the sums of a graph of `nodes` nodes after `sources` sources.
 pub fn scale(nodes: u64, sources: u64, direction: Direction, normalization: Normalization) -> f64 {
     let nodes = nodes as f64;
     let sampled = if sources == 0 { 0.0 } else { nodes / sources as f64 };
@@ -208,7 +208,7 @@ pub fn sampled_sources(nodes: usize, samples: usize, seed: u64) -> Vec<u32> {
 mod tests {
     use super::*;
 
-    /// By definition: counts shortest paths between all pairs.
+    /// Betweenness by its definition: counts shortest paths between all pairs.
     fn by_definition(graph: &CsrGraph) -> Vec<f64> {
         let nodes = graph.nodes();
         let from = |source: usize| {

@@ -15,21 +15,21 @@ pub enum Direction {
 pub enum GraphError {
     /// The list has more edges than a graph can have.
     TooManyEdges,
-    /// Building it takes more bytes than there are.
+    /// Building the graph takes more bytes than there are.
     Memory { needed: u64 },
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CsrGraph {
     names: Vec<u64>,
-    /// Where the neighbours of each node begin, and the end of all.
+    /// The offset at which each node's neighbours begin, and the end of the last node's.
     offsets: Vec<u32>,
     neighbours: Vec<u32>,
     direction: Direction,
 }
 
 impl CsrGraph {
-    /// The most bytes that a graph of so many edges takes while it is built, beside the list itself.
+    /// The most bytes that a graph of `edges` edges takes while it is built, besides the list itself.
     pub fn bytes_max(edges: u64, direction: Direction) -> u64 {
         let ways = if direction == Direction::Undirected { 2 } else { 1 };
         // Each end has a name, and each way stands once in pairs and once among the neighbours, beside the offsets.
@@ -42,7 +42,7 @@ impl CsrGraph {
         if needed > bytes_max {
             return Err(GraphError::Memory { needed });
         }
-        // Both ways of each stay below 2^32.
+        // Both ways of all edges together stay below 2^32.
         if edges.len() > u32::MAX as usize / 2 {
             return Err(GraphError::TooManyEdges);
         }
@@ -90,7 +90,7 @@ impl CsrGraph {
         self.direction
     }
 
-    /// What the list of edges calls a node.
+    /// The node's name in the list of edges.
     pub fn name(&self, node: u32) -> u64 {
         self.names[node as usize]
     }

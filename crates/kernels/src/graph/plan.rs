@@ -1,4 +1,4 @@
-//! What is to be computed of a graph: a plan, which a drive is told as parameters of its program.
+//! The plan of a computation over a graph. A drive gets it as the parameters of its program.
 //!
 //! ```text
 //!         0         1      2       3      4       5          9      17      21           25
@@ -30,10 +30,10 @@ pub enum GraphStep {
 /// Which nodes are sources.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sampling {
-    /// All, up to [`super::EXACT_EDGES_MAX`]; [`super::SAMPLES_AUTOMATIC`] of larger graphs.
+    /// All nodes of graphs up to [`super::EXACT_EDGES_MAX`] edges; [`super::SAMPLES_AUTOMATIC`] nodes of larger ones.
     Automatic,
     Exact,
-    /// So many, or all, if there are no more.
+    /// This many nodes, or all, if there are no more.
     Samples(u32),
 }
 
@@ -42,13 +42,13 @@ pub struct GraphPlan {
     pub step: GraphStep,
     pub direction: Direction,
     pub normalization: Normalization,
-    /// A record that does not fit the format ends it.
+    /// Whether a record that does not fit the format ends the computation.
     pub is_strict: bool,
     pub part: u8,
     pub parts: u8,
     pub sampling: Sampling,
     pub seed: u64,
-    /// Nodes that are shown.
+    /// The number of nodes in the result.
     pub top: u32,
     pub memory_mib: u32,
 }

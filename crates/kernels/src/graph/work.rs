@@ -22,13 +22,13 @@ use crate::scan::run::{FRAME_HEAD_BYTES, FrameKind};
 use crate::scan::wire::{ScanReader, WireError};
 use std::cmp::Ordering;
 
-/// Where nobody said how, graphs of up to so many edges have all nodes as sources: some minutes of one core.
+/// The most edges of a graph whose nodes are all sources under [`Sampling::Automatic`]: some minutes of one core.
 pub const EXACT_EDGES_MAX: usize = 50_000;
-/// And larger ones so many sources.
+/// The number of sources of a larger graph under [`Sampling::Automatic`].
 pub const SAMPLES_AUTOMATIC: u32 = 1000;
-/// Slices of the work of a part, at most.
+/// The most slices of a part's work.
 pub const SLICES: usize = 100;
-/// A frame that says that a slice is done.
+/// Bytes of a frame that says that a slice is done.
 pub const SLICE_BYTES: u64 = 16;
 
 const PROGRESS: u8 = 16;
@@ -37,7 +37,7 @@ const SUMS: u8 = 18;
 const TOP: u8 = 19;
 const PAIR_BYTES: usize = 16;
 
-/// Why there is no result.
+/// The reason that there is no result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GraphFailure {
     Malformed,
@@ -59,25 +59,25 @@ pub struct GraphSummary {
     pub nodes: u64,
     pub edges: u64,
     pub sources: u64,
-    /// Rows that are no edges.
+    /// Rows with a NULL, which are no edges.
     pub nulls: u64,
 }
 
 pub struct GraphWork {
     plan: GraphPlan,
-    /// A frame that is not whole yet.
+    /// The beginning of a frame whose rest has not arrived.
     open: Vec<u8>,
     edges: Vec<(u64, u64)>,
-    /// By number, of parts that are merged.
+    /// The sums of the merged parts, by the nodes' numbers.
     sums: Vec<(u64, f64)>,
     summary: GraphSummary,
-    /// Ends of scans.
+    /// The end frames of the scans.
     ends: Vec<u8>,
     has_misfits: bool,
     compute: Option<GraphCompute>,
 }
 
-/// Sources that are taken one after the other.
+/// A part's sources, which are taken one after the other.
 struct GraphCompute {
     state: Betweenness<CsrGraph>,
     sources: Vec<u32>,
@@ -137,7 +137,7 @@ impl GraphWork {
             (GraphStep::Compute, kind) if kind == FrameKind::Deferred as u8 || kind == FrameKind::Missed as u8 => {
                 return Err(GraphFailure::Elsewhere);
             }
-            // A scan stops at a limit of edges, or whoever gathers them has seen to the rest.
+            // The scan stopped at a limit of edges, or whoever gathers the edges has dealt with the rest.
             (GraphStep::Compute, kind) if kind == FrameKind::Stopped as u8 || kind == FrameKind::Settled as u8 => {}
             (GraphStep::Merge, PROGRESS) => {}
             (GraphStep::Merge, SUMMARY) => {
@@ -163,7 +163,7 @@ impl GraphWork {
         Ok(())
     }
 
-    /// The input is over: builds the graph.
+    /// Ends the input and builds the graph.
     pub fn begin(&mut self, out: &mut Vec<u8>) -> Result<(), GraphFailure> {
         if !self.open.is_empty() {
             return Err(GraphFailure::Malformed);
@@ -175,7 +175,7 @@ impl GraphWork {
             return Ok(());
         }
         let edges = std::mem::take(&mut self.edges);
-        // What is known before anything is built: no more nodes than twice the edges.
+        // The bound is known before anything is built: there are at most twice as many nodes as edges.
         let held = edges.capacity() as u64 * PAIR_BYTES as u64;
         let room = self.plan.memory_bytes().saturating_sub(held);
         let graph = CsrGraph::build(&edges, self.plan.direction, room);
@@ -199,7 +199,7 @@ impl GraphWork {
         Ok(())
     }
 
-    /// Does a slice of the work; whether there is more.
+    /// Does a slice of the work. Returns whether there is more.
     pub fn slice(&mut self, out: &mut Vec<u8>, is_cancelled: &mut dyn FnMut() -> bool) -> Result<bool, GraphFailure> {
         let Some(GraphCompute { state, sources, next }) = &mut self.compute else {
             self.finish_merge(out);
@@ -238,7 +238,7 @@ impl GraphWork {
         frame(SUMS, out, |out| named.iter().for_each(|pair| push_pair(*pair, out)));
     }
 
-    /// The nodes with the most.
+    /// Writes the nodes with the greatest centralities.
     fn show(&self, mut named: Vec<(u64, f64)>, out: &mut Vec<u8>) {
         let GraphSummary { nodes, sources, .. } = self.summary;
         let scale = scale(nodes, sources, self.plan.direction, self.plan.normalization);
@@ -266,13 +266,13 @@ impl GraphSummary {
     }
 }
 
-/// What work came to, as a host reads it.
+/// The result of the work, as a host reads it.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct GraphResult {
     pub summary: GraphSummary,
     /// Names and centralities, the greatest first.
     pub top: Vec<(u64, f64)>,
-    /// Ends of scans, for [`crate::scan::QueryResult`].
+    /// The end frames of the scans, for [`crate::scan::QueryResult`].
     pub ends: Vec<u8>,
 }
 
@@ -293,10 +293,10 @@ impl GraphResult {
     }
 }
 
-/// Kind, the whole frame, its body.
+/// A frame's kind, the whole frame, and its body.
 type FrameParts<'a> = (u8, &'a [u8], &'a [u8]);
 
-/// The next frame, if all of it is there.
+/// The next frame, if it is there whole.
 fn next_frame<'a>(reader: &mut ScanReader<'a>) -> Result<Option<FrameParts<'a>>, WireError> {
     let Some(head) = reader.rest().first_chunk::<FRAME_HEAD_BYTES>() else { return Ok(None) };
     let [kind, 0, 0, 0, length @ ..] = *head else { return Err(WireError::Malformed) };
@@ -392,7 +392,7 @@ mod tests {
 
     #[test]
     fn the_greatest_come_first_and_rows_with_a_null_are_counted() {
-        // A path: 1 → 2 → 3 → 4.
+        // The graph is a path: 1 → 2 → 3 → 4.
         let mut input = rows(&[(1, 2), (2, 3), (3, 4)]);
         frame(FrameKind::Rows as u8, &mut input, |out| {
             write_row(2, [Some(Scalar::Unsigned(9)), None].into_iter(), out)
@@ -418,7 +418,7 @@ mod tests {
         let (mut work, mut out) = (GraphWork::new(PLAN), Vec::new());
         work.take(&rows(&edges(60_000))).unwrap();
         work.begin(&mut out).unwrap();
-        // The first steps do not ask.
+        // The first steps do not ask whether to go on.
         let slices = std::iter::repeat_with(|| work.slice(&mut out, &mut || true));
         assert_eq!({ slices }.find(|slice| *slice != Ok(true)), Some(Err(GraphFailure::Cancelled)));
     }

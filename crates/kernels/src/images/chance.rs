@@ -1,11 +1,11 @@
-//! Chance by counting: what is drawn depends on seed, epoch, item, the operation's place and how often it drew, and on nothing else.
-//! So a loader that resumes, or shares its work anew, draws the same.
+//! Random draws by counting. A draw depends on seed, epoch, item, the operation's place and the number of draws before
+//! it, and on nothing else. So a loader that resumes, or distributes its work anew, draws the same.
 
 use crate::image_error::ImageError;
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
 
-/// What all draws for one picture depend on.
+/// The inputs on which all draws for one picture depend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImageChance {
     pub seed: u64,
@@ -14,7 +14,7 @@ pub struct ImageChance {
     pub item: u64,
 }
 
-// The attachment of a pipeline, little endian:
+// The attachment of a pipeline, little-endian:
 //
 //   0         8       16      24     32
 //   | version | seed  | epoch | item |
@@ -32,7 +32,7 @@ impl ImageChance {
         bytes
     }
 
-    /// No bytes are seed, epoch and item zero.
+    /// Without bytes, seed, epoch and item are zero.
     pub fn decode(bytes: &[u8]) -> Result<ImageChance, ImageError> {
         if bytes.is_empty() {
             return Ok(ImageChance::default());
@@ -68,17 +68,17 @@ impl ImageDraws {
         hasher.finish()
     }
 
-    /// At least 0, below 1.
+    /// A number of at least 0 and below 1.
     pub fn unit(&mut self) -> f64 {
         (self.word() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// At least `low`, below `high`.
+    /// A number of at least `low` and below `high`.
     pub fn between(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * self.unit()
     }
 
-    /// Below `count`, which is not zero.
+    /// A number below `count`, which is not zero.
     pub fn below(&mut self, count: u32) -> u32 {
         ((u128::from(self.word()) * u128::from(count)) >> 64) as u32
     }

@@ -1,4 +1,4 @@
-//! Where a crop lies: rules, and the rectangle that comes of one for a picture and its chance.
+//! The place of a crop: rules, and the rectangle that a rule gives for a picture and its draws.
 
 use super::chance::ImageDraws;
 use crate::image_error::ImageError;
@@ -18,7 +18,7 @@ impl PixelRect {
     }
 }
 
-/// What of a picture is wanted.
+/// The part of a picture that is wanted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CropRule {
     Whole,
@@ -26,12 +26,13 @@ pub enum CropRule {
         width: u16,
         height: u16,
     },
-    /// Anywhere, with equal chance.
+    /// A rectangle at any place, with equal chance.
     Random {
         width: u16,
         height: u16,
     },
-    /// Any share of the area and any ratio of width to height within these bounds, as torchvision's RandomResizedCrop draws them.
+    /// A rectangle of any share of the area and any ratio of width to height within these bounds, as torchvision's
+    /// RandomResizedCrop draws them.
     RandomResized {
         scale: (f32, f32),
         ratio: (f32, f32),
@@ -47,7 +48,7 @@ const KIND_WHOLE: u8 = 0;
 const KIND_CENTER: u8 = 1;
 const KIND_RANDOM: u8 = 2;
 const KIND_RANDOM_RESIZED: u8 = 3;
-/// How often torchvision draws before it takes the middle.
+/// The number of draws after which torchvision takes the middle.
 const ATTEMPTS: usize = 10;
 
 impl CropRule {
@@ -89,7 +90,7 @@ impl CropRule {
         if rule.is_sound() { Ok(rule) } else { Err(ImageError::Parameters) }
     }
 
-    /// Whether its bounds mean something.
+    /// Whether the rule's bounds are valid.
     pub fn is_sound(self) -> bool {
         let is_range = |(least, most): (f32, f32), limit: f32| 0.0 < least && least <= most && most <= limit;
         match self {
@@ -99,7 +100,7 @@ impl CropRule {
         }
     }
 
-    /// What it means for a picture of this size.
+    /// The rectangle that the rule gives in a picture of this size.
     pub fn rect(self, (width, height): (u32, u32), draws: &mut ImageDraws) -> Result<PixelRect, ImageError> {
         match self {
             CropRule::Whole => Ok(PixelRect::whole((width, height))),

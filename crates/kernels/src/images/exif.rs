@@ -1,11 +1,11 @@
-//! The one word of EXIF that changes pixels: which way up the camera was held.
+//! The one EXIF field that changes pixels: which way up the camera was held.
 
 use super::frame::FrameShape;
 
-/// How stored pixels are turned to stand upright: EXIF's 1 to 8.
+/// The turn that makes stored pixels stand upright: EXIF's 1 to 8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Orientation {
-    /// First of all, rows and columns change places.
+    /// Rows and columns change places, before the other turns.
     pub transposed: bool,
     pub mirrored: bool,
     pub upside_down: bool,
@@ -27,19 +27,19 @@ impl Orientation {
         Some(Orientation { transposed, mirrored, upside_down })
     }
 
-    /// The shape of what a frame of this one becomes.
+    /// The shape of a frame of shape `stored` after the turn.
     pub fn shape_of(self, stored: FrameShape) -> FrameShape {
         let FrameShape { width, height, .. } = stored;
         if self.transposed { FrameShape { width: height, height: width, ..stored } } else { stored }
     }
 
-    /// Of a JPEG file. A file that does not say, or not so that one can read it, is upright.
+    /// The orientation of a JPEG file. A file is upright if it states none, or none that can be read.
     pub fn of_jpeg(file: &[u8]) -> Orientation {
         find_exif(file).and_then(tag_of).and_then(Orientation::of_tag).unwrap_or_default()
     }
 }
 
-/// The TIFF in the segment APP1. Segments lie one behind the other before the first scan.
+/// Finds the TIFF in the segment APP1. Segments lie one behind the other before the first scan.
 fn find_exif(file: &[u8]) -> Option<&[u8]> {
     let mut rest = file.get(2..)?;
     loop {
@@ -55,7 +55,7 @@ fn find_exif(file: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// The entry 0x0112 of its first directory.
+/// The entry 0x0112 of the TIFF's first directory.
 fn tag_of(tiff: &[u8]) -> Option<u16> {
     const ORIENTATION: u16 = 0x0112;
     let is_little = match tiff.first_chunk()? {

@@ -6,7 +6,7 @@ use crate::image_error::ImageError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SampleType {
     U8,
-    /// Little endian.
+    /// Little-endian.
     F32,
 }
 
@@ -19,16 +19,16 @@ impl SampleType {
     }
 }
 
-/// Which index of a sample changes slowest.
+/// The order of samples, by the index that changes slowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SampleOrder {
     /// Rows of pixels.
     Hwc,
-    /// A plane a channel.
+    /// A plane for each channel.
     Chw,
 }
 
-/// What a frame's samples mean.
+/// The layout of a frame's samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameShape {
     pub width: u32,
@@ -54,7 +54,7 @@ impl FrameShape {
     /// The most bytes of samples that a frame holds.
     pub const BYTES_MAX: usize = FRAME_BYTES_MAX - HEADER_BYTES;
 
-    /// Of decoded pixels.
+    /// The shape of decoded pixels.
     pub fn of_pixels(width: u32, height: u32, channels: u8) -> FrameShape {
         FrameShape { width, height, channels, sample: SampleType::U8, order: SampleOrder::Hwc }
     }
@@ -63,7 +63,7 @@ impl FrameShape {
         self.width as usize * self.height as usize * usize::from(self.channels)
     }
 
-    /// Of the samples alone.
+    /// Bytes of the samples alone, without the header.
     pub fn bytes(&self) -> usize {
         self.samples() * self.sample.bytes()
     }
@@ -106,11 +106,11 @@ impl FrameShape {
     }
 }
 
-/// A frame, whole.
+/// A whole frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     pub shape: FrameShape,
-    /// As many as the shape says.
+    /// The samples' bytes, as many as the shape says.
     pub samples: &'a [u8],
 }
 
@@ -124,7 +124,7 @@ impl<'a> Frame<'a> {
         Ok(Frame { shape, samples })
     }
 
-    /// Of decoded pixels; an error of others.
+    /// Decodes a frame of decoded pixels. Any other frame is an error.
     pub fn pixels(bytes: &'a [u8]) -> Result<Frame<'a>, ImageError> {
         let frame = Frame::decode(bytes)?;
         if frame.shape.sample != SampleType::U8 || frame.shape.order != SampleOrder::Hwc {
@@ -134,7 +134,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// The bytes of a frame with room for its samples, all zero.
+/// A frame's bytes, with room for its samples, which are zero.
 pub fn blank(shape: FrameShape) -> Result<Vec<u8>, ImageError> {
     if shape.bytes() > FrameShape::BYTES_MAX {
         return Err(ImageError::OutputTooLarge);

@@ -1,5 +1,5 @@
-//! Fuzz targets of pictures: files, stages with parameters and frames, pipelines as text. `tapetum-fuzzing` has them with the others; they
-//! lie here since they look at what is private.
+//! Fuzz targets of pictures: files, stages with parameters and frames, and pipelines as text. `tapetum-fuzzing` lists
+//! them with the others. They lie here because they use private items.
 
 use super::chance::ImageChance;
 use super::crop::CropRule;
@@ -10,7 +10,8 @@ use super::stage::{DECODE_DEADLINE_MS, IMAGE_PROGRAMS, ImageStage, JpegOptions};
 use super::work_clock::standing_clock;
 use super::{FRAME_BYTES_MAX, pixels};
 
-/// How a file is decoded, before the file: flags (1 grey, 2 orient, 4 scaled, 8 and 16 the crop's rule, the rest its place) and two sizes.
+/// Length of the decode options in front of a file: flags (1 grey, 2 orient, 4 scaled, 8 and 16 the crop's rule, the
+/// rest its place) and two sizes.
 const OPTIONS_BYTES: usize = 3;
 
 fn chance_of(options: &JpegOptions) -> ImageChance {
@@ -23,7 +24,8 @@ fn decode(file: &[u8], options: &JpegOptions) -> Option<Vec<u8>> {
     Some(decoded)
 }
 
-/// Three bytes say what is wanted of the file behind them. Of a file that is decoded whole, a region has the pixels of the whole.
+/// Three bytes of decode options precede the file. If the whole file decodes too, a region has the same pixels as
+/// there.
 pub fn jpeg_decode(input: &[u8]) {
     let Some((&[flags, across, down], file)) = input.split_first_chunk::<OPTIONS_BYTES>() else { return };
     let (width, height) = (u16::from(across) + 1, u16::from(down) + 1);
@@ -51,8 +53,8 @@ pub fn jpeg_decode(input: &[u8]) {
     assert!(expected.as_ref() == Ok(cut), "a region is what a full decode has there");
 }
 
-/// A byte names a program, another says how many are its parameters; a frame or a file follows. Frames that are sound are made of a
-/// header and what samples there are, since a length seldom fits by chance.
+/// The first byte names a program, the second is the length of its parameters, and a frame or a file follows. A sound
+/// frame is made of a header and whatever samples there are, since a length seldom fits by chance.
 pub fn image_stage(input: &[u8]) {
     let Some((&[program, length], rest)) = input.split_first_chunk::<2>() else { return };
     let name = IMAGE_PROGRAMS[usize::from(program) % IMAGE_PROGRAMS.len()];
@@ -66,7 +68,7 @@ pub fn image_stage(input: &[u8]) {
         }
         whole.resize(HEADER_BYTES + shape.bytes(), 0x55);
     }
-    // Large results, and many rows between the passes of a resize, are slow with a sanitizer, and find nothing.
+    // Large results, and many rows between the passes of a resize, are slow with a sanitizer and find nothing.
     let from = Frame::decode(&whole).map_or((1, 1), |frame| (frame.shape.width, frame.shape.height));
     let (width, height) = match stage {
         ImageStage::Resize(rule) => rule.size(from),
@@ -88,7 +90,8 @@ pub fn image_stage(input: &[u8]) {
     }
 }
 
-/// What is taken is written as text that means the same, and its stages go through their parameters.
+/// A plan that parses is written as text with the same meaning, and its stages are encoded to parameters and decoded
+/// again.
 pub fn image_plan(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let plan: ImagePlan = match text.parse() {

@@ -1,10 +1,12 @@
-//! JPEG files become pixels, by libjpeg-turbo. Of a crop, only that is decoded, and a margin that upsampling looks at.
+//! Decodes JPEG files to pixels, with libjpeg-turbo. For a crop, only its region is decoded, with a margin that
+//! upsampling reads.
 //!
-//! 1. A truncated file is an error, whatever is cut out of it: one without an end of image, and one whose data ends early.
-//! 2. What is decoded depends on its file alone: each has a decoder of its own (0.3 µs), since libjpeg-turbo keeps tables of the file before,
-//!    and after some errors takes no other.
+//! 1. A truncated file is an error, whatever region is wanted: both a file without an end of image and one whose data
+//!    ends early.
+//! 2. The result depends on its file alone. Each file has its own decoder (0.3 µs), since libjpeg-turbo keeps tables of
+//!    the file before, and after some errors takes no other file.
 //! 3. `unsafe` is confined to calls of libjpeg-turbo, whose errors jump between frames of C alone.
-//! 4. A decode ends at its deadline: the clock is read between bands of rows, in each pass over the picture.
+//! 4. A decode ends at its deadline: it reads the clock between bands of rows, in each pass over the picture.
 
 use super::crop::PixelRect;
 use super::exif::Orientation;
@@ -18,15 +20,15 @@ use std::ffi::{CStr, c_int};
 use std::ptr::NonNull;
 use turbojpeg_sys as tj;
 
-/// Passes over pixels: what limits the time of a progressive file, with a few seconds at most.
+/// The most pixels in all passes together. This limits the time of a progressive file to a few seconds.
 const SCAN_PIXELS_MAX: u64 = 1 << 30;
-/// Passes of a file of any size. Common ones have ten.
+/// The number of passes that a file of any size may have. Common files have ten.
 const SCANS_LEAST: u64 = 16;
 const SCANS_MOST: u64 = 500;
 /// Pixels around a crop that upsampled colours depend on: one sample of a colour is at most two pixels wide there.
 const MARGIN: u32 = 2;
 
-/// The frame of what the options want of a file, within their deadline by `clock`.
+/// Decodes the part of a file that the options name to a frame, within their deadline by `clock`.
 pub fn decode_jpeg(
     file: &[u8],
     options: &JpegOptions,
@@ -38,12 +40,12 @@ pub fn decode_jpeg(
     JpegDecoder::new().ok_or(ImageError::OutputTooLarge)?.decode(file, options, chance, deadline)
 }
 
-/// Of one file: reads what it says of itself.
+/// The decoder of one file and its header.
 struct JpegDecoder {
     handle: NonNull<std::ffi::c_void>,
 }
 
-/// What a file says of itself.
+/// The fields of a file's header that a decode needs.
 struct JpegHeader {
     width: u32,
     height: u32,
@@ -53,7 +55,7 @@ struct JpegHeader {
     scans_max: u32,
 }
 
-/// The pixels to be decoded, as the file has them, each `scale` of them a side as one.
+/// The pixels to decode, in the file's orientation. `scale` of them a side become one.
 #[derive(Clone, Copy)]
 struct DecodeRegion {
     rect: PixelRect,
@@ -61,7 +63,7 @@ struct DecodeRegion {
 }
 
 impl JpegDecoder {
-    /// `None` where there is no memory.
+    /// `None` if there is no memory.
     fn new() -> Option<JpegDecoder> {
         // SAFETY: no preconditions.
         let handle = unsafe { tj::tj3Init(tj::TJINIT_TJINIT_DECOMPRESS as c_int) };
@@ -120,7 +122,7 @@ impl JpegDecoder {
         Ok(JpegHeader { width, height, column_step, colours: self.get(tj::TJPARAM_TJPARAM_COLORSPACE), scans_max })
     }
 
-    /// What the end of a call means, as `jpeg_decode.c` has it for those that decode.
+    /// Judges the end of a call by the rules that `jpeg_decode.c` has for decodes.
     fn judge(&self, ended: c_int) -> Result<(), ImageError> {
         if ended == 0 {
             return Ok(());
@@ -191,7 +193,7 @@ impl JpegHeader {
         let with_margin = self.column_step.map_or(all, |step| wanted.with_margin(step, (all.width, all.height)));
         let part = DecodeCall { region: with_margin, ..*call };
         match self.decode_cut(&part, wanted.rect, deadline, (channels, out)) {
-            // A file whose sampling is not what it seems.
+            // The file's sampling is not what its header says: decode the whole file.
             Err(Refusal::Region) => {
                 let whole = DecodeCall { region: all, ..*call };
                 self.decode_cut(&whole, wanted.rect, deadline, (channels, out)).map_err(Refusal::error)
@@ -200,7 +202,7 @@ impl JpegHeader {
         }
     }
 
-    /// Decodes the region of a call and copies what is wanted of it.
+    /// Decodes the region of a call, and copies the wanted part of it.
     fn decode_cut(
         &self,
         call: &DecodeCall<'_>,
@@ -230,7 +232,7 @@ impl JpegHeader {
     }
 }
 
-/// A JPEG begins with its marker, and has an end of image somewhere behind.
+/// Checks that a file begins with the marker of a JPEG and has an end of image somewhere behind it.
 fn check_ends(file: &[u8]) -> Result<(), ImageError> {
     match file {
         [] => Err(ImageError::Empty),
@@ -242,14 +244,14 @@ fn check_ends(file: &[u8]) -> Result<(), ImageError> {
     }
 }
 
-/// How many pixels a side become one: the most, 1 to 8, with which the crop still has the size that is wanted of it.
+/// The pixels a side that become one: the most, 1 to 8, with which the crop still has its wanted size.
 fn scale_of(crop: PixelRect, wanted: Option<(u16, u16)>) -> u32 {
     let Some((width, height)) = wanted else { return 1 };
     let suffices = |scale: &u32| crop.width / scale >= width.into() && crop.height / scale >= height.into();
     [8, 4, 2].into_iter().find(suffices).unwrap_or(1)
 }
 
-/// A rectangle of the upright picture as the file has it.
+/// A rectangle of the upright picture, in the file's orientation.
 fn turned_back(rect: PixelRect, upright: (u32, u32), turn: Orientation) -> PixelRect {
     let PixelRect { mut x, mut y, width, height } = rect;
     if turn.upside_down {
@@ -265,12 +267,12 @@ fn turned_back(rect: PixelRect, upright: (u32, u32), turn: Orientation) -> Pixel
 }
 
 impl DecodeRegion {
-    /// The size of the picture in pixels of this region.
+    /// The size of the picture in pixels of this region's scale.
     fn picture(&self, header: &JpegHeader) -> (u32, u32) {
         (header.width.div_ceil(self.scale), header.height.div_ceil(self.scale))
     }
 
-    /// The same region in pixels of its scale, outwards.
+    /// The same region in pixels of its scale, rounded outwards.
     fn scaled(self, (width, height): (u32, u32)) -> DecodeRegion {
         let DecodeRegion { rect, scale } = self;
         let (x, y) = (rect.x / scale, rect.y / scale);
@@ -279,7 +281,7 @@ impl DecodeRegion {
         DecodeRegion { rect: PixelRect { x, y, width: right - x, height: low - y }, scale }
     }
 
-    /// With the pixels around it that its own depend on, from a column at which the decoder can begin.
+    /// The region with the pixels around it that its own depend on, from a column at which the decoder can begin.
     fn with_margin(&self, column_step: u32, (width, height): (u32, u32)) -> PixelRect {
         let step = (column_step / self.scale).max(1);
         let rect = self.rect;

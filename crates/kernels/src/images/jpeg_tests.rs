@@ -33,7 +33,7 @@ fn with_segment(file: &[u8], segment: &[u8]) -> Vec<u8> {
     [&file[..2], segment, &file[2..]].concat()
 }
 
-/// Bytes of the header of a picture, which say its height and width.
+/// The offset of the bytes of a picture's header that hold its height and width.
 fn frame_header(file: &[u8]) -> usize {
     file.windows(2).position(|pair| matches!(pair, [0xff, 0xc0 | 0xc2])).unwrap() + 5
 }
@@ -48,7 +48,7 @@ fn with_size(file: &[u8], width: u16, height: u16) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Of all samplings, of sequential and progressive files, upright and turned.
+    /// Covers all samplings, sequential and progressive files, upright and turned.
     #[test]
     fn a_region_is_what_a_full_decode_has_there(
         (width, height) in (1..150_u32, 1..120_u32),
@@ -103,7 +103,7 @@ fn scaling_gives_at_least_the_size_that_is_wanted() {
     assert_eq!(size((100, 75), CropRule::Whole), (100, 75));
     assert_eq!(size((101, 75), CropRule::Whole), (200, 150));
     assert_eq!(size((401, 300), CropRule::Whole), (800, 600));
-    // Of an odd place: it grows by a pixel.
+    // The crop begins at an odd pixel, so it grows by one.
     assert_eq!(size((100, 100), CropRule::Center { width: 202, height: 202 }), (102, 102));
 }
 
@@ -131,7 +131,7 @@ fn files_that_are_no_pictures_are_named() {
     for end in [file.len() - 2, file.len() / 2, 20] {
         assert_eq!(refused(&file[..end]), ImageError::Truncated, "{end}");
     }
-    // Half of the data, and an end behind it.
+    // The file has half of its data, and an end of image behind it.
     let stump = [&file[..file.len() / 2], &[0xff, 0xd9]].concat();
     assert_eq!(refused(&stump), ImageError::Truncated);
     let crop = CropRule::Center { width: 161, height: 5 };
@@ -145,21 +145,21 @@ fn enormous_pictures_are_refused_before_memory_is_taken() {
     assert!(matches!(refused(65_535, 65_535), ImageError::TooManyPixels | ImageError::Corrupt));
     assert_eq!(refused(60_000, 60_000), ImageError::TooManyPixels);
     assert_eq!(refused(8000, 8000), ImageError::Bomb);
-    // Of few pixels, but without their data.
+    // This header claims few pixels, but their data is missing.
     assert_eq!(refused(1000, 1000), ImageError::Truncated);
 }
 
 #[test]
 fn passes_over_a_picture_are_counted() {
     assert_eq!(decode(&scan_bomb(64, 64, 600), WHOLE).unwrap_err(), ImageError::TooManyScans);
-    // Below the limit all are made: they do not fit each other.
+    // Below the limit, all passes are made; they do not fit each other.
     assert_eq!(decode(&scan_bomb(64, 64, 400), WHOLE).unwrap_err(), ImageError::Corrupt);
-    // Fewer of a larger picture, since each takes longer.
+    // A larger picture may have fewer passes, since each takes longer.
     assert_eq!(decode(&scan_bomb(2200, 1600, 400), WHOLE).unwrap_err(), ImageError::TooManyScans);
     assert!(decode(&scan_bomb(64, 64, 0), WHOLE).is_ok());
 }
 
-/// With a clock that is a second later each time it is read: how often it was read, and what came.
+/// Decodes with a clock that is a second later each time it is read. Returns how often it was read, and the result.
 fn decode_timed(file: &[u8], deadline_ms: u32) -> (u64, Result<Vec<u8>, ImageError>) {
     let mut asked = 0;
     let mut clock = || {
@@ -172,7 +172,7 @@ fn decode_timed(file: &[u8], deadline_ms: u32) -> (u64, Result<Vec<u8>, ImageErr
 
 #[test]
 fn a_decode_ends_at_its_deadline() {
-    // Many passes over few pixels, a few over many, and one.
+    // One file has many passes over few pixels, one has a few passes over many, and one has a single pass.
     let bomb = scan_bomb(64, 64, 400);
     let progressive = jpeg(1100, 900, JpegQuality { progressive: true, ..JpegQuality::default() });
     let sequential = jpeg(1100, 900, JpegQuality::default());
@@ -184,7 +184,7 @@ fn a_decode_ends_at_its_deadline() {
         assert_eq!(decode_timed(file, 5_000), (6, Err(ImageError::TooLong)));
     }
     assert_eq!(decode_timed(&sequential, 1), (2, Err(ImageError::TooLong)));
-    // What is short is not asked, and so never late.
+    // A short decode does not read the clock again, so it is never late.
     let small = jpeg(64, 64, JpegQuality::default());
     assert_eq!(decode_timed(&small, 1), (1, decode(&small, WHOLE)));
 }
@@ -201,7 +201,7 @@ fn a_decode_that_nobody_wants_any_more_ends() {
     assert_eq!((decoded, left), (Err(ImageError::TooLong), 0));
 }
 
-/// Whatever a file had, the next one is decoded as if it were the first, also one that lacks tables which the one before had.
+/// Each file is decoded as if it were the first, even if it lacks tables that the file before had.
 #[test]
 fn a_file_leaves_nothing_behind() {
     for progressive in [false, true] {
@@ -226,7 +226,7 @@ fn a_file_leaves_nothing_behind() {
 fn lossless_files_are_refused() {
     let mut file = jpeg(16, 16, JpegQuality::default());
     let at = frame_header(&file) - 1;
-    // Bits a sample.
+    // The byte is the bits a sample.
     file[at] = 12;
     assert_eq!(decode(&file, WHOLE).unwrap_err(), ImageError::Unsupported);
 }

@@ -4,33 +4,34 @@ use super::crop::PixelRect;
 use super::work_clock::WorkDeadline;
 use crate::image_error::ImageError;
 use std::ffi::{c_int, c_uint, c_void};
-// Its library is what the call is linked with.
+// The call is linked with this crate's library.
 use turbojpeg_sys as _;
 
-/// What the decoder may take for the coefficients of a progressive file, in mebibytes: three samples of two bytes for each pixel.
+/// Memory that the decoder may take for the coefficients of a progressive file, in MiB: three samples of two bytes for
+/// each pixel.
 const MEMORY_MAX_MIB: c_uint = 448;
 
-/// What is decoded of a file.
+/// A request to decode a region of a file.
 #[derive(Clone, Copy)]
 pub(super) struct DecodeCall<'a> {
     pub file: &'a [u8],
-    /// In pixels of its scale: one for `scale` of the file a side.
+    /// In pixels of its scale: `scale` of the file's a side are one.
     pub region: PixelRect,
     pub scale: u32,
-    /// Of a pixel: 1 grey, 3 RGB, 4 inks.
+    /// Samples a pixel: 1 grey, 3 RGB, 4 inks.
     pub samples: usize,
-    /// Passes over the picture.
+    /// The most passes over the picture.
     pub scans_max: u32,
 }
 
-/// Why a region was not decoded.
+/// The reason that a region was not decoded.
 pub(super) enum Refusal {
-    /// The decoder does not take it: decode all.
+    /// The decoder does not take this region: decode the whole picture.
     Region,
     Error(ImageError),
 }
 
-// As `struct decode_request` there.
+// The fields are those of `struct decode_request` in `jpeg_decode.c`.
 #[repr(C)]
 struct DecodeRequest {
     file: *const u8,
@@ -49,7 +50,7 @@ struct DecodeRequest {
 }
 
 unsafe extern "C" {
-    /// Fills `out`, and returns a place in `enum decode_end`.
+    /// Fills `out`, and returns a value of `enum decode_end`.
     fn tapetum_jpeg_decode(request: *const DecodeRequest) -> c_int;
 }
 

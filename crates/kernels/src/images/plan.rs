@@ -1,7 +1,8 @@
-//! A pipeline for pictures, as it was written and as the drive runs it.
+//! A pipeline for pictures, as its author wrote it and as the drive runs it.
 //!
-//! It is checked when it is made: each stage takes what the one before gives. A crop right behind `jpeg_decode` is given to the decoder,
-//! which decodes that part alone; so the drive's stages may be fewer than those that were written, or others.
+//! It is checked when it is made: each stage must take the output of the one before. A crop right behind `jpeg_decode`
+//! moves into the decoder, which then decodes only that part. So the drive's stages may be fewer than the written ones,
+//! or others.
 
 use super::crop::CropRule;
 use super::frame::FrameShape;
@@ -11,9 +12,9 @@ use super::{FRAME_BYTES_MAX, PIXELS_MAX};
 use crate::image_error::ImageError;
 use std::fmt;
 
-/// Stages that a drive takes in one pipeline, but for two that a large value needs.
+/// The most stages of a drive's pipeline, besides two that a large value needs.
 pub const PLAN_STAGES_MAX: usize = 6;
-/// Pictures of a batch.
+/// The most pictures of a batch.
 pub const BATCH_MAX: u32 = 65_536;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -31,7 +32,7 @@ pub enum WrittenStage {
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlannedStage {
     pub stage: ImageStage,
-    /// The stage as written that it comes of.
+    /// The place of the written stage that it comes from.
     pub written: usize,
 }
 
@@ -42,10 +43,10 @@ pub struct ImagePlan {
     shape: KnownShape,
 }
 
-/// What is wrong with a pipeline, and where.
+/// An error in a pipeline, and its place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlanError {
-    /// Its place among the stages as written.
+    /// The stage's place among the written ones.
     pub stage: usize,
     pub name: String,
     pub problem: PlanProblem,
@@ -58,7 +59,7 @@ pub enum PlanProblem {
     UnknownWord(String),
     NoSize,
     BadNumber(String),
-    /// The first stage is another than `jpeg_decode`.
+    /// The first stage is not `jpeg_decode`.
     NotDecoded,
     DecodedTwice,
     ScaledToNothing,
@@ -68,7 +69,7 @@ pub enum PlanProblem {
     NoShape,
     /// Something follows the batch.
     BehindBatch,
-    /// Each picture would have so many pixels, and take so many bytes.
+    /// A picture would have this many pixels, and take this many bytes.
     TooLarge {
         pixels: u64,
         bytes: u64,
@@ -144,7 +145,7 @@ impl ImagePlan {
             WrittenStage::JpegDecode { grey, orient, scaled, deadline_ms } => {
                 let scale_to = match next {
                     Some(next) if scaled => Some(next.wanted().ok_or(PlanProblem::ScaledToNothing)?),
-                    // Alone it is the begin of a pipeline that methods compose.
+                    // Alone, a decode is the beginning of a pipeline that methods compose.
                     _ => None,
                 };
                 ImageStage::JpegDecode(JpegOptions {
@@ -183,18 +184,18 @@ impl ImagePlan {
             ImageError::WrongSamples => PlanProblem::Samples,
             other => unreachable!("a shape says {other}"),
         })?;
-        // A rule for the shorter side makes a square of it, or a larger picture.
+        // A rule for the shorter side makes a square of that side, or a larger picture.
         let least = if let ImageStage::Resize(ResizeRule::Short(side)) = added { Some(side) } else { None };
         refuse_too_large(self.shape, least)?;
         self.stages.push(PlannedStage { stage: added, written: place });
         Ok(())
     }
 
-    /// The decoder that a crop at this place is given to: it is right before, and has no crop.
+    /// The decoder that takes over a crop at this place: the stage right before it, which has no crop yet.
     fn decoder_before(&mut self, place: usize) -> Option<&mut JpegOptions> {
         match self.stages.last_mut() {
             Some(PlannedStage { stage: ImageStage::JpegDecode(options), written }) if *written + 1 == place => {
-                // A size that is wanted of all is not one that is wanted of a part.
+                // The decoder's `scale_to` already is the size that this crop wants.
                 Some(options)
             }
             _ => None,
@@ -209,12 +210,12 @@ impl ImagePlan {
         &self.stages
     }
 
-    /// The shape of each picture that comes out, if all have one.
+    /// The shape of all output pictures, if they have one shape.
     pub fn shape(&self) -> Option<FrameShape> {
         self.shape.frame()
     }
 
-    /// The shape that comes out for a picture that is decoded to this one.
+    /// The output's shape for a picture that decodes to `decoded`.
     pub fn shape_of(&self, decoded: FrameShape) -> Option<FrameShape> {
         let FrameShape { width, height, channels, .. } = decoded;
         let first = KnownShape { size: Some((width, height)), channels, ..KnownShape::UNKNOWN };
@@ -222,13 +223,13 @@ impl ImagePlan {
         rest.try_fold(first, |shape, planned| planned.stage.shape_after(shape).ok())?.frame()
     }
 
-    /// How many pictures of how many bytes a batch has, if the pipeline ends in one.
+    /// The number of pictures in a batch and the shape of each, if the pipeline ends in a batch.
     pub fn batch(&self) -> Option<(u32, FrameShape)> {
         let Some(WrittenStage::Batch(count)) = self.written.last() else { return None };
         Some((*count, self.shape()?))
     }
 
-    /// The same pipeline with a batch at its end, in place of what it had.
+    /// The same pipeline with a batch of `count` pictures at its end. It replaces a batch that was there.
     pub fn with_batch(&self, count: u32) -> Result<ImagePlan, PlanError> {
         let is_batch = |stage: &WrittenStage| matches!(stage, WrittenStage::Batch(_));
         let mut written: Vec<_> = self.written.iter().filter(|stage| !is_batch(stage)).cloned().collect();
@@ -236,7 +237,7 @@ impl ImagePlan {
         ImagePlan::new(written)
     }
 
-    /// The same pipeline, whose decode of a picture is to end within so long.
+    /// The same pipeline, in which a picture must decode within `within_ms` milliseconds.
     pub fn with_deadline_ms(&self, within_ms: u32) -> Result<ImagePlan, PlanError> {
         let mut written = self.written.clone();
         for stage in &mut written {
@@ -247,8 +248,8 @@ impl ImagePlan {
         ImagePlan::new(written)
     }
 
-    /// The stage, as it was written, at which a stage of the drive failed with this status. Where a crop was given to the decoder, it is the
-    /// crop that finds the picture too small.
+    /// The written stage, its place and name, in which a stage of the drive failed with this status. If a crop moved
+    /// into the decoder and the picture is too small for it, that is the crop.
     pub fn written_name(&self, stage: usize, status: u32) -> Option<(usize, &'static str)> {
         let planned = self.stages.get(stage)?;
         let written = match (&planned.stage, ImageError::of_code(status)) {
@@ -259,12 +260,12 @@ impl ImagePlan {
     }
 }
 
-/// Refuses a shape that no frame holds; of one whose size is unknown, if a square of `side` would not fit.
+/// Refuses a shape that no frame holds. A shape of unknown size is refused if a square of `side` would not fit.
 fn refuse_too_large(shape: KnownShape, side: Option<u16>) -> Result<(), PlanProblem> {
     let size = shape.size.or(side.map(|side| (side.into(), side.into())));
     let Some(FrameShape { width, height, .. }) = (KnownShape { size, ..shape }).frame() else { return Ok(()) };
     let pixels = u64::from(width) * u64::from(height);
-    // Sides of a picture that becomes long and thin have up to 32 bits.
+    // A picture that becomes long and thin has sides of up to 32 bits.
     let sample_bytes = u64::from(shape.channels) * shape.sample.bytes() as u64;
     let bytes = pixels.saturating_mul(sample_bytes);
     let fits = pixels <= PIXELS_MAX && bytes <= FrameShape::BYTES_MAX as u64;
@@ -286,7 +287,7 @@ impl WrittenStage {
         }
     }
 
-    /// The size that is wanted of the picture, or the crop, before it.
+    /// The size that this stage wants of the picture, or the crop, before it.
     fn wanted(&self) -> Option<(u16, u16)> {
         match self {
             WrittenStage::Resize(ResizeRule::Short(side)) => Some((*side, *side)),

@@ -13,7 +13,7 @@ const NAMED: [(&str, &str); 2] = [
     ("resnet50", "jpeg_decode | random_resized_crop 224 | flip"),
     ("alexnet", "jpeg_decode | resize 256 | random_crop 224 | flip"),
 ];
-/// Of ImageNet, as all who train on it use them.
+/// The mean and deviation of ImageNet, as everyone who trains on it uses them.
 const MEAN: [f32; 3] = [0.485, 0.456, 0.406];
 const DEVIATION: [f32; 3] = [0.229, 0.224, 0.225];
 const SCALE: (f32, f32) = (0.08, 1.0);
@@ -156,7 +156,7 @@ fn number(word: &str) -> Result<u16, PlanProblem> {
     word.parse().ok().filter(|number| *number > 0).ok_or_else(|| PlanProblem::BadNumber(word.into()))
 }
 
-/// Of seconds.
+/// Parses seconds, and returns milliseconds.
 fn milliseconds(word: &str) -> Result<u32, PlanProblem> {
     let bad = || PlanProblem::BadNumber(word.into());
     let ms = (word.parse::<f64>().map_err(|_| bad())? * 1000.0).round();
@@ -168,7 +168,7 @@ fn float(word: &str) -> Result<f32, PlanProblem> {
     parsed.ok_or_else(|| PlanProblem::BadNumber(word.into()))
 }
 
-/// As it can be written again. What is not said is left out.
+/// Writes text that parses back to the plan, without values that equal their defaults.
 impl fmt::Display for ImagePlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, stage) in self.written().iter().enumerate() {
@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(plan("resnet50").with_batch(3).unwrap().batch().unwrap().0, 3);
     }
 
-    /// Only the crop is decoded; of a full decode the same pixels would be cut.
+    /// The decoder decodes only the crop. A full decode and a cut give the same pixels.
     #[test]
     fn a_fused_crop_equals_a_crop_of_all() {
         let file = testing::jpeg(200, 150, JpegQuality { sampling: 2, ..JpegQuality::default() });

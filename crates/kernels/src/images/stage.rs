@@ -22,17 +22,18 @@ pub const IMAGE_PROGRAMS: [&str; 9] = [
     "batch",
 ];
 
-/// How long one picture is decoded where nothing else is said. The longest files that pass all limits take less on common machines.
+/// The deadline of a picture's decode, in milliseconds, unless the plan sets one. The longest files that pass all
+/// limits take less on common machines.
 pub const DECODE_DEADLINE_MS: u32 = 20_000;
-/// A day.
+/// The longest deadline that a plan can set: a day.
 pub const DECODE_DEADLINE_MS_MAX: u32 = 86_400_000;
 
-/// What of a JPEG file is decoded, and how.
+/// The part of a JPEG file to decode, and how to decode it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct JpegOptions {
     /// One channel instead of three.
     pub grey: bool,
-    /// Stood upright as EXIF says.
+    /// Whether the picture is turned upright as EXIF says.
     pub orient: bool,
     pub crop: CropRule,
     /// The crop's place in its pipeline, for its chance.
@@ -47,14 +48,14 @@ pub struct JpegOptions {
 pub enum ImageStage {
     JpegDecode(JpegOptions),
     Resize(ResizeRule),
-    /// Of decoded pixels.
+    /// Crops decoded pixels.
     Crop {
         crop: CropRule,
         place: u8,
-        /// What a random resized crop becomes.
+        /// The size to which a random resized crop is resized.
         size: Option<(u16, u16)>,
     },
-    /// Left becomes right with this probability.
+    /// Swaps left and right with this probability.
     Flip {
         probability: f32,
         place: u8,
@@ -64,11 +65,11 @@ pub enum ImageStage {
         deviation: [f32; 3],
     },
     Layout(SampleOrder),
-    /// The samples alone, of a picture of this shape.
+    /// Gives the samples alone, of a picture of this shape.
     Batch(FrameShape),
 }
 
-// Parameters, little endian. All begin with a byte of flags:
+// Parameters, little-endian. All begin with a byte of flags:
 //
 //   jpeg_decode    flags u8 (1 grey, 2 orient, 4 scaled) · place u8 · width u16 · height u16 · crop 17 · deadline in ms u32
 //   resize         flags u8 (1 short) · width u16 · height u16
@@ -83,7 +84,7 @@ const FLAG_SCALED: u8 = 4;
 const FLAG_SHORT: u8 = 1;
 const FLAG_RESIZED: u8 = 1;
 
-/// Numbers out of parameters.
+/// Reads numbers from parameters.
 struct Parameters<'a>(&'a [u8]);
 
 impl Parameters<'_> {
@@ -123,7 +124,7 @@ fn put_crop(out: &mut Vec<u8>, place: u8, size: Option<(u16, u16)>, crop: CropRu
 }
 
 impl ImageStage {
-    /// Its program.
+    /// The name of its program.
     pub fn name(&self) -> &'static str {
         match self {
             ImageStage::JpegDecode(_) => "jpeg_decode",
@@ -173,7 +174,7 @@ impl ImageStage {
         out
     }
 
-    /// Of the parameters of the program with this name.
+    /// Decodes the parameters of the program with this name.
     pub fn decode(name: &str, parameters: &[u8]) -> Result<ImageStage, ImageError> {
         let mut from = Parameters(parameters);
         let stage = match name {
@@ -240,12 +241,12 @@ impl ImageStage {
         from.end(stage)
     }
 
-    /// As [`ImageStage::apply_timed`], for who waits however long it takes.
+    /// Like [`ImageStage::apply_timed`], for a caller that waits however long it takes.
     pub fn apply(&self, input: Vec<u8>, chance: ImageChance) -> Result<Vec<u8>, ImageError> {
         self.apply_timed(input, chance, &mut standing_clock)
     }
 
-    /// What comes of `input`: a JPEG file, or a frame.
+    /// Applies the stage to `input`: a JPEG file, or a frame.
     pub fn apply_timed(
         &self,
         input: Vec<u8>,
@@ -288,7 +289,7 @@ impl ImageStage {
 }
 
 impl ImageStage {
-    /// Of what its input is, a frame's shape as far as it is known, or why it does not take that.
+    /// The output's shape for this input, as far as it is known, or the reason that the stage does not take the input.
     pub(super) fn shape_after(&self, input: KnownShape) -> Result<KnownShape, ImageError> {
         let is_pixels = input.sample == SampleType::U8 && input.order == SampleOrder::Hwc;
         let takes_pixels = matches!(self, ImageStage::Resize(_) | ImageStage::Crop { .. } | ImageStage::Flip { .. });
@@ -328,7 +329,7 @@ impl ImageStage {
     }
 }
 
-/// What is known of a frame before there is one.
+/// The shape of a frame as far as it is known before the frame exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KnownShape {
     /// `None`: each picture has its own.

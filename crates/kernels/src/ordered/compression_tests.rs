@@ -1,7 +1,9 @@
-//! What compression of small values would save in nodes: one by one, and all of a node together. A measurement, run by hand:
-//! `cargo test -p tapetum-kernels --release -- --ignored --nocapture what_compression_would_save`. `docs/decisions/node-compression.md` has what came of it.
+//! Measures how much compression of small values would save in nodes, value by value and a whole node at once. To be
+//! run by hand:
+//! `cargo test -p tapetum-kernels --release -- --ignored --nocapture what_compression_would_save`.
+//! `docs/decisions/node-compression.md` has the results.
 
-// It measures, and asserts nothing of time.
+// The measurement asserts nothing about time.
 #![allow(clippy::disallowed_methods)]
 
 use super::NODE_BYTES;
@@ -55,7 +57,7 @@ fn value(kind: &str, numbers: &mut Numbers, at: usize) -> Vec<u8> {
     }
 }
 
-/// Microseconds that `work` takes, at best of so many rounds.
+/// Microseconds that `work` takes, the best of [`ROUNDS`] rounds.
 fn best_us(mut work: impl FnMut()) -> f64 {
     let rounds = (0..ROUNDS).map(|_| {
         let began = Instant::now();
@@ -78,7 +80,7 @@ fn what_compression_would_save() {
     let (mut compressor, mut decompressor) = (Compressor::new().unwrap(), Decompressor::new().unwrap());
     for kind in kinds {
         let (mut numbers, mut heap, mut alone, mut items) = (Numbers::new(7), Vec::new(), 0, 0);
-        // Records of several nodes, as they lie there.
+        // The heap holds the records of several nodes, as they lie there.
         while heap.len() < 4 * NODE_BYTES {
             let (key, value) = (format!("user:{items:010}"), value(kind, &mut numbers, items));
             let record = |value: &[u8], codec| {

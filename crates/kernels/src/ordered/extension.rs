@@ -1,4 +1,5 @@
-//! The extension: a value that does not fit in a node, in a range of its own; and the reference to it, which the node's record stores.
+//! The extension: a value that does not fit in a node and has a range of its own; and the reference to it, which the
+//! node's record stores.
 //!
 //! The reference:
 //! ```text
@@ -17,12 +18,14 @@
 //!  |      |         |       |          |       |     |        | u32    | u16    |      |     |          |        |
 //!  +------+---------+-------+----------+-------+-----+--------+--------+--------+------+-----+----------+--------+------
 //! ```
-//! All numbers are little-endian. `stored` bytes are coded by `codec` (raw or zstd); `raw` is the value's length before that. Both crcs
-//! are salted with the store, the slot and the version of the slot's group: the first covers the head, the key and the stations, the second the stored
-//! bytes, and can be made of them part by part. Of more than 1 MiB it has stations, one for each MiB but the last ([`crate::mib_sums`]). The key is there for who repairs a store whose node is lost.
+//! All numbers are little-endian. `stored` bytes are coded by `codec` (raw or zstd); `raw` is the value's length before
+//! that. Both crcs are salted with the store, the slot and the version of the slot's group. The first crc covers the
+//! head, the key and the stations. The second covers the stored bytes, and can be computed part by part. An extension
+//! of more than 1 MiB of stored bytes has stations, one for each MiB but the last ([`crate::mib_sums`]). The key serves
+//! the repair of a store whose node is lost.
 //!
-//! An extension names no node, so it stays where it is when its record moves to another one. It takes one contiguous range of 4, 8, 16,
-//! 32 or 64 KiB, or of a multiple of 64 KiB.
+//! An extension names no node, so it stays where it is when its record moves to another node. It takes one contiguous
+//! range of 4, 8, 16, 32 or 64 KiB, or of a multiple of 64 KiB.
 
 use super::{NODE_KEY_BYTES_MAX, SlotAddress, SlotSalt};
 use crate::checksum::checksum;
@@ -39,12 +42,12 @@ pub const fn front_bytes(key_bytes: usize, stored_bytes: usize) -> usize {
 }
 
 pub const EXTENSION_VERSION: u8 = 2;
-/// All that must be read to know what an extension is.
+/// The most bytes that must be read to know what an extension is.
 pub const EXTENSION_PREFIX_BYTES_MAX: usize = front_bytes(NODE_KEY_BYTES_MAX, VALUE_BYTES_MAX);
 /// The smallest extension, and the largest of a slab.
 const SMALLEST_BYTES: u64 = 4 << 10;
 const LARGEST_SLAB_BYTES: u64 = 64 << 10;
-/// How many sizes have slabs.
+/// The number of sizes that have slabs.
 pub const EXTENSION_SLABS: usize = 5;
 const _: () = assert!(SMALLEST_BYTES << (EXTENSION_SLABS - 1) == LARGEST_SLAB_BYTES);
 const _: () = assert!(EXTENSION_PREFIX_BYTES_MAX as u64 <= SMALLEST_BYTES);
@@ -54,12 +57,12 @@ const _: () = assert!(SlotAddress::BYTES == 7);
 pub enum ExtensionClass {
     /// 4 KiB × 2ⁿ, of [`EXTENSION_SLABS`] sizes.
     Slab(u8),
-    /// So many times 64 KiB, more than one.
+    /// This many times 64 KiB, more than one.
     Large(u32),
 }
 
 impl ExtensionClass {
-    /// The smallest that holds a key and stored bytes of these lengths. `None` if no value or key is so long.
+    /// The smallest class that holds a key and stored bytes of these lengths. `None` if no value or key is that long.
     pub fn of(key_bytes: usize, stored_bytes: usize) -> Option<ExtensionClass> {
         if !(1..=NODE_KEY_BYTES_MAX).contains(&key_bytes) || stored_bytes > VALUE_BYTES_MAX {
             return None;
@@ -81,20 +84,20 @@ impl ExtensionClass {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExtensionError {
-    /// The checksum of head and key is another one.
+    /// The checksum does not match head and key.
     Checksum,
-    /// A format that this code does not know.
+    /// This code does not know the format.
     Version(u8),
     /// The bytes end before the key does, or no extension has such fields.
     Malformed,
-    /// The extension is another one than the reference names: the reference is of a dead record, or the store is damaged.
+    /// The reference names another extension: it belongs to a dead record, or the store is damaged.
     Another,
 }
 
-/// Where the value of a node's record is.
+/// The place of the value of a node's record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ExtensionReference {
-    /// The extension's, which no two extensions of a store share.
+    /// The extension's stamp, which no two extensions of a store share.
     pub stamp: u64,
     pub slot: SlotAddress,
     /// How the stored bytes are coded.
@@ -129,13 +132,13 @@ impl ExtensionReference {
         Ok(ExtensionReference { stamp: u64_at(bytes, 0), slot, codec: codec_of(bytes[15])?, stored_bytes })
     }
 
-    /// The size of the extension, whose key has so many bytes.
+    /// The size of the extension, if its key has `key_bytes` bytes.
     pub fn class(&self, key_bytes: usize) -> Option<ExtensionClass> {
         ExtensionClass::of(key_bytes, self.stored_bytes as usize)
     }
 }
 
-/// What an extension says in front of its stored bytes.
+/// The fields of an extension in front of its stored bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ExtensionHead {
     pub keyspace: u16,
@@ -144,15 +147,15 @@ pub struct ExtensionHead {
     /// The value's length.
     pub raw_bytes: u32,
     pub stored_bytes: u32,
-    /// Of the stored bytes, from [`crc_of_none`] on.
+    /// The sums of the stored bytes, continued from [`crc_of_none`].
     pub sums: MibSums,
 }
 
 impl ExtensionHead {
-    /// Writes head, key and stations to the beginning of `out`; how many bytes they are, behind which the stored ones follow.
+    /// Writes head, key and stations to the beginning of `out`. Returns their length; the stored bytes follow them.
     ///
     /// # Panics
-    /// When `out` is shorter than they are, or when no extension has such a key or codec.
+    /// When `out` is shorter than that, or when no extension has such a key or codec.
     pub fn encode(&self, key: &[u8], salt: SlotSalt, out: &mut [u8]) -> usize {
         assert!((1..=NODE_KEY_BYTES_MAX).contains(&key.len()), "a key of {} bytes", key.len());
         assert!(is_codec(self.codec), "an extension is raw or zstd");
@@ -173,7 +176,8 @@ impl ExtensionHead {
         out.len()
     }
 
-    /// Reads and checks head, key and stations, for which [`EXTENSION_PREFIX_BYTES_MAX`] bytes are enough. The stored bytes begin behind [`front_bytes`].
+    /// Reads and checks head, key and stations, for which [`EXTENSION_PREFIX_BYTES_MAX`] bytes are enough. The stored bytes
+    /// begin behind [`front_bytes`].
     ///
     /// # Errors
     /// When no extension of this slot begins like this.
@@ -216,13 +220,13 @@ impl ExtensionHead {
         if is_named { Ok(()) } else { Err(ExtensionError::Another) }
     }
 
-    /// Whether these are the stored bytes.
+    /// Whether `stored` is the extension's stored bytes.
     pub fn holds(&self, salt: SlotSalt, stored: &[u8]) -> bool {
         stored.len() == self.stored_bytes as usize && MibSums::of(crc_of_none(salt), stored) == self.sums
     }
 }
 
-/// The crc of no stored bytes, to be continued with an extension's.
+/// The crc of no stored bytes, from which an extension's crc continues.
 pub fn crc_of_none(salt: SlotSalt) -> u32 {
     checksum(salt.of_extension(), &[])
 }
@@ -293,7 +297,7 @@ mod tests {
         }
     }
 
-    /// As they are on flash.
+    /// Pins the format on flash.
     #[test]
     fn both_have_their_bytes() {
         let slot = SlotAddress::new(ExtentAddress::new(0, 0x0a0b_0c0d), 0x01_0203);

@@ -14,17 +14,19 @@
 //!  +-------------------------------------+-----------+---------------------------+------+-----+
 //!  flags: bit 0 the high fence is infinite
 //! ```
-//! All numbers are little-endian. A slot's offset is where its record begins; the last of `count` slots takes the place of one that is
-//! removed. All stamps up to `durable` were durable when the image was made; `round images` counts the keyspace's images up to there that were
-//! written since the manifest last named its slots, and is 0 where nobody counted. `dead` counts the bytes between `heap` and the fences that belong to no record. Fences are keys: `low` is the first that the
-//! node covers, and of no bytes where there is no lower key; `high` is the first that it does not cover.
+//! All numbers are little-endian. A slot's offset says where its record begins. When a slot is removed, the last of
+//! `count` slots takes its place. All stamps up to `durable` were durable when the image was made. `round images`
+//! counts the keyspace's images with stamps up to `durable` that were written since the manifest last named its slots;
+//! 0 means that nobody counted. `dead` counts the bytes between `heap` and the fences that belong to no record. Fences
+//! are keys: `low` is the first key that the node covers, and empty if there is no lower key; `high` is the first key
+//! that the node does not cover.
 //!
-//! A record stands as [`crate::record`] draws it, but for its crc, which the node's stands for; of its kinds only values, and without a
-//! keyspace of its own. Its key has 1 to 1024 bytes. If its codec is `OutOfLine`, what it stores is the reference to an extension
-//! ([`super::extension`]).
+//! A record has the layout of [`crate::record`], but without its crc, which the node's crc replaces. All records are
+//! values, without a keyspace of their own. Keys have 1 to 1024 bytes. If a record's codec is `OutOfLine`, it stores
+//! the reference to an extension ([`super::extension`]).
 //!
-//! The crc covers all behind it, salted with the store, the slot and the version of the slot's group. Nobody looks at the bytes of slots
-//! behind `count` and of dead records.
+//! The crc covers all bytes behind it, salted with the store, the slot and the version of the slot's group. The bytes
+//! of slots behind `count` and of dead records are ignored.
 
 use super::NodeError;
 use super::fingerprint::FINGERPRINTS;
@@ -35,18 +37,18 @@ pub const NODE_BYTES: usize = 4096;
 pub const NODE_KEY_BYTES_MAX: usize = 1024;
 pub const NODE_VERSION: u8 = 1;
 pub const HEAD_BYTES: usize = 48;
-/// Of sixteen slots.
+/// Bytes of a block of sixteen slots.
 pub const BLOCK_BYTES: usize = FINGERPRINTS + 2 * FINGERPRINTS;
-/// The crc that a record in a node is without.
+/// Bytes of a record's crc, which a record in a node lacks.
 pub(super) const CRC_BYTES: usize = 4;
-/// The longest record in a node: it has room beside the longest fences.
+/// The longest record in a node: it fits beside the longest fences.
 pub const NODE_RECORD_BYTES_MAX: usize = NODE_BYTES - HEAD_BYTES - BLOCK_BYTES - 2 * NODE_KEY_BYTES_MAX;
 /// The shortest record: tag, stamp, two lengths, a key of one byte, no value.
 const RECORD_BYTES_MIN: usize = 1 + 6 + 1 + 1 + 1;
 /// More slots than the shortest records can fill.
 pub const NODE_SLOTS_MAX: usize = 20 * FINGERPRINTS;
 const _: () = assert!(BLOCK_BYTES == 48 && NODE_RECORD_BYTES_MAX == 1952);
-// Twenty full blocks are too many, even without fences.
+// Twenty full blocks of the shortest records do not fit, even without fences.
 const _: () = assert!(slots_end(NODE_SLOTS_MAX) + NODE_SLOTS_MAX * RECORD_BYTES_MIN > NODE_BYTES);
 
 pub type NodePage = [u8; NODE_BYTES];
@@ -74,7 +76,7 @@ const _: () = assert!(
 
 const FLAG_NO_HIGH: u8 = 1;
 
-/// Where the slots of so many records end.
+/// The offset at which the slots of `count` records end.
 pub(super) const fn slots_end(count: usize) -> usize {
     HEAD_BYTES + count.div_ceil(FINGERPRINTS) * BLOCK_BYTES
 }
@@ -109,17 +111,18 @@ pub fn node_record_bytes(header: &Header) -> usize {
     header.record_bytes() - CRC_BYTES
 }
 
-/// What an image of a node says when it is made.
+/// The fields that an image of a node gets when it is made.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ImageSeal {
     pub stamp: u64,
     /// All stamps up to this one were durable.
     pub durable: u64,
-    /// Images of the keyspace with stamps up to there, of those written since the manifest last named its slots; 0: nobody counted.
+    /// The number of the keyspace's images with stamps up to `durable` that were written since the manifest last named
+    /// its slots; 0: nobody counted.
     pub round_images: u32,
 }
 
-/// What a node's head says. Its lengths hold together, so that what they name is inside the page.
+/// The head of a node. Its lengths are consistent, so the parts that they describe lie inside the page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct NodeHead {
     pub keyspace: u16,
@@ -179,7 +182,7 @@ impl NodeHead {
         bytes[ZERO..ROUND_IMAGES].fill(0);
     }
 
-    /// Writes what changes with a record.
+    /// Writes the fields that change with a record.
     #[inline]
     pub fn encode_counts(&self, bytes: &mut NodePage) {
         put_u16(bytes, COUNT, self.count);
@@ -194,7 +197,7 @@ impl NodeHead {
         bytes[ROUND_IMAGES..HEAD_BYTES].copy_from_slice(&round_images.to_le_bytes());
     }
 
-    /// Where the records end, and the fences begin.
+    /// The offset at which the records end and the fences begin.
     #[inline]
     pub fn records_end(&self) -> usize {
         NODE_BYTES - self.low_bytes - self.high_bytes.unwrap_or(0)
@@ -213,7 +216,7 @@ impl NodeHead {
     }
 }
 
-/// The crc of a node, as it is written.
+/// The crc that is written in a node.
 pub(super) fn crc_of(bytes: &NodePage) -> u32 {
     u32::from_le_bytes([bytes[CRC], bytes[CRC + 1], bytes[CRC + 2], bytes[CRC + 3]])
 }

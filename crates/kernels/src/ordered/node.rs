@@ -1,4 +1,4 @@
-//! A node that is read.
+//! A node to read from.
 
 use super::extension::{ExtensionReference, REFERENCE_BYTES};
 use super::fingerprint::{FINGERPRINTS, fingerprint, matches};
@@ -7,7 +7,7 @@ use super::{NODE_BYTES, NODE_KEY_BYTES_MAX, NODE_RECORD_BYTES_MAX, NodeError, No
 use crate::checksum::checksum;
 use crate::record::{Codec, Header, Kind};
 
-/// A node whose head holds together. Its records are looked at when they are asked for.
+/// A node whose head is consistent. A record is checked when a caller asks for it.
 #[derive(Clone, Copy)]
 pub struct NodeRef<'a> {
     pub(super) bytes: &'a NodePage,
@@ -20,7 +20,7 @@ pub struct NodeRecord<'a> {
     pub key: &'a [u8],
     /// The value as stored, or the reference to it.
     pub stored: &'a [u8],
-    /// Where it begins in the page, and its bytes there.
+    /// The record's offset in the page, and its length there.
     pub(super) at: usize,
     pub(super) bytes: usize,
 }
@@ -35,10 +35,10 @@ impl<'a> NodeRecord<'a> {
         self.bytes
     }
 
-    /// Where the value is, if it is in an extension.
+    /// The reference to the value, if it is in an extension.
     ///
     /// # Errors
-    /// [`NodeError::Damaged`] when what it stores is no reference.
+    /// [`NodeError::Damaged`] when the stored bytes are no reference.
     pub fn extension(&self) -> Result<Option<ExtensionReference>, NodeError> {
         if self.header.codec != Codec::OutOfLine {
             return Ok(None);
@@ -48,11 +48,11 @@ impl<'a> NodeRecord<'a> {
 }
 
 impl<'a> NodeRef<'a> {
-    /// Reads a node as it came from flash, and checks all of it: the checksum, every record, its fingerprint, and that it is between the
-    /// fences.
+    /// Reads a node as it came from flash, and checks all of it: the checksum, every record, its fingerprint, and that
+    /// its key lies between the fences.
     ///
     /// # Errors
-    /// When it is no such node, or damaged.
+    /// When the page is no such node, or is damaged.
     pub fn check(bytes: &'a [u8], salt: SlotSalt) -> Result<NodeRef<'a>, NodeError> {
         let page: &NodePage = bytes.try_into().map_err(|_| NodeError::Damaged)?;
         if crc_of(page) != checksum(salt.of_node(), &[covered(page)]) {
@@ -64,11 +64,11 @@ impl<'a> NodeRef<'a> {
         Ok(node)
     }
 
-    /// A node that was checked when it came from flash, and has been in memory since. The checksum is not looked at, nor are the records:
-    /// what does not hold of them is an error where it is met.
+    /// Reads a node that was checked when it came from flash and has been in memory since. Neither the checksum nor the
+    /// records are checked: a damaged record is an error for the caller that reaches it.
     ///
     /// # Errors
-    /// When the head does not hold together.
+    /// When the head is inconsistent.
     #[inline]
     pub fn look(bytes: &'a [u8]) -> Result<NodeRef<'a>, NodeError> {
         let bytes: &NodePage = bytes.try_into().map_err(|_| NodeError::Damaged)?;
@@ -103,22 +103,23 @@ impl<'a> NodeRef<'a> {
         self.head.id
     }
 
-    /// Of the image: the store's when it was sealed.
+    /// The stamp of the image: the store's when the image was sealed.
     pub fn stamp(&self) -> u64 {
         self.head.seal.stamp
     }
 
-    /// The stamp up to which all was durable when the image was made.
+    /// All stamps up to this one were durable when the image was made.
     pub fn durable(&self) -> u64 {
         self.head.seal.durable
     }
 
-    /// How many images with stamps up to that one were written to the keyspace's slots since the manifest last named them; 0: nobody counted.
+    /// The number of images with stamps up to [`NodeRef::durable`] that were written to the keyspace's slots since the
+    /// manifest last named them; 0: nobody counted.
     pub fn round_images(&self) -> u32 {
         self.head.seal.round_images
     }
 
-    /// How many records it has.
+    /// The number of records.
     pub fn count(&self) -> usize {
         self.head.count
     }
@@ -127,12 +128,12 @@ impl<'a> NodeRef<'a> {
         self.head.count == 0
     }
 
-    /// The first key that it covers; of no bytes where there is no lower key.
+    /// The first key that the node covers; empty if there is no lower key.
     pub fn low_fence(&self) -> &'a [u8] {
         &self.bytes[NODE_BYTES - self.head.low_bytes..]
     }
 
-    /// The first key that it does not cover, if there is one.
+    /// The first key that the node does not cover, if there is one.
     pub fn high_fence(&self) -> Option<&'a [u8]> {
         let from = self.head.records_end();
         self.head.high_bytes.map(|length| &self.bytes[from..from + length])
@@ -162,7 +163,7 @@ impl<'a> NodeRef<'a> {
     /// The record of `key`, if there is one.
     ///
     /// # Errors
-    /// [`NodeError::Damaged`] when a record on the way to it does not hold together.
+    /// [`NodeError::Damaged`] when a record on the way to it is inconsistent.
     #[inline]
     pub fn get(&self, key: &[u8]) -> Result<Option<NodeRecord<'a>>, NodeError> {
         Ok(self.find(key)?.map(|(_, record)| record))
@@ -185,7 +186,7 @@ impl<'a> NodeRef<'a> {
         Ok(None)
     }
 
-    /// The slots from `first` on that have a fingerprint, a bit each, of the block that begins there.
+    /// The slots that have a fingerprint, a bit each, of the block that begins at `first`.
     #[inline]
     fn matches(&self, first: usize, wanted: u8) -> u32 {
         let Some(fingerprints) = self.bytes[fingerprint_at(first)..].first_chunk() else { return 0 };
@@ -193,10 +194,10 @@ impl<'a> NodeRef<'a> {
         matches(fingerprints, wanted) & in_use
     }
 
-    /// The record in a slot below [`NodeRef::count`]; their order is nobody's.
+    /// The record in a slot below [`NodeRef::count`]. Slots are in no order.
     ///
     /// # Errors
-    /// [`NodeError::Damaged`] when it does not hold together, or when there is no such slot.
+    /// [`NodeError::Damaged`] when the record is inconsistent, or when there is no such slot.
     #[inline]
     pub fn record(&self, slot: usize) -> Result<NodeRecord<'a>, NodeError> {
         if slot >= self.head.count {
@@ -210,7 +211,7 @@ impl<'a> NodeRef<'a> {
         if at < self.head.heap {
             return Err(NodeError::Damaged);
         }
-        // As if it had its crc: that is not looked at.
+        // The header is parsed as if its crc were there, which parsing does not check.
         let bytes = self.bytes.get(at - CRC_BYTES..self.head.records_end()).ok_or(NodeError::Damaged)?;
         let (header, key_at) = Header::parse(bytes).map_err(|_| NodeError::Damaged)?;
         let (key_bytes, stored_bytes) = (header.key_bytes as usize, header.stored_bytes as usize);
@@ -238,7 +239,7 @@ impl<'a> NodeRef<'a> {
         self.records().filter_map(move |record| record.and_then(of_record).transpose())
     }
 
-    /// Where in the page the record of a key seems to begin. Nothing is checked: it is good for a hint.
+    /// The offset in the page at which the record of a key seems to begin. It is unchecked, so it is only a hint.
     pub fn record_hint(&self, key: &[u8]) -> Option<usize> {
         let wanted = fingerprint(key);
         let mut blocks = (0..self.head.count).step_by(FINGERPRINTS);

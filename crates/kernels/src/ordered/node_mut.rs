@@ -1,4 +1,4 @@
-//! A node that is changed, in place. Its checksum holds again when it is sealed.
+//! A node that is changed in place. Sealing it makes its checksum right again.
 
 use super::extension::ExtensionReference;
 use super::fingerprint::fingerprint;
@@ -12,7 +12,7 @@ use super::{
 use crate::checksum::checksum;
 use crate::record::{Codec, HEADER_BYTES_MAX, Kind, Record};
 
-/// A node whose head holds together, and that nobody else looks at.
+/// A node whose head is consistent, and that nobody else reads.
 pub struct NodeMut<'a> {
     bytes: &'a mut NodePage,
     head: NodeHead,
@@ -23,15 +23,15 @@ pub struct NewNode<'k> {
     pub keyspace: u16,
     pub id: u64,
     pub low_fence: &'k [u8],
-    /// `None`: it covers all keys from the low fence on.
+    /// `None`: the node covers all keys from the low fence on.
     pub high_fence: Option<&'k [u8]>,
 }
 
-/// What a record was that is not there any more.
+/// A record that was replaced or removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReplacedRecord {
     pub stamp: u64,
-    /// Where its value is, if it is in an extension: that is dead when the node is durable.
+    /// The reference to its value, if it is in an extension. The extension is dead once the node is durable.
     pub extension: Option<ExtensionReference>,
 }
 
@@ -65,10 +65,10 @@ impl<'a> NodeMut<'a> {
         Ok(NodeMut { bytes, head })
     }
 
-    /// As [`NodeRef::look`], to change it.
+    /// Like [`NodeRef::look`], for changes.
     ///
     /// # Errors
-    /// When the head does not hold together.
+    /// When the head is inconsistent.
     pub fn look(bytes: &'a mut [u8]) -> Result<NodeMut<'a>, NodeError> {
         let bytes: &mut NodePage = bytes.try_into().map_err(|_| NodeError::Damaged)?;
         let head = NodeHead::parse(bytes)?;
@@ -80,11 +80,12 @@ impl<'a> NodeMut<'a> {
         NodeRef { bytes: self.bytes, head: self.head }
     }
 
-    /// Stores a record, in place of the one of its key if there is one. The header's keyspace is 0: the node has it.
+    /// Stores a record, in place of the record with its key if there is one. The header's keyspace is 0: the node has
+    /// it.
     ///
     /// # Errors
-    /// [`NodeError::NoRoom`] when it does not fit, and otherwise when it belongs in no node, or not in this one. The node is as it was
-    /// then; if it is damaged, its records may be lost.
+    /// [`NodeError::NoRoom`] when the record does not fit; other errors when it belongs in no node, or not in this one.
+    /// The node is unchanged then. If the node is damaged, its records may be lost.
     pub fn put(&mut self, record: &Record<'_>) -> Result<Option<ReplacedRecord>, NodeError> {
         let Record { header, key, stored } = record;
         let bytes = node_record_bytes(header);
@@ -113,7 +114,7 @@ impl<'a> NodeMut<'a> {
             self.write_to_heap(slot, record, bytes);
         } else if self.head.gap_bytes() + self.head.dead + old_bytes >= bytes {
             self.compact_without(Some(slot))?;
-            // Of a damaged page alone: it said that there was room.
+            // Only a damaged page gets here: its head says that there is room.
             if self.head.gap_bytes() < bytes {
                 return Err(NodeError::Damaged);
             }
@@ -134,7 +135,7 @@ impl<'a> NodeMut<'a> {
         if needed > self.head.heap {
             self.compact_without(None)?;
         }
-        // Of a damaged page alone: it said that there was room.
+        // Only a damaged page gets here: its head says that there is room.
         if needed > self.head.heap {
             return Err(NodeError::Damaged);
         }
@@ -160,7 +161,7 @@ impl<'a> NodeMut<'a> {
         self.bytes[stored_at..stored_at + record.stored.len()].copy_from_slice(record.stored);
     }
 
-    /// Takes a record's bytes back.
+    /// Frees a record's bytes.
     fn release(&mut self, at: usize, bytes: usize) {
         if at == self.head.heap {
             self.head.heap += bytes;
@@ -170,7 +171,7 @@ impl<'a> NodeMut<'a> {
         }
     }
 
-    /// Never more than there are bytes: in a damaged page records overlap, and are given back twice.
+    /// Counts no more dead bytes than there are: records of a damaged page overlap, and their bytes are freed twice.
     fn add_dead(&mut self, bytes: usize) {
         self.head.dead = (self.head.dead + bytes).min(self.head.records_end() - self.head.heap);
     }
@@ -196,16 +197,16 @@ impl<'a> NodeMut<'a> {
         self.release(at, bytes);
     }
 
-    /// Removes the records that are not to be kept; `removed` is told of each.
+    /// Removes the records that `keep` rejects, and passes each to `removed`.
     ///
     /// # Errors
-    /// [`NodeError::Damaged`] when a record does not hold together; those before it are removed.
+    /// [`NodeError::Damaged`] when a record is inconsistent; the records before it are removed.
     pub fn retain(
         &mut self,
         keep: impl Fn(&NodeRecord<'_>) -> bool,
         mut removed: impl FnMut(ReplacedRecord),
     ) -> Result<(), NodeError> {
-        // From the last slot on, so that one that takes a removed one's place was looked at.
+        // Goes from the last slot on, so that the slot that takes a removed one's place was already checked.
         for slot in (0..self.head.count).rev() {
             let record = self.view().record(slot)?;
             if !keep(&record) {
@@ -221,14 +222,14 @@ impl<'a> NodeMut<'a> {
     /// Moves the records together, so that no dead bytes are between them.
     ///
     /// # Errors
-    /// [`NodeError::Damaged`] when a record does not hold together.
+    /// [`NodeError::Damaged`] when a record is inconsistent.
     pub fn compact(&mut self) -> Result<(), NodeError> {
         self.compact_without(None)?;
         self.head.encode_counts(self.bytes);
         Ok(())
     }
 
-    /// As [`NodeMut::compact`]; the slot `without` keeps its place and loses its record.
+    /// Like [`NodeMut::compact`], but the slot `without` keeps its place and loses its record.
     fn compact_without(&mut self, without: Option<usize>) -> Result<(), NodeError> {
         let before: NodePage = *self.bytes;
         let node = NodeRef { bytes: &before, head: self.head };
@@ -236,7 +237,7 @@ impl<'a> NodeMut<'a> {
         let mut heap = self.head.records_end();
         for slot in (0..self.head.count).filter(|slot| Some(*slot) != without) {
             let record = node.record(slot)?;
-            // Where records overlap there is more of them than room.
+            // Overlapping records have more bytes than there is room.
             let at = heap.checked_sub(record.bytes).filter(|at| *at >= first).ok_or(NodeError::Damaged)?;
             self.bytes[at..heap].copy_from_slice(&before[record.at..record.at + record.bytes]);
             put_u16(self.bytes, offset_at(slot), at);
@@ -247,7 +248,7 @@ impl<'a> NodeMut<'a> {
         Ok(())
     }
 
-    /// Appends a record of another node as it stands. Its key is not looked for.
+    /// Appends a record of another node unchanged. It does not look for the record's key.
     pub(super) fn append(&mut self, record: &NodeRecord<'_>, from: &NodePage) -> Result<(), NodeError> {
         let slot = self.head.count;
         if slot == NODE_SLOTS_MAX || slots_end(slot + 1) + record.bytes > self.head.heap {
@@ -263,7 +264,7 @@ impl<'a> NodeMut<'a> {
         Ok(())
     }
 
-    /// Gives the image its stamps, and the checksum of the slot that it is to be written to.
+    /// Gives the image its stamps, and the checksum for the slot that it will be written to.
     pub fn seal(&mut self, salt: SlotSalt, seal: ImageSeal) {
         self.head.seal = seal;
         self.head.encode_seal(self.bytes);

@@ -1,10 +1,11 @@
-//! The records of a node in the order of their keys, which the node does not keep: computed into a caller's scratch for a scan or a split.
+//! The order of a node's records by key. The node does not keep it: it is computed into a caller's scratch for a scan
+//! or a split.
 
 use super::layout::{offset_at, u16_at};
 use super::{NODE_SLOTS_MAX, NodeError, NodeRecord, NodeRef};
 use std::ops::Range;
 
-/// The order of one node's records. It says nothing of a node that was changed since.
+/// The order of one node's records. It is invalid once the node changes.
 pub struct NodeOrder {
     places: [OrderPlace; NODE_SLOTS_MAX],
     count: usize,
@@ -12,9 +13,9 @@ pub struct NodeOrder {
 
 #[derive(Clone, Copy)]
 struct OrderPlace {
-    /// Bytes of the key behind those that all keys begin with, as a number; zeros behind its end.
+    /// Bytes of the key behind the prefix that all keys share, as a number; zeros behind its end.
     prefix: u64,
-    /// Where record and key begin in the page.
+    /// Offsets in the page at which the record and its key begin.
     record_at: u16,
     key_at: u16,
     key_bytes: u16,
@@ -36,7 +37,7 @@ impl Default for NodeOrder {
 }
 
 impl NodeOrder {
-    /// Of no records.
+    /// The order of no records.
     pub const fn new() -> NodeOrder {
         NodeOrder { places: [OrderPlace::NONE; NODE_SLOTS_MAX], count: 0 }
     }
@@ -44,7 +45,7 @@ impl NodeOrder {
     /// Computes the order of a node's records.
     ///
     /// # Errors
-    /// [`NodeError::Damaged`] when one of them does not hold together, or a key is there twice.
+    /// [`NodeError::Damaged`] when a record is inconsistent, or two have the same key.
     pub fn sort(&mut self, node: &NodeRef<'_>) -> Result<(), NodeError> {
         self.count = 0;
         let places = &mut self.places[..node.count()];
@@ -74,7 +75,7 @@ impl NodeOrder {
         self.count
     }
 
-    /// The key in a place below the count; of no bytes in another one.
+    /// The key in a place below the count; empty for any other place.
     pub fn key<'a>(&self, node: &NodeRef<'a>, place: usize) -> &'a [u8] {
         self.places[..self.count].get(place).map_or(&[], |place| place.key(node))
     }
@@ -103,14 +104,14 @@ impl NodeOrder {
     }
 }
 
-/// How many bytes all of the keys begin with.
+/// The number of bytes that all keys begin with.
 fn shared_bytes(node: &NodeRef<'_>, places: &[OrderPlace]) -> usize {
     let Some((first, rest)) = places.split_first() else { return 0 };
     let first = first.key(node);
     rest.iter().fold(first.len(), |shared, place| common_bytes(&first[..shared], place.key(node)))
 }
 
-/// How many bytes both begin with.
+/// The number of bytes that both begin with.
 pub(super) fn common_bytes(one: &[u8], other: &[u8]) -> usize {
     let (words, _) = one.as_chunks::<8>();
     let (others, _) = other.as_chunks::<8>();

@@ -15,7 +15,7 @@ use crate::extent_address::ExtentAddress;
 const PAGE_BITS: u32 = 24;
 const WORD_BITS: u32 = u32::BITS + PAGE_BITS;
 
-/// Keep nodes and extensions apart from each other and from a segment's parts in the salt's address.
+/// These keep nodes and extensions apart from each other and from a segment's parts in the salt's address.
 const ADDRESS_NODE: u64 = 1 << 60;
 const ADDRESS_EXTENSION: u64 = 1 << 59;
 const _: () = assert!(WORD_BITS == 56 && ADDRESS_EXTENSION >> WORD_BITS > 0);
@@ -24,7 +24,7 @@ const _: () = assert!(WORD_BITS == 56 && ADDRESS_EXTENSION >> WORD_BITS > 0);
 pub struct SlotAddress(u64);
 
 impl SlotAddress {
-    /// Pages of a group at most.
+    /// The most pages of a group.
     pub const PAGES_MAX: u32 = 1 << PAGE_BITS;
     /// Bytes of an address on flash.
     pub const BYTES: usize = WORD_BITS as usize / 8;
@@ -36,7 +36,7 @@ impl SlotAddress {
         SlotAddress(u64::from(extent.word()) << PAGE_BITS | u64::from(page))
     }
 
-    /// As it stands on flash. `None` if there is no such address.
+    /// Reads an address as it stands on flash. `None` if there is no such address.
     pub fn from_word(word: u64) -> Option<SlotAddress> {
         (word >> WORD_BITS == 0).then_some(SlotAddress(word))
     }
@@ -54,12 +54,12 @@ impl SlotAddress {
     }
 }
 
-/// What the checksum of a node or an extension is bound to, besides its bytes, which say its stamp.
+/// The values that the checksum of a node or an extension is bound to, besides its bytes, which hold its stamp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlotSalt {
     pub store: u64,
     pub slot: SlotAddress,
-    /// Of the group of slots, so that what its extents held before does not pass.
+    /// The version of the group of slots. Older contents of the group's extents have another one and do not pass.
     pub version: u64,
 }
 

@@ -1,12 +1,14 @@
-//! One node made into two, and two into one.
+//! Splits a node into two, and merges two into one.
 //!
-//! Where a node is cut, the separator becomes the high fence of the left half and the low fence of the right one: the shortest key that is
-//! above all on the left and not above any on the right. A cut between two records always fits, since the separator is no longer than
-//! the key on either side (and a byte): the fence that a half gets takes no more than the records that it loses.
+//! When a node is cut, the separator becomes the high fence of the left half and the low fence of the right one. It is
+//! the shortest key that is above all keys on the left and not above any on the right. A cut between two records always
+//! fits: the separator is at most as long as the key on either side (and a byte), so the fence that a half gets takes
+//! no more than the records that it loses.
 //!
-//! A split is made for a record that has no room, its *arrival*. It counts where the node is cut, and it may have a half for itself. If no
-//! cut makes room for it, the node is cut all the same, and the half in which the arrival belongs has fewer records: split that one
-//! again. A node with one record is cut between that and the arrival, and both have room then. Three splits were the most that was seen.
+//! A split makes room for a record, its *arrival*. The arrival counts when the cut is chosen, and may get a half for
+//! itself. If no cut makes room for it, the node is cut all the same. Then the half in which the arrival belongs has
+//! fewer records, and the caller splits that half again. A node with one record is cut between that record and the
+//! arrival, and then both have room. At most three splits in a row were seen.
 
 use super::layout::slots_end;
 use super::node_mut::NewNode;
@@ -14,7 +16,7 @@ use super::order::common_bytes;
 use super::{NODE_BYTES, NODE_RECORD_BYTES_MAX, NODE_SLOTS_MAX, NodeError, NodeMut, NodeOrder, NodePage, NodeRef};
 use std::cmp::Ordering;
 
-/// Cuts that are off the middle by no more than this many bytes are as good: the shortest separator wins.
+/// Cuts that are off the middle by no more than this many bytes are equally good: the shortest separator wins.
 const BALANCE_BYTES: usize = NODE_BYTES / 8;
 
 /// A record that has no room yet.
@@ -33,7 +35,7 @@ pub enum SplitSide {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeSplit {
-    /// The half in which the arrival belongs; left without one.
+    /// The half in which the arrival belongs; the left one if there is no arrival.
     pub side: SplitSide,
     /// Whether the arrival has room there. If not, that half must be split again.
     pub has_room: bool,
@@ -47,8 +49,8 @@ pub fn separator<'k>(low: &[u8], high: &'k [u8]) -> &'k [u8] {
 /// Splits a node whose order is given; the left half keeps its id. Neither half is sealed.
 ///
 /// # Errors
-/// [`NodeError::TooFew`] when there is nothing to cut between, [`NodeError::OutsideFences`] and [`NodeError::Unfit`] when the arrival
-/// belongs in another node or in none, and [`NodeError::Damaged`] when a record does not hold together.
+/// [`NodeError::TooFew`] when there is no place to cut, [`NodeError::OutsideFences`] and [`NodeError::Unfit`] when the
+/// arrival belongs in another node or in none, and [`NodeError::Damaged`] when a record is inconsistent.
 pub fn split(
     (node, order): (&NodeRef<'_>, &NodeOrder),
     arrival: Option<Arrival<'_>>,
@@ -76,8 +78,8 @@ pub fn split(
     Ok(NodeSplit { side, has_room: cuts.sides(cut).has_room() })
 }
 
-/// Splits a node whose order is given in front of `separator`, between whichever of its records that is: a half may have none. The left
-/// half keeps its id. Neither half is sealed.
+/// Splits a node in front of `separator`, which need not be the key of a record; a half may have no records. The node's
+/// order is given. The left half keeps its id. Neither half is sealed.
 ///
 /// # Errors
 /// [`NodeError::OutsideFences`] when the separator is none of its keys, or the first one; [`NodeError::NoRoom`] when a half has no room for
@@ -97,7 +99,7 @@ pub fn split_at(
     cut_at((node, order), (separator, order.lower_bound(node, separator)), right_id, halves)
 }
 
-/// Makes both halves: so many records go to the left one.
+/// Makes both halves. The left one gets the first `of_left` records.
 fn cut_at(
     (node, order): (&NodeRef<'_>, &NodeOrder),
     (separator, of_left): (&[u8], usize),
@@ -116,21 +118,22 @@ fn cut_at(
     Ok(())
 }
 
-/// The places at which a node can be cut: in front of each item but the first. Items are its records in order, and the arrival.
+/// The places at which a node can be cut: in front of each item but the first. Items are the node's records in order,
+/// and the arrival.
 struct Cuts<'a> {
     node: &'a NodeRef<'a>,
     order: &'a NodeOrder,
     arrival: Option<Arrival<'a>>,
     /// The arrival's place among the items.
     arrival_at: Option<usize>,
-    /// The arrival takes the place of a record with its key.
+    /// Whether the arrival takes the place of a record with its key.
     replaces: bool,
     items: usize,
     /// Bytes of all records before each place of the order, without slots.
     bytes_before: [u16; NODE_SLOTS_MAX + 1],
 }
 
-/// Bytes of the two halves: as they are made, and with the arrival.
+/// Bytes of the two halves, without the arrival and with it.
 struct CutSides {
     made: [usize; 2],
     filled: [usize; 2],
@@ -156,7 +159,7 @@ impl<'a> Cuts<'a> {
         let mut sum = 0_usize;
         for place in 0..order.count() {
             sum += order.record(node, place)?.bytes();
-            // Records that overlap have more bytes than the page.
+            // Overlapping records have more bytes than the page.
             bytes_before[place + 1] = u16::try_from(sum).map_err(|_| NodeError::Damaged)?;
         }
         let arrival_at = arrival.map(|arrival| order.lower_bound(node, arrival.key));
@@ -173,7 +176,7 @@ impl<'a> Cuts<'a> {
         }
     }
 
-    /// How many records are in the left half.
+    /// The number of records in the left half.
     fn records_before(&self, cut: usize) -> usize {
         cut - usize::from(!self.replaces && self.arrival_at.is_some_and(|at| at < cut))
     }
@@ -199,12 +202,12 @@ impl<'a> Cuts<'a> {
         CutSides { made, filled }
     }
 
-    /// The cut to make, if there is any that can be made.
+    /// The cut to make, if one is possible.
     fn best(&self) -> Option<usize> {
         self.best_at_end().or_else(|| self.best_with_room()).or_else(|| self.best_for_the_next())
     }
 
-    /// Keys that come in order fill the last node of all: it stays full, and the arrival begins the next one.
+    /// If keys come in order, they fill the last node of all. It stays full, and the arrival begins the next node.
     fn best_at_end(&self) -> Option<usize> {
         let last = self.items.checked_sub(1).filter(|last| *last > 0)?;
         let is_at_end = !self.replaces && self.arrival_at == Some(last) && self.node.high_fence().is_none();
@@ -220,7 +223,7 @@ impl<'a> Cuts<'a> {
         near.min_by_key(cost).map(|(cut, _)| cut)
     }
 
-    /// Where no cut has room: the one that leaves the arrival's half with the fewest bytes.
+    /// If no cut has room: the cut that leaves the arrival's half with the fewest bytes.
     fn best_for_the_next(&self) -> Option<usize> {
         let cuts = (1..self.items).map(|cut| (cut, self.sides(cut))).filter(|(_, sides)| sides.fits());
         let cost = |(cut, sides): &(usize, CutSides)| {
@@ -246,7 +249,7 @@ pub fn merged_bytes(left: &NodeRef<'_>, right: &NodeRef<'_>) -> Result<usize, No
 /// Makes one node of two neighbours, with the left one's id. It is not sealed.
 ///
 /// # Errors
-/// [`NodeError::NoRoom`] when they do not fit in one, and as [`merged_bytes`].
+/// [`NodeError::NoRoom`] when they do not fit in one, and the errors of [`merged_bytes`].
 pub fn merge(left: &NodeRef<'_>, right: &NodeRef<'_>, out: &mut NodePage) -> Result<(), NodeError> {
     if merged_bytes(left, right)? > NODE_BYTES {
         return Err(NodeError::NoRoom);

@@ -1,4 +1,4 @@
-//! What the tests of nodes and extensions share.
+//! Helpers that the tests of nodes and extensions share.
 
 use super::extension::{ExtensionReference, REFERENCE_BYTES};
 use super::{NODE_BYTES, NewNode, NodeMut, NodePage, SlotAddress, SlotSalt};
@@ -7,7 +7,7 @@ use crate::extent_address::ExtentAddress;
 use crate::random::mix;
 use crate::record::{Codec, Header, Marks, Record};
 
-/// Of a slot of a store.
+/// The salt of a slot of a test's store.
 pub fn salt(page: u32) -> SlotSalt {
     SlotSalt { store: 5, slot: SlotAddress::new(ExtentAddress::new(0, 3), page), version: 11 }
 }
@@ -16,7 +16,7 @@ pub fn blank() -> Box<NodePage> {
     Box::new([0; NODE_BYTES])
 }
 
-/// A node of all keys between two fences.
+/// An empty node that covers all keys between two fences.
 pub fn node(low_fence: &[u8], high_fence: Option<&[u8]>) -> Box<NodePage> {
     let mut page = blank();
     NodeMut::format(&mut page, &NewNode { keyspace: 3, id: 17, low_fence, high_fence }).unwrap();

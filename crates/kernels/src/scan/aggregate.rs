@@ -1,13 +1,13 @@
-//! Aggregates: what is left of many values. States of parts of the records merge to the state of all of them.
+//! Aggregates: single values computed from many. The states of parts of the records merge to the state of all records.
 //!
 //! ```text
 //! state:  count   values u64
 //!         sum, avg of integers    values u64 · sum i128       of floats    values u64 · sum f64
 //!         min, max                is there u8 · the value, as in a row ([`super::rows`])
 //! ```
-//! 1. NULLs are passed over. Of no values `count` is 0, and all else NULL.
-//! 2. Sums of integers are exact; one that 64 bits with a sign do not hold is NULL.
-//! 3. Sums of floats depend in their last bits on the order of adding, and so on how the records were parted.
+//! 1. NULLs are skipped. Without values, `count` is 0, and all other aggregates are NULL.
+//! 2. Sums of integers are exact. A sum that a signed integer of 64 bits does not hold is NULL.
+//! 3. Sums of floats depend in their last bits on the order of additions, and so on how the records were divided.
 
 use super::rows::read_scalar;
 use super::value::{OwnedScalar, Scalar, ScalarType};
@@ -32,7 +32,7 @@ impl AggregateKind {
         AggregateKind::ALL.into_iter().find(|kind| *kind as u8 == code)
     }
 
-    /// The type of the result for values of this type; `None` if it has no such values.
+    /// The type of the result for values of this type; `None` if the aggregate does not take such values.
     pub fn result_type(self, of: ScalarType) -> Option<ScalarType> {
         match self {
             AggregateKind::Count => Some(ScalarType::Int),
@@ -54,12 +54,12 @@ pub enum AggregateState {
         values: u64,
         sum: f64,
     },
-    /// The least, or the greatest, that was seen.
+    /// The least, or the greatest, value so far.
     Extreme(Option<OwnedScalar>),
 }
 
 impl AggregateState {
-    /// Of no values.
+    /// The state of no values.
     pub fn new(kind: AggregateKind, of: ScalarType) -> AggregateState {
         match kind {
             AggregateKind::Count => AggregateState::Count(0),
@@ -71,7 +71,8 @@ impl AggregateState {
         }
     }
 
-    /// Takes a value that is there, of the type that the state was made for; how many bytes more it holds, or fewer.
+    /// Adds a value that is not NULL, of the type that the state was made for. Returns how many bytes more the state
+    /// holds, or fewer.
     #[inline]
     pub fn add(&mut self, kind: AggregateKind, value: Scalar<'_>) -> isize {
         match (self, value) {
@@ -99,7 +100,7 @@ impl AggregateState {
         0
     }
 
-    /// Takes the state of other records; how many bytes more it holds, or fewer.
+    /// Merges the state of other records. Returns how many bytes more the state holds, or fewer.
     pub fn merge(&mut self, kind: AggregateKind, other: &AggregateState) -> isize {
         match (&mut *self, other) {
             (AggregateState::Count(values), AggregateState::Count(more)) => *values = values.saturating_add(*more),
@@ -120,7 +121,7 @@ impl AggregateState {
         0
     }
 
-    /// What comes of it; `None` for NULL.
+    /// The result; `None` for NULL.
     pub fn result(&self, kind: AggregateKind) -> Option<OwnedScalar> {
         match self {
             // No store has 2^63 records.

@@ -1,7 +1,7 @@
 //! Finds and reads the fields of a record.
 //!
 //! 1. Whatever a record's bytes are, reading a field gives its value, NULL, or a [`Misfit`]; it never panics.
-//! 2. A field is read alone: of those before it no more than their lengths is looked at, and of those behind nothing.
+//! 2. A field is read alone: at most the lengths of the fields before it are read, and nothing behind it.
 //! 3. Nothing is allocated.
 
 use super::format::{ByteOrder, FieldKind, Format, JsonType, Part, TimeUnit};
@@ -12,7 +12,7 @@ use super::json_scanner::{JsonError, JsonToken, check_document, unescape};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Misfit {
-    /// It ends before the field does.
+    /// The record ends before the field does.
     Short = 1,
     /// A bool that is neither 0 nor 1.
     Bool = 2,
@@ -24,9 +24,9 @@ pub enum Misfit {
     Json = 5,
     /// A document that is nested too deep.
     JsonDeep = 6,
-    /// There is something else at the path in JSON.
+    /// JSON has something else at the path.
     JsonType = 7,
-    /// It goes on behind the last field.
+    /// The record goes on behind the last field.
     Long = 8,
 }
 
@@ -69,7 +69,7 @@ impl From<JsonError> for Misfit {
     }
 }
 
-/// What a field says.
+/// The value of a field, as it lies in the record.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum RawField<'a> {
     Bool(bool),
@@ -84,7 +84,7 @@ pub enum RawField<'a> {
     Escaped(&'a [u8]),
 }
 
-/// Where the fields of a format lie.
+/// The places of the fields of a format.
 #[derive(Clone, Debug)]
 pub struct FieldReader {
     plans: Vec<FieldPlan>,
@@ -95,7 +95,7 @@ struct FieldPlan {
     part: Part,
     kind: FieldKind,
     is_optional: bool,
-    /// Where in the part the walk to it begins.
+    /// The offset in the part at which the walk to the field begins.
     from: usize,
     walk: Vec<WalkStep>,
 }
@@ -109,7 +109,7 @@ struct WalkStep {
 #[derive(Clone, Copy, Debug)]
 enum StepLength {
     Fixed(usize),
-    /// Of the length, in bytes.
+    /// The field follows its length, which has this many bytes.
     Prefixed(u8, ByteOrder),
 }
 
@@ -153,7 +153,7 @@ impl FieldReader {
         }
     }
 
-    /// Whether all of a record fits, to its last byte. The field that does not is named.
+    /// Checks that a record fits, to its last byte. The error names the field that does not.
     pub fn check(&self, key: &[u8], value: &[u8]) -> Result<(), (usize, Misfit)> {
         for field in 0..self.plans.len() {
             self.read(field, key, value).map_err(|misfit| (field, misfit))?;
@@ -191,7 +191,7 @@ impl FieldReader {
 type Split<'a> = (&'a [u8], &'a [u8]);
 
 impl WalkStep {
-    /// `None` where it is missing and may be.
+    /// `None` if the field is missing and may be.
     #[inline]
     fn split<'a>(&self, bytes: &'a [u8]) -> Result<Option<Split<'a>>, Misfit> {
         if self.is_optional && bytes.is_empty() {
@@ -209,7 +209,7 @@ impl WalkStep {
 }
 
 impl FieldPlan {
-    /// All from the field's beginning on.
+    /// All bytes from the field's beginning on.
     #[inline]
     fn start<'a>(&self, bytes: &'a [u8]) -> Result<&'a [u8], Misfit> {
         let mut rest = bytes.get(self.from..).ok_or(Misfit::Short)?;
@@ -276,7 +276,7 @@ fn text(bytes: &[u8]) -> Result<Option<RawField<'_>>, Misfit> {
     std::str::from_utf8(bytes).map(|text| Some(RawField::Text(text.as_bytes()))).map_err(|_| Misfit::Text)
 }
 
-/// `bytes` are all that the field has.
+/// Reads a field from `bytes`, which are all that it has.
 #[inline]
 fn read_kind<'a>(kind: &FieldKind, bytes: &'a [u8]) -> Result<Option<RawField<'a>>, Misfit> {
     Ok(Some(match *kind {

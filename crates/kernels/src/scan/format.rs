@@ -37,7 +37,7 @@ use super::wire::{ScanReader, WireError};
 pub const FORMAT_VERSION: u8 = 1;
 pub const FIELDS_MAX: usize = 128;
 pub const FIELD_NAME_BYTES_MAX: usize = 64;
-/// Of bytes and strings of one length.
+/// The longest bytes or string of a fixed length.
 pub const FIXED_BYTES_MAX: u32 = 64 << 10;
 const HEAD_BYTES: usize = 4;
 const FIELD_HEAD_BYTES: usize = 16;
@@ -96,22 +96,22 @@ pub struct Field {
     pub part: Part,
     pub name: Box<str>,
     pub kind: FieldKind,
-    /// The part may end before it: then it is NULL.
+    /// Whether the part may end before the field, which is NULL then.
     pub is_optional: bool,
 }
 
-/// What no format has.
+/// The reason that a list of fields is no format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FormatError {
     Empty,
     TooManyFields,
-    /// These and the following name a field by its place in the list.
+    /// This error and the following ones name a field by its place in the list.
     Name(usize),
     NameTwice(usize),
     Width(usize),
-    /// It follows a field that takes the rest.
+    /// The field follows one that takes the rest.
     BehindRest(usize),
-    /// It must be there, and follows one that may be missing.
+    /// The field must be there, but follows one that may be missing.
     BehindOptional(usize),
     /// Only fields of known or said length may be missing.
     OptionalRest(usize),
@@ -134,7 +134,7 @@ impl FieldKind {
         }
     }
 
-    /// Its length, where that is the same in all records.
+    /// The field's length, if it is the same in all records.
     pub fn fixed_bytes(&self) -> Option<usize> {
         match *self {
             FieldKind::Unsigned { bytes, .. }
@@ -147,7 +147,7 @@ impl FieldKind {
         }
     }
 
-    /// Whether it sees all that the fields before left.
+    /// Whether the field sees all bytes that the fields before it left.
     pub fn takes_rest(&self) -> bool {
         matches!(self, FieldKind::RestBytes | FieldKind::RestText | FieldKind::Json { .. })
     }
@@ -164,7 +164,7 @@ impl FieldKind {
         }
     }
 
-    /// Kind, byte order, width: as they stand in the binary form.
+    /// The codes of kind, byte order and width in the binary form.
     fn codes(&self) -> (u8, ByteOrder, u32) {
         let none = ByteOrder::Little;
         match *self {
@@ -326,7 +326,7 @@ fn decode_field(reader: &mut ScanReader<'_>) -> Result<Field, WireError> {
     Ok(Field { part, name: name.into(), kind, is_optional: flags & FLAG_OPTIONAL != 0 })
 }
 
-/// Whether a field may be called so: what SQL calls a name.
+/// Whether a field may have this name: the rule is SQL's.
 pub fn is_name(name: &str) -> bool {
     let begins = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
     begins
@@ -346,7 +346,7 @@ mod tests {
         FieldKind::Unsigned { bytes: 2, order: ByteOrder::Little }
     }
 
-    /// As it will lie in the catalogue.
+    /// Pins the bytes in the catalogue.
     #[test]
     fn a_format_has_its_bytes() {
         let json = FieldKind::Json { of: JsonType::Int, path: JsonPath::parse("$.a").unwrap() };
@@ -381,7 +381,7 @@ mod tests {
             assert_eq!(Format::decode(&mut ScanReader::new(&bytes)), Ok(format));
             read += 1;
         }
-        // Every one of the 17 kinds with the widths that it has, or, where it has none, with each.
+        // Each of the 17 kinds was read with its widths, or, if it has none, with all of them.
         assert!(read > 17 * 2, "{read}");
     }
 
@@ -404,7 +404,7 @@ mod tests {
         ] {
             assert_eq!(Format::new(fields), Err(expected));
         }
-        // The rest of one part keeps nobody from the other one.
+        // The rest of one part does not affect the other part.
         let key = Field { part: Part::Key, ..rest() };
         assert!(Format::new(vec![key, number("a"), field("b", FieldKind::RestText, false)]).is_ok());
     }

@@ -13,18 +13,19 @@
 //! bytes string              to the end of the part
 //! json $.a.b[0] int         at a path in JSON, which goes to the end of the part: string, int, float or bool
 //! ```
-//! A part that is not given is one field of its name, `bytes`. Writing and reading a format leads back to it.
+//! A part that is not given is one field with the part's name and the type `bytes`. A written format parses back to
+//! itself.
 
 use super::format::{ByteOrder, FIELDS_MAX, Field, FieldKind, Format, FormatError, JsonType, Part, TimeUnit};
 use super::json_path::JsonPath;
 use std::fmt;
 
-/// What is wrong with a text, at which word.
+/// The problem of a text, and the word that has it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct FormatTextError {
-    /// Where the word begins, in characters from 1 on.
+    /// The place at which the word begins, in characters from 1 on.
     pub column: usize,
-    /// Nothing, where a word is missing.
+    /// Empty if a word is missing.
     pub word: String,
     pub problem: FormatProblem,
 }
@@ -37,7 +38,7 @@ pub enum FormatProblem {
     Name,
     NameTwice,
     Type,
-    /// A type of other databases, and what to write instead.
+    /// A type of other databases, with the type to write instead.
     OtherType(&'static str),
     Path(&'static str),
     JsonType,
@@ -46,7 +47,7 @@ pub enum FormatProblem {
     BehindOptional,
     OptionalRest,
     TooManyFields,
-    /// Something stands behind a field that is whole.
+    /// Something stands behind a complete field.
     Surplus,
 }
 
@@ -63,7 +64,7 @@ impl fmt::Display for FormatTextError {
 
 impl std::error::Error for FormatTextError {}
 
-/// As text: a `main` that returns an error prints it so.
+/// Writes the text, since a `main` that returns an error prints its `Debug` form.
 impl fmt::Debug for FormatTextError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -96,7 +97,7 @@ impl fmt::Display for FormatProblem {
     }
 }
 
-/// A word, and where it begins, in bytes.
+/// A word, and the byte at which it begins.
 #[derive(Clone, Copy)]
 struct Word<'a> {
     at: usize,
@@ -114,7 +115,7 @@ impl<'a> FormatLexer<'a> {
         self.at += rest.len() - rest.trim_start().len();
     }
 
-    /// Takes a mark if it is next.
+    /// Takes a mark if it is next. Returns whether it was.
     fn mark(&mut self, mark: char) -> bool {
         self.skip_spaces();
         let is_next = self.text[self.at..].starts_with(mark);
@@ -127,7 +128,7 @@ impl<'a> FormatLexer<'a> {
         self.at == self.text.len()
     }
 
-    /// All up to a space or mark; nothing, if one is next. A quoted name in a path may have either.
+    /// The word up to a space or mark; empty if one is next. A quoted name in a path may contain either.
     fn word(&mut self) -> Word<'a> {
         self.skip_spaces();
         let (from, mut in_quotes) = (self.at, false);
@@ -170,7 +171,7 @@ impl Format {
     pub fn parse(text: &str) -> Result<Format, FormatTextError> {
         let mut lexer = FormatLexer { text, at: 0 };
         let mut fields = Vec::new();
-        // The name of each field, by which an error that only the whole list shows is told.
+        // The name of each field. An error that only the whole list shows is reported at it.
         let mut names: Vec<Word<'_>> = Vec::new();
         let mut is_given = [false; 2];
         while !lexer.is_at_end() {
@@ -214,7 +215,7 @@ impl Format {
     }
 }
 
-/// At which field, and what.
+/// The field that has the error, and its problem.
 fn told(error: FormatError, fields: usize) -> (usize, FormatProblem) {
     match error {
         FormatError::Empty => (fields, FormatProblem::Part),
@@ -298,7 +299,7 @@ fn parse_kind(text: &str) -> Option<FieldKind> {
         _ => {}
     }
     if let Some((stem, length)) = text.strip_suffix(']').and_then(|text| text.split_once('[')) {
-        // What is too long is told of the whole format.
+        // A length that is too large is an error of the whole format.
         let length = u32::try_from(number(length)?).ok()?;
         return match stem {
             "bytes" => Some(FieldKind::FixedBytes(length)),
@@ -315,7 +316,7 @@ fn parse_kind(text: &str) -> Option<FieldKind> {
     };
     let bits = number(bits)?;
     let bytes = u8::try_from(bits / 8).ok().filter(|_| bits.is_multiple_of(8))?;
-    // One byte has no order: it is written in one way.
+    // One byte has no order, so it is written in one way.
     let order = if bytes == 1 { ByteOrder::Little } else { order };
     let is_one_of = |sizes: &[u8]| sizes.contains(&bytes);
     match stem {

@@ -1,12 +1,12 @@
-//! Groups: aggregates for each of the values that some columns have together.
+//! Groups: aggregates for each combination of values of some columns.
 //!
 //! ```text
 //! partial:  groups u32 · group, one behind the other, in the order of their keys' bytes
 //! group:    key: a row ([`super::rows`]) · a state for each aggregate ([`super::aggregate`])
 //! ```
-//! 1. There are no more groups, and no more bytes of them, than the limits. A value that would be over them is an error, and not half a
-//!    result.
-//! 2. Without columns there is one group, even of no records.
+//! 1. Neither the number of groups nor their bytes exceed the limits. A value that would exceed them is an error, and
+//!    not half a result.
+//! 2. Without columns there is one group, even without records.
 
 use super::aggregate::{AggregateKind, AggregateState};
 use super::rows::read_row;
@@ -14,16 +14,16 @@ use super::value::ScalarType;
 use super::wire::{ScanReader, WireError};
 use std::collections::BTreeMap;
 
-/// Groups of a query.
+/// The most groups of a query.
 pub const GROUPS_MAX: usize = 1 << 16;
-/// Bytes of their keys and of the strings that they keep.
+/// The most bytes of the groups' keys and of the strings that they keep.
 pub const GROUP_BYTES_MAX: usize = 16 << 20;
 
 /// There are more groups than the limits allow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooManyGroups;
 
-/// What a state takes in a partial, about, beside bytes and strings.
+/// Bytes of a state in a partial, about, without its bytes and strings.
 const STATE_BYTES: usize = 24;
 
 pub type TypedAggregate = (AggregateKind, ScalarType);
@@ -35,7 +35,7 @@ pub struct Groups {
     bytes: usize,
 }
 
-/// What became of a partial.
+/// The reason that a partial was not merged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MergeError {
     Wire(WireError),
@@ -61,7 +61,8 @@ impl Groups {
         self.aggregates.iter().map(|(kind, of)| AggregateState::new(*kind, *of)).collect()
     }
 
-    /// Shows the states of a group, made if there is none; `change` says how many bytes more they hold.
+    /// Passes the states of a group to `change`, and creates the group if there is none. `change` returns how many
+    /// bytes more they hold.
     pub fn update(
         &mut self,
         key: &[u8],
@@ -87,7 +88,7 @@ impl Groups {
         self.groups.len()
     }
 
-    /// What [`Groups::encode`] appends, about.
+    /// Bytes that [`Groups::encode`] appends, about.
     pub fn bytes(&self) -> usize {
         self.bytes + self.groups.len() * self.aggregates.len() * STATE_BYTES
     }
@@ -104,7 +105,7 @@ impl Groups {
         }
     }
 
-    /// Takes the groups of other records.
+    /// Merges the groups of other records.
     pub fn merge(&mut self, partial: &[u8]) -> Result<(), MergeError> {
         let mut reader = ScanReader::new(partial);
         for _ in 0..reader.u32()? {

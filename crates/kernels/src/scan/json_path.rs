@@ -8,7 +8,7 @@
 use std::fmt::{self, Write};
 
 pub const JSON_STEPS_MAX: usize = 8;
-/// Of a path as text.
+/// The longest path as text.
 pub const JSON_PATH_BYTES_MAX: usize = 255;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,7 +22,7 @@ pub struct JsonPath {
     pub(super) steps: Vec<JsonStep>,
 }
 
-/// Why a text is no path, and at which of its bytes.
+/// The reason that a text is no path, and the byte that shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct JsonPathError {
     pub at: usize,
@@ -62,7 +62,7 @@ fn parse_step(text: &str) -> Result<(JsonStep, &str), &'static str> {
     let inner = text.strip_prefix('[').ok_or("a step is .name, [\"name\"] or [number]")?;
     if let Some(quoted) = inner.strip_prefix('"') {
         let (name, after) = quoted.split_once("\"]").ok_or("the name ends with \"]")?;
-        // No escapes: a name with a quote or a backslash in it cannot be written.
+        // There are no escapes, so a name with a quote or a backslash cannot be written.
         if name.contains(['"', '\\']) {
             return Err("a name has no quotes and backslashes in it");
         }

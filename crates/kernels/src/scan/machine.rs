@@ -1,10 +1,10 @@
-//! Runs a condition program over a batch of records, an instruction at a time over all of them.
+//! Runs a condition program over a batch of records, one instruction at a time over all of them.
 //!
-//! 1. After a `keep`, and after a record that does not fit, instructions look at the records that are left alone.
-//! 2. A register's values hold for the records that were left when it was defined.
-//! 3. Between batches nothing is kept but room: a batch allocates only where its strings have escapes.
+//! 1. After a `keep`, and after a record that does not fit, instructions process only the records that are left.
+//! 2. A register's values are valid for the records that were left when it was defined.
+//! 3. Between batches only the allocations are kept. A batch allocates only if its strings have escapes.
 //!
-//! Of one thread.
+//! A machine belongs to one thread.
 
 mod columns;
 mod loads;
@@ -18,7 +18,7 @@ use super::program::{Arithmetic, Comparison, Constant, Instruction, Program, Reg
 use super::value::{OwnedScalar, Scalar, ScalarType, compare_floats};
 use std::cmp::Ordering;
 
-/// The first record of a batch that did not fit, and how many there were.
+/// The first record of a batch that did not fit, and the number of such records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BatchMisfits {
     pub count: usize,
@@ -28,7 +28,7 @@ pub struct BatchMisfits {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RowMisfit {
     pub row: usize,
-    /// Its place in the format.
+    /// The field's place in the format.
     pub field: usize,
     pub misfit: Misfit,
 }
@@ -40,14 +40,14 @@ pub struct Machine {
     selection: Selection,
     /// The pattern of each instruction that has one.
     patterns: Vec<Option<LikePattern>>,
-    /// Of constants.
+    /// The bytes of constants.
     constant_bytes: Vec<u8>,
-    /// Of strings of the batch, without their escapes.
+    /// The batch's strings whose escapes were replaced.
     unescaped: Vec<u8>,
     misfits: BatchMisfits,
 }
 
-/// Bytes that are a value, by where they lie.
+/// The place of a value's bytes.
 #[derive(Clone, Copy, Default)]
 struct Span {
     source: SpanSource,
@@ -63,7 +63,7 @@ enum SpanSource {
     Unescaped,
 }
 
-/// What spans point into.
+/// The buffers that spans point into.
 #[derive(Clone, Copy)]
 struct SpanBytes<'a> {
     batch: &'a [u8],
@@ -107,7 +107,7 @@ impl Machine {
         machine
     }
 
-    /// A machine for [`Machine::keeps`], whose rows lie in no batch. The program was checked for their types.
+    /// A machine for [`Machine::keeps`], whose rows lie in no batch. The program was checked for the rows' types.
     pub fn of_rows(program: Program) -> Machine {
         Machine::new(&Format::plain(), program)
     }
@@ -130,7 +130,7 @@ impl Machine {
         }
     }
 
-    /// Runs the program; the records of the batch that are left, ascending.
+    /// Runs the program. Returns the records of the batch that are left, ascending.
     pub fn run(&mut self, batch: &RowBatch) -> &[u16] {
         assert!(batch.len() <= BATCH_ROWS, "a batch of {} rows", batch.len());
         self.selection.all(batch.len());
@@ -145,7 +145,7 @@ impl Machine {
         self.selection.rows()
     }
 
-    /// Whether the program keeps a row, whose values are its fields.
+    /// Whether the program keeps a row. The row's values are the program's fields.
     pub fn keeps(&mut self, row: &[Option<Scalar<'_>>]) -> bool {
         self.selection.all(1);
         self.unescaped.clear();
@@ -165,7 +165,7 @@ impl Machine {
         self.selection.rows()
     }
 
-    /// Of the last batch.
+    /// The misfits of the last batch.
     pub fn misfits(&self) -> BatchMisfits {
         self.misfits
     }
@@ -193,7 +193,7 @@ impl Machine {
             ColumnData::Unsigned(data) => Scalar::Unsigned(data[row]),
             ColumnData::Float(data) => Scalar::Float(data[row]),
             ColumnData::Span(data) if of == Some(ScalarType::Bytes) => Scalar::Bytes(bytes.of(data[row])),
-            // It was checked when it was read.
+            // The text was checked when it was read.
             ColumnData::Span(data) => Scalar::Text(std::str::from_utf8(bytes.of(data[row])).unwrap_or_default()),
             ColumnData::Nothing => panic!("register {register} is not defined"),
         })
@@ -265,7 +265,7 @@ fn constant_bytes(program: &Program, number: u16) -> &[u8] {
     value.and_then(|value| value.as_scalar().bytes()).unwrap_or_default()
 }
 
-/// Whether a value that is there is in a list that ascends.
+/// Whether a value that is not NULL is in an ascending list.
 fn is_listed((column, row): (&Column, usize), is_timestamp: bool, list: &[Constant], bytes: SpanBytes<'_>) -> bool {
     let found = |ordering: &dyn Fn(Scalar<'_>) -> Option<Ordering>| {
         let order = |constant: &Constant| {
@@ -311,7 +311,7 @@ fn negate(selection: &Selection, a: &Column, out: &mut Column) {
     }
 }
 
-/// `and`, for which a false decides, and `or`, for which a true does.
+/// Computes `and`, which a false decides, and `or`, which a true decides.
 fn connect(selection: &Selection, (a, b): (&Column, &Column), out: &mut Column, decides: bool) {
     let ((a_there, a), (b_there, b)) = (a.bools(), b.bools());
     let (there, data) = out.bools_mut();
@@ -352,7 +352,7 @@ fn compare(
             let holds = |a: u64, b: i64| comparison.holds(i128::from(a).cmp(&i128::from(b)));
             map_two_total(selection, (a_there, a), (b_there, b), out, holds);
         }
-        // Spans of NULLs lie anywhere, so they are not looked at.
+        // Spans of NULLs point anywhere, so they are not read.
         (ColumnData::Span(a), ColumnData::Span(b)) if comparison == Comparison::Equal => {
             map_two(selection, (a_there, a), (b_there, b), out, |a, b| Some(bytes.of(a) == bytes.of(b)));
         }
@@ -364,7 +364,7 @@ fn compare(
     }
 }
 
-/// Each comparison is a loop of its own.
+/// Each comparison has a loop of its own.
 fn compare_plain<T: Copy + Ord>(
     comparison: Comparison,
     selection: &Selection,
@@ -392,7 +392,7 @@ fn arithmetic(operation: Arithmetic, selection: &Selection, (a, b): (&Column, &C
                 Arithmetic::Subtract => a.checked_sub(b),
                 Arithmetic::Multiply => a.checked_mul(b),
                 Arithmetic::Divide => a.checked_div(b),
-                // The only remainder that does not come out is 0.
+                // The only remainder that overflows is 0.
                 Arithmetic::Remainder if b == -1 => Some(0),
                 Arithmetic::Remainder => a.checked_rem(b),
             };

@@ -1,4 +1,4 @@
-//! The machine against an interpreter that takes one record and one instruction at a time.
+//! Checks the machine against an interpreter that takes one record and one instruction at a time.
 
 use super::fields::{FieldReader, RawField};
 use super::json_scanner::unescape;
@@ -13,7 +13,8 @@ const FORMAT: &str = "key: k u16be; value: a i8, b u64, c f64, d bool, t seconds
 
 type Values = Vec<Option<OwnedScalar>>;
 
-/// What a program makes of a record: its registers, or none if the record is not kept; the field that does not fit.
+/// Runs a program on one record. Returns its registers, or none if the record is not kept. The error is the field that
+/// does not fit.
 fn interpret(format: &Format, program: &Program, (key, value): (&[u8], &[u8])) -> Result<Option<Values>, usize> {
     let reader = FieldReader::new(format);
     let mut registers = Values::new();
@@ -141,7 +142,7 @@ fn constants() -> Vec<Constant> {
     lists.concat()
 }
 
-/// Instructions of which those that no program has there are left out.
+/// Random programs, without the instructions that are invalid at their place.
 fn program() -> impl Strategy<Value = Program> {
     proptest::collection::vec((0u8..15, any::<u8>(), any::<u16>(), any::<u16>()), 1..40).prop_map(|wishes| {
         let (constants, fields) = (constants(), types());
@@ -194,7 +195,7 @@ fn record() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
         let mut value = vec![a as u8];
         value.extend_from_slice(&b.to_le_bytes());
         value.extend_from_slice(&c.to_le_bytes());
-        // Now and then none that is a bool.
+        // Now and then the byte is no bool.
         value.push(if d == 19 { 2 } else { d % 2 });
         value.extend_from_slice(&t.to_le_bytes());
         value.push(s.len() as u8);
@@ -210,7 +211,7 @@ fn record() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
 
 fn is_same(a: Option<super::Scalar<'_>>, b: Option<&OwnedScalar>) -> bool {
     match (a, b.map(OwnedScalar::as_scalar)) {
-        // NaN, and the sign of zeros.
+        // NaNs are equal, and zeros are equal only with equal signs.
         (Some(super::Scalar::Float(a)), Some(super::Scalar::Float(b))) => {
             a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan()
         }

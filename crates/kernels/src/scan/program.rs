@@ -1,4 +1,4 @@
-//! Condition programs: what is computed of each record, as plain data that was checked.
+//! Condition programs: computations over each record, as plain data that was checked.
 //!
 //! ```text
 //!  0         1      2               4                  6      8
@@ -14,8 +14,8 @@
 //!                11 a begins with constant b  12 a is one of c constants from b on, which ascend
 //!                13 keep the records for which a is true             14 a is like constant b ([`super::like`])
 //! ```
-//! Each instruction defines the register of its own number, from registers before it; `keep` defines none, and what follows it is
-//! computed for the records that are kept.
+//! Each instruction defines the register of its own number, from registers before it. `keep` defines none. The
+//! instructions behind it are computed for the records that it keeps.
 //!
 //! 1. A checked program is total: it has no jumps, each instruction has a result for all values of its operands' types, and NULL where
 //!    SQL has none: a NULL operand, a division by zero, a result that its type does not hold.
@@ -30,10 +30,10 @@ use std::cmp::Ordering;
 pub const PROGRAM_VERSION: u8 = 1;
 pub const INSTRUCTIONS_MAX: usize = 256;
 pub const CONSTANTS_MAX: usize = 1024;
-/// Of all constants together.
+/// The most bytes of all constants together.
 pub const CONSTANT_BYTES_MAX: usize = 64 << 10;
 
-/// The number of the instruction that defines it.
+/// The number of the instruction that defines the register.
 pub type Register = u16;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,7 +75,7 @@ pub enum Instruction {
     Like(Register, u16),
 }
 
-/// `None` is a NULL of the type.
+/// A constant. `None` is a NULL of the type.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Constant {
     pub scalar_type: ScalarType,
@@ -88,18 +88,18 @@ impl Constant {
     }
 }
 
-/// What no program has, and at which instruction.
+/// The reason that a program is invalid, and the instruction that shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProgramError {
     TooManyInstructions,
     TooManyConstants,
     /// A constant whose value has another type than it says.
     Constant(usize),
-    /// These name an instruction: an operand that is not defined before it,
+    /// The instruction has an operand that is not defined before it.
     Operand(usize),
-    /// or has a type that the instruction does not take,
+    /// The instruction has an operand of a type that it does not take.
     Type(usize),
-    /// or a list that is empty, does not ascend, or has a NULL.
+    /// The instruction has a list that is empty, does not ascend, or has a NULL.
     List(usize),
 }
 
@@ -125,7 +125,7 @@ impl Comparison {
         }
     }
 
-    /// The one that holds of b and a when this one holds of a and b.
+    /// The comparison that holds for b and a if this one holds for a and b.
     pub fn mirrored(self) -> Comparison {
         match self {
             Comparison::Less => Comparison::Greater,
@@ -189,13 +189,13 @@ impl Program {
         &self.constants
     }
 
-    /// The type of a register; `None` if none is defined by this number.
+    /// The type of a register; `None` if no instruction defines it.
     pub fn register_type(&self, register: Register) -> Option<ScalarType> {
         self.types.get(usize::from(register)).copied().flatten()
     }
 }
 
-/// The type of what the instruction defines.
+/// Checks an instruction. Returns the type of the register that it defines.
 fn check(
     place: usize,
     instruction: &Instruction,

@@ -1,9 +1,9 @@
-//! Merges the frames of a query's runs to its result.
+//! Merges the frames of a query's runs into its result.
 //!
 //! 1. Frames come from a drive: whatever their bytes are, they are merged or refused.
-//! 2. Rows are handed out as they come, ordered rows and groups when all is merged.
-//! 3. A limit holds over all runs together.
-//! 4. What runs could not look at is kept for the caller, who has it run and merges that too.
+//! 2. Rows are handed out as they come; ordered rows and groups, once all frames are merged.
+//! 3. A limit applies to all runs together.
+//! 4. Records and keys that runs could not read are kept for the caller. It has them read and merges the results too.
 
 use super::aggregate::AggregateState;
 use super::fields::Misfit;
@@ -15,7 +15,7 @@ use super::top::TopRows;
 use super::value::{OwnedScalar, Scalar, ScalarType};
 use super::wire::{ScanReader, WireError};
 
-/// What a result is handed to, a row at a time: a value for each column.
+/// Takes a result, a row at a time: a value for each column.
 pub trait RowSink {
     fn row(&mut self, values: &[Option<Scalar<'_>>]);
 }
@@ -35,21 +35,21 @@ pub struct DeferredRecord {
     pub reference: Box<[u8]>,
 }
 
-/// Keys from one up to another, or to the last, that were not where they were said to be.
+/// Keys from one up to another, or to the last, that are not where their piece says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MissedKeys {
     pub from: Box<[u8]>,
     pub to: Option<Box<[u8]>>,
 }
 
-/// Where a run stopped before the end of its input.
+/// The place at which a run stopped before the end of its input.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoppedRun {
-    /// Bytes of its input that it took.
+    /// Bytes of its input that the run took.
     pub taken_bytes: u64,
-    /// Pieces that are done.
+    /// The number of pieces that are done.
     pub pieces: u32,
-    /// In the next one, as its accessor says it.
+    /// The place in the next piece, as its accessor encodes it.
     pub place: Box<[u8]>,
 }
 
@@ -86,7 +86,7 @@ impl QueryResult {
         QueryResult { types, merged, counts, deferred: Vec::new(), missed: Vec::new(), stopped: None }
     }
 
-    /// Takes whole frames.
+    /// Merges whole frames.
     pub fn merge(&mut self, frames: &[u8], rows: &mut dyn RowSink) -> Result<(), MergeError> {
         let mut reader = ScanReader::new(frames);
         while !reader.is_empty() {
@@ -154,7 +154,7 @@ impl QueryResult {
         if reader.is_empty() { Ok(()) } else { Err(WireError::Malformed) }
     }
 
-    /// Whether no further rows are wanted.
+    /// Whether the query wants no further rows.
     pub fn is_done(&self) -> bool {
         matches!(self.merged, MergedSink::Rows { left: 0 })
     }
@@ -164,12 +164,12 @@ impl QueryResult {
         std::mem::take(&mut self.deferred)
     }
 
-    /// The keys that runs could not look at.
+    /// The keys that runs could not read.
     pub fn take_missed(&mut self) -> Vec<MissedKeys> {
         std::mem::take(&mut self.missed)
     }
 
-    /// Where the last run that was merged stopped before its end, if it did.
+    /// The place at which the last merged run stopped before its end, if it did.
     pub fn take_stopped(&mut self) -> Option<StoppedRun> {
         self.stopped.take()
     }
@@ -182,7 +182,7 @@ impl QueryResult {
         &self.types
     }
 
-    /// Hands out what was merged, and tells the counts of all runs.
+    /// Hands out the merged rows, and returns the counts of all runs.
     pub fn finish(self, rows: &mut dyn RowSink) -> ScanCounts {
         match self.merged {
             MergedSink::Rows { .. } => {}

@@ -1,4 +1,4 @@
-//! Runs a query over batches of records, and writes what comes of it as frames.
+//! Runs a query over batches of records, and writes its results as frames.
 //!
 //! ```text
 //! frame:  0      1      4            8
@@ -45,7 +45,7 @@ pub enum FrameKind {
 /// The first record that did not fit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FirstMisfit {
-    /// Its place in the format.
+    /// The field's place in the format.
     pub field: u16,
     pub misfit: Misfit,
     pub key: Box<[u8]>,
@@ -54,13 +54,13 @@ pub struct FirstMisfit {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ScanCounts {
     pub records: u64,
-    /// Of them, those for which the condition is true.
+    /// The records for which the condition is true.
     pub kept: u64,
     pub misfits: u64,
     pub first_misfit: Option<FirstMisfit>,
 }
 
-/// What ends a run early.
+/// The error that ends a run early.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RunError {
     TooManyGroups,
@@ -75,7 +75,7 @@ pub struct QueryRun {
     sink: RunSink,
     policy: MisfitPolicy,
     counts: ScanCounts,
-    /// Each row is a frame.
+    /// Whether each row is a frame.
     is_row_by_row: bool,
     row: Vec<u8>,
 }
@@ -107,12 +107,12 @@ impl QueryRun {
         QueryRun { machine, sink, policy, counts, is_row_by_row: false, row: Vec::new() }
     }
 
-    /// With a frame for each row, if so.
+    /// Chooses whether each row is a frame.
     pub fn row_by_row(self, is_row_by_row: bool) -> QueryRun {
         QueryRun { is_row_by_row, ..self }
     }
 
-    /// Runs a batch; rows are appended to `out` as a frame.
+    /// Runs a batch, and appends its rows to `out` as a frame.
     pub fn run(&mut self, batch: &RowBatch, out: &mut Vec<u8>) -> Result<(), RunError> {
         self.machine.run(batch);
         self.count(batch)?;
@@ -179,7 +179,7 @@ impl QueryRun {
         matches!(self.sink, RunSink::Rows { left: 0, .. })
     }
 
-    /// Bytes that its partial takes, about.
+    /// Bytes of the run's partial, about.
     pub fn held_bytes(&self) -> usize {
         match &self.sink {
             RunSink::Rows { .. } => 0,
@@ -229,7 +229,7 @@ fn write_columns(machine: &Machine, batch: &RowBatch, columns: &[Register], row:
     write_row(columns.len(), values, out);
 }
 
-/// How many bytes more the state holds.
+/// Adds a record to a state. Returns how many bytes more the state holds.
 fn add(machine: &Machine, (batch, row): (&RowBatch, u16), aggregate: &Aggregate, state: &mut AggregateState) -> isize {
     let value = match aggregate.register {
         Some(register) => machine.value(batch, register, usize::from(row)),
@@ -238,7 +238,7 @@ fn add(machine: &Machine, (batch, row): (&RowBatch, u16), aggregate: &Aggregate,
     value.map_or(0, |value| state.add(aggregate.kind, value))
 }
 
-/// Says that the value of a record lies elsewhere: whoever merges the frames has it looked at there.
+/// Writes that the value of a record lies elsewhere. Whoever merges the frames has it read there.
 pub fn write_deferred(key: &[u8], raw_bytes: u32, reference: &[u8], out: &mut Vec<u8>) {
     let frame = Frame::begin(FrameKind::Deferred, out);
     out.extend_from_slice(&(key.len() as u16).to_le_bytes());
@@ -248,7 +248,7 @@ pub fn write_deferred(key: &[u8], raw_bytes: u32, reference: &[u8], out: &mut Ve
     frame.end(out);
 }
 
-/// Says that keys are to be read by whoever merges the frames.
+/// Writes that keys are to be read by whoever merges the frames.
 pub fn write_missed(from: &[u8], to: Option<&[u8]>, out: &mut Vec<u8>) {
     let frame = Frame::begin(FrameKind::Missed, out);
     let end = to.unwrap_or_default();
@@ -260,7 +260,7 @@ pub fn write_missed(from: &[u8], to: Option<&[u8]>, out: &mut Vec<u8>) {
     frame.end(out);
 }
 
-/// Says that a run stopped before the end of its input: who merges the frames has another run go on there.
+/// Writes that a run stopped before the end of its input. Whoever merges the frames has another run go on there.
 pub fn write_stopped(taken_bytes: u64, pieces: u32, place: &[u8], out: &mut Vec<u8>) {
     let frame = Frame::begin(FrameKind::Stopped, out);
     out.extend_from_slice(&taken_bytes.to_le_bytes());

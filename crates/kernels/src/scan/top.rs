@@ -3,9 +3,9 @@
 //! ```text
 //! partial:  rows u32 · row, one behind the other: the value as a row of one column · length u32 · the row's bytes
 //! ```
-//! 1. NULLs come last, whichever way the order goes. Rows of one value are in the order of their bytes, so the rows do not depend on how
-//!    the records were parted.
-//! 2. There are never more rows than were asked for, nor more bytes of them than the limit.
+//! 1. NULLs come last in either order. Rows with equal values are in the order of their bytes, so the result does not
+//!    depend on how the records were divided.
+//! 2. There are never more rows than the query wants, nor more bytes of them than the limit.
 
 use super::groups::MergeError;
 use super::rows::{read_row, write_row};
@@ -17,7 +17,7 @@ use std::collections::BinaryHeap;
 pub const TOP_ROWS_MAX: usize = 1 << 16;
 pub const TOP_BYTES_MAX: usize = 16 << 20;
 
-/// What a row takes in a partial beside its bytes, about: the value in the order, and lengths.
+/// Bytes of a row in a partial besides its own, about: the value in the order, and lengths.
 const ROW_HEAD_BYTES: usize = 24;
 
 /// The first rows take more bytes than the limit.
@@ -28,7 +28,7 @@ pub struct TopRows {
     of: ScalarType,
     is_descending: bool,
     rows_max: usize,
-    /// The last of them is its greatest.
+    /// The greatest row of the heap is the last one in the order.
     heap: BinaryHeap<TopRow>,
     bytes: usize,
 }
@@ -74,7 +74,7 @@ impl Eq for TopRow {}
 
 impl TopRows {
     /// # Panics
-    /// When more than [`TOP_ROWS_MAX`] rows are asked for.
+    /// When `rows_max` is more than [`TOP_ROWS_MAX`].
     pub fn new(of: ScalarType, is_descending: bool, rows_max: usize) -> TopRows {
         assert!(rows_max <= TOP_ROWS_MAX, "{rows_max} rows");
         TopRows { of, is_descending, rows_max, heap: BinaryHeap::new(), bytes: 0 }
@@ -95,7 +95,7 @@ impl TopRows {
         if self.bytes > TOP_BYTES_MAX { Err(TopTooLarge) } else { Ok(()) }
     }
 
-    /// What [`TopRows::encode`] appends, about.
+    /// Bytes that [`TopRows::encode`] appends, about.
     pub fn bytes(&self) -> usize {
         self.bytes + self.heap.len() * ROW_HEAD_BYTES
     }
@@ -109,7 +109,7 @@ impl TopRows {
         }
     }
 
-    /// Takes the first of other rows, each of which `check` accepts.
+    /// Merges the first of other rows, each of which `check` must accept.
     pub fn merge(
         &mut self,
         partial: &[u8],

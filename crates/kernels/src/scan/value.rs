@@ -1,7 +1,7 @@
-//! The values that conditions work on, and their order.
+//! The values that conditions use, and their order.
 //!
 //! 1. Order is total: NaN equals itself and is greater than all other floats, and -0 equals 0.
-//! 2. An integer and an unsigned integer compare by what they are worth.
+//! 2. A signed and an unsigned integer compare by their values.
 
 use std::cmp::Ordering;
 
@@ -12,7 +12,7 @@ pub enum ScalarType {
     Bool = 1,
     /// Signed, 64 bits.
     Int = 2,
-    /// 64 bits. Fields of less are [`ScalarType::Int`].
+    /// 64 bits. Narrower fields are [`ScalarType::Int`].
     Unsigned = 3,
     Float = 4,
     /// Microseconds since 1970, as a signed number of 64 bits.
@@ -44,7 +44,7 @@ impl ScalarType {
         self.is_integer() || self == ScalarType::Float
     }
 
-    /// Whether its values lie elsewhere, as bytes.
+    /// Whether the type's values are bytes that lie elsewhere.
     pub fn is_span(self) -> bool {
         matches!(self, ScalarType::Text | ScalarType::Bytes)
     }
@@ -62,7 +62,7 @@ impl ScalarType {
     }
 }
 
-/// A value that is there. NULL is `None` of it.
+/// A value that is not NULL. NULL is `None`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Scalar<'a> {
     Bool(bool),
@@ -100,7 +100,7 @@ impl<'a> Scalar<'a> {
         }
     }
 
-    /// What an integer of either kind is worth.
+    /// The value of a signed or unsigned integer.
     pub fn integer(self) -> Option<i128> {
         match self {
             Scalar::Int(number) => Some(number.into()),
@@ -121,7 +121,7 @@ impl<'a> Scalar<'a> {
         }
     }
 
-    /// Bytes of a text, or bytes.
+    /// The bytes of a text or of bytes.
     pub fn bytes(self) -> Option<&'a [u8]> {
         match self {
             Scalar::Text(text) => Some(text.as_bytes()),
@@ -156,7 +156,7 @@ impl OwnedScalar {
         }
     }
 
-    /// Bytes that it takes beside itself.
+    /// Bytes on the heap.
     pub fn heap_bytes(&self) -> usize {
         self.as_scalar().bytes().map_or(0, <[u8]>::len)
     }

@@ -348,7 +348,7 @@ pub fn warn(sink: &dyn Sink) {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Loaded {
     pub items: u64,
-    /// Of them, those whose expiry had passed: they end what the key had, and nobody sees them.
+    /// The items whose expiry had passed. Each removes the key's older value, and nobody sees it.
     pub expired: u64,
     pub bad_lines: u64,
 }

@@ -238,7 +238,7 @@ fn head(value: &[u8]) -> String {
     format!("\"{}\"[{}]", value[..value.len().min(16)].escape_ascii(), value.len())
 }
 
-/// What becomes of the item, and what the client must be told.
+/// The item after an operation, and the reply that the client must get.
 pub fn apply(kind: &Kind, item: Option<&Item>, now_ms: u64, value_bytes_max: usize) -> (Option<Item>, Expected) {
     let unchanged = |expected| (item.cloned(), expected);
     let wrong = |stamp: &Option<u64>, item: &Item| stamp.is_some() && *stamp != item.stamp;

@@ -11,12 +11,14 @@
 //! output:      frames ([`tapetum_kernels::scan::run`])
 //! ```
 //! `by row`: 1 where each row is to be a frame, and two bytes of zeros.
-//! A piece says what its layout is ([`tapetum_kernels::scan::access`]). Records of other keyspaces are passed over, those with stamps up to
-//! `deleted`, those that have expired at `now`, in milliseconds since 1970, and those whose keys are among the replaced ones: there is a later word on them elsewhere.
-//! Of a value out of line the key and the reference are given, and of keys that are not where a piece says, the range.
+//! A piece states its layout ([`tapetum_kernels::scan::access`]). The scan skips records of other keyspaces, records
+//! with stamps up to `deleted`, records that have expired at `now` (milliseconds since 1970), and records whose keys
+//! are among the replaced ones, since their later versions are elsewhere. For a value out of line, the scan gives the
+//! key and the reference. For keys that are not where a piece says, it gives their range.
 //!
-//! If the next frames may take more than `room` bytes, the scan stops, and a frame says where. All of the input was read once; the rest is
-//! for another pipeline. If a single batch of records needs more than all of the room, the scan gives nothing, and says how much it needs.
+//! If the next frames may take more than `room` bytes, the scan stops, and a frame says where. All of the input was
+//! read; another pipeline must scan the rest. If a single batch of records needs more than all of the room, the scan
+//! gives nothing, and says how much it needs.
 //!
 //! Its statuses: [`CORRUPT`]; [`TOO_LARGE`] if groups or ordered rows exceed their limits; [`needs_room`]. A record that does not fit the
 //! query ends the walk, if the query says so; the last frame names it.

@@ -1,17 +1,17 @@
-//! Accessors: how the records of a layout are found in its bytes (nKV, figure 3: layout, block, entry; fields are
-//! [`super::fields`]').
+//! Accessors find the records of a layout in its bytes (nKV, figure 3: layout, block, entry; [`super::fields`] finds
+//! the fields).
 //!
 //! ```text
 //! bytes of a layout, in order ─► accessor ─► entries: header, key, value as it is stored ─► sink
 //! ```
 //! 1. An accessor takes its layout's bytes in parts of any length, and shows each live record once, in the order in which they lie.
-//! 2. What it shows was checked: checksums, lengths, numbers. Whatever the bytes are, nothing panics, and what does not hold is an error
-//!    that names the place.
+//! 2. Everything that it shows was checked: checksums, lengths, numbers. No bytes make it panic. An inconsistency is an
+//!    error that names the place.
 //! 3. It holds no more bytes than the longest record and a page.
-//! 4. One that was ended says where it stopped: an accessor that begins there shows all that this one did not.
+//! 4. An accessor that was ended says where it stopped. An accessor that begins there shows all that this one did not.
 //!
-//! A layout is one file beside this one, and a number in [`decode_piece`]. What an accessor is told of its bytes is a *piece*, which begins
-//! with that number.
+//! A layout is one file beside this one, and a number in [`decode_piece`]. A *piece* describes an accessor's bytes to
+//! it, and begins with that number.
 
 mod node;
 mod plain_entry;
@@ -39,7 +39,7 @@ pub fn decode_piece(reader: &mut ScanReader<'_>) -> Result<Box<dyn EntryAccessor
     })
 }
 
-/// A layout that does not hold together, at a page of it.
+/// A layout is inconsistent at one of its pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AccessError {
     pub page: u32,
@@ -60,18 +60,19 @@ pub trait Entry {
 pub trait EntrySink {
     fn entry(&mut self, entry: &dyn Entry) -> bool;
 
-    /// The keys from one up to another, or to the last, were not where they were said to be: they are to be read another way.
+    /// The keys from one up to another, or to the last, are not where the piece says. Another reader must read them.
     fn missed(&mut self, from: &[u8], to: Option<&[u8]>);
 }
 
 /// Walks one layout.
 pub trait EntryAccessor {
-    /// Bytes that it takes altogether.
+    /// Bytes that the accessor takes altogether.
     fn bytes_total(&self) -> u64;
 
-    /// Where another one would go on, in the layout's own words; `None`, if all was shown.
+    /// The place at which another accessor would go on, as the layout encodes it; `None` if all entries were shown.
     fn place(&self) -> Option<Vec<u8>>;
 
-    /// Takes the next bytes, no more than are left, and shows what is whole with them; whether the sink wants more.
+    /// Takes the next bytes, no more than are left, and shows the entries that are whole with them. Returns whether the
+    /// sink wants more.
     fn take(&mut self, bytes: &[u8], sink: &mut dyn EntrySink) -> Result<bool, AccessError>;
 }

@@ -1,7 +1,8 @@
 //! Hashed segments: data pages, and the validity map of their records ([`crate::data_page`]).
 //!
-//! Lengths of dead records are covered by no checksum that is looked at. That none was damaged, and each record is judged by its own
-//! bit, shows in that they lead from start to start, as many as each page has, and to the numbers that the pages say.
+//! A dead record's checksum is not checked, so its lengths may be damaged. The walk proves that none was, and that each
+//! record is judged by its own bit: lengths lead from start to start, as many as each page has, and to the numbers that
+//! the pages state.
 
 use super::plain_entry::PlainRecord;
 use super::{AccessError, Entry, EntryAccessor, EntrySink};
@@ -18,8 +19,9 @@ use crate::scan::wire::{ScanReader, WireError};
 ///  | u8     | u64      | u64     | u32        | u32        | end u32  | first  | count  | dead  | u64 ... |
 ///  +--------+----------+---------+------------+------------+----------+--------+--------+-------+---------+
 /// ```
-/// Records that start from `first page` up to `pages end`, where the segment's end, are shown. Where some are dead, bit n of `valid` says
-/// whether record `entry first` + n of the segment is alive; all records that start in the pages have a number of those.
+/// The records are those that start from `first page` up to `pages end`, where the segment's pages end. If some are
+/// dead, bit n of `valid` says whether record `entry first` + n of the segment is alive. All records that start in the
+/// pages have a number in that range.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PieceOfSegment {
     pub salt: SegmentSalt,
@@ -28,11 +30,12 @@ pub struct PieceOfSegment {
     pub pages_end: u32,
     pub entry_first: u32,
     pub entry_count: u32,
-    /// `None`: all are alive.
+    /// `None`: all records are alive.
     pub valid: Option<Vec<u64>>,
 }
 
-/// Where an accessor goes on: records before `entry_next` were shown, and `page` begins with a record or with the rest of one.
+/// The place at which an accessor goes on: records before `entry_next` were shown, and `page` begins with a record or
+/// with the rest of one.
 ///
 /// ```text
 ///  0      4            8            12
@@ -44,7 +47,7 @@ pub struct PieceOfSegment {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentPlace {
     pub page: u32,
-    /// The first record that starts in the page, or behind it.
+    /// The number of the first record that starts in the page, or behind it.
     pub entry_first: u32,
     pub entry_next: u32,
 }
@@ -54,7 +57,7 @@ impl SegmentPlace {
         [self.page, self.entry_first, self.entry_next].iter().flat_map(|number| number.to_le_bytes()).collect()
     }
 
-    /// `None`, where the bytes are none.
+    /// `None` if the bytes are no place.
     pub fn decode(bytes: &[u8]) -> Option<SegmentPlace> {
         let mut reader = ScanReader::new(bytes);
         let (page, entry_first, entry_next) = (reader.u32().ok()?, reader.u32().ok()?, reader.u32().ok()?);
@@ -105,14 +108,14 @@ impl PieceOfSegment {
 
 pub struct SegmentAccessor {
     piece: PieceOfSegment,
-    /// Pages from `window_first` on, the last of which may not be whole yet.
+    /// Pages from `window_first` on. The last one may be incomplete.
     window: Vec<u8>,
     window_first: u32,
-    /// The page whose records are passed.
+    /// The page whose records are being passed.
     page: Option<u32>,
-    /// The first record that starts there.
+    /// The number of the first record that starts in that page.
     page_entry: u32,
-    /// Where its stream begins.
+    /// The stream address at which that page begins.
     page_address: u64,
     starts_left: u16,
     address_next: u64,
@@ -138,7 +141,7 @@ impl Entry for SegmentEntry<'_> {
     }
 }
 
-/// What a step came to.
+/// The result of a step.
 enum Walk {
     /// More bytes are needed.
     Short,
@@ -167,7 +170,7 @@ impl SegmentAccessor {
         PageRun { bytes: &self.window, first_page: self.window_first, page_size: self.piece.page_size }
     }
 
-    /// Whether all pages up to this one are there, as far as there are so many.
+    /// Whether the window holds all pages up to `end`, as far as the piece has them.
     fn has_pages(&self, end: u32) -> bool {
         let wanted = end.min(self.piece.pages_end).saturating_sub(self.window_first);
         self.window.len() as u64 >= u64::from(wanted) * self.piece.page_size.bytes() as u64
@@ -229,14 +232,14 @@ impl SegmentAccessor {
         if self.page != Some(page) {
             return Err(self.corrupt());
         }
-        // A header may lie in two pages.
+        // A header may cross into the next page.
         if !self.has_pages(page.saturating_add(2)) {
             return Ok(Walk::Short);
         }
         let passed = self.run().header(address).map_err(|_| self.corrupt())?;
         let record_bytes = passed.header.record_bytes() as u64;
         let is_valid = self.piece.is_valid(self.entry_next).ok_or(self.corrupt())?;
-        // Zeros at a page's end, and what lies in the next one, may look like any header.
+        // Zeros at a page's end may look like any header, together with the next page's bytes.
         let is_doubtful = size.page_of(passed.key_address() - 1) != page;
         let mut is_wanted = true;
         if is_valid || is_doubtful {
@@ -262,7 +265,7 @@ impl SegmentAccessor {
         if is_wanted { Walk::Passed } else { Walk::Enough }
     }
 
-    /// Lets go of the pages that were passed.
+    /// Frees the pages that were passed.
     fn trim(&mut self) {
         let next = match self.page {
             Some(page) if self.starts_left > 0 => self.piece.page_size.page_of(self.address_next).min(page),
@@ -301,7 +304,7 @@ impl EntryAccessor for SegmentAccessor {
             match walk {
                 Walk::Passed => {}
                 Walk::Enough => return Ok(false),
-                // Behind the last record lies nothing that is looked at.
+                // Bytes behind the last record are ignored.
                 Walk::AtEnd => {
                     self.window.clear();
                     return Ok(true);
@@ -422,7 +425,7 @@ mod tests {
         }
     }
 
-    /// The piece from where an accessor stopped on.
+    /// The rest of a piece, from the place at which an accessor stopped.
     fn rest(whole: &PieceOfSegment, place: &[u8]) -> PieceOfSegment {
         let SegmentPlace { page, entry_first, entry_next } = SegmentPlace::decode(place).unwrap();
         let words = whole.valid.clone().unwrap_or_else(|| vec![u64::MAX]);

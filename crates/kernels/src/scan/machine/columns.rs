@@ -4,7 +4,7 @@ use super::Span;
 use crate::scan::batch::BATCH_ROWS;
 use crate::scan::value::ScalarType;
 
-/// For each record whether there is a value, and which.
+/// The values of a register. Each record has one, or NULL.
 pub(super) struct Column {
     pub there: Box<[bool]>,
     pub data: ColumnData,
@@ -12,12 +12,12 @@ pub(super) struct Column {
 
 pub(super) enum ColumnData {
     Bool(Box<[bool]>),
-    /// Timestamps, too.
+    /// Holds timestamps too.
     Int(Box<[i64]>),
     Unsigned(Box<[u64]>),
     Float(Box<[f64]>),
     Span(Box<[Span]>),
-    /// Of an instruction that defines no register.
+    /// The instruction defines no register.
     Nothing,
 }
 
@@ -74,11 +74,11 @@ impl Column {
     }
 }
 
-/// The records that are looked at.
+/// The records that instructions process.
 #[derive(Default)]
 pub(super) struct Selection {
     rows: Vec<u16>,
-    /// They are all of the batch, from the first on.
+    /// Whether they are all records of the batch, from the first on.
     is_all: bool,
 }
 
@@ -113,7 +113,7 @@ impl Selection {
     }
 }
 
-/// Of each value that is there, a value or NULL.
+/// Computes a value or NULL from each value that is not NULL.
 #[inline(always)]
 pub(super) fn map<A: Copy, R>(
     selection: &Selection,
@@ -130,7 +130,7 @@ pub(super) fn map<A: Copy, R>(
     });
 }
 
-/// Of each two that are there, a value or NULL.
+/// Computes a value or NULL from each pair of values that are both not NULL.
 #[inline(always)]
 pub(super) fn map_two<A: Copy, B: Copy, R>(
     selection: &Selection,
@@ -148,7 +148,7 @@ pub(super) fn map_two<A: Copy, B: Copy, R>(
     });
 }
 
-/// Of each two a value, whatever stands where one is not there: a loop without branches.
+/// Computes a value from each pair, also where one is NULL and the result is not used: a loop without branches.
 #[inline(always)]
 pub(super) fn map_two_total<A: Copy, B: Copy>(
     selection: &Selection,
