@@ -26,6 +26,8 @@ mod nightly;
 mod power_cut;
 mod python;
 mod results;
+#[cfg(test)]
+mod rooms_tests;
 mod row;
 mod rows;
 mod test_times;

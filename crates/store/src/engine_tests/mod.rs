@@ -2,7 +2,6 @@
 //!
 //! A failure of the power at any other moment is the simulator's to judge (`crates/sim`).
 
-mod borders;
 mod session_tests;
 
 use crate::hashed::collect::victim::tests::{drive_of, small_options};
