@@ -36,7 +36,7 @@ pub fn run(address: SocketAddr, population: &Population, turn: &Turn) -> Result<
     let mut lines = Vec::new();
     let begun = Instant::now();
     for number in 0..turn.threads as usize {
-        let mut line = Line::open(address)?;
+        let mut line = DatagramLine::open(address)?;
         readiness.watch(&line.socket, number)?;
         (0..turn.depth).for_each(|_| line.ask(draw()));
         line.send()?;
@@ -64,31 +64,31 @@ pub fn run(address: SocketAddr, population: &Population, turn: &Turn) -> Result<
     Ok(latencies)
 }
 
-struct Asked {
+struct AskedDatagram {
     index: u64,
     since: Instant,
 }
 
 /// A socket and its requests. A request's id is its place in `asked`.
-struct Line {
+struct DatagramLine {
     socket: UdpSocket,
-    asked: Vec<Option<Asked>>,
+    asked: Vec<Option<AskedDatagram>>,
     requests: Vec<Vec<u8>>,
     rooms: Vec<[u8; ROOM_BYTES]>,
 }
 
-impl Line {
-    fn open(address: SocketAddr) -> io::Result<Line> {
+impl DatagramLine {
+    fn open(address: SocketAddr) -> io::Result<DatagramLine> {
         let socket = UdpSocket::bind((address.ip(), 0))?;
         socket.connect(address)?;
         let asked = (0..BATCH).map(|_| None).collect();
-        Ok(Line { socket, asked, requests: Vec::new(), rooms: vec![[0; ROOM_BYTES]; BATCH] })
+        Ok(DatagramLine { socket, asked, requests: Vec::new(), rooms: vec![[0; ROOM_BYTES]; BATCH] })
     }
 
     /// Prepares a GET, which `send` sends.
     fn ask(&mut self, index: u64) {
         let id = self.asked.iter().position(Option::is_none).expect("no more are asked than there are places");
-        self.asked[id] = Some(Asked { index, since: Instant::now() });
+        self.asked[id] = Some(AskedDatagram { index, since: Instant::now() });
         self.requests.push([&[0, id as u8, 0, 0, 0, 1, 0, 0], &b"get "[..], &key(index), b"\r\n"].concat());
     }
 
@@ -112,7 +112,7 @@ impl Line {
                 return Err("a reply of several datagrams, or to nothing that was asked".into());
             };
             let place = self.asked.get_mut(usize::from(id)).and_then(Option::take);
-            let Asked { index, since } = place.ok_or("a reply to nothing that was asked")?;
+            let AskedDatagram { index, since } = place.ok_or("a reply to nothing that was asked")?;
             check(&reply[FRAME_BYTES..], index, values)?;
             latencies.read(since.elapsed());
         }

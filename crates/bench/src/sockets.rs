@@ -163,7 +163,7 @@ pub fn run(address: SocketAddr, population: &Population, turn: &Turn) -> Result<
     if turn.rate.is_some() && turn.depth > 1 {
         return Err("at a rate there is one operation on its way in a connection".into());
     }
-    let mut client = Client {
+    let mut client = SocketClient {
         operations: Operations::new(population, turn.mix()?, turn.distribution()?, turn.seed),
         values: population.values(),
         together: turn.api == "multiget",
@@ -226,7 +226,7 @@ impl Asked {
     }
 }
 
-struct Client<'a> {
+struct SocketClient<'a> {
     operations: Operations<'a>,
     values: &'a Values,
     /// The reads of a batch are one request.
@@ -235,7 +235,7 @@ struct Client<'a> {
     value: Vec<u8>,
 }
 
-impl Client<'_> {
+impl SocketClient<'_> {
     fn ask(&mut self, line: &mut Asked, depth: u64, since: Instant) -> Result<(), Failure> {
         let mut writes = Vec::new();
         (line.answered, line.found) = (0, 0);

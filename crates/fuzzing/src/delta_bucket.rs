@@ -6,7 +6,7 @@ use tapetum_kernels::bits::Words;
 use tapetum_kernels::delta_bucket::edit::{Bucket, Inserted};
 use tapetum_kernels::delta_bucket::find::{find, find_portable};
 use tapetum_kernels::delta_bucket::splice::{self, NoRoom};
-use tapetum_kernels::delta_bucket::{EntryLayout, Header, SLOTS, slot};
+use tapetum_kernels::delta_bucket::{BucketHeader, EntryLayout, SLOTS, slot};
 
 /// Short enough to be filled by an input.
 const BUCKET_WORDS: usize = 32;
@@ -31,7 +31,7 @@ impl Pair {
     }
 
     fn find(&self, tail: u128) -> Option<u32> {
-        find_both_ways(&self.words[..], Header(self.words[0]), self.layout, 0, tail)
+        find_both_ways(&self.words[..], BucketHeader(self.words[0]), self.layout, 0, tail)
     }
 
     fn next_payload(&mut self, tail: u128) -> u32 {
@@ -83,7 +83,7 @@ impl Pair {
             assert_eq!(self.find(tail), Some(payload));
         }
         self.bucket.clear();
-        self.bucket.decode(&self.words[..], Header(self.words[0]), 0);
+        self.bucket.decode(&self.words[..], BucketHeader(self.words[0]), 0);
     }
 
     /// A tail that is in no entry finds nothing, or an entry with its slot and fingerprint.
@@ -106,7 +106,7 @@ fn end_of(map: &BTreeMap<u128, u32>, layout: EntryLayout) -> Option<u32> {
 
 fn find_both_ways<W: Words + ?Sized>(
     words: &W,
-    header: Header,
+    header: BucketHeader,
     layout: EntryLayout,
     first_slot: u32,
     tail: u128,
@@ -158,6 +158,6 @@ pub fn nonsense(bytes: &[u8]) {
     let layout = EntryLayout::new(u32::from(input.u8()) % 17, 1 + u32::from(input.u8()) % 32);
     let (first_slot, tail) = (input.u8().into(), input.u128());
     let words: Vec<u64> = input.rest().chunks(8).map(|chunk| Input::new(chunk).u64()).collect();
-    let header = Header(words.first().copied().unwrap_or(0));
+    let header = BucketHeader(words.first().copied().unwrap_or(0));
     find_both_ways(&words[..], header, layout, first_slot, tail);
 }

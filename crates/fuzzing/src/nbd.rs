@@ -3,7 +3,7 @@
 use tapetum::BlockDevice;
 use tapetum_server::doors::nbd::exports::Export;
 use tapetum_server::doors::nbd::negotiation::{Negotiated, Negotiation};
-use tapetum_server::doors::nbd::protocol::Parsed;
+use tapetum_server::doors::nbd::protocol::NbdParsed;
 use tapetum_server::doors::nbd::protocol::request::NbdRequest;
 
 const SIZE_BYTES: u64 = 1 << 20;
@@ -48,7 +48,7 @@ pub fn conversation(input: &[u8]) {
 }
 
 fn requests(mut input: &[u8], export: &Export) {
-    while let Parsed::Frame(request, bytes) = NbdRequest::parse(input) {
+    while let NbdParsed::Frame(request, bytes) = NbdRequest::parse(input) {
         let refusal = request.refusal(export.size_bytes(), export.is_read_only, true);
         let end = request.offset.checked_add(request.length.into());
         if refusal == 0 && request.length > 0 && request.payload_bytes() > 0 {

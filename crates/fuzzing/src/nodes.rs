@@ -5,8 +5,8 @@ use tapetum::fuzzing::Input;
 use tapetum_drive::Status;
 use tapetum_drive::program::{Context, Program, ProgramResult, TaskState};
 use tapetum_drive::programs::node::{
-    GetRequests, ItemReader, NodeArguments, NodeFlags, NodeGet, NodePut, NodeRealign, NodeScan, PutCondition,
-    PutRequests, ScanBound, ScanRequest,
+    GetRequests, ItemReader, NodeArguments, NodeFlags, NodeGet, NodePut, NodeRealign, NodeScan, NodeScanRequest,
+    PutCondition, PutRequests, ScanBound,
 };
 use tapetum_kernels::checksum::checksum;
 use tapetum_kernels::extent_address::ExtentAddress;
@@ -158,7 +158,7 @@ pub fn node_page(bytes: &[u8]) {
     assert!(status != Status::Success || output_bytes >= 32);
     let reverse = if shape & 2 == 0 { flags } else { flags.with(NodeFlags::REVERSE) };
     let request =
-        ScanRequest { from: ScanBound::Included(&key), to: ScanBound::Unbounded, limit: 1 + u16::from(shape >> 2) };
+        NodeScanRequest { from: ScanBound::Included(&key), to: ScanBound::Unbounded, limit: 1 + u16::from(shape >> 2) };
     request.encode(&NodeArguments { flags: reverse, ..arguments }, &mut parameters);
     if let (Status::Success, [filled, items]) = run(&NodeScan, &parameters, &page, &mut output) {
         assert_eq!(ItemReader::new(&output[..filled as usize]).count() as u64, items & 0xffff_ffff);

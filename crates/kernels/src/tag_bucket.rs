@@ -37,15 +37,15 @@ const ALL_SLOTS: u32 = (1 << SLOTS) - 1;
 
 /// The first word of a bucket. Its sequence is odd while the bucket is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Header(pub u64);
+pub struct TagHeader(pub u64);
 
-impl Header {
+impl TagHeader {
     pub fn sequence(self) -> u32 {
         self.0 as u32
     }
 
-    pub fn with_sequence(self, sequence: u32) -> Header {
-        Header(self.0 & !u64::from(u32::MAX) | u64::from(sequence))
+    pub fn with_sequence(self, sequence: u32) -> TagHeader {
+        TagHeader(self.0 & !u64::from(u32::MAX) | u64::from(sequence))
     }
 
     /// The slots whose entries have their home elsewhere.
@@ -53,9 +53,9 @@ impl Header {
         (self.0 >> SECOND_SHIFT) as u32 & ALL_SLOTS
     }
 
-    pub fn with_second(self, slot: usize, is_second: bool) -> Header {
+    pub fn with_second(self, slot: usize, is_second: bool) -> TagHeader {
         let bit = 1 << (SECOND_SHIFT + slot as u32);
-        Header(if is_second { self.0 | bit } else { self.0 & !bit })
+        TagHeader(if is_second { self.0 | bit } else { self.0 & !bit })
     }
 
     /// The number of entries whose home this bucket is and that lie elsewhere.
@@ -68,22 +68,22 @@ impl Header {
         self.away() < AWAY_MAX
     }
 
-    pub fn with_away(self, away: u64) -> Header {
+    pub fn with_away(self, away: u64) -> TagHeader {
         assert!(away <= AWAY_MAX, "{away} entries away from one bucket");
-        Header(self.0 & !(AWAY_MAX << AWAY_SHIFT) | away << AWAY_SHIFT)
+        TagHeader(self.0 & !(AWAY_MAX << AWAY_SHIFT) | away << AWAY_SHIFT)
     }
 }
 
 /// The index's entry of an item: the place of its slot, the number of its uses since its last turn, and whether it was
 /// read since it was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Entry(pub u32);
+pub struct TagEntry(pub u32);
 
-impl Entry {
+impl TagEntry {
     /// The entry of an item that nobody has asked for yet.
-    pub fn new(place: u32, was_read: bool) -> Entry {
+    pub fn new(place: u32, was_read: bool) -> TagEntry {
         assert!(place < PLACES, "place {place} is beyond what an entry can name");
-        Entry(place | if was_read { READ } else { 0 })
+        TagEntry(place | if was_read { READ } else { 0 })
     }
 
     #[inline]
@@ -95,9 +95,9 @@ impl Entry {
         (self.0 >> USES_SHIFT) as u8 & USES_MAX
     }
 
-    pub fn with_uses(self, uses: u8) -> Entry {
+    pub fn with_uses(self, uses: u8) -> TagEntry {
         assert!(uses <= USES_MAX);
-        Entry(self.0 & (READ | (PLACES - 1)) | u32::from(uses) << USES_SHIFT)
+        TagEntry(self.0 & (READ | (PLACES - 1)) | u32::from(uses) << USES_SHIFT)
     }
 
     pub fn was_read(self) -> bool {
@@ -106,10 +106,10 @@ impl Entry {
 
     /// The entry after one more use.
     #[inline]
-    pub fn used(self) -> Entry {
+    pub fn used(self) -> TagEntry {
         // The place has the low bits, so an entry with all uses is the greatest with its place.
         let more = if self.0 | READ | (PLACES - 1) == u32::MAX { self.0 } else { self.0 + PLACES };
-        Entry(more | READ)
+        TagEntry(more | READ)
     }
 }
 
@@ -192,7 +192,7 @@ mod tests {
 
         #[test]
         fn an_entry_keeps_its_place_through_all_uses(place in 0..PLACES, was_read: bool, uses in 0..=USES_MAX) {
-            let entry = Entry::new(place, was_read);
+            let entry = TagEntry::new(place, was_read);
             prop_assert_eq!((entry.place(), entry.uses(), entry.was_read()), (place, 0, was_read));
             let entry = entry.with_uses(uses);
             prop_assert_eq!((entry.place(), entry.uses(), entry.was_read()), (place, uses, was_read));
@@ -211,10 +211,10 @@ mod tests {
 
         #[test]
         fn the_header_keeps_its_parts_apart(word: u64, slot in 0..SLOTS, away in 0u64..1 << 12, sequence: u32) {
-            let header = Header(word).with_second(slot, true).with_away(away).with_sequence(sequence);
-            prop_assert_eq!(header.second(), Header(word).second() | 1 << slot);
+            let header = TagHeader(word).with_second(slot, true).with_away(away).with_sequence(sequence);
+            prop_assert_eq!(header.second(), TagHeader(word).second() | 1 << slot);
             prop_assert_eq!((header.away(), header.sequence()), (away, sequence));
-            prop_assert_eq!(header.with_second(slot, false).second(), Header(word).second() & !(1 << slot));
+            prop_assert_eq!(header.with_second(slot, false).second(), TagHeader(word).second() & !(1 << slot));
         }
     }
 

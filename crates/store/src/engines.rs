@@ -21,7 +21,7 @@ use tapetum_base::installer::{Clients, EngineClient};
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::media::extents::Extents;
 use tapetum_base::media::io::{Io, lock};
-use tapetum_base::media::superblock::Found;
+use tapetum_base::media::superblock::FoundSuperblock;
 use tapetum_base::needs::DrivePrograms;
 use tapetum_base::options::StoreOptions;
 use tapetum_base::recover::{FoundBase, FoundLog, OpenedBase, read_superblock, refuse_other_kinds, replay_into};
@@ -76,7 +76,7 @@ struct FoundStore {
 
 impl FoundStore {
     /// Reads. Nothing is written but pages of fences that are damaged, after all the rest held.
-    async fn read(drive: &Drive, io: &Io, found: Found) -> Result<FoundStore, Error> {
+    async fn read(drive: &Drive, io: &Io, found: FoundSuperblock) -> Result<FoundStore, Error> {
         let programs = DrivePrograms::find(io).await?;
         let mut base = FoundBase::read(drive, io, found, engine_clients).await?;
         refuse_other_kinds(&base.installer, &[KeyspaceKind::Hashed, KeyspaceKind::Ordered])?;

@@ -6,7 +6,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use tapetum::index::{Change, GlobalIndex, IndexGeometry};
+use tapetum::index::{GlobalIndex, IndexChange, IndexGeometry};
 use tapetum_bench::random::{Random, mix};
 use tapetum_kernels::hash::HashKey;
 
@@ -135,7 +135,7 @@ fn merge(index: &GlobalIndex, random: &mut Random) -> Result<f64, Failure> {
     new.sort_unstable();
     let begun = Instant::now();
     for hashes in new.chunk_by(|a, b| a.partition(bits) == b.partition(bits)) {
-        let changes = hashes.iter().map(|&hash| Change::Insert { hash, payload: 1, neighbor: None });
+        let changes = hashes.iter().map(|&hash| IndexChange::Insert { hash, payload: 1, neighbor: None });
         index.merge(hashes[0].partition(bits), changes)?;
     }
     Ok(begun.elapsed().as_nanos() as f64 / new.len() as f64)

@@ -29,14 +29,15 @@ impl ClientId {
 }
 
 #[repr(C)]
-struct ItemHead {
+struct FrameItemHead {
     client: u32,
     length: u32,
 }
 
 pub const ITEM_HEAD_BYTES: usize = 8;
-const _: () = assert!(size_of::<ItemHead>() == ITEM_HEAD_BYTES);
-const _: () = assert!(std::mem::offset_of!(ItemHead, client) == 0 && std::mem::offset_of!(ItemHead, length) == 4);
+const _: () = assert!(size_of::<FrameItemHead>() == ITEM_HEAD_BYTES);
+const _: () =
+    assert!(std::mem::offset_of!(FrameItemHead, client) == 0 && std::mem::offset_of!(FrameItemHead, length) == 4);
 
 /// The items of a frame that is being made.
 #[derive(Default)]
@@ -64,7 +65,7 @@ impl FrameItems {
     pub fn parse(payload: &[u8]) -> Result<Vec<(ClientId, &[u8])>, Short> {
         let (mut reader, mut items) = (Reader::new(payload), Vec::new());
         while !reader.is_empty() {
-            let head = ItemHead { client: reader.u32()?, length: reader.u32()? };
+            let head = FrameItemHead { client: reader.u32()?, length: reader.u32()? };
             items.push((ClientId(head.client), reader.take(head.length as usize)?));
         }
         Ok(items)

@@ -77,7 +77,7 @@ pub struct Superblock {
 
 /// The superblock found on a drive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Found {
+pub struct FoundSuperblock {
     pub superblock: Superblock,
     /// The copy that is torn or older. It must be rewritten before anything is built on the other.
     pub behind: Option<u64>,
@@ -181,7 +181,7 @@ impl Superblock {
     }
 
     /// Reads the first 8 KiB of a drive of `drive_bytes`.
-    pub fn read(both: &[u8], drive_bytes: u64) -> Result<Found, Error> {
+    pub fn read(both: &[u8], drive_bytes: u64) -> Result<FoundSuperblock, Error> {
         let (first, second) = both.split_at(SUPERBLOCK_BYTES as usize);
         // A copy with another version may be a damaged one of ours, as long as the other copy is whole.
         let (first, second) = match (Self::parse(first), Self::parse(second)) {
@@ -206,7 +206,7 @@ impl Superblock {
             }
         };
         superblock.check(drive_bytes)?;
-        Ok(Found { superblock, behind })
+        Ok(FoundSuperblock { superblock, behind })
     }
 
     fn check(&self, drive_bytes: u64) -> Result<(), Error> {
@@ -273,7 +273,7 @@ mod tests {
         Superblock::new(77, [3; 16], geometry)
     }
 
-    fn read(first: &[u8], second: &[u8], drive_bytes: u64) -> Result<Found, Error> {
+    fn read(first: &[u8], second: &[u8], drive_bytes: u64) -> Result<FoundSuperblock, Error> {
         Superblock::read(&[first, second].concat(), drive_bytes)
     }
 
@@ -281,7 +281,7 @@ mod tests {
     fn either_copy_will_do_and_a_foreign_drive_is_refused() {
         let one = superblock().encode();
         let torn = vec![0xff; one.len()];
-        let found = |behind| Ok(Found { superblock: superblock(), behind });
+        let found = |behind| Ok(FoundSuperblock { superblock: superblock(), behind });
         assert_eq!(read(&one, &one, 10 << 30), found(None));
         assert_eq!(read(&one, &torn, 10 << 30), found(Some(1)));
         assert_eq!(read(&torn, &one, 10 << 30), found(Some(0)));
@@ -320,8 +320,8 @@ mod tests {
     fn the_newer_copy_holds() {
         let grown = Superblock { generation: 2, capacity_bytes: 20 << 30, ..superblock() };
         let (old, new) = (superblock().encode(), grown.encode());
-        assert_eq!(read(&new, &old, 20 << 30), Ok(Found { superblock: grown, behind: Some(1) }));
-        assert_eq!(read(&old, &new, 20 << 30), Ok(Found { superblock: grown, behind: Some(0) }));
+        assert_eq!(read(&new, &old, 20 << 30), Ok(FoundSuperblock { superblock: grown, behind: Some(1) }));
+        assert_eq!(read(&old, &new, 20 << 30), Ok(FoundSuperblock { superblock: grown, behind: Some(0) }));
         let absurd = Superblock { capacity_bytes: 41 << 30, ..grown }.encode();
         assert!(read(&absurd, &absurd, 50 << 30).is_err(), "larger than it can grow");
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use tapetum_kernels::{delta_bucket, tag_bucket};
 
 /// A bucket's first word, which holds its sequence.
-pub trait Header: Copy {
+pub trait SequenceHeader: Copy {
     fn of(word: u64) -> Self;
     fn word(self) -> u64;
     fn sequence(self) -> u32;
@@ -19,7 +19,7 @@ pub trait Header: Copy {
 
 macro_rules! header {
     ($header:ty) => {
-        impl Header for $header {
+        impl SequenceHeader for $header {
             #[inline(always)]
             fn of(word: u64) -> Self {
                 Self(word)
@@ -43,19 +43,19 @@ macro_rules! header {
     };
 }
 
-header!(delta_bucket::Header);
-header!(tag_bucket::Header);
+header!(delta_bucket::BucketHeader);
+header!(tag_bucket::TagHeader);
 
 /// The header of a bucket, unless it is being written now.
 #[inline(always)]
-pub fn begin<W: Word, H: Header>(header: &W) -> Option<H> {
+pub fn begin<W: Word, H: SequenceHeader>(header: &W) -> Option<H> {
     let header = H::of(header.load(Ordering::Acquire));
     (header.sequence() % 2 == 0).then_some(header)
 }
 
 /// Whether all that was seen of a bucket since it had the header that [`begin`] gave is the bucket as it was then.
 #[inline(always)]
-pub fn is_unchanged<W: Word, H: Header>(header: &W, since: H) -> bool {
+pub fn is_unchanged<W: Word, H: SequenceHeader>(header: &W, since: H) -> bool {
     // Pairs with the fence in `write`: who saw anything newer than `since` also sees a newer header.
     W::fence(Ordering::Acquire);
     header.load(Ordering::Relaxed) == since.word()
@@ -63,7 +63,7 @@ pub fn is_unchanged<W: Word, H: Header>(header: &W, since: H) -> bool {
 
 /// What `look` sees of a bucket with this header while nobody writes it.
 #[inline(always)]
-pub fn read<W: Word, H: Header, T>(header: &W, mut look: impl FnMut(H) -> T) -> T {
+pub fn read<W: Word, H: SequenceHeader, T>(header: &W, mut look: impl FnMut(H) -> T) -> T {
     let mut spins = 0;
     loop {
         if let Some(begun) = begin(header) {
@@ -79,7 +79,7 @@ pub fn read<W: Word, H: Header, T>(header: &W, mut look: impl FnMut(H) -> T) -> 
 
 /// Writes a bucket: `store` what is behind the header, then `new` as the header, but for its sequence.
 #[inline(always)]
-pub fn write<W: Word, H: Header>(header: &W, new: H, store: impl FnOnce()) {
+pub fn write<W: Word, H: SequenceHeader>(header: &W, new: H, store: impl FnOnce()) {
     let old = H::of(header.load(Ordering::Relaxed));
     let sequence = old.sequence().wrapping_add(1);
     header.store(old.with_sequence(sequence).word(), Ordering::Relaxed);
@@ -96,7 +96,7 @@ mod models {
     use loom::sync::Arc;
     use loom::thread;
     use std::sync::atomic::Ordering;
-    use tapetum_kernels::delta_bucket::Header;
+    use tapetum_kernels::delta_bucket::BucketHeader;
 
     // The writer has the thread that comes first: loom does not see that a load and a later store may change places where the
     // storing thread has loaded the word in between, as `write` does.
@@ -112,18 +112,19 @@ mod models {
             let reader = {
                 let bucket = bucket.clone();
                 thread::spawn(move || {
-                    let (first, second) = read(&bucket[0], |_: Header| (relaxed(&bucket[1]), relaxed(&bucket[2])));
+                    let (first, second) =
+                        read(&bucket[0], |_: BucketHeader| (relaxed(&bucket[1]), relaxed(&bucket[2])));
                     assert_eq!(first, second);
                 })
             };
             for value in 1..=2 {
-                write(&bucket[0], Header(0), || {
+                write(&bucket[0], BucketHeader(0), || {
                     bucket[1].store(value, Ordering::Relaxed);
                     bucket[2].store(value, Ordering::Relaxed);
                 });
             }
             reader.join().unwrap();
-            assert_eq!(read(&bucket[0], |_: Header| relaxed(&bucket[2])), 2);
+            assert_eq!(read(&bucket[0], |_: BucketHeader| relaxed(&bucket[2])), 2);
         });
     }
 
@@ -164,15 +165,17 @@ mod models {
     /// `early`: it is given back before the bucket that it leaves is written.
     fn an_extension_moves(early: bool) {
         loom::model(move || {
-            let extended = Header(0).with_extension(Some(0), 7);
+            let extended = BucketHeader(0).with_extension(Some(0), 7);
             let buckets: Arc<[ModelWord<SOUND>; 2]> = Arc::new([ModelWord::new(extended.0), ModelWord::new(0)]);
             let extension = Arc::new(ModelWord::<SOUND>::new(OURS));
             let reader = {
                 let (buckets, extension) = (buckets.clone(), extension.clone());
                 thread::spawn(move || {
-                    let seen = read(&buckets[0], |header: Header| header.extension().map(|_| relaxed(&extension)));
+                    let seen =
+                        read(&buckets[0], |header: BucketHeader| header.extension().map(|_| relaxed(&extension)));
                     assert!(seen.is_none_or(|seen| seen == OURS), "{seen:?} in our extension");
-                    let seen = read(&buckets[1], |header: Header| header.extension().map(|_| relaxed(&extension)));
+                    let seen =
+                        read(&buckets[1], |header: BucketHeader| header.extension().map(|_| relaxed(&extension)));
                     assert!(seen.is_none_or(|seen| seen == OTHERS), "{seen:?} in the other's extension");
                 })
             };
@@ -180,7 +183,7 @@ mod models {
             if early {
                 set(LINK);
             }
-            write(&buckets[0], Header(0), || ());
+            write(&buckets[0], BucketHeader(0), || ());
             set(LINK);
             write(&buckets[1], extended, || set(OTHERS));
             reader.join().unwrap();

@@ -33,7 +33,7 @@ use crate::manifest::items::FrameItems;
 use crate::media::extents::Extents;
 use crate::media::geometry::{BUFFERS, Geometry, SUPERBLOCK_BYTES};
 use crate::media::io::Io;
-use crate::media::superblock::{Found, Superblock};
+use crate::media::superblock::{FoundSuperblock, Superblock};
 use crate::options::StoreOptions;
 pub use create::create;
 use log_zones::{Replayed, write_unsure_groups};
@@ -55,7 +55,7 @@ fn no_memory(what: &str) -> Error {
     Error::Options(format!("the budget of memory is too small for {what}: raise it"))
 }
 
-pub async fn read_superblock(drive: &Drive, io: &Io) -> Result<Found, Error> {
+pub async fn read_superblock(drive: &Drive, io: &Io) -> Result<FoundSuperblock, Error> {
     let both = 2 * SUPERBLOCK_BYTES as usize;
     if drive.capacity_bytes() < both as u64 {
         return Err(Error::Unusable("the drive is too small to hold a store; nothing was written".into()));
@@ -143,9 +143,14 @@ pub struct OpenedBase {
 
 impl FoundBase {
     /// Reads superblock and manifest. No extents are claimed yet.
-    pub async fn read(drive: &Drive, io: &Io, found: Found, of_engines: EngineClients) -> Result<FoundBase, Error> {
+    pub async fn read(
+        drive: &Drive,
+        io: &Io,
+        found: FoundSuperblock,
+        of_engines: EngineClients,
+    ) -> Result<FoundBase, Error> {
         let watch = Stopwatch::new(drive.env());
-        let Found { superblock, behind } = found;
+        let FoundSuperblock { superblock, behind } = found;
         let (geometry, hasher) = (superblock.geometry, KeyHasher::new(superblock.secret, superblock.features.routes()));
         let empty = || Clients::empty(of_engines);
         let recovered = Manifest::recover(io, drive.local(), &geometry, superblock.store_id, empty).await?;

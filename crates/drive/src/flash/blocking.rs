@@ -28,25 +28,25 @@ pub(super) struct BlockingQueue {
 }
 
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<DoneState>,
     /// Told when `todo` grows or the queue closes; when `done` grows.
     work: Condvar,
     completed: Condvar,
-    /// The length of `State::done`, changed only under its lock.
+    /// The length of `DoneState::done`, changed only under its lock.
     done_count: AtomicUsize,
-    /// Readable exactly while `State::done` is not empty.
+    /// Readable exactly while `DoneState::done` is not empty.
     event: Event,
 }
 
 #[derive(Default)]
-struct State {
+struct DoneState {
     todo: VecDeque<Command>,
     done: Vec<Completion>,
     closed: bool,
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DoneState> {
         whole(self.state.lock())
     }
 }
@@ -97,7 +97,7 @@ impl FlashQueue for BlockingQueue {
             return;
         }
         let state = self.shared.lock();
-        let nothing_done = |state: &mut State| state.done.is_empty();
+        let nothing_done = |state: &mut DoneState| state.done.is_empty();
         match timeout {
             None => drop(self.shared.completed.wait_while(state, nothing_done)),
             Some(timeout) => drop(self.shared.completed.wait_timeout_while(state, timeout, nothing_done)),
@@ -128,7 +128,7 @@ impl Drop for BlockingQueue {
 fn serve(shared: &Shared, data: &DataFile, memory: &PairMemory) {
     loop {
         let command = {
-            let idle = |state: &mut State| state.todo.is_empty() && !state.closed;
+            let idle = |state: &mut DoneState| state.todo.is_empty() && !state.closed;
             let waited = shared.work.wait_while(shared.lock(), idle);
             let mut state = whole(waited);
             let Some(command) = state.todo.pop_front() else { return };

@@ -59,10 +59,10 @@ pub struct CrashReport {
 /// A flash to crash. Clones share it.
 #[derive(Clone)]
 pub struct FaultyFlash {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<FaultyState>>,
 }
 
-struct State {
+struct FaultyState {
     capacity_bytes: u64,
     image: Image,
     random: SplitMix64,
@@ -133,7 +133,7 @@ impl FaultyFlash {
     }
 
     fn with_image(capacity_bytes: u64, image: Image, random: SplitMix64, faults: Faults, trace: u64) -> FaultyFlash {
-        let state = State {
+        let state = FaultyState {
             capacity_bytes,
             image,
             random,
@@ -316,7 +316,7 @@ impl FaultyFlash {
     }
 
     /// Ignores poisoning: the simulation is one thread, and after its panic it still prints what the flash knows.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FaultyState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -357,7 +357,7 @@ impl Flash for FaultyFlash {
     }
 }
 
-impl State {
+impl FaultyState {
     fn sectors(&self, flash: u64, length: u64) -> std::ops::Range<u64> {
         let sector_bytes = SECTOR_BYTES as u64;
         assert!(

@@ -1,7 +1,7 @@
 //! A decoded bucket: its entries in order, which can be changed and encoded again. For the one thread that writes.
 
 use super::entries::entry;
-use super::{EntryLayout, Header, SLOTS, TENANCY_START, slot};
+use super::{BucketHeader, EntryLayout, SLOTS, TENANCY_START, slot};
 use crate::bits::{BitWriter, Words, ones_from, write_bits};
 
 /// No branch before this entry: it is the first of its slot and fingerprint.
@@ -10,7 +10,7 @@ const FIRST: u16 = u16::MAX;
 const UNKNOWN: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct EditedEntry {
     slot: u16,
     fingerprint: u16,
     /// Equal bits after the fingerprint with the entry before, if that has the same slot and fingerprint; else [`FIRST`].
@@ -25,7 +25,7 @@ struct Entry {
 #[derive(Debug)]
 pub struct Bucket {
     layout: EntryLayout,
-    entries: Vec<Entry>,
+    entries: Vec<EditedEntry>,
     known: Vec<u128>,
 }
 
@@ -66,7 +66,7 @@ impl Bucket {
     }
 
     /// Appends what a bucket itself holds, from `first_slot` up to its split. Buckets come in order of their slots.
-    pub fn decode<W: Words + ?Sized>(&mut self, words: &W, header: Header, first_slot: u32) {
+    pub fn decode<W: Words + ?Sized>(&mut self, words: &W, header: BucketHeader, first_slot: u32) {
         let layout = self.layout;
         let fingerprint_shift = layout.payload_bits;
         let payload_mask = (u64::MAX >> (64 - layout.payload_bits)) as u32;
@@ -82,7 +82,7 @@ impl Bucket {
                 let branch = if before == Some(fingerprint) { 0 } else { FIRST };
                 before = Some(fingerprint);
                 let payload = value as u32 & payload_mask;
-                self.entries.push(Entry { slot: slot as u16, fingerprint, branch, payload, tail: UNKNOWN });
+                self.entries.push(EditedEntry { slot: slot as u16, fingerprint, branch, payload, tail: UNKNOWN });
             }
         }
         for entry in self.entries[begin..].iter_mut().filter(|entry| entry.branch != FIRST) {
@@ -94,7 +94,7 @@ impl Bucket {
 
     /// The entries with the slot and fingerprint of `tail`.
     fn group(&self, tail: u128) -> std::ops::Range<usize> {
-        let key = |entry: &Entry| (u32::from(entry.slot), u32::from(entry.fingerprint));
+        let key = |entry: &EditedEntry| (u32::from(entry.slot), u32::from(entry.fingerprint));
         let want = (slot(tail), self.layout.fingerprint(tail));
         let start = self.entries.partition_point(|entry| key(entry) < want);
         let more = self.entries[start..].iter().take_while(|entry| key(entry) == want).count();
@@ -120,10 +120,10 @@ impl Bucket {
         leaf
     }
 
-    fn known_entry(&mut self, tail: u128, branch: u16, payload: u32) -> Entry {
+    fn known_entry(&mut self, tail: u128, branch: u16, payload: u32) -> EditedEntry {
         debug_assert!(payload as u64 >> self.layout.payload_bits == 0, "payload {payload} is too large");
         self.known.push(tail);
-        Entry {
+        EditedEntry {
             slot: slot(tail) as u16,
             fingerprint: self.layout.fingerprint(tail) as u16,
             branch,
@@ -246,7 +246,7 @@ impl Bucket {
             branches.push_unary(entry.branch.into());
         }
         let branch_bits = branches.position() - branches_start;
-        words[0] = Header::of_branches(branch_bits).0;
+        words[0] = BucketHeader::of_branches(branch_bits).0;
         let mut bit = words.len() * 64;
         for entry in &self.entries[first_entry..at] {
             bit -= width;
@@ -293,7 +293,7 @@ mod tests {
         let encoded = bucket.encode(0, 0, &mut words).expect("room");
         assert_eq!((encoded.slots_end, encoded.entries_end), (SLOTS, bucket.len()));
         bucket.clear();
-        bucket.decode(&words[..], Header(words[0]), 0);
+        bucket.decode(&words[..], BucketHeader(words[0]), 0);
         words
     }
 
@@ -311,7 +311,7 @@ mod tests {
                     Step::Put(tail) => {
                         let payload = owners.len() as u32;
                         owners.push(tail);
-                        let neighbor = find(&words[..], Header(words[0]), layout, 0, tail).map(|p| owners[p as usize]);
+                        let neighbor = find(&words[..], BucketHeader(words[0]), layout, 0, tail).map(|p| owners[p as usize]);
                         let done = bucket.insert(tail, payload, neighbor);
                         let there = model.insert(tail, payload).is_some();
                         prop_assert_eq!(done == Inserted::Replaced, there);
@@ -335,7 +335,7 @@ mod tests {
             }
             words = reread(&mut bucket);
             for (&tail, &payload) in &model {
-                prop_assert_eq!(find(&words[..], Header(words[0]), layout, 0, tail), Some(payload));
+                prop_assert_eq!(find(&words[..], BucketHeader(words[0]), layout, 0, tail), Some(payload));
             }
         }
 
@@ -353,7 +353,7 @@ mod tests {
                 let encoded = bucket.encode(slot_at, entry_at, &mut words).expect("a slot is small");
                 prop_assert!(encoded.slots_end > slot_at);
                 let extension = (encoded.slots_end < SLOTS).then_some(0);
-                let header = Header(words[0]).with_extension(extension, encoded.slots_end % SLOTS);
+                let header = BucketHeader(words[0]).with_extension(extension, encoded.slots_end % SLOTS);
                 for (i, &tail) in tails.iter().enumerate() {
                     if (slot_at..encoded.slots_end).contains(&slot(tail)) {
                         prop_assert_eq!(find(&words[..], header, layout, slot_at, tail), Some(i as u32));

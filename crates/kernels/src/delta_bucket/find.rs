@@ -5,8 +5,8 @@
 //! the two steps, a caller can prefetch the entries' words.
 
 use super::entries::{Window, entry};
-use super::group::{Extent, Group};
-use super::{EntryLayout, Header, TENANCY_START, slot};
+use super::group::{EntryGroup, Extent};
+use super::{BucketHeader, EntryLayout, TENANCY_START, slot};
 #[cfg(target_arch = "x86_64")]
 use crate::bits::Bmi2;
 use crate::bits::{Portable, Select, Words, ones_from, select_zero};
@@ -16,7 +16,7 @@ use crate::bits::{Portable, Select, Words, ones_from, select_zero};
 #[inline]
 pub fn find<W: Words + ?Sized>(
     words: &W,
-    header: Header,
+    header: BucketHeader,
     layout: EntryLayout,
     first_slot: u32,
     tail: u128,
@@ -32,7 +32,7 @@ pub fn find<W: Words + ?Sized>(
 /// [`find`] without special instructions, on any machine.
 pub fn find_portable<W: Words + ?Sized>(
     words: &W,
-    header: Header,
+    header: BucketHeader,
     layout: EntryLayout,
     first_slot: u32,
     tail: u128,
@@ -42,7 +42,7 @@ pub fn find_portable<W: Words + ?Sized>(
 
 /// Finds the position of a tail, present or not. For the writer, whose words are never half-written.
 pub(super) fn place(words: &[u64], layout: EntryLayout, first_slot: u32, tail: u128) -> Place {
-    let header = Header(words[0]);
+    let header = BucketHeader(words[0]);
     #[cfg(target_arch = "x86_64")]
     if has_bmi2() {
         // SAFETY: the machine has the instructions.
@@ -67,7 +67,7 @@ fn slot_bmi2<W: Words + ?Sized>(words: &W, number: u32) -> Option<Slot> {
 #[target_feature(enable = "bmi1,bmi2,popcnt")]
 fn find_bmi2<W: Words + ?Sized>(
     words: &W,
-    header: Header,
+    header: BucketHeader,
     layout: EntryLayout,
     first_slot: u32,
     tail: u128,
@@ -77,14 +77,14 @@ fn find_bmi2<W: Words + ?Sized>(
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "bmi1,bmi2,popcnt")]
-fn place_bmi2(words: &[u64], header: Header, layout: EntryLayout, first_slot: u32, tail: u128) -> Option<Place> {
+fn place_bmi2(words: &[u64], header: BucketHeader, layout: EntryLayout, first_slot: u32, tail: u128) -> Option<Place> {
     place_with::<Bmi2, [u64]>(words, header, layout, first_slot, tail)
 }
 
 #[inline(always)]
 fn find_with<S: Select, W: Words + ?Sized>(
     words: &W,
-    header: Header,
+    header: BucketHeader,
     layout: EntryLayout,
     first_slot: u32,
     tail: u128,
@@ -109,7 +109,7 @@ fn number_in(first_slot: u32, tail: u128) -> u32 {
 pub(super) struct Place {
     pub slot: Slot,
     /// The entries with the tail's fingerprint in its slot. If there are none, `first` is where such an entry would be.
-    pub group: Group,
+    pub group: EntryGroup,
     pub extent: Extent,
     /// The entry of the group at which the search ends.
     pub leaf: usize,
@@ -125,18 +125,18 @@ impl Place {
 #[inline(always)]
 fn place_with<S: Select, W: Words + ?Sized>(
     words: &W,
-    header: Header,
+    header: BucketHeader,
     layout: EntryLayout,
     first_slot: u32,
     tail: u128,
 ) -> Option<Place> {
     let slot = Slot::find::<S, W>(words, number_in(first_slot, tail))?;
     let extent = slot.extent::<S, W>(words, header, first_slot)?;
-    let Some(group) = Group::find(words, layout, slot, tail) else {
+    let Some(group) = EntryGroup::find(words, layout, slot, tail) else {
         let fingerprint = u64::from(layout.fingerprint(tail));
         let below = |rank: &usize| entry(words, layout, *rank) >> layout.payload_bits < fingerprint;
         let first = slot.rank() + (slot.rank()..slot.rank() + slot.tenants()).take_while(below).count();
-        return Some(Place { slot, group: Group { slot, first, count: 0 }, extent, leaf: 0 });
+        return Some(Place { slot, group: EntryGroup { slot, first, count: 0 }, extent, leaf: 0 });
     };
     let leaf = group.leaf::<S, W>(words, layout, extent, tail)?;
     Some(Place { slot, group, extent, leaf })
@@ -201,7 +201,7 @@ impl Slot {
 
     /// The bits at which the parts of its bucket end.
     #[inline(always)]
-    fn extent<S: Select, W: Words + ?Sized>(&self, words: &W, header: Header, first_slot: u32) -> Option<Extent> {
+    fn extent<S: Select, W: Words + ?Sized>(&self, words: &W, header: BucketHeader, first_slot: u32) -> Option<Extent> {
         let slots = header.slots_end().checked_sub(first_slot)?;
         let tenancy_end = select_zero::<S, W>(words, self.start(), slots.checked_sub(self.number + 1)?)? + 1;
         Some(Extent {
@@ -216,13 +216,13 @@ impl Slot {
     fn search<S: Select, W: Words + ?Sized>(
         &self,
         words: &W,
-        header: Header,
+        header: BucketHeader,
         layout: EntryLayout,
         first_slot: u32,
         tail: u128,
     ) -> Option<u32> {
         let extent = self.extent::<S, W>(words, header, first_slot)?;
-        let group = Group::find(words, layout, *self, tail)?;
+        let group = EntryGroup::find(words, layout, *self, tail)?;
         let leaf = group.leaf::<S, W>(words, layout, extent, tail)?;
         Some(payload(words, layout, group.first + leaf))
     }
@@ -256,7 +256,7 @@ impl Slot {
     /// [`candidate`](Self::candidate) for more entries than a window has.
     #[cold]
     fn candidate_of_many<W: Words + ?Sized>(&self, words: &W, layout: &EntryLayout, tail: u128) -> Candidate {
-        match Group::find(words, *layout, *self, tail) {
+        match EntryGroup::find(words, *layout, *self, tail) {
             None => Candidate::None,
             Some(group) if group.count == 1 => Candidate::Only(payload(words, *layout, group.first)),
             Some(_) => Candidate::Several,
@@ -293,8 +293,8 @@ mod tests {
     }
 
     fn find_both_ways(words: &[u64], layout: EntryLayout, tail: u128) -> Option<u32> {
-        let found = find_portable(words, Header(words[0]), layout, 0, tail);
-        assert_eq!(find(words, Header(words[0]), layout, 0, tail), found, "pdep and portable differ");
+        let found = find_portable(words, BucketHeader(words[0]), layout, 0, tail);
+        assert_eq!(find(words, BucketHeader(words[0]), layout, 0, tail), found, "pdep and portable differ");
         assert_eq!(find_in_steps(words, layout, 0, tail).unwrap_or(found), found, "in steps it differs");
         found
     }
@@ -357,7 +357,7 @@ mod tests {
                                  first_slot in 0u32..256, fingerprint_bits in 0u32..17) {
             let layout = EntryLayout::new(fingerprint_bits, 32);
             let words: Vec<u64> = if ones { words.iter().map(|w| w | w << 1 | w >> 1).collect() } else { words };
-            let header = Header(words[0]);
+            let header = BucketHeader(words[0]);
             let found = find_portable(&words[..], header, layout, first_slot, tail);
             prop_assert_eq!(find(&words[..], header, layout, first_slot, tail), found);
             prop_assert_eq!(find_in_steps(&words, layout, first_slot, tail).unwrap_or(found), found);

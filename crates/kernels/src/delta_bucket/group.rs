@@ -18,19 +18,19 @@ pub(super) struct Extent {
 
 /// The entries of one slot that share a fingerprint. They are neighbours, since entries are sorted.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Group {
+pub(super) struct EntryGroup {
     pub slot: Slot,
     /// The number of the first entry in the bucket, and the count of entries.
     pub first: usize,
     pub count: usize,
 }
 
-impl Group {
+impl EntryGroup {
     /// Finds the entries of a slot with the fingerprint of `tail`. `None` if there are none.
     #[inline(always)]
-    pub fn find<W: Words + ?Sized>(words: &W, layout: EntryLayout, slot: Slot, tail: u128) -> Option<Group> {
+    pub fn find<W: Words + ?Sized>(words: &W, layout: EntryLayout, slot: Slot, tail: u128) -> Option<EntryGroup> {
         let fingerprint = layout.fingerprint(tail);
-        let mut group = Group { slot, first: 0, count: 0 };
+        let mut group = EntryGroup { slot, first: 0, count: 0 };
         for at in (0..slot.tenants()).step_by(layout.fields.count) {
             let matches =
                 Window::read(words, layout, slot.rank() + at)?.matches(layout, fingerprint, slot.tenants() - at);

@@ -136,17 +136,17 @@ impl EntryLayout {
 
 /// The first word of a bucket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Header(pub u64);
+pub struct BucketHeader(pub u64);
 
-impl Header {
+impl BucketHeader {
     /// The number of extension buckets that a header can name.
     pub const EXTENSIONS_MAX: usize = (1 << 16) - 1;
     const SEQUENCE: u64 = (1 << 24) - 1;
     const BRANCH_BITS_MAX: u64 = (1 << 15) - 1;
 
     /// The header of a bucket without an extension.
-    fn of_branches(branch_bits: usize) -> Header {
-        Header(0).with_branch_bits(branch_bits)
+    fn of_branches(branch_bits: usize) -> BucketHeader {
+        BucketHeader(0).with_branch_bits(branch_bits)
     }
 
     #[inline(always)]
@@ -161,8 +161,8 @@ impl Header {
 
     /// The header with another sequence, modulo 2^24.
     #[inline(always)]
-    pub fn with_sequence(self, sequence: u32) -> Header {
-        Header(self.0 & !Self::SEQUENCE | u64::from(sequence) & Self::SEQUENCE)
+    pub fn with_sequence(self, sequence: u32) -> BucketHeader {
+        BucketHeader(self.0 & !Self::SEQUENCE | u64::from(sequence) & Self::SEQUENCE)
     }
 
     #[inline(always)]
@@ -179,19 +179,19 @@ impl Header {
 
     /// The header with the slots from `split` on in `extension`. Without an extension, the bucket holds all slots
     /// itself.
-    pub fn with_extension(self, extension: Option<u32>, split: u32) -> Header {
+    pub fn with_extension(self, extension: Option<u32>, split: u32) -> BucketHeader {
         let (extension, split) = extension.map_or((0, 0), |extension| (extension + 1, split));
         assert!(extension as usize <= Self::EXTENSIONS_MAX && split < SLOTS, "extension {extension}, split {split}");
-        Header(self.0 & (0xffff << 48 | Self::SEQUENCE) | u64::from(split) << 24 | u64::from(extension) << 32)
+        BucketHeader(self.0 & (0xffff << 48 | Self::SEQUENCE) | u64::from(split) << 24 | u64::from(extension) << 32)
     }
 
     pub fn branch_bits(self) -> u32 {
         (self.0 >> 48 & Self::BRANCH_BITS_MAX) as u32
     }
 
-    fn with_branch_bits(self, branch_bits: usize) -> Header {
+    fn with_branch_bits(self, branch_bits: usize) -> BucketHeader {
         assert!(branch_bits as u64 <= Self::BRANCH_BITS_MAX, "{branch_bits} bits of branches");
-        Header(self.0 & (u64::MAX >> 16) | (branch_bits as u64) << 48)
+        BucketHeader(self.0 & (u64::MAX >> 16) | (branch_bits as u64) << 48)
     }
 }
 
@@ -218,8 +218,8 @@ mod tests {
         #[test]
         fn header_fields_come_back(word: u64, sequence in 0u32..1 << 24, extension in prop::option::of(0u32..0xffff),
                                    split in 1u32..256, branch_bits in 0usize..1 << 15) {
-            let header = Header(word).with_branch_bits(branch_bits).with_extension(extension, split);
-            prop_assert_eq!(header.sequence(), Header(word).sequence());
+            let header = BucketHeader(word).with_branch_bits(branch_bits).with_extension(extension, split);
+            prop_assert_eq!(header.sequence(), BucketHeader(word).sequence());
             let header = header.with_sequence(sequence);
             prop_assert_eq!(header.sequence(), sequence);
             prop_assert_eq!(header.with_sequence(sequence + (1 << 24)), header);

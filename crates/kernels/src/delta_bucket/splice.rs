@@ -7,7 +7,7 @@
 use super::edit::Inserted;
 use super::entries::entry;
 use super::find::{Place, place};
-use super::{EntryLayout, Header, slot};
+use super::{BucketHeader, EntryLayout, slot};
 use crate::bits::{BitWriter, clear_bits, move_down, move_up, ones_from, write_bits};
 
 /// The bucket has no room for the entry. It is unchanged.
@@ -172,7 +172,7 @@ fn set_payload(words: &mut [u64], layout: EntryLayout, rank: usize, payload: u32
 }
 
 fn set_branch_bits(words: &mut [u64], change: impl FnOnce(usize) -> usize) {
-    let header = Header(words[0]);
+    let header = BucketHeader(words[0]);
     words[0] = header.with_branch_bits(change(header.branch_bits() as usize)).0;
 }
 
@@ -224,7 +224,7 @@ mod tests {
                         owners.push(tail);
                     }
                     _ => {
-                        let found = find(&words[..], Header(words[0]), layout, 0, tail);
+                        let found = find(&words[..], BucketHeader(words[0]), layout, 0, tail);
                         let neighbor = found.map(|payload| owners[payload as usize]);
                         let is_new = model.insert(tail, owners.len() as u32).is_none();
                         let done = insert(&mut words, layout, 0, tail, owners.len() as u32, neighbor);
@@ -243,7 +243,7 @@ mod tests {
             let mut words = encoded(&model, layout, 64);
             for tail in tails {
                 let before = words.clone();
-                let found = find(&words[..], Header(words[0]), layout, 0, tail);
+                let found = find(&words[..], BucketHeader(words[0]), layout, 0, tail);
                 let neighbor = found.map(|payload| *model.iter().find(|entry| *entry.1 == payload).unwrap().0);
                 match insert(&mut words, layout, 0, tail, model.len() as u32, neighbor) {
                     Ok(_) => {

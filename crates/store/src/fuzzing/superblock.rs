@@ -3,7 +3,7 @@
 use super::Input;
 use tapetum_base::media::features::{CLUSTER_SLOTS, Features};
 use tapetum_base::media::geometry::{Geometry, SUPERBLOCK_BYTES};
-use tapetum_base::media::superblock::{Found, SetPlace, Superblock};
+use tapetum_base::media::superblock::{FoundSuperblock, SetPlace, Superblock};
 
 /// Any superblock is refused or read back as it was; with a damaged copy the other one holds.
 pub fn superblock(bytes: &[u8]) {
@@ -15,7 +15,7 @@ pub fn superblock(bytes: &[u8]) {
     let mut both = [older.encode(), newer.encode()].concat();
     let damage_at = damage_at % both.len();
     both[damage_at] ^= damage;
-    let Ok(Found { superblock, behind }) = Superblock::read(&both, drive_bytes) else { return };
+    let Ok(FoundSuperblock { superblock, behind }) = Superblock::read(&both, drive_bytes) else { return };
     assert!(superblock.capacity_bytes <= drive_bytes);
     let damaged_copy = (damage != 0).then_some(damage_at / SUPERBLOCK_BYTES as usize);
     match damaged_copy {

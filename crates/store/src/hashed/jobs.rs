@@ -2,7 +2,7 @@
 
 use crate::hashed::HashedEngine;
 use crate::hashed::item_count::{self, CountPace};
-use crate::hashed::purge::{self, Progress, Purge, Purged};
+use crate::hashed::purge::{self, Progress, Purge, PurgedKeyspaces};
 use crate::hashed::resize::ResizeJob;
 use crate::hashed::{collect, flush};
 use std::sync::Arc;
@@ -25,16 +25,16 @@ pub fn hashed_jobs(engine: &Arc<HashedEngine>, io: &Io) -> Vec<Box<dyn Job>> {
 
 /// State whose change makes another collection worth a try: flushes, deletions of everything, and time, in which records expire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Moment {
+struct JobMoment {
     flushes: u64,
     deletions: u64,
     seconds: u32,
 }
 
-impl Moment {
-    fn now(engine: &HashedEngine) -> Moment {
+impl JobMoment {
+    fn now(engine: &HashedEngine) -> JobMoment {
         const SECONDS: u32 = 4;
-        Moment {
+        JobMoment {
             flushes: engine.counters.flushes.load(Ordering::Relaxed),
             deletions: engine.keyspaces.changes(),
             seconds: engine.now() / SECONDS,
@@ -54,9 +54,9 @@ struct SegmentJob {
     flush_phase: Arc<PhaseCell>,
     collect_phase: Arc<PhaseCell>,
     /// When a collection found nothing to gain. Another one is tried when something has changed.
-    fruitless_at: Option<Moment>,
+    fruitless_at: Option<JobMoment>,
     /// When an eviction found no segment.
-    nothing_to_evict_at: Option<Moment>,
+    nothing_to_evict_at: Option<JobMoment>,
     /// The collection under way is an eviction.
     evicting: bool,
 }
@@ -67,7 +67,7 @@ struct PurgeTurn {
     task: Option<Task<(Purge, Result<Progress, Error>)>>,
     /// Between its steps.
     purge: Option<Purge>,
-    purged: Purged,
+    purged: PurgedKeyspaces,
     /// A flush has ended since its last step.
     is_next: bool,
     phase: Arc<PhaseCell>,
@@ -159,7 +159,7 @@ impl SegmentJob {
 
     /// Whether room for a flush could come only from segments that cannot be read, so that waiting for the flush would be in vain.
     fn no_room_comes(&self, others: Others) -> bool {
-        let (engine, moment) = (&self.engine, Moment::now(&self.engine));
+        let (engine, moment) = (&self.engine, JobMoment::now(&self.engine));
         let collects = self.fruitless_at != Some(moment) && collect::is_needed(engine);
         let evicts = self.nothing_to_evict_at != Some(moment) && collect::must_evict(engine);
         let none_under_way = self.collect.is_none() && !others.are_changing && !engine.segments.has_retired();
@@ -167,7 +167,7 @@ impl SegmentJob {
     }
 
     fn step_collect(&mut self) -> bool {
-        let moment = Moment::now(&self.engine);
+        let moment = JobMoment::now(&self.engine);
         if self.collect.is_none() && self.fruitless_at != Some(moment) && collect::is_needed(&self.engine) {
             let phase = self.collect_phase.clone();
             self.collect = Some(Box::pin(collect::collect(self.engine.clone(), self.io.of(Purpose::Collect), phase)));

@@ -28,15 +28,15 @@ const DEATHS_BYTES: u64 = 16;
 
 /// The part of the segments that a collection would keep: entries (one bit each), extents, and descriptions of large values.
 #[derive(Clone, Copy, Default)]
-pub struct Kept {
+pub struct KeptRoom {
     pub entries: u64,
     pub extents: u64,
     pub large_bytes: u64,
 }
 
-impl Kept {
-    pub fn and(self, other: Kept) -> Kept {
-        Kept {
+impl KeptRoom {
+    pub fn and(self, other: KeptRoom) -> KeptRoom {
+        KeptRoom {
             entries: self.entries + other.entries,
             extents: self.extents + other.extents,
             large_bytes: self.large_bytes + other.large_bytes,
@@ -56,7 +56,7 @@ pub struct ManifestRoom {
 }
 
 impl ManifestRoom {
-    pub fn refresh(&self, geometry: &Geometry, clients: &Clients, kept: Kept) {
+    pub fn refresh(&self, geometry: &Geometry, clients: &Clients, kept: KeptRoom) {
         let (catalog, marks) = (clients.of::<Catalog>(), &clients.marks);
         // Two segments that are at most half full can be merged.
         let full = kept.extents * geometry.extent_bytes / geometry.segment_bytes;
@@ -203,8 +203,11 @@ mod tests {
         // All is kept, or nothing.
         let refresh = |clients: &Clients, all: bool| {
             let segments = if all { clients.of::<Catalog>().segments.len() as u64 } else { 0 };
-            let kept =
-                Kept { entries: segments * u64::from(entries), extents: segments * u64::from(extents), large_bytes: 0 };
+            let kept = KeptRoom {
+                entries: segments * u64::from(entries),
+                extents: segments * u64::from(extents),
+                large_bytes: 0,
+            };
             room.refresh(&made, clients, kept);
             (room.flushes_now(), room.flushes_at_best(), room.flushes_for_new_keys())
         };

@@ -65,13 +65,13 @@ pub enum Progress {
 
 /// Which keyspaces were purged up to which watermark.
 #[derive(Default)]
-pub struct Purged {
+pub struct PurgedKeyspaces {
     watermarks: BTreeMap<KeyspaceId, u64>,
     /// The changes of keyspaces that were looked at.
     changes: Option<u64>,
 }
 
-impl Purged {
+impl PurgedKeyspaces {
     /// Begins a purge if keyspaces have changed and there is something to purge.
     pub fn begin(&mut self, engine: &HashedEngine) -> Option<Purge> {
         let changes = engine.keyspaces.changes();

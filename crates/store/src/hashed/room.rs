@@ -6,7 +6,7 @@ use crate::hashed::HashedEngine;
 use crate::hashed::buffer::{Place, Shard};
 use crate::hashed::catalog::{Catalog, SegmentState};
 use crate::hashed::large::{LargeExtents, LargeWant};
-use crate::hashed::manifest_room::Kept;
+use crate::hashed::manifest_room::KeptRoom;
 use crate::hashed::segment::Descriptor;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -157,21 +157,21 @@ impl HashedEngine {
     }
 
     /// The part of the segments that collections would keep in the manifest.
-    pub fn kept_of(&self, catalog: &Catalog) -> Kept {
+    pub fn kept_of(&self, catalog: &Catalog) -> KeptRoom {
         let kept = |state: &SegmentState| match self.live_bytes(state) {
-            live_bytes if self.segments.unreadable.has(state, live_bytes) => Kept {
+            live_bytes if self.segments.unreadable.has(state, live_bytes) => KeptRoom {
                 entries: state.descriptor.entries.into(),
                 extents: state.descriptor.extent_count().into(),
                 large_bytes: state.large_bytes_max(),
             },
-            0 => Kept::default(),
-            _ => Kept {
+            0 => KeptRoom::default(),
+            _ => KeptRoom {
                 entries: state.valid_entries.into(),
                 extents: self.extents_for(self.live_pages(state)),
                 large_bytes: state.large_bytes_max(),
             },
         };
-        catalog.segments.values().map(kept).fold(Kept::default(), Kept::and)
+        catalog.segments.values().map(kept).fold(KeptRoom::default(), KeptRoom::and)
     }
 
     /// Bytes of records that a collection would keep, as far as the catalog knows.

@@ -24,7 +24,7 @@ pub(super) struct Selected {
 }
 
 #[derive(PartialEq)]
-enum Item {
+enum ShownItem {
     Value(Register),
     Aggregate(Aggregate),
 }
@@ -33,7 +33,7 @@ struct NamedItem {
     name: String,
     /// As it was written, to be found again by `order by`.
     written: String,
-    item: Item,
+    item: ShownItem,
     span: Span,
 }
 
@@ -48,7 +48,7 @@ impl<'a> Compiler<'a> {
         if items.is_empty() {
             return Err(self.error(Span::empty(), QueryProblem::NothingSelected));
         }
-        let has_aggregates = items.iter().any(|item| matches!(item.item, Item::Aggregate(_)));
+        let has_aggregates = items.iter().any(|item| matches!(item.item, ShownItem::Aggregate(_)));
         let is_grouped = text.group_by.is_some() || text.having.is_some() && !is_distinct || has_aggregates;
         match (is_grouped, is_distinct) {
             (true, true) => Err(self.error(items[0].span, QueryProblem::Unsupported(DISTINCT_GROUPS))),
@@ -87,10 +87,10 @@ impl<'a> Compiler<'a> {
     fn named(&mut self, tree: &Expr, name: Option<String>) -> Result<NamedItem, QueryTextError> {
         let written = written(tree);
         let item = match tree {
-            Expr::Function(function) if is_aggregate(function) => Item::Aggregate(self.aggregate(function)?),
+            Expr::Function(function) if is_aggregate(function) => ShownItem::Aggregate(self.aggregate(function)?),
             tree => {
                 let operand = self.expression(tree)?;
-                Item::Value(self.register(operand)?)
+                ShownItem::Value(self.register(operand)?)
             }
         };
         let name = name.unwrap_or_else(|| match tree {
@@ -148,7 +148,7 @@ impl<'a> Compiler<'a> {
         let mut columns: Vec<Register> = Vec::new();
         let mut named = Vec::new();
         for (place, NamedItem { name, item, .. }) in items.iter().enumerate() {
-            let Item::Value(register) = item else { unreachable!("rows have no aggregates") };
+            let ShownItem::Value(register) = item else { unreachable!("rows have no aggregates") };
             columns.push(*register);
             named.push((name.clone(), place));
         }
@@ -180,8 +180,8 @@ impl<'a> Compiler<'a> {
         let mut columns = GroupColumns { keys, ..GroupColumns::default() };
         for NamedItem { name, item, span, .. } in &items {
             let place = match item {
-                Item::Aggregate(aggregate) => columns.place_of_aggregate(*aggregate),
-                Item::Value(register) => {
+                ShownItem::Aggregate(aggregate) => columns.place_of_aggregate(*aggregate),
+                ShownItem::Value(register) => {
                     let place = columns.keys.iter().position(|key| key.register == *register);
                     place.ok_or_else(|| self.error(*span, QueryProblem::NotGrouped))?
                 }
@@ -217,7 +217,7 @@ impl<'a> Compiler<'a> {
                 None => {
                     let operand = self.expression(&tree)?;
                     let register = self.register(operand)?;
-                    self.key(&Item::Value(register), &written(&tree))
+                    self.key(&ShownItem::Value(register), &written(&tree))
                 }
             };
             let no_key = || self.error(tree.span(), QueryProblem::Unsupported(GROUPED_BY_FIELDS));
@@ -230,9 +230,9 @@ impl<'a> Compiler<'a> {
     }
 
     /// `None`: it is the same for all records of a group, whatever these are.
-    fn key(&self, item: &Item, written: &str) -> Option<GroupKey> {
+    fn key(&self, item: &ShownItem, written: &str) -> Option<GroupKey> {
         match *item {
-            Item::Value(register) if !self.is_constant(register) => {
+            ShownItem::Value(register) if !self.is_constant(register) => {
                 Some(GroupKey { register, written: written.into() })
             }
             _ => None,
@@ -329,7 +329,7 @@ fn place_of(value: &Value, columns: usize) -> Option<usize> {
 fn distinct_keys(items: &[NamedItem]) -> Vec<GroupKey> {
     let mut keys: Vec<GroupKey> = Vec::new();
     for NamedItem { item, written, .. } in items {
-        if let Item::Value(register) = *item
+        if let ShownItem::Value(register) = *item
             && keys.iter().all(|key| key.register != register)
         {
             keys.push(GroupKey { register, written: written.clone() });

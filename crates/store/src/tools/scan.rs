@@ -51,7 +51,7 @@ pub fn scan(
 ) -> Result<(), Error> {
     let engine = store.hashed();
     engine.refuse_unservable(keyspace)?;
-    let wanted = Wanted { keyspace: keyspace.id(), prefix };
+    let wanted = ScanWanted { keyspace: keyspace.id(), prefix };
     let io = Io::new(engine.drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Scan);
     let walk = async {
         let installer = engine.take_installer().await;
@@ -67,7 +67,7 @@ pub fn scan(
 
 fn buffers(
     engine: &HashedEngine,
-    wanted: Wanted<'_>,
+    wanted: ScanWanted<'_>,
     visit: &mut impl FnMut(Scanned<'_>) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
     for shard in engine.buffers.shards() {
@@ -93,12 +93,12 @@ fn show(found: &mut Vec<(Vec<u8>, Header)>, visit: &mut impl FnMut(Scanned<'_>) 
 
 /// Which keys are shown.
 #[derive(Clone, Copy)]
-struct Wanted<'a> {
+struct ScanWanted<'a> {
     keyspace: KeyspaceId,
     prefix: &'a [u8],
 }
 
-impl Wanted<'_> {
+impl ScanWanted<'_> {
     fn is(self, engine: &HashedEngine, header: &Header, key: &[u8]) -> bool {
         let is_named = KeyspaceId::of(header) == self.keyspace && key.starts_with(self.prefix);
         is_named && header.kind == Kind::Value && engine.is_live(header, engine.now_ms())
@@ -110,7 +110,7 @@ async fn segments(
     io: &Io,
     installer: &Installer,
     stamp_begun: u64,
-    wanted: Wanted<'_>,
+    wanted: ScanWanted<'_>,
     visit: &mut impl FnMut(Scanned<'_>) -> ControlFlow<()>,
 ) -> Result<ControlFlow<()>, Error> {
     for state in installer.of::<Catalog>().segments.values() {

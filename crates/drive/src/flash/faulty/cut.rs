@@ -15,7 +15,7 @@ pub struct Cut {
 }
 
 impl Cut {
-    pub(super) fn of(state: &super::State) -> Cut {
+    pub(super) fn of(state: &super::FaultyState) -> Cut {
         let mut doubtful = state.image.unsynced();
         for flying in &state.in_flight {
             if let Operation::Write { flash, .. } = flying.command.operation {

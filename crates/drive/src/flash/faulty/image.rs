@@ -58,7 +58,7 @@ impl Tears {
 
 /// The outcome of one write in a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum WriteFate {
     Lost,
     Kept,
     Torn,
@@ -196,12 +196,12 @@ impl Image {
     pub(super) fn crash(&mut self, random: &mut SplitMix64) -> Cache {
         let mut cache = Cache::default();
         let atomic_sectors = self.atomic_sectors;
-        let mut writes: BTreeMap<u64, (Fate, bool, bool, Tears)> = BTreeMap::new();
+        let mut writes: BTreeMap<u64, (WriteFate, bool, bool, Tears)> = BTreeMap::new();
         for (sector, versions) in std::mem::take(&mut self.unsynced) {
             for version in versions {
                 let (fate, kept, lost, tears) = writes
                     .entry(version.completed)
-                    .or_insert_with(|| (Fate::draw(random), false, false, Tears { atomic_sectors, last: None }));
+                    .or_insert_with(|| (WriteFate::draw(random), false, false, Tears { atomic_sectors, last: None }));
                 cache.sectors += 1;
                 if !version.dropped && tears.keeps(sector, || fate.keeps_sector(random)) {
                     self.settle(sector, &version.bytes);
@@ -223,7 +223,7 @@ impl Image {
 
     /// Settles a write that had not completed. Returns how many of its sectors survived.
     pub(super) fn crash_write(&mut self, first: u64, bytes: &[u8], random: &mut SplitMix64) -> u64 {
-        let fate = Fate::draw(random);
+        let fate = WriteFate::draw(random);
         let (mut kept, mut tears) = (0, Tears { atomic_sectors: self.atomic_sectors, last: None });
         for (sector, bytes) in (first..).zip(bytes.as_chunks::<SECTOR_BYTES>().0) {
             if tears.keeps(sector, || fate.keeps_sector(random)) {
@@ -246,20 +246,20 @@ pub(super) struct Cache {
     pub(super) reordered: bool,
 }
 
-impl Fate {
-    fn draw(random: &mut SplitMix64) -> Fate {
+impl WriteFate {
+    fn draw(random: &mut SplitMix64) -> WriteFate {
         match random.below(8) {
-            0..4 => Fate::Lost,
-            4 => Fate::Kept,
-            _ => Fate::Torn,
+            0..4 => WriteFate::Lost,
+            4 => WriteFate::Kept,
+            _ => WriteFate::Torn,
         }
     }
 
     fn keeps_sector(self, random: &mut SplitMix64) -> bool {
         match self {
-            Fate::Lost => false,
-            Fate::Kept => true,
-            Fate::Torn => random.one_in(2),
+            WriteFate::Lost => false,
+            WriteFate::Kept => true,
+            WriteFate::Torn => random.one_in(2),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::fault::Fault;
 use super::image::SECTOR_BYTES;
-use super::{Fate, FaultyFlash, InFlight, State, mix, shuffle};
+use super::{Fate, FaultyFlash, FaultyState, InFlight, mix, shuffle};
 use crate::flash::FlashQueue;
 use crate::memory::PairMemory;
 use crate::protocol::{Command, Completion, MemoryAddress, Operation, Status};
@@ -132,7 +132,7 @@ impl Drop for FaultyQueue {
     }
 }
 
-impl State {
+impl FaultyState {
     /// Moves a part of a command's bytes. The rest moves later.
     fn move_short(&mut self, flying: &mut InFlight, memory: &PairMemory) {
         flying.fate = Fate::Succeeds;

@@ -11,7 +11,7 @@ use std::time::Instant;
 use tapetum::{BLOCK_BYTES, BlockChange, BlockPiece};
 
 use super::protocol::reply;
-use super::protocol::request::{Command, NbdRequest};
+use super::protocol::request::{NbdCommand, NbdRequest};
 use crate::net::context::Context;
 use crate::net::out::{OutQueue, Pool};
 use crate::stats::device_stats::DeviceCommand;
@@ -65,25 +65,25 @@ impl Job {
     pub fn new<S: Session>(request: &NbdRequest, held_bytes: usize, cx: &mut Context<'_, S, ()>) -> Job {
         let (mut start, mut end) = (request.offset, request.offset.saturating_add(request.length.into()));
         let task = match request.command {
-            Command::Read => {
+            NbdCommand::Read => {
                 let blocks = end.div_ceil(BLOCK) - start / BLOCK;
                 let (bytes, holes) = (cx.pool.take_zeroed(request.length as usize), vec![false; blocks as usize]);
                 Task::Read { bytes, holes, is_whole: request.is_whole() }
             }
-            Command::Write => Task::Write,
-            Command::Trim => {
+            NbdCommand::Write => Task::Write,
+            NbdCommand::Trim => {
                 // The parts of blocks at both ends keep their bytes: a trim is a hint.
                 start = start.next_multiple_of(BLOCK);
                 end = start.max(end - end % BLOCK);
                 Task::Trim
             }
-            Command::WriteZeroes => Task::Zero { is_allocated: request.is_allocated() },
-            Command::BlockStatus => Task::Status { is_of_one: request.is_of_one() },
-            Command::Flush => {
+            NbdCommand::WriteZeroes => Task::Zero { is_allocated: request.is_allocated() },
+            NbdCommand::BlockStatus => Task::Status { is_of_one: request.is_of_one() },
+            NbdCommand::Flush => {
                 (start, end) = (0, 0);
                 Task::Flush
             }
-            Command::Disconnect | Command::Unknown(_) => unreachable!("neither is a job"),
+            NbdCommand::Disconnect | NbdCommand::Unknown(_) => unreachable!("neither is a job"),
         };
         let is_forced = request.is_forced() && !matches!(task, Task::Read { .. });
         let needs_sync = is_forced || matches!(task, Task::Flush);

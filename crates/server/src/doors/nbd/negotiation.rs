@@ -6,7 +6,7 @@
 //! ```
 
 use super::exports::{self, Export};
-use super::protocol::Parsed;
+use super::protocol::NbdParsed;
 use super::protocol::handshake::{
     self, CONTEXT_ID, CONTEXT_NAME, ClientFlags, ClientOption, INFO_BLOCK_SIZE, INFO_EXPORT, INFO_NAME,
     OPTION_EXPORT_NAME, OptionKind, OptionReply,
@@ -56,18 +56,18 @@ impl Negotiation {
     pub fn step(&mut self, input: &[u8], exports: &[Export], out: &mut Vec<u8>) -> Negotiated {
         let Some(flags) = self.flags else {
             return match handshake::client_flags(input) {
-                Parsed::Frame(flags, taken_bytes) => {
+                NbdParsed::Frame(flags, taken_bytes) => {
                     self.flags = Some(flags);
                     Negotiated::Goes { taken_bytes, skip_bytes: 0 }
                 }
-                Parsed::NeedMore(bytes) => Negotiated::NeedMore(bytes),
-                Parsed::Broken => Negotiated::Ends { taken_bytes: 0 },
+                NbdParsed::NeedMore(bytes) => Negotiated::NeedMore(bytes),
+                NbdParsed::Broken => Negotiated::Ends { taken_bytes: 0 },
             };
         };
         let (ClientOption { code, kind }, taken_bytes) = match handshake::option(input) {
-            Parsed::Frame(option, taken_bytes) => (option, taken_bytes),
-            Parsed::NeedMore(bytes) => return Negotiated::NeedMore(bytes),
-            Parsed::Broken => return Negotiated::Ends { taken_bytes: 0 },
+            NbdParsed::Frame(option, taken_bytes) => (option, taken_bytes),
+            NbdParsed::NeedMore(bytes) => return Negotiated::NeedMore(bytes),
+            NbdParsed::Broken => return Negotiated::Ends { taken_bytes: 0 },
         };
         self.options += 1;
         if self.options > OPTIONS_MAX {

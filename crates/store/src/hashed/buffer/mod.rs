@@ -13,14 +13,14 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use table::{Lines, READ, Table, Tables, place_of};
+use table::{BufferTable, Lines, READ, Tables, place_of};
 pub use tapetum_base::log::Place;
 use tapetum_base::media::geometry::BUFFERS;
 use tapetum_kernels::block_group::group_hash;
 use tapetum_kernels::hash::HashKey;
 
 /// A record that was found in a shard's table. It holds until the key is written or its buffer released.
-pub struct Found {
+pub struct BufferedPlace {
     pub place: Place,
     /// Whether it was read since it was written.
     pub was_read: bool,
@@ -98,7 +98,7 @@ impl Glance {
 }
 
 pub struct Shard {
-    tables: [Table; BUFFERS as usize],
+    tables: [BufferTable; BUFFERS as usize],
     active: u64,
     /// The oldest buffer that is not flushed yet.
     oldest: u64,
@@ -118,7 +118,7 @@ impl Shard {
     pub fn many(count: usize, entries_max: usize, buffer: u64) -> io::Result<(Vec<Shard>, Glance)> {
         let tables = Arc::new(Tables::new(count * BUFFERS as usize, entries_max)?);
         let make = |number: usize| {
-            let tables = [0, 1].map(|at| Table::new(&tables, table_number(number, at)));
+            let tables = [0, 1].map(|at| BufferTable::new(&tables, table_number(number, at)));
             let (large, groups) = Default::default();
             Shard { tables, active: buffer, oldest: buffer, evictions: 0, wanted_given: false, large, groups }
         };
@@ -132,7 +132,7 @@ impl Shard {
         Shard::many(1, entries_max, buffer).unwrap().0.remove(0)
     }
 
-    fn table(&self, buffer: u64) -> &Table {
+    fn table(&self, buffer: u64) -> &BufferTable {
         &self.tables[(buffer % BUFFERS) as usize]
     }
 
@@ -142,21 +142,21 @@ impl Shard {
 
     /// As [`Shard::get`], and whether the record was read since it was written.
     pub fn look(&self, hash: HashKey) -> Option<(Place, bool)> {
-        self.find(hash).map(|Found { place, was_read, .. }| (place, was_read))
+        self.find(hash).map(|BufferedPlace { place, was_read, .. }| (place, was_read))
     }
 
     /// The latest record of a key.
-    pub fn find(&self, hash: HashKey) -> Option<Found> {
+    pub fn find(&self, hash: HashKey) -> Option<BufferedPlace> {
         self.find_in(self.active, hash).or_else(|| self.find_in(self.sealed()?, hash))
     }
 
-    fn find_in(&self, buffer: u64, hash: HashKey) -> Option<Found> {
+    fn find_in(&self, buffer: u64, hash: HashKey) -> Option<BufferedPlace> {
         let (slot, word) = self.table(buffer).find(hash)?;
-        Some(Found { place: Place { buffer, place: place_of(word)? }, was_read: word & READ != 0, slot })
+        Some(BufferedPlace { place: Place { buffer, place: place_of(word)? }, was_read: word & READ != 0, slot })
     }
 
     /// Marks the found record as read. It must still be there.
-    pub fn note_read_of(&mut self, found: &Found) {
+    pub fn note_read_of(&mut self, found: &BufferedPlace) {
         self.tables[(found.place.buffer % BUFFERS) as usize].note_read(found.slot);
     }
 
@@ -169,7 +169,7 @@ impl Shard {
 
     /// Asks that the DRAM tier get this key's item when it is on flash, if a buffer has the key.
     pub fn want(&mut self, hash: HashKey) {
-        if let Some(Found { place, slot, .. }) = self.find(hash) {
+        if let Some(BufferedPlace { place, slot, .. }) = self.find(hash) {
             self.tables[(place.buffer % BUFFERS) as usize].set_wanted(slot, true);
         }
     }
@@ -330,7 +330,7 @@ impl Shard {
     }
 
     pub fn bytes(&self) -> usize {
-        self.tables.iter().map(Table::bytes).sum()
+        self.tables.iter().map(BufferTable::bytes).sum()
     }
 }
 

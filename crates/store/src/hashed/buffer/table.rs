@@ -128,15 +128,15 @@ impl Tables {
 }
 
 /// Open addressing, of fixed size.
-pub struct Table {
+pub struct BufferTable {
     tables: Arc<Tables>,
     number: usize,
     count: usize,
 }
 
-impl Table {
-    pub fn new(tables: &Arc<Tables>, number: usize) -> Table {
-        Table { tables: tables.clone(), number, count: 0 }
+impl BufferTable {
+    pub fn new(tables: &Arc<Tables>, number: usize) -> BufferTable {
+        BufferTable { tables: tables.clone(), number, count: 0 }
     }
 
     fn lines(&self) -> Lines<'_> {
@@ -199,17 +199,17 @@ impl Table {
     pub fn is_wanted(&self, slot: usize) -> Option<bool> {
         let lines = self.lines();
         let word = lines.word_at(slot);
-        let wanted = lines.line(slot)[LINE_WORDS - 1].load(Relaxed) & Table::wanted_bit(slot) != 0;
+        let wanted = lines.line(slot)[LINE_WORDS - 1].load(Relaxed) & BufferTable::wanted_bit(slot) != 0;
         (word != 0).then_some(word & READ != 0 || wanted)
     }
 
-    /// As [`Table::is_wanted`], for a key; `None` if it is not there.
+    /// As [`BufferTable::is_wanted`], for a key; `None` if it is not there.
     pub fn is_key_wanted(&self, hash: HashKey) -> Option<bool> {
         self.is_wanted(self.slot(hash))
     }
 
     pub fn set_wanted(&mut self, slot: usize, wanted: bool) {
-        let bit = Table::wanted_bit(slot);
+        let bit = BufferTable::wanted_bit(slot);
         self.lines().set(slot, LINE_WORDS - 1, bit, if wanted { bit } else { 0 });
     }
 

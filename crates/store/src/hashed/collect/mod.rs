@@ -17,7 +17,7 @@ use crate::hashed::key_tables::key_reader::{KeyPages, KeyReader};
 use crate::hashed::manifest_client::InstallFrame;
 use crate::hashed::manifest_room::{is_worth_collecting, large_bytes_max};
 use crate::hashed::segment::layout::page_size;
-use crate::hashed::segment::unreadable::Part;
+use crate::hashed::segment::unreadable::UnreadablePart;
 use crate::hashed::segment::view::Segment;
 use crate::hashed::segment::writer::SegmentWriter;
 use crate::hashed::write_count::WriteTally;
@@ -53,7 +53,7 @@ struct Victim {
 /// Why a collection or an eviction did not come to its end.
 enum Failure {
     /// A part of the segment with this version cannot be read. Nothing was changed.
-    Unreadable(u64, Part, Error),
+    Unreadable(u64, UnreadablePart, Error),
     /// The store has failed.
     Store(Error),
 }
@@ -66,7 +66,7 @@ impl From<Error> for Failure {
 
 impl Victim {
     /// Classifies an error that came from reading a part of the victim.
-    fn failure(&self, part: Part, error: Error) -> Failure {
+    fn failure(&self, part: UnreadablePart, error: Error) -> Failure {
         match error {
             Error::Corrupt(_) | Error::Io(_) => Failure::Unreadable(self.segment.descriptor.version, part, error),
             other => Failure::Store(other),
@@ -80,7 +80,7 @@ impl Victim {
 }
 
 /// The origin of a record of the output.
-struct Source {
+struct VictimRecord {
     hash: HashKey,
     victim: u32,
     entry: u32,
@@ -316,13 +316,13 @@ async fn merge(
     victims: &[Victim],
     writer: &mut SegmentWriter,
     written: &mut WriteTally,
-) -> Result<Vec<Source>, Failure> {
+) -> Result<Vec<VictimRecord>, Failure> {
     let mut cursors = Vec::with_capacity(victims.len());
     // A victim without live records is not read.
     for (number, victim) in victims.iter().enumerate().filter(|(_, victim)| victim.live_bytes > 0) {
         let mut cursor =
             VictimCursor::new(victim.segment.clone(), io, engine.drive.local(), engine.hasher.clone()).await?;
-        cursor.advance(&victim.valid).await.map_err(|error| victim.failure(Part::Data, error))?;
+        cursor.advance(&victim.valid).await.map_err(|error| victim.failure(UnreadablePart::Data, error))?;
         cursors.push((number, cursor));
     }
     let mut sources = Vec::new();
@@ -347,7 +347,7 @@ async fn merge(
             {
                 writer.own_large(&header, extents);
             }
-            sources.push(Source {
+            sources.push(VictimRecord {
                 hash,
                 victim: number as u32,
                 entry: cursor.entry(),
@@ -355,7 +355,10 @@ async fn merge(
             });
             since_step_bytes += record.len();
         }
-        cursor.advance(&victims[number].valid).await.map_err(|error| victims[number].failure(Part::Data, error))?;
+        cursor
+            .advance(&victims[number].valid)
+            .await
+            .map_err(|error| victims[number].failure(UnreadablePart::Data, error))?;
         if since_step_bytes > STEP_BYTES {
             copied_bytes += std::mem::take(&mut since_step_bytes) as u64;
             engine.pace.collect.set(COLLECT_WRITE, copied_bytes, live_bytes);
@@ -371,7 +374,7 @@ async fn install_output(
     phase: &PhaseCell,
     installer: &mut Installer,
     victims: &[Victim],
-    sources: &[Source],
+    sources: &[VictimRecord],
     segment: Option<Arc<Segment>>,
 ) -> Result<(), Failure> {
     if phase.get() != Phase::Evict {
@@ -450,7 +453,7 @@ async fn left_behind(
     io: &Io,
     installer: &Installer,
     victims: &[Victim],
-    sources: &[Source],
+    sources: &[VictimRecord],
     alive: &[bool],
 ) -> Result<Vec<Vec<(HashKey, KeyspaceId)>>, Failure> {
     let state = |victim: &Victim| &installer.of::<Catalog>().segments[&victim.segment.descriptor.number];
@@ -469,7 +472,7 @@ async fn left_behind(
             }
         })
         .await
-        .map_err(|error| victim.failure(Part::KeyTable, error))?;
+        .map_err(|error| victim.failure(UnreadablePart::KeyTable, error))?;
     }
     Ok(left_behind)
 }

@@ -7,7 +7,7 @@ use crate::hashed::catalog::{Catalog, Deaths};
 use crate::hashed::collect::victim::tests::{
     RECORD_BYTES, SMALL_BYTES, small_options, store_at_rest, store_in_memory, store_of_equal_records, wait_for_flush,
 };
-use crate::hashed::manifest_room::Kept;
+use crate::hashed::manifest_room::KeptRoom;
 use crate::hashed::segment::writer::tests::fill;
 use crate::{StoreOptions, Sync, Write};
 use std::collections::BTreeMap;
@@ -73,7 +73,7 @@ fn leave_room_in_the_manifest(engine: &HashedEngine, flushes: u64) {
         let catalog = Catalog { segments: states, ..Catalog::default() };
         let mut clients = empty_clients();
         *clients.of_mut::<Catalog>() = catalog;
-        engine.manifest_room.refresh(&engine.geometry, &clients, Kept::default());
+        engine.manifest_room.refresh(&engine.geometry, &clients, KeptRoom::default());
     }
     assert_eq!(engine.manifest_room.flushes_now(), flushes);
 }
@@ -119,7 +119,7 @@ fn a_store_that_evicts_makes_room_wherever_it_is_tight() {
             level.store(before, Ordering::Relaxed);
         }
         let geometry = Geometry { manifest_bytes: 0, ..engine.geometry };
-        engine.manifest_room.refresh(&geometry, &empty_clients(), Kept::default());
+        engine.manifest_room.refresh(&geometry, &empty_clients(), KeptRoom::default());
         assert_eq!(must_evict(engine), evicts);
     }
 }
@@ -141,7 +141,7 @@ fn who_waits_for_an_eviction_hears_where_no_segment_can_be_read() {
     assert_eq!(try_to(), Ok(true));
     let installer = run(&io, engine.take_installer(), || false).unwrap();
     for state in installer.of::<Catalog>().segments.values() {
-        engine.segments.unreadable.note(state.descriptor.version, Part::KeyTable, engine.now());
+        engine.segments.unreadable.note(state.descriptor.version, UnreadablePart::KeyTable, engine.now());
     }
     assert!(!installer.of::<Catalog>().segments.is_empty());
     drop(installer);

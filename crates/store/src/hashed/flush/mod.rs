@@ -445,7 +445,7 @@ mod tests {
     use crate::hashed::collect::victim::tests::{
         SMALL_BYTES, small_options, store_at_rest, store_in_memory, wait_for_flush,
     };
-    use crate::hashed::manifest_room::Kept;
+    use crate::hashed::manifest_room::KeptRoom;
     use crate::{Store, StoreOptions, Sync};
     use tapetum_base::media::geometry::Geometry;
     use tapetum_base::media::io::run;
@@ -579,7 +579,7 @@ mod tests {
         engine.segments.names.set_limit(numbers);
 
         let geometry = Geometry { manifest_bytes: 0, ..engine.geometry };
-        engine.manifest_room.refresh(&geometry, &empty_clients(), Kept::default());
+        engine.manifest_room.refresh(&geometry, &empty_clients(), KeptRoom::default());
         assert!(!has_room(engine), "the manifest cannot name another segment");
     }
 }

@@ -10,12 +10,12 @@
 //! A bucket is seen through one look from `aim` to `finish`, as [`sequence_lock`] has it.
 
 use super::partition::Partition;
-use super::{GlobalIndex, Table};
+use super::{GlobalIndex, IndexTable};
 use std::sync::atomic::AtomicU64;
 use tapetum_base::memory::sequence_lock;
 use tapetum_kernels::bits::LINE_WORDS;
 use tapetum_kernels::delta_bucket::find::{Candidate, Slot};
-use tapetum_kernels::delta_bucket::{Header, Position, SLOTS, slot};
+use tapetum_kernels::delta_bucket::{BucketHeader, Position, SLOTS, slot};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::prefetch::prefetch;
 
@@ -33,7 +33,7 @@ struct Lookup<'a> {
 /// The slot of a lookup's entries, and the bucket's header under which they were found.
 #[derive(Clone, Copy)]
 struct Aim {
-    header: Header,
+    header: BucketHeader,
     slot: Slot,
 }
 
@@ -47,7 +47,7 @@ impl GlobalIndex {
         }
     }
 
-    fn look_up_together(&self, table: &Table, hashes: &[HashKey], out: &mut [Option<u32>]) {
+    fn look_up_together(&self, table: &IndexTable, hashes: &[HashKey], out: &mut [Option<u32>]) {
         let mut lookups: [Option<Lookup>; BATCH] = [const { None }; BATCH];
         let lookups = &mut lookups[..hashes.len()];
         for (lookup, &hash) in lookups.iter_mut().zip(hashes) {
@@ -92,7 +92,7 @@ impl Lookup<'_> {
     /// the bucket is being written.
     #[inline(always)]
     fn aim(&self, find_slot: fn(&[AtomicU64], u32) -> Option<Slot>) -> Option<Aim> {
-        let header: Header = sequence_lock::begin(&self.words[0])?;
+        let header: BucketHeader = sequence_lock::begin(&self.words[0])?;
         let number = slot(self.position.tail);
         if header.slots_end() <= number {
             prefetch(&self.partition.extension(header.extension()?)?[0]);

@@ -166,7 +166,7 @@ pub async fn write(engine: &HashedEngine, io: &Io, installer: &mut Installer) ->
 }
 
 /// Parameters for loading a checkpoint, and the values that it must match.
-pub struct Source<'a> {
+pub struct CheckpointSource<'a> {
     pub geometry: &'a Geometry,
     pub store_id: u64,
     /// The generation of the store that wrote it.
@@ -178,7 +178,7 @@ pub struct Source<'a> {
 
 /// Makes a checkpoint the index; what is amiss if that cannot be.
 pub async fn load(
-    source: &Source<'_>,
+    source: &CheckpointSource<'_>,
     io: &Io,
     local: &LocalMemory,
     index: &GlobalIndex,

@@ -8,7 +8,7 @@
 use tapetum_base::error::Error;
 use tapetum_base::media::geometry::Geometry;
 use tapetum_base::options::StoreOptions;
-use tapetum_kernels::delta_bucket::{EntryLayout, Header, SLOTS};
+use tapetum_kernels::delta_bucket::{BucketHeader, EntryLayout, SLOTS};
 
 /// Words of an extension bucket: one cache line.
 pub(super) const EXTENSION_WORDS: usize = 8;
@@ -116,7 +116,7 @@ impl IndexGeometry {
     pub(super) fn extensions_for(self, buckets: usize) -> usize {
         let mean = buckets as f64 * EXTENSIONS_PER_BUCKET;
         let extensions = (mean + 4.0 * mean.sqrt() + 2.0).ceil() as usize;
-        extensions.min(Header::EXTENSIONS_MAX)
+        extensions.min(BucketHeader::EXTENSIONS_MAX)
     }
 
     /// Words of a partition with this many buckets: whole pages.

@@ -6,7 +6,7 @@
 
 use super::geometry::EXTENSION_WORDS;
 use super::partition::{NONE, Partition};
-use super::{GlobalIndex, IndexGeometry, Table};
+use super::{GlobalIndex, IndexGeometry, IndexTable};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{io, mem};
@@ -28,7 +28,7 @@ pub struct PartitionShape {
 
 /// The partitions at one moment. The holder ensures that nothing is merged meanwhile.
 pub struct IndexImage {
-    table: Arc<Table>,
+    table: Arc<IndexTable>,
 }
 
 impl IndexImage {
@@ -146,7 +146,7 @@ impl<'a> IndexRestorer<'a> {
         }
         let partitions = mem::take(&mut self.partitions).into();
         let _writer = self.index.lock_writer();
-        self.index.table.store(Arc::new(Table { partitions }));
+        self.index.table.store(Arc::new(IndexTable { partitions }));
         Ok(())
     }
 }

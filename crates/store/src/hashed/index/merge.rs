@@ -10,7 +10,7 @@ const SPLICES_MAX: usize = 16;
 
 /// A change to the index. One hash key has at most one change in a merge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Change {
+pub enum IndexChange {
     /// A key that is new. `neighbor` is the hash key of the entry that a lookup of `hash` gave as its candidate before the
     /// merge, from that entry's key table, or of one with as many [`shared_bits`](super::GlobalIndex::shared_bits); `None`
     /// if it gave none. (If it is `hash` itself, this is a replacement.) A wrong neighbor costs other keys their entries.
@@ -21,10 +21,10 @@ pub enum Change {
     Remove { hash: HashKey },
 }
 
-impl Change {
+impl IndexChange {
     pub fn hash(&self) -> HashKey {
         match *self {
-            Change::Insert { hash, .. } | Change::Replace { hash, .. } | Change::Remove { hash } => hash,
+            IndexChange::Insert { hash, .. } | IndexChange::Replace { hash, .. } | IndexChange::Remove { hash } => hash,
         }
     }
 }
@@ -40,7 +40,7 @@ pub struct MergeDone {
 pub(super) fn merge(
     partition: &Partition,
     scratch: &mut Scratch,
-    changes: impl Iterator<Item = Change>,
+    changes: impl Iterator<Item = IndexChange>,
 ) -> Result<MergeDone, PartitionFull> {
     let mut done = MergeDone::default();
     scratch.fit(partition.geometry());
@@ -70,7 +70,7 @@ fn change(
     partition: &Partition,
     scratch: &mut Scratch,
     number: usize,
-    batch: &[Change],
+    batch: &[IndexChange],
 ) -> Result<Counts, PartitionFull> {
     partition.load(number, scratch);
     let spliced = if batch.len() <= SPLICES_MAX { partition.splice(scratch, batch) } else { None };

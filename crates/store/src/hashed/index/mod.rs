@@ -30,7 +30,7 @@ mod write;
 pub use builder::PartitionBuilder;
 pub use geometry::IndexGeometry;
 pub use image::{IndexImage, IndexRestorer, PartitionShape};
-pub use merge::{Change, MergeDone};
+pub use merge::{IndexChange, MergeDone};
 
 use arc_swap::ArcSwap;
 use partition::Partition;
@@ -86,7 +86,7 @@ impl From<PartitionFull> for RebuildError {
 }
 
 /// The partitions at one time. All in one table, so that a reader pays once for holding on to it.
-struct Table {
+struct IndexTable {
     partitions: Box<[Arc<Partition>]>,
 }
 
@@ -96,7 +96,7 @@ pub struct GlobalIndex {
     fingerprint_bits: u32,
     /// Payload bits of the partitions that are built from now on.
     payload_bits: AtomicU32,
-    table: ArcSwap<Table>,
+    table: ArcSwap<IndexTable>,
     writer: Mutex<Scratch>,
     account: Account,
 }
@@ -112,7 +112,7 @@ impl GlobalIndex {
             partition_bits: geometry.partition_bits,
             fingerprint_bits: geometry.fingerprint_bits,
             payload_bits: AtomicU32::new(geometry.payload_bits),
-            table: ArcSwap::from_pointee(Table { partitions }),
+            table: ArcSwap::from_pointee(IndexTable { partitions }),
             writer: Mutex::new(Scratch::new(geometry)),
             account,
         })
@@ -141,7 +141,7 @@ impl GlobalIndex {
     }
 
     #[inline(always)]
-    fn locate<'a>(&self, table: &'a Table, hash: HashKey) -> (&'a Partition, Position) {
+    fn locate<'a>(&self, table: &'a IndexTable, hash: HashKey) -> (&'a Partition, Position) {
         let partition = &*table.partitions[hash.partition(self.partition_bits)];
         (partition, partition.position(hash))
     }
@@ -163,7 +163,7 @@ impl GlobalIndex {
 
     /// How many leading bits two hash keys of one partition have in common *as the table sees them*: hash keys are scaled to
     /// the number of buckets, so this is not the common prefix of the hash keys themselves, and the entry that is nearest by
-    /// that may be the wrong neighbor for [`Change::Insert`]. Among entries with equally many bits any will do.
+    /// that may be the wrong neighbor for [`IndexChange::Insert`]. Among entries with equally many bits any will do.
     pub fn shared_bits(&self, a: HashKey, b: HashKey) -> u32 {
         let bits = self.partition_bits;
         assert!(a.partition(bits) == b.partition(bits), "{a:?} and {b:?} are of two partitions");
@@ -188,7 +188,7 @@ impl GlobalIndex {
     pub fn merge(
         &self,
         partition: usize,
-        changes: impl IntoIterator<Item = Change>,
+        changes: impl IntoIterator<Item = IndexChange>,
     ) -> Result<MergeDone, PartitionFull> {
         let mut scratch = self.lock_writer();
         let table = self.table.load_full();
@@ -228,7 +228,7 @@ impl GlobalIndex {
         let mut partitions = self.table.load().partitions.clone();
         partition.generation = partitions[number].generation + 1;
         partitions[number] = Arc::new(partition);
-        self.table.store(Arc::new(Table { partitions }));
+        self.table.store(Arc::new(IndexTable { partitions }));
         Ok(())
     }
 

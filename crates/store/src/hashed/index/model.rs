@@ -1,6 +1,6 @@
 //! An index beside a map of what it must hold: for tests and fuzz targets.
 
-use super::{Change, GlobalIndex, IndexGeometry, RebuildError};
+use super::{GlobalIndex, IndexChange, IndexGeometry, RebuildError};
 use std::collections::{BTreeMap, BTreeSet};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::random::mix;
@@ -42,7 +42,7 @@ impl Model {
 
     /// Merges `batch` (true: put, false: remove) and rebuilds the partitions that get full.
     pub fn merge(&mut self, batch: &BTreeMap<HashKey, bool>) {
-        let mut changes: BTreeMap<usize, Vec<Change>> = BTreeMap::new();
+        let mut changes: BTreeMap<usize, Vec<IndexChange>> = BTreeMap::new();
         self.before = self.map.keys().copied().collect();
         for (&hash, &put) in batch {
             let candidate = self.index.lookup(hash).map(|payload| self.owners[payload as usize]);
@@ -58,10 +58,14 @@ impl Model {
                 let payload = self.owners.len() as u32;
                 self.owners.push(hash);
                 self.map.insert(hash, payload);
-                if is_there { Change::Replace { hash, payload } } else { Change::Insert { hash, payload, neighbor } }
+                if is_there {
+                    IndexChange::Replace { hash, payload }
+                } else {
+                    IndexChange::Insert { hash, payload, neighbor }
+                }
             } else if is_there {
                 self.map.remove(&hash);
-                Change::Remove { hash }
+                IndexChange::Remove { hash }
             } else {
                 continue;
             };

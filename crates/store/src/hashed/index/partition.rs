@@ -18,7 +18,7 @@ use tapetum_base::memory::region::{Account, Region, page_bytes};
 use tapetum_base::memory::sequence_lock;
 use tapetum_kernels::bits::LINE_WORDS;
 use tapetum_kernels::delta_bucket::find::find;
-use tapetum_kernels::delta_bucket::{EntryLayout, Header, Position, SLOT_BITS, SLOTS, TENANCY_START, slot};
+use tapetum_kernels::delta_bucket::{BucketHeader, EntryLayout, Position, SLOT_BITS, SLOTS, TENANCY_START, slot};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::prefetch::prefetch;
 
@@ -144,16 +144,16 @@ impl Partition {
     #[inline]
     pub fn lookup(&self, position: Position) -> Option<u32> {
         let words = self.bucket(position.bucket);
-        sequence_lock::read(&words[0], |header: Header| self.search_chain(header, words, position.tail))
+        sequence_lock::read(&words[0], |header: BucketHeader| self.search_chain(header, words, position.tail))
     }
 
     #[inline(always)]
-    fn search_chain<'a>(&'a self, mut header: Header, mut words: &'a [AtomicU64], tail: u128) -> Option<u32> {
+    fn search_chain<'a>(&'a self, mut header: BucketHeader, mut words: &'a [AtomicU64], tail: u128) -> Option<u32> {
         let mut first_slot = 0;
         while header.slots_end() <= slot(tail) {
             words = self.extension(header.extension()?)?;
             first_slot = header.slots_end();
-            header = Header(words[0].load(Ordering::Relaxed));
+            header = BucketHeader(words[0].load(Ordering::Relaxed));
             if header.slots_end() <= first_slot {
                 return None; // a half-written chain, which may be a ring
             }
@@ -187,7 +187,7 @@ impl Partition {
         } else {
             let fresh = self.extensions_fresh.load(Ordering::Relaxed);
             self.extension(fresh)?;
-            if fresh as usize >= Header::EXTENSIONS_MAX {
+            if fresh as usize >= BucketHeader::EXTENSIONS_MAX {
                 return None;
             }
             self.extensions_fresh.store(fresh + 1, Ordering::Relaxed);

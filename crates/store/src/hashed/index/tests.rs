@@ -221,14 +221,14 @@ fn readers_beside_a_writer_never_miss_a_key() {
                 }
                 let mut changes = BTreeMap::new();
                 for (&hash, &payload) in now.iter().filter(|(hash, _)| of_partition(hash)) {
-                    changes.insert(hash, Change::Replace { hash, payload });
+                    changes.insert(hash, IndexChange::Replace { hash, payload });
                 }
                 for &hash in others.keys().filter(|hash| of_partition(hash)) {
-                    changes.insert(hash, Change::Remove { hash });
+                    changes.insert(hash, IndexChange::Remove { hash });
                 }
                 for (&hash, &payload) in coming.iter().filter(|(hash, _)| of_partition(hash)) {
                     let neighbor = index.lookup(hash).map(owner);
-                    changes.insert(hash, Change::Insert { hash, payload, neighbor });
+                    changes.insert(hash, IndexChange::Insert { hash, payload, neighbor });
                 }
                 index.merge(partition, changes.into_values()).expect("room");
             }

@@ -2,12 +2,12 @@
 
 use super::PartitionFull;
 use super::geometry::{EXTENSION_WORDS, IndexGeometry};
-use super::merge::Change;
+use super::merge::IndexChange;
 use super::partition::Partition;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tapetum_base::memory::sequence_lock;
 use tapetum_kernels::delta_bucket::edit::{Bucket, Inserted};
-use tapetum_kernels::delta_bucket::{Header, SLOTS, slot, splice};
+use tapetum_kernels::delta_bucket::{BucketHeader, SLOTS, slot, splice};
 
 /// Working memory of the writer, kept from bucket to bucket to save allocations.
 pub(super) struct Scratch {
@@ -92,24 +92,24 @@ impl Partition {
             to.iter_mut().zip(from).for_each(|(to, from)| *to = from.load(Ordering::Relaxed));
         };
         copy(&mut scratch.main, self.bucket(number));
-        let mut header = Header(scratch.main[0]);
+        let mut header = BucketHeader(scratch.main[0]);
         scratch.main_end = header.slots_end();
         while let Some(extension) = header.extension() {
             let start = scratch.extensions.len();
             scratch.extensions.resize(start + EXTENSION_WORDS, 0);
             copy(&mut scratch.extensions[start..], self.extension(extension).expect("a chain that we wrote"));
-            header = Header(scratch.extensions[start]);
+            header = BucketHeader(scratch.extensions[start]);
             scratch.chain.push(extension);
             scratch.ends.push(header.slots_end());
         }
     }
 
     /// Changes what `load` read bit by bit, if that can be done. Otherwise `scratch` is spoilt: load again.
-    pub fn splice(&self, scratch: &mut Scratch, batch: &[Change]) -> Option<Counts> {
+    pub fn splice(&self, scratch: &mut Scratch, batch: &[IndexChange]) -> Option<Counts> {
         let mut counts = Counts::default();
         let layout = self.layout;
         // A removal may let slots come back out of an extension, or set an extension free.
-        if !scratch.chain.is_empty() && batch.iter().any(|change| matches!(change, Change::Remove { .. })) {
+        if !scratch.chain.is_empty() && batch.iter().any(|change| matches!(change, IndexChange::Remove { .. })) {
             return None;
         }
         // The neighbor of an entry may be one that came in before it, not the one that the caller found. Then both have
@@ -122,19 +122,19 @@ impl Partition {
             }
             let (words, first_slot) = scratch.holder(slot(tail));
             match *change {
-                Change::Insert { payload, neighbor, .. } => {
+                IndexChange::Insert { payload, neighbor, .. } => {
                     let neighbor = neighbor.map(|neighbor| self.position(neighbor).tail);
                     counts.count(splice::insert(words, layout, first_slot, tail, payload, neighbor).ok()?);
                     scratch.inserted.push(group);
                 }
-                Change::Replace { payload, .. } => {
+                IndexChange::Replace { payload, .. } => {
                     splice::replace(words, layout, first_slot, tail, payload);
                     counts.replaced += 1;
                 }
-                Change::Remove { .. } => {}
+                IndexChange::Remove { .. } => {}
             }
         }
-        for change in batch.iter().filter(|change| matches!(change, Change::Remove { .. })) {
+        for change in batch.iter().filter(|change| matches!(change, IndexChange::Remove { .. })) {
             let tail = self.position(change.hash()).tail;
             let (words, first_slot) = scratch.holder(slot(tail));
             splice::remove(words, layout, first_slot, tail);
@@ -144,30 +144,30 @@ impl Partition {
     }
 
     /// Takes what `load` read apart and changes its contents; [`encode`](Self::encode) puts it together again.
-    pub fn edit(&self, scratch: &mut Scratch, batch: &[Change]) -> Counts {
+    pub fn edit(&self, scratch: &mut Scratch, batch: &[IndexChange]) -> Counts {
         let Scratch { contents, main, extensions, main_end, ends, .. } = scratch;
-        contents.decode(&main[..], Header(main[0]), 0);
+        contents.decode(&main[..], BucketHeader(main[0]), 0);
         let mut first_slot = *main_end;
         for (words, &end) in extensions.chunks_exact(EXTENSION_WORDS).zip(&*ends) {
-            contents.decode(words, Header(words[0]), first_slot);
+            contents.decode(words, BucketHeader(words[0]), first_slot);
             first_slot = end;
         }
         let mut counts = Counts::default();
         for change in batch {
             let tail = self.position(change.hash()).tail;
             match *change {
-                Change::Insert { payload, neighbor, .. } => {
+                IndexChange::Insert { payload, neighbor, .. } => {
                     let neighbor = neighbor.map(|neighbor| self.position(neighbor).tail);
                     counts.count(contents.insert(tail, payload, neighbor));
                 }
-                Change::Replace { payload, .. } => {
+                IndexChange::Replace { payload, .. } => {
                     contents.replace(tail, payload);
                     counts.replaced += 1;
                 }
-                Change::Remove { .. } => {}
+                IndexChange::Remove { .. } => {}
             }
         }
-        for change in batch.iter().filter(|change| matches!(change, Change::Remove { .. })) {
+        for change in batch.iter().filter(|change| matches!(change, IndexChange::Remove { .. })) {
             contents.remove(self.position(change.hash()).tail);
             counts.removed += 1;
         }
@@ -197,14 +197,14 @@ impl Partition {
         let Scratch { main, extensions, main_end, ends, chain, .. } = scratch;
         let link = |words: &mut [u64], next: usize, end: u32| {
             let extension = chain[..ends.len()].get(next).copied();
-            words[0] = Header(words[0]).with_extension(extension, end % SLOTS).0;
+            words[0] = BucketHeader(words[0]).with_extension(extension, end % SLOTS).0;
         };
         let copy = |to: &[AtomicU64], from: &[u64]| {
             to.iter().zip(from).for_each(|(to, from)| to.store(*from, Ordering::Relaxed));
         };
         let words = self.bucket(number);
         link(main, 0, *main_end);
-        sequence_lock::write(&words[0], Header(main[0]), || {
+        sequence_lock::write(&words[0], BucketHeader(main[0]), || {
             for (place, new) in extensions.chunks_exact_mut(EXTENSION_WORDS).enumerate() {
                 link(new, place + 1, ends[place]);
                 copy(self.extension(chain[place]).expect("an extension that we own"), new);

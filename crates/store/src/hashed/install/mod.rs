@@ -9,7 +9,7 @@
 use crate::hashed::HashedEngine;
 use crate::hashed::catalog::{Catalog, Install};
 use crate::hashed::flush::key_check::Checked;
-use crate::hashed::index::Change;
+use crate::hashed::index::IndexChange;
 use crate::hashed::index::partition_load::rebuild;
 use crate::hashed::key_tables::key_reader::DEPTH_BESIDE_READERS;
 use crate::hashed::manifest_client::InstallFrame;
@@ -57,11 +57,11 @@ impl Moved {
         }
     }
 
-    fn change(self, hash: HashKey, payload: u32) -> Option<Change> {
+    fn change(self, hash: HashKey, payload: u32) -> Option<IndexChange> {
         match self {
-            Moved::In { near } => Some(Change::Insert { hash, payload, neighbor: near }),
-            Moved::Over => Some(Change::Replace { hash, payload }),
-            Moved::Out => Some(Change::Remove { hash }),
+            Moved::In { near } => Some(IndexChange::Insert { hash, payload, neighbor: near }),
+            Moved::Over => Some(IndexChange::Replace { hash, payload }),
+            Moved::Out => Some(IndexChange::Remove { hash }),
             Moved::Nothing => None,
         }
     }

@@ -34,7 +34,7 @@ impl KeyTable {
 }
 
 #[derive(Default)]
-struct Kept {
+struct KeptTables {
     /// By the segment's version: the oldest first.
     tables: BTreeMap<u64, Arc<KeyTable>>,
     bytes: u64,
@@ -42,7 +42,7 @@ struct Kept {
 
 #[derive(Default)]
 pub struct KeyTables {
-    kept: Mutex<Kept>,
+    kept: Mutex<KeptTables>,
 }
 
 impl KeyTables {

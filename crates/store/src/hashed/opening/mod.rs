@@ -13,7 +13,7 @@ use crate::hashed::HashedEngine;
 use crate::hashed::buffer::write_buffers::WriteBuffers;
 use crate::hashed::catalog::Catalog;
 use crate::hashed::hashed_engine::{Counters, Levels};
-use crate::hashed::index::checkpoint::{self, Checkpoint, Source};
+use crate::hashed::index::checkpoint::{self, Checkpoint, CheckpointSource};
 use crate::hashed::index::{GlobalIndex, IndexGeometry, index_recovery};
 use crate::hashed::large::{Claims, LargeEntries, LargeExtents, LargeSpace, value_bytes_max};
 use crate::hashed::manifest_room::ManifestRoom;
@@ -163,7 +163,7 @@ async fn fill_index(
     checkpoint: Option<Checkpoint>,
     generation: u64,
 ) -> Result<Catalog, Error> {
-    let source = Source {
+    let source = CheckpointSource {
         geometry: &engine.geometry,
         store_id: engine.store_id,
         generation,

@@ -8,11 +8,11 @@ pub type Entries = Arc<[u64]>;
 
 #[derive(Debug, Default)]
 pub struct Lapsed {
-    known: Mutex<Known>,
+    known: Mutex<LapsedState>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct LapsedState {
     /// The unix second at which to look for more. It is whole, so that records that expire within one second are found together; 0 if nobody has
     /// looked yet, `u32::MAX` for never.
     look_at: u32,
@@ -23,7 +23,7 @@ struct Known {
 impl Lapsed {
     /// Starts for a segment that was just written: its first record expires at `expiry_min`, in unix seconds, `u32::MAX` for never.
     pub fn of_new(expiry_min: u32) -> Lapsed {
-        Lapsed { known: Mutex::new(Known { look_at: expiry_min, entries: None }) }
+        Lapsed { known: Mutex::new(LapsedState { look_at: expiry_min, entries: None }) }
     }
 
     pub fn look_at(&self) -> u32 {
@@ -36,7 +36,7 @@ impl Lapsed {
 
     /// Notes the records that have expired, if any, and when the next one will.
     pub fn note(&self, look_at: u32, entries: Option<Entries>) {
-        *lock(&self.known) = Known { look_at, entries };
+        *lock(&self.known) = LapsedState { look_at, entries };
     }
 
     /// Host memory.

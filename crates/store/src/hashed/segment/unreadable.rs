@@ -16,7 +16,7 @@ const RETRY_SECONDS: u32 = 600;
 
 /// The part of a segment that could not be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Part {
+pub enum UnreadablePart {
     /// Needed to copy live records.
     Data,
     /// Needed to remove keys from the index whose records are not copied.
@@ -25,7 +25,7 @@ pub enum Part {
 
 #[derive(Clone, Copy)]
 struct Noted {
-    part: Part,
+    part: UnreadablePart,
     /// Unix seconds.
     retry_at: u32,
 }
@@ -37,7 +37,7 @@ pub struct Unreadable {
 }
 
 impl Unreadable {
-    pub fn note(&self, version: u64, part: Part, now: u32) {
+    pub fn note(&self, version: u64, part: UnreadablePart, now: u32) {
         lock(&self.noted).insert(version, Noted { part, retry_at: now.saturating_add(RETRY_SECONDS) });
     }
 
@@ -75,8 +75,8 @@ impl Noted {
     /// Whether the part would have to be read.
     fn stands(self, state: &SegmentState, live_bytes: u64) -> bool {
         match self.part {
-            Part::Data => live_bytes > 0,
-            Part::KeyTable => state.valid_entries > 0,
+            UnreadablePart::Data => live_bytes > 0,
+            UnreadablePart::KeyTable => state.valid_entries > 0,
         }
     }
 }
@@ -90,7 +90,7 @@ mod tests {
     fn a_segment_is_left_alone_for_a_while_and_its_garbage_counts_for_nothing_meanwhile_or_after() {
         let (unreadable, state) = (Unreadable::default(), SegmentState::new(descriptor(1, 9)));
         assert!(!unreadable.has(&state, 90) && !unreadable.is_left_alone(&state, 90, 1000));
-        unreadable.note(state.descriptor.version, Part::KeyTable, 1000);
+        unreadable.note(state.descriptor.version, UnreadablePart::KeyTable, 1000);
         assert_eq!(unreadable.count(), 1);
         for (now, left_alone) in [(1000, true), (1000 + RETRY_SECONDS - 1, true), (1000 + RETRY_SECONDS, false)] {
             assert_eq!(unreadable.is_left_alone(&state, 90, now), left_alone);
@@ -104,11 +104,11 @@ mod tests {
     #[test]
     fn what_needs_not_be_read_stands_in_nobodys_way() {
         let (unreadable, state) = (Unreadable::default(), SegmentState::new(descriptor(1, 9)));
-        unreadable.note(state.descriptor.version, Part::Data, 1000);
+        unreadable.note(state.descriptor.version, UnreadablePart::Data, 1000);
         assert!(unreadable.has(&state, 1) && unreadable.is_left_alone(&state, 1, 1000));
         assert!(!unreadable.has(&state, 0) && !unreadable.is_left_alone(&state, 0, 1000), "nothing is copied");
         assert!(!unreadable.cannot_be_evicted(&state, 1000), "an eviction reads no data");
-        unreadable.note(state.descriptor.version, Part::KeyTable, 1000);
+        unreadable.note(state.descriptor.version, UnreadablePart::KeyTable, 1000);
         let emptied = SegmentState { valid_entries: 0, ..state.clone() };
         assert!(unreadable.has(&state, 0) && !unreadable.has(&emptied, 90));
         assert!(unreadable.cannot_be_evicted(&state, 1000) && !unreadable.cannot_be_evicted(&emptied, 1000));

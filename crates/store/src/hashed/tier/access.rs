@@ -17,7 +17,7 @@ const AGE_PARTS: u32 = 32;
 
 /// Every stamp up to `stamp` was given by the second `at`, and later ones not before.
 #[derive(Clone, Copy)]
-struct Moment {
+struct WriteMoment {
     stamp: u64,
     at: u32,
 }
@@ -26,13 +26,16 @@ struct Moment {
 pub struct AccessClock {
     seconds: AtomicU32,
     /// In memory of its own: locking it must not evict `seconds` from the caches of threads that only read the clock.
-    written: Box<Mutex<Vec<Moment>>>,
+    written: Box<Mutex<Vec<WriteMoment>>>,
 }
 
 impl AccessClock {
     /// Stamps up to `stamp` were given before `now`.
     pub fn new(stamp: u64, now: u32) -> AccessClock {
-        AccessClock { seconds: AtomicU32::new(now), written: Box::new(Mutex::new(vec![Moment { stamp, at: now }])) }
+        AccessClock {
+            seconds: AtomicU32::new(now),
+            written: Box::new(Mutex::new(vec![WriteMoment { stamp, at: now }])),
+        }
     }
 
     #[inline]
@@ -54,7 +57,7 @@ impl AccessClock {
         if written.len() >= MOMENTS_MAX {
             *written = thinned(&written, now);
         }
-        written.push(Moment { stamp, at: now });
+        written.push(WriteMoment { stamp, at: now });
     }
 
     /// Unix seconds when a stamp was given.
@@ -71,7 +74,7 @@ impl AccessClock {
 }
 
 /// The first, the last, and as many between them as are needed to know a moment to a part of its age.
-fn thinned(moments: &[Moment], now: u32) -> Vec<Moment> {
+fn thinned(moments: &[WriteMoment], now: u32) -> Vec<WriteMoment> {
     let mut last_at = moments[0].at;
     let mut kept = Vec::with_capacity(MOMENTS_MAX);
     kept.push(moments[0]);

@@ -6,7 +6,7 @@
 //! Places are counted in granules of 64 bytes from the beginning of the memory. Threads: behind the part's lock.
 
 use super::ghosts::Ghosts;
-use super::queues::{Items, Queues, Victim};
+use super::queues::{Queues, TierItems, TierVictim};
 use super::slab_class::{SlabClass, SlabQueue};
 
 pub const GRANULE_BYTES: usize = 64;
@@ -97,7 +97,7 @@ impl Classes {
         &mut self,
         class: usize,
         index_is_full: bool,
-        items: &impl Items,
+        items: &impl TierItems,
         mut evict: impl FnMut(u32),
     ) -> Option<Slot> {
         if index_is_full {
@@ -116,9 +116,9 @@ impl Classes {
     }
 
     /// Evicts an item of a class, and takes its slot out of its queue. The class has no slot that is empty and in a queue.
-    fn evict_one(&mut self, class: usize, items: &impl Items, evict: &mut impl FnMut(u32)) -> Option<u32> {
+    fn evict_one(&mut self, class: usize, items: &impl TierItems, evict: &mut impl FnMut(u32)) -> Option<u32> {
         let class = &mut self.classes[class];
-        let Victim { place, was_used } = class.queues.victim(items, &mut self.ghosts)?;
+        let TierVictim { place, was_used } = class.queues.victim(items, &mut self.ghosts)?;
         class.evictions += 1;
         class.evictions_unused += u64::from(!was_used);
         class.evicted_idle_seconds = items.idle_seconds(place);
@@ -128,7 +128,7 @@ impl Classes {
     }
 
     /// Evicts an item of the class that has most items: the class of small ones, which fill the index before the memory.
-    fn evict_from_largest(&mut self, items: &impl Items, evict: &mut impl FnMut(u32)) {
+    fn evict_from_largest(&mut self, items: &impl TierItems, evict: &mut impl FnMut(u32)) {
         let full = (0..self.classes.len()).filter(|class| self.classes[*class].emptied.is_empty());
         let Some(largest) = full.max_by_key(|class| self.classes[*class].queues.len()) else { return };
         if let Some(place) = self.evict_one(largest, items, evict) {
@@ -215,7 +215,7 @@ impl Classes {
     }
 
     /// Gives `class` a slab of the class in which items stay longest, if they stay much longer there.
-    fn may_move_slab(&mut self, class: usize, items: &impl Items, evict: &mut impl FnMut(u32)) -> bool {
+    fn may_move_slab(&mut self, class: usize, items: &impl TierItems, evict: &mut impl FnMut(u32)) -> bool {
         let has_none = self.classes[class].slabs == 0;
         if !has_none && self.came_granules < COMPARE_SLABS * u64::from(self.slab_granules) {
             return false;
@@ -232,7 +232,7 @@ impl Classes {
     }
 
     /// Empties a slab of a class and takes it.
-    fn take_slab(&mut self, class: usize, items: &impl Items, evict: &mut impl FnMut(u32)) -> u32 {
+    fn take_slab(&mut self, class: usize, items: &impl TierItems, evict: &mut impl FnMut(u32)) -> u32 {
         let owned = self.owners.iter().position(|owner| *owner == Some(class as u8));
         let slab = owned.expect("the class has a slab") as u32;
         self.owners[slab as usize] = None;
@@ -261,7 +261,7 @@ impl Classes {
     }
 
     /// Every class, those without slabs too. Hits are counted elsewhere.
-    pub fn slabs(&self, items: &impl Items) -> impl Iterator<Item = SlabClass> {
+    pub fn slabs(&self, items: &impl TierItems) -> impl Iterator<Item = SlabClass> {
         self.classes.iter().zip(&self.slot_granules).map(|(class, slot_granules)| {
             let [small, main] = class.queues.next().map(|places| SlabQueue::of(places, items));
             let slots = u64::from(class.slabs) * u64::from(self.slab_granules / slot_granules);
@@ -301,7 +301,7 @@ mod tests {
 
     struct Unused;
 
-    impl Items for Unused {
+    impl TierItems for Unused {
         fn change_uses(&self, _: u32, _: impl FnOnce(u8) -> u8) -> u8 {
             0
         }

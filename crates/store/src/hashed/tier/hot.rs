@@ -6,7 +6,7 @@
 //!
 //! Threads: as in [`super::part`]. The lock is held for a few items at a time.
 
-use super::part::Part;
+use super::part::TierPart;
 use super::slot;
 use std::ops::ControlFlow;
 use tapetum_base::media::io::lock;
@@ -34,7 +34,7 @@ pub enum Fit {
     NoRoom,
 }
 
-impl Part {
+impl TierPart {
     /// Shows `visit` the items of this heat, the latest first.
     pub fn hot(&self, heat: Heat, visit: &mut impl FnMut(&[HashKey]) -> ControlFlow<()>) -> ControlFlow<()> {
         let mut hashes = Vec::with_capacity(SLOTS_PER_LOCK);

@@ -32,12 +32,12 @@ use classes::{GRANULE_BYTES, slot_sizes};
 pub use hit_counts::{HitCounts, Hits};
 pub use hot::Fit;
 use hot::Heat;
-use part::{PART_BYTES_MAX, Part};
+use part::{PART_BYTES_MAX, TierPart};
 pub use slab_class::{SlabClass, SlabQueue};
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
-use table::Found;
+use table::TierItem;
 use tapetum_base::memory::region::Account;
 use tapetum_base::options::Slabs;
 use tapetum_base::request::item::{Access, ItemHead};
@@ -56,7 +56,7 @@ pub struct Copied {
     pub item: ItemHead,
     /// Before it was copied.
     pub access: Access,
-    found: Found,
+    found: TierItem,
 }
 
 /// How memory is cut.
@@ -76,7 +76,7 @@ impl Shape {
 }
 
 pub struct Tier {
-    parts: Box<[Part]>,
+    parts: Box<[TierPart]>,
     hits: Hits,
     account: Account,
 }
@@ -91,18 +91,18 @@ impl Tier {
         let part_bytes = bytes / parts;
         let slab_fitting = (part_bytes / SLABS_MIN).clamp(SLAB_BYTES_MIN, SLAB_BYTES_MAX);
         let slab_bytes = slab_asked.unwrap_or(slab_fitting / SLAB_BYTES_MIN * SLAB_BYTES_MIN);
-        let slots_bytes = Part::slots_bytes(part_bytes, slab_bytes);
+        let slots_bytes = TierPart::slots_bytes(part_bytes, slab_bytes);
         if slots_bytes == 0 {
             return Ok(None);
         }
         let (shape, account) = (Shape { slab_bytes, factor: slabs.factor }, Account::default());
-        let parts = (0..parts).map(|_| Part::new(slots_bytes, shape, &account)).collect::<io::Result<_>>()?;
+        let parts = (0..parts).map(|_| TierPart::new(slots_bytes, shape, &account)).collect::<io::Result<_>>()?;
         let hits = Hits::new(shape.slot_granules());
         Ok(Some(Tier { parts, hits, account }))
     }
 
     #[inline]
-    fn part(&self, hash: HashKey) -> &Part {
+    fn part(&self, hash: HashKey) -> &TierPart {
         let chosen = (hash.0 >> 48) as u16;
         &self.parts[(usize::from(chosen) * self.parts.len()) >> 16]
     }
@@ -182,12 +182,12 @@ impl Tier {
 
     /// Items that were evicted for others.
     pub fn evictions(&self) -> u64 {
-        self.parts.iter().map(Part::evictions).sum()
+        self.parts.iter().map(TierPart::evictions).sum()
     }
 
     /// Memory that the tier takes.
     pub fn bytes(&self) -> u64 {
-        let lists: usize = self.parts.iter().map(Part::lists_bytes).sum();
+        let lists: usize = self.parts.iter().map(TierPart::lists_bytes).sum();
         (self.account.load(Ordering::Relaxed) + lists) as u64
     }
 

@@ -4,7 +4,7 @@
 //! that comes first, as in the models of the sequence lock.
 
 use super::slot;
-use super::table::{Found, Table};
+use super::table::{TierItem, TierTable};
 use loom::model::Builder;
 use loom::sync::Arc;
 use loom::thread;
@@ -14,12 +14,12 @@ use tapetum_base::request::item::ItemHead;
 use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Marks;
-use tapetum_kernels::tag_bucket::{Entry, SLOTS, WORDS, home_of, other_of, tag_of};
+use tapetum_kernels::tag_bucket::{SLOTS, TagEntry, WORDS, home_of, other_of, tag_of};
 
 /// Switches of threads that loom tries in one order of steps, where there are more orders than can be tried.
 const SWITCHES_MAX: usize = 3;
 
-type ModelTable<const WEAK: u8> = Table<Vec<ModelWord<WEAK>>>;
+type ModelTable<const WEAK: u8> = TierTable<Vec<ModelWord<WEAK>>>;
 
 /// The `n`th key whose entry belongs into these of `buckets` buckets.
 fn key(buckets: u32, (home, second): (u32, u32), n: usize) -> HashKey {
@@ -34,8 +34,8 @@ fn key(buckets: u32, (home, second): (u32, u32), n: usize) -> HashKey {
 type Filled = (Vec<u64>, u32);
 
 /// A table of `buckets` buckets, filled by `fill`.
-fn filled(buckets: usize, fill: impl FnOnce(&Table<Vec<AtomicU64>>)) -> Filled {
-    let table = Table::new((0..buckets * WORDS).map(|_| AtomicU64::new(0)).collect());
+fn filled(buckets: usize, fill: impl FnOnce(&TierTable<Vec<AtomicU64>>)) -> Filled {
+    let table = TierTable::new((0..buckets * WORDS).map(|_| AtomicU64::new(0)).collect());
     fill(&table);
     let (home, second) = table.spread();
     (table.words.iter().map(|word| word.load(Ordering::Relaxed)).collect(), (home + second) as u32)
@@ -45,7 +45,7 @@ fn words<const WEAK: u8>(words: &[u64]) -> Vec<ModelWord<WEAK>> {
     words.iter().map(|word| ModelWord::new(*word)).collect()
 }
 
-fn find<const WEAK: u8>(table: &ModelTable<WEAK>, hash: HashKey, place: u32) -> Option<Found> {
+fn find<const WEAK: u8>(table: &ModelTable<WEAK>, hash: HashKey, place: u32) -> Option<TierItem> {
     table.find(hash, |found| (found.entry.place() == place).then_some(found))
 }
 
@@ -63,7 +63,7 @@ fn is_found_beside<const WEAK: u8>(
     change: impl Fn(&ModelTable<WEAK>) + Copy + Send + Sync + 'static,
 ) {
     model(move || {
-        let table = Arc::new(Table::of(words(&before), entries));
+        let table = Arc::new(TierTable::of(words(&before), entries));
         let reader = {
             let table = table.clone();
             thread::spawn(move || {
@@ -83,12 +83,12 @@ fn an_entry_goes_away<const WEAK: u8>() {
     let stays = |n| key(3, (1, 0), n);
     let before = filled(3, |table| {
         for n in 0..SLOTS {
-            assert!(table.insert(moves(n), Entry::new(n as u32, false)));
-            assert!(table.insert(stays(n), Entry::new(100 + n as u32, false)));
+            assert!(table.insert(moves(n), TagEntry::new(n as u32, false)));
+            assert!(table.insert(stays(n), TagEntry::new(100 + n as u32, false)));
         }
     });
     is_found_beside::<WEAK>(before, (moves(0), 0), |table| {
-        assert!(table.insert(key(3, (0, 1), 0), Entry::new(200, false)));
+        assert!(table.insert(key(3, (0, 1), 0), TagEntry::new(200, false)));
         assert_eq!(table.spread().1, 1, "one went");
     });
 }
@@ -99,16 +99,16 @@ fn an_entry_comes_home<const WEAK: u8>() {
     let others = |n| key(2, (1, 0), n);
     let before = filled(2, |table| {
         for n in 0..=SLOTS {
-            assert!(table.insert(home(n), Entry::new(n as u32, false)));
+            assert!(table.insert(home(n), TagEntry::new(n as u32, false)));
         }
         for n in 1..SLOTS {
-            assert!(table.insert(others(n), Entry::new(100 + n as u32, false)));
+            assert!(table.insert(others(n), TagEntry::new(100 + n as u32, false)));
         }
         assert_eq!(table.spread().1, 1);
         assert!(table.remove(home(0), 0));
     });
     is_found_beside::<WEAK>(before, (home(SLOTS), SLOTS as u32), move |table| {
-        assert!(table.insert(others(0), Entry::new(100, false)));
+        assert!(table.insert(others(0), TagEntry::new(100, false)));
         assert_eq!(table.spread().1, 0, "all are at home");
     });
 }
@@ -155,13 +155,13 @@ fn an_item(stamp: u64) -> ItemHead {
 /// item out and the thread that puts the next one in are two writers, one after the other.
 fn a_slot_changes_hands<const TABLE: u8, const SLOT: u8>(early: bool) {
     let (old, new) = (HashKey(1 << 64 | 7), HashKey(2 << 64 | 7));
-    let entry = Entry::new(0, false);
+    let entry = TagEntry::new(0, false);
     let (before, entries) = filled(1, |table| assert!(table.insert(old, entry)));
     let slot_before: Vec<AtomicU64> = (0..slot::HEADER_BYTES / 8 + 1).map(|_| AtomicU64::new(0)).collect();
     slot::write(&slot_before, old, an_item(1), &[1; 8], 0);
     let slot_before: Vec<u64> = slot_before.iter().map(|word| word.load(Ordering::Relaxed)).collect();
     model(move || {
-        let table = Arc::new(Table::of(words::<TABLE>(&before), entries));
+        let table = Arc::new(TierTable::of(words::<TABLE>(&before), entries));
         let slot = Arc::new(words::<SLOT>(&slot_before));
         let reader = {
             let (table, slot) = (table.clone(), slot.clone());

@@ -5,9 +5,9 @@
 
 use super::classes::{Classes, GRANULE_BYTES};
 use super::ghosts::Ghosts;
-use super::queues::Items;
+use super::queues::TierItems;
 use super::slab_class::SlabClass;
-use super::table::Table;
+use super::table::TierTable;
 use super::{Copied, Shape, slot};
 use std::io;
 use std::sync::Mutex;
@@ -17,7 +17,7 @@ use tapetum_base::memory::region::{Account, Region, page_bytes};
 use tapetum_base::request::item::{Access, ItemHead};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::prefetch::{CACHE_LINE_BYTES, prefetch};
-use tapetum_kernels::tag_bucket::{Entry, PLACES};
+use tapetum_kernels::tag_bucket::{PLACES, TagEntry};
 
 /// A use is noted if the one before is this long ago: an item that is asked for all the time is written once a minute.
 const ACCESSED_STEP_SECONDS: u32 = 60;
@@ -32,19 +32,19 @@ const LISTS_SHARE: usize = 10;
 /// The most memory that a part can have.
 pub const PART_BYTES_MAX: usize = PLACES as usize * GRANULE_BYTES;
 
-pub struct Part {
-    pub(super) table: Table,
+pub struct TierPart {
+    pub(super) table: TierTable,
     memory: Region,
     slab_words: usize,
     pub(super) classes: Mutex<Classes>,
-    /// Items that were evicted for others.
+    /// TierItems that were evicted for others.
     evictions: AtomicU64,
 }
 
 /// The items of a part as the queues ask for them.
 struct PartItems<'a> {
     memory: &'a Region,
-    table: &'a Table,
+    table: &'a TierTable,
     now: u32,
 }
 
@@ -54,7 +54,7 @@ impl PartItems<'_> {
     }
 }
 
-impl Items for PartItems<'_> {
+impl TierItems for PartItems<'_> {
     fn change_uses(&self, place: u32, left: impl FnOnce(u8) -> u8) -> u8 {
         self.table.change_uses(self.hash(place), place, left).unwrap_or(0)
     }
@@ -76,7 +76,7 @@ impl Items for PartItems<'_> {
     }
 }
 
-fn access(entry: Entry, words: &[AtomicU64], now: u32) -> Access {
+fn access(entry: TagEntry, words: &[AtomicU64], now: u32) -> Access {
     Access { was_read: entry.was_read(), idle_seconds: slot::idle_seconds(words, now) }
 }
 
@@ -89,11 +89,11 @@ fn words_at(memory: &Region, place: u32) -> &[AtomicU64] {
     &memory[place as usize * GRANULE_WORDS..]
 }
 
-impl Part {
+impl TierPart {
     /// Memory for slots that fits, with all that comes with it, into `bytes`; whole slabs.
     pub fn slots_bytes(bytes: usize, slab_bytes: usize) -> usize {
         let beside = |slots: usize| {
-            Table::bytes_for(slots / BYTES_PER_ENTRY)
+            TierTable::bytes_for(slots / BYTES_PER_ENTRY)
                 + Ghosts::bytes_for(slots / BYTES_PER_GHOST)
                 + slots / LISTS_SHARE
                 + page_bytes()
@@ -102,12 +102,12 @@ impl Part {
         bytes / per_slab * slab_bytes
     }
 
-    pub fn new(slots_bytes: usize, shape: Shape, account: &Account) -> io::Result<Part> {
-        let table_bytes = Table::bytes_for(slots_bytes / BYTES_PER_ENTRY).next_multiple_of(page_bytes());
+    pub fn new(slots_bytes: usize, shape: Shape, account: &Account) -> io::Result<TierPart> {
+        let table_bytes = TierTable::bytes_for(slots_bytes / BYTES_PER_ENTRY).next_multiple_of(page_bytes());
         let slabs = (slots_bytes / shape.slab_bytes) as u32;
         let ghosts = Ghosts::new(slots_bytes / BYTES_PER_GHOST);
-        Ok(Part {
-            table: Table::new(Region::new_huge(table_bytes / 8, account)?),
+        Ok(TierPart {
+            table: TierTable::new(Region::new_huge(table_bytes / 8, account)?),
             memory: Region::new_huge(slots_bytes / 8, account)?,
             slab_words: shape.slab_bytes / 8,
             classes: Mutex::new(Classes::new(slabs, shape.slot_granules(), ghosts)),
@@ -160,7 +160,7 @@ impl Part {
         }
     }
 
-    /// As [`Part::get`], and nothing is counted.
+    /// As [`TierPart::get`], and nothing is counted.
     pub fn copy(&self, hash_now: (HashKey, u32), out: &mut Vec<u8>) -> Option<Copied> {
         self.look(hash_now, out, |_, _, _| true)
     }
@@ -240,7 +240,7 @@ impl Part {
         access: Access,
     ) -> bool {
         slot::write(words_at(&self.memory, place), hash, item, value, now.wrapping_sub(access.idle_seconds));
-        self.table.insert(hash, Entry::new(place, access.was_read))
+        self.table.insert(hash, TagEntry::new(place, access.was_read))
     }
 
     /// Takes an item out, if it is in; whether it was. The caller ensures that nobody puts it in meanwhile.
@@ -250,7 +250,7 @@ impl Part {
             return false;
         }
         let mut classes = lock(&self.classes);
-        let Some(place) = self.entry_of(hash).map(Entry::place) else { return false };
+        let Some(place) = self.entry_of(hash).map(TagEntry::place) else { return false };
         let taken = self.table.remove(hash, place);
         assert!(taken, "an item has an entry");
         classes.emptied(place, slot::item_bytes(words_at(&self.memory, place)) as u64);
@@ -264,7 +264,7 @@ impl Part {
         self.memory.get(start..end)
     }
 
-    fn entry_of(&self, hash: HashKey) -> Option<Entry> {
+    fn entry_of(&self, hash: HashKey) -> Option<TagEntry> {
         self.table.find(hash, |found| {
             let words = self.slot_words(found.entry.place())?;
             (slot::hash(words) == hash).then_some(found.entry)
@@ -272,7 +272,7 @@ impl Part {
     }
 
     /// The item in a slot; `None` if it is empty. The caller holds `classes`.
-    pub(super) fn item_at(&self, place: u32) -> Option<(HashKey, Entry)> {
+    pub(super) fn item_at(&self, place: u32) -> Option<(HashKey, TagEntry)> {
         let hash = slot::hash(words_at(&self.memory, place));
         self.table.entry_of(hash, place).map(|entry| (hash, entry))
     }

@@ -20,7 +20,7 @@ const USES_TO_STAY: u8 = 1;
 const PASSED_MAX: usize = 128;
 
 /// The slot whose item is evicted.
-pub struct Victim {
+pub struct TierVictim {
     pub place: u32,
     /// It was asked for at least once: it is from `main`.
     pub was_used: bool,
@@ -41,7 +41,7 @@ pub struct Moves {
 }
 
 /// Facts about items that the queues need.
-pub trait Items {
+pub trait TierItems {
     /// How often the item in a slot was asked for; from now on it counts as `left` makes of it.
     fn change_uses(&self, place: u32, left: impl FnOnce(u8) -> u8) -> u8;
     /// The mark by which the item in a slot is remembered.
@@ -61,7 +61,7 @@ impl Queues {
     }
 
     /// Takes the slot whose item is to be evicted out of its queue.
-    pub fn victim(&mut self, items: &impl Items, ghosts: &mut Ghosts) -> Option<Victim> {
+    pub fn victim(&mut self, items: &impl TierItems, ghosts: &mut Ghosts) -> Option<TierVictim> {
         let mut passed = 0;
         loop {
             let small_first = self.small.len() * SMALL_SHARE >= self.len();
@@ -74,11 +74,11 @@ impl Queues {
                     continue;
                 }
                 ghosts.remember(items.mark(place));
-                return Some(Victim { place, was_used: false });
+                return Some(TierVictim { place, was_used: false });
             }
             let place = self.main.pop_front()?;
             if items.change_uses(place, |uses| uses.saturating_sub(1)) == 0 || passed >= PASSED_MAX {
-                return Some(Victim { place, was_used: true });
+                return Some(TierVictim { place, was_used: true });
             }
             self.main.push_back(place);
             self.moves.within_main += 1;
@@ -128,7 +128,7 @@ mod tests {
     #[derive(Default)]
     struct Known(RefCell<HashMap<u32, u8>>);
 
-    impl Items for Known {
+    impl TierItems for Known {
         fn change_uses(&self, place: u32, left: impl FnOnce(u8) -> u8) -> u8 {
             let uses = self.0.borrow().get(&place).copied().unwrap_or(0);
             self.set_uses(place, left(uses));

@@ -1,6 +1,6 @@
 //! A class of the DRAM tier as `stats slabs` and `stats items` show it.
 
-use super::queues::Items;
+use super::queues::TierItems;
 use super::slot::HEADER_BYTES;
 use std::collections::VecDeque;
 
@@ -16,7 +16,7 @@ pub struct SlabClass {
     pub slots_used: u64,
     /// Slots that were filled so far.
     pub puts: u64,
-    /// Items evicted for others, and those of them that nobody asked for since they came.
+    /// TierItems evicted for others, and those of them that nobody asked for since they came.
     pub evictions: u64,
     pub evictions_unused: u64,
     /// How long the last that left in its turn had not been asked for; of several parts, the longest.
@@ -27,7 +27,7 @@ pub struct SlabClass {
     pub item_bytes: u64,
     pub small: SlabQueue,
     pub main: SlabQueue,
-    /// Items that were asked for again while they were in the small queue, and so came into the main one.
+    /// TierItems that were asked for again while they were in the small queue, and so came into the main one.
     pub moves_to_main: u64,
     /// Turns of the main queue that let their item stay.
     pub moves_within_main: u64,
@@ -43,7 +43,7 @@ pub struct SlabQueue {
 }
 
 impl SlabQueue {
-    pub(super) fn of(places: &VecDeque<u32>, items: &impl Items) -> SlabQueue {
+    pub(super) fn of(places: &VecDeque<u32>, items: &impl TierItems) -> SlabQueue {
         let next = places.iter().take(PLACES_LOOKED_AT).find(|place| items.is_filled(**place));
         SlabQueue { slots: places.len() as u64, idle_seconds: next.map_or(0, |place| items.idle_seconds(*place)) }
     }

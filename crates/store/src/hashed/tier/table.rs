@@ -14,14 +14,14 @@ use tapetum_base::memory::sequence_lock::{is_unchanged, read, write};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::prefetch::prefetch;
 use tapetum_kernels::tag_bucket::{
-    BUCKET_BYTES, ENTRIES_AT, Entry, Header, SLOTS, TAG_WORDS, TAGS_AT, WORDS, home_of, matches, other_of, tag_at,
-    tag_of,
+    BUCKET_BYTES, ENTRIES_AT, SLOTS, TAG_WORDS, TAGS_AT, TagEntry, TagHeader, WORDS, home_of, matches, other_of,
+    tag_at, tag_of,
 };
 
 /// Entries of a bucket that the table is sized for: 90 %.
 const SLOTS_FILLED: usize = SLOTS * 9 / 10;
 
-pub struct Table<M = Region> {
+pub struct TierTable<M = Region> {
     pub(super) words: M,
     buckets: u32,
     /// Changed by the writer alone.
@@ -36,28 +36,28 @@ struct Spot {
 
 /// An entry, and its place at the time of a look.
 #[derive(Clone, Copy)]
-pub struct Found {
-    pub entry: Entry,
+pub struct TierItem {
+    pub entry: TagEntry,
     at: Spot,
 }
 
-impl Table {
+impl TierTable {
     pub fn bytes_for(entries: usize) -> usize {
         entries.div_ceil(SLOTS_FILLED).max(1) * BUCKET_BYTES
     }
 }
 
-impl<M: Deref<Target = [W]>, W: Word> Table<M> {
+impl<M: Deref<Target = [W]>, W: Word> TierTable<M> {
     /// A table over zeroed words.
-    pub fn new(words: M) -> Table<M> {
-        Table::of(words, 0)
+    pub fn new(words: M) -> TierTable<M> {
+        TierTable::of(words, 0)
     }
 
     /// A table over words that hold so many entries.
-    pub(super) fn of(words: M, entries: u32) -> Table<M> {
+    pub(super) fn of(words: M, entries: u32) -> TierTable<M> {
         let buckets = u32::try_from(words.len() / WORDS).expect("a table of less than 512 GiB");
         assert!(buckets > 0);
-        Table { words, buckets, entries: AtomicU32::new(entries) }
+        TierTable { words, buckets, entries: AtomicU32::new(entries) }
     }
 
     fn bucket(&self, number: u32) -> &[W; WORDS] {
@@ -69,8 +69,8 @@ impl<M: Deref<Target = [W]>, W: Word> Table<M> {
         std::array::from_fn(|n| bucket[TAGS_AT + n].load(Ordering::Relaxed))
     }
 
-    fn entry(bucket: &[W; WORDS], slot: usize) -> Entry {
-        Entry((bucket[ENTRIES_AT + slot / 2].load(Ordering::Relaxed) >> (slot % 2 * 32)) as u32)
+    fn entry(bucket: &[W; WORDS], slot: usize) -> TagEntry {
+        TagEntry((bucket[ENTRIES_AT + slot / 2].load(Ordering::Relaxed) >> (slot % 2 * 32)) as u32)
     }
 
     /// Prefetches the home bucket.
@@ -92,7 +92,7 @@ impl<M: Deref<Target = [W]>, W: Word> Table<M> {
     /// Shows `look` the entries that may be the key's, until it gives something. The result of a call is believed only if the bucket did not change
     /// meanwhile; `look` may be called again.
     #[inline]
-    pub fn find<T>(&self, hash: HashKey, mut look: impl FnMut(Found) -> Option<T>) -> Option<T> {
+    pub fn find<T>(&self, hash: HashKey, mut look: impl FnMut(TierItem) -> Option<T>) -> Option<T> {
         let tag = tag_of(hash);
         let home = home_of(hash, self.buckets);
         loop {
@@ -108,13 +108,18 @@ impl<M: Deref<Target = [W]>, W: Word> Table<M> {
     }
 
     #[inline]
-    fn find_in<T>(&self, number: u32, tag: u16, look: &mut impl FnMut(Found) -> Option<T>) -> (Header, Option<T>) {
+    fn find_in<T>(
+        &self,
+        number: u32,
+        tag: u16,
+        look: &mut impl FnMut(TierItem) -> Option<T>,
+    ) -> (TagHeader, Option<T>) {
         let bucket = self.bucket(number);
-        read(&bucket[0], |header: Header| {
+        read(&bucket[0], |header: TagHeader| {
             let mut found = matches(&Self::tags(bucket), tag);
             while found != 0 {
                 let at = Spot { bucket: number, slot: found.trailing_zeros() as usize };
-                let seen = look(Found { entry: Self::entry(bucket, at.slot), at });
+                let seen = look(TierItem { entry: Self::entry(bucket, at.slot), at });
                 if seen.is_some() {
                     return (header, seen);
                 }
@@ -126,7 +131,7 @@ impl<M: Deref<Target = [W]>, W: Word> Table<M> {
 
     /// Counts a use of a found entry, if it is still as it was found.
     #[inline]
-    pub fn note_use(&self, Found { entry, at }: Found) {
+    pub fn note_use(&self, TierItem { entry, at }: TierItem) {
         let used = entry.used();
         if used == entry {
             return;
@@ -144,7 +149,7 @@ impl<M: Deref<Target = [W]>, W: Word> Table<M> {
     }
 
     /// The entry of a key, if its slot is this one.
-    pub fn entry_of(&self, hash: HashKey, place: u32) -> Option<Entry> {
+    pub fn entry_of(&self, hash: HashKey, place: u32) -> Option<TagEntry> {
         self.spot_of(hash, place).map(|at| Self::entry(self.bucket(at.bucket), at.slot))
     }
 
@@ -168,7 +173,7 @@ impl<M: Deref<Target = [W]>, W: Word> Table<M> {
     }
 
     /// Puts an entry in; false if there is no slot for it. It must not be in yet.
-    pub fn insert(&self, hash: HashKey, entry: Entry) -> bool {
+    pub fn insert(&self, hash: HashKey, entry: TagEntry) -> bool {
         let inserted = self.find_slot_and_set(hash, entry);
         if inserted {
             self.entries.store(self.entries.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -176,7 +181,7 @@ impl<M: Deref<Target = [W]>, W: Word> Table<M> {
         inserted
     }
 
-    fn find_slot_and_set(&self, hash: HashKey, entry: Entry) -> bool {
+    fn find_slot_and_set(&self, hash: HashKey, entry: TagEntry) -> bool {
         let tag = tag_of(hash);
         let home = home_of(hash, self.buckets);
         let second = other_of(home, tag, self.buckets);
@@ -214,8 +219,8 @@ impl<M: Deref<Target = [W]>, W: Word> Table<M> {
         true
     }
 
-    fn header(&self, bucket: u32) -> Header {
-        Header(self.bucket(bucket)[0].load(Ordering::Relaxed))
+    fn header(&self, bucket: u32) -> TagHeader {
+        TagHeader(self.bucket(bucket)[0].load(Ordering::Relaxed))
     }
 
     fn spot_of(&self, hash: HashKey, place: u32) -> Option<Spot> {
@@ -275,17 +280,17 @@ impl<M: Deref<Target = [W]>, W: Word> Table<M> {
         write(&self.bucket(bucket)[0], header.with_away(away), || ());
     }
 
-    fn set(&self, at: Spot, tag: u16, entry: Entry, is_second: bool) {
+    fn set(&self, at: Spot, tag: u16, entry: TagEntry, is_second: bool) {
         let header = self.header(at.bucket).with_second(at.slot, is_second);
         self.write_slot(at, header, tag, entry);
     }
 
     fn clear(&self, at: Spot) {
         let header = self.header(at.bucket).with_second(at.slot, false);
-        self.write_slot(at, header, 0, Entry::default());
+        self.write_slot(at, header, 0, TagEntry::default());
     }
 
-    fn write_slot(&self, Spot { bucket, slot }: Spot, header: Header, tag: u16, entry: Entry) {
+    fn write_slot(&self, Spot { bucket, slot }: Spot, header: TagHeader, tag: u16, entry: TagEntry) {
         let bucket = self.bucket(bucket);
         write(&bucket[0], header, || {
             put(&bucket[TAGS_AT + slot / 4], slot % 4 * 16, u64::from(u16::MAX), tag.into());
@@ -309,7 +314,7 @@ fn put(word: &impl Word, shift: usize, mask: u64, value: u64) {
     word.store(old & !(mask << shift) | value << shift, Ordering::Relaxed);
 }
 
-fn put_entry<W: Word>(bucket: &[W; WORDS], slot: usize, entry: Entry) {
+fn put_entry<W: Word>(bucket: &[W; WORDS], slot: usize, entry: TagEntry) {
     put(&bucket[ENTRIES_AT + slot / 2], slot % 2 * 32, u64::from(u32::MAX), entry.0.into());
 }
 
@@ -320,20 +325,20 @@ mod tests {
     use tapetum_base::memory::region::{Account, page_bytes};
     use tapetum_kernels::tag_bucket::USES_MAX;
 
-    fn table(buckets: usize) -> Table {
+    fn table(buckets: usize) -> TierTable {
         let words = (buckets * WORDS).next_multiple_of(page_bytes() / 8);
-        Table::new(Region::new(words, &Account::default()).unwrap())
+        TierTable::new(Region::new(words, &Account::default()).unwrap())
     }
 
     fn hash(n: u64) -> HashKey {
         HashKey::of(&[7; 16], &n.to_le_bytes())
     }
 
-    fn entry(place: u64) -> Entry {
-        Entry::new(place as u32, false)
+    fn entry(place: u64) -> TagEntry {
+        TagEntry::new(place as u32, false)
     }
 
-    fn finds(table: &Table, n: u64, place: u32) -> bool {
+    fn finds(table: &TierTable, n: u64, place: u32) -> bool {
         table.find(hash(n), |found| (found.entry.place() == place).then_some(())).is_some()
     }
 
@@ -343,7 +348,7 @@ mod tests {
     }
 
     /// A table kept at 90 % while entries come and go, beside a map.
-    fn churned(table: &Table, rounds: usize) -> HashMap<u64, u32> {
+    fn churned(table: &TierTable, rounds: usize) -> HashMap<u64, u32> {
         let entries = table.buckets as usize * SLOTS * 9 / 10;
         let (mut held, mut keys, mut state) = (HashMap::new(), Vec::new(), 1);
         for n in 0..(entries * rounds) as u64 {
@@ -441,9 +446,9 @@ mod tests {
     fn uses_go_where_the_entry_goes() {
         let table = table(2);
         let found = |n: u64| table.find(hash(n), |found| (found.entry.place() == n as u32).then_some(found));
-        assert!(table.insert(hash(0), Entry::new(0, false)));
+        assert!(table.insert(hash(0), TagEntry::new(0, false)));
         table.note_use(found(0).unwrap());
-        let most = Found { entry: Entry::new(0, true).with_uses(USES_MAX), ..found(0).unwrap() };
+        let most = TierItem { entry: TagEntry::new(0, true).with_uses(USES_MAX), ..found(0).unwrap() };
         table.note_use(most);
         let uses = |n: u64| table.entry_of(hash(n), n as u32).map(|entry| (entry.uses(), entry.was_read()));
         assert_eq!(uses(0), Some((1, true)));

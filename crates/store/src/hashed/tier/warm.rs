@@ -168,18 +168,18 @@ impl Warming {
 }
 
 /// A key that is to be read, and its state in its shard.
-struct Wanted {
+struct WarmWanted {
     hash: HashKey,
     seen: Seen,
 }
 
 /// The records that start in a page, on their way.
-struct PageRead {
+struct WarmRead {
     segment: Arc<Segment>,
     page: u32,
     span_bytes: u32,
     /// In the order of their hash keys.
-    wanted: Vec<Wanted>,
+    wanted: Vec<WarmWanted>,
 }
 
 /// The possible place of a hash key's record.
@@ -195,7 +195,7 @@ struct Warmer {
     decompressor: Decompressor,
     io: Io,
     /// In the order in which they were sent.
-    reads: VecDeque<(PageRead, Transfer)>,
+    reads: VecDeque<(WarmRead, Transfer)>,
     /// Keys that were not found at their planned places.
     moved: Vec<HashKey>,
     warmed: Arc<Mutex<Warmed>>,
@@ -291,7 +291,7 @@ impl Warmer {
 
     /// Reads a page for the keys that still lead there.
     async fn start(&mut self, starts: &[Start]) {
-        let mut read: Option<(Arc<Segment>, Vec<Wanted>)> = None;
+        let mut read: Option<(Arc<Segment>, Vec<WarmWanted>)> = None;
         for start in starts {
             let Some((seen, segment)) = self.look(start) else {
                 self.moved.push(start.hash);
@@ -299,7 +299,7 @@ impl Warmer {
             };
             let (held, wanted) = read.get_or_insert_with(|| (segment.clone(), Vec::new()));
             if Arc::ptr_eq(held, &segment) {
-                wanted.push(Wanted { hash: start.hash, seen });
+                wanted.push(WarmWanted { hash: start.hash, seen });
             } else {
                 self.moved.push(start.hash);
             }
@@ -311,7 +311,7 @@ impl Warmer {
             return;
         };
         let transfer = Transfer::read(&self.io, buffer, 0, segment.data_runs(*page, span_bytes));
-        self.reads.push_back((PageRead { segment, page: *page, span_bytes, wanted }, transfer));
+        self.reads.push_back((WarmRead { segment, page: *page, span_bytes, wanted }, transfer));
     }
 
     /// The state of a key, if it is on flash and nowhere else, and may still start at its planned place.
@@ -338,7 +338,7 @@ impl Warmer {
     }
 
     /// Puts the wanted records of a page into the tier.
-    fn take(&mut self, read: &PageRead, buffer: &LocalBuffer) -> Result<(), Corrupt> {
+    fn take(&mut self, read: &WarmRead, buffer: &LocalBuffer) -> Result<(), Corrupt> {
         let bytes = self.io.look(buffer, 0..read.span_bytes as usize);
         let run = PageRun { bytes, first_page: read.page, page_size: read.segment.page_size() };
         for record in run.starting(read.segment.salt)?.collect::<Result<Vec<FoundRecord>, Corrupt>>()? {
@@ -364,7 +364,7 @@ impl Warmer {
         self.decompressor.inflate(&record, &mut self.value).map_err(|_| Corrupt)
     }
 
-    fn put(&mut self, wanted: &Wanted, item: ItemHead) {
+    fn put(&mut self, wanted: &WarmWanted, item: ItemHead) {
         let engine = self.engine.clone();
         let shard = engine.buffers.shard(wanted.hash);
         if !shard.is_on_flash_as(wanted.hash, wanted.seen) && !fail_point!(TierWarmsLate) {

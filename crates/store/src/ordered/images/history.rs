@@ -4,7 +4,7 @@
 //! [`SlotSpace`]; the model keeps their contents, durable or in the drive's cache. The model follows the rules of `docs/decisions/ordered-crash.md`,
 //! or makes one [`Mistake`].
 
-use super::{ImageHead, ImageSet};
+use super::{ImageHead, NodeImages};
 use crate::ordered::slabs::group_table::Group;
 use crate::ordered::slabs::slot_class::SlotClass;
 use crate::ordered::slabs::slot_map::SlotMap;
@@ -385,8 +385,8 @@ impl History {
     }
 }
 
-fn set_of(flash: &BTreeMap<u32, ModelImage>) -> ImageSet {
-    let mut set = ImageSet::default();
+fn set_of(flash: &BTreeMap<u32, ModelImage>) -> NodeImages {
+    let mut set = NodeImages::default();
     for (slot, image) in flash {
         let (low, high) = (fence(image.low), fence(image.high));
         let low = low.as_ref().map_or(&[][..], |low| low);

@@ -48,7 +48,7 @@ pub struct ImageHead<'a> {
 
 /// The heads of many images.
 #[derive(Default)]
-pub struct ImageSet {
+pub struct NodeImages {
     images: Vec<PackedImage>,
     /// The low and high fence of each image.
     fences: Vec<u8>,
@@ -112,7 +112,7 @@ struct HeapImage {
     image: u32,
 }
 
-impl ImageSet {
+impl NodeImages {
     /// Adds an image. Returns its place.
     ///
     /// # Panics
@@ -136,7 +136,7 @@ impl ImageSet {
     }
 
     /// Adds the images of another set, behind these.
-    pub fn append(&mut self, other: &ImageSet) {
+    pub fn append(&mut self, other: &NodeImages) {
         assert!(self.images.len() + other.images.len() < IMAGES_MAX, "more images than have a place");
         let behind = self.fences.len() as u64;
         let moved = |image: &PackedImage| PackedImage { fences_at: behind + image.fences_at, ..*image };
@@ -172,7 +172,7 @@ impl ImageSet {
     pub fn put_in_order(&mut self) -> Vec<u32> {
         let by_low = self.by_low(0..self.images.len() as u32);
         let mut ordered =
-            ImageSet { images: Vec::with_capacity(by_low.len()), fences: Vec::with_capacity(self.fences.len()) };
+            NodeImages { images: Vec::with_capacity(by_low.len()), fences: Vec::with_capacity(self.fences.len()) };
         let mut places = vec![0; by_low.len()];
         for (_, image) in by_low {
             places[image as usize] = ordered.push(&self.get(image));
@@ -227,7 +227,7 @@ impl ImageSet {
         self.live_up_to(u64::MAX)
     }
 
-    /// As [`ImageSet::live`], without images with higher stamps.
+    /// As [`NodeImages::live`], without images with higher stamps.
     pub fn live_up_to(&self, stamp: u64) -> Result<LiveImages, SameStamp> {
         let images = (0..self.images.len() as u32).filter(|image| self.images[*image as usize].stamp <= stamp);
         let by_low: Vec<u32> = self.by_low(images).into_iter().map(|(_, image)| image).collect();
@@ -264,7 +264,7 @@ fn first_bytes(key: &[u8]) -> u64 {
 }
 
 struct Sweep<'a> {
-    set: &'a ImageSet,
+    set: &'a NodeImages,
     /// All images, sorted by their low fences.
     by_low: &'a [u32],
     /// The number of images that begin at or before the sweep's position.

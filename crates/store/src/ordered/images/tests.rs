@@ -2,8 +2,8 @@ use super::*;
 use proptest::prelude::*;
 
 /// Images of keys of one byte: (stamp, low, high), where `0` is below all keys, and `200` and more is above them.
-fn set_of(images: &[(u64, u8, u8)]) -> ImageSet {
-    let mut set = ImageSet::default();
+fn set_of(images: &[(u64, u8, u8)]) -> NodeImages {
+    let mut set = NodeImages::default();
     for (slot, (stamp, low, high)) in images.iter().enumerate() {
         let (low, high) = ([*low], [*high]);
         let low = if low == [0] { &[][..] } else { &low };
@@ -47,11 +47,11 @@ fn update_before_free() {
 #[test]
 fn images_in_order_are_those_that_there_were() {
     let mut set = set_of(&[(5, 100, ALL), (6, 0, 100), (7, 50, 100), (8, 0, 50)]);
-    let heads = |set: &ImageSet, places: &[u32]| -> Vec<(u64, u32)> {
+    let heads = |set: &NodeImages, places: &[u32]| -> Vec<(u64, u32)> {
         places.iter().map(|place| (set.get(*place).stamp, set.get(*place).slot)).collect()
     };
     let before = heads(&set, &[0, 1, 2, 3]);
-    let live = |set: &ImageSet| -> Vec<_> {
+    let live = |set: &NodeImages| -> Vec<_> {
         let tiles = set.live().unwrap().tiles;
         tiles.iter().map(|tile| (set.get(tile.image()).slot, set.fences_of(tile).0.to_vec())).collect()
     };
@@ -153,7 +153,7 @@ fn sets_of_several_readers_are_one() {
 #[test]
 fn many_images_over_each_other_take_no_more_steps_than_there_are_fences() {
     // Stairs: each image covers one key less than the one before, and is older.
-    let mut set = ImageSet::default();
+    let mut set = NodeImages::default();
     let count = 30_000_u32;
     for number in 0..count {
         let high = (2 * count - number).to_be_bytes();

@@ -3,7 +3,7 @@
 //! Each thread takes the next piece that nobody has begun. It has a queue pair of its own, and several pieces in flight. A simulation has one
 //! thread, the caller's.
 
-use super::super::images::{ImageHead, ImageSet};
+use super::super::images::{ImageHead, NodeImages};
 use super::super::slabs::SlotSpace;
 use super::super::slabs::group_table::Group;
 use super::super::slabs::slot_class::PAGE_BYTES;
@@ -39,7 +39,7 @@ pub struct NamedExtension {
 /// The images found in the groups of a keyspace's nodes.
 #[derive(Default)]
 pub struct ReadImages {
-    pub set: ImageSet,
+    pub set: NodeImages,
     pub named: Vec<NamedExtension>,
     /// Slots of open groups with neither an image nor zeros.
     pub torn: Vec<u32>,

@@ -4,7 +4,7 @@
 //! 2. Torn slots are zeroed, and the repair ends the round, leaving none in which a slot may be torn. So lost images are not reported as missing.
 //! 3. As in recovery, a new image includes the log's records of its keys.
 
-use super::super::images::{ImageSet, LiveImages};
+use super::super::images::{LiveImages, NodeImages};
 use super::super::slabs::growth::GroupLog;
 use super::super::slabs::keyspace_slots::KeyspaceSlots;
 use super::node_ids::NodeIds;
@@ -29,7 +29,7 @@ pub struct TreeDamage<'a> {
 pub async fn mend(
     io: &Io,
     slots: &KeyspaceSlots,
-    (set, damage): (&mut ImageSet, &TreeDamage<'_>),
+    (set, damage): (&mut NodeImages, &TreeDamage<'_>),
     records: &LogRecords<'_>,
     (extents, log): (&Mutex<Extents>, &mut impl GroupLog),
     stamp_next: u64,

@@ -30,7 +30,7 @@ use self::image_reader::{ReadImages, read_images};
 pub use self::log_records::LogRecords;
 use self::node_ids::NodeIds;
 use self::rewrite::{Replaced, Rewrite};
-use super::images::{Gap, ImageHead, ImageSet, LiveImages, SameStamp, Tile};
+use super::images::{Gap, ImageHead, LiveImages, NodeImages, SameStamp, Tile};
 use super::slabs::SlotSpace;
 use super::slabs::growth::GroupLog;
 use super::slabs::keyspace_slots::KeyspaceSlots;
@@ -59,7 +59,7 @@ pub struct RecoverOptions {
 
 /// A keyspace after recovery.
 pub struct RecoveredKeyspace {
-    set: ImageSet,
+    set: NodeImages,
     nodes: Vec<RecoveredNode>,
     /// The stamp for the next image.
     pub stamp_next: u64,
@@ -212,7 +212,7 @@ fn none_missing(slots: &KeyspaceSlots, found: &ReadImages) -> Result<(), Error> 
 }
 
 /// Applies the live rule. Damage is an error.
-fn live_images(slots: &KeyspaceSlots, set: &ImageSet) -> Result<LiveImages, Error> {
+fn live_images(slots: &KeyspaceSlots, set: &NodeImages) -> Result<LiveImages, Error> {
     let keyspace = slots.keyspace().0;
     let live = set.live().map_err(|same| same_stamp(slots, &same))?;
     match live.gaps.first() {
@@ -243,7 +243,7 @@ fn place(slots: &KeyspaceSlots, number: u32) -> String {
     format!("slot {} of extent {} (byte {} of the drive)", address.page(), address.extent().number(), map.flash(number))
 }
 
-fn uses(set: &ImageSet, live: &LiveImages) -> Vec<ImageUse> {
+fn uses(set: &NodeImages, live: &LiveImages) -> Vec<ImageUse> {
     let mut uses = vec![ImageUse::Dead; set.len()];
     for tile in &live.tiles {
         uses[tile.image() as usize] = if set.is_whole(tile) { ImageUse::Whole } else { ImageUse::Parts };
@@ -252,7 +252,7 @@ fn uses(set: &ImageSet, live: &LiveImages) -> Vec<ImageUse> {
 }
 
 /// Whether the log has records of a tile that its image lacks.
-fn lacks_records(set: &ImageSet, tile: &Tile, records: &LogRecords<'_>) -> bool {
+fn lacks_records(set: &NodeImages, tile: &Tile, records: &LogRecords<'_>) -> bool {
     let (low, high) = set.fences_of(tile);
     records.above(set.get(tile.image()).stamp, low, high).next().is_some()
 }
@@ -260,7 +260,7 @@ fn lacks_records(set: &ImageSet, tile: &Tile, records: &LogRecords<'_>) -> bool 
 /// Claims the slot of a tile's image, and its id if the tile is the whole image.
 fn claim_node(
     slots: &KeyspaceSlots,
-    (set, stamp_durable): (&ImageSet, u64),
+    (set, stamp_durable): (&NodeImages, u64),
     uses: &[ImageUse],
     ids: &mut NodeIds,
     tile: Tile,
@@ -286,7 +286,7 @@ fn claim(slots: &KeyspaceSlots, head: &ImageHead<'_>, stamp_durable: u64) -> Res
 /// without any above it.
 fn hold_dead(
     slots: &KeyspaceSlots,
-    set: &ImageSet,
+    set: &NodeImages,
     uses: &[ImageUse],
     stamp_durable: u64,
 ) -> Result<DeadImages, Error> {

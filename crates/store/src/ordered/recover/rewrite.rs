@@ -1,6 +1,6 @@
 //! Rewrites images, and zeroes torn slots, before a keyspace is opened.
 
-use super::super::images::{ImageHead, ImageSet, Tile};
+use super::super::images::{ImageHead, NodeImages, Tile};
 use super::super::slabs::SlotShare;
 use super::super::slabs::group_table::GroupEdit;
 use super::super::slabs::growth::{GroupLog, grow};
@@ -92,7 +92,7 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
     /// Returns the number of extensions claimed.
     pub async fn write_again(
         &mut self,
-        set: &mut ImageSet,
+        set: &mut NodeImages,
         Replaced { node, is_part, lost }: &Replaced<'_>,
         log: &LogRecords<'_>,
         ids: &mut NodeIds,
@@ -123,7 +123,7 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
     /// Makes the nodes of a range of keys of which only log records are durable. Returns the number of extensions claimed.
     pub async fn write_new(
         &mut self,
-        set: &mut ImageSet,
+        set: &mut NodeImages,
         (low, high): (&[u8], Option<&[u8]>),
         log: &LogRecords<'_>,
         ids: &mut NodeIds,
@@ -141,7 +141,7 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
     /// Writes records as one node or more. Each gets a new id, except the first one if it has an id.
     async fn write_parts(
         &mut self,
-        set: &mut ImageSet,
+        set: &mut NodeImages,
         (mut own_id, ids): (Option<u32>, &mut NodeIds),
         all: NodePart<'_>,
         recovered: &mut Vec<RecoveredNode>,
@@ -169,7 +169,7 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
     /// `None`: there are too many records for one node.
     async fn write_part(
         &mut self,
-        set: &mut ImageSet,
+        set: &mut NodeImages,
         id: u32,
         part: &NodePart<'_>,
     ) -> Result<Option<RecoveredNode>, Error> {

@@ -12,7 +12,7 @@ use super::context::Context;
 use super::extensions::read_extension;
 use super::fetches::read_error;
 use super::in_hand::{GroupInHand, OpInHand, Ops};
-use super::looks::{Found, answer_of, damaged, deleted_by, founds_in, is_live, must_ask};
+use super::looks::{NodeFind, answer_of, damaged, deleted_by, founds_in, is_live, must_ask};
 use super::merges::Merges;
 use super::node_turns::NodeTurns;
 use super::op_state::{FetchedPage, OpStage, OrderedOp, Shown, Step};
@@ -121,7 +121,7 @@ pub(super) fn gather(turns: &mut NodeTurns, op: &mut OpInHand<'_>, node: NodeId,
 
 /// The results of a program for the gets of a group, on a cached page or one that was read from flash.
 pub(super) struct GetAnswers {
-    founds: std::vec::IntoIter<Option<Found>>,
+    founds: std::vec::IntoIter<Option<NodeFind>>,
     durability: Durability,
     node: NodeId,
     is_from_flash: bool,
@@ -148,7 +148,7 @@ impl GetAnswers {
     /// Whether the first get must look at the page again once it is cached, as its value is in an extension. The others follow.
     pub fn first_looks_again(&mut self, core: &SessionCore, first: &OrderedOp) -> bool {
         let looks_again = self.is_from_flash
-            && matches!(self.founds.as_slice(), [Some(Found::InExtension(head, _)), ..] if is_live(core, first, head));
+            && matches!(self.founds.as_slice(), [Some(NodeFind::InExtension(head, _)), ..] if is_live(core, first, head));
         looks_again && self.founds.next().is_some()
     }
 
@@ -163,13 +163,13 @@ impl GetAnswers {
         let found = self.founds.next().filter(|_| op.is_first())?;
         let found = match found {
             None => return Some(Step::Fail(damaged(self.node))),
-            Some(Found::OutsideFences) => return Some(Step::Again),
+            Some(NodeFind::OutsideFences) => return Some(Step::Again),
             Some(found) => found,
         };
         if let Some(value_bytes) = must_ask(core, op, &found) {
             return Some(Step::Ask(value_bytes));
         }
-        if let Found::InExtension(head, reference) = found
+        if let NodeFind::InExtension(head, reference) = found
             && is_live(core, op, &head)
         {
             if self.is_from_flash || !cx.has_credit(core) {

@@ -22,7 +22,7 @@ use tapetum_kernels::ordered::{ImageSeal, SlotAddress, SlotSalt};
 use tapetum_kernels::record::Marks;
 
 /// The result of `node-get` for a key.
-pub(super) enum Found {
+pub(super) enum NodeFind {
     /// The key belongs to another node.
     OutsideFences,
     Missing,
@@ -32,15 +32,15 @@ pub(super) enum Found {
     InExtension(ItemHead, ExtensionReference),
 }
 
-impl Found {
+impl NodeFind {
     pub fn head(&self) -> Option<&ItemHead> {
         match self {
-            Found::InPage(head, _) | Found::InExtension(head, _) => Some(head),
-            Found::Missing | Found::OutsideFences => None,
+            NodeFind::InPage(head, _) | NodeFind::InExtension(head, _) => Some(head),
+            NodeFind::Missing | NodeFind::OutsideFences => None,
         }
     }
 
-    fn of(item: &NodeItem<'_>) -> Option<Found> {
+    fn of(item: &NodeItem<'_>) -> Option<NodeFind> {
         let head = ItemHead {
             flags: item.flags,
             expiry: item.expiry,
@@ -49,10 +49,10 @@ impl Found {
             marks: item.marks,
         };
         match item.place {
-            ItemPlace::OutsideFences => Some(Found::OutsideFences),
-            ItemPlace::Missing => Some(Found::Missing),
-            ItemPlace::Page(at) => Some(Found::InPage(head, at)),
-            ItemPlace::Extension(reference) => Some(Found::InExtension(head, reference)),
+            ItemPlace::OutsideFences => Some(NodeFind::OutsideFences),
+            ItemPlace::Missing => Some(NodeFind::Missing),
+            ItemPlace::Page(at) => Some(NodeFind::InPage(head, at)),
+            ItemPlace::Extension(reference) => Some(NodeFind::InExtension(head, reference)),
             ItemPlace::Here(_) | ItemPlace::NotWanted => None,
         }
     }
@@ -60,7 +60,7 @@ impl Found {
 
 /// A live item, and its value as far as it is known.
 #[derive(Clone, Copy)]
-struct Item<'a> {
+struct LiveItem<'a> {
     head: ItemHead,
     value: &'a [u8],
 }
@@ -118,14 +118,14 @@ pub(super) fn looked(
     cx.give_scratch(core, scratch);
     let early = match &found {
         None => Some(Step::Fail(damaged(node))),
-        Some(Found::OutsideFences) => Some(Step::Again),
+        Some(NodeFind::OutsideFences) => Some(Step::Again),
         Some(found) => must_ask(core, op, found).map(Step::Ask),
     };
     let (None, Some(found)) = (&early, found) else {
         cx.state.cache.give_back(node, page, |_| ());
         return early.expect("it goes no further");
     };
-    if let Found::InExtension(head, reference) = found
+    if let NodeFind::InExtension(head, reference) = found
         && is_live(core, op, &head)
         && needs_value(&op.request.borrow())
         && op.kept.read.as_ref().is_none_or(|(stamp, _)| *stamp != head.stamp)
@@ -135,7 +135,7 @@ pub(super) fn looked(
     }
     if let Some(change) = decided(core, op, &found, &page) {
         op.kept.change = Some(change);
-        op.kept.replaced = if let Found::InExtension(_, reference) = found { Some(reference) } else { None };
+        op.kept.replaced = if let NodeFind::InExtension(_, reference) = found { Some(reference) } else { None };
         return Step::Change(page);
     }
     let outcome = answer_of(core, op, &found, &page);
@@ -147,22 +147,24 @@ pub(super) fn looked(
 }
 
 /// The found item, if it is live.
-fn item<'a>(core: &SessionCore, op: &'a OrderedOp, found: &Found, page: &'a LocalBuffer) -> Option<Item<'a>> {
+fn item<'a>(core: &SessionCore, op: &'a OrderedOp, found: &NodeFind, page: &'a LocalBuffer) -> Option<LiveItem<'a>> {
     let (head, value) = match *found {
-        Found::InPage(head, at) => (head, core.queue.look(Purpose::Get, page, at..at + head.value_bytes)),
-        Found::InExtension(head, _) => (head, op.kept.read.as_ref().map(|(_, value)| &value[..]).unwrap_or_default()),
-        Found::Missing | Found::OutsideFences => return None,
+        NodeFind::InPage(head, at) => (head, core.queue.look(Purpose::Get, page, at..at + head.value_bytes)),
+        NodeFind::InExtension(head, _) => {
+            (head, op.kept.read.as_ref().map(|(_, value)| &value[..]).unwrap_or_default())
+        }
+        NodeFind::Missing | NodeFind::OutsideFences => return None,
     };
-    is_live(core, op, &head).then_some(Item { head, value })
+    is_live(core, op, &head).then_some(LiveItem { head, value })
 }
 
-fn decision(op: &OrderedOp, item: Option<Item<'_>>) -> Decision {
+fn decision(op: &OrderedOp, item: Option<LiveItem<'_>>) -> Decision {
     let current = item.map(|item| Current::new(item.head, Access::default(), item.value));
     decide(&op.request.borrow(), current)
 }
 
 /// The change that an operation makes, if it makes one.
-fn decided(core: &SessionCore, op: &OrderedOp, found: &Found, page: &LocalBuffer) -> Option<Change> {
+fn decided(core: &SessionCore, op: &OrderedOp, found: &NodeFind, page: &LocalBuffer) -> Option<Change> {
     if let Request::Get { .. } = op.request.borrow() {
         return None;
     }
@@ -174,7 +176,7 @@ fn decided(core: &SessionCore, op: &OrderedOp, found: &Found, page: &LocalBuffer
         Decision::Store { flags, expiry, marks, value, answer } => {
             let value = match (value, found) {
                 (NewValue::Given, _) => ChangeValue::Given,
-                (NewValue::Same, Found::InExtension(head, reference)) => {
+                (NewValue::Same, NodeFind::InExtension(head, reference)) => {
                     ChangeValue::Kept { reference: *reference, raw_bytes: head.value_bytes as u32 }
                 }
                 (NewValue::Same, _) => ChangeValue::Bytes(old.to_vec()),
@@ -189,11 +191,11 @@ fn decided(core: &SessionCore, op: &OrderedOp, found: &Found, page: &LocalBuffer
 }
 
 /// The answer of an operation that writes nothing.
-pub(super) fn answer_of(core: &mut SessionCore, op: &OrderedOp, found: &Found, page: &LocalBuffer) -> Outcome {
+pub(super) fn answer_of(core: &mut SessionCore, op: &OrderedOp, found: &NodeFind, page: &LocalBuffer) -> Outcome {
     let item = item(core, op, found, page);
     match (decision(op, item), item) {
         (Decision::Answer(outcome), _) => outcome,
-        (Decision::Show, Some(Item { head, value })) => {
+        (Decision::Show, Some(LiveItem { head, value })) => {
             let value = core.values.add(value);
             match op.request.borrow() {
                 Request::GetAndLease { .. } => tapetum_base::request::decide::unchanged(head, Access::default(), value),
@@ -206,15 +208,15 @@ pub(super) fn answer_of(core: &mut SessionCore, op: &OrderedOp, found: &Found, p
 }
 
 /// The result that a `node-get` of one key wrote.
-pub(super) fn found_in(core: &SessionCore, scratch: &LocalBuffer, filled: u64) -> Option<Found> {
+pub(super) fn found_in(core: &SessionCore, scratch: &LocalBuffer, filled: u64) -> Option<NodeFind> {
     let item = ItemReader::new(scratch::filled(&core.queue, Purpose::Get, scratch, filled)).next()?;
-    Found::of(&item)
+    NodeFind::of(&item)
 }
 
 /// The results that a `node-get` of several keys wrote, one for each key that it reached; `None` for an invalid one.
-pub(super) fn founds_in(core: &SessionCore, scratch: &LocalBuffer, filled: u64) -> Vec<Option<Found>> {
+pub(super) fn founds_in(core: &SessionCore, scratch: &LocalBuffer, filled: u64) -> Vec<Option<NodeFind>> {
     let items = ItemReader::new(scratch::filled(&core.queue, Purpose::Get, scratch, filled));
-    items.map(|item| Found::of(&item)).collect()
+    items.map(|item| NodeFind::of(&item)).collect()
 }
 
 /// Whether an item is live: not deleted with everything else, not expired.
@@ -229,9 +231,9 @@ pub(super) fn deleted_by(core: &SessionCore, op: &OrderedOp, head: &ItemHead) ->
 }
 
 /// The bytes for which an operation must ask first, if it must.
-pub(super) fn must_ask(core: &SessionCore, op: &OrderedOp, found: &Found) -> Option<usize> {
+pub(super) fn must_ask(core: &SessionCore, op: &OrderedOp, found: &NodeFind) -> Option<usize> {
     match found {
-        Found::InPage(head, _) | Found::InExtension(head, _)
+        NodeFind::InPage(head, _) | NodeFind::InExtension(head, _)
             if op.must_ask_for(head.value_bytes) && is_live(core, op, head) =>
         {
             Some(head.value_bytes)

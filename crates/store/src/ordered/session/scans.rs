@@ -34,7 +34,7 @@ use tapetum_base::request::key_range::{KeyBound, KeyRange, ScanPart, ScanReply};
 use tapetum_base::session::engine_session::EngineWait;
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::fail_point;
-use tapetum_drive::programs::node::{NodeArguments, NodeFlags, ScanRequest};
+use tapetum_drive::programs::node::{NodeArguments, NodeFlags, NodeScanRequest};
 use tapetum_drive::{Lease, LocalBuffer, Purpose, Returned};
 use tapetum_kernels::ordered::{NODE_BYTES, NODE_KEY_BYTES_MAX};
 
@@ -340,7 +340,7 @@ fn scan_parameters((cx, core): (&mut Context, &SessionCore), scan: &mut ScanOp, 
     scan.deleted_by = core.base.keyspaces.mark(scan.keyspace.id()).watermark;
     let arguments = NodeArguments { watermark, now_ms, flags: arguments.flags.with(flags), ..arguments };
     let limit = (scan.items_max - scan.items.len()).min(usize::from(u16::MAX)) as u16;
-    let request = ScanRequest { from: bound(&scan.range.from), to: bound(&scan.range.to), limit };
+    let request = NodeScanRequest { from: bound(&scan.range.from), to: bound(&scan.range.to), limit };
     request.encode(&arguments, &mut cx.parameters);
 }
 

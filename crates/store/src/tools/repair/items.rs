@@ -51,7 +51,7 @@ pub fn salvage(
         let decompressor = Decompressor::new().map_err(|error| Error::Io(error.to_string()))?;
         let deleted = Deleted::of(&roots, patient.above.env().unix_millis());
         let mut shown =
-            Shown { io: &patient.io, roots: &roots, keyspace, deleted, decompressor, value: Vec::new(), visit };
+            SalvageVisit { io: &patient.io, roots: &roots, keyspace, deleted, decompressor, value: Vec::new(), visit };
         if named.kind == KeyspaceKind::Ordered {
             shown.tree(&named, &mut report).await?;
         } else if shown.log().await.is_continue() {
@@ -84,7 +84,7 @@ impl Deleted {
     }
 }
 
-struct Shown<'a, V> {
+struct SalvageVisit<'a, V> {
     io: &'a Io,
     roots: &'a Roots,
     keyspace: KeyspaceId,
@@ -94,7 +94,7 @@ struct Shown<'a, V> {
     visit: V,
 }
 
-impl<V: FnMut(SalvagedItem<'_>) -> ControlFlow<()>> Shown<'_, V> {
+impl<V: FnMut(SalvagedItem<'_>) -> ControlFlow<()>> SalvageVisit<'_, V> {
     async fn log(&mut self) -> ControlFlow<()> {
         let mut newest: HashMap<HashKey, Vec<u8>> = HashMap::new();
         let roots = self.roots;

@@ -26,7 +26,7 @@ use tapetum_base::manifest::base_marks::BaseMarks;
 use tapetum_base::media::extents::Extents;
 use tapetum_base::media::geometry::SUPERBLOCK_BYTES;
 use tapetum_base::media::io::Io;
-use tapetum_base::media::superblock::{Found, Superblock};
+use tapetum_base::media::superblock::{FoundSuperblock, Superblock};
 use tapetum_base::recover::{read_superblock, refuse_lost_end, refuse_other_kinds, replay_log};
 use tapetum_drive::Drive;
 use tapetum_kernels::data_page::PAGE_BYTES;
@@ -90,7 +90,7 @@ impl Roots {
 /// Reads the roots on a drive whose writes change nothing: unreadable ranges are zeros there.
 pub async fn read_roots(drive: &Drive, io: &Io, report: &mut RepairReport) -> Result<Roots, Error> {
     zero_unreadable(io, 0..(2 * SUPERBLOCK_BYTES).min(drive.capacity_bytes()), report).await?;
-    let Found { superblock, behind } = read_superblock(drive, io).await?;
+    let FoundSuperblock { superblock, behind } = read_superblock(drive, io).await?;
     let (geometry, hasher) = (superblock.geometry, KeyHasher::new(superblock.secret, superblock.features.routes()));
     zero_unreadable(io, 2 * SUPERBLOCK_BYTES..geometry.extents_offset(), report).await?;
     if let Some(copy) = behind {

@@ -1,6 +1,6 @@
 //! Reads all groups of data nodes of an ordered keyspace that may be damaged.
 
-use crate::ordered::images::{ImageHead, ImageSet};
+use crate::ordered::images::{ImageHead, NodeImages};
 use crate::ordered::slabs::SlotSpace;
 use crate::ordered::slabs::slot_class::PAGE_BYTES;
 use crate::ordered::slabs::slot_round::RoundImages;
@@ -30,7 +30,7 @@ pub struct BadHead {
 /// The images and bad slots that were found.
 #[derive(Default)]
 pub struct TreeNodes {
-    pub images: ImageSet,
+    pub images: NodeImages,
     /// For each image, whether it names extensions.
     pub named: Vec<bool>,
     pub bad: Vec<BadSlot>,
@@ -132,7 +132,7 @@ impl TreeNodes {
 
     /// Counts the image in a slot among those that do not hold.
     pub fn put_aside(&mut self, slot: u32) {
-        let (mut images, mut named) = (ImageSet::default(), Vec::new());
+        let (mut images, mut named) = (NodeImages::default(), Vec::new());
         for (image, names) in (0..self.images.len() as u32).zip(&self.named) {
             let head = self.images.get(image);
             if head.slot != slot {

@@ -10,7 +10,7 @@ use super::roots::Roots;
 use super::tree_nodes::{BadSlot, TreeNodes};
 use crate::ordered::anchor_checkpoint::CheckpointKeyspace;
 use crate::ordered::check::read_value;
-use crate::ordered::images::{Gap, ImageSet, LiveImages, Tile};
+use crate::ordered::images::{Gap, LiveImages, NodeImages, Tile};
 use crate::ordered::recover::LogRecords;
 use crate::ordered::slabs::group_table::GroupTable;
 use crate::ordered::slabs::keyspace_slots::{KeyspaceSlots, SlabOptions};
@@ -29,7 +29,7 @@ const PLACES_MAX: usize = 4;
 /// A keyspace as it was found.
 pub struct FoundTree {
     pub slots: KeyspaceSlots,
-    pub images: ImageSet,
+    pub images: NodeImages,
     pub live: LiveImages,
     /// Slots that hold neither an image nor zeros; whether images that were durable are among them, or not there at all.
     pub bad: Vec<u32>,

@@ -38,7 +38,7 @@ pub use put::{
     put_output_bytes, put_request_bytes,
 };
 pub use realign::NodeRealign;
-pub use scan::{NodeScan, ScanBound, ScanRequest, scan_has_more};
+pub use scan::{NodeScan, NodeScanRequest, ScanBound, scan_has_more};
 
 use super::{CORRUPT, OUTPUT_SHORT};
 use crate::device::program::ProgramResult;

@@ -58,14 +58,14 @@ impl<'a> ScanBound<'a> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ScanRequest<'a> {
+pub struct NodeScanRequest<'a> {
     pub from: ScanBound<'a>,
     pub to: ScanBound<'a>,
     /// Items at most.
     pub limit: u16,
 }
 
-impl<'a> ScanRequest<'a> {
+impl<'a> NodeScanRequest<'a> {
     /// The parameters.
     ///
     /// # Panics
@@ -83,13 +83,13 @@ impl<'a> ScanRequest<'a> {
         parameters.extend_from_slice(to);
     }
 
-    fn parse(request: &'a [u8]) -> Option<ScanRequest<'a>> {
+    fn parse(request: &'a [u8]) -> Option<NodeScanRequest<'a>> {
         let (head, bounds) = request.split_first_chunk::<HEAD_BYTES>()?;
         let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
         let (from, to) = bounds.split_at_checked(half(2).into())?;
         let is_exact = to.len() == usize::from(half(4)) && from.len().max(to.len()) <= NODE_KEY_BYTES_MAX;
         let (from, to) = (ScanBound::of_parts(head[0], from)?, ScanBound::of_parts(head[1], to)?);
-        is_exact.then_some(ScanRequest { from, to, limit: half(6) })
+        is_exact.then_some(NodeScanRequest { from, to, limit: half(6) })
     }
 
     /// The places of its keys in the node's order.
@@ -125,7 +125,7 @@ impl Program for NodeScan {
         let (Some((arguments, request)), [page]) = (NodeArguments::parse(parameters, FLAGS), inputs) else {
             return INVALID;
         };
-        let Some(request) = ScanRequest::parse(request) else { return INVALID };
+        let Some(request) = NodeScanRequest::parse(request) else { return INVALID };
         match arguments.node(page) {
             Ok(node) => ORDER.with_borrow_mut(|order| scan(&arguments, &request, (node, order), output)),
             Err(failure) => failure,
@@ -141,7 +141,7 @@ impl Program for NodeScan {
 
 fn scan(
     arguments: &NodeArguments,
-    request: &ScanRequest<'_>,
+    request: &NodeScanRequest<'_>,
     (node, order): (NodeRef<'_>, &mut NodeOrder),
     output: &mut [u8],
 ) -> ProgramResult {

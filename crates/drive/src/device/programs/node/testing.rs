@@ -99,7 +99,7 @@ impl Bench {
 
     pub fn scan(&mut self, arguments: &NodeArguments, from: ScanBound<'_>, to: ScanBound<'_>) -> Vec<String> {
         let mut parameters = Vec::new();
-        ScanRequest { from, to, limit: 1000 }.encode(arguments, &mut parameters);
+        NodeScanRequest { from, to, limit: 1000 }.encode(arguments, &mut parameters);
         let completion = self.run(NODE_SCAN, &parameters, OUTPUT_BYTES);
         assert_eq!(completion.status, Status::Success);
         self.items(&completion).iter().map(|item| String::from_utf8(item.key.to_vec()).unwrap()).collect()
@@ -179,7 +179,7 @@ pub(super) fn parameters_of(name: (&str, u16), arguments: &NodeArguments) -> Vec
         NODE_PUT | NODE_REMOVE => return put_parameters(arguments, &[(PutCondition::Present, tombstone(b"k01"))]),
         NODE_SCAN => {
             let (from, to) = (ScanBound::Included(&b"k"[..]), ScanBound::Excluded(&b"l"[..]));
-            ScanRequest { from, to, limit: 9 }.encode(arguments, &mut parameters);
+            NodeScanRequest { from, to, limit: 9 }.encode(arguments, &mut parameters);
         }
         _ => arguments.encode(&mut parameters),
     }

@@ -280,7 +280,7 @@ fn a_scan_goes_on_behind_its_last_key() {
                 let is_reverse = flags.has(NodeFlags::REVERSE);
                 let (from, to) = if is_reverse { (ScanBound::Unbounded, bound) } else { (bound, ScanBound::Unbounded) };
                 let mut parameters = Vec::new();
-                ScanRequest { from, to, limit }.encode(&arguments(flags), &mut parameters);
+                NodeScanRequest { from, to, limit }.encode(&arguments(flags), &mut parameters);
                 let completion = bench.run(NODE_SCAN, &parameters, output_bytes);
                 assert_eq!(completion.status, Status::Success);
                 let items = bench.items(&completion);

@@ -6,7 +6,7 @@
 //!  server, to each option: magic u64 option u32 kind u32 length u32 data
 //! ```
 
-use super::{Parsed, array, u32_at};
+use super::{NbdParsed, array, u32_at};
 
 const OPTION_MAGIC: &[u8; 8] = b"IHAVEOPT";
 const REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
@@ -61,16 +61,16 @@ pub struct ClientFlags {
     pub no_zeroes: bool,
 }
 
-pub fn client_flags(input: &[u8]) -> Parsed<ClientFlags> {
+pub fn client_flags(input: &[u8]) -> NbdParsed<ClientFlags> {
     if input.len() < 4 {
-        return Parsed::NeedMore(4);
+        return NbdParsed::NeedMore(4);
     }
     let flags = u32_at(input, 0);
     // Without fixed newstyle a client cannot be told that an option is unknown.
     if flags & FLAG_FIXED_NEWSTYLE == 0 || flags & !(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES) != 0 {
-        return Parsed::Broken;
+        return NbdParsed::Broken;
     }
-    Parsed::Frame(ClientFlags { no_zeroes: flags & FLAG_NO_ZEROES != 0 }, 4)
+    NbdParsed::Frame(ClientFlags { no_zeroes: flags & FLAG_NO_ZEROES != 0 }, 4)
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,22 +106,22 @@ pub struct ClientOption<'a> {
 }
 
 /// The next option of a client.
-pub fn option(input: &[u8]) -> Parsed<ClientOption<'_>> {
+pub fn option(input: &[u8]) -> NbdParsed<ClientOption<'_>> {
     if input.len() < HEAD_BYTES {
-        return Parsed::NeedMore(HEAD_BYTES);
+        return NbdParsed::NeedMore(HEAD_BYTES);
     }
     if &array::<8>(input, 0) != OPTION_MAGIC {
-        return Parsed::Broken;
+        return NbdParsed::Broken;
     }
     let (code, length) = (u32_at(input, 8), u32_at(input, 12) as usize);
     if length > OPTION_BYTES_MAX {
         let skip_bytes = (length <= SKIPPED_BYTES_MAX).then_some(length);
-        return Parsed::Frame(ClientOption { code, kind: OptionKind::TooLong { skip_bytes } }, HEAD_BYTES);
+        return NbdParsed::Frame(ClientOption { code, kind: OptionKind::TooLong { skip_bytes } }, HEAD_BYTES);
     }
     let end = HEAD_BYTES + length;
     match input.get(HEAD_BYTES..end) {
-        Some(data) => Parsed::Frame(ClientOption { code, kind: kind_of(code, data) }, end),
-        None => Parsed::NeedMore(end),
+        Some(data) => NbdParsed::Frame(ClientOption { code, kind: kind_of(code, data) }, end),
+        None => NbdParsed::NeedMore(end),
     }
 }
 
@@ -199,7 +199,7 @@ mod tests {
 
     #[track_caller]
     fn parsed(code: u32, data: &[u8]) -> OptionKind<'_> {
-        let Parsed::Frame(ClientOption { code: found, kind }, bytes) = option(written(code, data).leak()) else {
+        let NbdParsed::Frame(ClientOption { code: found, kind }, bytes) = option(written(code, data).leak()) else {
             panic!("no frame")
         };
         assert_eq!((found, bytes), (code, 16 + data.len()));
@@ -211,11 +211,11 @@ mod tests {
         let go = written(OPTION_GO, &[&string(b"disk0")[..], &[0, 1, 0, 3]].concat());
         for length in 0..go.len() {
             let needed = if length < 16 { 16 } else { go.len() };
-            assert_eq!(option(&go[..length]), Parsed::NeedMore(needed));
+            assert_eq!(option(&go[..length]), NbdParsed::NeedMore(needed));
         }
         let kind = OptionKind::About { name: b"disk0", wanted: &[0, 3], goes: true };
-        assert_eq!(option(&go), Parsed::Frame(ClientOption { code: OPTION_GO, kind }, go.len()));
-        assert_eq!(option(b"IHAVEOPS\0\0\0\x07\0\0\0\0"), Parsed::Broken);
+        assert_eq!(option(&go), NbdParsed::Frame(ClientOption { code: OPTION_GO, kind }, go.len()));
+        assert_eq!(option(b"IHAVEOPS\0\0\0\x07\0\0\0\0"), NbdParsed::Broken);
     }
 
     #[test]
@@ -247,17 +247,17 @@ mod tests {
         for (length, skip_bytes) in [(8193u32, Some(8193)), (1 << 20, Some(1 << 20)), (u32::MAX, None)] {
             let head = [&OPTION_MAGIC[..], &7u32.to_be_bytes(), &length.to_be_bytes()].concat();
             let kind = OptionKind::TooLong { skip_bytes };
-            assert_eq!(option(&head), Parsed::Frame(ClientOption { code: 7, kind }, 16));
+            assert_eq!(option(&head), NbdParsed::Frame(ClientOption { code: 7, kind }, 16));
         }
     }
 
     #[test]
     fn flags_that_mean_nothing_here_end_it() {
-        assert_eq!(client_flags(&[0, 0, 0]), Parsed::NeedMore(4));
-        assert_eq!(client_flags(&[0, 0, 0, 3, 9]), Parsed::Frame(ClientFlags { no_zeroes: true }, 4));
-        assert_eq!(client_flags(&[0, 0, 0, 1]), Parsed::Frame(ClientFlags { no_zeroes: false }, 4));
+        assert_eq!(client_flags(&[0, 0, 0]), NbdParsed::NeedMore(4));
+        assert_eq!(client_flags(&[0, 0, 0, 3, 9]), NbdParsed::Frame(ClientFlags { no_zeroes: true }, 4));
+        assert_eq!(client_flags(&[0, 0, 0, 1]), NbdParsed::Frame(ClientFlags { no_zeroes: false }, 4));
         for flags in [[0, 0, 0, 0], [0, 0, 0, 2], [0, 0, 0, 5], *b"GET "] {
-            assert_eq!(client_flags(&flags), Parsed::Broken);
+            assert_eq!(client_flags(&flags), NbdParsed::Broken);
         }
     }
 }

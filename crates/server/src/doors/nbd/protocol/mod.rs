@@ -8,7 +8,7 @@ pub mod request;
 
 /// The result of parsing the front of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parsed<T> {
+pub enum NbdParsed<T> {
     /// A frame, and its length.
     Frame(T, usize),
     /// The input must hold at least so many bytes.

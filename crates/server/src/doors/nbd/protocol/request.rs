@@ -4,7 +4,7 @@
 //!  magic u32 · flags u16 · command u16 · cookie u64 · offset u64 · length u32 · of a write: length bytes
 //! ```
 
-use super::{Parsed, array, errors, u32_at};
+use super::{NbdParsed, array, errors, u32_at};
 
 pub const REQUEST_BYTES: usize = 28;
 /// The longest read or write.
@@ -17,7 +17,7 @@ const FLAG_DF: u16 = 1 << 2;
 const FLAG_REQ_ONE: u16 = 1 << 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum NbdCommand {
     Read,
     Write,
     Disconnect,
@@ -28,62 +28,62 @@ pub enum Command {
     Unknown(u16),
 }
 
-impl Command {
-    fn of(code: u16) -> Command {
+impl NbdCommand {
+    fn of(code: u16) -> NbdCommand {
         match code {
-            0 => Command::Read,
-            1 => Command::Write,
-            2 => Command::Disconnect,
-            3 => Command::Flush,
-            4 => Command::Trim,
-            6 => Command::WriteZeroes,
-            7 => Command::BlockStatus,
-            other => Command::Unknown(other),
+            0 => NbdCommand::Read,
+            1 => NbdCommand::Write,
+            2 => NbdCommand::Disconnect,
+            3 => NbdCommand::Flush,
+            4 => NbdCommand::Trim,
+            6 => NbdCommand::WriteZeroes,
+            7 => NbdCommand::BlockStatus,
+            other => NbdCommand::Unknown(other),
         }
     }
 
     fn flags_allowed(self) -> u16 {
         match self {
             // FUA says nothing of reads, and some clients send it with every command.
-            Command::Read => FLAG_DF | FLAG_FUA,
-            Command::Write | Command::Trim => FLAG_FUA,
-            Command::WriteZeroes => FLAG_FUA | FLAG_NO_HOLE,
-            Command::BlockStatus => FLAG_REQ_ONE,
-            Command::Flush => FLAG_FUA,
-            Command::Disconnect | Command::Unknown(_) => u16::MAX,
+            NbdCommand::Read => FLAG_DF | FLAG_FUA,
+            NbdCommand::Write | NbdCommand::Trim => FLAG_FUA,
+            NbdCommand::WriteZeroes => FLAG_FUA | FLAG_NO_HOLE,
+            NbdCommand::BlockStatus => FLAG_REQ_ONE,
+            NbdCommand::Flush => FLAG_FUA,
+            NbdCommand::Disconnect | NbdCommand::Unknown(_) => u16::MAX,
         }
     }
 
     fn changes(self) -> bool {
-        matches!(self, Command::Write | Command::Trim | Command::WriteZeroes)
+        matches!(self, NbdCommand::Write | NbdCommand::Trim | NbdCommand::WriteZeroes)
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NbdRequest {
     flags: u16,
-    pub command: Command,
+    pub command: NbdCommand,
     pub cookie: u64,
     pub offset: u64,
     pub length: u32,
 }
 
 impl NbdRequest {
-    pub fn parse(input: &[u8]) -> Parsed<NbdRequest> {
+    pub fn parse(input: &[u8]) -> NbdParsed<NbdRequest> {
         if input.len() < REQUEST_BYTES {
-            return Parsed::NeedMore(REQUEST_BYTES);
+            return NbdParsed::NeedMore(REQUEST_BYTES);
         }
         if u32_at(input, 0) != MAGIC {
-            return Parsed::Broken;
+            return NbdParsed::Broken;
         }
         let request = NbdRequest {
             flags: u16::from_be_bytes(array(input, 4)),
-            command: Command::of(u16::from_be_bytes(array(input, 6))),
+            command: NbdCommand::of(u16::from_be_bytes(array(input, 6))),
             cookie: u64::from_be_bytes(array(input, 8)),
             offset: u64::from_be_bytes(array(input, 16)),
             length: u32_at(input, 24),
         };
-        Parsed::Frame(request, REQUEST_BYTES)
+        NbdParsed::Frame(request, REQUEST_BYTES)
     }
 
     /// Durable before it is answered.
@@ -108,7 +108,7 @@ impl NbdRequest {
 
     /// Bytes that follow it.
     pub fn payload_bytes(&self) -> u32 {
-        if self.command == Command::Write { self.length } else { 0 }
+        if self.command == NbdCommand::Write { self.length } else { 0 }
     }
 
     /// The error that a request on an export comes to, whatever the export holds; 0 is none.
@@ -119,12 +119,12 @@ impl NbdRequest {
         }
         let is_beyond = offset.checked_add(length.into()).is_none_or(|end| end > size_bytes);
         match command {
-            Command::Flush | Command::Disconnect => 0,
-            Command::Unknown(_) => errors::INVAL,
+            NbdCommand::Flush | NbdCommand::Disconnect => 0,
+            NbdCommand::Unknown(_) => errors::INVAL,
             _ if command.changes() && is_read_only => errors::PERM,
-            Command::Read | Command::Write if length > PAYLOAD_BYTES_MAX => errors::INVAL,
-            Command::BlockStatus if length == 0 || !has_statuses => errors::INVAL,
-            Command::Write | Command::WriteZeroes if is_beyond => errors::NOSPC,
+            NbdCommand::Read | NbdCommand::Write if length > PAYLOAD_BYTES_MAX => errors::INVAL,
+            NbdCommand::BlockStatus if length == 0 || !has_statuses => errors::INVAL,
+            NbdCommand::Write | NbdCommand::WriteZeroes if is_beyond => errors::NOSPC,
             _ if is_beyond => errors::INVAL,
             _ => 0,
         }
@@ -135,7 +135,7 @@ impl NbdRequest {
 mod tests {
     use super::*;
 
-    fn request(flags: u16, command: Command, offset: u64, length: u32) -> NbdRequest {
+    fn request(flags: u16, command: NbdCommand, offset: u64, length: u32) -> NbdRequest {
         NbdRequest { flags, command, cookie: 7, offset, length }
     }
 
@@ -143,11 +143,11 @@ mod tests {
     fn a_request_is_read_field_by_field() {
         let mut bytes = vec![0x25, 0x60, 0x95, 0x13, 0, 1, 0, 6, 0, 0, 0, 0, 0, 0, 0, 7];
         bytes.extend_from_slice(&[0, 0, 0, 1, 0, 0, 0x10, 0, 0, 0, 2, 0]);
-        let found = request(1, Command::WriteZeroes, (1 << 32) + 4096, 512);
-        assert_eq!(NbdRequest::parse(&bytes), Parsed::Frame(found, 28));
-        assert_eq!(NbdRequest::parse(&bytes[..27]), Parsed::NeedMore(28));
+        let found = request(1, NbdCommand::WriteZeroes, (1 << 32) + 4096, 512);
+        assert_eq!(NbdRequest::parse(&bytes), NbdParsed::Frame(found, 28));
+        assert_eq!(NbdRequest::parse(&bytes[..27]), NbdParsed::NeedMore(28));
         bytes[0] = 0x26;
-        assert_eq!(NbdRequest::parse(&bytes), Parsed::Broken);
+        assert_eq!(NbdRequest::parse(&bytes), NbdParsed::Broken);
     }
 
     #[test]
@@ -155,23 +155,23 @@ mod tests {
         let size = 1 << 20;
         let refused = |request: NbdRequest| request.refusal(size, false, true);
         for (request, error) in [
-            (request(0, Command::Read, 0, 1 << 20), 0),
-            (request(0, Command::Read, 1, 1 << 20), errors::INVAL),
-            (request(0, Command::Read, u64::MAX, 2), errors::INVAL),
-            (request(0, Command::Read, 0, PAYLOAD_BYTES_MAX + 1), errors::INVAL),
-            (request(0, Command::Read, size, 0), 0),
-            (request(0, Command::Write, size - 1, 2), errors::NOSPC),
-            (request(0, Command::Trim, size - 1, 2), errors::INVAL),
-            (request(FLAG_NO_HOLE, Command::Write, 0, 2), errors::INVAL),
-            (request(1 << 9, Command::Read, 0, 2), errors::INVAL),
-            (request(0, Command::BlockStatus, 0, 0), errors::INVAL),
-            (request(0, Command::Unknown(5), 0, 2), errors::INVAL),
-            (request(0, Command::Flush, u64::MAX, 0), 0),
+            (request(0, NbdCommand::Read, 0, 1 << 20), 0),
+            (request(0, NbdCommand::Read, 1, 1 << 20), errors::INVAL),
+            (request(0, NbdCommand::Read, u64::MAX, 2), errors::INVAL),
+            (request(0, NbdCommand::Read, 0, PAYLOAD_BYTES_MAX + 1), errors::INVAL),
+            (request(0, NbdCommand::Read, size, 0), 0),
+            (request(0, NbdCommand::Write, size - 1, 2), errors::NOSPC),
+            (request(0, NbdCommand::Trim, size - 1, 2), errors::INVAL),
+            (request(FLAG_NO_HOLE, NbdCommand::Write, 0, 2), errors::INVAL),
+            (request(1 << 9, NbdCommand::Read, 0, 2), errors::INVAL),
+            (request(0, NbdCommand::BlockStatus, 0, 0), errors::INVAL),
+            (request(0, NbdCommand::Unknown(5), 0, 2), errors::INVAL),
+            (request(0, NbdCommand::Flush, u64::MAX, 0), 0),
         ] {
             assert_eq!(refused(request), error, "{request:?}");
         }
-        assert_eq!(request(0, Command::Write, 0, 2).refusal(size, true, true), errors::PERM);
-        assert_eq!(request(0, Command::Read, 0, 2).refusal(size, true, true), 0);
-        assert_eq!(request(0, Command::BlockStatus, 0, 2).refusal(size, true, false), errors::INVAL);
+        assert_eq!(request(0, NbdCommand::Write, 0, 2).refusal(size, true, true), errors::PERM);
+        assert_eq!(request(0, NbdCommand::Read, 0, 2).refusal(size, true, true), 0);
+        assert_eq!(request(0, NbdCommand::BlockStatus, 0, 2).refusal(size, true, false), errors::INVAL);
     }
 }

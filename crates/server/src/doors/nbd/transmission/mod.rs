@@ -13,8 +13,8 @@ use tapetum::{BLOCK_BYTES, Patch};
 
 use crate::doors::nbd::exports::Export;
 use crate::doors::nbd::jobs::{Job, Numbered, Part, Task};
-use crate::doors::nbd::protocol::request::{Command, NbdRequest, PAYLOAD_BYTES_MAX};
-use crate::doors::nbd::protocol::{Parsed, reply};
+use crate::doors::nbd::protocol::request::{NbdCommand, NbdRequest, PAYLOAD_BYTES_MAX};
+use crate::doors::nbd::protocol::{NbdParsed, reply};
 use crate::net::connection::Client;
 use crate::net::context::Context;
 use crate::net::door::{Load, Step};
@@ -154,12 +154,12 @@ impl Transmission {
         cx: &mut NbdContext<'_, S>,
     ) -> Option<usize> {
         let (request, taken_bytes) = match NbdRequest::parse(input) {
-            Parsed::Frame(request, taken_bytes) => (request, taken_bytes),
-            Parsed::NeedMore(bytes) => {
+            NbdParsed::Frame(request, taken_bytes) => (request, taken_bytes),
+            NbdParsed::NeedMore(bytes) => {
                 client.need(bytes);
                 return None;
             }
-            Parsed::Broken => {
+            NbdParsed::Broken => {
                 client.close();
                 return None;
             }
@@ -168,7 +168,7 @@ impl Transmission {
             client.block();
             return None;
         }
-        if request.command == Command::Disconnect {
+        if request.command == NbdCommand::Disconnect {
             self.has_left = true;
             client.frame_done(0);
             return Some(taken_bytes);
@@ -188,7 +188,7 @@ impl Transmission {
             self.writing = Some(self.jobs.add(Job::of_refused_write(request, error, cx.instant())));
             return;
         }
-        let is_chunk = self.is_structured && matches!(request.command, Command::Read | Command::BlockStatus);
+        let is_chunk = self.is_structured && matches!(request.command, NbdCommand::Read | NbdCommand::BlockStatus);
         let push = if is_chunk { reply::push_error } else { reply::push_simple };
         client.out.append(cx.pool, |out| push(out, request.cookie, error));
         if payload_bytes > 0 {
@@ -205,7 +205,7 @@ impl Transmission {
         cx: &mut NbdContext<'_, S>,
     ) -> Option<()> {
         let mut held_bytes = 0;
-        if request.command == Command::Read {
+        if request.command == NbdCommand::Read {
             let bytes = request.length as usize;
             let admission = client.admit(self.load_beside(cx.limits), false, bytes + bytes / READ_BESIDE_PART, cx)?;
             held_bytes = admission.charge_bytes;

@@ -29,7 +29,8 @@ pub fn holds(segment: &Segment, page: u32, bytes: &[u8]) -> bool {
 
 /// Rebuilds the pages that do not hold.
 pub async fn mend(segment: &Segment, io: &Io, hasher: KeyHasher) -> Result<(), Error> {
-    let mut table = Table { segment, io, page: io.view(io.allocate(PAGE_BYTES).await?, 0..0), mended: Vec::new() };
+    let mut table =
+        MendedTable { segment, io, page: io.view(io.allocate(PAGE_BYTES).await?, 0..0), mended: Vec::new() };
     let fences = FenceBuilder::new(segment.geometry(), segment.page_size());
     let mut entries = Entries { segment, fences, hash_last: None };
     table.mend_key_pages(&mut entries, hasher).await?;
@@ -133,7 +134,7 @@ impl Entries<'_> {
 type Page = [u8; PAGE_BYTES];
 
 /// The key table on flash.
-struct Table<'a> {
+struct MendedTable<'a> {
     segment: &'a Segment,
     io: &'a Io,
     /// The page that was read last.
@@ -141,7 +142,7 @@ struct Table<'a> {
     mended: Vec<u32>,
 }
 
-impl Table<'_> {
+impl MendedTable<'_> {
     async fn mend_key_pages(&mut self, entries: &mut Entries<'_>, hasher: KeyHasher) -> Result<(), Error> {
         let key_pages = self.segment.key_pages();
         let mut page = 0;
