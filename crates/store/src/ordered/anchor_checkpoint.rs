@@ -13,8 +13,8 @@
 //!   class: code u8 · slots u32 · slot u32 × slots                      extensions that are live
 //!  root: generation u64 · stamp u64 · stream bytes u64 · piece bytes u32 · runs: (first extent u32 · extents u32) × …
 //! ```
-//! 1. It is written when every page equals its durable image, no image is being made, and no batch can be appended. The pieces are durable before
-//!    the root is.
+//! 1. It is written when every page equals its durable image, no image is being made, no split or merge is under way
+//!    ([`WriteBack::hold_open`](super::write_back::WriteBack::hold_open)), and no batch can be appended. The pieces are durable before the root is.
 //! 2. It is valid for the opening that ends its generation, and for no later one: later ones write state that it lacks. Nothing is written to its
 //!    extents before that opening has read it; after that nobody owns them.
 //! 3. It is a copy of the nodes' state. If it is damaged, or the log has a record above its stamp, it is ignored, and nodes are read.
