@@ -66,7 +66,7 @@ pub trait Engine: BaseClient {
     fn recover(self: Arc<Self>, io: Io, installer: Box<Installer>) -> Task<Result<Box<Installer>, Error>>;
 
     /// Opens its part of a session. Sessions hold the part of hashed keyspaces by value and never ask for it here.
-    fn open_session(self: Arc<Self>, slot: EngineSlot) -> Box<dyn EngineSession>;
+    fn open_session(self: Arc<Self>, slot: EngineSlot) -> Result<Box<dyn EngineSession>, Error>;
 
     /// Its recurring work while the store is open.
     fn jobs(self: Arc<Self>, io: &Io) -> Vec<Box<dyn Job>>;

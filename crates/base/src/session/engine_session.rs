@@ -12,6 +12,7 @@
 //! Threads: the session's.
 
 use super::batch::{BatchPart, BatchStop, Write};
+use crate::error::Error;
 use crate::keyspace::states::KeyspaceRef;
 use crate::keyspace_kind::KeyspaceKind;
 use crate::request::Request;
@@ -137,10 +138,14 @@ impl OtherEngines {
     }
 
     /// Adds the part for a kind; `open` receives its slot.
-    pub fn add(&mut self, kind: KeyspaceKind, open: impl FnOnce(EngineSlot) -> Box<dyn EngineSession>) -> EngineSlot {
+    pub fn add(
+        &mut self,
+        kind: KeyspaceKind,
+        open: impl FnOnce(EngineSlot) -> Result<Box<dyn EngineSession>, Error>,
+    ) -> Result<EngineSlot, Error> {
         let slot = EngineSlot(self.opened.len() as u8 + 1);
-        self.opened.push((kind, open(slot)));
-        slot
+        self.opened.push((kind, open(slot)?));
+        Ok(slot)
     }
 
     pub fn are_none(&self) -> bool {

@@ -95,7 +95,7 @@ impl Engine for HashedEngine {
         Box::pin(async { Ok(installer) })
     }
 
-    fn open_session(self: Arc<Self>, _: EngineSlot) -> Box<dyn EngineSession> {
+    fn open_session(self: Arc<Self>, _: EngineSlot) -> Result<Box<dyn EngineSession>, Error> {
         unreachable!("sessions hold the part for hashed keyspaces by value")
     }
 

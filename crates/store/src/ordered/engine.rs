@@ -11,15 +11,15 @@ use super::batches::BatchList;
 use super::cache::CacheCounts;
 use super::job::OrderedJob;
 use super::node_lists::NodeLists;
-use super::part::OrderedPart;
 use super::recover::{LogRecords, RecoverOptions, recover};
 use super::search::SearchLimits;
+use super::session::OrderedSession;
 use super::slabs::SlotSpace;
 use super::slabs::keyspace_slots::{KeyspaceSlots, SlabOptions};
 use super::slabs::manifest_client::OpeningGroups;
 use super::slabs::slot_class::PAGE_BYTES;
 use super::slabs::tending::tend;
-use super::tree::{FoundNode, OrderedLimits, OrderedState, OrderedTree};
+use super::tree::{FoundNode, OrderedLimits, OrderedState, OrderedTree, TreeSource};
 use crate::ordered::node_table::NodeHome;
 use crate::ordered::slabs::group_table::GroupTable;
 use std::collections::BTreeMap;
@@ -68,7 +68,7 @@ pub struct OrderedEngine {
     /// Slots by keyspace. Locked while a tree is made, so that each is made once.
     pub slots: Mutex<BTreeMap<KeyspaceId, KeyspaceSlots>>,
     /// The batches that need the log.
-    pub batches: BatchList,
+    pub batches: Arc<BatchList>,
     /// The places of each keyspace's log records, in the order of their stamps, until the keyspace is recovered.
     replayed: Mutex<BTreeMap<KeyspaceId, Vec<Place>>>,
     /// The highest stamp of replayed records.
@@ -86,7 +86,7 @@ impl OrderedEngine {
             base: base.clone(),
             shared: OnceLock::new(),
             slots: Mutex::default(),
-            batches: BatchList::default(),
+            batches: Arc::default(),
             replayed: Mutex::default(),
             stamp_replayed: AtomicU64::new(0),
         })
@@ -379,6 +379,12 @@ impl BaseClient for OrderedEngine {
     }
 }
 
+impl TreeSource for OrderedEngine {
+    fn find_tree(&self, keyspace: KeyspaceId) -> Result<Arc<OrderedTree>, Error> {
+        self.tree(keyspace)
+    }
+}
+
 impl Engine for OrderedEngine {
     fn replay(&self, place: Place, record: &Record<'_>) -> Result<(), Error> {
         self.stamp_replayed.fetch_max(record.header.stamp, Ordering::SeqCst);
@@ -416,8 +422,13 @@ impl Engine for OrderedEngine {
         })
     }
 
-    fn open_session(self: Arc<Self>, slot: EngineSlot) -> Box<dyn EngineSession> {
-        Box::new(OrderedPart::new(self, slot))
+    fn open_session(self: Arc<Self>, slot: EngineSlot) -> Result<Box<dyn EngineSession>, Error> {
+        let state = {
+            let _slots = lock(&self.slots);
+            self.make_shared()?.state.clone()
+        };
+        let batches = self.batches.clone();
+        Ok(Box::new(OrderedSession::new(state, self, batches, slot)))
     }
 
     fn jobs(self: Arc<Self>, io: &Io) -> Vec<Box<dyn Job>> {

@@ -32,7 +32,6 @@ mod job;
 mod node_lists;
 pub mod node_programs;
 pub mod node_table;
-mod part;
 mod quiet;
 pub mod recover;
 pub mod search;

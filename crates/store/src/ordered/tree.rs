@@ -73,6 +73,13 @@ impl OrderedTree {
     }
 }
 
+/// Finds the trees that a session names.
+pub trait TreeSource: Send + Sync {
+    /// # Errors
+    /// When the keyspace was dropped, or there is no memory for its tree.
+    fn find_tree(&self, keyspace: KeyspaceId) -> Result<Arc<OrderedTree>, Error>;
+}
+
 /// The limits of an ordered engine.
 #[derive(Clone, Copy, Debug)]
 pub struct OrderedLimits {

@@ -155,7 +155,7 @@ impl Session {
         }
         let engine = self.engines.iter().find(|engine| engine.kind() == kind);
         let engine = engine.ok_or(Error::Keyspace(KeyspaceError::OtherKind { kind }))?;
-        Ok(self.others.add(kind, |slot| engine.clone().open_session(slot)))
+        self.others.add(kind, |slot| engine.clone().open_session(slot))
     }
 
     /// Answers [`Outcome::Done`] when every write to a hashed keyspace that was acknowledged before is durable, whichever session it

@@ -6,9 +6,9 @@ use super::op_state::Step;
 use super::scratch;
 use crate::ordered::node_table::NodeId;
 use crate::ordered::search::{AnchorKey, SearchHandle};
-use crate::ordered::tree::{OrderedState, OrderedTree, of_search};
+use crate::ordered::tree::{OrderedState, OrderedTree, TreeSource, of_search};
 use std::sync::Arc;
-use tapetum_base::error::{Error, KeyspaceError};
+use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::session::engine_session::EngineSlot;
 use tapetum_base::session::session_core::SessionCore;
@@ -36,6 +36,7 @@ pub(super) struct Again {
 pub(super) struct Context {
     pub state: Arc<OrderedState>,
     pub slot: EngineSlot,
+    source: Arc<dyn TreeSource>,
     pub trees: Vec<SessionTree>,
     pub again: Again,
     /// The number of pages with commands of this session.
@@ -56,10 +57,12 @@ pub(super) struct Context {
 }
 
 impl Context {
-    pub fn new(state: &Arc<OrderedState>, slot: EngineSlot) -> Context {
+    pub fn new(state: Arc<OrderedState>, source: Arc<dyn TreeSource>, slot: EngineSlot) -> Context {
+        let own_scratch = state.base.drive.local().allocate(scratch::SCRATCH_BYTES);
         Context {
-            state: state.clone(),
+            state,
             slot,
+            source,
             trees: Vec::new(),
             again: Again::default(),
             pages_taken: 0,
@@ -68,7 +71,7 @@ impl Context {
             order: Box::new(NodeOrder::default()),
             members: Members::new(),
             completions: Vec::new(),
-            own_scratch: state.base.drive.local().allocate(scratch::SCRATCH_BYTES),
+            own_scratch,
             #[cfg(test)]
             attempts: 0,
         }
@@ -83,7 +86,7 @@ impl Context {
             }
             self.trees.swap_remove(place);
         }
-        let tree = self.state.tree(keyspace).ok_or(Error::Keyspace(KeyspaceError::Gone))?;
+        let tree = self.source.find_tree(keyspace)?;
         let search = tree.search.handle().map_err(of_search)?;
         self.again.wants_room |= !self.state.make(&tree);
         self.trees.push(SessionTree { tree, search });

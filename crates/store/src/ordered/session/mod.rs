@@ -61,7 +61,7 @@ mod tests;
 
 use super::batches::BatchList;
 use super::node_table::NodeId;
-use super::tree::OrderedState;
+use super::tree::{OrderedState, TreeSource};
 use crate::ordered::cache::PageLook;
 use crate::ordered::cache::page_meta::PageUse;
 use batch_part::{OrderedBatch, SessionParts};
@@ -83,11 +83,13 @@ use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::request::key_range::{KeyRange, ScanReply};
 use tapetum_base::request::{Outcome, Request};
 use tapetum_base::session::asks::Ask;
-use tapetum_base::session::batch::{BatchStop, Write};
-use tapetum_base::session::engine_session::EngineSlot;
+use tapetum_base::session::batch::{BatchPart, BatchStop, Write};
+use tapetum_base::session::engine_session::{EngineSession, EngineSlot, EngineWait};
 use tapetum_base::session::order::OpTarget;
 use tapetum_base::session::session_core::SessionCore;
+use tapetum_base::wake::shared_event::SharedEvent;
 use tapetum_drive::Returned;
+use tapetum_kernels::ordered::extension::REFERENCE_BYTES;
 
 /// This bit marks the tag of a scan's command.
 const TAG_SCAN: u64 = 1 << 57;
@@ -122,6 +124,7 @@ pub struct OrderedSession {
     /// Pages that are read for merges and batches.
     reads: PageReads,
     preparation: Preparation,
+    batches: Arc<BatchList>,
     cx: Context,
 }
 
@@ -240,7 +243,12 @@ fn nowhere(op: &OrderedOp) -> Error {
 }
 
 impl OrderedSession {
-    pub fn new(state: &Arc<OrderedState>, slot: EngineSlot) -> OrderedSession {
+    pub fn new(
+        state: Arc<OrderedState>,
+        source: Arc<dyn TreeSource>,
+        batches: Arc<BatchList>,
+        slot: EngineSlot,
+    ) -> OrderedSession {
         OrderedSession {
             ops: Ops::default(),
             waits: Waits {
@@ -254,36 +262,8 @@ impl OrderedSession {
             scans: Scans::default(),
             reads: PageReads::default(),
             preparation: Preparation::default(),
-            cx: Context::new(state, slot),
-        }
-    }
-
-    /// Starts an operation that the session has not refused.
-    pub fn start(&mut self, core: &mut SessionCore, target: OpTarget, request: &Request<'_>) {
-        match attempt::refuse(core, request) {
-            Ok(()) => self.ops.wait(target, request),
-            Err(error) => core.answer(target.token, Outcome::Failed(error)),
-        }
-    }
-
-    /// Takes the completion of a command of this part.
-    pub fn complete(&mut self, core: &mut SessionCore, returned: Returned) {
-        let OrderedSession { waits, scans, reads, preparation, cx, .. } = self;
-        let (own, piece) = of_piece_tag(EngineSlot::own(returned.completion.tag));
-        let number = |tag: u64| (own & !tag) as usize;
-        if own & TAG_SCAN != 0 {
-            scans.complete((cx, core), &mut waits.merges, number(TAG_SCAN), (piece, returned));
-        } else if own & TAG_PAGE != 0 {
-            match reads.was_read((cx, core), number(TAG_PAGE), returned) {
-                (PageReader::Merge(wish), end) => waits.merges.page_was_read(wish, &end),
-                (PageReader::Batch, end) => preparation.page_was_read(end),
-            }
-        } else if own & TAG_VALUE != 0 {
-            preparation.value_was_written((cx, core), number(TAG_VALUE), (piece, returned));
-        } else if own & TAG_AHEAD != 0 {
-            scans.was_read_ahead(number(TAG_AHEAD), returned);
-        } else {
-            self.complete_op(core, own as usize, (piece, returned));
+            batches,
+            cx: Context::new(state, source, slot),
         }
     }
 
@@ -328,9 +308,37 @@ impl OrderedSession {
         };
         waits.advance((cx, core), op, at, step);
     }
+}
 
-    /// Grants `value_bytes` to an operation that asked. It goes on as if it was submitted now.
-    pub fn allow_value(&mut self, number: usize, value_bytes: usize) {
+impl EngineSession for OrderedSession {
+    fn start(&mut self, core: &mut SessionCore, target: OpTarget, request: &Request<'_>) {
+        match attempt::refuse(core, request) {
+            Ok(()) => self.ops.wait(target, request),
+            Err(error) => core.answer(target.token, Outcome::Failed(error)),
+        }
+    }
+
+    fn complete(&mut self, core: &mut SessionCore, returned: Returned) {
+        let OrderedSession { waits, scans, reads, preparation, cx, .. } = self;
+        let (own, piece) = of_piece_tag(EngineSlot::own(returned.completion.tag));
+        let number = |tag: u64| (own & !tag) as usize;
+        if own & TAG_SCAN != 0 {
+            scans.complete((cx, core), &mut waits.merges, number(TAG_SCAN), (piece, returned));
+        } else if own & TAG_PAGE != 0 {
+            match reads.was_read((cx, core), number(TAG_PAGE), returned) {
+                (PageReader::Merge(wish), end) => waits.merges.page_was_read(wish, &end),
+                (PageReader::Batch, end) => preparation.page_was_read(end),
+            }
+        } else if own & TAG_VALUE != 0 {
+            preparation.value_was_written((cx, core), number(TAG_VALUE), (piece, returned));
+        } else if own & TAG_AHEAD != 0 {
+            scans.was_read_ahead(number(TAG_AHEAD), returned);
+        } else {
+            self.complete_op(core, own as usize, (piece, returned));
+        }
+    }
+
+    fn allow_value(&mut self, _: &mut SessionCore, number: usize, value_bytes: usize) {
         let mut op = self.ops.take(number);
         (op.value_bytes_allowed, op.kept.stage) = (value_bytes, OpStage::Begins);
         let hash = op.hash;
@@ -338,51 +346,66 @@ impl OrderedSession {
         self.ops.wait_for_turn(hash, number);
     }
 
-    /// Ends an operation that asked and was answered meanwhile.
-    pub fn give_up_value(&mut self, number: usize) {
+    fn give_up_value(&mut self, number: usize) {
         let op = self.ops.take(number);
         self.ops.end(number, op);
     }
 
-    /// Starts a scan of up to `items_max` items. Its first part comes as a reply with `token`.
-    pub fn start_scan(&mut self, scan: (KeyspaceRef, u64), range: KeyRange, items_max: usize) {
+    fn start_scan(&mut self, scan: (KeyspaceRef, u64), range: KeyRange, items_max: usize) {
         self.scans.start(scan, range, items_max);
     }
 
-    /// Takes the answers of finished scans.
-    pub fn take_scanned(&mut self, replies: &mut Vec<ScanReply>) {
+    fn take_scanned(&mut self, replies: &mut Vec<ScanReply>) {
         self.scans.take_replies(replies);
     }
 
-    /// Prepares the writes of a batch. Requests missing pages and values; the caller submits the batch again.
-    pub fn prepare_batch<'a>(
+    fn prepare<'a>(
         &'a mut self,
         core: &'a SessionCore,
-        list: &'a BatchList,
         writes: &'a [Write<'a>],
-    ) -> Result<OrderedBatch<'a>, BatchStop> {
-        let OrderedSession { ops, waits, reads, preparation, cx, .. } = self;
+    ) -> Result<Box<dyn BatchPart + 'a>, BatchStop> {
+        let OrderedSession { ops, waits, reads, preparation, batches, cx, .. } = self;
         let session = SessionParts { cx, preparation, reads, merges: &mut waits.merges };
-        OrderedBatch::prepare(session, ops, (core, list), writes)
+        Ok(Box::new(OrderedBatch::prepare(session, ops, (core, batches), writes)?))
     }
 
-    /// Sends the requests of batches, as far as there is room.
-    pub fn send(&mut self, core: &mut SessionCore) {
+    fn send(&mut self, core: &mut SessionCore) {
         self.preparation.send((&mut self.cx, core), &mut self.reads);
     }
 
-    /// The number of unanswered operations.
-    pub fn in_flight(&self) -> usize {
+    fn in_flight(&self) -> usize {
         self.ops.count() + self.waits.held.count() + self.scans.count()
     }
 
-    /// The tokens of unanswered operations.
-    pub fn tokens(&self) -> Vec<u64> {
+    fn tokens(&self) -> Vec<u64> {
         self.ops.tokens().chain(self.waits.held.tokens()).chain(self.scans.tokens()).collect()
     }
 
-    /// Bytes of keys and values that its operations hold.
-    pub fn kept_bytes(&self) -> usize {
+    fn kept_bytes(&self) -> usize {
         self.ops.kept_bytes() + self.waits.held.value_bytes()
+    }
+
+    fn poll(&mut self, core: &mut SessionCore) {
+        self.attempt_all(core);
+    }
+
+    fn fail_waiting(&mut self, core: &mut SessionCore) {
+        self.fail_all_waiting(core);
+    }
+
+    fn leave(&mut self, core: &mut SessionCore) {
+        self.await_pages(core);
+    }
+
+    fn waits(&self) -> EngineWait {
+        self.wait_reason()
+    }
+
+    fn shared_event(&self) -> Option<&SharedEvent> {
+        Some(&self.cx.state.write_back.event)
+    }
+
+    fn logged_bytes(&self, write: &Write<'_>) -> usize {
+        if is_large(write) { REFERENCE_BYTES } else { write.value().len() }
     }
 }

@@ -19,7 +19,7 @@ use crate::ordered::cache::page_meta::PageUse;
 use crate::ordered::node_table::NodeId;
 use std::time::Duration;
 use tapetum_base::error::Error;
-use tapetum_base::session::engine_session::{EngineSlot, EngineWait};
+use tapetum_base::session::engine_session::{EngineSession, EngineSlot, EngineWait};
 use tapetum_base::session::session_core::SessionCore;
 
 /// How often a poll attempts operations that retry, before it leaves that to the next poll.
@@ -29,7 +29,7 @@ const FOR_ROOM_TRIED: usize = 8;
 
 impl OrderedSession {
     /// Attempts waiting operations in order, advances the write-back, and sends durable answers. No page is taken when it returns.
-    pub fn poll(&mut self, core: &mut SessionCore) {
+    pub(super) fn attempt_all(&mut self, core: &mut SessionCore) {
         (self.cx.again.wants_room, self.cx.again.is_short) = (false, false);
         self.waits.extensions.wake(&mut self.ops, core.base.log.poisoned().is_err());
         (0..FOR_ROOM_TRIED).for_each(|_| self.waits.room.found(&mut self.ops));
@@ -119,7 +119,7 @@ impl OrderedSession {
     }
 
     /// Polls until no page is with a command. Programs are short, and run within the poll if the drive has no threads.
-    fn await_pages(&mut self, core: &mut SessionCore) {
+    pub(super) fn await_pages(&mut self, core: &mut SessionCore) {
         while self.cx.pages_taken > 0 {
             let mut completions = std::mem::take(&mut self.cx.completions);
             core.queue.poll(&mut completions);
@@ -141,13 +141,8 @@ impl OrderedSession {
         }
     }
 
-    /// Called before the session goes, so that it keeps no page.
-    pub fn leave(&mut self, core: &mut SessionCore) {
-        self.await_pages(core);
-    }
-
     /// The most pressing reason why its operations wait.
-    pub fn waits(&self) -> EngineWait {
+    pub(super) fn wait_reason(&self) -> EngineWait {
         let OrderedSession { ops, waits, scans, cx, .. } = self;
         // A drive without an event descriptor completes its work in the next polls.
         let is_polled = cx.state.write_back.event.fd.is_none() && cx.state.write_back.has_work();
@@ -159,7 +154,7 @@ impl OrderedSession {
     }
 
     /// Fails the waiting operations: the store was closed.
-    pub fn fail_waiting(&mut self, core: &mut SessionCore) {
+    pub(super) fn fail_all_waiting(&mut self, core: &mut SessionCore) {
         self.fail_places(core, &Error::Closed);
         let OrderedSession { ops, waits, scans, cx, .. } = self;
         let Waits { turns, room, extensions, .. } = waits;

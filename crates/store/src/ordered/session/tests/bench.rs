@@ -7,12 +7,12 @@ use crate::ordered::slabs::group_table::{Group, GroupEdit, GroupTable};
 use crate::ordered::slabs::keyspace_slots::{KeyspaceSlots, SlabOptions};
 use crate::ordered::slabs::slot_class::SlotClass;
 use crate::ordered::slabs::tending::open_more;
-use crate::ordered::tree::{OrderedLimits, OrderedState, OrderedTree};
+use crate::ordered::tree::{OrderedLimits, OrderedState, OrderedTree, TreeSource};
 use crate::{Store, StoreOptions};
 use std::collections::HashMap;
 use std::sync::Arc;
 use tapetum_base::base::Base;
-use tapetum_base::error::Error;
+use tapetum_base::error::{Error, KeyspaceError};
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::log::Sync;
@@ -20,7 +20,7 @@ use tapetum_base::media::extents::{ExtentOwner, ExtentShape};
 use tapetum_base::media::io::{Io, Task, lock, poll_once};
 use tapetum_base::request::key_range::{KeyRange, ScanPart, ScanReply};
 use tapetum_base::request::{Outcome, Request};
-use tapetum_base::session::engine_session::{EngineSlot, EngineWait};
+use tapetum_base::session::engine_session::{EngineSession, EngineSlot, EngineWait};
 use tapetum_base::session::order::OpTarget;
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::{Drive, Env, FaultyFlash, Flash, LocalMemory, programs};
@@ -45,6 +45,13 @@ pub struct Bench {
 
 pub fn new_flash(seed: u64) -> FaultyFlash {
     FaultyFlash::new(SMALL_BYTES, seed)
+}
+
+/// A bench has its trees before there are sessions.
+impl TreeSource for OrderedState {
+    fn find_tree(&self, keyspace: KeyspaceId) -> Result<Arc<OrderedTree>, Error> {
+        self.tree(keyspace).ok_or(Error::Keyspace(KeyspaceError::Gone))
+    }
 }
 
 impl Bench {
@@ -115,7 +122,7 @@ impl Bench {
         let slot = EngineSlot::of(u64::MAX >> 5);
         let queue = self.base.drive.queue_pair(64).unwrap();
         let core = SessionCore::new(self.base.clone(), queue);
-        let session = OrderedSession::new(&self.state, slot);
+        let session = OrderedSession::new(self.state.clone(), self.state.clone(), Arc::default(), slot);
         let (slots, io) = (self.slots.clone(), Io::new(self.base.drive.queue_pair(8).unwrap()));
         let (answers, scanned) = (HashMap::new(), HashMap::new());
         let (state, store) = (self.state.clone(), self.store.clone());

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tapetum_base::log::Sync;
 use tapetum_base::request::key_range::KeyRange;
 use tapetum_base::request::{Condition, Outcome, Request};
+use tapetum_base::session::engine_session::EngineSession;
 use tapetum_drive::Opcode;
 use tapetum_kernels::expiry::Expiry;
 

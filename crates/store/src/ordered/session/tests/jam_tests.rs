@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tapetum_base::log::Sync;
 use tapetum_base::request::{Outcome, Request};
+use tapetum_base::session::engine_session::EngineSession;
 use tapetum_drive::{Env, MemoryFlash, Opcode, SplitMix64};
 
 /// The most attempts and turns of an operation: it is attempted, has its turn, its page is read, and a split or two come between.

@@ -12,7 +12,7 @@ use tapetum_base::error::Error;
 use tapetum_base::log::Sync;
 use tapetum_base::request::key_range::{KeyBound, KeyRange};
 use tapetum_base::request::{Condition, Outcome, Request};
-use tapetum_base::session::engine_session::EngineWait;
+use tapetum_base::session::engine_session::{EngineSession, EngineWait};
 use tapetum_drive::{Opcode, SplitMix64};
 use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::ordered::extension::EXTENSION_HEAD_BYTES;
