@@ -149,7 +149,7 @@ fn what_expires_beside_an_operation_is_seen_before_or_after() {
         key.submit(1, 0, until_20("a"), 0, false);
         key.reply(1, &Told::Stored(1), RULES).unwrap();
         key.submit(2, 0, Kind::Append { value: Rc::from(&b"b"[..]), stamp: None }, 1, false);
-        key.pass_time(RULES, 20);
+        key.pass_time(RULES, 20_000);
         assert_eq!(key.reply(2, &told, later).is_ok(), holds, "{told:?}");
         if holds {
             key.submit(3, 0, Kind::Get, 2, false);
@@ -168,7 +168,7 @@ fn a_deletion_that_is_planned_takes_what_was_written_before_its_time() {
         key.reply(2, &Told::Done, RULES).unwrap();
         key.settle(Evictions::default());
         key.submit(3, 0, put("b"), 1, false);
-        key.pass_time(RULES, 20);
+        key.pass_time(RULES, 20_000);
         key.crash(Rules { now_ms: 20_000, ..RULES });
         assert_eq!(may_show(&mut key, 4, &shows(told, if holds { 2 } else { 1 })), holds, "{told}");
     }
