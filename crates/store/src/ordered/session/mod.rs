@@ -139,6 +139,9 @@ impl Waits {
     ) {
         let node = || at.expect("it is at a node");
         loop {
+            if matches!(step, Step::Later | Step::AwaitRoom | Step::AwaitExtension | Step::OnItsWay) {
+                op.kept.retries = 0;
+            }
             step = match step {
                 // The operation is at its node, and works on its page.
                 Step::Turn(used) => self.take_turn(cx, &op, (node(), used)),

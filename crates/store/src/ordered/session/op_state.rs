@@ -162,7 +162,7 @@ pub struct OrderedOpState {
     pub scratch: Option<LocalBuffer>,
     /// The ticket that must be done before the value it read may be shown.
     pub ticket: Option<Arc<DurabilityTicket>>,
-    /// How often it was attempted anew within a poll.
+    /// The number of attempts since it last waited.
     pub retries: u32,
 }
 
