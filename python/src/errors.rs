@@ -51,14 +51,14 @@ pub fn query(py: Python<'_>, error: &QueryTextError) -> PyErr {
         Clause::Having => "having",
         Clause::OrderBy => "order_by",
     };
-    at_word(py, error, (clause, error.column, &error.word))
+    at_word(py, error, clause, error.column, &error.word)
 }
 
 pub fn fields(py: Python<'_>, error: &FormatTextError) -> PyErr {
-    at_word(py, format!("fields, {error}"), ("fields", error.column, &error.word))
+    at_word(py, format!("fields, {error}"), "fields", error.column, &error.word)
 }
 
-fn at_word(py: Python<'_>, told: impl Display, (clause, column, word): (&str, usize, &str)) -> PyErr {
+fn at_word(py: Python<'_>, told: impl Display, clause: &str, column: usize, word: &str) -> PyErr {
     let error = QueryError::new_err(told.to_string());
     let value = error.value(py);
     let placed = value.setattr("clause", clause).and_then(|()| value.setattr("column", column));

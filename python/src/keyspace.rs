@@ -124,13 +124,7 @@ impl Keyspace {
     }
 
     /// Stores the value if the condition holds. Returns whether it was stored.
-    fn put_if(
-        &self,
-        py: Python<'_>,
-        (key, value): (&Key, &Key),
-        expiry: UnixTime,
-        condition: Condition,
-    ) -> PyResult<bool> {
+    fn put_if(&self, py: Python<'_>, key: &Key, value: &Key, expiry: UnixTime, condition: Condition) -> PyResult<bool> {
         let handle = self.handle()?;
         let expiry = expiry.expiry(&handle)?;
         let put = Request::Put { key: key.bytes(), value: value.bytes(), flags: 0, expiry, condition };
@@ -226,7 +220,7 @@ impl Keyspace {
     /// Stores a value. `expiry` is when it goes, in unix seconds, such as `time.time() + 60`; 0 is never.
     #[pyo3(signature = (key, value, *, expiry=UnixTime(0.0)), text_signature = "($self, key, value, *, expiry=0)")]
     fn put(&self, py: Python<'_>, key: Key, value: Key, expiry: UnixTime) -> PyResult<()> {
-        let is_stored = self.put_if(py, (&key, &value), expiry, Condition::Always)?;
+        let is_stored = self.put_if(py, &key, &value, expiry, Condition::Always)?;
         debug_assert!(is_stored);
         Ok(())
     }
@@ -234,7 +228,7 @@ impl Keyspace {
     /// Stores a value if nobody wrote the key since `gets` gave this token; with None, if there is no such key. Whether it was stored.
     #[pyo3(signature = (key, value, token, *, expiry=UnixTime(0.0)), text_signature = "($self, key, value, token, *, expiry=0)")]
     fn cas(&self, py: Python<'_>, key: Key, value: Key, token: Option<u64>, expiry: UnixTime) -> PyResult<bool> {
-        self.put_if(py, (&key, &value), expiry, token.map_or(Condition::Absent, Condition::Stamp))
+        self.put_if(py, &key, &value, expiry, token.map_or(Condition::Absent, Condition::Stamp))
     }
 
     /// Adds to a value that is a decimal number as text, and returns the sum. As in memcached, a sum below 0 becomes 0, and a sum of 2^64 or

@@ -63,7 +63,8 @@ pub struct ImageSet {
 impl ImageSet {
     pub fn load(
         py: Python<'_>,
-        (keyspace, handles): (&KeyspaceHandle, &Arc<StoreHandles>),
+        keyspace: &KeyspaceHandle,
+        handles: &Arc<StoreHandles>,
         name: &str,
     ) -> PyResult<ImageSet> {
         let set = py.detach(|| tapetum::images::ImageSet::load(keyspace, name)).map_err(errors::store)?;

@@ -241,7 +241,8 @@ impl Pipeline {
         let (seed, epoch, item) = chance;
         let chance = ImageChance { seed, epoch, item };
         let made = py.detach(|| picture(&handle, self, key.bytes(), chance));
-        Ok(as_picture(made.map_err(|error| errors::picture(&error))?))
+        let (samples, shape) = made.map_err(|error| errors::picture(&error))?;
+        Ok(as_picture(samples, shape))
     }
 
     /// The same for a file in memory, without a store.
@@ -262,14 +263,15 @@ impl Pipeline {
             })
         };
         let made = py.detach(apply)?;
-        Ok(as_picture(samples_of(&self.plan, made).map_err(errors::pipeline)?))
+        let (samples, shape) = samples_of(&self.plan, made).map_err(errors::pipeline)?;
+        Ok(as_picture(samples, shape))
     }
 }
 
 /// Samples, shape and type.
 type Picture = (Samples, (u32, u32, u32), &'static str);
 
-fn as_picture((samples, shape): (Vec<u8>, FrameShape)) -> Picture {
+fn as_picture(samples: Vec<u8>, shape: FrameShape) -> Picture {
     let (sizes, sample) = shape_of(shape);
     (Samples::new(samples), sizes, sample)
 }

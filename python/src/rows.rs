@@ -78,7 +78,7 @@ impl Rows {
         let stopped = Arc::new(AtomicBool::new(false));
         let mut run = QueryRun { batches, sender, stopped: stopped.clone(), is_gone: false };
         let env = keyspace.store().drive().env().clone();
-        let work = move || run.run(&keyspace, (&query, &range), &report);
+        let work = move || run.run(&keyspace, &query, &range, &report);
         let thread = env
             .spawn("tapetum-query", work)
             .map_err(|error| errors::store(format!("no thread for a query: {error}")))?;
@@ -130,10 +130,11 @@ impl QueryRun {
     fn run(
         &mut self,
         keyspace: &KeyspaceHandle,
-        (query, range): (&CompiledQuery, &KeyRange),
+        query: &CompiledQuery,
+        range: &KeyRange,
         report: &Mutex<Option<QueryReport>>,
     ) {
-        let last = match self.rows(keyspace, (query, range)) {
+        let last = match self.rows(keyspace, query, range) {
             Ok(Some(of_run)) => {
                 *report.lock().unwrap_or_else(PoisonError::into_inner) = Some(of_run);
                 RunStep::End
@@ -149,7 +150,8 @@ impl QueryRun {
     fn rows(
         &mut self,
         keyspace: &KeyspaceHandle,
-        (query, range): (&CompiledQuery, &KeyRange),
+        query: &CompiledQuery,
+        range: &KeyRange,
     ) -> Result<Option<QueryReport>, String> {
         let mut task = keyspace.begin_query(&query.query, range).map_err(|error| error.words())?;
         let (mut ordered, mut failed) = (OrderedRows::new(query.group_order.clone()), None);

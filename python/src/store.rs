@@ -230,7 +230,7 @@ impl Store {
         let is_new = matches!(store.keyspace(keyspace), Err(Error::Keyspace(KeyspaceError::Unknown { .. })));
         let handle = Store::keyspace(slf, keyspace, true, None, None)?.handle()?;
         let imported = import(py, &handle, &folder, progress.as_ref());
-        let loaded = imported.and_then(|()| ImageSet::load(py, (&handle, handles_of(slf)), keyspace));
+        let loaded = imported.and_then(|()| ImageSet::load(py, &handle, handles_of(slf), keyspace));
         if is_new && loaded.is_err() {
             // The import's own error is more informative than one of the drop.
             let _ = py.detach(|| store.drop_keyspace(keyspace));
@@ -245,7 +245,7 @@ impl Store {
             return Err(errors::store(SetError::None { keyspace: keyspace.into() }));
         }
         let handle = Store::keyspace(slf, keyspace, false, None, None)?.handle()?;
-        ImageSet::load(slf.py(), (&handle, handles_of(slf)), keyspace)
+        ImageSet::load(slf.py(), &handle, handles_of(slf), keyspace)
     }
 
     /// The store's figures, under the names of `tapetum stats`.

@@ -211,7 +211,7 @@ mod tests {
     }
 
     fn turn(mix: &str, depth: u64) -> Turn {
-        Turn::uniform((mix, ""), (3, depth), Length::Operations(5000), 1)
+        Turn::uniform(mix, "", 3, depth, Length::Operations(5000), 1)
     }
 
     #[test]

@@ -115,7 +115,7 @@ impl Cache {
 
     /// The share of all items that are there, of so many asked for uniformly.
     pub fn kept(&self, population: &Population, asked: u64) -> Result<f64, Failure> {
-        let turn = Turn::uniform(("c", "get"), (8, 16), Length::Operations(asked), 5);
+        let turn = Turn::uniform("c", "get", 8, 16, Length::Operations(asked), 5);
         let latencies = sockets::run(self.address(), population, &turn)?;
         Ok(1.0 - latencies.missing as f64 / latencies.operations() as f64)
     }

@@ -176,7 +176,7 @@ mod tests {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = server.local_addr().unwrap();
         let length = crate::turn::Length::Operations;
-        let turn = |operations| Turn::uniform(("c", "udp"), (3, 8), length(operations), 1);
+        let turn = |operations| Turn::uniform("c", "udp", 3, 8, length(operations), 1);
         let population = Population::new(100, Values::new(100, 100));
         std::thread::scope(|scope| {
             scope.spawn(|| {

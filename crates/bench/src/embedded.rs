@@ -47,7 +47,7 @@ pub fn create_as(folder: &Path, capacity_bytes: u64, options: &StoreOptions) -> 
 
 /// Options for a store with its items in an ordered keyspace. The cache of nodes is in addition to the rest. Write buffers are small,
 /// because they only hold records of batches and deletions.
-pub fn ordered_options((capacity, memory): (u64, u64), node_cache_bytes: u64, sync: Sync) -> StoreOptions {
+pub fn ordered_options(capacity: u64, memory: u64, node_cache_bytes: u64, sync: Sync) -> StoreOptions {
     let options = StoreOptions::new(capacity, memory);
     let write_buffer_bytes: u64 = (memory / 32).clamp(64 << 10, options.segment_bytes);
     let options = options.with_write_buffers_of(1 << write_buffer_bytes.ilog2()).with_node_cache(node_cache_bytes);
@@ -224,7 +224,8 @@ impl Pipe {
 /// Runs `next` on a thread with several pipes until it has nothing more to submit and everything is answered. `next` submits one operation,
 /// or says that there is none. Returns the longest wait for an answer.
 pub fn keep_full(
-    (store, keyspace): (&Store, KeyspaceRef),
+    store: &Store,
+    keyspace: KeyspaceRef,
     mut next: impl FnMut(&mut Pipe, Instant) -> bool,
     mut answered: impl FnMut(Answer<'_>) -> Result<(), Failure>,
 ) -> Result<Duration, Failure> {

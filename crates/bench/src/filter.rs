@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn a_filter_keeps_its_part() {
-        let mix = |mix: &str| Turn { mix: mix.into(), ..Turn::zipfian_gets((1, 1), Duration::ZERO, 1) };
+        let mix = |mix: &str| Turn { mix: mix.into(), ..Turn::zipfian_gets(1, 1, Duration::ZERO, 1) };
         let filter = Filter::of(&mix("filter-10"), 5000).unwrap();
         assert_eq!(filter, Filter { below: 50, json: false });
         assert_eq!([49_u64, 50].map(|number| filter.kept(&number.to_le_bytes())), [Some(49), None]);

@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn the_first_items_are_edges_and_a_few_nodes_have_most_of_them() {
-        let turn = |mix: &str| Turn { mix: mix.into(), ..Turn::zipfian_gets((1, 1), Duration::ZERO, 1) };
+        let turn = |mix: &str| Turn { mix: mix.into(), ..Turn::zipfian_gets(1, 1, Duration::ZERO, 1) };
         let edges = EdgeSet::of(&turn("edges-1000")).unwrap();
         let mut items = 0..2000_u64;
         let result = edges

@@ -116,7 +116,7 @@ impl NbdClient {
     }
 
     /// Sends a request; its cookie. Nothing is read meanwhile, so there must not be too much on its way.
-    pub fn send(&mut self, (command, flags): (u16, u16), offset: u64, length: u32, data: &[u8]) -> io::Result<u64> {
+    pub fn send(&mut self, command: u16, flags: u16, offset: u64, length: u32, data: &[u8]) -> io::Result<u64> {
         let cookie = self.cookie_next;
         self.cookie_next += 1;
         let mut request = Vec::with_capacity(28 + data.len());
@@ -134,12 +134,12 @@ impl NbdClient {
     }
 
     pub fn write(&mut self, flags: u16, offset: u64, data: &[u8]) -> io::Result<u64> {
-        self.send((WRITE, flags), offset, data.len() as u32, data)
+        self.send(WRITE, flags, offset, data.len() as u32, data)
     }
 
     /// Sends a request and waits for its reply, when nothing else is on its way.
-    pub fn call(&mut self, command: (u16, u16), offset: u64, length: u32, data: &[u8]) -> io::Result<NbdReply> {
-        let sent = self.send(command, offset, length, data)?;
+    pub fn call(&mut self, command: u16, flags: u16, offset: u64, length: u32, data: &[u8]) -> io::Result<NbdReply> {
+        let sent = self.send(command, flags, offset, length, data)?;
         loop {
             let (cookie, reply) = self.receive()?;
             if cookie == sent {

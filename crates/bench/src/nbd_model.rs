@@ -34,7 +34,8 @@ impl DeviceModel {
         &mut self,
         client: &mut NbdClient,
         random: &mut SplitMix64,
-        (operations, depth): (u64, usize),
+        operations: u64,
+        depth: usize,
     ) -> Result<(), String> {
         let failed = |error: std::io::Error| format!("the connection failed: {error}");
         for number in 0..operations {
@@ -122,7 +123,7 @@ impl DeviceModel {
             }
             _ => {}
         }
-        let cookie = client.send((command, flags), range.start, length, &data)?;
+        let cookie = client.send(command, flags, range.start, length, &data)?;
         self.flying.push(Flying { cookie, command, range });
         Ok(())
     }

@@ -51,7 +51,8 @@ pub fn keep_below(format: &str, below: u64, columns: Vec<u16>) -> Result<Query, 
 pub fn run(
     keyspace: &KeyspaceHandle,
     turn: &Turn,
-    (items, side): (u64, QuerySide),
+    items: u64,
+    side: QuerySide,
     is_over: impl Fn() -> bool,
 ) -> Result<Latencies, Failure> {
     let filter = Filter::of(turn, items)?;

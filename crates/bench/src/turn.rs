@@ -109,15 +109,15 @@ pub struct Turn {
 
 impl Turn {
     /// At full speed, with uniformly drawn keys.
-    pub fn uniform((mix, api): (&str, &str), (threads, depth): (u64, u64), length: Length, seed: u64) -> Turn {
+    pub fn uniform(mix: &str, api: &str, threads: u64, depth: u64, length: Length, seed: u64) -> Turn {
         let (mix, distribution, api) = (mix.to_owned(), "uniform".to_owned(), api.to_owned());
         let (threads, depth) = (threads.max(1), depth.max(1));
         Turn { mix, distribution, api, threads, depth, length, rate: None, overwrites: None, seed }
     }
 
     /// Gets of keys from a zipfian distribution, with so many connections and so many gets at once on each, at full speed.
-    pub fn zipfian_gets(ways: (u64, u64), time: Duration, seed: u64) -> Turn {
-        Turn { distribution: "zipfian".into(), ..Turn::uniform(("c", "get"), ways, Length::Time(time), seed) }
+    pub fn zipfian_gets(threads: u64, depth: u64, time: Duration, seed: u64) -> Turn {
+        Turn { distribution: "zipfian".into(), ..Turn::uniform("c", "get", threads, depth, Length::Time(time), seed) }
     }
 
     pub fn mix(&self) -> Result<Mix, Failure> {
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     fn turn(length: Length, rate: Option<f64>) -> Turn {
-        Turn { rate, overwrites: rate, ..Turn::uniform(("a", "get"), (2, 32), length, 9) }
+        Turn { rate, overwrites: rate, ..Turn::uniform("a", "get", 2, 32, length, 9) }
     }
 
     #[test]

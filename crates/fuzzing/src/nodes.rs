@@ -90,7 +90,7 @@ fn split_for(page: &NodePage, record: &Record<'_>) {
     order.sort(&node).expect("it is whole");
     let arrival = Arrival { key: record.key, record_bytes: node_record_bytes(&record.header) };
     let (mut left, mut right): (Box<NodePage>, Box<NodePage>) = (Box::new([0; NODE_BYTES]), Box::new([0; NODE_BYTES]));
-    let done = split((&node, &order), Some(arrival), 18, (&mut left, &mut right)).expect("it can be split");
+    let done = split(&node, &order, Some(arrival), 18, &mut left, &mut right).expect("it can be split");
     let (lower, upper) = (NodeRef::look(&left[..]), NodeRef::look(&right[..]));
     let (Ok(lower), Ok(upper)) = (lower, upper) else { panic!("halves that are no nodes") };
     assert_eq!(lower.count() + upper.count(), node.count());

@@ -86,10 +86,10 @@ fn data_pages(items: &[Item], size: PageSize) -> Vec<u8> {
     bytes
 }
 
-fn search(run: PageRun<'_>, (keyspace, key): (u16, &[u8]), output: &mut [u8]) -> (Status, [u64; 2]) {
+fn search(run: PageRun<'_>, keyspace: u16, key: &[u8], output: &mut [u8]) -> (Status, [u64; 2]) {
     let mut parameters = vec![0; match_record::parameters_bytes(key)];
     let pages = Pages { salt: SALT, size: run.page_size, first: run.first_page, record_bytes: 40 };
-    match_record::encode_parameters(pages, (keyspace, key), &mut parameters);
+    match_record::encode_parameters(pages, keyspace, key, &mut parameters);
     MatchRecord.prefetch(0, &parameters, &[run.bytes]);
     MatchRecord.prefetch(1, &parameters, &[run.bytes]);
     let task = &mut TaskState::default();
@@ -121,13 +121,13 @@ pub fn match_record(bytes: &[u8]) {
     let first_page = page_size.page_of(item.address);
     let run = PageRun { bytes: &bytes[first_page as usize * page_size.bytes()..], first_page, page_size };
     let mut output = vec![0; OUTPUT_HEAD_BYTES + item.value.len() + item.stored.len()];
-    let (status, result) = search(run, (item.header.keyspace, &item.key), &mut output);
+    let (status, result) = search(run, item.header.keyspace, &item.key, &mut output);
     if !(damaged && status == match_record::CORRUPT) {
         assert_eq!(status, Status::Success, "{:?}", item.header);
         check_match(item, number, run, &output);
         assert_eq!(result[0], u64::from(matched(&output).value_bytes));
     }
-    let strange = search(PageRun { bytes: &bytes, first_page: 0, page_size }, (0, b"\xff"), &mut output).0;
+    let strange = search(PageRun { bytes: &bytes, first_page: 0, page_size }, 0, b"\xff", &mut output).0;
     assert!(strange == match_record::MISSING || (damaged && strange == match_record::CORRUPT), "{strange:?}");
 }
 
@@ -165,11 +165,11 @@ pub fn sealed_page(bytes: &[u8]) {
     trailer.encode(SALT, first_page, &mut pages[..page_size.bytes()]);
     let mut address = page_size.address(first_page) + u64::from(trailer.first);
     for _ in 0..trailer.starts {
-        let Some(length) = seal_record(&mut pages, (first_page, page_size), address) else { break };
+        let Some(length) = seal_record(&mut pages, first_page, page_size, address) else { break };
         address += length as u64;
     }
     let mut output = vec![0; output_bytes];
-    let status = search(PageRun { bytes: &pages, first_page, page_size }, (0, key), &mut output).0;
+    let status = search(PageRun { bytes: &pages, first_page, page_size }, 0, key, &mut output).0;
     if status == Status::Success {
         let found = matched(&output);
         assert!(trailer.starts > 0 && found.entry.wrapping_sub(trailer.entry_first) < trailer.starts.into());
@@ -180,7 +180,7 @@ pub fn sealed_page(bytes: &[u8]) {
 }
 
 /// Corrects the checksum of the record at `address`. Returns its length, if it lies in the pages.
-fn seal_record(pages: &mut [u8], (first_page, page_size): (u32, PageSize), address: u64) -> Option<usize> {
+fn seal_record(pages: &mut [u8], first_page: u32, page_size: PageSize, address: u64) -> Option<usize> {
     let run = PageRun { bytes: pages, first_page, page_size };
     let mut head = [0; HEADER_BYTES_MAX];
     let filled = run.copy(address, &mut head);

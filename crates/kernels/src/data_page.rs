@@ -212,7 +212,7 @@ impl<'a> PageRun<'a> {
         if covered != length - 4 || crc_expected != crc.to_le_bytes() { Err(Corrupt) } else { Ok(record) }
     }
 
-    fn key_equals(self, record: &FoundRecord, (keyspace, key): (u16, &[u8])) -> bool {
+    fn key_equals(self, record: &FoundRecord, keyspace: u16, key: &[u8]) -> bool {
         if record.header.key_bytes as usize != key.len() || record.header.keyspace != keyspace {
             return false;
         }
@@ -224,23 +224,23 @@ impl<'a> PageRun<'a> {
         })
     }
 
-    /// Finds and checks the record of `key` (a keyspace's id and a key in it) among those that start in the run's first
+    /// Finds and checks the record of a key of a keyspace among those that start in the run's first
     /// page.
     ///
     /// Other records are not checked: their headers are enough to find this one. If the walk over the headers agrees
     /// with the page's count of starts, no header on the way was damaged, and the record's number is right. If it does
     /// not agree, or if the key is not found, every record is checked.
-    pub fn find(self, salt: SegmentSalt, key: (u16, &[u8])) -> Result<Option<FoundRecord>, Corrupt> {
+    pub fn find(self, salt: SegmentSalt, keyspace: u16, key: &[u8]) -> Result<Option<FoundRecord>, Corrupt> {
         let page = self.bytes.get(..self.page_size.bytes()).ok_or(Corrupt)?;
         let trailer = Trailer::parse(salt, self.first_page, page)?;
         let first = self.page_size.address(self.first_page) + u64::from(trailer.first);
         let end = self.page_size.address(self.first_page + 1);
-        if let Some(found) = self.find_by_headers(salt, &trailer, (first, end), key) {
+        if let Some(found) = self.find_by_headers(salt, &trailer, first, end, keyspace, key) {
             return self.record(salt, found.address).map(|record| Some(FoundRecord { entry: found.entry, ..record }));
         }
         for record in self.starting(salt)? {
             let record = record?;
-            if self.key_equals(&record, key) {
+            if self.key_equals(&record, keyspace, key) {
                 return Ok(Some(record));
             }
         }
@@ -269,8 +269,10 @@ impl<'a> PageRun<'a> {
         self,
         salt: SegmentSalt,
         trailer: &Trailer,
-        (first, end): (u64, u64),
-        key: (u16, &[u8]),
+        first: u64,
+        end: u64,
+        keyspace: u16,
+        key: &[u8],
     ) -> Option<FoundRecord> {
         let (mut address, mut found) = (first, None);
         for place in 0..u32::from(trailer.starts) {
@@ -282,7 +284,7 @@ impl<'a> PageRun<'a> {
             if address + u64::from(record.header_bytes) > end {
                 self.record(salt, address).ok()?;
             }
-            if found.is_none() && self.key_equals(&record, key) {
+            if found.is_none() && self.key_equals(&record, keyspace, key) {
                 found = Some(FoundRecord { entry: trailer.entry_first + place, ..record });
             }
             address += record.header.record_bytes() as u64;
@@ -366,12 +368,12 @@ mod tests {
             for (number, (key, address)) in keys.iter().enumerate() {
                 let page = size.page_of(*address);
                 let run = run(&bytes[page as usize * size.bytes()..], page, size);
-                let found = run.find(SALT, (0, key)).unwrap().expect("the key is there");
+                let found = run.find(SALT, 0, key).unwrap().expect("the key is there");
                 assert_eq!((found.address, found.header.stamp, found.entry), (*address, number as u64, number as u32));
                 let mut stored = vec![0xff; found.header.stored_bytes as usize];
                 assert_eq!(run.copy(found.stored_address(), &mut stored), stored.len());
                 assert!(stored.iter().all(|&byte| byte == number as u8));
-                assert_eq!(run.find(SALT, (0, b"other")), Ok(None));
+                assert_eq!(run.find(SALT, 0, b"other"), Ok(None));
                 let starting: Vec<_> = run.starting(SALT).unwrap().map(Result::unwrap).collect();
                 assert!(starting.contains(&found) && starting.iter().all(|one| size.page_of(one.address) == page));
             }
@@ -386,7 +388,7 @@ mod tests {
         let (mut bytes, keys) = pages(PageSize::Large, &[4050, 1000, 1500, 3000, 100]);
         let starts: Vec<u32> = keys.iter().map(|key| PageSize::Large.page_of(key.1)).collect();
         assert_eq!(starts, [0, 0, 1, 1, 2]);
-        let find = |bytes: &[u8], key| run(&bytes[PAGE_BYTES..], 1, PageSize::Large).find(SALT, (0, key));
+        let find = |bytes: &[u8], key| run(&bytes[PAGE_BYTES..], 1, PageSize::Large).find(SALT, 0, key);
         let truth = find(&bytes, b"key3");
         assert!(matches!(truth, Ok(Some(found)) if found.entry == 3));
         bytes[PAGE_BYTES + (keys[2].1 - PageSize::Large.address(1)) as usize + 200] ^= 1;
@@ -401,7 +403,7 @@ mod tests {
                 let first = size.payload_bytes() - before - 18;
                 let (bytes, keys) = pages(size, &[first, 300, 10]);
                 assert_eq!(keys[1].1 as usize, size.payload_bytes() - before, "the record begins there");
-                let found = run(&bytes, 0, size).find(SALT, (0, b"key1")).unwrap().expect("it is there");
+                let found = run(&bytes, 0, size).find(SALT, 0, b"key1").unwrap().expect("it is there");
                 assert_eq!((found.address, found.header.stored_bytes), (keys[1].1, 300));
             }
         }
@@ -443,12 +445,12 @@ mod tests {
     fn damage_anywhere_is_an_error_and_never_another_answer() {
         for (size, lengths) in [(PageSize::Large, [10, 2000, 3000]), (PageSize::Small, [10, 1000, 3000])] {
             let (bytes, _) = pages(size, &lengths);
-            let truth = run(&bytes, 0, size).find(SALT, (0, b"key2")).unwrap();
+            let truth = run(&bytes, 0, size).find(SALT, 0, b"key2").unwrap();
             assert!(truth.is_some());
             for at in 0..bytes.len().min(6000) {
                 let mut damaged = bytes.clone();
                 damaged[at] ^= 0x10;
-                match run(&damaged, 0, size).find(SALT, (0, b"key2")) {
+                match run(&damaged, 0, size).find(SALT, 0, b"key2") {
                     Err(Corrupt) => {}
                     other => assert_eq!(other, Ok(truth), "byte {at}"),
                 }
@@ -464,12 +466,12 @@ mod tests {
         let (bytes, keys) = pages(PageSize::Large, &lengths);
         let header = Record { header: Header::value(0, 4, lengths[0]), key: b"key0", stored: &[] };
         assert_eq!(header.header.record_bytes(), 1024);
-        let truth = run(&bytes, 0, PageSize::Large).find(SALT, (0, b"key3")).unwrap().expect("it starts there");
+        let truth = run(&bytes, 0, PageSize::Large).find(SALT, 0, b"key3").unwrap().expect("it starts there");
         for record in 0..3 {
             for (byte, bit) in (0..17).flat_map(|byte| (0..8).map(move |bit| (byte, bit))) {
                 let mut damaged = bytes.clone();
                 damaged[keys[record].1 as usize + byte] ^= 1 << bit;
-                match run(&damaged, 0, PageSize::Large).find(SALT, (0, b"key3")) {
+                match run(&damaged, 0, PageSize::Large).find(SALT, 0, b"key3") {
                     Err(Corrupt) => {}
                     other => assert_eq!(other, Ok(Some(truth)), "record {record} byte {byte} bit {bit}"),
                 }
@@ -485,12 +487,12 @@ mod tests {
         for gap in 1..14 {
             let (mut bytes, keys) = pages(PageSize::Large, &[1006, 1006, payload_bytes - 2048 - 18 - gap]);
             bytes.extend_from_slice(&[7; PAGE_BYTES]);
-            let truth = run(&bytes, 0, PageSize::Large).find(SALT, (0, b"key2")).unwrap().expect("it starts there");
+            let truth = run(&bytes, 0, PageSize::Large).find(SALT, 0, b"key2").unwrap().expect("it starts there");
             assert_eq!((keys[1].1, keys[2].1, truth.entry), (1024, 2048, 2));
             for bit in 0..8 * 17 {
                 let mut damaged = bytes.clone();
                 damaged[bit / 8] ^= 1 << (bit % 8);
-                let found = run(&damaged, 0, PageSize::Large).find(SALT, (0, b"key2"));
+                let found = run(&damaged, 0, PageSize::Large).find(SALT, 0, b"key2");
                 assert!(found == Ok(Some(truth)) || found == Err(Corrupt), "gap {gap} bit {bit}: {found:?}");
             }
         }
@@ -499,16 +501,16 @@ mod tests {
     #[test]
     fn another_version_store_or_place_does_not_pass() {
         let (bytes, _) = pages(PageSize::Large, &[10, 20]);
-        let find = |salt| run(&bytes, 0, PageSize::Large).find(salt, (0, b"key0"));
+        let find = |salt| run(&bytes, 0, PageSize::Large).find(salt, 0, b"key0");
         assert!(find(SegmentSalt { version: 8, ..SALT }).is_err());
         assert!(find(SegmentSalt { store: 8, ..SALT }).is_err());
-        assert!(run(&bytes, 0, PageSize::Small).find(SALT, (0, b"key0")).is_err());
-        assert!(run(&bytes, 1, PageSize::Large).find(SALT, (0, b"key0")).is_err());
+        assert!(run(&bytes, 0, PageSize::Small).find(SALT, 0, b"key0").is_err());
+        assert!(run(&bytes, 1, PageSize::Large).find(SALT, 0, b"key0").is_err());
     }
 
     #[test]
     fn a_run_that_ends_inside_a_record_is_an_error() {
         let (bytes, _) = pages(PageSize::Large, &[10, 5000]);
-        assert!(run(&bytes[..PAGE_BYTES], 0, PageSize::Large).find(SALT, (0, b"key1")).is_err());
+        assert!(run(&bytes[..PAGE_BYTES], 0, PageSize::Large).find(SALT, 0, b"key1").is_err());
     }
 }

@@ -68,7 +68,7 @@ impl Routes {
 }
 
 impl Entry {
-    pub fn of_record(hash: HashKey, (header, key): (&Header, &[u8]), size_bytes: u32, routes: Routes) -> Entry {
+    pub fn of_record(hash: HashKey, header: &Header, key: &[u8], size_bytes: u32, routes: Routes) -> Entry {
         Entry { hash, size_bytes, route: routes.route(header.keyspace, key) }
     }
 
@@ -348,7 +348,7 @@ mod tests {
     #[test]
     fn a_route_is_the_keyspace_and_where_the_store_keeps_slots_that_of_the_key() {
         let header = Header { keyspace: 7, ..Header::value(1, 7, 0) };
-        let entry = |routes| Entry::of_record(HashKey(1), (&header, b"somekey"), 20, routes);
+        let entry = |routes| Entry::of_record(HashKey(1), &header, b"somekey", 20, routes);
         assert_eq!((entry(Routes::Slots).keyspace(), entry(Routes::Slots).slot()), (7, 11058));
         assert_eq!((entry(Routes::Keyspaces).route, entry(Routes::Keyspaces).slot()), (7, 0));
     }

@@ -78,7 +78,8 @@ mod tests {
     fn run(
         mut step: impl FnMut(&[u8], &mut [u8], bool) -> io::Result<StreamStep>,
         input: &[u8],
-        (part, room): (usize, usize),
+        part: usize,
+        room: usize,
     ) -> io::Result<Vec<u8>> {
         let (mut out, mut at) = (Vec::new(), 0);
         let mut buffer = vec![0; room];
@@ -98,24 +99,24 @@ mod tests {
         #[test]
         fn any_parts_make_the_same(raw in proptest::collection::vec(0..5_u8, 0..3000), part in 1..700_usize, room in 1..700_usize) {
             let mut encoder = FrameEncoder::new(3).unwrap();
-            let frame = run(|from, into, last| encoder.step(from, into, last), &raw, (part, room)).unwrap();
+            let frame = run(|from, into, last| encoder.step(from, into, last), &raw, part, room).unwrap();
             let mut decoder = FrameDecoder::new().unwrap();
-            let back = run(|from, into, last| decoder.step(from, into, last), &frame, (room, part)).unwrap();
+            let back = run(|from, into, last| decoder.step(from, into, last), &frame, room, part).unwrap();
             prop_assert_eq!(back, raw);
         }
 
         #[test]
         fn damage_never_panics_nor_goes_on(bytes in proptest::collection::vec(any::<u8>(), 0..200), room in 1..100_usize) {
             let mut decoder = FrameDecoder::new().unwrap();
-            let _ = run(|from, into, last| decoder.step(from, into, last), &bytes, (40, room));
+            let _ = run(|from, into, last| decoder.step(from, into, last), &bytes, 40, room);
         }
     }
 
     #[test]
     fn a_frame_that_is_cut_short_is_damage() {
-        let frame = run(|from, into, last| FrameEncoder::new(1).unwrap().step(from, into, last), &[1; 100], (100, 100))
-            .unwrap();
+        let frame =
+            run(|from, into, last| FrameEncoder::new(1).unwrap().step(from, into, last), &[1; 100], 100, 100).unwrap();
         let mut decoder = FrameDecoder::new().unwrap();
-        assert!(run(|from, into, last| decoder.step(from, into, last), &frame[..frame.len() - 1], (100, 500)).is_err());
+        assert!(run(|from, into, last| decoder.step(from, into, last), &frame[..frame.len() - 1], 100, 500).is_err());
     }
 }

@@ -104,7 +104,7 @@ impl Server {
         doors.listen(options.limits.backlog)?;
         let Doors { memcached, memcached_options, nbd, nbd_options, metrics, udp, .. } = doors;
         let (terminal, sockets) = udp.map(|udp| (udp.terminal, udp.sockets)).unzip();
-        options.settings = settings::settings(&options, (&memcached, &memcached_options), terminal.as_deref());
+        options.settings = settings::settings(&options, &memcached, &memcached_options, terminal.as_deref());
         // Datagrams have one address, whatever the number of listeners: they use the first listener's options.
         let of_first = memcached_options.first().cloned().unwrap_or_default();
         let sockets = sockets.into_iter().flatten().enumerate();

@@ -373,7 +373,7 @@ impl Bench {
         let base = self.bases.iter().find(|(begin, ..)| *begin == case.begins);
         let (_, base, model) = base.ok_or("there is no such store")?;
         if let Strikes::RecoveryAfterFlush(nth) = case.strikes {
-            return self.run_failed_flush(case, nth, (base, model));
+            return self.run_failed_flush(case, nth, base, model);
         }
         let mut count = Count { cases: 1, ..Count::default() };
         let flash = base.fork_durable(3);

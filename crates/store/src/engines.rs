@@ -100,7 +100,7 @@ impl FoundStore {
         let FoundStore { base, log, hashed, extents } = self;
         let told = hashed.tell(&base.superblock.geometry, options, extents);
         let OpenedBase { base, mut installer, records, mut watch } =
-            base.into_base(log, (drive, overlay), options, told)?;
+            base.into_base(log, drive, overlay, options, told)?;
         let (hashed, rest) = hashed.into_engine(&base, installer.marks.opening.generation)?;
         let all: Arc<[Arc<dyn Engine>]> = Arc::new([hashed.clone(), OrderedEngine::new(&base)]);
         base.engines.set(all.iter().map(|engine| engine.clone() as Arc<dyn BaseClient>));

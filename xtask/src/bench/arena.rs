@@ -168,7 +168,7 @@ impl Arena {
         let (_, binary) = self.binaries.iter().find(|(binary, _)| *binary == name).ok_or("it takes no part")?;
         let data = self.data(name);
         std::fs::create_dir_all(&data)?;
-        Contender::start(name, binary, &self.shape.setup(name, (data, items), sync, self.server_threads))
+        Contender::start(name, binary, &self.shape.setup(name, data, items, sync, self.server_threads))
     }
 
     /// Makes each contender store all items and settle, one after the other; then overwrite `overwrites` times as many.
@@ -232,12 +232,12 @@ impl Arena {
         };
         for _ in 0..rounds {
             for (entrant, series) in entrants.iter().zip(&mut series) {
-                let ways = (entrant.threads, entrant.depth);
+                let (threads, depth) = (entrant.threads, entrant.depth);
                 let command = Command::Turn(Turn {
                     distribution: load.distribution.into(),
                     rate: load.rate,
                     overwrites: load.overwrites,
-                    ..Turn::uniform((load.mix, entrant.api), ways, length, self.turns)
+                    ..Turn::uniform(load.mix, entrant.api, threads, depth, length, self.turns)
                 });
                 self.turns += 1;
                 series.reports.push(self.contender(entrant.contender)?.run(&command)?);

@@ -105,7 +105,7 @@ impl Row<'_> {
 
     fn turns(&mut self, caches: &[Cache; 2], rounds: u64) -> Result<(), Failure> {
         let name = |name: &str| format!("{name}, {} bytes", self.value_bytes);
-        let series = take_turns(self.arguments, caches, &self.population, (self.depth, rounds), name)?;
+        let series = take_turns(self.arguments, caches, &self.population, self.depth, rounds, name)?;
         let [ours, theirs] = &series;
         self.hold("GETs a second ÷ extstore's", ours.ratio(theirs, Report::operations_per_second), Reach::AtLeast(1.2));
         self.hold("items found a second ÷ extstore's", ours.ratio(theirs, found_per_second), Reach::Reported);
@@ -119,7 +119,7 @@ impl Row<'_> {
     /// GETs from the moment of the first answer.
     fn restart(&mut self, caches: &mut [Cache; 2]) -> Result<(), Failure> {
         for (cache, reach) in caches.iter_mut().zip([Reach::AtLeast(0.99), Reach::Reported]) {
-            let second = Turn::zipfian_gets((CONNECTIONS, 1), self.arguments.time(Duration::from_secs(1)), 99);
+            let second = Turn::zipfian_gets(CONNECTIONS, 1, self.arguments.time(Duration::from_secs(1)), 99);
             let before = hit_rate(&cache.turn(&self.population, &second)?);
             cache.kill()?;
             cache.start()?;
@@ -136,17 +136,18 @@ fn take_turns(
     arguments: &Arguments,
     caches: &[Cache; 2],
     population: &Population,
-    (depth, rounds): (u64, u64),
+    depth: u64,
+    rounds: u64,
     name: impl Fn(&str) -> String,
 ) -> Result<[Series; 2], Failure> {
     caches.iter().for_each(Cache::pause);
     for cache in caches {
-        cache.turn(population, &Turn::zipfian_gets((CONNECTIONS, depth), arguments.time(WARM_UP), 0))?;
+        cache.turn(population, &Turn::zipfian_gets(CONNECTIONS, depth, arguments.time(WARM_UP), 0))?;
     }
     let mut series = caches.each_ref().map(|cache| Series::new(&name(cache.name)));
     for round in 1..=rounds {
         for (cache, series) in caches.iter().zip(&mut series) {
-            let turn = Turn::zipfian_gets((CONNECTIONS, depth), arguments.time(Duration::from_secs(1)), round);
+            let turn = Turn::zipfian_gets(CONNECTIONS, depth, arguments.time(Duration::from_secs(1)), round);
             series.reports.push(cache.turn(population, &turn)?);
         }
     }

@@ -30,16 +30,16 @@ const P99_MOST: f64 = 2.0;
 const GET_RATE: f64 = 2000.0;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    run_over(arguments, ("filter-scan", false))
+    run_over(arguments, "filter-scan", false)
 }
 
 /// The same row over JSON documents.
 pub fn run_json(arguments: &Arguments) -> Result<(), Failure> {
-    run_over(arguments, ("filter-scan-json", true))
+    run_over(arguments, "filter-scan-json", true)
 }
 
-fn run_over(arguments: &Arguments, (row, json): (&'static str, bool)) -> Result<(), Failure> {
-    let shape = Shape { json, ..Shape::parse(arguments, (10_000_000, VALUE_BYTES), Room::Nodes)? };
+fn run_over(arguments: &Arguments, row: &'static str, json: bool) -> Result<(), Failure> {
+    let shape = Shape { json, ..Shape::parse(arguments, 10_000_000, VALUE_BYTES, Room::Nodes)? };
     let rounds = arguments.number("rounds", 5)?;
     let names = ["tapetum", ORDERED, "rocksdb", "limit"];
     let mut arena = Arena::open(arguments, row, &shape, &names, &names)?;
@@ -50,7 +50,7 @@ fn run_over(arguments: &Arguments, (row, json): (&'static str, bool)) -> Result<
     arena.start_all(false)?;
     for (permille, least) in SELECTIVITIES {
         let reach = if least > 0.0 && !json { Reach::AtLeast(least) } else { Reach::Reported };
-        scans(&mut arena, &mut outcome, rounds, (permille, mix_of(permille, json), reach))?;
+        scans(&mut arena, &mut outcome, rounds, permille, mix_of(permille, json), reach)?;
     }
     if !json {
         gets_beside(&mut arena, &mut outcome, rounds)?;
@@ -77,7 +77,9 @@ fn scans(
     arena: &mut Arena,
     outcome: &mut Outcome,
     rounds: u64,
-    (permille, mix, speed): (u64, &'static str, Reach),
+    permille: u64,
+    mix: &'static str,
+    speed: Reach,
 ) -> Result<(), Failure> {
     let entrants = [
         Entrant::new("tapetum", "query", 1, 1),

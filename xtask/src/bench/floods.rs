@@ -139,7 +139,7 @@ fn wait_for_rest(server: u32) -> Result<(), Failure> {
 
 /// The work of well-behaved clients.
 fn turn(arguments: &Arguments, round: u64) -> Turn {
-    Turn::uniform(("b", "get"), (32, 4), Length::Time(arguments.time(Duration::from_secs(1))), round)
+    Turn::uniform("b", "get", 32, 4, Length::Time(arguments.time(Duration::from_secs(1))), round)
 }
 
 fn behave(address: SocketAddr, population: &Population, turn: &Turn, server: u32) -> Result<Report, Failure> {

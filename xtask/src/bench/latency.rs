@@ -64,7 +64,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         sockets::load(cache.address(), &population, 0..items)?;
         cache.settle()?;
         println!("  {items} items of {value_bytes} bytes are loaded");
-        let places = measure(arguments, &cache, &population, (rate as f64, rounds))?;
+        let places = measure(arguments, &cache, &population, rate as f64, rounds)?;
         for (percent, place) in HOT_PERCENTS.iter().zip(&places) {
             let figures = std::iter::once(&place.from_flash).chain(&place.quantiles_us);
             let figures = figures.map(|figures| Spread::of(figures.iter().copied())).collect();
@@ -81,12 +81,13 @@ fn measure(
     arguments: &Arguments,
     cache: &Cache,
     population: &Population,
-    (rate, rounds): (f64, u64),
+    rate: f64,
+    rounds: u64,
 ) -> Result<Vec<Place>, Failure> {
     let turn = |percent: u64, length: Duration, rate: Option<f64>, seed: u64| Turn {
         distribution: format!("hot-{percent}"),
         rate,
-        ..Turn::zipfian_gets((CONNECTIONS, 1), arguments.time(length), seed)
+        ..Turn::zipfian_gets(CONNECTIONS, 1, arguments.time(length), seed)
     };
     sockets::run(cache.address(), population, &turn(100, WARM_UP, None, 0))?;
     let new = |_: &u64| Place { from_flash: Vec::new(), quantiles_us: Default::default() };

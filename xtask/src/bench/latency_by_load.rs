@@ -16,7 +16,7 @@ const RIVAL_THREADS: u64 = 32;
 const LOADS: [f64; 5] = [0.1, 0.25, 0.5, 0.75, 0.9];
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let shape = Shape::parse(arguments, (2_000_000, 1008), Room::Ample)?;
+    let shape = Shape::parse(arguments, 2_000_000, 1008, Room::Ample)?;
     let rounds = arguments.number("rounds", 3)?;
     let names = ["tapetum", "rocksdb"];
     let mut arena = Arena::open(arguments, "latency-by-load", &shape, &names, &names)?;

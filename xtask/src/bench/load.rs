@@ -13,14 +13,14 @@ use crate::results::series::Series;
 const ITEMS_A_TURN: u64 = 1_000_000;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let shape = Shape::parse(arguments, (20_000_000, 100), Room::Ample)?;
+    let shape = Shape::parse(arguments, 20_000_000, 100, Room::Ample)?;
     let names = ["tapetum", "rocksdb"];
     let sync = arguments.text("sync").is_some_and(|text| text == "always");
     let mut arena = Arena::open(arguments, "load", &shape, &names, &names)?;
     let named = if sync { "every write synced" } else { "sync off" };
     let about = format!("{} items of {} bytes, {named}, until settled", shape.items, shape.value_bytes);
     let mut outcome = Outcome::new(arguments, "load", about);
-    let series = in_turns(&mut arena, sync, (shape.items, ITEMS_A_TURN))?;
+    let series = in_turns(&mut arena, sync, shape.items, ITEMS_A_TURN)?;
     let mut rates = Vec::new();
     for series in &series {
         let total = |figure: fn(&Report) -> f64| series.reports.iter().map(figure).sum::<f64>();
@@ -41,7 +41,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 /// Each contender stores some items in its turn, as often the first as another; the last turn of each ends when nothing is left to be
 /// flushed or collected.
-pub fn in_turns(arena: &mut Arena, sync: bool, (items, items_a_turn): (u64, u64)) -> Result<Vec<Series>, Failure> {
+pub fn in_turns(arena: &mut Arena, sync: bool, items: u64, items_a_turn: u64) -> Result<Vec<Series>, Failure> {
     arena.start_all(sync)?;
     let names = arena.names();
     let mut series: Vec<Series> = names.iter().map(|name| Series::new(name)).collect();

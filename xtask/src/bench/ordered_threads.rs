@@ -22,7 +22,7 @@ const DRIVES: [(&str, &str); 3] =
 const MIXES: [(&str, &str); 2] = [("c", "reads"), ("a", "half reads, half updates")];
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let shape = Shape::parse(arguments, (500_000, VALUE_BYTES), Room::Nodes)?;
+    let shape = Shape::parse(arguments, 500_000, VALUE_BYTES, Room::Nodes)?;
     let rounds = arguments.number("rounds", 3)?;
     let names = DRIVES.map(|(name, _)| name);
     let mut arena = Arena::open(arguments, "ordered-threads", &shape, &names, &names)?;
@@ -33,7 +33,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut charts = Vec::new();
     let titles = MIXES.map(|(_, what)| format!("Ordered, {what}: {about}"));
     for ((mix, _), title) in MIXES.iter().zip(&titles) {
-        charts.push(throughput(&mut arena, (mix, title), rounds, &mut outcome)?);
+        charts.push(throughput(&mut arena, mix, title, rounds, &mut outcome)?);
     }
     arena.end_all()?;
     outcome.picture(Picture::new("ordered-threads", charts));
@@ -42,7 +42,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 fn throughput(
     arena: &mut Arena,
-    (mix, title): (&'static str, &str),
+    mix: &'static str,
+    title: &str,
     rounds: u64,
     outcome: &mut Outcome,
 ) -> Result<Chart, Failure> {

@@ -75,7 +75,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             .inspect_err(|error| println!("without memcached's own path: {error}"))
             .ok(),
     };
-    measure(arguments, (&store, rival), (items, rounds), &mut outcome)?;
+    measure(arguments, &store, rival, items, rounds, &mut outcome)?;
     store.close()?;
     outcome.end()
 }
@@ -133,8 +133,10 @@ impl Drop for MemcachedCore {
 
 fn measure(
     arguments: &Arguments,
-    (store, mut rival): (&Store, Option<MemcachedCore>),
-    (items, rounds): (u64, usize),
+    store: &Store,
+    mut rival: Option<MemcachedCore>,
+    items: u64,
+    rounds: usize,
     outcome: &mut Outcome,
 ) -> Result<(), Failure> {
     load(store, 0..items)?;

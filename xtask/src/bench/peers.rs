@@ -147,6 +147,6 @@ pub fn keeps_nothing(name: &str) -> bool {
 
 /// The fastest way to overwrite for this contender, for turns that are not measured.
 pub fn overwrite(name: &str, writes: u64) -> Turn {
-    let (api, ways) = if name.starts_with("tapetum") { ("session", (1, 512)) } else { ("get", (8, 1)) };
-    Turn::uniform(("write", api), ways, Length::Operations(writes), 77)
+    let (api, threads, depth) = if name.starts_with("tapetum") { ("session", 1, 512) } else { ("get", 8, 1) };
+    Turn::uniform("write", api, threads, depth, Length::Operations(writes), 77)
 }

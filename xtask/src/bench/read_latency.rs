@@ -11,7 +11,7 @@ use crate::results::outcome::{Outcome, Reach};
 use crate::results::series::read_quantile;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let shape = Shape::parse(arguments, (5_000_000, 1008), Room::Ample)?;
+    let shape = Shape::parse(arguments, 5_000_000, 1008, Room::Ample)?;
     let rounds = arguments.number("rounds", 9)?;
     let reads = arguments.number("reads-per-second", 5000)? as f64;
     let names = ["tapetum", "rocksdb"];

@@ -34,7 +34,7 @@ pub fn run(arguments: &Arguments, contest: &Contest) -> Result<(), Failure> {
         arena.set_server_threads(stage.server_threads);
         arena.start_all(stage.sync)?;
         for trial in &stage.trials {
-            let series = run_trial(&mut arena, (stage, trial), rounds, &mut outcome)?;
+            let series = run_trial(&mut arena, stage, trial, rounds, &mut outcome)?;
             sets.extend(contest.pictured.map(|figure| bars(&trial.name, &series, figure)));
             outcome.series(series);
         }
@@ -55,7 +55,7 @@ fn bars(name: &str, series: &[Series], (_, figure): Figure) -> BarSet {
 }
 
 fn shape(arguments: &Arguments, contest: &Contest) -> Result<Shape, Failure> {
-    let shape = Shape::parse(arguments, (contest.items, contest.value_bytes), contest.room)?;
+    let shape = Shape::parse(arguments, contest.items, contest.value_bytes, contest.room)?;
     Ok(match contest.tier {
         Tier::None => shape,
         Tier::Half => Shape { tier_bytes: arguments.size("tier", shape.memory_bytes / 2)?, ..shape },
@@ -109,7 +109,8 @@ fn sync(arguments: &Arguments) -> Result<Option<bool>, Failure> {
 
 fn run_trial(
     arena: &mut Arena,
-    (stage, trial): (&Stage, &Trial),
+    stage: &Stage,
+    trial: &Trial,
     rounds: u64,
     outcome: &mut Outcome,
 ) -> Result<Vec<Series>, Failure> {

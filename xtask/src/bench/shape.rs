@@ -52,7 +52,7 @@ impl Shape {
     }
 
     /// By default: incompressible values, and memory of an eighth of the data.
-    pub fn parse(arguments: &Arguments, (items, value_bytes): (u64, u64), room: Room) -> Result<Shape, Failure> {
+    pub fn parse(arguments: &Arguments, items: u64, value_bytes: u64, room: Room) -> Result<Shape, Failure> {
         let items = arguments.number("items", items)?;
         let value_bytes = arguments.size("value", value_bytes)?;
         let random_percent = arguments.number("random-percent", 100)?;
@@ -62,7 +62,7 @@ impl Shape {
         Ok(Shape { items, value_bytes, random_percent, json: false, memory_bytes, tier_bytes: 0, capacity_bytes })
     }
 
-    pub fn setup(&self, name: &str, (data, items): (PathBuf, u64), sync: bool, threads: u64) -> Setup {
+    pub fn setup(&self, name: &str, data: PathBuf, items: u64, sync: bool, threads: u64) -> Setup {
         Setup {
             data,
             memory_bytes: self.memory_bytes,

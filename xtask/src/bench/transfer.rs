@@ -24,7 +24,7 @@ const WAYS: [(&str, &str); 3] = [("query", "bulk"), ("query-by-record", "by reco
 const KINDS: [(&str, &str); 2] = [("tapetum", "hashed"), (ORDERED, "ordered")];
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let shape = Shape::parse(arguments, (300_000, VALUE_BYTES), Room::Nodes)?;
+    let shape = Shape::parse(arguments, 300_000, VALUE_BYTES, Room::Nodes)?;
     let rounds = arguments.number("rounds", 5)?;
     let names = KINDS.map(|(name, _)| name);
     let mut arena = Arena::open(arguments, "transfer", &shape, &names, &names)?;

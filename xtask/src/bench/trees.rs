@@ -25,7 +25,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let other = arguments.text("other").map(PathBuf::from).ok_or(
         "trees needs --other DIR: the target/release of another tree (there: cargo build --release --workspace)",
     )?;
-    let shape = Shape::parse(arguments, (1_000_000, 1008), Room::Ample)?;
+    let shape = Shape::parse(arguments, 1_000_000, 1008, Room::Ample)?;
     let small = Shape { value_bytes: 100, items: 4 * shape.items, ..shape.clone() };
     let rounds = arguments.number("rounds", 21)?;
     let about = format!("this tree beside {}", other.display());
@@ -52,7 +52,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let series = served.rounds(&entrants, &Load::of("c"), rounds)?;
     report(&mut outcome, "memcached GETs", series);
     served.end_all()?;
-    let series = load::in_turns(&mut loading, false, (small.items, ITEMS_A_TURN))?;
+    let series = load::in_turns(&mut loading, false, small.items, ITEMS_A_TURN)?;
     report_loads(&mut outcome, series);
     outcome.end()
 }

@@ -126,7 +126,7 @@ fn turn(arguments: &Arguments, units: u16, weight: u32) -> Result<Turn, Failure>
         let ask = |application: usize| {
             let (drive, stop, ended) = (&drive, &stop, &ended[application]);
             let own = if units == 0 { 0 } else { application as u16 };
-            move || ask_until(drive, (application as u16, own), stop, ended)
+            move || ask_until(drive, application as u16, own, stop, ended)
         };
         let callers: Vec<_> = (0..2).map(|application| scope.spawn(ask(application))).collect();
         let look = || (Instant::now(), cpu.ns(), ended.each_ref().map(|ended| ended.load(Ordering::Relaxed)));
@@ -150,7 +150,8 @@ fn turn(arguments: &Arguments, units: u16, weight: u32) -> Result<Turn, Failure>
 /// number at the drive; a drive without units has only one.
 fn ask_until(
     drive: &Drive,
-    (application, number): (u16, u16),
+    application: u16,
+    number: u16,
     stop: &AtomicBool,
     ended: &AtomicU64,
 ) -> Result<(), Failure> {
@@ -238,7 +239,7 @@ mod tests {
             for application in 0..2 {
                 let (stop, ended) = (AtomicBool::new(true), AtomicU64::new(0));
                 let number = if units == 0 { 0 } else { application };
-                ask_until(&drive, (application, number), &stop, &ended).unwrap();
+                ask_until(&drive, application, number, &stop, &ended).unwrap();
                 assert_eq!(ended.into_inner(), AT_ONCE as u64);
                 assert!(cpu.ns()[usize::from(application)] > 0);
             }

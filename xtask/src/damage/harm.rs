@@ -38,7 +38,8 @@ impl Harm {
     pub fn draw(
         kind: Kind,
         region: Region,
-        (blocks, image): (&Blocks, &[u8]),
+        blocks: &Blocks,
+        image: &[u8],
         subject: &Subject,
         random: &mut Random,
     ) -> Option<Harm> {

@@ -49,7 +49,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
     let needed_bytes = threads as u64 * REPLICAS * running::CAPACITY_BYTES;
     let scratch = workspace::scratch_in_memory("damage", needed_bytes)?;
-    let tally = damage(&scratch, threads, (seed, kind), first..first + blocks, draw);
+    let tally = damage(&scratch, threads, seed, kind, first..first + blocks, draw);
     // The seed makes it all again: nothing is kept.
     std::fs::remove_dir_all(scratch)?;
     let tally = tally?;
@@ -71,7 +71,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 fn damage(
     scratch: &Path,
     threads: usize,
-    (seed, kind): (u64, KeyspaceKind),
+    seed: u64,
+    kind: KeyspaceKind,
     numbers: Range<u64>,
     draw: impl Fn(&mut Random) -> (Moment, Region, Kind) + Sync,
 ) -> Result<Tally, Failure> {
@@ -81,7 +82,7 @@ fn damage(
     std::thread::scope(|scope| {
         let thread = |number: usize| {
             let (subjects, next, draw) = (&subjects, &next, &draw);
-            move || work(subjects, &scratch.join(number.to_string()), (seed, draw), next, end)
+            move || work(subjects, &scratch.join(number.to_string()), seed, draw, next, end)
         };
         let threads: Vec<_> = (0..threads).map(|number| scope.spawn(thread(number))).collect();
         let mut tally = Tally::default();
@@ -96,7 +97,8 @@ fn damage(
 fn work(
     subjects: &Subjects,
     path: &Path,
-    (seed, draw): (u64, &impl Fn(&mut Random) -> (Moment, Region, Kind)),
+    seed: u64,
+    draw: &impl Fn(&mut Random) -> (Moment, Region, Kind),
     next: &AtomicU64,
     end: u64,
 ) -> Result<Tally, Failure> {
@@ -161,7 +163,7 @@ mod tests {
         let scratch = Scratch::new("damage-planted").unwrap();
         let flip_log = |_: &mut Random| (Moment::Closed, Region::Log, Kind::Flip);
         let (subjects, next) = (subject::make(1, KeyspaceKind::Hashed).unwrap(), AtomicU64::new(0));
-        let work = || work(&subjects, &scratch.folder().join("0"), (1, &flip_log), &next, 2000);
+        let work = || work(&subjects, &scratch.folder().join("0"), 1, &flip_log, &next, 2000);
         // SAFETY: this bug leaves leases alone.
         match unsafe { planted::with("SkipGroupChecksum", work) } {
             Err(failure) => assert!(failure.to_string().contains("was answered with"), "{failure}"),

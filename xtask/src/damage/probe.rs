@@ -51,7 +51,8 @@ impl Replica {
 
     fn open(
         &self,
-        (options, kind): (&StoreOptions, KeyspaceKind),
+        options: &StoreOptions,
+        kind: KeyspaceKind,
         engine: IoEngine,
         random: &mut Random,
     ) -> Result<Opened, Failure> {
@@ -92,13 +93,14 @@ impl<'a> Probe<'a> {
     }
 
     fn open(&self, random: &mut Random) -> Result<Opened, Failure> {
-        self.copy.open((&self.options, self.subject.kind), IoEngine::Blocking, random)
+        self.copy.open(&self.options, self.subject.kind, IoEngine::Blocking, random)
     }
 
     fn closed(&mut self, region: Region, kind: Kind, random: &mut Random) -> Result<Option<Outcome>, Failure> {
         let subject = self.subject;
-        let image = (&subject.blocks, &subject.image[..]);
-        let Some(harm) = Harm::draw(kind, region, image, subject, random) else { return Ok(None) };
+        let Some(harm) = Harm::draw(kind, region, &subject.blocks, &subject.image, subject, random) else {
+            return Ok(None);
+        };
         harm.apply(&self.copy.file)?;
         let outcome = self.open_damaged(&harm, random);
         harm.undo(&self.copy.file)?;
@@ -168,7 +170,7 @@ impl<'a> Probe<'a> {
             let mut path = self.copy.path.clone().into_os_string();
             path.push("-reading");
             let copy = Replica::new(self.subject, Path::new(&path))?;
-            let mut store = copy.open((&self.options, self.subject.kind), IoEngine::Auto, random)??;
+            let mut store = copy.open(&self.options, self.subject.kind, IoEngine::Auto, random)??;
             store.settle();
             let image = std::fs::read(&copy.path)?;
             let (blocks, keys) = (blocks(&inspect(store.store())?, &image), keys_by_segment(store.store())?);
@@ -177,7 +179,7 @@ impl<'a> Probe<'a> {
         let Some(Reading { copy, store, image, blocks, keys }) = &mut self.reading else {
             unreachable!("it was just opened")
         };
-        let Some(harm) = Harm::draw(kind, region, (blocks, image), self.subject, random) else { return Ok(None) };
+        let Some(harm) = Harm::draw(kind, region, blocks, image, self.subject, random) else { return Ok(None) };
         let concerned = concerned(&harm, blocks, keys);
         let others: Vec<u32> = (0..OTHERS).map(|_| random.below(u64::from(KEYS + KEYS_ABSENT)) as u32).collect();
         harm.apply(&copy.file)?;
@@ -213,7 +215,7 @@ impl<'a> Probe<'a> {
         store.settle();
         let image = std::fs::read(&self.copy.path)?;
         let blocks = blocks(&inspect(store.store())?, &image);
-        let Some(harm) = Harm::draw(kind, region, (&blocks, &image), self.subject, random) else { return Ok(None) };
+        let Some(harm) = Harm::draw(kind, region, &blocks, &image, self.subject, random) else { return Ok(None) };
         harm.apply(&self.copy.file)?;
         let mut history = self.subject.history.clone();
         let writes: Vec<_> = (0..WRITES).map(|_| (random.below(u64::from(KEYS)) as u32, !random.one_in(4))).collect();

@@ -72,7 +72,7 @@ fn demo(arguments: &Arguments) -> Result<(), Failure> {
         println!("\n  {}: {takes} {hold}; it evicted the other items", NAMES[1]);
     }
     let seen = ask_and_kill(&mut caches, &population, rate, times)?;
-    end(&about, (&loaded, why), &seen, (&picture, times))
+    end(&about, &loaded, why, &seen, &picture, times)
 }
 
 /// The path of the picture: in the documents, except for a smoke run.
@@ -179,9 +179,11 @@ impl Seen {
 
 fn end(
     about: &str,
-    (loaded, why): (&[Loaded; 2], Option<[String; 2]>),
+    loaded: &[Loaded; 2],
+    why: Option<[String; 2]>,
     seen: &[Seen; 2],
-    (picture, times): (&Path, Times),
+    picture: &Path,
+    times: Times,
 ) -> Result<(), Failure> {
     println!();
     columns("", NAMES.map(str::to_owned));

@@ -51,7 +51,8 @@ pub fn fill_value(index: u64, generation: u64, bytes: u64, value: &mut Vec<u8>) 
 
 /// Stores the items of `indexes` in random order of keys. Returns the longest wait for an answer.
 pub fn store_items(
-    place: (&Store, KeyspaceRef),
+    store: &Store,
+    keyspace: KeyspaceRef,
     indexes: Range<u64>,
     value_bytes: u64,
     threads: u64,
@@ -65,7 +66,7 @@ pub fn store_items(
             pipe.put(now, &key16(index), &value);
             true
         };
-        move || keep_full(place, next, |_| Ok(()))
+        move || keep_full(store, keyspace, next, |_| Ok(()))
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|number| scope.spawn(thread(number))).collect();
@@ -90,6 +91,6 @@ pub fn touch_pools(store: &Store, arguments: &Arguments) -> Result<(), Failure> 
         written += 1;
         written < writes
     };
-    keep_full((store, KeyspaceRef::DEFAULT), next, |_| Ok(()))?;
+    keep_full(store, KeyspaceRef::DEFAULT, next, |_| Ok(()))?;
     settle(store).map(|_| ())
 }

@@ -35,7 +35,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut outcome = Outcome::new(arguments, "growth-latency", about);
     let bench = Embedded::start("growth-latency", capacity, memory)?;
     let store = &bench.store;
-    store_items((store, KeyspaceRef::DEFAULT), 0..items, VALUE_BYTES, 2)?;
+    store_items(store, KeyspaceRef::DEFAULT, 0..items, VALUE_BYTES, 2)?;
     settle(store)?;
 
     let mut writer = Pipe::new(store, KeyspaceRef::DEFAULT, WRITES)?;

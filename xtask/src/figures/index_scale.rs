@@ -88,7 +88,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     hold("the index while a partition is built ÷ before, the most", seen.peak, PEAK_MOST);
     outcome.hold_once("times that a partition was seen growing", seen.windows as f64, Reach::AtLeast(1.0));
     outcome.report("partitions built", store.stats().partitions_rebuilt as f64);
-    projection(&mut outcome, &basis.stats, (capacity, memory))?;
+    projection(&mut outcome, &basis.stats, capacity, memory)?;
     store.close()?;
     outcome.end()
 }
@@ -124,7 +124,7 @@ fn each(stats: &Stats) -> f64 {
 fn load_to(store: &Store, stored: &mut u64, entries: u64, threads: u64) -> Result<Rest, Failure> {
     while store.stats().index_entries < entries {
         let more = (entries - store.stats().index_entries).max(entries / 200);
-        store_items((store, KeyspaceRef::DEFAULT), *stored..*stored + more, VALUE_BYTES, threads)?;
+        store_items(store, KeyspaceRef::DEFAULT, *stored..*stored + more, VALUE_BYTES, threads)?;
         *stored += more;
         settle(store)?;
     }
@@ -172,7 +172,7 @@ impl Watch {
 
 /// Projects the bytes per entry to larger drives, from the code's own sizes: the delta table with wider pointers and the current load, and
 /// the current part of segments.
-fn projection(outcome: &mut Outcome, now: &Stats, (capacity, memory): (u64, u64)) -> Result<(), Failure> {
+fn projection(outcome: &mut Outcome, now: &Stats, capacity: u64, memory: u64) -> Result<(), Failure> {
     let entries = now.index_entries.max(1) as f64;
     let segments_each = now.index_segment_bytes as f64 / entries;
     let table_each = (now.index_bytes - now.index_segment_bytes) as f64 / entries;

@@ -27,6 +27,13 @@ const LONG_FROM: u64 = 1 << 40;
 const READS_MOST: [f64; 2] = [1.0, 2.0];
 const WRITES_MOST: f64 = 1.0;
 
+/// The time of an operation, and the store's figures around it.
+struct TimedOperation {
+    took: Duration,
+    before: Stats,
+    after: Stats,
+}
+
 /// Operations in the same situation.
 #[derive(Default)]
 struct Class {
@@ -41,7 +48,8 @@ impl Class {
         Class { label, ..Class::default() }
     }
 
-    fn add(&mut self, (took, before, after): (Duration, Stats, Stats)) {
+    fn add(&mut self, timed: TimedOperation) {
+        let TimedOperation { took, before, after } = timed;
         self.took.push(took);
         self.reads.push(after.flash_read_commands - before.flash_read_commands);
         self.pages_written.push((after.flash_write_bytes - before.flash_write_bytes) / PAGE_BYTES);
@@ -92,11 +100,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let name = if assume_atomic_writes { "in place" } else { "shadowed" };
         let mut way = BarSet { name: name.to_owned(), bars: Vec::new() };
         let scratch = Scratch::new("ordered-operations")?;
-        let options =
-            StoreOptions { assume_atomic_writes, ..ordered_options((capacity, memory), memory, Sync::Always) };
+        let options = StoreOptions { assume_atomic_writes, ..ordered_options(capacity, memory, memory, Sync::Always) };
         let store = create_as(&scratch.folder().join("data"), capacity, &options)?;
         let keyspace = store.create_keyspace_of(NAME, KeyspaceKind::Ordered)?;
-        store_items((&store, keyspace.keyspace()), 0..items, value_bytes, 1)?;
+        store_items(&store, keyspace.keyspace(), 0..items, value_bytes, 1)?;
         let random = Random::new(7);
         let mut all = Operations { keyspace, random, items, value_bytes, value: Vec::new() };
         let long = operations.min(items / 16).max(1);
@@ -105,7 +112,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             all.keyspace.put(&key16(LONG_FROM + index), &all.value)?;
         }
         settle(&store)?;
-        all.reads((operations, long), &mut outcome, &mut way)?;
+        all.reads(operations, long, &mut outcome, &mut way)?;
         all.writes(operations, &mut outcome, &mut way)?;
         store.close()?;
         sets.push(way);
@@ -121,37 +128,33 @@ impl Operations {
     fn timed<T>(
         &mut self,
         run: impl FnOnce(&mut Operations) -> Result<T, Failure>,
-    ) -> Result<(T, (Duration, Stats, Stats)), Failure> {
+    ) -> Result<(T, TimedOperation), Failure> {
         let before = self.keyspace.store().stats();
         let begun = Instant::now();
         let told = run(self)?;
         let took = begun.elapsed();
-        Ok((told, (took, before, self.keyspace.store().stats())))
+        Ok((told, TimedOperation { took, before, after: self.keyspace.store().stats() }))
     }
 
-    fn get(&mut self, index: u64) -> Result<(Duration, Stats, Stats), Failure> {
+    fn get(&mut self, index: u64) -> Result<TimedOperation, Failure> {
         let (found, taken) = self.timed(|all| Ok(all.keyspace.get(&key16(index))?))?;
         found.map(|_| taken).ok_or_else(|| "an item that was stored is missing".into())
     }
 
-    fn put(&mut self, index: u64) -> Result<(Duration, Stats, Stats), Failure> {
+    fn put(&mut self, index: u64) -> Result<TimedOperation, Failure> {
         fill_value(index, 1, self.value_bytes, &mut self.value);
         let put = |all: &mut Operations| Ok(all.keyspace.put(&key16(index), &all.value).map(drop)?);
         self.timed(put).map(|((), taken)| taken)
     }
 
-    fn reads(
-        &mut self,
-        (operations, long): (u64, u64),
-        outcome: &mut Outcome,
-        way: &mut BarSet,
-    ) -> Result<(), Failure> {
+    fn reads(&mut self, operations: u64, long: u64, outcome: &mut Outcome, way: &mut BarSet) -> Result<(), Failure> {
         let [mut hit, mut missed, mut extension] =
             ["read, node cached", "read, node not cached", "read, value in an extension"].map(Class::new);
         for _ in 0..operations {
             let index = self.random.below(self.items);
             let taken = self.get(index)?;
-            if taken.2.node_cache_misses > taken.1.node_cache_misses { &mut missed } else { &mut hit }.add(taken);
+            if taken.after.node_cache_misses > taken.before.node_cache_misses { &mut missed } else { &mut hit }
+                .add(taken);
             let again = self.get(index)?;
             hit.add(again);
             let index = LONG_FROM + self.random.below(long);
@@ -172,15 +175,20 @@ impl Operations {
         for _ in 0..operations {
             let index = self.random.below(self.items);
             let taken = self.put(index)?;
-            if taken.2.node_cache_misses > taken.1.node_cache_misses { &mut missed } else { &mut hit }.add(taken);
+            if taken.after.node_cache_misses > taken.before.node_cache_misses { &mut missed } else { &mut hit }
+                .add(taken);
             let again = self.put(index)?;
             hit.add(again);
         }
         for index in self.items..self.items + operations {
             let taken = self.put(index)?;
             // A new key adds one record to its node's page; if the node is split, two pages are written.
-            if taken.2.flash_write_bytes - taken.1.flash_write_bytes > PAGE_BYTES { &mut split } else { &mut inserted }
-                .add(taken);
+            if taken.after.flash_write_bytes - taken.before.flash_write_bytes > PAGE_BYTES {
+                &mut split
+            } else {
+                &mut inserted
+            }
+            .add(taken);
         }
         for class in [&hit, &missed] {
             let pages = Class::median(&class.pages_written) as f64;

@@ -46,11 +46,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let about = format!("{items} items of {value_bytes} bytes, memory {:.0} MiB", mebibytes(memory));
     let mut outcome = Outcome::new(arguments, "ordered-space", about);
     let capacity = usable(capacity);
-    let store = create_as(&folder, capacity, &ordered_options((capacity, memory), memory, Sync::No))?;
+    let store = create_as(&folder, capacity, &ordered_options(capacity, memory, memory, Sync::No))?;
     let keyspace = store.create_keyspace_of(NAME, KeyspaceKind::Ordered)?.keyspace();
     let before = store.stats();
     let begun = Instant::now();
-    store_items((&store, keyspace), 0..items, value_bytes, 1)?;
+    store_items(&store, keyspace, 0..items, value_bytes, 1)?;
     settle(&store)?;
     outcome.report("stored in, s", begun.elapsed().as_secs_f64());
     let amplification = || (store.stats().flash_used_bytes - before.flash_used_bytes) as f64 / data_bytes as f64;
@@ -58,33 +58,34 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let dram = (store.stats().index_bytes - before.index_bytes) as f64 / items as f64;
     outcome.hold_once("DRAM of an item, B", dram, Reach::AtMost(aims.dram_bytes));
     outcome.hold_once("flash ÷ keys and values", loaded, Reach::AtMost(aims.space));
-    delete_half((&store, keyspace), items)?;
+    delete_half(&store, keyspace, items)?;
     settle(&store)?;
     outcome.report("the same with half deleted, ÷ what is left", amplification() * 2.0);
-    store_items((&store, keyspace), items..items + items / 2, value_bytes, 1)?;
+    store_items(&store, keyspace, items..items + items / 2, value_bytes, 1)?;
     settle(&store)?;
     outcome.hold_once("the same with as many others stored", amplification(), Reach::AtMost(aims.space));
     let used_bytes = store.stats().flash_used_bytes - before.flash_used_bytes;
     drop(store.abandon()?);
-    recovery(&mut outcome, (folder.as_path(), memory), used_bytes, value_bytes)?;
+    recovery(&mut outcome, folder.as_path(), memory, used_bytes, value_bytes)?;
     outcome.end()
 }
 
 /// Deletes every other item.
-fn delete_half(place: (&Store, KeyspaceRef), items: u64) -> Result<(), Failure> {
+fn delete_half(store: &Store, keyspace: KeyspaceRef, items: u64) -> Result<(), Failure> {
     let mut indexes = (0..items).step_by(2);
     let next = |pipe: &mut Pipe, now: Instant| {
         let Some(index) = indexes.next() else { return false };
         pipe.delete(now, &key16(index));
         true
     };
-    keep_full(place, next, |_| Ok(())).map(drop)
+    keep_full(store, keyspace, next, |_| Ok(())).map(drop)
 }
 
 /// Opens the store in the state that a crash left, and reads as many bytes as it uses, in turns.
 fn recovery(
     outcome: &mut Outcome,
-    (folder, memory): (&Path, u64),
+    folder: &Path,
+    memory: u64,
     used_bytes: u64,
     value_bytes: u64,
 ) -> Result<(), Failure> {
@@ -93,7 +94,7 @@ fn recovery(
         reads.push(sequential_read(&folder.join("drive"), used_bytes)?.as_secs_f64());
         let begun = Instant::now();
         let store =
-            open_as(folder, |capacity| ordered_options((capacity, memory), memory, Sync::No), DriveShape::default())?;
+            open_as(folder, |capacity| ordered_options(capacity, memory, memory, Sync::No), DriveShape::default())?;
         let found = store.keyspace(NAME)?.get(&key16(KEPT))?;
         openings.push(begun.elapsed().as_secs_f64());
         fill_value(KEPT, 0, value_bytes, &mut expected);

@@ -91,7 +91,7 @@ fn work(outcome: &mut Outcome, store: &Store, shape: &Shape, fill_percent: u64) 
     // A tenth first, to measure the stored bytes of an item.
     let user_bytes = KEY_BYTES + shape.value_bytes;
     let some = shape.capacity / 10 / user_bytes;
-    let mut longest = store_items((store, KeyspaceRef::DEFAULT), 0..some, shape.value_bytes, 1)?;
+    let mut longest = store_items(store, KeyspaceRef::DEFAULT, 0..some, shape.value_bytes, 1)?;
     settle(store)?;
     let stats = store.stats();
     if stats.collections > 0 || stats.index_entries == 0 {
@@ -100,7 +100,7 @@ fn work(outcome: &mut Outcome, store: &Store, shape: &Shape, fill_percent: u64) 
     let stored_each = written(&stats) as f64 / stats.index_entries as f64;
     let live = shape.capacity as f64 * fill_percent as f64 / 100.0;
     let items = (live / stored_each) as u64;
-    longest = longest.max(store_items((store, KeyspaceRef::DEFAULT), some..items, shape.value_bytes, 1)?);
+    longest = longest.max(store_items(store, KeyspaceRef::DEFAULT, some..items, shape.value_bytes, 1)?);
     outcome.report("items", items as f64);
     outcome.report("stored bytes of an item", stored_each);
     let usable = shape.capacity - store.stats().flash_reserve_bytes;
@@ -167,7 +167,7 @@ impl Overwrites<'_> {
             Answer::Missing => Err("an item is not there".into()),
             _ => Ok(()),
         };
-        let longest = keep_full((self.store, KeyspaceRef::DEFAULT), next, here)?;
+        let longest = keep_full(self.store, KeyspaceRef::DEFAULT, next, here)?;
         self.longest = self.longest.max(longest);
         let spent = begun.elapsed().as_secs_f64();
         let after = self.store.stats();

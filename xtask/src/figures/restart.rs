@@ -43,7 +43,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut outcome = Outcome::new(arguments, "restart", about);
     let begun = Instant::now();
     let store = create(&data, capacity, memory, tapetum::Sync::Always)?;
-    store_items((&store, KeyspaceRef::DEFAULT), 0..items, VALUE_BYTES, 2)?;
+    store_items(&store, KeyspaceRef::DEFAULT, 0..items, VALUE_BYTES, 2)?;
     settle(&store)?;
     store.close()?;
     drop(store);

@@ -60,7 +60,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut took = [Vec::new(), Vec::new()];
     for run in 1..=runs {
         for ((options, name), took) in [(&without_list, "without"), (&with_list, "with")].into_iter().zip(&mut took) {
-            let warmed = Warmed::measure(options, &population, (before * WARM, patience), rate, run)?;
+            let warmed = Warmed::measure(options, &population, before * WARM, patience, rate, run)?;
             println!(
                 "  run {run}: {:.3} at first {name} the list; of {} listed keys {} are in DRAM",
                 warmed.first, warmed.stats["hot_keys_listed"], warmed.stats["hot_keys_warmed"],
@@ -90,7 +90,8 @@ impl Warmed {
     fn measure(
         options: &ServerOptions,
         population: &Population,
-        (share, patience): (f64, Duration),
+        share: f64,
+        patience: Duration,
         rate: f64,
         seed: u64,
     ) -> Result<Warmed, Failure> {
@@ -129,5 +130,5 @@ fn answered(server: &Server) -> Result<[u64; 2], Failure> {
 }
 
 fn turn(time: Duration, rate: Option<f64>, seed: u64) -> Turn {
-    Turn { rate, ..Turn::zipfian_gets((CONNECTIONS, 1), time, seed) }
+    Turn { rate, ..Turn::zipfian_gets(CONNECTIONS, 1, time, seed) }
 }

@@ -82,7 +82,8 @@ impl FileSystem {
         self,
         disk: &Disk,
         scratch: &Path,
-        (cycles, seed): (u64, u64),
+        cycles: u64,
+        seed: u64,
         fault: &mut impl Fault,
     ) -> Result<u64, Failure> {
         let mut random = Random::new(seed);

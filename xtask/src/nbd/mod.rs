@@ -44,7 +44,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let file_system = file_system.map(|name| FileSystem::named(&name)).transpose()?;
     workspace::keeping("nbd", |scratch| {
         if let Some(file_system) = file_system {
-            return files(file_system, &binary, scratch, (cycles, seed));
+            return files(file_system, &binary, scratch, cycles, seed);
         }
         tools::run(&Disk::make(&binary, &scratch.join("tools"), "always", 1)?, scratch)?;
         python::devices(&binary, &scratch.join("libnbd"))?;
@@ -54,11 +54,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         visitors::hoard(&Disk::make(&binary, &scratch.join("hoard"), "everysec", 1)?)?;
         for (sync, group_blocks) in [("no", 8), ("always", 1)] {
             let disk = Disk::make(&binary, &scratch.join(format!("kill-{sync}")), sync, group_blocks)?;
-            let durable = pattern::run(&disk, (cycles.div_ceil(2), seed), &mut Kill)?;
+            let durable = pattern::run(&disk, cycles.div_ceil(2), seed, &mut Kill)?;
             println!("test-nbd: kills at --sync {sync}: {durable} writes of blocks were durable, none lost");
         }
         match FuseDisk::check(scratch) {
-            Ok(()) => files(EXT4, &binary, scratch, (cycles.div_ceil(4), seed)),
+            Ok(()) => files(EXT4, &binary, scratch, cycles.div_ceil(4), seed),
             Err(why) => {
                 println!("test-nbd: LEFT OUT, a file system: {why}");
                 Ok(())
@@ -69,12 +69,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// Tests a file system on a device, and kills under it.
-fn files(file_system: FileSystem, binary: &Path, scratch: &Path, (cycles, seed): (u64, u64)) -> Result<(), Failure> {
+fn files(file_system: FileSystem, binary: &Path, scratch: &Path, cycles: u64, seed: u64) -> Result<(), Failure> {
     let name = file_system.name;
     file_system.keeps(&Disk::make(binary, &scratch.join("files"), "always", 1)?, &scratch.join("kept"))?;
     for (sync, group_blocks) in [("no", 8), ("always", 1)] {
         let disk = Disk::make(binary, &scratch.join(format!("files-{sync}")), sync, group_blocks)?;
-        let made = file_system.survives(&disk, &scratch.join("killed"), (cycles, seed), &mut Kill)?;
+        let made = file_system.survives(&disk, &scratch.join("killed"), cycles, seed, &mut Kill)?;
         println!("test-nbd: {cycles} kills under {name} at --sync {sync}: {made} files were durable, none lost");
     }
     Ok(())
@@ -130,12 +130,12 @@ pub fn said(command: &mut Command) -> Result<String, Failure> {
 fn random(disk: &Disk, operations: u64, seed: u64) -> Result<(), Failure> {
     let server = disk.start()?;
     let (mut model, mut random) = (DeviceModel::new(DISK_BYTES), Random::new(seed));
-    model.exercise(&mut disk.client()?, &mut random, (operations, DEPTH))?;
+    model.exercise(&mut disk.client()?, &mut random, operations, DEPTH)?;
     server.terminate()?;
     let server = disk.start()?;
     let mut client = disk.client()?;
     for at in (0..DISK_BYTES).step_by(1 << 20) {
-        let reply = client.call((READ, 0), at, 1 << 20, b"")?;
+        let reply = client.call(READ, 0, at, 1 << 20, b"")?;
         if reply.bytes != model.bytes[at as usize..][..1 << 20] {
             return Err(format!("after a restart the mebibyte at {at} is not what it was").into());
         }

@@ -20,7 +20,7 @@ const DEPTH: usize = 16;
 const BLOCKS_A_WRITE_MAX: u64 = 4;
 
 /// Strikes `cycles` times. Returns the number of block writes that were known to be durable.
-pub fn run(disk: &Disk, (cycles, seed): (u64, u64), fault: &mut impl Fault) -> Result<u64, Failure> {
+pub fn run(disk: &Disk, cycles: u64, seed: u64, fault: &mut impl Fault) -> Result<u64, Failure> {
     let mut random = Random::new(seed);
     let mut writers: Vec<Writer> = (0..WRITERS).map(|number| Writer::new(number, seed)).collect();
     let mut server = disk.start()?;
@@ -115,7 +115,7 @@ impl Writer {
         flights: &std::collections::HashMap<u64, Flight>,
     ) -> std::io::Result<(u64, Flight)> {
         if self.random.one_in(12) {
-            let cookie = client.send((FLUSH, 0), 0, 0, b"")?;
+            let cookie = client.send(FLUSH, 0, 0, 0, b"")?;
             return Ok((cookie, Flight::Flush { answered: self.blocks.iter().map(|block| block.answered).collect() }));
         }
         // Two simultaneous writes of a block would have no defined order.
@@ -163,7 +163,7 @@ impl Writer {
     fn verify(&mut self, client: &mut NbdClient) -> Result<(), Failure> {
         for number in 0..BLOCKS {
             let block = self.first + number;
-            let bytes = client.call((READ, 0), block * BLOCK as u64, BLOCK as u32, b"")?.bytes;
+            let bytes = client.call(READ, 0, block * BLOCK as u64, BLOCK as u32, b"")?.bytes;
             let Some(Ok(version)) = bytes.get(..8).map(<[u8; 8]>::try_from) else {
                 return Err(format!("block {block} cannot be read").into());
             };

@@ -52,16 +52,16 @@ pub fn hoard(disk: &Disk) -> Result<(), Failure> {
     let connect = || NbdClient::open(&address, DISK, true);
     let mut writer = connect()?;
     for number in 0..u64::from(HOARD_BYTES >> 20) {
-        writer.call((WRITE, 0), number << 20, 1 << 20, &vec![number as u8 + 1; 1 << 20])?;
+        writer.call(WRITE, 0, number << 20, 1 << 20, &vec![number as u8 + 1; 1 << 20])?;
     }
     let mut busy = [connect()?, connect()?];
     let mut others: Vec<_> = (0..10).map(|_| connect()).collect::<Result<_, _>>()?;
     let mut hoarder = connect()?;
     let before_bytes = process::read(server.process())?.resident_bytes;
     for client in &mut busy {
-        (0..HOARD_REQUESTS).try_for_each(|_| client.send((BLOCK_STATUS, 0), 0, HOARD_BYTES, b"").map(drop))?;
+        (0..HOARD_REQUESTS).try_for_each(|_| client.send(BLOCK_STATUS, 0, 0, HOARD_BYTES, b"").map(drop))?;
     }
-    others.iter_mut().try_for_each(|client| client.send((READ, 0), 0, 640 << 10, b"").map(drop))?;
+    others.iter_mut().try_for_each(|client| client.send(READ, 0, 0, 640 << 10, b"").map(drop))?;
     let read = [&0x2560_9513_u32.to_be_bytes()[..], &[0; 20], &HOARD_BYTES.to_be_bytes()].concat();
     hoarder.stream().write_all(&read.repeat(HOARD_REQUESTS as usize))?;
     let (begun, mut held_bytes) = (Instant::now(), 0);
@@ -72,7 +72,7 @@ pub fn hoard(disk: &Disk) -> Result<(), Failure> {
     if held_bytes > HELD_BYTES_MAX {
         return Err(format!("a client that reads nothing had the server hold {held_bytes} bytes").into());
     }
-    connect()?.call((READ, 0), 0, BLOCK_BYTES, b"")?;
+    connect()?.call(READ, 0, 0, BLOCK_BYTES, b"")?;
     server.terminate()?;
     println!("test-nbd: {} MiB were held for a client that reads nothing", held_bytes >> 20);
     Ok(())
@@ -86,11 +86,11 @@ fn visit(disk: &Disk, number: u64) -> std::io::Result<()> {
         // Speaks another protocol.
         6 => TcpStream::connect(&address)?.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
         // Leaves with an answer in flight.
-        8 => NbdClient::open(&address, DISK, false)?.send((READ, 0), 0, 1 << 20, b"").map(drop),
+        8 => NbdClient::open(&address, DISK, false)?.send(READ, 0, 0, 1 << 20, b"").map(drop),
         _ => {
             let mut client = NbdClient::open(&address, DISK, true)?;
-            client.call((READ, 0), 0, BLOCK_BYTES, b"")?;
-            client.send((DISCONNECT, 0), 0, 0, b"").map(drop)
+            client.call(READ, 0, 0, BLOCK_BYTES, b"")?;
+            client.send(DISCONNECT, 0, 0, 0, b"").map(drop)
         }
     }
 }

@@ -38,7 +38,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn strike_each(scratch: &Path, plan: &Plan) -> Result<(), Failure> {
-    let run = power_cuts(&scratch.join("honest"), plan, plan.cycles, (Forgets::Nothing, Keyspaces::Both))?;
+    let run = power_cuts(&scratch.join("honest"), plan, plan.cycles, Forgets::Nothing, Keyspaces::Both)?;
     let (cut, asked) = (run.fault().cut, run.fault().mount.asked());
     println!(
         "test-power-cut: {}; {} unsynced sectors lost, {} kept; {} syncs, {} synced writes, {} syncs of folders",
@@ -59,7 +59,7 @@ fn strike_each(scratch: &Path, plan: &Plan) -> Result<(), Failure> {
     under_device(&scratch.join("device"), plan)?;
     let forgetful = |forgets| scratch.join(format!("forgets-{forgets:?}"));
     let of_files =
-        power_cuts(&forgetful(Forgets::Bytes), plan, CYCLES_FORGETFUL, (Forgets::Bytes, Keyspaces::Both)).map(drop);
+        power_cuts(&forgetful(Forgets::Bytes), plan, CYCLES_FORGETFUL, Forgets::Bytes, Keyspaces::Both).map(drop);
     is_found_out("syncs of files", of_files)?;
     let of_folders = new_stores(&forgetful(Forgets::Names), plan, Forgets::Names);
     is_found_out("syncs of folders", of_folders)?;
@@ -78,7 +78,7 @@ fn under_device(scratch: &Path, plan: &Plan) -> Result<(), Failure> {
         let disk = Disk::make(&plan.binary, &scratch.join("mounted/data"), sync, group_blocks)?;
         let mut fault = PowerCut { mount, cut: Cut::default() };
         let cycles = plan.cycles.div_ceil(DEVICE_SHARE);
-        let durable = pattern::run(&disk, (cycles, plan.seed), &mut fault)?;
+        let durable = pattern::run(&disk, cycles, plan.seed, &mut fault)?;
         let lost = fault.cut.sectors_lost;
         println!(
             "test-power-cut: {cycles} cuts under a block device at --sync {sync}: {durable} writes of blocks were durable, none lost; \
@@ -88,7 +88,7 @@ fn under_device(scratch: &Path, plan: &Plan) -> Result<(), Failure> {
             println!("test-power-cut: LEFT OUT, a file system on it: {why}");
             continue;
         }
-        let made = EXT4.survives(&disk, &scratch, (cycles, plan.seed), &mut fault)?;
+        let made = EXT4.survives(&disk, &scratch, cycles, plan.seed, &mut fault)?;
         println!("test-power-cut: {cycles} cuts under ext4 on it: {made} files were durable, none lost");
     }
     Ok(())
@@ -106,7 +106,7 @@ fn new_stores(scratch: &Path, plan: &Plan, forgets: Forgets) -> Result<(), Failu
     for number in 0..NEW_STORES {
         let plan = Plan { seed: plan.seed + number, binary: plan.binary.clone(), ..*plan };
         // The server makes the store itself.
-        power_cuts(&scratch.join(number.to_string()), &plan, 1, (forgets, Keyspaces::Default))?;
+        power_cuts(&scratch.join(number.to_string()), &plan, 1, forgets, Keyspaces::Default)?;
     }
     Ok(())
 }
@@ -127,7 +127,8 @@ fn power_cuts(
     scratch: &Path,
     plan: &Plan,
     cycles: u64,
-    (forgets, keyspaces): (Forgets, Keyspaces),
+    forgets: Forgets,
+    keyspaces: Keyspaces,
 ) -> Result<Run<PowerCut>, Failure> {
     let mounted = scratch.join("mounted");
     let mount = Mount::new(&mounted, &scratch.join("durable"), forgets)?;

@@ -52,16 +52,16 @@ impl Bars {
              <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"white\"/>\n"
         );
         let axis = Axis::over(self.scale, bars().flat_map(|bar| [bar.value.low, bar.value.high]), LEFT..WIDTH - RIGHT);
-        write_text(&mut svg, (12.0, TOP - 27.0), "start", "font-size=\"15\"", &self.title);
-        write_text(&mut svg, ((LEFT + WIDTH - RIGHT) / 2.0, height - 12.0), "middle", "", &self.x_label);
+        write_text(&mut svg, 12.0, TOP - 27.0, "start", "font-size=\"15\"", &self.title);
+        write_text(&mut svg, (LEFT + WIDTH - RIGHT) / 2.0, height - 12.0, "middle", "", &self.x_label);
         for tick in axis.ticks() {
             let x = axis.place(tick);
             let _ = writeln!(svg, "<path d=\"M{x:.1} {TOP}V{:.1}\" stroke=\"#ddd\"/>", height - BOTTOM);
-            write_text(&mut svg, (x, height - BOTTOM + 16.0), "middle", "", &shown(tick));
+            write_text(&mut svg, x, height - BOTTOM + 16.0, "middle", "", &shown(tick));
         }
         let mut y = TOP;
         for (set, colour) in self.sets.iter().zip(COLOURS.iter().cycle()) {
-            write_text(&mut svg, (12.0, y + 16.0), "start", "font-weight=\"bold\"", &set.name);
+            write_text(&mut svg, 12.0, y + 16.0, "start", "font-weight=\"bold\"", &set.name);
             y += STEP;
             for bar in &set.bars {
                 write_bar(&mut svg, &axis, y, bar, colour);
@@ -75,7 +75,7 @@ impl Bars {
 
 fn write_bar(svg: &mut String, axis: &Axis, y: f64, Bar { label, value: spread }: &Bar, colour: &str) {
     let [low, median, high] = [spread.low, spread.median, spread.high].map(|value| axis.place(value).max(LEFT));
-    write_text(svg, (LEFT - 8.0, y + 14.0), "end", "", label);
+    write_text(svg, LEFT - 8.0, y + 14.0, "end", "", label);
     let _ = writeln!(
         svg,
         "<rect x=\"{LEFT}\" y=\"{:.1}\" width=\"{:.1}\" height=\"14\" fill=\"{colour}\" fill-opacity=\"0.75\"/>",
@@ -84,7 +84,7 @@ fn write_bar(svg: &mut String, axis: &Axis, y: f64, Bar { label, value: spread }
     );
     let _ = writeln!(svg, "<path d=\"M{low:.1} {:.1}H{high:.1}\" stroke=\"#000\" stroke-width=\"1.5\"/>", y + 10.0);
     let digits = if spread.median < 10.0 { 2 } else { 0 };
-    write_text(svg, (high + 6.0, y + 14.0), "start", "", &format!("{:.digits$}", spread.median));
+    write_text(svg, high + 6.0, y + 14.0, "start", "", &format!("{:.digits$}", spread.median));
 }
 
 #[cfg(test)]

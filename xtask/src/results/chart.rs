@@ -86,26 +86,26 @@ impl Chart {
             let x = across.place(*x);
             let bottom = HEIGHT - BOTTOM;
             let _ = writeln!(svg, "<path d=\"M{x:.1} {TOP}V{bottom}\" stroke=\"#444\" stroke-dasharray=\"4 3\"/>");
-            write_text(&mut svg, (x, TOP - 5.0), "middle", "", what);
+            write_text(&mut svg, x, TOP - 5.0, "middle", "", what);
         }
         for (line, colour) in self.lines.iter().zip(COLOURS.iter().cycle()) {
-            line.write(&mut svg, (&across, &up), colour);
+            line.write(&mut svg, &across, &up, colour);
         }
         svg + "</svg>\n"
     }
 
     fn write_frame(&self, svg: &mut String, across: &Axis, up: &Axis) {
-        write_text(svg, (LEFT, TOP - 27.0), "start", "font-size=\"15\"", &self.title);
-        write_text(svg, ((LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 15.0), "middle", "", &self.x_label);
+        write_text(svg, LEFT, TOP - 27.0, "start", "font-size=\"15\"", &self.title);
+        write_text(svg, (LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 15.0, "middle", "", &self.x_label);
         let middle = (TOP + HEIGHT - BOTTOM) / 2.0;
         let turned = format!("transform=\"rotate(-90 18 {middle})\"");
-        write_text(svg, (18.0, middle), "middle", &turned, &self.y_label);
+        write_text(svg, 18.0, middle, "middle", &turned, &self.y_label);
         for tick in across.ticks() {
-            write_text(svg, (across.place(tick), HEIGHT - BOTTOM + 18.0), "middle", "", &shown(tick));
+            write_text(svg, across.place(tick), HEIGHT - BOTTOM + 18.0, "middle", "", &shown(tick));
         }
         for tick in up.ticks() {
             let y = up.place(tick);
-            write_text(svg, (LEFT - 8.0, y + 4.0), "end", "", &shown(tick));
+            write_text(svg, LEFT - 8.0, y + 4.0, "end", "", &shown(tick));
             let _ = writeln!(svg, "<path d=\"M{LEFT} {y:.1}H{:.1}\" stroke=\"#ddd\"/>", WIDTH - RIGHT);
         }
     }
@@ -115,11 +115,11 @@ impl Chart {
         for (line, colour) in self.lines.iter().zip(COLOURS.iter().cycle()) {
             let x = WIDTH - RIGHT + 12.0;
             let _ = writeln!(svg, "<path d=\"M{x} {y}h18\" stroke=\"{colour}\" stroke-width=\"2\"/>");
-            write_text(svg, (x + 22.0, y + 4.0), "start", "", &line.label);
+            write_text(svg, x + 22.0, y + 4.0, "start", "", &line.label);
             y += 20.0;
         }
         for note in &self.notes {
-            write_text(svg, (WIDTH - RIGHT + 12.0, y + 14.0), "start", "fill=\"#444\"", note);
+            write_text(svg, WIDTH - RIGHT + 12.0, y + 14.0, "start", "fill=\"#444\"", note);
             y += 17.0;
         }
     }
@@ -130,7 +130,7 @@ impl Line {
         Line { label: label.into(), points: points.into_iter().map(|(x, y)| Point { x, y }).collect() }
     }
 
-    fn write(&self, svg: &mut String, (across, up): (&Axis, &Axis), colour: &str) {
+    fn write(&self, svg: &mut String, across: &Axis, up: &Axis, colour: &str) {
         let place = |point: &Point| (across.place(point.x), up.place(point.y.median));
         let places: Vec<(f64, f64)> = self.points.iter().map(place).collect();
         let path: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
@@ -147,7 +147,7 @@ impl Line {
     }
 }
 
-pub(super) fn write_text(svg: &mut String, (x, y): (f64, f64), anchor: &str, extra: &str, text: &str) {
+pub(super) fn write_text(svg: &mut String, x: f64, y: f64, anchor: &str, extra: &str, text: &str) {
     let text = text.replace('&', "&amp;").replace('<', "&lt;");
     let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" {extra}>{text}</text>");
 }

@@ -46,7 +46,7 @@ impl KeyHasher {
     /// The key table entry of a record.
     pub fn entry_of(&self, header: &Header, key: &[u8]) -> Entry {
         let size_bytes = header.record_bytes() as u32;
-        Entry::of_record(self.hash_of(header, key), (header, key), size_bytes, self.routes)
+        Entry::of_record(self.hash_of(header, key), header, key, size_bytes, self.routes)
     }
 
     /// The secret under which the keys of a keyspace are hashed.

@@ -193,7 +193,8 @@ impl Log {
     pub fn new(
         queue: QueuePair,
         mut arenas: [HostArena; BUFFERS as usize],
-        (geometry, store_id): (Geometry, u64),
+        geometry: Geometry,
+        store_id: u64,
         sync: Sync,
         start: Start,
     ) -> Log {
@@ -243,7 +244,7 @@ impl Log {
 
     /// Appends records to one group of the active buffer. `placed` gets each record's number, stamp and place in the arena.
     pub fn append(&self, drafts: &[Draft<'_>], placed: impl FnMut(usize, u64, u32)) -> Result<(), AppendError> {
-        self.append_within((self.unplanned_end(), 0), drafts, placed)
+        self.append_within(self.unplanned_end(), 0, drafts, placed)
     }
 
     /// As [`Log::append`], for records with which the flush of the buffer writes `growth` bytes more than their own, or fewer if negative. A buffer
@@ -254,7 +255,7 @@ impl Log {
         drafts: &[Draft<'_>],
         placed: impl FnMut(usize, u64, u32),
     ) -> Result<(), AppendError> {
-        self.append_within((self.unplanned_end(), growth), drafts, placed)
+        self.append_within(self.unplanned_end(), growth, drafts, placed)
     }
 
     /// Adds the growth of records that recovery found in the active buffer: bytes that the flush writes beyond the records.
@@ -292,12 +293,13 @@ impl Log {
 
     /// Appends the mark of a deletion that is due. There is room: each was planned by an [`Log::append`].
     pub fn append_planned(&self, draft: Draft<'_>, placed: impl FnMut(usize, u64, u32)) -> Result<(), AppendError> {
-        self.append_within((self.arenas.bytes_each(), 0), &[draft], placed)
+        self.append_within(self.arenas.bytes_each(), 0, &[draft], placed)
     }
 
     fn append_within(
         &self,
-        (end, growth): (usize, i64),
+        end: usize,
+        growth: i64,
         drafts: &[Draft<'_>],
         mut placed: impl FnMut(usize, u64, u32),
     ) -> Result<(), AppendError> {

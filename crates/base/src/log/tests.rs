@@ -40,7 +40,7 @@ impl Bench {
             generation: 1,
         };
         let queue = drive.queue_pair_with_host(arenas[0].region(), 64).unwrap();
-        let log = Arc::new(Log::new(queue, arenas, (geometry, 1), sync, start));
+        let log = Arc::new(Log::new(queue, arenas, geometry, 1, sync, start));
         let io = Io::new(drive.queue_pair(64).unwrap());
         Bench { flash, drive, io, log }
     }

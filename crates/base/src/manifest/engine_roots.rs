@@ -45,11 +45,11 @@ impl EngineRoots {
 
     /// Adds a root to a frame as an item.
     pub fn put(kind: KeyspaceKind, root: &[u8], items: &mut FrameItems) {
-        items.put(ClientId::ROOTS, |writer| encode((kind, root), writer));
+        items.put(ClientId::ROOTS, |writer| encode(kind, root, writer));
     }
 }
 
-fn encode((kind, root): (KeyspaceKind, &[u8]), writer: &mut Writer) {
+fn encode(kind: KeyspaceKind, root: &[u8], writer: &mut Writer) {
     assert!(root.len() <= ROOT_BYTES_MAX);
     writer.bytes.push(kind.code());
     writer.u16(root.len() as u16);
@@ -70,7 +70,7 @@ impl ManifestClient for EngineRoots {
     }
 
     fn snapshot(&self) -> Box<dyn Iterator<Item = Vec<u8>> + Send + '_> {
-        pieces(self.roots.iter().map(|(kind, root)| (*kind, root.as_slice())), encode)
+        pieces(self.roots.iter(), |(kind, root), writer| encode(*kind, root, writer))
     }
 
     fn snapshot_bytes_max(&self) -> u64 {
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn what_is_cut_or_of_no_kind_is_refused() {
         let mut writer = Writer::default();
-        encode((KeyspaceKind::of_code(200), b"root"), &mut writer);
+        encode(KeyspaceKind::of_code(200), b"root", &mut writer);
         for length in 1..writer.bytes.len() {
             assert!(EngineRoots::default().apply(&writer.bytes[..length]).is_err());
         }

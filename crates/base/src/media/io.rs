@@ -128,21 +128,21 @@ impl Io {
     pub async fn read(&self, flash: u64, buffer: &mut LocalBuffer, at: usize, length: usize) -> Result<(), Error> {
         let mut transfer = Transfer::new(self, buffer.take());
         transfer.start_read(flash, at, length);
-        Io::give_back(transfer.end("read").await, buffer)
+        transfer.end_into("read", buffer).await
     }
 
     /// Writes the first `length` bytes of `buffer`, which is away until then; a flush makes them durable.
     pub async fn write(&self, flash: u64, buffer: &mut LocalBuffer, length: usize) -> Result<(), Error> {
         let mut transfer = Transfer::new(self, buffer.take());
         transfer.start_write(flash, 0, length, false);
-        Io::give_back(transfer.end("write").await, buffer)
+        transfer.end_into("write", buffer).await
     }
 
     /// As [`Io::write`], and durable when it is done.
     pub async fn write_durably(&self, flash: u64, buffer: &mut LocalBuffer, length: usize) -> Result<(), Error> {
         let mut transfer = Transfer::new(self, buffer.take());
         transfer.start_write(flash, 0, length, true);
-        Io::give_back(transfer.end("write").await, buffer)
+        transfer.end_into("write", buffer).await
     }
 
     /// Has the drive write to `buffer` what it is and has; nothing, where that is longer.
@@ -151,12 +151,7 @@ impl Io {
         self.fill(buffer, 0..length).fill(0);
         let mut transfer = Transfer::new(self, buffer.take());
         transfer.start_identify();
-        Io::give_back(transfer.end("command that asks what the drive has").await, buffer)
-    }
-
-    fn give_back((buffer, result): (LocalBuffer, Result<(), Error>), into: &mut LocalBuffer) -> Result<(), Error> {
-        *into = buffer;
-        result
+        transfer.end_into("command that asks what the drive has", buffer).await
     }
 
     pub async fn flush(&self) -> Result<(), Error> {

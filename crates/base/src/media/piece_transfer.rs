@@ -70,7 +70,7 @@ impl PieceTransfer {
     /// Starts reads while buffers and places in the queue are free. `tag` makes a tag from a buffer's number. The caller passes the completion with
     /// that tag to `completed`.
     pub fn read(&mut self, queue: &mut QueuePair, purpose: Purpose, tag: impl Fn(usize) -> u64) {
-        self.start(queue, (tag, purpose), |_, piece, _, buffer| Operation::Read {
+        self.start(queue, tag, purpose, |_, piece, _, buffer| Operation::Read {
             flash: piece.flash,
             local: buffer.offset(),
             length: piece.length,
@@ -86,7 +86,7 @@ impl PieceTransfer {
         tag: impl Fn(usize) -> u64,
         mut fill: impl FnMut(u64, &mut [u8]),
     ) {
-        self.start(queue, (tag, Purpose::Put), |queue, piece, at, buffer| {
+        self.start(queue, tag, Purpose::Put, |queue, piece, at, buffer| {
             let (bytes, length) = (piece.bytes as usize, piece.length);
             let image = queue.fill(Purpose::Put, buffer, 0..length as usize);
             fill(at, &mut image[..bytes]);
@@ -98,7 +98,8 @@ impl PieceTransfer {
     fn start(
         &mut self,
         queue: &mut QueuePair,
-        (tag, purpose): (impl Fn(usize) -> u64, Purpose),
+        tag: impl Fn(usize) -> u64,
+        purpose: Purpose,
         mut operation: impl FnMut(&QueuePair, Piece, u64, &mut LocalBuffer) -> Operation,
     ) {
         while self.failed.is_none() && self.started - self.taken < self.slots.len() && queue.credits() > 0 {

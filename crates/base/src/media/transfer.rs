@@ -85,6 +85,13 @@ impl Transfer {
         let joined = self.buffer.take().and_then(|buffer| buffer.join().ok());
         (joined.expect("each command that has ended gave its part back"), result)
     }
+
+    /// As [`Transfer::end`], with the buffer put back to its owner.
+    pub async fn end_into(self, what: &str, buffer: &mut LocalBuffer) -> Result<(), Error> {
+        let (returned, result) = self.end(what).await;
+        *buffer = returned;
+        result
+    }
 }
 
 impl Drop for Transfer {

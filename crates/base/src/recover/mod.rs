@@ -216,7 +216,8 @@ impl FoundBase {
     pub fn into_base(
         self,
         log: FoundLog,
-        (drive, overlay): (&Drive, Option<OverlayFlash>),
+        drive: &Drive,
+        overlay: Option<OverlayFlash>,
         options: &StoreOptions,
         of_engines: OfEngines,
     ) -> Result<OpenedBase, Error> {
@@ -237,8 +238,7 @@ impl FoundBase {
             crc_sealed: replayed.crc_sealed,
             generation: installer.marks.opening.generation,
         };
-        let ids = (geometry, superblock.store_id);
-        let log = Log::new(queue, replayed.arenas, ids, options.sync, start);
+        let log = Log::new(queue, replayed.arenas, geometry, superblock.store_id, options.sync, start);
         let catalogue = installer.keyspaces.clone();
         let (deleted, sealed) = (&replayed.deletions, replayed.deletions_sealed);
         let keyspaces = KeyspaceStates::new(superblock.store_id, catalogue, deleted, sealed);

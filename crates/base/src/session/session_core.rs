@@ -101,11 +101,11 @@ impl SessionCore {
 
     /// Answers once the record with `stamp` may be shown.
     pub fn answer_after(&mut self, token: u64, stamp: u64, outcome: Outcome) {
-        self.answer_shown((token, stamp), outcome, false);
+        self.answer_shown(token, stamp, outcome, false);
     }
 
     /// As [`SessionCore::answer_after`]. `read_flash` tells whether the outcome needed a flash read.
-    pub fn answer_shown(&mut self, (token, stamp): (u64, u64), outcome: Outcome, read_flash: bool) {
+    pub fn answer_shown(&mut self, token: u64, stamp: u64, outcome: Outcome, read_flash: bool) {
         let early = fail_point!(ReadUndurable)
             && matches!(outcome, Outcome::Value { .. } | Outcome::Leased { .. } | Outcome::Missing);
         if early || self.base.log.may_acknowledge(stamp) {

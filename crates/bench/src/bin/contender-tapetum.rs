@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tapetum::Expiry;
 
-use tapetum::{KeyspaceHandle, KeyspaceKind, KeyspaceRef, QuerySide, Store, StoreOptions, Sync, Write};
+use tapetum::{KeyspaceHandle, KeyspaceKind, QuerySide, StoreOptions, Sync, Write};
 use tapetum_bench::Failure;
 use tapetum_bench::blocking::{self, Client};
 use tapetum_bench::contend::{Contender, contend};
@@ -44,7 +44,7 @@ impl Tapetum {
     fn open(setup: &Setup) -> Result<Tapetum, Failure> {
         let sync = if setup.sync { Sync::Always } else { Sync::No };
         let options = |capacity_bytes| match setup.ordered {
-            Some(node_cache_bytes) => ordered_options((capacity_bytes, setup.memory_bytes), node_cache_bytes, sync),
+            Some(node_cache_bytes) => ordered_options(capacity_bytes, setup.memory_bytes, node_cache_bytes, sync),
             None => StoreOptions { sync, ..StoreOptions::new(capacity_bytes, setup.memory_bytes) },
         };
         let capacity_bytes = usable(setup.capacity_bytes);
@@ -79,7 +79,7 @@ impl Contender for Tapetum {
             pipe.put(now, &key(index), &value);
             true
         };
-        keep_full(self.place(), next, |_| Ok(())).map(drop)
+        keep_full(self.keyspace.store(), self.keyspace.keyspace(), next, |_| Ok(())).map(drop)
     }
 
     fn remove(&mut self, mut indexes: Range<u64>) -> Result<(), Failure> {
@@ -88,7 +88,7 @@ impl Contender for Tapetum {
             pipe.delete(now, &key(index));
             true
         };
-        keep_full(self.place(), next, |answer| match answer {
+        keep_full(self.keyspace.store(), self.keyspace.keyspace(), next, |answer| match answer {
             Answer::Deleted => Ok(()),
             other => Err(format!("an item that was to be deleted was answered with {other:?}").into()),
         })
@@ -122,12 +122,8 @@ impl Contender for Tapetum {
 }
 
 impl Tapetum {
-    fn place(&self) -> (&Store, KeyspaceRef) {
-        (self.keyspace.store(), self.keyspace.keyspace())
-    }
-
     fn queries(&self, turn: &Turn, side: QuerySide) -> Result<Latencies, Failure> {
-        queries::run(&self.keyspace, turn, (self.population.count(), side), || false)
+        queries::run(&self.keyspace, turn, self.population.count(), side, || false)
     }
 
     fn fields(&self, turn: &Turn, side: QuerySide) -> Result<Latencies, Failure> {
@@ -138,9 +134,10 @@ impl Tapetum {
     fn sessions_beside_query(&self, turn: &Turn) -> Result<Latencies, Failure> {
         let (is_over, count) = (AtomicBool::new(false), self.population.count());
         let scans = Turn { mix: "filter-1".into(), length: Length::Time(Duration::MAX), ..turn.clone() };
-        let of = (count, QuerySide::Drive);
         std::thread::scope(|scope| {
-            let scanning = scope.spawn(|| queries::run(&self.keyspace, &scans, of, || is_over.load(Ordering::Relaxed)));
+            let scanning = scope.spawn(|| {
+                queries::run(&self.keyspace, &scans, count, QuerySide::Drive, || is_over.load(Ordering::Relaxed))
+            });
             let latencies = self.sessions(turn);
             is_over.store(true, Ordering::Relaxed);
             let scanned = scanning.join().expect("the thread of the scans panicked")?;

@@ -183,9 +183,10 @@ impl ControllerCompute {
     pub fn make_engine(&mut self, device: &Device) -> bool {
         let PairEngine::Own(core) = &mut self.engine else { return true };
         if core.is_none() {
-            let memory = (&device.local, device.flash.sector_bytes());
-            let make =
-                |options: &EngineOptions| EngineCore::new(memory, &device.programs, device.stages.clone(), options);
+            let sector_bytes = device.flash.sector_bytes();
+            let make = |options: &EngineOptions| {
+                EngineCore::new(&device.local, sector_bytes, &device.programs, device.stages.clone(), options)
+            };
             let wanted =
                 self.part_bytes.map(|sub_buffer_bytes| EngineOptions { sub_buffer_bytes, ..device.engine.clone() });
             *core = wanted.and_then(|wanted| make(&wanted)).or_else(|| make(&device.engine)).map(Box::new);
@@ -233,7 +234,8 @@ impl ControllerCompute {
     pub fn start(
         &mut self,
         device: &Device,
-        (end, request): (CommandEnd, ComputeRequest),
+        end: CommandEnd,
+        request: ComputeRequest,
         now_us: u64,
     ) -> Option<ComputeBatch> {
         self.make_engine(device);

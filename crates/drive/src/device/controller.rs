@@ -178,18 +178,18 @@ impl Controller {
         let work = match command.operation {
             Operation::Execute { program, parameters, input, output } => {
                 let execution = Execution::new(program, parameters, &[input], output);
-                return self.submit_execute(end, (execution, leased), start);
+                return self.submit_execute(end, execution, leased, start);
             }
             // SAFETY: by our caller's word.
-            Operation::Pipeline { stages } => return unsafe { self.submit_pipeline(end, (stages, leased), start) },
+            Operation::Pipeline { stages } => return unsafe { self.submit_pipeline(end, stages, leased, start) },
             // SAFETY: by our caller's word.
-            Operation::Compute { pipelines } => return unsafe { self.submit_compute(end, (pipelines, leased), start) },
+            Operation::Compute { pipelines } => return unsafe { self.submit_compute(end, pipelines, leased, start) },
             Operation::Identify { into } => HeldWork::Identify { into },
             Operation::Cancel { tag, pipeline } => HeldWork::Cancel { tag, pipeline },
             operation => HeldWork::Flash(operation),
         };
         if let Err(status) = self.check_plain(&command.operation, leased) {
-            return self.refuse(end, work.opcode(), (0, status));
+            return self.refuse(end, work.opcode(), 0, status);
         }
         // SAFETY: the command was checked, and the ranges it names are leased.
         unsafe { self.start_or_hold(HeldCommand { end, work }, start) };
@@ -268,7 +268,7 @@ impl Controller {
         self.ended(end, Completion { result: [bytes.len() as u64, 0], ..Completion::success(end.tag) })
     }
 
-    fn refuse(&mut self, end: CommandEnd, opcode: Opcode, (stage, status): (u16, Status)) {
+    fn refuse(&mut self, end: CommandEnd, opcode: Opcode, stage: u16, status: Status) {
         self.counters.completed(opcode, status);
         let ended = self.ended(end, Completion { stage, ..Completion::new(end.tag, status) });
         self.done.push(ended);
@@ -287,14 +287,9 @@ impl Controller {
         }
     }
 
-    fn submit_execute(
-        &mut self,
-        end: CommandEnd,
-        (execution, leased): (Execution, &LeasedRanges),
-        start: CommandStart,
-    ) {
+    fn submit_execute(&mut self, end: CommandEnd, execution: Execution, leased: &LeasedRanges, start: CommandStart) {
         if let Err(status) = self.check_execution(&execution, leased) {
-            return self.refuse(end, Opcode::Execute, (0, status));
+            return self.refuse(end, Opcode::Execute, 0, status);
         }
         let place = self.place_pipeline(end, Opcode::Execute);
         self.pipelines[place as usize].executions.push(execution);
@@ -309,19 +304,20 @@ impl Controller {
     unsafe fn submit_pipeline(
         &mut self,
         end: CommandEnd,
-        (stages, leased): (LocalRange, &LeasedRanges),
+        stages: LocalRange,
+        leased: &LeasedRanges,
         start: CommandStart,
     ) {
         let place = self.place_pipeline(end, Opcode::Pipeline);
         let mut executions = std::mem::take(&mut self.pipelines[place as usize].executions);
         let mut reads = std::mem::take(&mut self.reads);
         // SAFETY: by our caller's word.
-        let checked = unsafe { self.check_list(stages, leased, (&mut reads, &mut executions)) };
+        let checked = unsafe { self.check_list(stages, leased, &mut reads, &mut executions) };
         self.pipelines[place as usize].executions = executions;
         match (checked, start) {
-            (Err(refusal), _) => {
+            (Err((stage, status)), _) => {
                 self.free_pipeline(place);
-                self.refuse(end, Opcode::Pipeline, refusal);
+                self.refuse(end, Opcode::Pipeline, stage, status);
             }
             // SAFETY: the pipeline was checked, and the ranges it names are leased.
             (Ok(()), CommandStart::Now) => unsafe { self.start_pipeline(place, &reads) },

@@ -51,7 +51,7 @@ impl FlashShare {
     }
 
     /// Passes the commands that may go now to `submit`.
-    pub fn release(&mut self, (counters, env): (&DriveCounters, &Env), mut submit: impl FnMut(u64, Operation)) {
+    pub fn release(&mut self, counters: &DriveCounters, env: &Env, mut submit: impl FnMut(u64, Operation)) {
         if self.waiting.is_empty() {
             return;
         }

@@ -182,7 +182,7 @@ impl OverlayQueue {
 
     /// # Safety
     /// Nobody writes the range of memory.
-    unsafe fn write(&mut self, tag: u64, flash: u64, (from, length): (MemoryAddress, u32)) -> Completion {
+    unsafe fn write(&mut self, tag: u64, flash: u64, from: MemoryAddress, length: u32) -> Completion {
         let Some(memory) = self.memory.pointer(from, length) else { return Completion::new(tag, Status::InvalidField) };
         // SAFETY: inside its region, and written by nobody by our caller's word.
         let bytes = unsafe { std::slice::from_raw_parts(memory.as_ptr(), length as usize) };
@@ -236,7 +236,7 @@ impl FlashQueue for OverlayQueue {
             Operation::Read { flash, local, length } => return unsafe { self.read(command, flash, local, length) },
             Operation::Write { flash, from, length, .. } => {
                 // SAFETY: by our caller's word.
-                unsafe { self.write(command.tag, flash, (from, length)) }
+                unsafe { self.write(command.tag, flash, from, length) }
             }
             Operation::Flush | Operation::Discard { .. } => Completion::success(command.tag),
             Operation::Execute { .. }

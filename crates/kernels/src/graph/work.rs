@@ -103,15 +103,15 @@ impl GraphWork {
         self.open.extend_from_slice(bytes);
         let open = std::mem::take(&mut self.open);
         let mut reader = ScanReader::new(&open);
-        while let Some(frame) = next_frame(&mut reader)? {
-            self.take_frame(frame)?;
+        while let Some((kind, whole, body)) = next_frame(&mut reader)? {
+            self.take_frame(kind, whole, body)?;
         }
         self.open = reader.rest().to_vec();
         let held = self.open.len() as u64 + (self.edges.len() + self.sums.len()) as u64 * PAIR_BYTES as u64;
         if held > self.plan.memory_bytes() { Err(GraphFailure::TooLarge) } else { Ok(()) }
     }
 
-    fn take_frame(&mut self, (kind, whole, body): (u8, &[u8], &[u8])) -> Result<(), GraphFailure> {
+    fn take_frame(&mut self, kind: u8, whole: &[u8], body: &[u8]) -> Result<(), GraphFailure> {
         let mut reader = ScanReader::new(body);
         match (self.plan.step, kind) {
             (_, kind) if kind == FrameKind::End as u8 => {
@@ -235,7 +235,7 @@ impl GraphWork {
 
     fn show_sums(&self, named: &[(u64, f64)], out: &mut Vec<u8>) {
         frame(SUMMARY, out, |out| self.summary.encode(out));
-        frame(SUMS, out, |out| named.iter().for_each(|pair| push_pair(*pair, out)));
+        frame(SUMS, out, |out| named.iter().for_each(|(name, sum)| push_pair(*name, *sum, out)));
     }
 
     /// Writes the nodes with the greatest centralities.
@@ -251,7 +251,7 @@ impl GraphWork {
         named.truncate(top);
         named.sort_unstable_by(order);
         frame(SUMMARY, out, |out| self.summary.encode(out));
-        frame(TOP, out, |out| named.iter().for_each(|(name, sum)| push_pair((*name, sum * scale), out)));
+        frame(TOP, out, |out| named.iter().for_each(|(name, sum)| push_pair(*name, sum * scale, out)));
     }
 }
 
@@ -316,7 +316,7 @@ fn frame(kind: u8, out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
     out[at + 4..at + FRAME_HEAD_BYTES].copy_from_slice(&length.to_le_bytes());
 }
 
-fn push_pair((name, sum): (u64, f64), out: &mut Vec<u8>) {
+fn push_pair(name: u64, sum: f64, out: &mut Vec<u8>) {
     out.extend_from_slice(&name.to_le_bytes());
     out.extend_from_slice(&sum.to_bits().to_le_bytes());
 }

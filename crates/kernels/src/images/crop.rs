@@ -3,6 +3,13 @@
 use super::chance::ImageDraws;
 use crate::image_error::ImageError;
 
+/// The size of a picture in pixels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PictureSize {
+    pub width: u32,
+    pub height: u32,
+}
+
 /// Pixels of a picture that stands upright.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PixelRect {
@@ -13,8 +20,8 @@ pub struct PixelRect {
 }
 
 impl PixelRect {
-    pub fn whole((width, height): (u32, u32)) -> PixelRect {
-        PixelRect { x: 0, y: 0, width, height }
+    pub fn whole(size: PictureSize) -> PixelRect {
+        PixelRect { x: 0, y: 0, width: size.width, height: size.height }
     }
 }
 
@@ -101,35 +108,40 @@ impl CropRule {
     }
 
     /// The rectangle that the rule gives in a picture of this size.
-    pub fn rect(self, (width, height): (u32, u32), draws: &mut ImageDraws) -> Result<PixelRect, ImageError> {
+    pub fn rect(self, picture: PictureSize, draws: &mut ImageDraws) -> Result<PixelRect, ImageError> {
         match self {
-            CropRule::Whole => Ok(PixelRect::whole((width, height))),
-            CropRule::Center { width: w, height: h } => center((width, height), (w.into(), h.into())),
-            CropRule::Random { width: w, height: h } => {
-                let (w, h) = (u32::from(w), u32::from(h));
-                let free_x = width.checked_sub(w).ok_or(ImageError::CropTooLarge)?;
-                let free_y = height.checked_sub(h).ok_or(ImageError::CropTooLarge)?;
-                let (x, y) = (draws.below(free_x + 1), draws.below(free_y + 1));
-                Ok(PixelRect { x, y, width: w, height: h })
+            CropRule::Whole => Ok(PixelRect::whole(picture)),
+            CropRule::Center { width, height } => {
+                center(picture, PictureSize { width: width.into(), height: height.into() })
             }
-            CropRule::RandomResized { scale, ratio } => random_resized((width, height), (scale, ratio), draws),
+            CropRule::Random { width, height } => {
+                let (width, height) = (u32::from(width), u32::from(height));
+                let free_x = picture.width.checked_sub(width).ok_or(ImageError::CropTooLarge)?;
+                let free_y = picture.height.checked_sub(height).ok_or(ImageError::CropTooLarge)?;
+                let (x, y) = (draws.below(free_x + 1), draws.below(free_y + 1));
+                Ok(PixelRect { x, y, width, height })
+            }
+            CropRule::RandomResized { scale, ratio } => random_resized(picture, scale, ratio, draws),
         }
     }
 }
 
-fn center((width, height): (u32, u32), (w, h): (u32, u32)) -> Result<PixelRect, ImageError> {
+fn center(picture: PictureSize, crop: PictureSize) -> Result<PixelRect, ImageError> {
     let middle = |all: u32, part: u32| {
         let free = all.checked_sub(part).ok_or(ImageError::CropTooLarge)?;
         Ok((f64::from(free) / 2.0).round_ties_even() as u32)
     };
-    Ok(PixelRect { x: middle(width, w)?, y: middle(height, h)?, width: w, height: h })
+    let (x, y) = (middle(picture.width, crop.width)?, middle(picture.height, crop.height)?);
+    Ok(PixelRect { x, y, width: crop.width, height: crop.height })
 }
 
 fn random_resized(
-    (width, height): (u32, u32),
-    (scale, ratio): ((f32, f32), (f32, f32)),
+    picture: PictureSize,
+    scale: (f32, f32),
+    ratio: (f32, f32),
     draws: &mut ImageDraws,
 ) -> Result<PixelRect, ImageError> {
+    let PictureSize { width, height } = picture;
     let (ratio_least, ratio_most) = (f64::from(ratio.0), f64::from(ratio.1));
     let area = f64::from(width) * f64::from(height);
     for _ in 0..ATTEMPTS {
@@ -150,7 +162,7 @@ fn random_resized(
     } else {
         (width, height)
     };
-    center((width, height), (w.clamp(1, width), h.clamp(1, height)))
+    center(picture, PictureSize { width: w.clamp(1, width), height: h.clamp(1, height) })
 }
 
 #[cfg(test)]
@@ -177,11 +189,11 @@ mod tests {
         fn a_crop_lies_in_its_picture(rule in rules(), width in 1..2000_u32, height in 1..2000_u32, item: u64) {
             let draws = || ImageChance { seed: 1, epoch: 2, item }.draws(0);
             prop_assert_eq!(CropRule::decode(&rule.encode()), Ok(rule));
-            match rule.rect((width, height), &mut draws()) {
+            match rule.rect(PictureSize { width, height }, &mut draws()) {
                 Ok(rect) => {
                     prop_assert!(rect.width > 0 && rect.x + rect.width <= width);
                     prop_assert!(rect.height > 0 && rect.y + rect.height <= height);
-                    prop_assert_eq!(rule.rect((width, height), &mut draws()), Ok(rect));
+                    prop_assert_eq!(rule.rect(PictureSize { width, height }, &mut draws()), Ok(rect));
                 }
                 Err(error) => prop_assert_eq!(error, ImageError::CropTooLarge),
             }
@@ -192,7 +204,8 @@ mod tests {
     fn random_crops_share_the_area_evenly() {
         let (mut share, mut reaches) = (0.0, [false; 2]);
         for item in 0..2000 {
-            let rect = RESNET.rect((500, 375), &mut ImageChance { item, ..ImageChance::default() }.draws(0)).unwrap();
+            let picture = PictureSize { width: 500, height: 375 };
+            let rect = RESNET.rect(picture, &mut ImageChance { item, ..ImageChance::default() }.draws(0)).unwrap();
             share += f64::from(rect.width * rect.height) / (500.0 * 375.0 * 2000.0);
             let ratio = f64::from(rect.width) / f64::from(rect.height);
             assert!((0.73..1.37).contains(&ratio), "{rect:?}");
@@ -207,9 +220,10 @@ mod tests {
     fn a_long_picture_gives_its_middle() {
         let mut draws = ImageChance::default().draws(0);
         let rule = CropRule::RandomResized { scale: (1.0, 1.0), ratio: (0.75, 4.0 / 3.0) };
-        let rect = rule.rect((1000, 10), &mut draws).unwrap();
+        let rect = rule.rect(PictureSize { width: 1000, height: 10 }, &mut draws).unwrap();
         assert_eq!(rect, PixelRect { x: 494, y: 0, width: 13, height: 10 });
-        assert_eq!(center((5, 5), (2, 4)), Ok(PixelRect { x: 2, y: 0, width: 2, height: 4 }));
+        let (picture, crop) = (PictureSize { width: 5, height: 5 }, PictureSize { width: 2, height: 4 });
+        assert_eq!(center(picture, crop), Ok(PixelRect { x: 2, y: 0, width: 2, height: 4 }));
     }
 
     #[test]

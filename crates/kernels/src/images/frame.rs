@@ -1,5 +1,6 @@
 //! A decoded picture on its way from stage to stage: a header, then its samples.
 
+use super::crop::PictureSize;
 use super::{FRAME_BYTES_MAX, PIXELS_MAX};
 use crate::image_error::ImageError;
 
@@ -57,6 +58,10 @@ impl FrameShape {
     /// The shape of decoded pixels.
     pub fn of_pixels(width: u32, height: u32, channels: u8) -> FrameShape {
         FrameShape { width, height, channels, sample: SampleType::U8, order: SampleOrder::Hwc }
+    }
+
+    pub fn size(&self) -> PictureSize {
+        PictureSize { width: self.width, height: self.height }
     }
 
     pub fn samples(&self) -> usize {

@@ -2,7 +2,7 @@
 //! them with the others. They lie here because they use private items.
 
 use super::chance::ImageChance;
-use super::crop::CropRule;
+use super::crop::{CropRule, PictureSize};
 use super::frame::{Frame, HEADER_BYTES};
 use super::jpeg::decode_jpeg;
 use super::plan::ImagePlan;
@@ -48,7 +48,7 @@ pub fn jpeg_decode(input: &[u8]) {
         return;
     }
     let whole = Frame::pixels(whole).expect("checked");
-    let rect = crop.rect((whole.shape.width, whole.shape.height), &mut chance_of(&options).draws(options.place));
+    let rect = crop.rect(whole.shape.size(), &mut chance_of(&options).draws(options.place));
     let expected = rect.and_then(|rect| pixels::cut(whole, rect));
     assert!(expected.as_ref() == Ok(cut), "a region is what a full decode has there");
 }
@@ -69,13 +69,16 @@ pub fn image_stage(input: &[u8]) {
         whole.resize(HEADER_BYTES + shape.bytes(), 0x55);
     }
     // Large results, and many rows between the passes of a resize, are slow with a sanitizer and find nothing.
-    let from = Frame::decode(&whole).map_or((1, 1), |frame| (frame.shape.width, frame.shape.height));
-    let (width, height) = match stage {
+    let pixel = PictureSize { width: 1, height: 1 };
+    let from = Frame::decode(&whole).map_or(pixel, |frame| frame.shape.size());
+    let into = match stage {
         ImageStage::Resize(rule) => rule.size(from),
-        ImageStage::Crop { size: Some((width, height)), .. } => (width.into(), height.into()),
-        _ => (1, 1),
+        ImageStage::Crop { size: Some((width, height)), .. } => {
+            PictureSize { width: width.into(), height: height.into() }
+        }
+        _ => pixel,
     };
-    if u64::from(width) * u64::from(height.max(from.1)) > 1 << 20 {
+    if u64::from(into.width) * u64::from(into.height.max(from.height)) > 1 << 20 {
         return;
     }
     let chance = ImageChance { seed: 3, epoch: 4, item: u64::from(program) };

@@ -8,7 +8,7 @@
 //! 3. `unsafe` is confined to calls of libjpeg-turbo, whose errors jump between frames of C alone.
 //! 4. A decode ends at its deadline: it reads the clock between bands of rows, in each pass over the picture.
 
-use super::crop::PixelRect;
+use super::crop::{PictureSize, PixelRect};
 use super::exif::Orientation;
 use super::frame::{FrameShape, HEADER_BYTES, blank};
 use super::libjpeg::{DecodeCall, Refusal};
@@ -82,8 +82,8 @@ impl JpegDecoder {
     ) -> Result<Vec<u8>, ImageError> {
         let header = self.header(file)?;
         let turn = if options.orient { Orientation::of_jpeg(file) } else { Orientation::default() };
-        let stored = (header.width, header.height);
-        let upright = if turn.transposed { (stored.1, stored.0) } else { stored };
+        let stored = PictureSize { width: header.width, height: header.height };
+        let upright = if turn.transposed { PictureSize { width: stored.height, height: stored.width } } else { stored };
         let wanted = options.crop.rect(upright, &mut chance.draws(options.place))?;
         let scale = scale_of(wanted, options.scale_to);
         let wanted = DecodeRegion { rect: turned_back(wanted, upright, turn), scale }.scaled(stored);
@@ -91,7 +91,7 @@ impl JpegDecoder {
         let shape = FrameShape::of_pixels(wanted.rect.width, wanted.rect.height, channels);
         let mut frame = blank(shape)?;
         let call = header.call(file, wanted, channels);
-        header.decode_region(&call, wanted, &mut deadline, (channels, &mut frame[HEADER_BYTES..]))?;
+        header.decode_region(&call, wanted, &mut deadline, channels, &mut frame[HEADER_BYTES..])?;
         if turn == Orientation::default() { Ok(frame) } else { pixels::turn(&frame, turn) }
     }
 
@@ -187,16 +187,18 @@ impl JpegHeader {
         call: &DecodeCall<'_>,
         wanted: DecodeRegion,
         deadline: &mut WorkDeadline<'_, '_>,
-        (channels, out): (u8, &mut [u8]),
+        channels: u8,
+        out: &mut [u8],
     ) -> Result<(), ImageError> {
-        let all = PixelRect::whole(wanted.picture(self));
-        let with_margin = self.column_step.map_or(all, |step| wanted.with_margin(step, (all.width, all.height)));
+        let picture = wanted.picture(self);
+        let all = PixelRect::whole(picture);
+        let with_margin = self.column_step.map_or(all, |step| wanted.with_margin(step, picture));
         let part = DecodeCall { region: with_margin, ..*call };
-        match self.decode_cut(&part, wanted.rect, deadline, (channels, out)) {
+        match self.decode_cut(&part, wanted.rect, deadline, channels, out) {
             // The file's sampling is not what its header says: decode the whole file.
             Err(Refusal::Region) => {
                 let whole = DecodeCall { region: all, ..*call };
-                self.decode_cut(&whole, wanted.rect, deadline, (channels, out)).map_err(Refusal::error)
+                self.decode_cut(&whole, wanted.rect, deadline, channels, out).map_err(Refusal::error)
             }
             other => other.map_err(Refusal::error),
         }
@@ -208,7 +210,8 @@ impl JpegHeader {
         call: &DecodeCall<'_>,
         wanted: PixelRect,
         deadline: &mut WorkDeadline<'_, '_>,
-        (channels, out): (u8, &mut [u8]),
+        channels: u8,
+        out: &mut [u8],
     ) -> Result<(), Refusal> {
         let (from, samples) = (call.region, call.samples);
         if from == wanted && !self.is_cmyk() {
@@ -252,13 +255,13 @@ fn scale_of(crop: PixelRect, wanted: Option<(u16, u16)>) -> u32 {
 }
 
 /// A rectangle of the upright picture, in the file's orientation.
-fn turned_back(rect: PixelRect, upright: (u32, u32), turn: Orientation) -> PixelRect {
+fn turned_back(rect: PixelRect, upright: PictureSize, turn: Orientation) -> PixelRect {
     let PixelRect { mut x, mut y, width, height } = rect;
     if turn.upside_down {
-        y = upright.1 - y - height;
+        y = upright.height - y - height;
     }
     if turn.mirrored {
-        x = upright.0 - x - width;
+        x = upright.width - x - width;
     }
     if turn.transposed {
         return PixelRect { x: y, y: x, width: height, height: width };
@@ -268,27 +271,27 @@ fn turned_back(rect: PixelRect, upright: (u32, u32), turn: Orientation) -> Pixel
 
 impl DecodeRegion {
     /// The size of the picture in pixels of this region's scale.
-    fn picture(&self, header: &JpegHeader) -> (u32, u32) {
-        (header.width.div_ceil(self.scale), header.height.div_ceil(self.scale))
+    fn picture(&self, header: &JpegHeader) -> PictureSize {
+        PictureSize { width: header.width.div_ceil(self.scale), height: header.height.div_ceil(self.scale) }
     }
 
     /// The same region in pixels of its scale, rounded outwards.
-    fn scaled(self, (width, height): (u32, u32)) -> DecodeRegion {
+    fn scaled(self, picture: PictureSize) -> DecodeRegion {
         let DecodeRegion { rect, scale } = self;
         let (x, y) = (rect.x / scale, rect.y / scale);
-        let right = (rect.x + rect.width).div_ceil(scale).min(width.div_ceil(scale));
-        let low = (rect.y + rect.height).div_ceil(scale).min(height.div_ceil(scale));
+        let right = (rect.x + rect.width).div_ceil(scale).min(picture.width.div_ceil(scale));
+        let low = (rect.y + rect.height).div_ceil(scale).min(picture.height.div_ceil(scale));
         DecodeRegion { rect: PixelRect { x, y, width: right - x, height: low - y }, scale }
     }
 
     /// The region with the pixels around it that its own depend on, from a column at which the decoder can begin.
-    fn with_margin(&self, column_step: u32, (width, height): (u32, u32)) -> PixelRect {
+    fn with_margin(&self, column_step: u32, picture: PictureSize) -> PixelRect {
         let step = (column_step / self.scale).max(1);
         let rect = self.rect;
         let x = rect.x.saturating_sub(MARGIN) / step * step;
         let y = rect.y.saturating_sub(MARGIN);
-        let right = (rect.x + rect.width + MARGIN).min(width);
-        let low = (rect.y + rect.height + MARGIN).min(height);
+        let right = (rect.x + rect.width + MARGIN).min(picture.width);
+        let low = (rect.y + rect.height + MARGIN).min(picture.height);
         PixelRect { x, y, width: right - x, height: low - y }
     }
 }

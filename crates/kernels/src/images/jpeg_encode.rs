@@ -1,5 +1,6 @@
 //! Pixels become a JPEG file: pictures to look at, and those of tests.
 
+use super::crop::PictureSize;
 use super::frame::Frame;
 use crate::image_error::ImageError;
 use std::ffi::c_int;
@@ -25,13 +26,13 @@ impl Default for JpegQuality {
 /// The file of a frame of pixels.
 pub fn encode_jpeg(frame: Frame<'_>, quality: JpegQuality) -> Result<Vec<u8>, ImageError> {
     let format = if frame.shape.channels == 1 { tj::TJPF_TJPF_GRAY } else { tj::TJPF_TJPF_RGB };
-    encode(frame.samples, (frame.shape.width, frame.shape.height), format, quality)
+    encode(frame.samples, frame.shape.size(), format, quality)
 }
 
 /// `samples` are as many as `format` has for so many pixels.
 pub(super) fn encode(
     samples: &[u8],
-    (width, height): (u32, u32),
+    PictureSize { width, height }: PictureSize,
     format: tj::TJPF,
     JpegQuality { quality, sampling, progressive }: JpegQuality,
 ) -> Result<Vec<u8>, ImageError> {

@@ -1,5 +1,5 @@
 use super::chance::ImageChance;
-use super::crop::{CropRule, PixelRect};
+use super::crop::{CropRule, PictureSize, PixelRect};
 use super::frame::{Frame, HEADER_BYTES};
 use super::jpeg::decode_jpeg;
 use super::jpeg_encode::{JpegQuality, encode};
@@ -64,7 +64,7 @@ proptest! {
         let full = decode(&file, JpegOptions { crop: CropRule::Whole, ..options }).unwrap();
         let full = Frame::pixels(&full).unwrap();
         let mut draws = ImageChance { item, ..ImageChance::default() }.draws(3);
-        let rect = crop.rect((full.shape.width, full.shape.height), &mut draws).unwrap();
+        let rect = crop.rect(full.shape.size(), &mut draws).unwrap();
         prop_assert!(cut == pixels::cut(full, rect).unwrap(), "{:?} of {:?}", rect, full.shape);
     }
 
@@ -110,7 +110,8 @@ fn scaling_gives_at_least_the_size_that_is_wanted() {
 #[test]
 fn inks_are_mixed() {
     let inks: Vec<u8> = (0..64 * 48).flat_map(|_| [255, 0, 128, 200]).collect();
-    let file = encode(&inks, (64, 48), tj::TJPF_TJPF_CMYK, JpegQuality::default()).unwrap();
+    let file =
+        encode(&inks, PictureSize { width: 64, height: 48 }, tj::TJPF_TJPF_CMYK, JpegQuality::default()).unwrap();
     let frame = decode(&file, WHOLE).unwrap();
     let pixel = &frame[HEADER_BYTES..HEADER_BYTES + 3];
     let expected = [200, 0, 100];
@@ -233,5 +234,5 @@ fn lossless_files_are_refused() {
 
 #[test]
 fn a_rectangle_of_the_whole_is_the_whole() {
-    assert_eq!(PixelRect::whole((3, 4)), PixelRect { x: 0, y: 0, width: 3, height: 4 });
+    assert_eq!(PixelRect::whole(PictureSize { width: 3, height: 4 }), PixelRect { x: 0, y: 0, width: 3, height: 4 });
 }

@@ -35,7 +35,7 @@ mod work_clock;
 
 pub use self::{
     chance::ImageChance,
-    crop::{CropRule, PixelRect},
+    crop::{CropRule, PictureSize, PixelRect},
     frame::{Frame, FrameShape, SampleOrder, SampleType},
     jpeg::decode_jpeg,
     jpeg_encode::{JpegQuality, encode_jpeg},

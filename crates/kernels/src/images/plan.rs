@@ -4,7 +4,7 @@
 //! moves into the decoder, which then decodes only that part. So the drive's stages may be fewer than the written ones,
 //! or others.
 
-use super::crop::CropRule;
+use super::crop::{CropRule, PictureSize};
 use super::frame::FrameShape;
 use super::resize::ResizeRule;
 use super::stage::{ImageStage, JpegOptions, KnownShape};
@@ -218,7 +218,7 @@ impl ImagePlan {
     /// The output's shape for a picture that decodes to `decoded`.
     pub fn shape_of(&self, decoded: FrameShape) -> Option<FrameShape> {
         let FrameShape { width, height, channels, .. } = decoded;
-        let first = KnownShape { size: Some((width, height)), channels, ..KnownShape::UNKNOWN };
+        let first = KnownShape { size: Some(PictureSize { width, height }), channels, ..KnownShape::UNKNOWN };
         let mut rest = self.stages.iter().skip(1);
         rest.try_fold(first, |shape, planned| planned.stage.shape_after(shape).ok())?.frame()
     }
@@ -262,7 +262,7 @@ impl ImagePlan {
 
 /// Refuses a shape that no frame holds. A shape of unknown size is refused if a square of `side` would not fit.
 fn refuse_too_large(shape: KnownShape, side: Option<u16>) -> Result<(), PlanProblem> {
-    let size = shape.size.or(side.map(|side| (side.into(), side.into())));
+    let size = shape.size.or(side.map(|side| PictureSize { width: side.into(), height: side.into() }));
     let Some(FrameShape { width, height, .. }) = (KnownShape { size, ..shape }).frame() else { return Ok(()) };
     let pixels = u64::from(width) * u64::from(height);
     // A picture that becomes long and thin has sides of up to 32 bits.

@@ -1,6 +1,7 @@
 //! Resizing: bilinear over the whole area that becomes a pixel, as PIL does it, by fast_image_resize.
 
 use super::FRAME_BYTES_MAX;
+use super::crop::PictureSize;
 use super::frame::{Frame, FrameShape, HEADER_BYTES, blank};
 use crate::image_error::ImageError;
 use fast_image_resize::images::{TypedImage, TypedImageRef};
@@ -25,14 +26,17 @@ pub enum ResizeRule {
 }
 
 impl ResizeRule {
-    pub fn size(self, (width, height): (u32, u32)) -> (u32, u32) {
+    pub fn size(self, picture: PictureSize) -> PictureSize {
         let long = |short: u16, one: u32, other: u32| {
             u32::try_from(u64::from(short) * u64::from(other) / u64::from(one)).unwrap_or(u32::MAX)
         };
+        let PictureSize { width, height } = picture;
         match self {
-            ResizeRule::Exact { width, height } => (width.into(), height.into()),
-            ResizeRule::Short(side) if width <= height => (side.into(), long(side, width, height)),
-            ResizeRule::Short(side) => (long(side, height, width), side.into()),
+            ResizeRule::Exact { width, height } => PictureSize { width: width.into(), height: height.into() },
+            ResizeRule::Short(side) if width <= height => {
+                PictureSize { width: side.into(), height: long(side, width, height) }
+            }
+            ResizeRule::Short(side) => PictureSize { width: long(side, height, width), height: side.into() },
         }
     }
 }
@@ -44,7 +48,8 @@ thread_local! {
 
 /// A frame of pixels in another size.
 pub fn resize(frame: Frame<'_>, rule: ResizeRule) -> Result<Vec<u8>, ImageError> {
-    let (width, height) = rule.size((frame.shape.width, frame.shape.height));
+    let size = rule.size(frame.shape.size());
+    let PictureSize { width, height } = size;
     let shape = FrameShape { width, height, ..frame.shape };
     if u64::from(width) * u64::from(height) > super::PIXELS_MAX {
         return Err(ImageError::OutputTooLarge);
@@ -57,8 +62,8 @@ pub fn resize(frame: Frame<'_>, rule: ResizeRule) -> Result<Vec<u8>, ImageError>
     RESIZER.with_borrow_mut(|resizer| {
         let samples = &mut out[HEADER_BYTES..];
         let resized = match shape.channels {
-            1 => fill::<U8>(resizer, frame, (width, height), samples),
-            _ => fill::<U8x3>(resizer, frame, (width, height), samples),
+            1 => fill::<U8>(resizer, frame, size, samples),
+            _ => fill::<U8x3>(resizer, frame, size, samples),
         };
         if between_bytes > BETWEEN_BYTES_KEPT {
             resizer.reset_internal_buffers();
@@ -72,12 +77,12 @@ pub fn resize(frame: Frame<'_>, rule: ResizeRule) -> Result<Vec<u8>, ImageError>
 fn fill<P: PixelTrait>(
     resizer: &mut Resizer,
     frame: Frame<'_>,
-    (width, height): (u32, u32),
+    size: PictureSize,
     samples: &mut [u8],
 ) -> Result<(), ImageError> {
     let odd = |_| ImageError::NotAFrame;
     let from = TypedImageRef::<P>::from_buffer(frame.shape.width, frame.shape.height, frame.samples).map_err(odd)?;
-    let mut into = TypedImage::<P>::from_buffer(width, height, samples).map_err(odd)?;
+    let mut into = TypedImage::<P>::from_buffer(size.width, size.height, samples).map_err(odd)?;
     let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear));
     resizer.resize_typed(&from, &mut into, &options).map_err(|_| ImageError::NotAFrame)
 }
@@ -88,9 +93,10 @@ mod tests {
 
     #[test]
     fn sizes_are_torchvisions() {
-        assert_eq!(ResizeRule::Short(256).size((500, 375)), (341, 256));
-        assert_eq!(ResizeRule::Short(256).size((375, 500)), (256, 341));
-        assert_eq!(ResizeRule::Exact { width: 3, height: 4 }.size((500, 375)), (3, 4));
+        let size = |width, height| PictureSize { width, height };
+        assert_eq!(ResizeRule::Short(256).size(size(500, 375)), size(341, 256));
+        assert_eq!(ResizeRule::Short(256).size(size(375, 500)), size(256, 341));
+        assert_eq!(ResizeRule::Exact { width: 3, height: 4 }.size(size(500, 375)), size(3, 4));
     }
 
     #[test]

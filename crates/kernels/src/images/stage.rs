@@ -1,7 +1,7 @@
 //! One operation and its parameters, as a program of the drive gets them.
 
 use super::chance::ImageChance;
-use super::crop::CropRule;
+use super::crop::{CropRule, PictureSize};
 use super::frame::{Frame, FrameShape, HEADER_BYTES, SampleOrder, SampleType};
 use super::jpeg::decode_jpeg;
 use super::resize::{ResizeRule, resize};
@@ -261,7 +261,7 @@ impl ImageStage {
             ImageStage::Resize(rule) => resize(Frame::pixels(&input)?, rule),
             ImageStage::Crop { crop, place, size } => {
                 let frame = Frame::pixels(&input)?;
-                let rect = crop.rect((frame.shape.width, frame.shape.height), &mut chance.draws(place))?;
+                let rect = crop.rect(frame.shape.size(), &mut chance.draws(place))?;
                 let cut = pixels::cut(frame, rect)?;
                 let Some((width, height)) = size else { return Ok(cut) };
                 resize(Frame::pixels(&cut)?, ResizeRule::Exact { width, height })
@@ -296,11 +296,14 @@ impl ImageStage {
         if takes_pixels && !is_pixels {
             return Err(ImageError::WrongSamples);
         }
-        let exact = |width: u16, height: u16| KnownShape { size: Some((width.into(), height.into())), ..input };
+        let exact = |width: u16, height: u16| KnownShape {
+            size: Some(PictureSize { width: width.into(), height: height.into() }),
+            ..input
+        };
         let cut = |crop, size: Option<(u16, u16)>, input: KnownShape| match (crop, size) {
             (_, Some((width, height)))
             | (CropRule::Center { width, height } | CropRule::Random { width, height }, None) => {
-                KnownShape { size: Some((width.into(), height.into())), ..input }
+                KnownShape { size: Some(PictureSize { width: width.into(), height: height.into() }), ..input }
             }
             (CropRule::RandomResized { .. }, None) => KnownShape { size: None, ..input },
             (CropRule::Whole, None) => input,
@@ -333,7 +336,7 @@ impl ImageStage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KnownShape {
     /// `None`: each picture has its own.
-    pub size: Option<(u32, u32)>,
+    pub size: Option<PictureSize>,
     pub channels: u8,
     pub sample: SampleType,
     pub order: SampleOrder,
@@ -344,7 +347,7 @@ impl KnownShape {
         KnownShape { size: None, channels: 3, sample: SampleType::U8, order: SampleOrder::Hwc };
 
     pub fn frame(self) -> Option<FrameShape> {
-        let (width, height) = self.size?;
+        let PictureSize { width, height } = self.size?;
         Some(FrameShape { width, height, channels: self.channels, sample: self.sample, order: self.order })
     }
 }

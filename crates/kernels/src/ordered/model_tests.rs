@@ -57,7 +57,7 @@ impl Model {
         self.order.sort(&reader).unwrap();
         let (mut left, mut right) = (blank(), blank());
         let arrival = Some(Arrival { key, record_bytes });
-        let done = split((&reader, &self.order), arrival, 18, (&mut left, &mut right)).unwrap();
+        let done = split(&reader, &self.order, arrival, 18, &mut left, &mut right).unwrap();
         let mut halves = [left, right];
         check_halves(&page, &mut halves);
         let [left, right] = halves;
@@ -167,7 +167,7 @@ fn value(numbers: &mut Numbers, stamp: u64, key: &[u8]) -> (Header, Vec<u8>) {
     (header, (0..length).map(|place| (stamp as usize + place) as u8).collect())
 }
 
-fn churn(seed: u64, (steps, length_max): (usize, usize)) {
+fn churn(seed: u64, steps: usize, length_max: usize) {
     let mut numbers = Numbers::new(seed);
     let mut model = Model::new();
     for step in 1..=steps {
@@ -196,10 +196,10 @@ fn churn(seed: u64, (steps, length_max): (usize, usize)) {
 
 #[test]
 fn nodes_hold_what_a_map_holds() {
-    (0..12).for_each(|seed| churn(seed, (1500, 60)));
+    (0..12).for_each(|seed| churn(seed, 1500, 60));
 }
 
 #[test]
 fn nodes_with_the_longest_keys_hold_what_a_map_holds() {
-    (100..108).for_each(|seed| churn(seed, (800, 1024)));
+    (100..108).for_each(|seed| churn(seed, 800, 1024));
 }

@@ -280,9 +280,9 @@ pub(super) fn exercise(page: &mut NodePage, key: &[u8]) {
             let from = order.lower_bound(&node, key);
             assert!(order.records(node, from..order.count()).rev().all(|record| record.is_ok()));
             let (mut left, mut right) = (blank(), blank());
-            let _ = super::split((&node, &order), None, 2, (&mut left, &mut right));
+            let _ = super::split(&node, &order, None, 2, &mut left, &mut right);
             let arrival = super::Arrival { key, record_bytes: 100 };
-            let _ = super::split((&node, &order), Some(arrival), 2, (&mut left, &mut right));
+            let _ = super::split(&node, &order, Some(arrival), 2, &mut left, &mut right);
             let _ = super::merge(&node, &node, &mut left);
         }
     }

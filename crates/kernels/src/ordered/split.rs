@@ -52,10 +52,12 @@ pub fn separator<'k>(low: &[u8], high: &'k [u8]) -> &'k [u8] {
 /// [`NodeError::TooFew`] when there is no place to cut, [`NodeError::OutsideFences`] and [`NodeError::Unfit`] when the
 /// arrival belongs in another node or in none, and [`NodeError::Damaged`] when a record is inconsistent.
 pub fn split(
-    (node, order): (&NodeRef<'_>, &NodeOrder),
+    node: &NodeRef<'_>,
+    order: &NodeOrder,
     arrival: Option<Arrival<'_>>,
     right_id: u64,
-    (left, right): (&mut NodePage, &mut NodePage),
+    left: &mut NodePage,
+    right: &mut NodePage,
 ) -> Result<NodeSplit, NodeError> {
     if order.count() != node.count() {
         return Err(NodeError::Damaged);
@@ -71,8 +73,7 @@ pub fn split(
     let cuts = Cuts::of(node, order, arrival)?;
     let cut = cuts.best().ok_or(NodeError::TooFew)?;
     let separator = separator(cuts.key(cut - 1), cuts.key(cut));
-    cut_at((node, order), (separator, cuts.records_before(cut)), right_id, (left, right))
-        .map_err(|_| NodeError::Damaged)?;
+    cut_at(node, order, separator, cuts.records_before(cut), right_id, left, right).map_err(|_| NodeError::Damaged)?;
     let is_left = cuts.arrival_at.is_none_or(|at| at < cut);
     let side = if is_left { SplitSide::Left } else { SplitSide::Right };
     Ok(NodeSplit { side, has_room: cuts.sides(cut).has_room() })
@@ -85,10 +86,12 @@ pub fn split(
 /// [`NodeError::OutsideFences`] when the separator is none of its keys, or the first one; [`NodeError::NoRoom`] when a half has no room for
 /// it as a fence; [`NodeError::Damaged`] when a record does not hold together.
 pub fn split_at(
-    (node, order): (&NodeRef<'_>, &NodeOrder),
+    node: &NodeRef<'_>,
+    order: &NodeOrder,
     separator: &[u8],
     right_id: u64,
-    halves: (&mut NodePage, &mut NodePage),
+    left: &mut NodePage,
+    right: &mut NodePage,
 ) -> Result<(), NodeError> {
     if order.count() != node.count() {
         return Err(NodeError::Damaged);
@@ -96,15 +99,18 @@ pub fn split_at(
     if !node.covers(separator) || separator == node.low_fence() {
         return Err(NodeError::OutsideFences);
     }
-    cut_at((node, order), (separator, order.lower_bound(node, separator)), right_id, halves)
+    cut_at(node, order, separator, order.lower_bound(node, separator), right_id, left, right)
 }
 
 /// Makes both halves. The left one gets the first `of_left` records.
 fn cut_at(
-    (node, order): (&NodeRef<'_>, &NodeOrder),
-    (separator, of_left): (&[u8], usize),
+    node: &NodeRef<'_>,
+    order: &NodeOrder,
+    separator: &[u8],
+    of_left: usize,
     right_id: u64,
-    (left, right): (&mut NodePage, &mut NodePage),
+    left: &mut NodePage,
+    right: &mut NodePage,
 ) -> Result<(), NodeError> {
     let low =
         NewNode { keyspace: node.keyspace(), id: node.id(), low_fence: node.low_fence(), high_fence: Some(separator) };

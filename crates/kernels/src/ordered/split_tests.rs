@@ -18,7 +18,7 @@ fn try_split(
     let mut order = NodeOrder::default();
     order.sort(&node)?;
     let (mut left, mut right) = (blank(), blank());
-    let done = split((&node, &order), arrival, 18, (&mut left, &mut right))?;
+    let done = split(&node, &order, arrival, 18, &mut left, &mut right)?;
     Ok((done, [left, right]))
 }
 
@@ -212,7 +212,7 @@ fn what_cannot_be_split_says_so() {
     assert_eq!(split(&page, arrival(b"", 100)), Err(NodeError::Unfit));
     assert_eq!(split(&page, arrival(b"cc", NODE_RECORD_BYTES_MAX + 1)), Err(NodeError::Unfit));
     let reader = NodeRef::look(&page[..]).unwrap();
-    let done = super::split((&reader, &NodeOrder::default()), None, 1, (&mut blank(), &mut blank()));
+    let done = super::split(&reader, &NodeOrder::default(), None, 1, &mut blank(), &mut blank());
     assert_eq!(done, Err(NodeError::Damaged), "the order of another node");
 }
 

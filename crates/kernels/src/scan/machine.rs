@@ -9,7 +9,7 @@
 mod columns;
 mod loads;
 
-use self::columns::{Column, ColumnData, Selection, map, map_two, map_two_total};
+use self::columns::{Column, ColumnData, ColumnView, ColumnViewMut, Selection, map, map_two, map_two_total};
 use super::batch::{BATCH_ROWS, RowBatch};
 use super::fields::{FieldReader, Misfit};
 use super::format::Format;
@@ -211,14 +211,14 @@ impl Machine {
         match instruction {
             Instruction::Field(_) | Instruction::Constant(_) => {}
             Instruction::ToFloat(a) => to_float(selection, of(a), out),
-            Instruction::Compare(comparison, a, b) => compare(comparison, selection, (of(a), of(b)), out, bytes),
-            Instruction::Arithmetic(operation, a, b) => arithmetic(operation, selection, (of(a), of(b)), out),
+            Instruction::Compare(comparison, a, b) => compare(comparison, selection, of(a), of(b), out, bytes),
+            Instruction::Arithmetic(operation, a, b) => arithmetic(operation, selection, of(a), of(b), out),
             Instruction::Negate(a) => negate(selection, of(a), out),
             Instruction::Not(a) => map(selection, of(a).bools(), out.bools_mut(), |value| Some(!value)),
-            Instruction::And(a, b) => connect(selection, (of(a), of(b)), out, false),
-            Instruction::Or(a, b) => connect(selection, (of(a), of(b)), out, true),
+            Instruction::And(a, b) => connect(selection, of(a), of(b), out, false),
+            Instruction::Or(a, b) => connect(selection, of(a), of(b), out, true),
             Instruction::IsNull(a) => {
-                let (a, (there, data)) = (of(a), out.bools_mut());
+                let (a, ColumnViewMut { there, data }) = (of(a), out.bools_mut());
                 selection.each(|row| (there[row], data[row]) = (true, !a.there[row]));
             }
             Instruction::StartsWith(a, prefix) => {
@@ -232,17 +232,17 @@ impl Machine {
             }
             Instruction::In { value, first, count } => {
                 let list = &self.program.constants()[usize::from(first)..][..usize::from(count)];
-                let (a, (there, data)) = (of(value), out.bools_mut());
+                let (a, ColumnViewMut { there, data }) = (of(value), out.bools_mut());
                 let is_timestamp = self.program.register_type(value) == Some(ScalarType::Timestamp);
                 selection.each(|row| {
                     there[row] = a.there[row];
                     if there[row] {
-                        data[row] = is_listed((a, row), is_timestamp, list, bytes);
+                        data[row] = is_listed(a, row, is_timestamp, list, bytes);
                     }
                 });
             }
             Instruction::Keep(a) => {
-                let (there, data) = of(a).bools();
+                let ColumnView { there, data } = of(a).bools();
                 selection.retain(|row| there[row] && data[row]);
             }
         }
@@ -266,7 +266,7 @@ fn constant_bytes(program: &Program, number: u16) -> &[u8] {
 }
 
 /// Whether a value that is not NULL is in an ascending list.
-fn is_listed((column, row): (&Column, usize), is_timestamp: bool, list: &[Constant], bytes: SpanBytes<'_>) -> bool {
+fn is_listed(column: &Column, row: usize, is_timestamp: bool, list: &[Constant], bytes: SpanBytes<'_>) -> bool {
     let found = |ordering: &dyn Fn(Scalar<'_>) -> Option<Ordering>| {
         let order = |constant: &Constant| {
             let value = constant.value.as_ref().map(OwnedScalar::as_scalar);
@@ -290,34 +290,32 @@ fn is_listed((column, row): (&Column, usize), is_timestamp: bool, list: &[Consta
 }
 
 fn to_float(selection: &Selection, a: &Column, out: &mut Column) {
-    let there = &a.there;
     match &a.data {
-        ColumnData::Int(data) => map(selection, (there, data), out.floats_mut(), |value| Some(value as f64)),
-        ColumnData::Unsigned(data) => map(selection, (there, data), out.floats_mut(), |value| Some(value as f64)),
-        ColumnData::Float(data) => map(selection, (there, data), out.floats_mut(), Some),
+        ColumnData::Int(data) => map(selection, a.view(data), out.floats_mut(), |value| Some(value as f64)),
+        ColumnData::Unsigned(data) => map(selection, a.view(data), out.floats_mut(), |value| Some(value as f64)),
+        ColumnData::Float(data) => map(selection, a.view(data), out.floats_mut(), Some),
         _ => unreachable!("a checked program converts numbers"),
     }
 }
 
 fn negate(selection: &Selection, a: &Column, out: &mut Column) {
-    let there = &a.there;
     match &a.data {
-        ColumnData::Int(data) => map(selection, (there, data), out.ints_mut(), i64::checked_neg),
+        ColumnData::Int(data) => map(selection, a.view(data), out.ints_mut(), i64::checked_neg),
         ColumnData::Unsigned(data) => {
-            map(selection, (there, data), out.ints_mut(), |value: u64| i64::try_from(-i128::from(value)).ok());
+            map(selection, a.view(data), out.ints_mut(), |value: u64| i64::try_from(-i128::from(value)).ok());
         }
-        ColumnData::Float(data) => map(selection, (there, data), out.floats_mut(), |value: f64| Some(-value)),
+        ColumnData::Float(data) => map(selection, a.view(data), out.floats_mut(), |value: f64| Some(-value)),
         _ => unreachable!("a checked program negates numbers"),
     }
 }
 
 /// Computes `and`, which a false decides, and `or`, which a true decides.
-fn connect(selection: &Selection, (a, b): (&Column, &Column), out: &mut Column, decides: bool) {
-    let ((a_there, a), (b_there, b)) = (a.bools(), b.bools());
-    let (there, data) = out.bools_mut();
+fn connect(selection: &Selection, a: &Column, b: &Column, out: &mut Column, decides: bool) {
+    let (a, b) = (a.bools(), b.bools());
+    let ColumnViewMut { there, data } = out.bools_mut();
     selection.each(|row| {
-        let is_decided = a_there[row] && a[row] == decides || b_there[row] && b[row] == decides;
-        there[row] = is_decided || a_there[row] && b_there[row];
+        let is_decided = a.there[row] && a.data[row] == decides || b.there[row] && b.data[row] == decides;
+        there[row] = is_decided || a.there[row] && b.there[row];
         data[row] = is_decided == decides;
     });
 }
@@ -325,40 +323,41 @@ fn connect(selection: &Selection, (a, b): (&Column, &Column), out: &mut Column, 
 fn compare(
     comparison: Comparison,
     selection: &Selection,
-    (a, b): (&Column, &Column),
+    a: &Column,
+    b: &Column,
     out: &mut Column,
     bytes: SpanBytes<'_>,
 ) {
-    let (a_there, b_there, out) = (&a.there, &b.there, out.bools_mut());
+    let out = out.bools_mut();
     match (&a.data, &b.data) {
-        (ColumnData::Int(a), ColumnData::Int(b)) => {
-            compare_plain(comparison, selection, (a_there, a), (b_there, b), out);
+        (ColumnData::Int(a_data), ColumnData::Int(b_data)) => {
+            compare_plain(comparison, selection, a.view(a_data), b.view(b_data), out);
         }
-        (ColumnData::Unsigned(a), ColumnData::Unsigned(b)) => {
-            compare_plain(comparison, selection, (a_there, a), (b_there, b), out);
+        (ColumnData::Unsigned(a_data), ColumnData::Unsigned(b_data)) => {
+            compare_plain(comparison, selection, a.view(a_data), b.view(b_data), out);
         }
-        (ColumnData::Bool(a), ColumnData::Bool(b)) => {
-            compare_plain(comparison, selection, (a_there, a), (b_there, b), out);
+        (ColumnData::Bool(a_data), ColumnData::Bool(b_data)) => {
+            compare_plain(comparison, selection, a.view(a_data), b.view(b_data), out);
         }
-        (ColumnData::Float(a), ColumnData::Float(b)) => {
+        (ColumnData::Float(a_data), ColumnData::Float(b_data)) => {
             let holds = |a: f64, b: f64| comparison.holds(compare_floats(a, b));
-            map_two_total(selection, (a_there, a), (b_there, b), out, holds);
+            map_two_total(selection, a.view(a_data), b.view(b_data), out, holds);
         }
-        (ColumnData::Int(a), ColumnData::Unsigned(b)) => {
+        (ColumnData::Int(a_data), ColumnData::Unsigned(b_data)) => {
             let holds = |a: i64, b: u64| comparison.holds(i128::from(a).cmp(&i128::from(b)));
-            map_two_total(selection, (a_there, a), (b_there, b), out, holds);
+            map_two_total(selection, a.view(a_data), b.view(b_data), out, holds);
         }
-        (ColumnData::Unsigned(a), ColumnData::Int(b)) => {
+        (ColumnData::Unsigned(a_data), ColumnData::Int(b_data)) => {
             let holds = |a: u64, b: i64| comparison.holds(i128::from(a).cmp(&i128::from(b)));
-            map_two_total(selection, (a_there, a), (b_there, b), out, holds);
+            map_two_total(selection, a.view(a_data), b.view(b_data), out, holds);
         }
         // Spans of NULLs point anywhere, so they are not read.
-        (ColumnData::Span(a), ColumnData::Span(b)) if comparison == Comparison::Equal => {
-            map_two(selection, (a_there, a), (b_there, b), out, |a, b| Some(bytes.of(a) == bytes.of(b)));
+        (ColumnData::Span(a_data), ColumnData::Span(b_data)) if comparison == Comparison::Equal => {
+            map_two(selection, a.view(a_data), b.view(b_data), out, |a, b| Some(bytes.of(a) == bytes.of(b)));
         }
-        (ColumnData::Span(a), ColumnData::Span(b)) => {
+        (ColumnData::Span(a_data), ColumnData::Span(b_data)) => {
             let holds = |a, b| Some(comparison.holds(bytes.of(a).cmp(bytes.of(b))));
-            map_two(selection, (a_there, a), (b_there, b), out, holds);
+            map_two(selection, a.view(a_data), b.view(b_data), out, holds);
         }
         _ => unreachable!("a checked program compares like with like"),
     }
@@ -368,9 +367,9 @@ fn compare(
 fn compare_plain<T: Copy + Ord>(
     comparison: Comparison,
     selection: &Selection,
-    a: (&[bool], &[T]),
-    b: (&[bool], &[T]),
-    out: (&mut [bool], &mut [bool]),
+    a: ColumnView<'_, T>,
+    b: ColumnView<'_, T>,
+    out: ColumnViewMut<'_, bool>,
 ) {
     match comparison {
         Comparison::Equal => map_two_total(selection, a, b, out, |a, b| a == b),
@@ -382,11 +381,10 @@ fn compare_plain<T: Copy + Ord>(
     }
 }
 
-fn arithmetic(operation: Arithmetic, selection: &Selection, (a, b): (&Column, &Column), out: &mut Column) {
-    let (a_there, b_there) = (&a.there, &b.there);
+fn arithmetic(operation: Arithmetic, selection: &Selection, a: &Column, b: &Column, out: &mut Column) {
     let exact = |a: i128, b: i128| i64::try_from(exact_integer(operation, a, b)?).ok();
     match (&a.data, &b.data) {
-        (ColumnData::Int(a), ColumnData::Int(b)) => {
+        (ColumnData::Int(a_data), ColumnData::Int(b_data)) => {
             let compute = |a: i64, b: i64| match operation {
                 Arithmetic::Add => a.checked_add(b),
                 Arithmetic::Subtract => a.checked_sub(b),
@@ -396,18 +394,18 @@ fn arithmetic(operation: Arithmetic, selection: &Selection, (a, b): (&Column, &C
                 Arithmetic::Remainder if b == -1 => Some(0),
                 Arithmetic::Remainder => a.checked_rem(b),
             };
-            map_two(selection, (a_there, a), (b_there, b), out.ints_mut(), compute);
+            map_two(selection, a.view(a_data), b.view(b_data), out.ints_mut(), compute);
         }
-        (ColumnData::Int(a), ColumnData::Unsigned(b)) => {
-            map_two(selection, (a_there, a), (b_there, b), out.ints_mut(), |a, b| exact(a.into(), b.into()));
+        (ColumnData::Int(a_data), ColumnData::Unsigned(b_data)) => {
+            map_two(selection, a.view(a_data), b.view(b_data), out.ints_mut(), |a, b| exact(a.into(), b.into()));
         }
-        (ColumnData::Unsigned(a), ColumnData::Int(b)) => {
-            map_two(selection, (a_there, a), (b_there, b), out.ints_mut(), |a, b| exact(a.into(), b.into()));
+        (ColumnData::Unsigned(a_data), ColumnData::Int(b_data)) => {
+            map_two(selection, a.view(a_data), b.view(b_data), out.ints_mut(), |a, b| exact(a.into(), b.into()));
         }
-        (ColumnData::Unsigned(a), ColumnData::Unsigned(b)) => {
-            map_two(selection, (a_there, a), (b_there, b), out.ints_mut(), |a, b| exact(a.into(), b.into()));
+        (ColumnData::Unsigned(a_data), ColumnData::Unsigned(b_data)) => {
+            map_two(selection, a.view(a_data), b.view(b_data), out.ints_mut(), |a, b| exact(a.into(), b.into()));
         }
-        (ColumnData::Float(a), ColumnData::Float(b)) => {
+        (ColumnData::Float(a_data), ColumnData::Float(b_data)) => {
             let compute = |a: f64, b: f64| match operation {
                 Arithmetic::Add => Some(a + b),
                 Arithmetic::Subtract => Some(a - b),
@@ -415,7 +413,7 @@ fn arithmetic(operation: Arithmetic, selection: &Selection, (a, b): (&Column, &C
                 Arithmetic::Divide => (b != 0.0).then_some(a / b),
                 Arithmetic::Remainder => (b != 0.0).then_some(a % b),
             };
-            map_two(selection, (a_there, a), (b_there, b), out.floats_mut(), compute);
+            map_two(selection, a.view(a_data), b.view(b_data), out.floats_mut(), compute);
         }
         _ => unreachable!("a checked program computes with numbers of one kind"),
     }

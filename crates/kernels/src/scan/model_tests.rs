@@ -15,7 +15,7 @@ type Values = Vec<Option<OwnedScalar>>;
 
 /// Runs a program on one record. Returns its registers, or none if the record is not kept. The error is the field that
 /// does not fit.
-fn interpret(format: &Format, program: &Program, (key, value): (&[u8], &[u8])) -> Result<Option<Values>, usize> {
+fn interpret(format: &Format, program: &Program, key: &[u8], value: &[u8]) -> Result<Option<Values>, usize> {
     let reader = FieldReader::new(format);
     let mut registers = Values::new();
     for instruction in program.instructions() {
@@ -234,7 +234,7 @@ proptest! {
             let kept = machine.run(&batch).to_vec();
             let mut misfits = BatchMisfits::default();
             for (row, (key, value)) in records.iter().enumerate() {
-                let expected = interpret(&format, &program, (key, value));
+                let expected = interpret(&format, &program, key, value);
                 prop_assert_eq!(kept.contains(&(row as u16)), matches!(expected, Ok(Some(_))), "row {}", row);
                 match expected {
                     Err(field) => {

@@ -175,7 +175,7 @@ impl Program {
         }
         let mut types = Vec::with_capacity(instructions.len());
         for (place, instruction) in instructions.iter().enumerate() {
-            let defined = check(place, instruction, (&types, &constants, fields))?;
+            let defined = check(place, instruction, &types, &constants, fields)?;
             types.push(defined);
         }
         Ok(Program { instructions, constants, types })
@@ -199,7 +199,9 @@ impl Program {
 fn check(
     place: usize,
     instruction: &Instruction,
-    (types, constants, fields): (&[Option<ScalarType>], &[Constant], &[ScalarType]),
+    types: &[Option<ScalarType>],
+    constants: &[Constant],
+    fields: &[ScalarType],
 ) -> Result<Option<ScalarType>, ProgramError> {
     let of =
         |register: Register| types.get(usize::from(register)).copied().flatten().ok_or(ProgramError::Operand(place));

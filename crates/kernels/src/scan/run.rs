@@ -147,7 +147,7 @@ impl QueryRun {
                     write_columns(machine, batch, keys, *kept, row);
                     let added = groups.update(row, |states| {
                         let pairs = states.iter_mut().zip(aggregates.iter());
-                        pairs.map(|(state, aggregate)| add(machine, (batch, *kept), aggregate, state)).sum()
+                        pairs.map(|(state, aggregate)| add(machine, batch, *kept, aggregate, state)).sum()
                     });
                     added.map_err(|TooManyGroups| RunError::TooManyGroups)?;
                 }
@@ -230,7 +230,7 @@ fn write_columns(machine: &Machine, batch: &RowBatch, columns: &[Register], row:
 }
 
 /// Adds a record to a state. Returns how many bytes more the state holds.
-fn add(machine: &Machine, (batch, row): (&RowBatch, u16), aggregate: &Aggregate, state: &mut AggregateState) -> isize {
+fn add(machine: &Machine, batch: &RowBatch, row: u16, aggregate: &Aggregate, state: &mut AggregateState) -> isize {
     let value = match aggregate.register {
         Some(register) => machine.value(batch, register, usize::from(row)),
         None => Some(Scalar::Bool(true)),

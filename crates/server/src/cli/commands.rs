@@ -17,7 +17,7 @@ use super::pictures;
 use super::{generating, graphs, help, inspection, keyspaces, mistypes, presets, queries, repair_arguments, serve};
 use crate::cli::arguments::{Cli, Command, CreationArguments, LogLevel, ResizeArguments, StoreArguments};
 use crate::cli::fields_arguments::GetArguments;
-use crate::cli::keyspace_arguments::{DEFAULT_NAME, KeyspaceArguments};
+use crate::cli::keyspace_arguments::DEFAULT_NAME;
 use crate::cli::pipeline_arguments::PipelineCommand;
 use crate::logging;
 use crate::net::listen::Address;
@@ -27,7 +27,7 @@ use crate::store::store_open::{self, OpenError};
 use crate::tools::item_lines::Format;
 use crate::tools::key_text::KeyText;
 use crate::tools::load::{Existing, StoreSink};
-use crate::tools::pipelines::PipelineRun;
+use crate::tools::pipelines::{PipelineRun, UnitChoice};
 use crate::tools::remote::{self, Remote};
 use crate::tools::remote_items;
 use crate::tools::warm::{self, WarmSource};
@@ -111,11 +111,13 @@ fn run(command: Command) -> Outcome {
     match command {
         Command::Serve(_) => unreachable!("it has a log of its own"),
         Command::Put { key, value, keyspace, store, creation } => {
-            put(&key, &value, (&store, &keyspace), creating_options(&store, &creation))
+            put(&key, &value, KeyspaceTarget::new(&store, &keyspace.keyspace), creating_options(&store, &creation))
         }
         Command::Get(arguments) if arguments.asks_for_fields() => queries::get_fields(&arguments),
-        Command::Get(GetArguments { key, keyspace, store, .. }) => get(&key, (&store, &keyspace)),
-        Command::Delete { key, keyspace, store } => delete(&key, (&store, &keyspace)),
+        Command::Get(GetArguments { key, keyspace, store, .. }) => {
+            get(&key, KeyspaceTarget::new(&store, &keyspace.keyspace))
+        }
+        Command::Delete { key, keyspace, store } => delete(&key, KeyspaceTarget::new(&store, &keyspace.keyspace)),
         Command::Stats { json, memcached: Some(address), .. } => {
             Remote::memcached(&address).stats(b"").map_err(Box::from).and_then(|lines| print_stats(&lines, json))
         }
@@ -127,8 +129,9 @@ fn run(command: Command) -> Outcome {
         Command::Pipeline(PipelineCommand::Run { pipeline, keyspace, pictures, store, .. })
             if !pictures.keys.is_empty() =>
         {
-            let named = KeyspaceArguments { keyspace: keyspace.clone() };
-            read_keyspace((&store, &named), |opened| self::pictures::run(opened, &keyspace, &pipeline, &pictures))
+            read_keyspace(KeyspaceTarget::new(&store, &keyspace), |opened| {
+                self::pictures::run(opened, &keyspace, &pipeline, &pictures)
+            })
         }
         Command::Pipeline(PipelineCommand::Run {
             pipeline,
@@ -141,9 +144,14 @@ fn run(command: Command) -> Outcome {
             store,
             ..
         }) => {
-            let source = (key.as_deref(), file.as_deref());
-            let keyspace = KeyspaceArguments { keyspace };
-            let ran = run_pipeline(&pipeline, source, (&compute_units, pin), (&store, &keyspace))?;
+            let choice = UnitChoice { compute_units: &compute_units, pin };
+            let ran = run_pipeline(
+                &pipeline,
+                key.as_deref(),
+                file.as_deref(),
+                choice,
+                KeyspaceTarget::new(&store, &keyspace),
+            )?;
             if stats {
                 // An error of standard error is ignored: the output matters.
                 let _ = write!(io::stderr(), "{}", pipelines::stage_lines(&ran.stages));
@@ -152,31 +160,41 @@ fn run(command: Command) -> Outcome {
         }
         Command::Load { file, format, skip_bad, memcached, keyspace, store, creation } => {
             let file = file.filter(|path| path.as_os_str() != "-");
-            let input = (file.as_deref(), format, skip_bad);
-            load(input, memcached.as_ref(), (&store, &keyspace), filling_options(&store, &creation))
+            let options = filling_options(&store, &creation);
+            load(
+                file.as_deref(),
+                format,
+                skip_bad,
+                memcached.as_ref(),
+                KeyspaceTarget::new(&store, &keyspace.keyspace),
+                options,
+            )
         }
-        Command::Warm { from, memcached, keyspace, store, creation } => {
-            warm(&from, memcached.as_ref(), (&store, &keyspace), filling_options(&store, &creation))
-        }
+        Command::Warm { from, memcached, keyspace, store, creation } => warm(
+            &from,
+            memcached.as_ref(),
+            KeyspaceTarget::new(&store, &keyspace.keyspace),
+            filling_options(&store, &creation),
+        ),
         Command::List { prefix, long, memcached: Some(address), .. } => list_remote(&address, &prefix, long),
         Command::Dump { prefix, format, memcached: Some(address), .. } => dump_remote(&address, &prefix, format),
         Command::List { prefix, long, memcached: None, keyspace, store } => {
             let mut out = output::stdout();
-            read_keyspace((&store, &keyspace), |opened| {
+            read_keyspace(KeyspaceTarget::new(&store, &keyspace.keyspace), |opened| {
                 Ok(list::list(opened, &KeyText::of(opened)?.prefix(&prefix)?, long, &mut out)?)
             })
         }
         Command::Dump { prefix, format, skip_bad: true, memcached: None, keyspace, store } => {
             check_memory(store.memory)?;
-            let from = (&store.place(), &offline_options(&store));
+            let (place, options) = (store.place(), offline_options(&store));
             // A damaged store may not say the keyspace's format, so the prefix is taken as bytes.
             let prefix = KeyText::of_bytes().prefix(&prefix)?;
-            let what = (&keyspace.keyspace[..], &prefix[..], format);
-            repair::dump(from, what, &mut output::stdout(), &mut std::io::stderr())
+            let (mut out, mut complaints) = (output::stdout(), std::io::stderr());
+            repair::dump(&place, &options, &keyspace.keyspace, &prefix, format, &mut out, &mut complaints)
         }
         Command::Dump { prefix, format, skip_bad: false, memcached: None, keyspace, store } => {
             let mut out = output::stdout();
-            read_keyspace((&store, &keyspace), |opened| {
+            read_keyspace(KeyspaceTarget::new(&store, &keyspace.keyspace), |opened| {
                 Ok(list::dump(opened, &KeyText::of(opened)?.prefix(&prefix)?, format, &mut out)?)
             })
         }
@@ -184,7 +202,7 @@ fn run(command: Command) -> Outcome {
         Command::Graph(command) => graphs::run(&command),
         Command::Scan(arguments) => queries::scan(&arguments),
         Command::Inspect { key: Some(key), keyspace, json, memcached, store, .. } => {
-            inspection::inspect_key(&key, json, memcached.as_ref(), (&store, &KeyspaceArguments { keyspace }))
+            inspection::inspect_key(&key, json, memcached.as_ref(), KeyspaceTarget::new(&store, &keyspace))
         }
         Command::Inspect { key: None, map, watch, json, memcached, store, .. } => {
             let every = watch.map(|seconds| Duration::from_secs(u64::from(seconds)));
@@ -224,15 +242,26 @@ pub(super) fn filling_options(arguments: &StoreArguments, creation: &CreationArg
     Options { sync: tapetum::Sync::No, ..creating_options(arguments, creation) }
 }
 
-/// A store, and one of its keyspaces.
-pub(super) type OfKeyspace<'a> = (&'a StoreArguments, &'a KeyspaceArguments);
+/// A store, and the name of one of its keyspaces.
+#[derive(Clone, Copy)]
+pub(super) struct KeyspaceTarget<'a> {
+    store: &'a StoreArguments,
+    keyspace: &'a str,
+}
+
+impl<'a> KeyspaceTarget<'a> {
+    pub fn new(store: &'a StoreArguments, keyspace: &'a str) -> KeyspaceTarget<'a> {
+        KeyspaceTarget { store, keyspace }
+    }
+}
 
 /// Runs `work` on a keyspace of the store without a server, and closes the store.
 fn with_keyspace<R>(
-    (store, KeyspaceArguments { keyspace }): OfKeyspace<'_>,
+    target: KeyspaceTarget<'_>,
     options: Options,
     work: impl FnOnce(&KeyspaceHandle) -> Result<R, Box<dyn Error>>,
 ) -> Result<R, Box<dyn Error>> {
+    let KeyspaceTarget { store, keyspace } = target;
     if options.create {
         expect_store_of(&store.place(), keyspace)?;
     }
@@ -254,10 +283,10 @@ fn refuse_device(store: &tapetum::Store, name: &str) -> Result<(), String> {
 
 /// Runs `work` on a keyspace of the store without a server. The store stays unchanged.
 pub(super) fn read_keyspace<R>(
-    (store, KeyspaceArguments { keyspace }): OfKeyspace<'_>,
+    target: KeyspaceTarget<'_>,
     work: impl FnOnce(&KeyspaceHandle) -> Result<R, Box<dyn Error>>,
 ) -> Result<R, Box<dyn Error>> {
-    read_store(store, |store| work(&store.keyspace(keyspace)?))
+    read_store(target.store, |store| work(&store.keyspace(target.keyspace)?))
 }
 
 /// A new store has only the default keyspace. Checked before the store is made.
@@ -323,16 +352,18 @@ fn of_store(place: &Place, store: &tapetum::Store, error: Box<dyn Error>) -> Box
 }
 
 fn load(
-    (file, format, skip_bad): (Option<&Path>, Option<Format>, bool),
+    file: Option<&Path>,
+    format: Option<Format>,
+    skip_bad: bool,
     memcached: Option<&Address>,
-    of: OfKeyspace<'_>,
+    target: KeyspaceTarget<'_>,
     options: Options,
 ) -> Outcome {
     // Check the file first, so that an error leaves no empty store behind.
     file.map_or(Ok(()), load::check_file)?;
     let loaded = match memcached {
         Some(address) => load::load(file, format, skip_bad, &mut Remote::memcached(address).sink(Existing::Replace)?)?,
-        None => with_keyspace(of, options, |keyspace| {
+        None => with_keyspace(target, options, |keyspace| {
             Ok(load::load(file, format, skip_bad, &mut StoreSink::new(keyspace, Existing::Replace)?)?)
         })?,
     };
@@ -346,13 +377,13 @@ fn load(
     Ok(())
 }
 
-fn warm(from: &Address, memcached: Option<&Address>, of: OfKeyspace<'_>, options: Options) -> Outcome {
+fn warm(from: &Address, memcached: Option<&Address>, target: KeyspaceTarget<'_>, options: Options) -> Outcome {
     let from = Remote::from(from);
     let count = || from.figure("curr_items");
     let source = source_of(from, &count, b"")?;
     let warmed = match memcached {
         Some(address) => warm::warm(source, &mut Remote::memcached(address).sink(Existing::Keep)?)?,
-        None => with_keyspace(of, options, |keyspace| {
+        None => with_keyspace(target, options, |keyspace| {
             Ok(warm::warm(source, &mut StoreSink::new(keyspace, Existing::Keep)?)?)
         })?,
     };
@@ -380,8 +411,7 @@ fn dump_remote(address: &Address, prefix: &str, format: Format) -> Outcome {
 fn list_remote(address: &Address, prefix: &str, long: bool) -> Outcome {
     let from = Remote::memcached(address);
     let prefix = KeyText::of_bytes().prefix(prefix)?;
-    let streams = (from.connect()?, from.connect()?);
-    Ok(remote_items::list(streams, &prefix, long, &mut output::stdout())?)
+    Ok(remote_items::list(from.connect()?, from.connect()?, &prefix, long, &mut output::stdout())?)
 }
 
 /// Reports on standard error what was done, unless the log takes only errors (`-q`).
@@ -434,23 +464,23 @@ pub(super) fn check_memory(memory_bytes: Option<u64>) -> Result<(), String> {
     }
 }
 
-fn put(key: &str, value: &str, of: OfKeyspace<'_>, options: Options) -> Outcome {
+fn put(key: &str, value: &str, target: KeyspaceTarget<'_>, options: Options) -> Outcome {
     let bytes = if value == "-" { read_input()? } else { value.as_bytes().to_vec() };
-    with_keyspace(of, options, |keyspace| {
+    with_keyspace(target, options, |keyspace| {
         if let Some(why) = item_limit::refusal(bytes.len(), keyspace.store()) {
             return Err(why.into());
         }
         let format = keyspace.format()?;
         let key = KeyText::new(format.as_ref()).key(key)?;
         if let Some(format) = &format {
-            format_check::check_item(format, &of.1.keyspace, (&key, &bytes))?;
+            format_check::check_item(format, target.keyspace, &key, &bytes)?;
         }
         Ok(keyspace.put(&key, &bytes).map(|_stamp| ())?)
     })
 }
 
-fn get(key: &str, of: OfKeyspace<'_>) -> Outcome {
-    let item = read_keyspace(of, |keyspace| Ok(keyspace.get(&KeyText::of(keyspace)?.key(key)?)?))?;
+fn get(key: &str, target: KeyspaceTarget<'_>) -> Outcome {
+    let item = read_keyspace(target, |keyspace| Ok(keyspace.get(&KeyText::of(keyspace)?.key(key)?)?))?;
     let item = item.ok_or_else(|| not_found(key))?;
     let mut out = output::stdout();
     out.write_all(&item.value)?;
@@ -463,26 +493,27 @@ fn get(key: &str, of: OfKeyspace<'_>) -> Outcome {
 /// Runs a pipeline over an item or a file.
 fn run_pipeline(
     text: &str,
-    (key, file): (Option<&str>, Option<&Path>),
-    (compute_units, pin): (&[String], bool),
-    of: OfKeyspace<'_>,
+    key: Option<&str>,
+    file: Option<&Path>,
+    choice: UnitChoice<'_>,
+    target: KeyspaceTarget<'_>,
 ) -> Result<PipelineRun, Box<dyn Error>> {
     let bytes = match (key, file) {
         (_, Some(file)) if file == Path::new("-") => read_input()?,
         (_, Some(file)) => fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?,
         (key, None) => {
-            let (key, (store, keyspace)) = (key.unwrap_or_default(), of);
-            let units = pipelines::named_units(compute_units)?;
-            let options = Options { compute_units: units, pin_units: pin, ..offline_options(store) };
+            let (key, KeyspaceTarget { store, keyspace }) = (key.unwrap_or_default(), target);
+            let units = pipelines::named_units(choice.compute_units)?;
+            let options = Options { compute_units: units, pin_units: choice.pin, ..offline_options(store) };
             let ran = read_store_with(store, &options, |store| {
-                let keyspace = store.keyspace(&keyspace.keyspace)?;
+                let keyspace = store.keyspace(keyspace)?;
                 let key = KeyText::of(&keyspace)?.key(key)?;
-                pipelines::run_item(&keyspace, &key, text, (compute_units, pin))
+                pipelines::run_item(&keyspace, &key, text, choice)
             })?;
             return ran.ok_or_else(|| not_found(key).into());
         }
     };
-    Ok(pipelines::run(text, (compute_units, pin), &bytes)?)
+    Ok(pipelines::run(text, choice, &bytes)?)
 }
 
 /// All of standard input.
@@ -497,9 +528,10 @@ pub(super) fn print(bytes: &[u8]) -> Outcome {
     Ok(output::print(bytes)?)
 }
 
-fn delete(key: &str, of: OfKeyspace<'_>) -> Outcome {
-    match with_keyspace(of, offline_options(of.0), |keyspace| Ok(keyspace.delete(&KeyText::of(keyspace)?.key(key)?)?))?
-    {
+fn delete(key: &str, target: KeyspaceTarget<'_>) -> Outcome {
+    match with_keyspace(target, offline_options(target.store), |keyspace| {
+        Ok(keyspace.delete(&KeyText::of(keyspace)?.key(key)?)?)
+    })? {
         true => Ok(()),
         false => Err(not_found(key).into()),
     }

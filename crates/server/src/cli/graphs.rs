@@ -31,10 +31,10 @@ pub fn run(GraphCommand::Bc(arguments): &GraphCommand) -> Outcome {
         let name = &arguments.edges.keyspace;
         let keyspace = store.keyspace(name)?;
         match compiled {
-            Some(compiled) => betweenness(&keyspace, &compiled, (arguments, signals.as_fd())),
+            Some(compiled) => betweenness(&keyspace, &compiled, arguments, signals.as_fd()),
             None => {
                 let compiled = compile(&kept_format(&keyspace, name)?, arguments)?;
-                betweenness(&keyspace, &compiled, (arguments, signals.as_fd()))
+                betweenness(&keyspace, &compiled, arguments, signals.as_fd())
             }
         }
     })
@@ -70,7 +70,8 @@ fn options(arguments: &BetweennessArguments) -> GraphOptions {
 fn betweenness(
     keyspace: &KeyspaceHandle,
     edges: &CompiledQuery,
-    (arguments, signals): (&BetweennessArguments, BorrowedFd<'_>),
+    arguments: &BetweennessArguments,
+    signals: BorrowedFd<'_>,
 ) -> Outcome {
     let (measure, bar) = (Measure::begin(keyspace.store()), progress());
     let (side, mut signal) = (side(arguments.run), None);

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io::Write;
 use std::time::Duration;
 
-use super::commands::{OfKeyspace, Outcome, check_memory, offline_options, print, print_stats, read_keyspace};
+use super::commands::{KeyspaceTarget, Outcome, check_memory, offline_options, print, print_stats, read_keyspace};
 use crate::cli::arguments::StoreArguments;
 use crate::net::listen::Address;
 use crate::store::inspect_lines;
@@ -13,7 +13,7 @@ use crate::tools::inspect;
 use crate::tools::key_text::KeyText;
 use crate::tools::remote::Remote;
 
-pub fn inspect_key(key: &str, json: bool, memcached: Option<&Address>, of: OfKeyspace<'_>) -> Outcome {
+pub fn inspect_key(key: &str, json: bool, memcached: Option<&Address>, target: KeyspaceTarget<'_>) -> Outcome {
     let lines = match memcached {
         Some(address) => {
             let key = KeyText::of_bytes().key(key)?;
@@ -25,7 +25,7 @@ pub fn inspect_key(key: &str, json: bool, memcached: Option<&Address>, of: OfKey
             }
             Remote::memcached(address).stats(&[b"inspect ", &key[..]].concat())?
         }
-        None => read_keyspace(of, |keyspace| {
+        None => read_keyspace(target, |keyspace| {
             let key = KeyText::of(keyspace)?.key(key)?;
             let location = tapetum::locate(keyspace.store(), keyspace.keyspace(), &key)?;
             Ok(inspect_lines::location_lines(&location))

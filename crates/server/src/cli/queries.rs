@@ -8,7 +8,7 @@ use tapetum::{KeyRange, KeyspaceHandle, KeyspaceKind, Options, QuerySide};
 use tapetum_kernels::scan::Format;
 use tapetum_kernels::scan::query::MisfitPolicy;
 
-use super::commands::{Outcome, not_found, offline_options, print, read_keyspace, read_store_with};
+use super::commands::{KeyspaceTarget, Outcome, not_found, offline_options, print, read_keyspace, read_store_with};
 use crate::cli::fields_arguments::GetArguments;
 use crate::cli::keyspace_arguments::KeyspaceArguments;
 use crate::cli::scan_arguments::{OnError, QueryArguments, RunSide, ScanArguments, Transfer};
@@ -39,10 +39,10 @@ pub fn scan(arguments: &ScanArguments) -> Outcome {
         };
         let said = format.as_ref().map(ready).transpose()?;
         return read(&mut |opened| match &said {
-            Some((compiled, range)) => query((opened, range), compiled, (&arguments.query, rows)),
+            Some((compiled, range)) => query(opened, range, compiled, &arguments.query, rows),
             None => {
                 let (compiled, range) = ready(&kept_format(opened, arguments.keyspace())?)?;
-                query((opened, &range), &compiled, (&arguments.query, rows))
+                query(opened, &range, &compiled, &arguments.query, rows)
             }
         });
     }
@@ -54,7 +54,7 @@ pub fn scan(arguments: &ScanArguments) -> Outcome {
             && let Some(format) = opened.format()?
         {
             let (compiled, rows) = (compile(&format, arguments)?, arguments.row_format()?);
-            return query((opened, &range), &compiled, (&arguments.query, rows));
+            return query(opened, &range, &compiled, &arguments.query, rows);
         }
         if arguments.count {
             return print(format!("{}\n", scan_items::count(opened, range.clone(), limit)?).as_bytes());
@@ -89,9 +89,11 @@ fn compile(format: &Format, arguments: &ScanArguments) -> Result<CompiledQuery, 
 }
 
 fn query(
-    (keyspace, range): (&KeyspaceHandle, &KeyRange),
+    keyspace: &KeyspaceHandle,
+    range: &KeyRange,
     compiled: &CompiledQuery,
-    (asked, rows): (&QueryArguments, RowFormat),
+    asked: &QueryArguments,
+    rows: RowFormat,
 ) -> Outcome {
     let side = match (asked.run, asked.transfer) {
         (run, Transfer::Bulk) => side(run),
@@ -124,7 +126,7 @@ pub fn get_fields(arguments: &GetArguments) -> Outcome {
     let GetArguments { key, keyspace, store, .. } = arguments;
     let format = arguments.fields.as_deref().map(query_rows::format).transpose()?;
     let text = QueryText { select: arguments.select.as_deref().unwrap_or("*"), ..QueryText::default() };
-    read_keyspace((store, keyspace), |opened| {
+    read_keyspace(KeyspaceTarget::new(store, &keyspace.keyspace), |opened| {
         let format = match format {
             Some(format) => format,
             None => kept_format(opened, &keyspace.keyspace)?,

@@ -46,7 +46,8 @@ impl Census {
 pub fn client_lines(
     socket: BorrowedFd<'_>,
     peer: Option<SocketAddr>,
-    (state, idle_seconds): (&'static str, u32),
+    state: &'static str,
+    idle_seconds: u32,
 ) -> (RawFd, ConnectionLines) {
     let own = local_address(socket);
     let lines = vec![

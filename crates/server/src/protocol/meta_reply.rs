@@ -107,13 +107,7 @@ impl ShownExpiry {
 
 /// Appends the reply for `outcome`, whose value, if any, is `value`; `now` is the command's arrival. Returns false, and appends nothing,
 /// for an outcome that such a command cannot have; the caller handles it.
-pub fn encode(
-    out: &mut Vec<u8>,
-    (answer, now): (MetaAnswer, u32),
-    tail: &[u8],
-    outcome: &Outcome,
-    value: &[u8],
-) -> bool {
+pub fn encode(out: &mut Vec<u8>, answer: MetaAnswer, now: u32, tail: &[u8], outcome: &Outcome, value: &[u8]) -> bool {
     let words = Words::of(tail);
     match (answer, outcome) {
         (MetaAnswer::Get { .. }, Outcome::Leased { .. }) => item(out, &words, now, outcome, value),

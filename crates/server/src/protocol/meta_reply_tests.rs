@@ -6,7 +6,7 @@ const ACCESS: Access = Access { was_read: true, idle_seconds: 61 };
 
 fn reply(answer: MetaAnswer, tail: &[u8], outcome: &Outcome) -> String {
     let mut out = Vec::new();
-    assert!(encode(&mut out, (answer, NOW), tail, outcome, b"abc"));
+    assert!(encode(&mut out, answer, NOW, tail, outcome, b"abc"));
     String::from_utf8(out).unwrap()
 }
 

@@ -105,7 +105,7 @@ pub fn encode(out: &mut Vec<u8>, form: Form, key: &[u8], outcome: &Outcome, valu
         },
         Form::TextGetEnd => out.extend_from_slice(TEXT_GET_END),
         Form::Meta { answer, now } => {
-            if !meta_reply::encode(out, (answer, now), key, outcome, value) {
+            if !meta_reply::encode(out, answer, now, key, outcome, value) {
                 text_failure(out, outcome);
             }
         }

@@ -199,7 +199,7 @@ fn parse_whole<'a>(input: &'a [u8], line: &'a [u8], after: usize, item_bytes_max
             Judged::Set { line, length_bytes } => {
                 let bad = refused(BAD_CHUNK, false);
                 let command = |value| TextCommand::Meta { line, value };
-                with_value(length_bytes, (input, after), item_bytes_max, bad, command)
+                with_value(length_bytes, input, after, item_bytes_max, bad, command)
             }
         };
     }
@@ -222,7 +222,7 @@ fn parse_whole<'a>(input: &'a [u8], line: &'a [u8], after: usize, item_bytes_max
                 Some(value) => TextCommand::Store { verb, key, flags, exptime, stamp, value, noreply },
                 None => TextCommand::TooLarge { key, delete: verb == TextVerb::Set, noreply },
             };
-            with_value(length_bytes, (input, after), item_bytes_max, refused(BAD_CHUNK, noreply), command)
+            with_value(length_bytes, input, after, item_bytes_max, refused(BAD_CHUNK, noreply), command)
         }
     }
 }
@@ -301,7 +301,8 @@ fn storage_line<'a>(verb: TextVerb, tokens: &Tokens<'a>) -> Result<StorageLine<'
 /// value does not end where it should.
 fn with_value<'a>(
     length_bytes: usize,
-    (input, after): (&'a [u8], usize),
+    input: &'a [u8],
+    after: usize,
     item_bytes_max: usize,
     bad: TextCommand<'a>,
     command: impl Fn(Option<&'a [u8]>) -> TextCommand<'a>,

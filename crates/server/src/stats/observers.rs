@@ -118,7 +118,7 @@ impl Observers {
     }
 
     /// Begins watching. `None` if there are already the most watchers.
-    pub fn watch(self: &Arc<Observers>, kinds: u8, (worker, client): (usize, u32)) -> Option<WatchSeat> {
+    pub fn watch(self: &Arc<Observers>, kinds: u8, worker: usize, client: u32) -> Option<WatchSeat> {
         let mut watchers = lock(&self.watchers);
         if watchers.len() >= WATCHERS_MAX {
             return None;
@@ -286,8 +286,8 @@ mod tests {
     fn who_watches_is_told_what_it_asked_for_and_woken_once() {
         let (observers, woken) = observers();
         assert!(!observers.wants(kinds::REQUESTS));
-        let fetchers = observers.watch(kinds::FETCHERS, (0, 1)).unwrap();
-        let both = observers.watch(kinds::FETCHERS | kinds::MUTATIONS, (1, 2)).unwrap();
+        let fetchers = observers.watch(kinds::FETCHERS, 0, 1).unwrap();
+        let both = observers.watch(kinds::FETCHERS | kinds::MUTATIONS, 1, 2).unwrap();
         observers.tell(kinds::FETCHERS, |line| line.extend_from_slice(b"type=item_get"));
         observers.tell(kinds::MUTATIONS, |line| line.extend_from_slice(b"type=item_store"));
         observers.tell(kinds::CONNECTIONS, |_| panic!("nobody wants it"));
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn a_watcher_that_takes_nothing_keeps_little_and_hears_how_much_it_missed() {
         let (observers, _) = observers();
-        let seat = observers.watch(kinds::FETCHERS, (0, 1)).unwrap();
+        let seat = observers.watch(kinds::FETCHERS, 0, 1).unwrap();
         for _ in 0..1000 {
             observers.tell(kinds::FETCHERS, |line| line.resize(1000, b'x'));
         }
@@ -321,10 +321,10 @@ mod tests {
     #[test]
     fn no_more_watch_than_may_and_who_leaves_makes_room() {
         let (observers, _) = observers();
-        let mut seats: Vec<_> = (0..WATCHERS_MAX).map(|_| observers.watch(kinds::FETCHERS, (0, 1)).unwrap()).collect();
-        assert!(observers.watch(kinds::FETCHERS, (0, 2)).is_none());
+        let mut seats: Vec<_> = (0..WATCHERS_MAX).map(|_| observers.watch(kinds::FETCHERS, 0, 1).unwrap()).collect();
+        assert!(observers.watch(kinds::FETCHERS, 0, 2).is_none());
         seats.pop();
-        assert!(observers.watch(kinds::FETCHERS, (0, 2)).is_some());
+        assert!(observers.watch(kinds::FETCHERS, 0, 2).is_some());
     }
 
     #[test]

@@ -10,6 +10,15 @@ use tapetum::{
 };
 use tapetum_drive::engine::StageSnapshot;
 
+/// An item to put whatever is there: no condition, no marks.
+#[derive(Clone, Copy)]
+pub struct PlainPut<'a> {
+    pub key: &'a [u8],
+    pub value: &'a [u8],
+    pub flags: u32,
+    pub expiry: Expiry,
+}
+
 /// Used by one thread at a time. Requests for one key take effect in the order of submission, except one that asks for room: it takes
 /// effect when it is allowed. Replies come in any order. [`crate::store::store_slot::Seat`] must forward each method, including those with
 /// a default.
@@ -113,14 +122,8 @@ pub trait Session: Send + 'static {
         None
     }
 
-    /// The item is key and value, then flags and expiry: see [`tapetum::Session::put_at_once`].
-    fn put_at_once(
-        &mut self,
-        _keyspace: KeyspaceRef,
-        _key: KeyDigest,
-        _item: (&[u8], &[u8]),
-        _about: (u32, Expiry),
-    ) -> Option<u64> {
+    /// See [`tapetum::Session::put_at_once`].
+    fn put_at_once(&mut self, _keyspace: KeyspaceRef, _key: KeyDigest, _put: PlainPut<'_>) -> Option<u64> {
         None
     }
 }

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 use std::os::fd::RawFd;
-use tapetum::Expiry;
 
 use tapetum::{
     AbsentBlocks, Access, Ask, BlockDevice, DramItem, Error, Inspection, KeyDigest, Keyspace, KeyspaceId, KeyspaceRef,
@@ -10,7 +9,7 @@ use tapetum::{
 };
 use tapetum_drive::engine::StageSnapshot;
 
-use crate::store::engine;
+use crate::store::engine::{self, PlainPut};
 
 impl engine::Session for tapetum::Session {
     fn submit(&mut self, keyspace: KeyspaceRef, token: u64, request: Request<'_>) {
@@ -101,14 +100,9 @@ impl engine::Session for tapetum::Session {
         self.puts_at_once()
     }
 
-    fn put_at_once(
-        &mut self,
-        keyspace: KeyspaceRef,
-        key: KeyDigest,
-        item: (&[u8], &[u8]),
-        about: (u32, Expiry),
-    ) -> Option<u64> {
-        self.put_at_once(keyspace, key, item, about)
+    fn put_at_once(&mut self, keyspace: KeyspaceRef, digest: KeyDigest, put: PlainPut<'_>) -> Option<u64> {
+        let PlainPut { key, value, flags, expiry } = put;
+        self.put_at_once(keyspace, digest, (key, value), (flags, expiry))
     }
 }
 

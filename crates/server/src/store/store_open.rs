@@ -117,7 +117,7 @@ impl fmt::Display for OpenError {
                 path.display()
             ),
             Of::Memory { path, memory_bytes, tier, least_bytes } => {
-                write_memory(f, path, (*memory_bytes, *tier), *least_bytes)
+                write_memory(f, path, *memory_bytes, *tier, *least_bytes)
             }
             Of::NoRoom { .. } => write!(f, "{error} with --data or --drive"),
             Of::Flash(FlashError::NoSpace { .. } | FlashError::TooSmall { .. } | FlashError::FileSizeLimit { .. }) => {
@@ -181,7 +181,8 @@ fn write_unknown_keyspace(f: &mut fmt::Formatter<'_>, path: &Path, name: &str, n
 fn write_memory(
     f: &mut fmt::Formatter<'_>,
     path: &Path,
-    (memory_bytes, tier): (u64, TierSize),
+    memory_bytes: u64,
+    tier: TierSize,
     least_bytes: u64,
 ) -> fmt::Result {
     let (path, memory, least) = (path.display(), size::at_most(memory_bytes), Size::at_least(least_bytes));

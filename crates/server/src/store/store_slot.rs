@@ -22,7 +22,6 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tapetum::Expiry;
 
 use tapetum::{
     AbsentBlocks, Access, Ask, BlockDevice, DramItem, Error, Inspection, KeyDigest, Keyspace, KeyspaceId, KeyspaceRef,
@@ -31,7 +30,7 @@ use tapetum::{
 use tapetum_drive::Event;
 use tapetum_drive::engine::StageSnapshot;
 
-use crate::store::engine::{Session, Store};
+use crate::store::engine::{PlainPut, Session, Store};
 
 /// How often a withdrawal checks whether the last errand has ended.
 const BORROWERS_LOOK: Duration = Duration::from_millis(5);
@@ -421,15 +420,9 @@ impl<S: Session> Session for Seat<S> {
         }
     }
 
-    fn put_at_once(
-        &mut self,
-        keyspace: KeyspaceRef,
-        key: KeyDigest,
-        item: (&[u8], &[u8]),
-        about: (u32, Expiry),
-    ) -> Option<u64> {
+    fn put_at_once(&mut self, keyspace: KeyspaceRef, key: KeyDigest, put: PlainPut<'_>) -> Option<u64> {
         match &mut self.sitter {
-            Sitter::Session(session) => session.put_at_once(keyspace, key, item, about),
+            Sitter::Session(session) => session.put_at_once(keyspace, key, put),
             Sitter::Nobody { .. } => None,
         }
     }

@@ -16,11 +16,13 @@ pub fn check(keyspace: &KeyspaceHandle, format: &Format) -> Result<(), Box<dyn E
     let mut checked = FormatCheck { fields: FieldReader::new(format), items: 0, misfits: 0, first: None };
     if keyspace.keyspace().kind() == KeyspaceKind::Ordered {
         for item in keyspace.scan(scan::of_prefix(b""))? {
-            checked.look(item?);
+            let (key, item) = item?;
+            checked.look(key, &item);
         }
     } else {
         for item in keyspace.items() {
-            checked.look(item?);
+            let (key, item) = item?;
+            checked.look(key, &item);
         }
     }
     let Some((key, field, misfit)) = checked.first else { return Ok(()) };
@@ -34,7 +36,7 @@ pub fn check(keyspace: &KeyspaceHandle, format: &Format) -> Result<(), Box<dyn E
 ///
 /// # Errors
 /// As it says.
-pub fn check_item(format: &Format, name: &str, (key, value): (&[u8], &[u8])) -> Result<(), String> {
+pub fn check_item(format: &Format, name: &str, key: &[u8], value: &[u8]) -> Result<(), String> {
     let Err((place, misfit)) = FieldReader::new(format).check(key, value) else { return Ok(()) };
     let Field { part, name: field, kind, .. } = &format.fields()[place];
     let (part, how) = match part {
@@ -76,7 +78,7 @@ struct FormatCheck {
 }
 
 impl FormatCheck {
-    fn look(&mut self, (key, item): (Vec<u8>, Item)) {
+    fn look(&mut self, key: Vec<u8>, item: &Item) {
         self.items += 1;
         if let Err((field, misfit)) = self.fields.check(&key, &item.value) {
             self.misfits += 1;
@@ -93,7 +95,7 @@ mod tests {
     fn a_text_without_its_length_is_told_how_to_be_written() {
         let refused = |fields: &str, value: &[u8]| {
             let format = Format::parse(&format!("key: k string; value: {fields}")).unwrap();
-            check_item(&format, "t", (b"k", value)).err()
+            check_item(&format, "t", b"k", value).err()
         };
         let told = refused("s string8", b"").unwrap();
         assert!(

@@ -233,11 +233,11 @@ fn encode_field(kind: &FieldKind, value: &str, is_begun: bool, key: &mut Vec<u8>
     let number = value.trim();
     let whole = || number.parse::<i128>().map_err(|_| "is not a whole number".to_owned());
     match *kind {
-        FieldKind::Unsigned { bytes, order } => push_number(whole()?, (bytes, false), order, key),
-        FieldKind::Signed { bytes, order } => push_number(whole()?, (bytes, true), order, key),
+        FieldKind::Unsigned { bytes, order } => push_number(whole()?, bytes, false, order, key),
+        FieldKind::Signed { bytes, order } => push_number(whole()?, bytes, true, order, key),
         FieldKind::Timestamp { unit, bytes, order } => {
             let number = whole().map_err(|why| format!("{why} of {} since 1970", unit_name(unit)))?;
-            push_number(number, (bytes, true), order, key)
+            push_number(number, bytes, true, order, key)
         }
         FieldKind::Float { bytes, order } => {
             let is_infinite = number.trim_start_matches(['+', '-']).to_ascii_lowercase().starts_with("inf");
@@ -267,7 +267,7 @@ fn encode_field(kind: &FieldKind, value: &str, is_begun: bool, key: &mut Vec<u8>
         }
         FieldKind::PrefixedBytes { prefix, order } | FieldKind::PrefixedText { prefix, order } => {
             let value = value_bytes(kind, value)?;
-            push_number(value.len() as i128, (prefix, false), order, key).map_err(|_| "is too long".to_owned())?;
+            push_number(value.len() as i128, prefix, false, order, key).map_err(|_| "is too long".to_owned())?;
             key.extend_from_slice(&value);
             Ok(())
         }
@@ -295,12 +295,7 @@ fn value_bytes(kind: &FieldKind, value: &str) -> Result<Vec<u8>, String> {
     }
 }
 
-fn push_number(
-    number: i128,
-    (bytes, is_signed): (u8, bool),
-    order: ByteOrder,
-    key: &mut Vec<u8>,
-) -> Result<(), String> {
+fn push_number(number: i128, bytes: u8, is_signed: bool, order: ByteOrder, key: &mut Vec<u8>) -> Result<(), String> {
     let bits = 8 * u32::from(bytes);
     let range = match is_signed {
         true => -(1i128 << (bits - 1))..1i128 << (bits - 1),

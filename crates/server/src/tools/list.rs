@@ -60,7 +60,7 @@ pub(super) fn write_out(out: &mut dyn Write, text: &mut Vec<u8>) -> Result<Contr
 pub fn list(keyspace: &KeyspaceHandle, prefix: &[u8], long: bool, out: &mut dyn Write) -> Result<(), ListError> {
     let keys = KeyText::of(keyspace)?;
     if keyspace.keyspace().kind() == KeyspaceKind::Ordered {
-        return list_ordered(keyspace, (prefix, &keys), long, out);
+        return list_ordered(keyspace, prefix, &keys, long, out);
     }
     let mut text = Vec::new();
     let walked = walk(keyspace, prefix, |item| {
@@ -99,7 +99,8 @@ fn write_key(keys: &KeyText, key: &[u8], of_value: Option<(u64, u32, Expiry)>, t
 
 fn list_ordered(
     keyspace: &KeyspaceHandle,
-    (prefix, keys): (&[u8], &KeyText),
+    prefix: &[u8],
+    keys: &KeyText,
     long: bool,
     out: &mut dyn Write,
 ) -> Result<(), ListError> {

@@ -179,6 +179,15 @@ pub fn named_units(texts: &[String]) -> Result<Vec<(String, u16)>, PipelineTextE
     Ok(units(&identity, texts)?.into_iter().map(name).collect())
 }
 
+/// The compute units that a pipeline gets.
+#[derive(Clone, Copy)]
+pub struct UnitChoice<'a> {
+    /// Counts by program, such as `zstd=2`.
+    pub compute_units: &'a [String],
+    /// Whether each unit stays on one core.
+    pub pin: bool,
+}
+
 /// The output of a pipeline, and its stages' counters.
 pub struct PipelineRun {
     pub bytes: Vec<u8>,
@@ -186,14 +195,11 @@ pub struct PipelineRun {
 }
 
 /// The output of the pipeline for `bytes`. A digest is printed as text.
-pub fn run(
-    text: &str,
-    (compute_units, pin): (&[String], bool),
-    bytes: &[u8],
-) -> Result<PipelineRun, PipelineTextError> {
+pub fn run(text: &str, choice: UnitChoice<'_>, bytes: &[u8]) -> Result<PipelineRun, PipelineTextError> {
     let mut drive = drive(bytes.len())?;
     let identity = drive.identity();
     let stages = parse(&identity, text)?;
+    let UnitChoice { compute_units, pin } = choice;
     let units = units(&identity, compute_units)?;
     if !units.is_empty() {
         drive = drive.with_compute_units(&EngineOptions { pin, ..EngineOptions::with_units(units) });
@@ -213,7 +219,7 @@ pub fn run_item(
     keyspace: &KeyspaceHandle,
     key: &[u8],
     text: &str,
-    (compute_units, pin): (&[String], bool),
+    choice: UnitChoice<'_>,
 ) -> Result<Option<PipelineRun>, Box<dyn Error>> {
     let identity = keyspace.store().drive_identity();
     let stages = parse(&identity, text)?;
@@ -234,7 +240,7 @@ pub fn run_item(
             reason: PipelineReason::OutputTooLong | PipelineReason::NoLocalMemory,
             ..
         })) => match keyspace.get(key)? {
-            Some(item) => Ok(Some(run(text, (compute_units, pin), &item.value)?)),
+            Some(item) => Ok(Some(run(text, choice, &item.value)?)),
             None => Ok(None),
         },
         Err(tapetum::Error::Pipeline(failure)) => {
@@ -281,7 +287,7 @@ mod tests {
     use super::*;
 
     fn run(text: &str, units: &[String], bytes: &[u8]) -> Result<Vec<u8>, PipelineTextError> {
-        super::run(text, (units, false), bytes).map(|run| run.bytes)
+        super::run(text, UnitChoice { compute_units: units, pin: false }, bytes).map(|run| run.bytes)
     }
 
     #[test]
@@ -310,7 +316,8 @@ mod tests {
 
     #[test]
     fn stages_that_did_something_have_a_line() {
-        let ran = super::run("zstd | sha256", (&["sha256=1".into()], true), &[7; 100_000]).unwrap();
+        let choice = UnitChoice { compute_units: &["sha256=1".into()], pin: true };
+        let ran = super::run("zstd | sha256", choice, &[7; 100_000]).unwrap();
         let lines = stage_lines(&ran.stages);
         let first_words: Vec<_> = lines.lines().filter_map(|line| line.split_whitespace().next()).collect();
         assert_eq!(first_words, ["stage", "sha256", "zstd-compress", "source", "sink"]);

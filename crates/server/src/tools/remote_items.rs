@@ -73,7 +73,8 @@ pub fn dump(source: WarmSource<'_>, format: Format, out: &mut dyn Write) -> Resu
 
 /// Prints the keys of a server that begin with `prefix`, one a line; `long` adds bytes of the value, flags and expiry.
 pub fn list(
-    (list, values): (Box<dyn RemoteStream>, Box<dyn RemoteStream>),
+    list: Box<dyn RemoteStream>,
+    values: Box<dyn RemoteStream>,
     prefix: &[u8],
     long: bool,
     out: &mut dyn Write,
@@ -181,7 +182,7 @@ mod tests {
             let keys = "key=a exp=-1 cas=1\nkey=other exp=-1 cas=1\nkey=a%20b exp=9 cas=2\nkey=ac exp=9 cas=2\nEND\r\n";
             let answers = "HD s3 f5\r\nHD s1 f0\r\nEN\r\n";
             let mut out = Vec::new();
-            list((Answers::boxed(keys), Answers::boxed(answers)), b"a", long, &mut out).unwrap();
+            list(Answers::boxed(keys), Answers::boxed(answers), b"a", long, &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
         assert_eq!(list_of(false), "a\na b\nac\n");

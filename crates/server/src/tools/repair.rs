@@ -104,8 +104,11 @@ fn sum(report: &RepairReport) -> String {
 /// # Errors
 /// Also after all the rest was written, if something could not be read.
 pub fn dump(
-    (place, options): (&Place, &Options),
-    (keyspace, prefix, format): (&str, &[u8], Format),
+    place: &Place,
+    options: &Options,
+    keyspace: &str,
+    prefix: &[u8],
+    format: Format,
     out: &mut dyn Write,
     complaints: &mut dyn Write,
 ) -> Result<(), Box<dyn std::error::Error>> {

@@ -207,11 +207,11 @@ impl Copy<'_> {
         }
         let (flags, value_bytes, stamp) = meta_head(&line)?;
         let value = read_value(&mut self.values, value_bytes).map_err(source_lost)?;
-        self.take(item, value, (flags, stamp))
+        self.take(item, value, flags, stamp)
     }
 
     /// Handles the source's answer for an item.
-    fn take(&mut self, item: ListedItem, value: Vec<u8>, (flags, stamp): (u32, u64)) -> Result<(), String> {
+    fn take(&mut self, item: ListedItem, value: Vec<u8>, flags: u32, stamp: u64) -> Result<(), String> {
         if item.stamp != stamp {
             self.changed += 1;
             self.list.forget(&item);
@@ -246,7 +246,7 @@ impl Copy<'_> {
                 }
             };
             let value = read_value(&mut self.values, value_bytes).map_err(source_lost)?;
-            self.take(item, value, (flags, stamp))?;
+            self.take(item, value, flags, stamp)?;
         }
         self.warmed.gone += wanted.count() as u64;
         Ok(())
@@ -382,12 +382,13 @@ pub mod tests {
 
     /// `counts` are the source's answers for its number of items, in order; the last one repeats.
     fn copied(list: &str, values: &str, counts: &[u64]) -> (Result<Warmed, String>, WarmedMemory) {
-        copied_from(false, (list, values), counts)
+        copied_from(false, list, values, counts)
     }
 
     fn copied_from(
         lists_all: bool,
-        (list, values): (&str, &str),
+        list: &str,
+        values: &str,
         counts: &[u64],
     ) -> (Result<Warmed, String>, WarmedMemory) {
         let asked = Cell::new(0);
@@ -428,7 +429,7 @@ pub mod tests {
     #[test]
     fn what_a_source_counts_beyond_a_list_of_all_is_told_and_not_looked_for() {
         let (list, values) = ("key=a exp=-1 cas=1\nEND\n", "VALUE a 0 1 1\r\n1\r\nEND\r\n");
-        let (outcome, _) = copied_from(true, (list, values), &[2]);
+        let (outcome, _) = copied_from(true, list, values, &[2]);
         let warmed = outcome.unwrap();
         assert_eq!(warmed, Warmed { copied: 1, counted: 2, not_listed: 1, ..Warmed::default() });
         let told = warmed.to_string();

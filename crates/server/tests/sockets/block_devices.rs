@@ -102,20 +102,20 @@ fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
 
 #[track_caller]
 fn read(client: &mut NbdClient, offset: u64, length: usize) -> Vec<u8> {
-    let reply = client.call((READ, 0), offset, length as u32, b"").unwrap();
+    let reply = client.call(READ, 0, offset, length as u32, b"").unwrap();
     assert_eq!(reply.error, 0);
     reply.bytes
 }
 
 #[track_caller]
 fn write(client: &mut NbdClient, flags: u16, offset: u64, data: &[u8]) {
-    assert_eq!(client.call((WRITE, flags), offset, data.len() as u32, data).unwrap().error, 0);
+    assert_eq!(client.call(WRITE, flags, offset, data.len() as u32, data).unwrap().error, 0);
 }
 
 /// Waits until the client's worker has a session of the exchanged store.
 fn wait_for_store(client: &mut NbdClient) {
     let begun = std::time::Instant::now();
-    while client.call((READ, 0), 0, 1, b"").unwrap().error != 0 {
+    while client.call(READ, 0, 0, 1, b"").unwrap().error != 0 {
         assert!(begun.elapsed() < Duration::from_secs(60), "no store is put there");
     }
 }
@@ -133,11 +133,11 @@ fn random_requests_come_to_what_a_model_says() {
             let model = &mut model;
             if !structured {
                 // Without structured replies there are no block statuses.
-                let reply = client.call((BLOCK_STATUS, 0), 0, 4096, b"").unwrap();
+                let reply = client.call(BLOCK_STATUS, 0, 0, 4096, b"").unwrap();
                 assert_eq!(reply.error, 22);
                 continue;
             }
-            model.exercise(&mut client, &mut random, (3000, 24)).unwrap();
+            model.exercise(&mut client, &mut random, 3000, 24).unwrap();
         }
         let mut client = NbdClient::open(&bench.address, name, false).unwrap();
         assert!(read(&mut client, 0, DEVICE_BYTES as usize) == model.bytes);
@@ -161,9 +161,9 @@ fn exports_are_apart_and_a_read_only_one_is_not_written_to() {
     assert_eq!((disk0.flags & 2, frozen.flags & 2), (0, 2));
     for command in [WRITE, TRIM, WRITE_ZEROES] {
         let data = if command == WRITE { &b"four"[..] } else { b"" };
-        assert_eq!(frozen.call((command, 0), 0, 4, data).unwrap().error, 1);
+        assert_eq!(frozen.call(command, 0, 0, 4, data).unwrap().error, 1);
     }
-    assert_eq!(frozen.call((FLUSH, 0), 0, 0, b"").unwrap().error, 0);
+    assert_eq!(frozen.call(FLUSH, 0, 0, 0, b"").unwrap().error, 0);
     assert_eq!(read(&mut frozen, 0, 4), [0; 4]);
     let mut stream = greet(&bench.address).unwrap();
     stream
@@ -194,18 +194,18 @@ fn a_hole_of_gibibytes_is_told_and_trimmed_without_a_look_at_each_block() {
         let mut told = 0;
         // A map begins unknown, so the first answer may end early.
         while told < 2 * GIB {
-            let extents = client.call((BLOCK_STATUS, 0), told, (2 * GIB - told) as u32, b"").unwrap().extents;
+            let extents = client.call(BLOCK_STATUS, 0, told, (2 * GIB - told) as u32, b"").unwrap().extents;
             assert!(matches!(extents[..], [(_, 3)]), "{extents:?}");
             told += u64::from(extents[0].0);
         }
-        assert_eq!(client.call((BLOCK_STATUS, 0), 0, 2 << 30, b"").unwrap().extents, [(2 << 30, 3)]);
-        assert_eq!(client.call((BLOCK_STATUS, 8), 700 * GIB, 4096, b"").unwrap().extents, [(4096, 0)]);
+        assert_eq!(client.call(BLOCK_STATUS, 0, 0, 2 << 30, b"").unwrap().extents, [(2 << 30, 3)]);
+        assert_eq!(client.call(BLOCK_STATUS, 8, 700 * GIB, 4096, b"").unwrap().extents, [(4096, 0)]);
         assert_eq!(read(&mut client, 700 * GIB, 4096), pattern(1, 4096));
-        assert_eq!(client.call((TRIM, FUA), 699 * GIB, 2 << 30, b"").unwrap().error, 0);
+        assert_eq!(client.call(TRIM, FUA, 699 * GIB, 2 << 30, b"").unwrap().error, 0);
         assert_eq!(read(&mut client, 700 * GIB, 4096), [0; 4096]);
         // Rewritten blocks exist again, also where the map had them empty.
         write(&mut client, 0, GIB + 1, &pattern(2, 100));
-        assert_eq!(client.call((BLOCK_STATUS, 8), GIB, 4096, b"").unwrap().extents, [(4096, 0)]);
+        assert_eq!(client.call(BLOCK_STATUS, 8, GIB, 4096, b"").unwrap().extents, [(4096, 0)]);
         assert_eq!(read(&mut client, GIB + 1, 100), pattern(2, 100));
     }
     bench.server.stop().unwrap();
@@ -216,25 +216,25 @@ fn trims_and_zeroes_give_their_room_back_unless_it_is_to_be_kept() {
     let bench = Bench::small();
     let mut client = bench.client();
     write(&mut client, 0, 0, &pattern(1, 8 * 4096));
-    let statuses = |client: &mut NbdClient| client.call((BLOCK_STATUS, 0), 0, 9 * 4096, b"").unwrap().extents;
+    let statuses = |client: &mut NbdClient| client.call(BLOCK_STATUS, 0, 0, 9 * 4096, b"").unwrap().extents;
     let blocks = |list: &[(u32, u32)]| list.iter().map(|(count, status)| (count * 4096, *status)).collect::<Vec<_>>();
     assert_eq!(statuses(&mut client), blocks(&[(8, 0), (1, 3)]));
-    assert_eq!(client.call((TRIM, 0), BLOCK, 2 * 4096, b"").unwrap().error, 0);
+    assert_eq!(client.call(TRIM, 0, BLOCK, 2 * 4096, b"").unwrap().error, 0);
     assert_eq!(statuses(&mut client), blocks(&[(1, 0), (2, 3), (5, 0), (1, 3)]));
-    assert_eq!(client.call((WRITE_ZEROES, 0), 4 * BLOCK, 4096, b"").unwrap().error, 0);
-    assert_eq!(client.call((WRITE_ZEROES, NO_HOLE), 6 * BLOCK, 4096, b"").unwrap().error, 0);
+    assert_eq!(client.call(WRITE_ZEROES, 0, 4 * BLOCK, 4096, b"").unwrap().error, 0);
+    assert_eq!(client.call(WRITE_ZEROES, NO_HOLE, 6 * BLOCK, 4096, b"").unwrap().error, 0);
     assert_eq!(statuses(&mut client), blocks(&[(1, 0), (2, 3), (1, 0), (1, 3), (3, 0), (1, 3)]));
     assert_eq!(read(&mut client, 6 * BLOCK, 4096), [0; 4096]);
     // One extent, and no longer than asked for.
-    let one = client.call((BLOCK_STATUS, 8), BLOCK + 1, 4096, b"").unwrap();
+    let one = client.call(BLOCK_STATUS, 8, BLOCK + 1, 4096, b"").unwrap();
     assert_eq!(one.extents, [(4096, 3)]);
     // Zeroing a part of a hole leaves the hole, and a trim does not touch parts of blocks.
-    assert_eq!(client.call((WRITE_ZEROES, 0), BLOCK + 7, 100, b"").unwrap().error, 0);
-    assert_eq!(client.call((TRIM, 0), 1, 4095, b"").unwrap().error, 0);
+    assert_eq!(client.call(WRITE_ZEROES, 0, BLOCK + 7, 100, b"").unwrap().error, 0);
+    assert_eq!(client.call(TRIM, 0, 1, 4095, b"").unwrap().error, 0);
     assert_eq!(statuses(&mut client)[..2], blocks(&[(1, 0), (2, 3)]));
     assert_eq!(read(&mut client, 0, 4096), pattern(1, 8 * 4096)[..4096]);
     // A whole device is trimmed at once, as when a file system is made.
-    assert_eq!(client.call((TRIM, FUA), 0, DEVICE_BYTES as u32, b"").unwrap().error, 0);
+    assert_eq!(client.call(TRIM, FUA, 0, DEVICE_BYTES as u32, b"").unwrap().error, 0);
     assert_eq!(statuses(&mut client), blocks(&[(9, 3)]));
     bench.server.stop().unwrap();
 }
@@ -274,15 +274,15 @@ fn what_was_flushed_outlives_a_crash(name: &str) {
     let mut client = NbdClient::open(&bench.address, name, true).unwrap();
     for round in 0..5 {
         write(&mut client, 0, round * 65536, &pattern(round, 40_000));
-        assert_eq!(client.call((FLUSH, 0), 0, 0, b"").unwrap().error, 0);
+        assert_eq!(client.call(FLUSH, 0, 0, 0, b"").unwrap().error, 0);
         write(&mut client, FUA, round * 65536 + 50_000, b"forced");
         bench.crash();
         wait_for_store(&mut client);
         assert!(read(&mut client, round * 65536, 40_000) == pattern(round, 40_000), "round {round}");
         assert_eq!(read(&mut client, round * 65536 + 50_000, 6), b"forced");
         // Unflushed writes may be lost: the next flush reports that once.
-        assert_eq!(client.call((FLUSH, 0), 0, 0, b"").unwrap().error, 5);
-        assert_eq!(client.call((FLUSH, 0), 0, 0, b"").unwrap().error, 0);
+        assert_eq!(client.call(FLUSH, 0, 0, 0, b"").unwrap().error, 5);
+        assert_eq!(client.call(FLUSH, 0, 0, 0, b"").unwrap().error, 0);
     }
     bench.server.stop().unwrap();
 }
@@ -293,11 +293,11 @@ fn a_flush_while_there_is_no_store_has_told_of_the_loss() {
     let mut client = bench.client();
     write(&mut client, 0, 0, b"may be lost");
     let flash = bench.withdraw();
-    while client.call((READ, 0), 0, 1, b"").unwrap().error == 0 {}
-    assert_eq!(client.call((FLUSH, 0), 0, 0, b"").unwrap().error, 5);
+    while client.call(READ, 0, 0, 1, b"").unwrap().error == 0 {}
+    assert_eq!(client.call(FLUSH, 0, 0, 0, b"").unwrap().error, 5);
     bench.put(flash);
     wait_for_store(&mut client);
-    assert_eq!(client.call((FLUSH, 0), 0, 0, b"").unwrap().error, 0);
+    assert_eq!(client.call(FLUSH, 0, 0, 0, b"").unwrap().error, 0);
     bench.server.stop().unwrap();
 }
 
@@ -307,7 +307,7 @@ fn a_full_flash_is_no_space_and_what_is_there_can_be_read_and_trimmed() {
     let mut client = bench.client();
     let full = (0..DEVICE_BYTES / 65536).chain(0..DEVICE_BYTES / 65536).any(|number| {
         let (at, data) = (number * 65536, pattern(number, 65536));
-        let error = client.call((WRITE, 0), at, 65536, &data).unwrap().error;
+        let error = client.call(WRITE, 0, at, 65536, &data).unwrap().error;
         assert!([0, 28].contains(&error), "error {error}");
         error == 28
     });
@@ -315,11 +315,11 @@ fn a_full_flash_is_no_space_and_what_is_there_can_be_read_and_trimmed() {
     let mut other = NbdClient::open(&bench.address, "disk1", false).unwrap();
     let full = full
         || (0..DEVICE_BYTES / 65536).any(|number| {
-            other.call((WRITE, 0), number * 65536, 65536, &pattern(number + 999, 65536)).unwrap().error == 28
+            other.call(WRITE, 0, number * 65536, 65536, &pattern(number + 999, 65536)).unwrap().error == 28
         });
     assert!(full, "16 MiB took all of it");
     assert_eq!(read(&mut client, 0, 65536), pattern(0, 65536));
-    assert_eq!(client.call((TRIM, 0), 0, DEVICE_BYTES as u32, b"").unwrap().error, 0);
+    assert_eq!(client.call(TRIM, 0, 0, DEVICE_BYTES as u32, b"").unwrap().error, 0);
     assert_eq!(read(&mut client, 0, 65536), [0; 65536]);
     bench.server.stop().unwrap();
 }
@@ -404,28 +404,28 @@ fn requests_that_cannot_be_are_refused_and_the_next_one_is_served() {
     write(&mut client, 0, 0, b"kept");
     let too_much = (32 << 20) + 1;
     let none = &b""[..];
-    for (command, offset, length, data, error) in [
-        ((READ, 0), DEVICE_BYTES, 1, none, 22),
-        ((READ, 0), u64::MAX, 4096, none, 22),
-        ((READ, 0), 0, too_much, none, 22),
-        ((READ, 1 << 9), 0, 4, none, 22),
-        ((WRITE, 0), DEVICE_BYTES - 1, 2, &b"xx"[..], 28),
-        ((WRITE, 1 << 9), 0, 4, &b"lost"[..], 22),
-        ((TRIM, 0), DEVICE_BYTES - 4096, 8192, none, 22),
-        ((WRITE_ZEROES, 0), DEVICE_BYTES - 4096, 8192, none, 28),
-        ((BLOCK_STATUS, 0), 0, 0, none, 22),
-        ((BLOCK_STATUS, 0), 0, u32::MAX, none, 22),
-        ((99, 0), 0, 0, none, 22),
-        ((READ, 0), 5, 0, none, 0),
-        ((WRITE, 0), 5, 0, none, 0),
-        ((TRIM, FUA), 5, 0, none, 0),
+    for (command, flags, offset, length, data, error) in [
+        (READ, 0, DEVICE_BYTES, 1, none, 22),
+        (READ, 0, u64::MAX, 4096, none, 22),
+        (READ, 0, 0, too_much, none, 22),
+        (READ, 1 << 9, 0, 4, none, 22),
+        (WRITE, 0, DEVICE_BYTES - 1, 2, &b"xx"[..], 28),
+        (WRITE, 1 << 9, 0, 4, &b"lost"[..], 22),
+        (TRIM, 0, DEVICE_BYTES - 4096, 8192, none, 22),
+        (WRITE_ZEROES, 0, DEVICE_BYTES - 4096, 8192, none, 28),
+        (BLOCK_STATUS, 0, 0, 0, none, 22),
+        (BLOCK_STATUS, 0, 0, u32::MAX, none, 22),
+        (99, 0, 0, 0, none, 22),
+        (READ, 0, 5, 0, none, 0),
+        (WRITE, 0, 5, 0, none, 0),
+        (TRIM, FUA, 5, 0, none, 0),
     ] {
-        let reply = client.call(command, offset, length, data).unwrap();
-        assert_eq!(reply.error, error, "{command:?} of {length} at {offset}");
+        let reply = client.call(command, flags, offset, length, data).unwrap();
+        assert_eq!(reply.error, error, "{command}, {flags:#x} of {length} at {offset}");
     }
     assert_eq!(read(&mut client, 0, 4), b"kept");
     // A refused write is answered after its data: clients take an earlier answer for one to another request.
-    let sent = client.send((WRITE, 0), DEVICE_BYTES - 1, 8192, &[7; 5000]).unwrap();
+    let sent = client.send(WRITE, 0, DEVICE_BYTES - 1, 8192, &[7; 5000]).unwrap();
     client.stream().set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     assert_eq!(client.receive().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
     client.stream().set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -433,7 +433,7 @@ fn requests_that_cannot_be_are_refused_and_the_next_one_is_served() {
     let (cookie, reply) = client.receive().unwrap();
     assert_eq!((cookie, reply.error), (sent, 28));
     // A client that announces more than allowed gets an error, and is disconnected.
-    let sent = client.send((WRITE, 0), 0, too_much, b"begins").unwrap();
+    let sent = client.send(WRITE, 0, 0, too_much, b"begins").unwrap();
     let (cookie, reply) = client.receive().unwrap();
     assert_eq!((cookie, reply.error), (sent, 22));
     assert!(client.receive().is_err());
@@ -452,8 +452,8 @@ fn what_was_asked_before_a_farewell_is_answered() {
     for number in 0..40u64 {
         client.write(FUA, number * 1000, &[number as u8; 1000]).unwrap();
     }
-    client.send((READ, WHOLE), 0, 1 << 20, b"").unwrap();
-    client.send((DISCONNECT, 0), 0, 0, b"").unwrap();
+    client.send(READ, WHOLE, 0, 1 << 20, b"").unwrap();
+    client.send(DISCONNECT, 0, 0, 0, b"").unwrap();
     let answered = std::iter::from_fn(|| client.receive().ok()).inspect(|(_, reply)| assert_eq!(reply.error, 0));
     assert_eq!(answered.count(), 41);
     // A client that shuts down its side is answered too, and one that leaves in the middle of a write is forgotten.
@@ -463,7 +463,7 @@ fn what_was_asked_before_a_farewell_is_answered() {
     assert_eq!(half.receive().unwrap().1.error, 0);
     assert!(half.receive().is_err());
     let mut amid = bench.client();
-    amid.send((WRITE, 0), 0, 1 << 20, &[1; 5000]).unwrap();
+    amid.send(WRITE, 0, 0, 1 << 20, &[1; 5000]).unwrap();
     amid.stream().shutdown(Shutdown::Write).unwrap();
     assert!(amid.receive().is_err());
     let expected: Vec<u8> = (5..40).flat_map(|number| [number; 1000]).collect();
@@ -482,7 +482,7 @@ fn replies_that_nobody_reads_cost_others_nothing() {
     while hoarder.stream().write_all(&requests).is_ok() {}
     let mut client = bench.client();
     let mut model = DeviceModel::new(DEVICE_BYTES);
-    model.exercise(&mut client, &mut SplitMix64::new(3), (500, 8)).unwrap();
+    model.exercise(&mut client, &mut SplitMix64::new(3), 500, 8).unwrap();
     drop(hoarder);
     bench.server.stop().unwrap();
 }

@@ -237,7 +237,8 @@ impl State {
             Request::Append { key, value, stamp } => plain(self.extend(store, key, b"", value, stamp, now)),
             Request::Prepend { key, value, stamp } => plain(self.extend(store, key, value, b"", stamp, now)),
             Request::Increment { key, delta, decrement, initial, stamp, touch } => {
-                plain(self.increment(key, (delta, decrement), initial, stamp, touch, now))
+                let change = |old: u64| if decrement { old.saturating_sub(delta) } else { old.wrapping_add(delta) };
+                plain(self.increment(key, change, initial, stamp, touch, now))
             }
             Request::Touch { key, expiry } => plain(match self.live(key, now) {
                 None => Outcome::Missing,
@@ -322,7 +323,7 @@ impl State {
     fn increment(
         &mut self,
         key: &[u8],
-        (delta, decrement): (u64, bool),
+        change: impl Fn(u64) -> u64,
         initial: Option<Initial>,
         stamp: Option<u64>,
         touch: Option<Expiry>,
@@ -341,7 +342,7 @@ impl State {
             return Outcome::Exists;
         }
         let Some(old) = number::unsigned(&record.value) else { return Outcome::NotNumber };
-        let number = if decrement { old.saturating_sub(delta) } else { old.wrapping_add(delta) };
+        let number = change(old);
         let mut value = number.to_string().into_bytes();
         let padded = value.len().max(record.value.len());
         value.resize(padded, b' ');

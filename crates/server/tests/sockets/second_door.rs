@@ -70,7 +70,7 @@ impl LineDoor {
         self.requests[number] = Some(Pending { tag: tag.into(), charge_bytes: admission.charge_bytes, is_get });
         let put = Request::Put { key, value, flags: 0, expiry: Expiry::NONE, condition: Condition::Always };
         let request = if is_get { Request::Get { key } } else { put };
-        client.submit(number as u32, (KeyspaceRef::DEFAULT, request), admission, cx);
+        client.submit(number as u32, KeyspaceRef::DEFAULT, request, admission, cx);
         true
     }
 }

@@ -33,7 +33,7 @@ impl DeviceWorld {
             Ok(sequence) => sequence,
             Err(failure) => {
                 self.tally.refused += 1;
-                let is_right = self.is_right_refusal(&failure, (application, &stages), kept);
+                let is_right = self.is_right_refusal(&failure, application, &stages, kept);
                 let told = || format!("pipeline {token} was refused: {failure:?}, {stages:?}");
                 return if is_right { Ok(false) } else { Err(told()) };
             }
@@ -66,7 +66,8 @@ impl DeviceWorld {
     fn is_right_refusal(
         &self,
         failure: &PipelineFailure,
-        (application, stages): (u16, &[PipelineStage]),
+        application: u16,
+        stages: &[PipelineStage],
         kept: Option<(u64, bool)>,
     ) -> bool {
         match failure.reason {

@@ -260,18 +260,18 @@ impl ComputeWorld {
             }
             let bytes = batch.pipelines[of].fate.expected.clone().unwrap_or_default();
             let source = DrawnSource::Kept { id, stays };
-            let drawn = DrawnPipeline::over(&mut self.random, &self.programs, (source, bytes));
+            let drawn = DrawnPipeline::over(&mut self.random, &self.programs, source, bytes);
             (PipelineSource::Kept { id, stays }, drawn, false)
         } else if let Some(id) = kept {
             let stays = self.random.one_in(4);
             let bytes = if stays { self.kept.get(&id).cloned() } else { self.kept.remove(&id) };
             let source = DrawnSource::Kept { id, stays };
-            let drawn = DrawnPipeline::over(&mut self.random, &self.programs, (source, bytes.unwrap_or_default()));
+            let drawn = DrawnPipeline::over(&mut self.random, &self.programs, source, bytes.unwrap_or_default());
             (PipelineSource::Kept { id, stays }, drawn, false)
         } else if self.random.one_in(2) {
             let (ranges, bytes) = self.flash_ranges();
             let source = PipelineSource::Flash { list: list(&ranges) };
-            (source, DrawnPipeline::over(&mut self.random, &self.programs, (DrawnSource::Flash(ranges), bytes)), true)
+            (source, DrawnPipeline::over(&mut self.random, &self.programs, DrawnSource::Flash(ranges), bytes), true)
         } else {
             let drawn = DrawnPipeline::draw(&mut self.random, &self.programs);
             let DrawnSource::Bytes(bytes) = &drawn.source else { unreachable!("bytes were drawn") };
@@ -282,7 +282,7 @@ impl ComputeWorld {
             (source, drawn, false)
         };
         let DrawnPipeline { stages, mut expected, .. } = drawn;
-        let (sink, batch_sink) = self.sink((base, source_at + ROOM_BYTES), &mut expected)?;
+        let (sink, batch_sink) = self.sink(base, source_at + ROOM_BYTES, &mut expected)?;
         let into_flash = matches!(batch_sink, BatchSink::Flash { .. });
         let deadline_us = if self.random.one_in(4) { 1 + self.random.below(4000) } else { 0 };
         if application > 0 {
@@ -322,7 +322,8 @@ impl ComputeWorld {
 
     fn sink(
         &mut self,
-        (base, at): (u64, usize),
+        base: u64,
+        at: usize,
         expected: &mut Result<Vec<u8>, PipelineFailure>,
     ) -> Option<(PipelineSink, BatchSink)> {
         if self.random.one_in(4)
@@ -376,8 +377,8 @@ impl ComputeWorld {
                 (0..pipelines.len()).map(|number| result_of(&buffer, number)).collect::<Result<Vec<_>, _>>()?;
             for (number, pipeline) in pipelines.into_iter().enumerate() {
                 let maker = pipeline.maker.map(|maker| results[maker]);
-                self.judge((number, &results[number]), &pipeline, maker, to_cancel.contains(&number))?;
-                self.end((number, &results[number]), pipeline, &buffer, &taken)?;
+                self.judge(number, &results[number], &pipeline, maker, to_cancel.contains(&number))?;
+                self.end(number, &results[number], pipeline, &buffer, &taken)?;
             }
             let of_reason = |wanted| move |result: &&PipelineResult| matches!(result, PipelineResult::Failed(failure) if wanted == failure.reason);
             let gave_up = results.iter().filter(of_reason(PipelineReason::Cancelled)).count() as u64;
@@ -395,7 +396,8 @@ impl ComputeWorld {
     /// Checks that a pipeline may end like this.
     fn judge(
         &mut self,
-        (number, result): (usize, &PipelineResult),
+        number: usize,
+        result: &PipelineResult,
         pipeline: &BatchPipeline,
         maker: Option<PipelineResult>,
         to_cancel: bool,
@@ -420,7 +422,8 @@ impl ComputeWorld {
     /// Checks a pipeline's output, and frees its resources.
     fn end(
         &mut self,
-        (number, result): (usize, &PipelineResult),
+        number: usize,
+        result: &PipelineResult,
         pipeline: BatchPipeline,
         buffer: &LocalBuffer,
         taken: &BTreeSet<u64>,

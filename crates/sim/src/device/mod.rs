@@ -240,7 +240,7 @@ fn mixed(world: &mut DeviceWorld, setup: &DeviceSetup) -> Result<(), String> {
                 let (id, stays) = (world.random.below(asking::KEPT), world.random.one_in(2));
                 let kept = world.kept.get(&id).map(SimKept::bytes).unwrap_or_default();
                 let source = DrawnSource::Kept { id, stays };
-                DrawnPipeline::over(&mut world.random, &world.bytes.programs, (source, kept))
+                DrawnPipeline::over(&mut world.random, &world.bytes.programs, source, kept)
             } else {
                 DrawnPipeline::draw(&mut world.random, &world.bytes.programs)
             };

@@ -195,7 +195,8 @@ impl DrawnPipeline {
     pub fn over(
         random: &mut SplitMix64,
         programs: &[Box<dyn Program>],
-        (source, bytes): (DrawnSource, Vec<u8>),
+        source: DrawnSource,
+        bytes: Vec<u8>,
     ) -> DrawnPipeline {
         let mut drawing = Drawing { programs, bytes, stages: Vec::new(), failure: None };
         drawing.steps(random);

@@ -23,7 +23,8 @@ impl Bench {
         &self,
         case: &Case,
         nth: u64,
-        (base, model): (&FaultyFlash, &Model),
+        base: &FaultyFlash,
+        model: &Model,
     ) -> Result<Count, String> {
         let mut count = Count { cases: 1, ..Count::default() };
         let flash = base.fork_durable(3);

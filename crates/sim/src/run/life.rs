@@ -577,8 +577,8 @@ impl Life {
                 let parts = world.workload.keys_of(slot).map(|key| (key, kind.clone())).collect();
                 world.model.submit_group(id, session, parts);
             }
-            Draw::Device { slot, request } => self.submit_device(world, session, (slot, request))?,
-            Draw::Query { id, slot, range, filter } => self.begin_query(world, (id, slot), range, filter)?,
+            Draw::Device { slot, request } => self.submit_device(world, session, slot, request)?,
+            Draw::Query { id, slot, range, filter } => self.begin_query(world, id, slot, range, filter)?,
             Draw::Scan { id, slot, range, items_max } => {
                 self.submit_scan(world, id, ScanAsked { session, slot, range, items_max })?;
             }

@@ -66,7 +66,7 @@ async fn check_segment(
         let entry = entries.get(place as usize).copied();
         let (header, record) = (cursor.header(), cursor.record());
         let key = &record[header.header_bytes()..][..header.key_bytes as usize];
-        if entry != Some(Entry::of_record(hash, (&header, key), record.len() as u32, engine.hasher.routes())) {
+        if entry != Some(Entry::of_record(hash, &header, key, record.len() as u32, engine.hasher.routes())) {
             return Err(wrong(format!("record {place} is not the one that the key table names")));
         }
         if last.is_some_and(|last| last >= hash) {

@@ -60,7 +60,7 @@ async fn in_segment(
         let bytes = io.look(&buffer, 0..read_bytes as usize);
         let run = PageRun { bytes, first_page: page, page_size: segment.page_size() };
         let found = run
-            .find(segment.salt, (keyspace.0, key))
+            .find(segment.salt, keyspace.0, key)
             .map_err(|_| Error::Corrupt(format!("data page {page} of segment {number}")))?;
         if let Some(found) = found {
             return Ok(Some(segment_place(engine, segment, page, read_bytes, &found)));

@@ -52,7 +52,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut exporters = Vec::new();
     for contender in Contender::ALL {
         let member = Member::new(scratch.folder(), contender.label(), device_bytes * MEMBER_PERCENT / 100)?;
-        let exporter = Exporter::start(contender, member, (&binary, scratch.folder()), (device_bytes, memory_bytes))?;
+        let exporter = Exporter::start(contender, member, &binary, scratch.folder(), device_bytes, memory_bytes)?;
         Fio::fill(&exporter.uri(), device_bytes)?;
         println!("block: {} is filled", contender.label());
         exporters.push(exporter);
@@ -69,7 +69,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let fio = Fio { depth, seconds, device_bytes };
         mix(&mut outcome, &exporters, &fio, rounds, limits)?;
     }
-    reads(&mut outcome, &exporters, (rounds, device_bytes, seconds), limits)?;
+    reads(&mut outcome, &exporters, rounds, device_bytes, seconds, limits)?;
     exporters.into_iter().try_for_each(Exporter::stop)?;
     outcome.end()
 }
@@ -125,7 +125,9 @@ fn mix(
 fn reads(
     outcome: &mut Outcome,
     exporters: &[Exporter],
-    (rounds, device_bytes, seconds): (u64, u64, u64),
+    rounds: u64,
+    device_bytes: u64,
+    seconds: u64,
     limits: Option<Limits>,
 ) -> Result<(), Failure> {
     let Some(bare) = exporters.iter().find(|exporter| exporter.contender() == Contender::QemuNbd) else {

@@ -83,8 +83,10 @@ impl Exporter {
     pub fn start(
         contender: Contender,
         member: Member,
-        (binary, folder): (&Path, &Path),
-        (device_bytes, memory_bytes): (u64, u64),
+        binary: &Path,
+        folder: &Path,
+        device_bytes: u64,
+        memory_bytes: u64,
     ) -> Result<Exporter, Failure> {
         let name = contender.label().replace(' ', "-");
         let socket = folder.join(&name).with_extension("sock");
@@ -99,7 +101,7 @@ impl Exporter {
                 let words = ["--threads", "1", "--sync", "everysec", "--nbd", &door].into_iter().chain(store);
                 Running::Ours(ServerOptions::new(binary, &folder.join(&name), &words.collect::<Vec<_>>())?.start()?)
             }
-            false => Running::Rival(Rival::start(contender, (&member, &socket), memory_bytes)?),
+            false => Running::Rival(Rival::start(contender, &member, &socket, memory_bytes)?),
         };
         let begun = Instant::now();
         while UnixStream::connect(&socket).is_err() {
@@ -163,7 +165,7 @@ impl Rival {
         }
     }
 
-    fn start(contender: Contender, (member, socket): (&Member, &Path), memory_bytes: u64) -> Result<Rival, Failure> {
+    fn start(contender: Contender, member: &Member, socket: &Path, memory_bytes: u64) -> Result<Rival, Failure> {
         let mut command;
         let mut group = None;
         if contender == Contender::Nbdkit {

@@ -80,8 +80,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut entrants = Vec::new();
     let mut throttled: Vec<Throttled> = Vec::new();
     for contender in [None, Some(Contender::QemuNbd), Some(Contender::Blocks), Some(Contender::Groups4)] {
-        let entrant = Entrant::start(contender, (&binary, scratch.folder()), (data_bytes, pool_bytes))?;
-        sysbench(&entrant, (rows, threads)).fill()?;
+        let entrant = Entrant::start(contender, &binary, scratch.folder(), data_bytes, pool_bytes)?;
+        sysbench(&entrant, rows, threads).fill()?;
         throttled.push(entrant.disk.member().throttle(limits)?);
         println!("mariadb: {} is filled", entrant.label);
         entrants.push(entrant);
@@ -89,7 +89,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut turns: Vec<Vec<Turn>> = entrants.iter().map(|_| Vec::new()).collect();
     for _ in 0..rounds {
         for (entrant, turns) in entrants.iter().zip(&mut turns) {
-            turns.push(entrant.turn(&sysbench(entrant, (rows, threads)), seconds)?);
+            turns.push(entrant.turn(&sysbench(entrant, rows, threads), seconds)?);
         }
     }
     tell(&mut outcome, &entrants, &turns);
@@ -101,7 +101,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     outcome.end()
 }
 
-fn sysbench(entrant: &Entrant, (rows, threads): (u64, u64)) -> Sysbench<'_> {
+fn sysbench(entrant: &Entrant, rows: u64, threads: u64) -> Sysbench<'_> {
     Sysbench { socket: entrant.database.socket(), rows, threads }
 }
 
@@ -117,12 +117,12 @@ impl Disk {
     fn new(
         contender: Option<Contender>,
         member: Member,
-        (binary, folder): (&Path, &Path),
+        binary: &Path,
+        folder: &Path,
         device_bytes: u64,
     ) -> Result<Disk, Failure> {
         let Some(contender) = contender else { return Ok(Disk::Plain(member)) };
-        let sizes = (device_bytes, STORE_MEMORY_BYTES);
-        let exporter = Exporter::start(contender, member, (binary, folder), sizes)?;
+        let exporter = Exporter::start(contender, member, binary, folder, device_bytes, STORE_MEMORY_BYTES)?;
         let fuse = FuseDisk::show(&exporter.uri(), &folder.join("fuse"))?;
         Ok(Disk::Exported(fuse, Box::new(exporter)))
     }
@@ -152,8 +152,10 @@ impl Disk {
 impl Entrant {
     fn start(
         contender: Option<Contender>,
-        (binary, scratch): (&Path, &Path),
-        (data_bytes, pool_bytes): (u64, u64),
+        binary: &Path,
+        scratch: &Path,
+        data_bytes: u64,
+        pool_bytes: u64,
     ) -> Result<Entrant, Failure> {
         let label = match contender {
             None => "a plain disk",
@@ -163,7 +165,7 @@ impl Entrant {
         fs::create_dir_all(&folder)?;
         let device_bytes = (data_bytes * DEVICE_SHARE + DEVICE_BESIDE_BYTES).next_multiple_of(1 << 20);
         let member = Member::new(&folder, "disk", device_bytes * MEMBER_PERCENT / 100)?;
-        let disk = Disk::new(contender, member, (binary, &folder), device_bytes)?;
+        let disk = Disk::new(contender, member, binary, &folder, device_bytes)?;
         EXT4.make(&disk.path())?;
         let mounted = Mounted::new(&disk.path(), &folder.join("files"))?;
         let database = Database::start(mounted.folder(), &folder, pool_bytes)?;

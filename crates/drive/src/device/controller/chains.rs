@@ -14,10 +14,10 @@ impl Controller {
             && let Err(status) = self.events.begin(event)
         {
             // The event is another command's to end.
-            self.refuse(CommandEnd { signals: None, ..end }, opcode, (0, status));
+            self.refuse(CommandEnd { signals: None, ..end }, opcode, 0, status);
             return None;
         }
-        start.map_err(|status| self.refuse(end, opcode, (0, status))).ok()
+        start.map_err(|status| self.refuse(end, opcode, 0, status)).ok()
     }
 
     /// # Safety
@@ -52,7 +52,7 @@ impl Controller {
                 None
             }
             HeldWork::Compute(request) => self.start_compute(end, *request),
-            HeldWork::Cancel { tag, pipeline } => Some(self.cancel(end, (tag, pipeline))),
+            HeldWork::Cancel { tag, pipeline } => Some(self.cancel(end, tag, pipeline)),
         }
     }
 

@@ -11,9 +11,9 @@ impl Controller {
     pub(super) fn check_plain(&mut self, operation: &Operation, leased: &LeasedRanges) -> Result<(), Status> {
         match *operation {
             Operation::Read { flash, local, length } => {
-                self.check_moved(flash, (MemoryAddress::local(local), length), leased)
+                self.check_moved(flash, MemoryAddress::local(local), length, leased)
             }
-            Operation::Write { flash, from, length, .. } => self.check_moved(flash, (from, length), leased),
+            Operation::Write { flash, from, length, .. } => self.check_moved(flash, from, length, leased),
             Operation::Discard { flash, length } if self.is_in_flash(flash, length) => Ok(()),
             Operation::Flush => Ok(()),
             Operation::Identify { into } => self.check_leased(into, leased),
@@ -27,7 +27,8 @@ impl Controller {
     fn check_moved(
         &mut self,
         flash: u64,
-        (memory, length): (MemoryAddress, u32),
+        memory: MemoryAddress,
+        length: u32,
         leased: &LeasedRanges,
     ) -> Result<(), Status> {
         if !self.is_in_flash(flash, u64::from(length)) || memory.offset & self.sector_mask != 0 {
@@ -76,7 +77,8 @@ impl Controller {
         &mut self,
         list: LocalRange,
         leased: &LeasedRanges,
-        (reads, executions): (&mut Vec<(u64, LocalRange)>, &mut Vec<Execution>),
+        reads: &mut Vec<(u64, LocalRange)>,
+        executions: &mut Vec<Execution>,
     ) -> Result<(), (u16, Status)> {
         let count = list.length as usize / Stage::ENCODED_BYTES;
         let is_whole = list.length.is_multiple_of(Stage::ENCODED_BYTES as u32) && list.offset.is_multiple_of(8);
@@ -95,8 +97,8 @@ impl Controller {
                     if !executions.is_empty() || !ascends {
                         return Err((number, Status::InvalidField));
                     }
-                    let into = (MemoryAddress::local(local.offset), length);
-                    self.check_moved(flash, into, leased).map_err(|status| (number, status))?;
+                    let into = MemoryAddress::local(local.offset);
+                    self.check_moved(flash, into, length, leased).map_err(|status| (number, status))?;
                     reads.push((flash, local));
                 }
                 Ok(Stage::Execute(execution)) => {

@@ -18,12 +18,13 @@ impl Controller {
     pub(super) unsafe fn submit_compute(
         &mut self,
         end: CommandEnd,
-        (list, leased): (LocalRange, &LeasedRanges),
+        list: LocalRange,
+        leased: &LeasedRanges,
         start: CommandStart,
     ) {
         // SAFETY: by our caller's word.
         match unsafe { self.check_descriptors(list, leased) } {
-            Err(refusal) => self.refuse(end, Opcode::Compute, refusal),
+            Err((stage, status)) => self.refuse(end, Opcode::Compute, stage, status),
             Ok(pipelines) => {
                 let work = HeldWork::Compute(Box::new(ComputeRequest { list, pipelines }));
                 // SAFETY: it was checked, and what it names is leased.
@@ -181,7 +182,7 @@ impl Controller {
     pub(super) fn start_compute(&mut self, end: CommandEnd, request: ComputeRequest) -> Option<EndedCommand> {
         let now_us = self.started_us();
         let mut compute = self.compute.take().unwrap_or_else(|| Box::new(ControllerCompute::alone()));
-        let ended = compute.start(&self.device, (end, request), now_us);
+        let ended = compute.start(&self.device, end, request, now_us);
         self.compute = Some(compute);
         ended.map(|batch| self.end_compute(&batch, now_us))
     }
@@ -194,7 +195,7 @@ impl Controller {
     }
 
     /// Cancels pipelines of the `Compute` commands with this tag, whether they have started or not.
-    pub(super) fn cancel(&mut self, end: CommandEnd, (tag, pipeline): (u64, Option<u16>)) -> EndedCommand {
+    pub(super) fn cancel(&mut self, end: CommandEnd, tag: u64, pipeline: Option<u16>) -> EndedCommand {
         let held: u64 = self.events.computes(tag).map(|request| request.cancel(pipeline)).sum();
         let started = self.compute.as_mut().map_or(0, |compute| compute.cancel(tag, pipeline));
         self.counters.completed(Opcode::Cancel, Status::Success);
@@ -224,7 +225,7 @@ impl Controller {
         compute.expire(&device);
         let mut share = std::mem::take(&mut self.share);
         compute.advance(&device, |place, operation| share.put(u64::from(place), operation));
-        share.release((&device.counters, &device.env), |place, operation| {
+        share.release(&device.counters, &device.env, |place, operation| {
             // SAFETY: the engine's sub-buffers, of which a task's are nobody else's; flash was checked. They are freed after the
             // flash queue.
             unsafe { self.submit_to_flash(TransferOwner::Task { place: place as u32 }, operation) };

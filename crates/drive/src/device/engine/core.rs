@@ -116,7 +116,8 @@ pub struct EngineCore {
 impl EngineCore {
     /// `None` when local memory has no room for the sub-buffers.
     pub(crate) fn new(
-        (local, sector_bytes): (&LocalMemory, u32),
+        local: &LocalMemory,
+        sector_bytes: u32,
         programs: &[Box<dyn Program>],
         counters: Arc<EngineCounters>,
         options: &EngineOptions,
@@ -158,7 +159,7 @@ impl EngineCore {
         programs: &[Box<dyn Program>],
         options: &EngineOptions,
     ) -> Option<EngineCore> {
-        EngineCore::new((local, sector_bytes), programs, Arc::new(EngineCounters::new(programs, options)), options)
+        EngineCore::new(local, sector_bytes, programs, Arc::new(EngineCounters::new(programs, options)), options)
     }
 
     /// Takes a pipeline. The returned number is for [`EngineCore::cancel`].
@@ -203,8 +204,7 @@ impl EngineCore {
             Some(maker) => maker.readers.push(sequence),
             None => self.arbiter.release(sequence),
         }
-        self.jobs
-            .insert(sequence, EngineJob::new((owner, token, application), (stage_count, &attachment), source, sink));
+        self.jobs.insert(sequence, EngineJob::new(owner, token, application, stage_count, &attachment, source, sink));
         self.start();
         Ok(sequence)
     }
@@ -311,7 +311,7 @@ impl EngineCore {
     /// A unit has ended a task and is free. `unit_us` is its duration, if it was timed.
     pub fn complete(&mut self, task: EngineTask, result: TaskResult, unit_us: Option<u64>) {
         let EngineTask { packet, work, state, .. } = task;
-        let (outcome, failure) = outcome_of(&packet, &work, (result, state.is_enough));
+        let (outcome, failure) = outcome_of(&packet, &work, result, state.is_enough);
         let (filled, failed) = match outcome {
             TaskOutcome::Done { bytes } | TaskOutcome::More { bytes } | TaskOutcome::Enough { bytes } => (bytes, false),
             TaskOutcome::Failed { .. } => (0, true),
@@ -475,14 +475,14 @@ impl EngineCore {
         let JobSink::Kept { id, buffer } = sink else { return };
         match result {
             PipelineResult::Finished { bytes } => {
-                let kept = self.kept.keep((owner, id), sequence, (buffer, bytes));
+                let kept = self.kept.keep((owner, id), sequence, buffer, bytes);
                 for reader in readers {
                     self.jobs.get_mut(&reader).into_iter().for_each(|job| job.source = JobSource::kept(kept.clone()));
                     self.arbiter.release(reader);
                 }
             }
             PipelineResult::Failed(failure) => {
-                self.kept.break_promise((owner, id), sequence, failure);
+                self.kept.break_promise(owner, id, sequence, failure);
                 for reader in readers {
                     let waiting = self.jobs.get_mut(&reader);
                     waiting.into_iter().for_each(|job| job.source_failure = Some(failure.of_reader()));

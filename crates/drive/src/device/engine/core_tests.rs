@@ -74,7 +74,7 @@ impl CoreBench {
             Box::new(FirstPart),
         ];
         let counters = Arc::new(EngineCounters::new(&programs, options));
-        let core = EngineCore::new((&local, 512), &programs, counters.clone(), options).unwrap();
+        let core = EngineCore::new(&local, 512, &programs, counters.clone(), options).unwrap();
         let mut host = local.allocate(128 << 10).unwrap();
         (0..).zip(host.bytes_mut()).for_each(|(at, byte): (usize, _)| *byte = (at * 7 / 3) as u8);
         let flash = (0..FLASH_BYTES).map(|at| (at * 5 / 3) as u8).collect();

@@ -161,7 +161,7 @@ impl JobSink {
     }
 
     /// The move that writes `input`, or a part of it, behind the first `written` bytes.
-    fn next_part(&mut self, input: LocalRange, written: u64, (is_last, sector_bytes): (bool, u32)) -> ByteMove {
+    fn next_part(&mut self, input: LocalRange, written: u64, is_last: bool, sector_bytes: u32) -> ByteMove {
         let into = match self {
             JobSink::Host(into) => into.offset,
             JobSink::Kept { buffer, .. } => buffer.offset(),
@@ -232,8 +232,11 @@ pub(super) struct EngineJob {
 
 impl EngineJob {
     pub fn new(
-        (owner, token, application): (u64, u64, u16),
-        (stage_count, attachment): (u8, &Arc<[u8]>),
+        owner: u64,
+        token: u64,
+        application: u16,
+        stage_count: u8,
+        attachment: &Arc<[u8]>,
         source: JobSource,
         sink: JobSink,
     ) -> EngineJob {
@@ -264,7 +267,7 @@ impl EngineJob {
             self.failure = Some(failure.with(u32::try_from(bytes_max).unwrap_or(u32::MAX)));
             return None;
         }
-        let next = self.sink.next_part(input, self.written, (is_last, sector_bytes));
+        let next = self.sink.next_part(input, self.written, is_last, sector_bytes);
         if let TaskOutcome::Done { bytes } | TaskOutcome::More { bytes } = next.outcome {
             self.written += u64::from(bytes);
         }

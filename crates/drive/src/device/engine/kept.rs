@@ -79,7 +79,7 @@ impl KeptResults {
 
     /// The pipeline of this sequence has finished. Its result is stored, unless another one was promised in its place or a reader takes it
     /// for itself.
-    pub fn keep(&mut self, of: (u64, u64), sequence: u32, (buffer, bytes): (LocalBuffer, u64)) -> Arc<KeptResult> {
+    pub fn keep(&mut self, of: (u64, u64), sequence: u32, buffer: LocalBuffer, bytes: u64) -> Arc<KeptResult> {
         let result = Arc::new(KeptResult { buffer, bytes });
         if self.is_promised(of, sequence) {
             self.all.insert(of, KeptState::Kept(result.clone()));
@@ -88,7 +88,7 @@ impl KeptResults {
     }
 
     /// The pipeline of this sequence has failed.
-    pub fn break_promise(&mut self, (owner, id): (u64, u64), sequence: u32, failure: PipelineFailure) {
+    pub fn break_promise(&mut self, owner: u64, id: u64, sequence: u32, failure: PipelineFailure) {
         if self.is_promised((owner, id), sequence) {
             self.fail(owner, id, failure);
         }

@@ -171,7 +171,7 @@ impl Mover {
 
     /// Submits the flash commands that may go now.
     fn release(&mut self) {
-        self.share.release((&self.drive_counters, &self.shared.env), |tag, operation| {
+        self.share.release(&self.drive_counters, &self.shared.env, |tag, operation| {
             let command = Command::new(tag, operation).of(Purpose::Pipeline);
             // SAFETY: the ranges are in the engine's sub-buffers, and a task's sub-buffers are its own; flash was checked. The engine's
             // memory is freed after this queue.

@@ -9,7 +9,8 @@ use crate::protocol::{PipelineFailure, PipelinePlace, PipelineReason, Status};
 pub(super) fn outcome_of(
     packet: &TaskPacket,
     work: &TaskWork,
-    (result, is_enough): (TaskResult, bool),
+    result: TaskResult,
+    is_enough: bool,
 ) -> (TaskOutcome, Option<PipelineFailure>) {
     let place = place_of(packet.stage, packet.stage_count);
     match (work, result) {

@@ -20,7 +20,7 @@ pub(crate) enum TaskStep {
 pub(crate) unsafe fn run_task(task: &mut EngineTask, programs: &[Box<dyn Program>], local: &LocalMemory) -> TaskStep {
     match &task.work {
         // SAFETY: by our caller's word.
-        &TaskWork::Run { input, output } => unsafe { run_program(task, (input, output), programs, local) },
+        &TaskWork::Run { input, output } => unsafe { run_program(task, input, output, programs, local) },
         // SAFETY: by our caller's word.
         TaskWork::Move(moves) => unsafe { move_bytes(moves, local) },
     }
@@ -30,7 +30,8 @@ pub(crate) unsafe fn run_task(task: &mut EngineTask, programs: &[Box<dyn Program
 /// As [`run_task`].
 unsafe fn run_program(
     task: &mut EngineTask,
-    (input, output): (LocalRange, LocalRange),
+    input: LocalRange,
+    output: LocalRange,
     programs: &[Box<dyn Program>],
     local: &LocalMemory,
 ) -> TaskStep {

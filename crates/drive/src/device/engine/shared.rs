@@ -219,7 +219,7 @@ impl SharedEngine {
     /// When local memory has no room for the sub-buffers, or the operating system no more threads, rings or descriptors.
     pub fn start(ground: EngineGround<'_>, options: &EngineOptions) -> io::Result<SharedEngine> {
         let EngineGround { flash, local, programs, env, stages, counters } = ground;
-        let core = EngineCore::new((local, flash.sector_bytes()), programs, stages.clone(), options);
+        let core = EngineCore::new(local, flash.sector_bytes(), programs, stages.clone(), options);
         let core = core.ok_or_else(|| {
             let bytes = options.sub_buffer_bytes_total();
             io::Error::other(format!("local memory has no {bytes} bytes for sub-buffers: use fewer or smaller ones"))

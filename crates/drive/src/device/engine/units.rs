@@ -50,7 +50,7 @@ impl EngineShared {
     }
 
     /// Gives back a task, if there is one, and takes another; none, when the engine stops.
-    fn exchange(&self, (pool, program): (usize, ProgramId), finished: Option<FinishedTask>) -> Option<EngineTask> {
+    fn exchange(&self, pool: usize, program: ProgramId, finished: Option<FinishedTask>) -> Option<EngineTask> {
         let mut guard = self.lock();
         if let Some(FinishedTask { task, result, unit_us }) = finished {
             guard.complete(task, result, unit_us);
@@ -67,7 +67,7 @@ impl EngineShared {
     /// A unit: it takes tasks until the engine stops, or it dies.
     fn serve(&self, pool: usize, program: ProgramId) {
         let mut finished = None;
-        while let Some(task) = self.exchange((pool, program), finished.take()) {
+        while let Some(task) = self.exchange(pool, program, finished.take()) {
             match self.run(task) {
                 RanTask::Finished(task) => finished = Some(task),
                 RanTask::Flash(_) => unreachable!("moves are the mover's"),

@@ -51,7 +51,8 @@ impl BetweennessTask {
     fn run(
         &mut self,
         inputs: &[&[u8]],
-        (is_new, more_input): (bool, bool),
+        is_new: bool,
+        more_input: bool,
         is_cancelled: &mut dyn FnMut() -> bool,
     ) -> Result<(), Status> {
         if is_new {
@@ -95,7 +96,7 @@ impl Program for BetweennessProgram {
             None => return (Status::InvalidField, [0; 2]),
         };
         let state: &TaskState = task;
-        if let Err(status) = begun.run(inputs, (consumed == 0, more_input), &mut || state.is_cancelled()) {
+        if let Err(status) = begun.run(inputs, consumed == 0, more_input, &mut || state.is_cancelled()) {
             return (status, [0; 2]);
         }
         let filled = begun.give(output) as u64;

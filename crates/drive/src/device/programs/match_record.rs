@@ -53,7 +53,7 @@ pub fn parameters_bytes(key: &[u8]) -> usize {
     PARAMETERS_HEAD_BYTES + key.len()
 }
 
-pub fn encode_parameters(pages: Pages, (keyspace, key): (u16, &[u8]), out: &mut [u8]) {
+pub fn encode_parameters(pages: Pages, keyspace: u16, key: &[u8], out: &mut [u8]) {
     assert!(key.len() <= KEY_BYTES_MAX);
     out[..8].copy_from_slice(&pages.salt.store.to_le_bytes());
     out[8..16].copy_from_slice(&pages.salt.version.to_le_bytes());
@@ -128,14 +128,14 @@ impl Program for MatchRecord {
     }
 
     fn run(&self, Context { parameters, inputs, output, .. }: Context<'_>) -> ProgramResult {
-        let (Some((pages, key)), [input]) = (parse_parameters(parameters), inputs) else {
+        let (Some((pages, (keyspace, key))), [input]) = (parse_parameters(parameters), inputs) else {
             return (Status::InvalidField, [0; 2]);
         };
         if output.len() < OUTPUT_HEAD_BYTES {
             return (OUTPUT_SHORT, [OUTPUT_HEAD_BYTES as u64, 0]);
         }
         let run = PageRun { bytes: input, first_page: pages.first, page_size: pages.size };
-        match run.find(pages.salt, key) {
+        match run.find(pages.salt, keyspace, key) {
             Ok(Some(record)) => deliver(run, &record, output),
             Ok(None) => (MISSING, [0; 2]),
             Err(_) => (CORRUPT, [0; 2]),
@@ -227,13 +227,13 @@ mod tests {
     }
 
     fn run(page: &[u8], key: &[u8], output: &mut [u8]) -> (Status, [u64; 2]) {
-        run_in(page, (5, key), output)
+        run_in(page, 5, key, output)
     }
 
-    fn run_in(page: &[u8], key: (u16, &[u8]), output: &mut [u8]) -> (Status, [u64; 2]) {
-        let mut parameters = vec![0; parameters_bytes(key.1)];
+    fn run_in(page: &[u8], keyspace: u16, key: &[u8], output: &mut [u8]) -> (Status, [u64; 2]) {
+        let mut parameters = vec![0; parameters_bytes(key)];
         let pages = Pages { salt: SALT, size: PageSize::Large, first: 7, record_bytes: 40 };
-        encode_parameters(pages, key, &mut parameters);
+        encode_parameters(pages, keyspace, key, &mut parameters);
         let task = &mut TaskState::default();
         MatchRecord.run(Context { parameters: &parameters, inputs: &[page], output, task })
     }
@@ -257,7 +257,7 @@ mod tests {
         let mut page = page(b"raw");
         assert_eq!(run(&page, b"other", &mut output).0, MISSING);
         assert_eq!(
-            [0, 5, 6].map(|keyspace| run_in(&page, (keyspace, b"key"), &mut output).0),
+            [0, 5, 6].map(|keyspace| run_in(&page, keyspace, b"key", &mut output).0),
             [MISSING, Status::Success, MISSING]
         );
         page[20] ^= 1;

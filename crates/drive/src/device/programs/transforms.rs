@@ -30,8 +30,10 @@ pub struct SnappyDecompress;
 
 /// Feeds a step the inputs from where the run before left off, until they are used up or the output is full.
 fn feed(
-    (inputs, output): (&[&[u8]], &mut [u8]),
-    (consumed_before, more_input): (usize, bool),
+    inputs: &[&[u8]],
+    output: &mut [u8],
+    consumed_before: usize,
+    more_input: bool,
     mut step: impl FnMut(&[u8], &mut [u8], bool) -> std::io::Result<StreamStep>,
 ) -> (Status, usize, usize) {
     let total: usize = inputs.iter().map(|input| input.len()).sum();
@@ -68,9 +70,10 @@ fn run_stream<S: Send + 'static>(
     mut step: impl FnMut(&mut S, &[u8], &mut [u8], bool) -> std::io::Result<StreamStep>,
 ) -> ProgramResult {
     let Context { inputs, output, task, .. } = context;
-    let at = (task.consumed, task.more_input);
+    let (consumed_before, more_input) = (task.consumed, task.more_input);
     let Some(state) = keep(task, begin) else { return (Status::InvalidField, [0; 2]) };
-    let (status, consumed, filled) = feed((inputs, output), at, |from, into, last| step(state, from, into, last));
+    let (status, consumed, filled) =
+        feed(inputs, output, consumed_before, more_input, |from, into, last| step(state, from, into, last));
     task.consumed = consumed;
     (status, [filled as u64, 0])
 }
@@ -218,11 +221,11 @@ mod tests {
     use tapetum_kernels::checksum::crc32c_append;
 
     /// Runs a program over input in parts, with little room.
-    fn run(name: &str, input: &[u8], sizes: (usize, usize)) -> Result<Vec<u8>, Status> {
-        run_with(name, &[], input, sizes)
+    fn run(name: &str, input: &[u8], part: usize, room: usize) -> Result<Vec<u8>, Status> {
+        run_with(name, &[], input, part, room)
     }
 
-    fn run_with(name: &str, parameters: &[u8], input: &[u8], (part, room): (usize, usize)) -> Result<Vec<u8>, Status> {
+    fn run_with(name: &str, parameters: &[u8], input: &[u8], part: usize, room: usize) -> Result<Vec<u8>, Status> {
         let programs = built_in();
         let program = programs.iter().find(|program| program.descriptor().name == name).unwrap();
         let (mut task, mut out, mut output) = (TaskState::default(), Vec::new(), vec![0; room]);
@@ -248,37 +251,37 @@ mod tests {
     proptest! {
         #[test]
         fn any_parts_make_the_same(raw in proptest::collection::vec(0..4_u8, 0..2000), part in 1..500_usize, room in 32..500_usize) {
-            prop_assert_eq!(run("concat", &raw, (part, room)), Ok(raw.clone()));
+            prop_assert_eq!(run("concat", &raw, part, room), Ok(raw.clone()));
             for (there, back) in [("zstd-compress", "zstd-decompress"), ("snappy-compress", "snappy-decompress")] {
-                let stored = run(there, &raw, (part, room)).unwrap();
-                prop_assert_eq!(run(back, &stored, (room, part)), Ok(raw.clone()));
+                let stored = run(there, &raw, part, room).unwrap();
+                prop_assert_eq!(run(back, &stored, room, part), Ok(raw.clone()));
             }
-            prop_assert_eq!(run("sha256", &raw, (part, room)), run("sha256", &raw, (raw.len().max(1), 32)));
+            prop_assert_eq!(run("sha256", &raw, part, room), run("sha256", &raw, raw.len().max(1), 32));
             let crc = crc32c_append(0, &raw).to_le_bytes().to_vec();
             let parameters = |first: u32, expected: u32| [first.to_le_bytes(), expected.to_le_bytes()].concat();
             let (first, expected) = (77, crc32c_append(77, &raw));
-            let check = |first, expected| run_with("crc32c-check", &parameters(first, expected), &raw, (part, room));
+            let check = |first, expected| run_with("crc32c-check", &parameters(first, expected), &raw, part, room);
             prop_assert_eq!(check(first, expected), Ok(raw.clone()));
             prop_assert_eq!(check(first, expected ^ 1), Err(CORRUPT));
-            prop_assert_eq!(run("crc32c", &raw, (part, room)), Ok(crc));
+            prop_assert_eq!(run("crc32c", &raw, part, room), Ok(crc));
         }
 
         #[test]
         fn damage_is_told_and_never_panics(bytes in proptest::collection::vec(any::<u8>(), 1..200), part in 1..100_usize) {
             for name in ["zstd-decompress", "snappy-decompress"] {
-                let _ = run(name, &bytes, (part, 64));
+                let _ = run(name, &bytes, part, 64);
             }
         }
     }
 
     #[test]
     fn damaged_frames_are_corrupt() {
-        assert_eq!(run("zstd-decompress", b"no frame at all", (100, 100)), Err(CORRUPT));
-        assert_eq!(run("snappy-decompress", &[0xff; 9], (100, 100)), Err(CORRUPT));
+        assert_eq!(run("zstd-decompress", b"no frame at all", 100, 100), Err(CORRUPT));
+        assert_eq!(run("snappy-decompress", &[0xff; 9], 100, 100), Err(CORRUPT));
         let mut huge = vec![0xff, 0xff, 0xff, 0x7f];
         huge.extend([0; 8]);
-        assert_eq!(run("snappy-decompress", &huge, (100, 100)), Err(TOO_LARGE));
-        assert_eq!(run_with("crc32c-check", &[0; 7], b"x", (1, 1)), Err(Status::InvalidField));
-        assert_eq!(run_with("crc32c-check", &[0; 9], b"x", (1, 1)), Err(Status::InvalidField));
+        assert_eq!(run("snappy-decompress", &huge, 100, 100), Err(TOO_LARGE));
+        assert_eq!(run_with("crc32c-check", &[0; 7], b"x", 1, 1), Err(Status::InvalidField));
+        assert_eq!(run_with("crc32c-check", &[0; 9], b"x", 1, 1), Err(Status::InvalidField));
     }
 }

@@ -14,7 +14,7 @@ fn slot(page: u32) -> SlotAddress {
 }
 
 /// The sealed page of a node with these keys.
-fn page(at: u32, stamp: u64, (low, high): (&str, Option<&str>), keys: &[&str]) -> Vec<u8> {
+fn page(at: u32, stamp: u64, low: &str, high: Option<&str>, keys: &[&str]) -> Vec<u8> {
     let mut page: Box<NodePage> = Box::new([0; NODE_BYTES]);
     let (low_fence, high_fence) = (low.as_bytes(), high.map(str::as_bytes));
     let new = NewNode { keyspace: KEYSPACE, id: 17, low_fence, high_fence };
@@ -79,9 +79,9 @@ fn missed(from: &str, to: Option<&str>) -> (String, Option<String>) {
 /// Three nodes of all keys.
 fn three() -> Vec<u8> {
     let pages = [
-        page(1, 40, ("", Some("d")), &["a", "b", "c"]),
-        page(2, 50, ("d", Some("m")), &["d", "e", "l"]),
-        page(3, 60, ("m", None), &["m", "z"]),
+        page(1, 40, "", Some("d"), &["a", "b", "c"]),
+        page(2, 50, "d", Some("m"), &["d", "e", "l"]),
+        page(3, 60, "m", None, &["m", "z"]),
     ];
     pages.concat()
 }
@@ -154,16 +154,16 @@ fn what_is_not_there_any_more_is_missed() {
 #[test]
 fn keys_of_two_pages_are_shown_by_the_first_and_a_gap_is_missed() {
     let overlapping = [
-        page(1, 40, ("", Some("m")), &["a", "d", "e"]),
-        page(2, 50, ("d", Some("m")), &["d", "f"]),
-        page(3, 60, ("m", None), &["m"]),
+        page(1, 40, "", Some("m"), &["a", "d", "e"]),
+        page(2, 50, "d", Some("m"), &["d", "f"]),
+        page(3, 60, "m", None, &["m"]),
     ];
     let whole = piece("", None, vec![slots(1, 3)]);
     assert_eq!(walk(&whole, &overlapping.concat(), 4096), ("adem".into(), vec![]));
     let reaching = [
-        page(1, 40, ("", Some("f")), &["a", "e"]),
-        page(2, 50, ("d", Some("k")), &["d", "e", "g"]),
-        page(3, 60, ("m", None), &["m"]),
+        page(1, 40, "", Some("f"), &["a", "e"]),
+        page(2, 50, "d", Some("k"), &["d", "e", "g"]),
+        page(3, 60, "m", None, &["m"]),
     ];
     assert_eq!(walk(&whole, &reaching.concat(), 4096), ("aegm".into(), vec![missed("k", Some("m"))]));
 }

@@ -21,6 +21,19 @@ pub(super) enum ColumnData {
     Nothing,
 }
 
+/// The values of a register of one type.
+#[derive(Clone, Copy)]
+pub(super) struct ColumnView<'a, T> {
+    pub there: &'a [bool],
+    pub data: &'a [T],
+}
+
+/// A mutable [`ColumnView`].
+pub(super) struct ColumnViewMut<'a, T> {
+    pub there: &'a mut [bool],
+    pub data: &'a mut [T],
+}
+
 fn filled<T: Clone + Default>() -> Box<[T]> {
     vec![T::default(); BATCH_ROWS].into()
 }
@@ -38,37 +51,42 @@ impl Column {
         Column { there: filled(), data }
     }
 
-    pub fn bools(&self) -> (&[bool], &[bool]) {
+    /// A view of `data`, which is this column's own.
+    pub fn view<'a, T>(&'a self, data: &'a [T]) -> ColumnView<'a, T> {
+        ColumnView { there: &self.there, data }
+    }
+
+    pub fn bools(&self) -> ColumnView<'_, bool> {
         match &self.data {
-            ColumnData::Bool(data) => (&self.there, data),
+            ColumnData::Bool(data) => self.view(data),
             _ => unreachable!("a checked program has a bool here"),
         }
     }
 
-    pub fn spans(&self) -> (&[bool], &[Span]) {
+    pub fn spans(&self) -> ColumnView<'_, Span> {
         match &self.data {
-            ColumnData::Span(data) => (&self.there, data),
+            ColumnData::Span(data) => self.view(data),
             _ => unreachable!("a checked program has bytes here"),
         }
     }
 
-    pub fn bools_mut(&mut self) -> (&mut [bool], &mut [bool]) {
+    pub fn bools_mut(&mut self) -> ColumnViewMut<'_, bool> {
         match &mut self.data {
-            ColumnData::Bool(data) => (&mut self.there, data),
+            ColumnData::Bool(data) => ColumnViewMut { there: &mut self.there, data },
             _ => unreachable!("a checked program has a bool here"),
         }
     }
 
-    pub fn ints_mut(&mut self) -> (&mut [bool], &mut [i64]) {
+    pub fn ints_mut(&mut self) -> ColumnViewMut<'_, i64> {
         match &mut self.data {
-            ColumnData::Int(data) => (&mut self.there, data),
+            ColumnData::Int(data) => ColumnViewMut { there: &mut self.there, data },
             _ => unreachable!("a checked program has an integer here"),
         }
     }
 
-    pub fn floats_mut(&mut self) -> (&mut [bool], &mut [f64]) {
+    pub fn floats_mut(&mut self) -> ColumnViewMut<'_, f64> {
         match &mut self.data {
-            ColumnData::Float(data) => (&mut self.there, data),
+            ColumnData::Float(data) => ColumnViewMut { there: &mut self.there, data },
             _ => unreachable!("a checked program has a float here"),
         }
     }
@@ -117,15 +135,15 @@ impl Selection {
 #[inline(always)]
 pub(super) fn map<A: Copy, R>(
     selection: &Selection,
-    (a_there, a): (&[bool], &[A]),
-    (there, out): (&mut [bool], &mut [R]),
+    a: ColumnView<'_, A>,
+    out: ColumnViewMut<'_, R>,
     compute: impl Fn(A) -> Option<R>,
 ) {
     selection.each(|row| {
-        let value = if a_there[row] { compute(a[row]) } else { None };
-        there[row] = value.is_some();
+        let value = if a.there[row] { compute(a.data[row]) } else { None };
+        out.there[row] = value.is_some();
         if let Some(value) = value {
-            out[row] = value;
+            out.data[row] = value;
         }
     });
 }
@@ -134,16 +152,16 @@ pub(super) fn map<A: Copy, R>(
 #[inline(always)]
 pub(super) fn map_two<A: Copy, B: Copy, R>(
     selection: &Selection,
-    (a_there, a): (&[bool], &[A]),
-    (b_there, b): (&[bool], &[B]),
-    (there, out): (&mut [bool], &mut [R]),
+    a: ColumnView<'_, A>,
+    b: ColumnView<'_, B>,
+    out: ColumnViewMut<'_, R>,
     compute: impl Fn(A, B) -> Option<R>,
 ) {
     selection.each(|row| {
-        let value = if a_there[row] && b_there[row] { compute(a[row], b[row]) } else { None };
-        there[row] = value.is_some();
+        let value = if a.there[row] && b.there[row] { compute(a.data[row], b.data[row]) } else { None };
+        out.there[row] = value.is_some();
         if let Some(value) = value {
-            out[row] = value;
+            out.data[row] = value;
         }
     });
 }
@@ -152,13 +170,13 @@ pub(super) fn map_two<A: Copy, B: Copy, R>(
 #[inline(always)]
 pub(super) fn map_two_total<A: Copy, B: Copy>(
     selection: &Selection,
-    (a_there, a): (&[bool], &[A]),
-    (b_there, b): (&[bool], &[B]),
-    (there, out): (&mut [bool], &mut [bool]),
+    a: ColumnView<'_, A>,
+    b: ColumnView<'_, B>,
+    out: ColumnViewMut<'_, bool>,
     compute: impl Fn(A, B) -> bool,
 ) {
     selection.each(|row| {
-        there[row] = a_there[row] & b_there[row];
-        out[row] = compute(a[row], b[row]);
+        out.there[row] = a.there[row] & b.there[row];
+        out.data[row] = compute(a.data[row], b.data[row]);
     });
 }

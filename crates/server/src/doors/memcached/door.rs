@@ -154,8 +154,8 @@ impl Door for Memcached {
             cx.figures.latencies[cx.worker].add(request, 1, cx.came.saturating_duration_since(came));
         }
         if let Some(observed) = self.slots.take_observed(number) {
-            let told = (&observed.key[..], observed.store);
-            watching::observe(&cx.figures.observers, client.descriptor(), told, form, (outcome, value.len()));
+            let (observers, descriptor) = (&cx.figures.observers, client.descriptor());
+            watching::observe(observers, descriptor, &observed.key, observed.store, form, outcome, value.len());
         }
         self.slots.complete(number, outcome, value, &mut client.out, cx.pool);
     }

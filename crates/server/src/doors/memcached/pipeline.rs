@@ -16,7 +16,7 @@ use super::door::{ManyKeys, Protocol};
 use crate::os;
 use crate::protocol::reply::{self, BinaryAnswer, TextAnswer, ValueHead};
 use crate::protocol::{KEY_BYTES_MAX, Parsed, binary, expiry_from_client, meta, meta_reply, text};
-use crate::store::engine::Session;
+use crate::store::engine::{PlainPut, Session};
 use tapetum::{KeyDigest, KeyspaceRef, Outcome};
 
 /// Requests of a batch: enough to hide memory latency, few enough for the cache.
@@ -127,8 +127,8 @@ impl Pipeline {
         let begun = many.is_some();
         let takes = Takes { gets: session.answers_from_dram(), sets: session.puts_at_once() };
         match came.protocol {
-            Protocol::Text => self.parse_text((came, takes), input, many.as_ref()),
-            Protocol::Binary => self.parse_binary((came, takes), input),
+            Protocol::Text => self.parse_text(came, takes, input, many.as_ref()),
+            Protocol::Binary => self.parse_binary(came, takes, input),
             Protocol::Open => {}
         }
         self.hash(came.keyspace, input, session);
@@ -168,12 +168,12 @@ impl Pipeline {
         session.fetch_each(&self.digests[..count], puts);
     }
 
-    fn parse_text(&mut self, (came, takes): (Came, Takes), input: &[u8], many: Option<&ManyKeys>) {
+    fn parse_text(&mut self, came: Came, takes: Takes, input: &[u8], many: Option<&ManyKeys>) {
         let mut at = 0;
         if let Some(&ManyKeys { list_bytes, end_bytes, stamps, goes_on, .. }) = many {
             at = list_bytes + end_bytes;
             // No other command follows a list that goes on.
-            if !takes.gets || !self.take_keys(input, 0, (list_bytes, at), (stamps, goes_on)) || goes_on {
+            if !takes.gets || !self.take_keys(input, 0, list_bytes, at, stamps, goes_on) || goes_on {
                 return;
             }
         }
@@ -189,7 +189,7 @@ impl Pipeline {
             match command {
                 text::TextCommand::Get { keys, stamps, goes_on } => {
                     let list = place_in(input, keys);
-                    self.take_keys(input, list.start, (list.end, end), (stamps, goes_on));
+                    self.take_keys(input, list.start, list.end, end, stamps, goes_on);
                     if goes_on {
                         return;
                     }
@@ -224,8 +224,10 @@ impl Pipeline {
         &mut self,
         input: &[u8],
         list_start: usize,
-        (list_end, line_end): (usize, usize),
-        (stamps, goes_on): (bool, bool),
+        list_end: usize,
+        line_end: usize,
+        stamps: bool,
+        goes_on: bool,
     ) -> bool {
         let is_space = |byte: &u8| *byte == b' ';
         let mut start = list_start;
@@ -245,7 +247,7 @@ impl Pipeline {
         start > list_start
     }
 
-    fn parse_binary(&mut self, (came, takes): (Came, Takes), input: &[u8]) {
+    fn parse_binary(&mut self, came: Came, takes: Takes, input: &[u8]) {
         let mut at = 0;
         while self.batch.len() < self.ahead {
             if takes.gets
@@ -281,22 +283,22 @@ impl Pipeline {
     fn answer<S: Session>(
         &self,
         input: &[u8],
-        Came { keyspace, now, .. }: Came,
+        came: Came,
         session: &mut S,
         out: &mut Vec<u8>,
         may_hold: impl Fn(usize) -> bool,
     ) -> Taken {
-        let start = out.len();
+        let (keyspace, start) = (came.keyspace, out.len());
         let mut taken = Taken::default();
         for (asked, digest) in self.batch.iter().zip(&self.digests) {
             let key = &input[asked.key.clone()];
             let held = |out: &[u8], bytes: usize| may_hold(out.len() - start + key.len() + bytes);
             let answered = match asked.kind {
                 TakenKind::Set { ref value, flags, expiry, form } => {
-                    held(out, 0)
-                        && set(session, (keyspace, *digest), (key, &input[value.clone()]), (flags, expiry), form, out)
+                    let put = PlainPut { key, value: &input[value.clone()], flags, expiry };
+                    held(out, 0) && set(session, keyspace, *digest, put, form, out)
                 }
-                ref kind => match get(session, (keyspace, *digest), key, (kind, input, now), out, held) {
+                _ => match get(session, came, *digest, asked, input, out, held) {
                     Some(value_bytes) => {
                         taken.value_bytes = Some(value_bytes);
                         true
@@ -335,12 +337,15 @@ fn first_key(input: &[u8]) -> Option<(&[u8], bool)> {
 /// Answers a get. Returns the length of its value; `None` if it must be submitted.
 fn get<S: Session>(
     session: &mut S,
-    (keyspace, digest): (KeyspaceRef, KeyDigest),
-    key: &[u8],
-    (kind, input, now): (&TakenKind, &[u8], u32),
+    came: Came,
+    digest: KeyDigest,
+    asked: &TakenRequest,
+    input: &[u8],
     out: &mut Vec<u8>,
     may_hold: impl Fn(&[u8], usize) -> bool,
 ) -> Option<usize> {
+    let Came { keyspace, now, .. } = came;
+    let (key, kind) = (&input[asked.key.clone()], &asked.kind);
     let item = session.get_from_dram(keyspace, digest, out, |out, item, access| {
         let value_bytes = item.value_bytes;
         if !may_hold(out, value_bytes) {
@@ -371,14 +376,14 @@ fn get<S: Session>(
 /// Does a set. Returns `false` if it must be submitted.
 fn set<S: Session>(
     session: &mut S,
-    (keyspace, digest): (KeyspaceRef, KeyDigest),
-    (key, value): (&[u8], &[u8]),
-    (flags, expiry): (u32, Expiry),
+    keyspace: KeyspaceRef,
+    digest: KeyDigest,
+    put: PlainPut<'_>,
     form: reply::Form,
     out: &mut Vec<u8>,
 ) -> bool {
-    let Some(stamp) = session.put_at_once(keyspace, digest, (key, value), (flags, expiry)) else { return false };
-    reply::encode(out, form, key, &Outcome::Stored { stamp }, b"");
+    let Some(stamp) = session.put_at_once(keyspace, digest, put) else { return false };
+    reply::encode(out, form, put.key, &Outcome::Stored { stamp }, b"");
     true
 }
 

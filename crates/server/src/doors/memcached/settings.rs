@@ -9,7 +9,8 @@ use crate::stats::observers::WATCHER_BYTES_MAX;
 /// Names and values.
 pub fn settings(
     options: &Options,
-    (listeners, of_each): (&[Listener], &[MemcachedOptions]),
+    listeners: &[Listener],
+    of_each: &[MemcachedOptions],
     udp: Option<&Terminal>,
 ) -> Vec<(&'static str, String)> {
     let may_flush = of_each.iter().all(|options| options.may_flush);

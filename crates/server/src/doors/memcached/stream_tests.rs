@@ -15,7 +15,7 @@ use crate::net::context::{Alone, Context};
 use crate::net::gets::Gets;
 use crate::net::limits::{FREE_BYTES, Limits};
 use crate::protocol::many_keys::GET_PIECE_BYTES;
-use crate::store::engine::Session;
+use crate::store::engine::{PlainPut, Session};
 use std::os::fd::RawFd;
 
 /// A session that answers when told to: gets with the stored value, or else with `value`; all others with a stamp. It can answer gets and
@@ -167,14 +167,8 @@ impl Session for Slow {
         true
     }
 
-    fn put_at_once(
-        &mut self,
-        _: KeyspaceRef,
-        KeyDigest(digest): KeyDigest,
-        (key, value): (&[u8], &[u8]),
-        (flags, _): (u32, Expiry),
-    ) -> Option<u64> {
-        (digest > 0).then(|| self.put(key, value, flags))
+    fn put_at_once(&mut self, _: KeyspaceRef, KeyDigest(digest): KeyDigest, put: PlainPut<'_>) -> Option<u64> {
+        (digest > 0).then(|| self.put(put.key, put.value, put.flags))
     }
 }
 
@@ -192,7 +186,7 @@ impl StreamBench {
         server.set_nonblocking(true).unwrap();
         let connection = Connection { client: Client::new(0, 0), door: Memcached::default() };
         let (stream, alone) =
-            (Stream::new((server.into(), None), connection, 0), Alone::new(Slow::default(), limits, 4096));
+            (Stream::new(server.into(), None, connection, 0), Alone::new(Slow::default(), limits, 4096));
         StreamBench { stream, client, alone, arrives: true }
     }
 
@@ -260,7 +254,9 @@ fn at_rest_it_holds_no_buffer() {
 /// counts of hits, sets and items.
 fn answers(
     input: &[u8],
-    (dram, gets_wait, arrives): (&[&'static [u8]], bool, bool),
+    dram: &[&'static [u8]],
+    gets_wait: bool,
+    arrives: bool,
     step: usize,
     poll_every: usize,
 ) -> (Vec<u8>, [u64; 3]) {
@@ -338,12 +334,12 @@ fn what_dram_has_changes_no_reply() {
     ]
     .concat();
     for input in [text, meta, binary] {
-        let alone = answers(&input, (&[], true, false), usize::MAX, 1);
+        let alone = answers(&input, &[], true, false, usize::MAX, 1);
         assert!(alone.1[0] > 60, "{:?}", alone.1);
         for dram in [vec![], vec![b"a".as_slice()], vec![b"b"], vec![b"a", b"b", b"x"]] {
             for (step, poll_every) in [(usize::MAX, 1), (1, 1), (7, 1), (7, 3), (64, 2), (500, 1)] {
                 for (gets_wait, arrives) in [(false, false), (false, true), (true, false), (true, true)] {
-                    let seen = answers(&input, (&dram, gets_wait, arrives), step, poll_every);
+                    let seen = answers(&input, &dram, gets_wait, arrives, step, poll_every);
                     assert!(seen == alone, "{dram:?} in DRAM, by {step} bytes: {:?} for {:?}", seen.1, alone.1);
                 }
             }

@@ -54,7 +54,7 @@ impl Memcached {
         if form.is_get() || joins {
             self.slots.last_may_ask(request.key(), joins);
         }
-        client.submit(number, (self.options.keyspace, request), admission, cx);
+        client.submit(number, self.options.keyspace, request, admission, cx);
         Some(())
     }
 
@@ -76,7 +76,7 @@ impl Memcached {
         let number = self.slots.push(Form::Lookup, b"", admission.charge_bytes);
         self.slots.last_is_observed(ObservedRequest { key: key.to_vec(), store: None });
         self.slots.last_may_ask(key, false);
-        client.submit(number, (self.options.keyspace, Request::Get { key }), admission, cx);
+        client.submit(number, self.options.keyspace, Request::Get { key }, admission, cx);
         self.looked_up = true;
         Some(())
     }

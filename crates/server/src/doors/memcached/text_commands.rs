@@ -25,11 +25,11 @@ impl Memcached {
         use text::TextCommand;
         match command {
             TextCommand::Get { keys, stamps, goes_on } => {
-                return Some(self.many_start(keys, frame, goes_on, (None, stamps)));
+                return Some(self.many_start(keys, frame, goes_on, None, stamps));
             }
             TextCommand::GetAndTouch { keys, exptime, stamps, goes_on } => {
                 let touch = Some(expiry_from_client(exptime, cx.now));
-                return Some(self.many_start(keys, frame, goes_on, (touch, stamps)));
+                return Some(self.many_start(keys, frame, goes_on, touch, stamps));
             }
             store @ TextCommand::Store { .. } => self.text_store(store, client, cx)?,
             TextCommand::Meta { line, value } => self.meta_command(&line, value, client, cx)?,

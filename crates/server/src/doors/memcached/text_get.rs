@@ -15,7 +15,8 @@ impl Memcached {
         keys: &[u8],
         frame: &[u8],
         goes_on: bool,
-        (touch, stamps): (Option<Expiry>, bool),
+        touch: Option<Expiry>,
+        stamps: bool,
     ) -> usize {
         let end_bytes = if goes_on { 0 } else { text::line_end_bytes(frame) };
         self.many = Some(ManyKeys { list_bytes: keys.len(), end_bytes, goes_on, touch, stamps });

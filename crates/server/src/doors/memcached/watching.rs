@@ -50,7 +50,7 @@ impl Memcached {
         if client.is_sent_whole() {
             return self.say(text::NOT_OVER_UDP, client, cx);
         }
-        self.watching = cx.figures.observers.watch(kinds, (cx.worker, client.id()));
+        self.watching = cx.figures.observers.watch(kinds, cx.worker, client.id());
         let answer = if self.watching.is_some() { "OK\r\n" } else { text::TOO_MANY_WATCHERS };
         self.say(answer, client, cx);
     }
@@ -78,9 +78,11 @@ impl Memcached {
 pub(super) fn observe(
     observers: &Observers,
     descriptor: i32,
-    (key, store): (&[u8], Option<ObservedStore>),
+    key: &[u8],
+    store: Option<ObservedStore>,
     form: Form,
-    (outcome, value_bytes): (&Outcome, usize),
+    outcome: &Outcome,
+    value_bytes: usize,
 ) {
     if let Some(ObservedStore { command, ttl, bytes }) = store {
         observers.note_key(key, KeyRequest::Set);

@@ -95,9 +95,9 @@ impl Door for Nbd {
             Negotiated::Serves { taken_bytes, export } => {
                 client.frame_done(0);
                 let statuses = negotiation.has_statuses(&export, exports);
-                let replies = (negotiation.is_structured, statuses);
                 let durable = self.options.is_durable_at_once;
-                let transmission = Transmission::new(export, replies, durable, cx.session.exchanges());
+                let transmission =
+                    Transmission::new(export, negotiation.is_structured, statuses, durable, cx.session.exchanges());
                 self.phase = Phase::Transmission(Box::new(transmission));
                 Step::Took(taken_bytes)
             }

@@ -170,7 +170,7 @@ impl Job {
                     out.append(pool, |out| reply::push_data_head(out, cookie, true, start, bytes.len()));
                     return out.append_buffer(pool, bytes);
                 }
-                reply_in_runs((cookie, start), &bytes, &holes, out, pool);
+                reply_in_runs(cookie, start, &bytes, &holes, out, pool);
             }
             Task::Read { .. } | Task::Status { .. } if is_structured => {
                 out.append(pool, |out| reply::push_error(out, cookie, error));
@@ -181,7 +181,7 @@ impl Job {
 }
 
 /// Sends the reply to a read as runs of data and holes.
-fn reply_in_runs((cookie, start): (u64, u64), bytes: &[u8], holes: &[bool], out: &mut OutQueue, pool: &mut Pool) {
+fn reply_in_runs(cookie: u64, start: u64, bytes: &[u8], holes: &[bool], out: &mut OutQueue, pool: &mut Pool) {
     let first = start / BLOCK;
     let place_of = |block: usize| {
         let at = ((first + block as u64) * BLOCK).saturating_sub(start) as usize;

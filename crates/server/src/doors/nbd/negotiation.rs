@@ -106,7 +106,7 @@ impl Negotiation {
             OptionKind::About { name, wanted, goes } => match exports::find(exports, name) {
                 None => say(OptionReply::Unknown, &[]),
                 Some(export) => {
-                    describe(export, (self.is_structured, wanted), |data| say(OptionReply::Info, data));
+                    describe(export, self.is_structured, wanted, |data| say(OptionReply::Info, data));
                     say(OptionReply::Ack, &[]);
                     if goes {
                         return Negotiated::Serves { taken_bytes, export: export.clone() };
@@ -118,7 +118,7 @@ impl Negotiation {
                 say(OptionReply::Ack, &[]);
             }
             OptionKind::Contexts { name, queries, sets } => {
-                if let Some(context) = self.contexts((name, &queries, sets), exports, |kind| say(kind, &[])) {
+                if let Some(context) = self.contexts(name, &queries, sets, exports, |kind| say(kind, &[])) {
                     if context {
                         say(OptionReply::MetaContext, &[&CONTEXT_ID.to_be_bytes(), CONTEXT_NAME]);
                     }
@@ -142,7 +142,9 @@ impl Negotiation {
     /// Whether the context is among those that the client asks for. `None` if the option was refused.
     fn contexts(
         &mut self,
-        (name, queries, sets): (&[u8], &[&[u8]], bool),
+        name: &[u8],
+        queries: &[&[u8]],
+        sets: bool,
         exports: &[Export],
         refuse: impl FnOnce(OptionReply),
     ) -> Option<bool> {
@@ -168,7 +170,7 @@ impl Negotiation {
 }
 
 /// Gives the size of an export, and the other information that the client wants.
-fn describe(export: &Export, (is_structured, wanted): (bool, &[u8]), mut say: impl FnMut(&[&[u8]])) {
+fn describe(export: &Export, is_structured: bool, wanted: &[u8], mut say: impl FnMut(&[&[u8]])) {
     let is_wanted = |kind: u16| wanted.chunks_exact(2).any(|word| word == kind.to_be_bytes());
     let (size_bytes, flags) = (export.size_bytes(), export.flags(is_structured));
     say(&[&INFO_EXPORT.to_be_bytes(), &size_bytes.to_be_bytes(), &flags.to_be_bytes()]);

@@ -289,7 +289,8 @@ impl Client {
     pub fn submit<S: Session, W>(
         &mut self,
         number: u32,
-        (keyspace, request): (KeyspaceRef, Request<'_>),
+        keyspace: KeyspaceRef,
+        request: Request<'_>,
         admission: Admission,
         cx: &mut Context<'_, S, W>,
     ) {

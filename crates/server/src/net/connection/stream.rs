@@ -52,7 +52,7 @@ pub struct Stream<D> {
 }
 
 impl<D: Door> Stream<D> {
-    pub fn new((fd, peer): (OwnedFd, Option<SocketAddr>), connection: Connection<D>, now: u32) -> Stream<D> {
+    pub fn new(fd: OwnedFd, peer: Option<SocketAddr>, connection: Connection<D>, now: u32) -> Stream<D> {
         Stream {
             fd,
             peer,

@@ -110,7 +110,7 @@ impl<S: Session, D: Door> Worker<S, D> {
         let mut client = Client::new(self.index, id);
         client.set_descriptor(fd.as_raw_fd());
         let door = D::open(&self.options[listener], &mut client, &mut self.pool);
-        let mut stream = Box::new(Stream::new((fd, peer), Connection { client, door }, self.now));
+        let mut stream = Box::new(Stream::new(fd, peer, Connection { client, door }, self.now));
         if self.shared.stopping.load(Ordering::Acquire) {
             stream.stop_reading();
         }

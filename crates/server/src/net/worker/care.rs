@@ -80,7 +80,7 @@ impl<S: Session, D: Door> Worker<S, D> {
         let now = self.now;
         let clients = self.connections.iter().flatten().map(|stream| {
             let (state, idle_seconds) = (stream.state(), now.saturating_sub(stream.asked_at));
-            census::client_lines(stream.socket(), stream.peer(), (state, idle_seconds))
+            census::client_lines(stream.socket(), stream.peer(), state, idle_seconds)
         });
         let mut told: Vec<_> = clients.collect();
         let seconds = now.saturating_sub(self.shared.figures.started_unix_seconds);

@@ -40,7 +40,8 @@ impl Life {
         &mut self,
         world: &mut World,
         session: usize,
-        (slot, asked): (usize, DeviceRequest),
+        slot: usize,
+        asked: DeviceRequest,
     ) -> Result<(), Stop> {
         let Some(keyspace) = self.keyspaces[slot] else { return Ok(()) };
         let DeviceRequest { parts, is_forced } = asked;

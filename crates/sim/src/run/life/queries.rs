@@ -49,7 +49,8 @@ impl Life {
     pub(super) fn begin_query(
         &mut self,
         world: &mut World,
-        (id, slot): (u64, usize),
+        id: u64,
+        slot: usize,
         range: KeyRange,
         filter: Filter,
     ) -> Result<(), Stop> {

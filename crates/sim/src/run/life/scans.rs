@@ -53,7 +53,7 @@ impl Life {
             };
             world.trace(id);
             match part {
-                Ok(part) => self.take_part(world, (id, asked), part)?,
+                Ok(part) => self.take_part(world, id, asked, part)?,
                 Err(error) => {
                     let is_right = match &error {
                         Error::Io(_) => self.faulty,
@@ -72,7 +72,7 @@ impl Life {
         Ok(())
     }
 
-    fn take_part(&mut self, world: &mut World, (id, asked): (u64, ScanAsked), part: ScanPart) -> Result<(), Stop> {
+    fn take_part(&mut self, world: &mut World, id: u64, asked: ScanAsked, part: ScanPart) -> Result<(), Stop> {
         let told = told_by(world, &asked, &part);
         let told = told.or_else(|why| wrong(format!("the scan {id} ({asked:?}) {why}")))?;
         told.values().filter_map(Told::item).for_each(|item| world.trace(item.stamp.unwrap_or(0)));

@@ -188,7 +188,7 @@ async fn find_in(
         let bytes = io.look(&buffer, 0..span_bytes as usize);
         let run = PageRun { bytes, first_page: page, page_size: segment.page_size() };
         let corrupt = |_| Error::Corrupt(format!("data page {page} of segment {}", segment.descriptor.number));
-        let Some(found) = run.find(segment.salt, (keyspace.0, key)).map_err(corrupt)? else { continue };
+        let Some(found) = run.find(segment.salt, keyspace.0, key).map_err(corrupt)? else { continue };
         frame.clear();
         frame.resize(found.header.stored_bytes as usize, 0);
         run.copy(found.stored_address(), frame);

@@ -220,7 +220,7 @@ impl SegmentWriter {
         assert!(self.last_hash.is_none_or(|last| last < hash), "records of a segment must ascend");
         self.last_hash = Some(hash);
         let key = &record[header.header_bytes()..][..header.key_bytes as usize];
-        let entry = Entry::of_record(hash, (header, key), record.len() as u32, self.routes);
+        let entry = Entry::of_record(hash, header, key, record.len() as u32, self.routes);
         if !self.key_page.fits(&entry) {
             self.write_key_page().await?;
         }

@@ -113,7 +113,7 @@ impl FlashRead {
             first: page,
             record_bytes: self.segment.record_bytes_mean() as u32,
         };
-        encode_parameters(pages, (keyspace, key), queue.fill(Purpose::Get, buffer, self.parameters.clone()));
+        encode_parameters(pages, keyspace, key, queue.fill(Purpose::Get, buffer, self.parameters.clone()));
         let (mut list, mut sent) = (StageList::new(queue, buffer, span_bytes as usize..parameters_at), (0, 0));
         for run in self.segment.data_runs(page, span_bytes) {
             assert!(run.at + run.length <= span_bytes);

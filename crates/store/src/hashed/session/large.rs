@@ -236,7 +236,7 @@ impl HashedSession {
         if is_get {
             let value = core.values.range_from(start);
             let outcome = op.request.found(item, || engine.access_by_stamp(false, item.stamp), value);
-            core.answer_shown((op.token, shown_by), outcome, true);
+            core.answer_shown(op.token, shown_by, outcome, true);
             return self.forget(core, number, op);
         }
         if op.kept.near.is_some() {

@@ -262,7 +262,7 @@ impl HashedSession {
                 }
                 _ => Outcome::Missing,
             };
-            core.answer_shown((op.token, shown_by), outcome, true);
+            core.answer_shown(op.token, shown_by, outcome, true);
             return self.forget(core, number, op);
         }
         self.scratch.clear();
@@ -319,7 +319,7 @@ impl HashedSession {
             return self.attempt_op(core, engine, number, op, Some(flash));
         }
         let Some(item) = item else {
-            core.answer_shown((op.token, shown_by), Outcome::Missing, true);
+            core.answer_shown(op.token, shown_by, Outcome::Missing, true);
             return self.forget(core, number, op);
         };
         if op.must_ask_for(item.value_bytes) {
@@ -332,7 +332,7 @@ impl HashedSession {
         put_into_tier(engine, op.hash, seen, item, &self.scratch);
         let value = core.values.range_from(start);
         let outcome = op.request.found(item, || engine.access_by_stamp(false, item.stamp), value);
-        core.answer_shown((op.token, shown_by), outcome, true);
+        core.answer_shown(op.token, shown_by, outcome, true);
         self.forget(core, number, op);
     }
 

@@ -364,6 +364,6 @@ fn separator_for(copy: &NodePage, arrival: Arrival<'_>) -> Result<Vec<u8>, NodeE
     let (node, mut order) = (NodeRef::look(copy)?, NodeOrder::new());
     order.sort(&node)?;
     let (mut left, mut right) = ([0; NODE_BYTES], [0; NODE_BYTES]);
-    split((&node, &order), Some(arrival), 0, (&mut left, &mut right))?;
+    split(&node, &order, Some(arrival), 0, &mut left, &mut right)?;
     Ok(NodeRef::look(&right)?.low_fence().to_vec())
 }

@@ -88,7 +88,7 @@ impl HeldAnswers {
     pub fn answer(&mut self, core: &mut SessionCore, token: u64, shown: Shown, outcome: Outcome) {
         let Shown { ticket, deleted_by, read_flash } = shown;
         match ticket.filter(|ticket| core.base.log.sync() == Sync::Always && !ticket.is_done()) {
-            None => core.answer_shown((token, deleted_by), outcome, read_flash),
+            None => core.answer_shown(token, deleted_by, outcome, read_flash),
             Some(ticket) => {
                 let value = outcome.value().map(|value| core.values.bytes(value).to_vec()).unwrap_or_default();
                 self.held.push(HeldAnswer { token, ticket, deleted_by, read_flash, outcome, value });
@@ -116,7 +116,7 @@ impl HeldAnswers {
                     if let Some(value) = held.outcome.value_mut() {
                         *value = core.values.add(&held.value);
                     }
-                    core.answer_shown((held.token, held.deleted_by), held.outcome, held.read_flash);
+                    core.answer_shown(held.token, held.deleted_by, held.outcome, held.read_flash);
                 }
             }
         }

@@ -205,12 +205,12 @@ fn halve(
     let (left, right) = (page_of(queue, left)?, page_of(queue, right)?);
     let arrival = match cut {
         NodeCut::For(arrival) => Some(*arrival),
-        NodeCut::At(key) => match split_at((&node, order), key, upper.0.into(), (&mut *left, &mut *right)) {
+        NodeCut::At(key) => match split_at(&node, order, key, upper.0.into(), left, right) {
             Err(NodeError::NoRoom) => None,
             done => return done,
         },
     };
-    split((&node, order), arrival, upper.0.into(), (left, right))?;
+    split(&node, order, arrival, upper.0.into(), left, right)?;
     Ok(())
 }
 

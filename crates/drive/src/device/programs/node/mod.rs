@@ -161,7 +161,8 @@ impl NodeArguments {
     /// The page to change, checked, and the rest of the output behind it, of which `behind` bytes are needed.
     fn page_to_change<'a>(
         &self,
-        (inputs, output): (&[&[u8]], &'a mut [u8]),
+        inputs: &[&[u8]],
+        output: &'a mut [u8],
         behind: usize,
     ) -> Result<(&'a mut [u8], &'a mut [u8]), ProgramResult> {
         let needed = NODE_BYTES + behind;

@@ -300,10 +300,10 @@ fn change(context: Context<'_>, takes: fn(Kind) -> bool) -> Result<ProgramResult
     }
     let is_bare = count <= NODE_BARE_REQUESTS_MAX && output.len() == NODE_BYTES && !wants_all;
     let behind_bytes = if is_bare { 0 } else { count * NODE_OUTCOME_BYTES };
-    let (page, behind) = arguments.page_to_change((inputs, output), behind_bytes)?;
+    let (page, behind) = arguments.page_to_change(inputs, output, behind_bytes)?;
     let mut node = NodeMut::look(page).map_err(corrupt)?;
     if is_bare {
-        return change_bare(&arguments, (requests, count), &mut node);
+        return change_bare(&arguments, requests, count, &mut node);
     }
     let (outcomes, _) = behind.as_chunks_mut();
     let (mut effects, mut is_full) = (0, false);
@@ -325,7 +325,8 @@ fn change(context: Context<'_>, takes: fn(Kind) -> bool) -> Result<ProgramResult
 /// Runs requests over a page whose output has no room for their outcomes.
 fn change_bare(
     arguments: &NodeArguments,
-    (requests, count): (&[u8], usize),
+    requests: &[u8],
+    count: usize,
     node: &mut NodeMut<'_>,
 ) -> Result<ProgramResult, ProgramResult> {
     let mut rest = requests;

@@ -33,7 +33,7 @@ fn realign(Context { parameters, inputs, output, .. }: Context<'_>) -> Result<Pr
     if !requests.is_empty() {
         return Err(INVALID);
     }
-    let (page, behind) = arguments.page_to_change((inputs, output), 0)?;
+    let (page, behind) = arguments.page_to_change(inputs, output, 0)?;
     let needed = NODE_BYTES + dead_references(&arguments, page)? * REFERENCE_BYTES;
     let (references, _) = behind.as_chunks_mut::<REFERENCE_BYTES>();
     if references.len() * REFERENCE_BYTES + NODE_BYTES < needed {

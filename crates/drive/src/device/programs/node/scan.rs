@@ -127,7 +127,7 @@ impl Program for NodeScan {
         };
         let Some(request) = NodeScanRequest::parse(request) else { return INVALID };
         match arguments.node(page) {
-            Ok(node) => ORDER.with_borrow_mut(|order| scan(&arguments, &request, (node, order), output)),
+            Ok(node) => ORDER.with_borrow_mut(|order| scan(&arguments, &request, node, order, output)),
             Err(failure) => failure,
         }
     }
@@ -142,7 +142,8 @@ impl Program for NodeScan {
 fn scan(
     arguments: &NodeArguments,
     request: &NodeScanRequest<'_>,
-    (node, order): (NodeRef<'_>, &mut NodeOrder),
+    node: NodeRef<'_>,
+    order: &mut NodeOrder,
     output: &mut [u8],
 ) -> ProgramResult {
     if let Err(error) = order.sort(&node) {

@@ -26,7 +26,7 @@ pub fn push_simple(out: &mut Vec<u8>, cookie: u64, error: u32) {
     out.extend_from_slice(&cookie.to_be_bytes());
 }
 
-fn push_chunk(out: &mut Vec<u8>, cookie: u64, (kind, is_last): (u16, bool), length: usize) {
+fn push_chunk(out: &mut Vec<u8>, cookie: u64, kind: u16, is_last: bool, length: usize) {
     out.extend_from_slice(&CHUNK_MAGIC.to_be_bytes());
     out.extend_from_slice(&(if is_last { FLAG_DONE } else { 0 }).to_be_bytes());
     out.extend_from_slice(&kind.to_be_bytes());
@@ -36,30 +36,30 @@ fn push_chunk(out: &mut Vec<u8>, cookie: u64, (kind, is_last): (u16, bool), leng
 
 /// The head of a chunk of `bytes` data, which follow.
 pub fn push_data_head(out: &mut Vec<u8>, cookie: u64, is_last: bool, offset: u64, bytes: usize) {
-    push_chunk(out, cookie, (CHUNK_DATA, is_last), 8 + bytes);
+    push_chunk(out, cookie, CHUNK_DATA, is_last, 8 + bytes);
     out.extend_from_slice(&offset.to_be_bytes());
 }
 
 pub fn push_hole(out: &mut Vec<u8>, cookie: u64, is_last: bool, offset: u64, bytes: u32) {
-    push_chunk(out, cookie, (CHUNK_HOLE, is_last), 12);
+    push_chunk(out, cookie, CHUNK_HOLE, is_last, 12);
     out.extend_from_slice(&offset.to_be_bytes());
     out.extend_from_slice(&bytes.to_be_bytes());
 }
 
 /// The end of a reply that has nothing to say.
 pub fn push_end(out: &mut Vec<u8>, cookie: u64) {
-    push_chunk(out, cookie, (CHUNK_NONE, true), 0);
+    push_chunk(out, cookie, CHUNK_NONE, true, 0);
 }
 
 pub fn push_error(out: &mut Vec<u8>, cookie: u64, error: u32) {
-    push_chunk(out, cookie, (CHUNK_ERROR, true), 6);
+    push_chunk(out, cookie, CHUNK_ERROR, true, 6);
     out.extend_from_slice(&error.to_be_bytes());
     out.extend_from_slice(&0u16.to_be_bytes());
 }
 
 /// Extents, each with its length and its status.
 pub fn push_statuses(out: &mut Vec<u8>, cookie: u64, extents: &[(u32, u32)]) {
-    push_chunk(out, cookie, (CHUNK_STATUS, true), 4 + 8 * extents.len());
+    push_chunk(out, cookie, CHUNK_STATUS, true, 4 + 8 * extents.len());
     out.extend_from_slice(&CONTEXT_ID.to_be_bytes());
     for (bytes, status) in extents {
         out.extend_from_slice(&bytes.to_be_bytes());

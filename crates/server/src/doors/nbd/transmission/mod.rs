@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use tapetum::{BLOCK_BYTES, Patch};
 
 use crate::doors::nbd::exports::Export;
-use crate::doors::nbd::jobs::{Job, Numbered, Part, Task};
+use crate::doors::nbd::jobs::{Job, Numbered, Part, PartKind, Task};
 use crate::doors::nbd::protocol::request::{NbdCommand, NbdRequest, PAYLOAD_BYTES_MAX};
 use crate::doors::nbd::protocol::{NbdParsed, reply};
 use crate::net::connection::Client;
@@ -54,7 +54,8 @@ pub struct Transmission {
 impl Transmission {
     pub fn new(
         export: Export,
-        (is_structured, has_statuses): (bool, bool),
+        is_structured: bool,
+        has_statuses: bool,
         is_durable_at_once: bool,
         exchanges_told: u64,
     ) -> Transmission {
@@ -251,8 +252,11 @@ impl Transmission {
         self.jobs.get_mut(number).at += bytes.len() as u64;
         self.end_payload(number);
         match piece.is_whole() {
-            true => self.put(number, (piece, bytes, admission.charge_bytes), admission, client, cx),
-            false => self.change(number, (piece, Patch::Bytes(bytes.to_vec())), admission, client, cx),
+            true => {
+                let part = self.add_part(number, piece, PartKind::Put, admission.charge_bytes);
+                self.put(part, bytes, admission, client, cx);
+            }
+            false => self.change(number, piece, Patch::Bytes(bytes.to_vec()), admission, client, cx),
         }
         Some(bytes.len())
     }

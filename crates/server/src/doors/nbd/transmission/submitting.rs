@@ -22,22 +22,22 @@ static ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 
 impl Transmission {
     /// Adds a part of a job that is charged with `held_bytes`.
-    pub(super) fn add_part(&mut self, job: usize, (piece, kind): (BlockPiece, PartKind), held_bytes: usize) -> usize {
+    pub(super) fn add_part(&mut self, job: usize, piece: BlockPiece, kind: PartKind, held_bytes: usize) -> usize {
         self.jobs.get_mut(job).parts += 1;
         self.held_bytes += held_bytes;
         self.parts.add(Part { job, piece, kind, charge_bytes: 0, held_bytes })
     }
 
+    /// Puts the value of a part.
     pub(super) fn put<S: Session>(
         &mut self,
-        job: usize,
-        (piece, value, held_bytes): (BlockPiece, &[u8], usize),
+        part: usize,
+        value: &[u8],
         admission: Admission,
         client: &mut Client,
         cx: &mut NbdContext<'_, S>,
     ) {
-        let key = self.export.device.key(piece.block);
-        let part = self.add_part(job, (piece, PartKind::Put), held_bytes);
+        let key = self.export.device.key(self.parts.get(part).piece.block);
         let put = Request::Put { key: &key, value, flags: 0, expiry: Expiry::NONE, condition: Condition::Always };
         self.submit(part, put, admission, client, cx);
     }
@@ -46,13 +46,14 @@ impl Transmission {
     pub(super) fn change<S: Session>(
         &mut self,
         job: usize,
-        (piece, patch): (BlockPiece, Patch),
+        piece: BlockPiece,
+        patch: Patch,
         admission: Admission,
         client: &mut Client,
         cx: &mut NbdContext<'_, S>,
     ) {
         let change = BlockChange::new(piece.within.clone(), patch);
-        let part = self.add_part(job, (piece, PartKind::Change(change)), admission.charge_bytes);
+        let part = self.add_part(job, piece, PartKind::Change(change), admission.charge_bytes);
         client.keep(admission, cx.budget);
         cx.figures.devices.of(cx.worker, self.export.number).changes_part();
         self.changing.push_back(part);
@@ -68,7 +69,7 @@ impl Transmission {
     ) {
         self.parts.get_mut(part).charge_bytes = admission.charge_bytes;
         self.pending += 1;
-        client.submit(part as u32, (self.export.keyspace, request), admission, cx);
+        client.submit(part as u32, self.export.keyspace, request, admission, cx);
     }
 
     /// Submits the next request of a change. Returns whether it could.
@@ -89,7 +90,7 @@ impl Transmission {
         part.charge_bytes = admission.charge_bytes;
         self.pending += 1;
         let PartKind::Change(change) = &part.kind else { unreachable!("only changes go on") };
-        client.submit(number as u32, (self.export.keyspace, change.request(&key)), admission, cx);
+        client.submit(number as u32, self.export.keyspace, change.request(&key), admission, cx);
         true
     }
 
@@ -141,7 +142,7 @@ impl Transmission {
             job.fail(errors::IO);
             return Some(());
         }
-        let part = self.add_part(number, (BlockPiece { block: 0, within: 0..0 }, PartKind::Sync), 0);
+        let part = self.add_part(number, BlockPiece { block: 0, within: 0..0 }, PartKind::Sync, 0);
         self.parts.get_mut(part).charge_bytes = admission.charge_bytes;
         self.pending += 1;
         client.submit_sync(part as u32, cx);
@@ -163,7 +164,7 @@ impl Transmission {
             let admission = client.admit_part(self.load(), Some(BLOCK_BYTES), cx)?;
             let piece = self.next_piece(number);
             let key = self.export.device.key(piece.block);
-            let part = self.add_part(number, (piece, PartKind::Read), 0);
+            let part = self.add_part(number, piece, PartKind::Read, 0);
             self.submit(part, Request::Get { key: &key }, admission, client, cx);
             let job = self.jobs.get(number);
             if job.is_handed_out() || self.export.device.is_first_of_group(job.piece().block) {
@@ -213,7 +214,7 @@ impl Transmission {
             }
             let admission = client.admit_part(self.load(), None, cx)?;
             let piece = self.next_piece(number);
-            let part = self.add_part(number, (piece, PartKind::Delete), 0);
+            let part = self.add_part(number, piece, PartKind::Delete, 0);
             self.submit(part, Request::Delete { key: &key, stamp: None }, admission, client, cx);
             return Some(());
         }
@@ -231,14 +232,15 @@ impl Transmission {
         if self.jobs.get(number).piece().is_whole() {
             let admission = client.admit_part(self.load(), None, cx)?;
             let piece = self.next_piece(number);
-            self.put(number, (piece, &ZEROS, 0), admission, client, cx);
+            let part = self.add_part(number, piece, PartKind::Put, 0);
+            self.put(part, &ZEROS, admission, client, cx);
             return Some(());
         }
         let admission = client.admit(self.load_beside(cx.limits), false, BLOCK_BYTES, cx)?;
         let piece = self.next_piece(number);
         let Task::Zero { is_allocated } = self.jobs.get(number).task else { unreachable!("zeros are wanted") };
         let patch = if is_allocated { Patch::Bytes(vec![0; piece.within.len()]) } else { Patch::Zeros };
-        self.change(number, (piece, patch), admission, client, cx);
+        self.change(number, piece, patch, admission, client, cx);
         Some(())
     }
 
