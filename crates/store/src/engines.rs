@@ -50,7 +50,7 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Open
     found.superblock.features.check_write()?;
     let mut found = FoundStore::read(drive, io, found).await?;
     found.base.make_durable(&mut found.log, io).await?;
-    found.into_engines((drive, io), options, None).await
+    found.into_engines(drive, io, options, None).await
 }
 
 /// Opens the store on the drive of an overlay, to read; the overlay takes what is rebuilt. Only an opening to write makes the recovered state
@@ -63,7 +63,7 @@ pub async fn open_read_only(
 ) -> Result<OpenedEngines, Error> {
     let found = read_superblock(drive, io).await?;
     let found = FoundStore::read(drive, io, found).await?;
-    found.into_engines((drive, io), options, Some(overlay)).await
+    found.into_engines(drive, io, options, Some(overlay)).await
 }
 
 /// The state that base and hashed engine have read and verified.
@@ -93,7 +93,8 @@ impl FoundStore {
     /// Brings all of it into memory.
     async fn into_engines(
         self,
-        (drive, io): (&Drive, &Io),
+        drive: &Drive,
+        io: &Io,
         options: &StoreOptions,
         overlay: Option<OverlayFlash>,
     ) -> Result<OpenedEngines, Error> {

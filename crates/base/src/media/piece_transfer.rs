@@ -36,6 +36,12 @@ struct PieceSlot {
     piece: Piece,
 }
 
+/// A command of a transfer that the drive has returned, and the slot of its piece.
+pub struct ReturnedPiece {
+    pub slot: usize,
+    pub returned: Returned,
+}
+
 /// See the [module](self).
 pub struct PieceTransfer {
     /// Pieces that were not started.
@@ -121,7 +127,7 @@ impl PieceTransfer {
         self.in_flight == 0 && self.failed.is_none() && !self.pieces.is_empty()
     }
 
-    pub fn completed(&mut self, slot: usize, Returned { completion, lease }: Returned) {
+    pub fn completed(&mut self, ReturnedPiece { slot, returned: Returned { completion, lease } }: ReturnedPiece) {
         self.slots[slot].buffer = Some(lease.into_buffer());
         self.in_flight -= 1;
         if completion.status != Status::Success {
@@ -178,7 +184,9 @@ mod tests {
         while done.len() < pieces {
             queue.poll(&mut done);
         }
-        done.into_iter().for_each(|returned: Returned| transfer.completed(returned.completion.tag as usize, returned));
+        done.into_iter().for_each(|returned: Returned| {
+            transfer.completed(ReturnedPiece { slot: returned.completion.tag as usize, returned });
+        });
     }
 
     #[test]

@@ -103,8 +103,8 @@ pub trait EngineSession: Send {
     fn give_up_value(&mut self, number: usize);
 
     /// Starts a scan of a keyspace that returns at most `items_max` items. [`EngineSession::take_scanned`] returns its answer.
-    fn start_scan(&mut self, scan: (KeyspaceRef, u64), _range: KeyRange, _items_max: usize) {
-        unreachable!("{:?} has no order of keys", scan.0.kind())
+    fn start_scan(&mut self, keyspace: KeyspaceRef, _token: u64, _range: KeyRange, _items_max: usize) {
+        unreachable!("{:?} has no order of keys", keyspace.kind())
     }
 
     /// Takes the answers of finished scans.

@@ -104,7 +104,7 @@ fn query(
     };
     let measure = Measure::begin(keyspace.store());
     let report = query_rows::print(RowShape::of(compiled, rows), &mut output::stdout(), |sink| {
-        keyspace.query_range(&compiled.query, (side, range), sink).map(Some)
+        keyspace.query_range(&compiled.query, side, range, sink).map(Some)
     })?;
     let Some(report) = report else { return Ok(()) };
     let mut told = std::io::stderr();

@@ -82,7 +82,7 @@ impl Items {
         if self.slices.is_some_and(|slices| self.slice_next == slices) {
             return Ok(false);
         }
-        let wanted = (self.keyspace.id(), &self.prefix[..]);
+        let (keyspace, prefix) = (self.keyspace.id(), &self.prefix[..]);
         let (slices, number) = (self.slices, self.slice_next);
         let mut decompressor = Decompressor::new().map_err(|error| Error::Io(error.to_string()))?;
         let mut found = Vec::new();
@@ -93,7 +93,8 @@ impl Items {
                 found.push(SliceItem::of(record, &mut decompressor)?);
                 Ok(())
             };
-            let gathered = slice::gather(engine, &io, &installer, wanted, slice::bounds(number, slices), show).await;
+            let bounds = slice::bounds(number, slices);
+            let gathered = slice::gather(engine, &io, &installer, keyspace, prefix, bounds, show).await;
             drop(installer);
             gathered.map(|()| slices)
         };

@@ -82,7 +82,6 @@ impl Store {
         let gathering = async {
             let installer = engine.take_installer().await;
             let (number, slices) = at.unwrap_or_else(|| (0, slice::count(engine, &installer, &KEY_SLICES)));
-            let wanted = (keyspace.id(), &b""[..]);
             let show = |record: &Record<'_>| {
                 let header = record.header;
                 keys.push(ListedKey {
@@ -94,7 +93,8 @@ impl Store {
                 });
                 Ok(())
             };
-            let gathered = slice::gather(engine, &io, &installer, wanted, slice::bounds(number, slices), show).await;
+            let bounds = slice::bounds(number, slices);
+            let gathered = slice::gather(engine, &io, &installer, keyspace.id(), b"", bounds, show).await;
             drop(installer);
             gathered.map(|()| (number + 1, slices))
         };

@@ -155,7 +155,7 @@ impl Engine for HashedEngine {
     }
 
     fn locate(self: Arc<Self>, io: Io, keyspace: KeyspaceId, key: Vec<u8>) -> Task<Result<KeyPlace, Error>> {
-        Box::pin(async move { locate_hashed(&self, &io, (keyspace, &key)).await })
+        Box::pin(async move { locate_hashed(&self, &io, keyspace, &key).await })
     }
 
     fn check(self: Arc<Self>, io: Io) -> Task<Result<CheckReport, Error>> {

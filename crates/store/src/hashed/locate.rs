@@ -12,8 +12,13 @@ use tapetum_kernels::data_page::{FoundRecord, PageRun};
 use tapetum_kernels::hash::HashKey;
 
 /// Finds the place of a key of a hashed keyspace.
-pub async fn locate_hashed(engine: &Arc<HashedEngine>, io: &Io, key: (KeyspaceId, &[u8])) -> Result<KeyPlace, Error> {
-    let hash = engine.hash(key.0, key.1);
+pub async fn locate_hashed(
+    engine: &Arc<HashedEngine>,
+    io: &Io,
+    keyspace: KeyspaceId,
+    key: &[u8],
+) -> Result<KeyPlace, Error> {
+    let hash = engine.hash(keyspace, key);
     loop {
         if let Some(place) = in_buffer(engine, hash) {
             return Ok(place);
@@ -25,7 +30,7 @@ pub async fn locate_hashed(engine: &Arc<HashedEngine>, io: &Io, key: (KeyspaceId
             }
             continue;
         };
-        return match in_segment(engine, io, &segment, hash, key).await? {
+        return match in_segment(engine, io, &segment, hash, keyspace, key).await? {
             Some(place) => Ok(KeyPlace::Segment(place)),
             None => Ok(KeyPlace::Nowhere { segment: Some(segment.descriptor.number) }),
         };
@@ -46,7 +51,8 @@ async fn in_segment(
     io: &Io,
     segment: &Segment,
     hash: HashKey,
-    (keyspace, key): (KeyspaceId, &[u8]),
+    keyspace: KeyspaceId,
+    key: &[u8],
 ) -> Result<Option<SegmentPlace>, Error> {
     let number = segment.descriptor.number;
     for page in segment.start_pages(hash) {

@@ -26,6 +26,13 @@ pub enum Admission {
     Refuse(Error),
 }
 
+/// Pages of 4 KiB that records take in a segment: of data, and of key table.
+#[derive(Clone, Copy, Default)]
+pub struct LivePages {
+    pub data: u64,
+    pub keys: u64,
+}
+
 /// The verdict on a large value that needs extents.
 pub enum LargeRoom {
     Taken(LargeExtents),
@@ -190,12 +197,11 @@ impl HashedEngine {
         segment_extents(&self.geometry)
     }
 
-    /// Pages of 4 KiB of data, and of key table, that the live records of a segment take. Trailers and gaps are taken to cost as much as they do in
-    /// the segment.
-    pub fn live_pages(&self, state: &SegmentState) -> (u64, u64) {
+    /// Pages that the live records of a segment take. Trailers and gaps are taken to cost as much as they do in the segment.
+    pub fn live_pages(&self, state: &SegmentState) -> LivePages {
         let live = self.live_bytes(state);
         if live == 0 {
-            return (0, 0);
+            return LivePages::default();
         }
         let Descriptor { data_pages, data_page_size, record_bytes, key_pages, fence_pages, entries, .. } =
             state.descriptor;
@@ -203,13 +209,13 @@ impl HashedEngine {
         let data = data_bytes.div_ceil(PAGE_BYTES as u64);
         let share =
             |pages: u32| (u64::from(pages) * u64::from(state.valid_entries)).div_ceil(u64::from(entries.max(1)));
-        (data.max(1), share(key_pages) + share(fence_pages))
+        LivePages { data: data.max(1), keys: share(key_pages) + share(fence_pages) }
     }
 
-    /// Extents that this many pages of data and of key table take in a segment of their own.
-    pub fn extents_for(&self, (data_pages, key_pages): (u64, u64)) -> u64 {
+    /// Extents that this many pages take in a segment of their own.
+    pub fn extents_for(&self, LivePages { data, keys }: LivePages) -> u64 {
         let pages = u64::from(self.geometry.pages_per_extent(PAGE_BYTES));
-        data_pages.div_ceil(pages) + key_pages.div_ceil(pages)
+        data.div_ceil(pages) + keys.div_ceil(pages)
     }
 
     /// Extents that collecting a segment would free: none if all of it is live.

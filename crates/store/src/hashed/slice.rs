@@ -67,7 +67,8 @@ pub async fn gather(
     engine: &Arc<HashedEngine>,
     io: &Io,
     installer: &Installer,
-    (keyspace, prefix): (KeyspaceId, &[u8]),
+    keyspace: KeyspaceId,
+    prefix: &[u8],
     bounds: RangeInclusive<HashKey>,
     show: impl FnMut(&Record<'_>) -> Result<(), Error>,
 ) -> Result<(), Error> {

@@ -100,7 +100,7 @@ impl PictureLoader {
             let work = move || {
                 // Also when it panics: nobody waits for a thread that is gone.
                 let _end = ThreadEnd(shared.clone());
-                shared.serve(PictureReader::new(&keyspace, set, &plan, (cost, ahead)));
+                shared.serve(PictureReader::new(&keyspace, set, &plan, cost, ahead));
             };
             match env.spawn("tapetum-loader", work) {
                 Ok(thread) => loader.threads.push(thread),

@@ -78,7 +78,8 @@ impl PictureReader {
         keyspace: &KeyspaceHandle,
         set: Arc<ImageSet>,
         plan: &BoundPlan,
-        (cost, ahead): (PictureCost, AheadBudget),
+        cost: PictureCost,
+        ahead: AheadBudget,
     ) -> Result<PictureReader, Error> {
         let session = keyspace.store().session_of_one_thread()?;
         let (keyspace, plan) = (keyspace.keyspace(), plan.clone());

@@ -197,8 +197,10 @@ fn class(space: &SlotSpace) -> Vec<u8> {
 pub async fn write(
     base: &Arc<Base>,
     io: &Io,
-    (cache, trees): (&MirrorCache, &[CheckpointTree]),
-    (generation, stamp): (u64, u64),
+    cache: &MirrorCache,
+    trees: &[CheckpointTree],
+    generation: u64,
+    stamp: u64,
 ) -> Result<Option<AnchorRoot>, Error> {
     let stream_bytes =
         parts(cache, trees).map(|part| part.map(|part| part.len() as u64)).sum::<Result<u64, Error>>()?;
@@ -216,12 +218,12 @@ pub async fn write(
     for part in parts(cache, trees) {
         gathered.extend_from_slice(&part?);
         while gathered.len() >= root.payload() {
-            send(base, io, (&root, &mut flying), &gathered[..root.payload()], places.next()).await?;
+            send(base, io, &root, &mut flying, &gathered[..root.payload()], places.next()).await?;
             gathered.drain(..root.payload());
         }
     }
     if !gathered.is_empty() {
-        send(base, io, (&root, &mut flying), &gathered, places.next()).await?;
+        send(base, io, &root, &mut flying, &gathered, places.next()).await?;
     }
     while flying.next("write of a checkpoint of anchors").await?.is_some() {}
     base.log.flush_elsewhere(io).await?;
@@ -231,7 +233,8 @@ pub async fn write(
 async fn send(
     base: &Base,
     io: &Io,
-    (root, flying): (&AnchorRoot, &mut Flying<'_>),
+    root: &AnchorRoot,
+    flying: &mut Flying<'_>,
     payload: &[u8],
     place: Option<u64>,
 ) -> Result<(), Error> {

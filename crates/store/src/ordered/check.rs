@@ -53,8 +53,7 @@ async fn check_node(io: &Io, tree: &OrderedTree, slot: u32, stamp: u64, report: 
         let is_whole = match &reference {
             None => true,
             Some(reference) => {
-                let of = (record.key, record.header.raw_bytes);
-                read_value(io, tree.slots(), reference, of, |_| ()).await?
+                read_value(io, tree.slots(), reference, record.key, record.header.raw_bytes, |_| ()).await?
             }
         };
         report.valid_records += u64::from(is_whole);
@@ -73,7 +72,8 @@ pub async fn read_value(
     io: &Io,
     slots: &KeyspaceSlots,
     reference: &ExtensionReference,
-    (key, raw_bytes): (&[u8], u32),
+    key: &[u8],
+    raw_bytes: u32,
     mut show: impl FnMut(&[u8]),
 ) -> Result<bool, Error> {
     let Some(class) = reference.class(key.len()) else { return Ok(false) };

@@ -282,8 +282,8 @@ impl OrderedEngine {
             let trees = state.trees().into_iter().filter(is_open);
             trees.filter_map(|tree| Some((tree.clone(), slots.get(&tree.keyspace)?.clone()))).collect()
         };
-        let of = (installer.marks.opening.generation, base.log.give_stamp());
-        let written = anchor_checkpoint::write(base, io, (&state.cache, &trees), of).await;
+        let (generation, stamp) = (installer.marks.opening.generation, base.log.give_stamp());
+        let written = anchor_checkpoint::write(base, io, &state.cache, &trees, generation, stamp).await;
         let named = match written {
             Ok(Some(root)) if root.encode().len() <= ROOT_BYTES_MAX => {
                 let mut items = FrameItems::default();
@@ -324,7 +324,7 @@ impl OrderedEngine {
         // SAFETY: the records were replayed from these places, and nothing is released before the store is open.
         let records = replayed.iter().map(|place| unsafe { base.log.record(place.buffer, place.place) });
         let records = LogRecords::of(records);
-        let recovering = recover(&base.drive, io, &keyspace_slots, &options, &records, (&base.extents, &mut log));
+        let recovering = recover(&base.drive, io, &keyspace_slots, &options, &records, &base.extents, &mut log);
         let recovered = recovering.await?;
         base.log.go_on_above(recovered.stamp_next);
         if recovered.nodes().len() == 0 {
@@ -455,7 +455,7 @@ impl Engine for OrderedEngine {
     fn scan_layout(&self, keyspace: KeyspaceRef, range: &KeyRange) -> Result<Option<Box<dyn ScanLayout>>, Error> {
         let tree = self.tree(keyspace.id())?;
         let state = self.make_shared()?.state.clone();
-        Ok(Some(Box::new(NodeLists::new(state, (tree, keyspace), range)?)))
+        Ok(Some(Box::new(NodeLists::new(state, tree, keyspace, range)?)))
     }
 
     fn inspect(&self, inspection: &mut Inspection) -> Result<(), Error> {

@@ -78,7 +78,7 @@ pub async fn locate(engine: &OrderedEngine, io: &Io, keyspace: KeyspaceId, key: 
         };
         let node = NodeRef::look(&seen.bytes).map_err(|error| damaged(&tree, &seen, &format!("{error:?}")))?;
         if node.covers(key) {
-            return place(&engine.base, &tree, io, (&seen, node), key).await.map(KeyPlace::Node);
+            return place(&engine.base, &tree, io, &seen, node, key).await.map(KeyPlace::Node);
         }
         // The node was split or removed between the two steps.
         io.step().await;
@@ -131,7 +131,8 @@ async fn place(
     base: &Base,
     tree: &OrderedTree,
     io: &Io,
-    (seen, node): (&SeenNode, NodeRef<'_>),
+    seen: &SeenNode,
+    node: NodeRef<'_>,
     key: &[u8],
 ) -> Result<NodePlace, Error> {
     let map = tree.nodes.map();
@@ -172,8 +173,7 @@ async fn extension_place(
     let Ok(Some(reference)) = record.extension() else { return Ok(None) };
     let (extent, page, stamp) = (reference.slot.extent().number(), reference.slot.page(), reference.stamp);
     let class = reference.class(record.key.len());
-    let of = (record.key, record.header.raw_bytes);
-    let is_whole = read_value(io, tree.slots(), &reference, of, |_| ()).await?;
+    let is_whole = read_value(io, tree.slots(), &reference, record.key, record.header.raw_bytes, |_| ()).await?;
     Ok(Some(ExtensionPlace {
         extent,
         page,

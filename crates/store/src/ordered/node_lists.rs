@@ -99,7 +99,8 @@ fn upper(bound: &KeyBound) -> Option<Vec<u8>> {
 impl NodeLists {
     pub fn new(
         state: Arc<OrderedState>,
-        (tree, keyspace): (Arc<OrderedTree>, KeyspaceRef),
+        tree: Arc<OrderedTree>,
+        keyspace: KeyspaceRef,
         range: &KeyRange,
     ) -> Result<NodeLists, Error> {
         if range.from.key().len().max(range.to.key().len()) > NODE_KEY_BYTES_MAX {

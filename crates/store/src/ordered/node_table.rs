@@ -33,6 +33,13 @@ pub struct NodeHome {
     pub stamp: u64,
 }
 
+/// A node, and its newest durable image.
+#[derive(Clone, Copy)]
+pub struct HomedNode {
+    pub node: NodeId,
+    pub home: NodeHome,
+}
+
 struct NodeChunk {
     slots: Box<[AtomicU32]>,
     stamps: Box<[AtomicU64]>,

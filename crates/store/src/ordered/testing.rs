@@ -101,7 +101,7 @@ impl TestMedia {
     }
 
     pub fn grow(&mut self, space: &SlotSpace) -> Result<(), Error> {
-        run(&self.io, grow(space, &self.io, &self.extents, (&mut self.log, || self.stamp)), || false).unwrap()
+        run(&self.io, grow(space, &self.io, &self.extents, &mut self.log, || self.stamp), || false).unwrap()
     }
 
     pub fn write(&self, flash: u64, bytes: &[u8]) {

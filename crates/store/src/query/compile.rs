@@ -207,13 +207,13 @@ impl<'a> Compiler<'a> {
             Expr::IsNotTrue(inner) => self.is_truth(inner, true, true),
             Expr::IsFalse(inner) => self.is_truth(inner, false, false),
             Expr::IsNotFalse(inner) => self.is_truth(inner, false, true),
-            Expr::Between { expr, negated, low, high } => self.between(expr, *negated, (low, high)),
+            Expr::Between { expr, negated, low, high } => self.between(expr, *negated, low, high),
             Expr::In { expr, target: InTarget::List(list), negated, global: false } => {
                 self.one_of(expr, list, *negated)
             }
             Expr::In { .. } => unsupported(self, "in takes a list, as in (1, 2, 3)"),
             Expr::Like { negated, any: false, expr, pattern, escape_char } => {
-                self.like(expr, (pattern, escape_char.as_deref()), *negated)
+                self.like(expr, pattern, escape_char.as_deref(), *negated)
             }
             Expr::Like { .. } | Expr::ILike { .. } | Expr::SimilarTo { .. } | Expr::RLike { .. } => {
                 unsupported(self, "of patterns there is like, for which upper and lower case differ")
@@ -323,19 +323,19 @@ impl<'a> Compiler<'a> {
     /// Registers of types that compare, and compute if they are numbers.
     fn unified(&mut self, a: Operand, b: Operand) -> Result<(Register, Register), QueryTextError> {
         match (a.value, b.value) {
-            (OperandValue::Register(a), OperandValue::Register(r)) => self.unified_registers(a, (r, b.span)),
-            (OperandValue::Register(r), OperandValue::Literal(literal)) => self.unified_literal(r, (&literal, b.span)),
+            (OperandValue::Register(a), OperandValue::Register(r)) => self.unified_registers(a, r, b.span),
+            (OperandValue::Register(r), OperandValue::Literal(literal)) => self.unified_literal(r, &literal, b.span),
             (OperandValue::Literal(literal), OperandValue::Register(r)) => {
-                self.unified_literal(r, (&literal, a.span)).map(|(r, constant)| (constant, r))
+                self.unified_literal(r, &literal, a.span).map(|(r, constant)| (constant, r))
             }
             // NULL is of any type: the other side says which.
             (value @ OperandValue::Literal(_), OperandValue::Literal(Literal::Null)) => {
                 let r = self.register(Operand { value, span: a.span })?;
-                self.unified_literal(r, (&Literal::Null, b.span))
+                self.unified_literal(r, &Literal::Null, b.span)
             }
             (OperandValue::Literal(l), value) => {
                 let r = self.register(Operand { value, span: b.span })?;
-                self.unified_literal(r, (&l, a.span)).map(|(r, constant)| (constant, r))
+                self.unified_literal(r, &l, a.span).map(|(r, constant)| (constant, r))
             }
         }
     }
@@ -343,7 +343,8 @@ impl<'a> Compiler<'a> {
     fn unified_registers(
         &mut self,
         a: Register,
-        (b, span): (Register, Span),
+        b: Register,
+        span: Span,
     ) -> Result<(Register, Register), QueryTextError> {
         let (of_a, of_b) = (self.type_of(a), self.type_of(b));
         if of_a == of_b || of_a.is_integer() && of_b.is_integer() {
@@ -365,14 +366,15 @@ impl<'a> Compiler<'a> {
     fn unified_literal(
         &mut self,
         register: Register,
-        (literal, span): (&Literal, Span),
+        literal: &Literal,
+        span: Span,
     ) -> Result<(Register, Register), QueryTextError> {
         let constant = literal.constant(self.type_of(register)).map_err(|problem| self.error(span, problem))?;
         match constant {
             Some(constant) => Ok((register, self.constant(constant)?)),
             None => {
                 let register = self.float_of(register)?;
-                self.unified_literal(register, (literal, span))
+                self.unified_literal(register, literal, span)
             }
         }
     }
@@ -409,12 +411,7 @@ impl<'a> Compiler<'a> {
         self.negated(Instruction::And(a, there), is_negated, span)
     }
 
-    fn between(
-        &mut self,
-        inner: &Expr,
-        is_negated: bool,
-        (low, high): (&Expr, &Expr),
-    ) -> Result<Operand, QueryTextError> {
+    fn between(&mut self, inner: &Expr, is_negated: bool, low: &Expr, high: &Expr) -> Result<Operand, QueryTextError> {
         let value = self.expression(inner)?;
         let (low, high) = (self.expression(low)?, self.expression(high)?);
         let span = value.span;

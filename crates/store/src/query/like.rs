@@ -28,7 +28,8 @@ impl Compiler<'_> {
     pub(super) fn like(
         &mut self,
         inner: &Expr,
-        (pattern, escape): (&Expr, Option<&Expr>),
+        pattern: &Expr,
+        escape: Option<&Expr>,
         is_negated: bool,
     ) -> Result<Operand, QueryTextError> {
         let operand = self.expression(inner)?;

@@ -118,7 +118,8 @@ pub(super) fn scan_tools(drive: &Drive) -> Result<ScanTools, Error> {
 impl DriveRun {
     pub fn new(
         base: &Arc<Base>,
-        (keyspace, query): (KeyspaceId, &Query),
+        keyspace: KeyspaceId,
+        query: &Query,
         mut layout: Box<dyn ScanLayout>,
         ResultOptions { sink_bytes, is_row_by_row, is_of_key }: ResultOptions,
         mut tools: ScanTools,
@@ -267,7 +268,7 @@ impl DriveRun {
                 Some(concat) => {
                     let tag = self.tag_next;
                     self.tag_next += 1;
-                    self.transfer = Some(RecordTransfer::new(flight, bytes, (concat, tag)));
+                    self.transfer = Some(RecordTransfer::new(flight, bytes, concat, tag));
                 }
                 None => {
                     report.returned_bytes += bytes as u64;
@@ -344,11 +345,11 @@ impl DriveRun {
             let grown = (2 * flight.sink_bytes()).min(self.sink_bytes_grown);
             self.sink_bytes = self.sink_bytes.max(grown);
         }
-        self.list_rest((flight.of, flight.id), stopped.as_ref())
+        self.list_rest(flight.of, flight.id, stopped.as_ref())
     }
 
     /// Lists again the part of its list that a pipeline left.
-    fn list_rest(&mut self, (of, id): (ListOf, u64), stopped: Option<&StoppedRun>) -> Result<(), QueryError> {
+    fn list_rest(&mut self, of: ListOf, id: u64, stopped: Option<&StoppedRun>) -> Result<(), QueryError> {
         match (of, stopped) {
             (ListOf::Layout, None) => self.layout.release(id),
             (ListOf::Values, None) => self.values.release(id),
@@ -372,8 +373,7 @@ impl DriveRun {
         let (keyspace, query, stage) = (self.keyspace.0, &self.query[..], self.stage);
         let (is_row_by_row, room) = (self.row_by_row.is_some(), self.sink_bytes as u32);
         let plan = FlightPlan { stage, keyspace, query, is_row_by_row, room };
-        let (on, tag) = ((&self.base.drive, &mut self.tools), self.tag_next);
-        match Flight::submit(on, &plan, (tag, of), list) {
+        match Flight::submit(&self.base.drive, &mut self.tools, &plan, self.tag_next, of, list) {
             Ok((flight, sent_bytes)) => {
                 self.tag_next += 1;
                 self.short_since_us = None;
@@ -435,9 +435,9 @@ impl DriveRun {
             }
             self.is_listed = true;
         }
-        let (of, layout) = ((self.base.store_id, self.keyspace.0), &self.layout);
+        let (store, keyspace, layout) = (self.base.store_id, self.keyspace.0, &self.layout);
         let home = |record: &DeferredRecord| layout.value(record);
-        let list = self.values.next(&limits, of, &mut self.missed, home)?;
+        let list = self.values.next(&limits, store, keyspace, &mut self.missed, home)?;
         Ok(list.map(|list| (ListOf::Values, Box::new(list))))
     }
 

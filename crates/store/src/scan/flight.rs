@@ -74,9 +74,11 @@ pub(super) fn attachment(plan: &FlightPlan<'_>, list: &ScanList) -> Vec<u8> {
 impl Flight {
     /// Submits a pipeline over a list, and how many bytes were sent; gives the list back if there is no room for it now.
     pub fn submit(
-        (drive, tools): (&Drive, &mut ScanTools),
+        drive: &Drive,
+        tools: &mut ScanTools,
         plan: &FlightPlan<'_>,
-        (tag, of): (u64, ListOf),
+        tag: u64,
+        of: ListOf,
         mut list: Box<ScanList>,
     ) -> Result<(Flight, u64), Box<ScanList>> {
         let attachment = attachment(plan, &list);

@@ -42,7 +42,8 @@ impl CommandText {
 
 pub(super) fn descriptor(
     stage: PipelineStage,
-    (source, attachment): (PipelineSource, LocalRange),
+    source: PipelineSource,
+    attachment: LocalRange,
     sink: PipelineSink,
 ) -> PipelineDescriptor {
     let Some(mut descriptor) = PipelineDescriptor::new(&[stage], source, sink) else {

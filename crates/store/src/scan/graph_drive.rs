@@ -76,7 +76,8 @@ pub(super) struct GraphDrive<'a> {
 impl<'a> GraphDrive<'a> {
     pub fn new(
         keyspace: &KeyspaceHandle,
-        (query, options): (&'a Query, &'a GraphOptions),
+        query: &'a Query,
+        options: &'a GraphOptions,
         report: &'a mut QueryReport,
     ) -> Result<GraphDrive<'a>, QueryError> {
         let base = keyspace.store().hashed().base.clone();
@@ -93,7 +94,7 @@ impl<'a> GraphDrive<'a> {
         let (scan, betweenness, concat) = (program(SCAN)?, program(BETWEENNESS)?, program(CONCAT)?);
         let Some(scan) = PipelineStage::new(scan, &[]) else { unreachable!("it has no parameters") };
         let keyspace_id = keyspace.id().0;
-        let flash = if is_hashed { whole_scan(&mut *layout, scan, (keyspace_id, query))? } else { None };
+        let flash = if is_hashed { whole_scan(&mut *layout, scan, keyspace_id, query)? } else { None };
         // A place more, to cancel by.
         let pair = base.drive.queue_pair_of_parts(FLASH_DEPTH, part_bytes(&base.drive));
         let pair = pair.map_err(|error| Error::Io(error.to_string()))?;
@@ -192,7 +193,7 @@ impl<'a> GraphDrive<'a> {
         let stage = self.stage(GraphStep::Compute, 0);
         self.put_part(&mut text, stage, false);
         let edges = self.gathered.take().map(|edges| edges.buffer);
-        let (ends, buffer) = self.command(buffer, text, (sink_bytes, edges), go_on)?;
+        let (ends, buffer) = self.command(buffer, text, sink_bytes, edges, go_on)?;
         let Some((at, bytes)) = ends.last().copied() else { unreachable!("each pipeline has an end") };
         Ok(self.take_result(&buffer, at, bytes))
     }
@@ -208,7 +209,7 @@ impl<'a> GraphDrive<'a> {
         if self.flash.is_some() {
             let (buffer, mut text) = self.begin(1, 0)?;
             self.put_scan(&mut text, edges_bytes);
-            let (ends, _) = self.command(buffer, text, (0, None), go_on)?;
+            let (ends, _) = self.command(buffer, text, 0, None, go_on)?;
             edges += ends[0].1;
         }
         // An edge has more bytes than a node, and two nodes at most.
@@ -220,7 +221,7 @@ impl<'a> GraphDrive<'a> {
             self.put_part(&mut text, stage, true);
         }
         let gathered = self.gathered.take().map(|edges| edges.buffer);
-        let (ends, sums) = self.command(buffer, text, (sink_bytes, gathered), go_on)?;
+        let (ends, sums) = self.command(buffer, text, sink_bytes, gathered, go_on)?;
         let result_bytes = self.result_bytes();
         let (buffer, mut text) = self.begin(1, result_bytes)?;
         let range =
@@ -228,9 +229,9 @@ impl<'a> GraphDrive<'a> {
         let ranges: Vec<SourceRange> = ends.iter().map(range).collect();
         let list = text.push_ranges(&ranges);
         let into = PipelineSink::Host { into: LocalRange::EMPTY };
-        let source = (PipelineSource::Local { list }, LocalRange::EMPTY);
-        text.descriptors.push(descriptor(self.stage(GraphStep::Merge, 0), source, into));
-        let (ends, buffer) = self.command(buffer, text, (result_bytes, Some(sums)), go_on)?;
+        let (stage, source) = (self.stage(GraphStep::Merge, 0), PipelineSource::Local { list });
+        text.descriptors.push(descriptor(stage, source, LocalRange::EMPTY, into));
+        let (ends, buffer) = self.command(buffer, text, result_bytes, Some(sums), go_on)?;
         Ok(self.take_result(&buffer, ends[0].0, ends[0].1))
     }
 
@@ -265,7 +266,7 @@ impl<'a> GraphDrive<'a> {
         let Some(WholeScan { ranges, attachment, .. }) = &self.flash else { return };
         let (list, attachment) = (text.push_ranges(ranges), text.push(attachment));
         let sink = PipelineSink::Kept { id: EDGES, bytes_max };
-        text.descriptors.push(descriptor(self.scan, (PipelineSource::Flash { list }, attachment), sink));
+        text.descriptors.push(descriptor(self.scan, PipelineSource::Flash { list }, attachment, sink));
     }
 
     fn put_part(&self, text: &mut CommandText, stage: PipelineStage, stays: bool) {
@@ -298,7 +299,7 @@ impl<'a> GraphDrive<'a> {
             }
             _ => text.push(&self.buffered),
         };
-        text.descriptors.push(descriptor(stage, (source, attachment), PipelineSink::Host { into: LocalRange::EMPTY }));
+        text.descriptors.push(descriptor(stage, source, attachment, PipelineSink::Host { into: LocalRange::EMPTY }));
     }
 
     /// Runs a command. Gives, for each of its pipelines, the offset and length of its result in the buffer. `source` is read by them beside it.
@@ -306,7 +307,8 @@ impl<'a> GraphDrive<'a> {
         &mut self,
         mut buffer: LocalBuffer,
         mut text: CommandText,
-        (sink_bytes, source): (usize, Option<LocalBuffer>),
+        sink_bytes: usize,
+        source: Option<LocalBuffer>,
         go_on: &mut dyn FnMut(GraphProgress) -> bool,
     ) -> Result<(Vec<(usize, usize)>, LocalBuffer), PartError> {
         let first_sink = text.tail_at + text.tail.len();

@@ -79,7 +79,7 @@ impl GraphDrive<'_> {
                 self.layout.release(list.id);
                 continue;
             }
-            state = self.scan_edges(base, (of, list), &query, state, go_on)?;
+            state = self.scan_edges(base, of, list, &query, state, go_on)?;
             check_misfits(self.query, &state.result)?;
         }
         Ok((state.edges, state.missed))
@@ -94,9 +94,9 @@ impl GraphDrive<'_> {
         if let Some(list) = self.layout.next(limits)? {
             return Ok(Some((ListOf::Layout, list)));
         }
-        let (of, layout) = ((base.store_id, self.keyspace), &self.layout);
+        let (store, keyspace, layout) = (base.store_id, self.keyspace, &self.layout);
         let home = |record: &DeferredRecord| layout.value(record);
-        let list = state.values.next(limits, of, &mut state.missed, home)?;
+        let list = state.values.next(limits, store, keyspace, &mut state.missed, home)?;
         Ok(list.map(|list| (ListOf::Values, list)))
     }
 
@@ -104,7 +104,8 @@ impl GraphDrive<'_> {
     fn scan_edges(
         &mut self,
         base: &Base,
-        (of, mut list): (ListOf, ScanList),
+        of: ListOf,
+        mut list: ScanList,
         query: &[u8],
         mut state: GatherState,
         go_on: GoOn<'_>,
@@ -128,7 +129,7 @@ impl GraphDrive<'_> {
         let at = |at: usize, length: usize| LocalRange { offset: offset + at as u64, length: length as u32 };
         let source = PipelineSource::Flash { list: at(list_at, attachment_at - list_at) };
         let sink = PipelineSink::Host { into: at(sink_at, room) };
-        let descriptor = descriptor(stage, (source, at(attachment_at, attachment.len())), sink);
+        let descriptor = descriptor(stage, source, at(attachment_at, attachment.len()), sink);
         let mut asked = descriptor.encode().to_vec();
         list.ranges.iter().for_each(|range| asked.extend_from_slice(&range.encode()));
         asked.extend_from_slice(&attachment);
@@ -146,7 +147,7 @@ impl GraphDrive<'_> {
             Ok(Some(PipelineResult::Finished { bytes })) => bytes as usize,
             Ok(Some(PipelineResult::Failed(failure))) => {
                 let Some(room) = room_needed(&failure) else { return Err(self.in_words(failure)) };
-                self.list_again((of, list.id), None, &mut state.values)?;
+                self.list_again(of, list.id, None, &mut state.values)?;
                 state.edges = GatheredEdges { buffer, frames, end: first };
                 while state.edges.buffer.len() < first + sink_at + room {
                     state.edges = self.grow(base, state.edges, go_on)?;
@@ -178,7 +179,7 @@ impl GraphDrive<'_> {
             (None, ListOf::Layout) => self.layout.release(list.id),
             (None, ListOf::Values) => state.values.release(list.id),
             (stopped, _) => {
-                self.list_again((of, list.id), stopped.as_ref(), &mut state.values)?;
+                self.list_again(of, list.id, stopped.as_ref(), &mut state.values)?;
                 // The rest would take many short scans.
                 state.edges = self.grow(base, state.edges, go_on)?;
             }
@@ -188,7 +189,8 @@ impl GraphDrive<'_> {
 
     fn list_again(
         &mut self,
-        (of, id): (ListOf, u64),
+        of: ListOf,
+        id: u64,
         stopped: Option<&StoppedRun>,
         values: &mut ValueLists,
     ) -> Result<(), QueryError> {

@@ -98,7 +98,7 @@ impl KeyspaceHandle {
         let mut report = QueryReport::of(side);
         let frames = match side {
             QuerySide::Drive | QuerySide::DriveByRecord => {
-                GraphDrive::new(self, (edges, &options), &mut report)?.run(go_on)?
+                GraphDrive::new(self, edges, &options, &mut report)?.run(go_on)?
             }
             QuerySide::Host => self.betweenness_on_host(edges, &GraphOptions { parts: 1, ..options }, go_on)?,
         };

@@ -63,7 +63,8 @@ pub(super) fn ordered_layout(keyspace: &KeyspaceHandle) -> Result<Box<dyn ScanLa
 pub(super) fn whole_scan(
     layout: &mut dyn ScanLayout,
     stage: PipelineStage,
-    (keyspace, query): (u16, &Query),
+    keyspace: u16,
+    query: &Query,
 ) -> Result<Option<WholeScan>, QueryError> {
     let mut encoded = Vec::new();
     query.encode(&mut encoded);

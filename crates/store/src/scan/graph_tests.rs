@@ -138,7 +138,7 @@ fn edges_are_gathered_by_as_many_scans_as_it_takes() {
         assert!(are_near(&at_drive.top, &at_host.top), "{:?}, {:?}", at_drive.top, at_host.top);
         for edges_bytes in [80 << 10, 128 << 10] {
             let (edges, mut report) = (all_edges(), QueryReport::of(QuerySide::Drive));
-            let graph = GraphDrive::new(&cites, (&edges, &OPTIONS), &mut report).unwrap().within(edges_bytes);
+            let graph = GraphDrive::new(&cites, &edges, &OPTIONS, &mut report).unwrap().within(edges_bytes);
             let frames = { graph }.run(&mut |_| true).unwrap();
             let result = GraphResult::decode(&frames).unwrap();
             assert!(are_near(&result.top, &at_host.top), "{:?}, {:?}", result.top, at_host.top);

@@ -43,8 +43,8 @@ fn the_drive_answers_as_the_host_does_from_the_cache_and_from_flash() {
             let range = range(from, to);
             for (from, output) in [(0, rows(None)), (2000, rows(None)), (2015, count()), (3000, rows(None))] {
                 let query = query(from, output);
-                let (at_drive, report) = run_range(&papers, &query, (QuerySide::Drive, &range)).unwrap();
-                let (at_host, of_host) = run_range(&papers, &query, (QuerySide::Host, &range)).unwrap();
+                let (at_drive, report) = run_range(&papers, &query, QuerySide::Drive, &range).unwrap();
+                let (at_host, of_host) = run_range(&papers, &query, QuerySide::Host, &range).unwrap();
                 assert!(at_drive == at_host, "{range:?}: {} and {} rows", at_drive.len(), at_host.len());
                 assert_eq!((report.counts.records, report.counts.kept), (of_host.counts.records, of_host.counts.kept));
                 assert_eq!(report.scanned, 0, "{report:?}");
@@ -63,7 +63,7 @@ fn only_the_result_crosses() {
     let papers = store.keyspace("papers").unwrap();
     let crossed = || drive.counters().purpose(Purpose::Scan).local_to_host;
     let before = crossed();
-    let (_, report) = run_range(&papers, &query(2000, count()), (QuerySide::Drive, &range(None, Some(4000)))).unwrap();
+    let (_, report) = run_range(&papers, &query(2000, count()), QuerySide::Drive, &range(None, Some(4000))).unwrap();
     assert_eq!((report.commands, report.wake_ups, report.scanned), (1, 1, 0));
     assert!(report.flash_bytes > 400 << 10 && report.returned_bytes < 512, "{report:?}");
     assert_eq!(crossed() - before, report.returned_bytes);
@@ -208,7 +208,7 @@ fn a_range_is_of_ordered_keyspaces_and_a_dropped_one_is_not_scanned() {
     let (_drive, store) = store();
     let (papers, hashed) = (ordered(&store, "papers"), store.create_keyspace("hashed").unwrap());
     for side in [QuerySide::Drive, QuerySide::Host] {
-        let ended = run_range(&hashed, &query(0, count()), (side, &range(Some(3), None)));
+        let ended = run_range(&hashed, &query(0, count()), side, &range(Some(3), None));
         assert_eq!(ended.unwrap_err(), QueryError::Store(Error::Keyspace(KeyspaceError::Unordered)));
     }
     store.drop_keyspace("papers").unwrap();

@@ -150,7 +150,7 @@ impl KeyspaceHandle {
     /// # Errors
     /// Rows that were handed out before hold.
     pub fn query(&self, query: &Query, side: QuerySide, rows: &mut dyn RowSink) -> Result<QueryReport, QueryError> {
-        self.query_range(query, (side, &KeyRange::default()), rows)
+        self.query_range(query, side, &KeyRange::default(), rows)
     }
 
     /// As [`KeyspaceHandle::query`], over a range of the keys of an ordered keyspace. Rows come in no particular order, whichever way the
@@ -161,14 +161,15 @@ impl KeyspaceHandle {
     pub fn query_range(
         &self,
         query: &Query,
-        (side, range): (QuerySide, &KeyRange),
+        side: QuerySide,
+        range: &KeyRange,
         rows: &mut dyn RowSink,
     ) -> Result<QueryReport, QueryError> {
         match side {
             QuerySide::Drive | QuerySide::DriveByRecord => {
                 let is_row_by_row = side == QuerySide::DriveByRecord;
                 let results = ResultOptions { is_row_by_row, ..ResultOptions::default() };
-                self.run_to_end(QueryTask::begin(self, (query, results), range)?, rows)
+                self.run_to_end(QueryTask::begin(self, query, results, range)?, rows)
             }
             QuerySide::Host => self.query_on_host(query, range, rows),
         }
@@ -179,7 +180,7 @@ impl KeyspaceHandle {
     /// # Errors
     /// As [`KeyspaceHandle::query_range`].
     pub fn begin_query(&self, query: &Query, range: &KeyRange) -> Result<QueryTask, QueryError> {
-        QueryTask::begin(self, (query, ResultOptions::default()), range)
+        QueryTask::begin(self, query, ResultOptions::default(), range)
     }
 
     /// At the drive, with so much room for each result.
@@ -191,7 +192,7 @@ impl KeyspaceHandle {
         rows: &mut dyn RowSink,
     ) -> Result<QueryReport, QueryError> {
         let results = ResultOptions { sink_bytes: Some(sink_bytes), ..ResultOptions::default() };
-        self.run_to_end(QueryTask::begin(self, (query, results), &KeyRange::default())?, rows)
+        self.run_to_end(QueryTask::begin(self, query, results, &KeyRange::default())?, rows)
     }
 
     pub(super) fn run_to_end(&self, mut task: QueryTask, rows: &mut dyn RowSink) -> Result<QueryReport, QueryError> {

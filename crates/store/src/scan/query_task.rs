@@ -65,7 +65,8 @@ struct MissedScan {
 impl QueryTask {
     pub(super) fn begin(
         keyspace: &KeyspaceHandle,
-        (query, results): (&Query, ResultOptions),
+        query: &Query,
+        results: ResultOptions,
         range: &KeyRange,
     ) -> Result<QueryTask, QueryError> {
         keyspace.store().refuse_forked()?;
@@ -88,7 +89,7 @@ impl QueryTask {
                     TaskStage::Queues(Some(layout), engine.drive.env().now_us())
                 } else {
                     let tools = scan_tools(&engine.drive)?;
-                    TaskStage::Runs(Box::new(DriveRun::new(&engine.base, (of.id(), query), layout, results, tools)?))
+                    TaskStage::Runs(Box::new(DriveRun::new(&engine.base, of.id(), query, layout, results, tools)?))
                 }
             }
         };
@@ -123,20 +124,19 @@ impl QueryTask {
                     engine.log.poisoned().or_else(|error| if is_gone { Err(error) } else { Ok(()) })?;
                     return Ok(None);
                 };
-                let run =
-                    frozen(&self.keyspace, (&self.query, self.results), snapshot?, result, rows, &mut self.report)?;
+                let run = frozen(&self.keyspace, &self.query, self.results, snapshot?, result, rows, &mut self.report)?;
                 *self.stage = TaskStage::Runs(Box::new(run));
                 Ok(None)
             }
             TaskStage::Queues(layout, since_us) => {
-                let (store, of) = (self.keyspace.store(), (self.keyspace.id(), &self.query));
+                let store = self.keyspace.store();
                 let base = &store.hashed().base;
                 let Some(tools) = store.key_desks().take(&base.drive)? else {
                     let waited_us = base.drive.env().now_us().saturating_sub(*since_us);
                     return if waited_us < PATIENCE_US { Ok(None) } else { Err(no_desk().into()) };
                 };
                 let Some(layout) = layout.take() else { unreachable!("it is taken once") };
-                let run = DriveRun::new(base, of, layout, self.results, tools)?;
+                let run = DriveRun::new(base, self.keyspace.id(), &self.query, layout, self.results, tools)?;
                 *self.stage = TaskStage::Runs(Box::new(run));
                 // At once: with nothing on its way a wait would be one for memory.
                 self.step(rows)
@@ -216,7 +216,8 @@ impl QueryTask {
 /// A keyspace is frozen: looks at what write buffers have of it, and begins to run over the rest.
 fn frozen(
     keyspace: &KeyspaceHandle,
-    (query, results): (&Query, ResultOptions),
+    query: &Query,
+    results: ResultOptions,
     mut snapshot: Snapshot,
     result: &mut QueryResult,
     rows: &mut dyn RowSink,
@@ -233,7 +234,7 @@ fn frozen(
     host.finish()?;
     let (base, layout) = (&keyspace.store().hashed().base, Box::new(SegmentLists::new(snapshot)));
     let tools = scan_tools(&base.drive)?;
-    let mut run = DriveRun::new(base, (keyspace.id(), query), layout, results, tools)?;
+    let mut run = DriveRun::new(base, keyspace.id(), query, layout, results, tools)?;
     run.add_values(elsewhere);
     Ok(run)
 }

@@ -45,7 +45,7 @@ pub(super) enum NextFrame<'a> {
 
 impl RecordTransfer {
     /// Begins with a flight that has ended, whose result has `bytes`.
-    pub fn new(mut flight: Flight, bytes: usize, (concat, tag): (ProgramId, u64)) -> RecordTransfer {
+    pub fn new(mut flight: Flight, bytes: usize, concat: ProgramId, tag: u64) -> RecordTransfer {
         let at = flight.frames_at();
         let (work, end, row) = (flight.work.take(), at + bytes, None);
         RecordTransfer { flight, tag, concat, work, row, at, end, copied: 0, is_away: false }

@@ -118,16 +118,17 @@ pub(super) fn run(
     query: &Query,
     side: QuerySide,
 ) -> Result<(Rows, QueryReport), QueryError> {
-    run_range(keyspace, query, (side, &KeyRange::default()))
+    run_range(keyspace, query, side, &KeyRange::default())
 }
 
 pub(super) fn run_range(
     keyspace: &KeyspaceHandle,
     query: &Query,
-    of: (QuerySide, &KeyRange),
+    side: QuerySide,
+    range: &KeyRange,
 ) -> Result<(Rows, QueryReport), QueryError> {
     let mut rows = Rows::new();
-    let report = keyspace.query_range(query, of, &mut into(&mut rows))?;
+    let report = keyspace.query_range(query, side, range, &mut into(&mut rows))?;
     sort(&mut rows);
     Ok((rows, report))
 }

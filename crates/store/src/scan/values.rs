@@ -32,7 +32,8 @@ impl ValueLists {
     pub fn next(
         &mut self,
         limits: &ListLimits,
-        (store, keyspace): (u64, u16),
+        store: u64,
+        keyspace: u16,
         missed: &mut Vec<MissedKeys>,
         home: impl Fn(&DeferredRecord) -> Result<FoundHome, LayoutError>,
     ) -> Result<Option<ScanList>, LayoutError> {

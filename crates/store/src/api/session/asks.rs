@@ -22,7 +22,7 @@ impl Session {
         if !self.has_room() {
             return Err(Busy);
         }
-        self.start((keyspace, token), &request, value_bytes);
+        self.start(keyspace, token, &request, value_bytes);
         Ok(())
     }
 

@@ -112,9 +112,9 @@ impl Session {
         self.submit_within(keyspace, token, request, usize::MAX)
     }
 
-    fn start(&mut self, (keyspace, token): (KeyspaceRef, u64), request: &Request<'_>, value_bytes_allowed: usize) {
+    fn start(&mut self, keyspace: KeyspaceRef, token: u64, request: &Request<'_>, value_bytes_allowed: usize) {
         if keyspace.kind() != KeyspaceKind::Hashed {
-            return self.start_elsewhere((keyspace, token), request, value_bytes_allowed);
+            return self.start_elsewhere(keyspace, token, request, value_bytes_allowed);
         }
         let hashed_engine = &*self.hashed_engine;
         if let Err(error) = limits::refuse(hashed_engine, keyspace, request) {
@@ -130,7 +130,8 @@ impl Session {
     #[cold]
     fn start_elsewhere(
         &mut self,
-        (keyspace, token): (KeyspaceRef, u64),
+        keyspace: KeyspaceRef,
+        token: u64,
         request: &Request<'_>,
         value_bytes_allowed: usize,
     ) {
@@ -208,7 +209,7 @@ impl Session {
         self.core.base.refuse_dropped(keyspace)?;
         self.hashed_engine.check_watermark();
         let slot = self.engine_of(keyspace.kind())?;
-        self.others.get(slot).start_scan((keyspace, token), range, items_max);
+        self.others.get(slot).start_scan(keyspace, token, range, items_max);
         Ok(())
     }
 

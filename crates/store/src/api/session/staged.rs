@@ -5,7 +5,7 @@
 //! answered here is to be submitted.
 
 use super::Session;
-use crate::hashed::session::KeyDigest;
+use crate::hashed::session::{KeyDigest, PlainPut};
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::log::Sync;
 use tapetum_base::request::item::{Access, ItemHead};
@@ -59,9 +59,9 @@ impl Session {
         &mut self,
         keyspace: KeyspaceRef,
         digest: KeyDigest,
-        item: (&[u8], &[u8]),
-        flags_and_expiry: (u32, Expiry),
+        (key, value): (&[u8], &[u8]),
+        (flags, expiry): (u32, Expiry),
     ) -> Option<u64> {
-        self.hashed.put_at_once(&self.hashed_engine, keyspace, digest, item, flags_and_expiry)
+        self.hashed.put_at_once(&self.hashed_engine, keyspace, digest, PlainPut { key, value, flags, expiry })
     }
 }

@@ -16,10 +16,12 @@ use crate::hashed::key_tables::finish_segment;
 use crate::hashed::key_tables::key_reader::{KeyPages, KeyReader};
 use crate::hashed::manifest_client::InstallFrame;
 use crate::hashed::manifest_room::{is_worth_collecting, large_bytes_max};
+use crate::hashed::room::LivePages;
 use crate::hashed::segment::layout::page_size;
+use crate::hashed::segment::segment_names::SegmentName;
 use crate::hashed::segment::unreadable::UnreadablePart;
 use crate::hashed::segment::view::Segment;
-use crate::hashed::segment::writer::SegmentWriter;
+use crate::hashed::segment::writer::{SegmentStore, SegmentWriter};
 use crate::hashed::write_count::WriteTally;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -137,7 +139,7 @@ pub async fn collect(engine: Arc<HashedEngine>, io: Io, phase: Arc<PhaseCell>) -
         }
     };
     phase.set(Phase::Idle);
-    engine.segments.names.release(name.0);
+    engine.segments.names.release(name.number);
     done
 }
 
@@ -257,14 +259,15 @@ fn gather<'a>(engine: &HashedEngine, catalog: &'a Catalog, key: impl Fn(&Segment
     // Keys are cached, because the values that they depend on, time included, keep changing.
     in_order.sort_by_cached_key(|state| (key(state), state.descriptor.version));
     let mut states: Vec<&SegmentState> = Vec::new();
-    let (mut bytes, mut pages, mut extents, mut large_bytes) = (0, (0, 0), 0, 0);
+    let (mut bytes, mut pages, mut extents, mut large_bytes) = (0, LivePages::default(), 0, 0);
     for state in in_order {
         let more_large_bytes = large_bytes + state.large_bytes_max();
         if !states.is_empty() && more_large_bytes > large_bytes_max(&engine.geometry) {
             continue;
         }
         let live = engine.live_pages(state);
-        let (more_bytes, more_pages) = (bytes + engine.live_bytes(state), (pages.0 + live.0, pages.1 + live.1));
+        let more_bytes = bytes + engine.live_bytes(state);
+        let more_pages = LivePages { data: pages.data + live.data, keys: pages.keys + live.keys };
         let too_large = more_bytes > engine.geometry.segment_bytes
             || engine.extents_for(more_pages) > u64::from(engine.segment_extents());
         if states.len() >= VICTIMS_MAX || (!states.is_empty() && too_large) {
@@ -282,7 +285,7 @@ async fn collect_as(
     io: &Io,
     phase: &PhaseCell,
     victims: &[Victim],
-    name: (u32, u64),
+    name: SegmentName,
 ) -> Result<(), Failure> {
     let key_table_bytes_max = engine.key_tables_bytes_max();
     let geometry = &engine.geometry;
@@ -291,8 +294,8 @@ async fn collect_as(
         .fold((0, 0), |(records, bytes), victim| (records + u64::from(victim.valid.ones()), bytes + victim.live_bytes));
     let page_size = page_size(geometry, records, record_bytes);
     let reserved = ExtentReservation::up_to(&engine.extents, ExtentOwner::Collection, engine.segment_extents());
-    let of_store = (engine.store_id, engine.hasher.routes());
-    let mut writer = SegmentWriter::new(io, geometry, of_store, reserved, name, page_size, key_table_bytes_max).await?;
+    let store = SegmentStore { id: engine.store_id, routes: engine.hasher.routes() };
+    let mut writer = SegmentWriter::new(io, geometry, store, reserved, name, page_size, key_table_bytes_max).await?;
     let mut written = WriteTally::default();
     let sources = match merge(engine, io, victims, &mut writer, &mut written).await {
         Ok(sources) => sources,

@@ -54,14 +54,15 @@ pub fn units_of(engine: &HashedEngine, buffer: u64, batch: Vec<(HashKey, u32)>) 
     let (mut units, mut at) = (Vec::with_capacity(batch.len()), 0);
     while at < batch.len() {
         let unit = unit_at(engine, buffer, &batch, at);
-        units.push((hash_of_unit(engine, buffer, batch[at]), batch[at].1));
+        let (hash, place) = batch[at];
+        units.push((hash_of_unit(engine, buffer, hash, place), place));
         at = unit.end;
     }
     units
 }
 
 /// The hash key of the unit that an entry belongs to.
-pub fn hash_of_unit(engine: &HashedEngine, buffer: u64, (hash, place): (HashKey, u32)) -> HashKey {
+pub fn hash_of_unit(engine: &HashedEngine, buffer: u64, hash: HashKey, place: u32) -> HashKey {
     // SAFETY: as in `unit_at`.
     let grouped = engine.keyspaces.has_groups() && unsafe { engine.log.record(buffer, place) }.header.grouped;
     if grouped { group_hash(hash) } else { hash }
@@ -97,7 +98,7 @@ impl GroupMerger {
         let misses = entries.len() < count && !fail_point!(BlockTornGroup);
         let is_older = matches!(checked, Checked::Older { .. }) && misses;
         let older = match is_older {
-            true => read_older(engine, io, (keyspace, key), group_hash(entries[0].0), &mut self.older).await?,
+            true => read_older(engine, io, keyspace, key, group_hash(entries[0].0), &mut self.older).await?,
             false => Older::None,
         };
         let mut group = match older {
@@ -145,7 +146,8 @@ enum Older {
 async fn read_older(
     engine: &HashedEngine,
     io: &Io,
-    (keyspace, key): (KeyspaceId, &[u8]),
+    keyspace: KeyspaceId,
+    key: &[u8],
     hash: HashKey,
     frame: &mut Vec<u8>,
 ) -> Result<Older, Error> {
@@ -153,7 +155,7 @@ async fn read_older(
     for _ in 0..LOOKS_MAX {
         let sequence = engine.segments.sequence();
         let Some(segment) = engine.candidate(hash) else { return Ok(Older::None) };
-        match find_in(engine, io, &segment, (keyspace, key), hash, frame).await {
+        match find_in(engine, io, &segment, keyspace, key, hash, frame).await {
             Ok(Some(true)) => return Ok(Older::There),
             // The record was moved or evicted.
             Ok(_) if engine.segments.sequence() != sequence => io.step().await,
@@ -175,7 +177,8 @@ async fn find_in(
     engine: &HashedEngine,
     io: &Io,
     segment: &Arc<Segment>,
-    (keyspace, key): (KeyspaceId, &[u8]),
+    keyspace: KeyspaceId,
+    key: &[u8],
     hash: HashKey,
     frame: &mut Vec<u8>,
 ) -> Result<Option<bool>, Error> {

@@ -24,8 +24,9 @@ use crate::hashed::item_count::by_keyspace::ItemTally;
 use crate::hashed::key_tables::finish_segment;
 use crate::hashed::manifest_client::InstallFrame;
 use crate::hashed::segment::layout::page_size;
+use crate::hashed::segment::segment_names::SegmentName;
 use crate::hashed::segment::view::Segment;
-use crate::hashed::segment::writer::SegmentWriter;
+use crate::hashed::segment::writer::{SegmentStore, SegmentWriter};
 use crate::hashed::write_count::WriteTally;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -76,7 +77,7 @@ pub async fn flush(
     drop(installer);
     engine.pace.flush_began(engine.log.filled_bytes());
     let done = flush_as(&engine, &io, &phase, buffer, reserved, name).await;
-    engine.segments.names.release(name.0);
+    engine.segments.names.release(name.number);
     engine.pace.flush_ended();
     phase.set(Phase::Idle);
     done?;
@@ -139,13 +140,13 @@ async fn flush_as(
     phase: &PhaseCell,
     buffer: u64,
     reserved: ExtentReservation,
-    name: (u32, u64),
+    name: SegmentName,
 ) -> Result<(), Error> {
     let key_table_bytes_max = engine.key_tables_bytes_max();
     let geometry = &engine.geometry;
     let page_size = page_size_for(engine, buffer);
-    let of_store = (engine.store_id, engine.hasher.routes());
-    let mut writer = SegmentWriter::new(io, geometry, of_store, reserved, name, page_size, key_table_bytes_max).await?;
+    let store = SegmentStore { id: engine.store_id, routes: engine.hasher.routes() };
+    let mut writer = SegmentWriter::new(io, geometry, store, reserved, name, page_size, key_table_bytes_max).await?;
     let mut relied = Relied::default();
     let mut shards = Vec::with_capacity(engine.buffers.shards().len());
     let (mut batch, mut checked) = (Vec::new(), Vec::new());
@@ -181,7 +182,7 @@ async fn flush_as(
                 engine.log.prefetch_record(buffer, place_ahead);
             }
             at = unit.end;
-            keys.push(writing.write(&mut writer, shard, &batch[unit], (checked, now_ms)).await?);
+            keys.push(writing.write(&mut writer, shard, &batch[unit], checked, now_ms).await?);
         }
         keys.shrink();
         shards.push(ShardKeys { generation, keys });
@@ -194,7 +195,7 @@ async fn flush_as(
     let mut installer = engine.take_installer().await;
     // Counted before the buffer is released: those that waited for its flush find it counted.
     engine.write_counts.note(&writing.written);
-    let done = install(engine, io, phase, (buffer, &trim), &mut installer, segment, relied, shards).await;
+    let done = install(engine, io, phase, buffer, &trim, &mut installer, FlushOutput { segment, relied, shards }).await;
     drop(installer);
     // Those that wait for this buffer to be in a segment could not see it before.
     engine.log.wake();
@@ -217,7 +218,8 @@ impl UnitWriter<'_> {
         writer: &mut SegmentWriter,
         shard: &Mutex<Shard>,
         entries: &[(HashKey, u32)],
-        (checked, now_ms): (Checked, u64),
+        checked: Checked,
+        now_ms: u64,
     ) -> Result<CheckedKey, Error> {
         let UnitWriter { engine, io, buffer, ref mut groups, ref mut written } = *self;
         let (hash, place) = entries[0];
@@ -250,17 +252,22 @@ impl UnitWriter<'_> {
     }
 }
 
+/// The segment that a flush wrote, if any record lives, and the keys that it checked.
+struct FlushOutput {
+    segment: Option<Arc<Segment>>,
+    relied: Relied,
+    shards: Vec<ShardKeys>,
+}
+
 /// Makes the segment and the deaths it brings one change.
-#[allow(clippy::too_many_arguments)]
 async fn install(
     engine: &Arc<HashedEngine>,
     io: &Io,
     phase: &PhaseCell,
-    (buffer, trim): (u64, &TrimLeave),
+    buffer: u64,
+    trim: &TrimLeave,
     installer: &mut Installer,
-    segment: Option<Arc<Segment>>,
-    mut relied: Relied,
-    mut shards: Vec<ShardKeys>,
+    FlushOutput { segment, mut relied, mut shards }: FlushOutput,
 ) -> Result<(), Error> {
     relied.compare(installer.of::<Catalog>());
     for (number, shard) in shards.iter_mut().enumerate() {
@@ -323,7 +330,7 @@ async fn keep_wanted(engine: &HashedEngine, io: &Io, buffer: u64) {
             match shard.look(hash) {
                 Some((latest, was_read)) if latest == (Place { buffer, place }) || fail_point!(TierKeepsFlushed) => {
                     let (now, access) = (engine.access_clock.seconds(), engine.access_by_stamp(was_read, header.stamp));
-                    tier.put((hash, now), (ItemHead::of(header), &value), access);
+                    tier.put(hash, now, ItemHead::of(header), &value, access);
                 }
                 _ => {}
             }

@@ -36,7 +36,7 @@ pub async fn rebuild(
     let mut entries = (share + 3.0 * share.sqrt()) as usize;
     engine.levels.partitions_rebuilding.fetch_add(1, Ordering::Relaxed);
     let tally = loop {
-        match build(engine, io, catalog, (partition, entries), depth).await? {
+        match build(engine, io, catalog, partition, entries, depth).await? {
             Some(tally) => break tally,
             None => entries += entries / 16 + 16,
         }
@@ -51,7 +51,8 @@ async fn build(
     engine: &Arc<HashedEngine>,
     io: &Io,
     catalog: &Catalog,
-    (partition, entries): (usize, usize),
+    partition: usize,
+    entries: usize,
     depth: usize,
 ) -> Result<Option<ItemTally>, Error> {
     let failed = |error: RebuildError| match error {
@@ -64,7 +65,7 @@ async fn build(
     };
     let (mut cut, mut sort, mut tally) = (Vec::new(), HashSort::default(), ItemTally::default());
     for bounds in cuts(partition, engine.geometry.partition_bits, entries.div_ceil(CUT_ENTRIES).max(1)) {
-        load_cut(engine, io, catalog, bounds.clone(), depth, (&mut cut, &mut tally)).await?;
+        load_cut(engine, io, catalog, bounds.clone(), depth, &mut cut, &mut tally).await?;
         let sorted = sort.sort(io, &cut, &bounds).await;
         if let Some(twice) = sorted.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             let ((hash, one), (_, other)) = (twice[0], twice[1]);
@@ -101,7 +102,8 @@ async fn load_cut(
     catalog: &Catalog,
     bounds: RangeInclusive<HashKey>,
     depth: usize,
-    (entries, tally): (&mut Vec<Entry>, &mut ItemTally),
+    entries: &mut Vec<Entry>,
+    tally: &mut ItemTally,
 ) -> Result<(), Error> {
     entries.clear();
     let (low, high) = bounds.into_inner();

@@ -12,9 +12,16 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use tapetum_base::media::io::lock;
 use tapetum_drive::fail_point;
 
+/// The number and the version of a segment.
+#[derive(Clone, Copy)]
+pub struct SegmentName {
+    pub number: u32,
+    pub version: u64,
+}
+
 pub struct SegmentNames {
-    /// Numbers and versions of segments that are being written.
-    taken: Mutex<Vec<(u32, u64)>>,
+    /// Names of segments that are being written.
+    taken: Mutex<Vec<SegmentName>>,
     limit: AtomicU32,
     version_next: AtomicU64,
 }
@@ -30,10 +37,10 @@ impl SegmentNames {
         }
     }
 
-    /// A number and a version for a new segment.
-    pub fn take(&self, catalog: &Catalog) -> (u32, u64) {
+    /// A name for a new segment.
+    pub fn take(&self, catalog: &Catalog) -> SegmentName {
         let mut taken = lock(&self.taken);
-        let numbers: Vec<u32> = taken.iter().map(|(number, _)| *number).collect();
+        let numbers: Vec<u32> = taken.iter().map(|name| name.number).collect();
         let is_taken = |number: &u32| numbers.contains(number);
         let limit = self.limit();
         let number = match fail_point!(KeepPayloadBits) {
@@ -46,13 +53,14 @@ impl SegmentNames {
             true => 1,
             false => self.version_next.fetch_add(1, Ordering::SeqCst),
         };
-        taken.push((number, version));
-        (number, version)
+        let name = SegmentName { number, version };
+        taken.push(name);
+        name
     }
 
     /// The segment was installed, or given up.
     pub fn release(&self, number: u32) {
-        lock(&self.taken).retain(|(other, _)| *other != number);
+        lock(&self.taken).retain(|name| name.number != number);
     }
 
     /// Numbers left beside those of so many installed segments.
@@ -62,7 +70,7 @@ impl SegmentNames {
 
     /// Whether a segment is being written that was begun before this version.
     pub fn is_writing_older(&self, version: u64) -> bool {
-        lock(&self.taken).iter().any(|(_, taken)| *taken < version)
+        lock(&self.taken).iter().any(|name| name.version < version)
     }
 
     pub fn limit(&self) -> u32 {

@@ -4,6 +4,7 @@
 
 use super::lapsed::Lapsed;
 use super::local_index::{FenceBuilder, LocalIndex};
+use super::segment_names::SegmentName;
 use super::view::Segment;
 use super::{Descriptor, LargeEntry};
 use crate::hashed::large::{LargeEntries, LargeExtents};
@@ -149,22 +150,29 @@ pub struct SegmentWriter {
     large: LargeEntries,
 }
 
+/// The store that a segment belongs to, and how it routes keys.
+#[derive(Clone, Copy)]
+pub struct SegmentStore {
+    pub id: u64,
+    pub routes: Routes,
+}
+
 impl SegmentWriter {
     pub async fn new(
         io: &Io,
         geometry: &Geometry,
-        (store_id, routes): (u64, Routes),
+        store: SegmentStore,
         reserved: ExtentReservation,
-        (number, version): (u32, u64),
+        name: SegmentName,
         page_size: PageSize,
         key_table_bytes_max: u64,
     ) -> Result<SegmentWriter, Error> {
         Ok(SegmentWriter {
             geometry: *geometry,
-            store_id,
-            routes,
+            store_id: store.id,
+            routes: store.routes,
             reserved,
-            salt: SegmentSalt { store: store_id, version },
+            salt: SegmentSalt { store: store.id, version: name.version },
             data: PageStream::new(io, geometry, page_size.bytes()).await?,
             keys: PageStream::new(io, geometry, PAGE_BYTES).await?,
             page_filled: 0,
@@ -177,8 +185,8 @@ impl SegmentWriter {
             fences: FenceBuilder::new(geometry, page_size),
             last_hash: None,
             descriptor: Descriptor {
-                number,
-                version,
+                number: name.number,
+                version: name.version,
                 entries: 0,
                 data_pages: 0,
                 data_page_size: page_size,
@@ -367,9 +375,9 @@ pub mod tests {
         let writer = SegmentWriter::new(
             io,
             &engine.geometry,
-            (1, Routes::Keyspaces),
+            SegmentStore { id: 1, routes: Routes::Keyspaces },
             reserved,
-            (0, 1),
+            SegmentName { number: 0, version: 1 },
             size,
             key_table_bytes_max,
         )

@@ -53,7 +53,8 @@ pub(super) enum WriteError {
 pub(super) fn append(
     engine: &HashedEngine,
     shard: &mut Shard,
-    (keyspace, hash): (KeyspaceRef, HashKey),
+    keyspace: KeyspaceRef,
+    hash: HashKey,
     draft: Draft<'_>,
 ) -> Result<u64, WriteError> {
     // Checked with the shard held: after a drop, nothing is written.
@@ -86,6 +87,15 @@ pub(super) fn append(
     }
 }
 
+/// A put that stores its value whatever the item is.
+#[derive(Clone, Copy)]
+pub struct PlainPut<'a> {
+    pub key: &'a [u8],
+    pub value: &'a [u8],
+    pub flags: u32,
+    pub expiry: Expiry,
+}
+
 pub(super) enum Put {
     /// Stored with this stamp; not durable yet.
     Stored(u64),
@@ -94,7 +104,7 @@ pub(super) enum Put {
 }
 
 /// Puts a record into the write buffer, over whatever its key had.
-pub(super) fn put_record(engine: &HashedEngine, (keyspace, hash): (KeyspaceRef, HashKey), draft: Draft<'_>) -> Put {
+pub(super) fn put_record(engine: &HashedEngine, keyspace: KeyspaceRef, hash: HashKey, draft: Draft<'_>) -> Put {
     loop {
         let mut shard = engine.buffers.shard(hash);
         match engine.admit(|| engine.has_probably(&shard, hash, HashedEngine::flash_hash(keyspace, hash))) {
@@ -103,7 +113,7 @@ pub(super) fn put_record(engine: &HashedEngine, (keyspace, hash): (KeyspaceRef, 
             Admission::Refuse(error) => return Put::Refused(error),
         }
         let user_bytes = draft.key.len() as u64 + u64::from(draft.header.raw_bytes);
-        match append(engine, &mut shard, (keyspace, hash), draft) {
+        match append(engine, &mut shard, keyspace, hash, draft) {
             Ok(stamp) => {
                 engine.counters.user_write_bytes.fetch_add(user_bytes, Ordering::Relaxed);
                 return Put::Stored(stamp);
@@ -157,7 +167,7 @@ impl HashedSession {
                     unreachable!("only a put is blind")
                 };
                 drop(shard);
-                return self.put(core, engine, target, (key, value, flags, expiry));
+                return self.put(core, engine, target, PlainPut { key, value, flags, expiry });
             }
             let in_buffer;
             let (current, large, stamp) = match (flash, shard.get(hash)) {
@@ -168,7 +178,7 @@ impl HashedSession {
                     let deleted = flash.found.map_or(0, |item| engine.deletion_of(keyspace, item.stamp));
                     (found, flash.large.as_ref(), flash.shown_by.max(deleted))
                 }
-                (None, Some(place)) => match self.look_at_record(core, engine, (shard, place), target, request) {
+                (None, Some(place)) => match self.look_at_record(core, engine, shard, place, target, request) {
                     BufferLook::Known { shard: held, current, large, shown_by } => {
                         (shard, in_buffer) = (held, large);
                         (current, in_buffer.as_ref(), shown_by)
@@ -179,7 +189,7 @@ impl HashedSession {
                 (None, None) => {
                     // The tier has what flash has, as long as the shard is held.
                     let Some(item) = self.copy_from_tier(engine, hash) else {
-                        match self.attempt_beyond_memory(core, engine, shard, (target, sequence), request) {
+                        match self.attempt_beyond_memory(core, engine, shard, target, sequence, request) {
                             Some(attempt) => return attempt,
                             None => continue,
                         }
@@ -204,7 +214,8 @@ impl HashedSession {
         &mut self,
         core: &mut SessionCore,
         engine: &'a HashedEngine,
-        (mut shard, place): (MutexGuard<'a, Shard>, Place),
+        mut shard: MutexGuard<'a, Shard>,
+        place: Place,
         target: OpTarget,
         request: &Request<'_>,
     ) -> BufferLook<'a> {
@@ -274,7 +285,8 @@ impl HashedSession {
         core: &mut SessionCore,
         engine: &HashedEngine,
         shard: MutexGuard<'_, Shard>,
-        (target, sequence): (OpTarget, u64),
+        target: OpTarget,
+        sequence: u64,
         request: &Request<'_>,
     ) -> Option<Attempt> {
         let hash = target.hash;
@@ -284,7 +296,7 @@ impl HashedSession {
         if let Some(segment) = engine.candidate(on_flash) {
             let pages = segment.start_pages(on_flash);
             return Some(Attempt::NeedsFlash {
-                read: FlashRead::new(engine.programs.match_record, segment, (seen, sequence), pages),
+                read: FlashRead::new(engine.programs.match_record, segment, seen, sequence, pages),
             });
         }
         // The key does not exist: decide on that, unless it was written just now.
@@ -298,7 +310,7 @@ impl HashedSession {
     /// Copies a key's item from the DRAM tier, its value to `scratch`.
     fn copy_from_tier(&mut self, engine: &HashedEngine, hash: HashKey) -> Option<ItemHead> {
         self.scratch.clear();
-        let copied = engine.tier.as_ref()?.copy((hash, engine.access_clock.seconds()), &mut self.scratch)?;
+        let copied = engine.tier.as_ref()?.copy(hash, engine.access_clock.seconds(), &mut self.scratch)?;
         Some(copied.item)
     }
 
@@ -321,13 +333,13 @@ impl HashedSession {
         core: &mut SessionCore,
         engine: &HashedEngine,
         OpTarget { token, keyspace, hash, .. }: OpTarget,
-        put @ (key, value, ..): (&[u8], &[u8], u32, Expiry),
+        put: PlainPut<'_>,
     ) -> Attempt {
         let (header, stored) = self.compress(put);
-        if !is_inline(&engine.geometry, stored.len(), value.len()) {
+        if !is_inline(&engine.geometry, stored.len(), put.value.len()) {
             return self.put_large(header, header.codec);
         }
-        match put_record(engine, (keyspace, hash), Draft { header, key, stored }) {
+        match put_record(engine, keyspace, hash, Draft { header, key: put.key, stored }) {
             Put::Stored(stamp) => core.answer_after(token, stamp, Outcome::Stored { stamp }),
             Put::Refused(error) => core.answer(token, Outcome::Failed(error)),
             Put::Waits => return Attempt::Waits,
@@ -338,7 +350,7 @@ impl HashedSession {
     /// The header and the stored value of a put, without the key.
     pub(super) fn compress<'a>(
         &'a mut self,
-        (key, value, flags, expiry): (&[u8], &'a [u8], u32, Expiry),
+        PlainPut { key, value, flags, expiry }: PlainPut<'a>,
     ) -> (Header, &'a [u8]) {
         let (codec, stored) = self.compressor.compress(value);
         let header = Header::value(0, key.len(), stored.len());

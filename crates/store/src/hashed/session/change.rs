@@ -143,7 +143,7 @@ impl HashedSession {
             }
         };
         let (key, header) = (request.key(), Header { codec, stored_bytes: stored.len() as u32, raw_bytes, ..header });
-        let done = append(engine, &mut shard, (keyspace, hash), Draft { header, key, stored });
+        let done = append(engine, &mut shard, keyspace, hash, Draft { header, key, stored });
         if done.is_ok()
             && let (Some(large), Some(place)) = (stays, shard.get(hash))
         {

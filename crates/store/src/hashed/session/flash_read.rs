@@ -68,7 +68,8 @@ impl FlashRead {
     pub fn new(
         match_record: ProgramId,
         segment: Arc<Segment>,
-        (seen, sequence): (Seen, u64),
+        seen: Seen,
+        sequence: u64,
         pages: Range<u32>,
     ) -> FlashRead {
         FlashRead {
@@ -92,7 +93,8 @@ impl FlashRead {
         queue: &mut QueuePair,
         spare: &mut SpareBuffers,
         tag: u64,
-        (keyspace, key): (u16, &[u8]),
+        keyspace: u16,
+        key: &[u8],
     ) -> ReadStep {
         let Some(page) = self.pages.clone().next() else { return ReadStep::Missing };
         let span_bytes = self.segment.span_bytes(page);

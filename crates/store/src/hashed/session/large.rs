@@ -7,7 +7,7 @@
 //! [`crate::hashed::large`].
 
 use super::large_write::LargeWrite;
-use super::near::NearValue;
+use super::near::{NearItem, NearValue};
 use super::{FromFlash, HashedOp, HashedSession};
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Seen;
@@ -17,7 +17,7 @@ use crate::hashed::large::verify::corrupt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tapetum_base::error::Error;
-use tapetum_base::media::piece_transfer::{PIECE_BYTES_MAX, PieceTransfer};
+use tapetum_base::media::piece_transfer::{PIECE_BYTES_MAX, PieceTransfer, ReturnedPiece};
 use tapetum_base::request::item::ItemHead;
 use tapetum_base::session::engine_session::OWN_TAG_BITS;
 use tapetum_base::session::session_core::SessionCore;
@@ -132,7 +132,7 @@ impl HashedSession {
         if let Some(prefix) = op.kept.near.as_ref().and_then(|near| near.prefix_of_large(engine, &read.reference)) {
             let LargeRead { value, reference, item, shown_by, .. } = read;
             let value = NearValue::Large { value, reference, prefix };
-            return self.compute(core, engine, number, op, (item, shown_by), value);
+            return self.compute(core, engine, number, op, NearItem { item, shown_by }, value);
         }
         if !op.request.is_get() {
             if let Some(bytes) = op.must_ask_to_join(raw_bytes) {
@@ -162,9 +162,10 @@ impl HashedSession {
         let slot = (tag >> TAG_SLOT_SHIFT & 0xff) as usize;
         let mut op = self.ops.take(number);
         let Some(large) = op.kept.large.take() else { unreachable!("a completion has a large value") };
+        let piece = ReturnedPiece { slot, returned };
         match *large {
-            LargeOp::Read(read) => self.large_read(core, engine, number, op, read, (slot, returned)),
-            LargeOp::Write(write) => self.large_written(core, engine, number, op, write, (slot, returned)),
+            LargeOp::Read(read) => self.large_read(core, engine, number, op, read, piece),
+            LargeOp::Write(write) => self.large_written(core, engine, number, op, write, piece),
         }
     }
 
@@ -175,10 +176,10 @@ impl HashedSession {
         number: usize,
         op: Box<HashedOp>,
         mut read: LargeRead,
-        (slot, returned): (usize, Returned),
+        piece: ReturnedPiece,
     ) {
         let Some(transfer) = &mut read.transfer else { unreachable!("a completion has a transfer") };
-        transfer.completed(slot, returned);
+        transfer.completed(piece);
         while let Some((buffer, bytes)) = transfer.take() {
             let from = read.stored.len();
             core.queue.copy_to_host(Purpose::Get, buffer, 0..bytes, &mut read.stored);
@@ -241,7 +242,7 @@ impl HashedSession {
         }
         if op.kept.near.is_some() {
             let value = std::mem::take(&mut self.scratch);
-            return self.compute(core, engine, number, op, (item, shown_by), NearValue::Host(value));
+            return self.compute(core, engine, number, op, NearItem { item, shown_by }, NearValue::Host(value));
         }
         let flash = FromFlash { seen, found: Some(item), large: Some(value), shown_by };
         self.attempt_op(core, engine, number, op, Some(flash));

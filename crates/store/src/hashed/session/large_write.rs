@@ -17,12 +17,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tapetum_base::error::Error;
 use tapetum_base::log::Draft;
-use tapetum_base::media::piece_transfer::PieceTransfer;
+use tapetum_base::media::piece_transfer::{PieceTransfer, ReturnedPiece};
 use tapetum_base::options::Full;
 use tapetum_base::request::decide::Answer;
 use tapetum_base::request::item::ItemHead;
 use tapetum_base::session::session_core::SessionCore;
-use tapetum_drive::Returned;
 use tapetum_drive::fail_point;
 use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::mib_sums::MibSums;
@@ -247,10 +246,10 @@ impl HashedSession {
         number: usize,
         op: Box<HashedOp>,
         mut write: LargeWrite,
-        (slot, returned): (usize, Returned),
+        piece: ReturnedPiece,
     ) {
         let Some(transfer) = &mut write.transfer else { unreachable!("a completion has a transfer") };
-        transfer.completed(slot, returned);
+        transfer.completed(piece);
         while transfer.take().is_some() {}
         let fua = !fail_point!(AppendBeforeLarge);
         transfer.write(&mut core.queue, fua, tag_of(number), |at, to| fill(&write.stored, at, to));
@@ -299,7 +298,7 @@ impl HashedSession {
                 drop(shard);
                 return self.attempt_op(core, engine, number, op, None);
             }
-            let done = append(engine, &mut shard, (op.keyspace, op.hash), Draft { header, key, stored });
+            let done = append(engine, &mut shard, op.keyspace, op.hash, Draft { header, key, stored });
             if done.is_ok()
                 && let (Some(extents), Some(place)) = (write.extents.take(), shard.get(op.hash))
             {

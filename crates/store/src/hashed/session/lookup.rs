@@ -11,7 +11,7 @@
 //! Buffers come before the index, because a flush moves keys from there to here.
 
 use super::large::{LargeOp, LargeRead};
-use super::near::NearValue;
+use super::near::{NearItem, NearValue};
 use super::{FlashRead, HashedOp, HashedOpState, HashedSession};
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::{Seen, Shard};
@@ -76,7 +76,7 @@ impl HashedSession {
             let mut op = self.ops.take(number);
             let values = core.values.current();
             let start = values.len();
-            let found = tier.copy((op.hash, now), values).filter(|Copied { item: found, .. }| {
+            let found = tier.copy(op.hash, now, values).filter(|Copied { item: found, .. }| {
                 fail_point!(TierForgetsDeletion) || engine.is_live_now(op.keyspace.id, found.stamp, found.expiry)
             });
             let Some(copied) = found else {
@@ -97,13 +97,20 @@ impl HashedSession {
                 continue;
             }
             if !op.request.is_unnoticed() {
-                tier.note_use((op.hash, now), &copied);
+                tier.note_use(op.hash, now, &copied);
             }
             self.note_hit(copied.item.value_bytes);
             if op.kept.near.is_some() {
                 let values = core.values.current();
                 let value = values.split_off(start);
-                self.compute(core, engine, number, op, (copied.item, 0), NearValue::Host(value));
+                self.compute(
+                    core,
+                    engine,
+                    number,
+                    op,
+                    NearItem { item: copied.item, shown_by: 0 },
+                    NearValue::Host(value),
+                );
                 continue;
             }
             let value = core.values.range_from(start);
@@ -193,7 +200,7 @@ impl HashedSession {
             engine,
             number,
             op,
-            FlashRead::new(engine.programs.match_record, segment, (seen, sequence), pages),
+            FlashRead::new(engine.programs.match_record, segment, seen, sequence, pages),
         );
     }
 
@@ -297,7 +304,7 @@ impl HashedSession {
         if op.kept.near.is_some() {
             let mut value = Vec::new();
             self.copy_from_buffer(record, shard, &mut value);
-            self.compute(core, engine, number, op, (item, header.stamp), NearValue::Host(value));
+            self.compute(core, engine, number, op, NearItem { item, shown_by: header.stamp }, NearValue::Host(value));
             return None;
         }
         let values = core.values.current();

@@ -33,6 +33,7 @@ mod waiting;
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Seen;
 use crate::hashed::tier::HitCounts;
+pub use attempt::PlainPut;
 use flash_read::FlashRead;
 use found_lately::FoundLately;
 pub use found_lately::KeyDigest;

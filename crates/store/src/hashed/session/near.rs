@@ -153,6 +153,14 @@ impl NearGet {
     }
 }
 
+/// The item that a get through programs found.
+#[derive(Clone, Copy)]
+pub(super) struct NearItem {
+    pub item: ItemHead,
+    /// An answer that shows the item waits until this stamp is durable.
+    pub shown_by: u64,
+}
+
 /// The stored bytes of a large value, run by run.
 fn ranges_of(geometry: &Geometry, reference: &Reference) -> Vec<SourceRange> {
     let mut left = u64::from(reference.stored_bytes);
@@ -170,7 +178,9 @@ impl HashedSession {
         &mut self,
         core: &mut SessionCore,
         engine: &HashedEngine,
-        (keyspace, token, key): (KeyspaceRef, u64, &[u8]),
+        keyspace: KeyspaceRef,
+        token: u64,
+        key: &[u8],
         pipeline: &ItemPipeline,
     ) {
         let request = Request::Get { key };
@@ -290,7 +300,7 @@ impl HashedSession {
         engine: &HashedEngine,
         number: usize,
         mut op: Box<HashedOp>,
-        found: (ItemHead, u64),
+        found: NearItem,
         matched: &Matched,
     ) {
         let Some(read) = &mut op.kept.read else { unreachable!("the operation reads") };
@@ -313,7 +323,7 @@ impl HashedSession {
         engine: &HashedEngine,
         number: usize,
         mut op: Box<HashedOp>,
-        (item, shown_by): (ItemHead, u64),
+        NearItem { item, shown_by }: NearItem,
         value: NearValue,
     ) {
         end_read(core, &mut op);

@@ -2,7 +2,7 @@
 
 use super::flash_read::{FlashRead, ReadStep, inflated_bytes};
 use super::large::{LargeOp, LargeRead, OutOfLine, TAG_LARGE};
-use super::near::TAG_NEAR;
+use super::near::{NearItem, TAG_NEAR};
 use super::{FromFlash, HashedOp, HashedOpState, HashedSession, end_read};
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Seen;
@@ -33,6 +33,14 @@ pub(super) struct GetCount {
     flash_read_max_bytes: u64,
 }
 
+/// The group of a block as it was read, if there is one.
+#[derive(Clone, Copy)]
+struct GroupFrame<'a> {
+    frame: Option<&'a [u8]>,
+    /// An answer that shows the group waits until this stamp is durable.
+    shown_by: u64,
+}
+
 /// Puts an item that was read from flash into the DRAM tier, if it is still the key's item.
 fn put_into_tier(engine: &HashedEngine, hash: HashKey, seen: Seen, item: ItemHead, value: &[u8]) {
     let Some(tier) = &engine.tier else { return };
@@ -40,7 +48,7 @@ fn put_into_tier(engine: &HashedEngine, hash: HashKey, seen: Seen, item: ItemHea
     let shard = engine.buffers.shard(hash);
     if shard.is_on_flash_as(hash, seen) || fail_point!(TierFillsLate) {
         let access = Access { was_read: true, idle_seconds: 0 };
-        tier.put((hash, engine.access_clock.seconds()), (item, value), access);
+        tier.put(hash, engine.access_clock.seconds(), item, value, access);
     }
 }
 
@@ -101,7 +109,7 @@ impl HashedSession {
             unreachable!("the operation reads")
         };
         let key = if keyspace.is_grouped() { &request.key[..GROUP_KEY_BYTES] } else { &request.key[..] };
-        let step = read.begin(&mut core.queue, &mut core.spare_buffers, number as u64, (keyspace.id.0, key));
+        let step = read.begin(&mut core.queue, &mut core.spare_buffers, number as u64, keyspace.id.0, key);
         match step {
             ReadStep::Waits => {
                 if request.is_get() {
@@ -162,7 +170,7 @@ impl HashedSession {
         let number = tag as usize;
         let mut op = self.ops.take(number);
         self.followers = std::mem::take(&mut op.kept.followers);
-        self.read_ended(core, engine, (number, op), returned);
+        self.read_ended(core, engine, number, op, returned);
         // Gets whose block was not decided are looked up again by themselves.
         for (number, _) in std::mem::take(&mut self.followers) {
             let op = self.ops.take(number);
@@ -175,7 +183,8 @@ impl HashedSession {
         &mut self,
         core: &mut SessionCore,
         engine: &HashedEngine,
-        (number, mut op): (usize, Box<HashedOp>),
+        number: usize,
+        mut op: Box<HashedOp>,
         returned: Returned,
     ) {
         let Some(read) = &mut op.kept.read else { unreachable!("a completion has a read") };
@@ -232,12 +241,12 @@ impl HashedSession {
         // A dead record is not the index's candidate: the index took another key's entry for this key's.
         let matched = matched.filter(|_| !dead && !has_ended);
         if op.keyspace.is_grouped() {
-            return self.group_decided(core, engine, number, op, (matched, shown_by));
+            return self.group_decided(core, engine, number, op, matched, shown_by);
         }
         if let Some(found) = &matched
             && matches!(found.place, Place::OutOfLine(_))
         {
-            return self.large_found(core, engine, number, op, (*found, shown_by));
+            return self.large_found(core, engine, number, op, *found, shown_by);
         }
         let item = matched.as_ref().map(item_of);
         op.request.judge(item);
@@ -251,7 +260,7 @@ impl HashedSession {
                     let start = values.len();
                     self.gets.from_flash += 1;
                     if op.kept.near.is_some() {
-                        return self.compute_found(core, engine, number, op, (item, shown_by), found);
+                        return self.compute_found(core, engine, number, op, NearItem { item, shown_by }, found);
                     }
                     let Some(read) = &op.kept.read else { unreachable!("the operation reads") };
                     read.copy_value(found, &core.queue, values);
@@ -281,7 +290,8 @@ impl HashedSession {
         engine: &HashedEngine,
         number: usize,
         mut op: Box<HashedOp>,
-        (matched, shown_by): (Option<Matched>, u64),
+        matched: Option<Matched>,
+        shown_by: u64,
     ) {
         let Some(read) = &op.kept.read else { unreachable!("the operation reads") };
         let mut frame = std::mem::take(&mut self.inflated);
@@ -289,12 +299,13 @@ impl HashedSession {
         if let Some(found) = &matched {
             read.copy_value(found, &core.queue, &mut frame);
         }
-        let (seen, group) = (read.seen, matched.is_some().then_some(&frame[..]));
+        let seen = read.seen;
+        let group = GroupFrame { frame: matched.is_some().then_some(&frame[..]), shown_by };
         end_read(core, &mut op);
-        self.block_decided(core, engine, (number, op), (group, seen, shown_by));
+        self.block_decided(core, engine, number, op, seen, group);
         for (number, seen) in std::mem::take(&mut self.followers) {
             let op = self.ops.take(number);
-            self.block_decided(core, engine, (number, op), (group, seen, shown_by));
+            self.block_decided(core, engine, number, op, seen, group);
         }
         self.inflated = frame;
     }
@@ -304,13 +315,15 @@ impl HashedSession {
         &mut self,
         core: &mut SessionCore,
         engine: &HashedEngine,
-        (number, op): (usize, Box<HashedOp>),
-        (group, seen, shown_by): (Option<&[u8]>, Seen, u64),
+        number: usize,
+        op: Box<HashedOp>,
+        seen: Seen,
+        GroupFrame { frame, shown_by }: GroupFrame<'_>,
     ) {
         self.scratch.clear();
         let place = block_group::place_of(op.hash);
         let block = |frame| block_of(frame, place, &mut self.decompressor, &mut self.scratch);
-        let item = match group.map_or(Ok(None), block) {
+        let item = match frame.map_or(Ok(None), block) {
             Ok(item) => item,
             Err(error) => return self.refuse(core, number, op, error),
         };
@@ -343,7 +356,8 @@ impl HashedSession {
         engine: &HashedEngine,
         number: usize,
         mut op: Box<HashedOp>,
-        (found, shown_by): (Matched, u64),
+        found: Matched,
+        shown_by: u64,
     ) {
         let Some(read) = &op.kept.read else { unreachable!("the operation reads") };
         let Some(extents) = read.segment.large(found.entry) else {

@@ -1,6 +1,6 @@
 //! Requests that DRAM answers at once, in the stages of flash KVS: see [`crate::api::session::staged`].
 
-use super::attempt::{Put, put_record};
+use super::attempt::{PlainPut, Put, put_record};
 use super::limits::refuse;
 use super::{HashedSession, KeyDigest};
 use crate::hashed::HashedEngine;
@@ -12,7 +12,6 @@ use tapetum_base::log::{Draft, Sync};
 use tapetum_base::request::item::{Access, ItemHead};
 use tapetum_base::request::{Condition, Request};
 use tapetum_drive::fail_point;
-use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::hash_each::hash_each;
 
@@ -41,12 +40,12 @@ impl HashedSession {
         assert!(keys.len() <= u32::BITS as usize);
         let Some(tier) = &engine.tier else { return };
         match self.found_lately.in_buffers() {
-            true => self.fetch_from_buffers_or((engine, tier), keys, puts),
-            false => self.fetch_from_tier_or((engine, tier), keys, puts),
+            true => self.fetch_from_buffers_or(engine, tier, keys, puts),
+            false => self.fetch_from_tier_or(engine, tier, keys, puts),
         }
     }
 
-    fn fetch_from_tier_or(&self, (engine, tier): (&HashedEngine, &Tier), keys: &[KeyDigest], puts: u32) {
+    fn fetch_from_tier_or(&self, engine: &HashedEngine, tier: &Tier, keys: &[KeyDigest], puts: u32) {
         let mut elsewhere = 0;
         for (number, key) in keys.iter().enumerate() {
             let (hash, is_put) = (HashKey(key.0), puts >> number & 1 == 1);
@@ -63,7 +62,7 @@ impl HashedSession {
         });
     }
 
-    fn fetch_from_buffers_or(&self, (engine, tier): (&HashedEngine, &Tier), keys: &[KeyDigest], puts: u32) {
+    fn fetch_from_buffers_or(&self, engine: &HashedEngine, tier: &Tier, keys: &[KeyDigest], puts: u32) {
         let mut elsewhere = 0;
         for (number, key) in keys.iter().enumerate() {
             let (hash, is_put) = (HashKey(key.0), puts >> number & 1 == 1);
@@ -105,7 +104,7 @@ impl HashedSession {
             return Some(found);
         }
         let start = out.len();
-        let Some(found) = tier.get((hash, engine.access_clock.seconds()), out, &mut head) else {
+        let Some(found) = tier.get(hash, engine.access_clock.seconds(), out, &mut head) else {
             if buffers_first {
                 return None;
             }
@@ -126,10 +125,10 @@ impl HashedSession {
         engine: &HashedEngine,
         keyspace: KeyspaceRef,
         KeyDigest(digest): KeyDigest,
-        (key, value): (&[u8], &[u8]),
-        (flags, expiry): (u32, Expiry),
+        put: PlainPut<'_>,
     ) -> Option<u64> {
         let hash = HashKey(digest);
+        let PlainPut { key, value, flags, expiry } = put;
         let request = Request::Put { key, value, flags, expiry, condition: Condition::Always };
         let is_short = value.len() <= inline_bytes_max(&engine.geometry);
         let is_hashed = keyspace.kind() == KeyspaceKind::Hashed;
@@ -142,8 +141,8 @@ impl HashedSession {
         if (is_behind && !fail_point!(PutJumpsTheQueue)) || self.is_paced(engine, &request) {
             return None;
         }
-        let (header, stored) = self.compress((key, value, flags, expiry));
-        let Put::Stored(stamp) = put_record(engine, (keyspace, hash), Draft { header, key, stored }) else {
+        let (header, stored) = self.compress(put);
+        let Put::Stored(stamp) = put_record(engine, keyspace, hash, Draft { header, key, stored }) else {
             self.share.give_back(request.payload_bytes() as u64);
             return None;
         };

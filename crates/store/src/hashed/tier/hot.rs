@@ -67,7 +67,7 @@ impl TierPart {
     }
 
     /// Puts an item in if it is not in and nothing has to be evicted for it.
-    pub fn put_back(&self, (hash, now): (HashKey, u32), (item, value): (ItemHead, &[u8]), access: Access) -> Fit {
+    pub fn put_back(&self, hash: HashKey, now: u32, item: ItemHead, value: &[u8], access: Access) -> Fit {
         let mut classes = lock(&self.classes);
         let bytes = slot::HEADER_BYTES + value.len();
         let Some(class) = classes.class_of(bytes) else { return Fit::NoRoom };
@@ -78,7 +78,7 @@ impl TierPart {
             return Fit::NoRoom;
         }
         let Some(slot) = classes.take_free(class) else { return Fit::NoRoom };
-        if self.fill(slot.place, (hash, now), (item, value), access) {
+        if self.fill(slot.place, hash, now, item, value, access) {
             classes.filled_anew(class, &slot, bytes);
             return Fit::Put;
         }

@@ -124,16 +124,17 @@ impl Tier {
     #[inline]
     pub fn get(
         &self,
-        (hash, now): (HashKey, u32),
+        hash: HashKey,
+        now: u32,
         out: &mut Vec<u8>,
         head: impl FnMut(&mut Vec<u8>, &ItemHead, &dyn Fn() -> Access) -> bool,
     ) -> Option<ItemHead> {
-        self.part(hash).get((hash, now), out, head)
+        self.part(hash).get(hash, now, out, head)
     }
 
     /// Counts a use of an item that was copied.
-    pub fn note_use(&self, (hash, now): (HashKey, u32), copied: &Copied) {
-        self.part(hash).note_use((hash, now), copied);
+    pub fn note_use(&self, hash: HashKey, now: u32, copied: &Copied) {
+        self.part(hash).note_use(hash, now, copied);
     }
 
     /// Whether the item is here.
@@ -142,8 +143,8 @@ impl Tier {
     }
 
     /// The item, its value appended to `out`. No use is counted.
-    pub fn copy(&self, (hash, now): (HashKey, u32), out: &mut Vec<u8>) -> Option<Copied> {
-        self.part(hash).copy((hash, now), out)
+    pub fn copy(&self, hash: HashKey, now: u32, out: &mut Vec<u8>) -> Option<Copied> {
+        self.part(hash).copy(hash, now, out)
     }
 
     /// The known use of an item, if it is here.
@@ -152,13 +153,13 @@ impl Tier {
     }
 
     /// Puts an item in, if it is not in yet; others may be evicted. The caller holds the lock of the key's shard, and knows that flash has this item.
-    pub fn put(&self, (hash, now): (HashKey, u32), item: (ItemHead, &[u8]), access: Access) -> bool {
-        self.part(hash).put((hash, now), item, access)
+    pub fn put(&self, hash: HashKey, now: u32, item: ItemHead, value: &[u8], access: Access) -> bool {
+        self.part(hash).put(hash, now, item, value, access)
     }
 
     /// As [`Tier::put`], for an item that was asked for before the store was opened: nothing is evicted for it.
-    pub fn put_back(&self, (hash, now): (HashKey, u32), item: (ItemHead, &[u8]), access: Access) -> Fit {
-        self.part(hash).put_back((hash, now), item, access)
+    pub fn put_back(&self, hash: HashKey, now: u32, item: ItemHead, value: &[u8], access: Access) -> Fit {
+        self.part(hash).put_back(hash, now, item, value, access)
     }
 
     /// Shows `visit` the items that are worth their place, some at a time, the most used first, until it breaks off. Items that come, go or move

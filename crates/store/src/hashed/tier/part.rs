@@ -133,17 +133,18 @@ impl TierPart {
     #[inline]
     pub fn get(
         &self,
-        (hash, now): (HashKey, u32),
+        hash: HashKey,
+        now: u32,
         out: &mut Vec<u8>,
         head: impl FnMut(&mut Vec<u8>, &ItemHead, &dyn Fn() -> Access) -> bool,
     ) -> Option<ItemHead> {
-        let copied = self.look((hash, now), out, head)?;
-        self.note_use((hash, now), &copied);
+        let copied = self.look(hash, now, out, head)?;
+        self.note_use(hash, now, &copied);
         Some(copied.item)
     }
 
     #[inline]
-    pub fn note_use(&self, (hash, now): (HashKey, u32), copied: &Copied) {
+    pub fn note_use(&self, hash: HashKey, now: u32, copied: &Copied) {
         self.table.note_use(copied.found);
         if copied.access.idle_seconds >= ACCESSED_STEP_SECONDS {
             self.note_accessed(hash, copied.found.entry.place(), now);
@@ -161,15 +162,16 @@ impl TierPart {
     }
 
     /// As [`TierPart::get`], and nothing is counted.
-    pub fn copy(&self, hash_now: (HashKey, u32), out: &mut Vec<u8>) -> Option<Copied> {
-        self.look(hash_now, out, |_, _, _| true)
+    pub fn copy(&self, hash: HashKey, now: u32, out: &mut Vec<u8>) -> Option<Copied> {
+        self.look(hash, now, out, |_, _, _| true)
     }
 
     /// Looks up an item and its entry; its value is appended to `out` behind what `head` appends.
     #[inline]
     fn look(
         &self,
-        (hash, now): (HashKey, u32),
+        hash: HashKey,
+        now: u32,
         out: &mut Vec<u8>,
         mut head: impl FnMut(&mut Vec<u8>, &ItemHead, &dyn Fn() -> Access) -> bool,
     ) -> Option<Copied> {
@@ -206,7 +208,7 @@ impl TierPart {
     }
 
     /// Puts an item in, if it is not in and there is a slot for it; whether it was put in.
-    pub fn put(&self, (hash, now): (HashKey, u32), (item, value): (ItemHead, &[u8]), access: Access) -> bool {
+    pub fn put(&self, hash: HashKey, now: u32, item: ItemHead, value: &[u8], access: Access) -> bool {
         let mut classes = lock(&self.classes);
         let bytes = slot::HEADER_BYTES + value.len();
         let Some(class) = classes.class_of(bytes) else { return false };
@@ -222,7 +224,7 @@ impl TierPart {
         let slot = classes.take(class, self.table.is_full(), &self.items(now), evict);
         self.evictions.fetch_add(out, Ordering::Relaxed);
         let Some(slot) = slot else { return false };
-        let entered = self.fill(slot.place, (hash, now), (item, value), access);
+        let entered = self.fill(slot.place, hash, now, item, value, access);
         if entered {
             classes.filled(class, &slot, bytes, mark_of(hash));
         } else {
@@ -235,8 +237,10 @@ impl TierPart {
     pub(super) fn fill(
         &self,
         place: u32,
-        (hash, now): (HashKey, u32),
-        (item, value): (ItemHead, &[u8]),
+        hash: HashKey,
+        now: u32,
+        item: ItemHead,
+        value: &[u8],
         access: Access,
     ) -> bool {
         slot::write(words_at(&self.memory, place), hash, item, value, now.wrapping_sub(access.idle_seconds));

@@ -25,7 +25,7 @@ fn get(tier: &Tier, n: u64) -> Option<(ItemHead, Vec<u8>)> {
 
 fn get_at(tier: &Tier, n: u64, now: u32) -> Option<(ItemHead, Vec<u8>)> {
     let mut values = vec![1, 2, 3];
-    let item = tier.get((hash(n), now), &mut values, |_, _, _| true)?;
+    let item = tier.get(hash(n), now, &mut values, |_, _, _| true)?;
     Some((item, values.split_off(3)))
 }
 
@@ -45,7 +45,7 @@ fn holds_what_was_put_and_neither_more_nor_older() {
             1..=4 => {
                 tier.remove(hash(n));
                 let length = (chance >> 20) as usize % 3000;
-                tier.put((hash(n), NOW), (item(stamp, length), &value(n, stamp, length)), USED);
+                tier.put(hash(n), NOW, item(stamp, length), &value(n, stamp, length), USED);
                 latest.insert(n, (stamp, length));
             }
             _ => {
@@ -65,7 +65,7 @@ fn stays_within_its_bytes_whatever_it_is_given() {
     for (bytes, length) in [(1 << 20, 10), (8 << 20, 100), (32 << 20, 1000), (200 << 20, 100_000)] {
         let tier = Tier::new(bytes, Slabs::default()).unwrap().unwrap();
         for n in 0..bytes / (length as u64 + 40) * 2 {
-            tier.put((hash(n), NOW), (item(n, length), &vec![7; length]), USED);
+            tier.put(hash(n), NOW, item(n, length), &vec![7; length], USED);
         }
         assert!(tier.bytes() <= bytes, "{} of {bytes} with values of {length}", tier.bytes());
         let used: u64 = tier.slabs(NOW).iter().map(|class| class.slots_used * class.slot_bytes as u64).sum();
@@ -81,7 +81,7 @@ fn stays_within_its_bytes_when_sizes_change_again_and_again() {
     for length in [88, 150, 210, 280, 10, 340, 88, 400] {
         for _ in 0..6 * bytes / (length as u64 + 40) {
             n += 1;
-            tier.put((hash(n), NOW), (item(n, length), &vec![7; length]), USED);
+            tier.put(hash(n), NOW, item(n, length), &vec![7; length], USED);
         }
         assert!(tier.bytes() <= bytes, "{} of {bytes} with values of {length}", tier.bytes());
     }
@@ -92,7 +92,7 @@ fn what_comes_is_taken_in_when_tiny_items_fill_the_index() {
     let tier = Tier::new(1 << 20, Slabs::default()).unwrap().unwrap();
     // Now and then both buckets of a key are full.
     let put = |numbers: std::ops::Range<u64>| {
-        numbers.filter(|n| tier.put((hash(*n), NOW), (item(*n, 10), &[7; 10]), USED)).count()
+        numbers.filter(|n| tier.put(hash(*n), NOW, item(*n, 10), &[7; 10], USED)).count()
     };
     let taken = put(0..100_000);
     assert!(taken > 99_000, "{taken} of 100,000");
@@ -103,7 +103,7 @@ fn what_comes_is_taken_in_when_tiny_items_fill_the_index() {
     assert!(asked > 880 && kept > asked * 9 / 10, "{kept} of {asked}");
     // And larger ones find room.
     (200_000..200_500).for_each(|n| {
-        tier.put((hash(n), NOW), (item(n, 500), &[7; 500]), USED);
+        tier.put(hash(n), NOW, item(n, 500), &[7; 500], USED);
     });
     let kept = (200_000..200_500).filter(|n| tier.has(hash(*n))).count();
     assert!(kept > 200, "{kept} of 500");
@@ -112,7 +112,7 @@ fn what_comes_is_taken_in_when_tiny_items_fill_the_index() {
 #[test]
 fn what_is_too_large_or_too_little_is_left_out() {
     let tier = Tier::new(1 << 20, Slabs { factor: 2.0, slab_bytes: None }).unwrap().unwrap();
-    tier.put((hash(1), NOW), (item(1, 1 << 20), &[0; 1 << 20]), USED);
+    tier.put(hash(1), NOW, item(1, 1 << 20), &[0; 1 << 20], USED);
     assert_eq!(get(&tier, 1), None);
     assert!(Tier::new(100, Slabs::default()).unwrap().is_none());
 }
@@ -142,7 +142,7 @@ fn readers_beside_writers_see_whole_items() {
             tier.remove(hash(n));
             if stamp % 5 != 0 {
                 let value = value(n, stamp, stamp as usize % 1700);
-                tier.put((hash(n), NOW), (item(stamp, value.len()), &value), USED);
+                tier.put(hash(n), NOW, item(stamp, value.len()), &value, USED);
             }
             newest.store(stamp, Ordering::Relaxed);
         }
@@ -158,8 +158,8 @@ fn slabs_are_as_told() {
         assert_eq!(classes.last().map(|class| class.slot_bytes as u64), Some(slab_bytes));
         assert!(classes.len() <= classes_max, "{} classes", classes.len());
         let length = slab_bytes as usize - 40;
-        assert!(tier.put((hash(1), NOW), (item(1, length), &vec![7; length]), USED));
-        assert!(!tier.put((hash(2), NOW), (item(1, length + 1), &vec![7; length + 1]), USED));
+        assert!(tier.put(hash(1), NOW, item(1, length), &vec![7; length], USED));
+        assert!(!tier.put(hash(2), NOW, item(1, length + 1), &vec![7; length + 1], USED));
         assert!(tier.bytes() <= 256 << 20);
     }
 }
@@ -168,7 +168,7 @@ fn slabs_are_as_told() {
 fn a_use_is_noted_once_a_minute() {
     let tier = Tier::new(1 << 20, Slabs::default()).unwrap().unwrap();
     let used = Access { was_read: false, idle_seconds: 0 };
-    assert!(tier.put((hash(1), NOW), (item(1, 10), &[7; 10]), used));
+    assert!(tier.put(hash(1), NOW, item(1, 10), &[7; 10], used));
     let access = |now| tier.access(hash(1), now).unwrap();
     let get = |now| {
         let mut shown = None;
@@ -176,7 +176,7 @@ fn a_use_is_noted_once_a_minute() {
             shown = Some(access());
             true
         };
-        tier.get((hash(1), now), &mut Vec::new(), show).unwrap();
+        tier.get(hash(1), now, &mut Vec::new(), show).unwrap();
         shown.unwrap()
     };
     assert_eq!(access(NOW + 5), Access { was_read: false, idle_seconds: 5 });
@@ -191,7 +191,7 @@ fn a_use_is_noted_once_a_minute() {
 fn classes_say_what_they_hold_what_moved_on_and_how_long_nobody_asked_for_it() {
     let tier = Tier::new(1 << 20, Slabs::default()).unwrap().unwrap();
     let idle = |idle_seconds| Access { was_read: false, idle_seconds };
-    let put = |n, access| tier.put((hash(n), NOW), (item(1, 80), &[7; 80]), access);
+    let put = |n, access| tier.put(hash(n), NOW, item(1, 80), &[7; 80], access);
     // The first is asked for again, and so moves on when its turn comes.
     assert!(put(0, idle(900)) && put(1, idle(600)) && put(2, idle(300)));
     get(&tier, 0).unwrap();

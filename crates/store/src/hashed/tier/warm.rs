@@ -385,6 +385,6 @@ impl Warmer {
     fn keep(&self, hash: HashKey, item: ItemHead) -> Option<Fit> {
         // It is not known any more whether it was read since it was written.
         let (now, access) = (self.engine.access_clock.seconds(), self.engine.access_by_stamp(false, item.stamp));
-        Some(self.tier()?.put_back((hash, now), (item, &self.value), access))
+        Some(self.tier()?.put_back(hash, now, item, &self.value, access))
     }
 }

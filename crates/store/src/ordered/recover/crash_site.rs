@@ -232,7 +232,7 @@ impl CrashSite {
         });
         let records = LogRecords::of(of_log);
         let TestMedia { drive, io, extents, log, .. } = &mut self.media;
-        let recovering = recover(drive, io, &slots, &self.options, &records, (extents, log));
+        let recovering = recover(drive, io, &slots, &self.options, &records, extents, log);
         let recovered = run(io, recovering, || false).unwrap()?;
         let (mut items, mut nodes) = (BTreeMap::new(), BTreeMap::new());
         let mut ids = BTreeSet::new();

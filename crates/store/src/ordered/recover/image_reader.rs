@@ -179,7 +179,8 @@ impl ReadWork {
             read?;
             let before = found.bytes();
             found.look(
-                (&self.space, self.round.as_ref()),
+                &self.space,
+                self.round.as_ref(),
                 &piece,
                 io.look(&buffer, 0..piece.pages as usize * PAGE_BYTES as usize),
             )?;
@@ -240,18 +241,19 @@ impl ReadImages {
 
     fn look(
         &mut self,
-        (space, round): (&SlotSpace, Option<&SlotRound>),
+        space: &SlotSpace,
+        round: Option<&SlotRound>,
         piece: &SlotPiece,
         bytes: &[u8],
     ) -> Result<(), Error> {
         for (at, page) in (0..).zip(bytes.chunks_exact(PAGE_BYTES as usize)) {
-            let (number, slot) = (piece.first + at, (piece.group, piece.place + at));
-            let may_be_torn = || piece.is_open && round.is_none_or(|round| round.may_be_torn(slot.0, slot.1));
+            let (number, group, place) = (piece.first + at, piece.group, piece.place + at);
+            let may_be_torn = || piece.is_open && round.is_none_or(|round| round.may_be_torn(group, place));
             let salt =
                 SlotSalt { store: space.options().store_id, slot: space.map().address(number), version: piece.version };
             match NodeRef::check(page, salt) {
                 Ok(node) => {
-                    round.into_iter().for_each(|round| self.of_round.look(round, slot, &node));
+                    round.into_iter().for_each(|round| self.of_round.look(round, group, place, &node));
                     self.take(space, number, node)?;
                 }
                 Err(NodeError::Blank) => (),

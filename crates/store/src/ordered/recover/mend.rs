@@ -16,8 +16,10 @@ use tapetum_base::error::Error;
 use tapetum_base::media::extents::Extents;
 use tapetum_base::media::io::Io;
 
-/// The damage to the nodes of a keyspace.
+/// The images of a keyspace's nodes, and the damage to them.
 pub struct TreeDamage<'a> {
+    /// All readable images. The new ones are added.
+    pub set: &'a mut NodeImages,
     /// Slots with neither an image nor zeros.
     pub bad: &'a [u32],
     /// Keys to remove, by the number of the tile.
@@ -29,12 +31,12 @@ pub struct TreeDamage<'a> {
 pub async fn mend(
     io: &Io,
     slots: &KeyspaceSlots,
-    (set, damage): (&mut NodeImages, &TreeDamage<'_>),
+    TreeDamage { set, bad, lost, live }: TreeDamage<'_>,
     records: &LogRecords<'_>,
-    (extents, log): (&Mutex<Extents>, &mut impl GroupLog),
+    extents: &Mutex<Extents>,
+    log: &mut impl GroupLog,
     stamp_next: u64,
 ) -> Result<u64, Error> {
-    let TreeDamage { bad, lost, live } = damage;
     for image in 0..set.len() as u32 {
         claim(slots, &set.get(image), u64::MAX)?;
     }
@@ -42,7 +44,7 @@ pub async fn mend(
     for tile in &live.tiles {
         ids.take(set.get(tile.image()).id);
     }
-    let mut rewrite = Rewrite::new(io, slots, (extents, log), (0, stamp_next)).await?;
+    let mut rewrite = Rewrite::new(io, slots, extents, log, 0, stamp_next).await?;
     rewrite.zero(bad).await?;
     let mut written = Vec::new();
     for (number, lost) in lost.iter() {
@@ -53,7 +55,7 @@ pub async fn mend(
         rewrite.write_again(set, &replaced, records, &mut ids, &mut written).await?;
     }
     for gap in &live.gaps {
-        rewrite.write_new(set, (&gap.from, gap.to.as_deref()), records, &mut ids, &mut written).await?;
+        rewrite.write_new(set, &gap.from, gap.to.as_deref(), records, &mut ids, &mut written).await?;
     }
     rewrite.end_round().await
 }

@@ -143,7 +143,8 @@ pub async fn recover(
     slots: &KeyspaceSlots,
     options: &RecoverOptions,
     records: &LogRecords<'_>,
-    (extents, log): (&Mutex<Extents>, &mut impl GroupLog),
+    extents: &Mutex<Extents>,
+    log: &mut impl GroupLog,
 ) -> Result<RecoveredKeyspace, Error> {
     let io = &io.of(Purpose::Recover);
     let found = read_images(drive, io, slots.nodes(), options.memory_bytes).await?;
@@ -152,7 +153,7 @@ pub async fn recover(
     let mut uses = uses(&found.set, &live);
     let mut ids = NodeIds::default();
     let stamp_durable = options.stamp_durable.max(found.stamp_durable);
-    let claimed = live.tiles.iter().map(|tile| claim_node(slots, (&found.set, stamp_durable), &uses, &mut ids, *tile));
+    let claimed = live.tiles.iter().map(|tile| claim_node(slots, &found.set, stamp_durable, &uses, &mut ids, *tile));
     let nodes = claimed.collect::<Result<Vec<_>, _>>()?;
     for tile in live.tiles.iter().filter(|tile| lacks_records(&found.set, tile, records)) {
         uses[tile.image() as usize] = ImageUse::Parts;
@@ -167,7 +168,7 @@ pub async fn recover(
     };
     let ReadImages { mut set, torn, .. } = found;
     let stamp_next = options.stamp_next.max(set.stamp_last() + 1);
-    let mut rewrite = Rewrite::new(io, slots, (extents, log), (stamp_durable, stamp_next)).await?;
+    let mut rewrite = Rewrite::new(io, slots, extents, log, stamp_durable, stamp_next).await?;
     rewrite.zero(&torn).await?;
     let mut recovered = Vec::with_capacity(nodes.len());
     for node in nodes {
@@ -183,7 +184,7 @@ pub async fn recover(
         counts.rewritten += 1;
     }
     if live.tiles.is_empty() && !records.is_empty() {
-        extensions += rewrite.write_new(&mut set, (&[], None), records, &mut ids, &mut recovered).await?;
+        extensions += rewrite.write_new(&mut set, &[], None, records, &mut ids, &mut recovered).await?;
     }
     counts.made_again = rewrite.made_again;
     let stamp_next = rewrite.end().await?;
@@ -260,7 +261,8 @@ fn lacks_records(set: &NodeImages, tile: &Tile, records: &LogRecords<'_>) -> boo
 /// Claims the slot of a tile's image, and its id if the tile is the whole image.
 fn claim_node(
     slots: &KeyspaceSlots,
-    (set, stamp_durable): (&NodeImages, u64),
+    set: &NodeImages,
+    stamp_durable: u64,
     uses: &[ImageUse],
     ids: &mut NodeIds,
     tile: Tile,

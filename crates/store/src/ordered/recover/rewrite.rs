@@ -59,8 +59,10 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
     pub async fn new(
         io: &'a Io,
         slots: &'a KeyspaceSlots,
-        (extents, log): (&'a Mutex<Extents>, &'a mut L),
-        (stamp_durable, stamp_next): (u64, u64),
+        extents: &'a Mutex<Extents>,
+        log: &'a mut L,
+        stamp_durable: u64,
+        stamp_next: u64,
     ) -> Result<Rewrite<'a, L>, Error> {
         let page = io.allocate(NODE_BYTES).await?;
         Ok(Rewrite {
@@ -115,7 +117,7 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
         let records: Vec<Record<'_>> = records.into_values().collect();
         let extensions = if *is_part { self.claim_extensions(node.slot, &records)? } else { 0 };
         self.kept_stamp = fail_point!(OrderedKeepStamp).then_some(node.stamp);
-        self.write_parts(set, (node.id, ids), NodePart { low, high, records: &records }, recovered).await?;
+        self.write_parts(set, node.id, ids, NodePart { low, high, records: &records }, recovered).await?;
         self.replaced.push(self.slots.nodes().resume(node.slot));
         Ok(extensions)
     }
@@ -124,7 +126,8 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
     pub async fn write_new(
         &mut self,
         set: &mut NodeImages,
-        (low, high): (&[u8], Option<&[u8]>),
+        low: &[u8],
+        high: Option<&[u8]>,
         log: &LogRecords<'_>,
         ids: &mut NodeIds,
         recovered: &mut Vec<RecoveredNode>,
@@ -134,7 +137,7 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
         let records: Vec<Record<'_>> = records.into_values().collect();
         let extensions = self.claim_extensions(0, &records)?;
         let all = NodePart { low: low.to_vec(), high: high.map(<[u8]>::to_vec), records: &records };
-        self.write_parts(set, (None, ids), all, recovered).await?;
+        self.write_parts(set, None, ids, all, recovered).await?;
         Ok(extensions)
     }
 
@@ -142,7 +145,8 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
     async fn write_parts(
         &mut self,
         set: &mut NodeImages,
-        (mut own_id, ids): (Option<u32>, &mut NodeIds),
+        mut own_id: Option<u32>,
+        ids: &mut NodeIds,
         all: NodePart<'_>,
         recovered: &mut Vec<RecoveredNode>,
     ) -> Result<(), Error> {
@@ -208,7 +212,7 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
         }
         // A full group is closed first, and the next change opens it again.
         for turn in 0..3 {
-            grow(nodes, self.io, self.extents, (self.log, || self.stamp_next - 1)).await?;
+            grow(nodes, self.io, self.extents, self.log, || self.stamp_next - 1).await?;
             if let Some(share) = nodes.take_kept_back() {
                 return Ok(share);
             }

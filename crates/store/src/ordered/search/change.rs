@@ -76,7 +76,8 @@ impl<M: TreeMemory> SearchTree<M> {
 
     pub(super) fn insert_after(
         &self,
-        (left, expected): (&[u8], u64),
+        left: &[u8],
+        expected: u64,
         key: &[u8],
         value: u64,
     ) -> Result<AnchorChange, SearchError> {
@@ -126,9 +127,9 @@ impl<M: TreeMemory> SearchTree<M> {
                 return Ok(AnchorChange::Found(found));
             }
             if stays {
-                self.clear(&mut locks, &place, view, (slot, leaf))
+                self.clear(&mut locks, &place, view, slot, leaf)
             } else {
-                self.shrink(&mut locks, &place, view, (slot, leaf))
+                self.shrink(&mut locks, &place, view, slot, leaf)
             }
         })
     }
@@ -173,7 +174,7 @@ impl<M: TreeMemory> SearchTree<M> {
                     self.grow(locks, &place, byte, key, value)
                 }
             }
-            PlaceFound::OtherLeaf(byte, other) => self.part_leaves(locks, &place, (byte, other), key, value),
+            PlaceFound::OtherLeaf(byte, other) => self.part_leaves(locks, &place, byte, other, key, value),
             PlaceFound::OtherPrefix(at) => self.part_prefix(locks, &place, at, key, value),
         }
     }
@@ -232,7 +233,8 @@ impl<M: TreeMemory> SearchTree<M> {
         &'t self,
         locks: &mut NodeLocks<'t, M>,
         place: &KeyPlace,
-        (byte, other): (u8, TreeRef),
+        byte: u8,
+        other: TreeRef,
         key: &[u8],
         value: u64,
     ) -> Attempt {
@@ -283,7 +285,8 @@ impl<M: TreeMemory> SearchTree<M> {
         locks: &mut NodeLocks<'t, M>,
         place: &KeyPlace,
         view: NodeView<'t, M::Word>,
-        (slot, leaf): (EntrySlot, TreeRef),
+        slot: EntrySlot,
+        leaf: TreeRef,
     ) -> Attempt {
         let [] = self.blocks.claim([], 1, Purpose::Remove)?;
         let header = match slot {
@@ -302,7 +305,8 @@ impl<M: TreeMemory> SearchTree<M> {
         locks: &mut NodeLocks<'t, M>,
         place: &KeyPlace,
         view: NodeView<'t, M::Word>,
-        (slot, leaf): (EntrySlot, TreeRef),
+        slot: EntrySlot,
+        leaf: TreeRef,
     ) -> Attempt {
         let mut image = NodeImage::of(view);
         match slot {
@@ -327,7 +331,7 @@ impl<M: TreeMemory> SearchTree<M> {
             }
             Some((byte, child)) => {
                 let byte = byte.expect("a terminator is a leaf");
-                return self.pull_up(locks, place, image.prefix(), (byte, child.index()), retired);
+                return self.pull_up(locks, place, image.prefix(), byte, child.index(), retired);
             }
         }
         self.blocks.retire(retired);
@@ -340,7 +344,8 @@ impl<M: TreeMemory> SearchTree<M> {
         locks: &mut NodeLocks<'t, M>,
         place: &KeyPlace,
         prefix: &[u8],
-        (byte, child): (u8, u32),
+        byte: u8,
+        child: u32,
         [leaf, node]: [(u32, usize); 2],
     ) -> Attempt {
         let view = locks.lock(child)?;

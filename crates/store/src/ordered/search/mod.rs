@@ -219,12 +219,13 @@ impl<M: TreeMemory> SearchHandle<M> {
     /// Makes `key` an anchor, unless it is one, if the anchor `left` has the value `expected` at that moment.
     pub fn insert_after(
         &mut self,
-        (left, expected): (&[u8], u64),
+        left: &[u8],
+        expected: u64,
         key: &[u8],
         value: u64,
     ) -> Result<AnchorChange, SearchError> {
         let _pin = self.tree.blocks.pin(self.number);
-        self.tree.insert_after((left, expected), key, value)
+        self.tree.insert_after(left, expected, key, value)
     }
 
     /// Gives an anchor another value, if it has the value `expected`.

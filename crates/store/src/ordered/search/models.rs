@@ -341,7 +341,7 @@ fn two_writers_at_a_leaf_lose_nothing() {
 fn an_insert_after_an_anchor_that_goes_is_done_before_or_refused() {
     beside::<SOUND, _, _>(
         &[b"ab", b"ac"],
-        |handle| handle.insert_after((b"ab", 1), b"abc", 8).expect("room"),
+        |handle| handle.insert_after(b"ab", 1, b"abc", 8).expect("room"),
         |handle| {
             remove(handle, b"ab", 1);
             handle.lookup(b"abc")

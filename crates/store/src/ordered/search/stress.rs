@@ -71,7 +71,7 @@ fn write(handle: &mut HeapHandle, keys: &Keys, seed: u64, count: &AtomicI64) {
             }
             (1, None) => {
                 let expected = handle.lookup(left).expect("a stable anchor");
-                let change = handle.insert_after((left, expected), key, value).expect("room");
+                let change = handle.insert_after(left, expected, key, value).expect("room");
                 assert_ne!(change, AnchorChange::Absent);
                 i64::from(change == AnchorChange::Done)
             }

@@ -259,15 +259,15 @@ fn prefixes_of_any_length_are_parted_and_joined() {
 #[test]
 fn an_anchor_is_inserted_after_one_that_has_the_value_expected() {
     let (tree, mut handle) = heap_tree(ROOMY);
-    assert_eq!(handle.insert_after((b"", 5), b"m", 1).expect("room"), AnchorChange::Found(LEFTMOST));
-    assert_eq!(handle.insert_after((b"k", 5), b"m", 1).expect("room"), AnchorChange::Absent);
-    assert_eq!(handle.insert_after((b"", LEFTMOST), b"", 1).expect("room"), AnchorChange::Taken(LEFTMOST));
+    assert_eq!(handle.insert_after(b"", 5, b"m", 1).expect("room"), AnchorChange::Found(LEFTMOST));
+    assert_eq!(handle.insert_after(b"k", 5, b"m", 1).expect("room"), AnchorChange::Absent);
+    assert_eq!(handle.insert_after(b"", LEFTMOST, b"", 1).expect("room"), AnchorChange::Taken(LEFTMOST));
     // Each key splits the node before it: the left anchor is in the node that grows or is split, or above it.
     let mut left = (Vec::new(), LEFTMOST);
     let mut model = new_model();
     for (value, len) in (2..).zip((1..40).chain(1..40)) {
         let key = [vec![if value < 41 { b'm' } else { b'n' }; len], vec![value as u8]].concat();
-        let inserted = handle.insert_after((&left.0, left.1), &key, value).expect("room");
+        let inserted = handle.insert_after(&left.0, left.1, &key, value).expect("room");
         assert_eq!(inserted, AnchorChange::Done);
         model.insert(key.clone(), value);
         left = (key, value);

@@ -14,6 +14,7 @@ use super::context::Context;
 use super::in_hand::Ops;
 use super::looks::damaged;
 use super::merges::Merges;
+use super::op_state::TakenPage;
 use super::page_reads::{PageRead, PageReader, PageReads};
 use super::preparation::{BatchValue, Preparation};
 use super::splits::{NodeCut, try_split};
@@ -80,7 +81,8 @@ impl<'a> OrderedBatch<'a> {
     pub(super) fn prepare(
         session: SessionParts<'a>,
         ops: &Ops,
-        (core, list): (&'a SessionCore, &'a BatchList),
+        core: &'a SessionCore,
+        list: &'a BatchList,
         writes: &'a [Write<'a>],
     ) -> Result<OrderedBatch<'a>, BatchStop> {
         let refused = writes.iter().try_for_each(|write| refuse(core, &write.request()));
@@ -177,7 +179,12 @@ impl<'a> OrderedBatch<'a> {
                 let (keyspace, begin) = (page.tree.keyspace, page.writes.start);
                 let is_full = page.tree.is_full.load(Ordering::Relaxed);
                 let cut = NodeCut::At(&separator);
-                match try_split((self.session.cx, self.core), keyspace, (page.node, page.page), &cut) {
+                match try_split(
+                    (self.session.cx, self.core),
+                    keyspace,
+                    TakenPage { node: page.node, page: page.page },
+                    &cut,
+                ) {
                     Ok(true) => Ok(begin),
                     Ok(false) if !self.session.cx.state.may_grow() => Err(BatchStop::Refused(Error::FullIndex)),
                     Ok(false) if is_full => Err(BatchStop::Refused(Error::FullFlash)),
@@ -283,7 +290,7 @@ impl<'a> OrderedBatch<'a> {
             self.session.cx.state.write_back.list(&tree, node);
         }
         let key = self.writes[self.order[writes.start]].key();
-        self.session.merges.note_used(self.session.cx, (tree.keyspace, key), (node, used_bytes));
+        self.session.merges.note_used(self.session.cx, tree.keyspace, key, node, used_bytes);
         ticket
     }
 }

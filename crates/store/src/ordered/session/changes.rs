@@ -8,7 +8,7 @@ use super::in_hand::OpInHand;
 use super::looks::{arguments, damaged};
 use super::merges::Merges;
 use super::node_turns::NodeTurns;
-use super::op_state::{Change, ChangeValue, OpStage, OrderedOp, Shown, Step};
+use super::op_state::{Change, ChangeValue, OpStage, OrderedOp, Shown, Step, TakenPage};
 use super::scratch;
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
 use crate::ordered::node_table::NodeId;
@@ -25,7 +25,7 @@ use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::fail_point;
 use tapetum_drive::programs::OUTPUT_SHORT;
 use tapetum_drive::programs::node::{NodeArguments, NodeFlags, PutCondition, PutOutcome, PutRequests, PutResult};
-use tapetum_drive::{Lease, LocalBuffer, Purpose, Returned};
+use tapetum_drive::{Lease, Purpose, Returned};
 use tapetum_kernels::ordered::{NODE_RECORD_BYTES_MAX, node_record_bytes};
 use tapetum_kernels::record::{Codec, Header, Marks, Record};
 
@@ -35,7 +35,7 @@ pub(super) fn change(
     (cx, core): (&mut Context, &mut SessionCore),
     turns: &mut NodeTurns,
     op: &mut OpInHand<'_>,
-    (node, page): (NodeId, LocalBuffer),
+    TakenPage { node, page }: TakenPage,
 ) -> Step {
     if let Err(error) = may_change(cx, core, op, node) {
         cx.state.cache.give_back(node, page, |_| ());
@@ -64,11 +64,11 @@ pub(super) fn change(
     };
     push(op);
     group.iter().for_each(|number| push(op.others().get_mut(*number).expect("it is kept")));
-    let on = (&core.queue, Purpose::Put);
-    let operation = scratch::change(on, cx.state.programs.put, &cx.parameters, (&page, &mut scratch));
+    let program = cx.state.programs.put;
+    let operation = scratch::change(&core.queue, Purpose::Put, program, &cx.parameters, &page, &mut scratch);
     op.kept.stage = OpStage::Changes(node, group);
     cx.pages_taken += 1;
-    cx.submit(core, (op.number() as u64, Purpose::Put), operation, Lease::Buffers([page, scratch]));
+    cx.submit(core, op.number() as u64, Purpose::Put, operation, Lease::Buffers([page, scratch]));
     Step::AtNode
 }
 
@@ -119,8 +119,8 @@ pub(super) fn changed(
     };
     match done.result {
         PutResult::Stored | PutResult::Replaced | PutResult::Removed | PutResult::Missing => {
-            let ticket = end_change(cx, op, (node, page), done.result);
-            merges.note_used(cx, (op.keyspace.id(), &op.request.key), (node, used_bytes));
+            let ticket = end_change(cx, op, TakenPage { node, page }, done.result);
+            merges.note_used(cx, op.keyspace.id(), &op.request.key, node, used_bytes);
             answer_change(core, op, ticket, done.result)
         }
         PutResult::NoRoom => Step::MakeRoom(page),
@@ -144,7 +144,7 @@ pub(super) fn changed(
 fn end_change(
     cx: &Context,
     op: &mut OrderedOp,
-    (node, page): (NodeId, LocalBuffer),
+    TakenPage { node, page }: TakenPage,
     result: PutResult,
 ) -> Option<Arc<DurabilityTicket>> {
     let waits = cx.state.base.log.sync() == Sync::Always;

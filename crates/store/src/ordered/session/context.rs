@@ -142,7 +142,7 @@ impl Context {
         has
     }
 
-    pub fn submit(&self, core: &mut SessionCore, (own, purpose): (u64, Purpose), operation: Operation, lease: Lease) {
+    pub fn submit(&self, core: &mut SessionCore, own: u64, purpose: Purpose, operation: Operation, lease: Lease) {
         let command = Command::new(self.slot.tag(own), operation).of(purpose);
         core.queue.submit(command, lease).expect("a session has fewer commands on their way than its queue pair takes");
     }

@@ -3,9 +3,9 @@
 //! Meanwhile the extension may be replaced, or its slot reused. Its head, key and checksums tell.
 
 use crate::ordered::slabs::SlotSpace;
-use tapetum_base::media::piece_transfer::{PIECE_BYTES_MAX, PieceTransfer, cut};
+use tapetum_base::media::piece_transfer::{PIECE_BYTES_MAX, PieceTransfer, ReturnedPiece, cut};
 use tapetum_base::session::session_core::SessionCore;
-use tapetum_drive::{Completion, LocalBuffer, Purpose, Returned};
+use tapetum_drive::{Completion, LocalBuffer, Purpose};
 use tapetum_kernels::mib_sums::MibCheck;
 use tapetum_kernels::ordered::extension::{
     EXTENSION_PREFIX_BYTES_MAX, ExtensionClass, ExtensionHead, ExtensionReference, crc_of_none, front_bytes,
@@ -81,13 +81,13 @@ impl ExtensionRead {
         &mut self,
         core: &mut SessionCore,
         of: ReadOf<'_>,
-        (slot, returned): (usize, Returned),
+        piece: ReturnedPiece,
         tag: impl Fn(usize) -> u64,
     ) -> ExtensionStep {
         let Some(mut transfer) = self.transfer.take() else { unreachable!("a completion has a transfer") };
-        transfer.completed(slot, returned);
+        transfer.completed(piece);
         while let Some((buffer, bytes)) = transfer.take() {
-            self.take(core, of, (buffer, bytes));
+            self.take(core, of, buffer, bytes);
         }
         if self.is_another {
             transfer.stop();
@@ -109,7 +109,7 @@ impl ExtensionRead {
         }
     }
 
-    fn take(&mut self, core: &SessionCore, of: ReadOf<'_>, (buffer, bytes): (&LocalBuffer, usize)) {
+    fn take(&mut self, core: &SessionCore, of: ReadOf<'_>, buffer: &LocalBuffer, bytes: usize) {
         if self.is_another {
             return;
         }

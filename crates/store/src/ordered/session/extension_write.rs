@@ -1,9 +1,9 @@
 //! A write of an extension: a prefix and the value, in pieces through a few buffers of local memory.
 
 use crate::ordered::slabs::SlotShare;
-use tapetum_base::media::piece_transfer::{PIECE_BYTES_MAX, PieceTransfer, cut};
+use tapetum_base::media::piece_transfer::{PIECE_BYTES_MAX, PieceTransfer, ReturnedPiece, cut};
 use tapetum_base::session::session_core::SessionCore;
-use tapetum_drive::{Completion, Returned};
+use tapetum_drive::Completion;
 use tapetum_kernels::mib_sums::MibSums;
 use tapetum_kernels::ordered::NODE_BYTES;
 use tapetum_kernels::ordered::extension::{ExtensionHead, ExtensionReference, crc_of_none, front_bytes};
@@ -29,7 +29,8 @@ impl ExtensionWrite {
     pub fn new(
         core: &mut SessionCore,
         share: SlotShare,
-        (keyspace, key): (u16, &[u8]),
+        keyspace: u16,
+        key: &[u8],
         value: &[u8],
     ) -> Result<Box<ExtensionWrite>, SlotShare> {
         let bytes = (front_bytes(key.len(), value.len()) + value.len()) as u64;
@@ -39,14 +40,14 @@ impl ExtensionWrite {
         };
         let (slot, stamp, stored_bytes) = (share.address(), core.base.log.give_stamp(), value.len() as u32);
         let reference = ExtensionReference { stamp, slot, codec: Codec::Raw, stored_bytes };
-        let prefix = prefix(&reference, (keyspace, key), value, &share);
+        let prefix = prefix(&reference, keyspace, key, value, &share);
         Ok(Box::new(ExtensionWrite { reference, share, prefix, transfer }))
     }
 
     /// Sends pieces. With `fua`, each is durable when it is written.
     pub fn go_on(&mut self, core: &mut SessionCore, value: &[u8], fua: bool, tag: impl Fn(usize) -> u64) {
         let ExtensionWrite { transfer, prefix, .. } = self;
-        transfer.write(&mut core.queue, fua, tag, |at, to| fill((prefix, value), at as usize, to));
+        transfer.write(&mut core.queue, fua, tag, |at, to| fill(prefix, value, at as usize, to));
     }
 
     /// Whether no piece is in flight and some are left.
@@ -58,9 +59,9 @@ impl ExtensionWrite {
     pub fn completed(
         mut self: Box<Self>,
         core: &mut SessionCore,
-        (piece, returned): (usize, Returned),
+        piece: ReturnedPiece,
     ) -> Result<(WrittenExtension, Result<(), Completion>), Box<ExtensionWrite>> {
-        self.transfer.completed(piece, returned);
+        self.transfer.completed(piece);
         while self.transfer.take().is_some() {}
         let Some(outcome) = self.transfer.outcome() else { return Err(self) };
         let ExtensionWrite { reference, share, transfer, .. } = *self;
@@ -71,7 +72,7 @@ impl ExtensionWrite {
 }
 
 /// The bytes in front of an extension's stored bytes.
-fn prefix(reference: &ExtensionReference, (keyspace, key): (u16, &[u8]), value: &[u8], share: &SlotShare) -> Vec<u8> {
+fn prefix(reference: &ExtensionReference, keyspace: u16, key: &[u8], value: &[u8], share: &SlotShare) -> Vec<u8> {
     let (salt, mut prefix) = (share.salt(), vec![0; front_bytes(key.len(), value.len())]);
     let head = ExtensionHead {
         keyspace,
@@ -86,7 +87,7 @@ fn prefix(reference: &ExtensionReference, (keyspace, key): (u16, &[u8]), value: 
 }
 
 /// Fills a piece that begins at `at` in the prefix and the value behind it.
-fn fill((prefix, value): (&[u8], &[u8]), at: usize, to: &mut [u8]) {
+fn fill(prefix: &[u8], value: &[u8], at: usize, to: &mut [u8]) {
     let of_prefix = prefix.get(at..).unwrap_or_default();
     let of_prefix = &of_prefix[..of_prefix.len().min(to.len())];
     let (front, behind) = to.split_at_mut(of_prefix.len());
@@ -105,7 +106,7 @@ mod tests {
         for piece_bytes in [1, 3, 10, 11, 50] {
             let mut filled = vec![0; 50];
             for (number, piece) in filled.chunks_mut(piece_bytes).enumerate() {
-                fill((&prefix, &value), number * piece_bytes, piece);
+                fill(&prefix, &value, number * piece_bytes, piece);
             }
             assert!(filled.into_iter().eq(0..50), "{piece_bytes}");
         }

@@ -23,11 +23,12 @@ use crate::ordered::cache::durability_ticket::DurabilityTicket;
 use crate::ordered::slabs::SlotShare;
 use crate::ordered::slabs::large_groups::WantedSlot;
 use tapetum_base::error::Error;
+use tapetum_base::media::piece_transfer::ReturnedPiece;
 use tapetum_base::request::item::ItemHead;
 use tapetum_base::request::{Outcome, Request};
 use tapetum_base::session::session_core::SessionCore;
+use tapetum_drive::Purpose;
 use tapetum_drive::fail_point;
-use tapetum_drive::{Purpose, Returned};
 use tapetum_kernels::ordered::NODE_BYTES;
 use tapetum_kernels::ordered::extension::{ExtensionClass, ExtensionReference};
 
@@ -67,8 +68,8 @@ pub(super) fn write_extension((cx, core): (&Context, &mut SessionCore), op: &mut
         Ok(None) => return Step::AwaitRoom,
         Err(error) => return Step::Fail(error),
     };
-    let key = (op.keyspace.id().0, &op.request.key[..]);
-    match ExtensionWrite::new(core, share, key, large_value(op).unwrap_or_default()) {
+    let keyspace = op.keyspace.id().0;
+    match ExtensionWrite::new(core, share, keyspace, &op.request.key, large_value(op).unwrap_or_default()) {
         Ok(write) => {
             go_on_writing((cx, core), op, write);
             Step::BeginExtension
@@ -119,7 +120,7 @@ pub(super) fn was_written(
     (cx, core): (&Context, &mut SessionCore),
     op: &mut OpInHand<'_>,
     write: Box<ExtensionWrite>,
-    piece: (usize, Returned),
+    piece: ReturnedPiece,
 ) -> Step {
     let written = match write.completed(core, piece) {
         Ok((written, Ok(()))) => written,
@@ -143,7 +144,8 @@ pub(super) fn was_written(
 pub(super) fn read_extension(
     (cx, core): (&Context, &mut SessionCore),
     op: &mut OpInHand<'_>,
-    (head, reference): (ItemHead, ExtensionReference),
+    head: ItemHead,
+    reference: ExtensionReference,
 ) -> Step {
     let tree = op.kept.tree.clone().expect("it was attempted");
     let Some(mut read) = ExtensionRead::of(&reference, op.request.key.len(), |class| tree.extensions(class)) else {
@@ -168,8 +170,9 @@ pub(super) fn read_extension(
 pub(super) fn was_read_out_of_line(
     (cx, core): (&Context, &mut SessionCore),
     op: &mut OpInHand<'_>,
-    (head, mut read): (ItemHead, Box<ExtensionRead>),
-    piece: (usize, Returned),
+    head: ItemHead,
+    mut read: Box<ExtensionRead>,
+    piece: ReturnedPiece,
 ) -> Step {
     let of = ReadOf { key: &op.request.key, value_bytes: head.value_bytes, purpose: Purpose::Get };
     let value = match read.completed(core, of, piece, piece_tag(cx.slot.tag(op.number() as u64))) {

@@ -9,7 +9,7 @@ use super::op_state::{FetchedPage, OpStage, Step};
 use super::scratch;
 use crate::ordered::cache::Installed;
 use crate::ordered::cache::page_meta::{PageMeta, PageUse};
-use crate::ordered::node_table::{NodeHome, NodeId};
+use crate::ordered::node_table::{HomedNode, NodeHome, NodeId};
 use crate::ordered::slabs::SlotSpace;
 use std::collections::VecDeque;
 use tapetum_base::error::Error;
@@ -27,7 +27,7 @@ const FETCHES_MAX: usize = 256;
 /// A full set of the cache, and the line for it: operations and their nodes.
 struct PlaceLine {
     set: usize,
-    line: VecDeque<(usize, (NodeId, NodeHome))>,
+    line: VecDeque<(usize, HomedNode)>,
 }
 
 /// See the [module](self). No line is empty. Together they have no more operations than a session may fetch at once.
@@ -56,7 +56,7 @@ impl Fetches {
         (cx, core): (&mut Context, &mut SessionCore),
         turns: &mut NodeTurns,
         op: &mut OpInHand<'_>,
-        (node, home): (NodeId, NodeHome),
+        HomedNode { node, home }: HomedNode,
     ) -> Step {
         let tree = op.kept.tree.clone().expect("it was attempted");
         // The slot belongs to another group by now.
@@ -67,13 +67,13 @@ impl Fetches {
             cx.give_page(page);
             return cx.starves();
         };
-        let group = push_gets(cx, turns, op, (node, &arguments));
-        let on = (&core.queue, Purpose::Get);
-        let what = (cx.state.programs.get, tree.nodes.map().flash(home.slot));
-        let operation = scratch::read_and_look(on, what, &cx.parameters, (&page, &mut scratch));
+        let group = push_gets(cx, turns, op, node, &arguments);
+        let (program, flash) = (cx.state.programs.get, tree.nodes.map().flash(home.slot));
+        let operation =
+            scratch::read_and_look(&core.queue, Purpose::Get, program, flash, &cx.parameters, &page, &mut scratch);
         op.kept.stage = OpStage::Reads(node, home, group);
         self.on_their_way += 1;
-        cx.submit(core, (op.number() as u64, Purpose::Get), operation, Lease::Buffers([page, scratch]));
+        cx.submit(core, op.number() as u64, Purpose::Get, operation, Lease::Buffers([page, scratch]));
         Step::AtNode
     }
 
@@ -82,7 +82,7 @@ impl Fetches {
         &mut self,
         (cx, core): (&mut Context, &mut SessionCore),
         op: &mut OpInHand<'_>,
-        (node, home): (NodeId, NodeHome),
+        HomedNode { node, home }: HomedNode,
         Returned { completion, lease }: Returned,
     ) -> Step {
         let Lease::Buffers([page, scratch]) = lease else { unreachable!("it was lent both") };
@@ -96,7 +96,7 @@ impl Fetches {
         cx.give_scratch(core, scratch);
         self.end(cx, page);
         match cx.state.cache.is_current(node, home) {
-            true => Step::Fail(read_error(core, (node, home), &completion)),
+            true => Step::Fail(read_error(core, HomedNode { node, home }, &completion)),
             // Another image is in the slot: the node has moved.
             false => Step::Again,
         }
@@ -110,12 +110,12 @@ impl Fetches {
 
     /// Lets an operation wait for a place for its page, behind the others.
     pub fn await_place(&mut self, cx: &Context, op: &mut OpInHand<'_>, fetched: FetchedPage) {
-        let (number, node) = (op.number(), (fetched.node, fetched.home));
+        let (number, homed) = (op.number(), HomedNode { node: fetched.node, home: fetched.home });
         op.kept.stage = OpStage::AwaitsPlace(fetched);
-        let set = cx.state.cache.set_of(node.0);
+        let set = cx.state.cache.set_of(homed.node);
         match self.lines.iter_mut().find(|line| line.set == set) {
-            Some(line) => line.line.push_back((number, node)),
-            None => self.lines.push(PlaceLine { set, line: VecDeque::from([(number, node)]) }),
+            Some(line) => line.line.push_back((number, homed)),
+            None => self.lines.push(PlaceLine { set, line: VecDeque::from([(number, homed)]) }),
         }
     }
 
@@ -146,12 +146,12 @@ impl Fetches {
     /// Whether there may be a place for the first operation of a line.
     pub fn has_place(&self, cx: &Context, line: usize) -> bool {
         let first = self.lines.get(line).map(|line| line.line[0].1);
-        first.is_some_and(|(node, home)| cx.state.cache.may_install(node, home))
+        first.is_some_and(|HomedNode { node, home }| cx.state.cache.may_install(node, home))
     }
 
     /// Takes the first operation of a line, and its node.
     pub fn take(&mut self, line: usize) -> Option<(usize, NodeId)> {
-        let (number, (node, _)) = self.lines[line].line.pop_front()?;
+        let (number, HomedNode { node, .. }) = self.lines[line].line.pop_front()?;
         if self.lines[line].line.is_empty() {
             self.lines.swap_remove(line);
         }
@@ -180,7 +180,7 @@ pub(super) fn arguments_of_flash(nodes: &SlotSpace, home: NodeHome, flags: NodeF
 }
 
 /// The error of a node's home.
-pub(super) fn read_error(core: &SessionCore, (node, home): (NodeId, NodeHome), completion: &Completion) -> Error {
+pub(super) fn read_error(core: &SessionCore, HomedNode { node, home }: HomedNode, completion: &Completion) -> Error {
     let NodeHome { slot, stamp } = home;
     match completion.status {
         CORRUPT => {

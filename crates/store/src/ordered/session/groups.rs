@@ -11,7 +11,7 @@ use super::changes::{answer_change, answer_refused, condition, large_value, with
 use super::context::Context;
 use super::extensions::read_extension;
 use super::fetches::read_error;
-use super::in_hand::{GroupInHand, OpInHand, Ops};
+use super::in_hand::{GroupInHand, GroupNumbers, OpInHand, Ops};
 use super::looks::{NodeFind, answer_of, damaged, deleted_by, founds_in, is_live, must_ask};
 use super::merges::Merges;
 use super::node_turns::NodeTurns;
@@ -20,7 +20,7 @@ use super::scratch::{GET_PARAMETERS_MAX, PUT_PARAMETERS_MAX};
 use crate::ordered::cache::Installed;
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
 use crate::ordered::cache::page_meta::{Durability, PageMeta, PageUse};
-use crate::ordered::node_table::{NodeHome, NodeId};
+use crate::ordered::node_table::{HomedNode, NodeHome, NodeId};
 use std::sync::Arc;
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::log::Sync;
@@ -131,7 +131,8 @@ impl GetAnswers {
     /// `None`: the program did not run.
     pub fn of(
         (cx, core): (&Context, &SessionCore),
-        (node, home): (NodeId, Option<NodeHome>),
+        node: NodeId,
+        home: Option<NodeHome>,
         scratch: &LocalBuffer,
         completion: &Completion,
     ) -> Option<GetAnswers> {
@@ -176,7 +177,7 @@ impl GetAnswers {
                 return None;
             }
             op.kept.ticket = self.durability.wait_for(Some(head.stamp));
-            return Some(read_extension((cx, core), op, (head, reference)));
+            return Some(read_extension((cx, core), op, head, reference));
         }
         let outcome = answer_of(core, op, &found, page);
         // An expired item hides the durable one, as a removal does.
@@ -201,19 +202,20 @@ pub(super) struct ChangeAnswers {
 impl ChangeAnswers {
     /// Notes the changes that were made. `None`: the page's content is undefined.
     pub fn of(
-        (cx, merges): (&mut Context, &mut Merges),
+        cx: &mut Context,
+        merges: &mut Merges,
         node: NodeId,
         group: &GroupInHand<'_>,
         completion: &Completion,
     ) -> Option<ChangeAnswers> {
         let results = PutOutcome::of_results(completion.result, group.count());
         let (results, used_bytes) = results.filter(|_| completion.is_success())?;
-        let ticket = note_changes(cx, (node, group), &results);
+        let ticket = note_changes(cx, node, group, &results);
         let is_refused = results[..group.count()].contains(&PutResult::Refused);
         let of_page = is_refused.then(|| cx.state.cache.with(node, |meta| meta.wait_for(meta.changed_stamp)));
         let of_page = of_page.flatten().flatten();
         if let Some((op, _)) = group.iter().zip(results).find(|(_, result)| result.took_effect()) {
-            merges.note_used(cx, (op.keyspace.id(), &op.request.key), (node, used_bytes));
+            merges.note_used(cx, op.keyspace.id(), &op.request.key, node, used_bytes);
         }
         Some(ChangeAnswers { node, results, place: 0, without_room: None, ticket, of_page })
     }
@@ -243,7 +245,8 @@ impl ChangeAnswers {
 /// Notes changes in the cache and the write-back. Returns the ticket to wait for.
 fn note_changes(
     cx: &Context,
-    (node, group): (NodeId, &GroupInHand<'_>),
+    node: NodeId,
+    group: &GroupInHand<'_>,
     results: &[PutResult],
 ) -> Option<Arc<DurabilityTicket>> {
     let tree = group.iter().next().and_then(|op| op.kept.tree.as_ref()).expect("it was attempted");
@@ -290,13 +293,15 @@ impl Waits {
     pub(super) fn gets_looked(
         &mut self,
         (cx, core): (&mut Context, &mut SessionCore),
-        (ops, number, others): (&mut Ops, usize, &[usize]),
-        (node, home): (NodeId, Option<NodeHome>),
+        ops: &mut Ops,
+        numbers: GroupNumbers<'_>,
+        node: NodeId,
+        home: Option<NodeHome>,
         Returned { completion, lease }: Returned,
     ) {
         let Lease::Buffers([page, scratch]) = lease else { unreachable!("it was lent both") };
-        let mut group = GroupInHand::take(ops, number, others, std::mem::take(&mut cx.members));
-        let Some(mut answers) = GetAnswers::of((cx, core), (node, home), &scratch, &completion) else {
+        let mut group = GroupInHand::take(ops, numbers, std::mem::take(&mut cx.members));
+        let Some(mut answers) = GetAnswers::of((cx, core), node, home, &scratch, &completion) else {
             cx.give_scratch(core, scratch);
             let error = match home {
                 None => {
@@ -307,7 +312,7 @@ impl Waits {
                     self.fetches.end(cx, page);
                     // If another image is in the slot, the node has moved.
                     let is_current = cx.state.cache.is_current(node, home);
-                    is_current.then(|| read_error(core, (node, home), &completion))
+                    is_current.then(|| read_error(core, HomedNode { node, home }, &completion))
                 }
             };
             self.advance_group((cx, core), group, node, |_, _, _| error.clone().map(Step::Fail));
@@ -322,7 +327,7 @@ impl Waits {
         match home {
             None => cx.state.cache.give_back(node, page, |_| ()),
             Some(home) if looks_again => {
-                let mut op = OpInHand::take(ops, number);
+                let mut op = OpInHand::take(ops, numbers.first);
                 op.kept.scratch = Some(scratch);
                 cx.again.tries = true;
                 let fetched = FetchedPage { node, home, page };
@@ -340,13 +345,14 @@ impl Waits {
     pub(super) fn group_changed(
         &mut self,
         (cx, core): (&mut Context, &mut SessionCore),
-        (ops, number, others): (&mut Ops, usize, &[usize]),
+        ops: &mut Ops,
+        numbers: GroupNumbers<'_>,
         node: NodeId,
         Returned { completion, lease }: Returned,
     ) {
         let Lease::Buffers([page, scratch]) = lease else { unreachable!("it was lent both") };
         cx.give_scratch(core, scratch);
-        let mut group = GroupInHand::take(ops, number, others, std::mem::take(&mut cx.members));
+        let mut group = GroupInHand::take(ops, numbers, std::mem::take(&mut cx.members));
         if completion.status == OUTPUT_SHORT
             && let Some(op) = group.get_mut(completion.result[1] as usize)
         {
@@ -356,7 +362,7 @@ impl Waits {
             self.advance_group((cx, core), group, node, |_, _, _| None);
             return self.leave(cx, node);
         }
-        let Some(mut answers) = ChangeAnswers::of((cx, &mut self.merges), node, &group, &completion) else {
+        let Some(mut answers) = ChangeAnswers::of(cx, &mut self.merges, node, &group, &completion) else {
             core.base.log.poison("a change of a data node", damaged(node));
             cx.state.cache.give_back(node, page, |_| ());
             self.advance_group((cx, core), group, node, |_, _, _| Some(Step::Fail(damaged(node))));

@@ -105,6 +105,13 @@ impl Drop for OpInHand<'_> {
 /// The operations of a group, in their order. Those that were taken have left `None`.
 pub(super) type Members = Vec<(usize, Option<Box<OrderedOp>>)>;
 
+/// The numbers of the operations of a group: the first, which has the command, and those that went along.
+#[derive(Clone, Copy)]
+pub(super) struct GroupNumbers<'a> {
+    pub first: usize,
+    pub others: &'a [usize],
+}
+
 /// A group in hand: the first operation of a command and those that went along. While a member is here, nobody else works on it.
 pub(super) struct GroupInHand<'o> {
     ops: &'o mut Ops,
@@ -115,8 +122,8 @@ pub(super) struct GroupInHand<'o> {
 
 impl<'o> GroupInHand<'o> {
     /// Takes the members; `room` is an empty vector for them.
-    pub fn take(ops: &'o mut Ops, first: usize, others: &[usize], mut room: Members) -> GroupInHand<'o> {
-        let all = std::iter::once(first).chain(others.iter().copied());
+    pub fn take(ops: &'o mut Ops, numbers: GroupNumbers<'_>, mut room: Members) -> GroupInHand<'o> {
+        let all = std::iter::once(numbers.first).chain(numbers.others.iter().copied());
         room.extend(all.map(|number| (number, Some(ops.take(number)))));
         GroupInHand { ops, members: room, at: 0 }
     }

@@ -5,7 +5,7 @@ use super::extensions::read_extension;
 use super::groups::{GroupKind, gather};
 use super::in_hand::OpInHand;
 use super::node_turns::NodeTurns;
-use super::op_state::{Change, ChangeValue, OpStage, OrderedOp, Shown, Step};
+use super::op_state::{Change, ChangeValue, OpStage, OrderedOp, Shown, Step, TakenPage};
 use super::scratch;
 use crate::ordered::node_table::NodeId;
 use tapetum_base::error::Error;
@@ -70,19 +70,19 @@ pub(super) fn look(
     (cx, core): (&mut Context, &mut SessionCore),
     turns: &mut NodeTurns,
     op: &mut OpInHand<'_>,
-    (node, page): (NodeId, LocalBuffer),
+    TakenPage { node, page }: TakenPage,
 ) -> Step {
     let kept = op.kept.scratch.take();
     let Some(mut scratch) = kept.or_else(|| cx.take_scratch(core)) else {
         cx.state.cache.give_back(node, page, |_| ());
         return cx.starves();
     };
-    let group = push_gets(cx, turns, op, (node, &arguments(NodeFlags::RAW_IN_PAGE)));
-    let on = (&core.queue, Purpose::Get);
-    let operation = scratch::look(on, cx.state.programs.get, &cx.parameters, (&page, &mut scratch));
+    let group = push_gets(cx, turns, op, node, &arguments(NodeFlags::RAW_IN_PAGE));
+    let program = cx.state.programs.get;
+    let operation = scratch::look(&core.queue, Purpose::Get, program, &cx.parameters, &page, &mut scratch);
     op.kept.stage = OpStage::Looks(node, group);
     cx.pages_taken += 1;
-    cx.submit(core, (op.number() as u64, Purpose::Get), operation, Lease::Buffers([page, scratch]));
+    cx.submit(core, op.number() as u64, Purpose::Get, operation, Lease::Buffers([page, scratch]));
     Step::AtNode
 }
 
@@ -91,7 +91,8 @@ pub(super) fn push_gets(
     cx: &mut Context,
     turns: &mut NodeTurns,
     op: &mut OpInHand<'_>,
-    (node, arguments): (NodeId, &NodeArguments),
+    node: NodeId,
+    arguments: &NodeArguments,
 ) -> Vec<usize> {
     let group = gather(turns, op, node, GroupKind::Gets);
     let (op, others) = op.with_others();
@@ -131,7 +132,7 @@ pub(super) fn looked(
         && op.kept.read.as_ref().is_none_or(|(stamp, _)| *stamp != head.stamp)
     {
         op.kept.ticket = cx.state.cache.give_back(node, page, |meta| meta.wait_for(head.stamp));
-        return read_extension((cx, core), op, (head, reference));
+        return read_extension((cx, core), op, head, reference);
     }
     if let Some(change) = decided(core, op, &found, &page) {
         op.kept.change = Some(change);

@@ -8,6 +8,7 @@
 //! Dead records of both are removed first. No operation waits for a merge. A wish that is given up is made again when the node shrinks again.
 
 use super::context::Context;
+use super::op_state::TakenPage;
 use super::page_reads::{PageRead, PageReadEnd, PageReader, PageReads};
 use super::purges::purge;
 use super::splits::page_of;
@@ -61,8 +62,8 @@ struct NodePair {
 
 /// Two neighbours whose pages are taken.
 struct Neighbours {
-    left: (NodeId, LocalBuffer),
-    right: (NodeId, LocalBuffer),
+    left: TakenPage,
+    right: TakenPage,
     /// The anchor of the right node.
     anchor: Box<AnchorKey>,
 }
@@ -98,19 +99,14 @@ impl Merges {
     }
 
     /// Notes the bytes that the node of a key uses.
-    pub fn note_used(
-        &mut self,
-        cx: &mut Context,
-        (keyspace, key): (KeyspaceId, &[u8]),
-        (node, used_bytes): (NodeId, usize),
-    ) {
+    pub fn note_used(&mut self, cx: &mut Context, keyspace: KeyspaceId, key: &[u8], node: NodeId, used_bytes: usize) {
         if cx.state.cache.table.note_used(node, used_bytes) {
-            self.wish(cx, (keyspace, key), used_bytes);
+            self.wish(cx, keyspace, key, used_bytes);
         }
     }
 
     /// Wishes a merge for the node of a key, which has `used_bytes` bytes of live records.
-    pub fn wish(&mut self, cx: &mut Context, (keyspace, key): (KeyspaceId, &[u8]), used_bytes: usize) {
+    pub fn wish(&mut self, cx: &mut Context, keyspace: KeyspaceId, key: &[u8], used_bytes: usize) {
         if used_bytes > MERGED_BYTES_MAX || self.wishes.len() >= WISHES_MAX {
             return;
         }
@@ -127,11 +123,11 @@ impl Merges {
             wish.tries += 1;
             // The next operation at the node reports the error.
             match try_merge((cx, core), &wish).unwrap_or(Tried::Over) {
-                Tried::Merged(used_bytes) => self.wish(cx, (wish.keyspace, &wish.key), used_bytes),
+                Tried::Merged(used_bytes) => self.wish(cx, wish.keyspace, &wish.key, used_bytes),
                 // The dead records are gone, and the rest is known.
                 Tried::Over if wish.used_bytes == ALL_DEAD => {
                     let used_bytes = used_bytes(cx, &wish).unwrap_or(NODE_BYTES);
-                    self.wish(cx, (wish.keyspace, &wish.key), used_bytes);
+                    self.wish(cx, wish.keyspace, &wish.key, used_bytes);
                 }
                 Tried::NotNow if wish.tries < TRIES_MAX => self.wishes.push_back(wish),
                 // The neighbour's page is there at the next try.
@@ -167,42 +163,41 @@ fn try_merge((cx, core): (&mut Context, &SessionCore), wish: &MergeWish) -> Resu
     };
     let keyspace_tree = cx.trees[tree].tree.clone();
     let [of_left, of_right] =
-        [&mut left, &mut right].map(|(_, page)| purge(core, &keyspace_tree, page).unwrap_or_default());
-    for (node, page) in [&left, &right] {
+        [&mut left, &mut right].map(|taken| purge(core, &keyspace_tree, &mut taken.page).unwrap_or_default());
+    for TakenPage { node, page } in [&left, &right] {
         let page = NodeRef::look(core.queue.look(Purpose::Put, page, 0..NODE_BYTES));
         let _ = page.map(|page| state.cache.table.note_used(*node, page.used_bytes()));
     }
     let mut merged = cx.take_page(core);
-    let pages = (&left.1, &right.1);
-    let used_bytes = merged.as_mut().and_then(|merged| merge_into(&core.queue, pages, merged).ok());
+    let used_bytes = merged.as_mut().and_then(|merged| merge_into(&core.queue, &left.page, &right.page, merged).ok());
     let removed = match used_bytes {
-        Some(_) => cx.trees[tree].search.remove(&anchor, right.0.0.into()).map_err(of_search),
+        Some(_) => cx.trees[tree].search.remove(&anchor, right.node.0.into()).map_err(of_search),
         None => Ok(AnchorChange::Absent),
     };
     let (merged, used_bytes) = match (&removed, merged, used_bytes) {
         (Ok(AnchorChange::Done), Some(merged), Some(used_bytes)) => (merged, used_bytes),
         (_, merged, _) => {
             merged.into_iter().for_each(|page| cx.give_page(page));
-            for ((node, page), purged) in [(left, of_left), (right, of_right)] {
+            for (TakenPage { node, page }, purged) in [(left, of_left), (right, of_right)] {
                 state.cache.give_back(node, page, |meta| purged.tell(meta));
                 state.list(&keyspace_tree, node);
             }
             return removed.map(|_| Tried::Over);
         }
     };
-    let mut meta_of_right = state.cache.discard(right.0, right.1);
+    let mut meta_of_right = state.cache.discard(right.node, right.page);
     of_right.tell(&mut meta_of_right);
     if fail_point!(OrderedMergeForgets) {
         meta_of_right.shared.clear();
         drop(meta_of_right.slot.take().map(|slot| keyspace_tree.nodes.resume(slot)));
     }
-    state.cache.table.note_used(left.0, used_bytes);
-    state.cache.give_back(left.0, merged, |meta| {
+    state.cache.table.note_used(left.node, used_bytes);
+    state.cache.give_back(left.node, merged, |meta| {
         of_left.tell(meta);
         meta.merge(meta_of_right, |slot| keyspace_tree.nodes.resume(slot));
     });
-    state.list(&keyspace_tree, left.0);
-    cx.give_page(left.1);
+    state.list(&keyspace_tree, left.node);
+    cx.give_page(left.page);
     Ok(Tried::Merged(used_bytes))
 }
 
@@ -233,13 +228,13 @@ fn pair_of(cx: &mut Context, tree: usize, key: &[u8], used_bytes: usize) -> Opti
 fn take_pair(cx: &Context, pair: NodePair, keyspace: KeyspaceId) -> NeighbourLook {
     let NodePair { left, right, anchor } = pair;
     let left = match take_for_merge(cx, left, keyspace) {
-        Ok(page) => (left, page),
+        Ok(page) => TakenPage { node: left, page },
         Err(look) => return look,
     };
     match take_for_merge(cx, right, keyspace) {
-        Ok(page) => NeighbourLook::Taken(Neighbours { left, right: (right, page), anchor }),
+        Ok(page) => NeighbourLook::Taken(Neighbours { left, right: TakenPage { node: right, page }, anchor }),
         Err(look) => {
-            cx.state.cache.give_back(left.0, left.1, |_| ());
+            cx.state.cache.give_back(left.node, left.page, |_| ());
             look
         }
     }
@@ -261,7 +256,8 @@ fn take_for_merge(cx: &Context, node: NodeId, keyspace: KeyspaceId) -> Result<Lo
 /// Merges two neighbours' pages into one page, if that leaves room to spare. Returns the bytes it uses.
 fn merge_into(
     queue: &QueuePair,
-    (left, right): (&LocalBuffer, &LocalBuffer),
+    left: &LocalBuffer,
+    right: &LocalBuffer,
     merged: &mut LocalBuffer,
 ) -> Result<usize, NodeError> {
     let left = NodeRef::look(queue.look(Purpose::Put, left, 0..NODE_BYTES))?;

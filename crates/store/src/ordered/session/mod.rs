@@ -60,7 +60,7 @@ mod splits;
 mod tests;
 
 use super::batches::BatchList;
-use super::node_table::NodeId;
+use super::node_table::{HomedNode, NodeId};
 use super::tree::{OrderedState, TreeSource};
 use crate::ordered::cache::PageLook;
 use crate::ordered::cache::page_meta::PageUse;
@@ -68,10 +68,10 @@ use batch_part::{OrderedBatch, SessionParts};
 use context::Context;
 use extensions::of_piece_tag;
 use fetches::Fetches;
-use in_hand::{OpInHand, Ops};
+use in_hand::{GroupNumbers, OpInHand, Ops};
 use merges::Merges;
 use node_turns::{LineWait, NodeTurns};
-use op_state::{FetchedPage, OpStage, OrderedOp, Step};
+use op_state::{FetchedPage, OpStage, OrderedOp, Step, TakenPage};
 use page_reads::{PageReader, PageReads};
 use preparation::Preparation;
 pub use preparation::is_large;
@@ -80,6 +80,7 @@ use scans::Scans;
 use std::sync::Arc;
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::media::piece_transfer::ReturnedPiece;
 use tapetum_base::request::key_range::{KeyRange, ScanReply};
 use tapetum_base::request::{Outcome, Request};
 use tapetum_base::session::asks::Ask;
@@ -144,11 +145,17 @@ impl Waits {
             }
             step = match step {
                 // The operation is at its node, and works on its page.
-                Step::Turn(used) => self.take_turn(cx, &op, (node(), used)),
-                Step::Read(home) => self.fetches.read((cx, core), &mut self.turns, &mut op, (node(), home)),
-                Step::Look(page) => looks::look((cx, core), &mut self.turns, &mut op, (node(), page)),
-                Step::Change(page) => changes::change((cx, core), &mut self.turns, &mut op, (node(), page)),
-                Step::MakeRoom(page) => splits::make_room((cx, core), &mut self.merges, &mut op, (node(), page)),
+                Step::Turn(used) => self.take_turn(cx, &op, node(), used),
+                Step::Read(home) => {
+                    self.fetches.read((cx, core), &mut self.turns, &mut op, HomedNode { node: node(), home })
+                }
+                Step::Look(page) => looks::look((cx, core), &mut self.turns, &mut op, TakenPage { node: node(), page }),
+                Step::Change(page) => {
+                    changes::change((cx, core), &mut self.turns, &mut op, TakenPage { node: node(), page })
+                }
+                Step::MakeRoom(page) => {
+                    splits::make_room((cx, core), &mut self.merges, &mut op, TakenPage { node: node(), page })
+                }
                 Step::Split => {
                     self.room.found(op.others());
                     // Operations in line may need the upper half.
@@ -216,7 +223,7 @@ impl Waits {
     }
 
     /// Takes the page for an operation whose turn it is at a node.
-    fn take_turn(&self, cx: &mut Context, op: &OrderedOp, (node, used): (NodeId, PageUse)) -> Step {
+    fn take_turn(&self, cx: &mut Context, op: &OrderedOp, node: NodeId, used: PageUse) -> Step {
         #[cfg(test)]
         {
             cx.attempts += 1;
@@ -271,7 +278,7 @@ impl OrderedSession {
     }
 
     /// Takes the completion of an operation's command.
-    fn complete_op(&mut self, core: &mut SessionCore, number: usize, (piece, returned): (usize, Returned)) {
+    fn complete_op(&mut self, core: &mut SessionCore, number: usize, piece: ReturnedPiece) {
         let OrderedSession { ops, waits, cx, .. } = self;
         let mut op = OpInHand::take(ops, number);
         let is_get = matches!(op.request.borrow(), Request::Get { .. });
@@ -279,34 +286,52 @@ impl OrderedSession {
             OpStage::Looks(node, others) if is_get => {
                 cx.pages_taken -= 1;
                 drop(op);
-                return waits.gets_looked((cx, core), (ops, number, &others), (node, None), returned);
+                return waits.gets_looked(
+                    (cx, core),
+                    ops,
+                    GroupNumbers { first: number, others: &others },
+                    node,
+                    None,
+                    piece.returned,
+                );
             }
             OpStage::Reads(node, home, others) if is_get => {
                 drop(op);
-                return waits.gets_looked((cx, core), (ops, number, &others), (node, Some(home)), returned);
+                return waits.gets_looked(
+                    (cx, core),
+                    ops,
+                    GroupNumbers { first: number, others: &others },
+                    node,
+                    Some(home),
+                    piece.returned,
+                );
             }
             OpStage::Changes(node, others) if !others.is_empty() => {
                 cx.pages_taken -= 1;
                 drop(op);
-                return waits.group_changed((cx, core), (ops, number, &others), node, returned);
+                return waits.group_changed(
+                    (cx, core),
+                    ops,
+                    GroupNumbers { first: number, others: &others },
+                    node,
+                    piece.returned,
+                );
             }
             OpStage::Looks(node, _) => {
                 cx.pages_taken -= 1;
-                (Some(node), looks::looked((cx, core), &mut op, node, returned))
+                (Some(node), looks::looked((cx, core), &mut op, node, piece.returned))
             }
             OpStage::Changes(node, _) => {
                 cx.pages_taken -= 1;
-                (Some(node), changes::changed((cx, core), &mut waits.merges, &mut op, node, returned))
+                (Some(node), changes::changed((cx, core), &mut waits.merges, &mut op, node, piece.returned))
             }
             OpStage::Reads(node, home, _) => {
-                (Some(node), waits.fetches.was_read((cx, core), &mut op, (node, home), returned))
+                (Some(node), waits.fetches.was_read((cx, core), &mut op, HomedNode { node, home }, piece.returned))
             }
             OpStage::ReadsExtension(head, read) => {
-                (None, extensions::was_read_out_of_line((cx, core), &mut op, (head, read), (piece, returned)))
+                (None, extensions::was_read_out_of_line((cx, core), &mut op, head, read, piece))
             }
-            OpStage::WritesExtension(write) => {
-                (None, extensions::was_written((cx, core), &mut op, write, (piece, returned)))
-            }
+            OpStage::WritesExtension(write) => (None, extensions::was_written((cx, core), &mut op, write, piece)),
             _ => unreachable!("it has a command on its way"),
         };
         waits.advance((cx, core), op, at, step);
@@ -323,21 +348,21 @@ impl EngineSession for OrderedSession {
 
     fn complete(&mut self, core: &mut SessionCore, returned: Returned) {
         let OrderedSession { waits, scans, reads, preparation, cx, .. } = self;
-        let (own, piece) = of_piece_tag(EngineSlot::own(returned.completion.tag));
+        let (own, slot) = of_piece_tag(EngineSlot::own(returned.completion.tag));
         let number = |tag: u64| (own & !tag) as usize;
         if own & TAG_SCAN != 0 {
-            scans.complete((cx, core), &mut waits.merges, number(TAG_SCAN), (piece, returned));
+            scans.complete((cx, core), &mut waits.merges, number(TAG_SCAN), ReturnedPiece { slot, returned });
         } else if own & TAG_PAGE != 0 {
             match reads.was_read((cx, core), number(TAG_PAGE), returned) {
                 (PageReader::Merge(wish), end) => waits.merges.page_was_read(wish, &end),
                 (PageReader::Batch, end) => preparation.page_was_read(end),
             }
         } else if own & TAG_VALUE != 0 {
-            preparation.value_was_written((cx, core), number(TAG_VALUE), (piece, returned));
+            preparation.value_was_written((cx, core), number(TAG_VALUE), ReturnedPiece { slot, returned });
         } else if own & TAG_AHEAD != 0 {
             scans.was_read_ahead(number(TAG_AHEAD), returned);
         } else {
-            self.complete_op(core, own as usize, (piece, returned));
+            self.complete_op(core, own as usize, ReturnedPiece { slot, returned });
         }
     }
 
@@ -354,8 +379,8 @@ impl EngineSession for OrderedSession {
         self.ops.end(number, op);
     }
 
-    fn start_scan(&mut self, scan: (KeyspaceRef, u64), range: KeyRange, items_max: usize) {
-        self.scans.start(scan, range, items_max);
+    fn start_scan(&mut self, keyspace: KeyspaceRef, token: u64, range: KeyRange, items_max: usize) {
+        self.scans.start(keyspace, token, range, items_max);
     }
 
     fn take_scanned(&mut self, replies: &mut Vec<ScanReply>) {
@@ -369,7 +394,7 @@ impl EngineSession for OrderedSession {
     ) -> Result<Box<dyn BatchPart + 'a>, BatchStop> {
         let OrderedSession { ops, waits, reads, preparation, batches, cx, .. } = self;
         let session = SessionParts { cx, preparation, reads, merges: &mut waits.merges };
-        Ok(Box::new(OrderedBatch::prepare(session, ops, (core, batches), writes)?))
+        Ok(Box::new(OrderedBatch::prepare(session, ops, core, batches, writes)?))
     }
 
     fn send(&mut self, core: &mut SessionCore) {

@@ -51,6 +51,12 @@ pub enum OpStage {
     Asks,
 }
 
+/// A node's page that the session has taken from the cache.
+pub struct TakenPage {
+    pub node: NodeId,
+    pub page: LocalBuffer,
+}
+
 /// A page that was read for an operation.
 pub struct FetchedPage {
     pub node: NodeId,

@@ -6,7 +6,7 @@ use super::merges::MergeWish;
 use super::{TAG_PAGE, scratch};
 use crate::ordered::cache::Installed;
 use crate::ordered::cache::page_meta::{PageMeta, PageUse};
-use crate::ordered::node_table::{NodeHome, NodeId};
+use crate::ordered::node_table::{HomedNode, NodeHome, NodeId};
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::session::session_core::SessionCore;
@@ -66,11 +66,11 @@ impl PageReads {
         let has_credit = cx.has_credit(core);
         let Some((page, mut scratch)) = has_credit.then(|| cx.take_both(core)).flatten() else { return };
         GetRequests::new(&arguments, &mut cx.parameters).push(&read.key);
-        let what = (cx.state.programs.get, tree.nodes.map().flash(read.home.slot));
+        let (program, flash) = (cx.state.programs.get, tree.nodes.map().flash(read.home.slot));
         let operation =
-            scratch::read_and_look((&core.queue, Purpose::Put), what, &cx.parameters, (&page, &mut scratch));
+            scratch::read_and_look(&core.queue, Purpose::Put, program, flash, &cx.parameters, &page, &mut scratch);
         let number = self.add(read) as u64;
-        cx.submit(core, (TAG_PAGE | number, Purpose::Put), operation, Lease::Buffers([page, scratch]));
+        cx.submit(core, TAG_PAGE | number, Purpose::Put, operation, Lease::Buffers([page, scratch]));
     }
 
     /// Called when a page was read or the read failed. Returns the reader and the result.
@@ -88,7 +88,7 @@ impl PageReads {
         if !completion.is_success() {
             cx.give_page(page);
             return match cx.state.cache.is_current(node, home) {
-                true => (reader, PageReadEnd::Failed(read_error(core, (node, home), &completion))),
+                true => (reader, PageReadEnd::Failed(read_error(core, HomedNode { node, home }, &completion))),
                 // Another image is in the slot: the node has moved.
                 false => (reader, PageReadEnd::Moved),
             };

@@ -72,7 +72,7 @@ impl OrderedSession {
     }
 
     /// Carries out a step of an operation at a node.
-    fn advance_at(&mut self, core: &mut SessionCore, (number, node): (usize, NodeId), step: Step) {
+    fn advance_at(&mut self, core: &mut SessionCore, number: usize, node: NodeId, step: Step) {
         let op = OpInHand::take(&mut self.ops, number);
         self.waits.advance((&mut self.cx, core), op, Some(node), step);
     }
@@ -88,7 +88,7 @@ impl OrderedSession {
                 }
                 continue;
             };
-            self.advance_at(core, (number, node), Step::Turn(PageUse::ByKey));
+            self.advance_at(core, number, node, Step::Turn(PageUse::ByKey));
             any = true;
         }
         any
@@ -113,8 +113,8 @@ impl OrderedSession {
     }
 
     fn fail_places(&mut self, core: &mut SessionCore, error: &Error) {
-        while let Some(waiting) = self.waits.fetches.take_any() {
-            self.advance_at(core, waiting, Step::Fail(error.clone()));
+        while let Some((number, node)) = self.waits.fetches.take_any() {
+            self.advance_at(core, number, node, Step::Fail(error.clone()));
         }
     }
 

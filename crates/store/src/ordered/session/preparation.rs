@@ -14,10 +14,10 @@ use crate::ordered::slabs::large_groups::{SlotWant, WantedSlot};
 use crate::ordered::tree::OrderedTree;
 use std::sync::Arc;
 use tapetum_base::error::Error;
+use tapetum_base::media::piece_transfer::ReturnedPiece;
 use tapetum_base::session::KEPT_BYTES_MAX;
 use tapetum_base::session::batch::{BatchStop, Write};
 use tapetum_base::session::session_core::SessionCore;
-use tapetum_drive::Returned;
 use tapetum_kernels::ordered::extension::{ExtensionClass, ExtensionReference};
 use tapetum_kernels::ordered::{NODE_BYTES, NODE_RECORD_BYTES_MAX, node_record_bytes};
 use tapetum_kernels::record::Codec;
@@ -153,7 +153,7 @@ impl Preparation {
     fn begin_value(&mut self, (cx, core): (&Context, &mut SessionCore), place: usize) {
         let Some(share) = self.value_slot(core, place) else { return };
         let Some(BatchValue { tree, key, value, stage }) = &mut self.values[place] else { return };
-        match ExtensionWrite::new(core, share, (tree.keyspace.0, key), value) {
+        match ExtensionWrite::new(core, share, tree.keyspace.0, key, value) {
             Ok(write) => {
                 *stage = ValueStage::Writes(write);
                 self.go_on_with_value((cx, core), place);
@@ -204,12 +204,7 @@ impl Preparation {
     }
 
     /// Called when a piece of a value was written to its extension, or the write failed.
-    pub fn value_was_written(
-        &mut self,
-        (cx, core): (&Context, &mut SessionCore),
-        place: usize,
-        piece: (usize, Returned),
-    ) {
+    pub fn value_was_written(&mut self, (cx, core): (&Context, &mut SessionCore), place: usize, piece: ReturnedPiece) {
         let Some(Some(BatchValue { stage, .. })) = self.values.get_mut(place) else {
             unreachable!("it stays until it is written")
         };

@@ -13,7 +13,7 @@
 use super::TAG_AHEAD;
 use super::context::Context;
 use super::scan_op::ScanOp;
-use crate::ordered::node_table::{NodeHome, NodeId};
+use crate::ordered::node_table::{HomedNode, NodeHome, NodeId};
 use crate::ordered::search::AnchorKey;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -173,29 +173,29 @@ pub(super) fn read_ahead(
     let is_reverse = scan.range.is_reverse;
     let mut rest = &found[..];
     while let [first, ..] = rest {
-        let follows = |pair: &[(NodeId, NodeHome)]| {
-            let (one, next) = (pair[0].1.slot, pair[1].1.slot);
+        let follows = |pair: &[HomedNode]| {
+            let (one, next) = (pair[0].home.slot, pair[1].home.slot);
             if is_reverse { next + 1 == one } else { one + 1 == next }
         };
         let count = (1 + rest.windows(2).take_while(|pair| follows(pair)).count()).min(READ_PAGES_MAX);
         let (run, behind) = rest.split_at(count);
         rest = behind;
-        let slot = if is_reverse { run[count - 1].1.slot } else { first.1.slot };
+        let slot = if is_reverse { run[count - 1].home.slot } else { first.home.slot };
         // The present node needs a place in the queue, too.
         let buffer = (core.queue.credits() > 1).then(|| core.spare_buffers.take(count * NODE_BYTES)).flatten();
         let Some(buffer) = buffer else { return };
         let read = Arc::new(AheadRead { slot, state: Mutex::new(AheadState::OnItsWay) });
-        let page = |(node, home): &(NodeId, NodeHome)| AheadPage { node: *node, home: *home, read: read.clone() };
+        let page = |&HomedNode { node, home }: &HomedNode| AheadPage { node, home, read: read.clone() };
         scan.ahead.pages.extend(run.iter().map(page));
         let number = aheads.add(read.clone());
         let flash = cx.trees[tree].tree.nodes.map().flash(slot);
         let operation = Operation::Read { flash, local: buffer.offset(), length: (count * NODE_BYTES) as u32 };
-        cx.submit(core, (TAG_AHEAD | number as u64, Purpose::Scan), operation, Lease::Buffer(buffer));
+        cx.submit(core, TAG_AHEAD | number as u64, Purpose::Scan, operation, Lease::Buffer(buffer));
     }
 }
 
 /// The next nodes of a scan that are not cached.
-fn nodes_behind(cx: &mut Context, tree: usize, scan: &mut ScanOp, count: usize) -> Vec<(NodeId, NodeHome)> {
+fn nodes_behind(cx: &mut Context, tree: usize, scan: &mut ScanOp, count: usize) -> Vec<HomedNode> {
     let (is_reverse, at_hand) = (scan.range.is_reverse, &cx.anchor);
     let passed = |last: &AnchorKey| if is_reverse { **last > **at_hand } else { **last < **at_hand };
     let mut last = scan.ahead.last.take().filter(|last| !passed(last)).unwrap_or_else(|| Box::new(at_hand.clone()));
@@ -210,7 +210,7 @@ fn nodes_behind(cx: &mut Context, tree: usize, scan: &mut ScanOp, count: usize) 
         let next = if is_reverse { search.previous(&mut last) } else { search.next(&mut last) };
         let Some(node) = next.filter(|_| is_reverse || !scan.is_behind(&last)) else { break };
         let node = NodeId(node as u32);
-        found.extend(cx.state.cache.absent_home(node).map(|home| (node, home)));
+        found.extend(cx.state.cache.absent_home(node).map(|home| HomedNode { node, home }));
     }
     scan.ahead.last = Some(last);
     found

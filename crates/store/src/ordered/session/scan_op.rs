@@ -94,7 +94,9 @@ impl ScanOp {
     pub fn go_on(
         &mut self,
         core: &SessionCore,
-        (page, at, scratch): (&LocalBuffer, usize, &LocalBuffer),
+        page: &LocalBuffer,
+        at: usize,
+        scratch: &LocalBuffer,
         [filled, word]: [u64; 2],
     ) -> Option<NodeScanned> {
         let node = NodeRef::look(core.queue.look(Purpose::Scan, page, at..at + NODE_BYTES)).ok()?;

@@ -18,18 +18,20 @@ use super::extensions::{damaged_extension, piece_tag};
 use super::fetches::{arguments_of_flash, read_error};
 use super::looks::{arguments, damaged};
 use super::merges::{ALL_DEAD, Merges};
+use super::op_state::TakenPage;
 use super::scan_ahead::{AheadRead, AheadReads, AheadState, ScanAhead, page_range, read_ahead};
 use super::scan_op::{OutsideItem, ScanOp, ScanStage, bound, is_crossed};
 use super::{TAG_SCAN, scratch};
 use crate::ordered::cache::page_meta::{PageMeta, PageUse};
 use crate::ordered::cache::{Installed, PageLook};
-use crate::ordered::node_table::{NodeHome, NodeId};
+use crate::ordered::node_table::{HomedNode, NodeId};
 use crate::ordered::search::AnchorKey;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::log::Sync;
+use tapetum_base::media::piece_transfer::ReturnedPiece;
 use tapetum_base::request::key_range::{KeyBound, KeyRange, ScanPart, ScanReply};
 use tapetum_base::session::engine_session::EngineWait;
 use tapetum_base::session::session_core::SessionCore;
@@ -37,6 +39,12 @@ use tapetum_drive::fail_point;
 use tapetum_drive::programs::node::{NodeArguments, NodeFlags, NodeScanRequest};
 use tapetum_drive::{Lease, LocalBuffer, Purpose, Returned};
 use tapetum_kernels::ordered::{NODE_BYTES, NODE_KEY_BYTES_MAX};
+
+/// A scan that a step works on, and its number.
+struct ScanInHand<'a> {
+    number: usize,
+    scan: &'a mut ScanOp,
+}
 
 /// The next action on a scan.
 enum ScanStep {
@@ -95,7 +103,7 @@ impl Scans {
     }
 
     /// Starts a scan of up to `items_max` items. Its first part comes as a reply with `token`.
-    pub fn start(&mut self, (keyspace, token): (KeyspaceRef, u64), range: KeyRange, items_max: usize) {
+    pub fn start(&mut self, keyspace: KeyspaceRef, token: u64, range: KeyRange, items_max: usize) {
         if range.from.key().len().max(range.to.key().len()) > NODE_KEY_BYTES_MAX {
             let error = Error::KeyTooLong { limit_bytes: NODE_KEY_BYTES_MAX };
             return self.replies.push(ScanReply { token, part: Err(error) });
@@ -146,7 +154,7 @@ impl Scans {
         for number in 0..self.scans.len() {
             let Some(scan) = &mut self.scans[number] else { continue };
             if matches!(scan.stage, ScanStage::Begins) {
-                let step = attempt((cx, core), (number, scan), &mut self.aheads);
+                let step = attempt((cx, core), ScanInHand { number, scan }, &mut self.aheads);
                 self.advance(number, step);
             }
             let Some(scan) = &mut self.scans[number] else { continue };
@@ -174,14 +182,14 @@ impl Scans {
         (cx, core): (&mut Context, &mut SessionCore),
         merges: &mut Merges,
         number: usize,
-        piece: (usize, Returned),
+        piece: ReturnedPiece,
     ) {
         let Some(scan) = &mut self.scans[number] else { unreachable!("scan {number} has a command on its way") };
         let step = match std::mem::replace(&mut scan.stage, ScanStage::Begins) {
             ScanStage::ReadsExtension(outside, read) => {
-                was_read_outside((cx, core), (number, scan), (outside, read), piece)
+                was_read_outside((cx, core), ScanInHand { number, scan }, outside, read, piece)
             }
-            stage => was_scanned((cx, core), merges, scan, (stage, piece.1)),
+            stage => was_scanned((cx, core), merges, scan, stage, piece.returned),
         };
         self.advance(number, step);
     }
@@ -206,7 +214,7 @@ fn release(core: &SessionCore, scan: &mut ScanOp) -> Option<Result<ScanPart, Err
 /// Finds the node in which a scan continues, and scans it.
 fn attempt(
     (cx, core): (&mut Context, &mut SessionCore),
-    (number, scan): (usize, &mut ScanOp),
+    ScanInHand { number, scan }: ScanInHand<'_>,
     aheads: &mut AheadReads,
 ) -> ScanStep {
     let found = core.base.refuse_dropped(scan.keyspace).and_then(|()| cx.tree_of(scan.keyspace.id()));
@@ -218,7 +226,7 @@ fn attempt(
         return ScanStep::At(ScanStage::Begins);
     }
     if let Some(outside) = scan.outside.pop_front() {
-        return read_outside((cx, core), (number, scan), tree, outside);
+        return read_outside((cx, core), ScanInHand { number, scan }, tree, outside);
     }
     if scan.has_enough() {
         return ScanStep::At(ScanStage::Holds);
@@ -230,10 +238,11 @@ fn attempt(
         _ => None,
     };
     read_ahead((cx, core), tree, scan, aheads);
+    let in_hand = ScanInHand { number, scan };
     match (looked, ahead) {
-        (PageLook::Taken(page), _) => look((cx, core), (number, scan), (node, page)),
-        (PageLook::Absent(home), Some(read)) => look_ahead((cx, core), (number, scan), tree, ((node, home), read)),
-        (PageLook::Absent(home), None) => read((cx, core), (number, scan), tree, (node, home)),
+        (PageLook::Taken(page), _) => look((cx, core), in_hand, TakenPage { node, page }),
+        (PageLook::Absent(home), Some(read)) => look_ahead((cx, core), in_hand, tree, HomedNode { node, home }, read),
+        (PageLook::Absent(home), None) => read((cx, core), in_hand, tree, HomedNode { node, home }),
         (PageLook::Busy | PageLook::Gone, _) => again(cx),
     }
 }
@@ -253,45 +262,47 @@ fn starves(cx: &mut Context) -> ScanStep {
 /// Scans a cached page.
 fn look(
     (cx, core): (&mut Context, &mut SessionCore),
-    (number, scan): (usize, &mut ScanOp),
-    (node, page): (NodeId, LocalBuffer),
+    ScanInHand { number, scan }: ScanInHand<'_>,
+    TakenPage { node, page }: TakenPage,
 ) -> ScanStep {
     let Some(mut scratch) = cx.take_scratch(core) else {
         cx.state.cache.give_back(node, page, |_| ());
         return starves(cx);
     };
     scan_parameters((cx, core), scan, arguments(NodeFlags::NONE));
-    let on = (&core.queue, Purpose::Scan);
-    let operation = scratch::look(on, cx.state.programs.scan, &cx.parameters, (&page, &mut scratch));
+    let program = cx.state.programs.scan;
+    let operation = scratch::look(&core.queue, Purpose::Scan, program, &cx.parameters, &page, &mut scratch);
     cx.pages_taken += 1;
-    cx.submit(core, (TAG_SCAN | number as u64, Purpose::Scan), operation, Lease::Buffers([page, scratch]));
+    cx.submit(core, TAG_SCAN | number as u64, Purpose::Scan, operation, Lease::Buffers([page, scratch]));
     ScanStep::At(ScanStage::Looks(node))
 }
 
 /// Reads a page and scans it.
 fn read(
     (cx, core): (&mut Context, &mut SessionCore),
-    (number, scan): (usize, &mut ScanOp),
+    ScanInHand { number, scan }: ScanInHand<'_>,
     tree: usize,
-    (node, home): (NodeId, NodeHome),
+    HomedNode { node, home }: HomedNode,
 ) -> ScanStep {
     let nodes = cx.trees[tree].tree.nodes.clone();
     let arguments = arguments_of_flash(&nodes, home, NodeFlags::NONE);
     let buffers = cx.take_both(core);
     let (Some(arguments), Some((page, mut scratch))) = (arguments, buffers) else { return starves(cx) };
     scan_parameters((cx, core), scan, arguments);
-    let (on, what) = ((&core.queue, Purpose::Scan), (cx.state.programs.scan, nodes.map().flash(home.slot)));
-    let operation = scratch::read_and_look(on, what, &cx.parameters, (&page, &mut scratch));
-    cx.submit(core, (TAG_SCAN | number as u64, Purpose::Scan), operation, Lease::Buffers([page, scratch]));
+    let (program, flash) = (cx.state.programs.scan, nodes.map().flash(home.slot));
+    let operation =
+        scratch::read_and_look(&core.queue, Purpose::Scan, program, flash, &cx.parameters, &page, &mut scratch);
+    cx.submit(core, TAG_SCAN | number as u64, Purpose::Scan, operation, Lease::Buffers([page, scratch]));
     ScanStep::At(ScanStage::Reads(node, home))
 }
 
 /// Scans a page that was read ahead, or waits for it.
 fn look_ahead(
     (cx, core): (&mut Context, &mut SessionCore),
-    (number, scan): (usize, &mut ScanOp),
+    ScanInHand { number, scan }: ScanInHand<'_>,
     tree: usize,
-    ((node, home), read): ((NodeId, NodeHome), Arc<AheadRead>),
+    HomedNode { node, home }: HomedNode,
+    read: Arc<AheadRead>,
 ) -> ScanStep {
     let page = match read.take() {
         AheadState::Here(page) => page,
@@ -309,11 +320,10 @@ fn look_ahead(
         return starves(cx);
     };
     scan_parameters((cx, core), scan, arguments);
-    let (on, program) = ((&core.queue, Purpose::Scan), cx.state.programs.scan);
-    let input = page_range(&page, read.page_at(home.slot));
-    let operation = scratch::look_at(on, program, &cx.parameters, (input, &mut scratch));
+    let (program, input) = (cx.state.programs.scan, page_range(&page, read.page_at(home.slot)));
+    let operation = scratch::look_at(&core.queue, Purpose::Scan, program, &cx.parameters, input, &mut scratch);
     cx.pages_taken += 1;
-    cx.submit(core, (TAG_SCAN | number as u64, Purpose::Scan), operation, Lease::Buffers([page, scratch]));
+    cx.submit(core, TAG_SCAN | number as u64, Purpose::Scan, operation, Lease::Buffers([page, scratch]));
     ScanStep::At(ScanStage::LooksAhead(node, home, read))
 }
 
@@ -347,7 +357,7 @@ fn scan_parameters((cx, core): (&mut Context, &SessionCore), scan: &mut ScanOp, 
 /// Reads the extension of an item.
 fn read_outside(
     (cx, core): (&mut Context, &mut SessionCore),
-    (number, scan): (usize, &mut ScanOp),
+    ScanInHand { number, scan }: ScanInHand<'_>,
     tree: usize,
     outside: OutsideItem,
 ) -> ScanStep {
@@ -364,9 +374,10 @@ fn read_outside(
 
 fn was_read_outside(
     (cx, core): (&mut Context, &mut SessionCore),
-    (number, scan): (usize, &mut ScanOp),
-    (outside, mut read): (OutsideItem, Box<ExtensionRead>),
-    piece: (usize, Returned),
+    ScanInHand { number, scan }: ScanInHand<'_>,
+    outside: OutsideItem,
+    mut read: Box<ExtensionRead>,
+    piece: ReturnedPiece,
 ) -> ScanStep {
     let OutsideItem { place, value_bytes, .. } = outside;
     let of = ReadOf { key: &scan.items[place].key, value_bytes, purpose: Purpose::Scan };
@@ -397,12 +408,13 @@ fn was_scanned(
     (cx, core): (&mut Context, &mut SessionCore),
     merges: &mut Merges,
     scan: &mut ScanOp,
-    (stage, Returned { completion, lease }): (ScanStage, Returned),
+    stage: ScanStage,
+    Returned { completion, lease }: Returned,
 ) -> ScanStep {
     let Lease::Buffers([page, scratch]) = lease else { unreachable!("it was lent both") };
     let at = if let ScanStage::LooksAhead(_, home, read) = &stage { read.page_at(home.slot) } else { 0 };
     let gone_on = match completion.is_success() {
-        true => scan.go_on(core, (&page, at, &scratch), completion.result),
+        true => scan.go_on(core, &page, at, &scratch, completion.result),
         false => None,
     };
     cx.give_scratch(core, scratch);
@@ -419,7 +431,7 @@ fn was_scanned(
         ScanStage::LooksAhead(node, home, read) => {
             cx.pages_taken -= 1;
             let keeps = gone_on.is_some() && scan.page_use() == PageUse::ByKey;
-            let copy = if keeps { copy_of_page(cx, core, (&page, at)) } else { None };
+            let copy = if keeps { copy_of_page(cx, core, &page, at) } else { None };
             read.give_back(page);
             Some((node, home, copy))
         }
@@ -432,7 +444,7 @@ fn was_scanned(
         let is_current = cx.state.cache.is_current(node, home);
         if let Some(page) = page {
             let keeps = gone_on.is_some() && scan.page_use() == PageUse::ByKey;
-            let page = if keeps { keep_page(cx, scan, (node, home), page) } else { page };
+            let page = if keeps { keep_page(cx, scan, HomedNode { node, home }, page) } else { page };
             cx.give_page(page);
         }
         if !is_current {
@@ -441,16 +453,16 @@ fn was_scanned(
             return again(cx);
         }
         if gone_on.is_none() {
-            return ScanStep::End(Err(read_error(core, (node, home), &completion)));
+            return ScanStep::End(Err(read_error(core, HomedNode { node, home }, &completion)));
         }
     }
     let dead = gone_on.and_then(|passed| scan.step(passed));
-    dead.iter().for_each(|key| merges.wish(cx, (scan.keyspace.id(), key), ALL_DEAD));
+    dead.iter().for_each(|key| merges.wish(cx, scan.keyspace.id(), key, ALL_DEAD));
     again(cx)
 }
 
 /// Copies one of the pages that were read together into a buffer of its own. The host has seen all of it by now.
-fn copy_of_page(cx: &Context, core: &SessionCore, (pages, at): (&LocalBuffer, usize)) -> Option<LocalBuffer> {
+fn copy_of_page(cx: &Context, core: &SessionCore, pages: &LocalBuffer, at: usize) -> Option<LocalBuffer> {
     let mut copy = cx.take_page(core)?;
     let into = core.queue.fill(Purpose::Scan, &mut copy, 0..NODE_BYTES);
     into.copy_from_slice(&pages.bytes()[at..at + NODE_BYTES]);
@@ -458,7 +470,7 @@ fn copy_of_page(cx: &Context, core: &SessionCore, (pages, at): (&LocalBuffer, us
 }
 
 /// Installs a scanned page in the cache, if it is current and there is a place. Returns a buffer in exchange.
-fn keep_page(cx: &Context, scan: &ScanOp, (node, home): (NodeId, NodeHome), page: LocalBuffer) -> LocalBuffer {
+fn keep_page(cx: &Context, scan: &ScanOp, HomedNode { node, home }: HomedNode, page: LocalBuffer) -> LocalBuffer {
     let meta = PageMeta::new(scan.keyspace.id().0, scan.page_use());
     match cx.state.cache.install(node, home, page, meta) {
         Installed::Done(page) | Installed::NoRoom(page) | Installed::Stale(page) => page,

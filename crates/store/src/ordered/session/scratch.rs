@@ -44,20 +44,24 @@ fn output(scratch: &LocalBuffer) -> LocalRange {
 
 /// A command for a program that reads a page and has output in the scratch.
 pub fn look(
-    (queue, purpose): (&QueuePair, Purpose),
+    queue: &QueuePair,
+    purpose: Purpose,
     program: ProgramId,
     parameters: &[u8],
-    (page, scratch): (&LocalBuffer, &mut LocalBuffer),
+    page: &LocalBuffer,
+    scratch: &mut LocalBuffer,
 ) -> Operation {
-    look_at((queue, purpose), program, parameters, (page.range(), scratch))
+    look_at(queue, purpose, program, parameters, page.range(), scratch)
 }
 
 /// As [`look`], for a page in a buffer of several.
 pub fn look_at(
-    (queue, purpose): (&QueuePair, Purpose),
+    queue: &QueuePair,
+    purpose: Purpose,
     program: ProgramId,
     parameters: &[u8],
-    (page, scratch): (LocalRange, &mut LocalBuffer),
+    page: LocalRange,
+    scratch: &mut LocalBuffer,
 ) -> Operation {
     let parameters = place_parameters(queue, purpose, scratch, parameters);
     Operation::Execute { program, parameters, input: page, output: output(scratch) }
@@ -65,10 +69,13 @@ pub fn look_at(
 
 /// As [`look`], for a page that is read from flash first.
 pub fn read_and_look(
-    (queue, purpose): (&QueuePair, Purpose),
-    (program, flash): (ProgramId, u64),
+    queue: &QueuePair,
+    purpose: Purpose,
+    program: ProgramId,
+    flash: u64,
     parameters: &[u8],
-    (page, scratch): (&LocalBuffer, &mut LocalBuffer),
+    page: &LocalBuffer,
+    scratch: &mut LocalBuffer,
 ) -> Operation {
     let parameters = place_parameters(queue, purpose, scratch, parameters);
     let stages = [
@@ -83,10 +90,12 @@ pub fn read_and_look(
 
 /// A command for a program that changes a page in place.
 pub fn change(
-    (queue, purpose): (&QueuePair, Purpose),
+    queue: &QueuePair,
+    purpose: Purpose,
     program: ProgramId,
     parameters: &[u8],
-    (page, scratch): (&LocalBuffer, &mut LocalBuffer),
+    page: &LocalBuffer,
+    scratch: &mut LocalBuffer,
 ) -> Operation {
     let parameters = place_parameters(queue, purpose, scratch, parameters);
     Operation::Execute { program, parameters, input: LocalRange::EMPTY, output: page.range() }

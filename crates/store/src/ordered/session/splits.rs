@@ -15,7 +15,7 @@ use super::context::Context;
 use super::in_hand::OpInHand;
 use super::looks::damaged;
 use super::merges::Merges;
-use super::op_state::{OrderedOp, Step};
+use super::op_state::{OrderedOp, Step, TakenPage};
 use super::purges::purge;
 use crate::ordered::cache::page_meta::SplitPromises;
 use crate::ordered::node_table::NodeId;
@@ -48,16 +48,16 @@ pub(super) fn make_room(
     (cx, core): (&mut Context, &mut SessionCore),
     merges: &mut Merges,
     op: &mut OpInHand<'_>,
-    (node, mut page): (NodeId, LocalBuffer),
+    TakenPage { node, mut page }: TakenPage,
 ) -> Step {
     let tree = op.kept.tree.clone().expect("it was attempted");
     match purge(core, &tree, &mut page) {
-        Ok(purged) if purged.is_none() => split_for((cx, core), op, (node, page)),
+        Ok(purged) if purged.is_none() => split_for((cx, core), op, TakenPage { node, page }),
         Ok(purged) => {
             let used_bytes = purged.used_bytes;
             cx.state.cache.give_back(node, page, |meta| purged.tell(meta));
             cx.state.list(&tree, node);
-            merges.note_used(cx, (op.keyspace.id(), &op.request.key), (node, used_bytes));
+            merges.note_used(cx, op.keyspace.id(), &op.request.key, node, used_bytes);
             op.kept.change = None;
             Step::Again
         }
@@ -73,12 +73,12 @@ pub(super) fn make_room(
 fn split_for(
     (cx, core): (&mut Context, &SessionCore),
     op: &mut OrderedOp,
-    (node, page): (NodeId, LocalBuffer),
+    TakenPage { node, page }: TakenPage,
 ) -> Step {
     let keyspace = op.keyspace.id();
     let made = with_record(op, |record| {
         let arrival = Arrival { key: record.key, record_bytes: node_record_bytes(&record.header) };
-        try_split((cx, core), keyspace, (node, page), &NodeCut::For(arrival))
+        try_split((cx, core), keyspace, TakenPage { node, page }, &NodeCut::For(arrival))
     });
     op.kept.change = None;
     match made {
@@ -94,7 +94,7 @@ fn split_for(
 pub(super) fn try_split(
     (cx, core): (&mut Context, &SessionCore),
     keyspace: KeyspaceId,
-    (node, page): (NodeId, LocalBuffer),
+    TakenPage { node, page }: TakenPage,
     cut: &NodeCut<'_>,
 ) -> Result<bool, Error> {
     let state = cx.state.clone();
@@ -121,7 +121,7 @@ pub(super) fn try_split(
         state.cache.give_back(node, page, |_| ());
         return Ok(false);
     };
-    let made = halve(&core.queue, &page, (cut, upper), (&mut left, &mut right), &mut cx.order);
+    let made = halve(&core.queue, &page, cut, upper, &mut left, &mut right, &mut cx.order);
     let anchored = made.map_err(|_| damaged(node)).and_then(|()| {
         let right = core.queue.look(Purpose::Put, &right, 0..NODE_BYTES);
         let anchor = NodeRef::look(right).map_err(|_| damaged(node))?.low_fence();
@@ -196,8 +196,10 @@ fn take_halves(
 fn halve(
     queue: &QueuePair,
     page: &LocalBuffer,
-    (cut, upper): (&NodeCut<'_>, NodeId),
-    (left, right): (&mut LocalBuffer, &mut LocalBuffer),
+    cut: &NodeCut<'_>,
+    upper: NodeId,
+    left: &mut LocalBuffer,
+    right: &mut LocalBuffer,
     order: &mut NodeOrder,
 ) -> Result<(), NodeError> {
     let node = NodeRef::look(queue.look(Purpose::Put, page, 0..NODE_BYTES))?;

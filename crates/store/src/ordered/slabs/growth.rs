@@ -224,7 +224,8 @@ pub async fn grow(
     space: &SlotSpace,
     io: &Io,
     extents: &Mutex<Extents>,
-    (log, stamp): (&mut impl GroupLog, impl Fn() -> u64),
+    log: &mut impl GroupLog,
+    stamp: impl Fn() -> u64,
 ) -> Result<(), Error> {
     if space.options().class == SlotClass::Large {
         return grow_large(space, extents, log).await;

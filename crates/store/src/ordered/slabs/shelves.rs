@@ -126,7 +126,7 @@ mod tests {
         ) {
             let (mut shelves, mut groups) = (Shelves::default(), BTreeMap::new());
             for (first, phase, used) in steps {
-                let group = groups.entry(first).or_insert_with(|| SlotGroup::new(1, 1, 70, (GroupPhase::Closed, true)));
+                let group = groups.entry(first).or_insert_with(|| SlotGroup::new(1, 1, 70, GroupPhase::Closed, true));
                 group.phase = [GroupPhase::Closed, GroupPhase::Open, GroupPhase::Draining][usize::from(phase)];
                 for slot in 0..70 {
                     match (slot < used, group.shares(slot) > 0) {

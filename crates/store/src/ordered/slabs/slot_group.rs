@@ -45,7 +45,7 @@ pub struct SlotGroup {
 
 impl SlotGroup {
     /// A group of `slots` slots, all free. They may be given out at once if the group `is_reused`, otherwise when a round begins.
-    pub fn new(extents: u32, version: u64, slots: u32, (phase, is_reused): (GroupPhase, bool)) -> SlotGroup {
+    pub fn new(extents: u32, version: u64, slots: u32, phase: GroupPhase, is_reused: bool) -> SlotGroup {
         let bits = |word: u32| u64::MAX >> (64 - (slots - word * 64).min(64));
         let none: Box<[u64]> = vec![0; slots.div_ceil(64) as usize].into();
         let all: Box<[u64]> = (0..slots.div_ceil(64)).map(bits).collect();
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn the_next_free_slot_is_found_over_words() {
         for slots in [1, 63, 64, 65, 200] {
-            let mut group = SlotGroup::new(1, 1, slots, (GroupPhase::Open, true));
+            let mut group = SlotGroup::new(1, 1, slots, GroupPhase::Open, true);
             let taken: Vec<u32> = std::iter::from_fn(|| {
                 let slot = group.next_ready(0)?;
                 group.take(slot, false);
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_slot_is_free_when_its_last_share_goes() {
-        let mut group = SlotGroup::new(1, 1, 4, (GroupPhase::Open, true));
+        let mut group = SlotGroup::new(1, 1, 4, GroupPhase::Open, true);
         group.take(2, true);
         group.add(2);
         assert_eq!((group.shares(2), group.unsettled(), group.free()), (2, 1, 3));
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_slot_is_given_out_once_a_round() {
-        let mut group = SlotGroup::new(1, 1, 70, (GroupPhase::Open, false));
+        let mut group = SlotGroup::new(1, 1, 70, GroupPhase::Open, false);
         assert_eq!((group.next_ready(0), group.ready()), (None, 0), "no round has begun");
         let slots = group.begin_round(true);
         assert_eq!((slots.free.to_vec(), slots.flying.to_vec()), (vec![u64::MAX, 0b11_1111], vec![0, 0]));
@@ -287,7 +287,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "given out twice")]
     fn a_slot_given_out_twice_is_our_mistake() {
-        let mut group = SlotGroup::new(1, 1, 4, (GroupPhase::Open, true));
+        let mut group = SlotGroup::new(1, 1, 4, GroupPhase::Open, true);
         group.take(2, true);
         group.take(2, true);
     }
@@ -295,6 +295,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "freed twice")]
     fn a_slot_freed_twice_is_our_mistake() {
-        SlotGroup::new(1, 1, 4, (GroupPhase::Open, true)).drop_share(1);
+        SlotGroup::new(1, 1, 4, GroupPhase::Open, true).drop_share(1);
     }
 }

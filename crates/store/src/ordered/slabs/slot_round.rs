@@ -102,7 +102,7 @@ impl SlotRound {
     }
 
     /// Whether an image with this stamp in this slot was written in the round.
-    pub fn has_image(&self, (first, slot): (u32, u32), stamp: u64) -> bool {
+    pub fn has_image(&self, first: u32, slot: u32, stamp: u64) -> bool {
         let is_of = |slots: &RoundSlots| {
             has(&slots.free, slot) && stamp > self.stamp || has(&slots.flying, slot) && stamp > self.stamp_before
         };
@@ -154,8 +154,8 @@ pub struct RoundImages {
 
 impl RoundImages {
     /// Counts an intact image, if it belongs to the round, and takes note of what it attests.
-    pub fn look(&mut self, round: &SlotRound, slot: (u32, u32), node: &NodeRef<'_>) {
-        if round.has_image(slot, node.stamp()) {
+    pub fn look(&mut self, round: &SlotRound, first: u32, slot: u32, node: &NodeRef<'_>) {
+        if round.has_image(first, slot, node.stamp()) {
             self.stamps.push(node.stamp());
         }
         if node.stamp() > round.stamp {
@@ -190,10 +190,10 @@ mod tests {
         let slots = RoundSlots { free: [0b0011, 1].into(), flying: [0b0100, 0].into() };
         let groups = BTreeMap::from([(7, slots)]);
         let round = SlotRound { keyspace: KeyspaceId(1), stamp: 100, stamp_before: 50, groups };
-        let of = |slot, stamp| round.has_image((7, slot), stamp);
+        let of = |slot, stamp| round.has_image(7, slot, stamp);
         assert_eq!([of(0, 101), of(0, 100), of(64, 101)], [true, false, true]);
         assert_eq!([of(2, 51), of(2, 50), of(3, 200), of(200, 200)], [true, false, false, false]);
-        assert!(!round.has_image((8, 0), 101));
+        assert!(!round.has_image(8, 0, 101));
         let torn = [0, 1, 2, 3, 64, 65, 1000].map(|slot| round.may_be_torn(7, slot));
         assert_eq!(torn, [true, true, true, false, true, false, false]);
     }

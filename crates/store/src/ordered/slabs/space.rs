@@ -96,7 +96,7 @@ impl SlotSpace {
         let class = self.options().class;
         let phase = if group.open || class != SlotClass::Nodes { GroupPhase::Open } else { GroupPhase::Closed };
         let slots = class.slots(self.map().pages(group.extents));
-        let slots = SlotGroup::new(group.extents, group.version, slots, (phase, class != SlotClass::Nodes));
+        let slots = SlotGroup::new(group.extents, group.version, slots, phase, class != SlotClass::Nodes);
         self.with(|state| state.insert(group.first, slots));
     }
 

@@ -27,7 +27,7 @@ pub async fn open_more(base: &Arc<Base>, io: &Io, space: &SlotSpace) -> Result<(
     let mut installer = base.take_installer().await;
     let mut log = GroupInstaller { base, io, installer: &mut installer };
 
-    grow(space, io, &base.extents, (&mut log, || base.log.give_stamp())).await
+    grow(space, io, &base.extents, &mut log, || base.log.give_stamp()).await
 }
 
 #[cfg(test)]

@@ -116,7 +116,7 @@ impl ImageWriter {
         self.queue.event_fd()
     }
 
-    pub fn work(&mut self, state: &OrderedState, (hurry, now_us): (bool, u64), closes: bool) {
+    pub fn work(&mut self, state: &OrderedState, hurry: bool, now_us: u64, closes: bool) {
         if closes && self.stamps.is_empty() {
             state.write_back.end();
         }
@@ -156,7 +156,7 @@ impl ImageWriter {
     fn completed(&mut self, state: &OrderedState, Returned { completion, lease }: Returned) {
         let (kind, number) = (completion.tag & TAG_KINDS, (completion.tag >> 2) as usize);
         match (kind, lease) {
-            (TAG_SEAL, Lease::Buffers([page, copy])) => self.sealed(state, number, &completion, (page, copy)),
+            (TAG_SEAL, Lease::Buffers([page, copy])) => self.sealed(state, number, &completion, page, copy),
             (TAG_WRITE, Lease::Buffer(copy)) => {
                 self.copies.push(copy);
                 self.writing -= 1;
@@ -342,7 +342,8 @@ impl ImageWriter {
         state: &OrderedState,
         number: usize,
         completion: &Completion,
-        (page, copy): (LocalBuffer, LocalBuffer),
+        page: LocalBuffer,
+        copy: LocalBuffer,
     ) {
         self.sealing -= 1;
         let Some(image) = &self.images[number] else { unreachable!("it is on its way") };
@@ -396,8 +397,8 @@ impl ImageWriter {
     fn flush(&mut self, state: &OrderedState, hurry: bool) -> bool {
         let others = lock(&state.write_back.unflushed).len();
         let any = !self.written.is_empty() || others > 0;
-        let is_wanted = any && self.is_flush_worth_it(state, (hurry, others))
-            || !self.held.is_empty() && self.log_wants_flush(state);
+        let is_wanted =
+            any && self.is_flush_worth_it(state, hurry, others) || !self.held.is_empty() && self.log_wants_flush(state);
         if self.is_flushing || !is_wanted {
             return false;
         }
@@ -412,7 +413,7 @@ impl ImageWriter {
     }
 
     /// Whether the writes, also those of `others`, should be flushed now.
-    fn is_flush_worth_it(&self, state: &OrderedState, (hurry, others): (bool, usize)) -> bool {
+    fn is_flush_worth_it(&self, state: &OrderedState, hurry: bool, others: usize) -> bool {
         let rests = self.writing == 0;
         match state.base.log.sync() {
             Sync::Always => rests || self.written.len() + others >= FLUSH_IMAGES,

@@ -132,7 +132,7 @@ impl WriteBack {
         let many = lock(&self.listed).len() > state.cache.pages() / LISTED_PART;
         let hurry = hurry || many || state.base.log.sync() == Sync::Always;
         let left = self.turns.run(if hurry { HURRY } else { LOOK }, |writer, asks| {
-            writer.work(state, (asks & HURRY != 0, now_us), asks & CLOSE != 0);
+            writer.work(state, asks & HURRY != 0, now_us, asks & CLOSE != 0);
         });
         if left {
             // The woken threads ask again.
@@ -143,8 +143,7 @@ impl WriteBack {
     /// Stops making images, unless one is in flight. Returns whether it has stopped. Pages that are changed later stay as they are.
     pub fn close(&self, state: &OrderedState) -> bool {
         let now_us = state.base.drive.env().now_us();
-        let _ =
-            self.turns.run(CLOSE, |writer, asks| writer.work(state, (asks & HURRY != 0, now_us), asks & CLOSE != 0));
+        let _ = self.turns.run(CLOSE, |writer, asks| writer.work(state, asks & HURRY != 0, now_us, asks & CLOSE != 0));
         self.is_closed()
     }
 

@@ -142,7 +142,7 @@ impl<V: FnMut(SalvagedItem<'_>) -> ControlFlow<()>> SalvageVisit<'_, V> {
             let lost = range.tile.and_then(|tile| found.lost.get(&tile));
             let mut records: BTreeMap<&[u8], Record<'_>> = BTreeMap::new();
             if range.tile.is_some() {
-                let of_image = records_of(&image, (range.low, range.high))?;
+                let of_image = records_of(&image, range.low, range.high)?;
                 let readable = of_image.iter().filter(|record| lost.is_none_or(|lost| !lost.contains(record.key)));
                 records.extend(readable.map(|&NodeRecord { header, key, stored, .. }| {
                     (key, Record { header: Header { keyspace: keyspace.id.0, ..header }, key, stored })
@@ -172,7 +172,7 @@ impl<V: FnMut(SalvagedItem<'_>) -> ControlFlow<()>> SalvageVisit<'_, V> {
             Codec::OutOfLine => {
                 let Ok(reference) = ExtensionReference::parse(record.stored) else { return ControlFlow::Continue(()) };
                 let take = |part: &[u8]| stored.extend_from_slice(part);
-                let read = read_value(self.io, &found.slots, &reference, (record.key, raw_bytes), take).await;
+                let read = read_value(self.io, &found.slots, &reference, record.key, raw_bytes, take).await;
                 if !read.unwrap_or(false) {
                     return ControlFlow::Continue(());
                 }

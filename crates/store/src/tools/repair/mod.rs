@@ -35,7 +35,8 @@ use crate::hashed::catalog::{Catalog, Install};
 use crate::hashed::key_tables::key_mend::records::Records;
 use crate::hashed::large::LargeEntries;
 use crate::hashed::segment::Descriptor;
-use crate::hashed::segment::writer::SegmentWriter;
+use crate::hashed::segment::segment_names::SegmentName;
+use crate::hashed::segment::writer::{SegmentStore, SegmentWriter};
 use roots::{Roots, read_roots};
 use segments::{FoundSegment, key_of, look as look_at_segment};
 use std::ops::Range;
@@ -221,12 +222,12 @@ impl Surgery<'_> {
             return Err(Error::FullFlash);
         }
         self.versions += 1;
-        let named = (number_new, self.generation() << 32 | self.versions);
+        let name = SegmentName { number: number_new, version: self.generation() << 32 | self.versions };
         let size = found.segment.page_size();
         let reserved =
             ExtentReservation::up_to(&self.roots.space.allocator, ExtentOwner::Collection, segment_extents(geometry));
-        let of_store = (superblock.store_id, self.roots.hasher.routes());
-        let mut writer = SegmentWriter::new(self.below, geometry, of_store, reserved, named, size, 0).await?;
+        let store = SegmentStore { id: superblock.store_id, routes: self.roots.hasher.routes() };
+        let mut writer = SegmentWriter::new(self.below, geometry, store, reserved, name, size, 0).await?;
         let none = LargeEntries::new();
         let large = self.roots.large.get(&number).unwrap_or(&none);
         let mut records = Records::new(&found.segment, &self.patient.io, self.roots.hasher.clone()).await?;

@@ -126,7 +126,8 @@ pub async fn read_roots(drive: &Drive, io: &Io, report: &mut RepairReport) -> Re
     }
     let keyspaces = &installer.keyspaces;
     let newest = newest(&hasher, keyspaces, &log);
-    delete_lost_values(io, (&superblock, &hasher, keyspaces), &mut log, (&mut claims, &newest), report).await;
+    let lost = delete_lost_values(io, &superblock, &hasher, keyspaces, &mut log, &mut claims, &newest).await;
+    report.losses.extend(lost);
     let is_manifest_damaged = damage.is_some();
     let anchors = match is_manifest_damaged || log.is_damaged {
         true => BTreeMap::new(),
@@ -224,15 +225,17 @@ fn newest(hasher: &KeyHasher, keyspaces: &Catalogue, log: &FoundLog) -> HashMap<
     newest
 }
 
-/// Turns records of the log whose values are lost into deletions.
+/// Turns records of the log whose values are lost into deletions. Returns the losses: those that are the newest of their keys.
 async fn delete_lost_values(
     io: &Io,
-    (superblock, hasher, keyspaces): (&Superblock, &KeyHasher, &Catalogue),
+    superblock: &Superblock,
+    hasher: &KeyHasher,
+    keyspaces: &Catalogue,
     log: &mut FoundLog,
-    (claims, newest): (&mut Claims, &HashMap<HashKey, u64>),
-    report: &mut RepairReport,
-) {
-    let mut references = Vec::new();
+    claims: &mut Claims,
+    newest: &HashMap<HashKey, u64>,
+) -> Vec<Loss> {
+    let (mut references, mut losses) = (Vec::new(), Vec::new());
     log.each(|group, Record { header, key, stored }| {
         let id = KeyspaceId::of(&header);
         // Extents that records of dropped keyspaces name may be another one's.
@@ -254,8 +257,9 @@ async fn delete_lost_values(
         if !is_whole {
             log.delete(group, header.stamp);
             if is_newest {
-                report.losses.push(Loss::Item { key, place: "its large value is damaged".into() });
+                losses.push(Loss::Item { key, place: "its large value is damaged".into() });
             }
         }
     }
+    losses
 }

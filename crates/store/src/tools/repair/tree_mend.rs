@@ -51,11 +51,11 @@ impl Surgery<'_> {
             let log = TreeLog::of(&self.roots, keyspace.id);
             let records = log.records();
             let stamp_next = self.stamp_next(found.images.stamp_last());
-            let damage = TreeDamage { bad: &found.bad, lost: &found.lost, live: &found.live };
+            let damage = TreeDamage { set: &mut found.images, bad: &found.bad, lost: &found.lost, live: &found.live };
             let roots = &mut self.roots;
             let mut groups = RepairGroups { groups: roots.installer.of_mut::<GroupTable>() };
-            let room = (&*roots.space.allocator, &mut groups);
-            let mended = mend(&self.patient.io, &found.slots, (&mut found.images, &damage), &records, room, stamp_next);
+            let extents = &*roots.space.allocator;
+            let mended = mend(&self.patient.io, &found.slots, damage, &records, extents, &mut groups, stamp_next);
             let stamp_next = mended.await.map_err(|error| no_room(error, &keyspace))?;
             let opening = &mut self.roots.installer.marks.opening;
             opening.stamp_base = opening.stamp_base.max(stamp_next);

@@ -61,15 +61,14 @@ impl TreeNodes {
                     let is_there = was_read
                         || io.read(map.flash(slot), &mut buffer, page.start, PAGE_BYTES as usize).await.is_ok();
                     if is_there {
-                        let place = (group.first, from + number);
-                        let of_round = round.as_ref().map(|round| (round, place));
+                        let place = from + number;
                         let may_be_torn =
-                            group.open && of_round.is_none_or(|(round, (group, slot))| round.may_be_torn(group, slot));
+                            group.open && round.as_ref().is_none_or(|round| round.may_be_torn(group.first, place));
                         let bytes = io.look(&buffer, page);
-                        if nodes.take(space, (slot, group.version, may_be_torn), bytes)?
-                            && let (Some((round, place)), Ok(node)) = (of_round, NodeRef::look(bytes))
+                        if nodes.take(space, slot, group.version, may_be_torn, bytes)?
+                            && let (Some(round), Ok(node)) = (&round, NodeRef::look(bytes))
                         {
-                            counted.look(round, place, &node);
+                            counted.look(round, group.first, place, &node);
                         }
                     } else {
                         nodes.bad.push(BadSlot { slot, may_be_torn: false, head: None });
@@ -89,7 +88,9 @@ impl TreeNodes {
     fn take(
         &mut self,
         space: &SlotSpace,
-        (slot, version, may_be_torn): (u32, u64, bool),
+        slot: u32,
+        version: u64,
+        may_be_torn: bool,
         page: &[u8],
     ) -> Result<bool, Error> {
         let salt = SlotSalt { store: space.options().store_id, slot: space.map().address(slot), version };

@@ -141,7 +141,7 @@ pub async fn look_at_tree(
         is_outdated,
     };
     look_at_log(io, roots, keyspace, &mut found, report).await;
-    look_at_values(io, roots, (keyspace, &named), &mut found, report).await?;
+    look_at_values(io, roots, keyspace, &named, &mut found, report).await?;
     for gap in &found.live.gaps {
         report.nodes_rewritten.push(format!("an empty data node for the keys {}", range(&keyspace.name, gap)));
     }
@@ -161,7 +161,7 @@ pub async fn read_image(io: &Io, found: &FoundTree, tile: &Tile) -> Result<Vec<u
 }
 
 /// The records of a tile, as its image has them.
-pub fn records_of<'n>(image: &'n [u8], (low, high): (&[u8], Option<&[u8]>)) -> Result<Vec<NodeRecord<'n>>, Error> {
+pub fn records_of<'n>(image: &'n [u8], low: &[u8], high: Option<&[u8]>) -> Result<Vec<NodeRecord<'n>>, Error> {
     let misread = |error| Error::Corrupt(format!("a data node cannot be read twice: {error:?}"));
     let records = NodeRef::look(image).map_err(misread)?.records().collect::<Result<Vec<_>, _>>().map_err(misread)?;
     let is_in = |key: &[u8]| low <= key && high.is_none_or(|high| key < high);
@@ -185,8 +185,8 @@ async fn look_at_log(io: &Io, roots: &Roots, keyspace: &Keyspace, found: &mut Fo
                 continue;
             }
             let Ok(reference) = ExtensionReference::parse(record.stored) else { continue };
-            let of = (record.key, record.header.raw_bytes);
-            if !read_value(io, &found.slots, &reference, of, |_| ()).await.unwrap_or(false) {
+            let read = read_value(io, &found.slots, &reference, record.key, record.header.raw_bytes, |_| ());
+            if !read.await.unwrap_or(false) {
                 report.losses.push(lost_value(keyspace, record.key, &reference));
                 lost.insert(record.header.stamp);
             }
@@ -199,7 +199,8 @@ async fn look_at_log(io: &Io, roots: &Roots, keyspace: &Keyspace, found: &mut Fo
 async fn look_at_values(
     io: &Io,
     roots: &Roots,
-    (keyspace, named): (&Keyspace, &[bool]),
+    keyspace: &Keyspace,
+    named: &[bool],
     found: &mut FoundTree,
     report: &mut RepairReport,
 ) -> Result<(), Error> {
@@ -209,23 +210,21 @@ async fn look_at_values(
         if !named[tile.image() as usize] {
             continue;
         }
-        let (fences, stamp) = (found.images.fences_of(tile), found.images.get(tile.image()).stamp);
-        let written: BTreeSet<&[u8]> = log.above(stamp, fences.0, fences.1).map(|record| record.key).collect();
+        let ((low, high), stamp) = (found.images.fences_of(tile), found.images.get(tile.image()).stamp);
+        let written: BTreeSet<&[u8]> = log.above(stamp, low, high).map(|record| record.key).collect();
         let image = read_image(io, found, tile).await?;
         let mut lost = BTreeSet::new();
-        for record in records_of(&image, fences)? {
+        for record in records_of(&image, low, high)? {
             let Ok(Some(reference)) = record.extension() else { continue };
-            let of = (record.key, record.header.raw_bytes);
-            if written.contains(record.key)
-                || read_value(io, &found.slots, &reference, of, |_| ()).await.unwrap_or(false)
-            {
+            let read = read_value(io, &found.slots, &reference, record.key, record.header.raw_bytes, |_| ());
+            if written.contains(record.key) || read.await.unwrap_or(false) {
                 continue;
             }
             report.losses.push(lost_value(keyspace, record.key, &reference));
             lost.insert(record.key.to_vec());
         }
         if !lost.is_empty() {
-            let (from, to) = (fences.0.to_vec(), fences.1.map(<[u8]>::to_vec));
+            let (from, to) = (low.to_vec(), high.map(<[u8]>::to_vec));
             let keys = range(&keyspace.name, &Gap { from, to });
             report.nodes_rewritten.push(format!("the data node with the keys {keys}"));
             found.lost.insert(number, lost);
@@ -253,7 +252,7 @@ impl Tell<'_> {
         format!("the data node in page {page} of extent {extent}, byte {} of the drive", map.flash(slot))
     }
 
-    fn older(&mut self, (from, to): (&[u8], Option<&[u8]>), place: String) {
+    fn older(&mut self, from: &[u8], to: Option<&[u8]>, place: String) {
         let (keyspace, from, to) = (self.keyspace.name.clone(), from.to_vec(), to.map(<[u8]>::to_vec));
         self.report.losses.push(Loss::Older { keyspace, from, to, place });
     }
@@ -273,7 +272,7 @@ impl Tell<'_> {
 
     /// Groups that the manifest does not know any more may have had newer images, of any keys.
     fn of_manifest(&mut self) -> bool {
-        self.older((&[], None), "frames of the manifest that cannot be read may have named newer data nodes".into());
+        self.older(&[], None, "frames of the manifest that cannot be read may have named newer data nodes".into());
         true
     }
 
@@ -291,7 +290,7 @@ impl Tell<'_> {
             let to = checkpoint.nodes.get(number + 1).map(|next| &next.anchor[..]);
             if !self.is_gap(&node.anchor, to) {
                 let place = format!("{} is damaged", self.place(node.home.slot));
-                self.older((&node.anchor, to), place);
+                self.older(&node.anchor, to, place);
             }
         }
         self.damaged.clone_from(&missing);
@@ -314,18 +313,16 @@ impl Tell<'_> {
                 Some(head) if self.is_gap(&head.low, head.high.as_deref()) => {}
                 Some(head) => {
                     self.older(
-                        (&head.low, head.high.as_deref()),
+                        &head.low,
+                        head.high.as_deref(),
                         format!("{place} is damaged; its head seems to say so"),
                     );
                 }
-                None => self.older((&[], None), format!("{place} is damaged; nobody knows what keys it had")),
+                None => self.older(&[], None, format!("{place} is damaged; nobody knows what keys it had")),
             }
         }
         if self.nodes.missing as usize > self.nodes.bad.len() {
-            self.older(
-                (&[], None),
-                "data nodes that were written are not there; nobody knows what keys they had".into(),
-            );
+            self.older(&[], None, "data nodes that were written are not there; nobody knows what keys they had".into());
         }
         false
     }

@@ -221,7 +221,7 @@ impl Client {
 
     pub fn start_scan(&mut self, range: KeyRange, items_max: usize) -> u64 {
         self.token_next += 1;
-        self.session.start_scan((KEYSPACE, self.token_next), range, items_max);
+        self.session.start_scan(KEYSPACE, self.token_next, range, items_max);
         self.token_next
     }
 
