@@ -487,11 +487,15 @@ impl Engine for OrderedEngine {
         Box::pin(async move {
             let Some(OrderedShared { state, .. }) = self.shared.get() else { return Ok(()) };
             self.batches.close();
+            // Nothing is written of what was dropped.
+            for keyspace in self.dropped() {
+                self.forget_pages(keyspace);
+            }
             let (mut tries, mut looks) = (0, 0);
             loop {
                 state.write_back.advance(state, true);
                 self.base.log.poisoned()?;
-                if state.write_back.is_closed() || !state.write_back.has_work() && state.write_back.close(state) {
+                if state.write_back.has_ended() || !state.write_back.has_work() && state.write_back.close(state) {
                     return self.leave_checkpoint(&io, state).await;
                 }
                 let wanting: Vec<_> = lock(&self.slots).values().filter(|slots| slots.want_change()).cloned().collect();

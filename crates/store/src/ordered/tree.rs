@@ -58,6 +58,11 @@ impl OrderedTree {
         self.items.fetch_add(items, Ordering::Relaxed);
     }
 
+    /// Whether its first node has a page, or an image on flash.
+    pub fn is_made(&self) -> bool {
+        self.is_made.load(Ordering::SeqCst)
+    }
+
     /// The number of items. Expired ones, and those deleted with everything else, count as long as their records exist.
     pub fn items(&self) -> u64 {
         self.items.load(Ordering::Relaxed)

@@ -59,8 +59,9 @@ impl Session {
 
     /// Appends a batch if that can be done now; the last stamp of it.
     fn try_batch(&mut self, writes: &[Write<'_>]) -> Result<u64, BatchStop> {
-        for kind in writes.iter().map(|write| write.keyspace().kind()) {
-            self.engine_of(kind).map_err(BatchStop::Refused)?;
+        for keyspace in writes.iter().map(Write::keyspace) {
+            self.core.base.refuse_dropped(keyspace).map_err(BatchStop::Refused)?;
+            self.engine_of(keyspace.kind()).map_err(BatchStop::Refused)?;
         }
         self.check_batch(writes).map_err(BatchStop::Refused)?;
         let Session { core, hashed, others, hashed_engine, .. } = self;

@@ -443,7 +443,7 @@ impl Drop for Session {
     fn drop(&mut self) {
         if !self.core.is_here() {
             // Whatever is of the parent stays, also where this is the last that has the store.
-            return std::mem::forget(self.hashed_engine.clone());
+            return std::mem::forget((self.hashed_engine.clone(), self.engines.clone()));
         }
         self.core.base.log.unregister(&self.core.notifier);
         self.hashed.leave(&self.hashed_engine);

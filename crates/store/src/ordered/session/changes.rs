@@ -74,7 +74,7 @@ pub(super) fn change(
 
 /// An error if flash is full, unless the change removes a record or the node has a slot: then the node's next image takes that slot's place.
 fn may_change(cx: &Context, core: &SessionCore, op: &OrderedOp, node: NodeId) -> Result<(), Error> {
-    core.base.log.poisoned()?;
+    core.base.log.refuse_changes()?;
     check_value(core, value_to_store(op).len())?;
     let removes = match &op.kept.change {
         Some(change) => matches!(change.value, ChangeValue::Removed),

@@ -393,6 +393,10 @@ impl EngineSession for OrderedSession {
         writes: &'a [Write<'a>],
     ) -> Result<Box<dyn BatchPart + 'a>, BatchStop> {
         let OrderedSession { ops, waits, reads, preparation, batches, cx, .. } = self;
+        // Trees are made before the parts of a batch lock anything.
+        for write in writes {
+            cx.tree_of(write.keyspace().id()).map_err(BatchStop::Refused)?;
+        }
         let session = SessionParts { cx, preparation, reads, merges: &mut waits.merges };
         Ok(Box::new(OrderedBatch::prepare(session, ops, core, batches, writes)?))
     }

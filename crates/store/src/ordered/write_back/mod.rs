@@ -67,6 +67,8 @@ pub struct WriteBack {
     /// How often slots were looked for.
     looks: AtomicU64,
     is_closed: AtomicBool,
+    /// See [`WriteBack::has_ended`].
+    has_ended: AtomicBool,
     /// See [`WriteBack::is_behind`].
     is_behind: AtomicBool,
 }
@@ -95,6 +97,7 @@ impl WriteBack {
             is_starved: AtomicBool::new(false),
             looks: AtomicU64::new(0),
             is_closed: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
             is_behind: AtomicBool::new(false),
         })
     }
@@ -144,7 +147,7 @@ impl WriteBack {
     pub fn close(&self, state: &OrderedState) -> bool {
         let now_us = state.base.drive.env().now_us();
         let _ = self.turns.run(CLOSE, |writer, asks| writer.work(state, asks & HURRY != 0, now_us, asks & CLOSE != 0));
-        self.is_closed()
+        self.has_ended()
     }
 
     /// Whether the last search found no slot for a page, while no image in flight was going to free one.
@@ -164,6 +167,11 @@ impl WriteBack {
         self.is_behind.load(Ordering::Relaxed) && !self.is_starved()
     }
 
+    /// Whether it is closed for good. [`WriteBack::is_closed`] may be true for a moment, and false again as a page was listed meanwhile.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::SeqCst)
+    }
+
     /// Whether images are no longer made: a change of a page from here on is lost, and must not be acknowledged.
     pub fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::SeqCst)
@@ -171,9 +179,13 @@ impl WriteBack {
 
     /// Stops making images, unless a page was listed meanwhile.
     fn end(&self) {
+        if self.has_ended() {
+            return;
+        }
         self.is_closed.store(true, Ordering::SeqCst);
-        if self.unfinished.load(Ordering::SeqCst) > 0 {
-            self.is_closed.store(false, Ordering::SeqCst);
+        match self.unfinished.load(Ordering::SeqCst) {
+            0 => self.has_ended.store(true, Ordering::SeqCst),
+            _ => self.is_closed.store(false, Ordering::SeqCst),
         }
     }
 
