@@ -53,24 +53,6 @@ class Handshake(DeviceTest):
         self.assertEqual(handle.get_block_size(nbd.SIZE_MAXIMUM), 0)
         self.assertEqual(handle.pread(3, 5), bytes(3))
 
-    def test_a_wrong_name_is_refused_and_another_may_follow(self):
-        for name in ("absent", "", "disk", "disk00", "Disk0", "n" * 4096, "d\u00efsk"):
-            handle = self.negotiating(name)
-            for ask in (handle.opt_info, handle.opt_go):
-                with self.refuses("ENOENT"):
-                    ask()
-            self.assertTrue(handle.aio_is_negotiating())
-            handle.set_export_name(GROUPED)
-            handle.opt_go()
-            self.assertEqual(handle.get_size(), SIZES[GROUPED])
-        with self.refuses("ENOENT"):
-            self.opened("absent")
-
-    def test_leaving_before_there_is_an_export(self):
-        handle = self.negotiating()
-        handle.opt_abort()
-        self.assertTrue(handle.aio_is_closed())
-
     def test_contexts_are_listed(self):
         for asked in ((), (nbd.CONTEXT_BASE_ALLOCATION,), ("base:",), ("x-other:any", "base:")):
             handle, found = self.negotiating(contexts=asked), []
@@ -106,15 +88,6 @@ class Handshake(DeviceTest):
         handle.block_status(BLOCK, 0, lambda _context, _at, entries, _error: found.extend(entries) or 0)
         self.assertEqual(found, [BLOCK, HOLE])
 
-    def test_replies_are_simple_where_nothing_else_was_asked_for(self):
-        handle = self.opened(structured=False, lax=True)
-        self.assertFalse(handle.get_structured_replies_negotiated())
-        self.assertFalse(handle.can_meta_context(nbd.CONTEXT_BASE_ALLOCATION))
-        with self.refuses("EINVAL"):
-            handle.block_status(BLOCK, 0, lambda *_: 0)
-        self.assertEqual(handle.pread(BLOCK, 0), bytes(BLOCK))
-        self.assertTrue(self.opened().get_structured_replies_negotiated())
-
     def test_flags_of_the_handshake(self):
         handle = self.handle()
         handle.set_handshake_flags(nbd.HANDSHAKE_FLAG_FIXED_NEWSTYLE)
@@ -125,18 +98,6 @@ class Handshake(DeviceTest):
         handle.set_handshake_flags(0)
         with self.assertRaises(nbd.Error):
             handle.connect_unix(self.server.socket)
-
-    def test_there_is_no_encryption(self):
-        handle = self.handle()
-        if not handle.supports_tls():
-            self.skipTest("this libnbd has no TLS")
-        handle.set_tls(nbd.TLS_REQUIRE)
-        with self.assertRaises(nbd.Error):
-            handle.connect_unix(self.server.socket)
-        handle = self.handle()
-        handle.set_tls(nbd.TLS_ALLOW)
-        handle.connect_unix(self.server.socket)
-        self.assertFalse(handle.get_tls_negotiated())
 
     def test_a_uri_names_an_export(self):
         handle = self.handle()

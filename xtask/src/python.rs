@@ -176,6 +176,8 @@ fn unittest_command(
     };
     // The tests run in another folder.
     python.env("TAPETUM_SERVER", std::path::absolute(binary)?).env("TAPETUM_SCRATCH", scratch);
+    // tests/nbd starts its servers as tests/system does.
+    python.env("PYTHONPATH", workspace::root().join("tests/system"));
     // No byte code beside the sources.
     python.env("PYTHONDONTWRITEBYTECODE", "1");
     Ok(python)

@@ -11,14 +11,13 @@ use crate::Failure;
 use crate::latencies::Latencies;
 use crate::readiness::Readiness;
 use crate::turn::Turn;
+use crate::udp_client::{FRAME_BYTES, framed};
 use crate::workload::{Operation, Operations, Population, Values, key};
 
 /// Datagrams of one system call, and the most that one socket has on their way.
 const BATCH: usize = 64;
 /// More than a reply has that is one datagram.
 const ROOM_BYTES: usize = 2048;
-/// memcached's frame: request id, number of the datagram, datagrams of the message, reserved; each two bytes.
-const FRAME_BYTES: usize = 8;
 /// A server that is silent for so long has stopped, or lost the requests.
 const SILENCE_MAX_MS: i32 = 5000;
 
@@ -89,7 +88,7 @@ impl DatagramLine {
     fn ask(&mut self, index: u64) {
         let id = self.asked.iter().position(Option::is_none).expect("no more are asked than there are places");
         self.asked[id] = Some(AskedDatagram { index, since: Instant::now() });
-        self.requests.push([&[0, id as u8, 0, 0, 0, 1, 0, 0], &b"get "[..], &key(index), b"\r\n"].concat());
+        self.requests.push(framed(id as u16, &[&b"get "[..], &key(index), b"\r\n"].concat()));
     }
 
     fn send(&mut self) -> Result<(), Failure> {

@@ -33,6 +33,7 @@ pub mod readiness;
 pub mod server;
 pub mod sockets;
 pub mod turn;
+pub mod udp_client;
 pub mod workload;
 
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;

@@ -34,6 +34,8 @@ pub struct NbdClient {
     stream: TcpStream,
     pub size_bytes: u64,
     pub flags: u16,
+    /// It may ask for block statuses.
+    pub structured: bool,
     cookie_next: u64,
     /// Requests on their way: where a read began, and the bytes received so far.
     pending: HashMap<u64, (u64, NbdReply)>,
@@ -46,6 +48,14 @@ fn refused(what: &str) -> io::Error {
 /// An option as a client writes it.
 pub fn option(code: u32, data: &[u8]) -> Vec<u8> {
     [&b"IHAVEOPT"[..], &code.to_be_bytes(), &(data.len() as u32).to_be_bytes(), data].concat()
+}
+
+/// A request as a client writes it, without the data of a write.
+pub fn request((command, flags): (u16, u16), cookie: u64, offset: u64, length: u32) -> Vec<u8> {
+    let magic = 0x2560_9513_u32.to_be_bytes();
+    let what = [flags.to_be_bytes(), command.to_be_bytes()];
+    let place = [cookie.to_be_bytes(), offset.to_be_bytes()];
+    [&magic[..], what.as_flattened(), place.as_flattened(), &length.to_be_bytes()].concat()
 }
 
 /// The data of `GO` and `INFO`.
@@ -112,20 +122,14 @@ impl NbdClient {
                 (kind, _) => return Err(refused(&format!("the export was refused: {kind:#x}"))),
             }
         }
-        Ok(NbdClient { stream, size_bytes, flags, cookie_next: 1, pending: HashMap::new() })
+        Ok(NbdClient { stream, size_bytes, flags, structured, cookie_next: 1, pending: HashMap::new() })
     }
 
     /// Sends a request; its cookie. Nothing is read meanwhile, so there must not be too much on its way.
     pub fn send(&mut self, command: u16, flags: u16, offset: u64, length: u32, data: &[u8]) -> io::Result<u64> {
         let cookie = self.cookie_next;
         self.cookie_next += 1;
-        let mut request = Vec::with_capacity(28 + data.len());
-        request.extend_from_slice(&0x2560_9513_u32.to_be_bytes());
-        request.extend_from_slice(&flags.to_be_bytes());
-        request.extend_from_slice(&command.to_be_bytes());
-        request.extend_from_slice(&cookie.to_be_bytes());
-        request.extend_from_slice(&offset.to_be_bytes());
-        request.extend_from_slice(&length.to_be_bytes());
+        let mut request = request((command, flags), cookie, offset, length);
         request.extend_from_slice(data);
         let bytes = if command == READ { vec![0xee; length as usize] } else { Vec::new() };
         self.pending.insert(cookie, (offset, NbdReply { bytes, ..NbdReply::default() }));

@@ -43,7 +43,7 @@ impl DeviceModel {
                 self.receive(client)?;
             }
             let (command, range) = loop {
-                let drawn = self.draw(random);
+                let drawn = self.draw(random, client.structured);
                 let meets = |other: &Flying| other.range.start < drawn.1.end && drawn.1.start < other.range.end;
                 // Statuses are for whole blocks, and a write in flight to a part of a block may create the block.
                 let meets_block = |other: &Flying| {
@@ -69,14 +69,14 @@ impl DeviceModel {
         Ok(())
     }
 
-    fn draw(&self, random: &mut SplitMix64) -> (u16, Range<u64>) {
+    fn draw(&self, random: &mut SplitMix64, has_statuses: bool) -> (u16, Range<u64>) {
         let size = self.bytes.len() as u64;
         let command = match random.below(100) {
             0..30 => READ,
             30..75 => WRITE,
             75..83 => WRITE_ZEROES,
             83..89 => TRIM,
-            89..95 => BLOCK_STATUS,
+            89..95 if has_statuses => BLOCK_STATUS,
             _ => return (FLUSH, 0..0),
         };
         let longest = [700, BLOCK, 4 * BLOCK, 70_000][random.below(4) as usize];

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::{DISK, Disk};
 use crate::Failure;
-use tapetum_bench::nbd_client::{BLOCK_STATUS, DISCONNECT, NbdClient, READ, WRITE, greet};
+use tapetum_bench::nbd_client::{BLOCK_STATUS, DISCONNECT, NbdClient, READ, WRITE, greet, request};
 use tapetum_bench::process;
 
 /// The most that the server's memory may grow: its pools allocate at first use.
@@ -62,7 +62,7 @@ pub fn hoard(disk: &Disk) -> Result<(), Failure> {
         (0..HOARD_REQUESTS).try_for_each(|_| client.send(BLOCK_STATUS, 0, 0, HOARD_BYTES, b"").map(drop))?;
     }
     others.iter_mut().try_for_each(|client| client.send(READ, 0, 0, 640 << 10, b"").map(drop))?;
-    let read = [&0x2560_9513_u32.to_be_bytes()[..], &[0; 20], &HOARD_BYTES.to_be_bytes()].concat();
+    let read = request((READ, 0), 0, 0, HOARD_BYTES);
     hoarder.stream().write_all(&read.repeat(HOARD_REQUESTS as usize))?;
     let (begun, mut held_bytes) = (Instant::now(), 0);
     while begun.elapsed() < HOARD_TIME {

@@ -2,6 +2,7 @@
 //! are as large as can be had for their size. All of it from a seed.
 
 use tapetum_bench::random::Random;
+use tapetum_bench::udp_client::{frame, framed, packet};
 
 use super::{LARGE_KEYS, SMALL_KEY, key};
 
@@ -74,24 +75,9 @@ pub fn is_request(datagram: &[u8]) -> bool {
     payload.is_empty()
 }
 
-pub fn frame(id: u16, number: u16, count: u16) -> [u8; 8] {
-    let ([a, b], [c, d], [e, f]) = (id.to_be_bytes(), number.to_be_bytes(), count.to_be_bytes());
-    [a, b, c, d, e, f, 0, 0]
-}
-
-/// A binary request.
-fn packet(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
-    let mut packet = vec![0x80, opcode];
-    packet.extend((key.len() as u16).to_be_bytes());
-    packet.extend([extras.len() as u8, 0, 0, 0]);
-    packet.extend(((extras.len() + key.len() + value.len()) as u32).to_be_bytes());
-    packet.extend([0; 12]);
-    [&packet[..], extras, key, value].concat()
-}
-
 /// The next datagram of a kind, with this request id.
 pub fn datagram(kind: Kind, id: u16, random: &mut Random) -> Vec<u8> {
-    let whole = |payload: Vec<u8>| [&frame(id, 0, 1)[..], &payload].concat();
+    let whole = |payload: Vec<u8>| framed(id, &payload);
     match kind {
         Kind::Noise => noise(id, random),
         Kind::Cut => whole(cut(random)),
@@ -128,7 +114,7 @@ fn noise(id: u16, random: &mut Random) -> Vec<u8> {
         *first |= 0x81;
     }
     match random.below(3) {
-        0 => [&frame(id, 0, 1)[..], &bytes].concat(),
+        0 => framed(id, &bytes),
         1 => bytes[..bytes.len().min(8)].to_vec(),
         // A frame of no message.
         _ => [&frame(id, 1, 1)[..], &request(random)].concat(),

@@ -11,13 +11,14 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use self::hostile::{Kind, datagram, frame, is_request};
+use self::hostile::{Kind, datagram, is_request};
 use crate::Failure;
 use crate::arguments::Arguments;
 use crate::workspace::Scratch;
 use tapetum_bench::client::{Connection, Line};
 use tapetum_bench::random::Random;
 use tapetum_bench::server::ServerOptions;
+use tapetum_bench::udp_client::{UdpClient, framed};
 
 const BURST: u64 = 64;
 /// The id of the request that ends a burst.
@@ -53,7 +54,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let words =
         ["--capacity", "256MiB", "--memory", "64MiB", "--udp-allow", "192.0.2.0/24", "--udp-rate", "4294967295"];
     let options = ServerOptions::new(&binary, &scratch.folder().join("data"), &words)?;
-    let server = ServerOptions { udp: true, ..options }.start()?;
+    let options = ServerOptions { udp: true, ..options };
+    let server = options.start()?;
     let mut witness = Connection::open(server.address())?;
     store(&mut witness)?;
     let mut flood = Flood::new(server.address())?;
@@ -66,7 +68,26 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Err(format!("{received} datagrams were sent, and the server counts {counted}").into());
     }
     expect_service(&mut witness)?;
+    let mut stranger = UdpClient::open(server.address())?;
+    stranger.send(b"set datagram 0 0 3 noreply\r\nabc\r\n")?;
+    expect_in_both_doors(&mut stranger, &mut witness)?;
+    server.terminate()?;
+    let server = options.start()?;
+    expect_in_both_doors(&mut UdpClient::open(server.address())?, &mut Connection::open(server.address())?)?;
     server.terminate()
+}
+
+/// Both doors show the item that came in a datagram.
+fn expect_in_both_doors(stranger: &mut UdpClient, witness: &mut Connection) -> Result<(), Failure> {
+    let (over_udp, mut over_tcp) = (stranger.ask(b"get datagram\r\n")?, Vec::new());
+    witness.queue_get([&b"datagram"[..]]);
+    witness.flush()?;
+    witness.read_values(|value| over_tcp.extend_from_slice(value.bytes))?;
+    if over_udp != b"VALUE datagram 0 3\r\nabc\r\nEND\r\n" || over_tcp != b"abc" {
+        let (over_udp, over_tcp) = (over_udp.escape_ascii(), over_tcp.escape_ascii());
+        return Err(format!("an item that came in a datagram is {over_udp} over UDP, {over_tcp} over TCP").into());
+    }
+    Ok(())
 }
 
 fn large(number: u64) -> Vec<u8> {
@@ -130,7 +151,7 @@ impl Flood {
             tally.sent_bytes += bytes.len() as u64;
             self.sent[usize::from(id)] = Some((kind, bytes));
             if (number + 1) % BURST == 0 || number + 1 == datagrams {
-                self.socket.send(&[&frame(FENCE, 0, 1)[..], b"get absent\r\n"].concat())?;
+                self.socket.send(&framed(FENCE, b"get absent\r\n"))?;
                 let mut buffer = [0; 65536];
                 let mut ended = false;
                 while !ended {

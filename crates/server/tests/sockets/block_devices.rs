@@ -3,13 +3,14 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{drive_of, store_in_memory};
 use crate::nbd_client::{
     BLOCK_STATUS, DISCONNECT, FLUSH, FUA, NO_HOLE, NbdClient, READ, TRIM, WHOLE, WRITE, WRITE_ZEROES, about, greet,
-    option, read_option_reply,
+    option, read_option_reply, request,
 };
 use crate::nbd_model::DeviceModel;
 use tapetum::{BlockDevice, Error, Store, StoreOptions, Sync};
@@ -23,6 +24,15 @@ use tapetum_server::store::store_slot::StoreSlot;
 
 const DEVICE_BYTES: u64 = 8 << 20;
 const BLOCK: u64 = 4096;
+/// The longest read or write that the server takes.
+const REQUEST_BYTES_MAX: u32 = 32 << 20;
+/// The flag of a block status that asks for one extent.
+const ONE_EXTENT: u16 = 8;
+/// The flag of zeroes that must not be slower than a trim. The server does not offer it.
+const FAST_ZERO: u16 = 16;
+/// The status of written blocks, and of holes.
+const DATA: u32 = 0;
+const HOLE: u32 = 3;
 /// The device whose blocks lie in groups.
 const GROUPED: &str = "grouped";
 
@@ -130,16 +140,11 @@ fn random_requests_come_to_what_a_model_says() {
         let mut random = SplitMix64::new(seed);
         for structured in [true, false] {
             let mut client = NbdClient::open(&bench.address, name, structured).unwrap();
-            let model = &mut model;
-            if !structured {
-                // Without structured replies there are no block statuses.
-                let reply = client.call(BLOCK_STATUS, 0, 0, 4096, b"").unwrap();
-                assert_eq!(reply.error, 22);
-                continue;
-            }
             model.exercise(&mut client, &mut random, 3000, 24).unwrap();
         }
         let mut client = NbdClient::open(&bench.address, name, false).unwrap();
+        // Without structured replies there are no block statuses.
+        assert_eq!(client.call(BLOCK_STATUS, 0, 0, 4096, b"").unwrap().error, 22);
         assert!(read(&mut client, 0, DEVICE_BYTES as usize) == model.bytes);
         bench.crash();
         wait_for_store(&mut client);
@@ -153,18 +158,21 @@ fn random_requests_come_to_what_a_model_says() {
 #[test]
 fn exports_are_apart_and_a_read_only_one_is_not_written_to() {
     let bench = Bench::small();
-    let (mut disk0, mut frozen) = (bench.client(), NbdClient::open(&bench.address, "frozen", true).unwrap());
+    let mut disk0 = bench.client();
     write(&mut disk0, 0, 0, b"one");
     let mut disk1 = NbdClient::open(&bench.address, "disk1", false).unwrap();
     assert_eq!(read(&mut disk1, 0, 3), [0; 3]);
-    assert_eq!((disk0.size_bytes, frozen.size_bytes), (DEVICE_BYTES, DEVICE_BYTES));
-    assert_eq!((disk0.flags & 2, frozen.flags & 2), (0, 2));
-    for command in [WRITE, TRIM, WRITE_ZEROES] {
-        let data = if command == WRITE { &b"four"[..] } else { b"" };
-        assert_eq!(frozen.call(command, 0, 0, 4, data).unwrap().error, 1);
+    for structured in [true, false] {
+        let mut frozen = NbdClient::open(&bench.address, "frozen", structured).unwrap();
+        assert_eq!((disk0.size_bytes, frozen.size_bytes), (DEVICE_BYTES, DEVICE_BYTES));
+        assert_eq!((disk0.flags & 2, frozen.flags & 2), (0, 2));
+        for (command, offset, length) in [(WRITE, 3, 1_000_000), (TRIM, 0, 4096), (WRITE_ZEROES, 0, 4096)] {
+            let data = vec![7; if command == WRITE { length as usize } else { 0 }];
+            assert_eq!(frozen.call(command, 0, offset, length, &data).unwrap().error, 1);
+        }
+        assert_eq!(frozen.call(FLUSH, 0, 0, 0, b"").unwrap().error, 0);
+        assert_eq!(read(&mut frozen, 3, 100_000), [0; 100_000]);
     }
-    assert_eq!(frozen.call(FLUSH, 0, 0, 0, b"").unwrap().error, 0);
-    assert_eq!(read(&mut frozen, 0, 4), [0; 4]);
     let mut stream = greet(&bench.address).unwrap();
     stream
         .write_all(&[option(3, b""), option(6, &about("disk1")), option(6, &about("")), option(2, b"")].concat())
@@ -201,6 +209,18 @@ fn a_hole_of_gibibytes_is_told_and_trimmed_without_a_look_at_each_block() {
         assert_eq!(client.call(BLOCK_STATUS, 0, 0, 2 << 30, b"").unwrap().extents, [(2 << 30, 3)]);
         assert_eq!(client.call(BLOCK_STATUS, 8, 700 * GIB, 4096, b"").unwrap().extents, [(4096, 0)]);
         assert_eq!(read(&mut client, 700 * GIB, 4096), pattern(1, 4096));
+        if name == "disk0" {
+            let around = extents(&mut client, 699 * GIB..703 * GIB);
+            assert_eq!(around, [(GIB, HOLE), (BLOCK, DATA), (3 * GIB - BLOCK, HOLE)]);
+            // Within what was asked for, of blocks in part too.
+            for (flags, offset, length, expected) in [
+                (ONE_EXTENT, 700 * GIB - BLOCK, 3 * 4096, &[(4096, HOLE)][..]),
+                (0, 700 * GIB + 50, 100, &[(100, DATA)]),
+                (0, 700 * GIB + 50, 2 * 4096, &[(4046, DATA), (4146, HOLE)]),
+            ] {
+                assert_eq!(client.call(BLOCK_STATUS, flags, offset, length, b"").unwrap().extents, expected);
+            }
+        }
         assert_eq!(client.call(TRIM, FUA, 699 * GIB, 2 << 30, b"").unwrap().error, 0);
         assert_eq!(read(&mut client, 700 * GIB, 4096), [0; 4096]);
         // Rewritten blocks exist again, also where the map had them empty.
@@ -211,31 +231,87 @@ fn a_hole_of_gibibytes_is_told_and_trimmed_without_a_look_at_each_block() {
     bench.server.stop().unwrap();
 }
 
+/// The extents of a range, adjacent ones of one status put together. Each question asks for all that is left.
+fn extents(client: &mut NbdClient, range: Range<u64>) -> Vec<(u64, u32)> {
+    let (mut found, mut at) = (Vec::<(u64, u32)>::new(), range.start);
+    while at < range.end {
+        let length = (range.end - at).min(0xffff_f000) as u32;
+        for (bytes, status) in client.call(BLOCK_STATUS, 0, at, length, b"").unwrap().extents {
+            at += u64::from(bytes);
+            match found.last_mut() {
+                Some((sum, same)) if *same == status => *sum += u64::from(bytes),
+                _ => found.push((u64::from(bytes), status)),
+            }
+        }
+    }
+    assert_eq!(at, range.end);
+    found
+}
+
+/// A device, and the bytes at its beginning.
+struct Trimmed {
+    client: NbdClient,
+    bytes: Vec<u8>,
+}
+
+impl Trimmed {
+    fn write(&mut self, seed: u64) {
+        self.bytes = pattern(seed, self.bytes.len());
+        write(&mut self.client, 0, 0, &self.bytes);
+    }
+
+    /// Sends a command that makes a range zeroes.
+    #[track_caller]
+    fn zero(&mut self, command: (u16, u16), offset: u64, length: u64) {
+        assert_eq!(self.client.call(command.0, command.1, offset, length as u32, b"").unwrap().error, 0);
+        self.bytes[offset as usize..][..length as usize].fill(0);
+        self.expect();
+    }
+
+    #[track_caller]
+    fn expect(&mut self) {
+        assert!(read(&mut self.client, 0, self.bytes.len()) == self.bytes);
+    }
+}
+
 #[test]
 fn trims_and_zeroes_give_their_room_back_unless_it_is_to_be_kept() {
     let bench = Bench::small();
-    let mut client = bench.client();
-    write(&mut client, 0, 0, &pattern(1, 8 * 4096));
-    let statuses = |client: &mut NbdClient| client.call(BLOCK_STATUS, 0, 0, 9 * 4096, b"").unwrap().extents;
-    let blocks = |list: &[(u32, u32)]| list.iter().map(|(count, status)| (count * 4096, *status)).collect::<Vec<_>>();
-    assert_eq!(statuses(&mut client), blocks(&[(8, 0), (1, 3)]));
-    assert_eq!(client.call(TRIM, 0, BLOCK, 2 * 4096, b"").unwrap().error, 0);
-    assert_eq!(statuses(&mut client), blocks(&[(1, 0), (2, 3), (5, 0), (1, 3)]));
-    assert_eq!(client.call(WRITE_ZEROES, 0, 4 * BLOCK, 4096, b"").unwrap().error, 0);
-    assert_eq!(client.call(WRITE_ZEROES, NO_HOLE, 6 * BLOCK, 4096, b"").unwrap().error, 0);
-    assert_eq!(statuses(&mut client), blocks(&[(1, 0), (2, 3), (1, 0), (1, 3), (3, 0), (1, 3)]));
-    assert_eq!(read(&mut client, 6 * BLOCK, 4096), [0; 4096]);
-    // One extent, and no longer than asked for.
-    let one = client.call(BLOCK_STATUS, 8, BLOCK + 1, 4096, b"").unwrap();
-    assert_eq!(one.extents, [(4096, 3)]);
-    // Zeroing a part of a hole leaves the hole, and a trim does not touch parts of blocks.
-    assert_eq!(client.call(WRITE_ZEROES, 0, BLOCK + 7, 100, b"").unwrap().error, 0);
-    assert_eq!(client.call(TRIM, 0, 1, 4095, b"").unwrap().error, 0);
-    assert_eq!(statuses(&mut client)[..2], blocks(&[(1, 0), (2, 3)]));
-    assert_eq!(read(&mut client, 0, 4096), pattern(1, 8 * 4096)[..4096]);
-    // A whole device is trimmed at once, as when a file system is made.
-    assert_eq!(client.call(TRIM, FUA, 0, DEVICE_BYTES as u32, b"").unwrap().error, 0);
-    assert_eq!(statuses(&mut client), blocks(&[(9, 3)]));
+    // A group of blocks is a hole as a whole.
+    for (name, run) in [("disk0", BLOCK), (GROUPED, 8 * BLOCK)] {
+        let client = NbdClient::open(&bench.address, name, true).unwrap();
+        let mut device = Trimmed { client, bytes: vec![0; 8 * run as usize] };
+        device.write(1);
+        assert_eq!(extents(&mut device.client, 0..9 * run), [(8 * run, DATA), (run, HOLE)]);
+        device.zero((TRIM, FUA), run, run);
+        device.zero((WRITE_ZEROES, 0), 3 * run, run);
+        device.zero((WRITE_ZEROES, FUA), 4 * run, run);
+        device.zero((WRITE_ZEROES, NO_HOLE), 6 * run, run);
+        // Zeroing a part of a hole leaves the hole, and a trim does not touch parts of blocks.
+        device.zero((WRITE_ZEROES, 0), run + 7, 100);
+        for length in [4095, 4096] {
+            assert_eq!(device.client.call(TRIM, 0, 1, length, b"").unwrap().error, 0);
+        }
+        device.expect();
+        let expected = [(run, DATA), (run, HOLE), (run, DATA), (2 * run, HOLE), (3 * run, DATA), (run, HOLE)];
+        assert_eq!(extents(&mut device.client, 0..9 * run), expected);
+        // One extent, and no longer than asked for.
+        let one = device.client.call(BLOCK_STATUS, ONE_EXTENT, run + 1, 4096, b"").unwrap();
+        assert_eq!(one.extents, [((run as u32 - 1).min(4096), HOLE)]);
+        for (seed, flags) in [(2, 0), (3, NO_HOLE), (4, FUA)] {
+            device.write(seed);
+            device.zero((WRITE_ZEROES, flags), run / 2 + 1, run + run / 3);
+        }
+        // Where nothing is, room is taken all the same.
+        assert_eq!(device.client.call(WRITE_ZEROES, NO_HOLE, 4 << 20, run as u32, b"").unwrap().error, 0);
+        assert_eq!(extents(&mut device.client, 4 << 20..(4 << 20) + 2 * run), [(run, DATA), (run, HOLE)]);
+        // A whole device is trimmed at once, as when a file system is made.
+        for command in [(WRITE_ZEROES, 0), (TRIM, FUA)] {
+            assert_eq!(device.client.call(command.0, command.1, 0, DEVICE_BYTES as u32, b"").unwrap().error, 0);
+        }
+        assert_eq!(extents(&mut device.client, 0..9 * run), [(9 * run, HOLE)]);
+        assert!(read(&mut device.client, 0, DEVICE_BYTES as usize) == vec![0; DEVICE_BYTES as usize]);
+    }
     bench.server.stop().unwrap();
 }
 
@@ -259,32 +335,35 @@ fn writes_to_parts_of_one_block_by_many_clients_are_all_there() {
     });
     let expected: Vec<u8> = (1..=parts as u8).flat_map(|part| [part; 64]).collect();
     assert_eq!(read(&mut bench.client(), BLOCK / 2, 4096), expected);
+    // Each client sees what the others were answered.
+    let (mut one, mut other) = (bench.client(), NbdClient::open(&bench.address, "disk0", false).unwrap());
+    for number in 0..20 {
+        write(&mut one, 0, 0, &pattern(number, 700));
+        assert_eq!(read(&mut other, 0, 700), pattern(number, 700));
+        assert_eq!(other.call(FLUSH, 0, 0, 0, b"").unwrap().error, 0);
+    }
     bench.server.stop().unwrap();
 }
 
 #[test]
 fn what_was_flushed_or_forced_outlives_a_crash_and_a_flush_after_a_loss_says_so() {
     for name in ["disk0", GROUPED] {
-        what_was_flushed_outlives_a_crash(name);
+        let bench = Bench::new(64 << 20, Sync::No);
+        let mut client = NbdClient::open(&bench.address, name, true).unwrap();
+        for round in 0..5 {
+            write(&mut client, 0, round * 65536, &pattern(round, 40_000));
+            assert_eq!(client.call(FLUSH, 0, 0, 0, b"").unwrap().error, 0);
+            write(&mut client, FUA, round * 65536 + 50_000, b"forced");
+            bench.crash();
+            wait_for_store(&mut client);
+            assert!(read(&mut client, round * 65536, 40_000) == pattern(round, 40_000), "round {round}");
+            assert_eq!(read(&mut client, round * 65536 + 50_000, 6), b"forced");
+            // Unflushed writes may be lost: the next flush reports that once.
+            assert_eq!(client.call(FLUSH, 0, 0, 0, b"").unwrap().error, 5);
+            assert_eq!(client.call(FLUSH, 0, 0, 0, b"").unwrap().error, 0);
+        }
+        bench.server.stop().unwrap();
     }
-}
-
-fn what_was_flushed_outlives_a_crash(name: &str) {
-    let bench = Bench::new(64 << 20, Sync::No);
-    let mut client = NbdClient::open(&bench.address, name, true).unwrap();
-    for round in 0..5 {
-        write(&mut client, 0, round * 65536, &pattern(round, 40_000));
-        assert_eq!(client.call(FLUSH, 0, 0, 0, b"").unwrap().error, 0);
-        write(&mut client, FUA, round * 65536 + 50_000, b"forced");
-        bench.crash();
-        wait_for_store(&mut client);
-        assert!(read(&mut client, round * 65536, 40_000) == pattern(round, 40_000), "round {round}");
-        assert_eq!(read(&mut client, round * 65536 + 50_000, 6), b"forced");
-        // Unflushed writes may be lost: the next flush reports that once.
-        assert_eq!(client.call(FLUSH, 0, 0, 0, b"").unwrap().error, 5);
-        assert_eq!(client.call(FLUSH, 0, 0, 0, b"").unwrap().error, 0);
-    }
-    bench.server.stop().unwrap();
 }
 
 #[test]
@@ -303,24 +382,28 @@ fn a_flush_while_there_is_no_store_has_told_of_the_loss() {
 
 #[test]
 fn a_full_flash_is_no_space_and_what_is_there_can_be_read_and_trimmed() {
-    let bench = Bench::new(16 << 20, Sync::Always);
+    const PIECE: u32 = 8 << 20;
+    const PIECES: u64 = 12;
+    let bench = Bench::of_devices(128 << 20, 64 << 20, Sync::Always);
     let mut client = bench.client();
-    let full = (0..DEVICE_BYTES / 65536).chain(0..DEVICE_BYTES / 65536).any(|number| {
-        let (at, data) = (number * 65536, pattern(number, 65536));
-        let error = client.call(WRITE, 0, at, 65536, &data).unwrap().error;
-        assert!([0, 28].contains(&error), "error {error}");
-        error == 28
+    let piece = |number: u64| (number * u64::from(PIECE), pattern(number, PIECE as usize));
+    // The first is overwritten.
+    let errors = [0].into_iter().chain(0..PIECES).map(|number| {
+        let (at, data) = piece(number);
+        client.call(WRITE, 0, at, PIECE, &data).unwrap().error
     });
-    // A second device fills the rest.
-    let mut other = NbdClient::open(&bench.address, "disk1", false).unwrap();
-    let full = full
-        || (0..DEVICE_BYTES / 65536).any(|number| {
-            other.call(WRITE, 0, number * 65536, 65536, &pattern(number + 999, 65536)).unwrap().error == 28
-        });
-    assert!(full, "16 MiB took all of it");
-    assert_eq!(read(&mut client, 0, 65536), pattern(0, 65536));
-    assert_eq!(client.call(TRIM, 0, 0, DEVICE_BYTES as u32, b"").unwrap().error, 0);
-    assert_eq!(read(&mut client, 0, 65536), [0; 65536]);
+    let errors: Vec<u32> = errors.collect();
+    assert!(errors.iter().all(|error| [0, 28].contains(error)), "{errors:?}");
+    assert!(errors.iter().filter(|error| **error == 28).count() > 2, "64 MiB took 96 MiB: {errors:?}");
+    assert!(read(&mut client, 0, PIECE as usize) == piece(0).1);
+    assert_eq!(client.call(TRIM, 0, 0, PIECES as u32 * PIECE, b"").unwrap().error, 0);
+    for number in 0..PIECES {
+        assert!(
+            read(&mut client, number * u64::from(PIECE), PIECE as usize) == vec![0; PIECE as usize],
+            "piece {number}"
+        );
+    }
+    write(&mut client, 0, 0, b"room");
     bench.server.stop().unwrap();
 }
 
@@ -329,10 +412,16 @@ fn handshakes_that_are_none_get_the_protocols_own_error_or_are_closed() {
     let bench = Bench::small();
     let mut witness = bench.client();
     write(&mut witness, 0, 0, b"here");
-    let go = |name: &[u8]| {
+    let tell = |code: u32, name: &[u8]| {
         let data = [&(name.len() as u32).to_be_bytes()[..], name, &[0, 0]].concat();
-        option(7, &data)
+        option(code, &data)
     };
+    let go = |name: &[u8]| tell(7, name);
+    // A wrong name is refused to those who ask and to those who go, and another may follow.
+    let wrong = ["absent", "", "disk", "disk00", "Disk0", "d\u{ef}sk", &"n".repeat(4096)];
+    let wrong: Vec<u8> =
+        wrong.iter().flat_map(|name| [tell(6, name.as_bytes()), go(name.as_bytes())].concat()).collect();
+    let disconnect = request((DISCONNECT, 0), 1, 0, 0);
     let head = |code: u32, length: u32| [&b"IHAVEOPT"[..], &code.to_be_bytes(), &length.to_be_bytes()].concat();
     let abort = option(2, b"");
     // Each with the kinds of its answers. All end with a disconnect, or are closed by the server.
@@ -349,6 +438,7 @@ fn handshakes_that_are_none_get_the_protocols_own_error_or_are_closed() {
         ([head(7, u32::MAX), abort.clone()].concat(), vec![0x8000_0009]),
         ([option(10, b"\0\0\0\x05disk0\0\0\0\0"), abort.clone()].concat(), vec![0x8000_0003, 1]),
         (option(1, b"absent"), vec![]),
+        ([wrong, go(GROUPED.as_bytes()), disconnect].concat(), [vec![0x8000_0006; 14], vec![3, 1]].concat()),
         (option(3, b"").repeat(70), [2, 2, 2, 2, 1].repeat(64)),
     ] {
         let said = bench.last_words(&words);
@@ -370,8 +460,7 @@ fn contexts_that_are_listed_do_not_end_those_that_are_set() {
     stream.write_all(&[option(8, b""), contexts(10), contexts(9), option(7, &about("disk0"))].concat()).unwrap();
     let answers: Vec<u32> = (0..8).map(|_| read_option_reply(&mut stream).unwrap().0).collect();
     assert_eq!(answers, [1, 4, 1, 4, 1, 3, 3, 1]);
-    let status = [&0x2560_9513_u32.to_be_bytes()[..], &[0, 0, 0, 7], &[0; 16], &4096_u32.to_be_bytes()].concat();
-    stream.write_all(&status).unwrap();
+    stream.write_all(&request((BLOCK_STATUS, 0), 0, 0, 4096)).unwrap();
     let mut head = [0; 20];
     stream.read_exact(&mut head).unwrap();
     assert_eq!(head[6..8], [0, 5], "a block status");
@@ -388,55 +477,86 @@ fn who_only_names_an_export_is_served_too() {
     let mut answer = [0; 10];
     stream.read_exact(&mut answer).unwrap();
     assert_eq!(answer[..8], DEVICE_BYTES.to_be_bytes());
-    let read =
-        [&0x2560_9513u32.to_be_bytes()[..], &[0; 4], &7u64.to_be_bytes(), &0u64.to_be_bytes(), &5u32.to_be_bytes()];
-    stream.write_all(&read.concat()).unwrap();
+    stream.write_all(&request((READ, 0), 7, 0, 5)).unwrap();
     let mut reply = [1; 21];
     stream.read_exact(&mut reply).unwrap();
     assert_eq!((&reply[4..8], &reply[8..16], &reply[16..]), (&[0; 4][..], &7u64.to_be_bytes()[..], &[0; 5][..]));
     bench.server.stop().unwrap();
 }
 
+/// Requests on an export of `size` bytes: a command with its flags, an offset and a length, and the error.
+fn judged_requests(size: u64) -> Vec<((u16, u16), u64, u32, u32)> {
+    const INVALID: u32 = 22;
+    const NO_SPACE: u32 = 28;
+    let longest = REQUEST_BYTES_MAX;
+    let mut requests = vec![
+        ((READ, FUA), size - BLOCK, 4096, 0),
+        ((READ, 0), 0, longest + 1, INVALID),
+        ((READ, 0), 0, 2 * longest, INVALID),
+        ((WRITE, 0), size - u64::from(longest) + 1, longest, NO_SPACE),
+        ((TRIM, 0), 0, u32::MAX, INVALID),
+        ((BLOCK_STATUS, 0), 0, u32::MAX, INVALID),
+        // Commands that are not offered: CACHE, and none at all.
+        ((5, 0), 0, 4096, INVALID),
+        ((99, 0), 0, 0, INVALID),
+        // Flags of other commands, flags that are not offered, and flags that mean nothing.
+        ((READ, 1 << 9), 0, 4, INVALID),
+        ((READ, ONE_EXTENT), 0, 4096, INVALID),
+        ((WRITE, 1 << 9), 0, 4, INVALID),
+        ((WRITE, NO_HOLE), 0, 3, INVALID),
+        ((WRITE, ONE_EXTENT), 0, 16 << 20, INVALID),
+        ((TRIM, NO_HOLE), 0, 4096, INVALID),
+        ((TRIM, 1 << 14), 0, 4096, INVALID),
+        ((WRITE_ZEROES, WHOLE), 0, 4096, INVALID),
+        ((WRITE_ZEROES, FAST_ZERO), 0, 4096, INVALID),
+        ((WRITE_ZEROES, FAST_ZERO | NO_HOLE), 0, 4096, INVALID),
+        ((FLUSH, WHOLE), 0, 0, INVALID),
+        ((FLUSH, 0), u64::MAX, 0, 0),
+        // Of no length.
+        ((READ, 0), 5, 0, 0),
+        ((READ, 0), size, 0, 0),
+        ((WRITE, 0), 5, 0, 0),
+        ((WRITE_ZEROES, 0), 5, 0, 0),
+        ((TRIM, FUA), 5, 0, 0),
+        ((BLOCK_STATUS, 0), 5, 0, INVALID),
+    ];
+    let past = [(size, 1), (size - 1, 2), (size - BLOCK, 8192), (1 << 62, 4096), (u64::MAX >> 1, 9), (u64::MAX, 4096)];
+    let commands =
+        [(READ, INVALID), (WRITE, NO_SPACE), (WRITE_ZEROES, NO_SPACE), (TRIM, INVALID), (BLOCK_STATUS, INVALID)];
+    for (offset, length) in past {
+        requests.extend(commands.map(|(command, error)| ((command, 0), offset, length, error)));
+    }
+    requests
+}
+
 #[test]
 fn requests_that_cannot_be_are_refused_and_the_next_one_is_served() {
-    let bench = Bench::small();
-    let mut client = bench.client();
-    write(&mut client, 0, 0, b"kept");
-    let too_much = (32 << 20) + 1;
-    let none = &b""[..];
-    for (command, flags, offset, length, data, error) in [
-        (READ, 0, DEVICE_BYTES, 1, none, 22),
-        (READ, 0, u64::MAX, 4096, none, 22),
-        (READ, 0, 0, too_much, none, 22),
-        (READ, 1 << 9, 0, 4, none, 22),
-        (WRITE, 0, DEVICE_BYTES - 1, 2, &b"xx"[..], 28),
-        (WRITE, 1 << 9, 0, 4, &b"lost"[..], 22),
-        (TRIM, 0, DEVICE_BYTES - 4096, 8192, none, 22),
-        (WRITE_ZEROES, 0, DEVICE_BYTES - 4096, 8192, none, 28),
-        (BLOCK_STATUS, 0, 0, 0, none, 22),
-        (BLOCK_STATUS, 0, 0, u32::MAX, none, 22),
-        (99, 0, 0, 0, none, 22),
-        (READ, 0, 5, 0, none, 0),
-        (WRITE, 0, 5, 0, none, 0),
-        (TRIM, FUA, 5, 0, none, 0),
-    ] {
-        let reply = client.call(command, flags, offset, length, data).unwrap();
-        assert_eq!(reply.error, error, "{command}, {flags:#x} of {length} at {offset}");
+    let size = 128 << 20;
+    let bench = Bench::of_devices(size, 64 << 20, Sync::EverySecond);
+    for structured in [true, false] {
+        let mut client = NbdClient::open(&bench.address, "disk0", structured).unwrap();
+        write(&mut client, 0, 0, b"kept");
+        for (command, offset, length, error) in judged_requests(size) {
+            let data = vec![7; if command.0 == WRITE { length as usize } else { 0 }];
+            let reply = client.call(command.0, command.1, offset, length, &data).unwrap();
+            assert_eq!(reply.error, error, "{command:?} of {length} at {offset}, structured: {structured}");
+            assert_eq!(read(&mut client, 0, 4), b"kept");
+        }
+        assert_eq!(read(&mut client, size - 1, 1), [0]);
+        // A refused write is answered after its data: clients take an earlier answer for one to another request.
+        let sent = client.send(WRITE, 0, size - 1, 8192, &[7; 5000]).unwrap();
+        client.stream().set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        assert_eq!(client.receive().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        client.stream().set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        client.stream().write_all(&[7; 3192]).unwrap();
+        let (cookie, reply) = client.receive().unwrap();
+        assert_eq!((cookie, reply.error), (sent, 28));
+        // A client that announces more than allowed gets an error, and is disconnected.
+        let sent = client.send(WRITE, 0, 0, REQUEST_BYTES_MAX + 1, b"begins").unwrap();
+        let (cookie, reply) = client.receive().unwrap();
+        assert_eq!((cookie, reply.error), (sent, 22));
+        assert!(client.receive().is_err());
     }
-    assert_eq!(read(&mut client, 0, 4), b"kept");
-    // A refused write is answered after its data: clients take an earlier answer for one to another request.
-    let sent = client.send(WRITE, 0, DEVICE_BYTES - 1, 8192, &[7; 5000]).unwrap();
-    client.stream().set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-    assert_eq!(client.receive().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
-    client.stream().set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    client.stream().write_all(&[7; 3192]).unwrap();
-    let (cookie, reply) = client.receive().unwrap();
-    assert_eq!((cookie, reply.error), (sent, 28));
-    // A client that announces more than allowed gets an error, and is disconnected.
-    let sent = client.send(WRITE, 0, 0, too_much, b"begins").unwrap();
-    let (cookie, reply) = client.receive().unwrap();
-    assert_eq!((cookie, reply.error), (sent, 22));
-    assert!(client.receive().is_err());
     // A client that sends something else than a request is disconnected without a reply.
     let mut garbled = bench.client();
     garbled.stream().write_all(&[0xab; 100]).unwrap();
@@ -476,8 +596,7 @@ fn replies_that_nobody_reads_cost_others_nothing() {
     let bench = Bench::small();
     let mut hoarder = bench.client();
     hoarder.stream().set_write_timeout(Some(Duration::from_millis(200))).unwrap();
-    let read = [&0x2560_9513u32.to_be_bytes()[..], &[0; 20], &(1u32 << 20).to_be_bytes()].concat();
-    let requests = read.repeat(1000);
+    let requests = request((READ, 0), 0, 0, 1 << 20).repeat(1000);
     // Until the server stops reading.
     while hoarder.stream().write_all(&requests).is_ok() {}
     let mut client = bench.client();

@@ -11,6 +11,7 @@ mod memcached;
 mod memory_engine;
 mod panics;
 mod second_door;
+mod test_server;
 mod vectors;
 
 #[path = "../../../store/tests/common/mod.rs"]
@@ -22,3 +23,6 @@ mod nbd_client;
 #[allow(dead_code)]
 #[path = "../../../bench/src/nbd_model.rs"]
 mod nbd_model;
+#[allow(dead_code)]
+#[path = "../../../bench/src/udp_client.rs"]
+mod udp_client;

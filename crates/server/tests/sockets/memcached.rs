@@ -8,79 +8,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use crate::memory_engine::MemoryStore;
+use crate::test_server::{TestServer, hit, late_store, set};
 use tapetum_server::doors::options::Options;
 use tapetum_server::net::limits::Limits;
 use tapetum_server::net::listen::Address;
 use tapetum_server::server::Server;
 
-struct Bench {
-    server: Option<Server>,
-    address: String,
-}
-
-impl Bench {
-    fn new(limits: Limits) -> Bench {
-        Bench::over(late_store(), limits)
-    }
-
-    fn over(store: MemoryStore, limits: Limits) -> Bench {
-        let addresses = vec!["127.0.0.1:0".parse().unwrap()];
-        let options = Options { limits, ..Options::at(addresses) };
-        let server = Server::start(Arc::new(store), options).unwrap();
-        let address = server.addresses()[0].to_string();
-        Bench { server: Some(server), address }
-    }
-
-    fn client(&self) -> TcpStream {
-        let client = TcpStream::connect(&self.address).unwrap();
-        client.set_nodelay(true).unwrap();
-        // Long enough for any machine; a hang becomes a failure.
-        client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        client
-    }
-
-    /// Sends `script`, says that no more comes, and returns everything that came back.
-    fn exchange(&self, script: &[u8]) -> Vec<u8> {
-        let mut client = self.client();
-        client.write_all(script).unwrap();
-        client.shutdown(Shutdown::Write).unwrap();
-        let mut reply = Vec::new();
-        client.read_to_end(&mut reply).unwrap();
-        reply
-    }
-
-    fn stop(mut self) {
-        self.server.take().unwrap().stop().unwrap();
-    }
-}
-
-impl Drop for Bench {
-    fn drop(&mut self) {
-        if let Some(server) = self.server.take()
-            && !thread::panicking()
-        {
-            server.stop().unwrap();
-        }
-    }
-}
-
 fn options(addresses: Vec<Address>) -> Options {
     Options { threads: 1, ..Options::at(addresses) }
-}
-
-fn late_store() -> MemoryStore {
-    let mut store = MemoryStore::new();
-    store.late = true;
-    store
-}
-
-fn set(key: &str, value: &[u8]) -> Vec<u8> {
-    [format!("set {key} 0 0 {}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat()
-}
-
-fn hit(key: &str, value: &[u8]) -> Vec<u8> {
-    [format!("VALUE {key} 0 {}\r\n", value.len()).as_bytes(), value, b"\r\nEND\r\n"].concat()
 }
 
 fn noise(seed: u64, length: usize) -> Vec<u8> {
@@ -105,7 +40,7 @@ fn assert_same(actual: &[u8], expected: &[u8]) {
 
 #[test]
 fn a_pipeline_is_answered_in_its_order() {
-    let bench = Bench::new(Limits::default());
+    let bench = TestServer::new(Limits::default());
     let (mut script, mut expected) = (Vec::new(), Vec::new());
     for index in 0..3000u32 {
         let key = format!("k{}", index % 50);
@@ -124,7 +59,7 @@ fn a_pipeline_is_answered_in_its_order() {
 
 #[test]
 fn a_flush_and_the_figures_see_all_before_and_nothing_after() {
-    let bench = Bench::new(Limits::default());
+    let bench = TestServer::new(Limits::default());
     let (mut script, mut expected) = (Vec::new(), Vec::new());
     for round in 0..50 {
         for index in 0..20 {
@@ -146,7 +81,7 @@ fn a_flush_and_the_figures_see_all_before_and_nothing_after() {
 fn a_failed_get_says_so_once_and_the_next_is_whole() {
     let mut store = late_store();
     store.failing_prefix = Some(b"bad");
-    let bench = Bench::over(store, Limits::default());
+    let bench = TestServer::over(store, Limits::default());
     let script = [set("a", b"1"), b"get a bad1 a bad2\r\nget a\r\n".to_vec()].concat();
     let reply = String::from_utf8(bench.exchange(&script)).unwrap();
     assert!(reply.starts_with("STORED\r\nVALUE a 0 1\r\n1\r\nSERVER_ERROR the drive failed"), "{reply}");
@@ -156,7 +91,7 @@ fn a_failed_get_says_so_once_and_the_next_is_whole() {
 
 #[test]
 fn many_clients_each_get_their_own() {
-    let bench = Bench::new(Limits::default());
+    let bench = TestServer::new(Limits::default());
     thread::scope(|scope| {
         for client in 0..24u64 {
             let bench = &bench;
@@ -183,7 +118,7 @@ fn many_clients_each_get_their_own() {
 /// answered at once.
 #[test]
 fn a_crowd_that_speaks_at_once_is_answered_each_its_own() {
-    let bench = Bench::new(Limits::default());
+    let bench = TestServer::new(Limits::default());
     let mut crowd: Vec<_> = (0..160).map(|_| BufReader::new(bench.client())).collect();
     for round in 0..20 {
         for (number, client) in crowd.iter_mut().enumerate() {
@@ -216,7 +151,7 @@ fn a_crowd_that_speaks_at_once_is_answered_each_its_own() {
 
 #[test]
 fn the_largest_value_goes_both_ways() {
-    let bench = Bench::new(Limits::default());
+    let bench = TestServer::new(Limits::default());
     let value = noise(7, 16 << 20);
     let reply = bench.exchange(&[set("large", &value), b"get large\r\n".to_vec()].concat());
     assert_same(&reply, &[b"STORED\r\n".to_vec(), hit("large", &value)].concat());
@@ -226,7 +161,7 @@ fn the_largest_value_goes_both_ways() {
 #[test]
 fn half_sent_values_do_not_wait_for_each_other() {
     let limits = Limits { in_flight_bytes: 300 << 10, ..Limits::default() };
-    let bench = Bench::new(limits);
+    let bench = TestServer::new(limits);
     let values: Vec<_> = (0..12).map(|client| noise(client, 200 << 10)).collect();
     let mut clients: Vec<_> = values.iter().map(|_| bench.client()).collect();
     let scripts: Vec<_> = values.iter().enumerate().map(|(at, value)| set(&format!("k{at}"), value)).collect();
@@ -252,7 +187,7 @@ fn half_sent_values_do_not_wait_for_each_other() {
 #[test]
 fn a_client_that_does_not_read_costs_the_others_nothing() {
     let limits = Limits { in_flight_bytes: 4 << 20, connection_in_flight_bytes: 1 << 20, ..Limits::default() };
-    let bench = Bench::new(limits);
+    let bench = TestServer::new(limits);
     let value = noise(1, 300 << 10);
     assert_eq!(bench.exchange(&set("big", &value)), b"STORED\r\n");
     let mut lazy = bench.client();
@@ -274,7 +209,7 @@ fn a_client_that_does_not_read_costs_the_others_nothing() {
 #[test]
 fn a_client_that_sits_on_memory_is_closed_when_others_wait() {
     let limits = Limits { in_flight_bytes: 100 << 10, stall_seconds: 1, ..Limits::default() };
-    let bench = Bench::new(limits);
+    let bench = TestServer::new(limits);
     let value = noise(3, 400 << 10);
     // Both hold memory: the second goes over the budget and never ends.
     let mut sitting: Vec<_> = (0..2).map(|_| bench.client()).collect();
@@ -286,7 +221,7 @@ fn a_client_that_sits_on_memory_is_closed_when_others_wait() {
 
 #[test]
 fn clients_over_the_limit_are_told() {
-    let bench = Bench::new(Limits { connections: 3, ..Limits::default() });
+    let bench = TestServer::new(Limits { connections: 3, ..Limits::default() });
     let mut clients: Vec<_> = (0..3).map(|_| bench.client()).collect();
     for client in &mut clients {
         client.write_all(b"version\r\n").unwrap();
@@ -310,7 +245,7 @@ fn clients_over_the_limit_are_told() {
 
 #[test]
 fn a_get_of_five_megabytes_takes_little_memory_and_is_answered_in_its_order() {
-    let bench = Bench::new(Limits { in_flight_bytes: 1 << 20, ..Limits::default() });
+    let bench = TestServer::new(Limits { in_flight_bytes: 1 << 20, ..Limits::default() });
     let absent: String = (0..100_000).map(|key| format!(" absent-{key:0>18}")).collect();
     let absent_more = " absent".repeat(300_000);
     let script = [
@@ -337,7 +272,7 @@ fn a_get_of_five_megabytes_takes_little_memory_and_is_answered_in_its_order() {
 
 #[test]
 fn a_line_that_is_too_long_is_answered_and_nothing_behind_it_is_done() {
-    let bench = Bench::new(Limits::default());
+    let bench = TestServer::new(Limits::default());
     assert_eq!(bench.exchange(&set("a", b"1")), b"STORED\r\n");
     for length in [3000, 3 << 20] {
         let mut client = bench.client();
@@ -352,7 +287,7 @@ fn a_line_that_is_too_long_is_answered_and_nothing_behind_it_is_done() {
 
 #[test]
 fn nothing_behind_a_line_of_http_is_done() {
-    let bench = Bench::new(Limits::default());
+    let bench = TestServer::new(Limits::default());
     assert_eq!(bench.exchange(&set("a", b"1")), b"STORED\r\n");
     for line in ["POST / HTTP/1.1", "DELETE HTTP/1.1", "GET /a b HTTP/1.1", "post / HTTP/1.1", "Host: localhost"] {
         let reply = bench.exchange(format!("get a\r\n{line}\r\nHost: x\r\n\r\ndelete a\r\n").as_bytes());
@@ -363,7 +298,7 @@ fn nothing_behind_a_line_of_http_is_done() {
 
 #[test]
 fn clients_that_ask_for_nothing_make_room_for_others() {
-    let bench = Bench::new(Limits { connections: 3, idle_seconds: 1, ..Limits::default() });
+    let bench = TestServer::new(Limits { connections: 3, idle_seconds: 1, ..Limits::default() });
     let mut idle: Vec<_> = (0..3).map(|_| bench.client()).collect();
     idle[0].write_all(b"version\r\n").unwrap();
     idle[1].write_all(b"get half").unwrap();
@@ -379,7 +314,7 @@ fn clients_that_ask_for_nothing_make_room_for_others() {
 
 #[test]
 fn bad_input_disturbs_nobody() {
-    let bench = Bench::new(Limits::default());
+    let bench = TestServer::new(Limits::default());
     assert_eq!(bench.exchange(&set("good", b"value")), b"STORED\r\n");
     thread::scope(|scope| {
         for attacker in 0..4u64 {
@@ -413,7 +348,7 @@ fn bad_input_disturbs_nobody() {
 
 #[test]
 fn what_has_come_is_served_before_a_stop() {
-    let bench = Bench::new(Limits::default());
+    let bench = TestServer::new(Limits::default());
     let mut client = bench.client();
     let mut script = Vec::new();
     for index in 0..200 {
@@ -452,7 +387,7 @@ fn unix_sockets_speak_both_protocols_too() {
 
 #[test]
 fn a_socket_that_is_taken_is_an_error_that_names_it() {
-    let bench = Bench::new(Limits::default());
+    let bench = TestServer::new(Limits::default());
     let addresses = vec![bench.address.parse().unwrap()];
     let options = self::options(addresses);
     let error = Server::start(Arc::new(late_store()), options).err().unwrap().to_string();
@@ -505,7 +440,7 @@ fn prometheus_sees_what_stats_says() {
 
 #[test]
 fn what_takes_long_is_answered_in_its_turn_and_holds_up_nobody_else() {
-    let bench = Bench::new(Limits { in_flight_bytes: 0x10_0000, ..Limits::default() });
+    let bench = TestServer::new(Limits { in_flight_bytes: 0x10_0000, ..Limits::default() });
     let script = [
         set("a", b"1"),
         b"resize memory 20000000\r\nget a\r\nresize memory 5\r\nresize capacity 5 noreply\r\n".to_vec(),
