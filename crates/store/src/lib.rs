@@ -53,7 +53,7 @@ pub use api::blocking::{Item, KeyspaceHandle};
 pub use api::items::Items;
 pub use api::key_listing::{ListCursor, ListPart, ListedKey};
 pub use api::session::{
-    Application, Ask, Busy, ItemPipeline, KEPT_BYTES_MAX, KeyDigest, Limits, OPERATIONS_MAX, Session, Write,
+    Application, Ask, Busy, ItemPipeline, KEPT_BYTES_MAX, KeyDigest, Limits, OPERATIONS_MAX, PlainPut, Session, Write,
 };
 pub use api::store::Store;
 pub use hashed::index;

@@ -1,4 +1,4 @@
-//! A client of the base: an engine, as far as the base itself asks something of it. What others ask of one is [`Engine`](crate::engine::Engine).
+//! The questions that the base itself asks of an engine. [`Engine`](crate::engine::Engine) has those that sessions and maintenance ask.
 //!
 //! Threads: any. Engines hold the base; the base knows them weakly.
 

@@ -1,4 +1,4 @@
-//! What a server serves, and with what.
+//! The options of a server: addresses, threads, limits, memory.
 
 use std::sync::Arc;
 

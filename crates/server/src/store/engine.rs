@@ -2,22 +2,11 @@
 
 use std::ops::Range;
 use std::os::fd::RawFd;
-use tapetum::Expiry;
-
 use tapetum::{
     AbsentBlocks, Access, Ask, BlockDevice, DramItem, Error, Inspection, KeyDigest, Keyspace, KeyspaceId, KeyspaceRef,
-    KeyspaceWrites, ListCursor, ListPart, Location, Reply, Request, SlabClass, Stats, ValueRange,
+    KeyspaceWrites, ListCursor, ListPart, Location, PlainPut, Reply, Request, SlabClass, Stats, ValueRange,
 };
 use tapetum_drive::engine::StageSnapshot;
-
-/// An item to put whatever is there: no condition, no marks.
-#[derive(Clone, Copy)]
-pub struct PlainPut<'a> {
-    pub key: &'a [u8],
-    pub value: &'a [u8],
-    pub flags: u32,
-    pub expiry: Expiry,
-}
 
 /// Used by one thread at a time. Requests for one key take effect in the order of submission, except one that asks for room: it takes
 /// effect when it is allowed. Replies come in any order. [`crate::store::store_slot::Seat`] must forward each method, including those with

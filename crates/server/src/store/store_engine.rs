@@ -9,7 +9,8 @@ use tapetum::{
 };
 use tapetum_drive::engine::StageSnapshot;
 
-use crate::store::engine::{self, PlainPut};
+use crate::store::engine;
+use tapetum::PlainPut;
 
 impl engine::Session for tapetum::Session {
     fn submit(&mut self, keyspace: KeyspaceRef, token: u64, request: Request<'_>) {
@@ -101,8 +102,7 @@ impl engine::Session for tapetum::Session {
     }
 
     fn put_at_once(&mut self, keyspace: KeyspaceRef, digest: KeyDigest, put: PlainPut<'_>) -> Option<u64> {
-        let PlainPut { key, value, flags, expiry } = put;
-        self.put_at_once(keyspace, digest, (key, value), (flags, expiry))
+        self.put_at_once(keyspace, digest, put)
     }
 }
 

@@ -30,7 +30,8 @@ use tapetum::{
 use tapetum_drive::Event;
 use tapetum_drive::engine::StageSnapshot;
 
-use crate::store::engine::{PlainPut, Session, Store};
+use crate::store::engine::{Session, Store};
+use tapetum::PlainPut;
 
 /// How often a withdrawal checks whether the last errand has ended.
 const BORROWERS_LOOK: Duration = Duration::from_millis(5);

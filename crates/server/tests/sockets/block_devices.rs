@@ -302,7 +302,7 @@ fn trims_and_zeroes_give_their_room_back_unless_it_is_to_be_kept() {
             device.write(seed);
             device.zero((WRITE_ZEROES, flags), run / 2 + 1, run + run / 3);
         }
-        // Where nothing is, room is taken all the same.
+        // A hole that is zeroed so takes room.
         assert_eq!(device.client.call(WRITE_ZEROES, NO_HOLE, 4 << 20, run as u32, b"").unwrap().error, 0);
         assert_eq!(extents(&mut device.client, 4 << 20..(4 << 20) + 2 * run), [(run, DATA), (run, HOLE)]);
         // A whole device is trimmed at once, as when a file system is made.
@@ -512,7 +512,7 @@ fn judged_requests(size: u64) -> Vec<((u16, u16), u64, u32, u32)> {
         ((WRITE_ZEROES, FAST_ZERO | NO_HOLE), 0, 4096, INVALID),
         ((FLUSH, WHOLE), 0, 0, INVALID),
         ((FLUSH, 0), u64::MAX, 0, 0),
-        // Of no length.
+        // These requests have no length.
         ((READ, 0), 5, 0, 0),
         ((READ, 0), size, 0, 0),
         ((WRITE, 0), 5, 0, 0),

@@ -2,7 +2,7 @@
 
 use crate::model::operation::{Item, Kind, Told};
 use std::rc::Rc;
-use tapetum::{Condition, Error, Initial, KeyspaceRef, Outcome, Request, Session, Terms, Write};
+use tapetum::{Condition, Error, Initial, KeyspaceRef, Outcome, PlainPut, Request, Session, Terms, Write};
 
 /// The request for an operation on one key.
 pub fn request<'a>(key: &'a [u8], kind: &'a Kind) -> Request<'a> {
@@ -57,7 +57,9 @@ pub fn told_at_once(session: &mut Session, keyspace: KeyspaceRef, key: &[u8], ki
         }
         Kind::Put { value, flags, expiry, condition: Condition::Always } => {
             session.fetch_each(&[digest], 1);
-            session.put_at_once(keyspace, digest, (key, value), (*flags, *expiry)).map(Told::Stored)
+            session
+                .put_at_once(keyspace, digest, PlainPut { key, value, flags: *flags, expiry: *expiry })
+                .map(Told::Stored)
         }
         _ => None,
     }

@@ -2,7 +2,7 @@
 
 use super::{STEPS_MAX, both, gone, put, step_until, stored, write};
 use crate::ordered::store_bench::Bench;
-use crate::{Ask, Expiry, KeyspaceRef, Outcome, Reply, Request, Session, Sync, Write};
+use crate::{Ask, Expiry, KeyspaceRef, Outcome, PlainPut, Reply, Request, Session, Sync, Write};
 use std::collections::BTreeMap;
 use tapetum_base::keyspace::catalogue::KeyspaceEdit;
 
@@ -66,7 +66,10 @@ fn requests_go_to_the_engine_of_their_keyspace() {
     }
     let mut put_at_once = |keyspace| {
         let digest = bench.session.digest(keyspace, b"key");
-        bench.session.put_at_once(keyspace, digest, (b"key", b"value"), (0, Expiry::NONE)).is_some()
+        bench
+            .session
+            .put_at_once(keyspace, digest, PlainPut { key: b"key", value: b"value", flags: 0, expiry: Expiry::NONE })
+            .is_some()
     };
     assert_eq!([hashed, ordered].map(&mut put_at_once), [true, false]);
 }

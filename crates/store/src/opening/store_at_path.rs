@@ -1,4 +1,4 @@
-//! Calls of a [`Store`] that mean one at a path, as [`Options`] opens it.
+//! Calls of [`Store`] that open or grow a store at a path, by [`Options`].
 
 use super::{OpenError, Options, Place, store_bytes};
 use crate::api::store::Store;

@@ -487,7 +487,7 @@ impl Engine for OrderedEngine {
         Box::pin(async move {
             let Some(OrderedShared { state, .. }) = self.shared.get() else { return Ok(()) };
             self.batches.close();
-            // Nothing is written of what was dropped.
+            // Pages of dropped keyspaces need no slots.
             for keyspace in self.dropped() {
                 self.forget_pages(keyspace);
             }

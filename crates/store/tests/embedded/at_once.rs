@@ -48,9 +48,9 @@ fn digest(session: &Session, key: &[u8]) -> KeyDigest {
     digest
 }
 
-fn put(session: &mut Session, key: &[u8], value: &[u8], about: (u32, Expiry)) -> Option<u64> {
+fn put(session: &mut Session, key: &[u8], value: &[u8], (flags, expiry): (u32, Expiry)) -> Option<u64> {
     let digest = digest(session, key);
-    session.put_at_once(tapetum::KeyspaceRef::DEFAULT, digest, (key, value), about)
+    session.put_at_once(tapetum::KeyspaceRef::DEFAULT, digest, tapetum::PlainPut { key, value, flags, expiry })
 }
 
 /// The item, its value, and whether it had been read.

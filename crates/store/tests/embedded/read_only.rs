@@ -115,7 +115,14 @@ fn what_would_change_the_store_is_refused() {
     assert_eq!(store.resize_capacity(2 * CAPACITY), Err(Error::ReadOnly));
     let mut session = store.session().unwrap();
     let digest = session.digest(tapetum::KeyspaceRef::DEFAULT, key);
-    assert_eq!(session.put_at_once(tapetum::KeyspaceRef::DEFAULT, digest, (key, value), (0, Expiry::NONE)), None);
+    assert_eq!(
+        session.put_at_once(
+            tapetum::KeyspaceRef::DEFAULT,
+            digest,
+            tapetum::PlainPut { key, value, flags: 0, expiry: Expiry::NONE }
+        ),
+        None
+    );
     assert_eq!(store.get(key).unwrap().unwrap().value, b"in the log");
     assert_eq!(changes(&faulty), before);
 }

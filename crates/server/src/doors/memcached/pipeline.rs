@@ -16,7 +16,8 @@ use super::door::{ManyKeys, Protocol};
 use crate::os;
 use crate::protocol::reply::{self, BinaryAnswer, TextAnswer, ValueHead};
 use crate::protocol::{KEY_BYTES_MAX, Parsed, binary, expiry_from_client, meta, meta_reply, text};
-use crate::store::engine::{PlainPut, Session};
+use crate::store::engine::Session;
+use tapetum::PlainPut;
 use tapetum::{KeyDigest, KeyspaceRef, Outcome};
 
 /// Requests of a batch: enough to hide memory latency, few enough for the cache.

@@ -15,8 +15,9 @@ use crate::net::context::{Alone, Context};
 use crate::net::gets::Gets;
 use crate::net::limits::{FREE_BYTES, Limits};
 use crate::protocol::many_keys::GET_PIECE_BYTES;
-use crate::store::engine::{PlainPut, Session};
+use crate::store::engine::Session;
 use std::os::fd::RawFd;
+use tapetum::PlainPut;
 
 /// A session that answers when told to: gets with the stored value, or else with `value`; all others with a stamp. It can answer gets and
 /// puts of keys in `dram` at once.

@@ -59,10 +59,6 @@ impl Session {
 
     /// Appends a batch if that can be done now; the last stamp of it.
     fn try_batch(&mut self, writes: &[Write<'_>]) -> Result<u64, BatchStop> {
-        for keyspace in writes.iter().map(Write::keyspace) {
-            self.core.base.refuse_dropped(keyspace).map_err(BatchStop::Refused)?;
-            self.engine_of(keyspace.kind()).map_err(BatchStop::Refused)?;
-        }
         self.check_batch(writes).map_err(BatchStop::Refused)?;
         let Session { core, hashed, others, hashed_engine, .. } = self;
         let of_kind = |kind| writes.iter().copied().filter(|write| write.keyspace().kind() == kind).collect();
@@ -101,14 +97,16 @@ impl Session {
         Ok(records.last().map_or(0, |(stamp, _)| *stamp))
     }
 
-    fn check_batch(&self, writes: &[Write<'_>]) -> Result<(), Error> {
-        let (base, mut bytes) = (&*self.core.base, 0);
+    fn check_batch(&mut self, writes: &[Write<'_>]) -> Result<(), Error> {
+        let mut bytes = 0;
         for write in writes {
             let (request, kind) = (write.request(), write.keyspace().kind());
             match kind == KeyspaceKind::Hashed {
                 true => limits::refuse(&self.hashed_engine, write.keyspace(), &request)?,
-                false => refuse(base, write.keyspace(), &request)?,
+                false => refuse(&self.core.base, write.keyspace(), &request)?,
             }
+            // It knows what its records take in the log.
+            self.engine_of(kind)?;
             bytes += write.key().len() + self.others.logged_bytes(kind, write) + RECORD_BESIDE_BYTES;
         }
         let limit_bytes = limits::batch_bytes_max(&self.hashed_engine);

@@ -39,7 +39,7 @@ use tapetum_base::wake::shared_event::{SharedEvent, Sleep};
 use tapetum_drive::{OfProcess, QueuePair};
 
 pub use crate::hashed::session::limits::{Limits, value_bytes_max};
-pub use crate::hashed::session::{Application, ItemPipeline, KeyDigest};
+pub use crate::hashed::session::{Application, ItemPipeline, KeyDigest, PlainPut};
 pub use batch::Busy;
 pub use tapetum_base::session::KEPT_BYTES_MAX;
 pub use tapetum_base::session::asks::Ask;

@@ -9,7 +9,6 @@ use crate::hashed::session::{KeyDigest, PlainPut};
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::log::Sync;
 use tapetum_base::request::item::{Access, ItemHead};
-use tapetum_kernels::expiry::Expiry;
 
 impl Session {
     /// Whether gets are ever answered here: the store has a DRAM tier.
@@ -55,13 +54,7 @@ impl Session {
 
     /// Third stage of a put over whatever the key has: its stamp. `None`: nothing was written, and the put is to be submitted, because it has to
     /// wait, for durability too, is refused, or has a long value.
-    pub fn put_at_once(
-        &mut self,
-        keyspace: KeyspaceRef,
-        digest: KeyDigest,
-        (key, value): (&[u8], &[u8]),
-        (flags, expiry): (u32, Expiry),
-    ) -> Option<u64> {
-        self.hashed.put_at_once(&self.hashed_engine, keyspace, digest, PlainPut { key, value, flags, expiry })
+    pub fn put_at_once(&mut self, keyspace: KeyspaceRef, digest: KeyDigest, put: PlainPut<'_>) -> Option<u64> {
+        self.hashed.put_at_once(&self.hashed_engine, keyspace, digest, put)
     }
 }

@@ -53,7 +53,7 @@ pub(super) fn attempt(cx: &mut Context, core: &mut SessionCore, op: &mut OpInHan
     };
     op.kept.tree = Some(cx.trees[tree].tree.clone());
     if !cx.trees[tree].tree.is_made() {
-        // Its first node gets a page when others were written, which a poisoned store does not.
+        // The first node gets a page once other pages are written. A poisoned store writes none.
         return core.base.log.poisoned().map_or_else(Step::Fail, |()| Step::Later);
     }
     if cx.state.write_back.is_behind() && !op.request.borrow().reads() {

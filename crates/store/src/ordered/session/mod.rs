@@ -101,8 +101,8 @@ const TAG_VALUE: u64 = 1 << 55;
 /// This bit marks a read-ahead of a scan.
 const TAG_AHEAD: u64 = 1 << 54;
 
-/// Attempts of an operation without a wait between them. Each that fails has met a change of the search layer, which others make rarely: with so
-/// many, search layer and nodes do not agree.
+/// Bound of attempts without a wait between them. Another session changed the search layer before each retry, unless search layer and nodes
+/// disagree.
 const RETRIES_MAX: u32 = 1 << 16;
 
 /// The states of waiting operations. Each part has its own and knows no other.

@@ -73,7 +73,7 @@ pub struct WriteBack {
     is_behind: AtomicBool,
 }
 
-/// A change of several nodes is under way.
+/// A split or a merge is under way. Images are made until this is dropped.
 pub struct HeldOpen<'a>(&'a WriteBack);
 
 impl Drop for HeldOpen<'_> {
@@ -155,7 +155,7 @@ impl WriteBack {
         self.is_starved.load(Ordering::Relaxed)
     }
 
-    /// How often slots were looked for: [`WriteBack::is_starved`] says what the last look found, and another thread may be at the next one.
+    /// The number of searches for slots. [`WriteBack::is_starved`] has the result of the last one; another thread may run the next.
     pub fn looks(&self) -> u64 {
         self.looks.load(Ordering::SeqCst)
     }
@@ -167,7 +167,7 @@ impl WriteBack {
         self.is_behind.load(Ordering::Relaxed) && !self.is_starved()
     }
 
-    /// Whether it is closed for good. [`WriteBack::is_closed`] may be true for a moment, and false again as a page was listed meanwhile.
+    /// Whether it has ended for good. [`WriteBack::is_closed`] may become false again, if a page was listed meanwhile.
     pub fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::SeqCst)
     }
@@ -189,10 +189,10 @@ impl WriteBack {
         }
     }
 
-    /// Keeps images being made until the change of several nodes that this is for is over, or is given up; `None`: none is made any more.
-    /// A checkpoint of anchors sees such a change whole or not at all.
+    /// Holds back the end of images while a split or a merge changes several nodes, so that a checkpoint of anchors has such a change whole or not
+    /// at all. `None`: images are no longer made, and the change must not begin.
     pub fn hold_open(&self) -> Option<HeldOpen<'_>> {
-        // In one order with the end, as a page that is listed.
+        // SeqCst orders this with `end`, as in `list`.
         self.unfinished.fetch_add(1, Ordering::SeqCst);
         let held = HeldOpen(self);
         (!self.is_closed()).then_some(held)
