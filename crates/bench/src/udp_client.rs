@@ -68,9 +68,14 @@ impl UdpClient {
         Ok(ReplyDatagram { id: field(0), number: field(2), count: field(4), payload: payload.to_vec() })
     }
 
-    /// The whole reply to a request. Datagrams between two sockets of one machine keep their order.
+    /// Sends a request; its whole reply.
     pub fn ask(&mut self, payload: &[u8]) -> io::Result<Vec<u8>> {
         let asked = self.send(payload)?;
+        self.reply_to(asked)
+    }
+
+    /// The whole reply to the request `asked`. Datagrams between two sockets of one machine keep their order.
+    pub fn reply_to(&self, asked: u16) -> io::Result<Vec<u8>> {
         let (mut reply, mut expected) = (Vec::new(), 0);
         loop {
             let ReplyDatagram { id, number, count, payload } = self.receive()?;

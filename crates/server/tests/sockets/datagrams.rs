@@ -276,5 +276,15 @@ fn what_finds_no_memory_is_dropped_and_the_rest_goes_on() {
         BufReader::new(holder).read_line(&mut reply).unwrap();
         assert_eq!(reply, "STORED\r\n");
     }
-    assert_eq!(client.ask(b"get large\r\n"), hit("large", &large));
+    // What the holders held is given back after their replies have left, so that requests may still be dropped.
+    let smalls = 50 + DROPPED;
+    loop {
+        let dropped = bench.figure("udp_dropped_busy");
+        let asked = client.0.send(b"get large\r\n").unwrap();
+        while (bench.figure("udp_answered"), bench.figure("udp_dropped_busy")) == (smalls, dropped) {}
+        if bench.figure("udp_dropped_busy") == dropped {
+            assert_eq!(client.0.reply_to(asked).unwrap(), hit("large", &large));
+            break;
+        }
+    }
 }
